@@ -25,6 +25,7 @@ from typing import Any
 from bnuq.errors import RequestError, ResultError, UntrustedCodeError
 from bnuq.files.content import sha256_of_file
 from bnuq.files.folders import config_folder, expanded
+from bnuq.files.references import without_arguments
 from bnuq.files.writing import write_bytes
 from bnuq.user_code import user_code
 
@@ -39,8 +40,11 @@ class NamedBy:
 BY_USER = NamedBy()
 
 
-def resolve_factory(spec: str, *, base: Path, named_by: NamedBy = BY_USER, trust: bool = False) -> Callable[..., Any]:
-    """The function that `spec` names: `file.py:factory`, relative to `base`, or `package.module:factory`.
+def resolve_factory(
+    spec: str, *, base: Path, named_by: NamedBy = BY_USER, trust: bool = False, objects: bool = False
+) -> Callable[..., Any]:
+    """The function that `spec` names: `file.py:factory`, relative to `base`, or `package.module:factory`. Where it may
+    name `objects` too, one that cannot be called is what the function returns.
 
     The folder of its file is importable only while it is loaded or called: two checkpoints may each have their own
     `layers.py`. An exception in it becomes one RequestError that says where it was raised. With `trust`, code that a
@@ -55,7 +59,7 @@ def resolve_factory(spec: str, *, base: Path, named_by: NamedBy = BY_USER, trust
     allow = functools.partial(_allow, spec, named_by=named_by, trust=trust)
     if not names_a_file(spec):
         finder = None if named_by.file is None else _TrustFinder(base, allow)
-        return _from_module(spec, place, function, base, allow, finder)
+        return _from_module(spec, place, function, base, allow, finder, objects)
     path = (base / expanded(place)).resolve()
     try:
         source = path.read_bytes()
@@ -68,12 +72,12 @@ def resolve_factory(spec: str, *, base: Path, named_by: NamedBy = BY_USER, trust
         raise RequestError(f"{spec}: cannot read {path}: {cause}. Check the path.") from error
     allow(hashlib.sha256(source).hexdigest(), str(path))
     finder = None if named_by.file is None else _TrustFinder(path.parent, allow)
-    return _from_source(spec, path, source, function, finder)
+    return _from_source(spec, path, source, function, finder, objects)
 
 
 def names_a_file(spec: str) -> bool:
-    """Whether `spec` is of the form `file.py:function`."""
-    return spec.rpartition(":")[0].lower().endswith(".py")
+    """Whether `spec` is of the form `file.py:function`, with arguments or without."""
+    return without_arguments(spec)[0].rpartition(":")[0].lower().endswith(".py")
 
 
 def running(spec: str, action: str, path: Path | None = None) -> contextlib.AbstractContextManager[None]:
@@ -82,7 +86,7 @@ def running(spec: str, action: str, path: Path | None = None) -> contextlib.Abst
 
 
 def _from_source(
-    spec: str, path: Path, source: bytes, function: str, finder: MetaPathFinder | None
+    spec: str, path: Path, source: bytes, function: str, finder: MetaPathFinder | None, objects: bool
 ) -> Callable[..., Any]:
     # Compiled from the bytes that were hashed: a loader might use an outdated __pycache__ that was never checked.
     name = f"bnuq_code_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
@@ -95,7 +99,7 @@ def _from_source(
     try:
         with running(spec, "loading it", path), importable():
             exec(compile(source, str(path), "exec", dont_inherit=True), module.__dict__)
-        factory = _function_of(module, function, f"{path}")
+        factory = _function_of(module, function, f"{path}", objects)
     except BaseException:
         if before is None:
             del sys.modules[name]
@@ -112,6 +116,7 @@ def _from_module(
     base: Path,
     allow: Callable[[str | None, str], None],
     finder: MetaPathFinder | None,
+    objects: bool,
 ) -> Callable[..., Any]:
     importable = functools.partial(_importable, base, {}, finder) if finder else functools.partial(_on_path, base)
     with importable():
@@ -133,7 +138,7 @@ def _from_module(
                 if loaded.partition(".")[0] == top:
                     del sys.modules[loaded]
             raise
-    factory = _function_of(module, function, name)
+    factory = _function_of(module, function, name, objects)
     return _guarded(factory, spec, origin, importable)
 
 
@@ -151,10 +156,12 @@ def _module_spec(name: str) -> ModuleSpec | None:
     return module_spec
 
 
-def _function_of(module: ModuleType, function: str, where: str) -> Callable[..., Any]:
+def _function_of(module: ModuleType, function: str, where: str, objects: bool) -> Callable[..., Any]:
     factory = getattr(module, function, None)
     if callable(factory):
         return factory
+    if objects and factory is not None:
+        return lambda: factory
     public = {name: value for name, value in vars(module).items() if callable(value) and not name.startswith("_")}
     defined = [name for name, value in public.items() if getattr(value, "__module__", None) == module.__name__]
     available = ", ".join(sorted(defined or public)[:20]) or "no functions at all"

@@ -8,17 +8,43 @@ from pathlib import Path
 from bnuq.errors import RequestError
 from bnuq.files.content import exists, is_file
 from bnuq.files.folders import expanded
+from bnuq.files.references import selection_of, without_name
 from bnuq.files.writing import check_writable
 
 
 def split_values(values: list[str]) -> tuple[str, ...]:
-    """The values of a repeatable option, split at commas unless the whole value names an existing file."""
+    """The values of a repeatable option, split at commas unless the whole value names an existing file. A comma within
+    arguments, or between the two names of `FILE:INPUTS,LABELS`, separates no values."""
     return tuple(
         part.strip()
         for value in values
-        for part in ([value] if _exists(value) or _exists(value.partition("=")[2]) else value.split(","))
+        for part in ([value] if _exists(value) or _exists(value.partition("=")[2]) else _parts(value))
         if part.strip()
     )
+
+
+def _parts(value: str) -> list[str]:
+    parts: list[str] = []
+    for part in value.split(","):
+        if parts and (_is_open(parts[-1]) or (_selects_inputs(parts[-1]) and not _is_reference(part.strip()))):
+            parts[-1] += f",{part}"
+        else:
+            parts.append(part)
+    return parts
+
+
+def _is_open(text: str) -> bool:
+    """Whether a call in it has arguments that do not end there."""
+    return re.search(r":\w+\(", text) is not None and text.count("(") > text.count(")")
+
+
+def _selects_inputs(text: str) -> bool:
+    part = selection_of(without_name(text.strip())[1], Path())
+    return part is not None and part[0].suffix.lower() != ".npy" and part[1] != "" and "," not in part[1]
+
+
+def _is_reference(text: str) -> bool:
+    return ":" in text or "=" in text or _exists(text)
 
 
 def _exists(name: str) -> bool:

@@ -27,6 +27,7 @@ from bnuq.config.schema import (
 from bnuq.estimates import Estimator
 from bnuq.files.content import exists
 from bnuq.files.folders import expanded
+from bnuq.files.references import selection_of, without_arguments, without_name
 from bnuq.findings import Finding
 from bnuq.trust import BY_USER, NamedBy, names_a_file
 
@@ -208,18 +209,20 @@ def _absolute(named: Named | None) -> str | None:
     direct = named.base / expanded(named.text)
     if exists(direct):  # a path with a = in it is a path
         return str(direct)
-    name, equals, text = named.text.partition("=")
-    if not equals:
-        name, text = "", named.text
-    place, colon, function = text.rpartition(":")
-    path, tail = (place, colon + function) if place.lower().endswith(".py") else (text, "")
+    name, text = without_name(named.text)
+    start = "" if name is None else f"{name}="
+    if part := selection_of(text, named.base):
+        return f"{start}{part[0]}:{part[1]}"
+    spec, arguments = without_arguments(text)
+    place, colon, function = spec.rpartition(":")
+    path, tail = (place, colon + function + arguments) if place.lower().endswith(".py") else (text, "")
     absolute = named.base / expanded(path)
-    return f"{name}{equals}{absolute}{tail}" if exists(absolute) else named.text
+    return f"{start}{absolute}{tail}" if exists(absolute) else named.text
 
 
 def _is_module_in_base(named: Named) -> bool:
     """Whether the text names a module that exists in its base folder."""
-    spec = named.text.rpartition("=")[2]
+    spec = without_arguments(without_name(named.text)[1])[0]
     top = spec.rpartition(":")[0].partition(".")[0]
     if not top.isidentifier() or names_a_file(spec):
         return False

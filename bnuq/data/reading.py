@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import gzip
 import re
 import zipfile
@@ -24,11 +25,13 @@ from bnuq.data.readers.tables import read_csv, read_parquet
 from bnuq.errors import DataError, RequestError
 from bnuq.files.content import Kind, exists, kind_of, kind_of_bytes, what_is_wrong_with
 from bnuq.files.folders import expanded
+from bnuq.files.references import arguments_of, selection_of, without_arguments, without_name
 from bnuq.trust import BY_USER, NamedBy, names_a_file, resolve_factory
 
 _RESERVED = frozenset({"test", "train", "validation"}) | {  # and the rooms of a result file beside the sets'
     "normalized", "bounds", "convergence", "calibration", "risk_coverage", "uncertainty_error",
 }  # fmt: skip
+_SUFFIXES = frozenset({".npz", ".npy", ".mat", ".h5", ".hdf5", ".csv", ".txt", ".parquet", ".tar", ".zip"})
 _FORMATS = "a folder or .zip of class folders, .npz, .npy, .mat, .h5, idx, .csv or .parquet"
 
 
@@ -51,9 +54,10 @@ def load_points(
 ) -> Points:
     """The points that `reference` names, paths being relative to `base` (default: the working folder).
 
-    Tried in this order: an existing path, `file.py:factory`, a known name with or without split (`split_default`),
-    `package.module:factory`. Without a `name` the set is called by its registered name, its factory or the stem of its
-    file. An `ood` set goes by that name in reports and files, so `set_name` checks it, and keeps reserved names away.
+    Tried in this order: an existing path, a known name with or without split (`split_default`), a part of a file
+    (`FILE:INPUTS,LABELS`), `file.py:factory` and `package.module:factory`, with arguments or without. Without a `name`
+    the set is called by its registered name, its factory or the stem of its file. An `ood` set goes by that name in
+    reports and files, so `set_name` checks it, and keeps reserved names away.
     `group` names the array or the column of its groups, where a file has such a one (default: "group"), and `target`
     the column of a table that holds the targets, which an `ood` set need not have. `beside` are
     the references of the run's other sets, none of which is suggested for what is not found. A factory may give no
@@ -77,11 +81,20 @@ def load_points(
         label = called(known.name)
         contents, resolved, location = read_known(reference, split_default=split_default, data_root=data_root)
         return points_of(contents, name=label, reference=resolved, where=str(location))
+    if part := selection_of(reference, base):
+        label = called(_stem(part[0]))
+        contents = _read_part(*part, group or GROUP)
+        points = points_of(contents, name=label, reference=reference, where=f"{part[0]}:{part[1]}")
+        return fitted(points) if look else points
     if names_a_file(reference) or (_looks_like_a_module(reference) and not _names_a_published_split(reference)):
-        label = called(reference.rpartition(":")[2])
-        factory = resolve_factory(reference, base=base, named_by=named_by, trust=trust_code)
-        return points_of(read_factory(reference, factory, room=room, whole=whole), name=label, reference=reference)
-    raise DataError(_not_found(reference, path, beside))
+        spec, _ = without_arguments(reference)
+        label = called(spec.rpartition(":")[2])
+        arguments, keywords = arguments_of(reference)  # before any code runs
+        factory = resolve_factory(spec, base=base, named_by=named_by, trust=trust_code, objects=True)
+        make = functools.partial(factory, *arguments, **keywords)
+        return points_of(read_factory(reference, make, room=room, whole=whole), name=label, reference=reference)
+    missing = base / expanded(reference.partition(":")[0]) if _in_a_file(reference) else path
+    raise DataError(_not_found(reference, missing, beside))
 
 
 def points_in_memory(data: Any, *, name: str, ood: bool = False, room: int | None = None, whole: bool = True) -> Points:
@@ -96,8 +109,8 @@ def parse_reference(text: str, *, base: Path | None = None) -> tuple[str | None,
     """(name, reference) of `NAME=REF`, (None, text) of a plain one; an existing path with a = in it is a path."""
     if not text.strip():
         raise RequestError("an empty reference names no set; expected a file, a folder or a known name.")
-    name, equals, reference = text.partition("=")
-    if not equals or "/" in name or "\\" in name or exists((base or Path()) / expanded(text)):
+    name, reference = without_name(text)
+    if name is None or "/" in name or "\\" in name or exists((base or Path()) / expanded(text)):
         return None, text
     if not reference:
         raise RequestError(f"{text}: names nothing after the =; expected NAME=REF.")
@@ -116,6 +129,28 @@ def set_name(name: str, *, reference: str, reserved: bool = False) -> str:
     shown = f"'{suggestion}={reference}'" if re.search(r"[\s()\[\]&;*?$]", reference) else f"{suggestion}={reference}"
     expected = "another name, which has no meaning yet" if name in _RESERVED else "letters, digits, _ and - only"
     raise RequestError(f"{reference}: the set would be called {name!r}; expected {expected}. Give it a name: {shown}")
+
+
+def _read_part(path: Path, selection: str, group: str) -> Contents:
+    """What a selection takes of a file: `INPUTS`, `INPUTS,LABELS`, or a set such as `train`; of a `.npy` file the file
+    of its labels."""
+    kind = kind_of(path)
+    if wrong := what_is_wrong_with(kind):
+        raise DataError(f"{path}: {wrong}")
+    if kind == "npy":
+        return read_npy(path, labels=selection)
+    selected = tuple(name.strip() for name in selection.split(","))
+    if not all(selected) or len(selected) > 2:
+        raise DataError(
+            f"{path}:{selection}: expected the names of the inputs and, at most, the labels after the colon: "
+            f"{path.name}:INPUTS or {path.name}:INPUTS,LABELS."
+        )
+    if kind in ("hdf5", "mat"):
+        reader = read_mat if kind == "mat" or path.suffix.lower() == ".mat" else read_hdf5
+        return reader(path, group=group, selected=selected)
+    if kind == "zip" and _holds_arrays(path):
+        return read_npz(path, group=group, selected=selected)
+    raise DataError(f"{path}: has no parts that could be named after a colon ({selection!r}); name the file alone.")
 
 
 def _read_path(path: Path, group: str, target: str | None, ood: bool) -> Contents:
@@ -152,13 +187,15 @@ _KIND_WORDS: dict[Kind, str] = {
 
 
 def _read_zip(path: Path, group: str) -> Contents:
+    return read_npz(path, group=group) if _holds_arrays(path) else read_image_zip(path)
+
+
+def _holds_arrays(path: Path) -> bool:
     with readable(path, "a zip archive"), zipfile.ZipFile(path) as archive:
         names = archive.namelist()
     if any(name.endswith("/data.pkl") for name in names):
         raise DataError(f"{path}: is a torch checkpoint, not a set of points; expected {_FORMATS}.")
-    if names and all(name.endswith(".npy") for name in names):
-        return read_npz(path, group=group)
-    return read_image_zip(path)
+    return bool(names) and all(name.endswith(".npy") for name in names)
 
 
 def _read_gzip(path: Path) -> Contents:
@@ -175,7 +212,13 @@ def _stem(path: Path) -> str:
 
 
 def _looks_like_a_module(reference: str) -> bool:
-    return re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", reference) is not None
+    spec, _ = without_arguments(reference)
+    return re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", spec) is not None and not _in_a_file(spec)
+
+
+def _in_a_file(reference: str) -> bool:
+    """Whether this looks like a part of a data file, which may be missing."""
+    return Path(reference.partition(":")[0]).suffix.lower() in _SUFFIXES
 
 
 def _not_found(reference: str, path: Path, beside: Collection[str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -16,6 +16,8 @@ from bnuq.errors import BnuqError, DataError
 from bnuq.files.limits import check_size
 from bnuq.findings import note
 
+Selected = tuple[str, ...] | None  # the names of the inputs and, where there are two, of the labels
+
 _NAMES = (("x", "y"), ("X", "y"), ("images", "labels"), ("data", "target"))
 _PIECE = 2**22
 _TARGETS = ("y", "labels", "target", "targets", "Y")
@@ -25,30 +27,77 @@ GROUP = "group"  # what the array or the column of the groups is called, unless 
 
 
 def named_contents(
-    path: Path, sizes: Mapping[str, int], read: Callable[[str], NDArray[Any]], *, stored: int, group: str = GROUP
+    path: Path,
+    sizes: Mapping[str, int],
+    read: Callable[[str], NDArray[Any]],
+    *,
+    stored: int,
+    group: str = GROUP,
+    selected: Selected = None,
 ) -> Contents:
-    """Inputs, targets and groups by the names that arrays usually have; only these are read.
+    """Inputs, targets and groups by the names that are `selected`, or that arrays usually have; only these are read.
 
     `sizes` are the bytes that each array declares; those of the arrays used are added up, and checked against the
     `stored` bytes of the file and the memory, before the first is read.
     """
     names = list(sizes)
-    pair = next(((x, y) for x, y in _NAMES if x in names), None)
-    if pair is None:
-        raise DataError(
-            f"{path}: has no array called x (or X, images, data); it has {', '.join(map(repr, names[:20])) or 'none'}. "
-            "Write the inputs as x and the targets as y."
-        )
-    target = next((name for name in (pair[1], *_TARGETS) if name in names), None)
-    used = {pair[0], target, group}
-    others = [name for name in names if name not in used]
+    inputs, target = _usual(path, names) if selected is None else _selected(path, names, selected)
+    used = {inputs, target, group}
+    others = [] if selected else [name for name in names if name not in used]
     check_size(path, sum(sizes[name] for name in names if name in used), stored=stored, error=DataError)
     return Contents(
-        read(pair[0]),
+        read(inputs),
         None if target is None else read(target),
         read(group) if group in names else None,
         findings=(note("arrays-unused", names=others),) if others else (),
     )
+
+
+def _usual(path: Path, names: list[str]) -> tuple[str, str | None]:
+    pair = next(((x, y) for x, y in _NAMES if x in names), None)
+    if pair is None:
+        splits = list(_splits(names))
+        advice = (
+            f"Name one of its sets: {' or '.join(f'{path.name}:{split}' for split in splits[:4])}."
+            if splits
+            else f"Write the inputs as x and the targets as y, or name both: {path.name}:INPUTS,LABELS."
+        )
+        raise DataError(f"{path}: has no array called x (or X, images, data); it has {listed(names)}. {advice}")
+    return pair[0], next((name for name in (pair[1], *_TARGETS) if name in names), None)
+
+
+def _selected(path: Path, names: list[str], selected: tuple[str, ...]) -> tuple[str, str | None]:
+    given = [name if name in names else name.strip("/") for name in selected]
+    missing = next((name for name in given if name not in names), None)
+    if missing is None:
+        return given[0], given[1] if len(given) > 1 else None
+    splits = _splits(names)
+    if len(given) == 1 and missing in splits:
+        return splits[missing]
+    also = f" and, of inputs and labels, {listed(list(splits))}" * bool(splits)
+    raise DataError(
+        f"{path}: holds nothing called {missing!r}; it has {listed(names)}{also}. Expected {path.name}:INPUTS or "
+        f"{path.name}:INPUTS,LABELS; of several sets, each has an option of its own."
+    )
+
+
+def _splits(names: list[str]) -> dict[str, tuple[str, str | None]]:
+    """The inputs and the labels of each set that a file of several has: train_images, x_train, train/x."""
+    splits: dict[str, tuple[str, str | None]] = {}
+    for x, y in _NAMES:
+        for form in ("{split}_{name}", "{name}_{split}", "{split}/{name}"):
+            before, after = form.format(split="\0", name=x).split("\0")
+            for name in names:
+                split = name.removeprefix(before).removesuffix(after)
+                if split and f"{before}{split}{after}" == name:
+                    labels = form.format(split=split, name=y)
+                    splits.setdefault(split, (name, labels if labels in names else None))
+    return splits
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first of these names, for a message."""
+    return ", ".join(repr(name[:100]) for name in names[:20]) + ", …" * (len(names) > 20) or "none"
 
 
 def array_bytes(shape: Iterable[int], dtype: np.dtype[Any]) -> int:

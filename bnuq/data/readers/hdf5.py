@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnuq.data.points import Contents
-from bnuq.data.readers.common import GROUP, named_contents, readable
+from bnuq.data.readers.common import GROUP, Selected, named_contents, readable
 from bnuq.errors import DataError
 from bnuq.files.hdf5 import Dataset, Group, open_hdf5
 
 
-def read_hdf5(path: Path, *, group: str = GROUP) -> Contents:
-    """The data sets at the top of an HDF5 file by their names."""
+def read_hdf5(path: Path, *, group: str = GROUP, selected: Selected = None) -> Contents:
+    """The data sets at the top of an HDF5 file by their names; `selected` ones may lie within groups."""
     with open_hdf5(path, "file of points", error=DataError) as file, readable(path, "HDF5"):
 
         def read(name: str) -> NDArray[Any]:
@@ -23,16 +23,20 @@ def read_hdf5(path: Path, *, group: str = GROUP) -> Contents:
                 return file[name].asstr()
             return read_dataset(file, name, path)
 
-        return named_contents(path, sizes_at_the_top(file, path), read, stored=path.stat().st_size, group=group)
+        sizes = declared_sizes(file, path, nested=selected is not None)
+        return named_contents(path, sizes, read, stored=path.stat().st_size, group=group, selected=selected)
 
 
-def sizes_at_the_top(file: Group, path: Path) -> dict[str, int]:
-    """The bytes that each data set declares; DataError where all data sets are within groups."""
+def declared_sizes(file: Group, path: Path, *, nested: bool) -> dict[str, int]:
+    """The bytes that each data set declares: all of them, where they may be `nested`, else those at the top; DataError
+    where all data sets are within groups."""
     sizes = {name: member.nbytes for name, member in file.items() if isinstance(member, Dataset)}
+    if nested:
+        return {name: file[name].nbytes for name in file.all_datasets()} | sizes
     if not sizes and (inside := file.all_datasets()):
         raise DataError(
             f"{path}: its data sets lie within groups ({', '.join(inside[:20])}); expected x and y at the top of the "
-            "file. Write the set to evaluate to a file of its own, or read it in a factory (file.py:function)."
+            f"file. Name a group or both data sets: {path.name}:GROUP or {path.name}:/GROUP/INPUTS,/GROUP/LABELS."
         )
     return sizes
 

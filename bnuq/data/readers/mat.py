@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnuq.data.points import Contents
-from bnuq.data.readers.common import GROUP, array_bytes, named_contents, readable
-from bnuq.data.readers.hdf5 import read_dataset, sizes_at_the_top
+from bnuq.data.readers.common import GROUP, Selected, array_bytes, named_contents, readable
+from bnuq.data.readers.hdf5 import declared_sizes, read_dataset
 from bnuq.errors import DataError
 from bnuq.files.apart import ask
 from bnuq.files.content import kind_of
@@ -22,24 +22,26 @@ _NUMBERS = frozenset(
 )
 
 
-def read_mat(path: Path, *, group: str = GROUP) -> Contents:
-    """The arrays of a `.mat` file. Pictures with the points on the last axis are turned; SVHN's label 10 is 0."""
+def read_mat(path: Path, *, group: str = GROUP, selected: Selected = None) -> Contents:
+    """The `selected`, or usual, arrays of a `.mat` file. Pictures with the points on the last axis are turned; SVHN's
+    label 10 is 0."""
     if kind_of(path) == "hdf5":
         with open_hdf5(path, "MATLAB 7.3 file", error=DataError) as file, readable(path, "a MATLAB file"):
             # HDF5 lists MATLAB's axes backwards.
             contents = named_contents(
                 path,
-                sizes_at_the_top(file, path),
+                declared_sizes(file, path, nested=selected is not None),
                 lambda name: read_dataset(file, name, path).T,
                 stored=path.stat().st_size,
                 group=group,
+                selected=selected,
             )
     else:
-        contents = _read_version_5(path, group)
+        contents = _read_version_5(path, group, selected)
     return _points_first(contents)
 
 
-def _read_version_5(path: Path, group: str) -> Contents:
+def _read_version_5(path: Path, group: str, selected: Selected) -> Contents:
     with readable(path, "a MATLAB file"):
         variables = {name: (shape, kind) for name, shape, kind in ask("mat variables", str(path.absolute()))}
         sizes = {name: _declared(*entry) for name, entry in variables.items()}
@@ -49,7 +51,7 @@ def _read_version_5(path: Path, group: str) -> Contents:
                 raise DataError(f"{path}: {name} holds a MATLAB {variables[name][1]}; expected an array of numbers.")
             return ask("mat array", str(path.absolute()), name, sizes[name])
 
-        return named_contents(path, sizes, read, stored=path.stat().st_size, group=group)
+        return named_contents(path, sizes, read, stored=path.stat().st_size, group=group, selected=selected)
 
 
 def _declared(shape: list[int], kind: str) -> int:

@@ -12,8 +12,10 @@ from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
 from bnuq.data.points import Contents
-from bnuq.data.readers.common import GROUP, array_bytes, named_contents, read_bytes, readable
+from bnuq.data.readers.common import GROUP, Selected, array_bytes, named_contents, read_bytes, readable
 from bnuq.errors import DataError
+from bnuq.files.content import kind_of, what_is_wrong_with
+from bnuq.files.folders import expanded
 from bnuq.files.limits import check_memory
 
 _LONGEST_HEADER = 10_000  # numpy's own limit, before it has read the header
@@ -23,15 +25,28 @@ _HEADERS: dict[tuple[int, int], tuple[int, Callable[..., Any]]] = {
 }
 
 
-def read_npy(path: Path) -> Contents:
-    """The inputs in a `.npy` file, which has room for nothing else."""
+def read_npy(path: Path, *, labels: str | None = None) -> Contents:
+    """The inputs in a `.npy` file, which has room for nothing else; `labels` is another one, relative to its folder."""
+    inputs = _read_file(path)
+    if labels is None:
+        return Contents(inputs)
+    beside = path.parent / expanded(labels)
+    if (kind := kind_of(beside)) != "npy":
+        raise DataError(
+            f"{beside}: {what_is_wrong_with(kind) or 'is no .npy file.'} The labels of {path.name} are looked for from "
+            f"its folder: {path.name}:LABELS.npy"
+        )
+    return Contents(inputs, _read_file(beside))
+
+
+def _read_file(path: Path) -> NDArray[Any]:
     with readable(path, "a numpy array"), path.open("rb") as file:
         size = path.stat().st_size
         check_memory(path, size, error=DataError)
-        return Contents(_read_array(file, size, f"{path}"))
+        return _read_array(file, size, f"{path}")
 
 
-def read_npz(path: Path, *, group: str = GROUP) -> Contents:
+def read_npz(path: Path, *, group: str = GROUP, selected: Selected = None) -> Contents:
     """The arrays of a `.npz` file by their names."""
     with readable(path, "a .npz archive"), zipfile.ZipFile(path) as archive:
         members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
@@ -44,7 +59,7 @@ def read_npz(path: Path, *, group: str = GROUP) -> Contents:
                 return _read_array(file, info.file_size, f"{path}: {name}")
 
         sizes = {name: info.file_size for name, info in members.items()}
-        return named_contents(path, sizes, read, stored=path.stat().st_size, group=group)
+        return named_contents(path, sizes, read, stored=path.stat().st_size, group=group, selected=selected)
 
 
 def _read_array(file: IO[bytes], size: int, where: str) -> NDArray[Any]:

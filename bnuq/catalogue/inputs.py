@@ -33,6 +33,11 @@ INPUTS: Catalogue = {
     "svhn-label-10": Entry("label 10 is the digit 0, as in SVHN"),
     "no-class-folders": Entry("no class folders: no labels"),
     "class-folders": Entry("{count} class folders"),
+    "class-names": Entry(
+        lambda names: (
+            f"{len(names)} class names, numbered in sorted order: {', '.join(names[:10])}" + ", …" * (len(names) > 10)
+        )
+    ),
     "set-adapted": Entry(_adapted),
     "picture-mode": Entry("pictures are {mode}"),
     "target-column": Entry("the target is the {last:last column|column that is called so}, {column!r}"),

@@ -14,11 +14,12 @@ from typing import Any
 from bnuq.data.fitting import fitted
 from bnuq.data.known import known_set, known_sets, read_known
 from bnuq.data.points import Contents, Points, points_of
-from bnuq.data.readers.common import GROUP, readable
+from bnuq.data.readers.common import GROUP, listed, readable
 from bnuq.data.readers.factory import read_factory, read_object
 from bnuq.data.readers.hdf5 import read_hdf5
 from bnuq.data.readers.idx import read_idx
 from bnuq.data.readers.images import read_image_folder, read_image_zip
+from bnuq.data.readers.lists import lists_pictures, read_list, read_pictures_of_columns, read_saved_folder, read_tar
 from bnuq.data.readers.mat import read_mat
 from bnuq.data.readers.npy import read_npy, read_npz
 from bnuq.data.readers.tables import read_csv, read_parquet
@@ -32,7 +33,7 @@ _RESERVED = frozenset({"test", "train", "validation"}) | {  # and the rooms of a
     "normalized", "bounds", "convergence", "calibration", "risk_coverage", "uncertainty_error",
 }  # fmt: skip
 _SUFFIXES = frozenset({".npz", ".npy", ".mat", ".h5", ".hdf5", ".csv", ".txt", ".parquet", ".tar", ".zip"})
-_FORMATS = "a folder or .zip of class folders, .npz, .npy, .mat, .h5, idx, .csv or .parquet"
+_FORMATS = "a folder or .zip of class folders, a .tar, .npz, .npy, .mat, .h5, idx, .csv, .txt or .parquet"
 
 
 def load_points(
@@ -148,6 +149,10 @@ def _read_part(path: Path, selection: str, group: str) -> Contents:
     if kind in ("hdf5", "mat"):
         reader = read_mat if kind == "mat" or path.suffix.lower() == ".mat" else read_hdf5
         return reader(path, group=group, selected=selected)
+    if kind == "text" and lists_pictures(path):
+        return read_list(path, group=group, selected=selected)
+    if kind == "parquet" and (contents := read_pictures_of_columns(path, [path], selected=selected)):
+        return contents
     if kind == "zip" and _holds_arrays(path):
         return read_npz(path, group=group, selected=selected)
     raise DataError(f"{path}: has no parts that could be named after a colon ({selection!r}); name the file alone.")
@@ -161,9 +166,15 @@ def _read_path(path: Path, group: str, target: str | None, ood: bool) -> Content
         return _read_zip(path, group)
     if kind == "gzip":
         return _read_gzip(path)
+    if kind == "folder":
+        return _read_folder(path, target, ood)
     if kind == "hdf5":
         return read_mat(path, group=group) if path.suffix.lower() == ".mat" else read_hdf5(path, group=group)
-    if reader := _TABLES.get(kind):
+    if kind == "parquet":
+        contents = read_pictures_of_columns(path, [path], target=target, needs_target=not ood)
+        return contents or read_parquet(path, group=group, target=target, needs_target=not ood)
+    if kind == "text":
+        reader = read_list if lists_pictures(path) else read_csv
         return reader(path, group=group, target=target, needs_target=not ood)
     if kind == "mat":
         return read_mat(path, group=group)
@@ -175,15 +186,22 @@ def _read_path(path: Path, group: str, target: str | None, ood: bool) -> Content
     )
 
 
-_TABLES: dict[Kind, Callable[..., Contents]] = {"parquet": read_parquet, "text": read_csv}
-_READERS: dict[Kind, Callable[[Path], Contents]] = {"folder": read_image_folder, "npy": read_npy, "idx": read_idx}
+_READERS: dict[Kind, Callable[[Path], Contents]] = {"npy": read_npy, "idx": read_idx, "tar": read_tar}
 
 _KIND_WORDS: dict[Kind, str] = {
     "unknown": "nothing known; it may be damaged, or a text in another encoding than UTF-8",
     "pickle": "a pickle, which is never unpickled here",
-    "tar": "a tar archive",
     "safetensors": "weights in safetensors",
 }
+
+
+def _read_folder(path: Path, target: str | None, ood: bool) -> Contents:
+    if exists(path / "state.json") and exists(path / "dataset_info.json"):
+        return read_saved_folder(path, target=target, needs_target=not ood)
+    if exists(path / "dataset_dict.json"):
+        saved = sorted(state.parent.name for state in path.glob("*/state.json"))
+        raise DataError(f"{path}: holds several data sets; name one of them: {path.name}/{listed(saved)}.")
+    return read_image_folder(path)
 
 
 def _read_zip(path: Path, group: str) -> Contents:

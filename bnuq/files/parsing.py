@@ -7,6 +7,7 @@ line with its length, so that this process holds little of them. Light: imports 
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import math
 import os
@@ -25,6 +26,7 @@ _PIECE = 64 * 2**20
 _LITTLE, _AT_ONCE = 2**20, 32 * 2**20  # bytes of a data set, and of all, that are sent when a file is opened
 _SPARE_MEMORY = 512 * 2**20
 _SPARE_SECONDS, _BYTES_PER_SECOND = 8, 10_000_000
+_ROWS = 256  # pictures that are sent at once
 _SIMPLE = "fiubcS"
 _LINKS = {h5l.TYPE_SOFT: "a soft link", h5l.TYPE_EXTERNAL: "a link to another file"}
 
@@ -42,7 +44,7 @@ def serve() -> None:
             value = _OPERATIONS[operation](limits, *arguments)
             if isinstance(value, _Pieces):
                 answers.write(_json({"array": [value.dtype.str, value.shape]}))
-                for piece in value.pieces:
+                for piece in (piece for piece in value.pieces if piece.nbytes):  # a length of 0 ends the array
                     answers.write(_json({"piece": piece.nbytes}))
                     answers.write(np.ascontiguousarray(piece).reshape(-1).view(np.uint8).data)
                 value = 0
@@ -348,7 +350,7 @@ def _mat_array(limits: _Limits, path: str, name: str, declared: int) -> _Pieces:
     return _Pieces(array.dtype, array.shape, iter([array]))
 
 
-# parquet
+# parquet, and Arrow's stream, in which Hugging Face's `datasets` keeps tables
 
 
 def _parquet_file(limits: _Limits, path: str, decoded: int, **options: Any) -> Any:
@@ -360,26 +362,100 @@ def _parquet_file(limits: _Limits, path: str, decoded: int, **options: Any) -> A
 
 
 def _parquet(limits: _Limits, path: str) -> dict[str, Any]:
-    """The columns' names, those that do not hold numbers, and what all take as they are read and in one table."""
-    with _parquet_file(limits, path, 0) as file:
-        import pyarrow.types as kinds
+    """The number of rows; the columns' names, those that do not hold numbers, those of encoded pictures, and the class
+    names of labels; and what all columns take as they are read and in one table."""
+    if _is_parquet(path):
+        with _parquet_file(limits, path, 0) as file:
+            facts, schema = file.metadata, file.schema_arrow
+            unpacked = sum(
+                facts.row_group(part).column(column).total_uncompressed_size
+                for part in range(facts.num_row_groups)
+                for column in range(facts.num_columns)
+            )
+            rows, columns = facts.num_rows, facts.num_columns
+    else:
+        table = _arrow_table(limits, path)
+        rows, columns, schema, unpacked = table.num_rows, table.num_columns, table.schema, Path(path).stat().st_size
+    import pyarrow.types as kinds
 
-        facts = file.metadata
-        unpacked = sum(
-            facts.row_group(part).column(column).total_uncompressed_size
-            for part in range(facts.num_row_groups)
-            for column in range(facts.num_columns)
-        )
-        numbers = (kinds.is_integer, kinds.is_floating, kinds.is_boolean, kinds.is_decimal, kinds.is_null)
-        not_numbers = [field.name for field in file.schema_arrow if not any(is_of(field.type) for is_of in numbers)]
-        size = max(0, unpacked) + 16 * facts.num_rows * facts.num_columns
-        return {"names": file.schema_arrow.names, "not numbers": not_numbers, "bytes": size}
+    numbers = (kinds.is_integer, kinds.is_floating, kinds.is_boolean, kinds.is_decimal, kinds.is_null)
+    not_numbers = [field.name for field in schema if not any(is_of(field.type) for is_of in numbers)]
+    size = max(0, unpacked) + 16 * rows * columns
+    return {
+        "names": schema.names,
+        "not numbers": not_numbers,
+        "bytes": size,
+        "rows": rows,
+        "pictures": [field.name for field in schema if _is_encoded(field.type)],
+        "classes": _class_names(schema.metadata or {}),
+    }
+
+
+def _is_parquet(path: str) -> bool:
+    with Path(path).open("rb") as file:
+        return file.read(4) == b"PAR1"
+
+
+def _arrow_table(limits: _Limits, path: str) -> Any:
+    """The table in a stream, mapped into memory, after every offset in it was checked."""
+    os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"
+    size = Path(path).stat().st_size
+    limits.allow(_SPARE_MEMORY + size, size)
+    import pyarrow
+
+    with pyarrow.memory_map(path) as file:
+        table = pyarrow.ipc.open_stream(file).read_all()
+    table.validate(full=True)
+    return table
+
+
+def _columns_read(limits: _Limits, path: str, names: list[str], decoded: int, **options: Any) -> Any:
+    if not _is_parquet(path):
+        return _arrow_table(limits, path).select(names)
+    with _parquet_file(limits, path, decoded, **options) as file:
+        return file.read(columns=names, use_threads=False)
+
+
+def _is_encoded(kind: Any) -> bool:
+    """Whether a column holds files: their bytes, or a struct of these and their path, as an Image of `datasets`."""
+    import pyarrow.types as kinds
+
+    if kinds.is_struct(kind):
+        return kind.get_field_index("bytes") >= 0 and _is_encoded(kind.field("bytes").type)
+    return kinds.is_binary(kind) or kinds.is_large_binary(kind)
+
+
+def _class_names(metadata: dict[bytes, bytes]) -> dict[str, list[str]]:
+    """The names of the classes of each ClassLabel, which `datasets` notes in the schema."""
+    try:
+        features = json.loads(metadata[b"huggingface"])["info"]["features"]
+        labels = {name: feature.get("names") for name, feature in features.items() if isinstance(feature, dict)}
+    except (KeyError, ValueError, TypeError, AttributeError, RecursionError):
+        return {}
+    return {name: names for name, names in labels.items() if isinstance(names, list) and set(map(type, names)) == {str}}
+
+
+def _pictures(limits: _Limits, path: str, name: str, decoded: int) -> _Pieces:
+    """The number of bytes of each row, as int64, and then all bytes; 0 where there are none."""
+    column = _columns_read(limits, path, [name], decoded).column(name)
+    import pyarrow.compute as compute
+    import pyarrow.types as kinds
+
+    if kinds.is_struct(column.type):
+        column = compute.struct_field(column, "bytes")  # pyright: ignore[reportAttributeAccessIssue]
+    lengths = compute.binary_length(column).fill_null(0)  # pyright: ignore[reportAttributeAccessIssue]
+    lengths = np.asarray(lengths.to_numpy(), dtype=np.int64)
+    pieces = (
+        np.frombuffer(b"".join(value or b"" for value in column.slice(start, _ROWS).to_pylist()), np.uint8)
+        for start in range(0, len(lengths), _ROWS)
+    )
+    shape = (8 * len(lengths) + int(lengths.sum()),)
+    return _Pieces(np.dtype(np.uint8), shape, itertools.chain((lengths.view(np.uint8),), pieces))
 
 
 def _parquet_numbers(limits: _Limits, path: str, names: list[str], decoded: int) -> _Pieces:
     """These columns as a table of float64."""
-    with _parquet_file(limits, path, decoded) as file:
-        numbers = file.read(columns=names, use_threads=False)
+    numbers = _columns_read(limits, path, names, decoded)
     columns = [np.asarray(numbers.column(name).to_numpy(), dtype=np.float64) for name in names]
     table = np.stack(columns, axis=1) if columns else np.empty((0, 0))
     return _Pieces(table.dtype, table.shape, iter([table]))
@@ -387,8 +463,7 @@ def _parquet_numbers(limits: _Limits, path: str, names: list[str], decoded: int)
 
 def _parquet_values(limits: _Limits, path: str, name: str, decoded: int) -> tuple[list[Any], list[int]]:
     """The different values of a column, and for each row which it has. Texts of a dictionary stay there, once."""
-    with _parquet_file(limits, path, decoded, read_dictionary=[name]) as file:
-        column = file.read(columns=[name], use_threads=False).column(name)
+    column = _columns_read(limits, path, [name], decoded, read_dictionary=[name]).column(name)
     if not hasattr(column.type, "value_type") or not hasattr(column.type, "index_type"):
         column = column.dictionary_encode()
     values: list[Any] = []
@@ -414,4 +489,5 @@ _OPERATIONS = {
     "parquet": _parquet,
     "parquet numbers": _parquet_numbers,
     "parquet values": _parquet_values,
+    "pictures": _pictures,
 }

@@ -20,6 +20,7 @@ Selected = tuple[str, ...] | None  # the names of the inputs and, where there ar
 
 _NAMES = (("x", "y"), ("X", "y"), ("images", "labels"), ("data", "target"))
 _PIECE = 2**22
+TARGETS = ("label", "labels", "target", "targets", "class", "y")  # names of columns, where y may be a coordinate
 _TARGETS = ("y", "labels", "target", "targets", "Y")
 
 

@@ -83,14 +83,15 @@ def read_image_folder(path: Path) -> Contents:
     with readable(path, "a folder of pictures"):
         files = dict(_files_below(path))
 
-    def read(file: str) -> bytes:
-        picture = path / file
-        if not picture.is_file() and picture.exists():
-            raise DataError(f"{picture}: is no regular file any more; a picture was replaced while it was in use.")
-        _check_file_size(picture, picture.stat().st_size)
-        return picture.read_bytes()
+    return contents_of(path, files, lambda file: read_picture(path / file))
 
-    return _contents(path, files, read)
+
+def read_picture(picture: Path) -> bytes:
+    """The bytes of a picture in a regular file."""
+    if not picture.is_file() and picture.exists():
+        raise DataError(f"{picture}: is no regular file any more; a picture was replaced while it was in use.")
+    check_file_size(picture, picture.stat().st_size)
+    return picture.read_bytes()
 
 
 def _files_below(path: Path) -> Iterator[tuple[str, int]]:
@@ -115,7 +116,8 @@ def _files_below(path: Path) -> Iterator[tuple[str, int]]:
                     raise DataError(f"{path / name}: is {reason}; expected a picture. Mend or remove it.")
 
 
-def _check_file_size(file: Path, size: int) -> None:
+def check_file_size(file: Path, size: int) -> None:
+    """DataError for a file that is larger than pictures are."""
     if size > _LARGEST_FILE:
         raise DataError(f"{file}: has {size:,} bytes; expected a picture of at most {_LARGEST_FILE:,}.")
 
@@ -135,27 +137,36 @@ def read_image_zip(path: Path) -> Contents:
 
     for info in members:
         check_size(path / info.filename, info.file_size, stored=info.compress_size, error=DataError, memory=False)
-        _check_file_size(path / info.filename, info.file_size)
+        check_file_size(path / info.filename, info.file_size)
     check_memory(path, max((info.file_size for info in members), default=0), error=DataError)
-    return _contents(path, {name: info.file_size for name, info in infos.items()}, read)
+    return contents_of(path, {name: info.file_size for name, info in infos.items()}, read)
 
 
-def _contents(path: Path, files: Mapping[str, int], read: Callable[[str], bytes]) -> Contents:
+def contents_of(path: Path, files: Mapping[str, int], read: Callable[[str], bytes]) -> Contents:
+    """The pictures among `files`, which are given with their sizes, and the classes that their folders are."""
     pictures = sorted(filter(_is_picture, files))
     if not pictures:
         shown = ", ".join(sorted(files)[:5]) or "nothing"
         raise DataError(f"{path}: holds no pictures, but {shown}; expected class folders with .png or .jpg files.")
     labels, classes, findings = _labels(path, pictures)
-    source = PictureFiles(tuple(pictures), read, files, path)
-    colour, first = source.looked_at(0)
-    inputs = Decoded(source, np.arange(len(pictures)), (3 if colour else 1, *first), np.dtype(np.uint8))
+    inputs = pictures_of(path, tuple(pictures), files, read)
     return Contents(inputs, labels, classes=classes, findings=findings, names=pictures)
 
 
+def pictures_of(where: Path, files: tuple[str, ...], sizes: Mapping[str, int], read: Callable[[str], bytes]) -> Decoded:
+    """These files' pictures, to be decoded as they are needed; the first one is looked at."""
+    source = PictureFiles(files, read, sizes, where)
+    colour, first = source.looked_at(0)
+    return Decoded(source, np.arange(len(files)), (3 if colour else 1, *first), np.dtype(np.uint8))
+
+
+def has_suffix(file: str) -> bool:
+    """Whether the name is that of a picture."""
+    return f".{file.rpartition('.')[2].lower()}" in _SUFFIXES
+
+
 def _is_picture(file: str) -> bool:
-    if f".{file.rpartition('.')[2].lower()}" not in _SUFFIXES:
-        return False
-    return not any(part.startswith((".", "__MACOSX")) for part in file.split("/"))
+    return has_suffix(file) and not any(part.startswith((".", "__MACOSX")) for part in file.split("/"))
 
 
 def _labels(

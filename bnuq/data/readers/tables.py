@@ -13,15 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnuq.data.points import Contents
-from bnuq.data.readers.common import GROUP, readable
+from bnuq.data.readers.common import GROUP, TARGETS, readable
 from bnuq.errors import DataError
 from bnuq.files.apart import ask
 from bnuq.files.limits import check_memory, check_size
 from bnuq.findings import note
 
 _NUMBER_PER_BYTE = 4  # "0," is two bytes of a table, and eight in memory
-
-_TARGETS = ("label", "labels", "target", "targets", "class", "y")  # y is a coordinate where an x comes before it
 
 
 def read_csv(path: Path, *, group: str = GROUP, target: str | None = None, needs_target: bool = True) -> Contents:
@@ -85,10 +83,8 @@ def read_csv(path: Path, *, group: str = GROUP, target: str | None = None, needs
 def read_parquet(path: Path, *, group: str = GROUP, target: str | None = None, needs_target: bool = True) -> Contents:
     """A parquet table of numeric columns; that of the groups may hold words. `target` and `needs_target` are those of
     `read_csv`."""
-    if not _can_read_parquet():
-        raise DataError(
-            f'{path}: reading parquet needs pyarrow. Install it with `pip install "bnuq[parquet]"`, or convert to .csv.'
-        )
+    check_parquet(path)
+
     groups = None
     with readable(path, "parquet"):
         header = ask("parquet", str(path.absolute()))
@@ -106,6 +102,14 @@ def read_parquet(path: Path, *, group: str = GROUP, target: str | None = None, n
                 raise DataError(f"{path}: row {absent} (counted from 0) has no {group}.")
             groups = _group_of_values(values)
     return _contents(path, table, numeric, groups, target, needs_target)
+
+
+def check_parquet(path: Path) -> None:
+    """DataError where there is no pyarrow to read it with."""
+    if not _can_read_parquet():
+        raise DataError(
+            f'{path}: reading parquet needs pyarrow. Install it with `pip install "bnuq[parquet]"`, or convert to .csv.'
+        )
 
 
 def _can_read_parquet() -> bool:
@@ -161,11 +165,11 @@ def _target(path: Path, names: Sequence[str]) -> tuple[int, bool]:
     """The column of the target: the last, unless another alone has a target's name; and whether the name says so."""
     last = len(names) - 1
     lower = [name.strip().lower() for name in names]
-    called = [at for at, name in enumerate(lower) if name in _TARGETS and not (name == "y" and "x" in lower[:at])]
+    called = [at for at, name in enumerate(lower) if name in TARGETS and not (name == "y" and "x" in lower[:at])]
     if (count := names.count(names[last])) > 1 and last in called:
         raise DataError(f"{path}: has {count} columns called {names[last]!r}, a target's name; expected one.")
     if not called or last in called:
-        return last, last in called or lower[last] in _TARGETS
+        return last, last in called or lower[last] in TARGETS
     if len(called) > 1:
         raise DataError(
             f"{path}: columns {', '.join(repr(names[at]) for at in called)} all have the name of a target; expected "

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Float
 
 from bnuq.estimates import Estimate
+from bnuq.files.references import without_name
 from bnuq.metrics.registry import metric_of
 from bnuq.report.document import Cell
 
@@ -141,7 +142,8 @@ def count(amount: int, noun: str) -> str:
 
 def of_reference(reference: str) -> str:
     """The file or the known name in a reference, without its folder and the name that was given to it."""
-    return Path(reference.rpartition("=")[2]).name
+    place, colon, part = without_name(reference)[1].partition(":")
+    return f"{Path(place).name}{colon}{part}"
 
 
 def sparkline(values: Sequence[float] | Float[np.ndarray, " value"], *, low: float, high: float) -> str:

@@ -13,6 +13,7 @@ from bnuq.config.request import _absolute
 from bnuq.config.resolving import Named
 from bnuq.data import load_points, parse_reference
 from bnuq.errors import BnuqError, RequestError, UntrustedCodeError
+from bnuq.report.numbers import of_reference
 from bnuq.trust import NamedBy
 
 X = np.random.default_rng(0).integers(0, 256, (6, 5, 4, 3), dtype=np.uint8)
@@ -142,6 +143,16 @@ def test_commas_between_references_separate_them_and_those_within_do_not(files, 
         ("a (1,b", ("a (1", "b")),
     ]:
         assert split_values([value]) == expected
+
+
+def test_a_report_shows_the_file_and_its_part_without_folders():
+    for reference, shown in [
+        ("n=/a/b/own.h5:/test/data,/test/label", "own.h5:/test/data,/test/label"),
+        ("noise=/a/sets.py:noise(20, seed=3)", "sets.py:noise(20, seed=3)"),
+        ("uci/boston:test", "boston:test"),
+        ("runs/lr=0.1/x.npz", "x.npz"),
+    ]:
+        assert of_reference(reference) == shown
 
 
 def test_a_recorded_part_has_an_absolute_path(files):

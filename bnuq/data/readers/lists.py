@@ -68,7 +68,7 @@ def read_list(
     y, classes, findings = (None, None, ()) if labels is None else labels_of(path, [row[labels] for row in rows])
     groups = np.array([row[names.index(group)] for row in rows], dtype=object) if group in names else None
     pictures = pictures_of(path.parent, files, sizes, lambda file: read_picture(path.parent / file))
-    return Contents(pictures, y, groups, classes, findings)
+    return Contents(pictures, y, groups, classes, findings, names=files)
 
 
 def _split_lines(lines: Iterator[str]) -> Iterator[list[str]]:
@@ -169,7 +169,7 @@ def read_tar(path: Path) -> Contents:
     texts = [_label(path, key, parts, sizes, read) for key, parts in samples.items()]
     y, classes, findings = labels_of(path, texts)
     files = tuple(parts["picture"] for parts in samples.values())
-    return Contents(pictures_of(path, files, sizes, read), y, classes=classes, findings=findings)
+    return Contents(pictures_of(path, files, sizes, read), y, classes=classes, findings=findings, names=files)
 
 
 def _members(path: Path, file: io.BufferedReader) -> Iterator[tuple[str, tuple[int, int]]]:

@@ -17,7 +17,7 @@ import typer
 
 import bnuq
 from bnuq import stopping
-from bnuq.cli import check, data, evaluate, inspect, methods, metrics, precise_bn, report, sweep
+from bnuq.cli import check, data, evaluate, init, inspect, methods, metrics, precise_bn, report, sweep
 from bnuq.cli.ci import workflow_commands_disabled
 from bnuq.cli.help import Command, Group
 from bnuq.cli.output import discard_stdout, print_line, reserved_stdout, stdout_to_stderr
@@ -65,6 +65,7 @@ app = program(
     "How far can I trust this network's predictions? Uncertainty of trained networks, from BatchNorm and dropout.",
     {
         "evaluate": evaluate.command,
+        "init": init.command,
         "sweep-batch-size": sweep.command,
         "inspect": inspect.command,
         "precise-bn": precise_bn.command,

@@ -107,6 +107,15 @@ def _in_words(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
+@contextmanager
+def bars_or_lines(title: str, total: int) -> Iterator[Callable[[int], object]]:
+    """The bar of one piece of work; a line when it starts where standard error is no terminal."""
+    if not sys.stderr.isatty():
+        _write(f"{title} …")
+    with bars(title, total) as advance:
+        yield advance
+
+
 def _in_days(seconds: float) -> str:
     days = seconds / _DAY
     return f"{days:,.0f} days" if days >= 9.5 else f"{days:.1f} days"

@@ -4,7 +4,15 @@ An option overrides the run file, the run file overrides the checkpoint's record
 """
 
 from bnuq.config.request import DEFAULT_SAMPLER, Named, Options, Run, RunOfSeveral, Runs
-from bnuq.config.resolving import resolve, resolve_again, resolve_all, resolve_all_again, resolve_live, resolve_sweep
+from bnuq.config.resolving import (
+    resolve,
+    resolve_again,
+    resolve_all,
+    resolve_all_again,
+    resolve_checkpoint,
+    resolve_live,
+    resolve_sweep,
+)
 from bnuq.config.runfile import as_toml, read_run_file, section_from
 from bnuq.config.schema import (
     ANALYTIC,
@@ -84,6 +92,7 @@ __all__ = [
     "resolve_again",
     "resolve_all",
     "resolve_all_again",
+    "resolve_checkpoint",
     "resolve_live",
     "resolve_sweep",
     "section_from",

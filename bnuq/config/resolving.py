@@ -55,6 +55,13 @@ def resolve(model: str | None, options: Options, *, folder: Path) -> Run:
     return _resolved(content, options, path=path, checkpoint=checkpoint, is_implicit=is_implicit, folder=folder)
 
 
+def resolve_checkpoint(checkpoint: Path, options: Options, *, folder: Path) -> Run:
+    """The run that a checkpoint and `options` request, whatever run file lies beside it; errors as for `resolve`."""
+    return _merged(
+        RunFile(), options, checkpoint=checkpoint, base=folder, named_by=BY_USER, folder=folder, run_file=None
+    )
+
+
 def resolve_live(
     model: Any, sets: Mapping[str, Any], settings: Mapping[str, Any], *, folder: Path, samples: int = SAMPLES
 ) -> Run:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from bnuq.config import Run, Split
+from bnuq.config.runfile_writing import Line, table
 from bnuq.config.schema import DataSection, ModelSection, settings_of
 from bnuq.errors import BnuqError, RequestError, UntrustedCodeError
 from bnuq.models.checkpoint import Checkpoint, read_checkpoint
@@ -36,7 +36,7 @@ def check_complete(run: Run, *, needs: Collection[Need]) -> None:
     if checkpoint is None:
         with suppress(BnuqError):  # what loading it will say
             checkpoint = read_checkpoint(run.checkpoint, entry=run.entry, only_finite=False)
-    lacks = [*_lacks(run, checkpoint if without_arch else None, needs, _batchnorms(checkpoint))]
+    lacks = [*_lacks(run, checkpoint if without_arch else None, needs, batchnorms(checkpoint))]
     raise RequestError(_message(run, lacks))
 
 
@@ -76,7 +76,8 @@ def _uses_of_reference(run: Run, batchnorms: int) -> Iterator[str]:
         yield "the validation points are a part of it"
 
 
-def _batchnorms(checkpoint: Checkpoint | None) -> int:
+def batchnorms(checkpoint: Checkpoint | None) -> int:
+    """The number of layers with running statistics in a checkpoint."""
     if checkpoint is None:
         return 0
     names = (
@@ -118,32 +119,21 @@ def _lines(run: Run | None, lacks: Sequence[_Lack]) -> str:
         if not values:
             continue
         lines = [
-            f"{key} = {_toml(values[key], run)}{_COMMENTS.get(key, '') * (key in missing)}"
+            Line(key, values[key], _COMMENTS.get(key, "") if key in missing else "")
             for key in settings_of(section)
             if key in values
         ]
         if run is not None:
-            lines += [line for key, line in _OPTIONAL[name].items() if key not in values]
-        text.append("\n".join([f"[{name}]", *lines]))
+            lines += [line for line in _OPTIONAL[name] if line.key not in values]
+        text.append(table(name, lines, None if run is None else run.checkpoint.parent))
     return "\n\n".join(text)
 
 
-_COMMENTS = {"arch": '      # or "package.module:factory", "timm:NAME", "torchvision:NAME"'}
+_COMMENTS = {"arch": 'or "package.module:factory", "timm:NAME", "torchvision:NAME"'}
 _OPTIONAL = {  # lines that most run files have, and that cannot be known here
-    "model": {"train_batch_size": "# train_batch_size = 128"},
-    "data": {
-        "normalize": '# normalize = "imagenet"      # as in training, where inputs were normalised',
-        "augment": '# augment = "pad=4,crop=32,flip"      # as in training, where inputs were augmented',
-    },
+    "model": [Line("train_batch_size", 128, active=False)],
+    "data": [
+        Line("normalize", "imagenet", "as in training, where inputs were normalised", active=False),
+        Line("augment", "pad=4,crop=32,flip", "as in training, where inputs were augmented", active=False),
+    ],
 }
-
-
-def _toml(value: Any, run: Run | None) -> str:
-    """A value as TOML; paths below the checkpoint's folder are relative to it, as in a run file there."""
-    if isinstance(value, Mapping):
-        return f"{{ {', '.join(f'{key} = {_toml(inner, run)}' for key, inner in value.items() if inner is not None)} }}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(_toml(inner, run) for inner in value)}]"
-    if isinstance(value, str) and run is not None:
-        value = value.replace(f"{run.checkpoint.parent}/", "")
-    return json.dumps(value, ensure_ascii=False)

@@ -7,7 +7,7 @@ of the training batches, and so depend on the pipeline.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -36,11 +36,24 @@ from bnuq.sampling.batch_statistics import BatchStatistics, LayerStatistics
 from bnuq.sampling.sites import BatchNormSite, Sites
 from bnuq.sampling.statistics import statistics_of
 
-FIRST_BATCHES, FIRST_SIZE, FIRST_LAYERS = 8, 64, 4  # of the first round, with all candidates
-FINALISTS = 12
+FIRST_SIZE, FIRST_LAYERS = 64, 4  # of the first round, with all candidates
 DISTINGUISHABLE = 3.0  # standard deviations of the noise beyond which the statistics separate two pipelines
 _OVERSHOOT = 1e-3  # share of pixels at either end that is ignored when their range is determined
 _DATA_POINTS = 10_000  # for mean and standard deviation of the data
+
+
+@dataclass(frozen=True)
+class Effort:
+    """The batches of the first round, with all candidates, and of the last one, with `finalists` of them; and the
+    `pads` that the closest is also tried with in the last round."""
+
+    first_batches: int
+    finalists: int
+    batches: int
+    pads: tuple[int, ...] = ()
+
+
+THOROUGH, QUICK = Effort(8, 12, BATCHES), Effort(4, 6, 16, pads=(2,))
 
 DATA_OWN, MIN_MAX, RUN_FILE = "the data's own", "min-max", "the run file's"
 _TRIED = {  # by the label in records
@@ -56,6 +69,16 @@ _IDENTITY = Normalize(mean=(0.0,), std=(1.0,))
 _CAFFE = (123.68, 116.779, 103.939)  # red, green, blue of 0–255; the standard deviation is not changed
 
 
+@dataclass(frozen=True)
+class Suggestion:
+    """The closest pipeline as settings of [data] (None: not set), the settings in which candidates about as close
+    differ, and the ranking of all."""
+
+    settings: Mapping[str, Any]
+    undetermined: frozenset[str]
+    pipelines: Pipelines
+
+
 def suggest(
     run: Run,
     model: nn.Module,
@@ -63,15 +86,17 @@ def suggest(
     sites: Sites,
     *,
     trained_with: int | None = None,
+    effort: Effort | None = None,
     progress: Progress = silent,
-) -> Pipelines:
+) -> Suggestion:
     """The common training pipelines, ranked by the distance of the running statistics from those of batches of the
     reference `train` through each pipeline, in the worst layer of the reference check.
 
     Images are tried with the usual normalisations, channel orders and pixel scales, with and without padding, cropping
     and flipping; other points with the usual normalisations. In the first round every candidate is checked on the first
     layers, with 8 batches of 64. The 12 closest, and the pipeline that `run` sets (normalize, channel_order, augment),
-    are then checked as in `reference_check`. `trained_with` is the training batch size, where it is known.
+    are then checked as in `reference_check`; another `effort` has other numbers. `trained_with` is the training batch
+    size, where it is known.
 
     A candidate is tied where the running statistics are less than 3 standard deviations of noise from it in the
     direction of the best candidate (times the excess of the best's median layer over noise). The direction is the
@@ -82,6 +107,7 @@ def suggest(
     Raises SamplingError where no BatchNorm keeps an exponential running average that was ever trained, or the reference
     holds fewer than 8 points.
     """
+    effort = effort or THOROUGH
     trials = _Trials(run, model, train, sites.live_batchnorms, trained_with, progress)
     run_setting, settings = _run_setting(run, train), list(_settings(run, train))
     if run_setting is not None:
@@ -90,16 +116,19 @@ def suggest(
         )
         run_setting, settings = same_setting or run_setting, settings if same_setting else [run_setting, *settings]
     left_over: list[_Checked] = []
-    if len(settings) > FINALISTS:
+    if len(settings) > effort.finalists:
         title = f"Trying {len(settings)} pipelines"
-        first = trials.checked(settings, title, batches=FIRST_BATCHES, max_batch_size=FIRST_SIZE, layers=FIRST_LAYERS)
-        settings = [candidate.setting for candidate in first[:FINALISTS]]
+        first = trials.checked(
+            settings, title, batches=effort.first_batches, max_batch_size=FIRST_SIZE, layers=FIRST_LAYERS
+        )
+        settings = [candidate.setting for candidate in first[: effort.finalists]]
+        settings += [setting for setting in _padded(settings[0], effort.pads, train) if setting not in settings]
         if run_setting is not None and run_setting not in settings:
             settings.append(run_setting)
         left_over = [candidate for candidate in first if candidate.setting not in settings]
     title = f"Checking the closest {len(settings)} pipelines"
     final = trials.checked(
-        settings, title, batches=BATCHES, max_batch_size=BATCH_SIZE, layers=len(sites.live_batchnorms)
+        settings, title, batches=effort.batches, max_batch_size=BATCH_SIZE, layers=len(sites.live_batchnorms)
     )
     best, *others = final
     tied = [
@@ -109,6 +138,9 @@ def suggest(
     tied.sort(
         key=lambda candidate: candidate.setting.name == DATA_OWN
     )  # of tied candidates, published numbers come first
+    chosen, passed = tied[0], best.check.passed
+    close = tied if passed else [candidate for candidate in final if candidate.worst < SURE * best.worst]
+    differing = frozenset(key for key in _SETTINGS if len({_compared(each.setting, key) for each in close}) > 1)
     result = Pipelines(
         candidates=(
             *(candidate.record(train, tied=True) for candidate in tied),
@@ -119,7 +151,8 @@ def suggest(
         lines="",
     )
     remarks = [text_of(finding) for finding in findings(result)] + list(result.undetermined)
-    return replace(result, lines=_lines(tied[0], final, remarks))
+    lines = _lines(chosen.setting, remarks, unsure=frozenset() if passed else differing)
+    return Suggestion(_values(chosen.setting), differing, replace(result, lines=lines))
 
 
 def findings(pipelines: Pipelines) -> Iterator[Finding]:
@@ -178,6 +211,16 @@ def _settings(run: Run, train: Points) -> Iterator[_Setting]:
         if order == "bgr" and normalize is not None:
             normalize = Normalize(mean=normalize.mean[::-1], std=normalize.std[::-1])
         yield replace(plain, normalize=normalize, channel_order=order, augment=augment)
+
+
+def _padded(setting: _Setting, pads: Sequence[int], train: Points) -> list[_Setting]:
+    """The setting with other paddings, with and without a flip."""
+    if len(train.point_shape) != 3:
+        return []
+    _, height, width = train.point_shape
+    augments = [Augment(pad=pad, crop=height if height == width else None) for pad in pads]
+    augments += [msgspec.structs.replace(augment, flip=True) for augment in augments]
+    return [replace(setting, augment=augment) for augment in augments]
 
 
 def _run_setting(run: Run, train: Points) -> _Setting | None:
@@ -540,26 +583,31 @@ def _listed(words: Iterator[str]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def _lines(chosen: _Checked, final: Sequence[_Checked], remarks: Sequence[str]) -> str:
-    """[data] of a run file; where no pipeline fits, settings in which close candidates differ are comments."""
-    best, passed = chosen.setting, chosen.check.passed
-    close_settings = [checked.setting for checked in final if checked.worst < SURE * final[0].worst]
-    lines: Mapping[str, tuple[str, bool]] = {
-        "normalize": (
-            _normalize_line(best),
-            all((setting.name, setting.scale) == (best.name, best.scale) for setting in close_settings),
-        ),
-        "channel_order": (
-            'channel_order = "bgr"' if best.channel_order == "bgr" else "",
-            all(setting.channel_order == best.channel_order for setting in close_settings),
-        ),
-        "augment": (_augment_line(best.augment), all(setting.augment == best.augment for setting in close_settings)),
+_SETTINGS = ("normalize", "channel_order", "augment")
+
+
+def _values(setting: _Setting) -> dict[str, Any]:
+    return {key: getattr(setting, key) for key in _SETTINGS}
+
+
+def _compared(setting: _Setting, key: str) -> Any:
+    """What two settings are compared by: normalisations by their origin, as numbers are in the order of channels."""
+    return (setting.name, setting.scale) if key == "normalize" else getattr(setting, key)
+
+
+def _lines(setting: _Setting, remarks: Sequence[str], *, unsure: Collection[str]) -> str:
+    """[data] of a run file; settings that are `unsure` are comments."""
+    lines = {
+        "normalize": _normalize_line(setting),
+        "channel_order": 'channel_order = "bgr"' if setting.channel_order == "bgr" else "",
+        "augment": _augment_line(setting.augment),
     }
     text = ["[data]", *(f"# {remark}" for remark in remarks)]
-    for key, (line, sure) in lines.items():
-        line = line or (f"# no {key}" if key != "channel_order" else "")
+    for key, line in lines.items():
         if line:
-            text.append(line if passed or sure or line.startswith("#") else f"# not sure: {line}")
+            text.append(f"# not sure: {line}" if key in unsure else line)
+        elif key != "channel_order":
+            text.append(f"# no {key}")
     return "\n".join(text) + "\n"
 
 

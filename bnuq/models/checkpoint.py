@@ -52,8 +52,9 @@ _EXPECTED = "expected a PyTorch checkpoint (a state dict written by torch.save) 
 class Checkpoint:
     """What a checkpoint file holds: `state` or, for a pickled network, `module`.
 
-    `key` is the dotted path of the dict entry that was taken, None where there was nothing to choose. `stripped` are
-    the prefixes taken off every name, outermost first. `metadata` are the small plain values beside the weights.
+    `key` is the dotted path of the dict entry that was taken, None where there was nothing to choose; `entries` are all
+    that hold weights in the outermost dict. `stripped` are the prefixes taken off every name, outermost first.
+    `metadata` are the small plain values beside the weights.
     """
 
     path: Path
@@ -65,6 +66,7 @@ class Checkpoint:
     stripped: tuple[str, ...] = ()
     metadata: Mapping[str, Plain] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
+    entries: tuple[str, ...] = ()
 
     @property
     def train_batch_size(self) -> int | None:
@@ -107,10 +109,11 @@ def read_checkpoint(
         del data
     form: Form = "state dict (zip)" if kind == "zip" else "state dict (legacy pickle)"
     key, weights = _weights_in(path, holds, entry)
+    entries = tuple(str(key) for key, value in _entries(holds) if _leads_to_weights(value))
     if isinstance(weights, nn.Module):
         _check_values(path, weights.state_dict(), size=size, only_finite=only_finite)
-        return Checkpoint(path, sha256, "pickled module", None, weights, key, (), _plain_values(holds))
-    checkpoint = Checkpoint(path, sha256, form, weights, None, key, (), _plain_values(holds))
+        return Checkpoint(path, sha256, "pickled module", None, weights, key, (), _plain_values(holds), entries=entries)
+    checkpoint = Checkpoint(path, sha256, form, weights, None, key, (), _plain_values(holds), entries=entries)
     return _checked(checkpoint, size=size, only_finite=only_finite)
 
 

@@ -223,7 +223,8 @@ def _suggested(
         return None, ()
     assert ready.train is not None
     try:
-        return suggest(run, ready.model, ready.train, sites, trained_with=ready.trained_with, progress=progress), ()
+        suggestion = suggest(run, ready.model, ready.train, sites, trained_with=ready.trained_with, progress=progress)
+        return suggestion.pipelines, ()
     except SamplingError as error:
         return None, (note("no-pipeline-suggested", reason=" ".join(str(error).split()).removesuffix(".")),)
 

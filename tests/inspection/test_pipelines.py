@@ -61,9 +61,7 @@ def trained(train: Points, pipeline: Callable[[np.ndarray, int], np.ndarray], *,
 @pytest.fixture
 def quick(monkeypatch):
     """Fewer batches, which tell as much here."""
-    monkeypatch.setattr(pipelines, "FIRST_BATCHES", 4)
-    monkeypatch.setattr(pipelines, "FINALISTS", 6)
-    monkeypatch.setattr(pipelines, "BATCHES", 16)
+    monkeypatch.setattr(pipelines, "THOROUGH", replace(pipelines.QUICK, pads=()))
 
 
 def as_in(normalize: Normalize | None = None, augment: Augment | None = None, *, bgr: bool = False):
@@ -78,7 +76,7 @@ def as_in(normalize: Normalize | None = None, augment: Augment | None = None, *,
 
 def suggested(net: nn.Module, train: Points, **of_run: Any) -> Pipelines:
     sites = find_sites(net, torch.from_numpy(train.raw(slice(0, 3))))
-    return suggest(replace(RUN, **of_run), net, train, sites, trained_with=M)
+    return suggest(replace(RUN, **of_run), net, train, sites, trained_with=M).pipelines
 
 
 def written(found: Pipelines, folder: Path):
@@ -100,7 +98,7 @@ def test_imagenets_normalisation_with_pad_and_crop_comes_first_and_its_lines_are
     best = found.candidates[0]
     assert (best.normalize, best.channel_order, best.scale, best.augment) == ("imagenet", "rgb", 1, "pad 4, crop 8")
     assert best.passed and best.tied and best.median < 2
-    assert len(found.candidates) == pipelines.FINALISTS and len(found.first_round) == 96 - pipelines.FINALISTS
+    assert len(found.candidates) == 12 and len(found.first_round) == 96 - 12
     assert not any(one.passed for one in (*found.candidates, *found.first_round) if one.normalize == "mnist")
     data = written(found, tmp_path)
     assert (data.normalize, data.channel_order, data.augment) == (IMAGENET, "rgb", CROP)
@@ -337,7 +335,7 @@ def test_the_pipeline_of_a_resnet20_that_others_trained_is_found(data_pack, samp
     net = load_model(data_pack / "checkpoints/resnet20-12fca82f.th", arch=arch).module
     train = load_points(str(data_pack / "cifar10/lossless_train.npz"))
     sites = find_sites(net, torch.from_numpy(train.raw(slice(0, 3))))
-    found = suggest(replace(RUN, train_size=50_000), net, train, sites, trained_with=128)
+    found = suggest(replace(RUN, train_size=50_000), net, train, sites, trained_with=128).pipelines
     best = found.candidates[0]
     assert (best.normalize, best.channel_order, best.scale) == ("imagenet", "rgb", 1)
     assert best.passed and "pad 4, crop 32" in best.augment

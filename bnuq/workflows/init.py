@@ -1,0 +1,271 @@
+"""Writes the run file of a checkpoint: what could be found out is filled in, and what could not is marked TODO."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from bnuq.config import Named, Run
+from bnuq.config.runfile_writing import Line, table
+from bnuq.data import Points, labelled, parse_reference
+from bnuq.errors import BnuqError, ModelError, RequestError, SamplingError
+from bnuq.evaluation.completeness import batchnorms
+from bnuq.evaluation.datasets import read_named, read_reference
+from bnuq.evaluation.plan import DEFAULT_BATCH_SIZE
+from bnuq.evaluation.setup import check_readable, network_of
+from bnuq.evaluation.task import check_outputs, task_of
+from bnuq.files.writing import check_writable, write_bytes
+from bnuq.inspection.health import not_finite
+from bnuq.inspection.load import LoadedNetwork, load_network
+from bnuq.inspection.pipelines import QUICK, suggest
+from bnuq.inspection.suggested_lines import TODO, suggested_lines
+from bnuq.models.checkpoint import Checkpoint, read_checkpoint
+from bnuq.models.loading import LoadedModel, described
+from bnuq.progress import Progress, silent
+from bnuq.sampling.outputs import as_logits
+from bnuq.sampling.plain_loop import Evaluation
+from bnuq.sampling.sites import find_sites
+from bnuq.trust import NamedBy, names_a_file, resolve_factory
+
+_PIPELINE = ("normalize", "channel_order", "augment")
+_HEAD = "# Written by `bnuq init`. Paths are relative to this file. A line with TODO is to be completed, without its #."
+
+
+@dataclass(frozen=True)
+class Written:
+    """The run file that was written: the keys that are left to fill in, of which `needed` are needed to evaluate, and
+    those whose values are not sure."""
+
+    path: Path
+    todo: tuple[str, ...]
+    needed: tuple[str, ...]
+    unsure: tuple[str, ...]
+
+
+def init(run: Run, path: Path, *, given: Collection[str] = (), progress: Progress = silent) -> Written:
+    """Write the run file of `run` at `path`, in whose place there may be another, and remember its code as trusted.
+
+    `given` are the keys that the user set: the training pipeline is searched unless one of its keys is among them, and
+    needs an architecture and a reference (or else a test set). Raises BnuqError for a checkpoint, an architecture or
+    a set that cannot be read or do not fit together; nothing is written then.
+    """
+    check_readable(run)
+    check_writable(path)
+    _check_reachable(run, path)
+    checkpoint = read_checkpoint(run.checkpoint, entry=run.entry, trust_pickle=run.trust_pickle, only_finite=False)
+    sets = _read_sets(run)
+    loaded, ready = None, None
+    if run.arch is not None or checkpoint.module is not None:
+        if "train" in sets or "test" in sets:
+            ready = load_network(run, needs_reference=run.train is not None)
+        loaded = network_of(run, only_finite=False) if ready is None else ready.loaded
+    task = [] if ready is None else [*_task_lines(run, ready, sets)]
+    model = [*_model_lines(run, checkpoint, loaded), *task]
+    regression = any(line.key == "task" and line.value == "regression" for line in task)
+    searched = not {*given} & {*_PIPELINE}
+    pipeline = _pipeline_lines(run, ready, sets, progress) if searched else _given_pipeline_lines(run, given)
+    data = [*_data_lines(run, sets, regression), *pipeline]
+    tables = {"model": model, "data": data, "sampling": _SAMPLING}
+    text = "\n\n".join([_HEAD, *(table(name, lines, path.parent.resolve()) for name, lines in tables.items())])
+    try:
+        content = f"{text}\n".encode()
+    except UnicodeEncodeError as error:
+        raise RequestError(f"{path}: a path in it is no text ({error.reason}). Rename that file.") from error
+    write_bytes(path, content)
+    _trust(run, path)
+    lines = (*model, *data)
+    todo = tuple(line.key for line in lines if line.comment.startswith(TODO))
+    unsure = tuple(f"{line.key} ({line.comment})" for line in lines if "not sure" in line.comment and line.active)
+    needs_reference = batchnorms(checkpoint) > 0
+    needed = ("arch", "test", "task", "outputs", *(["train"] if needs_reference else []))
+    return Written(path, todo, tuple(key for key in todo if key in needed), unsure)
+
+
+def _check_reachable(run: Run, path: Path) -> None:
+    """Raise RequestError for a module of the working folder that a run file elsewhere could not name."""
+    for text, folder in run.record()["options"].get("folders", {}).items():
+        if Path(folder).resolve() != path.parent.resolve():
+            raise RequestError(
+                f"{text} names a module of {folder}, and {path} lies elsewhere, from where it is not found. Name it as "
+                "file.py:function, or write the run file there with --out."
+            )
+
+
+def _read_sets(run: Run) -> dict[str, Points]:
+    """The sets that `run` names, by key; OOD sets are only checked to be readable."""
+    sets = {} if run.train is None else {"train": read_reference(run)}
+    if run.test is not None:
+        sets["test"] = labelled(read_named(run, run.test, "test"))
+    for ref in run.ood:
+        read_named(run, ref, "test", ood=True, like=sets.get("test"))
+    return sets
+
+
+# ── [model] ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _model_lines(run: Run, checkpoint: Checkpoint, loaded: LoadedModel | None) -> Iterator[Line]:
+    record, count = run.record()["model"], batchnorms(checkpoint)
+    yield Line("checkpoint", record["checkpoint"], f"{count} BatchNorm layer{'s' * (count != 1)}")
+    if run.arch is not None and loaded is not None:
+        yield Line("arch", record["arch"], f"{loaded.parameters:,} parameters")
+    elif checkpoint.state is not None:
+        yield Line(
+            "arch",
+            "file.py:factory",
+            f'{TODO}or "package.module:factory", "timm:NAME", "torchvision:NAME"',
+            active=False,
+            above=f"The file {described(checkpoint)}.",
+        )
+    notes = {} if loaded is None else {finding.code: finding.values for finding in loaded.findings}
+    arguments, comment = dict(run.arch_args), ""
+    if (classes := notes.get("classes-from-file")) is not None:
+        arguments[classes["argument"]], comment = classes["classes"], "the number of classes: as in the file"
+    if arguments:
+        yield Line("arch_args", arguments, comment)
+    if loaded is not None and (rate := loaded.dropout_argument) is not None:
+        yield Line("arch_args", {**arguments, rate: 0.1}, "if it was trained with dropout: its rate", active=False)
+    if run.entry is not None or (checkpoint.key is not None and len(checkpoint.entries) > 1):
+        others = [entry for entry in checkpoint.entries if entry != checkpoint.key]
+        yield Line("entry", run.entry or checkpoint.key, f"or {', '.join(others)}" if others else "")
+    if (size := run.train_batch_size or checkpoint.train_batch_size) is not None:
+        comment = "" if run.train_batch_size else "as the checkpoint records"
+        yield Line("train_batch_size", size, comment)
+    else:
+        comment = f"batch size of the training; without it, {DEFAULT_BATCH_SIZE} is assumed"
+        yield Line("train_batch_size", DEFAULT_BATCH_SIZE, comment, active=False)
+    yield from (Line(key, record[key]) for key in ("task", "outputs") if key in record)
+
+
+def _task_lines(run: Run, ready: LoadedNetwork, sets: dict[str, Points]) -> Iterator[Line]:
+    """The task and what a classifier's outputs are, where neither was given."""
+    points = sets.get("test", sets.get("train"))
+    assert points is not None
+    if run.task is not None or run.outputs != "logits" or (points := labelled(points)).targets is None:
+        return
+    output = Evaluation(ready.model).passes(ready.example)[0]
+    if output.ndim > 2:
+        yield Line("task", "classification", f"{TODO}the outputs of a point have several axes", active=False)
+        return
+    outputs = output.shape[1] if output.ndim == 2 else 1
+    where = f"{outputs} output{'s' * (outputs > 1)}"
+    assert points.targets is not None
+    if outputs == 1 and bool(((points.targets == 0) | (points.targets == 1)).all()):
+        by_labels = points.targets.dtype.kind in "iu"
+        what = _outputs(ready, points, ("binary", "probabilities"))
+        comment = f"found, not sure: {where}, and labels 0 and 1" if by_labels else f"{TODO}if this is no regression"
+        yield Line("task", "regression", "if this is no classifier of two classes", active=False)
+        yield Line("outputs", what or "binary", comment, active=by_labels)
+        return
+    try:
+        task = task_of(run, outputs, points)
+    except BnuqError as error:
+        yield Line("task", "classification", f"{TODO}{error}", active=False)
+        return
+    labels = "labels" if task == "classification" else "targets that are no labels"
+    yield Line("task", task, f"found: {where}, and {labels}")
+    if task == "classification":
+        what = _outputs(ready, points, ("logits", "probabilities"))
+        if what is None:
+            comment = f"{TODO}they lie between 0 and 1, and do not sum to 1; bnuq takes logits or probabilities"
+            yield Line("outputs", "logits", comment, active=False)
+        elif what != "logits":
+            yield Line("outputs", what, "found: they sum to 1")
+
+
+def _outputs(ready: LoadedNetwork, points: Points, candidates: Sequence[Any]) -> Any:
+    """The first of the candidates that the network's outputs can be; None where they can be none."""
+    for outputs in candidates:
+        network = as_logits(ready.loaded.module, outputs)
+        with suppress(ModelError):
+            if not check_outputs(network, lambda rows: ready.pipeline.evaluated(points, rows), points):
+                return outputs
+    return None
+
+
+# ── [data] ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_EXAMPLES = {
+    "train": ("cifar10:train", f"{TODO}the training set, which mini-batches are drawn from"),
+    "test": ("cifar10:test", f"{TODO}the labelled test set"),
+    "ood": (["svhn:test"], "sets unlike the training set, if there are any"),
+    "validation": ("validation.npz", "points that the network was not trained on; normalised scores need them"),
+    "train_size": (50_000, "size of the whole training set, if train is only a part of it"),
+}
+
+
+def _data_lines(run: Run, sets: dict[str, Points], regression: bool) -> Iterator[Line]:
+    record = run.record()["data"]
+    for key, (example, comment) in _EXAMPLES.items():
+        if key in record:
+            points = sets.get(key)
+            shape = "" if points is None else " x ".join(map(str, points.point_shape))
+            yield Line(key, record[key], "" if points is None else f"{len(points):,} points of {shape}")
+        elif key != "train_size" or "train" in record:
+            yield Line(key, example, comment, active=False)
+    yield from (Line(key, value) for key, value in record.items() if key not in (*_EXAMPLES, *_PIPELINE))
+    if regression and "normalize_targets" not in record:
+        yield Line("normalize_targets", "train", "if targets were standardised in training", active=False)
+
+
+def _given_pipeline_lines(run: Run, given: Collection[str]) -> Iterator[Line]:
+    for key in _PIPELINE:
+        value = run.normalize_name or run.normalize if key == "normalize" else getattr(run, key)
+        if key in given:
+            yield Line(key, "none" if value is None else value)
+        elif key in _UNKNOWN:
+            yield Line(key, *_UNKNOWN[key], active=False)
+
+
+_UNKNOWN = {
+    "normalize": ("imagenet", f"{TODO}as in training, if inputs were normalised"),
+    "augment": ("pad=4,crop=32,flip", f"{TODO}as in training, if inputs were augmented"),
+}
+
+
+def _pipeline_lines(
+    run: Run, ready: LoadedNetwork | None, sets: dict[str, Points], progress: Progress
+) -> Iterator[Line]:
+    """The training pipeline that the checkpoint's running statistics fit best."""
+    points = sets.get("train", sets.get("test"))
+    why = "this needs arch, and train or test"
+    if ready is not None and points is not None:
+        try:
+            if broken := not_finite(ready.model):
+                raise SamplingError(f"{broken[0]} is not finite")
+            sites = find_sites(ready.model, ready.example)
+            trained_with = ready.trained_with
+            found = suggest(run, ready.model, points, sites, trained_with=trained_with, effort=QUICK, progress=progress)
+            yield from suggested_lines(found, points, by_test="train" not in sets)
+            return
+        except SamplingError as error:
+            why = str(error)
+    pictures = points is None or len(points.point_shape) == 3
+    for key in _UNKNOWN if pictures else ("normalize",):
+        above = f"Not searched: {why}." if key == "normalize" else ""
+        yield Line(key, *_UNKNOWN[key], active=False, above=above)
+
+
+_SAMPLING = (
+    Line("methods", ["mcbn", "mcdo", "mcbn+mcdo"], "default: what the network allows", active=False),
+    Line("samples", 64, "T, stochastic forward passes", active=False),
+    Line("batch_size", DEFAULT_BATCH_SIZE, "b, mini-batches of MCBN; default: train_batch_size", active=False),
+    Line("layers", "all", active=False),
+    Line("seed", 0, active=False),
+)
+
+
+def _trust(run: Run, path: Path) -> None:
+    """Remember the code that the run file names as trusted: the user has named it here."""
+    naming = NamedBy(path)
+    if run.arch is not None:
+        network_of(replace(run, arch=replace(run.arch, named_by=naming), trust_code=True), only_finite=False)
+    sets = chain(run.ood, (ref for ref in (run.train, run.test, run.validation) if isinstance(ref, Named)))
+    for ref in sets:
+        if names_a_file(ref.text) or ref.text in run.record()["options"].get("folders", {}):
+            text = parse_reference(ref.text, base=ref.base)[1]
+            resolve_factory(text, base=ref.base, named_by=naming, trust=True)

@@ -48,16 +48,20 @@ def _reference_mismatch(
     settings: Sequence[str],
     missing: Sequence[str],
     run_file: str | None,
+    suggest: str | None = None,
+    precise: str | None = None,
 ) -> str:
     where = "There is no run file, and so" if run_file is None else f"{run_file} has"
     advice = f" {where} no {' and '.join(f'`{key}`' for key in missing)}." if missing else ""
+    leads = "" if suggest is None else f" `{suggest}` says which of the common pipelines fits."
+    leads += "" if precise is None else f" If the pipeline is right, `{precise}` recomputes the running statistics."
     return (
         "The reference or its pipeline does not match what the network was trained on. Its batch statistics differ "
         f"from the checkpoint's running statistics {median:.1f} times as much as batch noise explains in the median "
         f"layer (up to {median_limit:.0f} is normal), and {worst:.1f} times in the worst, {worst_layer} (up to "
         f"{worst_limit:.0f} is normal). The MCBN estimates then do not describe the trained network. Check "
         f"{', '.join(f'`{key}`' for key in settings)} under [data].{advice} (Running statistics that were not updated "
-        "until the end of training look the same.)"
+        f"until the end of training look the same.){leads}"
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -103,6 +103,7 @@ class Run:
     trust_code: bool = False
     run_file: Path | None = None
     run_file_is_implicit: bool = False
+    given: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)  # the options, where typed for it
 
     def record(self) -> dict[str, Any]:
         """The run in the form of a run file, with absolute paths, and the options that run files do not hold."""

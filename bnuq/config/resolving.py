@@ -105,7 +105,7 @@ def resolve_live(
     }
     if (ood := sets.get("ood")) is not None:
         live["ood"] = tuple(_named_ood(ood, folder))
-    return replace(run, **live)
+    return replace(run, given=None, **live)
 
 
 def _is_reference(source: Any) -> bool:
@@ -233,7 +233,7 @@ def resolve_all(model: str | None, options: Options, *, folder: Path) -> Runs | 
         if samples_by_seed:
             filled = msgspec.structs.replace(filled, sampling=msgspec.structs.replace(filled.sampling, seed=seed))
         run = _resolved(filled, options, path=path, checkpoint=None, is_implicit=is_implicit, folder=folder)
-        runs.append(_with_own_file(RunOfSeveral(run, split, seed), out))
+        runs.append(_with_own_file(RunOfSeveral(replace(run, given=None), split, seed), out))
     return Runs(tuple(runs), out, (note("seeds-of-sampling"),) if samples_by_seed else ())
 
 
@@ -334,7 +334,7 @@ def resolve_again(record: dict[str, Any], source: Path, options: Options, *, fol
         raise RequestError(f"{source}: runs is not known in the record of one run.")
     if content.model.checkpoint is None:
         raise RequestError(f"{source}: its run names no checkpoint.")
-    return _merged(
+    run = _merged(
         content,
         options,
         checkpoint=Path(content.model.checkpoint),
@@ -344,6 +344,7 @@ def resolve_again(record: dict[str, Any], source: Path, options: Options, *, fol
         run_file=source,
         folders=content.options.folders,
     )
+    return replace(run, given=None)
 
 
 def _merged(
@@ -420,6 +421,7 @@ def _merged(
         trust_pickle=computation.trust_pickle,
         trust_code=computation.trust_code,
         run_file=run_file,
+        given=options_given,
     )
 
 

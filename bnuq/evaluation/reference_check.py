@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Float
 
 from bnuq.config import Run
+from bnuq.config.repeating import other_command
 from bnuq.data import Points
 from bnuq.findings import Finding, warning
 from bnuq.records.evaluation import MEDIAN_LIMIT, WORST_LIMIT, ReferenceCheck
@@ -146,5 +147,7 @@ def findings(check: ReferenceCheck | None, run: Run, train: Points) -> list[Find
             settings=["train", *keys],
             missing=[name for name, is_set in keys.items() if not is_set],
             run_file=None if run.run_file is None else run.run_file.name,
+            suggest=other_command(run, "inspect", "--suggest-pipeline"),
+            precise=other_command(run, "precise-bn", "--out", f"{run.checkpoint.stem}_precise{run.checkpoint.suffix}"),
         )
     ]

@@ -87,6 +87,13 @@ def _compared_with(method: str, result: Result) -> str:
     return POPULATION if POPULATION in result.methods and _samples_batches(method) else DETERMINISTIC
 
 
+def _is_mismatched(method: str, result: Result) -> bool:
+    """Whether the method draws mini-batches of a reference that the check found not to be the network's: what is then
+    better may be so by other statistics, and is not called a gain."""
+    check = result.reference_check
+    return check is not None and not check.passed and _samples_batches(method)
+
+
 def _samples_batches(method: str) -> bool:
     """Whether the method draws mini-batches of the reference."""
     return method.startswith("mcbn") and method not in ANALYTIC
@@ -109,7 +116,8 @@ def _labels(name: str, result: Result) -> Finding:
     after, before = (result.methods[method].sets["test"] for method in (name, network))
     pll, accuracy = (_change(m, before.estimates[m], before.points[m], after, result) for m in ("pll", "accuracy"))
     ece = (before.estimates["ece"].value, after.estimates["ece"].value)
-    return verdict(f"explains-labels-{pll.verdict}", method=name, network=network, pll=pll, accuracy=accuracy, ece=ece)
+    outcome = "unjudged" if pll.verdict == "better" and _is_mismatched(name, result) else pll.verdict
+    return verdict(f"explains-labels-{outcome}", method=name, network=network, pll=pll, accuracy=accuracy, ece=ece)
 
 
 def _change(
@@ -173,6 +181,8 @@ def _targets(name: str, result: Result) -> Iterator[Finding]:
     changes = tuple(change for metric in ("crps", "pll") if (change := _score_change(metric, name, result)))
     if changes:
         verdicts = {change.verdict for change in changes}
+        if "better" in verdicts and _is_mismatched(name, result):
+            verdicts = {"unjudged"}
         outcome = "unknown" if "unknown" in verdicts else verdicts.pop() if len(verdicts) == 1 else "mixed"
         constant = "constant" in result.methods[name].bounds
         network = None if constant else _compared_with(name, result)
@@ -325,7 +335,12 @@ def _population_sentence(
 _AS_GOOD = {"better": "better than", "as-well": "about as well as", "worse": "worse than"}
 
 
-def _labels_sentence(method: str, network: str, pll: Change, accuracy: Change, ece: tuple[float, float]) -> str:
+_NO_GAIN = "this is no gain from uncertainty that could be relied on, as the reference does not match"
+
+
+def _labels_sentence(
+    method: str, network: str, pll: Change, accuracy: Change, ece: tuple[float, float], *, unjudged: bool = False
+) -> str:
     name = labelled(method)
     text = _change_in_words(pll)
     if accuracy.verdict in ("better", "worse"):
@@ -335,12 +350,16 @@ def _labels_sentence(method: str, network: str, pll: Change, accuracy: Change, e
     text += f"; ECE {100 * ece[0]:.1f} → {100 * ece[1]:.1f} %"
     if pll.error is None:
         return f"{name}: {text}; too few points or samples to tell whether PLL differs."
+    if unjudged:
+        return f"{name}: {text}, compared with {network_in_words(network)}; {_NO_GAIN}."
     return f"{name} explains the labels {_AS_GOOD[pll.verdict]} {network_in_words(network)}: {text}."
 
 
-def _targets_sentence(method: str, network: str | None, changes: Sequence[Change]) -> str:
+def _targets_sentence(method: str, network: str | None, changes: Sequence[Change], *, unjudged: bool = False) -> str:
     baseline = "a constant σ" if network is None else f"{network_in_words(network)} with the same τ"
     text = ", ".join(map(_change_in_words, changes))
+    if unjudged:
+        return f"{method} and {baseline}: {text}; {_NO_GAIN}."
     verdicts = [_AS_GOOD.get(change.verdict) for change in changes]
     if None in verdicts:
         return f"{method} and {baseline}: {text}; too few points or samples to tell whether they differ."
@@ -415,6 +434,8 @@ SENTENCES: Catalogue = {
     ),
     **{f"explains-labels-{outcome}": Entry(_labels_sentence) for outcome in (*_AS_GOOD, "unknown")},
     **{f"explains-targets-{outcome}": Entry(_targets_sentence) for outcome in (*_AS_GOOD, "mixed", "unknown")},
+    "explains-labels-unjudged": Entry(partial(_labels_sentence, unjudged=True)),
+    "explains-targets-unjudged": Entry(partial(_targets_sentence, unjudged=True)),
     "sigma-constant": Entry("{method}: σ is the same at every point."),
     **{
         code: Entry(partial(_ranking_sentence, words))

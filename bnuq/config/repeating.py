@@ -1,0 +1,76 @@
+"""The command line that asks something else of a run's model and reference, as in a warning that leads on."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bnuq.config.request import Run
+from bnuq.config.runfile_writing import as_value
+from bnuq.config.schema import DataSection, GivenOptions, ModelSection, Section, option_name, settings_of
+
+_NAMED = {  # the settings of the model and of its reference that such a command takes
+    ModelSection: "arch arch_args entry task outputs train_batch_size",
+    DataSection: "train train_size target group resize crop interpolation channel_order normalize augment",
+    GivenOptions: "data_root trust_pickle",
+}
+
+
+def other_command(run: Run, name: str, *words: str) -> str | None:
+    """`bnuq NAME` with the model and the reference of `run`, quoted for a shell; None where either is in memory.
+
+    The model and the options are those that were typed; of a run that was not typed as such (one of several, or that of
+    a result file) they are the checkpoint and all its settings.
+    """
+    if run.network is not None or (run.train is not None and run.train.data is not None):
+        return None
+    given = run.given
+    if given is None:
+        record = run.record()
+        given = {key: value for part in ("model", "data", "options") for key, value in record.get(part, {}).items()}
+    by_run_file = run.given is not None and run.run_file is not None
+    sidecar = run.run_file_is_implicit and run.run_file == run.checkpoint.with_suffix(".toml")
+    model = run.run_file if by_run_file and not sidecar else run.checkpoint
+    assert model is not None
+    options = [
+        word
+        for section, keys in _NAMED.items()
+        for key in keys.split()
+        if given.get(key) not in (None, False, (), {})
+        for word in _option(section, key, given[key])
+    ]
+    return shlex.join(["bnuq", name, _shown(model), *options, *words])
+
+
+def _option(section: type[Section], key: str, value: Any) -> Iterator[str]:
+    option = f"--{option_name(key, settings_of(section)[key].type)}"
+    if key == "arch_args":
+        texts = [f"{k}={as_value(v, None)}" for k, v in value.items()] if isinstance(value, Mapping) else value
+        for text in texts:
+            yield from (option, str(text))
+    elif value is True:
+        yield option
+    else:
+        yield from (option, _text(key, value))
+
+
+def _text(key: str, value: Any) -> str:
+    """A value as it is typed."""
+    if isinstance(value, Section):
+        value = msgspec.to_builtins(value)
+    if key == "normalize" and isinstance(value, Mapping):
+        return "/".join(",".join(map(repr, value[part])) for part in ("mean", "std"))
+    if isinstance(value, Mapping):
+        if isinstance(jitter := value.get("jitter"), Mapping):
+            value = {**value, "jitter": [jitter.get(k, 0) for k in ("brightness", "contrast", "saturation", "hue")]}
+        return ",".join(f"{k}={as_value(part, None)}".replace('"', "") for k, part in value.items())
+    return "x".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _shown(path: Path) -> str:
+    folder = Path.cwd()
+    return str(path.relative_to(folder) if path.is_relative_to(folder) else path)

@@ -1,0 +1,175 @@
+"""`bnuq init` writes a run file that is read, evaluated and trusted, and says what it could not find out."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import sys
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import small_run
+import torch
+from torch import nn
+
+from bnuq.config import Options, read_run_file, resolve
+
+QUICKSTART = Path(__file__).resolve().parents[2] / "sample_configs" / "quickstart"
+COMPLETE = ("--arch", "net.py:net", "--train", "train.npz", "--test", "test.npz")
+FAST = ("--normalize", "none", "--augment", "none")  # no search
+
+
+def test_the_quickstarts_run_file_is_found_again_and_evaluates_without_asking(cli, tmp_path, monkeypatch):
+    monkeypatch.chdir(shutil.copytree(QUICKSTART, tmp_path / "q"))
+    sets = ("--train", "fashion_train.npz", "--test", "fashion_test.npz", "--ood", "digits=mnist.npz")
+    done = cli("init", "fashion_cnn.pt", "--arch", "net.py:small_cnn", *sets)
+    assert done.code == 0 and "Trying 44 pipelines" in done.err
+    assert done.out.splitlines() == ["fashion_cnn.toml was written.", "Next: bnuq evaluate fashion_cnn.toml"]
+    sample = resolve(str(QUICKSTART.with_suffix(".toml")), Options(), folder=tmp_path)
+    written = resolve("fashion_cnn.toml", Options(), folder=Path.cwd())
+    assert (written.normalize, written.augment) == (sample.normalize, sample.augment)
+    assert written.task == "classification" and written.ood[0].text == "digits=mnist.npz"
+    data = Path("fashion_cnn.toml").read_text().partition("[data]")[2]
+    assert data.count("# found") == 2 and 'normalize = "fashion-mnist"' in data and "TODO" not in data
+    evaluated = cli("evaluate", "fashion_cnn.pt", "-T", "4", "--limit", "40")  # found, not named: trusted all the same
+    assert evaluated.code == 0 and "Reference check passed" in " ".join(evaluated.out.split())
+
+
+def test_what_is_unknown_is_a_comment_marked_todo_and_listed(cli, small):
+    done = cli("init", "model.pt")
+    assert done.code == 0
+    assert "marked TODO: arch, train, test, normalize, augment" in done.out and "Then: bnuq evaluate" in done.out
+    text = (small / "model.toml").read_text()
+    read = read_run_file(small / "model.toml")
+    assert (read.model.checkpoint, read.model.arch, read.data.train) == ("model.pt", None, None)
+    assert "tensors, 0.weight (4, 1, 3, 3) to 7.bias (3,), probably 3 outputs" in text and "1 BatchNorm layer\n" in text
+    assert sum("TODO: " in line for line in text.splitlines()) == 5
+    everything = tomllib.loads("\n".join(line.removeprefix("# ") for line in text.splitlines() if " = " in line))
+    assert everything["samples"] == 64  # a line without its # is TOML, too
+    assert "there is no architecture" in " ".join(cli("evaluate", "model.toml", *COMPLETE[2:]).err.split())
+
+
+def test_classes_and_paths_are_found_from_another_folder_and_no_pipeline_is_searched_where_it_is_given(
+    cli, small, monkeypatch
+):
+    small_run.write(small, classes=5)
+    (small / "runs").mkdir()
+    monkeypatch.chdir(small / "runs")
+    given = ("--arch", "../net.py:net", "--train", "../train.npz", "--test", "../test.npz", "--out", "my.toml")
+    done = cli("init", "../model.pt", *given, *FAST)
+    assert (done.code, done.err) == (0, "")
+    content = tomllib.loads((small / "runs" / "my.toml").read_text())
+    assert content["model"]["checkpoint"] == "../model.pt" and content["model"]["arch"] == "../net.py:net"
+    assert content["model"]["arch_args"] == {"classes": 5} and content["data"]["normalize"] == "none"
+    assert cli("evaluate", "my.toml", "-T", "2", "--limit", "20").code == 0
+
+
+def test_an_existing_run_file_stays_unless_forced_and_errors_write_nothing(cli, small):
+    (small / "model.toml").write_text("# mine\n")
+    done = cli("init", "model.pt", *COMPLETE, *FAST)
+    assert done.code == 2 and "--force" in done.message and (small / "model.toml").read_text() == "# mine\n"
+    assert cli("init", "model.pt", *COMPLETE[2:], "--arch", "net.py:other", "--force").code == 2
+    assert cli("init", "model.pt", "--train", "none.npz", "--force").code == 2
+    assert (small / "model.toml").read_text() == "# mine\n"
+    assert cli("init", "model.pt", *COMPLETE, *FAST, "--force").code == 0
+    assert read_run_file(small / "model.toml").model.arch == "net.py:net"
+    assert ".toml" in cli("init", "model.pt", "--out", "model.pt", "--force").message
+    assert "expected a file of weights" in cli("init", "run.toml").message
+    assert cli("init", "none.pt").code == 2 and not (small / "none.toml").exists()
+
+
+def test_without_a_checkpoint_the_only_one_in_the_folder_is_taken(cli, small):
+    assert cli("init", *COMPLETE, *FAST).code == 0
+    assert read_run_file(small / "bnuq.toml").model.checkpoint == "model.pt"
+    assert cli("evaluate", "-T", "2", "--limit", "20").code == 0
+    shutil.copy(small / "model.pt", small / "other model.pth")
+    message = cli("init").message
+    assert "there are 2 checkpoints" in message and "model.pt, other model.pth" in message
+    (small / "model.pt").unlink()
+    (small / "other model.pth").unlink()
+    assert "no checkpoint in this folder" in cli("init").message
+
+
+def test_code_is_trusted_until_it_changes(cli, small):
+    assert cli("init", "model.pt", *COMPLETE, *FAST).code == 0
+    assert cli("evaluate", "model.pt", "-T", "2", "--limit", "20").code == 0
+    with (small / "net.py").open("a") as code:
+        code.write("# changed\n")
+    assert "--trust-code" in cli("evaluate", "model.pt", "-T", "2", "--limit", "20").message
+
+
+def test_where_no_pipeline_fits_the_closest_is_a_comment(cli, small):
+    weights = torch.load(small / "model.pt", weights_only=True)
+    weights["1.running_mean"] += 50
+    torch.save(weights, small / "model.pt")
+    done = cli("init", "model.pt", *COMPLETE)
+    assert done.code == 0 and "marked TODO: normalize" in done.out
+    assert "fits the running statistics. The closest" in (small / "model.toml").read_text()
+    assert read_run_file(small / "model.toml").data.normalize is None
+    once = (small / "model.toml").read_text()
+    assert cli("init", "model.pt", *COMPLETE[:2], *COMPLETE[4:], "--force").code == 0
+    assert once != (small / "model.toml").read_text()
+    assert "Searched on the test set" in (small / "model.toml").read_text()
+
+
+ENDS = {
+    "probabilities": "nn.Linear(4, 3), nn.Softmax(-1)",
+    "binary": "nn.Linear(4, 1)",
+    "sigmoid": "nn.Linear(4, 1), nn.Sigmoid()",
+    "several": "nn.Linear(4, 3), nn.Sigmoid()",
+    "regression": "nn.Linear(4, 1)",
+}
+
+
+@pytest.mark.parametrize(
+    ("end", "written"),
+    [
+        ("probabilities", {"task": "classification", "outputs": "probabilities"}),
+        ("binary", {"outputs": "binary"}),
+        ("sigmoid", {"outputs": "probabilities"}),
+        ("several", {"task": "classification"}),
+        ("regression", {"task": "regression"}),
+    ],
+)
+def test_task_and_outputs_are_found_by_outputs_and_targets(cli, small, end, written):
+    (small / "mlp.py").write_text(f"from torch import nn\n\ndef mlp():\n    return nn.Sequential({ENDS[end]})\n")
+    torch.manual_seed(0)
+    torch.save(nn.Sequential(nn.Linear(4, 3 if "3" in ENDS[end] else 1)).state_dict(), small / "mlp.pt")
+    random = np.random.default_rng(0)
+    x = 3 * random.normal(size=(80, 4)).astype(np.float32)
+    y = random.normal(size=80) if end == "regression" else random.integers(0, 3 if "3" in ENDS[end] else 2, 80)
+    np.savez(small / "rows.npz", x=x, y=y)
+    done = cli("init", "mlp.pt", "--arch", "mlp.py:mlp", "--test", "rows.npz", *FAST)
+    model = tomllib.loads((small / "mlp.toml").read_text())["model"]
+    assert done.code == 0
+    assert {key: model[key] for key in ("task", "outputs") if key in model} == written
+    assert ("TODO: outputs" in done.out.replace("marked ", "")) == (end == "several")
+    if end == "regression":
+        assert '# normalize_targets = "train"' in (small / "mlp.toml").read_text()
+
+
+def test_entries_and_the_batch_size_of_a_checkpoint_are_written(cli, small):
+    weights = torch.load(small / "model.pt", weights_only=True)
+    torch.save({"model": weights, "model_ema": weights, "batch_size": 48, "epoch": 3}, small / "all.ckpt")
+    assert cli("init", "all.ckpt").code == 0
+    model = read_run_file(small / "all.toml").model
+    assert (model.entry, model.train_batch_size) == ("model_ema", 48)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("on_terminal", [True, False])
+def test_a_terminal_is_asked_for_what_is_missing_and_nothing_else_is(cli, small, monkeypatch, on_terminal):
+    answers = "net.py:net\n\ntest.npz\n"
+    monkeypatch.setattr(sys, "stdin", Terminal(answers) if on_terminal else io.StringIO(answers))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    done = cli("init", "model.pt", *FAST)
+    assert done.code == 0
+    read = read_run_file(small / "model.toml")
+    assert (read.model.arch, read.data.test) == (("net.py:net", "test.npz") if on_terminal else (None, None))
+    assert read.data.train is None and ("[Enter to skip]" in done.out) == on_terminal

@@ -148,6 +148,16 @@ def test_a_likelihood_is_better_or_worse_only_beyond_twice_its_paired_error(four
     assert (pll.error is None) == math.isinf(change)
 
 
+@pytest.mark.parametrize("passed", [False, True])
+def test_no_gain_is_claimed_for_mcbn_where_the_reference_does_not_match(four_methods, passed):
+    check = ReferenceCheck(("bn", "bn2"), np.array([2.0, 1.0]), np.array([1.0, 3.0]), np.array([0.5, 0.5]), passed)
+    result = replace(with_pll(four_methods, 0.2, 0.1), reference_check=check)
+    finding = verdict(result, "explains-labels", method="mcbn")
+    assert finding.code == ("explains-labels-better" if passed else "explains-labels-unjudged")
+    assert ("better" in said(finding)) == passed and ("no gain" in said(finding)) == (not passed)
+    assert verdict(result, "explains-labels", method="mcdo").code != "explains-labels-unjudged"
+
+
 def test_without_an_error_over_samples_there_is_no_verdict(four_methods):
     pll = replace(four_methods.methods["mcbn"].sets["test"].estimates["pll"], mc_se=None)
     finding = verdict(with_estimates(four_methods, "mcbn", pll=pll), "explains-labels", method="mcbn")

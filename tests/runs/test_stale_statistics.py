@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +16,17 @@ import torch
 from findings_of import values_of
 from verdicts import said, verdict
 
-from bnuq.config import DETERMINISTIC, POPULATION, SINGLE_SAMPLE_METHODS, Options, resolve, resolve_all
+from bnuq.catalogue import text_of
+from bnuq.cli.main import main
+from bnuq.config import DETERMINISTIC, POPULATION, SINGLE_SAMPLE_METHODS, Options, resolve, resolve_again, resolve_all
+from bnuq.config.repeating import other_command
+from bnuq.findings import Finding
 from bnuq.gate import Settings, check
 from bnuq.gate.compatibility import check_request_comparable
 from bnuq.records.evaluation import Result
 from bnuq.records.evaluation_file import read
 from bnuq.records.summary import summary
+from bnuq.workflows.evaluate import evaluate
 from bnuq.workflows.multirun import evaluate_several
 
 METHODS = ("mcbn", "mcdo", "mcbn+mcdo")
@@ -55,6 +62,35 @@ def stale(folder: Path) -> Result:
 @pytest.fixture(scope="module")
 def sound(folder: Path) -> Result:
     return evaluated(folder, "sound.h5", "run.toml")
+
+
+def test_the_warning_leads_to_commands_that_run_as_they_stand(folder, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.chdir(folder)
+    place = folder / "my models"
+    place.mkdir()
+    (folder / "stale.pt").rename(place / "it.pt")
+    (folder / "stale.pt").symlink_to(place / "it.pt")
+    typed = Options(arch="net.py:net", train="train.npz", test="test.npz", arch_args=("classes=3",), normalize="0.5/2")
+    run = resolve("my models/it.pt", typed, folder=folder)
+    options = "--arch net.py:net --arch-arg classes=3 --train train.npz --normalize 0.5/2"
+    command = f"bnuq inspect 'my models/it.pt' {options} --suggest-pipeline"
+    assert other_command(run, "inspect", "--suggest-pipeline") == command
+    assert command.partition(" --suggest")[0] in text_of(mismatch(evaluate(replace(run, samples=8))))
+    by_file = resolve("stale.toml", Options(), folder=folder)
+    assert other_command(by_file, "precise-bn") == "bnuq precise-bn stale.toml"
+    again = other_command(resolve_again(run.record(), folder / "it.bnuq.h5", Options(), folder=folder), "inspect")
+    assert again is not None
+    words = shlex.split(again)
+    assert words[2] == "my models/it.pt" and words[words.index("--normalize") + 1] == "0.5/2.0"
+    with pytest.raises(SystemExit) as leave:
+        main([*shlex.split(command)[1:], "--out", str(tmp_path / "i.h5")])
+    assert leave.value.code == 0
+    assert other_command(replace(run, network=torch.nn.Identity()), "inspect") is None
+
+
+def mismatch(record: Result) -> Finding:
+    return next(finding for finding in record.findings if finding.code == "reference-mismatch")
 
 
 def test_the_network_passes_with_population_statistics_where_the_reference_check_fails(

@@ -28,7 +28,7 @@ import numpy as np
 import torch
 
 import bnuq
-from bnuq.cli.progress import bars
+from bnuq.cli.progress import Bars
 from bnuq.config import Options, resolve, resolve_sweep
 from bnuq.estimates import Estimate
 from bnuq.records import sweep as sweep_file
@@ -302,7 +302,7 @@ def sweeps() -> str:
                 runs, settings = resolve_sweep(
                     [str(place / f"{name}.toml")], chosen, {"batch_sizes": sizes}, folder=ROOT
                 )
-                sweep(runs, settings, progress=bars)
+                sweep(runs, settings, progress=Bars())
             found[name] = sweep_file.read(file)
     lines = [
         "| network | b | accuracy | PLL | MI on test | MI on OOD | AUROC | ELBO − its best, nats |",

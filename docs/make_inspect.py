@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from make_figures import MEASURED, made_by, run_files
 
-from bnuq.cli.progress import bars
+from bnuq.cli.progress import Bars
 from bnuq.config import Named, Options, Run, resolve
 from bnuq.records.inspection import Inspection
 from bnuq.records.precise_bn import PreciseBN
@@ -51,26 +51,26 @@ def asked(place: Path, name: str, out: Path) -> Run:
 def inspections(place: Path, out: Path) -> Iterator[tuple[str, Inspection]]:
     """Each network through its own pipeline, and ResNet-20 through wrong ones."""
     for name in NETWORKS:
-        yield name, inspect(asked(place, name, out / f"{name}.h5"), progress=bars)
+        yield name, inspect(asked(place, name, out / f"{name}.h5"), progress=Bars())
     resnet20 = asked(place, "cifar_resnet20", out / "wrong.h5")
-    yield "cifar_resnet20, no `augment`", inspect(replace(resnet20, augment=None), progress=bars)
-    yield "cifar_resnet20, no `normalize`", inspect(replace(resnet20, normalize=None), progress=bars)
+    yield "cifar_resnet20, no `augment`", inspect(replace(resnet20, augment=None), progress=Bars())
+    yield "cifar_resnet20, no `normalize`", inspect(replace(resnet20, normalize=None), progress=Bars())
 
 
 def pipeline(place: Path, name: str, out: Path) -> Inspection:
     """What the statistics of a network say of its pipeline, of which nothing else is said."""
     unknown = replace(asked(place, name, out / f"{name}.pipeline.h5"), normalize=None, augment=None)
-    return inspect(unknown, Settings(suggest_pipeline=True), progress=bars)
+    return inspect(unknown, Settings(suggest_pipeline=True), progress=Bars())
 
 
 def population(place: Path, out: Path) -> Iterator[tuple[str, PreciseBN]]:
     """Networks with population statistics: as they were, reset, and through a pipeline that is not theirs."""
     resnet20 = asked(place, "cifar_resnet20", out / "resnet20.pt")
-    yield "fmnist_mlp", precise_bn(asked(place, "fmnist_mlp", out / "fmnist.pt"), progress=bars)
-    yield "cifar_resnet20", precise_bn(resnet20, progress=bars)
-    yield "cifar_resnet20, reset to (0, 1)", precise_bn(_reset(resnet20, out), progress=bars)
+    yield "fmnist_mlp", precise_bn(asked(place, "fmnist_mlp", out / "fmnist.pt"), progress=Bars())
+    yield "cifar_resnet20", precise_bn(resnet20, progress=Bars())
+    yield "cifar_resnet20, reset to (0, 1)", precise_bn(_reset(resnet20, out), progress=Bars())
     wrong = replace(resnet20, augment=None, out=out / "wrong.pt")
-    yield "cifar_resnet20, no `augment`", precise_bn(wrong, progress=bars)
+    yield "cifar_resnet20, no `augment`", precise_bn(wrong, progress=Bars())
 
 
 def _reset(run: Run, out: Path) -> Run:
@@ -90,7 +90,7 @@ def domains(place: Path, pack: Path, out: Path) -> str:
     here = Path()
     of = {"jpeg": pack / "cifar10" / "jpeg_test.zip", "digits": pack / "ood" / "pcbdigits32.npz"}
     settings = Settings(domains=tuple(Named(f"{name}={path}", here) for name, path in of.items()))
-    found = inspect(asked(place, "cifar_resnet20", out / "domains.h5"), settings, progress=bars)
+    found = inspect(asked(place, "cifar_resnet20", out / "domains.h5"), settings, progress=Bars())
     findings = tuple(replace(finding, subject=finding.subject.replace(f"{place}/", "")) for finding in found.findings)
     stream = io.StringIO()
     print_record(

@@ -16,7 +16,7 @@ from typing import Any
 from make_figures import DOCS, made_by, put, run_files
 
 from bnuq import metrics
-from bnuq.cli.progress import bars
+from bnuq.cli.progress import Bars
 from bnuq.config import Options, resolve
 from bnuq.estimates import Estimate
 from bnuq.records.approximation import Approximation, approximations
@@ -69,7 +69,7 @@ def main() -> None:
                     samples=32, methods=variant.methods, sampler=variant.sampler, seed=variant.seed, out=out
                 )
                 run = resolve(str(place / f"{network}.toml"), Options(asked | options), folder=place.parent)
-                evaluate(run, progress=bars)
+                evaluate(run, progress=Bars())
     table = "\n".join(rows())
     put(DOCS / "methods.md", "laws", f"{table}\n\nT = 32, ± Monte Carlo error. {made_by('make laws')}")
 

@@ -112,7 +112,7 @@ def bars_or_lines(title: str, total: int) -> Iterator[Callable[[int], object]]:
     """The bar of one piece of work; a line when it starts where standard error is no terminal."""
     if not sys.stderr.isatty():
         _write(f"{title} …")
-    with bars(title, total) as advance:
+    with Bars()(title, total) as advance:
         yield advance
 
 

@@ -72,7 +72,7 @@ def without_dropout(folder: Path) -> None:
 
 
 def other_size(folder: Path) -> None:
-    np.savez(folder / "other.npz", x=np.zeros((9, 1, 5, 5), np.float32))
+    np.savez(folder / "other.npz", x=np.zeros((9, 25), np.float32))
 
 
 def same_points(folder: Path) -> None:
@@ -111,7 +111,7 @@ BAD: dict[str, tuple[Break, tuple[str, ...], str]] = {
         ("--train", "odd.npz", "--test", "odd.npz", "--ood", "odd.npz"),
         "the network does not accept points of shape (1, 7, 7)",
     ),
-    "OOD points of another shape": (other_size, (), "points of shape (1, 5, 5), the test set of (1, 6, 6)"),
+    "OOD points of another shape": (other_size, (), "points of shape (25,), the test set of (1, 6, 6)"),
     "NaN among the test points": (change("test.npz", "x", nan_in), (), "holds NaN or infinity, first in row 3"),
     "NaN among the reference points": (change("train.npz", "x", nan_in), (), "train.npz: x holds NaN or infinity"),
     "label out of range": (change("test.npz", "y", lambda y: set_one(y, 7)), (), "run from 0 to 7; expected 0 to 2"),

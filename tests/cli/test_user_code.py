@@ -65,7 +65,7 @@ PLACES = {
     "in Dataset.__getitem__": (
         "class D:\n    def __len__(self): return 3\n    def __getitem__(self, i):\n        BODY  # here\n"
         "def points(): return D()\n",
-        "reading its points failed with",
+        "reading item 0 failed with",
     ),
     "in an iterable": (
         "class D:\n    def __iter__(self): return self\n    def __next__(self):\n        BODY  # here\n"

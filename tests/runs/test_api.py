@@ -122,7 +122,7 @@ def test_a_wrapped_network_is_the_network_inside(model: nn.Module, sets: dict[st
         ({"test": []}, DataError, "test: gave no points"),
         ({"test": 3}, DataError, "test: gave a int; expected a torch Dataset or an iterable of batches"),
         ({"ood": {"test": np.zeros((3, 1, 6, 6), np.float32)}}, RequestError, "would be called 'test'"),
-        ({"ood": {"other": np.zeros((3, 1, 5, 5), np.float32)}}, DataError, "points of shape"),
+        ({"ood": {"other": np.zeros((3, 5), np.float32)}}, DataError, "points of shape"),
         ({"train": (np.full((40, 1, 6, 6), np.nan, np.float32),)}, DataError, "holds NaN or infinity"),
     ],
     ids=["setting", "no test", "empty", "number", "name", "shape", "NaN"],

@@ -25,7 +25,7 @@ def codes(folder: Path, **options: object) -> set[str]:
 def test_a_network_that_ends_in_a_softmax_is_refused_and_its_population_statistics_are_not(tmp_path):
     small_run.write(tmp_path)
     (tmp_path / "net.py").write_text(SOFTMAX)
-    with pytest.raises(ModelError, match="Remove the last softmax"):
+    with pytest.raises(ModelError, match="--outputs probabilities"):
         codes(tmp_path)
     assert not (tmp_path / "model.bnuq.h5").exists()
     done = precise_bn(resolve("run.toml", Options(out=tmp_path / "new.pt"), folder=tmp_path))

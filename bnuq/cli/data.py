@@ -1,32 +1,67 @@
-"""`bnuq data`: lists the known data sets, and where they are searched."""
+"""`bnuq data`: lists the known data sets and where they are searched; `bnuq data get NAME` fetches one."""
 
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from bnuq.cli.options import DataRoot
+import typer
+
+from bnuq.cli.options import DataRoot, Quiet
 from bnuq.cli.output import print_line
+from bnuq.errors import RequestError
+
+if TYPE_CHECKING:
+    from bnuq.data.known import KnownSet
 
 
 def command(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="get and the names of known sets (NAME, or NAME:SPLIT for a part), which are then fetched into the "
+            "first of the searched folders. Default: list the sets.",
+            metavar="get NAME",
+            show_default=False,
+        ),
+    ] = None,
     data_root: DataRoot = None,
+    quiet: Quiet = False,
 ) -> None:
-    """List the built-in data sets: their splits, location and source."""
-    from bnuq.data.known import data_roots, known_sets, places
-    from bnuq.files.content import exists
+    """List the known data sets: their splits, location, source, and whether they can be fetched; or fetch some with
+    `bnuq data get NAME`."""
+    if not words:
+        _list(data_root)
+    elif words[0] != "get" or not words[1:]:
+        raise RequestError(f"bnuq data {' '.join(words)}: expected bnuq data, or bnuq data get NAME.")
+    else:
+        _get([_requested(name) for name in words[1:]], data_root, quiet=quiet)
+
+
+def _list(data_root: Path | None) -> None:
+    from bnuq.data.known import data_roots, known_sets, location, places
+    from bnuq.data.remote import default_splits, remotes_of, size_of_splits
     from bnuq.files.folders import expanded
 
     roots = data_roots(data_root)
     print_line("Use NAME:SPLIT wherever a reference is expected, as in --test cifar10:test.")
     for known in known_sets():
         print_line(f"\n{known.name}  ({known.task})")
-        for split in known.splits:
-            location = next((path for _, path in places(known, split, roots) if exists(path)), None)
-            print_line(f"  {split:6} {location if location is not None else 'not found'}")
-        layouts = dict.fromkeys(path for split in known.splits for _, path in places(known, split, (Path(),)))
-        if any(not any(exists(path) for _, path in places(known, split, roots)) for split in known.splits):
+        found = {split: location(known, split, roots) for split in known.splits}
+        for split, path in found.items():
+            print_line(f"  {split:6} {'not found' if path is None else path}")
+        if None in found.values():
+            layouts = dict.fromkeys(path for split in known.splits for _, path in places(known, split, (Path(),)))
             print_line(f"  expected {', '.join(map(str, list(layouts)[:4]))}{', …' if len(layouts) > 4 else ''}")
+        get = "no: nobody publishes a checksum of these files"
+        if usual := default_splits(known.name):
+            others = [split for split in remotes_of(known.name) if split not in usual]
+            sizes = [f"{size_of_splits(known.name, usual)} (bnuq data get {known.name})"]
+            sizes += [f"{split} {size_of_splits(known.name, [split])}" for split in others]
+            get = f"yes, {', '.join(sizes)}"
+        print_line(f"  get    {get}")
         print_line(f"  source {known.source}")
     print_line("\nThese folders are searched, in this order:")
     named = [f"{data_root}  (--data-root)" if data_root else "--data-root FOLDER was not given"]
@@ -35,3 +70,40 @@ def command(
     named.append(f"{roots[-1]}  (cache)")
     for place in named:
         print_line(f"  {place}")
+
+
+def _requested(name: str) -> tuple[KnownSet, tuple[str, ...]]:
+    """The set, and the splits to fetch."""
+    from bnuq.data.known import known_set, known_sets
+    from bnuq.data.remote import default_splits, remotes_of
+
+    fetchable = [known.name for known in known_sets() if remotes_of(known.name)]
+    known = known_set(name)
+    if known is None:
+        raise RequestError(f"{name}: no data set is known by that name. Can be fetched: {', '.join(fetchable)}.")
+    if known.name not in fetchable:
+        raise RequestError(
+            f"{known.name} cannot be fetched: nobody publishes a checksum of these files. Put them at "
+            f"{known.layouts[0][1]} below a folder that bnuq data lists."
+        )
+    _, colon, split = name.partition(":")
+    if colon and split not in remotes_of(known.name):
+        forms = ", ".join(f"{known.name}:{option}" for option in remotes_of(known.name))
+        raise RequestError(f"{name}: there is no such split; expected {known.name}, {forms}.")
+    return known, (split,) if colon else default_splits(known.name)
+
+
+def _get(requested: list[tuple[KnownSet, tuple[str, ...]]], data_root: Path | None, *, quiet: bool) -> None:
+    from bnuq.cli.progress import bars
+    from bnuq.data.download import fetch
+    from bnuq.data.known import data_roots, location
+    from bnuq.progress import silent
+
+    def announce(text: str) -> None:
+        if not quiet:
+            sys.stderr.write(f"bnuq: {text}\n")
+
+    for known, splits in requested:
+        fetch(known, splits, data_root=data_root, announce=announce, progress=silent if quiet else bars)
+        for split in () if quiet else splits:
+            print_line(f"{known.name}:{split}  {location(known, split, data_roots(data_root))}")

@@ -26,7 +26,7 @@ _HELP = {
         SectionOptions(DataSection, help=_HELP, without="ood validation normalize_targets"),
         SectionOptions(ModelSection),
         SectionOptions(SamplingSection, "seed"),
-        SectionOptions(GivenOptions, "out limit device threads data_root trust_pickle trust_code", _HELP),
+        SectionOptions(GivenOptions, "out limit device threads data_root download trust_pickle trust_code", _HELP),
     ),
     settings=SectionOptions(InspectSection),
     printing=SectionOptions(Printing, "json quiet strict debug"),

@@ -25,7 +25,7 @@ _HELP = {
         SectionOptions(DataSection, help=_HELP, without="ood validation"),
         SectionOptions(ModelSection),
         SectionOptions(SamplingSection, "seed"),
-        SectionOptions(GivenOptions, "device threads data_root trust_pickle trust_code"),
+        SectionOptions(GivenOptions, "device threads data_root download trust_pickle trust_code"),
     ),
     settings=SectionOptions(PreciseBnSection),
     printing=SectionOptions(Printing, "json quiet strict debug"),

@@ -29,7 +29,9 @@ _HELP = {
         SectionOptions(SamplingSection, "samples layers seed mutual_information", _HELP),
         SectionOptions(ScoringSection),
         SectionOptions(
-            GivenOptions, "out device precision chunk_size threads limit data_root trust_pickle trust_code", _HELP
+            GivenOptions,
+            "out device precision chunk_size threads limit data_root download trust_pickle trust_code",
+            _HELP,
         ),
     ),
     printing=SectionOptions(Printing, "json quiet strict debug"),

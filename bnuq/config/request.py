@@ -99,6 +99,7 @@ class Run:
     limit: int | None = None
     save_samples: bool = False
     data_root: Path | None = None
+    download: bool = False
     trust_pickle: bool = False
     trust_code: bool = False
     run_file: Path | None = None

@@ -418,6 +418,7 @@ def _merged(
         limit=computation.limit,
         save_samples=computation.save_samples,
         data_root=None if computation.data_root is None else folder / expanded(computation.data_root),
+        download=computation.download,
         trust_pickle=computation.trust_pickle,
         trust_code=computation.trust_code,
         run_file=run_file,

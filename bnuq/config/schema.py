@@ -687,6 +687,9 @@ class GivenOptions(RecordedOptions, frozen=True):
     """The recorded options, and those that are not recorded."""
 
     out: Annotated[str | None, setting("Result file.", short="o", metavar="FILE", shown="MODEL.bnuq.h5")] = None
+    download: Annotated[
+        bool, setting("Fetch known data sets that are not found, such as svhn (needs bnuq[data]).", "Data")
+    ] = False
     trust_pickle: Annotated[bool, setting("Run the code inside a pickled checkpoint.", "Safety")] = False
     trust_code: Annotated[
         bool, setting("Run code named by a file that bnuq found, not you, and remember that.", "Safety")

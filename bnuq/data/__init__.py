@@ -1,11 +1,12 @@
 """References to points: read from files, factories and the published data sets, and prepared as in training."""
 
 from bnuq.data.decoded import Decoded, ahead
+from bnuq.data.download import fetch
 from bnuq.data.fitting import fitted
 from bnuq.data.known import KnownSet, known_sets
 from bnuq.data.pipeline import augmented, check_ranges, jitter_of, jittered, normalized
 from bnuq.data.points import Points, check_labels, check_targets, labelled, points_of
-from bnuq.data.reading import load_points, parse_reference, points_in_memory, set_name
+from bnuq.data.reading import load_points, missing_set, parse_reference, points_in_memory, set_name
 from bnuq.data.resizing import WORDS, Fit, resized_crop
 
 __all__ = [
@@ -19,12 +20,14 @@ __all__ = [
     "check_labels",
     "check_ranges",
     "check_targets",
+    "fetch",
     "fitted",
     "jitter_of",
     "jittered",
     "known_sets",
     "labelled",
     "load_points",
+    "missing_set",
     "normalized",
     "parse_reference",
     "points_in_memory",

@@ -12,17 +12,22 @@ from typing import Literal
 import numpy as np
 
 from bnuq.data.points import Contents
-from bnuq.data.readers.cifar import read_cifar
+from bnuq.data.readers.cifar import CIFAR10, CIFAR100, read_cifar
 from bnuq.data.readers.common import readable
 from bnuq.data.readers.idx import read_idx
+from bnuq.data.readers.images import read_image_folder
 from bnuq.data.readers.mat import read_mat
+from bnuq.data.readers.npy import read_npz
 from bnuq.data.readers.tables import read_csv
+from bnuq.data.remote import default_splits, remotes_of, size_of_splits
 from bnuq.errors import DataError
 from bnuq.files.content import exists
 from bnuq.files.folders import cache_folder, expanded
 from bnuq.findings import note
 
-Form = Literal["cifar python", "cifar binary", "mat", "idx", "uci"]
+Form = Literal[
+    "cifar10 python", "cifar10 binary", "cifar100 python", "cifar100 binary", "mat", "idx", "npz", "pictures", "uci"
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -47,7 +52,12 @@ def known_sets() -> tuple[KnownSet, ...]:
 def known_set(reference: str) -> KnownSet | None:
     """The set that `reference` (`NAME` or `NAME:split`) names, or None. `uci/boston` and `uci-boston` are the same."""
     name = reference.partition(":")[0].lower().replace("uci/", "uci-")
-    return next((known for known in _KNOWN if known.name == name), None)
+    return next((known for known in _KNOWN if known.name == _ALIASES.get(name, name)), None)
+
+
+def split_of(known: KnownSet, reference: str, default: str) -> str:
+    """The split that `reference` names; without one, `default`, or the first where the set has no such split."""
+    return reference.split(":")[1] if ":" in reference else default if default in known.splits else known.splits[0]
 
 
 def data_roots(data_root: Path | None = None) -> tuple[Path, ...]:
@@ -63,6 +73,11 @@ def places(known: KnownSet, split: str, roots: tuple[Path, ...]) -> Iterator[tup
             yield form, root / layout.format(split=split, prefix="t10k" if split == "test" else split)
 
 
+def location(known: KnownSet, split: str, roots: tuple[Path, ...]) -> Path | None:
+    """Where the split is stored; None where that is nowhere."""
+    return next((path for _, path in places(known, split, roots) if exists(path)), None)
+
+
 def read_known(reference: str, *, split_default: str, data_root: Path | None = None) -> tuple[Contents, str, Path]:
     """What `NAME`, `NAME:split` or (of a UCI set) `NAME:split:K` names, its resolved reference, and where it lay.
 
@@ -71,8 +86,7 @@ def read_known(reference: str, *, split_default: str, data_root: Path | None = N
     """
     known = known_set(reference)
     assert known is not None
-    split, _, fold = reference.partition(":")[2].partition(":")
-    split = split or split_default
+    split, fold = split_of(known, reference, split_default), ":".join(reference.split(":")[2:])
     uci = known.layouts[0][0] == "uci"
     if split not in known.splits or (fold and not (uci and re.fullmatch(r"\d{1,2}", fold))):
         forms = ", ".join(f"{known.name}:{option}" for option in known.splits)
@@ -83,22 +97,36 @@ def read_known(reference: str, *, split_default: str, data_root: Path | None = N
     existing = next((place for place in looked_at if exists(place[1])), None)
     if existing is None:
         raise DataError(
-            f"{resolved}: not found. Looked at:\n"
+            f"{resolved}: not found.{_how_to_fetch(known, split)}Looked at:\n"
             + "\n".join(f"  {path}" for _, path in looked_at)
             + "\nSay where it is with --data-root FOLDER or the environment variable BNUQ_DATA, or name its file."
         )
     return _read(*existing, split, int(fold or 0)), resolved, existing[1]
 
 
+def _how_to_fetch(known: KnownSet, split: str) -> str:
+    if split not in remotes_of(known.name):
+        return " "
+    usual = default_splits(known.name)
+    name, splits = (known.name, usual) if split in usual else (f"{known.name}:{split}", (split,))
+    return f" Fetch it ({size_of_splits(known.name, splits)}): bnuq data get {name}\n"
+
+
 def _read(form: Form, path: Path, split: str, fold: int) -> Contents:
-    if form in ("cifar python", "cifar binary"):
-        suffix = ".bin" if form == "cifar binary" else ""
+    if form in ("cifar10 python", "cifar10 binary"):
+        suffix = ".bin" if form == "cifar10 binary" else ""
         names = [f"data_batch_{i}{suffix}" for i in range(1, 6)] if split == "train" else [f"test_batch{suffix}"]
-        return read_cifar(path, names)
+        return read_cifar(path, names, CIFAR10)
+    if form in ("cifar100 python", "cifar100 binary"):
+        return read_cifar(path, [f"{split}.bin" if form == "cifar100 binary" else split], CIFAR100)
     if form == "mat":
         return read_mat(path)
     if form == "idx":
         return read_idx(path)
+    if form == "npz":
+        return read_npz(path, selected=("val" if split == "validation" else split,))
+    if form == "pictures":
+        return read_image_folder(path, without=_EMPTY_PICTURES)
     return _read_uci(path, split, fold)
 
 
@@ -122,14 +150,44 @@ def _idx(*folders: str) -> tuple[tuple[Form, str], ...]:
     return tuple(("idx", f"{folder}/{file}") for folder in folders for file in files)
 
 
-def _cifar(*folders: str) -> tuple[tuple[Form, str], ...]:
-    forms: tuple[tuple[Form, str], ...] = (
-        ("cifar python", "cifar-10-batches-py"),
-        ("cifar python", "cifar-10-python.tar.gz"),
-        ("cifar binary", "cifar-10-batches-bin"),
-        ("cifar binary", "cifar-10-binary.tar.gz"),
-    )
+_CIFAR10: tuple[tuple[Form, str], ...] = (
+    ("cifar10 python", "cifar-10-batches-py"),
+    ("cifar10 python", "cifar-10-python.tar.gz"),
+    ("cifar10 binary", "cifar-10-batches-bin"),
+    ("cifar10 binary", "cifar-10-binary.tar.gz"),
+)
+_CIFAR100: tuple[tuple[Form, str], ...] = (
+    ("cifar100 python", "cifar-100-python"),
+    ("cifar100 python", "cifar-100-python.tar.gz"),
+    ("cifar100 binary", "cifar-100-binary"),
+    ("cifar100 binary", "cifar-100-binary.tar.gz"),
+)
+
+
+def _below(forms: tuple[tuple[Form, str], ...], *folders: str) -> tuple[tuple[Form, str], ...]:
     return tuple((form, f"{folder}{place}") for folder in folders for form, place in forms)
+
+
+_ALIASES = {"dtd": "textures"}
+
+# Of notMNIST_small, as it is published.
+_EMPTY_PICTURES = frozenset(
+    {"A/RGVtb2NyYXRpY2FCb2xkT2xkc3R5bGUgQm9sZC50dGY=.png", "F/Q3Jvc3NvdmVyIEJvbGRPYmxpcXVlLnR0Zg==.png"}
+)
+
+_MEDMNIST = {
+    "pathmnist": "colon pathology, 9 classes, RGB",
+    "dermamnist": "dermatoscopy, 7 classes, RGB",
+    "octmnist": "retinal OCT, 4 classes",
+    "pneumoniamnist": "chest X-ray, 2 classes",
+    "retinamnist": "fundus camera, 5 ordered classes, RGB",
+    "breastmnist": "breast ultrasound, 2 classes",
+    "bloodmnist": "blood cell microscopy, 8 classes, RGB",
+    "tissuemnist": "kidney cortex microscopy, 8 classes",
+    "organamnist": "abdominal CT, axial, 11 classes",
+    "organcmnist": "abdominal CT, coronal, 11 classes",
+    "organsmnist": "abdominal CT, sagittal, 11 classes",
+}
 
 
 _UCI = {
@@ -148,7 +206,7 @@ _KNOWN = (
         "cifar10",
         "classification",
         ("train", "test"),
-        _cifar("", "cifar10/"),
+        _below(_CIFAR10, "", "cifar10/"),
         "Krizhevsky, Nair and Hinton, University of Toronto; no formal licence, cite Krizhevsky 2009.",
     ),
     KnownSet(
@@ -171,6 +229,37 @@ _KNOWN = (
         ("train", "test"),
         _idx("fashion-mnist", "FashionMNIST/raw"),
         "Xiao, Rasul and Vollgraf 2017, Zalando; MIT licence.",
+    ),
+    KnownSet(
+        "cifar100",
+        "classification",
+        ("train", "test"),
+        _below(_CIFAR100, "", "cifar100/"),
+        "Krizhevsky, Nair and Hinton, University of Toronto; no formal licence, cite Krizhevsky 2009.",
+    ),
+    KnownSet(
+        "notmnist",
+        "classification",
+        ("small",),
+        _below((("pictures", "notMNIST_small"),), "", "notmnist/", "notMNIST/"),
+        "Bulatov 2011, letters A to J of fonts; no licence is stated.",
+    ),
+    KnownSet(
+        "textures",
+        "classification",
+        ("all",),
+        _below((("pictures", "dtd/images"),), "", "dtd/", "textures/"),
+        "Describable Textures Dataset, Cimpoi et al. 2014, Oxford; for research.",
+    ),
+    *(
+        KnownSet(
+            name,
+            "classification",
+            ("train", "validation", "test"),
+            _below((("npz", f"{name}.npz"),), "medmnist/", ""),
+            f"MedMNIST v2, Yang et al. 2023: {text}; {'CC BY-NC 4.0' if name == 'dermamnist' else 'CC BY 4.0'}.",
+        )
+        for name, text in _MEDMNIST.items()
     ),
     *(
         KnownSet(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bnuq.data.fitting import fitted
-from bnuq.data.known import known_set, known_sets, read_known
+from bnuq.data.known import KnownSet, data_roots, known_set, known_sets, location, read_known, split_of
 from bnuq.data.points import Contents, Points, points_of
 from bnuq.data.readers.common import GROUP, listed, readable
 from bnuq.data.readers.factory import read_factory, read_object
@@ -23,6 +23,7 @@ from bnuq.data.readers.lists import lists_pictures, read_list, read_pictures_of_
 from bnuq.data.readers.mat import read_mat
 from bnuq.data.readers.npy import read_npy, read_npz
 from bnuq.data.readers.tables import read_csv, read_parquet
+from bnuq.data.remote import remotes_of
 from bnuq.errors import DataError, RequestError
 from bnuq.files.content import Kind, exists, kind_of, kind_of_bytes, what_is_wrong_with
 from bnuq.files.folders import expanded
@@ -96,6 +97,18 @@ def load_points(
         return points_of(read_factory(reference, make, room=room, whole=whole), name=label, reference=reference)
     missing = base / expanded(reference.partition(":")[0]) if _in_a_file(reference) else path
     raise DataError(_not_found(reference, missing, beside))
+
+
+def missing_set(
+    reference: str, split_default: str, *, base: Path, data_root: Path | None = None
+) -> tuple[KnownSet, str] | None:
+    """The known set and the split that `reference` names, where they can be fetched and are nowhere; otherwise None."""
+    known = None if exists(base / expanded(reference)) else known_set(reference)
+    if known is None:
+        return None
+    split = split_of(known, reference, split_default)
+    is_missing = split in remotes_of(known.name) and location(known, split, data_roots(data_root)) is None
+    return (known, split) if is_missing else None
 
 
 def points_in_memory(data: Any, *, name: str, ood: bool = False, room: int | None = None, whole: bool = True) -> Points:
@@ -270,9 +283,9 @@ def _typo(requested: str, name: str) -> bool:
 
 
 _PUBLISHED = frozenset((
-    "cifar100", "cifar10c", "cifar100c", "cinic10", "imagenet", "imagenet1k", "imagenet21k", "imagenetc", "imagenetr",
-    "imagenetv2", "imageneto", "tinyimagenet", "stl10", "lsun", "isun", "places", "places365", "textures", "dtd",
-    "inaturalist", "inaturalist18", "ssbhard", "ninco", "openimageo", "kmnist", "emnist", "qmnist", "notmnist",
-    "omniglot", "usps", "celeba", "ffhq", "caltech101", "caltech256", "oxfordpets", "flowers102", "food101",
-    "stanfordcars", "sun397", "eurosat", "gtsrb", "coco", "pascalvoc", "cityscapes",
+    "cifar10c", "cifar100c", "cinic10", "imagenet", "imagenet1k", "imagenet21k", "imagenetc", "imagenetr",
+    "imagenetv2", "imageneto", "tinyimagenet", "stl10", "lsun", "isun", "places", "places365", "inaturalist",
+    "inaturalist18", "ssbhard", "ninco", "openimageo", "kmnist", "emnist", "qmnist", "omniglot", "usps", "celeba",
+    "ffhq", "caltech101", "caltech256", "oxfordpets", "flowers102", "food101", "stanfordcars", "sun397", "eurosat",
+    "gtsrb", "coco", "pascalvoc", "cityscapes", "chestmnist",
 ))  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,11 +24,13 @@ from bnuq.data import (
     ahead,
     augmented,
     check_ranges,
+    fetch,
     fitted,
     jitter_of,
     jittered,
     labelled,
     load_points,
+    missing_set,
     normalized,
     parse_reference,
     points_in_memory,
@@ -36,6 +39,7 @@ from bnuq.data import (
 from bnuq.errors import DataError, RequestError
 from bnuq.evaluation import memory
 from bnuq.findings import Finding, about, note, warning
+from bnuq.progress import Progress, silent
 from bnuq.sampling import counter_rng
 
 
@@ -99,6 +103,24 @@ def load_material(run: Run) -> Material:
     )
     findings += shared + (() if limit is None else (note("limited", limit=limit, seed=run.seed),))
     return Material(train, test, ood, validation, why, test_points, findings)
+
+
+def fetch_missing(run: Run, progress: Progress, domains: Sequence[Named] = ()) -> None:
+    """With `--download`, fetch the known sets that `run` and the `domains` name and that are nowhere, and say so on
+    standard error unless `progress` is silent; errors as for `fetch`."""
+    if not run.download:
+        return
+
+    def announce(text: str) -> None:
+        if progress is not silent:
+            sys.stderr.write(f"bnuq: {text}\n")
+
+    named = [(run.train, "train"), (run.test, "test"), (run.validation, "validation")]
+    for ref, split in (*named, *((ref, "test") for ref in (*run.ood, *domains))):
+        if isinstance(ref, Named) and ref.data is None:
+            _, text = parse_reference(ref.text, base=ref.base)
+            if (wanted := missing_set(text, split, base=ref.base, data_root=run.data_root)) is not None:
+                fetch(wanted[0], (wanted[1],), data_root=run.data_root, announce=announce, progress=progress)
 
 
 def read_named(run: Run, ref: Named, split: str, *, ood: bool = False, like: Points | None = None) -> Points:

@@ -14,7 +14,7 @@ from bnuq.config import ANALYTIC, DETERMINISTIC, Run
 from bnuq.data import Points
 from bnuq.errors import SamplingError
 from bnuq.evaluation import memory
-from bnuq.evaluation.datasets import Material
+from bnuq.evaluation.datasets import Material, fetch_missing
 from bnuq.evaluation.draws import check_reference, draw_bank, needs_bank
 from bnuq.evaluation.duration import forecast
 from bnuq.evaluation.estimates import MIN_SAMPLES
@@ -55,6 +55,7 @@ def evaluate(
     """
     watch = Stopwatch()
     check_request(run)
+    fetch_missing(run, progress)
     replaces = run.out.exists()
     ready = prepare(run)
     watch.lap("load")

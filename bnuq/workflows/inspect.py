@@ -16,6 +16,7 @@ from bnuq.config.schema import settings_of
 from bnuq.data import Points
 from bnuq.errors import ModelError, RequestError, SamplingError
 from bnuq.evaluation.completeness import check_complete
+from bnuq.evaluation.datasets import fetch_missing
 from bnuq.evaluation.draws import check_reference
 from bnuq.evaluation.exactness import check_mcbn, mini_batch
 from bnuq.evaluation.plan import DEFAULT_BATCH_SIZE, findings_on_dropout_rate
@@ -87,6 +88,7 @@ def inspect(run: Run, settings: Settings = DEFAULT, *, progress: Progress = sile
     """
     watch = Stopwatch()
     _check(run, settings)
+    fetch_missing(run, progress, settings.domains)
     replaces = run.out.exists()
     on_data = bool(settings.domains) or settings.suggest_pipeline
     ready = load_network(

@@ -19,7 +19,14 @@ from bnuq.errors import ModelError, RequestError, SamplingError
 from bnuq.estimates import Direction, Estimate
 from bnuq.evaluation import memory
 from bnuq.evaluation.completeness import check_complete
-from bnuq.evaluation.datasets import Material, check_grouped, held_out_rows, load_material, read_reference
+from bnuq.evaluation.datasets import (
+    Material,
+    check_grouped,
+    fetch_missing,
+    held_out_rows,
+    load_material,
+    read_reference,
+)
 from bnuq.evaluation.estimates import replicate_weights
 from bnuq.evaluation.exactness import check_mcbn
 from bnuq.evaluation.passes import deterministic_outputs
@@ -64,6 +71,7 @@ def precise_bn(
     """
     watch = Stopwatch()
     _check(run, points, batch_size)
+    fetch_missing(run, progress)
     replaces = run.out.exists()
     ready = prepare(run, _material(run), only_finite=False)
     loaded, model, train = ready.loaded, ready.model, ready.material.train

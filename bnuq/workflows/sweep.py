@@ -17,7 +17,7 @@ from bnuq.config import DEFAULT_SAMPLER, Run, SweepSection
 from bnuq.data import Points
 from bnuq.errors import DataError, RequestError
 from bnuq.evaluation.completeness import Need
-from bnuq.evaluation.datasets import Material
+from bnuq.evaluation.datasets import Material, fetch_missing
 from bnuq.evaluation.provenance import Stopwatch, provenance
 from bnuq.evaluation.setup import check_request, notes_on_request, prepare
 from bnuq.evaluation.subject import VALIDATION
@@ -57,6 +57,8 @@ def sweep(
     watch = Stopwatch()
     out = runs[0].out if out is None else out
     _check(runs, settings, out)
+    for run in runs:
+        fetch_missing(run, progress)
     replaces = out.exists()
     names = _names(runs)
     ready: list[Network] = []

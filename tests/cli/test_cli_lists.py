@@ -59,6 +59,7 @@ CONTRACT = {
     "--train", "--test", "--ood", "--validation", "--arch", "--method", "--samples", "-T", "--batch-size", "-b",
     "--layers", "--seed", "--device", "--precision", "--chunk-size", "--limit", "--out", "-o", "--save-samples",
     "--json", "--quiet", "--strict", "--debug", "--trust-pickle", "--trust-code", "--from", "--data-root",
+    "--download",
 }  # fmt: skip
 
 

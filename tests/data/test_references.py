@@ -7,9 +7,9 @@ import re
 import numpy as np
 import pytest
 from hostile_pickles import NESTED, encoded_again_and_again
-from making_points import idx, save_mat, tar_gz
+from making_points import idx, png, save_mat, tar_gz
 
-from bnuq.data import known_sets, load_points, parse_reference, set_name
+from bnuq.data import check_labels, known_sets, load_points, parse_reference, set_name
 from bnuq.data.readers import cifar as cifar_reader
 from bnuq.errors import DataError, RequestError, UntrustedCodeError
 from bnuq.trust import NamedBy
@@ -209,6 +209,69 @@ def test_cifar10_is_read_from_its_python_batches_its_archive_and_its_binary_ones
     assert len(load_points("cifar10", data_root=folder.parent, split_default="train")) == 20
 
 
+def test_cifar100_has_its_fine_labels_in_every_form(tmp_path):
+    """Its own binary version: one byte of the coarse label, one of the fine label, the pixels."""
+    x = np.random.default_rng(0).integers(0, 256, (4, 3072), dtype=np.uint8)
+    fine, coarse = [7, 99, 0, 55], [1, 19, 0, 3]
+    batch = pickle.dumps({b"data": x, b"fine_labels": fine, b"coarse_labels": coarse, b"filenames": [b"a.png"] * 4}, 2)
+    rows = np.column_stack([np.array([coarse, fine], np.uint8).T, x]).tobytes()
+    folders = {"python": ("cifar-100-python", "", batch), "binary": ("cifar-100-binary", ".bin", rows)}
+    digests = set()
+    for root, (folder, suffix, content) in folders.items():
+        (tmp_path / root / folder).mkdir(parents=True)
+        (tmp_path / root / folder / f"test{suffix}").write_bytes(content)
+        (tmp_path / f"{root}-archive" / "cifar100").mkdir(parents=True)
+        archive = tmp_path / f"{root}-archive" / "cifar100" / f"{folder}.tar.gz"
+        tar_gz(archive, {f"{folder}/meta": b"", f"{folder}/test{suffix}": content})
+        for place in (root, f"{root}-archive"):
+            points = load_points("cifar100", data_root=tmp_path / place)
+            assert points.targets is not None
+            assert (points.reference, points.targets.tolist()) == ("cifar100:test", fine)
+            np.testing.assert_allclose(points.raw([3]).ravel(), x[3] / 255, rtol=1e-6)
+            digests.add(points.sha256)
+    assert len(digests) == 1
+    (tmp_path / "binary" / "cifar-100-binary" / "test.bin").write_bytes(rows[:-1])
+    assert "expected a multiple of 3074" in refusal("cifar100", data_root=tmp_path / "binary")
+    (tmp_path / "python" / "cifar-100-python" / "test").write_bytes(pickle.dumps({b"data": x, b"labels": fine}, 2))
+    assert "no data and fine_labels; expected a batch of CIFAR-100" in refusal(
+        "cifar100", data_root=tmp_path / "python"
+    )
+
+
+def test_medmnist_is_read_by_its_splits(tmp_path):
+    """The layout of medmnist 3.0.2: {split}_images and {split}_labels, labels in a column; val is validation."""
+    (tmp_path / "medmnist").mkdir()
+    arrays = {}
+    for number, split in enumerate(("train", "val", "test"), 3):
+        arrays[f"{split}_images"] = np.full((number, 28, 28, 3), number, np.uint8)
+        arrays[f"{split}_labels"] = np.arange(number, dtype=np.uint8)[:, None]
+    np.savez_compressed(tmp_path / "medmnist" / "bloodmnist.npz", **arrays)
+    for split, count in (("train", 3), ("validation", 4), ("test", 5)):
+        points = check_labels(load_points(f"bloodmnist:{split}", data_root=tmp_path), 8)
+        assert points.targets is not None
+        assert points.targets.tolist() == list(range(count))
+        assert points.point_shape == (3, 28, 28)
+        assert [finding.code for finding in points.findings] == ["channel-last"]
+    assert "expected bloodmnist:train, bloodmnist:validation" in refusal("bloodmnist:val", data_root=tmp_path)
+
+
+def test_notmnist_and_textures_are_folders_of_classes_of_one_split(tmp_path):
+    folder = tmp_path / "notMNIST_small"
+    for number, letter in enumerate("ABF"):
+        (folder / letter).mkdir(parents=True)
+        (folder / letter / "x.png").write_bytes(png(np.full((28, 28), number, np.uint8)))
+    for empty in ("A/RGVtb2NyYXRpY2FCb2xkT2xkc3R5bGUgQm9sZC50dGY=.png", "F/Q3Jvc3NvdmVyIEJvbGRPYmxpcXVlLnR0Zg==.png"):
+        (folder / empty).write_bytes(b"")  # as in the published archive
+    points = load_points("notmnist", data_root=tmp_path)
+    assert points.targets is not None
+    assert (points.reference, points.targets.tolist()) == ("notmnist:small", [0, 1, 2])
+    (tmp_path / "dtd" / "images" / "banded").mkdir(parents=True)
+    (tmp_path / "dtd" / "images" / "banded" / "banded_0002.png").write_bytes(png(np.zeros((9, 12, 3), np.uint8)))
+    for name in ("textures", "dtd"):
+        assert load_points(name, data_root=tmp_path, ood=True).reference == "textures:all"
+    assert "expected textures:all" in refusal("textures:test", data_root=tmp_path)
+
+
 def test_a_batch_of_python_2_is_read(tmp_path):
     """Its byte strings are of an opcode that Python 3 no longer writes; put together by hand."""
     x = np.arange(3072, dtype=np.uint8)
@@ -243,7 +306,7 @@ def test_a_batch_with_code_in_it_does_not_run(cifar, tmp_path):
     _, x, y = cifar_batch(3, 0)
     for content in [Evil(mark), {b"data": x, b"labels": y, b"more": Evil(mark)}, {b"data": Evil(mark), b"labels": y}]:
         (folder / "test_batch").write_bytes(pickle.dumps(content, 2))
-        assert "which no CIFAR-10 batch needs" in refusal("cifar10:test", data_root=folder.parent)
+        assert "which no CIFAR batch needs" in refusal("cifar10:test", data_root=folder.parent)
     hidden = b"\x80\x02cbuiltins\neval\nX\x01\x00\x00\x001\x85R."
     (folder / "test_batch").write_bytes(hidden)
     assert "builtins.eval" in refusal("cifar10:test", data_root=folder.parent)
@@ -333,7 +396,8 @@ def test_splits_and_names_that_do_not_exist_are_told():
     assert "Did you mean fashion-mnist?" in refusal("fashion_mnist")
     assert "there is no such file or folder" in refusal("nowhere/x.npz")
     assert "Names that are known: cifar10, svhn" in refusal("nowhere/x.npz")
-    for name in ("cifar100", "CIFAR-100:test", "kmnist"):
+    assert "Did you mean cifar100?" in refusal("cifar-100")
+    for name in ("cifar100-c", "CIFAR-10-C:test", "kmnist"):
         message = refusal(name)
         assert "Did you mean" not in message
         assert "Name its path (a folder or .zip of class folders" in message
@@ -381,5 +445,5 @@ def test_the_eight_uci_sets_have_their_rows(data_pack):
 def test_the_list_of_known_sets_says_where_and_whose():
     names = [known.name for known in known_sets()]
     assert names[:4] == ["cifar10", "svhn", "mnist", "fashion-mnist"]
-    assert len(names) == len(set(names)) == 12
+    assert len(names) == len(set(names)) == 26
     assert all(known.source.endswith(".") and known.splits and known.layouts for known in known_sets())

@@ -1,4 +1,5 @@
-"""CIFAR-10's own batches: the Python ones, which are pickles, read without running anything; and the binary ones."""
+"""The batches of CIFAR-10 and CIFAR-100: those for Python, pickles that are read without running anything, and the
+binary ones."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import io
 import pickle
 import tarfile
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,27 +21,48 @@ from bnuq.errors import DataError
 from bnuq.files.pickles import BoundedUnpickler
 
 _PIXELS = 3 * 32 * 32
-_LARGEST_BATCH = 64 * 2**20  # the published ones have 31 MB
-_LARGEST_ARCHIVE = 256 * 2**20  # the published ones unpack to 186 MB
-
-CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+_LARGEST_ARCHIVE = 256 * 2**20  # the published ones unpack to 187 MB
 
 
-def read_cifar(path: Path, batches: Sequence[str]) -> Contents:
+@dataclass(frozen=True)
+class Cifar:
+    """What tells CIFAR-10 from CIFAR-100: the labels that are read, how many stand before the pixels of a binary row,
+    of which the last are those, and the bytes that no batch exceeds."""
+
+    name: str
+    labels: str
+    label_bytes: int
+    largest_batch: int
+    classes: tuple[str, ...] | None
+
+
+CIFAR10 = Cifar(
+    "CIFAR-10",
+    "labels",
+    1,
+    64 * 2**20,  # the published ones have 31 MB
+    ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
+)
+CIFAR100 = Cifar("CIFAR-100", "fine_labels", 2, 192 * 2**20, None)  # the published ones have 155 MB
+
+
+def read_cifar(path: Path, batches: Sequence[str], cifar: Cifar) -> Contents:
     """The named batches, in that order, from a folder or a `.tar.gz` of one."""
     parts = []
-    for name, data in _members(path, batches):
-        with readable(path / name, "a CIFAR-10 batch"):
-            parts.append(_binary(data, path / name) if name.endswith(".bin") else _python(data, path / name))
-    return Contents(np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts]), classes=CLASSES)
+    for name, data in _members(path, batches, cifar):
+        with readable(path / name, f"a {cifar.name} batch"):
+            read = _binary if name.endswith(".bin") else _python
+            parts.append(read(data, path / name, cifar))
+    inputs, targets = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    return Contents(inputs, targets, classes=cifar.classes)
 
 
-def _members(path: Path, names: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+def _members(path: Path, names: Sequence[str], cifar: Cifar) -> Iterator[tuple[str, bytes]]:
     if path.is_dir():
         for name in names:
-            with readable(path / name, "a CIFAR-10 batch"):
-                if (path / name).stat().st_size > _LARGEST_BATCH:
-                    raise DataError(f"{path / name}: is larger than any batch of CIFAR-10.")
+            with readable(path / name, f"a {cifar.name} batch"):
+                if (path / name).stat().st_size > cifar.largest_batch:
+                    raise DataError(f"{path / name}: is larger than any batch of {cifar.name}.")
                 yield name, (path / name).read_bytes()
         return
     contents: dict[str, bytes] = {}
@@ -47,11 +70,11 @@ def _members(path: Path, names: Sequence[str]) -> Iterator[tuple[str, bytes]]:
         with gzip.open(path) as file:  # whole: tarfile believes the lengths that its headers declare
             unpacked = io.BytesIO(file.read(_LARGEST_ARCHIVE + 1))
         if unpacked.getbuffer().nbytes > _LARGEST_ARCHIVE:
-            raise DataError(f"{path}: unpacks to more than any archive of CIFAR-10.")
+            raise DataError(f"{path}: unpacks to more than any archive of {cifar.name}.")
         archive = tarfile.open(fileobj=unpacked, mode="r:")  # noqa: SIM115 - it is memory
         for member in archive:
             name = member.name.rpartition("/")[2]
-            if name in names and member.isfile() and member.size <= _LARGEST_BATCH:
+            if name in names and member.isfile() and member.size <= cifar.largest_batch:
                 content = archive.extractfile(member)
                 contents[name] = content.read() if content else b""
     for name in names:
@@ -60,23 +83,24 @@ def _members(path: Path, names: Sequence[str]) -> Iterator[tuple[str, bytes]]:
         yield name, contents[name]
 
 
-def _binary(data: bytes, where: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    if not data or len(data) % (1 + _PIXELS):
-        raise DataError(f"{where}: has {len(data)} bytes; expected a multiple of {1 + _PIXELS}. It is cut short.")
-    rows = np.frombuffer(data, np.uint8).reshape(-1, 1 + _PIXELS)
-    return rows[:, 1:].reshape(-1, 3, 32, 32), rows[:, 0].astype(np.int64)
+def _binary(data: bytes, where: Path, cifar: Cifar) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    head = cifar.label_bytes
+    if not data or len(data) % (head + _PIXELS):
+        raise DataError(f"{where}: has {len(data)} bytes; expected a multiple of {head + _PIXELS}. It is cut short.")
+    rows = np.frombuffer(data, np.uint8).reshape(-1, head + _PIXELS)
+    return rows[:, head:].reshape(-1, 3, 32, 32), rows[:, head - 1].astype(np.int64)
 
 
-def _python(data: bytes, where: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+def _python(data: bytes, where: Path, cifar: Cifar) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     batch = _BatchUnpickler(io.BytesIO(data), encoding="bytes", size=len(data)).load()
     entries = (
         {k.decode("latin1") if isinstance(k, bytes) else k: v for k, v in batch.items()}
         if isinstance(batch, dict)
         else {}
     )
-    pixels, labels = entries.get("data"), entries.get("labels")
+    pixels, labels = entries.get("data"), entries.get(cifar.labels)
     if not isinstance(pixels, _Array) or not isinstance(labels, list) or not all(type(y) is int for y in labels):
-        raise DataError(f"{where}: holds no data and labels; expected a batch of CIFAR-10 as published.")
+        raise DataError(f"{where}: holds no data and {cifar.labels}; expected a batch of {cifar.name} as published.")
     x = pixels.uint8()
     if x.ndim != 2 or x.shape != (len(labels), _PIXELS):
         raise DataError(
@@ -117,7 +141,7 @@ def _reconstructed(*_: object) -> _Array:
 
 def _encoded(text: str, encoding: str) -> bytes:
     if encoding not in ("latin1", b"latin1"):
-        raise pickle.UnpicklingError("its text has an encoding that CIFAR-10 does not use")
+        raise pickle.UnpicklingError("its text has an encoding that CIFAR does not use")
     return text.encode("latin1")
 
 
@@ -128,7 +152,7 @@ class _BatchUnpickler(BoundedUnpickler):
         try:
             return _GLOBALS[module, name]
         except KeyError:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no CIFAR-10 batch needs") from None
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no CIFAR batch needs") from None
 
 
 _GLOBALS: dict[tuple[str, str], Any] = {

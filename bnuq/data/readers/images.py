@@ -8,7 +8,7 @@ import os
 import threading
 import warnings
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -78,10 +78,11 @@ class PictureFiles:
         return f"{self.files[index]}\0{self.sizes[self.files[index]]}\n".encode()
 
 
-def read_image_folder(path: Path) -> Contents:
-    """The pictures in the class folders of `path`; the sorted names of the folders are the classes from 0."""
+def read_image_folder(path: Path, *, without: Collection[str] = ()) -> Contents:
+    """The pictures in the class folders of `path`, less those `without`; the sorted names of the folders are the
+    classes from 0."""
     with readable(path, "a folder of pictures"):
-        files = dict(_files_below(path))
+        files = {name: size for name, size in _files_below(path) if name not in without}
 
     return contents_of(path, files, lambda file: read_picture(path / file))
 

@@ -40,7 +40,7 @@ INPUTS: Catalogue = {
     ),
     "set-adapted": Entry(_adapted),
     "picture-mode": Entry("pictures are {mode}"),
-    "target-column": Entry("the target is the {last:last column|column that is called so}, {column!r}"),
+    "target-column": Entry("the target is the {last:last column|column}{last:,|} {column!r}"),
     "split-file": Entry("split {split} by {file}"),
     # data: layouts
     "one-hot-targets": Entry("targets are one-hot rows of {classes}: taken as labels"),

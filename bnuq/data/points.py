@@ -200,8 +200,8 @@ def check_labels(points: Points, classes: int) -> Points:
     if points.target_by_position and _all_of(points.inputs[:, 0], classes) and not _all_of(y, classes):
         raise DataError(
             f"{points.reference}: the last column was taken for the label and holds {_shown(y)}; the first column "
-            f"holds each of {classes} classes. If the label is there, call it label in the header line or move it to "
-            "the last column; if it is the last column, call that label."
+            f"holds each of {classes} classes. Name the column of the label with --target COLUMN, or target under "
+            "[data]; a table without a header line needs one, or the label in its last column."
         )
     if y.ndim > 2:
         raise DataError(f"{name} have shape {y.shape}; expected one whole number from 0 to {classes - 1} a point.")

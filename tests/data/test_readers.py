@@ -277,12 +277,13 @@ def label_first(last: Any, header: str = "") -> str:
 def test_a_label_first_table_is_not_scored_by_its_last_feature(tmp_path, last, header):
     path = tmp_path / "t.csv"
     path.write_text(label_first(last, header))
-    with pytest.raises(DataError, match=r"last column was taken for the label .* call it label in the header line"):
+    with pytest.raises(DataError, match=r"last column was taken for the label .* --target COLUMN"):
         check_labels(load_points(str(path)), 3)
-    path.write_text(label_first(last, "label,p0,p1\n"))
-    labels = check_labels(load_points(str(path)), 3).targets
-    assert labels is not None
-    assert labels.tolist() == [row % 3 for row in range(40)]
+    for name, target in (("label", None), ("digit", "digit")):
+        path.write_text(label_first(last, f"{name},p0,p1\n"))
+        labels = check_labels(load_points(str(path), target=target), 3).targets
+        assert labels is not None
+        assert labels.tolist() == [row % 3 for row in range(40)]
 
 
 def test_a_first_feature_that_looks_like_labels_does_not_matter_where_the_last_column_holds_them(tmp_path):

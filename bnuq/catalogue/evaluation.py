@@ -51,16 +51,16 @@ def _reference_mismatch(
     suggest: str | None = None,
     precise: str | None = None,
 ) -> str:
-    where = "There is no run file, and so" if run_file is None else f"{run_file} has"
-    advice = f" {where} no {' and '.join(f'`{key}`' for key in missing)}." if missing else ""
+    given = "No {} was given." if run_file is None else f"{run_file} has no {{}}."
+    advice = f" {given.format(' and no '.join(f'`{key}`' for key in missing))}" if missing else ""
     leads = "" if suggest is None else f" `{suggest}` says which of the common pipelines fits."
     leads += "" if precise is None else f" If the pipeline is right, `{precise}` recomputes the running statistics."
     return (
         "The reference or its pipeline does not match what the network was trained on. Its batch statistics differ "
         f"from the checkpoint's running statistics {median:.1f} times as much as batch noise explains in the median "
-        f"layer (up to {median_limit:.0f} is normal), and {worst:.1f} times in the worst, {worst_layer} (up to "
-        f"{worst_limit:.0f} is normal). The MCBN estimates then do not describe the trained network. Check "
-        f"{', '.join(f'`{key}`' for key in settings)} under [data].{advice} (Running statistics that were not updated "
+        f"layer (up to {median_limit:.0f} is normal), and {worst:.1f} times in the worst, BatchNorm {worst_layer} (up "
+        f"to {worst_limit:.0f} is normal). The MCBN estimates then do not describe the trained network. Check "
+        f"{', '.join(f'`{key}`' for key in settings)}.{advice} (Running statistics that were not updated "
         f"until the end of training look the same.){leads}"
     )
 
@@ -191,9 +191,10 @@ EVALUATION: Catalogue = {
     ),
     "reference-mismatch": Entry(
         _reference_mismatch,
-        "Copy `normalize` (and `augment` for images) from the training script to [data] in a run file, name the actual "
-        "training set as `train`, and evaluate again: the warning disappears once they match. Until then, do not trust "
-        "the mcbn estimates for this network.",
+        "Give `normalize` (and `augment` for images) as in the training script, by the options of these names or under "
+        "[data] of a run file, name the actual training set as `train`, and evaluate again: the warning disappears "
+        "once they match. Where the script is lost, `bnuq inspect --suggest-pipeline` tries the usual ones. Until "
+        "then, do not trust the mcbn estimates for this network.",
     ),
     "channels-nearly-constant": Entry(_channels_nearly_constant),
     "counts-measured": Entry(_counts_measured),

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import bnuq
+from bnuq.catalogue import text_of
 from bnuq.config import Augment, Run
 from bnuq.data import points_of
 from bnuq.data.points import Contents
@@ -97,9 +98,11 @@ def test_another_pipeline_fails_and_is_told_with_layer_and_ratio(pipeline):
     worst = max(check.mean.max(), check.log_variance.max()) / check.expected[0]
     assert mismatch.values["worst"] == pytest.approx(worst)
     assert mismatch.values["run_file"] is None and mismatch.values["missing"] == ["normalize", "augment"]
+    assert "No `normalize` and no `augment` was given." in text_of(mismatch)
     written = replace(RUN, run_file=Path("model.toml"), augment=Augment(flip=True))
     (mismatch,) = findings(check, written, PICTURES)
     assert mismatch.values["run_file"] == "model.toml" and mismatch.values["missing"] == ["normalize"]
+    assert "model.toml has no `normalize`." in text_of(mismatch)
     (mismatch,) = findings(check, replace(written, normalize="train"), PICTURES)
     assert mismatch.values["missing"] == []
     (mismatch,) = findings(check, RUN, points_of(Contents(np.zeros((2, 8))), name="train", reference="t.csv"))

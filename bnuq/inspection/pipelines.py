@@ -608,7 +608,28 @@ def _lines(setting: _Setting, remarks: Sequence[str], *, unsure: Collection[str]
             text.append(f"# not sure: {line}" if key in unsure else line)
         elif key != "channel_order":
             text.append(f"# no {key}")
+    if {*_SETTINGS} - {*unsure} and (options := _options(setting)):  # a pipeline that fits
+        text.append(f"# or, as options: {options}")
     return "\n".join(text) + "\n"
+
+
+def _options(setting: _Setting) -> str:
+    """The same settings on the command line; empty where they need a table."""
+    options = {}
+    if (normalize := setting.normalize) is not None:
+        name = _TRIED.get(setting.name or "", "")
+        numbers = "/".join(",".join(map(repr, values)) for values in (normalize.mean, normalize.std))
+        options["normalize"] = name if PUBLISHED.get(name) == (normalize.mean, normalize.std) else numbers
+        if setting.name == DATA_OWN and len(normalize.mean) > 4:
+            options["normalize"] = "train"
+    if setting.channel_order == "bgr":
+        options["channel-order"] = "bgr"
+    if setting.augment is not None:
+        keys = msgspec.to_builtins(setting.augment)
+        if any(isinstance(value, dict | list | tuple) for value in keys.values()):
+            return ""
+        options["augment"] = ",".join(key if value is True else f"{key}={value}" for key, value in keys.items())
+    return " ".join(f"--{name} {value}" for name, value in options.items())
 
 
 def _normalize_line(setting: _Setting) -> str:

@@ -102,6 +102,7 @@ def test_imagenets_normalisation_with_pad_and_crop_comes_first_and_its_lines_are
     assert not any(one.passed for one in (*found.candidates, *found.first_round) if one.normalize == "mnist")
     data = written(found, tmp_path)
     assert (data.normalize, data.channel_order, data.augment) == (IMAGENET, "rgb", CROP)
+    assert found.lines.endswith("# or, as options: --normalize imagenet --augment pad=4,crop=8\n")
     assert list(findings(found)) == []
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
 
@@ -146,7 +147,10 @@ def test_a_flip_that_changes_nothing_is_said_to_be_undetermined(seed, tmp_path):
     assert found.undetermined == ("flip: with and without it the statistics agree equally well",)
     assert found.candidates[: len(tied)] == tuple(tied)
     assert f"# {found.undetermined[0]}" in found.lines
-    assert written(found, tmp_path).augment in (CROP, BOTH)
+    augment = written(found, tmp_path).augment
+    assert augment in (CROP, BOTH)
+    flip = ",flip" if augment == BOTH else ""
+    assert f"# or, as options: --normalize 0.5/0.5 --augment pad=4,crop=8{flip}\n" in found.lines
 
 
 @pytest.mark.usefixtures("quick")

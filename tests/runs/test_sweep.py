@@ -661,7 +661,9 @@ def test_a_network_without_batchnorm_is_refused(tmp_path: Path) -> None:
 def test_a_sweep_needs_a_reference(folder: Path) -> None:
     path = folder / "run.toml"
     path.write_text(path.read_text().replace('train = "train.npz"\n', ""))
-    with pytest.raises(RequestError, match=r"there is no reference, the training set: .*\nAdd to the command: --train REF"):
+    with pytest.raises(
+        RequestError, match=r"there is no reference, the training set: .*\nAdd to the command: --train REF"
+    ):
         swept(folder)
 
 

@@ -1,0 +1,101 @@
+"""Every case of docs/your-network.md runs as it stands there, with less work, and the notebook that it names."""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import bnuq
+from bnuq.cli.main import main
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+_, *CASES = re.split(r"^## (?=\d)", (DOCS / "your-network.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+RESNET, *MADE_HERE, NOTEBOOK = CASES
+AT_LEAST = {"clothes": 0.6, "shirts": 0.85, "patients": 0.6, "sentences": 0.7}  # accuracy; of 60 test points
+
+
+def blocks(text: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def commands(case: str) -> list[str]:
+    (block,) = blocks(case, "sh")
+    return block.splitlines()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A reader's folder: the Python files of the page, and the samples that ship."""
+    for block in blocks((DOCS / "your-network.md").read_text(encoding="utf-8"), "python"):
+        name, _, code = block.partition("\n")
+        (tmp_path / name.removeprefix("# ")).write_text(code, encoding="utf-8")
+    (tmp_path / "sample_configs").symlink_to(ROOT / "sample_configs")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "fit", raising=False)
+    return tmp_path
+
+
+def run(command: str, *less: str) -> None:
+    name, *arguments = shlex.split(command)
+    if name == "python":
+        runpy.run_path(arguments[0], run_name="__main__")
+        return
+    assert name == "bnuq"
+    with pytest.raises(SystemExit) as left:
+        main([*arguments, *less])
+    assert left.value.code == 0, command
+
+
+def test_a_case_needs_at_most_three_commands() -> None:
+    assert [case[0] for case in CASES] == list("123456")
+    assert all(len(commands(case)) <= 3 for case in (RESNET, *MADE_HERE))
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("case", MADE_HERE, ids=lambda case: case[0])
+def test_a_case_with_a_network_of_its_own_gives_a_right_figure(case: str, capsys: pytest.CaptureFixture[str]) -> None:
+    make, evaluate = commands(case)
+    run(make)
+    run(evaluate, "--limit", "60", "--samples", "8")
+    assert "Warning" not in capsys.readouterr().out
+    name = make.split()[1].removesuffix(".py")
+    summary = bnuq.open(f"{name}.bnuq.h5").summary()
+    accuracy = summary["methods"]["deterministic"]["sets"]["test"]["accuracy"]["value"]
+    assert AT_LEAST[name] < accuracy <= 1
+
+
+def test_a_downloaded_network_passes_the_reference_check_with_the_settings_shown(
+    data_pack: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copy(data_pack / "checkpoints/resnet20-12fca82f.th", "resnet20.th")
+    shutil.copy(ROOT / "sample_configs/architectures/cifar_resnet.py", folder)
+    for name in ("train", "test"):
+        with np.load(data_pack / f"cifar10/lossless_{name}.npz") as arrays:
+            np.savez(f"cifar_{name}.npz", x=arrays["x"][:1000], y=arrays["y"][:1000])
+    inspect, evaluate = commands(RESNET)
+    run(inspect.replace(" --suggest-pipeline", ""), "--points", "200", "--draws", "8")  # the search takes a minute
+    assert "19 BatchNorm layers can be made stochastic" in capsys.readouterr().out
+    run(evaluate, "--limit", "40", "--samples", "8")
+    assert "Reference check passed" in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_notebook_runs(folder: Path) -> None:
+    assert "(live-network.ipynb)" in NOTEBOOK
+    cells = json.loads((DOCS / "live-network.ipynb").read_text(encoding="utf-8"))["cells"]
+    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    code = [text.replace('"samples": 16', '"samples": 8').replace('"limit": 300', '"limit": 60') for text in code]
+    code.append("assert result._repr_html_() and len(table) > 50 and verdict.passed in (True, False)")
+    done = subprocess.run([sys.executable, "-c", "\n".join(code)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (folder / "before.h5").exists()

@@ -94,7 +94,7 @@ def _requested(name: str) -> tuple[KnownSet, tuple[str, ...]]:
 
 
 def _get(requested: list[tuple[KnownSet, tuple[str, ...]]], data_root: Path | None, *, quiet: bool) -> None:
-    from bnuq.cli.progress import bars
+    from bnuq.cli.progress import Bars
     from bnuq.data.download import fetch
     from bnuq.data.known import data_roots, location
     from bnuq.progress import silent
@@ -104,6 +104,6 @@ def _get(requested: list[tuple[KnownSet, tuple[str, ...]]], data_root: Path | No
             sys.stderr.write(f"bnuq: {text}\n")
 
     for known, splits in requested:
-        fetch(known, splits, data_root=data_root, announce=announce, progress=silent if quiet else bars)
+        fetch(known, splits, data_root=data_root, announce=announce, progress=silent if quiet else Bars())
         for split in () if quiet else splits:
             print_line(f"{known.name}:{split}  {location(known, split, data_roots(data_root))}")

@@ -151,7 +151,7 @@ def suggest(
         lines="",
     )
     remarks = [text_of(finding) for finding in findings(result)] + list(result.undetermined)
-    lines = _lines(chosen.setting, remarks, unsure=frozenset() if passed else differing)
+    lines = _lines(chosen.setting, remarks, unsure=frozenset() if passed else differing, fits=passed)
     return Suggestion(_values(chosen.setting), differing, replace(result, lines=lines))
 
 
@@ -595,8 +595,8 @@ def _compared(setting: _Setting, key: str) -> Any:
     return (setting.name, setting.scale) if key == "normalize" else getattr(setting, key)
 
 
-def _lines(setting: _Setting, remarks: Sequence[str], *, unsure: Collection[str]) -> str:
-    """[data] of a run file; settings that are `unsure` are comments."""
+def _lines(setting: _Setting, remarks: Sequence[str], *, unsure: Collection[str], fits: bool) -> str:
+    """[data] of a run file; settings that are `unsure` are comments, and a pipeline that fits is also shown as options."""
     lines = {
         "normalize": _normalize_line(setting),
         "channel_order": 'channel_order = "bgr"' if setting.channel_order == "bgr" else "",
@@ -608,7 +608,7 @@ def _lines(setting: _Setting, remarks: Sequence[str], *, unsure: Collection[str]
             text.append(f"# not sure: {line}" if key in unsure else line)
         elif key != "channel_order":
             text.append(f"# no {key}")
-    if {*_SETTINGS} - {*unsure} and (options := _options(setting)):  # a pipeline that fits
+    if fits and (options := _options(setting)):
         text.append(f"# or, as options: {options}")
     return "\n".join(text) + "\n"
 

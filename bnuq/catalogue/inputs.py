@@ -59,6 +59,10 @@ INPUTS: Catalogue = {
     ),
     # data: sets
     "limited": Entry("at most {limit} points of each evaluated set, drawn at random with seed {seed} (--limit)"),
+    "inputs-of-another-scale": Entry(
+        "the inputs of {set} have a standard deviation of {sd:.3g}, those of the reference of {reference_sd:.3g}.",
+        "Check that both are prepared alike: uint8 pixels are scaled to 0 to 1 here, floats are taken as they are.",
+    ),
     "validation-in-test": Entry(
         "{shared} of the {points} validation points are also in the test set ({test}): what is fitted to them (τ, the "
         "constant baseline) is tested on the same points.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -101,6 +101,7 @@ def load_material(run: Run) -> Material:
     findings = tuple(
         distinct(finding for points in everything for finding in about(points.name, points.findings)).values()
     )
+    findings += (*_other_scales(train, {"test": test, "validation": validation}),)
     findings += shared + (() if limit is None else (note("limited", limit=limit, seed=run.seed),))
     return Material(train, test, ood, validation, why, test_points, findings)
 
@@ -233,6 +234,22 @@ def limited(points: Points, limit: int, seed: int) -> Points:
         return points
     rows = counter_rng.batch_indices(seed, 0, population=len(points), batch_size=limit, purpose=counter_rng.SUBSET)
     return points.subset(np.sort(rows))
+
+
+_LOOK = 256  # points whose inputs' scale is compared
+_OTHER_SCALE = 20.0  # between standard deviations: pixels of 0 to 255 beside those of 0 to 1 differ 255-fold
+
+
+def _other_scales(train: Points | None, evaluated: Mapping[str, Points | None]) -> Iterator[Finding]:
+    """Warnings about sets whose inputs vary on another scale than the reference's; only sets in memory are compared."""
+    if train is None or not isinstance(train.inputs, np.ndarray):
+        return
+    expected = float(train.raw(slice(0, _LOOK)).std())
+    for name, points in evaluated.items():
+        if points is not None and isinstance(points.inputs, np.ndarray) and min(len(points), len(train)) >= 8:
+            deviation = float(points.raw(slice(0, _LOOK)).std())
+            if deviation > _OTHER_SCALE * expected or expected > _OTHER_SCALE * deviation:
+                yield warning("inputs-of-another-scale", set=name, sd=deviation, reference_sd=expected)
 
 
 def _shared_points(train: Points | None, test: Points, validation: Points | None) -> Iterator[Finding]:

@@ -65,3 +65,18 @@ def test_the_first_chunk_alone_does_not_decide_whether_passes_differ(tmp_path):
     whole, single = (small_run.evaluated(tmp_path, methods=("mcdo",), chunk_size=size) for size in (None, 1))
     values = [result.methods["mcdo"].sets["test"].estimates["pll"].value for result in (whole, single)]
     assert values[0] == pytest.approx(values[1], rel=1e-6)
+
+
+@pytest.mark.parametrize(("name", "scale"), [("test", 255), ("train", 255), ("test", 3)])
+def test_inputs_on_another_scale_than_the_references_are_a_warning(tmp_path, name, scale):
+    small_run.write(tmp_path)
+    arrays = dict(np.load(tmp_path / f"{name}.npz"))
+    np.savez(tmp_path / f"{name}.npz", x=arrays["x"] * np.float32(scale), y=arrays["y"])
+    result = small_run.evaluated(tmp_path)
+    assert ("inputs-of-another-scale" in warned(result)) == (scale == 255)
+    if scale == 255:
+        seen = values_of(result, "inputs-of-another-scale")
+        assert (
+            seen["set"] == "test"
+            and 200 < max(seen["sd"], seen["reference_sd"]) / min(seen["sd"], seen["reference_sd"]) < 300
+        )

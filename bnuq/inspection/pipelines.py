@@ -596,7 +596,7 @@ def _compared(setting: _Setting, key: str) -> Any:
 
 
 def _lines(setting: _Setting, remarks: Sequence[str], *, unsure: Collection[str], fits: bool) -> str:
-    """[data] of a run file. Settings that are `unsure` are comments; a pipeline that `fits` is also shown as options."""
+    """[data] of a run file. Settings that are `unsure` are comments; one that `fits` is also shown as options."""
     lines = {
         "normalize": _normalize_line(setting),
         "channel_order": 'channel_order = "bgr"' if setting.channel_order == "bgr" else "",

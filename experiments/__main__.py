@@ -18,7 +18,7 @@ from bnuq.cli.main import program, run
 from bnuq.cli.options import AsJson, Debug, Figures, Model, Work
 from bnuq.cli.output import Printing, print_result
 from bnuq.cli.paths import checked_target
-from bnuq.cli.report import AsMarkdown, AsPage, Form, Kind
+from bnuq.cli.report import AsMarkdown, AsPage, Form
 from bnuq.config import Options, resolve, section_from
 from bnuq.config.schema import (
     MAX_COUNT,
@@ -37,6 +37,7 @@ from bnuq.files.content import is_file
 from bnuq.files.folders import expanded
 from bnuq.files.writing import write_bytes
 from bnuq.findings import Finding, note
+from bnuq.report.kinds import Kind
 from bnuq.store import codec
 
 BatchSizes = Annotated[tuple[BatchSize, ...], Meta(min_length=1)]

@@ -136,7 +136,11 @@ BAD: dict[str, tuple[Break, tuple[str, ...], str]] = {
     "OOD set of a reserved name": (nothing, ("--ood", "test=other.npz"), "another name, which has no meaning yet"),
     "OOD file of a reserved name": (nothing, ("--ood", "train.npz"), "train_set=train.npz"),
     "OOD set that is not there": (nothing, ("--ood", "nope.npz"), "nope.npz"),
-    "known set that is not there": (nothing, ("--ood", "svhn"), "svhn:test: not found. Looked at:"),
+    "known set that is not there": (
+        nothing,
+        ("--ood", "svhn"),
+        "svhn:test: not found. Fetch it (246 MB): bnuq data get svhn\nLooked at:",
+    ),
     "out is the test set": (
         nothing,
         ("--out", "test.npz"),

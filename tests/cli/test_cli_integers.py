@@ -62,7 +62,8 @@ def test_token_numbers_reach_the_embedding_as_they_are_and_a_note_says_so(cli, t
     exec(TOKENS, namespace)
     model = namespace["Tokens"]()
     model.load_state_dict(torch.load(tokens / "model.pt"))
-    points = np.load(tokens / "test.npz")
+    with np.load(tokens / "test.npz") as file:
+        points = dict(file)
     logits = model.eval()(torch.from_numpy(points["x"])).detach().double().log_softmax(1).numpy()
     expected = logits[np.arange(40), points["y"]].mean()
     assert found["methods"]["deterministic"]["sets"]["test"]["pll"]["value"] == pytest.approx(expected, abs=1e-6)
@@ -72,14 +73,16 @@ def test_token_numbers_reach_the_embedding_as_they_are_and_a_note_says_so(cli, t
 def test_the_type_of_whole_numbers_in_the_file_does_not_matter(cli, tokens, dtype):
     expected = evaluated(cli, "-o", "a.h5")["methods"]
     for name in ("train", "test"):
-        points = np.load(tokens / f"{name}.npz")
+        with np.load(tokens / f"{name}.npz") as file:
+            points = dict(file)
         np.savez(tokens / f"{name}.npz", x=points["x"].astype(dtype), y=points["y"])
     assert evaluated(cli, "-o", "b.h5")["methods"]["mcdo"]["sets"] == expected["mcdo"]["sets"]
 
 
 @pytest.mark.parametrize(("changed", "message"), [(20, "index out of range"), (0.5, "scalar types: Long")])
 def test_numbers_that_the_embedding_does_not_have_are_an_error(cli, tokens, changed, message):
-    points = np.load(tokens / "test.npz")
+    with np.load(tokens / "test.npz") as file:
+        points = dict(file)
     np.savez(tokens / "test.npz", x=points["x"] + changed, y=points["y"])
     done = cli("evaluate", "run.toml")
     assert done.code == 2 and message in done.message

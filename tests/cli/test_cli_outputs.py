@@ -52,7 +52,8 @@ def evaluated(cli, small):
     state = torch.load(small / "model.pt")
     torch.save({f"body.{name}": value for name, value in state.items()}, small / "model.pt")
     for name in ("train", "test"):
-        points = np.load(small / f"{name}.npz")
+        with np.load(small / f"{name}.npz") as file:
+            points = dict(file)
         np.savez(small / f"{name}2.npz", x=points["x"], y=np.minimum(points["y"], 1))
 
     def call(form: str, *options: str | Path, classes: int = 3, command: str = "evaluate"):

@@ -16,7 +16,8 @@ LABELLED = {"accuracy", "pll", "brier", "ece", "aurc"}
 
 @pytest.fixture
 def bare(small) -> Path:
-    np.savez(small / "bare.npz", x=np.load(small / "test.npz")["x"])
+    with np.load(small / "test.npz") as file:
+        np.savez(small / "bare.npz", x=file["x"])
     return small
 
 
@@ -79,7 +80,9 @@ def test_a_single_output_without_labels_is_not_taken_for_a_regression(cli, bare)
     state = torch.load(bare / "model.pt")
     torch.save(state | {"8.weight": torch.ones(1, 3), "8.bias": torch.zeros(1)}, bare / "model.pt")
     options = ("evaluate", "run.toml", "--arch", "one.py:one", "--test", "bare.npz", "--json")
-    np.savez(bare / "train.npz", x=np.load(bare / "train.npz")["x"])
+    with np.load(bare / "train.npz") as file:
+        x = file["x"]
+    np.savez(bare / "train.npz", x=x)
     refused = cli(*options)
     assert refused.code == 2 and "has no targets" in refused.message and "--outputs binary" in refused.message
     done = cli(*options, "--outputs", "binary")

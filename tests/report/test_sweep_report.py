@@ -18,7 +18,7 @@ import small_sweep
 from matplotlib.axes import Axes
 from PIL import Image
 
-from bnuq.cli.report import command
+from bnuq.cli.main import main
 from bnuq.errors import RequestError
 from bnuq.estimates import Estimate
 from bnuq.findings import Finding
@@ -506,13 +506,19 @@ def test_without_matplotlib_the_way_out_is_told(tmp_path, monkeypatch):
 def test_bnuq_report_shows_a_sweep_again_as_text_as_json_and_as_a_picture(tmp_path, capsys):
     path = tmp_path / "sweep.h5"
     write(small_sweep.both(), path)
-    command([str(path)])
+    shown(path)
     assert capsys.readouterr().out == drawn(replace(small_sweep.both(), path=path))
-    command([str(path)], figures=tmp_path / "pictures", form="png")
+    shown(path, "--figures", tmp_path / "pictures", "--format", "png")
     assert "sweep.png" in capsys.readouterr().out
     assert [one.name for one in (tmp_path / "pictures").iterdir()] == ["sweep.png"]
-    command([str(path)], as_json=True, figures=tmp_path / "pictures")
+    shown(path, "--json", "--figures", tmp_path / "pictures")
     assert json.loads(capsys.readouterr().out)["command"] == "sweep-batch-size"
+
+
+def shown(*arguments: object) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["report", *map(str, arguments)])
+    assert ended.value.code == 0
 
 
 def test_a_predicted_size_that_the_computed_ones_contradict_is_called_so():

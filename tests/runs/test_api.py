@@ -36,7 +36,10 @@ def model(folder: Path) -> nn.Module:
 
 @pytest.fixture(scope="module")
 def sets(folder: Path) -> dict[str, Any]:
-    arrays = {name: dict(np.load(folder / f"{name}.npz")) for name in ("train", "test", "other")}
+    arrays = {}
+    for name in ("train", "test", "other"):
+        with np.load(folder / f"{name}.npz") as file:
+            arrays[name] = dict(file)
     labelled = {name: (arrays[name]["x"], arrays[name]["y"]) for name in ("train", "test")}
     return labelled | {"ood": {"other": arrays["other"]["x"]}}
 

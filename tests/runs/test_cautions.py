@@ -70,7 +70,8 @@ def test_the_first_chunk_alone_does_not_decide_whether_passes_differ(tmp_path):
 @pytest.mark.parametrize(("name", "scale"), [("test", 255), ("train", 255), ("test", 3)])
 def test_inputs_on_another_scale_than_the_references_are_a_warning(tmp_path, name, scale):
     small_run.write(tmp_path)
-    arrays = dict(np.load(tmp_path / f"{name}.npz"))
+    with np.load(tmp_path / f"{name}.npz") as file:
+        arrays = dict(file)
     np.savez(tmp_path / f"{name}.npz", x=arrays["x"] * np.float32(scale), y=arrays["y"])
     result = small_run.evaluated(tmp_path)
     assert ("inputs-of-another-scale" in warned(result)) == (scale == 255)

@@ -19,7 +19,7 @@ from torch.testing import assert_close
 
 import bnuq
 from bnuq import metrics
-from bnuq.errors import SamplingError
+from bnuq.errors import ModelError, SamplingError
 from bnuq.sampling import counter_rng, executor, measure, program, statistics
 from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.engine import Stochastic, chunks
@@ -309,11 +309,14 @@ def test_the_plain_loop_stands_in_and_says_why(forward, why):
         close(found, plain.passes(x))
 
 
-def test_a_network_with_several_outputs_is_refused_as_ever():
+def test_of_several_outputs_the_first_is_sampled_and_of_ambiguous_ones_none():
     net, x = dense(lambda m, x: m.last(m.bn(m.fc(x))))
     omega = drawn(net, x)
+    expected = bnuq.predict(net, x, omega)
     net._forward = lambda m, x: (m.last(m.bn(m.fc(x))), x)
-    with pytest.raises(SamplingError, match="the network's output is tuple; expected one tensor"):
+    close(bnuq.predict(net, x, omega), expected)
+    net._forward = lambda m, x: {"a": m.last(m.bn(m.fc(x))), "b": x}
+    with pytest.raises(ModelError, match="the network's output is a dict with the keys 'a', 'b'"):
         bnuq.predict(net, x, omega)
 
 

@@ -244,10 +244,10 @@ def _other_scales(train: Points | None, evaluated: Mapping[str, Points | None]) 
     """Warnings about sets whose inputs vary on another scale than the reference's; only sets in memory are compared."""
     if train is None or not isinstance(train.inputs, np.ndarray):
         return
-    expected = float(train.raw(slice(0, _LOOK)).std())
+    expected = float(train.raw(slice(0, _LOOK)).std(dtype=np.float64))
     for name, points in evaluated.items():
         if points is not None and isinstance(points.inputs, np.ndarray) and min(len(points), len(train)) >= 8:
-            deviation = float(points.raw(slice(0, _LOOK)).std())
+            deviation = float(points.raw(slice(0, _LOOK)).std(dtype=np.float64))
             if deviation > _OTHER_SCALE * expected or expected > _OTHER_SCALE * deviation:
                 yield warning("inputs-of-another-scale", set=name, sd=deviation, reference_sd=expected)
 

@@ -147,7 +147,7 @@ def test_a_reference_that_cannot_be_read_is_a_warning_unless_it_was_asked_for(fo
     for settings in (Settings(needs_reference=True), Settings(suggest_pipeline=True)):
         with pytest.raises(DataError, match=r"absent\.npz"):
             inspect(absent, settings)
-    with pytest.raises(RequestError, match=r"(?s)no reference to measure statistics on. Add --train REF.*\[data\]"):
+    with pytest.raises(RequestError, match=r"(?s)there is no reference, the training set.* --train REF.*\[data\]"):
         inspect(without_data(folder), Settings(suggest_pipeline=True))
 
 

@@ -9,7 +9,7 @@ import json
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -26,8 +26,6 @@ from bnuq.store.codec import kind_of_result
 
 if TYPE_CHECKING:
     from torch import nn
-
-_DTYPES = {"torch.float64": "float64"}  # of a network → its precision; all others are evaluated in float32
 
 
 class Result:
@@ -290,20 +288,20 @@ def _placed(out: str | Path | None) -> Iterator[tuple[Path, Path | None]]:
 @contextmanager
 def _at_rest(model: Any, settings: Mapping[str, Any]) -> Iterator[tuple[Any, dict[str, Any]]]:
     """The network in evaluation mode, restored afterwards, and the settings with its device and precision; a copy of it
-    where they name others."""
-    from torch import nn
+    where a part of it has others."""
+    import torch
 
-    if not isinstance(model, nn.Module):
+    if not isinstance(model, torch.nn.Module):
         yield model, dict(settings)
         return
-    first = next((tensor for tensor in (*model.parameters(), *model.buffers()) if tensor.is_floating_point()), None)
-    at = {} if first is None else {"device": str(first.device), "precision": _DTYPES.get(str(first.dtype), "float32")}
-    chosen = at | dict(settings)
-    dtype = "torch.float64" if chosen.get("precision") == "float64" else "torch.float32"
+    chosen, tensors = dict(settings), [t for t in (*model.parameters(), *model.buffers()) if t.is_floating_point()]
+    if tensors:
+        precision = "float64" if tensors[0].dtype == torch.float64 else "float32"
+        chosen = {"device": str(tensors[0].device), "precision": precision} | chosen
+    dtype = torch.float64 if chosen.get("precision") == "float64" else torch.float32
     modes = [(module, module.training) for module in model.modules()]
-    network = model
-    if first is not None and (chosen["device"] != at["device"] or str(first.dtype) != dtype):
-        network = copy.deepcopy(model)
+    would_change = any(str(tensor.device) != chosen["device"] or tensor.dtype != dtype for tensor in tensors)
+    network = copy.deepcopy(model) if would_change else model
     try:
         yield network.eval(), chosen
     finally:
@@ -330,4 +328,4 @@ def _library(*names: str) -> Any:
     return modules[0]
 
 
-__all__: Sequence[str] = ("Evaluation", "Figure", "Result", "check", "evaluate", "inspect", "open", "sweep_batch_size")
+__all__ = ["Evaluation", "Figure", "Result", "check", "evaluate", "inspect", "open", "sweep_batch_size"]

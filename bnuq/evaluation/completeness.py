@@ -78,16 +78,10 @@ def _uses_of_reference(run: Run, batchnorms: int) -> Iterator[str]:
 
 def batchnorms(checkpoint: Checkpoint | None) -> int:
     """The number of layers with running statistics in a checkpoint."""
-    if checkpoint is None:
-        return 0
-    names = (
-        checkpoint.state
-        if checkpoint.state is not None
-        else checkpoint.module.state_dict()
-        if checkpoint.module
-        else ()
-    )
-    return sum(name.rpartition(".")[2] == "running_mean" for name in names)
+    state = None if checkpoint is None else checkpoint.state
+    if state is None and checkpoint is not None and checkpoint.module is not None:
+        state = checkpoint.module.state_dict()
+    return sum(name.rpartition(".")[2] == "running_mean" for name in state or ())
 
 
 def _message(run: Run, lacks: Sequence[_Lack]) -> str:

@@ -34,6 +34,7 @@ from types import CodeType, FunctionType
 from typing import Any
 
 import torch
+from torch import library as registry
 from torch.utils import backend_registration
 
 NAME = "pretend"
@@ -266,16 +267,16 @@ def _deep_copied(original: Any, tensor: torch.Tensor, memo: dict) -> torch.Tenso
 
 
 @cache
-def _register() -> tuple[torch.library.Library, ...]:
+def _register() -> tuple[registry.Library, ...]:
     """Register the device with torch, once per process; it cannot be undone. The result keeps the kernels alive."""
     backend_registration._setup_privateuseone_for_python_backend(NAME, backend_module=_Module())
-    every, own = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
+    every, operators = registry.Library("_", "IMPL"), registry.Library("aten", "IMPL")
     every.fallback(_fallback, "PrivateUse1")
     for name, kernel in KERNELS.items():
-        own.impl(name, kernel, "PrivateUse1")
+        operators.impl(name, kernel, "PrivateUse1")
     original = torch.Tensor.__deepcopy__
     torch.Tensor.__deepcopy__ = lambda tensor, memo: _deep_copied(original, tensor, memo)
-    return every, own
+    return every, operators
 
 
 def _renamed(value: Any) -> Any:

@@ -112,6 +112,12 @@ def test_a_network_keeps_its_precision(dtype: torch.dtype, model: nn.Module, set
     assert {tensor.dtype for tensor in model.parameters()} == {dtype}
 
 
+def test_a_network_of_two_precisions_keeps_both(model: nn.Module, sets: dict[str, Any]) -> None:
+    model[1].double()  # pyright: ignore[reportIndexIssue]
+    bnuq.evaluate(model, **sets, **SETTINGS)
+    assert {tensor.dtype for tensor in model.parameters()} == {torch.float32, torch.float64}
+
+
 def test_a_wrapped_network_is_the_network_inside(model: nn.Module, sets: dict[str, Any], result: bnuq.Result) -> None:
     wrapped = nn.DataParallel(model)
     assert values(bnuq.evaluate(wrapped, **sets, **SETTINGS)) == values(result)

@@ -298,7 +298,7 @@ def sweeps() -> str:
         for name, (options, sizes) in SWEPT.items():
             file = DOCS / f"sweep-{name}.h5"
             if not file.is_file():
-                chosen = replace(options, out=file)
+                chosen = Options(options | {"out": file})
                 runs, settings = resolve_sweep(
                     [str(place / f"{name}.toml")], chosen, {"batch_sizes": sizes}, folder=ROOT
                 )

@@ -230,6 +230,7 @@ def test_tiles_are_cut_by_the_numbers_of_the_points():
     assert [*tiles(3, 4)] == [range(3, 4)]
 
 
+@pytest.mark.held(False)
 @pytest.mark.parametrize("with_dropout", [False, True])
 @pytest.mark.parametrize("chunk", [10, 64, 100])
 def test_every_tile_passes_under_its_own_draws_of_the_bank_whatever_passes_together(chunk, with_dropout):
@@ -267,6 +268,7 @@ def small(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.held(False)
 def test_a_run_with_a_bank_says_so_everywhere_and_can_be_run_again(small):
     result = small_run.evaluated(small)
     assert result.sampling["samples"] == 8 and result.sampling["bank"] == 40
@@ -296,6 +298,7 @@ def test_a_run_with_a_bank_says_so_everywhere_and_can_be_run_again(small):
     assert again.bank == 40
 
 
+@pytest.mark.held(False)
 def test_no_estimate_depends_on_the_chunks_nor_on_the_sets_beside_it(small):
     whole = small_run.evaluated(small, out=Path("whole.h5"), methods=("mcbn", "mcbn+mcdo"))
     cut = small_run.evaluated(small, out=Path("cut.h5"), methods=("mcbn", "mcbn+mcdo"), chunk_size=23, ood=())
@@ -306,6 +309,7 @@ def test_no_estimate_depends_on_the_chunks_nor_on_the_sets_beside_it(small):
             assert other.mc_se == pytest.approx(estimate.mc_se, abs=1e-5), name
 
 
+@pytest.mark.held(False)
 def test_a_bank_of_as_many_draws_as_passes_is_none(small):
     same = small_run.evaluated(small, out=Path("same.h5"), bank=8, methods=("mcbn",))
     (small / "run.toml").write_text(small_run.RUN)
@@ -316,6 +320,7 @@ def test_a_bank_of_as_many_draws_as_passes_is_none(small):
         assert same.methods["mcbn"].sets["test"].estimates[name].value == estimate.value
 
 
+@pytest.mark.held(False)
 @pytest.mark.parametrize("methods", [("deterministic",), ("mcdo",)])
 def test_a_bank_is_of_no_account_where_no_method_samples_batchnorm(small, methods):
     result = small_run.evaluated(small, methods=methods, bank=3)
@@ -338,6 +343,7 @@ def test_a_bank_that_cannot_be_is_refused(small, options, said):
     assert not (small / "model.bnuq.h5").exists()
 
 
+@pytest.mark.held(False)
 def test_raw_samples_are_those_of_each_points_own_draws(small):
     result = small_run.evaluated(small, methods=("mcbn",), save_samples=True)
     kept = result.methods["mcbn"].sets["test"]

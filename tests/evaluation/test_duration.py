@@ -23,6 +23,8 @@ from bnuq.workflows import multirun
 from bnuq.workflows.evaluate import evaluate
 from bnuq.workflows.sweep import sweep
 
+pytestmark = pytest.mark.held(False)
+
 
 class ForeseenError(Exception):
     """Ends a run where its forecast was heard."""

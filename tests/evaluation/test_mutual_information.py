@@ -203,6 +203,7 @@ def test_half_precision_is_widened_before_anything_is_computed(dtype):
 # ── the option ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.held(False)
 def test_the_estimator_asked_for_is_recorded_told_and_kept(tmp_path):
     written = small_run.RUN + 'mutual_information = "jackknife"\n'
     run_file = small_run.write(tmp_path, text=written)

@@ -18,6 +18,7 @@ from bnuq.findings import note
 from bnuq.records.evaluation import Result
 from bnuq.sampling.engine import Stochastic
 
+pytestmark = pytest.mark.held(False)
 SAME = {"rel": 1e-5, "abs": 1e-7}
 
 
@@ -26,6 +27,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("passing")
     small_run.write(place)
     return place
+
+
+@pytest.fixture(scope="module")
+def automatic(folder: Path) -> Result:
+    """Drawn until every error is reached, with its samples kept."""
+    return small_run.evaluated(folder, samples="auto", mc_error=0.3, save_samples=True, out=folder / "auto.h5")
 
 
 def values(result: Result) -> dict[tuple[str, ...], float]:
@@ -60,8 +67,8 @@ def errors(result: Result, method: str) -> dict[str, float]:
     }
 
 
-def test_automatic_samples_double_until_every_headline_error_is_reached(folder, tmp_path):
-    result = small_run.evaluated(folder, samples="auto", mc_error=0.3, out=tmp_path / "auto.h5")
+def test_automatic_samples_double_until_every_headline_error_is_reached(folder, tmp_path, automatic):
+    result = automatic
     drawn = result.sampling["samples"]
     assert drawn in (32, 64, 128, 256)
     assert result.run["sampling"]["samples"] == "auto"
@@ -72,8 +79,8 @@ def test_automatic_samples_double_until_every_headline_error_is_reached(folder, 
     assert "mc-error-not-reached" not in warned(result)
 
 
-def test_the_estimates_of_an_automatic_run_are_those_of_a_run_with_as_many_samples(folder, tmp_path):
-    grown = small_run.evaluated(folder, samples="auto", mc_error=0.3, save_samples=True, out=tmp_path / "auto.h5")
+def test_the_estimates_of_an_automatic_run_are_those_of_a_run_with_as_many_samples(folder, tmp_path, automatic):
+    grown = automatic
     drawn = grown.sampling["samples"]
     whole = small_run.evaluated(folder, samples=drawn, out=tmp_path / "whole.h5")
     assert_same_estimates(grown, whole)

@@ -92,6 +92,7 @@ class _OfMethod:
         self._draws = self._samples if self._bank is None else int(self._bank)
         drawn = (row.estimate.bootstrap for row in self._rows.values())
         self._resamples = max((len(values) for values in drawn if values is not None), default=0)
+        self._separations: dict[tuple[str, str], tuple[metrics.DetectionScores[float], ...] | None] = {}
 
     def contradictions(self) -> Iterator[str]:
         for address, row in self._rows.items():
@@ -411,13 +412,21 @@ class _OfMethod:
     def _of_separation(self, set_name: str, score: str, metric: str) -> Limits | None:
         """The bounds where every score changes as far as any draw can change it, all towards better or all towards
         worse separation."""
+        if (set_name, score) not in self._separations:  # all metrics of a score at once
+            self._separations[set_name, score] = self._separated(set_name, score)
+        both = self._separations[set_name, score]
+        if both is None:
+            return None
+        ends = [getattr(one, metric) for one in both]
+        return min(ends), max(ends)
+
+    def _separated(self, set_name: str, score: str) -> tuple[metrics.DetectionScores[float], ...] | None:
         sets = self._result.methods[self._method].sets
         moved = [self._score_without_a_draw(sets[name], score) for name in (_TEST, set_name)]
         if moved[0] is None or moved[1] is None:
             return None
         (test_low, test_high), (ood_low, ood_high) = moved[0], moved[1]
-        ends = [getattr(metrics.detection(*pair), metric) for pair in ((test_high, ood_low), (test_low, ood_high))]
-        return min(ends), max(ends)
+        return metrics.detection(test_high, ood_low), metrics.detection(test_low, ood_high)
 
     def _score_without_a_draw(self, set_result: SetResult, score: str) -> tuple[np.ndarray, np.ndarray] | None:
         """The bounds of the score of each point without any one draw."""

@@ -3,12 +3,31 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
-from functools import cache
-from typing import Annotated, Any
+from functools import cache, wraps
+from typing import Annotated, Any, TypeVar
 
 from bnuq.estimates import ByHand
+
+Found = TypeVar("Found")
+
+
+def _once(function: Callable[..., Found]) -> Callable[..., Found]:
+    """`function`, called once for each annotation, as a record has thousands of values under a few.
+
+    By identity: annotations that differ only in the kind of their metadata are equal.
+    """
+    found: dict[Any, tuple[Any, Found]] = {}
+
+    @wraps(function)
+    def once(hint: Any, *rest: Any) -> Found:
+        key = (id(hint), *rest)
+        if key not in found:
+            found[key] = hint, function(hint, *rest)  # the annotation is kept, so that no other gets its id
+        return found[key][1]
+
+    return once
 
 
 @cache
@@ -28,11 +47,13 @@ def _parts(hint: Any) -> Iterator[Any]:
             yield from _parts(part)
 
 
+@_once
 def metadata(hint: Any, kind: type[str]) -> str | None:
     extras = (extra for part in _parts(hint) for extra in getattr(part, "__metadata__", ()))
     return next((str(extra) for extra in extras if isinstance(extra, kind)), None)
 
 
+@_once
 def arguments(hint: Any, of: type, count: int) -> tuple[Any, ...]:
     """The first arguments of the mapping or sequence that the annotation names."""
     for part in _parts(hint):
@@ -42,6 +63,7 @@ def arguments(hint: Any, of: type, count: int) -> tuple[Any, ...]:
     return (None,) * count
 
 
+@_once
 def axes_of(hint: Any) -> tuple[str, ...] | None:
     """("draw", "channel") of Float[np.ndarray, "draw channel"], also where that is what a mapping holds."""
     for part in _parts(hint):

@@ -23,6 +23,7 @@ from bnuq.store.datasets import Writer, name_of
 _NUMBERS = ("value", "se", "mc_se", "low", "high")
 _REPLICATES = {"jackknife": "draw", "bootstrap": "resample"}
 _SAME_UNIT = "that of the row, in unit"
+_LEAVES = (str, int, float, np.ndarray, type(None))
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,8 @@ def rows_of(record: Any) -> Iterator[Row]:
 
 
 def _rows(value: Any, hint: Any, path: str, at: Mapping[str, str]) -> Iterator[Row]:
+    if isinstance(value, _LEAVES):  # nearly all values: the other questions take longer
+        return
     if isinstance(value, Estimate):
         metric = at.get("metric") or path.rpartition("/")[2]
         yield Row(path, {**at, "metric": metric}, metadata(hint, Unit) or unit_of(metric), value)

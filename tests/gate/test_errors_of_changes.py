@@ -50,7 +50,7 @@ def test_without_a_change_p_is_below_a_level_about_as_often_as_the_level(paired:
     """Same network, same points: the draws differ, or are shared and the networks differ from draw to draw."""
     random = np.random.default_rng(2)
     p, points_only = [], []
-    for _ in range(600):
+    for _ in range(400):
         point = random.normal(size=POINTS)
         shared = random.normal(size=SAMPLES)
         values = []
@@ -66,7 +66,7 @@ def test_without_a_change_p_is_below_a_level_about_as_often_as_the_level(paired:
         p.append(found.p_value)
         points_only.append(-found.change / found.se_points > 1.645)
     share = np.mean(np.array(p) < 0.05)
-    assert 0.02 <= share <= 0.07, share  # 0.05 ± 0.009; counting the interaction twice makes it a little less
+    assert 0.02 <= share <= 0.07, share  # 0.05 ± 0.011; counting the interaction twice makes it a little less
     assert np.mean(points_only) > 2 * share  # what a test over points alone would make of it
 
 

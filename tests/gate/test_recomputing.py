@@ -26,6 +26,10 @@ def moved(estimate: Estimate, by: float) -> Estimate:
     return replace(estimate, value=estimate.value + by, **parts)
 
 
+def off(estimate: Estimate) -> Estimate:
+    return moved(estimate, 0.05 if estimate.value < 0.5 else -0.05)
+
+
 def forged(result: Result, address: str, change: Callable[[Estimate], Estimate]) -> Result:
     """`result` with the estimate at `address` changed."""
     at = estimates_of(result)[address]
@@ -71,13 +75,22 @@ def test_every_estimate_that_is_moved_with_its_replicates_is_refused_by_name(
     recomputed(genuine)
     estimates = {address: row.estimate for address, row in estimates_of(genuine).items()}
     assert len(estimates) > 60
-    for address, estimate in estimates.items():
-        bad = forged(genuine, address, lambda estimate: moved(estimate, 0.05 if estimate.value < 0.5 else -0.05))
+    fitted = [address for address in estimates if address.endswith(("constant.confidence", "constant.sigma"))]
+    assert fitted
+    for address in fitted:  # whose bounds are named
+        with pytest.raises(ResultError, match="contradicts itself"):
+            recomputed(forged(genuine, address, off))
+    others = [address for address in estimates if address not in fitted]
+    for start in range(0, len(others), 8):  # a message names so many; each is recomputed from points alone
+        bad, addresses = genuine, others[start : start + 8]
+        for address in addresses:
+            bad = forged(bad, address, off)
         with pytest.raises(ResultError, match="contradicts itself") as refused:
             recomputed(bad)
-        if not address.endswith(("constant.confidence", "constant.sigma")):  # whose bounds are named
-            assert f"{address} is " in str(refused.value)
-            assert f"it is {estimate.value:.6g}" in str(refused.value)
+        told = str(refused.value).splitlines()
+        for address in addresses:
+            end = f"it is {estimates[address].value:.6g}."
+            assert any(f" {address} is " in line and line.endswith(end) for line in told), address
 
 
 @pytest.mark.parametrize(

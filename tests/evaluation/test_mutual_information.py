@@ -77,6 +77,7 @@ def test_the_plug_in_is_low_by_one_in_t_and_the_others_are_not(samples):
     assert abs(bias["jackknife"]) < 0.25
 
 
+@pytest.mark.held(False)
 @pytest.mark.parametrize("samples", [16, pytest.param(32, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_the_monte_carlo_error_of_the_mean_is_its_spread_over_repeats(estimator, samples):
@@ -92,6 +93,7 @@ def test_the_monte_carlo_error_of_the_mean_is_its_spread_over_repeats(estimator,
     assert 0.7 <= np.mean(errors) / np.std(values, ddof=1) <= 1.3
 
 
+@pytest.mark.held(False)
 @pytest.mark.slow
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_the_monte_carlo_error_of_the_ranking_is_its_spread_over_repeats(estimator, monkeypatch):

@@ -27,6 +27,7 @@ from bnuq.records.evaluation_file import read
 from bnuq.sampling.engine import Stochastic
 from bnuq.workflows.evaluate import evaluate
 
+pytestmark = pytest.mark.held(False)
 METHODS = ("mcbn", "mcdo")
 
 
@@ -90,6 +91,7 @@ def reductions(kind: str) -> Callable[[int], Any]:
     )
 
 
+@pytest.mark.held
 @pytest.mark.parametrize("kind", ["classification", "regression"])
 def test_units_merge_bitwise_to_the_scores_of_all_points_wherever_they_are_cut(
     kind: str, monkeypatch: pytest.MonkeyPatch
@@ -248,22 +250,19 @@ def test_units_of_anything_else_are_not_taken(
 
 def test_a_killed_process_goes_on_to_the_same_result(folder: Path) -> None:
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[2]), "OMP_NUM_THREADS": "1"}
-
-    def started(out: str) -> subprocess.Popen[bytes]:
-        options = ("--chunk-size", "2", "-T", "256", "--quiet", "-o", out)
-        return subprocess.Popen(
-            [sys.executable, "-m", "bnuq", "evaluate", "run.toml", *options], cwd=folder, env=environment
-        )
-
-    assert started("whole.h5").wait() == 0
-    child, deadline = started("out.h5"), time.monotonic() + 60
+    options = ("--method", "mcbn,mcdo", "--chunk-size", "2", "-T", "64", "--quiet", "-o", "out.h5")
+    child = subprocess.Popen(
+        [sys.executable, "-m", "bnuq", "evaluate", "run.toml", *options], cwd=folder, env=environment
+    )
+    deadline = time.monotonic() + 60
     while len(list((folder / "out.h5.work").glob("*.part"))) < 5:
         assert child.poll() is None and time.monotonic() < deadline
         time.sleep(0.01)
     child.kill()
     child.wait()
     assert not (folder / "out.h5").exists()
-    assert started("out.h5").wait() == 0
+    for name in ("out.h5", "whole.h5"):
+        evaluated(folder, name, chunk_size=2, samples=64)
     whole, again = (read(folder / name) for name in ("whole.h5", "out.h5"))
     assert_same(estimates(again), estimates(whole))
     assert "evaluation-continued" in noted(again)

@@ -100,6 +100,7 @@ def table(crossings: tuple[Crossing, ...]) -> Mapping[tuple[str, str], Mapping[s
     }
 
 
+@pytest.mark.held(False)
 def test_a_domain_of_the_same_distribution_lies_within_batch_noise(laboratory):
     ratios = []
     for seed in range(4):
@@ -112,6 +113,7 @@ def test_a_domain_of_the_same_distribution_lies_within_batch_noise(laboratory):
     assert max(ratios) < 2.5
 
 
+@pytest.mark.held(False)
 def test_another_laboratory_is_told_by_the_first_layer_and_its_own_statistics_mend_its_accuracy(laboratory):
     near = laboratory.holds("near", *blobs(400, 2))
     far = laboratory.holds("far", *blobs(400, 3, gain=3.0, offset=8.0))
@@ -226,6 +228,7 @@ def test_small_domains_cut_the_mini_batches_of_all_and_limit_cuts_what_is_evalua
     assert selected == note("domain-points-selected", sets=[["large", 25, 150]])
 
 
+@pytest.mark.held(False)
 def test_mutual_information_does_not_tell_a_large_domain_from_a_small_one_of_the_same_points(laboratory):
     small, large = laboratory.holds("small", *blobs(65, 2)), laboratory.holds("large", *blobs(600, 3))
     found, notes = laboratory.found(small, large, samples=64)

@@ -90,6 +90,7 @@ CROP, FLIP = Augment(pad=4, crop=SIZE), Augment(flip=True)
 BOTH = Augment(pad=4, crop=SIZE, flip=True)
 
 
+@pytest.mark.held(False)
 def test_imagenets_normalisation_with_pad_and_crop_comes_first_and_its_lines_are_a_run_file(tmp_path):
     train = pictures()
     net = trained(train, as_in(IMAGENET, CROP))
@@ -107,6 +108,7 @@ def test_imagenets_normalisation_with_pad_and_crop_comes_first_and_its_lines_are
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
 
 
+@pytest.mark.held(False)
 @pytest.mark.usefixtures("quick")
 def test_the_pipeline_that_the_run_says_is_tried_and_shown_wherever_it_ranks():
     train = pictures()
@@ -122,6 +124,7 @@ def test_the_pipeline_that_the_run_says_is_tried_and_shown_wherever_it_ranks():
     assert "the run file's" not in [one.normalize for one in (*known.candidates, *known.first_round)]
 
 
+@pytest.mark.held(False)
 @pytest.mark.usefixtures("quick")
 def test_blue_first_and_a_flip_are_found_where_pictures_lean(tmp_path):
     train = pictures()
@@ -135,6 +138,7 @@ def test_blue_first_and_a_flip_are_found_where_pictures_lean(tmp_path):
     assert (data.normalize, data.channel_order, data.augment) == (reversed_imagenet, "bgr", BOTH)
 
 
+@pytest.mark.held(False)
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.usefixtures("quick")
 def test_a_flip_that_changes_nothing_is_said_to_be_undetermined(seed, tmp_path):
@@ -153,6 +157,7 @@ def test_a_flip_that_changes_nothing_is_said_to_be_undetermined(seed, tmp_path):
     assert f"# or, as options: --normalize 0.5/0.5 --augment pad=4,crop=8{flip}\n" in found.lines
 
 
+@pytest.mark.held(False)
 @pytest.mark.usefixtures("quick")
 def test_a_published_normalisation_that_is_the_datas_own_is_preferred_and_both_are_named(tmp_path, monkeypatch):
     train = pictures(channels=1)
@@ -287,6 +292,7 @@ def test_a_reference_that_is_too_small_is_an_error():
         suggested(net, train)
 
 
+@pytest.mark.held(False)
 @pytest.mark.usefixtures("quick")
 def test_a_pipeline_under_which_the_network_overflows_is_left_out():
     class Overflowing(nn.Module):
@@ -304,6 +310,7 @@ def test_a_pipeline_under_which_the_network_overflows_is_left_out():
     assert not any(one.scale == 255 for one in (*found.candidates, *found.first_round))
 
 
+@pytest.mark.held(False)
 @pytest.mark.usefixtures("quick")
 def test_points_that_are_not_square_are_cropped_to_their_own_size(tmp_path):
     train = pictures(400, channels=1)
@@ -314,6 +321,7 @@ def test_points_that_are_not_square_are_cropped_to_their_own_size(tmp_path):
     assert written(found, tmp_path).augment == Augment(pad=4)
 
 
+@pytest.mark.held(False)
 @pytest.mark.parametrize("name", [pytest.param("fmnist", marks=pytest.mark.slow), "mnist"])
 def test_mnists_normalisation_is_found_for_the_dense_networks(data_pack, sample_configs, name, tmp_path):
     from bnuq.models.loading import load_model

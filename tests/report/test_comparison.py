@@ -34,6 +34,11 @@ def another(folder: Path) -> Result:
     return small_run.evaluated(folder, out=Path("another.h5"), seed=1, samples=6, methods=("mcbn",))
 
 
+@pytest.fixture(scope="module")
+def on_page(four_methods: Result, another: Result) -> str:
+    return page(report({"a": four_methods, "b": another}))
+
+
 def settings_of(results: dict[str, Result]) -> list[Finding]:
     return list(setting_findings(results, compared(results)))
 
@@ -169,7 +174,7 @@ def test_hostile_names_do_nothing_anywhere(four_methods, another) -> None:
     assert "\x1b" not in on_terminal(results)
 
 
-def test_the_page_has_a_line_for_every_result_in_a_panel_for_every_method(four_methods, another) -> None:
+def test_the_page_has_a_line_for_every_result_in_a_panel_for_every_method(four_methods, another, on_page) -> None:
     results = {"a": four_methods, "b": another}
     assert {kind: len(picture.svgs) for kind, picture in drawn_for_page(report(results)).items()} == {
         ("calibration",): 4,
@@ -178,7 +183,7 @@ def test_the_page_has_a_line_for_every_result_in_a_panel_for_every_method(four_m
         ("ood", "other"): 2,
         ("roc", "other"): 4,
     }
-    text = page(report(results))
+    text = on_page
     assert re.findall(r"<h2[^>]*>([^<]+)</h2>", text) == [
         *("In short", "Settings that differ", "Test sets", "Calibration", "Error against coverage"),
         *("other against the test sets", "Over the number of samples", "Warnings", "Provenance"),
@@ -186,10 +191,9 @@ def test_the_page_has_a_line_for_every_result_in_a_panel_for_every_method(four_m
     assert text.count("<svg") == 17
 
 
-def test_every_result_says_where_it_comes_from(four_methods, another) -> None:
-    text = page(report({"a": four_methods, "b": another}))
+def test_every_result_says_where_it_comes_from(four_methods, another, on_page) -> None:
     for result in (four_methods, another):
-        assert str(result.path) in text and text.count(result.sets["test"].sha256) == 2
+        assert str(result.path) in on_page and on_page.count(result.sets["test"].sha256) == 2
 
 
 @pytest.fixture
@@ -207,13 +211,19 @@ def axes_of(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Axes]]:
     return collected
 
 
+def draw_one(results: dict[str, Result], folder: Path, stem: str) -> None:
+    """As `draw_pictures`, of one of them."""
+    files = {drawing.file_name(*picture.kind, kind="svg"): picture for picture in report(results).pictures}
+    files[f"{stem}.svg"].draw(folder / f"{stem}.svg")
+
+
 def line(axes: Axes, label: str) -> tuple[np.ndarray, np.ndarray]:
     [drawn] = [each for each in axes.get_lines() if str(each.get_label()).startswith(label)]
     return np.asarray(drawn.get_xdata()), np.asarray(drawn.get_ydata())
 
 
 def test_a_curve_is_that_of_its_result_and_no_curve_is_cut_off(four_methods, another, tmp_path, axes_of) -> None:
-    draw_pictures(report({"a": four_methods, "b": another}), tmp_path)
+    draw_one({"a": four_methods, "b": another}, tmp_path, "risk_coverage")
     axes = axes_of["risk_coverage"][1]
     assert axes.get_title(loc="left") == "mcbn"
     for name, result in (("a", four_methods), ("b", another)):
@@ -229,7 +239,7 @@ def test_bins_of_few_points_are_hollow_by_themselves_and_it_is_said(four_methods
     calibration["accuracy"] = np.where(count > 0, 0.5, np.nan)
     held = replace(four_methods.methods["mcbn"], calibration=calibration)
     changed = replace(four_methods, methods=dict(four_methods.methods) | {"mcbn": held})
-    draw_pictures(report({"a": changed, "b": another}), tmp_path)
+    draw_one({"a": changed, "b": another}, tmp_path, "calibration")
     axes = axes_of["calibration"][1]
     np.testing.assert_allclose(line(axes, "a, ECE")[0], calibration["confidence"][[7, 11]])
     hollow = [one for one in axes.get_lines() if one.get_markerfacecolor() == "none"]
@@ -242,14 +252,14 @@ def test_likelihood_and_mutual_information_are_drawn_over_the_passes_of_each(
     four_methods, another, tmp_path, axes_of
 ) -> None:
     results = {"a": four_methods, "b": another}
-    draw_pictures(report(results), tmp_path)
+    draw_one(results, tmp_path, "convergence")
     panels = axes_of["convergence"]  # row by row: the estimates of mcbn, mcdo and both
     assert [axes.get_ylabel() for axes in panels] == [*["PLL (nats)"] * 3, *["mutual information (nats)"] * 3]
     for place, metric in ((0, "pll"), (3, "mutual_information")):
         for name, result in results.items():
             found = result.methods["mcbn"].convergence
             np.testing.assert_allclose(line(panels[place], name), (found["samples"], found[metric]))
-    draw_pictures(report({"b": another, "c": another}), tmp_path)
+    draw_one({"b": another, "c": another}, tmp_path, "convergence")
     alone = axes_of["convergence"]  # of one method: beside each other
     assert [axes.get_subplotspec().colspan.start for axes in alone] == [0, 1]
 
@@ -258,7 +268,7 @@ def test_each_result_has_the_histograms_of_its_best_score_with_every_point_in_th
     four_methods, another, tmp_path, axes_of
 ) -> None:
     results = {"a": four_methods, "b": another}
-    draw_pictures(report(results), tmp_path)
+    draw_one(results, tmp_path, "ood_other")
     panels = axes_of["ood_other"]
     for axes, (name, result) in zip(panels, results.items(), strict=True):
         method, _, auroc = best_score_of(result, "other")

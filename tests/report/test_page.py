@@ -18,10 +18,15 @@ from bnuq.report.document import Part, Picture, Table
 from bnuq.report.evaluation import report
 from bnuq.report.plots import HOW
 from bnuq.report.provenance import run_file
-from bnuq.report.render import markdown, page
+from bnuq.report.render import html, markdown, page
 from bnuq.report.render.pictures import drawn_for_page
 
 PACKAGE = Path(__file__).resolve().parents[2] / "bnuq"
+
+
+@pytest.fixture(scope="module")
+def four_page(four_methods) -> str:
+    return page(report(four_methods))
 
 
 def headings(text: str) -> list[str]:
@@ -50,26 +55,30 @@ def test_a_regression_has_its_sections_in_reading_order(regression) -> None:
 
 
 @pytest.mark.parametrize("name", ["four_methods", "regression", "deterministic", "two_sets", "without_tau"])
-def test_every_picture_stands_on_the_page_once_and_how_to_read_it_is_said_once(request, name) -> None:
+def test_every_picture_stands_on_the_page_once_and_how_to_read_it_is_said_once(request, monkeypatch, name) -> None:
     made = report(request.getfixturevalue(name))
-    drawn = drawn_for_page(made).values()
+    of_page = drawn_for_page(made)
+    drawn = of_page.values()
     assert len(drawn) == len(made.pictures) == len({picture.name for picture in drawn})
+    monkeypatch.setattr(html, "drawn_for_page", lambda _: of_page)  # once is enough
     text = page(made)
     assert text.count("<figure") == len(drawn) and text.count("<svg") == sum(len(picture.svgs) for picture in drawn)
     for how in {HOW[picture.kind[0]] for picture in made.pictures}:
         assert text.count(f"<span>{how}</span>") == 1
 
 
-def test_without_pictures_the_curves_are_drawn_in_characters_and_it_is_said_why(four_methods, monkeypatch) -> None:
-    assert "PLL of the first" not in page(report(four_methods))
+def test_without_pictures_the_curves_are_drawn_in_characters_and_it_is_said_why(
+    four_methods, four_page, monkeypatch
+) -> None:
+    assert "PLL of the first" not in four_page
     monkeypatch.setattr(drawing, "why_not", lambda: "no matplotlib")
     text = page(report(four_methods))
     assert "<svg" not in text and "Pictures are left out: no matplotlib" in text
     assert "PLL of the first" in text and "Calibration" not in headings(text)
 
 
-def test_the_page_holds_every_estimate_of_the_terminals_report(four_methods) -> None:
-    text = page(report(four_methods))
+def test_the_page_holds_every_estimate_of_the_terminals_report(four_methods, four_page) -> None:
+    text = four_page
     for method in four_methods.methods.values():
         for estimate in method.sets["test"].estimates.values():
             assert f"{estimate.value:.4f}".replace("-", "−") in text
@@ -77,8 +86,8 @@ def test_the_page_holds_every_estimate_of_the_terminals_report(four_methods) -> 
             assert f"{scores['auroc'].value:.4f}" in text
 
 
-def test_provenance_has_versions_hashes_and_the_path(four_methods) -> None:
-    text = page(report(four_methods))
+def test_provenance_has_versions_hashes_and_the_path(four_methods, four_page) -> None:
+    text = four_page
     provenance = text[text.index('id="provenance"') :]
     hashes = [evaluated.sha256 for evaluated in four_methods.sets.values()]
     assert all(sha in provenance for sha in [*hashes, four_methods.model["sha256"]])

@@ -219,11 +219,8 @@ def _ranked_replicates(
             ood.points[score][ood.ranked_rows].astype(np.float32),
         )
     )
-    replicates = [vars(metrics.detection(a, b)) for a, b in zip(inside, outside, strict=True)]
-    moved = {
-        name: value[name] + np.array([replicate[name] for replicate in replicates]) - ranked_value[name]
-        for name in value
-    }
+    replicates = vars(metrics.detection_of_replicates(inside, outside))
+    moved = {name: value[name] + replicates[name] - ranked_value[name] for name in value}
     return {n: v[:left_out] for n, v in moved.items()}, {n: v[left_out:] for n, v in moved.items()}
 
 

@@ -41,6 +41,7 @@ from bnuq.metrics.detection import (
     delong_variance,
     detection,
     detection_bootstrap,
+    detection_of_replicates,
     fpr_at_tpr,
 )
 from bnuq.metrics.elbo import (
@@ -152,6 +153,7 @@ __all__ = [
     "detection",
     "detection_bootstrap",
     "detection_influence",
+    "detection_of_replicates",
     "draw_weights",
     "ece",
     "ece_bootstrap",

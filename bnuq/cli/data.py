@@ -37,13 +37,15 @@ def command(
     elif words[0] != "get" or not words[1:]:
         raise RequestError(f"bnuq data {' '.join(words)}: expected bnuq data, or bnuq data get NAME.")
     else:
-        _get([_requested(name) for name in words[1:]], data_root, quiet=quiet)
+        _get([_requested(name, data_root) for name in words[1:]], data_root, quiet=quiet)
 
 
 def _list(data_root: Path | None) -> None:
     from bnuq.data.known import data_roots, known_sets, location, places
     from bnuq.data.remote import default_splits, remotes_of, size_of_splits
+    from bnuq.data.suites import missing_sets
     from bnuq.files.folders import expanded
+    from bnuq.files.suites import DISTANCES, SCRIPT, benchmark_of, suites
 
     roots = data_roots(data_root)
     print_line("Use NAME:SPLIT wherever a reference is expected, as in --test cifar10:test.")
@@ -61,6 +63,13 @@ def _list(data_root: Path | None) -> None:
         sizes += [f"{split} {size_of_splits(known.name, [split])}" for split in others]
         print_line(f"  get    {', '.join(sizes)}")
         print_line(f"  source {known.source}")
+    for suite, members in suites().items():
+        print_line(f"\n{suite}  (OOD sets of OpenOOD v1.5, for --ood)")
+        for distance in DISTANCES:
+            print_line(f"  {distance:6} {', '.join(member.name for member in members if member.distance == distance)}")
+        missing = ", ".join(member.name for member in missing_sets(suite, data_root))
+        print_line(f"  found  {f'not {missing}' if missing else 'all'}")
+        print_line(f"  get    by OpenOOD's script: {SCRIPT} {benchmark_of(suite)}")
     print_line("\nThese folders are searched, in this order:")
     named = [f"{data_root}  (--data-root)" if data_root else "--data-root FOLDER was not given"]
     chosen = os.environ.get("BNUQ_DATA")
@@ -70,11 +79,15 @@ def _list(data_root: Path | None) -> None:
         print_line(f"  {place}")
 
 
-def _requested(name: str) -> tuple[KnownSet, tuple[str, ...]]:
+def _requested(name: str, data_root: Path | None) -> tuple[KnownSet, tuple[str, ...]]:
     """The set, and the splits to fetch."""
     from bnuq.data.known import known_set, known_sets
     from bnuq.data.remote import default_splits, remotes_of
+    from bnuq.data.suites import missing_message
+    from bnuq.files.suites import members_of
 
+    if members := members_of(name):
+        raise RequestError(missing_message(members[0].suite, data_root))
     known = known_set(name)
     if known is None:
         fetchable = ", ".join(known.name for known in known_sets())

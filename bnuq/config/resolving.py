@@ -33,6 +33,7 @@ from bnuq.config.shorthand import published_name, read_arguments, read_augment, 
 from bnuq.errors import RequestError
 from bnuq.files.content import is_file
 from bnuq.files.folders import expanded
+from bnuq.files.suites import references_in
 from bnuq.findings import note
 from bnuq.trust import BY_USER, NamedBy
 
@@ -122,9 +123,9 @@ def _named_ood(ood: Any, folder: Path) -> Iterator[Named]:
             else:
                 yield Named(str(name), folder, data=source)
     elif isinstance(ood, list | tuple) and all(isinstance(source, str | Path) for source in ood):
-        yield from (Named(os.fspath(source), folder) for source in ood)
+        yield from (Named(text, folder) for source in ood for text in references_in(os.fspath(source)))
     elif isinstance(ood, str | Path):
-        yield Named(os.fspath(ood), folder)
+        yield from (Named(text, folder) for text in references_in(os.fspath(ood)))
     else:
         yield Named("ood", folder, data=ood)
 
@@ -387,7 +388,7 @@ def _merged(
         train_batch_size=model.train_batch_size,
         train=None if data.train is None else named("train", data.train),
         test=None if data.test is None else named("test", data.test),
-        ood=tuple(named("ood", text) for text in data.ood),
+        ood=tuple(named("ood", text) for each in data.ood for text in references_in(each)),
         validation=named("validation", data.validation) if isinstance(data.validation, str) else data.validation,
         train_size=data.train_size,
         target=data.target,

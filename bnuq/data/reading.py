@@ -24,10 +24,12 @@ from bnuq.data.readers.mat import read_mat
 from bnuq.data.readers.npy import read_npy, read_npz
 from bnuq.data.readers.tables import read_csv, read_parquet
 from bnuq.data.remote import remotes_of
+from bnuq.data.suites import read_member
 from bnuq.errors import DataError, RequestError
 from bnuq.files.content import Kind, exists, kind_of, kind_of_bytes, what_is_wrong_with
 from bnuq.files.folders import expanded
 from bnuq.files.references import arguments_of, selection_of, without_arguments, without_name
+from bnuq.files.suites import members_of
 from bnuq.trust import BY_USER, NamedBy, names_a_file, resolve_factory
 
 _RESERVED = frozenset({"test", "train", "validation"}) | {  # and the rooms of a result file beside the sets'
@@ -56,7 +58,8 @@ def load_points(
 ) -> Points:
     """The points that `reference` names, paths being relative to `base` (default: the working folder).
 
-    Tried in this order: an existing path, a known name with or without split (`split_default`), a part of a file
+    Tried in this order: an existing path, a known name with or without split (`split_default`), a set of a suite
+    (`openood:cifar10:near:tin`), a part of a file
     (`FILE:INPUTS,LABELS`), `file.py:factory` and `package.module:factory`, with arguments or without. Without a `name`
     the set is called by its registered name, its factory or the stem of its file. An `ood` set goes by that name in
     reports and files, so `set_name` checks it, and keeps reserved names away.
@@ -83,6 +86,15 @@ def load_points(
         label = called(known.name)
         contents, resolved, location = read_known(reference, split_default=split_default, data_root=data_root)
         return points_of(contents, name=label, reference=resolved, where=str(location))
+    if members := members_of(reference):
+        if len(members) > 1:
+            names = ", ".join(member.reference for member in members)
+            raise RequestError(f"{reference}: names several sets, which only --ood takes; expected one of {names}.")
+        member = next(iter(members))
+        label = called(member.name)
+        contents, file = read_member(member, data_root)
+        points = points_of(contents, name=label, reference=member.reference, where=str(file))
+        return fitted(points) if look else points
     if part := selection_of(reference, base):
         label = called(_stem(part[0]))
         contents = _read_part(*part, group or GROUP)

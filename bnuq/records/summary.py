@@ -15,6 +15,7 @@ from bnuq.estimates import Estimate
 from bnuq.records.addresses import nested, path_of
 from bnuq.records.approximation import Approximation, approximations
 from bnuq.records.evaluation import ReferenceCheck, Result
+from bnuq.records.suites import parts_of_suites
 from bnuq.store.table import rows_of
 
 SCHEMA = 1
@@ -32,6 +33,7 @@ def summary(result: Result) -> dict[str, Any]:
         "sets": {name: {"n": evaluated.n, "sha256": evaluated.sha256} for name, evaluated in result.sets.items()},
         "methods": _methods(result),
         **({"approximations": {item.method: _approximation(item) for item in approximate}} if approximate else {}),
+        **({"suites": suites} if (suites := _suites(result)) else {}),
         "reference_check": _reference_check(result.reference_check),
         "seconds": {name: round(value, 3) for name, value in result.seconds.items()},
         "work": result.work.summary(),
@@ -47,6 +49,20 @@ def _reference_check(check: ReferenceCheck | None) -> dict[str, Any] | None:
     ratios = zip(check.layers, check.mean / check.expected, check.log_variance / check.expected, strict=True)
     layers = [{"name": name, "mean": float(mean), "log_variance": float(variance)} for name, mean, variance in ratios]
     return {"passed": check.passed, "layers": layers}
+
+
+def _suites(result: Result) -> dict[str, Any]:
+    """The near and the far sets of each published suite, and their mean AUROC."""
+    return {
+        suite: {
+            part.distance: {
+                "sets": list(part.sets),
+                "auroc": {method: json_value(part.mean_aurocs(result, method)) for method in result.methods},
+            }
+            for part in parts
+        }
+        for suite, parts in parts_of_suites(result).items()
+    }
 
 
 def _approximation(approximation: Approximation) -> dict[str, Any]:

@@ -52,6 +52,9 @@ def _sections(result: Result, *, roomy: bool) -> Iterator[Section]:
         parts = (*plots.separation(result, name), *ood.tables(result, name, roomy=roomy), *dim(of_ood))
         yield Section(f"{name}, {result.sets[name].n} points, against the test set", parts)
         of_ood = ()  # said once
+    for suite, table in ood.suite_tables(result, roomy=roomy):
+        of_mean = "Mean AUROC over the sets ± its standard error, over points and samples together."
+        yield Section(f"{suite}, near and far", (table, *dim([of_mean])))
     yield from section("Analytic noise models compared with mcbn", noise_models.parts(result))
     curves = (part for metric in tasks.CONVERGING[task] for part in _curves(result, metric))
     yield from section("Over the number of samples", plots.convergence(result, curves))

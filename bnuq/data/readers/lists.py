@@ -46,9 +46,10 @@ def read_list(
     target: str | None = None,
     needs_target: bool = True,
     selected: Selected = None,
+    folder: Path | None = None,
 ) -> Contents:
-    """The pictures that a text lists, relative to its folder: a table with a column of their names, and columns of
-    labels and groups; or lines of a name, or of a name and a label."""
+    """The pictures that a text lists, relative to `folder` (default: its own): a table with a column of their names,
+    and columns of labels and groups; or lines of a name, or of a name and a label."""
     with readable(path, "a list of pictures"), path.open(encoding="utf-8-sig", newline="") as file:
         check_memory(path, _TEXT_IN_MEMORY * path.stat().st_size, error=DataError)
         first = file.readline()
@@ -64,10 +65,11 @@ def read_list(
         raise DataError(f"{path}: row {uneven} has {len(rows[uneven])} fields and others have {len(names)}.")
     inputs, labels = _columns(path, names, list(map(has_suffix, rows[0])), group, target, needs_target, selected)
     files = tuple(row[inputs] for row in rows)
-    sizes = {file: _size_of(path, row, file) for row, file in enumerate(files)}
+    folder = folder or path.parent
+    sizes = {file: _size_of(path, folder, row, file) for row, file in enumerate(files)}
     y, classes, findings = (None, None, ()) if labels is None else labels_of(path, [row[labels] for row in rows])
     groups = np.array([row[names.index(group)] for row in rows], dtype=object) if group in names else None
-    pictures = pictures_of(path.parent, files, sizes, lambda file: read_picture(path.parent / file))
+    pictures = pictures_of(folder, files, sizes, lambda file: read_picture(folder / file))
     return Contents(pictures, y, groups, classes, findings, names=files)
 
 
@@ -114,13 +116,13 @@ def _column(path: Path, names: list[str], name: str) -> int:
     return names.index(name)
 
 
-def _size_of(path: Path, row: int, file: str) -> int:
-    picture = path.parent / file
+def _size_of(path: Path, folder: Path, row: int, file: str) -> int:
+    picture = folder / file
     with readable(picture, "a picture"):
         if not has_suffix(file) or not picture.is_file():
             raise DataError(
                 f"{path}: row {row} (counted from 0) names {file!r}, which is no picture in a file ({picture}); "
-                "expected paths relative to the list's folder, or absolute ones."
+                f"expected paths relative to {folder}, or absolute ones."
             )
         return picture.stat().st_size
 

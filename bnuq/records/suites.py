@@ -1,0 +1,58 @@
+"""The near and the far sets of a published suite among those of a result, and their mean AUROC."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from bnuq.estimates import Estimate
+from bnuq.files.suites import DISTANCES, Distance, suites
+from bnuq.metrics import SCORES, detection_influence, jackknife_error, standard_error
+from bnuq.records.evaluation import Result
+
+
+@dataclass(frozen=True)
+class Part:
+    """The near, or the far, sets of a suite that a result has, by the names that it has for them."""
+
+    distance: Distance
+    sets: tuple[str, ...]
+
+    def mean_aurocs(self, result: Result, method: str, scores: Iterable[str] = tuple(SCORES)) -> dict[str, Estimate]:
+        """The mean AUROC over the sets by each score that the method has for all of them."""
+        ood = result.methods[method].ood
+        known = (score for score in scores if all(score in ood[name] for name in self.sets))
+        return {score: self._mean_auroc(result, method, score) for score in known}
+
+    def _mean_auroc(self, result: Result, method: str, score: str) -> Estimate:
+        # The test points and the draws are the same for all sets, so that the errors of the sets are not independent.
+        found, test = result.methods[method], result.sets["test"]
+        aurocs = [found.ood[name][score]["auroc"] for name in self.sets]
+        inside = found.sets["test"].points[score]
+        influences = [detection_influence(inside, found.sets[name].points[score]).auroc for name in self.sets]
+        errors = [standard_error(np.mean([of_test for of_test, _ in influences], axis=0), group=test.group)]
+        for name, (_, outside) in zip(self.sets, influences, strict=True):
+            errors.append(standard_error(outside, group=result.sets[name].group) / len(self.sets))
+        se = math.hypot(*errors)
+        left_out = [auroc.jackknife for auroc in aurocs if auroc.jackknife is not None and auroc.mc_se is not None]
+        is_known = len(left_out) == len(aurocs) and len(set(map(len, left_out))) == 1
+        return Estimate(
+            value=float(np.mean([auroc.value for auroc in aurocs])),
+            se=se if math.isfinite(se) else None,
+            mc_se=float(jackknife_error(np.mean(left_out, axis=0))) if is_known else None,
+        )
+
+
+def parts_of_suites(result: Result) -> dict[str, tuple[Part, ...]]:
+    """For each suite with sets in the result, its near and its far sets, where there are any."""
+    by_reference = {each.reference: name for name, each in result.sets.items() if each.kind == "ood"}
+    parts: dict[str, tuple[Part, ...]] = {}
+    for suite, members in suites().items():
+        named = [(each.distance, by_reference[each.reference]) for each in members if each.reference in by_reference]
+        if named:
+            found = (Part(distance, tuple(name for of, name in named if of == distance)) for distance in DISTANCES)
+            parts[suite] = tuple(part for part in found if part.sets)
+    return parts

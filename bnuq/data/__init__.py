@@ -1,6 +1,6 @@
 """References to points: read from files, factories and the published data sets, and prepared as in training."""
 
-from bnuq.data.decoded import Decoded, ahead
+from bnuq.data.decoded import Decoded, Room, ahead
 from bnuq.data.download import fetch
 from bnuq.data.fitting import fitted
 from bnuq.data.known import KnownSet, known_sets
@@ -15,6 +15,7 @@ __all__ = [
     "Fit",
     "KnownSet",
     "Points",
+    "Room",
     "ahead",
     "augmented",
     "check_labels",

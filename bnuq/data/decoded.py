@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -58,11 +59,43 @@ class Source(Protocol):
         ...
 
 
+class Room:
+    """Bytes of memory that several sets share."""
+
+    def __init__(self, size: int) -> None:
+        self._left, self._lock = size, threading.Lock()
+
+    def take(self, size: int) -> bool:
+        """Whether there is room for so many bytes, which are then taken."""
+        with self._lock:
+            fits = size <= self._left
+            self._left -= size * fits
+        return fits
+
+
+class Kept:
+    """The items of one set that were decoded, as long as there is room: the first ones stay, and every later pass
+    decodes only the others."""
+
+    def __init__(self, room: Room) -> None:
+        self._room, self._items = room, dict[tuple[str, int], NDArray[Any]]()
+
+    def item(self, key: tuple[str, int], make: Callable[[], NDArray[Any]]) -> NDArray[Any]:
+        """The item of this key, made where it is not kept."""
+        if (item := self._items.get(key)) is None:
+            item = make()
+            if self._room.take(item.nbytes):
+                item = item.copy(order="K")  # user code may use its array again
+                item.flags.writeable = False
+                self._items[key] = item
+        return item
+
+
 @dataclass(frozen=True, eq=False)
 class Decoded:
     """The items `rows` of a source, of one shape: that of the first one, `first_shape`, after `fit`.
 
-    `surveyed` items were all looked at.
+    `surveyed` items were all looked at. Those that are `kept` are not decoded again.
     """
 
     source: Source
@@ -71,6 +104,7 @@ class Decoded:
     dtype: np.dtype[Any]
     fit: Fit | None = None
     surveyed: bool = False
+    kept: Kept | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -89,7 +123,7 @@ class Decoded:
         channels = self.shape[1]
 
         def changed(place: int, index: Any) -> Pixels:
-            item = self._item(int(index))
+            item = self._kept(int(index), "stored", self._item)
             if len(item) > channels:  # colour in a set that began grey
                 raise self._refusal(int(index), item)
             return change(place, with_channels(item, channels))
@@ -132,15 +166,21 @@ class Decoded:
             pass
         return stacked
 
+    def _kept(self, index: int, form: str, make: Callable[[int], NDArray[Any]]) -> NDArray[Any]:
+        return make(index) if self.kept is None else self.kept.item((form, index), lambda: make(index))
+
     def _item(self, index: int) -> NDArray[Any]:
         channels = self.first_shape[0] if self.surveyed or self.first_shape[0] == 3 else None
         return self.source.item(index, (self.fit.channels if self.fit else None) or channels)
 
     def _fitted(self, _: int, index: Any) -> NDArray[Any]:
-        item = self._item(int(index))
+        return self._kept(int(index), "fitted", self._made)
+
+    def _made(self, index: int) -> NDArray[Any]:
+        item = self._item(index)
         values = item if self.fit is None else self.fit(item)
         if values.shape != self.shape[1:]:
-            raise self._refusal(int(index), item)
+            raise self._refusal(index, item)
         return values
 
     def _refusal(self, index: int, item: NDArray[Any]) -> DataError:

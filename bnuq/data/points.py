@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from bnuq.data.decoded import Decoded, InArray
+from bnuq.data.decoded import Decoded, InArray, Kept, Room
 from bnuq.data.resizing import Pixels, Size
 from bnuq.errors import DataError
 from bnuq.findings import Finding, note
@@ -134,6 +134,12 @@ class Points:
             array = inputs[:]
             inputs = Decoded(InArray(array, self.reference), np.arange(len(array)), array.shape[1:], array.dtype)
         return _scaled(inputs.changed(indices, size, change))
+
+    def keeping(self, room: Room) -> Points:
+        """These points, of which those that are decoded or made by user code stay in memory while there is `room`."""
+        if not isinstance(self.inputs, Decoded) or isinstance(self.inputs.source, InArray):
+            return self
+        return replace(self, inputs=replace(self.inputs, kept=Kept(room)))
 
     def subset(self, indices: Any) -> Points:
         """These points alone, in the order of `indices`."""

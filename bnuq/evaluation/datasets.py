@@ -21,6 +21,7 @@ from bnuq.data import (
     Decoded,
     Fit,
     Points,
+    Room,
     ahead,
     augmented,
     check_ranges,
@@ -61,8 +62,11 @@ class Material:
 
 
 def load_material(run: Run) -> Material:
-    """Read every set that `run` names; DataError or RequestError for sets that cannot be evaluated together."""
+    """Read every set that `run` names; DataError or RequestError for sets that cannot be evaluated together.
 
+    Pictures in files and items of large Datasets are decoded as they are needed, and kept up to `_ROOMS`: so far each
+    is decoded once, whatever the number of methods and rounds of draws, and beyond that once for each of these.
+    """
     assert run.test is not None
     test = labelled(_opened(run, run.test, "test"))
     train = _opened(run, run.train, "train", whole=False) if run.train else None
@@ -96,6 +100,10 @@ def load_material(run: Run) -> Material:
     for label, points in {**ood, "validation": validation}.items():
         if points is not None:
             check_same_shape(run, label, points, test, reference=False)
+    read, drawn = _rooms()
+    train = None if train is None else train.keeping(drawn)
+    test, ood = test.keeping(read), {name: points.keeping(read) for name, points in ood.items()}
+    validation = None if validation is None else validation.keeping(read)
     everything = [points for points in (train, test, *ood.values(), validation) if points is not None]
     check_grouped(run, everything)
     findings = tuple(
@@ -104,6 +112,16 @@ def load_material(run: Run) -> Material:
     findings += (*_other_scales(train, {"test": test, "validation": validation}),)
     findings += shared + (() if limit is None else (note("limited", limit=limit, seed=run.seed),))
     return Material(train, test, ood, validation, why, test_points, findings)
+
+
+_ROOMS = 2**30, 2**29  # bytes of decoded items that are kept: of all evaluated sets, and of the reference
+
+
+def _rooms() -> tuple[Room, Room]:
+    """Room for the evaluated sets and for the reference, each at most an eighth of the free memory."""
+    free = memory.available(torch.device("cpu"))
+    evaluated, reference = (Room(size if free is None else min(size, free // 8)) for size in _ROOMS)
+    return evaluated, reference
 
 
 def fetch_missing(run: Run, progress: Progress, domains: Sequence[Named] = ()) -> None:

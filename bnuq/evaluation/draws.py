@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from torch import Tensor, nn
 
-from bnuq.config import DEFAULT_SAMPLER
+from bnuq.config import DEFAULT_SAMPLER, Run
 from bnuq.data import Points
 from bnuq.evaluation import memory
 from bnuq.evaluation.batch_composition import mini_batches
@@ -27,6 +27,15 @@ from bnuq.sampling.per_query import PerQuery
 from bnuq.sampling.sites import BatchNormSite, largest_batch
 from bnuq.sampling.statistics import statistics_of
 
+FIRST_ROUND = 16  # draws of the first round of "auto"
+
+
+def next_stop(run: Run, done: int) -> int:
+    """The number of draws after the next round: T, or with "auto" twice as many as are `done`."""
+    if run.samples != "auto":
+        return run.samples
+    return min(run.max_samples, 2 * done or FIRST_ROUND)
+
 
 def needs_bank(subject: Subject, *, stale: bool) -> bool:
     """Whether ω of the run's mini-batches is needed: where a method shares it between all points, or the network has no
@@ -43,10 +52,8 @@ def _all_tracked(plan: Plan) -> bool:
 def draw_bank(subject: Subject, draws: range, progress: Progress, journal: Journal) -> BatchStatistics:
     """ω of the run's mini-batches with these numbers, where a method samples BatchNorm; from the journal where it was
     drawn before."""
-    plan, train, size = subject.todo, subject.train, subject.todo.batch_size
-    assert size is not None and train is not None  # ensured by the plan
-    if subject.run.sampler.query_in_batch and _all_tracked(plan):
-        size = max(2, size - 1)  # without the query: the reference may have no more points
+    plan, train, size = subject.todo, subject.train, _size_of_draws(subject)
+    assert train is not None  # ensured by the plan
     unit = f"omega-b{size}-{draws.start}-{draws.stop}"
     omega = journal.load(unit, BatchStatistics.load)
     if omega is None:
@@ -55,6 +62,26 @@ def draw_bank(subject: Subject, draws: range, progress: Progress, journal: Journ
         omega = drawn(subject.model, subject.pipeline, train, draws, size, plan.layers, purposes, progress, title)
         journal.write(unit, omega.save)
     return omega
+
+
+def _size_of_draws(subject: Subject) -> int:
+    size = subject.todo.batch_size
+    assert size is not None  # ensured by the plan
+    if subject.run.sampler.query_in_batch and _all_tracked(subject.todo):
+        return max(2, size - 1)  # without the query: the reference may have no more points
+    return size
+
+
+def part_drawn(subject: Subject) -> Points | None:
+    """The points of a reference that is read as needed which the run's first draws of ω consist of, so that checks on
+    them read no others. All of the reference where it is in memory, no ω of random points is needed, or mini-batches
+    are of one group: a few groups do not stand for all."""
+    train, sampler, seed = subject.train, subject.run.sampler, subject.run.seed
+    if train is None or not train.listed or not needs_bank(subject, stale=False) or sampler.batches == "group":
+        return train
+    rows_of = mini_batches(sampler, train, _size_of_draws(subject), seed=seed)
+    rows = [rows_of(draw, counter_rng.BATCH) for draw in range(subject.bank or next_stop(subject.run, 0))]
+    return train.subset(np.unique(np.concatenate(rows)))
 
 
 def check_reference(

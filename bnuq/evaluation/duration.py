@@ -24,7 +24,7 @@ from bnuq.config import ANALYTIC
 from bnuq.data import Points
 from bnuq.errors import is_out_of_memory
 from bnuq.evaluation import memory
-from bnuq.evaluation.draws import drawn, needs_bank
+from bnuq.evaluation.draws import drawn, needs_bank, part_drawn
 from bnuq.evaluation.estimates import RESAMPLES, detection_estimates, replicate_weights
 from bnuq.evaluation.noise_models import counts_of
 from bnuq.evaluation.passes import fitting_chunk
@@ -211,7 +211,7 @@ def _draws(subject: Subject, size: int) -> tuple[BatchStatistics, float]:
     def clock(title: str, total: int) -> Iterator[Callable[[int], object]]:  # noqa: ARG001 - a Progress
         yield lambda _: ends.append(time.perf_counter())
 
-    reference = subject.sets["test"] if subject.train is None else subject.train
+    reference = part_drawn(subject) or subject.sets["test"]
     omega = drawn(
         subject.model,
         subject.pipeline,

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from bnuq.data import Points
 from bnuq.errors import is_out_of_memory
 from bnuq.evaluation.datasets import Pipeline
+from bnuq.evaluation.draws import part_drawn
 from bnuq.evaluation.subject import Subject
 from bnuq.findings import Finding, note, warning
 from bnuq.sampling import counter_rng
@@ -56,7 +57,9 @@ def check_network(subject: Subject, *, batch_sizes: Sequence[int] = ()) -> Check
     if subject.train is None or not sizes:
         batches = [pipeline.evaluated(test, slice(0, _BATCH_WITHOUT_REFERENCE))]
     else:
-        batches = [mini_batch(pipeline, subject.train, size) for size in sizes]
+        train = subject.train if batch_sizes else part_drawn(subject)
+        assert train is not None
+        batches = [mini_batch(pipeline, train, size) for size in sizes]
     repeated = pipeline.evaluated(test, slice(0, min(_REPEATED, fitting["test"])))
     outputs = check_repeatable(model, repeated, where=" on test")
     return replace(check_mcbn(model, todo.sites, batches, todo.layers), outputs=outputs)

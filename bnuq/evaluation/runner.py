@@ -14,7 +14,7 @@ from torch import Tensor
 from bnuq.config import DETERMINISTIC, POPULATION, SINGLE_SAMPLE_METHODS, Run
 from bnuq.errors import RequestError, ResultError, SamplingError
 from bnuq.evaluation import memory
-from bnuq.evaluation.draws import queries_engine
+from bnuq.evaluation.draws import next_stop, queries_engine
 from bnuq.evaluation.estimates import replicate_weights
 from bnuq.evaluation.passes import Feed, Passes, stochastic_of
 from bnuq.evaluation.plan import Plan
@@ -32,8 +32,6 @@ from bnuq.sampling.dropout import Dropout
 from bnuq.sampling.engine import Stochastic, default_chunk
 from bnuq.sampling.per_query import PerQuery
 from bnuq.sampling.plain_loop import Engine, Evaluation
-
-FIRST_ROUND = 16  # draws of the first round of "auto"
 
 _OUTPUTS, _SECONDS = "outputs", "seconds"  # raw samples of a unit, where they are needed again, and what it took
 
@@ -86,7 +84,7 @@ def run_methods(
     draws = range(0)
     scored: dict[str, Scored] = {}
     while methods or not scored:
-        draws = range(draws.stop, _next_stop(run, draws.stop))
+        draws = range(draws.stop, next_stop(run, draws.stop))
         fresh = draw(draws if bank is None else range(bank))
         omega = _joined(omega, fresh.get("mcbn"))
         scored = rounds.run(draws, fresh)
@@ -117,12 +115,6 @@ def run_methods(
 
 def _joined(omega: BatchStatistics | None, fresh: BatchStatistics | None) -> BatchStatistics | None:
     return fresh if omega is None or fresh is None else omega.joined(fresh)
-
-
-def _next_stop(run: Run, done: int) -> int:
-    if run.samples != "auto":
-        return run.samples
-    return min(run.max_samples, 2 * done or FIRST_ROUND)
 
 
 def _weights(method: str, samples: int, bank: int | None) -> DrawWeights:

@@ -15,7 +15,7 @@ from bnuq.data import Points
 from bnuq.errors import SamplingError
 from bnuq.evaluation import memory
 from bnuq.evaluation.datasets import Material, fetch_missing
-from bnuq.evaluation.draws import check_reference, draw_bank, needs_bank
+from bnuq.evaluation.draws import check_reference, draw_bank, needs_bank, part_drawn
 from bnuq.evaluation.duration import forecast
 from bnuq.evaluation.estimates import MIN_SAMPLES
 from bnuq.evaluation.exactness import check_network, check_network_unchanged
@@ -60,7 +60,7 @@ def evaluate(
     ready = prepare(run)
     watch.lap("load")
     planned = _planned(run, ready)
-    subject, train = planned.subject, ready.material.train
+    subject = planned.subject
     if look is not None:
         look(planned.described)
     check_precision(run, ready.pipeline.device)
@@ -69,9 +69,9 @@ def evaluate(
     if forecast_listener is not None and (expected := forecast(subject, limit=forecast_listener.limit)) is not None:
         forecast_listener.notify(expected)
     todo, check = subject.todo, None
-    if train is not None:
+    if (part := part_drawn(subject)) is not None:
         layers, known = todo.sites.live_batchnorms, {"trained_with": todo.trained_with}
-        check = check_reference(subject.model, subject.pipeline, train, layers, progress, **known)
+        check = check_reference(subject.model, subject.pipeline, part, layers, progress, **known)
     noise_models = fit_noise_models(subject, progress)
     watch.lap("draw")
     with work_folder(run.out, work) as folder:

@@ -76,6 +76,26 @@ def test_a_small_part_of_the_training_set_passes_though_nothing_says_how_small_i
         assert not check_of(net, 2 * part, batch_size=size, seed=seed, train_batch_size=M).passed
 
 
+class Items:
+    def __init__(self, x: Tensor) -> None:
+        self.x = x
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, at: int) -> tuple[Tensor, int]:
+        return self.x[at], 0
+
+
+@pytest.mark.parametrize("scale", [1, 2])
+def test_a_reference_that_is_read_as_needed_is_checked_by_the_points_that_are_drawn(scale):
+    net, train = averaged()
+    test = train[:40].numpy(), net(train[:40]).argmax(1).numpy()
+    result = bnuq.evaluate(net, train=Items(scale * train), test=test, samples=8, batch_size=32, train_batch_size=M)
+    assert result.provenance["reference_digest"] == "listing"
+    assert result.reference_check.passed == (scale == 1)
+
+
 @pytest.mark.parametrize("batch_size", [32, 128, 512])
 def test_what_is_normal_follows_the_size_of_the_batches(batch_size):
     ratios = []

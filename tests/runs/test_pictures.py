@@ -5,15 +5,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import small_run
+import torch
 from findings_of import noted
 from making_points import png
 
+import bnuq
 from bnuq.config import Options, resolve
-from bnuq.data.readers.factory import Items
 from bnuq.data.readers.images import PictureFiles
 from bnuq.data.resizing import resized
 from bnuq.errors import DataError
-from bnuq.evaluation import draws
+from bnuq.evaluation import datasets
 from bnuq.evaluation.datasets import Pipeline, load_material
 from bnuq.evaluation.setup import prepare
 from bnuq.sampling import counter_rng
@@ -49,16 +50,10 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_folders_of_several_sizes_are_evaluated_with_a_resize_and_a_crop(folder, monkeypatch):
+def test_folders_of_several_sizes_are_evaluated_with_a_resize_and_a_crop(folder):
     with pytest.raises(DataError, match=r"--resize 256 --crop 224"):
         small_run.evaluated(folder)
-    monkeypatch.setattr(draws, "BATCHES", 2)
-    monkeypatch.setattr(draws, "BATCH_SIZE", 8)
-    read, content = [], PictureFiles.content
-    monkeypatch.setattr(PictureFiles, "content", lambda self, at: read.append(self.files[at]) or content(self, at))
     result = small_run.evaluated(folder, resize=7, crop=6, samples=3)
-    of_train = {file for file in read if file in set(file_names(folder / "train"))} - set(file_names(folder / "test"))
-    assert len(of_train) <= 3 * 4 + 2 * 8 + 4 + 2  # T·b, the reference check, that MCBN is exact, and the first two
     assert "set-adapted" in noted(result)
     assert result.provenance["reference_digest"] == "listing"
     assert result.run["data"]["resize"] == 7
@@ -69,10 +64,6 @@ def test_folders_of_several_sizes_are_evaluated_with_a_resize_and_a_crop(folder,
     alone = small_run.evaluated(folder, resize="6x6", interpolation="nearest", ood=(), samples=3, out="alone.h5")
     assert alone.run["data"]["interpolation"] == "nearest"
     assert alone.methods["mcbn"].sets["test"].estimates["pll"].value != a
-
-
-def file_names(folder: Path) -> list[str]:
-    return [path.relative_to(folder).as_posix() for path in folder.rglob("*.png")]
 
 
 def test_a_resized_crop_begins_at_the_original_picture_and_leaves_crop_and_flip(folder):
@@ -117,27 +108,51 @@ def test_a_validation_part_of_a_listed_reference_has_the_digest_of_its_bytes(fol
     assert again.validation.sha256 != before
 
 
-COUNTED = """import numpy as np
-seen = []
 class Counted:
-    def __len__(self): return 20_000
-    def __getitem__(self, index):
-        seen.append(index)
+    """A Dataset without a list of its labels that notes which items are read."""
+
+    def __init__(self, count: int) -> None:
+        self.count, self.seen = count, []
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int):
+        self.seen.append(index)
         return np.random.default_rng(index).normal(0.5, 0.3, (1, 6, 6)).astype(np.float32), index % 3
-def counted(): return Counted()
-"""
 
 
-def test_20000_items_are_not_read_to_use_eight(tmp_path, monkeypatch):
-    path = small_run.write(tmp_path)
-    (tmp_path / "sets.py").write_text(COUNTED)
-    path.write_text(small_run.RUN.replace("train.npz", "sets.py:counted") + "batch_size = 4\n")
-    sources, read = [], Items.parts
-    monkeypatch.setattr(Items, "parts", lambda self, index: sources.append(self) or read(self, index))
-    result = small_run.evaluated(tmp_path, samples=2)
-    assert result.provenance["reference_digest"] == "listing"
-    assert len(sources[0].data) == 20_000
-    assert (
-        len(set(type(sources[0].data).__getitem__.__globals__["seen"]))
-        <= 2 * 4 + draws.BATCHES * draws.BATCH_SIZE + 4 + 2
+@pytest.mark.parametrize(
+    ("reference", "samples", "draws"), [(20_000, 2, 2), (40, 16, 16), (20_000, "auto", 32), (40, "auto", 32)]
+)
+def test_a_run_reads_no_more_items_than_it_draws_and_each_evaluated_one_once(reference, samples, draws):
+    network = small_run.network()
+    small_run.settle(network, torch.rand(96, 1, 6, 6))
+    train, test, other = Counted(reference), Counted(60), Counted(30)
+    result = bnuq.evaluate(
+        network, train=train, test=test, ood={"other": other}, samples=samples, max_samples=32, batch_size=4
     )
+    assert list(result.methods) == ["deterministic", "mcbn", "mcdo", "mcbn+mcdo"]
+    assert result.sampling["samples"] <= draws
+    assert len(train.seen) <= 4 * result.sampling["samples"] + 1  # the first item tells their shape
+    assert len(train.seen) <= reference
+    assert sorted(test.seen) == list(range(60))
+    assert sorted(other.seen) == list(range(30))
+    assert result.provenance["reference_digest"] == "listing"
+
+
+def test_what_is_not_kept_is_decoded_again_and_changes_nothing(folder, monkeypatch):
+    decoded, item = [], PictureFiles.item
+    monkeypatch.setattr(
+        PictureFiles, "item", lambda self, at, channels: decoded.append(self.where.name) or item(self, at, channels)
+    )
+    kept = small_run.evaluated(folder, resize=7, crop=6, samples=3)
+    assert {name: decoded.count(name) for name in ("test", "other")} == {"test": 24, "other": 20}
+    assert decoded.count("train") <= 3 * 4
+    monkeypatch.setattr(datasets, "_ROOMS", (10 * 36, 0))
+    again = small_run.evaluated(folder, resize=7, crop=6, samples=3, out="again.h5")
+    assert decoded.count("test") > 2 * 24
+    for method, of_method in kept.methods.items():
+        estimates = again.methods[method].sets["test"].estimates
+        for name, estimate in of_method.sets["test"].estimates.items():
+            assert estimates[name].value == pytest.approx(estimate.value, rel=0, abs=0, nan_ok=True)

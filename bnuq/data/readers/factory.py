@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -38,9 +39,13 @@ def read_object(spec: str, data: Any, *, room: int | None = None, whole: bool = 
             return Contents(arrays[0], arrays[1] if len(arrays) > 1 else None)
         single = _gives_single_points(data)
         if single and hasattr(data, "__getitem__") and hasattr(data, "__len__"):
-            if not isinstance(data, Sequence) and (items := _items(spec, data, whole)) is not None:
-                return items
-            pieces = _pieces_of(spec, (data[index] for index in range(len(data))), single, room)
+            read = []
+            if not isinstance(data, Sequence) and len(data):
+                read = [Items(spec, data, None).raw(0)]
+                if (items := _items(spec, data, read[0], whole)) is not None:
+                    return items
+            others = (data[index] for index in range(len(read), len(data)))
+            pieces = _pieces_of(spec, itertools.chain(read, others), single, room)
         elif isinstance(data, Iterable):
             pieces = _pieces_of(spec, data, single, room)
         else:
@@ -64,6 +69,7 @@ class Items:
     spec: str
     data: Any
     known_labels: NDArray[Any] | None
+    first: tuple[NDArray[Any], ...] | None = None  # item 0, which was read already
     parallel = False  # it is the user's code
     encoded = False
 
@@ -76,11 +82,17 @@ class Items:
 
     def parts(self, index: int) -> tuple[Points, NDArray[Any] | None]:
         """The item as a set of one point in the common layout, and its label (None: it has none)."""
+        inputs, *labels = self.raw(index)
+        return points_of(Contents(inputs[None]), name="item", reference=self.name(index)), labels[0] if labels else None
+
+    def raw(self, index: int) -> tuple[NDArray[Any], ...]:
+        """The item as it is given, and its label where it has one."""
         from bnuq.randomness import generators_seeded  # which imports torch
 
+        if index == 0 and self.first is not None:
+            return self.first
         with running(self.spec, f"reading item {index}"), generators_seeded(index):
-            inputs, *labels = _parts(self.data[index])
-        return points_of(Contents(inputs[None]), name="item", reference=self.name(index)), labels[0] if labels else None
+            return _parts(self.data[index])
 
     def labels(self, rows: NDArray[np.int64]) -> NDArray[Any] | None:
         """The labels of these items; they are read where the Dataset has no list of them."""
@@ -100,16 +112,15 @@ class Items:
         return f"{index}\n".encode()
 
 
-def _items(spec: str, data: Any, whole: bool) -> Contents | None:
-    """The items of a Dataset, to be read as they are needed; None where it is empty, or small and read `whole`."""
-    if (count := len(data)) == 0:
-        return None
-    items = Items(spec, data, None)
-    common, label = items.parts(0)
+def _items(spec: str, data: Any, raw: tuple[NDArray[Any], ...], whole: bool) -> Contents | None:
+    """The items of a Dataset, to be read as they are needed; None where it is small and read `whole`. `raw` is the
+    first."""
+    count, raw = len(data), tuple(part.copy() for part in raw)  # user code may use its arrays again
+    common, label = Items(spec, data, None, raw).parts(0)
     first = common.inputs[:][0]
     if whole and count * first.nbytes <= _KEPT:
         return None
-    items = Items(spec, data, None if label is None else _listed_labels(data, label))
+    items = Items(spec, data, None if label is None else _listed_labels(data, label), raw)
     inputs = Decoded(items, np.arange(count), first.shape, first.dtype)
     labels = items.labels(inputs.rows) if whole else items.known_labels
     return Contents(inputs, labels, findings=common.findings)

@@ -7,7 +7,7 @@ import functools
 import gzip
 import re
 import zipfile
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from bnuq.data.readers.images import read_image_folder, read_image_zip
 from bnuq.data.readers.lists import lists_pictures, read_list, read_pictures_of_columns, read_saved_folder, read_tar
 from bnuq.data.readers.mat import read_mat
 from bnuq.data.readers.npy import read_npy, read_npz
+from bnuq.data.readers.shards import shards_in, shards_of
 from bnuq.data.readers.tables import read_csv, read_parquet
 from bnuq.data.remote import remotes_of
 from bnuq.data.suites import read_member
@@ -78,9 +79,13 @@ def load_points(
     def called(default: str) -> str:
         return set_name(name or default, reference=reference, reserved=True) if ood else name or default
 
-    if exists(path):
-        label, where = called(_stem(path)), str(path)
-        points = points_of(_read_path(path, group or GROUP, target, ood), name=label, reference=reference, where=where)
+    shards = () if exists(path) else shards_of(path)
+    if shards or exists(path):
+        label, where, column = called(_stem(path)), str(path), group or GROUP
+        contents = (
+            _read_shards(path.parent, shards, column, target, ood) if shards else _read_path(path, column, target, ood)
+        )
+        points = points_of(contents, name=label, reference=reference, where=where)
         return fitted(points) if look else points
     if known := known_set(reference):
         label = called(known.name)
@@ -192,7 +197,7 @@ def _read_path(path: Path, group: str, target: str | None, ood: bool) -> Content
     if kind == "gzip":
         return _read_gzip(path)
     if kind == "folder":
-        return _read_folder(path, target, ood)
+        return _read_folder(path, group, target, ood)
     if kind == "hdf5":
         return read_mat(path, group=group) if path.suffix.lower() == ".mat" else read_hdf5(path, group=group)
     if kind == "parquet":
@@ -220,13 +225,28 @@ _KIND_WORDS: dict[Kind, str] = {
 }
 
 
-def _read_folder(path: Path, target: str | None, ood: bool) -> Contents:
+def _read_folder(path: Path, group: str, target: str | None, ood: bool) -> Contents:
     if exists(path / "state.json") and exists(path / "dataset_info.json"):
         return read_saved_folder(path, target=target, needs_target=not ood)
     if exists(path / "dataset_dict.json"):
         saved = sorted(state.parent.name for state in path.glob("*/state.json"))
         raise DataError(f"{path}: holds several data sets; name one of them: {path.name}/{listed(saved)}.")
+    if shards := shards_in(path):
+        return _read_shards(path, shards, group, target, ood)
     return read_image_folder(path)
+
+
+def _read_shards(folder: Path, shards: Sequence[Path], group: str, target: str | None, ood: bool) -> Contents:
+    """The points of several files of one set, in order."""
+    kind = kind_of(shards[0])
+    if (other := next((file for file in shards if kind_of(file) != kind), None)) is not None:
+        raise DataError(f"{other}: is of another kind than {shards[0].name}; expected the files of one set.")
+    if kind == "tar":
+        return read_tar(folder, shards)
+    if kind == "parquet":
+        contents = read_pictures_of_columns(folder, shards, target=target, needs_target=not ood)
+        return contents or read_parquet(folder, shards, group=group, target=target, needs_target=not ood)
+    raise DataError(f"{shards[0]}: is no .parquet and no .tar file; other forms are read from a single file.")
 
 
 def _read_zip(path: Path, group: str) -> Contents:

@@ -7,6 +7,7 @@ line with its length, so that this process holds little of them. Light: imports 
 from __future__ import annotations
 
 import base64
+import contextlib
 import itertools
 import json
 import math
@@ -363,19 +364,24 @@ def _parquet_file(limits: _Limits, path: str, decoded: int, **options: Any) -> A
 
 def _parquet(limits: _Limits, path: str) -> dict[str, Any]:
     """The number of rows; the columns' names, those that do not hold numbers, those of encoded pictures, and the class
-    names of labels; and what all columns take as they are read and in one table."""
+    names of labels; what all columns take as they are read and in one table; and of each group of rows, which can be
+    read alone, the number of rows and of bytes."""
     if _is_parquet(path):
         with _parquet_file(limits, path, 0) as file:
             facts, schema = file.metadata, file.schema_arrow
-            unpacked = sum(
-                facts.row_group(part).column(column).total_uncompressed_size
+            groups = [
+                (
+                    facts.row_group(part).num_rows,
+                    sum(facts.row_group(part).column(at).total_uncompressed_size for at in range(facts.num_columns)),
+                )
                 for part in range(facts.num_row_groups)
-                for column in range(facts.num_columns)
-            )
+            ]
             rows, columns = facts.num_rows, facts.num_columns
+        unpacked = sum(size for _, size in groups)
     else:
-        table = _arrow_table(limits, path)
-        rows, columns, schema, unpacked = table.num_rows, table.num_columns, table.schema, Path(path).stat().st_size
+        with _arrow_batches(limits, path) as batches:
+            schema, groups = batches.schema, [(batch.num_rows, batch.get_total_buffer_size()) for batch in batches]
+        rows, columns, unpacked = sum(count for count, _ in groups), len(schema), Path(path).stat().st_size
     import pyarrow.types as kinds
 
     numbers = (kinds.is_integer, kinds.is_floating, kinds.is_boolean, kinds.is_decimal, kinds.is_null)
@@ -388,6 +394,7 @@ def _parquet(limits: _Limits, path: str) -> dict[str, Any]:
         "rows": rows,
         "pictures": [field.name for field in schema if _is_encoded(field.type)],
         "classes": _class_names(schema.metadata or {}),
+        "groups": [(count, max(0, size) + 16 * count * columns) for count, size in groups],
     }
 
 
@@ -396,23 +403,40 @@ def _is_parquet(path: str) -> bool:
         return file.read(4) == b"PAR1"
 
 
-def _arrow_table(limits: _Limits, path: str) -> Any:
-    """The table in a stream, mapped into memory, after every offset in it was checked."""
+@contextlib.contextmanager
+def _arrow_batches(limits: _Limits, path: str) -> Iterator[Any]:
+    """The batches of a stream, mapped into memory; no offset in them was checked."""
     os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"
     size = Path(path).stat().st_size
     limits.allow(_SPARE_MEMORY + size, size)
     import pyarrow
 
     with pyarrow.memory_map(path) as file:
-        table = pyarrow.ipc.open_stream(file).read_all()
+        yield pyarrow.ipc.open_stream(file)
+
+
+def _arrow_table(limits: _Limits, path: str, names: list[str], group: int | None = None) -> Any:
+    """These columns of a stream, or of one of its batches, after every offset in them was checked."""
+    import pyarrow
+
+    with _arrow_batches(limits, path) as batches:
+        if group is None:
+            table = batches.read_all().select(names)
+        else:
+            table = pyarrow.Table.from_batches([next(itertools.islice(batches, group, None))]).select(names)
     table.validate(full=True)
     return table
 
 
-def _columns_read(limits: _Limits, path: str, names: list[str], decoded: int, **options: Any) -> Any:
+def _columns_read(
+    limits: _Limits, path: str, names: list[str], decoded: int, group: int | None = None, **options: Any
+) -> Any:
+    """These columns, of all rows or of one group of them."""
     if not _is_parquet(path):
-        return _arrow_table(limits, path).select(names)
+        return _arrow_table(limits, path, names, group)
     with _parquet_file(limits, path, decoded, **options) as file:
+        if group is not None:
+            return file.read_row_group(group, columns=names, use_threads=False)
         return file.read(columns=names, use_threads=False)
 
 
@@ -435,9 +459,9 @@ def _class_names(metadata: dict[bytes, bytes]) -> dict[str, list[str]]:
     return {name: names for name, names in labels.items() if isinstance(names, list) and set(map(type, names)) == {str}}
 
 
-def _pictures(limits: _Limits, path: str, name: str, decoded: int) -> _Pieces:
-    """The number of bytes of each row, as int64, and then all bytes; 0 where there are none."""
-    column = _columns_read(limits, path, [name], decoded).column(name)
+def _pictures(limits: _Limits, path: str, name: str, group: int, decoded: int) -> _Pieces:
+    """The number of bytes of each row of a group, as int64, and then all bytes; 0 where there are none."""
+    column = _columns_read(limits, path, [name], decoded, group).column(name)
     import pyarrow.compute as compute
     import pyarrow.types as kinds
 

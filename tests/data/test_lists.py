@@ -13,6 +13,7 @@ from findings_of import noted, values_of
 from making_points import png
 
 from bnuq.data import Fit, fitted, load_points
+from bnuq.data.readers import lists
 from bnuq.errors import BnuqError
 
 RNG = np.random.default_rng(0)
@@ -310,3 +311,93 @@ def test_a_damaged_arrow_file_is_refused_and_crashes_nothing(forms):
             assert "train" in str(error)
     file.write_bytes(data[:300])
     assert "train: cannot be read" in refusal("saved/train", base=forms)
+
+
+# --- sets in several files
+
+
+@pytest.fixture
+def shards(forms):
+    """The pictures of `forms` in three parquet files, in groups of one row, and in three tars."""
+    for folder in ("parquet", "tars"):
+        (forms / folder).mkdir()
+    names = []
+    for part in range(3):
+        rows = hugging_face().slice(2 * part, 2)
+        pq.write_table(rows, forms / f"parquet/train-{part:05}-of-00003.parquet", row_group_size=1)
+        members = {}
+        for row in (2 * part, 2 * part + 1):
+            members |= {f"{row}.png": list(PICTURES.values())[row], f"{row}.cls": CLASSES[LABELS[row]].encode()}
+            names.append(f"train-{part:06}.tar/{row}.png")
+        tar(forms / f"tars/train-{part:06}.tar", members)
+    return forms, names
+
+
+@pytest.mark.parametrize(
+    "reference", ["parquet", "parquet/train-{00000..00002}-of-00003.parquet", "tars", "tars/train-{000000..000002}.tar"]
+)
+def test_a_set_in_several_files_is_that_in_one(shards, reference):
+    forms, names = shards
+    points, expected = load_points(reference, base=forms), load_points("list.txt", base=forms)
+    assert points.targets is not None and points.names is not None
+    assert (points.targets.tolist(), points.classes) == (LABELS, CLASSES)
+    np.testing.assert_array_equal(points.raw(slice(None)), expected.raw(slice(None)))
+    assert points.sha256 == expected.sha256
+    parquet = [f"train-{row // 2:05}-of-00003.parquet: row {row % 2}" for row in range(6)]
+    part = points.subset([5, 2])
+    assert part.index.tolist() == [5, 2]
+    assert points.names.tolist() == (names if "tar" in reference else parquet)
+    assert part.names.tolist() == points.names[[5, 2]].tolist()
+
+
+def test_groups_of_rows_are_read_when_their_pictures_are_needed(shards, monkeypatch):
+    forms, _ = shards
+    read, ask = [], lists.ask
+
+    def asked(operation, path, *arguments):
+        read.append((Path(path).name[6:11], arguments[1])) if operation == "pictures" else None
+        return ask(operation, path, *arguments)
+
+    monkeypatch.setattr(lists, "ask", asked)
+    points = fitted(load_points("parquet", base=forms, look=False), whole=False)
+    assert read == [("00000", 0)]
+    points.raw([5, 5, 0])
+    assert read == [("00000", 0), ("00002", 1)]
+    monkeypatch.setattr(lists, "_KEPT", 0)
+    every = load_points("parquet", base=forms).raw(slice(None))
+    np.testing.assert_array_equal(every[[5, 5, 0]], points.raw([5, 5, 0]))
+
+
+def test_files_of_a_set_that_do_not_go_together_are_refused(shards):
+    forms, _ = shards
+    (first, *_, last), other = sorted((forms / "parquet").iterdir()), hugging_face(strings=True)
+    expected = f"{last.name} has columns 'image', 'label', 'x', and {first.name} 'image', 'label'; expected the same"
+    pq.write_table(hugging_face(x=LABELS), last)
+    assert expected in refusal("parquet", base=forms)
+    pq.write_table(other, last)
+    assert f"{last.name} has columns of another kind" in refusal("parquet", base=forms)
+    last.unlink()
+    assert f"{last.name}: there is no such file; expected all 3 of the set" in refusal("parquet", base=forms)
+    assert "there is no such file" in refusal("tars/train-{000001..000009}.tar", base=forms)
+    assert "stands for 0 files" in refusal("tars/train-{000009..000001}.tar", base=forms)
+    (forms / "tars/test-000000.tar").write_bytes((forms / "web.tar").read_bytes())
+    expected = "name those of one: tars/test-000000.tar or tars/train-{000000..000002}.tar"
+    assert expected in refusal("tars", base=forms)
+    tar(forms / "tars/train-000001.tar", {"a/b.png": PNG})
+    assert "sample 'train-000001.tar/a/b' has no label, which others have" in refusal(
+        "tars/train-{000000..000002}.tar", base=forms
+    )
+    pq.write_table(other, forms / "tars/train-000001.tar")
+    assert "is of another kind than train-000000.tar" in refusal("tars/train-{000000..000002}.tar", base=forms)
+
+
+def test_tables_in_several_files_are_joined(tmp_path):
+    rows = {"a": np.arange(5.0), "group": list("xyxzy"), "target": np.arange(5.0) / 2}
+    for name, rows_of in (("one", [slice(0, 5)]), ("several", [slice(0, 2), slice(2, 5)])):
+        (tmp_path / name).mkdir()
+        for part, at in enumerate(rows_of):
+            table = pa.table({column: values[at] for column, values in rows.items()})
+            pq.write_table(table, tmp_path / name / f"{part}.parquet")
+    one, several = (load_points(name, base=tmp_path) for name in ("one", "several"))
+    assert several.sha256 == one.sha256
+    assert several.group.tolist() == one.group.tolist() == [0, 1, 0, 2, 1]

@@ -36,11 +36,12 @@ _COLOUR = frozenset({"RGB", "RGBA", "P", "PA", "CMYK", "YCbCr", "LAB", "HSV", "R
 
 @dataclass(frozen=True, eq=False)
 class PictureFiles:
-    """Pictures in files, as uint8; `read` gives a file's bytes by its name, `sizes` their number."""
+    """Pictures in files, as uint8; `read` gives a file's bytes by its name, `size` their number, or anything that is
+    known of it without reading the file."""
 
     files: tuple[str, ...]
     read: Callable[[str], bytes]
-    sizes: Mapping[str, int]
+    size: Callable[[str], int]
     where: Path
     parallel = True
     encoded = True
@@ -75,7 +76,7 @@ class PictureFiles:
             return self.read(self.files[index])
 
     def listed(self, index: int) -> bytes:
-        return f"{self.files[index]}\0{self.sizes[self.files[index]]}\n".encode()
+        return f"{self.files[index]}\0{self.size(self.files[index])}\n".encode()
 
 
 def read_image_folder(path: Path, *, without: Collection[str] = ()) -> Contents:
@@ -150,13 +151,15 @@ def contents_of(path: Path, files: Mapping[str, int], read: Callable[[str], byte
         shown = ", ".join(sorted(files)[:5]) or "nothing"
         raise DataError(f"{path}: holds no pictures, but {shown}; expected class folders with .png or .jpg files.")
     labels, classes, findings = _labels(path, pictures)
-    inputs = pictures_of(path, tuple(pictures), files, read)
+    inputs = pictures_of(path, tuple(pictures), files.__getitem__, read)
     return Contents(inputs, labels, classes=classes, findings=findings, names=pictures)
 
 
-def pictures_of(where: Path, files: tuple[str, ...], sizes: Mapping[str, int], read: Callable[[str], bytes]) -> Decoded:
+def pictures_of(
+    where: Path, files: tuple[str, ...], size: Callable[[str], int], read: Callable[[str], bytes]
+) -> Decoded:
     """These files' pictures, to be decoded as they are needed; the first one is looked at."""
-    source = PictureFiles(files, read, sizes, where)
+    source = PictureFiles(files, read, size, where)
     colour, first = source.looked_at(0)
     return Decoded(source, np.arange(len(files)), (3 if colour else 1, *first), np.dtype(np.uint8))
 

@@ -8,6 +8,8 @@ import itertools
 import json
 import re
 import tarfile
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, cast
@@ -18,7 +20,7 @@ from numpy.typing import NDArray
 from bnuq.data.points import Contents
 from bnuq.data.readers.common import GROUP, TARGETS, Selected, listed, readable
 from bnuq.data.readers.images import check_file_size, contents_of, has_suffix, pictures_of, read_picture
-from bnuq.data.readers.tables import check_parquet
+from bnuq.data.readers.tables import headers_of
 from bnuq.errors import DataError
 from bnuq.files.apart import ask
 from bnuq.files.limits import check_memory, check_size
@@ -27,6 +29,7 @@ from bnuq.findings import Finding, note
 _LARGEST_HEADER = 2**20  # bytes that one header of a tar, or one label, may have
 _TEXT_IN_MEMORY = 12  # bytes that a byte of a list takes at most, as objects
 _LABELS = ("cls", "json")
+_KEPT = 2**28  # bytes of encoded pictures of a set that stay in memory
 
 
 # Lists of file names
@@ -69,7 +72,7 @@ def read_list(
     sizes = {file: _size_of(path, folder, row, file) for row, file in enumerate(files)}
     y, classes, findings = (None, None, ()) if labels is None else labels_of(path, [row[labels] for row in rows])
     groups = np.array([row[names.index(group)] for row in rows], dtype=object) if group in names else None
-    pictures = pictures_of(folder, files, sizes, lambda file: read_picture(folder / file))
+    pictures = pictures_of(folder, files, sizes.__getitem__, lambda file: read_picture(folder / file))
     return Contents(pictures, y, groups, classes, findings, names=files)
 
 
@@ -143,20 +146,28 @@ def labels_of(path: Path, texts: Sequence[str]) -> tuple[NDArray[Any], tuple[str
 # Tars
 
 
-def read_tar(path: Path) -> Contents:
+def read_tar(path: Path, shards: Sequence[Path] = ()) -> Contents:
     """The pictures in a tar, never unpacked to disk: samples of a WebDataset (000.jpg, 000.cls or 000.json), or class
-    folders."""
-    with readable(path, "a tar archive"), path.open("rb") as file:
-        members = dict(_members(path, file))
+    folders. Of several tars in the folder `path`, those of each of the `shards` in order."""
+    members: dict[str, tuple[Path, int, int]] = {}
+    for tar in shards or (path,):
+        with readable(tar, "a tar archive"), tar.open("rb") as file:
+            within = f"{tar.name}/" if shards else ""
+            members |= {within + name: (tar, start, size) for name, (start, size) in _members(tar, file)}
 
     def read(name: str) -> bytes:
-        start, size = members[name]
-        with readable(path / name, "a picture"), path.open("rb") as file:
+        tar, start, size = members[name]
+        with readable(path / name, "a picture"), tar.open("rb") as file:
             file.seek(start)
             return file.read(size)
 
-    sizes = {name: size for name, (_, size) in members.items()}
+    sizes = {name: size for name, (_, _, size) in members.items()}
     if not any(_extension(name) in _LABELS for name in members):
+        if shards:
+            raise DataError(
+                f"{path}: {shards[0].name} and others hold no labels; expected samples of a WebDataset (000.jpg with "
+                "000.cls or 000.json) in each. Class folders are read from a single tar."
+            )
         return contents_of(path, sizes, read)
     samples: dict[str, dict[str, str]] = {}
     for name in members:
@@ -171,7 +182,9 @@ def read_tar(path: Path) -> Contents:
     texts = [_label(path, key, parts, sizes, read) for key, parts in samples.items()]
     y, classes, findings = labels_of(path, texts)
     files = tuple(parts["picture"] for parts in samples.values())
-    return Contents(pictures_of(path, files, sizes, read), y, classes=classes, findings=findings, names=files)
+    return Contents(
+        pictures_of(path, files, sizes.__getitem__, read), y, classes=classes, findings=findings, names=files
+    )
 
 
 def _members(path: Path, file: io.BufferedReader) -> Iterator[tuple[str, tuple[int, int]]]:
@@ -245,46 +258,87 @@ def read_pictures_of_columns(
     needs_target: bool = True,
     selected: Selected = None,
 ) -> Contents | None:
-    """The encoded pictures in a column of parquet or Arrow files, which stay in memory as they are stored, with the
-    labels of another; None where no column holds pictures."""
-    check_parquet(path)
-    headers = []
+    """The encoded pictures in a column of parquet or Arrow files, which are read a group of rows at a time as they are
+    needed, with the labels of another column; None where no column holds pictures. Of several files the points have
+    names: their file and row."""
+    headers = headers_of(path, files)
+    names, pictures = headers[0]["names"], headers[0]["pictures"]
+    if not pictures:
+        return None
     with readable(path, "parquet"):
-        for file in files:
-            headers.append(ask("parquet", str(file.absolute())))
-        names, pictures = headers[0]["names"], headers[0]["pictures"]
-        if any((header["names"], header["pictures"]) != (names, pictures) for header in headers):
-            raise DataError(f"{path}: its files have different columns; expected the same in each.")
-        if not pictures:
-            return None
         if not all(header["rows"] for header in headers):
             raise DataError(f"{path}: holds no pictures, or has a file without any; expected at least one row in each.")
         declared = sum(header["bytes"] for header in headers)
-        check_size(path, declared, stored=sum(file.stat().st_size for file in files), error=DataError)
+        check_size(path, declared, stored=sum(file.stat().st_size for file in files), error=DataError, memory=False)
         flags = [name == pictures[0] for name in names]
         inputs, label = _columns(path, names, flags, "", target, needs_target, selected)
         if names[inputs] not in pictures:
             raise DataError(f"{path}: column {names[inputs]!r} holds no encoded pictures; expected {listed(pictures)}.")
-        parts = [_encoded(path, file, names[inputs], header) for file, header in zip(files, headers, strict=True)]
-        encoded = [picture for part in parts for picture in part]
-        if (empty := next((row for row, data in enumerate(encoded) if not len(data)), None)) is not None:
-            raise DataError(f"{path}: row {empty} has no bytes of a picture; a path alone is not followed. Embed them.")
         y, classes, findings = None, None, ()
         if label is not None:
             y, classes, findings = _labels_in_column(path, files, names[label], headers)
-    rows = tuple(f"row {row}" for row in range(len(encoded)))
-    stored = dict(zip(rows, encoded, strict=True))
-    sizes = {name: len(data) for name, data in stored.items()}
-    source = pictures_of(path, rows, sizes, lambda name: stored[name].tobytes())
-    return Contents(source, y, classes=classes, findings=findings)
+    several = len(files) > 1
+    rows = tuple(
+        f"{file.name}: row {row}" if several else f"row {row}"
+        for file, header in zip(files, headers, strict=True)
+        for row in range(header["rows"])
+    )
+    groups = _Groups(path, files, names[inputs], headers)
+    source = pictures_of(path, rows, groups.bytes_around, groups.read)
+    return Contents(source, y, classes=classes, findings=findings, names=rows if several else None)
 
 
-def _encoded(path: Path, file: Path, column: str, header: Mapping[str, Any]) -> list[NDArray[np.uint8]]:
-    data = ask("pictures", str(file.absolute()), column, header["bytes"])
-    lengths, content = data[: 8 * header["rows"]].view(np.int64), data[8 * header["rows"] :]
-    if len(lengths) != header["rows"] or lengths.min() < 0 or lengths.sum() != len(content):
-        raise DataError(f"{path}: does not hold the pictures that it declares; it is damaged.")
-    return np.split(content, np.cumsum(lengths)[:-1])
+class _Groups:
+    """The encoded pictures of tables, by "row ROW", or "FILE: row ROW" of several files. Groups of rows are read as
+    they are needed; the latest ones are kept, up to `_KEPT` bytes, or a single larger one."""
+
+    def __init__(self, path: Path, files: Sequence[Path], column: str, headers: Sequence[Mapping[str, Any]]) -> None:
+        self._path, self._column = path, column
+        self._files = {f"{file.name}: " if len(files) > 1 else "": file for file in files}
+        self._groups = dict(zip(self._files, (header["groups"] for header in headers), strict=True))
+        self._ends = {name: np.cumsum([rows for rows, _ in groups]) for name, groups in self._groups.items()}
+        self._latest: OrderedDict[tuple[str, int], list[NDArray[np.uint8]]] = OrderedDict()
+        self._lock = threading.Lock()
+        for groups in self._groups.values():
+            check_memory(path, max(size for _, size in groups), error=DataError)
+
+    def read(self, name: str) -> bytes:
+        """The bytes of a picture."""
+        file, group, row = self._place(name)
+        with self._lock:
+            if (file, group) not in self._latest:
+                pictures = self._read_group(file, group)
+                size = self._groups[file][group][1] + sum(self._groups[of][at][1] for of, at in self._latest)
+                while self._latest and size > _KEPT:
+                    of, at = self._latest.popitem(last=False)[0]
+                    size -= self._groups[of][at][1]
+                self._latest[file, group] = pictures
+            self._latest.move_to_end((file, group))
+            picture = self._latest[file, group][row]
+        if not len(picture):
+            raise DataError(
+                f"{self._path}: {name} has no bytes of a picture; a path alone is not followed. Embed them."
+            )
+        return picture.tobytes()
+
+    def bytes_around(self, name: str) -> int:
+        """The bytes of the group that a picture is in: of the picture alone nothing is known."""
+        file, group, _ = self._place(name)
+        return self._groups[file][group][1]
+
+    def _place(self, name: str) -> tuple[str, int, int]:
+        """The file, the group, and the row within the group."""
+        file, _, number = name.rpartition("row ")
+        group = int(np.searchsorted(self._ends[file], int(number), side="right"))
+        return file, group, int(number) - (int(self._ends[file][group - 1]) if group else 0)
+
+    def _read_group(self, file: str, group: int) -> list[NDArray[np.uint8]]:
+        rows, size = self._groups[file][group]
+        data = ask("pictures", str(self._files[file].absolute()), self._column, group, size)
+        lengths, content = data[: 8 * rows].view(np.int64), data[8 * rows :]
+        if len(lengths) != rows or lengths.min() < 0 or lengths.sum() != len(content):
+            raise DataError(f"{self._path}: does not hold the pictures that it declares; it is damaged.")
+        return np.split(content, np.cumsum(lengths)[:-1])
 
 
 def _labels_in_column(

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnuq.data.points import Contents
-from bnuq.data.readers.common import GROUP, TARGETS, readable
+from bnuq.data.readers.common import GROUP, TARGETS, listed, readable
 from bnuq.errors import DataError
 from bnuq.files.apart import ask
 from bnuq.files.limits import check_memory, check_size
@@ -80,23 +80,34 @@ def read_csv(path: Path, *, group: str = GROUP, target: str | None = None, needs
     return _contents(path, table, names, groups, target, needs_target)
 
 
-def read_parquet(path: Path, *, group: str = GROUP, target: str | None = None, needs_target: bool = True) -> Contents:
-    """A parquet table of numeric columns; that of the groups may hold words. `target` and `needs_target` are those of
-    `read_csv`."""
-    check_parquet(path)
-
-    groups = None
+def read_parquet(
+    path: Path,
+    shards: Sequence[Path] = (),
+    *,
+    group: str = GROUP,
+    target: str | None = None,
+    needs_target: bool = True,
+) -> Contents:
+    """A parquet table of numeric columns; that of the groups may hold words. Of several files in the folder `path`, the
+    rows of each of the `shards` in order. `target` and `needs_target` are those of `read_csv`."""
+    files = shards or (path,)
+    headers, groups = headers_of(path, files), None
     with readable(path, "parquet"):
-        header = ask("parquet", str(path.absolute()))
-        names, wrong = header["names"], [name for name in header["not numbers"] if name != group]
+        names, wrong = headers[0]["names"], [name for name in headers[0]["not numbers"] if name != group]
         if wrong:
             raise DataError(f"{path}: column {wrong[0][:200]!r} does not hold numbers; expected numbers only.")
-        check_size(path, header["bytes"], stored=path.stat().st_size, error=DataError)
+        sizes = [header["bytes"] for header in headers]
+        check_size(path, sum(sizes), stored=sum(file.stat().st_size for file in files), error=DataError)
         numeric = [name for name in names if name != group]
-        table = ask("parquet numbers", str(path.absolute()), numeric, header["bytes"])
+        parts = [
+            ask("parquet numbers", str(file.absolute()), numeric, size) for file, size in zip(files, sizes, strict=True)
+        ]
+        table = parts[0] if len(parts) == 1 else np.concatenate(parts)
         if group in names:
-            words, text_codes = ask("parquet values", str(path.absolute()), group, header["bytes"])
-            values = [words[at] for at in text_codes]  # texts that occur often are kept once
+            values = []
+            for file, size in zip(files, sizes, strict=True):
+                words, text_codes = ask("parquet values", str(file.absolute()), group, size)
+                values += [words[at] for at in text_codes]  # texts that occur often are kept once
             absent = next((row for row, value in enumerate(values) if value is None or value != value), None)
             if absent is not None:
                 raise DataError(f"{path}: row {absent} (counted from 0) has no {group}.")
@@ -104,12 +115,26 @@ def read_parquet(path: Path, *, group: str = GROUP, target: str | None = None, n
     return _contents(path, table, numeric, groups, target, needs_target)
 
 
-def check_parquet(path: Path) -> None:
-    """DataError where there is no pyarrow to read it with."""
+def headers_of(path: Path, files: Sequence[Path]) -> list[dict[str, Any]]:
+    """What each of the files of a set declares; DataError where they differ in their columns or the names of classes,
+    and where there is no pyarrow to read them with."""
     if not _can_read_parquet():
         raise DataError(
             f'{path}: reading parquet needs pyarrow. Install it with `pip install "bnuq[parquet]"`, or convert to .csv.'
         )
+    with readable(path, "parquet"):
+        headers = [ask("parquet", str(file.absolute())) for file in files]
+    for file, header in zip(files, headers, strict=True):
+        for what in ("names", "not numbers", "pictures", "classes"):
+            if header[what] != headers[0][what]:
+                columns = [listed(one["names"]) for one in (header, headers[0])]
+                shown = (
+                    f"columns {columns[0]}, and {files[0].name} {columns[1]}"
+                    if what == "names"
+                    else (f"columns of another kind, or other classes, than {files[0].name}")
+                )
+                raise DataError(f"{path}: {file.name} has {shown}; expected the same in each file of a set.")
+    return headers
 
 
 def _can_read_parquet() -> bool:

@@ -70,6 +70,8 @@ def load_material(run: Run) -> Material:
     assert run.test is not None
     test = labelled(_opened(run, run.test, "test"))
     train = _opened(run, run.train, "train", whole=False) if run.train else None
+    if train is not None and run.sampler.batches == "stratified":
+        train = labelled(train)  # once: each mini-batch is drawn by them
     ood: dict[str, Points] = {}
     for ref in run.ood:
         points = _opened(run, ref, "test", ood=True)

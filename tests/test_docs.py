@@ -50,6 +50,8 @@ MADE = {  # by page: the files that its commands leave, but for pictures
 }
 SHAPES = """
 assert outputs.shape == both.shape == (32, 200, 10) and test.shape == digits.shape == (200,)
+assert "several-inputs" in {finding.code for finding in masked.findings}
+assert masked.sets["test"].n == same.sets["test"].n == 60
 assert omega.samples == 32 and current.path is not None and len(table) > 100 and result.reference_check.passed
 """
 CHECKED = {"library.md": SHAPES, "results.md": "assert value.shape == se.shape and information.shape == (60,)"}

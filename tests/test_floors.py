@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "bnuq"
 # A file imports only from floors below its own, or from its own room.
 FLOORS = [
     {"errors", "estimates", "findings", "stopping", "surroundings"},
-    {"catalogue", "metrics", "files", "randomness", "progress", "user_code"},
+    {"catalogue", "metrics", "files", "packing", "randomness", "progress", "user_code"},
     {"trust", "forms"},
     {"config"},
     {"store"},
@@ -32,6 +32,7 @@ FRONT_DOORS = {"__init__", "__main__"}  # of the package: they know every room
 WITHOUT_TORCH = {"errors", "estimates", "findings", "stopping", "surroundings"}
 WITHOUT_TORCH |= {
     "progress",
+    "packing",
     "user_code",
     "metrics",
     "files",

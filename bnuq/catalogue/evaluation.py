@@ -167,6 +167,7 @@ EVALUATION: Catalogue = {
         "Check that the checkpoint holds `running_mean` and `running_var` of these layers under the names that the "
         "architecture gives them, and that it is the trained one.",
     ),
+    "several-inputs": Entry("the network takes several inputs, which are passed as they are: {inputs}"),
     "integer-inputs": Entry("the network takes whole numbers only: inputs are passed as integers"),
     "test-unlabelled": Entry(
         "the test set ({test}) has no labels: accuracy, likelihoods, calibration and all that is compared with labels "

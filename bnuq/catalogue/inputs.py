@@ -26,6 +26,10 @@ def _entries_unchanged(entry: str, others: Sequence[str]) -> str:
 INPUTS: Catalogue = {
     # data: files
     "arrays-unused": Entry(lambda names: f"also there and not used: {', '.join(names[:10])}"),
+    "parts-unused": Entry(
+        "each item's first two parts are its input and its label; {parts} more {parts:is|are} not used. Several inputs "
+        "are given as ((a, b), label)"
+    ),
     "no-label-file": Entry("no file of labels beside the pictures"),
     "label-file": Entry("labels from {file}"),
     "read-from-factory": Entry("read from {factory}"),

@@ -15,6 +15,7 @@ from bnuq.data.decoded import Decoded, InArray, Kept, Room
 from bnuq.data.resizing import Pixels, Size
 from bnuq.errors import DataError
 from bnuq.findings import Finding, note
+from bnuq.packing import Layout
 
 _CHANNELS = (1, 3, 4)
 _LARGEST_TARGET = 1e150
@@ -37,6 +38,7 @@ class Contents:
 
     `target_by_position` says that the last column of a table was taken for the target, and no name says that it is.
     `index` are the points' numbers in the source, where they are not all of it; `names` what the source calls them.
+    Several inputs are packed, as `layout` says.
     """
 
     inputs: Inputs
@@ -47,6 +49,7 @@ class Contents:
     target_by_position: bool = False
     index: NDArray[np.int64] | None = None
     names: Sequence[str] | None = None
+    layout: Layout | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +60,8 @@ class Points:
     `listed` points are not read whole: their digest is that of the listing. `group` tells which points are not
     independent of each other, by number; `group_names` are what the file has for these numbers. `findings` say what was
     found out while reading; `target_by_position` is that of `Contents`. `rows` are the points' numbers in the source
-    (None: 0, 1, 2, …), and `names` their files or ids, where they have any.
+    (None: 0, 1, 2, …), and `names` their files or ids, where they have any. Points of several inputs are packed, as
+    `layout` says.
     """
 
     name: str
@@ -72,6 +76,7 @@ class Points:
     listed: bool = False
     rows: NDArray[np.int64] | None = field(default=None, repr=False)
     names: NDArray[np.object_] | None = field(default=None, repr=False)
+    layout: Layout | None = None
 
     def __len__(self) -> int:
         return self.inputs.shape[0]
@@ -80,6 +85,11 @@ class Points:
     def point_shape(self) -> tuple[int, ...]:
         """The shape of one point: (channels, height, width) of a picture, (features,) of a row."""
         return tuple(self.inputs.shape[1:])
+
+    @property
+    def form(self) -> str:
+        """The shape of one point, or its inputs, for a message."""
+        return str(self.layout or self.point_shape)
 
     @property
     def index(self) -> NDArray[np.int64]:
@@ -103,7 +113,7 @@ class Points:
         Pictures in files count by their files' bytes: decoders differ in the last bit. Of `listed` points count the
         names and sizes of their files, or their numbers and the first of them.
         """
-        digest, inputs = hashlib.sha256(), self.inputs
+        digest, inputs = hashlib.sha256(str(self.layout or "").encode()), self.inputs
         if isinstance(inputs, Decoded) and isinstance(inputs.source, InArray):
             inputs = inputs.source.array[inputs.rows]
         if not isinstance(inputs, Decoded):
@@ -161,7 +171,9 @@ def points_of(contents: Contents, *, name: str, reference: str, where: str | Non
     not finite, and inputs or targets that are no numbers.
     """
     where = where or reference
-    inputs, findings = _channel_first(contents.inputs, where)
+    inputs, findings = contents.inputs, ()
+    if contents.layout is None:
+        inputs, findings = _channel_first(inputs, where)
     n = inputs.shape[0]
     targets = None if contents.targets is None else _common_targets(np.asarray(contents.targets), n, where)
     group, group_names = (None, ()) if contents.group is None else _codes(np.asarray(contents.group), n, where)
@@ -181,6 +193,7 @@ def points_of(contents: Contents, *, name: str, reference: str, where: str | Non
         contents.target_by_position,
         rows=contents.index,
         names=None if contents.names is None else np.array(contents.names, dtype=np.object_),
+        layout=contents.layout,
     )
 
 

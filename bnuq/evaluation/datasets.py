@@ -40,6 +40,7 @@ from bnuq.data import (
 from bnuq.errors import DataError, RequestError
 from bnuq.evaluation import memory
 from bnuq.findings import Finding, about, note, warning
+from bnuq.packing import difference
 from bnuq.progress import Progress, silent
 from bnuq.sampling import counter_rng
 
@@ -168,9 +169,9 @@ def in_shape(
 def _opened(run: Run, ref: Named, split: str, *, ood: bool = False, whole: bool = True) -> Points:
     if ref.data is not None:
         room = memory.available(torch.device("cpu"))
-        return points_in_memory(ref.data, name=ref.text, ood=ood, room=room, whole=whole)
+        return _as_it_is(run, points_in_memory(ref.data, name=ref.text, ood=ood, room=room, whole=whole))
     name, text = parse_reference(ref.text, base=ref.base)
-    return load_points(
+    points = load_points(
         text,
         name=name,
         split_default=split,
@@ -186,11 +187,34 @@ def _opened(run: Run, ref: Named, split: str, *, ood: bool = False, whole: bool 
         whole=whole,
         look=False,
     )
+    return _as_it_is(run, points)
+
+
+def _as_it_is(run: Run, points: Points) -> Points:
+    """`points`; RequestError where they have several inputs and the run would change them."""
+    keys = [key for key in ("normalize", "augment", "resize", "crop") if getattr(run, key) is not None]
+    keys += ["channel_order"] * (run.channel_order != "rgb")
+    if points.layout is not None and keys:
+        raise RequestError(
+            f"data.{keys[0]} changes one input, and the points of {points.reference} have several ({points.form}), "
+            "which are passed as they are. Prepare them as in training, and leave it out."
+        )
+    return points
+
+
+def check_same_inputs(label: str, points: Points, like: Points) -> None:
+    """Raise DataError that names the first of several inputs in which the points are not `like` others."""
+    if wrong := difference(points.layout, like.layout):
+        raise DataError(
+            f"{label} ({points.reference}) has {wrong} ({like.reference}); expected the same inputs, in one order, of "
+            "the same shapes and types."
+        )
 
 
 def check_same_shape(run: Run, label: str, points: Points, test: Points, *, reference: bool = True) -> None:
     """Raise DataError where points differ in shape from those of the test set; parts of a `reference`'s pictures may
     have another size."""
+    check_same_inputs(label, points, test)
     first, second = points.point_shape, test.point_shape
     cut = reference and run.augment is not None and run.augment.resized_crop is not None
     if first != second and not (cut and first[:1] == second[:1]):
@@ -262,7 +286,7 @@ _OTHER_SCALE = 20.0  # between standard deviations: pixels of 0 to 255 beside th
 
 def _other_scales(train: Points | None, evaluated: Mapping[str, Points | None]) -> Iterator[Finding]:
     """Warnings about sets whose inputs vary on another scale than the reference's; only sets in memory are compared."""
-    if train is None or not isinstance(train.inputs, np.ndarray):
+    if train is None or not isinstance(train.inputs, np.ndarray) or train.layout is not None:
         return
     expected = float(train.raw(slice(0, _LOOK)).std(dtype=np.float64))
     for name, points in evaluated.items():
@@ -387,7 +411,7 @@ def _normalize(mean: Float[np.ndarray, " column"], std: Float[np.ndarray, " colu
 @dataclass(frozen=True)
 class Pipeline:
     """Turns points into the network's input on its device: as in evaluation, or as in training. Points that are
-    `integers`, such as token numbers, are passed as int64, as they are."""
+    `integers`, such as token numbers, or several inputs, packed, are passed as int64, as they are."""
 
     run: Run
     device: torch.device

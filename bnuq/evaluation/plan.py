@@ -164,7 +164,7 @@ def _output(model: nn.Module, example: Tensor, test: Points) -> Tensor:
         if error.__cause__ is not None and not is_failure(error.__cause__):  # not caused by the points
             raise
         raise DataError(
-            f"the network does not accept points of shape {test.point_shape} ({test.reference}): {error}"
+            f"the network does not accept points of shape {test.form} ({test.reference}): {error}"
         ) from error
     if output.ndim != 2 or len(output) != len(example):
         raise DataError(

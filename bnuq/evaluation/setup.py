@@ -25,6 +25,7 @@ from bnuq.files.content import kind_of, what_is_wrong_with
 from bnuq.findings import Finding, note
 from bnuq.models.loading import LoadedModel, live_model, load_model
 from bnuq.records import evaluation_file as result_file
+from bnuq.sampling.inputs import Unpacked
 from bnuq.sampling.outputs import as_logits
 from bnuq.sampling.plain_loop import Evaluation
 from bnuq.trust import BY_USER
@@ -55,11 +56,11 @@ def prepare(run: Run, material: Material | None = None, *, only_finite: bool = T
     loaded = replace(loaded, findings=(*loaded.findings, *passed_over))
     memory.reset_peak(device)
     pipeline = Pipeline(run, device, input_normalize(run, material.train, material.test))
-    model = as_logits(loaded.module.to(pipeline.device, pipeline.dtype), run.outputs)
     sets = (material.test, material.train, material.validation, *material.ood.values())
-    if takes_integers(model, pipeline, [points for points in sets if points is not None]):
-        pipeline = replace(pipeline, integers=True)
-        loaded = replace(loaded, findings=(*loaded.findings, note("integer-inputs")))
+    read = [points for points in sets if points is not None]
+    model, pipeline, taken = as_taken(loaded.module.to(pipeline.device, pipeline.dtype), pipeline, read)
+    loaded = replace(loaded, findings=(*loaded.findings, *taken))
+    model = as_logits(model, run.outputs)
     return Prepared(loaded, model, material, pipeline, pipeline.evaluated(material.test, slice(0, 3)))
 
 
@@ -100,7 +101,19 @@ def check_readable(run: Run) -> None:
         raise ModelError(f"{run.checkpoint}: {problem}")
 
 
-def takes_integers(model: nn.Module, pipeline: Pipeline, sets: Sequence[Points]) -> bool:
+def as_taken(
+    model: nn.Module, pipeline: Pipeline, sets: Sequence[Points]
+) -> tuple[nn.Module, Pipeline, tuple[Finding, ...]]:
+    """The network and the pipeline for these sets, and a note where inputs are passed as they are: several ones, which
+    the network is given unpacked, and integers. RequestError for inputs that the network does not take."""
+    if (layout := sets[0].layout) is not None:
+        return Unpacked(model, layout), replace(pipeline, integers=True), (note("several-inputs", inputs=str(layout)),)
+    if _takes_integers(model, pipeline, sets):
+        return model, replace(pipeline, integers=True), (note("integer-inputs"),)
+    return model, pipeline, ()
+
+
+def _takes_integers(model: nn.Module, pipeline: Pipeline, sets: Sequence[Points]) -> bool:
     """Whether the network fails on these points as floating-point numbers and takes them as integers, as an embedding
     of token numbers does. Only rows of whole numbers, which nothing normalises or augments, may be integers."""
     first = sets[0]

@@ -146,6 +146,7 @@ def _read(run: Run, named: Sequence[Named], train: Points) -> dict[str, Points]:
             raise RequestError(
                 f"two domains are called {points.name}; give them different names: --domain NAME={points.reference}."
             )
+        check_same_inputs(f"domain {points.name}", points, train)
         if points.point_shape != train.point_shape:
             raise DataError(
                 f"domain {points.name} ({points.reference}) has points of shape {points.point_shape}, the reference of "

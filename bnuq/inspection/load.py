@@ -15,9 +15,16 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from bnuq.config import Run, Split
 from bnuq.data import Points
 from bnuq.errors import BnuqError, DataError, RequestError, SamplingError, UntrustedCodeError
-from bnuq.evaluation.datasets import Pipeline, held_out_rows, input_normalize, read_named, read_reference
+from bnuq.evaluation.datasets import (
+    Pipeline,
+    check_same_inputs,
+    held_out_rows,
+    input_normalize,
+    read_named,
+    read_reference,
+)
 from bnuq.evaluation.plan import device_and_notes
-from bnuq.evaluation.setup import network_of, takes_integers
+from bnuq.evaluation.setup import as_taken, network_of
 from bnuq.findings import Finding, about, note, warning
 from bnuq.models.loading import LoadedModel
 from bnuq.sampling.interception import forward, undisturbed
@@ -64,11 +71,13 @@ def load_network(
     loaded = network_of(run, only_finite=False)
     train, no_reference = _reference(run, needs_reference)
     test, no_test = _test(run, needs_test) if needs_test or train is None else (None, ())
-    if train is not None and test is not None and test.point_shape != train.point_shape:
-        raise DataError(
-            f"the test set ({test.reference}) has points of shape {test.point_shape}, the reference "
-            f"({train.reference}) of {train.point_shape}; expected the same."
-        )
+    if train is not None and test is not None:
+        check_same_inputs("the test set", test, train)
+        if test.point_shape != train.point_shape:
+            raise DataError(
+                f"the test set ({test.reference}) has points of shape {test.point_shape}, the reference "
+                f"({train.reference}) of {train.point_shape}; expected the same."
+            )
     if train is None and run.normalize == "train":
         run = replace(run, normalize=None)  # there are no points to normalise
     device, passed_over = device_and_notes(run.device)
@@ -82,9 +91,9 @@ def load_network(
         *no_test,
     ]
     points = train if train is not None else test
-    if read and takes_integers(model, pipeline, read):
-        pipeline = replace(pipeline, integers=True)
-        findings.append(note("integer-inputs"))
+    if read:
+        model, pipeline, taken = as_taken(model, pipeline, read)
+        findings += taken
     if points is not None:
         if input_shape is not None and input_shape != points.point_shape:
             raise RequestError(
@@ -141,7 +150,7 @@ def _check_taken(model: nn.Module, example: Tensor, points: Points) -> None:
         if error.__cause__ is not None and not is_failure(error.__cause__):  # not caused by the points
             raise
         raise DataError(
-            f"the network does not accept points of shape {points.point_shape} ({points.reference}): {error}"
+            f"the network does not accept points of shape {points.form} ({points.reference}): {error}"
         ) from error
 
 

@@ -107,6 +107,8 @@ def suggest(
     Raises SamplingError where no BatchNorm keeps an exponential running average that was ever trained, or the reference
     holds fewer than 8 points.
     """
+    if train.layout is not None:
+        raise SamplingError(f"the points have several inputs ({train.form}), and pipelines of one input are known")
     effort = effort or THOROUGH
     trials = _Trials(run, model, train, sites.live_batchnorms, trained_with, progress)
     run_setting, settings = _run_setting(run, train), list(_settings(run, train))

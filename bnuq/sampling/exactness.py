@@ -24,6 +24,7 @@ from bnuq.sampling.interception import (
     BatchNormCall,
     DropoutCall,
     Mode,
+    aten,
     forward,
     stochastic_call,
     tensors_in,
@@ -297,6 +298,9 @@ def _or_in_float64(
     return cast(T, result)
 
 
+_VIEWS = (aten.view.dtype, aten.slice.Tensor)  # of packed inputs: nothing is computed yet
+
+
 class _Narrow(Mode):
     """Watches whether anything is computed in less than float64, as a forward does that casts."""
 
@@ -306,7 +310,8 @@ class _Narrow(Mode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        self.seen |= any(t.is_floating_point() and t.dtype != torch.float64 for t in tensors_in(result))
+        if func not in _VIEWS:
+            self.seen |= any(t.is_floating_point() and t.dtype != torch.float64 for t in tensors_in(result))
         return result
 
 

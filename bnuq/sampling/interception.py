@@ -24,6 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from bnuq.errors import BnuqError, SamplingError
 from bnuq.forms import check_form, into_evaluation_mode, uncompiled
 from bnuq.randomness import generators_restored
+from bnuq.sampling.inputs import form_of
 from bnuq.sampling.outputs import as_column, scored_output
 from bnuq.user_code import user_code
 
@@ -238,7 +239,7 @@ def located_forward(model: nn.Module, inputs: Tensor) -> tuple[Any, str]:
 
     Raises SamplingError where the forward fails, with the exception and the place where it was raised.
     """
-    failure = f"the network's forward fails on inputs of shape {tuple(inputs.shape)} with"
+    failure = f"the network's forward fails on {form_of(model, inputs)} with"
     with user_code(failure, advice=_advice, error=SamplingError):
         output = model(inputs)
     tensor, where = scored_output(output)

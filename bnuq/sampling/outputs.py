@@ -43,23 +43,14 @@ def as_column(output: Any, points: int) -> Any:
     return output[:, None] if is_row else output
 
 
-class AsLogits(nn.Module):
-    """A network whose outputs are converted to logits (points, classes). The network itself is not modified; its layers
-    and tensors have the same names here.
+class Around(nn.Module):
+    """A network that is called otherwise than it is defined. The network itself is not modified; its layers and tensors
+    have the same names here."""
 
-    softmax(logits) are the probabilities that the network gives, or those of the classes 0 and 1.
-    """
-
-    def __init__(self, network: nn.Module, outputs: Outputs) -> None:
+    def __init__(self, network: nn.Module) -> None:
         super().__init__()
         self.network = network
-        self.outputs: Outputs = outputs
         self.training = network.training
-
-    def forward(self, inputs: Tensor) -> Any:
-        points = len(inputs)
-        output = as_column(scored_output(self.network(inputs))[0], points)
-        return _logits(output, self.outputs) if isinstance(output, Tensor) and output.ndim > 1 else output
 
     def named_modules(self, *args: Any, **kwargs: Any) -> Any:
         return self.network.named_modules(*args, **kwargs)
@@ -69,6 +60,22 @@ class AsLogits(nn.Module):
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         return self.network.state_dict(*args, **kwargs)
+
+
+class AsLogits(Around):
+    """A network whose outputs are converted to logits (points, classes).
+
+    softmax(logits) are the probabilities that the network gives, or those of the classes 0 and 1.
+    """
+
+    def __init__(self, network: nn.Module, outputs: Outputs) -> None:
+        super().__init__(network)
+        self.outputs: Outputs = outputs
+
+    def forward(self, inputs: Tensor) -> Any:
+        points = len(inputs)
+        output = as_column(scored_output(self.network(inputs))[0], points)
+        return _logits(output, self.outputs) if isinstance(output, Tensor) and output.ndim > 1 else output
 
 
 def as_logits(network: nn.Module, outputs: Outputs) -> nn.Module:

@@ -107,6 +107,8 @@ class Program:
             run = _relu_of_bfloat16_
         if self._dtype is not None and _is_output_layer(self.plan, operation):
             run = _in_dtype_of_weight(function)
+        elif function is aten.view.dtype:  # of packed inputs
+            run = self._converted_view
         return plain_step(function, arguments, operation.result, run)
 
     def _product(self, function: Any, layer: Operation, rows: int) -> Any:
@@ -125,6 +127,9 @@ class Program:
     def _site_step(self, position: int, operation: Operation, rows: int, draws: int) -> Step | None:
         """The step of a stochastic site; None where it is not live."""
         raise NotImplementedError
+
+    def _converted_view(self, tensor: Tensor, dtype: torch.dtype) -> Tensor:
+        return self._converted(tensor.view(dtype))
 
     def _converted(self, tensor: Tensor) -> Tensor:
         return tensor if self._dtype is None or not tensor.is_floating_point() else tensor.to(self._dtype)

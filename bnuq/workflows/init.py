@@ -26,7 +26,7 @@ from bnuq.inspection.suggested_lines import TODO, suggested_lines
 from bnuq.models.checkpoint import Checkpoint, read_checkpoint
 from bnuq.models.loading import LoadedModel, described
 from bnuq.progress import Progress, silent
-from bnuq.sampling.outputs import as_logits
+from bnuq.sampling.outputs import as_logits, unconverted
 from bnuq.sampling.plain_loop import Evaluation
 from bnuq.sampling.sites import find_sites
 from bnuq.trust import NamedBy, names_a_file, resolve_factory
@@ -180,7 +180,7 @@ def _task_lines(run: Run, ready: LoadedNetwork, sets: dict[str, Points]) -> Iter
 def _outputs(ready: LoadedNetwork, points: Points, candidates: Sequence[Any]) -> Any:
     """The first of the candidates that the network's outputs can be; None where they can be none."""
     for outputs in candidates:
-        network = as_logits(ready.loaded.module, outputs)
+        network = as_logits(unconverted(ready.model), outputs)
         with suppress(ModelError):
             if not check_outputs(network, lambda rows: ready.pipeline.evaluated(points, rows), points):
                 return outputs
@@ -203,7 +203,7 @@ def _data_lines(run: Run, sets: dict[str, Points], regression: bool) -> Iterator
     for key, (example, comment) in _EXAMPLES.items():
         if key in record:
             points = sets.get(key)
-            shape = "" if points is None else " x ".join(map(str, points.point_shape))
+            shape = "" if points is None else points.form if points.layout else " x ".join(map(str, points.point_shape))
             yield Line(key, record[key], "" if points is None else f"{len(points):,} points of {shape}")
         elif key != "train_size" or "train" in record:
             yield Line(key, example, comment, active=False)
@@ -232,6 +232,8 @@ def _pipeline_lines(
 ) -> Iterator[Line]:
     """The training pipeline that the checkpoint's running statistics fit best."""
     points = sets.get("train", sets.get("test"))
+    if points is not None and points.layout is not None:
+        return  # several inputs are passed as they are
     why = "this needs arch, and train or test"
     if ready is not None and points is not None:
         try:

@@ -15,6 +15,7 @@ from bnuq.data.points import Contents
 from bnuq.errors import BnuqError, DataError
 from bnuq.files.limits import check_size
 from bnuq.findings import note
+from bnuq.packing import pack
 
 Selected = tuple[str, ...] | None  # the names of the inputs and, where there are two, of the labels
 
@@ -37,48 +38,59 @@ def named_contents(
     selected: Selected = None,
 ) -> Contents:
     """Inputs, targets and groups by the names that are `selected`, or that arrays usually have; only these are read.
+    Several inputs, `A+B`, are packed.
 
     `sizes` are the bytes that each array declares; those of the arrays used are added up, and checked against the
     `stored` bytes of the file and the memory, before the first is read.
     """
     names = list(sizes)
     inputs, target = _usual(path, names) if selected is None else _selected(path, names, selected)
-    used = {inputs, target, group}
+    used = {*inputs, target, group}
     others = [] if selected else [name for name in names if name not in used]
     check_size(path, sum(sizes[name] for name in names if name in used), stored=stored, error=DataError)
+    layout, targets = None, None if target is None else read(target)
+    x = read(inputs[0])
+    if len(inputs) > 1:
+        short = [name.rpartition("/")[2] for name in inputs]
+        called = short if len({*short}) == len(inputs) else inputs
+        x, layout = pack({name: read(each) for name, each in zip(called, inputs, strict=True)}, f"{path}")
     return Contents(
-        read(inputs),
-        None if target is None else read(target),
+        x,
+        targets,
         read(group) if group in names else None,
         findings=(note("arrays-unused", names=others),) if others else (),
+        layout=layout,
     )
 
 
-def _usual(path: Path, names: list[str]) -> tuple[str, str | None]:
+def _usual(path: Path, names: list[str]) -> tuple[list[str], str | None]:
     pair = next(((x, y) for x, y in _NAMES if x in names), None)
     if pair is None:
         splits = list(_splits(names))
         advice = (
             f"Name one of its sets: {' or '.join(f'{path.name}:{split}' for split in splits[:4])}."
             if splits
-            else f"Write the inputs as x and the targets as y, or name both: {path.name}:INPUTS,LABELS."
+            else f"Write the inputs as x and the targets as y, or name both: {path.name}:INPUTS,LABELS; several inputs "
+            f"are {path.name}:A+B,LABELS."
         )
         raise DataError(f"{path}: has no array called x (or X, images, data); it has {listed(names)}. {advice}")
-    return pair[0], next((name for name in (pair[1], *_TARGETS) if name in names), None)
+    return [pair[0]], next((name for name in (pair[1], *_TARGETS) if name in names), None)
 
 
-def _selected(path: Path, names: list[str], selected: tuple[str, ...]) -> tuple[str, str | None]:
-    given = [name if name in names else name.strip("/") for name in selected]
+def _selected(path: Path, names: list[str], selected: tuple[str, ...]) -> tuple[list[str], str | None]:
+    inputs = [selected[0]] if selected[0] in names else [name.strip() for name in selected[0].split("+")]
+    given = [name if name in names else name.strip("/") for name in (*inputs, *selected[1:])]
     missing = next((name for name in given if name not in names), None)
     if missing is None:
-        return given[0], given[1] if len(given) > 1 else None
+        return given[: len(inputs)], given[len(inputs)] if len(selected) > 1 else None
     splits = _splits(names)
     if len(given) == 1 and missing in splits:
-        return splits[missing]
+        x, y = splits[missing]
+        return [x], y
     also = f" and, of inputs and labels, {listed(list(splits))}" * bool(splits)
     raise DataError(
         f"{path}: holds nothing called {missing!r}; it has {listed(names)}{also}. Expected {path.name}:INPUTS or "
-        f"{path.name}:INPUTS,LABELS; of several sets, each has an option of its own."
+        f"{path.name}:INPUTS,LABELS, where several inputs are A+B; of several sets, each has an option of its own."
     )
 
 

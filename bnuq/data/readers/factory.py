@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,9 +11,11 @@ from numpy.typing import NDArray
 
 from bnuq.data.decoded import Decoded
 from bnuq.data.points import Contents, Points, points_of
+from bnuq.data.readers.common import TARGETS
 from bnuq.data.resizing import Size
 from bnuq.errors import DataError
 from bnuq.findings import note
+from bnuq.packing import Layout, difference, pack
 from bnuq.trust import running
 
 _MOST = 20_000_000  # points, or batches, that are taken one by one
@@ -31,12 +32,14 @@ def read_factory(spec: str, factory: Callable[[], Any], *, room: int | None = No
 def read_object(spec: str, data: Any, *, room: int | None = None, whole: bool = True) -> Contents:
     """All points that a Dataset holds, or the batches of an iterable joined, or arrays; tensors become arrays.
 
+    Inputs are one array, or several: a dictionary, a tuple, or all parts but the last of (a, b, label). A dictionary
+    may hold the label too; one other entry is the input itself.
     The items of a Dataset are read as they are needed where it is not to be read `whole`, or is large. DataError where
     all others take more than `room` bytes while they are joined, or never end.
     """
     with running(spec, "reading its points"):
-        if (arrays := _arrays(data)) is not None:
-            return Contents(arrays[0], arrays[1] if len(arrays) > 1 else None)
+        if (whole_set := _arrays(spec, data)) is not None:
+            return _contents([whole_set], whole_set.inputs, whole_set.label)
         single = _gives_single_points(data)
         if single and hasattr(data, "__getitem__") and hasattr(data, "__len__"):
             read = []
@@ -45,7 +48,7 @@ def read_object(spec: str, data: Any, *, room: int | None = None, whole: bool = 
                 if (items := _items(spec, data, read[0], whole)) is not None:
                     return items
             others = (data[index] for index in range(len(read), len(data)))
-            pieces = _pieces_of(spec, itertools.chain(read, others), single, room)
+            pieces = _pieces_of(spec, others, single, room, read)
         elif isinstance(data, Iterable):
             pieces = _pieces_of(spec, data, single, room)
         else:
@@ -55,10 +58,27 @@ def read_object(spec: str, data: Any, *, room: int | None = None, whole: bool = 
             )
     if not pieces:
         raise DataError(f"{spec}: gave no points; expected at least one.")
-    if len({len(piece) for piece in pieces}) > 1:
+    labels = [piece.label for piece in pieces if piece.label is not None]
+    if labels and len(labels) < len(pieces):
         raise DataError(f"{spec}: gives targets with some points and not with others.")
-    joined = [_joined(spec, part, single) for part in zip(*pieces, strict=True)]
-    return Contents(joined[0], joined[1] if len(joined) > 1 else None)
+    joined = _joined(spec, [piece.inputs for piece in pieces], single)
+    return _contents(pieces, joined, _joined(spec, labels, single) if labels else None)
+
+
+@dataclass(frozen=True, eq=False)
+class _Piece:
+    """The inputs and the labels of a point, of a batch or of a whole set; several inputs are packed, as `layout` says.
+    `unused` counts the parts of a tuple that are neither."""
+
+    inputs: NDArray[Any]
+    label: NDArray[Any] | None
+    layout: Layout | None = None
+    unused: int = 0
+
+
+def _contents(pieces: Sequence[_Piece], inputs: NDArray[Any], labels: NDArray[Any] | None) -> Contents:
+    findings = (note("parts-unused", parts=pieces[0].unused),) if pieces[0].unused else ()
+    return Contents(inputs, labels, findings=findings, layout=pieces[0].layout)
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +89,8 @@ class Items:
     spec: str
     data: Any
     known_labels: NDArray[Any] | None
-    first: tuple[NDArray[Any], ...] | None = None  # item 0, which was read already
+    layout: Layout | None = None  # of every item, where it is known
+    first: _Piece | None = None  # item 0, where it was read already
     parallel = False  # it is the user's code
     encoded = False
 
@@ -82,17 +103,21 @@ class Items:
 
     def parts(self, index: int) -> tuple[Points, NDArray[Any] | None]:
         """The item as a set of one point in the common layout, and its label (None: it has none)."""
-        inputs, *labels = self.raw(index)
-        return points_of(Contents(inputs[None]), name="item", reference=self.name(index)), labels[0] if labels else None
+        piece = self.raw(index)
+        contents = _contents([piece], piece.inputs[None], None)
+        return points_of(contents, name="item", reference=self.name(index)), piece.label
 
-    def raw(self, index: int) -> tuple[NDArray[Any], ...]:
-        """The item as it is given, and its label where it has one."""
+    def raw(self, index: int) -> _Piece:
+        """The item as it is given."""
         from bnuq.randomness import generators_seeded  # which imports torch
 
         if index == 0 and self.first is not None:
             return self.first
         with running(self.spec, f"reading item {index}"), generators_seeded(index):
-            return _parts(self.data[index])
+            piece = _piece(self.name(index), self.data[index], single=True)
+        if self.layout is not None:
+            _check_same(self.name(index), piece, self.layout)
+        return piece
 
     def labels(self, rows: NDArray[np.int64]) -> NDArray[Any] | None:
         """The labels of these items; they are read where the Dataset has no list of them."""
@@ -112,51 +137,56 @@ class Items:
         return f"{index}\n".encode()
 
 
-def _items(spec: str, data: Any, raw: tuple[NDArray[Any], ...], whole: bool) -> Contents | None:
+def _items(spec: str, data: Any, raw: _Piece, whole: bool) -> Contents | None:
     """The items of a Dataset, to be read as they are needed; None where it is small and read `whole`. `raw` is the
     first."""
-    count, raw = len(data), tuple(part.copy() for part in raw)  # user code may use its arrays again
-    common, label = Items(spec, data, None, raw).parts(0)
+    count = len(data)
+    label = None if raw.label is None else raw.label.copy()  # user code may use its arrays again
+    raw = replace(raw, inputs=raw.inputs.copy(), label=label)
+    common, label = Items(spec, data, None, None, raw).parts(0)
     first = common.inputs[:][0]
     if whole and count * first.nbytes <= _KEPT:
         return None
-    items = Items(spec, data, None if label is None else _listed_labels(data, label), raw)
+    known = None if label is None else _listed_labels(data, label, common.layout)
+    items = Items(spec, data, known, common.layout, raw)
     inputs = Decoded(items, np.arange(count), first.shape, first.dtype)
     labels = items.labels(inputs.rows) if whole else items.known_labels
-    return Contents(inputs, labels, findings=common.findings)
+    return Contents(inputs, labels, findings=common.findings, layout=common.layout)
 
 
-def _listed_labels(data: Any, first: NDArray[Any]) -> NDArray[Any] | None:
+def _listed_labels(data: Any, first: NDArray[Any], layout: Layout | None) -> NDArray[Any] | None:
     """The labels of all items where the Dataset has a list of them, which must begin with the `first` item's: a
     transform may make others of them."""
-    subset = getattr(data, "indices", None)
+    subset, place = getattr(data, "indices", None), 1 if layout is None else len(layout.inputs)
     if subset is not None and hasattr(data, "dataset"):
-        labels = _listed_labels_of(data.dataset)
+        labels = _listed_labels_of(data.dataset, place)
         labels = None if labels is None else labels[_array(subset)]
     else:
-        labels = _listed_labels_of(data)
+        labels = _listed_labels_of(data, place)
     if labels is None or len(labels) != len(data) or not np.array_equal(labels[0], first):
         return None
     return labels
 
 
-def _listed_labels_of(data: Any) -> NDArray[Any] | None:
+def _listed_labels_of(data: Any, place: int) -> NDArray[Any] | None:
     tensors = getattr(data, "tensors", ())
-    found = [*tensors[1:2], *(getattr(data, name, None) for name in ("targets", "labels"))]
+    found = [*tensors[place : place + 1], *(getattr(data, name, None) for name in ("targets", "labels"))]
     if getattr(data, "target_transform", None) is not None:
         return None
     arrays = (_array(labels) for labels in found if labels is not None and not callable(labels))
     return next((labels for labels in arrays if labels.ndim and labels.dtype.kind in "fiub"), None)
 
 
-def _pieces_of(spec: str, data: Iterable[Any], single: bool, room: int | None) -> list[tuple[NDArray[Any], ...]]:
-    pieces: list[tuple[NDArray[Any], ...]] = []
+def _pieces_of(
+    spec: str, data: Iterable[Any], single: bool, room: int | None, read: Sequence[_Piece] = ()
+) -> list[_Piece]:
+    pieces = [*read]
     points = size = 0
-    for piece in data:
-        parts = _parts(piece)
-        pieces.append(parts)
-        points += 1 if single or parts[0].ndim == 0 else len(parts[0])
-        size += sum(part.nbytes + _OBJECT for part in parts)
+    for value in data:
+        piece = _piece(spec, value, single=single, first=pieces[0] if pieces else None)
+        pieces.append(piece)
+        points += 1 if single or piece.inputs.ndim == 0 else len(piece.inputs)
+        size += sum(part.nbytes + _OBJECT for part in (piece.inputs, piece.label) if part is not None)
         if len(pieces) >= _MOST or (room is not None and 2 * size > room):
             why = f"{_MOST:,} pieces" if len(pieces) >= _MOST else "the free memory"
             raise DataError(
@@ -166,29 +196,104 @@ def _pieces_of(spec: str, data: Iterable[Any], single: bool, room: int | None) -
     return pieces
 
 
-def _arrays(data: Any) -> tuple[NDArray[Any], ...] | None:
-    """(x,) or (x, y) where the factory gives whole arrays: under these names, or as a tuple of two of one length."""
-    if isinstance(data, Mapping) and "x" in data:
-        return tuple(_array(data[name]) for name in ("x", "y") if name in data)
-    if isinstance(data, tuple) and len(data) == 2 and all(hasattr(part, "ndim") for part in data):
-        x, y = map(_array, data)
-        return (x, y) if x.ndim > y.ndim >= 1 and len(x) == len(y) else None
-    return None
+def _arrays(spec: str, data: Any) -> _Piece | None:
+    """The set that is given as whole arrays: in a dictionary, the inputs as x or by their names, or as a tuple of
+    arrays of one length, the last of which are the labels."""
+    if isinstance(data, Mapping):
+        by_name = all(
+            isinstance(name, str) and (_axes(part) or isinstance(part, Mapping)) for name, part in data.items()
+        )
+        return _piece(spec, data, single=False) if by_name else None
+    if not isinstance(data, tuple) or len(data) < 2 or not all(hasattr(part, "ndim") for part in data[1:]):
+        return None
+    if hasattr(inputs := data[0], "ndim"):
+        lengths = {len(part) if part.ndim else 0 for part in data}
+        is_set = len(lengths) == 1 and inputs.ndim > data[-1].ndim >= 1
+    else:
+        is_set = len(data) == 2 and data[1].ndim >= 1 and _are_several(inputs, _array(data[1]), single=False)
+    return _piece(spec, data, single=False) if is_set else None
 
 
 def _gives_single_points(data: Any) -> bool:
     """Whether items are single points rather than batches; checked without importing torch."""
-    if isinstance(data, Sequence) and data and isinstance(data[0], tuple | list) and len(data[0]) == 2:
-        return _array(data[0][1]).ndim == 0  # a list of (input, label) pairs
+    if isinstance(data, Sequence) and data:  # a list of points, with a label each
+        _, label = _of_dictionary(data[0]) if isinstance(data[0], Mapping) else (None, None)
+        if isinstance(data[0], tuple | list) and len(data[0]) >= 2:
+            label = data[0][-1]
+        return label is not None and _array(label).ndim == 0
     if any(kind.__name__ == "IterableDataset" for kind in type(data).__mro__):
         return True
     return hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, Sequence)
 
 
-def _parts(piece: Any) -> tuple[NDArray[Any], ...]:
-    if isinstance(piece, tuple | list) and len(piece) >= 2:
-        return _array(piece[0]), _array(piece[1])
-    return (_array(piece[0] if isinstance(piece, tuple | list) and len(piece) == 1 else piece),)
+def _piece(spec: str, value: Any, *, single: bool, first: _Piece | None = None) -> _Piece:
+    """The inputs and the labels in what was given: a point where it is `single`, otherwise a batch, like the `first`
+    one. DataError for several inputs that are not those of the first."""
+    inputs, label, unused = _split(value, single)
+    label = None if label is None else _array(label)
+    plain = first is not None and first.layout is None and not isinstance(inputs, Mapping)
+    if plain or not _are_several(inputs, label, single=single):
+        piece = _Piece(_array(inputs), label, None, unused)
+    else:
+        named = isinstance(inputs, Mapping)
+        arrays = [_part(part)[None] if single else _part(part) for part in (inputs.values() if named else inputs)]
+        rows, layout = pack(dict(zip(inputs, arrays, strict=True)) if named else arrays, spec)
+        piece = _Piece(rows[0] if single else rows, label, layout, unused)
+    if first is not None:
+        _check_same(spec, piece, first.layout)
+    return piece
+
+
+def _check_same(spec: str, piece: _Piece, layout: Layout | None) -> None:
+    if wrong := difference(piece.layout, layout):
+        raise DataError(f"{spec}: gives {wrong}; expected the same inputs for all points. Pad sequences to one length.")
+
+
+def _split(value: Any, single: bool) -> tuple[Any, Any, int]:
+    """(inputs, label or None, parts that are neither) of a point or a batch: of three parts or more, the last one is
+    the label where one before it, beside the first, holds more than a number for each point."""
+    if isinstance(value, Mapping):
+        return *_of_dictionary(value), 0
+    if not isinstance(value, tuple | list) or not value:
+        return value, None, 0
+    if len(value) > 2 and any(_axes(part) > (not single) for part in value[1:-1]):
+        return tuple(map(_part, value[:-1])), value[-1], 0
+    return value[0], value[1] if len(value) > 1 else None, max(0, len(value) - 2)
+
+
+def _of_dictionary(value: Mapping[Any, Any]) -> tuple[Any, Any]:
+    """(inputs, label or None) of a dictionary; one entry beside the label is the input itself."""
+    key = next((name for name in TARGETS if name in value), None)
+    inputs = {name: part for name, part in value.items() if name != key}
+    return next(iter(inputs.values())) if len(inputs) == 1 else inputs, None if key is None else value[key]
+
+
+def _are_several(inputs: Any, label: NDArray[Any] | None, *, single: bool) -> bool:
+    """Whether these are several inputs: a dictionary, or arrays in a tuple or a list; of a batch, each as long as the
+    labels are."""
+    if isinstance(inputs, Mapping):
+        return True
+    if not isinstance(inputs, tuple | list) or len(inputs) < 2:
+        return False
+    axes = [getattr(part, "ndim", 0) for part in inputs]
+    if single or label is None or label.ndim == 0:
+        return any(axes) if single else all(axes)
+    return all(axes) and all(len(part) == len(label) for part in inputs)
+
+
+def _axes(value: Any) -> int:
+    """The number of axes of an array, of nested lists, or of a picture."""
+    if isinstance(value, tuple | list):
+        return 1 + _axes(next(iter(value), None))
+    return getattr(value, "ndim", 2 if hasattr(value, "__array_interface__") else 0)
+
+
+def _part(value: Any) -> NDArray[Any]:
+    """`value` as an array; of objects where it is lists of several lengths."""
+    try:
+        return _array(value)
+    except ValueError:
+        return np.array([None], dtype=object)
 
 
 def _array(value: Any) -> NDArray[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,7 @@ def _points_first(contents: Contents) -> Contents:
         x.ndim == 4 and x.shape[2] in (1, 3) and (len(y) == x.shape[3] if y is not None else x.shape[0] == x.shape[1])
     )
     if not last or (y is not None and len(y) == x.shape[0] and x.shape[3] in (1, 3)):
-        return Contents(x, y, contents.group, findings=contents.findings)
+        return replace(contents, inputs=x, targets=y)
     findings = (*contents.findings, note("points-on-last-axis"))
     if y is not None and x.shape[:3] == (32, 32, 3) and y.min() >= 1 and y.max() == 10:
         y, findings = np.where(y == 10, 0, y), (*findings, note("svhn-label-10"))

@@ -424,9 +424,7 @@ class Pipeline:
 
     def evaluated(self, points: Points, indices: Any) -> Tensor:
         """Evaluated points: normalisation only."""
-        if self.integers:
-            return torch.from_numpy(points.inputs[indices].astype(np.int64)).to(self.device)
-        return self._tensor(points.raw(indices))
+        return self._tensor(points.inputs[indices].astype(np.int64) if self.integers else points.raw(indices))
 
     def trained(
         self, points: Points, indices: Int64[np.ndarray, " batch"], *, draw: int, purpose: int, point: int = 0
@@ -436,8 +434,6 @@ class Pipeline:
         `point` is the number of the evaluated point that the batch belongs to, where every point has batches of its
         own.
         """
-        if self.integers:
-            return self.evaluated(points, indices)
         raw = self.pixels(points, indices, draw=draw, purpose=purpose, point=point)
         return self.augmented(raw, draw=draw, purpose=purpose, point=point)
 
@@ -465,6 +461,8 @@ class Pipeline:
         """Raw reference points before augmentation, or random parts of the original pictures; they have the places
         `first`, `first` + 1, … in their batch."""
         augment = self.run.augment
+        if self.integers:
+            return points.inputs[indices].astype(np.int64)
         if augment is None or augment.resized_crop is None:
             return points.raw(indices)
         if len(points.point_shape) != 3:
@@ -490,6 +488,8 @@ class Pipeline:
         return self._tensor(raw)
 
     def _tensor(self, raw: np.ndarray) -> Tensor:
+        if self.integers:
+            return torch.from_numpy(raw).to(self.device)
         if self.run.channel_order == "bgr":
             raw = _reversed_channels(raw)
         wide = raw.astype(np.float64) if self.run.precision == "float64" else raw

@@ -118,9 +118,11 @@ def test_sets_of_other_inputs_are_one_error_that_names_the_first(folder):
 
 @pytest.mark.usefixtures("folder")
 def test_inspect_and_init_take_them_and_suggest_no_pipeline(cli):
-    done = cli("inspect", "run.toml", "--suggest-pipeline", "--points", "48", "--draws", "8", "--json")
+    small = ("--points", "48", "--draws", "8", "--samples", "4")
+    done = cli("inspect", "run.toml", "--suggest-pipeline", "--domain", f"shifted.npz{PARTS}", *small, "--json")
     assert done.code == 0, done.err
     found = json.loads(done.out)
+    assert "shifted" in json.dumps(found["domains"])
     assert [text for text in found["notes"] if "no training pipeline is suggested: the points have several" in text]
     sets = ["--train", f"train.npz{PARTS}", "--test", f"test.npz{PARTS}"]
     done = cli("init", "model.pt", "--arch", "two_inputs.py:Branches", *sets, "-o", "written.toml")

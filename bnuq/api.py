@@ -170,7 +170,8 @@ def evaluate(
 
     `train` (the reference), `test` and `validation` are each a DataLoader, a Dataset, arrays or tensors (x, y), or a
     reference as on the command line; `ood` holds such sets by name, or a single one. Data in memory are taken as the
-    network takes them, normalised and augmented, unless `normalize` or `augment` are given; uint8 is scaled to 0–1. A
+    network takes them, normalised and augmented, unless `normalize` or `augment` are given; uint8 is scaled to 0–1.
+    Several inputs are a dictionary or a tuple in the place of x, and nothing of them is scaled. A
     DataLoader is read once: each point then has one random augmentation. `settings` are the keys of a run file:
     methods, samples, batch_size, layers, seed, task, precision, …
 

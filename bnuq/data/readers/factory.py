@@ -275,7 +275,7 @@ def _are_several(inputs: Any, label: NDArray[Any] | None, *, single: bool) -> bo
         return True
     if not isinstance(inputs, tuple | list) or len(inputs) < 2:
         return False
-    axes = [getattr(part, "ndim", 0) for part in inputs]
+    axes = [0 if isinstance(part, tuple | list) else _axes(part) for part in inputs]  # lists are one nested array
     if single or label is None or label.ndim == 0:
         return any(axes) if single else all(axes)
     return all(axes) and all(len(part) == len(label) for part in inputs)

@@ -258,7 +258,8 @@ def _split(value: Any, single: bool) -> tuple[Any, Any, int]:
         return value, None, 0
     if len(value) > 2 and any(_axes(part) > (not single) for part in value[1:-1]):
         return tuple(map(_part, value[:-1])), value[-1], 0
-    return value[0], value[1] if len(value) > 1 else None, max(0, len(value) - 2)
+    inputs, *others = list(value)
+    return inputs, others[0] if others else None, max(0, len(others) - 1)
 
 
 def _of_dictionary(value: Mapping[Any, Any]) -> tuple[Any, Any]:

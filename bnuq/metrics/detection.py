@@ -128,8 +128,10 @@ def _counts_of_rows(test: np.ndarray, ood: np.ndarray) -> Iterator[tuple[np.ndar
     rungs = ends.sum(1)
     for number in np.unique(rungs):  # sums over rows padded to one length would be rounded otherwise
         rows = np.flatnonzero(rungs == number)
-        above = (values[rows][ends[rows]].reshape(-1, number) for values in (test_above, ood_above))
-        yield rows, *(np.diff(values, axis=1, prepend=0) for values in above)
+        of_test, of_ood = (
+            np.diff(above[rows][ends[rows]].reshape(-1, number), axis=1, prepend=0) for above in (test_above, ood_above)
+        )
+        yield rows, of_test, of_ood
 
 
 def detection_of_counts(test: Shaped[np.ndarray, "rung"], ood: Shaped[np.ndarray, "rung"]) -> DetectionScores[float]:

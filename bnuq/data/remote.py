@@ -69,7 +69,8 @@ def _medmnist(name: str, md5: str, images: int, channels: int) -> Remote:
 
 def _uci(name: str, folder: str, sha256: str, rows: int, columns: int, splits: int) -> Remote:
     most = rows * columns * 30 + 4096  # a number in full and spaces
-    return Remote(f"uci/{name}/data.csv", (f"{_UCI_HOST}{folder}/data/",), f"sha256:{sha256}", most, True, "", splits)
+    urls = (f"{_UCI_HOST}{folder}/data/",)
+    return Remote(f"uci/{name}/data.csv", urls, f"sha256:{sha256}", most, at_most=True, splits=splits)
 
 
 # Nobody publishes checksums of these files: bnuq checks the numbers in them instead.

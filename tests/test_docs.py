@@ -11,11 +11,13 @@ import subprocess
 import sys
 import tomllib
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
 import msgspec
 import pytest
+from cut_sets import write_samples, write_set
 
 from bnuq.cli.main import main
 from bnuq.config import read_run_file
@@ -30,6 +32,8 @@ from bnuq.config.schema import (
     Section,
     SweepSection,
 )
+from bnuq.evaluation import draws
+from bnuq.inspection import pipelines
 
 ROOT = Path(__file__).resolve().parent.parent
 QUICKSTART = ROOT / "sample_configs" / "quickstart"
@@ -72,6 +76,13 @@ def run_files(page: Path) -> dict[str, str]:
     return {name[1]: block for name, block in named if name}
 
 
+@pytest.fixture(autouse=True)
+def fewer_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Less work where no option asks for less: the mini-batches of the reference check and of a search."""
+    monkeypatch.setattr(draws, "BATCHES", 8)
+    monkeypatch.setattr(pipelines, "THOROUGH", replace(pipelines.THOROUGH, first_batches=4, finalists=4, batches=8))
+
+
 @pytest.fixture
 def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A user's folder as the pages describe it: run files, checkpoints, data and architectures."""
@@ -83,15 +94,14 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "mnist.npz": "mnist.npz",
     }
     place = tmp_path / "own"
-    place.mkdir()
+    samples = write_samples(place / "sample_configs")
     for name, source in names.items():
-        shutil.copy(QUICKSTART / source, place / name)
+        shutil.copy(samples / "quickstart" / source, place / name)
     for file in (ROOT / "sample_configs" / "regression").iterdir():
         shutil.copy(file, place / file.name)
     for page in PAGES:
         for name, text in run_files(page).items():
             (place / name).write_text(text, encoding="utf-8")
-    (place / "sample_configs").symlink_to(ROOT / "sample_configs")
     monkeypatch.chdir(place)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY"):
@@ -121,7 +131,7 @@ def test_every_command_of_a_page_runs(page: Path, own_folder: Path, capsys: pyte
     before = {path.name for path in own_folder.iterdir()}
     if page.name == "gate.md":
         shutil.copy(ROOT / "sample_configs" / "ci" / "bnuq.toml", own_folder)
-        shutil.copytree(QUICKSTART, own_folder.parent / "quickstart")
+        shutil.copytree(own_folder / "sample_configs" / "quickstart", own_folder.parent / "quickstart")
         before.add("bnuq.toml")
     for command in commands(page):
         words, _, target = command.partition(" > ")
@@ -149,8 +159,7 @@ def test_every_command_of_a_page_runs(page: Path, own_folder: Path, capsys: pyte
             (own_folder / target.strip()).write_text(printed, encoding="utf-8")
     if code := "\n".join(blocks(page, "python")):
         code += "\n" + CHECKED[page.name]
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
+        exec(compile(code, page.name, "exec"), {"__name__": "__main__"})
     made = {path.name for path in own_folder.iterdir()} - before
     replaced = [name for name in made if re.fullmatch(r"baseline\..*Z\.h5", name)]
     assert len(replaced) == (page.name == "gate.md")  # the old baseline, kept
@@ -262,13 +271,17 @@ def test_every_sample_config_is_a_run_file_whose_own_files_exist(path: Path) -> 
 def test_every_sample_config_runs(
     path: Path, data_pack: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    place = tmp_path / "sample_configs"
-    shutil.copytree(ROOT / "sample_configs", place)
-    (place / "data").symlink_to(data_pack)
+    place = write_samples(tmp_path / "sample_configs", train=64)
+    for folder in ("checkpoints", "fashion-mnist", "mnist"):
+        (place / "data" / folder).parent.mkdir(exist_ok=True)
+        (place / "data" / folder).symlink_to(data_pack / folder)
+    for name in ("cifar10/lossless_train.npz", "cifar10/lossless_test.npz", "ood/pcbdigits32.npz"):
+        (place / "data" / name).parent.mkdir(exist_ok=True)
+        write_set(data_pack / name, place / "data" / name, 32)  # the reference check takes mini-batches of half of it
     monkeypatch.chdir(tmp_path)
     arguments = ["evaluate", str(place / path.name), "--limit", "20", "--samples", "2", "--batch-size", "16"]
     if path.name == "svhn_cnn.toml":  # SVHN itself does not lie in the data pack
-        digits, pictures = data_pack / "ood/pcbdigits32.npz", data_pack / "cifar10/lossless_test.npz"
+        digits, pictures = place / "data/ood/pcbdigits32.npz", place / "data/cifar10/lossless_test.npz"
         arguments += ["--train", str(digits), "--test", str(digits), "--ood", str(pictures)]
     assert run(arguments) == 0
     assert "In short" in capsys.readouterr().out

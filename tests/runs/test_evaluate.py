@@ -15,6 +15,7 @@ from torch import nn
 import bnuq
 from bnuq.config import Options, resolve
 from bnuq.estimates import Estimate
+from bnuq.evaluation import draws
 from bnuq.files.content import sha256_of_file
 from bnuq.records import evaluation_file as result_file
 from bnuq.records.evaluation import Result
@@ -32,6 +33,12 @@ def project(tmp_path: Path, data_pack: Path, sample_configs: Path) -> Path:
     with np.load(data_pack / "cifar10" / "lossless_train.npz") as arrays:
         np.savez(tmp_path / "few.npz", x=arrays["x"][:64], y=arrays["y"][:64])
     return tmp_path
+
+
+@pytest.fixture
+def short_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few mini-batches in the reference check, for what is not about it."""
+    monkeypatch.setattr(draws, "BATCHES", 4)
 
 
 def evaluated(project: Path, name: str, **options) -> Result:
@@ -79,6 +86,7 @@ EXPECTED = {
 DEEPER = {"cifar_resnet32", "cifar_resnet56"}
 
 
+@pytest.mark.usefixtures("short_check")
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow if name in DEEPER else ()) for name in EXPECTED]
 )
@@ -134,6 +142,7 @@ def take_statistics_of(model: nn.Module, batch: torch.Tensor) -> None:
         layer.running_var.mul_((counts[layer] - 1) / counts[layer])
 
 
+@pytest.mark.usefixtures("short_check")
 @pytest.mark.parametrize(
     ("precision", "samples", "points", "tolerance"), [("float64", 2, 20, 1e-9), ("float32", 4, 60, 5e-4)]
 )
@@ -182,7 +191,7 @@ def test_a_reference_without_the_augmentation_of_the_training_is_warned_about(pr
     path = project / "cifar_resnet20.toml"
     lines = path.read_text().splitlines()
     path.write_text("\n".join(line for line in lines if not line.startswith("augment")))
-    result = evaluated(project, "cifar_resnet20", limit=20, samples=2, ood=())
+    result = evaluated(project, "cifar_resnet20", limit=20, samples=2, ood=(), train="few.npz")
     assert result.reference_check is not None and not result.reference_check.passed
     assert [code for code in warned(result) if "reference" in code]
 
@@ -190,6 +199,7 @@ def test_a_reference_without_the_augmentation_of_the_training_is_warned_about(pr
 # ── BatchNorm and dropout together ───────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.usefixtures("short_check")
 def test_dropout_and_batchnorm_both_make_the_passes_differ_and_leave_the_checkpoint_alone(project, data_pack):
     checkpoint = data_pack / "checkpoints" / "svhn_cnn_bn_dropout.pth"
     before = sha256_of_file(checkpoint)

@@ -46,6 +46,8 @@ def ask(operation: str, *arguments: Any) -> Any:
     that cannot be opened, or that the parser did not survive.
     """
     with _lock:
+        if operation in _OF_AN_OPEN_FILE and (dead := _dead()):
+            raise OSError(_end_of(dead))
         child = _running()
         try:
             child.requests.write(json.dumps([operation, *arguments]).encode() + b"\n")
@@ -65,6 +67,7 @@ def ask(operation: str, *arguments: Any) -> Any:
     return value
 
 
+_OF_AN_OPEN_FILE = {"read", "texts", "close"}  # which no child but the one that opened it can answer
 _ERRORS = {"KeyError": KeyError, "ValueError": ValueError, "OSError": OSError}
 
 
@@ -92,9 +95,18 @@ def _array(child: _Child, dtype: str, shape: Sequence[int]) -> tuple[np.ndarray,
     return array, line
 
 
+def _dead() -> _Child | None:
+    """The child, if it died since its last answer."""
+    if _child is None or _child.owner != os.getpid() or _child.process.poll() is None:
+        return None
+    return _child
+
+
 def _running() -> _Child:
     global _child
-    if _child is not None and _child.owner == os.getpid() and _child.process.poll() is None:
+    if _dead():
+        stop()
+    if _child is not None and _child.owner == os.getpid():
         return _child
     process = subprocess.Popen(
         [sys.executable, "-P", "-c", _SERVE, json.dumps(sys.path)],

@@ -1,6 +1,5 @@
 """HDF5 that nobody vouched for: what would read other files, or more than there is, is refused before it is read."""
 
-import os
 import signal
 
 import h5py
@@ -202,22 +201,37 @@ def test_numbers_that_are_not_in_the_file_are_refused_beyond_what_does_no_harm(t
     assert "/x: declares 2.32e+07 bytes of data in 0 bytes" in refusal(path)
 
 
-def test_a_crash_of_the_parser_is_one_message_and_the_next_file_is_read(plain):
+# The parser may be dead before the next request is written, or die while it is.
+@pytest.mark.parametrize("dead_already", [True, False])
+@pytest.mark.parametrize(
+    ("signal_", "reason"),
+    [
+        (signal.SIGSEGV, r"its parser crashed \(SIGSEGV\)"),
+        (signal.SIGXCPU, "longer than its size can explain"),  # what the system sends once its time is up
+    ],
+)
+def test_the_end_of_the_parser_is_one_message_and_the_next_file_is_read(plain, dead_already, signal_, reason):
     with open_hdf5(plain) as file:
         assert apart._child is not None
-        os.kill(apart._child.process.pid, signal.SIGSEGV)
-        with pytest.raises(OSError, match=r"its parser crashed \(SIGSEGV\)"):
+        process = apart._child.process
+        process.send_signal(signal_)
+        if dead_already:
+            process.wait()
+        with pytest.raises(OSError, match=reason):
             file["packed"][()]
     with open_hdf5(plain) as file:
         assert file["packed"][()].shape == (1000, 1000)
 
 
-def test_a_parser_that_does_not_end_is_stopped(plain):
+def test_a_parser_that_died_between_two_files_is_replaced(plain):
+    apart.start()
+    assert apart._child is not None
+    dead = apart._child
+    dead.process.kill()
+    dead.process.wait()
     with open_hdf5(plain) as file:
-        assert apart._child is not None
-        os.kill(apart._child.process.pid, signal.SIGXCPU)  # as the system does once its time is up
-        with pytest.raises(OSError, match="longer than its size can explain"):
-            file["packed"][()]
+        assert file["packed"][()].shape == (1000, 1000)
+    assert dead.requests.closed and dead.answers.closed
 
 
 def test_the_parser_may_take_so_much_time_and_memory_and_no_more(plain):

@@ -12,6 +12,8 @@ import jaxtyping
 import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the tests run side by side, a process a core
+# The tests hold figures of the CPU to the last bit. tests/test_cuda.py needs a GPU, and runs where this names one.
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as of a shell's background job; what a test starts inherits it
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

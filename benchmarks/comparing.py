@@ -234,7 +234,7 @@ def _job(row: Row, device: str, unit: float) -> tuple[Job, Job, str, int]:
         loaded.points.to(device),
         samples=samples,
         batch=min(batch, points),
-        chunk=row.chunk or default_chunk(network.point_shape),
+        chunk=row.chunk or default_chunk(network.point_shape, device),
         batches=images[:, : row.batch_size].contiguous() if row.method == "mcbn" else None,
         wide=images if loops else None,
     )

@@ -233,7 +233,7 @@ def _samples(engine: Stochastic, subject: Subject) -> tuple[float, float]:
     def load(rows: slice) -> Tensor:
         return pipeline.evaluated(points, rows)
 
-    size = min(len(points), run.chunk_size or default_chunk(points.point_shape))
+    size = min(len(points), run.chunk_size or default_chunk(points.point_shape, pipeline.device))
     engine.prepare(load(slice(0, min(len(points), _SCORED_POINTS))), free=memory.available(pipeline.device))
     if run.chunk_size is None:
         size = fitting_chunk([engine], subject.todo.outputs, size, pipeline.device)

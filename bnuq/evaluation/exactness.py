@@ -43,7 +43,7 @@ def check_network(subject: Subject, *, batch_sizes: Sequence[int] = ()) -> Check
     tracked = all(site.tracked for site in todo.sites.live_batchnorms)
     fitting: dict[str, int] = {}
     for name, points in subject.sets.items():
-        size = min(len(points), subject.run.chunk_size or default_chunk(points.point_shape))
+        size = min(len(points), subject.run.chunk_size or default_chunk(points.point_shape, pipeline.device))
         while True:
             try:
                 _check_set(model, pipeline.evaluated(points, slice(0, size)), name, independent=tracked)

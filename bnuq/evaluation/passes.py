@@ -62,7 +62,7 @@ class Passes:
         unit keeps the raw samples of its points."""
         if isinstance(engine, PerQuery):
             return min(self._chunk(points), _QUERY_CHUNK)
-        return self._chunk(points) if keeps_samples else self._run.chunk_size or default_chunk(points.point_shape)
+        return self._chunk(points) if keeps_samples else self._run.chunk_size or self._default_chunk(points)
 
     @contextmanager
     def feeding(self, points: Points) -> Iterator[Feed]:
@@ -129,7 +129,10 @@ class Passes:
             self.add(precision_note(method, self._run.precision, stochastic.deviation))
 
     def _chunk(self, points: Points) -> int:
-        return self._run.chunk_size or min(default_chunk(points.point_shape), self._largest or sys.maxsize)
+        return self._run.chunk_size or min(self._default_chunk(points), self._largest or sys.maxsize)
+
+    def _default_chunk(self, points: Points) -> int:
+        return default_chunk(points.point_shape, self._pipeline.device)
 
     def _halved(self, why: str, size: int) -> None:
         self._largest = size
@@ -138,7 +141,7 @@ class Passes:
 
 def deterministic_outputs(model: nn.Module, pipeline: Pipeline, points: Points) -> Iterator[Tensor]:
     """The outputs (1, chunk, K) of the deterministic network, chunk by chunk."""
-    size = pipeline.run.chunk_size or default_chunk(points.point_shape)
+    size = pipeline.run.chunk_size or default_chunk(points.point_shape, pipeline.device)
     return chunks(Evaluation(model), len(points), lambda rows: pipeline.evaluated(points, rows), size=size)
 
 

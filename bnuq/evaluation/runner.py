@@ -266,8 +266,8 @@ class _Rounds:
         """The work of each method, relative to the same number of passes of the deterministic network."""
         deterministic_work = self._method_work[DETERMINISTIC]
         order = [DETERMINISTIC, *(method for method in self._method_work if method != DETERMINISTIC)]
-        shape = self._subject.sets["test"].point_shape
-        return {method: _work(self._method_work[method], deterministic_work, shape) for method in order}
+        chunk = default_chunk(self._subject.sets["test"].point_shape, self._subject.pipeline.device)
+        return {method: _work(self._method_work[method], deterministic_work, chunk) for method in order}
 
     def _run_engines(
         self, engines: Mapping[str, Engine], draws: range, pooled: range | None = None
@@ -371,7 +371,7 @@ class StoredSamples:
             yield unit.points.start, np.concatenate(of_rounds)
 
 
-def _work(method_work: _MethodWork, deterministic_work: _MethodWork, points: Sequence[int]) -> MethodWork:
+def _work(method_work: _MethodWork, deterministic_work: _MethodWork, chunk: int) -> MethodWork:
     engine = method_work.engine
     comparable = (
         engine.samples > 1 and deterministic_work.seconds > 0 and isinstance(deterministic_work.engine, Evaluation)
@@ -386,7 +386,7 @@ def _work(method_work: _MethodWork, deterministic_work: _MethodWork, points: Seq
     stochastic = stochastic_of(engine)
     if stochastic is None:
         return work_done
-    work = stochastic.work(default_chunk(points))
+    work = stochastic.work(chunk)
     if work is None:
         return replace(work_done, why_plain=stochastic.why_plain)
     stacked = min(work.stacked, engine.samples)

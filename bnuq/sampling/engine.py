@@ -39,10 +39,12 @@ _COMPARED_POINTS = 64  # points of the first chunk on which another arithmetic i
 _COMPARED_DRAWS = 32  # and draws: the MI of fewer deviates by chance (64 points, 8 draws: by 2 %, 32 draws: by 1 %)
 
 
-def default_chunk(point_shape: Sequence[int]) -> int:
-    """The default number of points that pass together: it bounds memory and changes results only by rounding."""
+def default_chunk(point_shape: Sequence[int], device: torch.device | str = "cpu") -> int:
+    """The default number of points that pass together: it bounds memory and changes results only by rounding. A GPU
+    needs four times as many to be busy."""
     size = math.prod(point_shape)
-    return max(16, min(256, 2**23 // size), min(4096, 2**20 // size))
+    times = 4 if torch.device(device).type == "cuda" else 1
+    return max(16, min(256, times * 2**23 // size), min(4096, times * 2**20 // size))
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,8 @@ class Stochastic:
     ) -> None:
         self._plain = PlainLoop(model, sites, omega=omega, dropout=dropout)
         self.samples = self._plain.samples
-        self._model, self._sites, self._dropout, self._precision = model, sites, dropout, precision
+        self._model, self._sites, self._dropout = model, sites, dropout
+        self._precision: Precision = precision
         self._executor: Executor | None = None
         self._exact: Executor | None = None  # the plan in the network's own arithmetic
         self._verified: set[int] = set()  # sizes of tiles on which it was compared with the plain loop
@@ -201,7 +204,7 @@ class Stochastic:
                 return site.key in self._plain.statistics
             return self._dropout is not None and site.stochastic
 
-        schedule = plan(trace, sampled=sampled, rows=default_chunk(inputs.shape[1:]))
+        schedule = plan(trace, sampled=sampled, rows=default_chunk(inputs.shape[1:], inputs.device))
         other, draws = other_inputs(inputs), sorted({0, self.samples - 1})
         with on_other_inputs():
             expected = torch.stack([self._plain.sample(other, 0, draw) for draw in draws])
@@ -223,7 +226,6 @@ class Stochastic:
                 samples=self.samples,
                 statistics=self._plain.statistics,
                 dropout=self._dropout,
-                dtype=None,
                 device=inputs.device,
             )
             tile = len(inputs) - 3  # two tiles: points that know of one another, or of their place, give others then
@@ -239,7 +241,7 @@ class Stochastic:
             expected = exact.passes(inputs, draws=draws)
         try:
             with torch.inference_mode():
-                other = exact.in_arithmetic(torch.bfloat16) if self._precision == "bfloat16" else exact
+                other = exact.in_arithmetic(self._precision)
             outputs = self._run(other, inputs, draws=draws)
         except RuntimeError as error:
             if is_out_of_memory(error) or is_device_failure(error):
@@ -368,7 +370,9 @@ class Predictor:
     def __call__(self, inputs: Data) -> Tensor:
         inputs = tensor_of(inputs)
         engine = self._engine(inputs)
-        size = self._chunk_size or default_chunk(inputs.shape[1:])
+        weights = chain(self._model.parameters(), self._model.buffers())
+        device = next((tensor.device for tensor in weights), inputs.device)
+        size = self._chunk_size or default_chunk(inputs.shape[1:], device)
         blocks = chunks(
             engine, len(inputs), lambda rows: fed(self._model, inputs[rows]), size=size, on_halved=self._on_halved
         )

@@ -11,10 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bnuq.config import Precision
 from bnuq.sampling.dropout import Dropout, bytes_of_mask, dropped
-from bnuq.sampling.interception import DropoutCall
+from bnuq.sampling.interception import DropoutCall, aten
 from bnuq.sampling.plain_loop import Statistics
-from bnuq.sampling.planning import Level, Plan, multiply_adds, output_channels, peak_entries
+from bnuq.sampling.planning import Activation, Level, Plan, multiply_adds, output_channels, peak_entries
 from bnuq.sampling.program import (
     LARGE_PRODUCT_SIZE,
     Program,
@@ -28,7 +29,7 @@ from bnuq.sampling.sites import BatchNormSite, DropoutSite
 from bnuq.sampling.trace import Operation, filled
 
 # By device: entries of the largest value, over stacked draws.
-STACKED_ENTRIES = {"cpu": 2**16, "cuda": 2**28, "mps": 2**24}
+STACKED_ENTRIES = {"cpu": 2**16, "cuda": 2**24, "mps": 2**24}
 FOLDED_ENTRIES = 2**18  # entries of folded weights that are computed at once, for as many draws as fit
 BLOCK_ENTRIES = 2**25  # entries of the chunk-level values that are held for one block of rows
 
@@ -49,7 +50,7 @@ class Work:
 class Executor(Program):
     """T samples by a plan. `statistics` hold ω of the sampled BatchNorms, `dropout` makes dropouts active.
 
-    `dtype` is that of the arithmetic, None for that of the recording; outputs have the network's dtype.
+    `precision` is that of the arithmetic, "float32" for that of the recording; outputs have the network's dtype.
     """
 
     def __init__(
@@ -59,10 +60,11 @@ class Executor(Program):
         samples: int,
         statistics: Statistics,
         dropout: Dropout | None,
-        dtype: torch.dtype | None,
+        precision: Precision = "float32",
         device: torch.device,
     ) -> None:
-        super().__init__(plan, dtype=dtype, device=device)
+        dtype = torch.bfloat16 if precision == "bfloat16" else None
+        super().__init__(plan, dtype=dtype, device=device, tensor_cores=precision in ("tf32", "bfloat16"))
         self.samples = samples
         self._statistics = statistics
         self._dropout = dropout
@@ -76,14 +78,14 @@ class Executor(Program):
         self._boundary_entries = sum(plan.trace.values[n].entries_per_row for n in plan.boundary)
         self._block = max(self.tile, BLOCK_ENTRIES // max(1, self._boundary_entries))
 
-    def in_arithmetic(self, dtype: torch.dtype) -> Executor:
-        """The same samples, computed in another dtype."""
+    def in_arithmetic(self, precision: Precision) -> Executor:
+        """The same samples, computed in another precision."""
         executor = Executor(
             self.plan,
             samples=self.samples,
             statistics=self._statistics,
             dropout=self._dropout,
-            dtype=dtype,
+            precision=precision,
             device=self._device,
         )
         executor.tile, executor._stacked, executor._block = self.tile, self._stacked, self._block
@@ -271,6 +273,34 @@ class Executor(Program):
 
         return compute
 
+    def _activated_steps(self, level: Level, draws: int) -> dict[int, Step]:
+        if level is not Level.SAMPLE or not _fuses_activations(self._device) or self._itemsize > 4:
+            return {}
+        return {
+            i: self._activated_step(i, activation)
+            for i, activation in self.plan.activated.items()
+            if i not in self.plan.folded or (draws == 1 and i in self._folded)
+        }
+
+    def _activated_step(self, position: int, activation: Activation) -> Step:
+        """A convolution, the addition after it and its ReLU in one kernel, which reads and writes memory once."""
+        layer = self._folded.get(position, self.plan.operations[position])
+        source, stride, padding, dilation = layer.arguments[0].number, *layer.arguments[3:6]
+        fixed = [None if ref is None else self._converted(self._fixed[ref.number]) for ref in layer.arguments[1:3]]
+        is_folded, other, result = position in self._folded, activation.other, activation.result
+
+        def compute(values: list[Any], context: StepContext) -> None:
+            x = values[source]
+            weight, bias = context.folded[position] if is_folded else fixed
+            if other is None:
+                output = aten.cudnn_convolution_relu(x, weight, bias, stride, padding, dilation, 1)
+            else:
+                added = values[other]
+                output = aten.cudnn_convolution_add_relu(x, weight, added, 1, bias, stride, padding, dilation, 1)
+            values[result] = output
+
+        return compute
+
     def _layer_and_affine(
         self, position: int, operation: Operation, arguments: tuple, layer: Operation, draws: int
     ) -> Step:
@@ -331,6 +361,10 @@ class Executor(Program):
             values[result] = dropped(call, site, dropout, context.draws, context.start)
 
         return compute
+
+
+def _fuses_activations(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.backends.cudnn.enabled and torch.version.hip is None
 
 
 def _affine(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:

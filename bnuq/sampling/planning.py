@@ -11,7 +11,7 @@ from typing import Any
 
 from bnuq.sampling.interception import aten
 from bnuq.sampling.sites import DropoutSite
-from bnuq.sampling.trace import Operation, PerRow, Ref, Trace, refs_in
+from bnuq.sampling.trace import Operation, PerRow, Ref, Trace, Value, refs_in
 
 FOLDING_COST = 3  # cost of folding in reads of the layer's weights; not folding costs one read of its output
 
@@ -25,9 +25,20 @@ class Level(IntEnum):
 
 
 @dataclass(frozen=True)
+class Activation:
+    """What one kernel may compute with a convolution: the ReLU at this position, and the addition of value `other`
+    before it, where there is one. `replaced` are the positions of both."""
+
+    result: int
+    other: int | None
+    replaced: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Plan:
     """The schedule of the operations for passes of `rows` rows. `folded` maps the position of a BatchNorm in
-    `operations` to the layer that it is folded into.
+    `operations` to the layer that it is folded into; `activated` maps positions of convolutions, and of BatchNorms
+    folded into them, to what may be computed with them.
     """
 
     trace: Trace
@@ -39,6 +50,7 @@ class Plan:
     stackable: bool
     boundary: tuple[int, ...]  # the chunk-level values that the sample level needs
     in_place: Mapping[int, tuple[Any, int]]  # position → (the operation's in-place form, the argument it overwrites)
+    activated: Mapping[int, Activation]
 
     def reads(self, position: int) -> tuple[int, ...]:
         """The values that the operation at this position reads, including those of a layer folded with it."""
@@ -85,6 +97,7 @@ def plan(
         stackable=False,
         boundary=(),
         in_place={},
+        activated={},
     )
     sample_values = {n for i in draft.at(Level.SAMPLE) for n in operations[i].outputs}
     chunk_values = {trace.input} | {n for i in draft.at(Level.CHUNK) for n in operations[i].outputs}
@@ -94,6 +107,7 @@ def plan(
         stackable=_stackable(draft, sample_values),
         boundary=tuple(sorted(read & chunk_values)),
         in_place=_in_place(draft, sample_values),
+        activated=_activated(draft),
     )
 
 
@@ -329,6 +343,75 @@ def _in_place(draft: Plan, sample_values: set[int]) -> dict[int, tuple[Any, int]
                 in_place[i] = form, place
                 break
     return in_place
+
+
+def is_convolution_of_pictures(operation: Operation) -> bool:
+    """Whether cuDNN computes the operation with a ReLU after it: two axes of positions, one group, not transposed."""
+    packet = operation.function.overloadpacket
+    if packet not in (aten.conv2d, aten.convolution):
+        return False
+    transposed, groups = _LAYERS[packet]
+    if (transposed is not None and operation.arguments[transposed]) or operation.arguments[groups] != 1:
+        return False
+    return all(not isinstance(each, str) and len(each) == 2 for each in operation.arguments[3:6])
+
+
+def _activated(draft: Plan) -> dict[int, Activation]:
+    """The convolutions of the sample level, with a BatchNorm folded into them or without, that only a ReLU reads, or an
+    addition that only a ReLU reads. Of an addition of two convolutions, the later one."""
+    values = draft.trace.values
+    readers: dict[int, list[int]] = defaultdict(list)
+    makers = {number: i for i, operation in enumerate(draft.operations) for number in operation.outputs}
+    members: dict[int, list[int]] = defaultdict(list)
+    for number, value in enumerate(values):
+        members[value.group].append(number)
+    for i in range(len(draft.operations)):
+        for number in draft.reads(i):
+            readers[number].append(i)
+
+    def only_reader(number: int) -> int | None:
+        alone = len(readers[number]) == 1 and number != draft.trace.output
+        return readers[number][0] if alone else None
+
+    activated = {}
+    for i in draft.at(Level.SAMPLE):
+        layer = draft.folded.get(i, draft.operations[i])
+        if not is_layer(layer) or not is_convolution_of_pictures(layer):
+            continue
+        (number,) = draft.operations[i].outputs
+        first = last = only_reader(number)
+        other = None if first is None else _added_to(number, draft.operations[first], values)
+        if first is None or (other is not None and makers.get(other, -1) > i):
+            continue
+        if other is not None:
+            last = only_reader(draft.operations[first].outputs[0])
+        if last is None or draft.operations[last].function not in (aten.relu.default, aten.relu_.default):
+            continue
+        result = draft.operations[last].outputs[0]
+        replaced = (last,) if other is None else (first, last)
+        made = {number, result, *(n for j in replaced for n in draft.operations[j].outputs)}
+        written = {group for j in replaced for group in draft.operations[j].writes}
+        read_later = any(
+            position > first for group in written for n in members[group] if n not in made for position in readers[n]
+        )
+        overwritten = other is not None and any(
+            values[other].group in draft.operations[j].writes for j in range(i + 1, first)
+        )
+        if not read_later and not overwritten:
+            activated[i] = Activation(result, other, replaced)
+    return activated
+
+
+def _added_to(number: int, operation: Operation, values: Sequence[Value]) -> int | None:
+    """The value that the operation adds to the value of this number, where that is all it does."""
+    if operation.function not in (aten.add.Tensor, aten.add_.Tensor) or operation.arguments[2:] not in ((), (1,)):
+        return None
+    terms = operation.arguments[:2]
+    if not all(isinstance(term, Ref) for term in terms) or terms[0] == terms[1]:
+        return None
+    other = terms[1 if terms[0].number == number else 0].number
+    same = all(getattr(values[other], name) == getattr(values[number], name) for name in ("shape", "dtype", "axis"))
+    return other if same else None
 
 
 def multiply_adds(plan: Plan) -> dict[Level, int]:

@@ -37,18 +37,23 @@ Step = Callable[[list[Any], StepContext], None]
 class Program:
     """A compiled plan: parameters in the layout and dtype of the arithmetic, and steps for any row count.
 
-    The subclass defines the steps of sampled sites.
+    `tensor_cores` says that products are rounded to TF32 or bfloat16. The subclass defines the steps of sampled sites.
     """
 
-    def __init__(self, plan: Plan, *, dtype: torch.dtype | None, device: torch.device) -> None:
+    def __init__(
+        self, plan: Plan, *, dtype: torch.dtype | None, device: torch.device, tensor_cores: bool = False
+    ) -> None:
         self.plan = plan
+        # On a GPU tensor cores compute images channels last in half the time; exact products take up to five times as
+        # long as in torch's own layout.
+        self._channels_last = plan.channels_last and (tensor_cores or device.type != "cuda")
         self._dtype, self._device = dtype, device
         self._large_product = LARGE_PRODUCT_SIZE
         self.tile = tile_rows(plan, device)
         trace = plan.trace
         exact = _exact_parameters(plan)
         constants = {n: tensor if n in exact else self._converted(tensor) for n, tensor in trace.constants.items()}
-        if plan.channels_last:
+        if self._channels_last:
             for number in _picture_weights(plan) & constants.keys():
                 constants[number] = constants[number].contiguous(memory_format=torch.channels_last)
         self._fixed: list[Any] = [constants.get(number) for number in range(len(trace.values))]
@@ -59,7 +64,7 @@ class Program:
     def _chunk_level(self, inputs: Tensor, start: int) -> dict[int, Tensor]:
         """The values of these rows that the sample level reads."""
         inputs = self._converted(inputs)
-        if self.plan.channels_last and inputs.ndim == 4:
+        if self._channels_last and inputs.ndim == 4:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
         values = self._fixed.copy()
         values[self.plan.trace.input] = inputs
@@ -84,10 +89,20 @@ class Program:
                 for number, i in self.plan.last_reads(level).items():
                     if level is Level.SAMPLE or number not in self.plan.boundary:
                         dead.setdefault(i, []).append(number)
+            activated = self._activated_steps(level, draws)
+            replaced = {j for i in activated for j in self.plan.activated[i].replaced}
             self._bound[key] = [
-                _then_free(self._step(i, level, rows * draws, draws), dead.get(i)) for i in self.plan.at(level)
+                _then_free(
+                    _nothing if i in replaced else activated.get(i) or self._step(i, level, rows * draws, draws),
+                    dead.get(i),
+                )
+                for i in self.plan.at(level)
             ]
         return self._bound[key]
+
+    def _activated_steps(self, level: Level, draws: int) -> dict[int, Step]:  # noqa: ARG002 - of this class none
+        """The steps that compute a convolution together with the ReLU after it, by position."""
+        return {}
 
     def _step(self, position: int, level: Level, rows: int, draws: int) -> Step:
         operation = self.plan.operations[position]
@@ -100,7 +115,7 @@ class Program:
             function, place = self.plan.in_place[position]
             if place == 1:
                 arguments = (arguments[1], arguments[0], *arguments[2:])
-        elif self.plan.channels_last and function is aten.view.default:
+        elif self._channels_last and function is aten.view.default:
             function = aten.reshape.default  # a channels-last tensor cannot always be viewed
         run = self._product(function, operation, rows)
         if function is aten.relu_.default and self._dtype is torch.bfloat16 and self._device.type == "cpu":
@@ -165,6 +180,10 @@ def _relu_of_bfloat16_(x: Tensor) -> Tensor:
         return x.relu_()
     x.view(torch.int16).clamp_min_(0)
     return x
+
+
+def _nothing(values: list[Any], context: StepContext) -> None:
+    """The step of an operation that is computed with an earlier one."""
 
 
 def _then_free(compute: Step, dead: Sequence[int] | None) -> Step:

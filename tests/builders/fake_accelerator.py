@@ -248,11 +248,23 @@ def _gru_cell(gates: Any, hidden_gates: Any, hidden: Any, *biases: Any) -> tuple
     return (hidden - new) * (z[0] + z[1]).sigmoid() + new, gates
 
 
+def _convolution_relu(x: Any, weight: Any, bias: Any, *geometry: Any) -> torch.Tensor:
+    log.kernels["cudnn_convolution_relu"] += 1
+    return torch.conv2d(x, weight, bias, *geometry).relu_()
+
+
+def _convolution_add_relu(x: Any, weight: Any, other: Any, alpha: Any, bias: Any, *geometry: Any) -> torch.Tensor:
+    log.kernels["cudnn_convolution_add_relu"] += 1
+    return torch.conv2d(x, weight, bias, *geometry).add_(other, alpha=alpha).relu_()
+
+
 KERNELS = {  # that a backend must register itself; the two norms would be decomposed otherwise, unlike on CUDA
     "_copy_from": _copy_from,
     "convolution_overrideable": partial(_fallback, aten.convolution.default),
     "native_group_norm": partial(_fallback, aten.native_group_norm.default),
     "native_layer_norm": partial(_fallback, aten.native_layer_norm.default),
+    "cudnn_convolution_relu": _convolution_relu,
+    "cudnn_convolution_add_relu": _convolution_add_relu,
     "_thnn_fused_lstm_cell": _lstm_cell,
     "_thnn_fused_gru_cell": _gru_cell,
 }

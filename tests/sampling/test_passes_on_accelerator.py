@@ -159,3 +159,100 @@ def wide() -> nn.Module:
         nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Dropout(0.3), nn.Conv2d(8, 8, 3, padding=1),
         nn.BatchNorm2d(8), nn.ReLU(), nn.Dropout(0.3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3),
     )  # fmt: skip
+
+
+# A convolution, the addition after it, and its ReLU
+
+
+class Block(nn.Module):
+    """Two convolutions with BatchNorms, put together as `join` says."""
+
+    def __init__(self, join, *, groups: int = 1) -> None:
+        super().__init__()
+        self.stem, self.bn_stem = nn.Conv2d(2, 4, 3, padding=1), nn.BatchNorm2d(4)
+        self.one, self.bn_one = nn.Conv2d(4, 4, 3, padding=1, bias=False, groups=groups), nn.BatchNorm2d(4)
+        self.two, self.bn_two = nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4)
+        self.last, self.join = nn.Linear(4, 3), join
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.bn_one(self.one(self.bn_stem(self.stem(x))))
+        return self.last(self.join(self, h).mean((2, 3)))
+
+
+def second(block: Block, h: Tensor) -> Tensor:
+    return block.bn_two(block.two(h))
+
+
+def the_shortcut_is_read_again(block: Block, h: Tensor) -> Tensor:
+    h = h.relu()
+    return second(block, h).add(h).relu() + h
+
+
+def the_sum_overwrites_a_shortcut_that_is_read_again(block: Block, h: Tensor) -> Tensor:
+    h = h.relu()
+    total = h.add_(second(block, h)).relu()
+    return total + h
+
+
+def the_relu_overwrites_the_sum_and_is_read_twice(block: Block, h: Tensor) -> Tensor:
+    h = h.relu()
+    total = second(block, h).add_(h)
+    return total.relu_() + total
+
+
+def the_shortcut_is_overwritten_in_between(block: Block, h: Tensor) -> Tensor:
+    h = h.relu()
+    other = second(block, h)
+    alias = h.view_as(h)
+    alias.mul_(2)
+    return other.add(h).relu()
+
+
+def a_view_of_the_shortcut_is_read_later(block: Block, h: Tensor) -> Tensor:
+    h = h.relu()
+    alias = h.view_as(h)
+    total = h.add_(second(block, h)).relu_()
+    return total + alias
+
+
+@pytest.mark.parametrize(
+    ("join", "options", "with_relu", "with_sum"),
+    [
+        (lambda block, h: second(block, h.relu()).relu(), {}, 2, 0),
+        (lambda block, h: second(block, h.relu_()).relu_(), {}, 2, 0),
+        (lambda block, h: second(block, h.relu()).relu(), {"groups": 2}, 1, 0),
+        (lambda block, h: second(block, h).add_(h).relu_(), {}, 0, 1),
+        (lambda block, h: h.add_(second(block, h)).relu_(), {}, 0, 1),
+        (lambda block, h: (second(block, h) + h).relu(), {}, 0, 1),
+        (lambda block, h: torch.add(second(block, h), h, alpha=2).relu(), {}, 0, 0),
+        (lambda block, h: (second(block, h) + h.mean((2, 3), keepdim=True)).relu(), {}, 0, 0),
+        (lambda block, h: second(block, h.relu()).sigmoid(), {}, 1, 0),
+        (lambda block, h: second(block, h).relu() + h, {}, 1, 0),
+        (lambda block, h: (lambda out: out.relu() + out)(second(block, h)), {}, 0, 0),
+        (the_shortcut_is_read_again, {}, 1, 1),
+        (the_sum_overwrites_a_shortcut_that_is_read_again, {}, 1, 0),
+        (the_relu_overwrites_the_sum_and_is_read_twice, {}, 1, 1),
+        (the_shortcut_is_overwritten_in_between, {}, 1, 0),
+        (a_view_of_the_shortcut_is_read_later, {}, 1, 0),
+    ],
+)
+def test_a_relu_is_computed_with_its_convolution_where_nothing_else_sees_what_lies_between(
+    log, join, options, with_relu, with_sum, monkeypatch
+):
+    monkeypatch.setitem(executor.STACKED_ENTRIES, NAME, 0)
+    net = zoo.settled(lambda: Block(join, **options), (2, 6, 6), torch.float32)
+    x = zoo.points((2, 6, 6), 21, dtype=torch.float32)
+    expected, why_plain = passes(net, x)
+    on_device = copy.deepcopy(net).to(NAME)
+    engine = Stochastic(
+        on_device,
+        find_sites(on_device, x[:3].to(NAME), compare_with_training=False),
+        omega=bnuq.statistics_of(on_device, [x[:10].to(NAME), x[5:15].to(NAME), x[11:].to(NAME)]),
+    )
+    engine.prepare(x.to(NAME))
+    assert engine.why_plain == why_plain == ""
+    engine.passes(x.to(NAME))
+    log.clear()
+    assert_close(engine.passes(x.to(NAME)).cpu(), expected, rtol=0, atol=1e-5 * float(expected.abs().max()))
+    assert log.kernels["cudnn_convolution_relu"] == 3 * with_relu
+    assert log.kernels["cudnn_convolution_add_relu"] == 3 * with_sum

@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow hostile lint figures gate laws inspect reproduce bench clean
+.PHONY: demo test test-cuda test-slow hostile lint figures gate laws inspect reproduce bench clean
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -14,6 +14,10 @@ demo: .venv/installed
 
 test: .venv/installed
 	$(BIN)/python -m pytest -n auto
+
+# On a GPU, in an environment that has torch for it: PYTHON=python3 make test-cuda
+test-cuda:
+	CUDA_VISIBLE_DEVICES=$${CUDA_VISIBLE_DEVICES:-0} $(PYTHON) -m pytest tests/test_cuda.py
 
 test-slow: .venv/installed
 	$(BIN)/python -m pytest -m slow

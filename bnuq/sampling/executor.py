@@ -29,7 +29,7 @@ from bnuq.sampling.sites import BatchNormSite, DropoutSite
 from bnuq.sampling.trace import Operation, filled
 
 # By device: entries of the largest value, over stacked draws.
-STACKED_ENTRIES = {"cpu": 2**16, "cuda": 2**24, "mps": 2**24}
+STACKED_ENTRIES = {"cpu": 2**16, "cuda": 2**28, "mps": 2**24}
 FOLDED_ENTRIES = 2**18  # entries of folded weights that are computed at once, for as many draws as fit
 BLOCK_ENTRIES = 2**25  # entries of the chunk-level values that are held for one block of rows
 

@@ -197,6 +197,20 @@ EVALUATION: Catalogue = {
         "once they match. Where the script is lost, `bnuq inspect --suggest-pipeline` tries the usual ones. Until "
         "then, do not trust the mcbn estimates for this network.",
     ),
+    "no-post-hoc-scores": Entry("post-hoc OOD scores need a network that ends in one linear layer: {reason}"),
+    "no-fitted-scores": Entry(
+        "post-hoc OOD scores that are fitted to features of the training set are left out: there is no reference; name "
+        "it with --train REF"
+    ),
+    "fitted-to-a-part": Entry("post-hoc OOD scores are fitted to {points:,} points of the reference, chosen at random"),
+    "no-virtual-logit": Entry(
+        "the virtual logit (vim) is left out: features of the reference do not vary beyond their principal directions"
+    ),
+    "no-labels-of-reference": Entry("Mahalanobis distances are left out: the reference has no classes"),
+    "covariance-shrunk": Entry(
+        "the covariances behind Mahalanobis distances are shrunk: {points:,} points of the reference for {features:,} "
+        "features"
+    ),
     "channels-nearly-constant": Entry(_channels_nearly_constant),
     "counts-measured": Entry(_counts_measured),
     "law-understates": Entry(

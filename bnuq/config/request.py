@@ -90,6 +90,7 @@ class Run:
     layers: str | tuple[str, ...] = "all"
     seed: int = 0
     mutual_information: Estimator = "plug-in"
+    post_hoc: bool = True
     sampler: Sampler = DEFAULT_SAMPLER
     scoring: ScoringSection = DEFAULT_SCORING
     device: str = "auto"
@@ -147,6 +148,7 @@ class Run:
             "layers": self.layers,
             "seed": self.seed,
             "mutual_information": self.mutual_information,
+            "post_hoc": None if self.post_hoc else False,
             **msgspec.to_builtins(self.sampler),
         }
         options = {

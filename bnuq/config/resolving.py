@@ -410,6 +410,7 @@ def _merged(
         layers=_single(sampling.layers) if "layers" in options_given else sampling.layers,
         seed=sampling.seed,
         mutual_information=sampling.mutual_information,
+        post_hoc=sampling.post_hoc,
         sampler=Sampler(**{key: getattr(sampling, key) for key in settings_of(Sampler)}),
         scoring=request.scoring,
         device=computation.device or "auto",

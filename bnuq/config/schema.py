@@ -404,6 +404,15 @@ class SamplingSection(Sampler, frozen=True):
         Estimator,
         setting("Estimator of MI from T passes: plug-in, corrected (× T/(T−1)) or jackknife.", "Classification"),
     ] = "plug-in"
+    post_hoc: Annotated[
+        bool,
+        setting(
+            "Separate OOD sets by post-hoc scores of the deterministic network, too: energy, nearest neighbours, ViM, "
+            "and others. They are fitted to the reference.",
+            "Classification",
+            no=True,
+        ),
+    ] = True
 
 
 class ScoringSection(Section, frozen=True):

@@ -137,6 +137,9 @@ class Reduction:
         predicted = values.pop("predicted")
         expected = weights @ sample_scores.entropy
         values["expected_entropy"] = expected
+        if not self._are_log_probabilities:
+            values["max_logit"] = -(weights @ sample_scores.largest)
+            values["energy"] = -(weights @ sample_scores.log_total)
         if samples > 1:
             predictive = values["predictive_entropy"]
             values["mutual_information"] = self._mutual_information(
@@ -154,7 +157,7 @@ class Reduction:
         sums = sums if batch_weights.rows is None else sums[:, batch_weights.rows]
         full_values = as_numpy(torch.stack([value[full] for value in values.values()]))
         ranked = self._ranked_of(values, batch_weights)
-        means = {name: total for name, total in zip(values, sums, strict=True) if name != "least_confidence"}
+        means = {name: total for name, total in zip(values, sums, strict=True) if name in metrics.METRICS}
         likelihoods: Arrays = {}
         if log_likelihood is not None:
             confidence, hits = (as_numpy(values[name]) for name in ("max_probability", "accuracy"))
@@ -232,7 +235,8 @@ class Reduction:
             rows = torch.from_numpy(self._ranked_rows[first:last] - self._n).to(values["max_probability"].device)
         ranked = {
             name: as_numpy(values[name][replicates].to(torch.float32)[:, rows])
-            for name in metrics.CLASSIFICATION_SCORES
+            for name in (*metrics.CLASSIFICATION_SCORES, *metrics.LOGIT_SCORES)
+            if name in values
         }
         if "accuracy" in values:
             ranked["wrong"] = as_numpy(values["accuracy"][replicates][:, rows] == 0)
@@ -280,13 +284,14 @@ class _Buffers:
 
 @dataclass(frozen=True)
 class _SampleScores:
-    """The scores of each sample alone: its entropy, the class it predicts, the log-likelihood of the true class, and
-    the logarithm of the sum of what its logits are logarithms of, which is 0 for probabilities."""
+    """The scores of each sample alone: its entropy, the class it predicts, the log-likelihood of the true class, the
+    logarithm of the sum of what its logits are logarithms of, which is 0 for probabilities, and its largest logit."""
 
     entropy: Float[Tensor, "sample chunk"]
     vote: Int64[Tensor, "sample chunk"]
     log_likelihood: Float[Tensor, "sample chunk"] | None
     log_total: Float[Tensor, "sample chunk"]
+    largest: Float[Tensor, "sample chunk"]
 
 
 def _sample_scores(
@@ -307,7 +312,8 @@ def _sample_scores(
         log_likelihood = below.gather(-1, y.expand(vote.shape[:2])[..., None])[..., 0] - log_sum[..., 0]
     p.scatter_(-1, vote, 1.0).div_(1 + rest)
     inner = below.clamp_min_(_UNDERFLOW).mul_(p).sum(-1)  # 0·(−∞) would be NaN
-    return _SampleScores(log_sum[..., 0] - inner, vote[..., 0], log_likelihood, (largest + log_sum)[..., 0])
+    log_total = (largest + log_sum)[..., 0]
+    return _SampleScores(log_sum[..., 0] - inner, vote[..., 0], log_likelihood, log_total, largest[..., 0])
 
 
 def _scores_of_means(

@@ -18,6 +18,7 @@ from bnuq.evaluation.draws import next_stop, queries_engine
 from bnuq.evaluation.estimates import replicate_weights
 from bnuq.evaluation.passes import Feed, Passes, stochastic_of
 from bnuq.evaluation.plan import Plan
+from bnuq.evaluation.posthoc import with_post_hoc
 from bnuq.evaluation.subject import VALIDATION, Scorer, Subject, is_mcbn
 from bnuq.evaluation.units import Unit, UnitGroup, run_units, tiles
 from bnuq.files.journal import Arrays, Journal
@@ -96,8 +97,11 @@ def run_methods(
             for error in _errors(run, scorer, method_scores, draws.stop).values()
         ):
             break
-    scored = rounds.deterministic(omega) | (rounds.population(omega) if stale and omega is not None else {}) | scored
-    findings = [*rounds.passes.findings]
+    deterministic = rounds.deterministic(omega)[DETERMINISTIC]
+    with_scores, of_post_hoc = with_post_hoc(subject, deterministic.sets, progress)
+    deterministic = {DETERMINISTIC: replace(deterministic, sets=with_scores)}
+    scored = deterministic | (rounds.population(omega) if stale and omega is not None else {}) | scored
+    findings = [*rounds.passes.findings, *of_post_hoc]
     findings += [*_not_reached(run, scorer, scored, draws.stop)] if run.samples == "auto" else []
     for method, method_scores in scored.items():
         findings += scorer.findings(method, method_scores.fitted)

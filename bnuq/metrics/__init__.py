@@ -81,6 +81,8 @@ from bnuq.metrics.intervals import (
 )
 from bnuq.metrics.registry import (
     CLASSIFICATION_SCORES,
+    FEATURE_SCORES,
+    LOGIT_SCORES,
     METRICS,
     REGRESSION_SCORES,
     SCORES,
@@ -112,6 +114,8 @@ from bnuq.metrics.significance import TTest, clustered_t_test, nadeau_bengio, st
 
 __all__ = [
     "CLASSIFICATION_SCORES",
+    "FEATURE_SCORES",
+    "LOGIT_SCORES",
     "METRICS",
     "REGRESSION_SCORES",
     "SCORES",

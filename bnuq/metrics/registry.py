@@ -306,6 +306,22 @@ _ALL = (
 # Tolerances are a choice: the degradation that should fail a check. Whether it is real is decided by its error.
 METRICS: dict[str, Metric] = {metric.name: metric for metric in _ALL}
 
+
+def _post_hoc(name: str, title: str, unit: str, source: str, short: str) -> Metric:
+    return Metric(name, title, short, unit, "none", source, short=short)
+
+
+_POST_HOC = (
+    _post_hoc("max_logit", "Maximum logit, negative", "1", "Hendrycks et al. 2022", "max. logit"),
+    _post_hoc("energy", "Free energy", "nats", "Liu et al. 2020", "energy"),
+    _post_hoc("gen", "Generalised entropy", "1", "Liu, Lochman & Zach 2023; γ = 0.1, M = 100", "gen. entropy"),
+    _post_hoc("knn", "Distance to the k-th nearest neighbour", "1", "Sun et al. 2022; k = 50", "k nearest"),
+    _post_hoc("vim", "Virtual-logit matching", "nats", "Wang et al. 2022", "ViM"),
+    _post_hoc("react", "Free energy of clipped activations", "nats", "Sun, Guo & Li 2021; 90 %", "ReAct"),
+    _post_hoc("mahalanobis", "Squared Mahalanobis distance", "1", "Lee et al. 2018", "Mahalanobis"),
+    _post_hoc("relative_mahalanobis", "Relative Mahalanobis distance", "1", "Ren et al. 2021", "rel. Mahalanobis"),
+)
+
 # The scores that separate OOD points: larger is more uncertain; neither direction is better in itself.
 SCORES: dict[str, Metric] = {
     "mutual_information": METRICS["mutual_information"],
@@ -321,10 +337,15 @@ SCORES: dict[str, Metric] = {
         short="least conf.",
     ),
     "variance": METRICS["variance"],
+    **{metric.name: metric for metric in _POST_HOC},
 }
 
 REGRESSION_SCORES: tuple[str, ...] = ("variance",)
-CLASSIFICATION_SCORES: tuple[str, ...] = tuple(name for name in SCORES if name not in REGRESSION_SCORES)
+LOGIT_SCORES: tuple[str, ...] = ("max_logit", "energy")  # of logits; of T samples their mean
+FEATURE_SCORES: tuple[str, ...] = tuple(metric.name for metric in _POST_HOC if metric.name not in LOGIT_SCORES)
+CLASSIFICATION_SCORES: tuple[str, ...] = tuple(
+    name for name in SCORES if name not in (*REGRESSION_SCORES, *LOGIT_SCORES, *FEATURE_SCORES)
+)  # of probabilities, of every classifier
 SEPARATIONS: tuple[str, ...] = tuple(metric.name for metric in _ALL if metric.worse == _SEPARATION["worse"])
 _UNLISTED = (
     Metric(

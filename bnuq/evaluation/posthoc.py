@@ -1,0 +1,127 @@
+"""Post-hoc OOD scores of the deterministic network: fitted to features of the reference, then taken of every point."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bnuq.data import Points
+from bnuq.data.points import labelled
+from bnuq.evaluation.datasets import limited
+from bnuq.evaluation.estimates import SetScores
+from bnuq.evaluation.subject import Subject
+from bnuq.findings import Finding, note
+from bnuq.metrics import posthoc
+from bnuq.metrics.arrays import as_numpy
+from bnuq.progress import Progress
+from bnuq.sampling.engine import default_chunk
+from bnuq.sampling.head import Head, NoHeadError, head
+from bnuq.sampling.outputs import unconverted
+
+_LARGEST_BANK = 2**26  # numbers: 256 MiB of features
+_MOST_POINTS, _MOST_DECODED = 50_000, 5_000  # reference points, and those of pictures in files
+
+_Score = Callable[[Head], Tensor]  # of the points that have passed
+
+
+@dataclass(frozen=True)
+class PostHoc:
+    """The scores by name, as functions of what the last linear layer takes and gives; and what there is to say."""
+
+    scores: Mapping[str, _Score]
+    findings: tuple[Finding, ...]
+
+
+def with_post_hoc(
+    subject: Subject, scores: Mapping[str, SetScores], progress: Progress
+) -> tuple[dict[str, SetScores], tuple[Finding, ...]]:
+    """The scores of the deterministic network on each set with its post-hoc scores, and notes on those that are left
+    out. Unchanged where there is no OOD set, or the run asks for none.
+
+    The network is run once more over at most 50,000 points of the reference, and over the evaluated sets.
+    """
+    if not (subject.run.post_hoc and subject.ood and subject.todo.task == "classification"):
+        return dict(scores), ()
+    if any(not site.tracked for site in subject.todo.sites.live_batchnorms):
+        return dict(scores), (note("no-post-hoc-scores", reason="its BatchNorms keep no running statistics"),)
+    try:
+        _head(subject, subject.sets["test"], slice(0, 2))
+    except NoHeadError as error:
+        return dict(scores), (note("no-post-hoc-scores", reason=str(error)),)
+    fitted = _fitted(subject, progress)
+    evaluated = {name: points for name, points in subject.sets.items() if name in scores}
+    total = sum(map(len, evaluated.values()))
+    with progress(f"Post-hoc scores of {total} points", total) as advance:
+        result = {
+            name: replace(scores[name], points={**scores[name].points, **_scored(subject, points, fitted, advance)})
+            for name, points in evaluated.items()
+        }
+    return result, fitted.findings
+
+
+def _scored(
+    subject: Subject, points: Points, fitted: PostHoc, advance: Callable[[int], object]
+) -> dict[str, np.ndarray]:
+    parts: dict[str, list[np.ndarray]] = {name: [] for name in fitted.scores}
+    for last in _passes(subject, points):
+        for name, score in fitted.scores.items():
+            parts[name].append(as_numpy(score(last).double()))
+        advance(len(last.features))
+    return {name: np.concatenate(values) for name, values in parts.items()}
+
+
+def _passes(subject: Subject, points: Points) -> Iterator[Head]:
+    size = subject.run.chunk_size or default_chunk(points.point_shape)
+    for start in range(0, len(points), size):
+        yield _head(subject, points, slice(start, min(len(points), start + size)))
+
+
+def _head(subject: Subject, points: Points, rows: slice) -> Head:
+    last = head(unconverted(subject.model), subject.pipeline.evaluated(points, rows)).two_class
+    return last if last.features.device.type != "mps" else last.on_cpu  # mps has no float64
+
+
+def _fitted(subject: Subject, progress: Progress) -> PostHoc:
+    """The scores that the reference allows."""
+    scores: dict[str, _Score] = {
+        "max_logit": lambda last: posthoc.max_logit(last.logits.double()),
+        "energy": lambda last: posthoc.energy(last.logits.double()),
+        "gen": lambda last: posthoc.generalized_entropy(last.logits.double().softmax(-1)),
+    }
+    if subject.train is None:
+        return PostHoc(scores, (note("no-fitted-scores"),))
+    first = _head(subject, subject.train, slice(0, 1))
+    most = _MOST_DECODED if subject.train.decoded_in_threads else _MOST_POINTS
+    most = min(most, _LARGEST_BANK // first.weight.shape[1])
+    train = labelled(limited(subject.train, most, subject.run.seed))
+    with progress(f"Features of {len(train)} reference points", len(train)) as advance:
+        parts = []
+        for last in _passes(subject, train):
+            parts.append(last.features)
+            advance(len(last.features))
+    features = torch.cat(parts)
+    findings = [] if len(train) == len(subject.train) else [note("fitted-to-a-part", points=len(train))]
+    neighbours, threshold = posthoc.fitted_neighbours(features), posthoc.react_threshold(features)
+    scores["knn"] = lambda last: posthoc.neighbour_distance(last.features, neighbours)
+    virtual = posthoc.fitted_virtual_logit(features, first.weight, first.bias)
+    if virtual is not None:
+        scores["vim"] = lambda last: posthoc.virtual_logit(last.features, last.logits.double(), virtual)
+    else:
+        findings.append(note("no-virtual-logit"))
+    scores["react"] = lambda last: posthoc.react_energy(
+        last.features.double(), first.weight.double(), first.bias.double(), threshold=threshold
+    )
+    labels = train.targets
+    if labels is None or labels.ndim != 1 or labels.dtype.kind not in "iu":
+        findings.append(note("no-labels-of-reference"))
+        return PostHoc(scores, tuple(findings))
+    gaussians = posthoc.fitted_gaussians(features, labels)
+    if gaussians.shrinkage:
+        findings.append(note("covariance-shrunk", points=len(train), features=features.shape[1]))
+    scores["mahalanobis"] = lambda last: posthoc.mahalanobis(last.features, gaussians)
+    scores["relative_mahalanobis"] = lambda last: posthoc.relative_mahalanobis(last.features, gaussians)
+    return PostHoc(scores, tuple(findings))

@@ -1,0 +1,94 @@
+"""The last linear layer of a classifier, found by its operation: its features, and the logits that it gives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bnuq.errors import BnuqError
+from bnuq.sampling.interception import Mode, aten, forward, positional, tensors_in, undisturbed, written_by
+
+_AFTER = {aten.softmax, aten.log_softmax, aten._softmax, aten._log_softmax, aten.sigmoid}  # from logits to outputs
+_UNCHANGED = {aten.view, aten.reshape, aten._unsafe_view, aten.alias, aten.detach, aten.squeeze, aten.unsqueeze}
+
+
+class NoHeadError(BnuqError):
+    """The network does not end in one linear layer; the message says what it ends in."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """The input (n, features) of a network's last linear layer, its output (n, K), its weight and its bias."""
+
+    features: Tensor
+    logits: Tensor
+    weight: Tensor
+    bias: Tensor
+
+    @property
+    def two_class(self) -> Head:
+        """The same with the logits 0 and z of two classes where there is one logit."""
+        if self.logits.shape[1] > 1:
+            return self
+        logits, weight, bias = (
+            torch.cat([torch.zeros_like(values), values], axis)
+            for values, axis in ((self.logits, 1), (self.weight, 0), (self.bias, 0))
+        )
+        return Head(self.features, logits, weight, bias)
+
+    @property
+    def on_cpu(self) -> Head:
+        """The same on the CPU."""
+        return Head(self.features.cpu(), self.logits.cpu(), self.weight.cpu(), self.bias.cpu())
+
+
+def head(model: nn.Module, inputs: Tensor) -> Head:
+    """The last linear layer of `model` in a forward of `inputs`, whose output is the network's, or whose softmax or
+    sigmoid is. NoHeadError where the network ends in anything else."""
+    with undisturbed(model), _Recorder() as recorder:
+        output = forward(model, inputs.clone())
+    return recorder.head(output, len(inputs))
+
+
+class _Recorder(Mode):
+    """Remembers the latest linear layer, and which operation made each of the latest tensors of what it gives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._linear: tuple[Tensor, Tensor, Tensor | None, Tensor] | None = None
+        self._since: dict[int, Tensor] = {}  # by identity: the output of the linear layer, and what stands for it
+        self._last = "nothing"
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if not isinstance(result, Tensor):
+            return result
+        packet = func.overloadpacket
+        if packet is aten.linear:
+            inputs, weight, bias = positional(func, args, kwargs)
+            self._linear, self._since = (inputs, weight, bias, result), {id(result): result}
+        elif any(id(tensor) in self._since for tensor in written_by(func, args, kwargs)):
+            self._since = {}  # it is no longer what the layer gave
+        elif packet in _AFTER | _UNCHANGED and any(id(tensor) in self._since for tensor in tensors_in(args)):
+            self._since[id(result)] = result
+        self._last = packet.__name__
+        return result
+
+    def head(self, output: Any, points: int) -> Head:
+        if self._linear is None:
+            raise NoHeadError("it has no linear layer")
+        features, weight, bias, logits = self._linear
+        if not isinstance(output, Tensor) or not any(_same(output, tensor) for tensor in self._since.values()):
+            raise NoHeadError(f"its outputs are not those of one linear layer; its last operation is {self._last}")
+        if features.ndim != 2 or len(features) != points:
+            raise NoHeadError(f"its last linear layer takes inputs of shape {tuple(features.shape)}")
+        bias = logits.new_zeros(len(weight)) if bias is None else bias.detach()
+        return Head(features, logits, weight.detach(), bias)
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr() and a.numel() == b.numel()

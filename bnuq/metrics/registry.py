@@ -307,19 +307,47 @@ _ALL = (
 METRICS: dict[str, Metric] = {metric.name: metric for metric in _ALL}
 
 
-def _post_hoc(name: str, title: str, unit: str, source: str, short: str) -> Metric:
-    return Metric(name, title, short, unit, "none", source, short=short)
+def _post_hoc(name: str, title: str, label: str, unit: str, source: str, short: str) -> Metric:
+    return Metric(name, title, label, unit, "none", source, short=short)
 
 
 _POST_HOC = (
-    _post_hoc("max_logit", "Maximum logit, negative", "1", "Hendrycks et al. 2022", "max. logit"),
-    _post_hoc("energy", "Free energy", "nats", "Liu et al. 2020", "energy"),
-    _post_hoc("gen", "Generalised entropy", "1", "Liu, Lochman & Zach 2023; γ = 0.1, M = 100", "gen. entropy"),
-    _post_hoc("knn", "Distance to the k-th nearest neighbour", "1", "Sun et al. 2022; k = 50", "k nearest"),
-    _post_hoc("vim", "Virtual-logit matching", "nats", "Wang et al. 2022", "ViM"),
-    _post_hoc("react", "Free energy of clipped activations", "nats", "Sun, Guo & Li 2021; 90 %", "ReAct"),
-    _post_hoc("mahalanobis", "Squared Mahalanobis distance", "1", "Lee et al. 2018", "Mahalanobis"),
-    _post_hoc("relative_mahalanobis", "Relative Mahalanobis distance", "1", "Ren et al. 2021", "rel. Mahalanobis"),
+    _post_hoc("max_logit", "Largest logit, negative", "largest logit", "1", "Hendrycks et al. 2022", "max. logit"),
+    _post_hoc("energy", "Free energy", "energy", "nats", "Liu et al. 2020", "energy"),
+    _post_hoc("gen", "Generalised entropy", "generalised entropy", "1", "Liu, Lochman & Zach 2023", "gen. entropy"),
+    _post_hoc(
+        "knn",
+        "Distance to the k-th nearest neighbour",
+        "distance to the k-th nearest neighbour",
+        "1",
+        "Sun et al. 2022; k = 50",
+        "k nearest",
+    ),
+    _post_hoc("vim", "Virtual-logit matching (ViM)", "virtual-logit matching (ViM)", "nats", "Wang et al. 2022", "ViM"),
+    _post_hoc(
+        "react",
+        "Energy of clipped activations (ReAct)",
+        "energy of clipped activations (ReAct)",
+        "nats",
+        "Sun, Guo & Li 2021; 90 %",
+        "ReAct",
+    ),
+    _post_hoc(
+        "mahalanobis",
+        "Squared Mahalanobis distance",
+        "Mahalanobis distance",
+        "1",
+        "Lee et al. 2018; last features",
+        "Mahalanobis",
+    ),
+    _post_hoc(
+        "relative_mahalanobis",
+        "Relative Mahalanobis distance",
+        "relative Mahalanobis distance",
+        "1",
+        "Ren et al. 2021",
+        "rel. Mahalanobis",
+    ),
 )
 
 # The scores that separate OOD points: larger is more uncertain; neither direction is better in itself.

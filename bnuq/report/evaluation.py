@@ -71,6 +71,7 @@ def _one_screen(result: Result, *, roomy: bool) -> Iterator[Part]:
     yield _methods_table(result, tasks.HEADLINES[tasks.task_of(result)], roomy=roomy)
     if ood.names(result):
         yield ood.short_table(result)
+        yield from ood.post_hoc_table(result)
     sampled = {name: work for name, work in result.work.methods.items() if name not in SINGLE_SAMPLE_METHODS}
     costs = ", ".join(f"{name} {work.ratio:.2f}" for name, work in sampled.items() if work.ratio)
     yield from dim([_of_errors(result), f"Cost relative to deterministic passes: {costs}." if costs else ""])

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from bnuq.config import ANALYTIC, DETERMINISTIC, POPULATION, SINGLE_SAMPLE_METHODS
 from bnuq.estimates import Estimate
 from bnuq.findings import Catalogue, Entry, Finding, verdict
-from bnuq.metrics import METRICS, jackknife_error, standard_error
+from bnuq.metrics import METRICS, delong_difference_variance, jackknife_error, standard_error
 from bnuq.records.approximation import Approximation, approximations
 from bnuq.records.evaluation import Estimates, ReferenceCheck, Result, SetResult
 from bnuq.report import ood
@@ -240,7 +240,8 @@ def _intervals(name: str, result: Result) -> Iterator[Finding]:
 
 
 def _separation(result: Result, name: str) -> Finding:
-    """How well the best of all scores separates a set from the test set, and the best that takes a single pass."""
+    """How well the best of all scores separates a set from the test set, and how far behind it is the best of the
+    others: of those that take several passes where it takes one, and the reverse."""
     aurocs = {
         (method, score): estimates["auroc"]
         for method, each in result.methods.items()
@@ -248,7 +249,8 @@ def _separation(result: Result, name: str) -> Finding:
     }
     ranked = sorted(aurocs, key=lambda key: -aurocs[key].value)
     method, score = ranked[0]
-    single = next((key for key in ranked if key[0] in SINGLE_SAMPLE_METHODS), None)
+    is_single = method in SINGLE_SAMPLE_METHODS
+    other = next((key for key in ranked if (key[0] in SINGLE_SAMPLE_METHODS) != is_single), None)
     auroc = aurocs[method, score]
     return verdict(
         _separation_code(auroc),
@@ -257,8 +259,21 @@ def _separation(result: Result, name: str) -> Finding:
         score=score,
         auroc=auroc,
         scores=len(aurocs),
-        single=None if method in SINGLE_SAMPLE_METHODS or single is None else (*single, aurocs[single].value),
+        other=None if other is None else (*other, aurocs[other].value),
+        error=math.nan if other is None else _error_of_difference(result, name, ranked[0], other),
     )
+
+
+def _error_of_difference(result: Result, name: str, first: tuple[str, str], second: tuple[str, str]) -> float:
+    """The error of the difference of two AUROCs of a set, over the same points and over the draws of both."""
+    pairs, mc_errors = [], []
+    for method, score in (first, second):
+        of_method = result.methods[method]
+        pairs.append(tuple(of_method.sets[key].points[score] for key in ("test", name)))
+        mc_errors.append(of_method.ood[name][score]["auroc"].mc_se or 0.0)
+    test, ood = result.sets["test"], result.sets[name]
+    variance = delong_difference_variance(pairs[0], pairs[1], test_group=test.group, ood_group=ood.group)
+    return math.hypot(math.sqrt(variance), *mc_errors)
 
 
 def _separation_code(auroc: Estimate) -> str:
@@ -390,7 +405,14 @@ def _ranking_sentence(words: str, method: str, correlation: Estimate) -> str:
 
 
 def _separation_sentence(
-    words: str, name: str, method: str, score: str, auroc: Estimate, scores: int, single: tuple[str, str, float] | None
+    words: str,
+    name: str,
+    method: str,
+    score: str,
+    auroc: Estimate,
+    scores: int,
+    other: tuple[str, str, float] | None,
+    error: float,
 ) -> str:
     interval = "" if auroc.low is None else f" ({number(auroc.low, 2)}–{number(auroc.high, 2)})"
     text = (
@@ -398,9 +420,10 @@ def _separation_sentence(
     )
     if scores > 1:
         text += f", the best of {scores} scores"
-    if single is not None:
-        network, score, value = single
-        text += f"; {number(value, 3)} by the {named(score)} of {network_in_words(network)}"
+    if other is not None:
+        network, score, value = other
+        difference = number(value - auroc.value, 3) + (f" ± {number(error, 3)}" if math.isfinite(error) else "")
+        text += f"; {number(value, 3)} ({difference}) by the {named(score)} of {network_in_words(network)}"
     return f"{text}."
 
 

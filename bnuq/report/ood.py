@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import chain
 
+from bnuq.config import DETERMINISTIC
 from bnuq.estimates import Estimate
-from bnuq.metrics import SCORES, SEPARATIONS
+from bnuq.metrics import FEATURE_SCORES, SCORES, SEPARATIONS
 from bnuq.records.evaluation import Estimates, MethodResult, Result
 from bnuq.records.suites import parts_of_suites
 from bnuq.report.document import Cell, Row, Table
@@ -85,6 +86,22 @@ def short_table(result: Result) -> Table:
         rows.append((f"{part.distance}, mean of {len(part.sets)}", tuple(with_error(mean, 3) for mean in means)))
     rows.append(("  by", tuple(Cell(named(score, roomy=False), style="dim") for score in scores.values())))
     return Table(tuple(map(labelled, scores)), tuple(rows), stacks=True)
+
+
+_SHOWN = ("energy", "knn", "vim", "react", "mahalanobis")  # of the post-hoc scores, on one screen
+
+
+def post_hoc_table(result: Result) -> Iterator[Table]:
+    """A row a set, a column a post-hoc score: the AUROC of the deterministic network, where it has them."""
+    scores = result.methods[DETERMINISTIC].ood
+    shown = [score for score in _SHOWN if any(score in scores[name] for name in names(result))]
+    if not {*shown} & {*FEATURE_SCORES}:
+        return
+    rows: list[Row] = [("AUROC of the deterministic network", ())]
+    for name in names(result):
+        cells = tuple(_auroc(scores[name].get(score, {}).get("auroc")) for score in shown)
+        rows += [(name, cells)] if len(name) <= _LONG else [(name, ()), ("  AUROC", cells)]
+    yield Table(tuple(named(score, roomy=False) for score in shown), tuple(rows), stacks=True)
 
 
 def _main_score(method: MethodResult, result: Result) -> str | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 from bnuq.findings import Catalogue, Entry, joined, listed
 
@@ -74,6 +76,11 @@ def _counts_measured(mini_batches: int, means: tuple[float, float], deviations: 
         f"b·z values per channel, the effective sample size is {of_means} % for means and {of_deviations} % for "
         "standard deviations, depending on the layer"
     )
+
+
+def _temperatures(how: str, temperatures: Sequence[Sequence[Any]], points: int) -> str:
+    of_methods = (f"{method} {' and '.join(f'{value:.3g}' for value in values)}" for method, *values in temperatures)
+    return f"temperatures {how.format(points=points)}: {', '.join(of_methods)}"
 
 
 def _channels_nearly_constant(layers: Sequence[tuple[str, int]]) -> str:
@@ -210,6 +217,14 @@ EVALUATION: Catalogue = {
     "covariance-shrunk": Entry(
         "the covariances behind Mahalanobis distances are shrunk: {points:,} points of the reference for {features:,} "
         "features"
+    ),
+    "temperature-fitted": Entry(partial(_temperatures, "fitted to {points:,} validation points")),
+    "temperature-cross-fitted": Entry(partial(_temperatures, "cross-fitted on halves of the {points:,} test points")),
+    "temperature-at-end": Entry(
+        lambda temperatures: (
+            "the best temperature may lie beyond 0.1 to 10, where it is sought: "
+            + ", ".join(f"{method} {value:.3g}" for method, value in temperatures)
+        )
     ),
     "channels-nearly-constant": Entry(_channels_nearly_constant),
     "counts-measured": Entry(_counts_measured),

@@ -18,10 +18,13 @@ from bnuq.config.schema import (
     ANALYTIC,
     DETERMINISTIC,
     MAX_COUNT,
+    NETWORKS,
     POPULATION,
     SINGLE_SAMPLE_METHODS,
+    TEMPERATURE,
     Augment,
     Batches,
+    Calibration,
     ChannelOrder,
     CheckSection,
     Counts,
@@ -46,6 +49,7 @@ from bnuq.config.schema import (
     SweepSection,
     Task,
     Variance,
+    without_temperature,
 )
 
 __all__ = [
@@ -53,10 +57,13 @@ __all__ = [
     "DEFAULT_SAMPLER",
     "DETERMINISTIC",
     "MAX_COUNT",
+    "NETWORKS",
     "POPULATION",
     "SINGLE_SAMPLE_METHODS",
+    "TEMPERATURE",
     "Augment",
     "Batches",
+    "Calibration",
     "ChannelOrder",
     "CheckSection",
     "Counts",
@@ -96,4 +103,5 @@ __all__ = [
     "resolve_live",
     "resolve_sweep",
     "section_from",
+    "without_temperature",
 ]

@@ -12,6 +12,7 @@ import msgspec
 from bnuq.config.schema import (
     DETERMINISTIC,
     Augment,
+    Calibration,
     ChannelOrder,
     Interpolation,
     Method,
@@ -91,6 +92,7 @@ class Run:
     seed: int = 0
     mutual_information: Estimator = "plug-in"
     post_hoc: bool = True
+    calibrate: Calibration | None = None
     sampler: Sampler = DEFAULT_SAMPLER
     scoring: ScoringSection = DEFAULT_SCORING
     device: str = "auto"
@@ -149,6 +151,7 @@ class Run:
             "seed": self.seed,
             "mutual_information": self.mutual_information,
             "post_hoc": None if self.post_hoc else False,
+            "calibrate": self.calibrate,
             **msgspec.to_builtins(self.sampler),
         }
         options = {

@@ -411,6 +411,7 @@ def _merged(
         seed=sampling.seed,
         mutual_information=sampling.mutual_information,
         post_hoc=sampling.post_hoc,
+        calibrate=sampling.calibrate,
         sampler=Sampler(**{key: getattr(sampling, key) for key in settings_of(Sampler)}),
         scoring=request.scoring,
         device=computation.device or "auto",

@@ -17,7 +17,16 @@ Method = Literal["deterministic", "mcbn", "mcdo", "mcbn+mcdo", "mcbn-chi2", "mcb
 ANALYTIC: tuple[Method, ...] = ("mcbn-chi2", "mcbn-gaussian", "mcbn-empirical")  # models of q(ω), not MCBN itself
 DETERMINISTIC: Method = "deterministic"  # always runs, and first
 POPULATION = "deterministic+population"  # runs beside mcbn where the reference check fails
-SINGLE_SAMPLE_METHODS: tuple[str, ...] = (DETERMINISTIC, POPULATION)
+TEMPERATURE = "+temperature"  # ends the name of a method whose logits are divided by a fitted temperature
+NETWORKS = DETERMINISTIC, POPULATION
+SINGLE_SAMPLE_METHODS: tuple[str, ...] = (*NETWORKS, *(name + TEMPERATURE for name in NETWORKS))
+
+
+def without_temperature(method: str) -> str:
+    """The method whose logits this one divides by a temperature, or itself."""
+    return method.removesuffix(TEMPERATURE)
+
+
 Precision = Literal["float32", "tf32", "bfloat16", "float64"]
 Samples = int | Literal["auto"]
 Task = Literal["classification", "regression", "segmentation"]
@@ -32,6 +41,7 @@ Batches = Literal["random", "stratified", "group"]  # any points; every class in
 PopulationEstimator = Literal["population", "mean_of_var", "full"]  # how precise-bn pools mini-batches
 ChannelOrder = Literal["rgb", "bgr"]  # the order that the network takes; files hold red first
 Interpolation = Literal["bilinear", "bicubic", "nearest"]  # of resized pictures, antialiased but for nearest
+Calibration = Literal["off", "validation", "cross"]  # the points that a temperature is fitted to
 Criterion = Literal["crps", "pll"]  # the criterion that τ and the constant baseline optimise on validation points
 
 MAX_COUNT = 10**12  # upper bound of every count: points, draws, sizes
@@ -413,6 +423,15 @@ class SamplingSection(Sampler, frozen=True):
             no=True,
         ),
     ] = True
+    calibrate: Annotated[
+        Calibration | None,
+        setting(
+            "Evaluate every method with a fitted temperature, too: fitted to the validation points, or cross-fitted on "
+            "halves of the test set (cross).",
+            "Classification",
+            shown="validation, where there are validation points",
+        ),
+    ] = None
 
 
 class ScoringSection(Section, frozen=True):

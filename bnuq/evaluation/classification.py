@@ -45,6 +45,7 @@ class Scores(estimates.SetScores):
     bins: CalibrationBins | None = field(default=None, kw_only=True)
     ranked_wrong: Bool[np.ndarray, "error_replicate kept"] | None = field(default=None, kw_only=True)
     estimator: Estimator = field(default="plug-in", kw_only=True)
+    pll_by_temperature: Float[np.ndarray, "temperature point"] | None = field(default=None, kw_only=True)
 
 
 def bytes_of_scoring(samples: int, points: int, classes: int, device: torch.device) -> int:
@@ -61,7 +62,9 @@ class Reduction:
     """Takes blocks of logits (T, chunk, K) in the order of the points from `first` on, and gives their Scores.
 
     `estimator` is used for every mutual information: per point, in means, and where points are ranked by it. Logits
-    that `are_log_probabilities` are checked to be.
+    that `are_log_probabilities` are checked to be. Those of each point are divided by its `temperature`, and are then
+    logits as good as any others, but for scores of logits, which are those without a temperature. With
+    `fits_temperature` the PLL under many temperatures is kept.
     """
 
     def __init__(
@@ -74,9 +77,13 @@ class Reduction:
         first: int = 0,
         where: str = "",
         are_log_probabilities: bool = False,
+        temperature: Float[np.ndarray, " point"] | None = None,
+        fits_temperature: bool = False,
     ) -> None:
         self._draws = weights
-        self._are_log_probabilities = are_log_probabilities
+        self._temperature, self._fits_temperature = temperature, fits_temperature
+        self._sum_to_one = are_log_probabilities and temperature is None
+        self._logit_scores = not are_log_probabilities and temperature is None
         self._all = estimates.Weights.of(weights)
         self._labels = labels
         self._estimator: Estimator = estimator
@@ -126,18 +133,23 @@ class Reduction:
         weights = batch_weights.tensor
         buffers = self._buffers(block, len(weights))
         logits = buffers.logits.copy_(block)
+        if self._temperature is not None:
+            logits.div_(torch.tensor(self._temperature[self._n : self._n + points], device=logits.device)[:, None])
         differences = estimates.spread(logits, first=self._n, made_in=self._made_in, where=self._where)
         y = None
         if self._labels is not None:
             y = torch.tensor(self._labels[self._n : self._n + points], device=logits.device)
+        by_temperature: Arrays = {}
+        if y is not None and self._fits_temperature:
+            by_temperature["by_temperature"] = as_numpy(metrics.pll_by_temperature(logits, y))
         sample_scores = _sample_scores(logits, y, buffers)
-        if self._are_log_probabilities:
+        if self._sum_to_one:
             self._check_sum_to_one(sample_scores.log_total)
         values = _scores_of_means(torch.mm(weights, buffers.p.view(samples, -1), out=buffers.mean), y, buffers)
         predicted = values.pop("predicted")
         expected = weights @ sample_scores.entropy
         values["expected_entropy"] = expected
-        if not self._are_log_probabilities:
+        if self._logit_scores:
             values["max_logit"] = -(weights @ sample_scores.largest)
             values["energy"] = -(weights @ sample_scores.log_total)
         if samples > 1:
@@ -158,7 +170,7 @@ class Reduction:
         full_values = as_numpy(torch.stack([value[full] for value in values.values()]))
         ranked = self._ranked_of(values, batch_weights)
         means = {name: total for name, total in zip(values, sums, strict=True) if name in metrics.METRICS}
-        likelihoods: Arrays = {}
+        likelihoods = by_temperature
         if log_likelihood is not None:
             confidence, hits = (as_numpy(values[name]) for name in ("max_probability", "accuracy"))
             bins = batch_weights.of_replicates(metrics.calibration_bins(confidence, hits))
@@ -265,6 +277,7 @@ class Reduction:
             ranked_wrong=ranked.pop("wrong", None),
             ranked=ranked,
             log_likelihood=draws.get("log_likelihood"),
+            pll_by_temperature=draws.get("by_temperature"),
             bins=CalibrationBins(**bins) if bins else None,
             estimator=self._estimator,
             group=group,
@@ -369,7 +382,11 @@ def _corrections(draws: DrawWeights) -> Float[np.ndarray, " replicate"]:
 
 
 def set_estimates(scores: Scores, draws: DrawWeights) -> dict[str, Estimate]:
-    """The estimates of one set: the means, and where it is labelled ECE and AURC, each with both errors."""
+    """The estimates of one set: the means, and where it is labelled ECE and AURC, each with both errors; and the mean
+    of its points' temperature.
+
+    Errors take the temperature as given: PLL is stationary in it, so that its own error is of second order there.
+    """
     result = {
         name: estimates.mean_estimate(name, scores, draws, limits=_limits(name, scores.estimator))
         for name in scores.replicates
@@ -377,6 +394,8 @@ def set_estimates(scores: Scores, draws: DrawWeights) -> dict[str, Estimate]:
     if scores.bins is not None:
         result["ece"] = _calibration_estimate(scores, draws)
         result["aurc"] = _selective_estimate(scores, draws)
+    if "temperature" in scores.points:
+        result["temperature"] = Estimate(float(np.mean(scores.points["temperature"])))
     return {name: result[name] for name in metrics.METRICS if name in result}
 
 
@@ -523,6 +542,8 @@ class Scorer:
         fitted: Any,  # noqa: ARG002 - nothing is scored by it
         labelled: bool,
         first: int = 0,
+        temperature: Float[np.ndarray, " point"] | None = None,
+        fits_temperature: bool = False,
     ) -> Reduction:
         return Reduction(
             weights,
@@ -532,6 +553,8 @@ class Scorer:
             first=first,
             where=points.reference,
             are_log_probabilities=self._are_log_probabilities,
+            temperature=temperature,
+            fits_temperature=fits_temperature,
         )
 
     def fitted(self, validation: Scores | None, draws: DrawWeights) -> Fitted | None:

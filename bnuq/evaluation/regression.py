@@ -531,7 +531,15 @@ class Scorer:
         self._by, self._scale = run.scoring, scale
 
     def reduction(
-        self, weights: DrawWeights, points: Points, *, fitted: Fitted | None, labelled: bool, first: int = 0
+        self,
+        weights: DrawWeights,
+        points: Points,
+        *,
+        fitted: Fitted | None,
+        labelled: bool,
+        first: int = 0,
+        temperature: None = None,  # noqa: ARG002 - of a classification
+        fits_temperature: bool = False,  # noqa: ARG002 - of a classification
     ) -> Reduction:
         return Reduction(
             weights,

@@ -40,7 +40,8 @@ def check_resources(subject: Subject) -> None:
         _check_memory(
             "--bank", bank, lambda number: _memory(subject, samples=min(samples, number), bank=number), purpose
         )
-    if run.max_samples != Run.max_samples if auto else run.save_samples:  # "auto" rarely reaches its default limit
+    keeps = run.save_samples or subject.fitted_to == "test"
+    if run.max_samples != Run.max_samples if auto else keeps:  # "auto" rarely reaches its default limit
         folder = run.out.parent
         hint = " Run without --save-samples, or write elsewhere (--out)." if run.save_samples else ""
         free, place = _free_on(folder), f"disk ({folder})"
@@ -85,7 +86,7 @@ def bytes_of_draws(draws: int, layers: Sequence[BatchNormSite], batch_size: int)
 def _memory(subject: Subject, *, samples: int, bank: int) -> int:
     """The approximate bytes of draws, replicates and scores together, with chunks of a single point."""
     run, todo = subject.run, subject.todo
-    methods = len(todo.methods)
+    methods = len(todo.methods) * (1 if subject.fitted_to is None else 2)
     replicates = bank + RESAMPLES + bank.bit_length() + 2
     weights = 8 * replicates * bank * (methods + 3)  # one per method, and the intermediate arrays
     noise_models = sum(method in ANALYTIC for method in todo.methods)
@@ -106,6 +107,8 @@ def _memory(subject: Subject, *, samples: int, bank: int) -> int:
 def _disk(subject: Subject, samples: int) -> int:
     """The bytes of the raw samples in temporary files, and in the result where they are saved."""
     run, todo, sets = subject.run, subject.todo, subject.sets
+    if not run.save_samples and run.samples != "auto":  # those that a temperature is cross-fitted to
+        sets = {"test": sets["test"]}
     bytes_per_sample = (8 if run.precision == "float64" else 4) * todo.outputs * sum(map(len, sets.values()))
     return len(todo.methods) * samples * bytes_per_sample * (2 if run.save_samples else 1)
 

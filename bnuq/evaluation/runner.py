@@ -3,22 +3,25 @@ suffice."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
-from bnuq.config import DETERMINISTIC, POPULATION, SINGLE_SAMPLE_METHODS, Run
+from bnuq.config import DETERMINISTIC, POPULATION, SINGLE_SAMPLE_METHODS, TEMPERATURE, Run
+from bnuq.data import Points
 from bnuq.errors import RequestError, ResultError, SamplingError
-from bnuq.evaluation import memory
+from bnuq.evaluation import memory, recalibration
 from bnuq.evaluation.draws import next_stop, queries_engine
 from bnuq.evaluation.estimates import replicate_weights
 from bnuq.evaluation.passes import Feed, Passes, stochastic_of
 from bnuq.evaluation.plan import Plan
 from bnuq.evaluation.posthoc import with_post_hoc
+from bnuq.evaluation.recalibration import Temperatures
 from bnuq.evaluation.subject import VALIDATION, Scorer, Subject, is_mcbn
 from bnuq.evaluation.units import Unit, UnitGroup, run_units, tiles
 from bnuq.files.journal import Arrays, Journal
@@ -35,6 +38,7 @@ from bnuq.sampling.per_query import PerQuery
 from bnuq.sampling.plain_loop import Engine, Evaluation
 
 _OUTPUTS, _SECONDS = "outputs", "seconds"  # raw samples of a unit, where they are needed again, and what it took
+_TEMPERED = "temperature:"  # before the names of a unit's scores with a temperature
 
 Omegas = Mapping[str, BatchStatistics]  # ω by the method that it is drawn for; "mcbn+mcdo" shares that of "mcbn"
 Draw = Callable[[range], Omegas]  # ω of the draws with these numbers
@@ -42,10 +46,12 @@ Draw = Callable[[range], Omegas]  # ω of the draws with these numbers
 
 @dataclass(frozen=True)
 class Scored:
-    """The scores of one method on every set, and what was fitted to validation points, in the task's own records."""
+    """The scores of one method on every set, and what was fitted to validation points, in the task's own records; and
+    the temperatures, where its logits are divided by some."""
 
     sets: Mapping[str, Any]
     fitted: Any
+    temperatures: Temperatures | None = None
 
 
 @dataclass(frozen=True)
@@ -97,14 +103,15 @@ def run_methods(
             for error in _errors(run, scorer, method_scores, draws.stop).values()
         ):
             break
-    deterministic = rounds.deterministic(omega)[DETERMINISTIC]
-    with_scores, of_post_hoc = with_post_hoc(subject, deterministic.sets, progress)
-    deterministic = {DETERMINISTIC: replace(deterministic, sets=with_scores)}
+    deterministic = rounds.deterministic(omega)
+    with_scores, of_post_hoc = with_post_hoc(subject, deterministic[DETERMINISTIC].sets, progress)
+    deterministic[DETERMINISTIC] = replace(deterministic[DETERMINISTIC], sets=with_scores)
     scored = deterministic | (rounds.population(omega) if stale and omega is not None else {}) | scored
     findings = [*rounds.passes.findings, *of_post_hoc]
     findings += [*_not_reached(run, scorer, scored, draws.stop)] if run.samples == "auto" else []
     for method, method_scores in scored.items():
         findings += scorer.findings(method, method_scores.fitted)
+    findings += recalibration.findings({name: each.temperatures for name, each in scored.items() if each.temperatures})
     results = {
         method: scorer.result(
             method_scores.sets,
@@ -167,8 +174,9 @@ class Context:
     weights: DrawWeights
     fitted: Any
     earlier: Sequence[range] | None  # draws whose raw samples are scored again with a unit's; None: none are kept
+    temperature: Float[np.ndarray, " point"] | None = None  # of each point, by which units are scored once more
 
-    def reduction(self, name: str, first: int = 0) -> Any:
+    def reduction(self, name: str, first: int = 0, *, tempered: bool = False) -> Any:
         """The reduction for the points of a set, from number `first` on."""
         return self.subject.scorer.reduction(
             self.weights,
@@ -176,6 +184,8 @@ class Context:
             fitted=self.fitted,
             labelled=name in self.subject.labelled,
             first=first,
+            temperature=self.temperature if tempered else None,
+            fits_temperature=not tempered and name == self.subject.fitted_to,
         )
 
 
@@ -194,14 +204,23 @@ def run_unit(context: Context, unit: Unit) -> Arrays:
             outputs = samples.split([block.shape[1] for block in outputs], dim=1)
         blocks = iter(outputs)
     first = unit.points.start
+    tempered = None if context.temperature is None else context.reduction(unit.set, first, tempered=True)
     for block in blocks:
-        if isinstance(engine, BankEngine):
-            for rows in bank_tiles.tiles(first, first + block.shape[1]):
-                reduction.add(block[:, rows.start - first : rows.stop - first], engine.draws(rows))
-        else:
-            reduction.add(block)
+        for each in (reduction, tempered):
+            if each is not None:
+                _add(each, block, first, engine)
         first += block.shape[1]
-    return reduction.arrays() | raw | {_SECONDS: np.array(context.passes.seconds - before)}
+    arrays = reduction.arrays() | raw | {_SECONDS: np.array(context.passes.seconds - before)}
+    return arrays if tempered is None else arrays | {_TEMPERED + name: v for name, v in tempered.arrays().items()}
+
+
+def _add(reduction: Any, block: Tensor, first: int, engine: Engine) -> None:
+    """Add a block of samples to a reduction: of the points of a set from number `first` on."""
+    if isinstance(engine, BankEngine):
+        for rows in bank_tiles.tiles(first, first + block.shape[1]):
+            reduction.add(block[:, rows.start - first : rows.stop - first], engine.draws(rows))
+    else:
+        reduction.add(block)
 
 
 class _Rounds:
@@ -290,20 +309,53 @@ class _Rounds:
                 self._method_work.setdefault(method, _MethodWork(engine)).engine = engine
                 if self._subject.pipeline.device.type == "cuda":
                     self.passes.warm_up(engine, next(iter(sets.values())))
-                result[method] = self._scored(method, engine, draws, pooled or draws, advance)
+                result |= self._scored(method, engine, draws, pooled or draws, advance)
                 if draws.start == 0:
                     self.passes.note_precision(method, engine)
         return result
 
-    def _scored(self, method: str, engine: Engine, draws: range, address: range, advance: Advance) -> Scored:
-        weights = _weights(method, draws.stop, self._subject.bank)
+    def _scored(self, method: str, engine: Engine, draws: range, address: range, advance: Advance) -> dict[str, Scored]:
+        """The scores of the method, and where a temperature is fitted those of the method with it."""
+        subject, weights = self._subject, _weights(method, draws.stop, self._subject.bank)
 
-        def scores(name: str, fitted: Any = None) -> Any:
-            return self._scores(method, engine, name, weights, address, advance, fitted)
+        def scores(name: str, fitted: Any = None, temperatures: Temperatures | None = None) -> tuple[Any, Any]:
+            return self._scores(method, engine, name, weights, address, advance, fitted, temperatures)
 
-        validation = scores(VALIDATION) if VALIDATION in self._subject.sets else None
-        fitted = self._subject.scorer.fitted(validation, weights)
-        return Scored({name: scores(name, fitted) for name in self._subject.sets if name != VALIDATION}, fitted)
+        validation = scores(VALIDATION)[0] if VALIDATION in subject.sets else None
+        fitted = subject.scorer.fitted(validation, weights)
+        temperatures = None
+        if validation is not None and subject.fitted_to == VALIDATION:
+            temperatures = recalibration.fitted(validation.pll_by_temperature)
+        plain, tempered = dict[str, Any](), dict[str, Any]()
+        for name in subject.sets:
+            if name != VALIDATION:
+                plain[name], tempered[name] = scores(name, fitted, temperatures)
+            if name == subject.fitted_to == "test":
+                second = recalibration.second_half(subject.sets[name], subject.run.seed)
+                temperatures = recalibration.cross_fitted(plain[name].pll_by_temperature, second)
+                tempered[name] = self._scored_again(method, engine, weights, address, fitted, temperatures)
+        result = {method: Scored(plain, fitted)}
+        return (
+            result if temperatures is None else result | {method + TEMPERATURE: Scored(tempered, fitted, temperatures)}
+        )
+
+    def _scored_again(
+        self,
+        method: str,
+        engine: Engine,
+        weights: DrawWeights,
+        draws: range,
+        fitted: Any,
+        temperatures: Temperatures,
+    ) -> Any:
+        """The scores of the test set with its temperatures, from its raw samples."""
+        subject, points = self._subject, self._subject.sets["test"]
+        rounds = [draws] if method in SINGLE_SAMPLE_METHODS else self._draws
+        temperature = temperatures.of("test", points)
+        reduction = subject.scorer.reduction(weights, points, fitted=fitted, labelled=True, temperature=temperature)
+        for first, block in StoredSamples.of(self._journal, self._units[method, "test"], rounds).blocks():
+            _add(reduction, torch.from_numpy(block).to(subject.pipeline.device), first, engine)
+        return _tempered(reduction, [reduction.arrays()], temperature, points)
 
     def _scores(
         self,
@@ -314,16 +366,23 @@ class _Rounds:
         draws: range,
         advance: Advance,
         fitted: Any,
-    ) -> Any:
-        """The scores of one set under all draws so far."""
+        temperatures: Temperatures | None,
+    ) -> tuple[Any, Any]:
+        """The scores of one set under all draws so far, and those with its temperature; None where there is none."""
         points, run, work = self._subject.sets[name], self._subject.run, self._method_work[method]
-        again = method not in SINGLE_SAMPLE_METHODS and (run.save_samples or run.samples == "auto")
+        temperature = None if temperatures is None else temperatures.of(name, points)
+        is_single = method in SINGLE_SAMPLE_METHODS
+        again = not is_single and (run.save_samples or run.samples == "auto")
+        again |= name == self._subject.fitted_to == "test"
         size = self.passes.tile(engine, points, keeps_samples=again)
         first = self._units.setdefault((method, name), tiles(name, points, size, method=method, draws=draws))
         units = [replace(unit, draws=draws) for unit in first]  # the same tiles in every round
-        earlier = self._draws[:-1] if again else None
+        earlier = (() if is_single else self._draws[:-1]) if again else None
+        with_temperature: list[Arrays] = []
         with self.passes.feeding(points) as feed:
-            context = Context(self._subject, self._journal, engine, self.passes, feed, weights, fitted, earlier)
+            context = Context(
+                self._subject, self._journal, engine, self.passes, feed, weights, fitted, earlier, temperature
+            )
 
             def run_group(group: UnitGroup) -> Iterator[Arrays]:
                 return (run_unit(context, unit) for unit in group)
@@ -334,12 +393,22 @@ class _Rounds:
                     work.seconds += float(of_unit[_SECONDS])
                     work.passes += engine.samples * len(unit.points)
                     advance(engine.samples * len(unit.points))
+                    prefix = len(_TEMPERED)
+                    with_temperature.append({k[prefix:]: v for k, v in of_unit.items() if k.startswith(_TEMPERED)})
                     yield of_unit
 
             scores = context.reduction(name).scores(arrays(), group=points.group)
         if name == "test" and weights.samples > 1 and not scores.samples_differ:
             raise SamplingError(_why_samples_agree(method, self._subject.todo))
-        return scores
+        if temperature is None:
+            return scores, None
+        return scores, _tempered(context.reduction(name, tempered=True), with_temperature, temperature, points)
+
+
+def _tempered(reduction: Any, units: Iterable[Arrays], temperature: Float[np.ndarray, " point"], points: Points) -> Any:
+    """The scores of units with the temperature of each point, which is among them."""
+    scores = reduction.scores(units, group=points.group)
+    return replace(scores, points=scores.points | {"temperature": temperature})
 
 
 def _raw(journal: Journal, unit: Unit) -> np.ndarray:

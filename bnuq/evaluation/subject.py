@@ -6,9 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+from jaxtyping import Float
+from numpy import ndarray
 from torch import nn
 
-from bnuq.config import Run
+from bnuq.config import Calibration, Run
 from bnuq.data import Points
 from bnuq.evaluation.datasets import Pipeline
 from bnuq.evaluation.plan import Plan
@@ -21,10 +23,22 @@ VALIDATION = "validation"
 
 @runtime_checkable
 class Scorer(Protocol):
-    """Scores the samples of a task: `classification.Scorer`, `regression.Scorer`."""
+    """Scores the samples of a task: `classification.Scorer`, `regression.Scorer`.
+
+    Of a classification, a `temperature` of each point divides its logits, and one may be fitted to points scored with
+    `fits_temperature`.
+    """
 
     def reduction(
-        self, weights: DrawWeights, points: Points, *, fitted: Any, labelled: bool, first: int = 0
+        self,
+        weights: DrawWeights,
+        points: Points,
+        *,
+        fitted: Any,
+        labelled: bool,
+        first: int = 0,
+        temperature: Float[ndarray, " point"] | None = None,
+        fits_temperature: bool = False,
     ) -> Any: ...
     def fitted(self, validation: Any, draws: DrawWeights) -> Any: ...
     def headline_errors(self, scores: Any, draws: DrawWeights) -> dict[str, float]: ...
@@ -55,6 +69,21 @@ class Subject:
     @property
     def ood(self) -> dict[str, Points]:
         return {name: points for name, points in self.sets.items() if name not in self.labelled}
+
+    @property
+    def calibration(self) -> Calibration:
+        """What temperatures are fitted to. By default validation points, where they are not those of the test set."""
+        validation = self.sets.get(VALIDATION)
+        if self.todo.task != "classification":
+            return "off"
+        if self.run.calibrate is not None:
+            return self.run.calibrate
+        return "off" if validation is None or validation.sha256 == self.sets["test"].sha256 else "validation"
+
+    @property
+    def fitted_to(self) -> str | None:
+        """The set that temperatures are fitted to."""
+        return {"validation": VALIDATION, "cross": "test"}.get(self.calibration)
 
     @property
     def max_samples(self) -> int:

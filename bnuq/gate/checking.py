@@ -11,7 +11,7 @@ import numpy as np
 
 import bnuq
 from bnuq.catalogue import text_of
-from bnuq.config import POPULATION
+from bnuq.config import POPULATION, without_temperature
 from bnuq.errors import ResultError
 from bnuq.estimates import Direction
 from bnuq.findings import Finding, note, warning, warnings
@@ -120,7 +120,7 @@ def _measured(current: Result, baseline: Result, errors: Errors, settings: Setti
 def _compared(address: str, now: Row, before: Row, errors: tuple[Error, Error], settings: Settings) -> _Measured:
     metric = now["metric"]
     direction: Direction = metric_of(metric).direction
-    if now["bound"] or now["method"] == POPULATION:  # a yardstick, not an estimate of the network
+    if now["bound"] or without_temperature(now["method"]) == POPULATION:  # a yardstick, not an estimate of the network
         direction = "none"
     current, baseline = now.estimate.value, before.estimate.value
     change = 0.0 if current == baseline else current - baseline

@@ -8,7 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from bnuq.config import ANALYTIC, DEFAULT_SAMPLER, DETERMINISTIC, POPULATION, SINGLE_SAMPLE_METHODS, Run
+from bnuq.config import (
+    ANALYTIC,
+    DEFAULT_SAMPLER,
+    DETERMINISTIC,
+    POPULATION,
+    SINGLE_SAMPLE_METHODS,
+    TEMPERATURE,
+    Run,
+    without_temperature,
+)
 from bnuq.errors import ResultError
 from bnuq.gate.records import Pairing
 from bnuq.gate.settings import Settings
@@ -55,7 +64,10 @@ def check_request_comparable(run: Run, baseline: Result, settings: Settings) -> 
 
 def _is_requested(run: Run, method: str) -> bool:
     """Whether a run evaluates this method, if the network allows it: analytic methods only on request, and mcbn with
-    them where there is a reference."""
+    them where there is a reference; none with a temperature where that is switched off."""
+    if method != without_temperature(method) and run.calibrate == "off":
+        return False
+    method = without_temperature(method)
     if method in SINGLE_SAMPLE_METHODS:
         return True
     if run.methods is None:
@@ -89,7 +101,8 @@ def _differences(current: Result, baseline: Result, settings: Settings) -> Itera
     yield from _other_numbers(current.sampling, baseline.sampling, settings)
     common = [method for method in current.methods if method in baseline.methods]
     yield from _other_samplers(_sampler_of(current.run), _sampler_of(baseline.run), common, settings)
-    yield from _other_scoring(_as_scored(current), _as_scored(baseline), settings)
+    new, old = (_as_scored(result) | _calibrated(result, common) for result in (current, baseline))
+    yield from _other_scoring(new, old, settings)
     yield from _other_data(current.sets, baseline.sets, settings)
 
 
@@ -140,6 +153,7 @@ _BATCHES = ("variance", "batches", "group", "replacement", "query_in_batch", "pe
 
 def _drawn_by(method: str, sampler: Mapping[str, Any]) -> dict[str, Any]:
     """The keys that the draws of a method depend on."""
+    method = without_temperature(method)
     if "mcbn" not in method:
         keys: tuple[str, ...] = ()
     elif method == "mcbn-empirical":
@@ -162,6 +176,12 @@ def _as_scored(result: Result) -> dict[str, Any]:
     """The settings that estimates of a metric were computed with."""
     scoring = dict(result.run.get("scoring", {})) if result.model["task"] == "regression" else {}
     return {"mutual_information": result.sampling.get("mutual_information", "plug-in"), **scoring}
+
+
+def _calibrated(result: Result, methods: Iterable[str]) -> dict[str, Any]:
+    """What the temperatures of these methods were fitted to, where they have some."""
+    calibrate = result.run.get("sampling", {}).get("calibrate")
+    return {"calibrate": calibrate} if any(method.endswith(TEMPERATURE) for method in methods) else {}
 
 
 def _as_requested(run: Run, *, task: str) -> dict[str, Any]:
@@ -198,7 +218,7 @@ def _missing(current: Result, baseline: Result, settings: Settings) -> Iterator[
     new, old = estimates_of(current), estimates_of(baseline)
     missing = [address for address in old if address not in new and not settings.allows("missing", address)]
     if POPULATION not in current.methods:  # its reference check passes now
-        missing = [address for address in missing if old[address]["method"] != POPULATION]
+        missing = [address for address in missing if without_temperature(old[address]["method"]) != POPULATION]
     for kind, present, pattern in (("method", current.methods, "{}"), ("set", current.sets, "*.{}")):
         for name in dict.fromkeys(old[address][kind] for address in missing):
             if name and name not in present:
@@ -227,7 +247,7 @@ def pairing(current: Result, baseline: Result) -> Pairing:
     points = [n for n in current.sets if n in sets and not _other_points(current.sets[n], baseline.sets[n])]
     shared, apart = [], []
     fixed = () if any(map(_moves_with_the_draws, (current, baseline))) else (DETERMINISTIC,)
-    for method in (m for m in current.methods if m in baseline.methods and m not in fixed):
+    for method in (m for m in current.methods if m in baseline.methods and without_temperature(m) not in fixed):
         differing = list(_drawn_otherwise(method, current, baseline))
         if differing:
             apart.append((method, f"{listed(differing)} {'differs' if len(differing) == 1 else 'differ'}"))

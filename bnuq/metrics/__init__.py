@@ -79,6 +79,7 @@ from bnuq.metrics.intervals import (
     spearman,
     uncertainty_error_curve,
 )
+from bnuq.metrics.recalibration import TEMPERATURES, fitted_temperature, is_at_end, pll_by_temperature
 from bnuq.metrics.registry import (
     CLASSIFICATION_SCORES,
     FEATURE_SCORES,
@@ -120,6 +121,7 @@ __all__ = [
     "REGRESSION_SCORES",
     "SCORES",
     "SEPARATIONS",
+    "TEMPERATURES",
     "CalibrationBins",
     "DetectionScores",
     "DrawWeights",
@@ -168,9 +170,11 @@ __all__ = [
     "excess_aurc",
     "expected_entropy",
     "finite_population_factor",
+    "fitted_temperature",
     "fpr_at_tpr",
     "gaussian_log_likelihood",
     "interval_calibration",
+    "is_at_end",
     "jackknife_error",
     "jackknifed_mutual_information",
     "kl_gamma",
@@ -191,6 +195,7 @@ __all__ = [
     "optimum_pll",
     "plain_weights",
     "pll_bounds",
+    "pll_by_temperature",
     "pll_classification",
     "pll_from_log_likelihood",
     "pll_gaussian",

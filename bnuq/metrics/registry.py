@@ -284,6 +284,14 @@ _ALL = (
         **_OF_SCALE,
     ),
     Metric(
+        "temperature",
+        "Temperature",
+        "temperature",
+        "1",
+        "none",
+        "Guo et al. 2017; mean over points",
+    ),
+    Metric(
         "tau",
         "Observation precision τ",
         "precision τ",

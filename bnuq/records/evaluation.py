@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, Protocol, runtime_checkabl
 import numpy as np
 from jaxtyping import Float, Int64, Num, Shaped
 
+from bnuq.config import SINGLE_SAMPLE_METHODS
 from bnuq.estimates import Axis, ByHand, Coordinate, Estimate, MetricName, Prefix, Size, Unit
 from bnuq.findings import Finding
 
@@ -172,3 +173,8 @@ class Result:
     reference_check: ReferenceCheck | None = None
     bank: Annotated[Bank | None, ByHand("")] = field(default=None, repr=False)
     path: Path | None = None
+
+    @property
+    def sampled(self) -> tuple[str, ...]:
+        """The methods of several samples."""
+        return tuple(method for method in self.methods if method not in SINGLE_SAMPLE_METHODS)

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from jaxtyping import Int64, Shaped
 
-from bnuq.config import SINGLE_SAMPLE_METHODS
 from bnuq.errors import RequestError
 from bnuq.records.evaluation import Result
 
@@ -53,7 +52,7 @@ def chosen_method(result: Result, method: str | None) -> str:
     """`method`, or without one the first sampled method (or the deterministic one); RequestError for one that the
     result lacks."""
     if method is None:
-        return next((name for name in result.methods if name not in SINGLE_SAMPLE_METHODS), next(iter(result.methods)))
+        return next(iter(result.sampled or result.methods))
     if method not in result.methods:
         raise RequestError(f"the method {method!r} is not in the result; expected one of {', '.join(result.methods)}.")
     return method

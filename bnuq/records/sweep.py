@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float64
 
 from bnuq import catalogue
-from bnuq.config import SINGLE_SAMPLE_METHODS, Task
+from bnuq.config import NETWORKS, Task
 from bnuq.estimates import Coordinate, Estimate, InRecord, MetricName, Size, Unit, require
 from bnuq.findings import Finding
 from bnuq.metrics import SCORES
@@ -87,7 +87,7 @@ class SweepPoint:
     compared_with: Mapping[Against, Mapping[MetricName, Compared]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if set(self.compared_with) not in (set(), set(SINGLE_SAMPLE_METHODS)):
+        if set(self.compared_with) not in (set(), set(NETWORKS)):
             raise ValueError(f"MCBN is compared with {' and '.join(self.compared_with)}")
 
 

@@ -98,7 +98,7 @@ def _methods_table(result: Result, metrics: Sequence[str], *, roomy: bool) -> Ta
 
 
 def _of_errors(result: Result) -> str:
-    sampled = len(result.methods) > 1
+    sampled = bool(result.sampled)
     over = "points and samples together" if sampled else "points"
     if sampled and int(result.sampling["samples"]) < 8:
         over = "points only; too few samples for a Monte Carlo error"
@@ -164,7 +164,7 @@ def _facts(result: Result) -> Iterator[tuple[str, str]]:
                 file = numbers.of_reference(evaluated.reference)
                 source = file if kind != "ood" or Path(file).stem == name else f"{name} ({file})"
                 yield kind, f"{source}, {evaluated.n} points"
-    if len(result.methods) > 1:
+    if result.sampled:
         yield "samples", _samples(result)
         batches, models = sampler_in_words(result), laws_in_words(result)
         rows = (("layers", _layers(result)), ("batches", batches), ("noise models", models))

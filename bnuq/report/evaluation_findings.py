@@ -11,7 +11,15 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Float
 
-from bnuq.config import ANALYTIC, DETERMINISTIC, POPULATION, SINGLE_SAMPLE_METHODS
+from bnuq.config import (
+    ANALYTIC,
+    DETERMINISTIC,
+    NETWORKS,
+    POPULATION,
+    SINGLE_SAMPLE_METHODS,
+    TEMPERATURE,
+    without_temperature,
+)
 from bnuq.estimates import Estimate
 from bnuq.findings import Catalogue, Entry, Finding, verdict
 from bnuq.metrics import METRICS, delong_difference_variance, jackknife_error, standard_error
@@ -74,6 +82,8 @@ _NETWORKS = {DETERMINISTIC: "the deterministic network", POPULATION: "the networ
 
 def network_in_words(method: str) -> str:
     """A method within a sentence."""
+    if method in SINGLE_SAMPLE_METHODS and method.endswith(TEMPERATURE):
+        return f"{_NETWORKS[without_temperature(method)]} with a temperature"
     return _NETWORKS.get(method) or labelled(method)
 
 
@@ -82,9 +92,10 @@ def _compared_with(method: str, result: Result) -> str:
 
     MCBN normalises by statistics of the reference. Where the running statistics do not fit it, that alone changes
     estimates, without any gain from uncertainty: MCBN is then compared with the network under the population statistics
-    of its mini-batches.
+    of its mini-batches. A method with a temperature is compared with a network with one.
     """
-    return POPULATION if POPULATION in result.methods and _samples_batches(method) else DETERMINISTIC
+    network = POPULATION if POPULATION in result.methods and _samples_batches(method) else DETERMINISTIC
+    return network + TEMPERATURE if method.endswith(TEMPERATURE) else network
 
 
 def _is_mismatched(method: str, result: Result) -> bool:
@@ -96,7 +107,7 @@ def _is_mismatched(method: str, result: Result) -> bool:
 
 def _samples_batches(method: str) -> bool:
     """Whether the method draws mini-batches of the reference."""
-    return method.startswith("mcbn") and method not in ANALYTIC
+    return method.startswith("mcbn") and without_temperature(method) not in ANALYTIC
 
 
 # ── the test set of a classification ─────────────────────────────────────────────────────────────────────────────────
@@ -108,7 +119,8 @@ def _of_classification(result: Result) -> Iterator[Finding]:
         return
     yield verdict("deterministic-classification", accuracy=test["accuracy"], pll=test["pll"])
     yield from _population(result, "pll")
-    yield from (_labels(name, result) for name in result.methods if name not in SINGLE_SAMPLE_METHODS)
+    yield from (_labels(name, result) for name in result.sampled)
+    yield from _worth(result)
 
 
 def _labels(name: str, result: Result) -> Finding:
@@ -118,6 +130,26 @@ def _labels(name: str, result: Result) -> Finding:
     ece = (before.estimates["ece"].value, after.estimates["ece"].value)
     outcome = "unjudged" if pll.verdict == "better" and _is_mismatched(name, result) else pll.verdict
     return verdict(f"explains-labels-{outcome}", method=name, network=network, pll=pll, accuracy=accuracy, ece=ece)
+
+
+def _worth(result: Result) -> Iterator[Finding]:
+    """Whether the best sampled method has a better PLL than the best of those of a single pass, one of which has a
+    temperature; nothing where none has."""
+    pll = {name: method.sets["test"].estimates["pll"] for name, method in result.methods.items()}
+    ranked = sorted((name for name in pll if math.isfinite(pll[name].value)), key=lambda name: -pll[name].value)
+    sampled = next((name for name in ranked if name in result.sampled), None)
+    single = next((name for name in ranked if name not in result.sampled), None)
+    if sampled is None or single is None or not any(name.endswith(TEMPERATURE) for name in result.methods):
+        return
+    before, after = (result.methods[name].sets["test"] for name in (single, sampled))
+    change = _change("pll", pll[single], before.points["pll"], after, result)
+    code = "temperature-is-enough" if single.endswith(TEMPERATURE) else "one-pass-is-enough"
+    if change.verdict == "better" and not _is_mismatched(sampled, result):
+        code = "samples-worth-their-passes"
+    elif change.verdict in ("better", "unknown") or change.after > change.before:
+        code = "worth-unjudged"
+    passes = int(result.sampling["samples"])
+    yield verdict(code, single=single, sampled=sampled, pll=change, passes=passes)
 
 
 def _change(
@@ -148,7 +180,7 @@ def _population(result: Result, metric: str) -> Iterator[Finding]:
     """What the population statistics of the reference change by themselves, where the reference check failed."""
     if POPULATION not in result.methods:
         return
-    before, after = (result.methods[name].sets["test"] for name in SINGLE_SAMPLE_METHODS)
+    before, after = (result.methods[name].sets["test"] for name in NETWORKS)
     difference = _difference(before.points[metric], after.points[metric])
     yield verdict(
         "population-statistics",
@@ -156,7 +188,7 @@ def _population(result: Result, metric: str) -> Iterator[Finding]:
         after=after.estimates,
         change=float(np.mean(difference)),
         error=standard_error(difference, group=result.sets["test"].group),
-        methods=tuple(method for method in result.methods if _samples_batches(method)),
+        methods=tuple(name for name in result.sampled if _samples_batches(name) and name == without_temperature(name)),
     )
 
 
@@ -167,7 +199,7 @@ def _of_regression(result: Result) -> Iterator[Finding]:
     test = result.methods[DETERMINISTIC].sets["test"].estimates
     yield verdict("deterministic-regression", test=test)
     yield from _population(result, "mae")
-    sampled = [name for name in result.methods if name not in SINGLE_SAMPLE_METHODS]
+    sampled = result.sampled
     if "tau" not in test:
         yield verdict("tau-unknown", sampled=bool(sampled))
     for name in sampled:
@@ -370,6 +402,17 @@ def _labels_sentence(
     return f"{name} explains the labels {_AS_GOOD[pll.verdict]} {network_in_words(network)}: {text}."
 
 
+def _worth_sentence(words: str, single: str, sampled: str, pll: Change, passes: int) -> str:
+    digits = 3
+    difference = signed(pll.after - pll.before, digits)
+    if pll.error is not None:
+        difference += f" ± {number(pll.error, digits)}"
+    return (
+        f"{words}: {single} has PLL {number(pll.before, digits)}; {labelled(sampled)}, with {passes} passes, "
+        f"{number(pll.after, digits)} ({difference})."
+    )
+
+
 def _targets_sentence(method: str, network: str | None, changes: Sequence[Change], *, unjudged: bool = False) -> str:
     baseline = "a constant σ" if network is None else f"{network_in_words(network)} with the same τ"
     text = ", ".join(map(_change_in_words, changes))
@@ -457,6 +500,15 @@ SENTENCES: Catalogue = {
     ),
     **{f"explains-labels-{outcome}": Entry(_labels_sentence) for outcome in (*_AS_GOOD, "unknown")},
     **{f"explains-targets-{outcome}": Entry(_targets_sentence) for outcome in (*_AS_GOOD, "mixed", "unknown")},
+    **{
+        code: Entry(partial(_worth_sentence, words))
+        for code, words in {
+            "samples-worth-their-passes": "Samples are worth their passes",
+            "temperature-is-enough": "One temperature does as well",
+            "one-pass-is-enough": "One pass does as well",
+            "worth-unjudged": "Whether samples are worth their passes is not settled",
+        }.items()
+    },
     "explains-labels-unjudged": Entry(partial(_labels_sentence, unjudged=True)),
     "explains-targets-unjudged": Entry(partial(_targets_sentence, unjudged=True)),
     "sigma-constant": Entry("{method}: σ is the same at every point."),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bnuq.config import ANALYTIC
+from bnuq.config import ANALYTIC, without_temperature
 from bnuq.estimates import Estimate
 from bnuq.records.approximation import approximations
 from bnuq.records.evaluation import Result
@@ -14,7 +14,7 @@ from bnuq.report.numbers import number, signed
 
 def labelled(method: str) -> str:
     """A method's name at the head of a column; ≈ before one that is an approximation."""
-    return f"≈ {method}" if method in ANALYTIC else method
+    return f"≈ {method}" if without_temperature(method) in ANALYTIC else method
 
 
 def parts(result: Result) -> Iterator[Part]:

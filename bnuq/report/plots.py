@@ -109,7 +109,7 @@ def _picture(*kind: str, draw: Callable[[Path], None], instead: Iterable[Part] =
 
 def _about(result: Result, *, sampled: bool = True) -> str:
     model, test = Path(str(result.model["path"])).name, result.sets["test"]
-    passes = f", {result.sampling['samples']} samples" if sampled and len(result.methods) > 1 else ""
+    passes = f", {result.sampling['samples']} samples" if sampled and result.sampled else ""
     return f"{model}, test set, {test.n} points{passes}"
 
 

@@ -142,7 +142,7 @@ def _of_classification(result: Result) -> Iterator[str]:
             "Optimum: the same classes, certain where they are right and uniform where they are wrong. "
             "Normalised: 0 % is the constant, 100 % the optimum; negative is worse than the constant."
         )
-    if len(result.methods) > 1:
+    if result.sampled:
         yield "Mutual information (MI): disagreement between samples, a measure of epistemic uncertainty."
         if correction := _ESTIMATORS.get(str(result.sampling.get("mutual_information"))):
             yield correction
@@ -177,5 +177,5 @@ def _of_regression(result: Result) -> Iterator[str]:
             "the best σ for each point around the same means, which only the targets reveal. Normalised: 0 % is the "
             "constant, 100 % the optimum; negative is worse than the constant."
         )
-    if len(result.methods) > 1:
+    if result.sampled:
         yield "ρ(σ, |e|): Spearman's rank correlation of σ and |error|; 1 means the same order, 0 no relation."

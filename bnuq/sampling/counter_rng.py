@@ -16,6 +16,7 @@ BATCH, AUGMENT, MASK, CHECK, CHECK_AUGMENT, SUBSET, RANKED, MASK_TIE, MASK_KEY, 
 POPULATION, POPULATION_AUGMENT, NOISE, NOISE_AUGMENT, DOMAIN, DOMAIN_AUGMENT = range(10, 16)  # what is measured
 NOISE_MODEL, NOISE_MODEL_AUGMENT, NOISE_MODEL_NORMAL, NOISE_MODEL_CHI2 = range(16, 20)  # analytic noise models
 QUERY, QUERY_AUGMENT = range(20, 22)  # mini-batches of one query
+HALVES = 22  # halves of a test set
 
 PART, JITTER = 1, 2  # streams of a purpose beside its first, 0: parts of pictures, and their colours
 

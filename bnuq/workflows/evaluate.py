@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from bnuq.config import ANALYTIC, DETERMINISTIC, Run
+from bnuq.config import ANALYTIC, DETERMINISTIC, SINGLE_SAMPLE_METHODS, Run
 from bnuq.data import Points
 from bnuq.errors import SamplingError
 from bnuq.evaluation import memory
@@ -22,6 +22,7 @@ from bnuq.evaluation.exactness import check_network, check_network_unchanged
 from bnuq.evaluation.noise_models import NoiseModels, fit_noise_models
 from bnuq.evaluation.plan import Plan, check_random, plan
 from bnuq.evaluation.provenance import Stopwatch, behaviour, content, provenance, request_digest
+from bnuq.evaluation.recalibration import check_calibration
 from bnuq.evaluation.reference_check import findings as reference_findings
 from bnuq.evaluation.resources import check_resources
 from bnuq.evaluation.runner import RunnerResult, check_precision, run_methods
@@ -64,6 +65,7 @@ def evaluate(
     if look is not None:
         look(planned.described)
     check_precision(run, ready.pipeline.device)
+    check_calibration(subject)
     check_resources(subject)
     checked = check_network(subject)
     if forecast_listener is not None and (expected := forecast(subject, limit=forecast_listener.limit)) is not None:
@@ -81,7 +83,7 @@ def evaluate(
             check_network_unchanged(checked, subject)
         watch.lap("evaluate")
         result = Result(
-            run=_resolved(run, todo, noise_models).record(),
+            run=_resolved(subject, noise_models).record(),
             model=_model(planned),
             sampling=_sampling(planned, outcome),
             sets=planned.described,
@@ -225,12 +227,13 @@ def _provenance(planned: _Planned) -> dict[str, str]:
     return {**of_process, "request": request, **planned.behaviour}
 
 
-def _resolved(run: Run, todo: Plan, noise_models: NoiseModels | None) -> Run:
+def _resolved(subject: Subject, noise_models: NoiseModels | None) -> Run:
     """The run with the settings that are resolved by the network and the data."""
-    sampler = run.sampler
+    run, todo, sampler = subject.run, subject.todo, subject.run.sampler
+    calibrate = run.calibrate if subject.fitted_to is None else subject.calibration
     if noise_models is not None and noise_models.counts is not None:
         sampler = msgspec.structs.replace(sampler, counts=noise_models.counts)
-    return replace(run, batch_size=todo.batch_size, methods=todo.methods, sampler=sampler)
+    return replace(run, batch_size=todo.batch_size, methods=todo.methods, sampler=sampler, calibrate=calibrate)
 
 
 def _without_validation(material: Material, run: Run, todo: Plan) -> Iterator[Finding]:
@@ -263,7 +266,7 @@ def _findings(
     if fitted_to is not None and len(fitted_to) < FEW:
         yield warning("few-validation-points", points=len(fitted_to))
     yield from outcome.findings
-    if len(outcome.methods) == 1 and run.methods is None:
+    if run.methods is None and not {*outcome.methods} - {*SINGLE_SAMPLE_METHODS}:
         yield warning("nothing-stochastic")
     elif outcome.samples < MIN_SAMPLES:
         yield warning("few-samples", samples=outcome.samples, minimum=MIN_SAMPLES)

@@ -53,7 +53,7 @@ def setting_findings(results: Results, settings: Sequence[Difference]) -> Iterat
         yield note("settings-shared", settings=shared)
     different = [setting.what for setting in settings if setting.differs]
     of_samples = [name for name in different if name in (*DRAWN.values(), "reference")]
-    if of_samples and all(len(result.methods) > 1 for result in results.values()):
+    if of_samples and all(result.sampled for result in results.values()):
         yield note("samples-differ", settings=of_samples)
     yield note("not-judged")
 

@@ -57,7 +57,7 @@ def summary(results: Results) -> dict[str, Any]:
 def _facts(result: Result) -> Iterator[str]:
     sampling = result.sampling
     yield Path(str(result.model["path"])).name
-    if len(result.methods) > 1:
+    if result.sampled:
         size = "" if sampling["batch_size"] is None else f", b = {sampling['batch_size']}"
         yield f"T = {sampling['samples']}{size}, seed {sampling['seed']}"
     yield f"{result.sets['test'].n} test points"

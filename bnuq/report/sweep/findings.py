@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from bnuq.config import SINGLE_SAMPLE_METHODS
+from bnuq.config import NETWORKS
 from bnuq.estimates import Estimate
 from bnuq.findings import Catalogue, Entry, Finding, sentence
 from bnuq.records.sweep import Recommended, Repeated, Sweep, SweepPoint
@@ -41,9 +41,7 @@ def findings(sweep: Sweep) -> Iterator[Finding]:
                 yield from _ranking(sweep, line, name, verdict)
         if metric := compared_by(line):
             ends = line.compared[:1] + line.compared[1:][-1:]
-            gains = {
-                name: [point.compared_with[name][metric].difference for point in ends] for name in SINGLE_SAMPLE_METHODS
-            }
+            gains = {name: [point.compared_with[name][metric].difference for point in ends] for name in NETWORKS}
             deterministic, population = gains.values()
             sizes = [point.batch_size for point in ends]
             yield verdict(

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from bnuq.config import SINGLE_SAMPLE_METHODS
+from bnuq.config import NETWORKS
 from bnuq.estimates import Estimate
 from bnuq.metrics import METRICS
 from bnuq.metrics.elbo import IMPROPER_PRIORS
@@ -217,10 +217,7 @@ def compared_parts(line: Line) -> Iterator[Part]:
     """MCBN beside deterministic networks, where the running statistics do not fit the reference."""
     if not (metric := compared_by(line)):
         return
-    networks = {
-        point.batch_size: [point.compared_with[name][metric] for name in SINGLE_SAMPLE_METHODS]
-        for point in line.compared
-    }
+    networks = {point.batch_size: [point.compared_with[name][metric] for name in NETWORKS] for point in line.compared}
     estimates = {
         size: [*(each.estimate for each in pair), *(each.difference for each in pair)]
         for size, pair in networks.items()

@@ -1,0 +1,256 @@
+"""Temperatures of whole evaluations, against computations in float64 from the network's own outputs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import small_regression
+import small_run
+import torch
+from findings_of import noted, values_of
+from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax, softmax
+
+from bnuq import metrics
+from bnuq.errors import RequestError
+from bnuq.evaluation import classification
+from bnuq.evaluation.estimates import replicate_weights
+from bnuq.gate import check
+from bnuq.records import evaluation_file
+from bnuq.records.evaluation import Result
+from bnuq.records.summary import summary
+from bnuq.report.evaluation_findings import findings
+
+HELD_OUT = 48
+
+
+def logits_of(folder: Path, name: str) -> np.ndarray:
+    model = small_run.network()
+    model.load_state_dict(torch.load(folder / "model.pt", weights_only=True))
+    with torch.no_grad():
+        return model.eval()(torch.from_numpy(np.load(folder / f"{name}.npz")["x"])).double().numpy()
+
+
+def labels_of(folder: Path, name: str) -> np.ndarray:
+    return np.load(folder / f"{name}.npz")["y"]
+
+
+def temperature_of(logits: np.ndarray, y: np.ndarray) -> float:
+    """By SciPy, within the range that is searched."""
+
+    def loss(log_tau: float) -> float:
+        return -log_softmax(logits / np.exp(log_tau), axis=-1)[np.arange(len(y)), y].mean()
+
+    found: Any = minimize_scalar(loss, bounds=(np.log(0.1), np.log(10)), method="bounded")
+    return float(np.exp(found.x))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = small_run.write(tmp_path_factory.mktemp("temperature") / "run").parent
+    x = np.random.default_rng(4).normal(0.5, 0.3, (HELD_OUT, 1, 6, 6)).astype(np.float32)
+    np.savez(folder / "held_out.npz", x=x)
+    y = logits_of(folder, "held_out").argmax(1)
+    y[::6] = (y[::6] + 1) % small_run.CLASSES
+    np.savez(folder / "held_out.npz", x=x, y=y)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def fitted(folder: Path) -> Result:
+    return small_run.evaluated(folder, validation="held_out.npz", out="fitted.h5")
+
+
+@pytest.fixture(scope="module")
+def crossed(folder: Path) -> Result:
+    return small_run.evaluated(folder, calibrate="cross", methods=("mcbn",), save_samples=True, out="crossed.h5")
+
+
+def check_deterministic(result: Result, folder: Path, temperature: np.ndarray | float) -> None:
+    """Every estimate of the test set that ten lines can compute."""
+    y = labels_of(folder, "test")
+    p = softmax(logits_of(folder, "test") / np.reshape(temperature, (-1, 1)), axis=-1)
+    right = p.argmax(1) == y
+    expected = {
+        "pll": np.log(p[np.arange(len(y)), y]).mean(),
+        "accuracy": right.mean(),
+        "brier": ((p - np.eye(small_run.CLASSES)[y]) ** 2).sum(1).mean(),
+        "max_probability": p.max(1).mean(),
+        "predictive_entropy": -(p * np.log(p)).sum(1).mean(),
+        "ece": metrics.ece_of_bins(metrics.calibration_bins(p.max(1), right.astype(float))),
+        "temperature": np.mean(temperature),
+    }
+    estimates = result.methods["deterministic+temperature"].sets["test"].estimates
+    assert {name: estimates[name].value for name in expected} == pytest.approx(expected, rel=1e-4)
+
+
+def test_every_method_has_the_temperature_of_the_validation_points(folder: Path, fitted: Result) -> None:
+    methods = ["deterministic", "mcbn", "mcdo", "mcbn+mcdo"]
+    assert list(fitted.methods) == [name for method in methods for name in (method, f"{method}+temperature")]
+    tau = temperature_of(logits_of(folder, "held_out"), labels_of(folder, "held_out"))
+    values = values_of(fitted, "temperature-fitted")
+    assert values["points"] == HELD_OUT
+    by_method = dict(values["temperatures"])
+    assert by_method["deterministic+temperature"] == pytest.approx(tau, rel=1e-2)
+    check_deterministic(fitted, folder, by_method["deterministic+temperature"])
+    for method, temperature in by_method.items():
+        for name in ("test", "other"):
+            assert fitted.methods[method].sets[name].estimates["temperature"].value == pytest.approx(temperature)
+    assert list(fitted.work.methods) == methods  # no pass of its own
+
+
+def test_one_temperature_leaves_the_predicted_classes_as_they_are(fitted: Result) -> None:
+    for name in ("test", "other"):
+        before, after = (fitted.methods[m].sets[name] for m in ("deterministic", "deterministic+temperature"))
+        np.testing.assert_array_equal(before.predicted, after.predicted)
+    test = [fitted.methods[m].sets["test"].estimates["accuracy"].value for m in list(fitted.methods)[:2]]
+    assert test[0] == test[1]
+
+
+def test_a_sampled_method_has_all_estimates_with_a_monte_carlo_error(fitted: Result) -> None:
+    plain, tempered = fitted.methods["mcbn"], fitted.methods["mcbn+temperature"]
+    assert set(tempered.sets["test"].estimates) == {*plain.sets["test"].estimates, "temperature"}
+    assert tempered.sets["test"].estimates["pll"].mc_se is not None
+    assert tempered.ood["other"]["mutual_information"]["auroc"].mc_se is not None
+    assert set(tempered.convergence) == set(plain.convergence)
+    assert set(tempered.bounds) == {"constant", "optimum"}
+
+
+def test_each_half_of_the_test_set_has_the_temperature_of_the_other(folder: Path, crossed: Result) -> None:
+    logits, y = logits_of(folder, "test"), labels_of(folder, "test")
+    temperature = crossed.methods["deterministic+temperature"].sets["test"].points["temperature"]
+    halves = {method: pair for method, *pair in values_of(crossed, "temperature-cross-fitted")["temperatures"]}
+    first, second = (temperature == one for one in reversed(halves["deterministic+temperature"]))
+    assert first.sum() == second.sum() == small_run.TEST / 2
+    for fitted_to, used_on in ((first, second), (second, first)):
+        assert temperature[used_on] == pytest.approx(temperature_of(logits[fitted_to], y[fitted_to]), rel=1e-2)
+    check_deterministic(crossed, folder, temperature)
+    other = crossed.methods["deterministic+temperature"].sets["other"].points["temperature"]
+    assert other == pytest.approx(temperature_of(logits, y), rel=1e-2)
+
+
+def test_the_cross_fitted_scores_of_samples_are_those_of_their_logits(folder: Path, crossed: Result) -> None:
+    import h5py
+
+    with h5py.File(folder / "crossed.h5") as file:
+        logits = file["posterior_predictive/mcbn_test"][0].astype(np.float64)
+    set_result = crossed.methods["mcbn+temperature"].sets["test"]
+    p = softmax(logits / set_result.points["temperature"][:, None], axis=-1).mean(0)
+    y = labels_of(folder, "test")
+    np.testing.assert_allclose(set_result.points["pll"], np.log(p[np.arange(len(y)), y]), rtol=1e-5)
+
+
+def test_groups_stay_together_in_the_halves(folder: Path) -> None:
+    data = np.load(folder / "test.npz")
+    group = np.arange(small_run.TEST) // 2
+    np.savez(folder / "grouped.npz", x=data["x"], y=data["y"], group=group)
+    result = small_run.evaluated(
+        folder, test="grouped.npz", calibrate="cross", methods=("deterministic",), out="grouped.h5"
+    )
+    temperature = result.methods["deterministic+temperature"].sets["test"].points["temperature"]
+    assert len(set(temperature)) == 2
+    np.testing.assert_array_equal(temperature[::2], temperature[1::2])
+
+
+def test_a_run_without_samples_is_none_with_samples(folder: Path, crossed: Result) -> None:
+    result = small_run.evaluated(folder, calibrate="cross", methods=("deterministic",), out="single.h5")
+    assert list(result.methods) == ["deterministic", "deterministic+temperature"]
+    assert result.sampled == ()
+    assert crossed.sampled == ("mcbn", "mcbn+temperature")
+
+
+@pytest.mark.parametrize("options", [{"samples": "auto", "max_samples": 16}, {"bank": 12}], ids=["auto", "bank"])
+def test_more_rounds_and_a_bank_recompute_to_the_same(folder: Path, options: dict) -> None:
+    result = small_run.evaluated(folder, calibrate="cross", methods=("mcbn",), out="other_draws.h5", **options)
+    read = evaluation_file.read(folder / "other_draws.h5")
+    assert check(read, read).passed
+    assert "mcbn+temperature" in result.methods
+
+
+def test_the_file_holds_it_and_the_gate_recomputes_it(folder: Path, fitted: Result, crossed: Result) -> None:
+    for result, path in ((fitted, folder / "fitted.h5"), (crossed, folder / "crossed.h5")):
+        read = evaluation_file.read(path)
+        assert summary(read)["methods"] == summary(result)["methods"]
+        verdict = check(read, read)
+        assert verdict.passed
+        gated = {one.address for one in verdict.comparisons if one.outcome != "not gated"}
+        assert "mcbn+temperature.sets.test.pll" in gated
+        assert "mcbn+temperature.sets.test.temperature" not in gated
+
+
+def test_a_temperature_of_1_leaves_every_score_as_it_is() -> None:
+    random = np.random.default_rng(2)
+    logits, y = random.normal(size=(8, 30, 4)), random.integers(0, 4, 30)
+    scores = []
+    for temperature in (None, np.ones(30)):
+        reduction = classification.Reduction(replicate_weights(8), points=30, labels=y, temperature=temperature)
+        reduction.add(logits)
+        scores.append(reduction.scores())
+    assert set(scores[0].points) - set(scores[1].points) == {*metrics.LOGIT_SCORES}
+    for name, values in scores[1].points.items():
+        np.testing.assert_array_equal(values, scores[0].points[name], err_msg=name)
+
+
+def test_outputs_that_are_probabilities_have_the_same_temperature(folder: Path, crossed: Result) -> None:
+    source = folder / "softmax.py"
+    source.write_text(small_run.NET.replace("nn.Linear(8, classes),", "nn.Linear(8, classes), nn.Softmax(1),"))
+    result = small_run.evaluated(
+        folder, arch=f"{source}:net", outputs="probabilities", methods=("deterministic",), calibrate="cross", out="p.h5"
+    )
+    of_logits, of_probabilities = (
+        each.methods["deterministic+temperature"].sets["test"].points["pll"] for each in (crossed, result)
+    )
+    np.testing.assert_allclose(of_probabilities, of_logits, rtol=1e-4, atol=1e-6)
+
+
+def test_it_can_be_left_out(folder: Path) -> None:
+    options = {"validation": "held_out.npz", "methods": ("deterministic",)}
+    result = small_run.evaluated(folder, calibrate="off", out="off.h5", **options)
+    assert list(result.methods) == ["deterministic"]
+    same = small_run.evaluated(folder, **options | {"validation": "test.npz"}, out="same.h5")
+    assert list(same.methods) == ["deterministic"]  # nothing is fitted to the labels that judge it
+    assert not any(code.startswith("temperature") for code in (*noted(result), *noted(same)))
+
+
+def test_an_end_of_the_range_is_noted(folder: Path) -> None:
+    x = np.load(folder / "held_out.npz")["x"]
+    np.savez(folder / "wrong.npz", x=x, y=logits_of(folder, "held_out").argmin(1))
+    result = small_run.evaluated(folder, validation="wrong.npz", methods=("deterministic",), out="end.h5")
+    assert values_of(result, "temperature-at-end")["temperatures"] == [["deterministic+temperature", 10.0]]
+
+
+def test_the_best_sampled_method_is_held_against_the_best_single_pass(fitted: Result) -> None:
+    pll = {name: method.sets["test"].estimates["pll"].value for name, method in fitted.methods.items()}
+    (found,) = (f for f in findings(fitted) if "sampled" in f.values and "single" in f.values)
+    sampled, single = (max(of, key=lambda name: pll[name]) for of in (fitted.sampled, list(fitted.methods)[:2]))
+    assert (found.values["sampled"], found.values["single"]) == (sampled, single)
+    change = found.values["pll"]
+    assert (change.before, change.after) == (pll[single], pll[sampled])
+    assert change.error is not None
+    like = [f.values for f in findings(fitted) if f.code.startswith("explains-labels")]
+    assert {f["method"]: f["network"] for f in like}["mcbn+temperature"] == "deterministic+temperature"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"calibrate": "validation"}, r"there are no validation points.*--validation REF.*--calibrate cross"),
+        ({"calibrate": "validation", "validation": "test.npz"}, r"are the test set.*--validation REF.*cross"),
+        ({"calibrate": "cross", "test": "unlabelled.npz"}, r"unlabelled\.npz has none.*--validation REF"),
+        ({"calibrate": "cross", "limit": 19}, r"has 19 points; expected at least 20"),
+    ],
+)
+def test_what_cannot_be_fitted_is_refused(folder: Path, options: dict, message: str) -> None:
+    np.savez(folder / "unlabelled.npz", x=np.load(folder / "test.npz")["x"])
+    with pytest.raises(RequestError, match=message):
+        small_run.evaluated(folder, methods=("deterministic",), out="refused.h5", **options)
+    assert not (folder / "refused.h5").exists()
+
+
+def test_a_regression_has_no_temperature(tmp_path: Path) -> None:
+    place = small_regression.write(tmp_path)
+    with pytest.raises(RequestError, match="this is a regression"):
+        small_run.evaluated(place.parent, run_file=place.name, calibrate="cross")

@@ -93,8 +93,11 @@ def findings(temperatures: Mapping[str, Temperatures]) -> Iterator[Finding]:
         return
     points = next(iter(temperatures.values())).points
     by_method = [[method, *(each.halves or (each.of_all,))] for method, each in temperatures.items()]
-    crossed = any(each.halves for each in temperatures.values())
-    yield note(f"temperature-{'cross-' if crossed else ''}fitted", temperatures=by_method, points=points)
-    ends = {method: end for method, *values in by_method for end in values if metrics.is_at_end(end)}
+    if any(each.halves for each in temperatures.values()):
+        yield note("temperature-cross-fitted", temperatures=by_method, points=points)
+    else:
+        yield note("temperature-fitted", temperatures=by_method, points=points)
+    range_ends = metrics.TEMPERATURES[0], metrics.TEMPERATURES[-1]
+    ends = {method: end for method, *values in by_method for end in values if end in range_ends}
     if ends:
         yield note("temperature-at-end", temperatures=[list(item) for item in ends.items()])

@@ -79,7 +79,7 @@ from bnuq.metrics.intervals import (
     spearman,
     uncertainty_error_curve,
 )
-from bnuq.metrics.recalibration import TEMPERATURES, fitted_temperature, is_at_end, pll_by_temperature
+from bnuq.metrics.recalibration import TEMPERATURES, fitted_temperature, pll_by_temperature
 from bnuq.metrics.registry import (
     CLASSIFICATION_SCORES,
     FEATURE_SCORES,
@@ -174,7 +174,6 @@ __all__ = [
     "fpr_at_tpr",
     "gaussian_log_likelihood",
     "interval_calibration",
-    "is_at_end",
     "jackknife_error",
     "jackknifed_mutual_information",
     "kl_gamma",

@@ -39,8 +39,3 @@ def fitted_temperature(pll: Float[np.ndarray, "temperature point"]) -> float:
     curvature = before - 2 * least + after
     moved = (before - after) / (2 * curvature) if curvature > 0 else 0.0
     return float(TEMPERATURES[at] * math.exp(moved * math.log(TEMPERATURES[1] / TEMPERATURES[0])))
-
-
-def is_at_end(temperature: float) -> bool:
-    """Whether a fitted temperature is an end of TEMPERATURES, so that the best one may lie beyond."""
-    return temperature in (TEMPERATURES[0], TEMPERATURES[-1])

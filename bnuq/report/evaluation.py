@@ -86,7 +86,7 @@ def _methods_table(result: Result, metrics: Sequence[str], *, roomy: bool) -> Ta
     header += [f"↑ normalised {named(metric, roomy=roomy)}" for metric in normalized]
     rows = tuple(
         (
-            noise_models.labelled(name),
+            noise_models.labelled(name, roomy=roomy),
             (
                 *(with_error(test[name].get(metric)) for metric in shown),
                 *(share_with_error(method.normalized.get(metric)) for metric in normalized),
@@ -116,7 +116,8 @@ def _estimates(result: Result, *, roomy: bool) -> Table:
     constant = [method.bounds.get("constant", {}).get("sigma") for method in result.methods.values()]
     rows += [("  noise sd, 1/√τ", noise, None), ("  constant σ", constant, None)]
     cells = tuple((label, _cells(estimates, digits)) for label, estimates, digits in rows if any(estimates))
-    return Table(tuple(map(noise_models.labelled, result.methods)), cells, stacks=True)
+    header = (noise_models.labelled(name, roomy=roomy) for name in result.methods)
+    return Table(tuple(header), cells, stacks=True)
 
 
 def _cells(estimates: Sequence[Estimate | None], digits: int | None) -> tuple[Cell, ...]:

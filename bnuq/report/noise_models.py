@@ -12,8 +12,10 @@ from bnuq.report.document import Cell, Paragraph, Part, Row, Table
 from bnuq.report.numbers import number, signed
 
 
-def labelled(method: str) -> str:
-    """A method's name at the head of a column; ≈ before one that is an approximation."""
+def labelled(method: str, *, roomy: bool = True) -> str:
+    """A method's name at the head of a column; ≈ before one that is an approximation. Where there is little room, long
+    names are shorter."""
+    method = method if roomy else method.replace("deterministic+", "det.+")
     return f"≈ {method}" if without_temperature(method) in ANALYTIC else method
 
 

@@ -17,7 +17,7 @@ def test_the_registry_names_every_estimate_once():
         "accuracy", "rmse", "mae", "crps", "pll", "brier", "ece",
         "mutual_information", "predictive_entropy", "expected_entropy", "variation_ratio", "max_probability",
         "aurc", "auroc", "aupr_out", "aupr_in", "fpr95", "fpr95_id_positive", "normalized_pll", "normalized_crps",
-        "coverage50", "coverage95", "spearman", "variance", "tau", "sigma",
+        "coverage50", "coverage95", "spearman", "variance", "temperature", "tau", "sigma",
     ]  # fmt: skip
     assert metrics.CLASSIFICATION_SCORES == (
         "mutual_information", "predictive_entropy", "expected_entropy", "least_confidence",
@@ -35,7 +35,7 @@ def test_the_registry_names_every_estimate_once():
 
 def test_no_two_metrics_are_called_the_same_and_no_name_is_shorter_than_its_short_form():
     known = [*metrics.METRICS.values(), metrics.SCORES["least_confidence"]]
-    assert len({metric.label for metric in known}) == len({metric.short or metric.label for metric in known}) == 27
+    assert len({metric.label for metric in known}) == len({metric.short or metric.label for metric in known}) == 28
     assert all(len(metric.short) < len(metric.label) for metric in known)
 
 
@@ -49,7 +49,7 @@ def test_uncertainties_have_no_direction_and_errors_are_better_lower():
     directions = {name: metric.direction for name, metric in metrics.METRICS.items()}
     assert {name for name, direction in directions.items() if direction == "none"} == {
         "mutual_information", "predictive_entropy", "expected_entropy", "variation_ratio", "max_probability",
-        "coverage50", "coverage95", "variance", "tau", "sigma",
+        "coverage50", "coverage95", "variance", "temperature", "tau", "sigma",
     }  # fmt: skip
     assert {name for name, direction in directions.items() if direction == "lower"} == {
         "brier", "ece", "aurc", "fpr95", "fpr95_id_positive", "rmse", "mae", "crps",

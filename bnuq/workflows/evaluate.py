@@ -150,6 +150,7 @@ def _facts(planned: _Planned) -> dict[str, Any]:
     return {
         "request": request_digest(run, checkpoint_sha256=sha256),
         "fitted_to": None if validation is None else validation.sha256,
+        "calibrate": planned.subject.calibration,
         "chunk_size": run.chunk_size,
         **content(
             checkpoint_sha256=sha256,

@@ -240,7 +240,8 @@ def test_the_quickstart_runs_from_its_run_file_alone(sample_configs, tmp_path):
     shutil.copy(sample_configs / "quickstart.toml", tmp_path)
     shutil.copytree(sample_configs / "quickstart", tmp_path / "quickstart")
     result = evaluate(resolve("quickstart.toml", Options(limit=100, samples=8), folder=tmp_path))
-    assert list(result.methods) == ["deterministic", "mcbn", "mcdo", "mcbn+mcdo"]
+    plain = ["deterministic", "mcbn", "mcdo", "mcbn+mcdo"]
+    assert list(result.methods) == [name for method in plain for name in (method, f"{method}+temperature")]
     assert {name: outcome.n for name, outcome in result.sets.items()} == {"validation": 100, "test": 100, "mnist": 100}
     assert result.reference_check is not None and result.reference_check.passed
     assert warned(result) == []

@@ -538,7 +538,7 @@ class Scorer:
         fitted: Fitted | None,
         labelled: bool,
         first: int = 0,
-        temperature: None = None,  # noqa: ARG002 - of a classification
+        temperature: Any = None,  # noqa: ARG002 - of a classification
         fits_temperature: bool = False,  # noqa: ARG002 - of a classification
     ) -> Reduction:
         return Reduction(

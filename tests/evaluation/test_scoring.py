@@ -147,6 +147,8 @@ def test_per_point_values_are_those_of_all_samples_at_once_whatever_the_chunks(c
         "accuracy": metrics.correct(p.mean(0), LABELS),
         "pll": metrics.pll_classification(p, LABELS),
         "brier": metrics.brier(p.mean(0), LABELS),
+        "max_logit": -logits_of().max(-1).mean(0),
+        "energy": -np.log(np.exp(logits_of()).sum(-1)).mean(0),
     }
     assert scores.points.keys() == direct.keys()
     for name, values in direct.items():
@@ -310,7 +312,7 @@ def test_one_draw_has_no_monte_carlo_error_no_replicates_and_no_epistemic_scores
     assert all((f.mc_se, f.jackknife, f.bootstrap) == (None, None, None) for f in found.values())
     assert not {"mutual_information", "variation_ratio"} & {*found, *test.points}
     detection = detection_estimates(test, ood, draws)
-    assert set(detection) == {"predictive_entropy", "least_confidence"}
+    assert set(detection) == {"predictive_entropy", "least_confidence", "max_logit", "energy"}
     assert all(f.mc_se is None and f.jackknife is None for d in detection.values() for f in d.values())
     assert classification.convergence(test, draws) == {}
     assert classification.calibration_curve(test, draws)["count"].sum() == N

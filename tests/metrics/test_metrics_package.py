@@ -23,7 +23,11 @@ def test_the_registry_names_every_estimate_once():
         "mutual_information", "predictive_entropy", "expected_entropy", "least_confidence",
     )  # fmt: skip
     assert metrics.REGRESSION_SCORES == ("variance",)
-    assert list(metrics.SCORES) == [*metrics.CLASSIFICATION_SCORES, *metrics.REGRESSION_SCORES]
+    assert metrics.LOGIT_SCORES == ("max_logit", "energy")
+    assert sorted(metrics.FEATURE_SCORES) == ["gen", "knn", "mahalanobis", "react", "relative_mahalanobis", "vim"]
+    assert set(metrics.SCORES) == {
+        *metrics.CLASSIFICATION_SCORES, *metrics.REGRESSION_SCORES, *metrics.LOGIT_SCORES, *metrics.FEATURE_SCORES,
+    }  # fmt: skip
     for records in (metrics.METRICS, metrics.SCORES):
         for name, metric in records.items():
             assert metric.name == name

@@ -346,7 +346,10 @@ def test_where_a_file_does_not_hold_the_points_the_error_is_unknown(four_methods
 
 
 def test_of_an_ood_set_each_results_best_score_has_delongs_error(four_methods, another) -> None:
-    results = {"a": four_methods, "b": another}
+    results = {
+        name: replace(result, methods={"mcbn": result.methods["mcbn"]})  # other methods' best scores are the same
+        for name, result in {"a": four_methods, "b": another}.items()
+    }
     best = {name: best_score_of(result, "other") for name, result in results.items()}
     first, last = ranking(results, "other")["auroc"]
     assert (first.names, last.names) == tuple((name,) for name in sorted(best, key=lambda name: -best[name][2]))

@@ -12,7 +12,7 @@ from verdicts import codes, said, verdict
 
 from bnuq.config import DETERMINISTIC, POPULATION
 from bnuq.estimates import Estimate
-from bnuq.metrics import standard_error
+from bnuq.metrics import delong_difference_variance, standard_error
 from bnuq.records.approximation import Approximation
 from bnuq.records.evaluation import ReferenceCheck, Result
 from bnuq.report import evaluation_findings
@@ -105,7 +105,7 @@ def with_auroc(result: Result, value: float, half: float | None = 0.04) -> Resul
 )
 def test_the_separation_of_an_ood_set_goes_by_the_size_and_the_interval_of_its_auroc(four_methods, value, half, code):
     finding = verdict(with_auroc(four_methods, value, half), "ood-", name="other")
-    assert finding.code == code and finding.values["scores"] == 14
+    assert finding.code == code and finding.values["scores"] == 28
     assert finding.values["auroc"].value == value and f"AUROC {value:.3f}" in said(finding)
 
 
@@ -116,7 +116,13 @@ def test_an_ood_set_is_judged_by_the_best_of_all_scores_and_the_best_of_one_pass
     values = verdict(changed(four_methods, "mcdo", ood={"other": scores}), "ood-well-separated").values
     assert (values["method"], values["score"]) == ("mcdo", "mutual_information")
     single = max(plain, key=lambda score: plain[score]["auroc"].value)
-    assert values["single"] == (DETERMINISTIC, single, plain[single]["auroc"].value)
+    assert values["other"] == (DETERMINISTIC, single, plain[single]["auroc"].value)
+    pairs = [
+        tuple(four_methods.methods[name].sets[of].points[score] for of in ("test", "other"))
+        for name, score in (("mcdo", "mutual_information"), (DETERMINISTIC, single))
+    ]
+    over_draws = plain[single]["auroc"].mc_se or 0.0
+    assert values["error"] == pytest.approx(math.hypot(delong_difference_variance(*pairs) ** 0.5, over_draws))
 
 
 # ── a classification ─────────────────────────────────────────────────────────────────────────────────────────────────

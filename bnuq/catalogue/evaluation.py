@@ -181,6 +181,10 @@ EVALUATION: Catalogue = {
         "are left out; entropies, mutual information and the separation of OOD sets need none"
     ),
     "output-taken-from": Entry("the network returns several things; scored is its output{where}"),
+    "labels-without-auroc": Entry(
+        "fewer than 2 test points have these labels, or fewer than 2 have them not, so these have no AUROC: "
+        "{labels:listed}"
+    ),
     "probability-outputs": Entry(
         "The network's outputs {range}, like those of a sigmoid. bnuq treats outputs as logits and applies the softmax "
         "itself. If the architecture ends in a sigmoid or another map to probabilities, remove it."

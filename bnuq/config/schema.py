@@ -30,7 +30,7 @@ def without_temperature(method: str) -> str:
 Precision = Literal["float32", "tf32", "bfloat16", "float64"]
 Samples = int | Literal["auto"]
 Task = Literal["classification", "regression", "segmentation"]
-Outputs = Literal["logits", "probabilities", "log_probabilities", "binary"]  # what a classifier's outputs are
+Outputs = Literal["logits", "probabilities", "log_probabilities", "binary", "multilabel"]  # of a classifier
 Likelihood = Literal["mixture", "moment", "moment_full"]  # PLL of the mixture of draws, or of a moment-matched Gaussian
 Crps = Literal["gaussian", "mixture", "ensemble", "fair"]
 SizeCriterion = Literal["elbo", "pll", "auroc"]  # the criterion for a mini-batch size
@@ -186,7 +186,7 @@ class ModelSection(Section, frozen=True):
         Outputs,
         setting(
             "What the network's outputs are: logits, probabilities (a softmax or sigmoid at the end), "
-            "log_probabilities, or binary (one logit, of class 1).",
+            "log_probabilities, binary (one logit, of class 1), or multilabel (the logit of a yes/no label each).",
             "Classification",
         ),
     ] = "logits"

@@ -19,6 +19,7 @@ from bnuq.packing import Layout
 
 _CHANNELS = (1, 3, 4)
 _LARGEST_TARGET = 1e150
+MULTILABEL_KEY = 'outputs = "multilabel" under [model] of the run file'
 _BLOCK = 64 * 2**20  # bytes looked at in one go
 
 
@@ -230,9 +231,11 @@ def check_labels(points: Points, classes: int) -> Points:
             findings = (*points.findings, note("one-hot-targets", classes=classes))
             return replace(points, targets=y.argmax(axis=1), findings=findings)
         if y.shape[1] != 1:
+            several = np.all((y == 0) | (y == 1))
+            hint = f" Several labels per point are scored with --outputs multilabel, or {MULTILABEL_KEY}."
             raise DataError(
                 f"{name} have {y.shape[1]} columns of {_shown(y)}; expected one whole number from 0 to {classes - 1} a "
-                f"point, or one-hot rows of {classes}: one label a point."
+                f"point, or one-hot rows of {classes}: one label a point.{hint if several else ''}"
             )
         if not _integral(column):
             raise DataError(f"{name} are not whole numbers, but {_shown(y)}. Is this a regression set?")
@@ -246,6 +249,26 @@ def check_labels(points: Points, classes: int) -> Points:
         )
         raise DataError(f"{name} run from {low} to {high}; expected 0 to {classes - 1} for {classes} classes. {hint}")
     return replace(points, targets=y)
+
+
+def check_label_matrix(points: Points, labels: int) -> Points:
+    """`points` with int64 labels (n, labels), 1 where a point has the label and 0 where it has not.
+
+    Raises DataError for labels that are missing, of another shape, neither 0 nor 1, and where no point has any.
+    """
+    points = labelled(points)
+    name, y = f"{points.reference}: the labels of {points.name!r}", points.targets
+    expected = f"expected a matrix ({len(points)}, {labels}) of 0 and 1, one column a label: outputs is multilabel"
+    if y is None:
+        raise DataError(f"{name} are missing; {expected}.")
+    if y.shape != (len(points), labels):
+        one = " With one class per point, leave --outputs multilabel out." if y.ndim == 1 else ""
+        raise DataError(f"{name} have shape {y.shape}; {expected}.{one}")
+    if not np.all((y == 0) | (y == 1)):
+        raise DataError(f"{name} are {_shown(y)}, not only 0 and 1; {expected}.")
+    if not y.any():
+        raise DataError(f"{name} are all 0: no point has any of them. Is this the matrix of the labels?")
+    return replace(points, targets=y.astype(np.int64))
 
 
 def check_targets(points: Points, outputs: int) -> Points:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -254,6 +254,10 @@ class Reduction:
             ranked["wrong"] = as_numpy(values["accuracy"][replicates][:, rows] == 0)
         return ranked
 
+    def release(self) -> None:
+        """Give back the work memory, which the next block takes again."""
+        self._memory = None
+
     def arrays(self) -> Arrays:
         """What was added, for `scores` to merge."""
         return self._blocks.arrays()
@@ -388,18 +392,18 @@ def set_estimates(scores: Scores, draws: DrawWeights) -> dict[str, Estimate]:
     Errors take the temperature as given: PLL is stationary in it, so that its own error is of second order there.
     """
     result = {
-        name: estimates.mean_estimate(name, scores, draws, limits=_limits(name, scores.estimator))
+        name: estimates.mean_estimate(name, scores, draws, limits=limits_of(name, scores.estimator))
         for name in scores.replicates
     }
     if scores.bins is not None:
         result["ece"] = _calibration_estimate(scores, draws)
-        result["aurc"] = _selective_estimate(scores, draws)
+        result["aurc"] = selective_estimate(scores, draws)
     if "temperature" in scores.points:
         result["temperature"] = Estimate(float(np.mean(scores.points["temperature"])))
     return {name: result[name] for name in metrics.METRICS if name in result}
 
 
-def _limits(name: str, estimator: Estimator) -> tuple[float, float]:
+def limits_of(name: str, estimator: Estimator) -> tuple[float, float]:
     """The range of a mean: only a jackknifed mutual information may be below 0."""
     jackknifed = name == "mutual_information" and estimator == "jackknife"
     return _ANY if jackknifed else _RANGE.get(name, _SHARE)
@@ -448,7 +452,7 @@ def _calibration_estimate(scores: Scores, draws: DrawWeights) -> Estimate:
     )
 
 
-def _selective_estimate(scores: Scores, draws: DrawWeights) -> Estimate:
+def selective_estimate(scores: Scores, draws: DrawWeights) -> Estimate:
     uncertainty, loss = scores.points["predictive_entropy"], 1 - scores.points["accuracy"]
     value = metrics.aurc(uncertainty, loss)
     resampled = metrics.aurc_bootstrap(uncertainty, loss, group=scores.group)
@@ -571,6 +575,15 @@ class Scorer:
     def headline_errors(self, scores: Mapping[str, Scores], draws: DrawWeights) -> dict[str, float]:
         return estimates.headline_errors("mutual_information", "MI", scores, draws)
 
+    def set_result(self, scores: Any, draws: DrawWeights) -> SetResult:
+        """The estimates and the values of the points of one set."""
+        return SetResult(
+            estimates=set_estimates(scores, draws),
+            points=scores.points,
+            predicted=scores.predicted,
+            log_likelihood=scores.log_likelihood,
+        )
+
     def findings(self, method: str, fitted: Fitted | None) -> Iterator[Finding]:  # noqa: ARG002 - there are none
         return iter(())
 
@@ -585,13 +598,7 @@ class Scorer:
         bounded = fitted if "accuracy" in test.points else None  # bounds are of the same predictions, right or wrong
         return MethodResult(
             sets={
-                name: SetResult(
-                    estimates=set_estimates(set_scores, draws),
-                    points=set_scores.points,
-                    predicted=set_scores.predicted,
-                    log_likelihood=set_scores.log_likelihood,
-                    samples=raw_samples.get(name),
-                )
+                name: replace(self.set_result(set_scores, draws), samples=raw_samples.get(name))
                 for name, set_scores in scores.items()
             },
             ood={

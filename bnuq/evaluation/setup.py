@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from bnuq.config import Run
-from bnuq.data import Points, check_labels, check_targets
+from bnuq.data import Points, check_label_matrix, check_labels, check_targets
 from bnuq.errors import ModelError, RequestError, SamplingError
-from bnuq.evaluation import classification, memory, regression
+from bnuq.evaluation import classification, memory, multilabel, regression
 from bnuq.evaluation.batch_composition import check_classes
 from bnuq.evaluation.completeness import Need, check_complete
 from bnuq.evaluation.datasets import Material, Pipeline, input_normalize, load_material, target_scale
@@ -142,6 +142,8 @@ def scored_sets(run: Run, todo: Plan, material: Material) -> tuple[dict[str, Poi
     regression."""
     scorer: Scorer = classification.Scorer(run, todo.outputs)
     check = check_labels
+    if run.outputs == "multilabel":
+        scorer, check = multilabel.Scorer(run, multilabel.names_of(material.test, todo.outputs)), check_label_matrix
     if todo.task == "regression":
         scorer, check = regression.Scorer(run, target_scale(run, material.train, todo.outputs)), check_targets
     if material.train is not None and todo.batch_size is not None:

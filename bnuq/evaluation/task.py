@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from bnuq.config import Outputs, Run
-from bnuq.data import Points
+from bnuq.data import MULTILABEL_KEY, Points
 from bnuq.errors import DataError, ModelError, RequestError
 from bnuq.findings import Finding, warning
 from bnuq.sampling.engine import chunks, default_chunk
@@ -58,21 +58,28 @@ def task_of(run: Run, outputs: int, points: Points | None) -> Literal["classific
     if zero_or_one and bool(np.all(sums == 1)):  # one-hot
         return "classification"
     if zero_or_one or (bool(np.all(targets >= 0)) and np.allclose(sums, 1, atol=1e-4)):
-        values = "0 or 1, with several or no 1 in a row: several labels per point"
-        values = values if zero_or_one else "probabilities, each row summing to 1: soft labels"
+        values, say = "probabilities, each row summing to 1: soft labels", "Provide one class per point, or one-hot rows."
+        if zero_or_one:
+            values = "0 or 1, with several or no 1 in a row: several labels per point"
+            say = f"If each output is the logit of one of these labels: --outputs multilabel, or {MULTILABEL_KEY}."
         raise DataError(
             f"the targets of {points.reference} have {columns} columns, as many as the network has outputs, and all "
-            f"are {values}. bnuq scores classifiers with one label per point: provide one class per point, or one-hot "
-            f"rows. If you mean a regression onto these numbers: --task regression, or {TASK_KEY}."
+            f"are {values}. {say} If you mean a regression onto these numbers: --task regression, or {TASK_KEY}."
         )
     return "regression"
+
+
+def are_several_labels(targets: Any, outputs: int) -> bool:
+    """Whether targets are a matrix of 0 and 1 with a column for each of several outputs, and not one-hot."""
+    is_matrix = targets.ndim == 2 and targets.shape[1] == outputs > 1 and bool(np.all((targets == 0) | (targets == 1)))
+    return is_matrix and not bool(np.all(targets.sum(axis=1) == 1))
 
 
 def check_outputs(model: nn.Module, feed: Callable[[slice], Tensor], points: Points) -> tuple[Finding, ...]:
     """Raise ModelError where the outputs of a classifier are not what they are said to be; a warning where logits only
     look like the outputs of a sigmoid. `feed` gives rows of `points` as network input."""
     outputs, network = outputs_of(model), Evaluation(unconverted(model))
-    if outputs in ("logits", "binary") and not _within_0_and_1(network.passes(feed(slice(0, 3)))):
+    if outputs in ("logits", "binary", "multilabel") and not _within_0_and_1(network.passes(feed(slice(0, 3)))):
         return ()
     count, size = min(_CHECKED_POINTS, len(points)), default_chunk(points.point_shape)
     with _LatestSigmoid() as recorder:
@@ -96,12 +103,16 @@ def check_outputs(model: nn.Module, feed: Callable[[slice], Tensor], points: Poi
             f'outputs is "binary", which is one logit per point, and the network ends in a sigmoid: its outputs '
             f"{where}. Say that these are probabilities of class 1: --outputs probabilities, or {PROBABILITIES_KEY}."
         )
+    if made_by_sigmoid and outputs == "multilabel":
+        raise ModelError(
+            f'outputs is "multilabel", which is one logit per label, and the network ends in a sigmoid: its outputs '
+            f"{where}. Remove the last sigmoid from the architecture; it has no weights, so the checkpoint still fits."
+        )
     if made_by_sigmoid:
         raise ModelError(
             f"the network ends in a sigmoid: its outputs {where}, and rows do not sum to 1. Taken for logits, they "
-            "would be flattened by a softmax. If each point has one class, remove the last sigmoid from the "
-            "architecture. Several labels per point are not scored by this version; their errors are with --task "
-            f"regression, or {TASK_KEY}."
+            "would be flattened by a softmax. Remove the last sigmoid from the architecture. If each output is a label "
+            f"of its own, several per point, also say --outputs multilabel, or {MULTILABEL_KEY}."
         )
     return (warning("probability-outputs", range=where),) if outputs == "logits" else ()
 
@@ -121,9 +132,9 @@ def _check_probabilities(values: Tensor, outputs: Outputs, where: str) -> None:
     if values.shape[1] > 1 and bool(((sums - 1).abs() > PROBABILITY_TOLERANCE).any()):
         raise ModelError(
             f'outputs is "{outputs}", and on {where} the probabilities of a point sum to values from '
-            f"{float(sums.min()):.4g} to {float(sums.max()):.4g}; expected 1. Probabilities of several labels per "
-            "point are not scored by this version; for one class per point remove the last sigmoid, and leave "
-            "--outputs out."
+            f"{float(sums.min()):.4g} to {float(sums.max()):.4g}; expected 1. If a sigmoid made them, remove it "
+            "from the architecture: for one class per point leave --outputs out, and for several labels per point say "
+            f"--outputs multilabel, or {MULTILABEL_KEY}."
         )
 
 

@@ -147,6 +147,7 @@ def _compared(address: str, now: Row, before: Row, errors: tuple[Error, Error], 
         p_adjusted=None,
         tolerance=tolerance.in_unit(baseline=baseline, se=se) if gated and tolerance is not None else None,
         outcome="same" if gated else "not gated",
+        label=now["label"],
     )
     return comparison, total.df
 

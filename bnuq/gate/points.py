@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
 
 from bnuq import metrics
 from bnuq.metrics.influence import RankedScores
-from bnuq.records.evaluation import EvaluatedSet, Result, SetResult
+from bnuq.records.evaluation import EvaluatedSet, Result, SetResult, of_label
 from bnuq.store.table import Row
 
 _TEST = "test"
+_BY_LABEL = ("ece", "label_auroc")  # means over labels that are no means over points
 _BLOCK = 4096  # points whose likelihoods stay in a core's cache
 _Arrays = Mapping[str, np.ndarray]
 
@@ -31,11 +32,19 @@ class Points:
         self._influence = cache(lambda *key: vars(self._ladder(*key).influence()))
         self._separation = cache(lambda *key: vars(self._ladder(*key).scores()))
         self.of_log_likelihoods = cache(self._mixed)
+        self.of_label = cache(lambda label: Points(of_label(result, label)))
+
+    @property
+    def result(self) -> Result:
+        return self._result
 
     def value(self, row: Row) -> float | None:
         """The estimate of this row; None where the file lacks the values it is computed from."""
         if row["score"]:
             return self._separation(row["method"], row["set"], row["score"]).get(row["metric"])
+        if labels := self._labels(row):
+            values = [points.value(of_one) for points, of_one in labels]
+            return None if None in values else float(np.mean(values))  # type: ignore[arg-type]
         computed = self._source(row)
         return None if computed is None else computed.of.value(computed.points)
 
@@ -44,8 +53,23 @@ class Points:
         if row["score"]:
             parts = self._influence(row["method"], row["set"], row["score"]).get(row["metric"])
             return None if parts is None else dict(zip(sets_of(row), parts, strict=True))
+        if labels := self._labels(row):
+            of_labels = [points.contributions(of_one) for points, of_one in labels]
+            if None in of_labels:
+                return None
+            return {name: np.mean([part[name] for part in of_labels if part], axis=0) for name in sets_of(row)}
         computed = self._source(row)
         return None if computed is None else {computed.set_name: computed.of.influence(computed.points, computed.group)}
+
+    def _labels(self, row: Row) -> list[tuple[Points, Row]]:
+        """The labels that an estimate is of, or the mean of, each with its own row; none where it is of whole points."""
+        method, set_name, metric = row["method"], row["set"], row["metric"]
+        names = [row["label"]] if row["label"] else []
+        if not names and metric in _BY_LABEL and set_name in self._result.methods[method].sets:
+            by_label = self._result.methods[method].sets[set_name].by_label
+            names = [label for label, estimates in by_label.items() if metric in estimates]
+        at = {"method": method, "set": set_name, "metric": metric}
+        return [(self.of_label(name), replace(row, coordinates=at)) for name in names]
 
     def _sorted(self, method: str, set_name: str, score: str) -> RankedScores:
         sets = self._result.methods[method].sets
@@ -57,8 +81,10 @@ class Points:
         if values is None:
             return None
         weights = np.full((1, len(values)), 1 / len(values))
-        parts = (values[:, start : start + _BLOCK] for start in range(0, values.shape[1], _BLOCK))
-        return np.concatenate([metrics.pll_from_log_likelihood(part, weights=weights)[0] for part in parts])
+        flat = values.reshape(len(values), -1)  # of several labels, all labels of a point after each other
+        parts = (flat[:, start : start + _BLOCK] for start in range(0, flat.shape[1], _BLOCK))
+        mixed = np.concatenate([metrics.pll_from_log_likelihood(part, weights=weights)[0] for part in parts])
+        return mixed if values.ndim == 2 else mixed.reshape(values.shape[1:]).mean(-1)
 
     def _source(self, row: Row) -> _Source | None:
         method, metric, [name] = row["method"], row["metric"], sets_of(row)
@@ -87,6 +113,9 @@ class Points:
             points["predictive_sd"] = predictive_sd(set_result)
         if evaluated.targets is not None:
             points["distance"] = distance(set_result, evaluated)
+        if evaluated.labels is not None and evaluated.labels.ndim == 1 and "least_confidence" in points:
+            points["label"] = evaluated.labels
+            points["label_score"] = metrics.label_score(points["least_confidence"], set_result.predicted)
         fitted = method_result.bounds.get("constant", {}).get("confidence")
         if set_name == _TEST and fitted is not None and "accuracy" in points:
             bounds = metrics.pll_bounds(points["accuracy"], fitted.value, int(self._result.model["classes"]))
@@ -165,6 +194,11 @@ _FROM: dict[str, _Metric] = {
         {"max_probability", "accuracy"},
         lambda p: float(metrics.ece_of_bins(metrics.calibration_bins(p["max_probability"], p["accuracy"]))),
         lambda p, group: metrics.ece_influence(p["max_probability"], p["accuracy"], group=group),
+    ),
+    "label_auroc": _Metric(
+        {"label_score", "label"},
+        lambda p: metrics.label_auroc(p["label_score"], p["label"]),
+        lambda p, _: metrics.label_auroc_influence(p["label_score"], p["label"]),
     ),
     "aurc": _Metric(
         {"predictive_entropy", "accuracy"},

@@ -41,7 +41,9 @@ def recomputed(result: Result) -> Points:
         )
     points = Points(result)
     with np.errstate(all="ignore"):  # a forged number may be of any size
-        problems = [*_scores(result, points), *_estimates(result, points), *contradictions(result)]
+        problems = [*_problems(points)]
+        for label in next(iter(result.methods.values())).sets["test"].by_label:
+            problems += [f"label {label}: {problem}" for problem in _problems(points.of_label(label))]
     if problems:
         more = f"\n  - and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
         shown = "\n".join(f"  - damaged: {problem}" for problem in problems[:_SHOWN])
@@ -52,11 +54,20 @@ def recomputed(result: Result) -> Points:
     return points
 
 
+def _problems(points: Points) -> Iterator[str]:
+    result = points.result
+    yield from _scores(result, points)
+    yield from _estimates(result, points)
+    yield from contradictions(result)
+
+
 # ── estimates ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _estimates(result: Result, points: Points) -> Iterator[str]:
     for name, row in estimates_of(result).items():
+        if row["label"]:  # checked with its label
+            continue
         if problem := _estimate(name, row, result, points) or _errors(name, row, result, points):
             yield problem
 
@@ -153,7 +164,9 @@ def _of_classification(result: Result, method: str, set_name: str) -> _Recompute
     if estimator != "jackknife" and {"predictive_entropy", "expected_entropy"} <= points.keys():
         unbiased = samples / (samples - 1) if estimator == "corrected" and samples > 1 else 1.0
         yield "mutual_information", unbiased * (points["predictive_entropy"] - points["expected_entropy"]), _ALL
-    if labels is None or "accuracy" not in points:
+    for score, by_label in set_result.label_points.items():
+        yield score, by_label.mean(-1), _ALL
+    if labels is None or "accuracy" not in points or labels.ndim > 1:
         return
     correct = set_result.predicted == labels
     yield "accuracy", correct.astype(np.float64), _ALL

@@ -85,7 +85,8 @@ class _OfMethod:
     bootstrap's."""
 
     def __init__(self, result: Result, method: str) -> None:
-        self._rows = {address: row for address, row in estimates_of(result).items() if row["method"] == method}
+        rows = estimates_of(result).items()  # those of single labels are checked with their label
+        self._rows = {address: row for address, row in rows if row["method"] == method and not row["label"]}
         self._result, self._method = result, method
         self._samples = int(result.sampling["samples"])
         self._bank = result.sampling.get("bank") if method.startswith("mcbn") else None
@@ -226,6 +227,10 @@ class _OfMethod:
             bare = metric.removeprefix("normalized_")
             parts = (f"{place}.{bare}" for place in ("sets.test", "bounds.constant", "bounds.optimum"))
             return self._from(lambda *values: np.asarray(metrics.normalized(*values)), *parts)
+        of_labels = self._result.methods[self._method].sets[set_name].by_label.values()
+        if rows := [_rows(estimates[metric]) for estimates in of_labels if metric in estimates]:
+            alike = len({*map(len, rows)}) == 1
+            return np.mean(rows, axis=0) if alike else np.full(self._draws + self._resamples, np.nan)
         if metric == "mutual_information":
             return self._mutual_information(set_name, estimate)
         likelihoods = self._likelihoods(set_name)
@@ -300,7 +305,9 @@ class _OfMethod:
         return self._from(lambda predictive, expected: factor * (predictive - expected) + offset, *names)
 
     def _likelihoods(self, set_name: str) -> np.ndarray | None:
-        return self._result.methods[self._method].sets[set_name].log_likelihood
+        """Those of the draws; None where a point has several, one a label."""
+        values = self._result.methods[self._method].sets[set_name].log_likelihood
+        return None if values is None or values.ndim > 2 else values
 
     def _of_tiles(self, likelihoods: np.ndarray) -> np.ndarray | None:
         """The mean PLL where every tile of points uses its own draws of a bank; None where τ also varies."""

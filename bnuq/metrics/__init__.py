@@ -43,6 +43,8 @@ from bnuq.metrics.detection import (
     detection_bootstrap,
     detection_of_replicates,
     fpr_at_tpr,
+    label_auroc,
+    label_score,
 )
 from bnuq.metrics.elbo import (
     EffectiveCount,
@@ -68,6 +70,7 @@ from bnuq.metrics.influence import (
     aurc_influence,
     detection_influence,
     ece_influence,
+    label_auroc_influence,
     normalized_influence,
     rmse_influence,
     spearman_influence,
@@ -179,6 +182,9 @@ __all__ = [
     "kl_gamma",
     "kl_normal",
     "kl_of_statistics",
+    "label_auroc",
+    "label_auroc_influence",
+    "label_score",
     "least_confidence",
     "likelihood_slope",
     "log_likelihood",

@@ -107,10 +107,11 @@ def pll_bounds(
     """The log-likelihoods of each point under a constant confidence and under the optimum, in nats, ≤ 0; more is
     better.
 
-    `right` is 1 where the predicted class is the true one and 0 elsewhere; the means over points are `constant_pll` and
-    `optimum_pll`.
+    `right` is 1 where the predicted class is the true one and 0 elsewhere, and of several labels per point the share
+    that is predicted; the means over points are `constant_pll` and `optimum_pll`.
 
     Source: as those.
     """
-    hit, miss = (constant_pll(share, confidence, classes) for share in (1.0, 0.0))
-    return np.where(right == 1, hit, miss), np.where(right == 1, 0.0, optimum_pll(0.0, classes))
+    shares, place = np.unique(right, return_inverse=True)
+    constant = np.array([constant_pll(share, confidence, classes) for share in shares.tolist()])
+    return constant[place], ((shares - 1) * math.log(classes))[place]

@@ -10,7 +10,7 @@ from statistics import NormalDist
 from typing import Generic, Literal, TypeVar
 
 import numpy as np
-from jaxtyping import Float, Shaped
+from jaxtyping import Float, Integer, Shaped
 
 from bnuq.metrics.arrays import Array, as_float64
 from bnuq.metrics.replicates import group_index, standard_error
@@ -37,6 +37,32 @@ def auroc(test: Float[Array, "test"], ood: Float[Array, "ood"]) -> float:
     Source: Hanley & McNeil 1982, The Meaning and Use of the Area under a ROC Curve; Hendrycks & Gimpel 2017.
     """
     return float(np.mean(_placements(*_checked(test, ood))))
+
+
+def label_auroc(score: Float[Array, "point"], y: Integer[Array, "point"]) -> float:
+    """AUROC of one label of several: how well `score` ranks the points that have it (y = 1) above those that have not,
+    in [0, 1]; more is better, ½ is chance.
+
+    ValueError where all points have the label, or none.
+
+    Source: Hanley & McNeil 1982; the mean over labels is the macro AUROC of Tsoumakas, Katakis & Vlahavas 2010, Mining
+    Multi-label Data.
+    """
+    scores, has = as_float64(score), as_float64(y) == 1
+    return auroc(scores[~has], scores[has])
+
+
+def label_score(
+    least_confidence: Float[np.ndarray, "*any"], predicted: Shaped[np.ndarray, "*any"]
+) -> Float[np.ndarray, "*any"]:
+    """A score that orders points as the probability of a label does, also where that rounds to 1; no direction.
+
+    The logarithm of the smaller of the probabilities of yes and no, with the opposite sign where yes is predicted.
+
+    Source: definition.
+    """
+    smaller = np.log(np.maximum(least_confidence, np.finfo(least_confidence.dtype).tiny))
+    return np.where(predicted == 1, -smaller, smaller)
 
 
 def _checked(

@@ -197,6 +197,21 @@ def _moved(
     return ((_from_here_on(totals) - totals / 2) / rung.size)[rung]
 
 
+def label_auroc_influence(
+    score: Float[Array, "point"], y: Integer[Array, "point"]
+) -> Float[np.ndarray, "point"]:
+    """The influence of each point on `label_auroc`; no direction. The points that have the label are random, too.
+
+    Source: DeLong, DeLong & Clarke-Pearson 1988; Hampel 1974.
+    """
+    scores, has = as_float64(score), as_float64(y) == 1
+    parts = detection_influence(scores[~has], scores[has]).auroc
+    result = np.empty(has.size)
+    for rows, part in zip((~has, has), parts, strict=True):
+        result[rows] = part * (has.size / len(part))
+    return result
+
+
 def detection_influence(
     test: Float[Array, "test"], ood: Float[Array, "ood"]
 ) -> DetectionScores[tuple[np.ndarray, np.ndarray]]:

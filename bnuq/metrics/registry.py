@@ -108,6 +108,17 @@ _ALL = (
         better="the confidence of {who} on {where} is closer to its accuracy",
     ),
     Metric(
+        "label_auroc",
+        "AUROC of the labels, several per point: mean over labels",
+        "label AUROC",
+        "fraction",
+        "higher",
+        "Hanley & McNeil 1982; macro mean as Tsoumakas et al. 2010",
+        tolerance="0.01",
+        worse="{who} ranks the points of {where} by their labels less well",
+        better="{who} ranks the points of {where} by their labels better",
+    ),
+    Metric(
         "mutual_information",
         "Mutual information",
         "mutual information",

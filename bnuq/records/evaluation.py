@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Protocol, runtime_checkable
 
@@ -16,6 +16,7 @@ from bnuq.findings import Finding
 
 MethodName = Annotated[str, Coordinate("method")]
 SetName = Annotated[str, Coordinate("set")]
+LabelName = Annotated[str, Coordinate("label")]
 ScoreName = Annotated[str, Coordinate("score")]
 BoundName = Annotated[str, Coordinate("bound")]
 Estimates = Mapping[MetricName, Estimate]
@@ -49,8 +50,8 @@ class Samples(Protocol):
 class EvaluatedSet:
     """A set as it was evaluated: after --limit, in its own order. `kind` is "test", "validation" or "ood".
 
-    `labels` are those of a classification, `targets` those of a regression, in their own unit. `index` are the points'
-    numbers in `reference`, `names` their files or ids there.
+    `labels` are those of a classification, 0 or 1 each where a point has several; `targets` those of a regression, in
+    their own unit. `index` are the points' numbers in `reference`, `names` their files or ids there.
     """
 
     name: str
@@ -58,7 +59,7 @@ class EvaluatedSet:
     reference: str
     sha256: str
     n: Size
-    labels: Int64[np.ndarray, " point"] | None = None
+    labels: Int64[np.ndarray, "point *label"] | None = None
     targets: TargetUnits | None = None
     group: Int64[np.ndarray, " point"] | None = None
     classes: tuple[str, ...] = ()
@@ -72,14 +73,30 @@ class SetResult:
 
     `predicted` is the class, or the mean of a regression in target units, whose standard deviation `sigma` is; without
     τ that is of the draws alone.
+
+    With several labels per point, which are predicted 0 or 1 each, `estimates` and `points` are means over labels;
+    `by_label` and `label_points` have the estimates and the points of each, where the set is labelled.
     """
 
     estimates: Estimates
     points: Mapping[str, Float[np.ndarray, " point"]]
     predicted: Annotated[Num[np.ndarray, "#point *output"], Unit("number of a class, or target unit")]
     sigma: TargetUnits | None = None
-    log_likelihood: Annotated[Float[np.ndarray, "sample point"] | None, ByHand("")] = None
+    log_likelihood: Annotated[Float[np.ndarray, "sample point *label"] | None, ByHand("")] = None
     samples: Annotated[Samples | None, ByHand("")] = None
+    by_label: Mapping[LabelName, Estimates] = field(default_factory=dict)
+    label_points: Mapping[str, Float[np.ndarray, "point label"]] = field(default_factory=dict)
+
+    def of_label(self, label: str) -> SetResult:
+        """One of the labels as a classification of two classes."""
+        at = list(self.by_label).index(label)
+        likelihood = self.log_likelihood
+        return SetResult(
+            estimates=self.by_label[label],
+            points={name: values[:, at] for name, values in self.label_points.items()},
+            predicted=self.predicted[:, at],
+            log_likelihood=None if likelihood is None else likelihood[:, :, at],
+        )
 
 
 @dataclass(frozen=True)
@@ -178,3 +195,20 @@ class Result:
     def sampled(self) -> tuple[str, ...]:
         """The methods of several samples."""
         return tuple(method for method in self.methods if method not in SINGLE_SAMPLE_METHODS)
+
+
+def of_label(result: Result, label: str) -> Result:
+    """The test set of a result with several labels per point, scored for one of them: a classification of two
+    classes."""
+    test = result.sets["test"]
+    assert test.labels is not None
+    at = list(next(iter(result.methods.values())).sets["test"].by_label).index(label)
+    return replace(
+        result,
+        model={key: value for key, value in result.model.items() if key != "labels"},
+        sets={"test": replace(test, labels=test.labels[:, at])},
+        methods={
+            name: MethodResult({"test": method.sets["test"].of_label(label)}, {}, {}, {}, {})
+            for name, method in result.methods.items()
+        },
+    )

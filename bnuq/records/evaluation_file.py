@@ -11,6 +11,9 @@
     /posterior_predictive            METHOD_SET (chain, draw, SET_point, class), raw outputs, only where kept; of a
                                      regression (…, output), in target units
 
+With several labels per point, labels, predicted and log-likelihoods have a last axis `label`, and so have the values in
+/methods/METHOD/sets/test/label_points.
+
 In /log_likelihood and /posterior_predictive `draw` is the position among a point's own draws. With a bank of which
 points use their own draws, the `draw` of replicates is one of the bank in the rows of MCBN.
 """
@@ -104,13 +107,15 @@ def _lay_out_for_arviz(writer: Writer, result: Result) -> None:
     for name, evaluated in result.sets.items():
         point = f"{name}_point"
         if evaluated.labels is not None and evaluated.kind == "test":
-            writer.add("/observed_data", name, evaluated.labels, (point,), observed)
+            writer.add("/observed_data", name, evaluated.labels, (point, "label")[: evaluated.labels.ndim], observed)
         if evaluated.targets is not None:
             writer.add("/observed_data", name, evaluated.targets, (point, "output"), observed, unit="target unit")
     for method, name, set_result in _set_results(result):
         if method not in SINGLE_SAMPLE_METHODS and set_result.log_likelihood is not None:
-            values, axes = set_result.log_likelihood[None], ("chain", "draw", f"{name}_point")
-            writer.add("/log_likelihood", f"{method}_{name}", values, axes, likelihoods, unit="nats")
+            values, axes = set_result.log_likelihood[None], ("chain", "draw", f"{name}_point", "label")
+            writer.add(
+                "/log_likelihood", f"{method}_{name}", values, axes[: values.ndim], likelihoods, unit="nats"
+            )
 
 
 def _set_results(result: Result) -> Iterator[tuple[str, str, SetResult]]:
@@ -123,6 +128,7 @@ def _set_results(result: Result) -> Iterator[tuple[str, str, SetResult]]:
 def _add_samples(file: Any, result: Result) -> None:
     group, scales, writer = file.create_group("posterior_predictive"), dict[str, Any](), Writer(file)
     last, unit = ("output", "target unit") if result.model["task"] == "regression" else ("class", "1")
+    last = "label" if result.model.get("labels") else last
     for method, name, set_result in _set_results(result):
         if (raw := set_result.samples) is None:
             continue
@@ -181,7 +187,7 @@ def _with_likelihoods(result: Result, likelihoods: Any) -> Iterator[tuple[str, M
         for set_name in sets:
             if (key := f"{name}_{set_name}") in likelihoods:
                 values = likelihoods[key][()]
-                if values.dtype.kind != "f" or values.ndim != 3 or len(values) != 1:
+                if values.dtype.kind != "f" or values.ndim not in (3, 4) or len(values) != 1:
                     raise ValueError(f"{key} does not hold log-likelihoods")
                 sets[set_name] = replace(sets[set_name], log_likelihood=values[0])
         yield name, replace(method, sets=sets)
@@ -190,7 +196,7 @@ def _with_likelihoods(result: Result, likelihoods: Any) -> Iterator[tuple[str, M
 def _check_texts(result: Result) -> None:
     """Raise ValueError where something that a report tells is missing; the run is checked when it is run again."""
     counts = dict.fromkeys(("parameters", "batchnorm_layers", "dropout_layers"), int)
-    outputs = {"outputs" if result.model.get("task") == "regression" else "classes": int}
+    outputs = {"outputs" if result.model.get("task") == "regression" else "classes": int, "labels": int | None}
     require(result.model, path=str, task=Task, **counts, **outputs)
     require(
         result.sampling, samples=int, batch_size=int | None, bank=int | None, seed=int, device=str, precision=str,
@@ -237,9 +243,11 @@ def _check_complete(result: Result) -> None:
                 raise ValueError(f"estimate {min(scored)} of {method} on {name} is of labels that are missing")
             if missing := needed - set(set_result.estimates) or set(set_result.estimates) - set(METRICS):
                 raise ValueError(f"estimate {min(missing)} of {method} on {name} is missing or unknown")
-            shape = result.sets[name].n, *((result.model["outputs"],) if result.model["task"] == "regression" else ())
+            shape = (result.sets[name].n, *_several(result))
             if set_result.predicted.shape != shape:
                 raise ValueError(f"the predictions of {method} on {name} are of another shape")
+            if name == "test" or set_result.by_label:
+                _check_labels(result, method, name)
         for name, scores in method_result.ood.items():
             is_complete = scores or (single_sample and required.of_several == {"variance"})
             for score in scores:
@@ -261,11 +269,37 @@ def _check_complete(result: Result) -> None:
         raise ValueError("the reference check is of no layer")
 
 
+def _several(result: Result) -> tuple[int, ...]:
+    """The length of the axis that predictions have beside that of the points, where they have one: outputs of a
+    regression, or labels."""
+    key = "outputs" if result.model["task"] == "regression" else "labels"
+    return () if result.model.get(key) is None else (result.model[key],)
+
+
+def _check_labels(result: Result, method: str, name: str) -> None:
+    """Raise ValueError where the parts of a result with several labels per point do not fit together."""
+    set_result, truth = result.methods[method].sets[name], result.sets[name].labels
+    labels = _several(result) if truth is not None and result.model["task"] == "classification" else ()
+    shape, found = (result.sets[name].n, *labels), tuple(set_result.by_label)
+    if (len(found),) != (labels or (0,)) or found != tuple(result.methods[DETERMINISTIC].sets[name].by_label):
+        raise ValueError(f"the labels of {method} on {name} are not those of the result")
+    if truth is not None and truth.shape != shape:
+        raise ValueError(f"the labels of {name} are of another shape")
+    for label, estimates in set_result.by_label.items():
+        if missing := {"pll", "accuracy", "ece"} - set(estimates) or set(estimates) - set(METRICS):
+            raise ValueError(f"estimate {min(missing)} of label {label} of {method} is missing or unknown")
+    if labels and (missing := {"pll", "accuracy", "max_probability", "least_confidence"} - set(set_result.label_points)):
+        raise ValueError(f"the {min(missing)} of the points of {method} by label are missing")
+    if any(values.shape != shape for values in set_result.label_points.values()):
+        raise ValueError(f"the points of {method} by label are of another shape")
+
+
 def _check_log_likelihoods(result: Result) -> None:
     """Raise ValueError where a PLL over draws has not those that it is the mean of."""
     mixture = result.run.get("scoring", {}).get("pll", "mixture") == "mixture"
     for method, method_result in result.methods.items():
-        test, shape = method_result.sets["test"], (result.sampling["samples"], result.sets["test"].n)
+        labels = _several(result) if result.model["task"] == "classification" else ()
+        test, shape = method_result.sets["test"], (result.sampling["samples"], result.sets["test"].n, *labels)
         sampled = method not in SINGLE_SAMPLE_METHODS and "pll" in test.points
         complete = test.log_likelihood is not None and test.log_likelihood.shape == shape
         if sampled and not complete and (mixture or result.model["task"] == "classification"):

@@ -19,9 +19,9 @@ _PREFERRED = ("mutual_information", "variance", "predictive_entropy", "squared_e
 def points_table(result: Result, *, set: str = "test", method: str | None = None) -> Columns:  # noqa: A002
     """The points of a set by column, in their order: index, name, what is known and predicted, and every score.
 
-    Of a classification label and prediction, by name where the data name their classes; of a regression target, mean,
-    sd and error (mean − target), numbered from 0 where there are several outputs. A column is left out where nothing is
-    known of it. Without a `method` it is `default_method`. RequestError for a set or a method that the result lacks.
+    Of a classification label and prediction, by name where the data name their classes, and of several labels those
+    that the point has; of a regression target, mean, sd and error (mean − target), numbered from 0 where there are
+    several outputs. A column is left out where nothing is known of it. Without a `method` it is `default_method`. RequestError for a set or a method that the result lacks.
     """
     scored = result.methods[chosen_method(result, method)].sets
     if set not in scored:
@@ -101,7 +101,10 @@ def _by_output(name: str, values: np.ndarray | None) -> Iterable[tuple[str, np.n
 
 
 def _class_names(labels: np.ndarray, classes: tuple[str, ...]) -> np.ndarray:
+    named = dict(enumerate(classes))
+    if labels.ndim == 2:  # several labels per point
+        rows = (", ".join(named.get(label, str(label)) for label in np.flatnonzero(row).tolist()) for row in labels)
+        return np.array([*rows], dtype=np.object_)
     if not classes:
         return labels
-    named = dict(enumerate(classes))
     return np.array([named.get(label, str(label)) for label in labels.tolist()], dtype=np.object_)

@@ -65,7 +65,8 @@ class Around(nn.Module):
 class AsLogits(Around):
     """A network whose outputs are converted to logits (points, classes).
 
-    softmax(logits) are the probabilities that the network gives, or those of the classes 0 and 1.
+    softmax(logits) are the probabilities that the network gives, or those of the classes 0 and 1. Of "multilabel"
+    outputs they are logits (points, labels), and sigmoid(logits) the probabilities of the labels.
     """
 
     def __init__(self, network: nn.Module, outputs: Outputs) -> None:
@@ -106,6 +107,13 @@ def _logits(output: Tensor, outputs: Outputs) -> Tensor:
                 "an output for each class leave --outputs out."
             )
         return torch.cat([torch.zeros_like(output), output], 1)
+    if outputs == "multilabel":
+        if classes < 2:
+            raise ModelError(
+                f'outputs is "multilabel", and the network gives {tuple(output.shape)}; expected the logits of several '
+                "labels per point. For one label say --outputs binary."
+            )
+        return output
     lowest = math.log(torch.finfo(output.dtype).tiny)
     if outputs == "probabilities":
         logits = output.log() if classes > 1 else torch.cat([(-output).log1p(), output.log()], 1)

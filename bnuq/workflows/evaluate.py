@@ -13,7 +13,7 @@ import numpy as np
 from bnuq.config import ANALYTIC, DETERMINISTIC, SINGLE_SAMPLE_METHODS, Run
 from bnuq.data import Points
 from bnuq.errors import SamplingError
-from bnuq.evaluation import memory
+from bnuq.evaluation import memory, multilabel
 from bnuq.evaluation.datasets import Material, fetch_missing
 from bnuq.evaluation.draws import check_reference, draw_bank, needs_bank, part_drawn
 from bnuq.evaluation.duration import forecast
@@ -92,6 +92,7 @@ def evaluate(
                 *notes_on_request([run], replaces=run.out if replaces else None),
                 *_without_validation(ready.material, run, todo),
                 *planned.odd_outputs,
+                *_unranked_labels(planned),
                 *ready.loaded.findings,
                 *ready.material.findings,
                 *todo.findings,
@@ -188,11 +189,14 @@ def _outcome(
 
 def _model(planned: _Planned) -> dict[str, Any]:
     loaded, todo = planned.ready.loaded, planned.subject.todo
+    outputs = {"classes" if todo.task == "classification" else "outputs": todo.outputs}
+    if planned.subject.run.outputs == "multilabel":
+        outputs = {"classes": 2, "labels": todo.outputs}
     return {
         "path": str(planned.subject.run.checkpoint),
         "sha256": loaded.checkpoint.sha256,
         "task": todo.task,
-        ("classes" if todo.task == "classification" else "outputs"): todo.outputs,
+        **outputs,
         "batchnorm_layers": len(todo.sites.batchnorms),
         "dropout_layers": len(todo.sites.dropouts),
         "parameters": loaded.parameters,
@@ -242,6 +246,15 @@ def _without_validation(material: Material, run: Run, todo: Plan) -> Iterator[Fi
     if material.validation is None:
         tau = run.scoring.tau is not None
         yield note("no-validation", task=todo.task, tau=tau, reason=material.why_no_validation)
+
+
+def _unranked_labels(planned: _Planned) -> Iterator[Finding]:
+    """A note on the labels of the test set that have no AUROC."""
+    truth, scorer = planned.described["test"].labels, planned.subject.scorer
+    if isinstance(scorer, multilabel.Scorer) and truth is not None:
+        without = np.setdiff1d(np.arange(truth.shape[1]), multilabel.ranked_labels(truth))
+        if without.size:
+            yield note("labels-without-auroc", labels=[scorer.names[label] for label in without])
 
 
 def _findings(

@@ -208,7 +208,8 @@ def _arrays(spec: str, data: Any) -> _Piece | None:
         return None
     if hasattr(inputs := data[0], "ndim"):
         lengths = {len(part) if part.ndim else 0 for part in data}
-        is_set = len(lengths) == 1 and inputs.ndim > data[-1].ndim >= 1
+        rows = inputs.ndim == data[-1].ndim == 2 and inputs.shape[1] != data[-1].shape[1]  # with several labels each
+        is_set = len(lengths) == 1 and (inputs.ndim > data[-1].ndim >= 1 or rows)
     else:
         is_set = len(data) == 2 and data[1].ndim >= 1 and _are_several(inputs, _array(data[1]), single=False)
     return _piece(spec, data, single=False) if is_set else None

@@ -191,6 +191,8 @@ def estimate_name(comparison: Comparison) -> str:
     name = named(comparison.metric)
     if comparison.score:
         return f"{name} by {named(comparison.score)}"
+    if comparison.label:
+        return f"{name} of label {comparison.label}"
     return f"{name} of the {place(comparison.set)}" if comparison.set.startswith(BOUNDS) else name
 
 

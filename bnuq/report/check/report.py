@@ -198,6 +198,8 @@ def _rank(name: str, names: list[str]) -> int:
 
 
 def _place(comparison: Comparison) -> str:
+    if comparison.label:
+        return f"{place(comparison.set)}, label {comparison.label}"
     return f"{place(comparison.set)} by {named(comparison.score)}" if comparison.score else place(comparison.set)
 
 

@@ -1,0 +1,251 @@
+"""The estimates of a classifier with several labels per point: of each label, and macro means over the labels.
+
+Each label is a classification of two classes, with the logits 0 and z, and has a reduction of its own. A value of a
+point is the mean over its labels, so that errors over points and OOD separation take a point as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from bnuq import metrics
+from bnuq.config import Run
+from bnuq.data import Points
+from bnuq.estimates import Estimate, Estimator
+from bnuq.evaluation import classification, estimates
+from bnuq.evaluation.units import merged
+from bnuq.files.journal import Arrays
+from bnuq.metrics import CalibrationBins, DrawWeights
+from bnuq.records.evaluation import SetResult
+
+_LABEL_MEANS = ("accuracy", "pll", "brier", "mutual_information")  # the means over points that are given by label
+_FEWEST = 2  # points with a label, and without it, from which it has an AUROC with an error
+
+
+@dataclass(frozen=True)
+class Scores(classification.Scores):
+    """The scores of one set: means over its labels, and where it is labelled, its labels `truth`, the scores of each
+    label, the values of the points by label, and by label the score that its AUROC ranks, under every replicate."""
+
+    predicted: Int64[np.ndarray, "point label"]
+    log_likelihood: Float[np.ndarray, "sample point label"] | None = field(default=None, kw_only=True)
+    ranked_wrong: Float[np.ndarray, "error_replicate kept"] | None = field(default=None, kw_only=True)
+    truth: Int64[np.ndarray, "point label"] | None = field(default=None, kw_only=True)
+    labels: tuple[classification.Scores, ...] = field(default=(), kw_only=True)
+    label_points: dict[str, Float[np.ndarray, "point label"]] = field(default_factory=dict, kw_only=True)
+    label_ranked: Float[np.ndarray, "error_replicate kept label"] | None = field(default=None, kw_only=True)
+
+
+class Reduction:
+    """Takes blocks of logits (T, chunk, L) in the order of the points from `first` on, and gives their Scores."""
+
+    def __init__(
+        self, weights: DrawWeights, points: Points, *, labels: int, labelled: bool, estimator: Estimator, first: int
+    ) -> None:
+        self._truth = points.targets if labelled else None
+        self._ranked_rows, self._first, self._estimator = estimates.ranked_rows(len(points)), first, estimator
+        self._parts = [
+            classification.Reduction(
+                weights,
+                points=len(points),
+                labels=None if self._truth is None else self._truth[:, label],
+                estimator=estimator,
+                first=first,
+                where=points.reference,
+            )
+            for label in range(labels)
+        ]
+
+    def add(
+        self,
+        logits: Float[np.ndarray | Tensor, "sample chunk label"],
+        draws: Int64[np.ndarray, " sample"] | None = None,
+    ) -> None:
+        """Add the next points; see `classification.Reduction.add`."""
+        block = torch.from_numpy(np.array(logits)) if isinstance(logits, np.ndarray) else logits
+        for part, z in zip(self._parts, block.unbind(-1), strict=True):
+            part.add(torch.stack([torch.zeros_like(z), z], -1), draws)
+            part.release()  # one label at a time needs it
+
+    def arrays(self) -> Arrays:
+        """What was added, for `scores` to merge: by label along the last axis where the set is labelled, otherwise
+        means over the labels."""
+        parts = [part.arrays() for part in self._parts]
+        result = {key: self._joined(key, [arrays[key] for arrays in parts]) for key in parts[0]}
+        if self._truth is not None and "draw/ranked.wrong" in parts[0]:
+            stop = self._first + len(result["point/predicted"])
+            rows = self._ranked_rows[slice(*np.searchsorted(self._ranked_rows, [self._first, stop]))]
+            scores = [
+                metrics.label_score(arrays["draw/ranked.least_confidence"], arrays["draw/ranked.wrong"] ^ (y == 1))
+                for arrays, y in zip(parts, self._truth[rows].T, strict=True)
+            ]
+            result["draw/label_ranked"] = np.stack(scores, -1)
+        return result
+
+    def _joined(self, key: str, values: Sequence[np.ndarray]) -> np.ndarray:
+        kind, _, name = key.partition("/")
+        if kind == "most":
+            return np.max([value.max(0, keepdims=True) for value in values], axis=0)
+        if len({len(value) for value in values}) > 1:  # sums of other blocks, as memory ran out
+            values = [value.sum(0, keepdims=True) for value in values]
+        by_label = name == "predicted" or (self._truth is not None and not name.startswith("ranked."))
+        return np.stack(values, -1) if by_label else np.mean(values, axis=0, dtype=np.result_type(values[0], np.float32))
+
+    def scores(
+        self, units: Iterable[Arrays] | None = None, *, group: Int64[np.ndarray, " point"] | None = None
+    ) -> Scores:
+        """The scores of all points added so far, or of those of `units`; see `classification.Reduction.scores`."""
+        arrays = merged([self.arrays()] if units is None else units)
+        points, draws, sums = arrays["point"], arrays["draw"], arrays["sum"]
+        predicted, n, labelled = points.pop("predicted"), len(points["max_probability"]), self._truth is not None
+        bins = {name: sums.pop(f"bins.{name}") for name in ("count", "confidence", "correct") if f"bins.{name}" in sums}
+        replicates = {name: total / n for name, total in sums.items()}
+        ranked = {name.partition(".")[2]: of for name, of in draws.items() if name.startswith("ranked.")}
+        shared: dict[str, Any] = {"ranked_rows": self._ranked_rows, "estimator": self._estimator, "group": group}
+        likelihoods = draws.get("log_likelihood")
+
+        def of_label(label: int) -> classification.Scores:
+            return classification.Scores(
+                n=n,
+                points={name: values[:, label] for name, values in points.items()},
+                predicted=predicted[:, label],
+                replicates={name: values[:, label] for name, values in replicates.items()},
+                ranked={},
+                log_likelihood=None if likelihoods is None else likelihoods[:, :, label],
+                bins=CalibrationBins(**{name: values[..., label] for name, values in bins.items()}),
+                **shared,
+            )
+
+        return Scores(
+            n=n,
+            points={name: values.mean(-1) for name, values in points.items()} if labelled else points,
+            predicted=predicted,
+            replicates={name: values.mean(-1) for name, values in replicates.items()} if labelled else replicates,
+            ranked_wrong=ranked.pop("wrong", None),
+            ranked=ranked,
+            log_likelihood=likelihoods,
+            bins=CalibrationBins(**{name: values.sum(-1) for name, values in bins.items()}) if labelled else None,
+            samples_differ=estimates.samples_differ(arrays["most"]),
+            truth=self._truth,
+            labels=tuple(of_label(label) for label in range(predicted.shape[1])) if labelled else (),
+            label_points=points if labelled else {},
+            label_ranked=draws.get("label_ranked"),
+            **shared,
+        )
+
+
+_Parts = tuple[Float[np.ndarray, " replicate"], Float[np.ndarray, " point"]]  # an estimate, and what points contribute
+
+
+def ranked_labels(truth: Int64[np.ndarray, "point label"]) -> Int64[np.ndarray, " ranked"]:
+    """The labels that have an AUROC: enough of the points whose ranks are replicated have them, and have them not."""
+    count = truth[rows := estimates.ranked_rows(len(truth))].sum(0)
+    return np.flatnonzero(np.minimum(count, len(rows) - count) >= _FEWEST)
+
+
+def set_estimates(
+    scores: Scores, draws: DrawWeights, names: Sequence[str]
+) -> tuple[dict[str, Estimate], dict[str, dict[str, Estimate]]]:
+    """The estimates of one set, which are means over labels, and where it is labelled those of each label."""
+    means = {
+        name: estimates.mean_estimate(name, scores, draws, limits=classification.limits_of(name, scores.estimator))
+        for name in scores.replicates
+    }
+    by_label: dict[str, dict[str, Estimate]] = {}
+    parts: dict[str, list[_Parts]] = {}
+    for label, of_label in enumerate(scores.labels):
+        found = {
+            name: estimates.mean_estimate(name, of_label, draws, limits=classification.limits_of(name, scores.estimator))
+            for name in _LABEL_MEANS
+            if name in of_label.replicates
+        }
+        for name, part in _parts(scores, label, draws):
+            parts.setdefault(name, []).append(part)
+            found[name] = _estimate(name, [part], scores, draws)
+        by_label[names[label]] = _in_order(found)
+    means |= {name: _estimate(name, of_labels, scores, draws) for name, of_labels in parts.items()}
+    if scores.labels:
+        means["aurc"] = classification.selective_estimate(scores, draws)
+    return _in_order(means), by_label
+
+
+def _in_order(found: Mapping[str, Estimate]) -> dict[str, Estimate]:
+    return {name: found[name] for name in metrics.METRICS if name in found}
+
+
+def _parts(scores: Scores, label: int, draws: DrawWeights) -> Iterator[tuple[str, _Parts]]:
+    """ECE and AUROC of a label, which are no means over points."""
+    of_label = scores.labels[label]
+    assert of_label.bins is not None and scores.truth is not None
+    confidence, right = of_label.points["max_probability"], of_label.points["accuracy"]
+    yield "ece", (metrics.ece_of_bins(of_label.bins), metrics.ece_influence(confidence, right, group=scores.group))
+    if label not in ranked_labels(scores.truth):
+        return
+    y, uncertain = scores.truth[:, label], of_label.points["least_confidence"]
+    score = metrics.label_score(uncertain, of_label.predicted)
+    replicates = np.full(len(draws.weights), metrics.label_auroc(score, y))
+    if scores.label_ranked is not None:
+        rows = scores.ranked_rows
+        ranked = metrics.label_score(uncertain[rows].astype(np.float32), of_label.predicted[rows])
+        moved = [metrics.label_auroc(values, y[rows]) for values in scores.label_ranked[..., label]]
+        replicates[draws.jackknife.start : draws.bootstrap.stop] += np.array(moved) - metrics.label_auroc(
+            ranked, y[rows]
+        )
+    yield "label_auroc", (replicates, metrics.label_auroc_influence(score, y))
+
+
+def _estimate(name: str, parts: Sequence[_Parts], scores: Scores, draws: DrawWeights) -> Estimate:
+    """The mean over labels; its error over points is that of the mean of what the points contribute."""
+    replicates, contributions = (np.mean(of_labels, axis=0) for of_labels in zip(*parts, strict=True))
+    se = estimates.error_over_points(metrics.standard_error(contributions, group=scores.group), scores)
+    return estimates.of_replicates(name, replicates, draws, se=se, limits=(0.0, 1.0))
+
+
+class Scorer(classification.Scorer):
+    """Scores the samples of a classifier with several labels per point, which have these `names`."""
+
+    def __init__(self, run: Run, names: Sequence[str]) -> None:
+        super().__init__(run, classes=2)
+        self.names = names
+
+    def reduction(
+        self,
+        weights: DrawWeights,
+        points: Points,
+        *,
+        fitted: Any,  # noqa: ARG002 - nothing is scored by it
+        labelled: bool,
+        first: int = 0,
+    ) -> Reduction:
+        return Reduction(
+            weights, points, labels=len(self.names), labelled=labelled, estimator=self._estimator, first=first
+        )
+
+    def fitted(self, validation: Scores | None, draws: DrawWeights) -> classification.Fitted | None:
+        """One confidence for all labels."""
+        each = None if validation is None else replace(validation, n=validation.n * len(self.names))
+        return super().fitted(each, draws)
+
+    def set_result(self, scores: Scores, draws: DrawWeights) -> SetResult:
+        means, by_label = set_estimates(scores, draws, self.names)
+        return SetResult(
+            estimates=means,
+            points=scores.points,
+            predicted=scores.predicted,
+            log_likelihood=scores.log_likelihood,
+            by_label=by_label,
+            label_points=scores.label_points,
+        )
+
+
+def names_of(points: Points, labels: int) -> tuple[str, ...]:
+    """The names of the labels, as the data give them or their numbers from 0."""
+    classes = tuple(points.classes or ())
+    return classes if len({*classes}) == len(classes) == labels else tuple(map(str, range(labels)))

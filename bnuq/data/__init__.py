@@ -5,11 +5,20 @@ from bnuq.data.download import fetch
 from bnuq.data.fitting import fitted
 from bnuq.data.known import KnownSet, known_sets
 from bnuq.data.pipeline import augmented, check_ranges, jitter_of, jittered, normalized
-from bnuq.data.points import MULTILABEL_KEY, Points, check_label_matrix, check_labels, check_targets, labelled, points_of
+from bnuq.data.points import (
+    MULTILABEL_KEY,
+    Points,
+    check_label_matrix,
+    check_labels,
+    check_targets,
+    labelled,
+    points_of,
+)
 from bnuq.data.reading import load_points, missing_set, parse_reference, points_in_memory, set_name
 from bnuq.data.resizing import WORDS, Fit, resized_crop
 
 __all__ = [
+    "MULTILABEL_KEY",
     "WORDS",
     "Decoded",
     "Fit",

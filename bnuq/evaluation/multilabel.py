@@ -96,7 +96,9 @@ class Reduction:
         if len({len(value) for value in values}) > 1:  # sums of other blocks, as memory ran out
             values = [value.sum(0, keepdims=True) for value in values]
         by_label = name == "predicted" or (self._truth is not None and not name.startswith("ranked."))
-        return np.stack(values, -1) if by_label else np.mean(values, axis=0, dtype=np.result_type(values[0], np.float32))
+        return (
+            np.stack(values, -1) if by_label else np.mean(values, axis=0, dtype=np.result_type(values[0], np.float32))
+        )
 
     def scores(
         self, units: Iterable[Arrays] | None = None, *, group: Int64[np.ndarray, " point"] | None = None
@@ -162,7 +164,9 @@ def set_estimates(
     parts: dict[str, list[_Parts]] = {}
     for label, of_label in enumerate(scores.labels):
         found = {
-            name: estimates.mean_estimate(name, of_label, draws, limits=classification.limits_of(name, scores.estimator))
+            name: estimates.mean_estimate(
+                name, of_label, draws, limits=classification.limits_of(name, scores.estimator)
+            )
             for name in _LABEL_MEANS
             if name in of_label.replicates
         }

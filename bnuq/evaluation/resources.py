@@ -97,8 +97,9 @@ def _memory(subject: Subject, *, samples: int, bank: int) -> int:
     scores = 0
     for name, points in subject.sets.items():
         labelled = name in subject.labelled
-        scores += (bank + RESAMPLES) * min(len(points), RANKED) * _RANKED_BYTES
-        scores += 8 * samples * len(points) * labelled
+        labels = todo.outputs if run.outputs == "multilabel" and labelled else 1
+        scores += (bank + RESAMPLES) * min(len(points), RANKED) * (_RANKED_BYTES + 4 * (labels - 1))
+        scores += 8 * (samples * labelled + _POINT_SCORES * (labels - 1)) * len(points) * labels
         scores += 8 * replicates * (_ESTIMATES + _SEPARATIONS * len(metrics.SCORES) * (not labelled))
     of_one_point = 8 * todo.outputs * (5 * samples + 2 * replicates)
     return weights + omega + normal + 2 * methods * scores + of_one_point

@@ -62,7 +62,7 @@ class Points:
         return None if computed is None else {computed.set_name: computed.of.influence(computed.points, computed.group)}
 
     def _labels(self, row: Row) -> list[tuple[Points, Row]]:
-        """The labels that an estimate is of, or the mean of, each with its own row; none where it is of whole points."""
+        """The labels that an estimate is of, or the mean of, each with its own row; none where it is of points."""
         method, set_name, metric = row["method"], row["set"], row["metric"]
         names = [row["label"]] if row["label"] else []
         if not names and metric in _BY_LABEL and set_name in self._result.methods[method].sets:

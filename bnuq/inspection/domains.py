@@ -77,6 +77,8 @@ def domains(
     Raises DataError, RequestError or SamplingError, with the domain's name, for a domain that cannot be read, has
     points of another shape, or labels that are not the network's, too few points, and for a name given twice.
     """
+    if run.outputs == "multilabel":
+        raise RequestError('outputs is "multilabel", which is not scored on domains. Leave --domain out.')
     if samples < 2:
         raise RequestError(f"the samples of a domain are {samples}; expected at least 2.")
     layers = sites.live_batchnorms

@@ -197,9 +197,7 @@ def _moved(
     return ((_from_here_on(totals) - totals / 2) / rung.size)[rung]
 
 
-def label_auroc_influence(
-    score: Float[Array, "point"], y: Integer[Array, "point"]
-) -> Float[np.ndarray, "point"]:
+def label_auroc_influence(score: Float[Array, "point"], y: Integer[Array, "point"]) -> Float[np.ndarray, "point"]:
     """The influence of each point on `label_auroc`; no direction. The points that have the label are random, too.
 
     Source: DeLong, DeLong & Clarke-Pearson 1988; Hampel 1974.

@@ -113,9 +113,7 @@ def _lay_out_for_arviz(writer: Writer, result: Result) -> None:
     for method, name, set_result in _set_results(result):
         if method not in SINGLE_SAMPLE_METHODS and set_result.log_likelihood is not None:
             values, axes = set_result.log_likelihood[None], ("chain", "draw", f"{name}_point", "label")
-            writer.add(
-                "/log_likelihood", f"{method}_{name}", values, axes[: values.ndim], likelihoods, unit="nats"
-            )
+            writer.add("/log_likelihood", f"{method}_{name}", values, axes[: values.ndim], likelihoods, unit="nats")
 
 
 def _set_results(result: Result) -> Iterator[tuple[str, str, SetResult]]:
@@ -288,7 +286,9 @@ def _check_labels(result: Result, method: str, name: str) -> None:
     for label, estimates in set_result.by_label.items():
         if missing := {"pll", "accuracy", "ece"} - set(estimates) or set(estimates) - set(METRICS):
             raise ValueError(f"estimate {min(missing)} of label {label} of {method} is missing or unknown")
-    if labels and (missing := {"pll", "accuracy", "max_probability", "least_confidence"} - set(set_result.label_points)):
+    if labels and (
+        missing := {"pll", "accuracy", "max_probability", "least_confidence"} - set(set_result.label_points)
+    ):
         raise ValueError(f"the {min(missing)} of the points of {method} by label are missing")
     if any(values.shape != shape for values in set_result.label_points.values()):
         raise ValueError(f"the points of {method} by label are of another shape")

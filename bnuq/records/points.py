@@ -21,7 +21,8 @@ def points_table(result: Result, *, set: str = "test", method: str | None = None
 
     Of a classification label and prediction, by name where the data name their classes, and of several labels those
     that the point has; of a regression target, mean, sd and error (mean − target), numbered from 0 where there are
-    several outputs. A column is left out where nothing is known of it. Without a `method` it is `default_method`. RequestError for a set or a method that the result lacks.
+    several outputs. A column is left out where nothing is known of it. Without a `method` it is `default_method`.
+    RequestError for a set or a method that the result lacks.
     """
     scored = result.methods[chosen_method(result, method)].sets
     if set not in scored:

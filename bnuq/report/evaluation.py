@@ -46,6 +46,7 @@ def _sections(result: Result, *, roomy: bool) -> Iterator[Section]:
     intervals = tasks.regression_tables(result) if task == "regression" else ()
     parts = (_estimates(result, roomy=roomy), *_bounds(result), *intervals, *dim(legend))
     yield Section(f"Test set, {result.sets['test'].n} points", parts)
+    yield from _labels(result, roomy=roomy)
     yield from section("Calibration", plots.calibration(result))
     yield from section("Error against coverage", plots.risk_coverage(result))
     for name in ood.names(result):
@@ -120,6 +121,24 @@ def _estimates(result: Result, *, roomy: bool) -> Table:
     return Table(tuple(header), cells, stacks=True)
 
 
+def _labels(result: Result, *, roomy: bool) -> Iterator[Section]:
+    """A table a method, a row a label."""
+    tables: list[Part] = []
+    truth = result.sets["test"].labels
+    for name, method in result.methods.items():
+        by_label = method.sets["test"].by_label
+        shown = list(dict.fromkeys(metric for metric in METRICS for each in by_label.values() if metric in each))
+        header = ("share of points", *(headed(metric, roomy=roomy).strip() for metric in shown))
+        rows = [
+            (label, (Cell(number(float(truth[:, at].mean()))), *(with_error(each.get(metric)) for metric in shown)))
+            for at, (label, each) in enumerate(by_label.items())
+            if truth is not None
+        ]
+        tables += [Heading(noise_models.labelled(name)), Table(header, tuple(rows), stacks=True)] if rows else []
+    if tables:
+        yield Section("By label", tuple(tables), folded=True)
+
+
 def _cells(estimates: Sequence[Estimate | None], digits: int | None) -> tuple[Cell, ...]:
     known = decimals(estimate.value for estimate in estimates if estimate) if digits is None else digits
     return tuple(with_error(estimate, known) for estimate in estimates)
@@ -158,6 +177,8 @@ def _facts(result: Result) -> Iterator[tuple[str, str]]:
         numbers.count(model["dropout_layers"], "dropout layer"),
         f"{model['classes']} classes" if "classes" in model else numbers.count(model["outputs"], "output"),
     )
+    if model.get("labels"):
+        parts = (*parts[:-1], numbers.count(model["labels"], "label"))
     yield "model", f"{Path(model['path']).name}: {', '.join(parts)}"
     for kind in ("test", "validation", "ood"):
         for name, evaluated in result.sets.items():

@@ -16,7 +16,7 @@ from bnuq.report.document import Cell, Heading, Items, Paragraph, Part, Row, Tab
 from bnuq.report.numbers import curve_cells, decimals, number, share
 
 HEADLINES = {  # of the short report
-    "classification": ("accuracy", "pll", "ece", "mutual_information"),
+    "classification": ("accuracy", "label_auroc", "pll", "ece", "mutual_information"),
     "regression": ("rmse", "pll", "crps", "coverage95"),
 }
 CONVERGING = {"classification": ("pll",), "regression": ("crps", "pll")}
@@ -136,6 +136,11 @@ def _of_classification(result: Result) -> Iterator[str]:
         "confidence and accuracy. AURC: error rate when the most uncertain points (by predictive entropy) are "
         "deferred, averaged over coverage."
     )
+    if result.model.get("labels"):
+        yield (
+            f"{result.model['labels']} labels per point: each is a classification of two classes, yes and no, and "
+            "estimates are means over the labels. A point's accuracy, MI and entropies are means over its labels."
+        )
     if any(method.bounds for method in result.methods.values()):
         yield (
             "Constant: the same predicted classes, all with one confidence, fitted to the validation points. "

@@ -17,7 +17,7 @@ from bnuq.evaluation.completeness import batchnorms
 from bnuq.evaluation.datasets import read_named, read_reference
 from bnuq.evaluation.plan import DEFAULT_BATCH_SIZE
 from bnuq.evaluation.setup import check_readable, network_of
-from bnuq.evaluation.task import check_outputs, task_of
+from bnuq.evaluation.task import are_several_labels, check_outputs, task_of
 from bnuq.files.writing import check_writable, write_bytes
 from bnuq.inspection.health import not_finite
 from bnuq.inspection.load import LoadedNetwork, load_network
@@ -160,6 +160,13 @@ def _task_lines(run: Run, ready: LoadedNetwork, sets: dict[str, Points]) -> Iter
         comment = f"found, not sure: {where}, and labels 0 and 1" if by_labels else f"{TODO}if this is no regression"
         yield Line("task", "regression", "if this is no classifier of two classes", active=False)
         yield Line("outputs", what or "binary", comment, active=by_labels)
+        return
+    if are_several_labels(points.targets, outputs):
+        found = f"found, not sure: {where}, and targets of 0 and 1, several in a row"
+        ends_in_sigmoid = f"{TODO}remove the sigmoid at the end of the network first; {where}, and several labels"
+        by_logits = _outputs(ready, points, ("multilabel",)) is not None
+        yield Line("outputs", "multilabel", found if by_logits else ends_in_sigmoid, active=by_logits)
+        yield Line("task", "regression", "if these targets are no labels", active=False)
         return
     try:
         task = task_of(run, outputs, points)

@@ -128,6 +128,8 @@ def _check(runs: Sequence[Run], settings: Settings, out: Path) -> None:
     needs: tuple[Need, ...] = ("test", "train", "ood") if settings.criterion == "auroc" else ("test", "train")
     for run in runs:
         check_request(replace(run, out=out, bank=None, samples=samples_of(run)), needs=needs)
+    if any(run.outputs == "multilabel" for run in runs):
+        raise RequestError('outputs is "multilabel", which a sweep does not score; `bnuq evaluate` does.')
     for run in runs:
         for key in ("variance", "batches", "replacement", "query_in_batch", "per_query"):
             value, default = getattr(run.sampler, key), getattr(DEFAULT_SAMPLER, key)

@@ -548,7 +548,7 @@ class Scorer:
         first: int = 0,
         temperature: Float[np.ndarray, " point"] | None = None,
         fits_temperature: bool = False,
-    ) -> Reduction:
+    ) -> Any:
         return Reduction(
             weights,
             points=len(points),

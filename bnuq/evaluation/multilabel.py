@@ -227,12 +227,12 @@ class Scorer(classification.Scorer):
         fitted: Any,  # noqa: ARG002 - nothing is scored by it
         labelled: bool,
         first: int = 0,
-    ) -> Reduction:
+    ) -> Any:
         return Reduction(
             weights, points, labels=len(self.names), labelled=labelled, estimator=self._estimator, first=first
         )
 
-    def fitted(self, validation: Scores | None, draws: DrawWeights) -> classification.Fitted | None:
+    def fitted(self, validation: classification.Scores | None, draws: DrawWeights) -> classification.Fitted | None:
         """One confidence for all labels."""
         each = None if validation is None else replace(validation, n=validation.n * len(self.names))
         return super().fitted(each, draws)

@@ -58,10 +58,8 @@ def task_of(run: Run, outputs: int, points: Points | None) -> Literal["classific
     if zero_or_one and bool(np.all(sums == 1)):  # one-hot
         return "classification"
     if zero_or_one or (bool(np.all(targets >= 0)) and np.allclose(sums, 1, atol=1e-4)):
-        values, say = (
-            "probabilities, each row summing to 1: soft labels",
-            "Provide one class per point, or one-hot rows.",
-        )
+        values = "probabilities, each row summing to 1: soft labels"
+        say = "Provide one class per point, or one-hot rows."
         if zero_or_one:
             values = "0 or 1, with several or no 1 in a row: several labels per point"
             say = f"If each output is the logit of one of these labels: --outputs multilabel, or {MULTILABEL_KEY}."

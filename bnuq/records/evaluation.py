@@ -59,7 +59,7 @@ class EvaluatedSet:
     reference: str
     sha256: str
     n: Size
-    labels: Int64[np.ndarray, point * label] | None = None
+    labels: Int64[np.ndarray, " point *label"] | None = None
     targets: TargetUnits | None = None
     group: Int64[np.ndarray, " point"] | None = None
     classes: tuple[str, ...] = ()

@@ -286,9 +286,8 @@ def _check_labels(result: Result, method: str, name: str) -> None:
     for label, estimates in set_result.by_label.items():
         if missing := {"pll", "accuracy", "ece"} - set(estimates) or set(estimates) - set(METRICS):
             raise ValueError(f"estimate {min(missing)} of label {label} of {method} is missing or unknown")
-    if labels and (
-        missing := {"pll", "accuracy", "max_probability", "least_confidence"} - set(set_result.label_points)
-    ):
+    needed = {"pll", "accuracy", "max_probability", "least_confidence"} if labels else set()
+    if missing := needed - set(set_result.label_points):
         raise ValueError(f"the {min(missing)} of the points of {method} by label are missing")
     if any(values.shape != shape for values in set_result.label_points.values()):
         raise ValueError(f"the points of {method} by label are of another shape")

@@ -129,7 +129,7 @@ def test_a_sweep_and_an_inspection_take_the_outputs(evaluated):
             3,
             r"look like the probabilities of a softmax: .*: --outputs probabilities, or outputs =",
         ),
-        ("sigmoids", (), 3, r"ends in a sigmoid: .* remove the last sigmoid .* not scored by this version"),
+        ("sigmoids", (), 3, r"ends in a sigmoid: .* Remove the last sigmoid .* --outputs multilabel"),
         ("sigmoids", ("--outputs", "probabilities"), 3, r"probabilities of a point sum to values from .* expected 1"),
         (
             "logits",

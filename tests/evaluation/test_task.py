@@ -83,7 +83,7 @@ def test_probabilities_of_a_softmax_are_refused(last):
 
 @pytest.mark.parametrize("last", [nn.Sigmoid(), nn.Hardsigmoid(), nn.Sequential(nn.Sigmoid(), nn.Flatten())])
 def test_outputs_of_a_sigmoid_are_refused(last):
-    with pytest.raises(ModelError, match=r"ends in a sigmoid: .* remove the last sigmoid"):
+    with pytest.raises(ModelError, match=r"ends in a sigmoid: .* Remove the last sigmoid .* --outputs multilabel"):
         checked(ending_in(last))
 
 

@@ -14,7 +14,7 @@ FUNCTIONS = [name for name in metrics.__all__ if inspect.isfunction(getattr(metr
 
 def test_the_registry_names_every_estimate_once():
     assert list(metrics.METRICS) == [
-        "accuracy", "rmse", "mae", "crps", "pll", "brier", "ece",
+        "accuracy", "rmse", "mae", "crps", "pll", "brier", "ece", "label_auroc",
         "mutual_information", "predictive_entropy", "expected_entropy", "variation_ratio", "max_probability",
         "aurc", "auroc", "aupr_out", "aupr_in", "fpr95", "fpr95_id_positive", "normalized_pll", "normalized_crps",
         "coverage50", "coverage95", "spearman", "variance", "temperature", "tau", "sigma",

@@ -21,7 +21,13 @@ ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 _, *CASES = re.split(r"^## (?=\d)", (DOCS / "your-network.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
 RESNET, *MADE_HERE, NOTEBOOK = CASES
-AT_LEAST = {"clothes": 0.6, "shirts": 0.85, "patients": 0.6, "sentences": 0.7}  # accuracy; of 60 test points
+AT_LEAST = {
+    "clothes": 0.6,
+    "shirts": 0.85,
+    "attributes": 0.85,
+    "patients": 0.6,
+    "sentences": 0.7,
+}  # accuracy; of 60 test points
 
 
 def blocks(text: str, language: str) -> list[str]:
@@ -58,7 +64,7 @@ def run(command: str, *less: str) -> None:
 
 
 def test_a_case_needs_at_most_three_commands() -> None:
-    assert [case[0] for case in CASES] == list("123456")
+    assert [case[0] for case in CASES] == list("1234567")
     assert all(len(commands(case)) <= 3 for case in (RESNET, *MADE_HERE))
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import zipfile
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,6 +20,7 @@ from bnuq.files.content import kind_of, what_is_wrong_with
 from bnuq.files.folders import expanded
 from bnuq.files.limits import check_memory
 
+_CLASSES, _MOST_NAMES = "classes", 2**20  # the array of names, and its largest size in bytes
 _LONGEST_HEADER = 10_000  # numpy's own limit, before it has read the header
 _HEADERS: dict[tuple[int, int], tuple[int, Callable[..., Any]]] = {
     (1, 0): (2, npy_format.read_array_header_1_0),
@@ -47,7 +50,7 @@ def _read_file(path: Path) -> NDArray[Any]:
 
 
 def read_npz(path: Path, *, group: str = GROUP, selected: Selected = None) -> Contents:
-    """The arrays of a `.npz` file by their names."""
+    """The arrays of a `.npz` file by their names; an array of texts called "classes" names the classes or labels."""
     with readable(path, "a .npz archive"), zipfile.ZipFile(path) as archive:
         members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
         if len(members) < len(archive.infolist()):
@@ -59,7 +62,15 @@ def read_npz(path: Path, *, group: str = GROUP, selected: Selected = None) -> Co
                 return _read_array(file, info.file_size, f"{path}: {name}")
 
         sizes = {name: info.file_size for name, info in members.items()}
-        return named_contents(path, sizes, read, stored=path.stat().st_size, group=group, selected=selected)
+        classes = None
+        if selected is None and sizes.get(_CLASSES, _MOST_NAMES) < _MOST_NAMES:
+            with suppress(DataError):  # Python objects, which were not asked for
+                names = read(_CLASSES)
+                classes = tuple(names.tolist()) if names.dtype.kind == "U" and names.ndim == 1 else None
+        if classes is not None:
+            del sizes[_CLASSES]
+        contents = named_contents(path, sizes, read, stored=path.stat().st_size, group=group, selected=selected)
+        return replace(contents, classes=classes)
 
 
 def _read_array(file: IO[bytes], size: int, where: str) -> NDArray[Any]:

@@ -67,7 +67,7 @@ class Required:
     @staticmethod
     def of(text: str) -> Required:
         """From "mcbn.ood.svhn.mutual_information.auroc>=0.85"; RequestError for anything else."""
-        matched = re.fullmatch(rf"\s*([^\s<>=]+)\s*(>=|<=)\s*(-?{_NUMBER})\s*", text)
+        matched = re.fullmatch(rf"\s*([^\s<>=](?:[^<>=]*[^\s<>=])?)\s*(>=|<=)\s*(-?{_NUMBER})\s*", text)
         if matched is None or not math.isfinite(float(matched[3])):
             raise RequestError(
                 f"require {text}: expected ADDRESS>=NUMBER or ADDRESS<=NUMBER, where the address is the path in the "

@@ -22,6 +22,7 @@ from bnuq import metrics
 from bnuq.errors import BnuqError, DataError, RequestError, ResultError
 from bnuq.gate import check
 from bnuq.gate.recomputing import recomputed
+from bnuq.gate.settings import Required
 from bnuq.records.addresses import address_of, coordinates_of, estimates_of
 from bnuq.records.evaluation import Result
 from bnuq.records.evaluation_file import read
@@ -205,6 +206,7 @@ def test_addresses_lead_to_a_label_whatever_it_is_called() -> None:
     at = {"method": "mcbn", "set": "test", "label": "a.b dog", "metric": "pll"}
     assert address_of(at) == "mcbn.sets.test.by_label.a.b dog.pll"
     assert coordinates_of(address_of(at)) == at
+    assert Required.of(f"{address_of(at)} >= -0.5") == Required(address_of(at), ">=", -0.5)
 
 
 def test_points_and_report_name_labels(result: Result) -> None:

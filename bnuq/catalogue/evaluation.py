@@ -182,8 +182,7 @@ EVALUATION: Catalogue = {
     ),
     "output-taken-from": Entry("the network returns several things; scored is its output{where}"),
     "labels-without-auroc": Entry(
-        "fewer than 2 test points have these labels, or fewer than 2 have them not, so these have no AUROC: "
-        "{labels:listed}"
+        "labels without an AUROC, as fewer than 2 test points have the label or fewer than 2 do not: {labels:listed}"
     ),
     "probability-outputs": Entry(
         "The network's outputs {range}, like those of a sigmoid. bnuq treats outputs as logits and applies the softmax "

@@ -252,7 +252,7 @@ def check_labels(points: Points, classes: int) -> Points:
 
 
 def check_label_matrix(points: Points, labels: int) -> Points:
-    """`points` with int64 labels (n, labels), 1 where a point has the label and 0 where it has not.
+    """`points` with int64 labels (n, labels), 1 where a point has the label and 0 elsewhere.
 
     Raises DataError for labels that are missing, of another shape, neither 0 nor 1, and where no point has any.
     """

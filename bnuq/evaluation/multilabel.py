@@ -147,7 +147,7 @@ _Parts = tuple[Float[np.ndarray, " replicate"], Float[np.ndarray, " point"]]  # 
 
 
 def ranked_labels(truth: Int64[np.ndarray, "point label"]) -> Int64[np.ndarray, " ranked"]:
-    """The labels that have an AUROC: enough of the points whose ranks are replicated have them, and have them not."""
+    """The labels that have an AUROC: enough of the points whose ranks are replicated have them, and enough do not."""
     count = truth[rows := estimates.ranked_rows(len(truth))].sum(0)
     return np.flatnonzero(np.minimum(count, len(rows) - count) >= _FEWEST)
 

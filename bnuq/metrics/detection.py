@@ -40,7 +40,7 @@ def auroc(test: Float[Array, "test"], ood: Float[Array, "ood"]) -> float:
 
 
 def label_auroc(score: Float[Array, "point"], y: Integer[Array, "point"]) -> float:
-    """AUROC of one label of several: how well `score` ranks the points that have it (y = 1) above those that have not,
+    """AUROC of one label of several: how well `score` ranks the points that have it (y = 1) above those that do not,
     in [0, 1]; more is better, ½ is chance.
 
     ValueError where all points have the label, or none.

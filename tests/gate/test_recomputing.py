@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+import bnuq
 from bnuq.errors import ResultError
 from bnuq.estimates import Estimate
 from bnuq.gate import Settings, check
@@ -187,6 +189,14 @@ def test_what_evaluate_writes_never_contradicts_itself(evaluated: Evaluated, opt
 @pytest.mark.parametrize("change", [{}, {"pll": "moment"}, {"pll": "moment_full"}, {"crps": "fair"}, {"tau": 0.02}])
 def test_nor_does_a_regression_however_it_is_scored(regression: Evaluated, change: dict[str, Any]) -> None:
     recomputed(regression("_".join(f"{k}{v}" for k, v in change.items()) or "seed", **change))
+
+
+def test_nor_does_a_mutual_information_of_many_points_and_few_draws() -> None:
+    random = np.random.default_rng(0)
+    x, y = random.normal(size=(2000, 64)).astype(np.float32), random.integers(0, 2, 2000)
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(torch.nn.Dropout(0.3), torch.nn.Linear(64, 2))
+    assert recomputed(bnuq.evaluate(network, test=(x, y), samples=8).record)
 
 
 def test_a_tau_that_the_predictive_deviations_contradict_is_refused(regression: Evaluated) -> None:

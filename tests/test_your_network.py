@@ -21,13 +21,8 @@ ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 _, *CASES = re.split(r"^## (?=\d)", (DOCS / "your-network.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
 RESNET, *MADE_HERE, NOTEBOOK = CASES
-AT_LEAST = {
-    "clothes": 0.6,
-    "shirts": 0.85,
-    "attributes": 0.85,
-    "patients": 0.6,
-    "sentences": 0.7,
-}  # accuracy; of 60 test points
+# accuracy; of 60 test points
+AT_LEAST = {"clothes": 0.6, "shirts": 0.85, "attributes": 0.85, "patients": 0.6, "sentences": 0.7}
 
 
 def blocks(text: str, language: str) -> list[str]:

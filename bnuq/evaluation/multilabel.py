@@ -227,6 +227,8 @@ class Scorer(classification.Scorer):
         fitted: Any,  # noqa: ARG002 - nothing is scored by it
         labelled: bool,
         first: int = 0,
+        temperature: Any = None,  # noqa: ARG002 - of one class per point
+        fits_temperature: bool = False,  # noqa: ARG002 - of one class per point
     ) -> Any:
         return Reduction(
             weights, points, labels=len(self.names), labelled=labelled, estimator=self._estimator, first=first

@@ -44,7 +44,7 @@ def with_post_hoc(
 
     The network is run once more over at most 50,000 points of the reference, and over the evaluated sets.
     """
-    if not (subject.run.post_hoc and subject.ood and subject.todo.task == "classification"):
+    if not (subject.run.post_hoc and subject.ood and subject.classifies):
         return dict(scores), ()
     if any(not site.tracked for site in subject.todo.sites.live_batchnorms):
         return dict(scores), (note("no-post-hoc-scores", reason="its BatchNorms keep no running statistics"),)

@@ -62,6 +62,11 @@ def check_calibration(subject: Subject) -> None:
             f"--calibrate {asked} fits a temperature to the logits of a classifier, and this is a regression, whose "
             "observation noise is fitted as [scoring] says. Leave --calibrate out."
         )
+    if not subject.classifies:
+        raise RequestError(
+            f"--calibrate {asked} fits one temperature to the logits of one class per point, and here there are several "
+            "labels per point. Leave --calibrate out."
+        )
     if asked == "validation" and validation is None:
         raise RequestError(
             "--calibrate validation: there are no validation points to fit a temperature to. Name points that were "

@@ -71,10 +71,15 @@ class Subject:
         return {name: points for name, points in self.sets.items() if name not in self.labelled}
 
     @property
+    def classifies(self) -> bool:
+        """Whether each point has one class: such logits have a temperature, and post-hoc scores."""
+        return self.todo.task == "classification" and self.run.outputs != "multilabel"
+
+    @property
     def calibration(self) -> Calibration:
         """What temperatures are fitted to. By default validation points, where they are not those of the test set."""
         validation = self.sets.get(VALIDATION)
-        if self.todo.task != "classification":
+        if not self.classifies:
             return "off"
         if self.run.calibrate is not None:
             return self.run.calibrate

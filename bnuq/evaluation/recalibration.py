@@ -64,8 +64,8 @@ def check_calibration(subject: Subject) -> None:
         )
     if not subject.classifies:
         raise RequestError(
-            f"--calibrate {asked} fits one temperature to the logits of one class per point, and here there are several "
-            "labels per point. Leave --calibrate out."
+            f"--calibrate {asked} fits one temperature to the logits of one class per point, and here there are "
+            "several labels per point. Leave --calibrate out."
         )
     if asked == "validation" and validation is None:
         raise RequestError(

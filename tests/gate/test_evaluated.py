@@ -34,9 +34,8 @@ def test_every_estimate_of_both_is_compared_and_every_directed_one_gated(evaluat
         assert (one.outcome != "not gated") == directed, one.address
         assert (one.p_value is not None) == (one.tolerance is not None) == directed
         assert one.se is not None, one.address
-    assert (
-        verdict.gated == 90
-    )  # 4 methods: 5 estimates on test, 5 of detection by 2 scores of one pass and 4 of several
+    # Five estimates on test and five of each OOD score: ten of the deterministic network, six of each sampled method.
+    assert verdict.gated == (5 + 5 * 10) + 3 * (5 + 5 * 6)
 
 
 def test_the_same_seed_gives_changes_of_exactly_0(evaluated: Evaluated) -> None:

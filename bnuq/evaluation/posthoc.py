@@ -12,6 +12,7 @@ from torch import Tensor
 from bnuq.data import Points
 from bnuq.data.points import labelled
 from bnuq.evaluation.datasets import limited
+from bnuq.evaluation.draws import part_drawn
 from bnuq.evaluation.estimates import SetScores
 from bnuq.evaluation.subject import Subject
 from bnuq.findings import Finding, note
@@ -23,7 +24,7 @@ from bnuq.sampling.head import Head, NoHeadError, head
 from bnuq.sampling.outputs import unconverted
 
 _LARGEST_BANK = 2**26  # numbers: 256 MiB of features
-_MOST_POINTS, _MOST_DECODED = 50_000, 5_000  # reference points, and those of pictures in files
+_MOST_POINTS, _MOST_DECODED = 50_000, 5_000  # reference points, and those that are read as needed
 
 _Score = Callable[[Head], Tensor]  # of the points that have passed
 
@@ -42,7 +43,8 @@ def with_post_hoc(
     """The scores of the deterministic network on each set with its post-hoc scores, and notes on those that are left
     out. Unchanged where there is no OOD set, or the run asks for none.
 
-    The network is run once more over at most 50,000 points of the reference, and over the evaluated sets.
+    The network is run once more over at most 50,000 points of the reference, of one that is read as needed those that
+    mini-batches were drawn from, and over the evaluated sets.
     """
     if not (subject.run.post_hoc and subject.ood and subject.classifies):
         return dict(scores), ()
@@ -94,15 +96,18 @@ def _fitted(subject: Subject, progress: Progress) -> PostHoc:
     }
     if subject.train is None:
         return PostHoc(scores, (note("no-fitted-scores"),))
-    first = _head(subject, subject.train, slice(0, 1))
-    most = _MOST_DECODED if subject.train.decoded_in_threads else _MOST_POINTS
+    first = _head(subject, subject.sets["test"], slice(0, 1))
+    drawn = part_drawn(subject)
+    assert drawn is not None  # there is a reference
+    most = _MOST_DECODED if drawn.listed else _MOST_POINTS
     most = min(most, _LARGEST_BANK // first.weight.shape[1])
-    train = labelled(limited(subject.train, most, subject.run.seed))
+    train = limited(drawn, most, subject.run.seed)
     with progress(f"Features of {len(train)} reference points", len(train)) as advance:
         parts = []
         for last in _passes(subject, train):
             parts.append(last.features)
             advance(len(last.features))
+    train = labelled(train)  # of the items that were just read
     features = torch.cat(parts)
     findings = [] if len(train) == len(subject.train) else [note("fitted-to-a-part", points=len(train))]
     neighbours, threshold = posthoc.fitted_neighbours(features), posthoc.react_threshold(features)

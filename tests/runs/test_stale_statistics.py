@@ -18,7 +18,7 @@ from verdicts import said, verdict
 
 from bnuq.catalogue import text_of
 from bnuq.cli.main import main
-from bnuq.config import DETERMINISTIC, POPULATION, SINGLE_SAMPLE_METHODS, Options, resolve, resolve_again, resolve_all
+from bnuq.config import DETERMINISTIC, NETWORKS, POPULATION, Options, resolve, resolve_again, resolve_all
 from bnuq.config.repeating import other_command
 from bnuq.findings import Finding
 from bnuq.gate import Settings, check
@@ -97,10 +97,10 @@ def test_the_network_passes_with_population_statistics_where_the_reference_check
     stale: Result, sound: Result
 ) -> None:
     assert stale.reference_check is not None and not stale.reference_check.passed
-    assert tuple(stale.methods)[:2] == SINGLE_SAMPLE_METHODS
+    assert tuple(stale.methods)[:2] == NETWORKS
     assert sound.reference_check is not None and sound.reference_check.passed
     assert POPULATION not in sound.methods
-    plain, repaired, drawn = (stale.methods[name].sets["test"].estimates for name in (*SINGLE_SAMPLE_METHODS, "mcbn"))
+    plain, repaired, drawn = (stale.methods[name].sets["test"].estimates for name in (*NETWORKS, "mcbn"))
     whole = sound.methods["deterministic"].sets["test"].estimates
     assert plain["pll"].value < whole["pll"].value - 0.2
     assert repaired["pll"].value == pytest.approx(whole["pll"].value, abs=0.02)
@@ -118,16 +118,14 @@ def test_a_repair_is_not_told_as_a_gain(stale: Result) -> None:
 def test_it_is_in_the_file_and_in_the_json_like_any_method(stale: Result) -> None:
     content = json.loads(json.dumps(summary(stale)))["methods"][POPULATION]
     assert content["sets"]["test"]["pll"]["value"] == stale.methods[POPULATION].sets["test"].estimates["pll"].value
-    assert set(content["ood"]["other"]) == {"predictive_entropy", "least_confidence"}
+    assert set(content["ood"]["other"]) == {"predictive_entropy", "least_confidence", "max_logit", "energy"}
 
 
 @pytest.mark.parametrize("sampler", [{"per_query": True}, {"query_in_batch": True}])
 def test_passes_by_the_query_are_compared_with_it_too(folder: Path, stale: Result, sampler: dict[str, Any]) -> None:
     options = {"methods": ("mcbn",), "samples": 8} | sampler
     record = evaluated(folder, "by-query.h5", **options)
-    plain, repaired, drawn = (
-        record.methods[name].sets["test"].points["pll"] for name in (*SINGLE_SAMPLE_METHODS, "mcbn")
-    )
+    plain, repaired, drawn = (record.methods[name].sets["test"].points["pll"] for name in (*NETWORKS, "mcbn"))
     assert np.mean(drawn - plain) > 0.2 > 10 * abs(np.mean(drawn - repaired))
     assert np.mean(repaired) == pytest.approx(stale.methods[POPULATION].sets["test"].estimates["pll"].value, abs=0.02)
     assert verdict(record, "population-statistics").values["methods"] == ("mcbn",)

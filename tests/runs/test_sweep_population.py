@@ -16,7 +16,7 @@ from records_at_rest import edited, read_text
 from report_text import rendered
 from test_stale_statistics import let_go_stale
 
-from bnuq.config import DETERMINISTIC, POPULATION, SINGLE_SAMPLE_METHODS, Options, resolve_sweep
+from bnuq.config import DETERMINISTIC, NETWORKS, POPULATION, Options, resolve_sweep
 from bnuq.errors import ResultError
 from bnuq.estimates import Estimate
 from bnuq.records.sweep import Compared, Sweep, read, summary, write
@@ -58,8 +58,8 @@ def error(estimate: Estimate) -> float:
 
 def test_the_gain_is_repair_at_every_size(stale: Sweep) -> None:
     for point in stale.points[:2]:
-        assert tuple(point.compared_with) == SINGLE_SAMPLE_METHODS
-        gained, left = (point.compared_with[name]["pll"] for name in SINGLE_SAMPLE_METHODS)
+        assert tuple(point.compared_with) == NETWORKS
+        gained, left = (point.compared_with[name]["pll"] for name in NETWORKS)
         assert gained.difference.value > 4 * error(gained.difference)
         assert abs(left.difference.value) < 2 * error(left.difference)
         pll = point.estimates["pll"]["test"].estimate.value
@@ -95,7 +95,7 @@ def test_report_and_json_tell_what_is_repair(stale: Sweep) -> None:
     assert "The rest is a repair, not a gain from uncertainty." in words_of(stale)
     assert "deterministic population statistics MCBN − deterministic MCBN − population" in words_of(stale)
     for point, of_file in zip(json.loads(json.dumps(summary(stale)))["points"], stale.points, strict=True):
-        for name in SINGLE_SAMPLE_METHODS:
+        for name in NETWORKS:
             entry = of_file.compared_with[name]["pll"]
             assert point["compared_with"][name]["pll"]["estimate"]["value"] == entry.estimate.value
             assert point["compared_with"][name]["pll"]["difference"].get("mc_se") == entry.difference.mc_se
@@ -124,7 +124,7 @@ def test_with_validation_points_each_network_has_its_own_tau(tmp_path: Path) -> 
     small_regression.write(tmp_path)
     let_go_stale(tmp_path, "1")
     for point in swept(tmp_path, sizes=(32, 48)).points:
-        gained, left = (point.compared_with[name]["pll"].difference.value for name in SINGLE_SAMPLE_METHODS)
+        gained, left = (point.compared_with[name]["pll"].difference.value for name in NETWORKS)
         assert gained > abs(left)
 
 
@@ -150,7 +150,7 @@ def test_a_file_gives_it_back_and_is_refused_where_it_holds_half_of_it(tmp_path:
     odd = Compared(Estimate(-math.inf), Estimate(math.nan, se=0.1, mc_se=None, low=-1.0, high=math.inf))
     both = {
         name: {"pll": Compared(Estimate(-0.3, se=0.1), Estimate(0.1, se=0.02, mc_se=0.01)), "brier": odd}
-        for name in SINGLE_SAMPLE_METHODS
+        for name in NETWORKS
     }
     made = small_sweep.both()
     points = tuple(replace(point, compared_with=both if point.model != 1 else {}) for point in made.points)

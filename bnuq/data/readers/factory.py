@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -91,6 +91,7 @@ class Items:
     known_labels: NDArray[Any] | None
     layout: Layout | None = None  # of every item, where it is known
     first: _Piece | None = None  # item 0, where it was read already
+    labels_read: dict[int, NDArray[Any]] = field(default_factory=dict, repr=False)  # of items, without masks
     parallel = False  # it is the user's code
     encoded = False
 
@@ -104,6 +105,8 @@ class Items:
     def parts(self, index: int) -> tuple[Points, NDArray[Any] | None]:
         """The item as a set of one point in the common layout, and its label (None: it has none)."""
         piece = self.raw(index)
+        if piece.label is not None and piece.label.ndim == 0:
+            self.labels_read[index] = piece.label.copy()
         contents = _contents([piece], piece.inputs[None], None)
         return points_of(contents, name="item", reference=self.name(index)), piece.label
 
@@ -123,7 +126,9 @@ class Items:
         """The labels of these items; they are read where the Dataset has no list of them."""
         if self.known_labels is not None:
             return self.known_labels[rows]
-        labels = [label for index in rows if (label := self.parts(int(index))[1]) is not None]
+        kept = self.labels_read
+        read = (kept[index] if index in kept else self.parts(index)[1] for index in map(int, rows))
+        labels = [label for label in read if label is not None]
         return np.stack(labels) if len(labels) == len(rows) else None
 
     def looked_at(self, index: int) -> tuple[bool, Size]:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
-import numpy as np
 import torch
 
 from bnuq.errors import is_out_of_memory
 from bnuq.files.limits import available_memory, in_words
 
 __all__ = ["available", "in_halves", "in_words", "peak"]
+
+Result = TypeVar("Result")
 
 
 def available(device: torch.device) -> int | None:
@@ -41,17 +43,18 @@ def peak(device: torch.device) -> int | None:
     return size if sys.platform == "darwin" else 1024 * size
 
 
-def in_halves(work: Callable[[slice], np.ndarray], count: int) -> list[np.ndarray]:
-    """The results of `work` for `count` points, in order: for all of them at once, or for ever smaller parts where
-    memory runs out."""
-    parts, start, size = [], 0, count
+def in_halves(work: Callable[[slice], Result], count: int, size: int | None = None) -> Iterator[Result]:
+    """The results of `work` for `count` points, in order: for `size` of them at once (None: for all), or for ever
+    smaller parts where memory runs out."""
+    start, size = 0, size or count
     while start < count:
+        rows = slice(start, min(count, start + size))
         try:
-            parts.append(work(slice(start, min(count, start + size))))
+            result = work(rows)
         except (MemoryError, RuntimeError) as error:
             if size == 1 or not is_out_of_memory(error):
                 raise
-            size //= 2
+            size = max(1, min(size, count) // 2)
         else:
-            start += size
-    return parts
+            yield result
+            start = rows.stop

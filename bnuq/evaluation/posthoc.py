@@ -11,6 +11,7 @@ from torch import Tensor
 
 from bnuq.data import Points
 from bnuq.data.points import labelled
+from bnuq.evaluation import memory
 from bnuq.evaluation.datasets import limited
 from bnuq.evaluation.draws import part_drawn
 from bnuq.evaluation.estimates import SetScores
@@ -77,9 +78,8 @@ def _scored(
 
 
 def _passes(subject: Subject, points: Points) -> Iterator[Head]:
-    size = subject.run.chunk_size or default_chunk(points.point_shape)
-    for start in range(0, len(points), size):
-        yield _head(subject, points, slice(start, min(len(points), start + size)))
+    size = subject.run.chunk_size or default_chunk(points.point_shape, subject.pipeline.device)
+    return memory.in_halves(lambda rows: _head(subject, points, rows), len(points), size)
 
 
 def _head(subject: Subject, points: Points, rows: slice) -> Head:

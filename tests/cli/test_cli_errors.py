@@ -407,7 +407,7 @@ def test_quiet_prints_nothing_but_errors(cli):
 
 def test_an_existing_result_is_replaced_and_the_report_says_so(cli, small):
     small_run.old_result(small / "model.bnuq.h5")
-    done = cli("evaluate", "run.toml", *TINY)
+    done = cli("evaluate", "run.toml", *TINY, "--full")
     assert "an earlier result was replaced: model.bnuq.h5" in " ".join(done.out.split())
     assert [path.name for path in small.glob("*.h5")] == ["model.bnuq.h5"]
     assert not list(small.glob(".*"))

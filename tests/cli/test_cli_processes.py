@@ -212,7 +212,7 @@ def size_limit():
     [
         (20_000, (), "model.bnuq.h5: could not be written: the file would be larger than this system allows"),
         (4_000, ("--save-samples",), ".part: could not be written: the file would be larger than this system allows"),
-        (400_000, ("--save-samples", "-T", "64"), "model.bnuq.h5: could not be written: the file would be larger"),
+        (600_000, ("--save-samples", "-T", "64"), "model.bnuq.h5: could not be written: the file would be larger"),
     ],
     ids=["result", "unit", "samples"],
 )

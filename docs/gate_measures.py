@@ -19,8 +19,8 @@ from bnuq.gate import Comparison, Verdict, check
 from bnuq.gate.change_errors import Error, Errors
 from bnuq.gate.checking import LEVEL
 from bnuq.gate.compatibility import pairing
-from bnuq.gate.points import Points
 from bnuq.records.addresses import estimates_of
+from bnuq.records.contributions import Points
 from bnuq.records.evaluation import Result, SetResult
 
 Kind = tuple[str, str]  # method, metric

@@ -16,9 +16,9 @@ import numpy as np
 
 from bnuq import metrics
 from bnuq.config import SINGLE_SAMPLE_METHODS
-from bnuq.gate.points import Points, sets_of
 from bnuq.gate.records import Pairing
 from bnuq.metrics.registry import metric_of
+from bnuq.records.contributions import Points, sets_of
 from bnuq.records.evaluation import Result
 from bnuq.store.table import Row
 

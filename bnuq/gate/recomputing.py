@@ -19,9 +19,9 @@ from bnuq import metrics
 from bnuq.config import SINGLE_SAMPLE_METHODS
 from bnuq.errors import ResultError
 from bnuq.estimates import Estimate
-from bnuq.gate.points import Points
 from bnuq.gate.replicates import agree, contradictions, rounded_at
 from bnuq.records.addresses import estimates_of
+from bnuq.records.contributions import Points
 from bnuq.records.evaluation import Result, SetResult
 from bnuq.store.table import Row
 

@@ -21,9 +21,9 @@ import numpy as np
 from bnuq import metrics
 from bnuq.config import SINGLE_SAMPLE_METHODS
 from bnuq.estimates import Estimate
-from bnuq.gate.points import sets_of
 from bnuq.metrics.registry import metric_of
 from bnuq.records.addresses import estimates_of
+from bnuq.records.contributions import sets_of
 from bnuq.records.evaluation import EvaluatedSet, Result, SetResult
 from bnuq.sampling import counter_rng
 from bnuq.store.table import Row

@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 import bnuq
+from bnuq import metrics
 from bnuq.catalogue import text_of
 from bnuq.config import POPULATION, without_temperature
 from bnuq.errors import ResultError
@@ -166,7 +167,7 @@ def _judged(measured: Iterator[_Measured], current: Result, baseline: Result) ->
             "too few samples (fewer than 8), too few points, an infinite value, or a network without running "
             "statistics under another seed. Evaluate with more, or switch these off by --tolerance ADDRESS=off."
         )
-    adjusted = zip(worse, _holm(worse), _holm(better), strict=True)
+    adjusted = zip(worse, metrics.holm(np.array(worse)), metrics.holm(np.array(better)), strict=True)
     for comparison, _ in rows:
         if comparison.outcome == "not gated":
             yield comparison
@@ -196,16 +197,6 @@ def _p_value(comparison: Comparison, df: float, *, gain: bool) -> float:
         return 0.0 if harm > 0 else 1.0
     tail = float(scipy.special.stdtr(df, -harm / comparison.se))
     return 2 * tail if comparison.direction == "none" else tail
-
-
-def _holm(p: Sequence[float] | np.ndarray) -> np.ndarray:
-    """The p-values, adjusted for multiple tests by Holm's method."""
-    values = np.asarray(p, dtype=np.float64)
-    order = np.argsort(values, kind="stable")
-    steps = np.maximum.accumulate(values[order] * np.arange(len(values), 0, -1))
-    adjusted = np.empty_like(values)
-    adjusted[order] = np.minimum(steps, 1.0)
-    return adjusted
 
 
 def _outcome(comparison: Comparison, holm: float, gain: float) -> Outcome:

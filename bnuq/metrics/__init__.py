@@ -114,7 +114,7 @@ from bnuq.metrics.replicates import (
     standard_error,
 )
 from bnuq.metrics.selective import aurc, aurc_bootstrap, excess_aurc, risk_coverage
-from bnuq.metrics.significance import TTest, clustered_t_test, nadeau_bengio, stars, t_test
+from bnuq.metrics.significance import TTest, clustered_t_test, holm, nadeau_bengio, stars, t_test
 
 __all__ = [
     "CLASSIFICATION_SCORES",
@@ -176,6 +176,7 @@ __all__ = [
     "fitted_temperature",
     "fpr_at_tpr",
     "gaussian_log_likelihood",
+    "holm",
     "interval_calibration",
     "jackknife_error",
     "jackknifed_mutual_information",

@@ -112,3 +112,16 @@ def nadeau_bengio(values: Float[Array, "run"], split: Shaped[Array, "run"], *, t
     """
     means = _split_means(values, split)
     return _tested(means, factor=1 / means.size + test_share) if means.size else None
+
+
+def holm(p: Float[Array, "test"]) -> Float[np.ndarray, "test"]:
+    """The p-values adjusted for multiple tests, in [0, 1]; none for none.
+
+    Source: Holm 1979, A Simple Sequentially Rejective Multiple Test Procedure.
+    """
+    values = as_float64(p)
+    order = np.argsort(values, kind="stable")
+    steps = np.maximum.accumulate(values[order] * np.arange(len(values), 0, -1))
+    adjusted = np.empty_like(values)
+    adjusted[order] = np.minimum(steps, 1.0)
+    return adjusted

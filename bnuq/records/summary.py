@@ -11,11 +11,14 @@ from typing import Any
 import numpy as np
 
 from bnuq import catalogue
+from bnuq.catalogue.verdict import VERDICT
 from bnuq.estimates import Estimate
+from bnuq.findings import sentence
 from bnuq.records.addresses import nested, path_of
 from bnuq.records.approximation import Approximation, approximations
 from bnuq.records.evaluation import ReferenceCheck, Result
 from bnuq.records.suites import parts_of_suites
+from bnuq.records.verdict import Verdict, judged
 from bnuq.store.table import rows_of
 
 SCHEMA = 1
@@ -34,11 +37,20 @@ def summary(result: Result) -> dict[str, Any]:
         "methods": _methods(result),
         **({"approximations": {item.method: _approximation(item) for item in approximate}} if approximate else {}),
         **({"suites": suites} if (suites := _suites(result)) else {}),
+        "verdict": _verdict(judged(result)),
         "reference_check": _reference_check(result.reference_check),
         "seconds": {name: round(value, 3) for name, value in result.seconds.items()},
         "work": result.work.summary(),
         **catalogue.summary(result.findings),
         "result": json_value(result.path),
+    }
+
+
+def _verdict(verdict: Verdict) -> dict[str, Any]:
+    """Whether samples are worth their passes, the best method by each metric, and what that follows from."""
+    return {
+        **json_fields(verdict, "worth", "best", "comparisons"),
+        "text": [sentence(finding, VERDICT) for finding in verdict.findings],
     }
 
 

@@ -12,7 +12,7 @@ from bnuq.estimates import Estimate
 from bnuq.findings import listed, sentence
 from bnuq.metrics import METRICS
 from bnuq.records.evaluation import MethodResult, Result
-from bnuq.report import document, noise_models, numbers, ood, plots, tasks
+from bnuq.report import document, noise_models, numbers, ood, plots, tasks, verdict
 from bnuq.report.document import Cell, Heading, Items, Paragraph, Part, PathLine, Report, Section, Table, dim, section
 from bnuq.report.evaluation_findings import SENTENCES, findings, noise_sd
 from bnuq.report.numbers import decimals, digits_of, headed, named, number, share_with_error, with_error
@@ -44,6 +44,7 @@ def _sections(result: Result, *, roomy: bool) -> Iterator[Section]:
     of_ood = tuple(ood.legend(result))
     legend = [_of_errors(result), *(text for text in tasks.legend(result) if text not in of_ood)]
     intervals = tasks.regression_tables(result) if task == "regression" else ()
+    yield from section("Compared with the best single pass", verdict.parts(result))
     parts = (_estimates(result, roomy=roomy), *_bounds(result), *intervals, *dim(legend))
     yield Section(f"Test set, {result.sets['test'].n} points", parts)
     yield from _labels(result, roomy=roomy)

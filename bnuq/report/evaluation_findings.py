@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Float
 
+from bnuq.catalogue.verdict import VERDICT
 from bnuq.config import (
     ANALYTIC,
     DETERMINISTIC,
@@ -25,6 +26,7 @@ from bnuq.findings import Catalogue, Entry, Finding, verdict
 from bnuq.metrics import METRICS, delong_difference_variance, jackknife_error, standard_error
 from bnuq.records.approximation import Approximation, approximations
 from bnuq.records.evaluation import Estimates, ReferenceCheck, Result, SetResult
+from bnuq.records.verdict import draws_mini_batches, is_mismatched, judged
 from bnuq.report import ood
 from bnuq.report.noise_models import labelled
 from bnuq.report.numbers import decimals, named, number, percent, share, signed, total, written
@@ -58,15 +60,22 @@ class Change:
 
 
 def findings(result: Result) -> Iterator[Finding]:
-    """The answers: whether the reference fits, then of the test set, of each OOD set, of the noise models."""
+    """The answers: whether the reference fits, and samples are worth their passes; then of the test set, of each OOD
+    set, of the noise models."""
     check = result.reference_check
     if check is not None and not check.passed:
         yield verdict("reference-mismatch")
+    yield from judged(result).findings
     yield from _of_regression(result) if result.model.get("task") == "regression" else _of_classification(result)
     yield from (_separation(result, name) for name in ood.names(result))
     yield from _noise_models(result)
     if check is not None and check.passed:
         yield _reference_match(check)
+
+
+def _without_temperatures(result: Result) -> list[str]:
+    """The methods of several samples, without those of them that have a temperature."""
+    return [name for name in result.sampled if name == without_temperature(name)]
 
 
 def _reference_match(check: ReferenceCheck) -> Finding:
@@ -94,20 +103,8 @@ def _compared_with(method: str, result: Result) -> str:
     estimates, without any gain from uncertainty: MCBN is then compared with the network under the population statistics
     of its mini-batches. A method with a temperature is compared with a network with one.
     """
-    network = POPULATION if POPULATION in result.methods and _samples_batches(method) else DETERMINISTIC
+    network = POPULATION if POPULATION in result.methods and draws_mini_batches(method) else DETERMINISTIC
     return network + TEMPERATURE if method.endswith(TEMPERATURE) else network
-
-
-def _is_mismatched(method: str, result: Result) -> bool:
-    """Whether the method draws mini-batches of a reference that the check found not to be the network's: what is then
-    better may be so by other statistics, and is not called a gain."""
-    check = result.reference_check
-    return check is not None and not check.passed and _samples_batches(method)
-
-
-def _samples_batches(method: str) -> bool:
-    """Whether the method draws mini-batches of the reference."""
-    return method.startswith("mcbn") and without_temperature(method) not in ANALYTIC
 
 
 # ── the test set of a classification ─────────────────────────────────────────────────────────────────────────────────
@@ -119,8 +116,7 @@ def _of_classification(result: Result) -> Iterator[Finding]:
         return
     yield verdict("deterministic-classification", accuracy=test["accuracy"], pll=test["pll"])
     yield from _population(result, "pll")
-    yield from (_labels(name, result) for name in result.sampled)
-    yield from _worth(result)
+    yield from (_labels(name, result) for name in _without_temperatures(result))
 
 
 def _labels(name: str, result: Result) -> Finding:
@@ -128,28 +124,8 @@ def _labels(name: str, result: Result) -> Finding:
     after, before = (result.methods[method].sets["test"] for method in (name, network))
     pll, accuracy = (_change(m, before.estimates[m], before.points[m], after, result) for m in ("pll", "accuracy"))
     ece = (before.estimates["ece"].value, after.estimates["ece"].value)
-    outcome = "unjudged" if pll.verdict == "better" and _is_mismatched(name, result) else pll.verdict
+    outcome = "unjudged" if pll.verdict == "better" and is_mismatched(name, result) else pll.verdict
     return verdict(f"explains-labels-{outcome}", method=name, network=network, pll=pll, accuracy=accuracy, ece=ece)
-
-
-def _worth(result: Result) -> Iterator[Finding]:
-    """Whether the best sampled method has a better PLL than the best of those of a single pass, one of which has a
-    temperature; nothing where none has."""
-    pll = {name: method.sets["test"].estimates["pll"] for name, method in result.methods.items()}
-    ranked = sorted((name for name in pll if math.isfinite(pll[name].value)), key=lambda name: -pll[name].value)
-    sampled = next((name for name in ranked if name in result.sampled), None)
-    single = next((name for name in ranked if name not in result.sampled), None)
-    if sampled is None or single is None or not any(name.endswith(TEMPERATURE) for name in result.methods):
-        return
-    before, after = (result.methods[name].sets["test"] for name in (single, sampled))
-    change = _change("pll", pll[single], before.points["pll"], after, result)
-    code = "temperature-is-enough" if single.endswith(TEMPERATURE) else "one-pass-is-enough"
-    if change.verdict == "better" and not _is_mismatched(sampled, result):
-        code = "samples-worth-their-passes"
-    elif change.verdict in ("better", "unknown") or change.after > change.before:
-        code = "worth-unjudged"
-    passes = int(result.sampling["samples"])
-    yield verdict(code, single=single, sampled=sampled, pll=change, passes=passes)
 
 
 def _change(
@@ -188,7 +164,7 @@ def _population(result: Result, metric: str) -> Iterator[Finding]:
         after=after.estimates,
         change=float(np.mean(difference)),
         error=standard_error(difference, group=result.sets["test"].group),
-        methods=tuple(name for name in result.sampled if _samples_batches(name) and name == without_temperature(name)),
+        methods=tuple(filter(draws_mini_batches, _without_temperatures(result))),
     )
 
 
@@ -213,7 +189,7 @@ def _targets(name: str, result: Result) -> Iterator[Finding]:
     changes = tuple(change for metric in ("crps", "pll") if (change := _score_change(metric, name, result)))
     if changes:
         verdicts = {change.verdict for change in changes}
-        if "better" in verdicts and _is_mismatched(name, result):
+        if "better" in verdicts and is_mismatched(name, result):
             verdicts = {"unjudged"}
         outcome = "unknown" if "unknown" in verdicts else verdicts.pop() if len(verdicts) == 1 else "mixed"
         constant = "constant" in result.methods[name].bounds
@@ -402,17 +378,6 @@ def _labels_sentence(
     return f"{name} explains the labels {_AS_GOOD[pll.verdict]} {network_in_words(network)}: {text}."
 
 
-def _worth_sentence(words: str, single: str, sampled: str, pll: Change, passes: int) -> str:
-    digits = 3
-    difference = signed(pll.after - pll.before, digits)
-    if pll.error is not None:
-        difference += f" ± {number(pll.error, digits)}"
-    return (
-        f"{words}: {single} has PLL {number(pll.before, digits)}; {labelled(sampled)}, with {passes} passes, "
-        f"{number(pll.after, digits)} ({difference})."
-    )
-
-
 def _targets_sentence(method: str, network: str | None, changes: Sequence[Change], *, unjudged: bool = False) -> str:
     baseline = "a constant σ" if network is None else f"{network_in_words(network)} with the same τ"
     text = ", ".join(map(_change_in_words, changes))
@@ -483,6 +448,7 @@ def _noise_model_sentence(words: str, model: Approximation) -> str:
 
 
 SENTENCES: Catalogue = {
+    **VERDICT,
     "reference-mismatch": Entry(
         "Warning: the reference or its pipeline does not match what the network was trained on. The results below may "
         "not describe your network; see the warnings."
@@ -500,15 +466,6 @@ SENTENCES: Catalogue = {
     ),
     **{f"explains-labels-{outcome}": Entry(_labels_sentence) for outcome in (*_AS_GOOD, "unknown")},
     **{f"explains-targets-{outcome}": Entry(_targets_sentence) for outcome in (*_AS_GOOD, "mixed", "unknown")},
-    **{
-        code: Entry(partial(_worth_sentence, words))
-        for code, words in {
-            "samples-worth-their-passes": "Samples are worth their passes",
-            "temperature-is-enough": "One temperature does as well",
-            "one-pass-is-enough": "One pass does as well",
-            "worth-unjudged": "Whether samples are worth their passes is not settled",
-        }.items()
-    },
     "explains-labels-unjudged": Entry(partial(_labels_sentence, unjudged=True)),
     "explains-targets-unjudged": Entry(partial(_targets_sentence, unjudged=True)),
     "sigma-constant": Entry("{method}: σ is the same at every point."),

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from bnuq.errors import RequestError, ResultError
 from bnuq.findings import note, warning
 from bnuq.gate import Comparison, Settings, Verdict, check
-from bnuq.gate.checking import _holm
+from bnuq.metrics import holm
 from bnuq.records.evaluation import Result
 
 SAMPLES, POINTS = 16, 100
@@ -98,7 +98,7 @@ def test_worse_means_harm_above_tolerance_and_refuted_at_5_percent(
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
 def test_holm_rejects_what_its_step_down_rule_rejects(p: list[float]) -> None:
-    adjusted = _holm(p)
+    adjusted = holm(np.array(p))
     rejected, still = set(), True
     for step, place in enumerate(sorted(range(len(p)), key=lambda k: p[k])):
         still = still and p[place] * (len(p) - step) < 0.05  # Holm 1979: go on until one is not rejected

@@ -1,0 +1,85 @@
+"""The sentences of the verdict: whether samples are worth their passes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from bnuq.findings import Catalogue, Entry
+from bnuq.metrics.registry import metric_of
+
+Judged = Sequence[tuple[str, str]]  # metric and set
+
+
+def _worth(passes: int, by: Judged, others: Judged, of: int, example: Mapping[str, Any]) -> str:
+    p = example["p"]
+    chance = f", p {'< 0.001' if p < 0.001 else f'= {p:.3f}'} among {of} comparisons"
+    but = f", but not by {_joined(others)}" if others else ""
+    return f"Samples are worth their {passes} passes by {_joined(by)}{but}. {_compared(example, chance)}"
+
+
+def _enough(passes: int, others: Judged, example: Mapping[str, Any]) -> str:
+    return (
+        f"Samples are not worth their {passes} passes here: by {_joined(others)}, none is better than the best single "
+        f"pass beyond chance. {_compared(example)}"
+    )
+
+
+def _compared(example: Mapping[str, Any], chance: str = "") -> str:
+    """The best single pass, and a method of several beside it; `example` has the values of a comparison."""
+    write = partial(_number, digits=metric_of(example["metric"]).digits)
+    single, sampled = (
+        f"{example[name]}{f' ({metric_of(score).label})' if score else ''}"
+        for name, score in (("against", example["score_of_against"]), ("method", example["score"]))
+    )
+    difference, error = example["difference"], "" if example["se"] is None else f" ± {write(example['se'])}"
+    return (
+        f"By {_named((example['metric'], example['set']))}: {single} {write(example['value_of_against'])}, {sampled} "
+        f"{write(example['value'])} ({'+' if difference >= 0 else ''}{write(difference)}{error}{chance})."
+    )
+
+
+def _choice(choices: Sequence[tuple[int, str, float]]) -> str:
+    (_, first, pll), *more = choices
+    text = f"Best PLL at 1 pass: {first}, {_number(pll)}"
+    better = [(passes, method, value) for passes, method, value in more if method != first]
+    same = [str(passes) for passes, method, _ in more if method == first]
+    if not better:
+        return f"{text}; at {' or '.join(same)} passes nothing is better."
+    return f"{text}; " + "; ".join(f"at {passes}: {method}, {_number(value)}" for passes, method, value in better) + "."
+
+
+def _named(judged: tuple[str, str]) -> str:
+    metric, name = judged
+    label = metric_of(metric).label
+    return f"{label} of {name}" if metric == "auroc" else label
+
+
+def _joined(by: Judged) -> str:
+    names = [_named((metric, name)) for metric, name in by]
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _number(value: float, digits: int | None = 4) -> str:
+    if not math.isfinite(value):
+        return str(value)
+    return (f"{value:.4g}" if digits is None else f"{value:.{digits}f}").replace("-", "−")
+
+
+VERDICT: Catalogue = {
+    "samples-worth-their-passes": Entry(_worth),
+    "one-pass-is-enough": Entry(_enough),
+    "worth-unknown-few": Entry(
+        "Whether samples are worth their {passes} passes cannot be told: too few points or samples for an error."
+    ),
+    "worth-unknown-mismatched": Entry(
+        "Whether samples are worth their {passes} passes cannot be told: the reference does not match the network."
+    ),
+    "no-temperature-to-compare": Entry(
+        "No temperature was fitted, which may gain as much in a single pass: compare with `--calibrate cross`, or name "
+        "validation points."
+    ),
+    "best-choice": Entry(_choice),
+}

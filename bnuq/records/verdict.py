@@ -1,0 +1,287 @@
+"""Whether samples are worth their passes: every method of a result compared with the best that needs a single pass."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+
+import numpy as np
+
+from bnuq import metrics
+from bnuq.config import ANALYTIC, SINGLE_SAMPLE_METHODS, TEMPERATURE, without_temperature
+from bnuq.findings import Finding
+from bnuq.findings import verdict as finding
+from bnuq.metrics.registry import metric_of
+from bnuq.records.contributions import Points, sets_of
+from bnuq.records.evaluation import Result
+from bnuq.store.table import Row, rows_of
+
+LEVEL = 0.05  # of all comparisons together
+BUDGETS = 1, 8, 32  # passes for each point
+_OF_LABELS = "pll", "crps", "ece", "aurc"  # of the test set; beside them the AUROC of each OOD set
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """An estimate of one method and the same estimate of `against`, the best method of a single pass, on the same
+    points.
+
+    `difference` is `value` − `value_of_against`, in the metric's unit. `se` is its standard error, over points and
+    draws, and `p`, two-sided, is adjusted for all comparisons of a result by Holm's method; None where the error is not
+    known. `score` is that of a separation, and `score_of_against` the best one of `against`. `passes` are those of
+    `method` through the network, for each point.
+
+    Source: Holm 1979; over points the delta method, Hampel 1974.
+    """
+
+    method: str
+    against: str
+    set: str
+    score: str
+    metric: str
+    difference: float
+    se: float | None
+    p: float | None
+    passes: int
+    value: float
+    value_of_against: float
+    score_of_against: str
+
+    @property
+    def gain(self) -> float:
+        """The difference, positive where the method is better."""
+        return _better(self.metric) * self.difference
+
+    @property
+    def is_better(self) -> bool:
+        return self._is_significant and self.gain > 0
+
+    @property
+    def is_worse(self) -> bool:
+        return self._is_significant and self.gain < 0
+
+    @property
+    def _is_significant(self) -> bool:
+        return self.p is not None and self.p < LEVEL
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a result says of its methods. `worth`: whether some method of several passes is better than the best of a
+    single one by some metric; None where there is none, or that cannot be told. `best` is the method with the best
+    estimate by metric, an AUROC by "auroc.SET"."""
+
+    worth: bool | None
+    best: Mapping[str, str]
+    comparisons: tuple[Comparison, ...]
+    findings: tuple[Finding, ...]
+
+
+def passes_of(method: str, result: Result) -> int:
+    """How often a point passes through the network."""
+    return 1 if method in SINGLE_SAMPLE_METHODS else int(result.sampling["samples"])
+
+
+def is_mismatched(method: str, result: Result) -> bool:
+    """Whether the method draws mini-batches of a reference that the check found not to be the network's: what is then
+    better may be so by other statistics, and is not called a gain."""
+    check = result.reference_check
+    return check is not None and not check.passed and draws_mini_batches(method)
+
+
+def draws_mini_batches(method: str) -> bool:
+    """Whether the method draws mini-batches of the reference."""
+    return method.startswith("mcbn") and without_temperature(method) not in ANALYTIC
+
+
+def judged(result: Result) -> Verdict:
+    """The verdict on a result; computed from its points."""
+    groups = _groups(result)
+    comparisons = _adjusted(list(_compared(result, groups)))
+    sampled = [each for each in comparisons if each.passes > 1]
+    gains = [each for each in sampled if each.is_better and not is_mismatched(each.method, result)]
+    unclear = any(each.p is None or each.is_better for each in sampled)
+    return Verdict(
+        worth=True if gains else None if unclear or not sampled else False,
+        best={metric: max(rows, key=_rank)["method"] for metric, rows in groups.items()},
+        comparisons=comparisons,
+        findings=tuple(_findings(result, sampled, gains, of=len(comparisons), unclear=unclear)),
+    )
+
+
+# ── comparisons ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _better(metric: str) -> int:
+    return -1 if metric_of(metric).direction == "lower" else 1
+
+
+def _rank(row: Row) -> float:
+    return _better(row["metric"]) * row.estimate.value
+
+
+def _groups(result: Result) -> dict[str, list[Row]]:
+    """The finite estimates that are compared with each other, by metric, where a single pass has one."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows_of(result):
+        metric = row["metric"]
+        if row["score"] and metric == "auroc":
+            metric = f"auroc.{row['set']}"
+        elif row["set"] != "test" or metric not in _OF_LABELS or len(row.coordinates) > 3:  # of a label, or a bound
+            continue
+        if math.isfinite(row.estimate.value):
+            groups.setdefault(metric, []).append(row)
+    return {metric: rows for metric, rows in groups.items() if any(map(_is_single, rows))}
+
+
+def _is_single(row: Row) -> bool:
+    return row["method"] in SINGLE_SAMPLE_METHODS
+
+
+def _compared(result: Result, groups: Mapping[str, Sequence[Row]]) -> Iterator[Comparison]:
+    """Every estimate of a method of several passes, and the best of every other one of a single pass, against the best
+    of all of a single pass."""
+    points = Points(result)
+    for rows in groups.values():
+        ranked = sorted(rows, key=_rank, reverse=True)
+        against = next(filter(_is_single, ranked))
+        seen = {against["method"]}
+        for row in ranked:
+            if not (_is_single(row) and row["method"] in seen):
+                yield _comparison(result, points, row, against)
+            seen.add(row["method"])
+
+
+def _comparison(result: Result, points: Points, row: Row, against: Row) -> Comparison:
+    error = math.hypot(_over_points(result, points, row, against), _over_draws(row, against))
+    difference = row.estimate.value - against.estimate.value
+    known = math.isfinite(error) and (error > 0 or difference == 0)
+    return Comparison(
+        method=row["method"],
+        against=against["method"],
+        set=row["set"],
+        score=row["score"],
+        metric=row["metric"],
+        difference=difference,
+        se=error if known else None,
+        p=math.erfc(abs(difference) / error / math.sqrt(2)) if known and error else 1.0 if known else None,
+        passes=passes_of(row["method"], result),
+        value=row.estimate.value,
+        value_of_against=against.estimate.value,
+        score_of_against=against["score"],
+    )
+
+
+def _over_points(result: Result, points: Points, row: Row, against: Row) -> float:
+    """The error of the difference over the points of each set, which both share."""
+    ours, others = points.contributions(row), points.contributions(against)
+    if ours is None or others is None:
+        return math.nan
+    with np.errstate(invalid="ignore"):  # of an infinite value, whose error is not known
+        differences = {name: ours[name] - others[name] for name in sets_of(row)}
+        errors = (metrics.standard_error(each, group=result.sets[name].group) for name, each in differences.items())
+        return math.hypot(*errors)
+
+
+def _over_draws(row: Row, against: Row) -> float:
+    """The Monte Carlo error of the difference: of its replicates where both have them, otherwise as of independent
+    draws."""
+    left, right = row.estimate.jackknife, against.estimate.jackknife
+    by_jackknife = metric_of(row["metric"]).mc_error == "jackknife"
+    if by_jackknife and left is not None and right is not None and len(left) == len(right):
+        return float(metrics.jackknife_error(left - right))
+    return math.hypot(*(_mc_error(each) for each in (row, against)))
+
+
+def _mc_error(row: Row) -> float:
+    """0 of a single pass, and NaN where too few draws have none."""
+    if row.estimate.mc_se is not None:
+        return row.estimate.mc_se
+    return 0.0 if _is_single(row) else math.nan
+
+
+def _adjusted(comparisons: list[Comparison]) -> tuple[Comparison, ...]:
+    known = [at for at, each in enumerate(comparisons) if each.p is not None]
+    for at, p in zip(known, metrics.holm(np.array([comparisons[at].p for at in known], dtype=float)), strict=True):
+        comparisons[at] = replace(comparisons[at], p=float(p))
+    return tuple(comparisons)
+
+
+# ── in words ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _findings(
+    result: Result, sampled: Sequence[Comparison], gains: Sequence[Comparison], *, of: int, unclear: bool
+) -> Iterator[Finding]:
+    if not sampled:
+        return
+    gained = list(dict.fromkeys((each.metric, each.set) for each in gains))
+    others = [key for key in dict.fromkeys((each.metric, each.set) for each in sampled) if key not in gained]
+    passes = max(each.passes for each in sampled)
+    if gains:
+        example = max(gains, key=lambda each: each.gain / each.se if each.se else math.inf)
+        yield finding(
+            "samples-worth-their-passes",
+            passes=passes,
+            by=gained,
+            others=others,
+            of=of,
+            example=asdict(example),
+        )
+        if not any(name.endswith(TEMPERATURE) for name in result.methods) and _fits_temperatures(result, gained):
+            yield finding("no-temperature-to-compare")
+    elif unclear:
+        mismatched = any(each.is_better for each in sampled)
+        yield finding(f"worth-unknown-{'mismatched' if mismatched else 'few'}", passes=passes)
+    else:
+        first = others[0]
+        example = max((each for each in sampled if (each.metric, each.set) == first), key=lambda each: each.gain)
+        yield finding("one-pass-is-enough", passes=passes, others=others, example=asdict(example))
+    yield from _choice(result)
+
+
+def _fits_temperatures(result: Result, gained: Sequence[tuple[str, str]]) -> bool:
+    """Whether a temperature could be fitted, and might be as good."""
+    one_label = result.model.get("task") == "classification" and not result.model.get("labels")
+    return one_label and any(metric in ("pll", "ece") for metric, _ in gained)
+
+
+def _choice(result: Result) -> Iterator[Finding]:
+    """The method with the best PLL at each number of passes: one of several passes only where it is better than the
+    best of a single pass by more than twice the error of the difference."""
+    plls = {name: method.sets["test"].estimates.get("pll") for name, method in result.methods.items()}
+    single = {n: e.value for n, e in plls.items() if e and n in SINGLE_SAMPLE_METHODS and math.isfinite(e.value)}
+    if not single:
+        return
+    first = max(single, key=single.__getitem__)
+    choices: list[tuple[int, str, float]] = [(1, first, single[first])]
+    samples = int(result.sampling["samples"])
+    for passes in (each for each in BUDGETS if 1 < each <= samples):
+        better = dict(_better_than(first, passes, result))
+        method = max(better, key=better.__getitem__) if better else first
+        choices.append((passes, method, better.get(method, single[first])))
+    if len(choices) > 1:
+        yield finding("best-choice", choices=choices)
+
+
+def _better_than(first: str, passes: int, result: Result) -> Iterator[tuple[str, float]]:
+    """The methods of several passes whose PLL over the first ones is better, with that PLL."""
+    samples, test = int(result.sampling["samples"]), result.sets["test"]
+    before = result.methods[first].sets["test"].points["pll"]
+    for name in result.sampled:
+        of_test = result.methods[name].sets["test"]
+        draws, estimate = of_test.log_likelihood, of_test.estimates.get("pll")
+        if draws is None or estimate is None or estimate.mc_se is None or is_mismatched(name, result):
+            continue
+        if passes == samples:
+            after = of_test.points["pll"]
+        else:
+            flat = draws[:passes].reshape(passes, -1)
+            after = metrics.pll_from_log_likelihood(flat).reshape(draws.shape[1:])
+            after = after if after.ndim == 1 else after.mean(-1)
+        with np.errstate(invalid="ignore"):
+            difference = after - before
+            over_points = metrics.standard_error(difference, group=test.group)
+        if float(np.mean(difference)) > 2 * math.hypot(over_points, estimate.mc_se * math.sqrt(samples / passes)):
+            yield name, float(np.mean(after))

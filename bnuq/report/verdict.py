@@ -1,0 +1,49 @@
+"""The table of the verdict: every method beside the best that needs a single pass."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from bnuq.records.evaluation import Result
+from bnuq.records.verdict import Comparison, judged
+from bnuq.report.document import Cell, Part, Row, Table, dim
+from bnuq.report.noise_models import labelled
+from bnuq.report.numbers import digits_of, headed, named, number, signed
+
+
+def parts(result: Result) -> tuple[Part, ...]:
+    """A part of the table for each metric, methods in order of its estimates, of a separation each by its best score;
+    nothing where there is one method."""
+    rows: list[Row] = []
+    comparisons = judged(result).comparisons
+    for (metric, name), group in groupby(comparisons, key=lambda each: (each.metric, each.set)):
+        best = {each.method: each for each in reversed(list(group))}  # they descend: the first of each method stays
+        first = next(iter(best.values()))
+        of_set = f" of {name}" if metric == "auroc" else ""
+        digits = digits_of(metric, [each.value for each in best.values()])
+        single = Cell(number(first.value_of_against, digits))
+        score = f" ({named(first.score_of_against, roomy=False)})" if first.score_of_against else ""
+        rows.append((f"{headed(metric)}{of_set}", ()))
+        rows.append((f"  {labelled(first.against)}{score}", (single, Cell("–"), Cell("–"), Cell("1"))))
+        rows += [_row(each, digits) for each in reversed(best.values())]
+    if not rows:
+        return ()
+    legend = (
+        "Each method beside the best of a single pass, which is the first of each part; its error is that of the "
+        "difference, paired over points, over points and samples together. p: chance of a difference at least this "
+        f"large, Holm-adjusted for {len(comparisons)} comparisons. Passes: of each point through the network."
+    )
+    return Table(("", "difference", "p", "passes"), tuple(rows), stacks=True), *dim([legend])
+
+
+def _row(each: Comparison, digits: int) -> Row:
+    score = f" ({named(each.score, roomy=False)})" if each.score else ""
+    error = "" if each.se is None else f"±{number(each.se, digits)}"
+    p = "–" if each.p is None else "<0.001" if each.p < 0.001 else number(each.p, 3)
+    cells = (
+        Cell(number(each.value, digits)),
+        Cell(signed(each.difference, digits), error),
+        Cell(p, style="bold" if each.is_better else ""),
+        Cell(str(each.passes)),
+    )
+    return f"  {labelled(each.method)}{score}", cells

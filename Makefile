@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-cuda test-slow hostile lint figures gate laws inspect reproduce bench clean
+.PHONY: demo test test-cuda test-slow hostile lint figures gate laws worth inspect reproduce bench clean
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -41,6 +41,10 @@ gate: .venv/installed
 # Every analytic noise model beside MCBN: half an hour of CPU time. What is done is kept.
 laws: .venv/installed
 	$(BIN)/python docs/make_laws.py
+
+# Every method beside the free baselines: half an hour of CPU time. What is done is kept.
+worth: .venv/installed
+	$(BIN)/python docs/make_worth.py
 
 # What the statistics of real networks say, and what correcting them does: a quarter of an hour of CPU time.
 inspect: .venv/installed

@@ -46,6 +46,9 @@ Figures = Annotated[
     typer.Option(help="Draw its pictures into this folder; needs matplotlib.", metavar="DIR", show_default="none"),
 ]
 Form = Annotated[str | None, typer.Option("--format", help="Of the pictures.", show_default="svg", metavar="svg|png")]
+NoImages = Annotated[
+    bool, typer.Option("--no-images", help="Leave the small copies of points' pictures out of the page.")
+]
 _CSV = rb"set,method,index,"  # the header of a file of points
 _POINTS: Panel = "Points of bnuq evaluate"
 
@@ -89,6 +92,7 @@ def command(
     html: AsPage = None,
     figures: Figures = None,
     form: Form = None,
+    no_images: NoImages = False,
     full: Full = False,
     debug: Debug = False,  # noqa: ARG001 - read by main
     *,
@@ -102,6 +106,7 @@ def command(
         html=html,
         figures=figures,
         form=form,
+        images=not no_images,
         full=full,
         points=points,
     )
@@ -115,6 +120,7 @@ def show(
     html: Path | None,
     figures: Path | None,
     form: str | None,
+    images: bool = True,
     full: bool = False,
     points: Points = Points(),  # noqa: B008 - it is frozen
 ) -> None:
@@ -131,13 +137,14 @@ def show(
     table = None if points.csv is None else checked_target(Path(points.csv), "--csv", "table of points", _CSV)
     kind, record = read()
     from bnuq.files.writing import write_bytes
-    from bnuq.report.document import PathLine
+    from bnuq.report.document import Gallery, PathLine
     from bnuq.report.render import draw_pictures, print_paths, print_record, print_report, write_page
     from bnuq.report.render import markdown as in_markdown
 
     report = kind.report(record, columns=100)
     listed, rows = _points_of(record, points)
-    report = replace(report, sections=(*listed, *report.sections))
+    kept = (each for each in report.sections if images or not any(isinstance(part, Gallery) for part in each.parts))
+    report = replace(report, sections=(*listed, *kept))
     if figures is not None and not report.pictures:
         raise RequestError(f"--figures: this result of {kind.of} has no pictures.")
     drawn = () if figures is None else draw_pictures(report, expanded(figures), "png" if form == "png" else "svg")

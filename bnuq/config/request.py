@@ -101,6 +101,7 @@ class Run:
     threads: int | None = None
     limit: int | None = None
     save_samples: bool = False
+    images: bool = True
     data_root: Path | None = None
     download: bool = False
     trust_pickle: bool = False
@@ -161,6 +162,7 @@ class Run:
             "threads": self.threads,
             "limit": self.limit,
             "save_samples": self.save_samples,
+            "images": None if self.images else False,
             "data_root": None if self.data_root is None else str(self.data_root),
             "folders": {
                 named.text: str(named.base.absolute())

@@ -420,6 +420,7 @@ def _merged(
         threads=computation.threads,
         limit=computation.limit,
         save_samples=computation.save_samples,
+        images=computation.images,
         data_root=None if computation.data_root is None else folder / expanded(computation.data_root),
         download=computation.download,
         trust_pickle=computation.trust_pickle,

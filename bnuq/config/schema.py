@@ -699,6 +699,15 @@ class RecordedOptions(Section, frozen=True):
         Positive | None, setting("At most this many points of each evaluated set.", "Data", shown="all")
     ] = None
     save_samples: Annotated[bool, setting("Keep the raw outputs (T, n, K) in the result file.", "Output")] = False
+    images: Annotated[
+        bool,
+        setting(
+            "Keep small copies of at most 64 pictures in the result file: the most uncertain ones, confident mistakes, "
+            "suspected labels, familiar OOD points.",
+            "Output",
+            no=True,
+        ),
+    ] = True
     data_root: Annotated[
         str | None, setting("Folder of known data sets, searched before $BNUQ_DATA.", "Data", metavar="DIR")
     ] = None

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Float, Int64, Num, Shaped
+from jaxtyping import Float, Int64, Num, Shaped, UInt8
 
 from bnuq.config import SINGLE_SAMPLE_METHODS
 from bnuq.estimates import Axis, ByHand, Coordinate, Estimate, MetricName, Prefix, Size, Unit
@@ -24,6 +24,7 @@ Normalized = Mapping[Annotated[str, Coordinate("metric"), Prefix("normalized_")]
 TargetUnits = Annotated[Float[np.ndarray, "point output"], Unit("target unit")]  # pyright: ignore
 BatchNoise = Annotated[Float[np.ndarray, " layer"], Unit("standard deviations of batch noise")]
 
+LARGEST = 64  # pixels of a side of a small copy of a picture
 MEDIAN_LIMIT, WORST_LIMIT = 3.0, 6.0  # of a reference check, times what batch noise alone gives
 
 
@@ -121,6 +122,18 @@ class MethodResult:
 
 
 @dataclass(frozen=True)
+class Thumbnails:
+    """Small copies of the pictures of a set that say most, the first one most; `kind` says of what, `method` by which
+    method. `points` are their numbers in the set, `pixels` are 8-bit, grey or RGB."""
+
+    kind: Literal["uncertain", "confidently-wrong", "suspected-label", "familiar"]
+    set: SetName
+    method: MethodName
+    points: Int64[np.ndarray, " picture"]
+    pixels: UInt8[np.ndarray, "picture row column channel"]
+
+
+@dataclass(frozen=True)
 class ReferenceCheck:
     """How far the reference batches' statistics lie from the checkpoint's running ones, layer by layer.
 
@@ -188,6 +201,7 @@ class Result:
     provenance: Mapping[str, Any]
     work: Work = field(default_factory=Work)
     reference_check: ReferenceCheck | None = None
+    gallery: tuple[Thumbnails, ...] = ()
     bank: Annotated[Bank | None, ByHand("")] = field(default=None, repr=False)
     path: Path | None = None
 

@@ -35,7 +35,7 @@ from bnuq.files.hdf5 import image_of
 from bnuq.files.writing import replaced
 from bnuq.metrics import METRICS, SCORES
 from bnuq.records.addresses import estimates_of
-from bnuq.records.evaluation import MethodResult, Result, Samples, SetResult
+from bnuq.records.evaluation import LARGEST, MethodResult, Result, Samples, SetResult
 from bnuq.records.summary import summary
 from bnuq.store import codec
 from bnuq.store.codec import check_replaceable
@@ -263,6 +263,14 @@ def _check_complete(result: Result) -> None:
         bounds, normalized = set(method_result.bounds), set(method_result.normalized)
         if bounds - {"constant", "optimum"} or normalized - {"pll", "crps", "pll_without_exact"}:
             raise ValueError(f"the bounds of {method} are unknown")
+    for shown in result.gallery:
+        evaluated = result.sets.get(shown.set)
+        if evaluated is None or shown.method not in result.methods or len(shown.points) != len(shown.pixels):
+            raise ValueError(f"the pictures of {shown.set} are not those of a set and a method")
+        if shown.points.size and not 0 <= shown.points.min() <= shown.points.max() < evaluated.n:
+            raise ValueError(f"a picture of {shown.set} is of no point")
+        if shown.pixels.shape[3] not in (1, 3) or 0 in shown.pixels.shape or max(shown.pixels.shape) > LARGEST:
+            raise ValueError(f"the pictures of {shown.set} are of another shape")
     if result.reference_check and not result.reference_check.layers:
         raise ValueError("the reference check is of no layer")
 

@@ -103,16 +103,23 @@ class Picture:
     instead: tuple[Part, ...] = ()
 
 
-Part = Paragraph | Heading | Items | Facts | Table | Drawing | Listing | PathLine | Picture
+@dataclass(frozen=True)
+class Gallery:
+    """Small pictures, each the bytes of a PNG file and what is said of it; only a page shows them."""
+
+    pictures: tuple[tuple[bytes, str], ...]
+
+
+Part = Gallery | Paragraph | Heading | Items | Facts | Table | Drawing | Listing | PathLine | Picture
 
 
 @dataclass(frozen=True)
 class Section:
     """Parts under a title; without one they belong to the report as a whole.
 
-    A section that is `folded` is shown in Markdown when the reader asks for it. One that is `only_on_page` gives
-    provenance: where the result comes from, and how to repeat it. `on_terminal` stands for the parts on a
-    terminal, where they would take too many lines.
+    A section that is `folded` is shown in Markdown when the reader asks for it. One that is `only_on_page` has pictures
+    of points, or gives provenance: where the result comes from, and how to repeat it. `on_terminal` stands for the
+    parts on a terminal, where they would take too many lines.
     """
 
     title: str

@@ -12,7 +12,7 @@ from bnuq.estimates import Estimate
 from bnuq.findings import listed, sentence
 from bnuq.metrics import METRICS
 from bnuq.records.evaluation import MethodResult, Result
-from bnuq.report import document, noise_models, numbers, ood, plots, tasks, verdict
+from bnuq.report import document, gallery, noise_models, numbers, ood, plots, tasks, verdict
 from bnuq.report.document import Cell, Heading, Items, Paragraph, Part, PathLine, Report, Section, Table, dim, section
 from bnuq.report.evaluation_findings import SENTENCES, findings, noise_sd
 from bnuq.report.numbers import decimals, digits_of, headed, named, number, share_with_error, with_error
@@ -65,6 +65,8 @@ def _sections(result: Result, *, roomy: bool) -> Iterator[Section]:
         yield from section("Uncertainty and error", errors)
     if work := tuple(_work(result)):
         yield Section("Computational cost", (Items(work),), folded=True)
+    if pictures := tuple(gallery.parts(result)):
+        yield Section("Pictures that say most", pictures, only_on_page=True)
     yield evaluation_provenance(result)
 
 

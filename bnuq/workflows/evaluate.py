@@ -19,6 +19,7 @@ from bnuq.evaluation.draws import check_reference, draw_bank, needs_bank, part_d
 from bnuq.evaluation.duration import forecast
 from bnuq.evaluation.estimates import MIN_SAMPLES
 from bnuq.evaluation.exactness import check_network, check_network_unchanged
+from bnuq.evaluation.gallery import gallery
 from bnuq.evaluation.noise_models import NoiseModels, fit_noise_models
 from bnuq.evaluation.plan import Plan, check_random, plan
 from bnuq.evaluation.provenance import Stopwatch, behaviour, content, provenance, request_digest
@@ -106,6 +107,7 @@ def evaluate(
             work=Work(outcome.work, memory.peak(subject.pipeline.device)),
             provenance=_provenance(planned),
             reference_check=check,
+            gallery=gallery(subject, outcome.methods, planned.described),
             bank=outcome.omega,
             path=run.out,
         )

@@ -6,6 +6,7 @@ import dataclasses
 import html
 import itertools
 import re
+from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -14,7 +15,7 @@ from typing import Any
 
 from bnuq.files.writing import write_bytes
 from bnuq.report import drawing
-from bnuq.report.document import Cell, Drawing, Heading, Items, Listing, Part, Picture, Report, Table
+from bnuq.report.document import Cell, Drawing, Gallery, Heading, Items, Listing, Part, Picture, Report, Table
 from bnuq.report.numbers import count
 from bnuq.report.render.pictures import WIDE, Drawn, drawn_for_page, width_of
 from bnuq.report.sanitize import printable
@@ -145,6 +146,8 @@ def _fields(part: Part | Warnings, caption: str) -> Block:
     """The fields of a part, every text in them clean; lines of code and curves keep their blanks."""
     if isinstance(part, Table):
         return _table(part, caption)
+    if isinstance(part, Gallery):
+        return {"pictures": [(b64encode(png).decode("ascii"), _clean(said)) for png, said in part.pictures]}
     clean = printable if isinstance(part, Drawing | Listing) else _clean
 
     def cleaned(value: Any) -> Any:

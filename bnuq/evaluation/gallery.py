@@ -1,0 +1,88 @@
+"""The pictures that say most: the most uncertain ones, confident mistakes, suspected labels, familiar OOD points."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from bnuq.config import DETERMINISTIC, SINGLE_SAMPLE_METHODS
+from bnuq.data import Points
+from bnuq.data.resizing import resized
+from bnuq.evaluation.subject import Subject
+from bnuq.records.evaluation import LARGEST, EvaluatedSet, MethodResult, SetResult, Thumbnails
+from bnuq.records.points import chosen_score, largest_first
+
+OF_EACH = 16  # pictures of a kind, of which there are four: 64 at most
+_SMALLEST = 8  # pixels of a side: what is smaller is no picture
+
+PerPoint = Float[np.ndarray, " point"]
+
+
+def gallery(
+    subject: Subject, methods: Mapping[str, MethodResult], described: Mapping[str, EvaluatedSet]
+) -> tuple[Thumbnails, ...]:
+    """The pictures that say most, for which those points are read again; none where points are no pictures, or the run
+    keeps none.
+
+    The most uncertain points of the test set, and the least uncertain of the OOD sets, are by the first sampled method;
+    confident mistakes and suspected labels by the deterministic network.
+    """
+    if not subject.run.images:
+        return ()
+    chosen = _chosen(methods, described)
+    parts = ((kind, name, method, rows, _pixels(subject.sets[name], rows)) for kind, name, method, rows in chosen)
+    return tuple(
+        Thumbnails(kind, name, method, rows, pixels) for kind, name, method, rows, pixels in parts if len(pixels)
+    )
+
+
+def _chosen(methods: Mapping[str, MethodResult], described: Mapping[str, EvaluatedSet]) -> Iterator[tuple]:
+    """Of each kind the set, the method, and the numbers of the points."""
+    method = next((name for name in methods if name not in SINGLE_SAMPLE_METHODS), DETERMINISTIC)
+    sets, test = methods[method].sets, methods[DETERMINISTIC].sets["test"]
+    score = chosen_score(sets["test"].points, None)
+    yield "uncertain", "test", method, largest_first(sets["test"].points[score])[:OF_EACH]
+    labels = described["test"].labels
+    if labels is not None and labels.ndim == 1:
+        confidence = test.points["max_probability"]
+        wrong = test.predicted != labels
+        yield "confidently-wrong", "test", DETERMINISTIC, _largest(confidence, wrong)
+        doubt = confidence - np.exp(test.points["pll"])
+        yield "suspected-label", "test", DETERMINISTIC, _largest(doubt, suspected(test, labels))
+    ood = [name for name, each in described.items() if each.kind == "ood" and score in sets[name].points]
+    for name in ood[:OF_EACH]:
+        familiar = largest_first(-sets[name].points[score])
+        yield "familiar", name, method, familiar[: max(1, OF_EACH // len(ood))]
+
+
+def suspected(test: SetResult, labels: np.ndarray) -> Bool[np.ndarray, " point"]:
+    """Whether a point is predicted as another class than its label, with at least the mean probability that points
+    labelled as that class have of it.
+
+    Source: Northcutt, Jiang & Chuang 2021, Confident Learning, eq. 2, for the most probable class.
+    """
+    own = np.exp(test.points["pll"])
+    usual = {label: own[labels == label].mean() for label in np.unique(labels)}
+    threshold = np.array([usual.get(label, np.inf) for label in test.predicted])
+    return (test.predicted != labels) & (test.points["max_probability"] >= threshold)
+
+
+def _largest(scores: PerPoint, of: Bool[np.ndarray, " point"]) -> np.ndarray:
+    return largest_first(np.where(of, scores, -np.inf))[: min(OF_EACH, int(of.sum()))]
+
+
+def _pixels(points: Points, rows: np.ndarray) -> np.ndarray:
+    """Small copies (picture, row, column, channel) of these points; none where they are no pictures of 0 to 1."""
+    shape, nothing = points.point_shape, np.zeros((0, 1, 1, 1), np.uint8)
+    is_picture = points.layout is None and len(shape) == 3 and shape[0] in (1, 3) and min(shape[1:]) >= _SMALLEST
+    if not is_picture or not len(rows):
+        return nothing
+    pixels = points.raw(rows)
+    if pixels.min() < 0 or pixels.max() > 1:
+        return nothing
+    scale = min(1.0, LARGEST / max(shape[1:]))
+    size = max(1, round(scale * shape[1])), max(1, round(scale * shape[2]))
+    eight_bit = np.round(255 * pixels).astype(np.uint8)
+    return np.stack([np.moveaxis(resized(picture, size, "bilinear"), 0, 2) for picture in eight_bit])

@@ -1,0 +1,51 @@
+"""The pictures of a result that say most, with what is known and predicted of each; for the HTML page."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from itertools import groupby
+
+import numpy as np
+
+from bnuq.records.evaluation import Result, Thumbnails
+from bnuq.records.points import chosen_score, points_table, scores_of
+from bnuq.report.document import Gallery, Heading, Part
+from bnuq.report.evaluation_findings import network_in_words
+from bnuq.report.numbers import named, number
+
+_KINDS = {
+    "uncertain": "Most uncertain of the test set, by {score} of {method}",
+    "confidently-wrong": "Confident mistakes of {method}",
+    "suspected-label": "Labels that may be wrong: {method} is as sure of another class as of points with that label",
+    "familiar": "Least uncertain of {set}, by {score} of {method}",
+}
+
+
+def parts(result: Result) -> Iterator[Part]:
+    """A heading and pictures for each kind; nothing where the result has no pictures."""
+    for (kind, name, method), group in groupby(result.gallery, key=lambda each: (each.kind, each.set, each.method)):
+        score = chosen_score(scores_of(result, set=name, method=method), None)
+        heading = _KINDS[kind].format(score=named(score), method=network_in_words(method), set=name)
+        yield Heading(heading[0].upper() + heading[1:])
+        yield Gallery(tuple(picture for each in group for picture in _pictures(result, each, score)))
+
+
+def _pictures(result: Result, shown: Thumbnails, score: str) -> Iterator[tuple[bytes, str]]:
+    table = points_table(result, set=shown.set, method=shown.method)
+    for row, pixels in zip(shown.points, shown.pixels, strict=True):
+        said = [str(table["name"][row]) if "name" in table else f"point {table['index'][row]}"]
+        said += [f"{column} {table[column][row]}" for column in ("label", "prediction") if column in table]
+        if "max_probability" in table:
+            said.append(f"confidence {number(float(table['max_probability'][row]), 2)}")
+        if score not in ("max_probability", "predictive_entropy"):
+            said.append(f"{named(score, roomy=False)} {number(float(table[score][row]), 3)}")
+        yield _png(pixels), ", ".join(said)
+
+
+def _png(pixels: np.ndarray) -> bytes:
+    from PIL import Image  # late: only a page needs it
+
+    file = io.BytesIO()
+    Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels).save(file, "PNG")
+    return file.getvalue()

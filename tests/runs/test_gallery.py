@@ -1,0 +1,120 @@
+"""The pictures that say most: which they are, in the file, on the page, and left out on request."""
+
+from __future__ import annotations
+
+import base64
+import io
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import small_run
+from PIL import Image
+
+from bnuq.cli.main import main
+from bnuq.errors import ResultError
+from bnuq.evaluation import gallery
+from bnuq.evaluation.gallery import OF_EACH, suspected
+from bnuq.records.evaluation import SetResult
+from bnuq.records.evaluation_file import read, write
+from bnuq.report.evaluation import report
+from bnuq.report.render.html import page
+
+RUN = "run.toml"
+
+
+@pytest.fixture
+def pictures(tmp_path, monkeypatch):
+    """A run whose points are grey pictures of 0–255, as small as the network takes them."""
+    monkeypatch.setattr(gallery, "_SMALLEST", 6)
+    small_run.write(tmp_path)
+    rng = np.random.default_rng(0)
+    for name, count in (("train", 96), ("test", 60), ("other", 50)):
+        with np.load(tmp_path / f"{name}.npz") as file:
+            rest = {key: values for key, values in file.items() if key != "x"}
+        np.savez(tmp_path / f"{name}.npz", x=rng.integers(0, 256, (count, 1, 6, 6), dtype=np.uint8), **rest)
+    return tmp_path
+
+
+def test_they_are_those_of_the_largest_scores_and_are_read_back(pictures):
+    result = small_run.evaluated(pictures, samples=4)
+    shown = {(each.kind, each.set): each for each in result.gallery}
+    test = result.methods["deterministic"].sets["test"]
+    labels = result.sets["test"].labels
+    mi = result.methods["mcbn"].sets["test"].points["mutual_information"]
+    uncertain = shown["uncertain", "test"]
+    assert list(uncertain.points) == sorted(range(60), key=lambda at: -mi[at])[:OF_EACH]
+    wrong = [at for at in range(60) if test.predicted[at] != labels[at]]
+    expected = sorted(wrong, key=lambda at: -test.points["max_probability"][at])[:OF_EACH]
+    assert expected
+    assert list(shown["confidently-wrong", "test"].points) == expected
+    familiar = result.methods["mcbn"].sets["other"].points["mutual_information"]
+    assert list(shown["familiar", "other"].points) == sorted(range(50), key=lambda at: familiar[at])[:OF_EACH]
+    with np.load(pictures / "test.npz") as file:
+        np.testing.assert_array_equal(uncertain.pixels[..., 0], file["x"][uncertain.points, 0])
+    for before, after in zip(result.gallery, read(result.path).gallery, strict=True):
+        assert (before.kind, before.set, before.method) == (after.kind, after.set, after.method)
+        np.testing.assert_array_equal(before.points, after.points)
+        np.testing.assert_array_equal(before.pixels, after.pixels)
+
+
+def test_the_page_shows_each_with_what_is_known_of_it(pictures):
+    result = small_run.evaluated(pictures, samples=4)
+    shown = page(report(result))
+    found = re.findall(r'<img src="data:image/png;base64,([^"]+)" alt="([^"]+)"', shown)
+    assert len(found) == sum(len(each.points) for each in result.gallery) <= 64
+    first, at = result.gallery[0], result.gallery[0].points[0]
+    with Image.open(io.BytesIO(base64.b64decode(found[0][0]))) as picture:
+        np.testing.assert_array_equal(np.asarray(picture), first.pixels[0, ..., 0])
+    sets = result.methods[first.method].sets["test"]
+    assert found[0][1].startswith(
+        f"point {at}, label {result.sets['test'].labels[at]}, prediction {sets.predicted[at]}, confidence "
+    )
+    assert "Pictures that say most" not in page(report(replace(result, gallery=())))
+
+
+def test_without_images_the_file_holds_none_and_larger_ones_become_small(pictures, monkeypatch):
+    assert small_run.evaluated(pictures, samples=2, images=False).gallery == ()
+    monkeypatch.setattr(gallery, "LARGEST", 4)
+    large = small_run.evaluated(pictures, samples=2, out="large.h5")
+    assert {each.pixels.shape[1:] for each in large.gallery} == {(4, 4, 1)}
+
+
+def test_points_that_are_no_pictures_have_none(tmp_path):
+    small_run.write(tmp_path)
+    with np.load(tmp_path / "test.npz") as file:
+        assert file["x"].min() < 0, "no pixels"
+    assert small_run.evaluated(tmp_path, samples=2).gallery == ()
+
+
+def test_suspected_labels_are_those_of_confident_learning():
+    """Against the definition, class by class."""
+    rng = np.random.default_rng(1)
+    p = rng.dirichlet([0.5, 0.5, 0.5], 200)
+    labels = rng.integers(0, 3, 200)
+    test = SetResult({}, {"pll": np.log(p[range(200), labels]), "max_probability": p.max(1)}, p.argmax(1))
+    thresholds = [p[labels == c, c].mean() for c in range(3)]
+    expected = [p[i].argmax() != labels[i] and p[i].max() >= thresholds[p[i].argmax()] for i in range(200)]
+    assert any(expected)
+    assert suspected(test, labels).tolist() == expected
+
+
+@pytest.mark.parametrize("broken", ["points", "pixels"])
+def test_a_file_with_pictures_of_no_point_is_refused(pictures, broken):
+    result = small_run.evaluated(pictures, samples=2)
+    first = result.gallery[0]
+    bad = {"points": first.points + 60, "pixels": first.pixels[:-1]}[broken]
+    path = pictures / "broken.h5"
+    write(replace(result, gallery=(replace(first, **{broken: bad}),), path=path), path)
+    with pytest.raises(ResultError, match=r"broken\.h5"):
+        read(path)
+
+
+def test_a_page_without_images_is_written_on_request(pictures, capsys):
+    result = small_run.evaluated(pictures, samples=2)
+    for options, shown in (((), True), (("--no-images",), False)):
+        target = pictures / f"page{len(options)}.html"
+        assert main(["report", str(result.path), "--html", str(target), *options]) == 0
+        assert ("Pictures that say most" in target.read_text(encoding="utf-8")) is shown
+    assert "Pictures that say most" not in capsys.readouterr().out

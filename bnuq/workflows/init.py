@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from bnuq.config import Named, Run
 from bnuq.config.runfile_writing import Line, table
-from bnuq.data import Points, labelled, parse_reference
+from bnuq.data import Points, factory_of, labelled, parse_reference
 from bnuq.errors import BnuqError, ModelError, RequestError, SamplingError
 from bnuq.evaluation.completeness import batchnorms
 from bnuq.evaluation.datasets import read_named, read_reference
@@ -29,7 +29,7 @@ from bnuq.progress import Progress, silent
 from bnuq.sampling.outputs import as_logits, unconverted
 from bnuq.sampling.plain_loop import Evaluation
 from bnuq.sampling.sites import find_sites
-from bnuq.trust import NamedBy, names_a_file, resolve_factory
+from bnuq.trust import NamedBy, resolve_factory
 
 _PIPELINE = ("normalize", "channel_order", "augment")
 _HEAD = "# Written by `bnuq init`. Paths are relative to this file. A line with TODO is to be completed, without its #."
@@ -75,8 +75,8 @@ def init(run: Run, path: Path, *, given: Collection[str] = (), progress: Progres
         content = f"{text}\n".encode()
     except UnicodeEncodeError as error:
         raise RequestError(f"{path}: a path in it is no text ({error.reason}). Rename that file.") from error
+    _trust(run, NamedBy(path, hashlib.sha256(content).hexdigest()))
     write_bytes(path, content)
-    _trust(run, path)
     lines = (*model, *data)
     todo = tuple(line.key for line in lines if line.comment.startswith(TODO))
     unsure = tuple(f"{line.key} ({line.comment})" for line in lines if "not sure" in line.comment and line.active)
@@ -87,8 +87,11 @@ def init(run: Run, path: Path, *, given: Collection[str] = (), progress: Progres
 
 def _check_reachable(run: Run, path: Path) -> None:
     """Raise RequestError for a module of the working folder that a run file elsewhere could not name."""
-    for text, folder in run.record()["options"].get("folders", {}).items():
-        if Path(folder).resolve() != path.parent.resolve():
+    folders = run.record()["options"].get("folders", {})
+    code = [ref.text for ref, _ in _factories(run)] + ([] if run.arch is None else [run.arch.text])
+    for text in code:
+        folder = folders.get(text)
+        if folder is not None and Path(folder).resolve() != path.parent.resolve():
             raise RequestError(
                 f"{text} names a module of {folder}, and {path} lies elsewhere, from where it is not found. Name it as "
                 "file.py:function, or write the run file there with --out."
@@ -268,13 +271,18 @@ _SAMPLING = (
 )
 
 
-def _trust(run: Run, path: Path) -> None:
+def _trust(run: Run, naming: NamedBy) -> None:
     """Remember the code that the run file names as trusted: the user has named it here."""
-    naming = NamedBy(path)
     if run.arch is not None:
         network_of(replace(run, arch=replace(run.arch, named_by=naming), trust_code=True), only_finite=False)
-    sets = chain(run.ood, (ref for ref in (run.train, run.test, run.validation) if isinstance(ref, Named)))
-    for ref in sets:
-        if names_a_file(ref.text) or ref.text in run.record()["options"].get("folders", {}):
-            text = parse_reference(ref.text, base=ref.base)[1]
-            resolve_factory(text, base=ref.base, named_by=naming, trust=True)
+    for ref, factory in _factories(run):
+        resolve_factory(factory, base=ref.base, named_by=naming, trust=True, objects=True)
+
+
+def _factories(run: Run) -> Iterator[tuple[Named, str]]:
+    """The references of `run` that name code, and the factory that each names."""
+    for ref in (*run.ood, run.train, run.test, run.validation):
+        if isinstance(ref, Named):
+            factory = factory_of(parse_reference(ref.text, base=ref.base)[1], base=ref.base)
+            if factory is not None:
+                yield ref, factory

@@ -15,6 +15,8 @@ import torch
 from torch import nn
 
 from bnuq.config import Options, read_run_file, resolve
+from bnuq.errors import RequestError
+from bnuq.workflows import init as workflow
 
 QUICKSTART = Path(__file__).resolve().parents[2] / "sample_configs" / "quickstart"
 COMPLETE = ("--arch", "net.py:net", "--train", "train.npz", "--test", "test.npz")
@@ -173,3 +175,41 @@ def test_a_terminal_is_asked_for_what_is_missing_and_nothing_else_is(cli, small,
     read = read_run_file(small / "model.toml")
     assert (read.model.arch, read.data.test) == (("net.py:net", "test.npz") if on_terminal else (None, None))
     assert read.data.train is None and ("[Enter to skip]" in done.out) == on_terminal
+
+
+def test_arrays_of_a_file_are_data_even_beside_a_module_of_its_name(cli, small, monkeypatch):
+    for name in ("train", "test"):
+        with np.load(small / f"{name}.npz") as file:
+            np.savez(small / f"{name}.npz", a=file["x"], b=file["y"])
+        (small / f"{name}.py").write_text("raise SystemExit('a script, not to be run')\n")
+    (small / "runs").mkdir()
+    monkeypatch.chdir(small / "runs")
+    sets = ("--train", "../train.npz:a,b", "--test", "../test.npz:a,b")
+    done = cli("init", "../model.pt", "--arch", "../net.py:net", *sets, *FAST, "--out", "my.toml")
+    assert (done.code, done.err) == (0, "")
+    assert read_run_file(small / "runs" / "my.toml").data.train == "../train.npz:a,b"
+    monkeypatch.chdir(small)
+    sets = ("--train", "train.npz:a,b", "--test", "test.npz:a,b")
+    assert cli("init", "model.pt", *COMPLETE[:2], *sets, *FAST).code == 0
+    assert cli("evaluate", "model.pt", "-T", "2", "--limit", "20").code == 0
+
+
+def test_a_factory_with_arguments_is_trusted(cli, small):
+    (small / "sets.py").write_text(
+        "import numpy as np\n\ndef load(name):\n    return tuple(np.load(f'{name}.npz')[key] for key in 'xy')\n"
+    )
+    done = cli("init", "model.pt", *COMPLETE[:2], "--train", 'sets.py:load("train")', *COMPLETE[4:], *FAST)
+    assert (done.code, done.err) == (0, "")
+    assert cli("evaluate", "model.pt", "-T", "2", "--limit", "20").code == 0
+
+
+def test_a_failure_in_the_last_step_leaves_the_file_as_it_was(cli, small, monkeypatch):
+    def fails(*_: object, **__: object) -> None:
+        raise RequestError("no.")
+
+    monkeypatch.setattr(workflow, "_trust", fails)
+    assert cli("init", "model.pt", *COMPLETE, *FAST).code == 2
+    assert not (small / "model.toml").exists()
+    (small / "model.toml").write_text("# mine\n")
+    assert cli("init", "model.pt", *COMPLETE, *FAST, "--force").code == 2
+    assert (small / "model.toml").read_text() == "# mine\n"

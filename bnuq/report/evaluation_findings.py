@@ -58,15 +58,25 @@ class Change:
 
 
 def findings(result: Result) -> Iterator[Finding]:
-    """The answers: whether the reference fits, then of the test set, of each OOD set, of the noise models."""
+    """The answers: whether the sets and the reference fit, then of the test set, of each OOD set, of the noise models.
+    Nothing is said of sets whose inputs are on another scale than the reference's, and of the test set nothing either
+    where those of the validation set are: what was fitted to them enters its scores."""
     check = result.reference_check
+    wrong = {finding.values["set"]: finding.values for finding in result.findings if finding.code == _OTHER_SCALE}
+    for name, values in wrong.items():
+        yield verdict(_OTHER_SCALE, set=name, sd=values["sd"], reference_sd=values["reference_sd"])
     if check is not None and not check.passed:
         yield verdict("reference-mismatch")
-    yield from _of_regression(result) if result.model.get("task") == "regression" else _of_classification(result)
-    yield from (_separation(result, name) for name in ood.names(result))
-    yield from _noise_models(result)
+    if not wrong.keys() & {"test", "validation"}:
+        yield from _of_regression(result) if result.model.get("task") == "regression" else _of_classification(result)
+    if "test" not in wrong:
+        yield from (_separation(result, name) for name in ood.names(result) if name not in wrong)
+        yield from _noise_models(result)
     if check is not None and check.passed:
         yield _reference_match(check)
+
+
+_OTHER_SCALE = "inputs-of-another-scale"
 
 
 def _reference_match(check: ReferenceCheck) -> Finding:
@@ -486,6 +496,11 @@ SENTENCES: Catalogue = {
     "reference-mismatch": Entry(
         "Warning: the reference or its pipeline does not match what the network was trained on. The results below may "
         "not describe your network; see the warnings."
+    ),
+    _OTHER_SCALE: Entry(
+        "Warning: the inputs of {set} are on another scale than the reference's (standard deviation {sd:.3g} against "
+        "{reference_sd:.3g}). The figures of {set} mean nothing, and no conclusion is drawn from them; the warnings "
+        "below say what to do."
     ),
     "reference-match": Entry(
         "Reference check passed: batch statistics match the checkpoint's running statistics ({median:.1f} times batch "

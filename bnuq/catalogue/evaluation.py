@@ -121,17 +121,22 @@ def _undefined_in_some_runs(method: str, estimates: Sequence[str], without: Sequ
     )
 
 
+def _dropout_rate_unset(arguments: Sequence[str]) -> str:
+    were = "was not given and is" if len(arguments) == 1 else "were not given and are"
+    return (
+        f"no dropout is active: the factory's {' and '.join(arguments)} {were} 0, and a state dict holds no rate; if "
+        f"the network was trained with dropout, give its rate, such as --arch-arg {arguments[0]}=0.1"
+    )
+
+
 EVALUATION: Catalogue = {
     # what was requested
     "run-file-read": Entry("{file} {where} was read; options override it"),
     "result-replaced": Entry("an earlier result was replaced: {file}"),
     "evaluation-continued": Entry("{parts} finished parts of an interrupted evaluation were reused"),
     "no-validation": Entry(_no_validation),
-    "dropout-rate-unset": Entry(
-        "no dropout is active: the factory's {argument} was not given and is 0, and a state dict holds no rate; if the "
-        "network was trained with dropout, give its rate, such as --arch-arg {argument}=0.1"
-    ),
-    "not-stochastic": Entry("{kind} {layer} is not stochastic: {reason}"),
+    "dropout-rate-unset": Entry(_dropout_rate_unset),
+    "not-stochastic": Entry("{kind} {layer} cannot be sampled: {reason}"),
     "method-left-out": Entry("{method} was left out: {reason}"),
     "mcbn-added": Entry("mcbn runs too, as there is a reference: an analytic noise model only approximates it"),
     "setting-ignored": Entry("sampling.{key} is ignored: no method here uses it"),

@@ -130,8 +130,10 @@ def _model_lines(run: Run, checkpoint: Checkpoint, loaded: LoadedModel | None) -
         arguments[classes["argument"]], comment = classes["classes"], "the number of classes: as in the file"
     if arguments:
         yield Line("arch_args", arguments, comment)
-    if loaded is not None and (rate := loaded.dropout_argument) is not None:
-        yield Line("arch_args", {**arguments, rate: 0.1}, "if it was trained with dropout: its rate", active=False)
+    if loaded is not None and loaded.dropout_arguments:
+        rate, *others = loaded.dropout_arguments
+        comment = f"if it was trained with dropout: its rate{' or '.join(['', *others])}"
+        yield Line("arch_args", {**arguments, rate: 0.1}, comment, active=False)
     if run.entry is not None or (checkpoint.key is not None and len(checkpoint.entries) > 1):
         others = [entry for entry in checkpoint.entries if entry != checkpoint.key]
         yield Line("entry", run.entry or checkpoint.key, f"or {', '.join(others)}" if others else "")

@@ -449,7 +449,8 @@ def test_a_rate_of_dropout_left_at_0_is_said_once_with_the_argument_to_set(cli, 
     )
     evaluated = json.loads(cli("evaluate", "run.toml", *TINY, "-o", "r.h5", "--json").out)
     assert [text for text in evaluated["notes"] if "drop_rate=0.1" in text and "not given" in text]
-    assert not [text for text in evaluated["notes"] if "is not stochastic" in text]
+    assert not [text for text in evaluated["notes"] if "cannot be sampled" in text]
+    assert [text for text in evaluated["notes"] if "its only dropout layer has rate 0" in text]
     inspected = json.loads(cli("inspect", "run.toml", "-o", "i.h5", "--json").out)
     assert [text for text in inspected["notes"] if "--arch-arg drop_rate=0.1" in text]
     refused = cli("evaluate", "run.toml", "--method", "mcdo")

@@ -13,16 +13,15 @@ from bnuq.config import Named, Run
 from bnuq.config.runfile_writing import Line, table
 from bnuq.data import Points, factory_of, labelled, parse_reference
 from bnuq.errors import BnuqError, ModelError, RequestError, SamplingError
-from bnuq.evaluation.completeness import batchnorms
+from bnuq.evaluation.completeness import batchnorms, recorded_lines
 from bnuq.evaluation.datasets import read_named, read_reference
-from bnuq.evaluation.plan import DEFAULT_BATCH_SIZE
 from bnuq.evaluation.setup import check_readable, network_of
 from bnuq.evaluation.task import are_several_labels, check_outputs, task_of
 from bnuq.files.writing import check_writable, write_bytes
 from bnuq.inspection.health import not_finite
 from bnuq.inspection.load import LoadedNetwork, load_network
 from bnuq.inspection.pipelines import QUICK, suggest
-from bnuq.inspection.suggested_lines import TODO, suggested_lines
+from bnuq.inspection.suggested_lines import LIKELY, TODO, suggested_lines
 from bnuq.models.checkpoint import Checkpoint, read_checkpoint
 from bnuq.models.loading import LoadedModel, described
 from bnuq.progress import Progress, silent
@@ -38,7 +37,7 @@ _HEAD = "# Written by `bnuq init`. Paths are relative to this file. A line with 
 @dataclass(frozen=True)
 class Written:
     """The run file that was written: the keys that are left to fill in, of which `needed` are needed to evaluate, and
-    those whose values are not sure."""
+    those whose values are likely, with what speaks for them."""
 
     path: Path
     todo: tuple[str, ...]
@@ -69,7 +68,8 @@ def init(run: Run, path: Path, *, given: Collection[str] = (), progress: Progres
     searched = not {*given} & {*_PIPELINE}
     pipeline = _pipeline_lines(run, ready, sets, progress) if searched else _given_pipeline_lines(run, given)
     data = [*_data_lines(run, sets, regression), *pipeline]
-    tables = {"model": model, "data": data, "sampling": _SAMPLING}
+    batch_size = next(line.value for line in model if line.key == "train_batch_size")
+    tables = {"model": model, "data": data, "sampling": [*_sampling_lines(batch_size)]}
     text = "\n\n".join([_HEAD, *(table(name, lines, path.parent.resolve()) for name, lines in tables.items())])
     try:
         content = f"{text}\n".encode()
@@ -79,7 +79,8 @@ def init(run: Run, path: Path, *, given: Collection[str] = (), progress: Progres
     write_bytes(path, content)
     lines = (*model, *data)
     todo = tuple(line.key for line in lines if line.comment.startswith(TODO))
-    unsure = tuple(f"{line.key} ({line.comment})" for line in lines if "not sure" in line.comment and line.active)
+    likely = [line for line in lines if line.active and line.comment.startswith(LIKELY)]
+    unsure = tuple(f"{line.key}: {line.comment.removeprefix(LIKELY)}" for line in likely)
     needs_reference = batchnorms(checkpoint) > 0
     needed = ("arch", "test", "task", "outputs", *(["train"] if needs_reference else []))
     return Written(path, todo, tuple(key for key in todo if key in needed), unsure)
@@ -134,15 +135,7 @@ def _model_lines(run: Run, checkpoint: Checkpoint, loaded: LoadedModel | None) -
         rate, *others = loaded.dropout_arguments
         comment = f"if it was trained with dropout: its rate{' or '.join(['', *others])}"
         yield Line("arch_args", {**arguments, rate: 0.1}, comment, active=False)
-    if run.entry is not None or (checkpoint.key is not None and len(checkpoint.entries) > 1):
-        others = [entry for entry in checkpoint.entries if entry != checkpoint.key]
-        yield Line("entry", run.entry or checkpoint.key, f"or {', '.join(others)}" if others else "")
-    if (size := run.train_batch_size or checkpoint.train_batch_size) is not None:
-        comment = "" if run.train_batch_size else "as the checkpoint records"
-        yield Line("train_batch_size", size, comment)
-    else:
-        comment = f"batch size of the training; without it, {DEFAULT_BATCH_SIZE} is assumed"
-        yield Line("train_batch_size", DEFAULT_BATCH_SIZE, comment, active=False)
+    yield from recorded_lines(run, checkpoint)
     yield from (Line(key, record[key]) for key in ("task", "outputs") if key in record)
 
 
@@ -162,12 +155,12 @@ def _task_lines(run: Run, ready: LoadedNetwork, sets: dict[str, Points]) -> Iter
     if outputs == 1 and bool(((points.targets == 0) | (points.targets == 1)).all()):
         by_labels = points.targets.dtype.kind in "iu"
         what = _outputs(ready, points, ("binary", "probabilities"))
-        comment = f"found, not sure: {where}, and labels 0 and 1" if by_labels else f"{TODO}if this is no regression"
+        comment = f"{LIKELY}{where}, and labels 0 and 1" if by_labels else f"{TODO}if this is no regression"
         yield Line("task", "regression", "if this is no classifier of two classes", active=False)
         yield Line("outputs", what or "binary", comment, active=by_labels)
         return
     if are_several_labels(points.targets, outputs):
-        found = f"found, not sure: {where}, and targets of 0 and 1, several in a row"
+        found = f"{LIKELY}{where}, and targets of 0 and 1, several in a row"
         ends_in_sigmoid = f"{TODO}remove the sigmoid at the end of the network first; {where}, and several labels"
         by_logits = _outputs(ready, points, ("multilabel",)) is not None
         yield Line("outputs", "multilabel", found if by_logits else ends_in_sigmoid, active=by_logits)
@@ -264,13 +257,12 @@ def _pipeline_lines(
         yield Line(key, *_UNKNOWN[key], active=False, above=above)
 
 
-_SAMPLING = (
-    Line("methods", ["mcbn", "mcdo", "mcbn+mcdo"], "default: what the network allows", active=False),
-    Line("samples", 64, "T, stochastic forward passes", active=False),
-    Line("batch_size", DEFAULT_BATCH_SIZE, "b, mini-batches of MCBN; default: train_batch_size", active=False),
-    Line("layers", "all", active=False),
-    Line("seed", 0, active=False),
-)
+def _sampling_lines(batch_size: int) -> Iterator[Line]:
+    yield Line("methods", ["mcbn", "mcdo", "mcbn+mcdo"], "default: what the network allows", active=False)
+    yield Line("samples", 64, "T, stochastic forward passes", active=False)
+    yield Line("batch_size", batch_size, "b, mini-batches of MCBN; default: train_batch_size", active=False)
+    yield Line("layers", "all", active=False)
+    yield Line("seed", 0, active=False)
 
 
 def _trust(run: Run, naming: NamedBy) -> None:

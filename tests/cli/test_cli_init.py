@@ -28,7 +28,9 @@ def test_the_quickstarts_run_file_is_found_again_and_evaluates_without_asking(cl
     sets = ("--train", "fashion_train.npz", "--test", "fashion_test.npz", "--ood", "digits=mnist.npz")
     done = cli("init", "fashion_cnn.pt", "--arch", "net.py:small_cnn", *sets)
     assert done.code == 0 and "Trying 44 pipelines" in done.err
-    assert done.out.splitlines() == ["fashion_cnn.toml was written.", "Next: bnuq evaluate fashion_cnn.toml"]
+    announced = "The run file will be fashion_cnn.toml."
+    last = ["fashion_cnn.toml was written.", "Next: bnuq evaluate fashion_cnn.toml"]
+    assert done.out.splitlines() == [announced, *last]
     sample = resolve(str(QUICKSTART.with_suffix(".toml")), Options(), folder=tmp_path)
     written = resolve("fashion_cnn.toml", Options(), folder=Path.cwd())
     assert (written.normalize, written.augment) == (sample.normalize, sample.augment)
@@ -147,6 +149,8 @@ def test_task_and_outputs_are_found_by_outputs_and_targets(cli, small, end, writ
     model = tomllib.loads((small / "mlp.toml").read_text())["model"]
     assert done.code == 0
     assert {key: model[key] for key in ("task", "outputs") if key in model} == written
+    guess = "Likely, but please check:\n  - outputs: 1 output, and labels 0 and 1\n"
+    assert (guess in done.out) == (end in ("binary", "sigmoid"))
     assert ("TODO: outputs" in done.out.replace("marked ", "")) == (end == "several")
     if end == "regression":
         assert '# normalize_targets = "train"' in (small / "mlp.toml").read_text()
@@ -158,6 +162,20 @@ def test_entries_and_the_batch_size_of_a_checkpoint_are_written(cli, small):
     assert cli("init", "all.ckpt").code == 0
     model = read_run_file(small / "all.toml").model
     assert (model.entry, model.train_batch_size) == ("model_ema", 48)
+    assert "\n# batch_size = 48  " in (small / "all.toml").read_text()
+    (small / "all.toml").unlink()
+    refused = cli("evaluate", "all.ckpt", "--test", "test.npz").message
+    template = tomllib.loads(refused[refused.index("[model]") :])["model"]
+    assert (template["entry"], template["train_batch_size"]) == ("model_ema", 48)
+
+
+@pytest.mark.usefixtures("small")
+def test_where_it_will_write_is_said_before_anything_is_asked(cli, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", Terminal("\n\n\n"))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    assert cli("init", "model.pt", *FAST).out.startswith("The run file will be model.toml.\nFunction that builds")
+    again = cli("init", "model.pt", *FAST, "--force").out
+    assert again.startswith("The run file will be model.toml (replaced).\n")
 
 
 class Terminal(io.StringIO):

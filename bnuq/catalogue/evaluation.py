@@ -121,6 +121,12 @@ def _undefined_in_some_runs(method: str, estimates: Sequence[str], without: Sequ
     )
 
 
+def _output_taken_from(where: str) -> str:
+    name = where.strip('[]."')
+    part = "the first of them" if name == "0" else f"its `{name}` entry"
+    return f"the network returns several things; {part} is scored"
+
+
 def _dropout_rate_unset(arguments: Sequence[str]) -> str:
     were = "was not given and is" if len(arguments) == 1 else "were not given and are"
     return (
@@ -185,7 +191,7 @@ EVALUATION: Catalogue = {
         "the test set ({test}) has no labels: accuracy, likelihoods, calibration and all that is compared with labels "
         "are left out; entropies, mutual information and the separation of OOD sets need none"
     ),
-    "output-taken-from": Entry("the network returns several things; scored is its output{where}"),
+    "output-taken-from": Entry(_output_taken_from),
     "labels-without-auroc": Entry(
         "labels without an AUROC, as fewer than 2 test points have the label or fewer than 2 do not: {labels:listed}"
     ),

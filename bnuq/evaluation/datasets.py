@@ -218,11 +218,19 @@ def check_same_shape(run: Run, label: str, points: Points, test: Points, *, refe
     first, second = points.point_shape, test.point_shape
     cut = reference and run.augment is not None and run.augment.resized_crop is not None
     if first != second and not (cut and first[:1] == second[:1]):
-        both = len(first) == len(second) == 3 and first[0] == second[0]
-        advice = " Make them one size: --resize 256 --crop 224, or resize and crop in [data]." if both else ""
+        advice = "Give both sets the same inputs, as the network was trained on."
+        if len(first) == len(second) == 1:
+            advice = "Give both tables the same columns, in the order of the training."
+        elif len(first) == len(second) == 3 and first[0] == second[0]:
+            advice = "Make them one size: --resize 256 --crop 224, or resize and crop in [data]."
+        elif len(first) == len(second) == 3 and {first[0], second[0]} == {1, 3}:
+            advice = (
+                'Save the pictures of both with the channels that the network takes, picture.convert("RGB") or '
+                'picture.convert("L") in Pillow; of an array, np.repeat(x, 3, axis=1) makes RGB of grey.'
+            )
         raise DataError(
-            f"{label} ({points.reference}) has points of shape {first}, the test set of {second}; expected the "
-            f"same.{advice}"
+            f"{label} ({points.reference}) has points of shape {first}, the test set ({test.reference}) of {second}; "
+            f"expected the same. {advice}"
         )
 
 
@@ -282,7 +290,7 @@ def limited(points: Points, limit: int, seed: int) -> Points:
     if len(points) <= limit:
         return points
     rows = counter_rng.batch_indices(seed, 0, population=len(points), batch_size=limit, purpose=counter_rng.SUBSET)
-    return points.subset(np.sort(rows))
+    return replace(points.subset(np.sort(rows)), all_targets=points.targets)
 
 
 _LOOK = 256  # points whose inputs' scale is compared

@@ -11,7 +11,7 @@ import torch
 from findings_of import values_of, warned
 
 from bnuq.config import Options, resolve
-from bnuq.errors import ModelError
+from bnuq.errors import DataError, ModelError
 from bnuq.report.evaluation import report
 from bnuq.report.evaluation_findings import findings
 from bnuq.workflows.precise_bn import precise_bn
@@ -117,3 +117,31 @@ def test_an_ood_set_may_vary_more_than_the_reference(tmp_path):
     with np.load(tmp_path / "other.npz") as file:
         np.savez(tmp_path / "other.npz", x=100 * file["x"])
     assert "inputs-of-another-scale" not in codes(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "remedy"),
+    [
+        (lambda x: np.repeat(x, 3, axis=1), r'picture.convert\("RGB"\)'),
+        (lambda x: np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1))), "--resize 256 --crop 224"),
+        (lambda x: x.reshape(len(x), -1), "Give both sets the same inputs"),
+    ],
+)
+def test_sets_of_different_shapes_are_told_how_to_be_made_alike(tmp_path, change, remedy):
+    small_run.write(tmp_path)
+    with np.load(tmp_path / "train.npz") as file:
+        np.savez(tmp_path / "train.npz", x=change(file["x"]), y=file["y"])
+    with pytest.raises(DataError, match=rf"train \(.*\) has points of shape .*; expected the same. .*{remedy}"):
+        small_run.evaluated(tmp_path)
+
+
+def test_labels_out_of_range_are_refused_wherever_a_limit_leaves_them_out(tmp_path):
+    small_run.write(tmp_path)
+    with np.load(tmp_path / "test.npz") as file:
+        arrays = {name: values.copy() for name, values in file.items()}
+    for row in (0, 30, 59):
+        arrays["y"][:] = 0
+        arrays["y"][row] = 7
+        np.savez(tmp_path / "test.npz", **arrays)
+        with pytest.raises(DataError, match="run from 0 to 7; expected 0 to 2 for 3 classes"):
+            small_run.evaluated(tmp_path, limit=5)

@@ -32,9 +32,11 @@ from bnuq.user_code import user_code
 
 @dataclass(frozen=True)
 class NamedBy:
-    """Who named a piece of code: a `file` that the user did not name, or the user, where that is None."""
+    """Who named a piece of code: a `file` that the user did not name, or the user, where that is None. `sha256` is that
+    of a file that is yet to be written."""
 
     file: Path | None = None
+    sha256: str | None = None
 
 
 BY_USER = NamedBy()
@@ -258,7 +260,7 @@ def _on_path(folder: Path) -> Iterator[None]:
 def _allow(spec: str, digest: str | None, where: str, *, named_by: NamedBy, trust: bool) -> None:
     if named_by.file is None:
         return
-    naming = sha256_of_file(named_by.file)
+    naming = named_by.sha256 or sha256_of_file(named_by.file)
     if trust:
         if digest is not None:
             _remember(naming, digest, f"{named_by.file}: {spec}")

@@ -114,3 +114,10 @@ def test_json_has_the_code_and_the_sentence_of_warnings_and_the_sentences_of_not
     assert [row["code"] for row in content["warnings"]] == ["few-samples", "splits-share-test-set"]
     assert "use at least 8" in content["warnings"][0]["text"] and set(content["warnings"][0]) == {"code", "text"}
     assert content["warnings"][1]["runs"] == 2
+
+
+@pytest.mark.parametrize(
+    ("where", "part"), [('["logits"]', "its `logits` entry"), (".logits", "its `logits` entry"), ("[0]", "the first")]
+)
+def test_the_part_of_the_output_that_is_scored_is_named(where, part):
+    assert f"returns several things; {part}" in text_of(note("output-taken-from", where=where))

@@ -121,17 +121,28 @@ def _undefined_in_some_runs(method: str, estimates: Sequence[str], without: Sequ
     )
 
 
+def _output_taken_from(where: str) -> str:
+    name = where.strip('[]."')
+    part = "the first of them" if name == "0" else f"its `{name}` entry"
+    return f"the network returns several things; {part} is scored"
+
+
+def _dropout_rate_unset(arguments: Sequence[str]) -> str:
+    were = "was not given and is" if len(arguments) == 1 else "were not given and are"
+    return (
+        f"no dropout is active: the factory's {' and '.join(arguments)} {were} 0, and a state dict holds no rate; if "
+        f"the network was trained with dropout, give its rate, such as --arch-arg {arguments[0]}=0.1"
+    )
+
+
 EVALUATION: Catalogue = {
     # what was requested
     "run-file-read": Entry("{file} {where} was read; options override it"),
     "result-replaced": Entry("an earlier result was replaced: {file}"),
     "evaluation-continued": Entry("{parts} finished parts of an interrupted evaluation were reused"),
     "no-validation": Entry(_no_validation),
-    "dropout-rate-unset": Entry(
-        "no dropout is active: the factory's {argument} was not given and is 0, and a state dict holds no rate; if the "
-        "network was trained with dropout, give its rate, such as --arch-arg {argument}=0.1"
-    ),
-    "not-stochastic": Entry("{kind} {layer} is not stochastic: {reason}"),
+    "dropout-rate-unset": Entry(_dropout_rate_unset),
+    "not-stochastic": Entry("{kind} {layer} cannot be sampled: {reason}"),
     "method-left-out": Entry("{method} was left out: {reason}"),
     "mcbn-added": Entry("mcbn runs too, as there is a reference: an analytic noise model only approximates it"),
     "setting-ignored": Entry("sampling.{key} is ignored: no method here uses it"),
@@ -180,7 +191,7 @@ EVALUATION: Catalogue = {
         "the test set ({test}) has no labels: accuracy, likelihoods, calibration and all that is compared with labels "
         "are left out; entropies, mutual information and the separation of OOD sets need none"
     ),
-    "output-taken-from": Entry("the network returns several things; scored is its output{where}"),
+    "output-taken-from": Entry(_output_taken_from),
     "labels-without-auroc": Entry(
         "labels without an AUROC, as fewer than 2 test points have the label or fewer than 2 do not: {labels:listed}"
     ),

@@ -64,8 +64,12 @@ INPUTS: Catalogue = {
     # data: sets
     "limited": Entry("at most {limit} points of each evaluated set, drawn at random with seed {seed} (--limit)"),
     "inputs-of-another-scale": Entry(
-        "the inputs of {set} have a standard deviation of {sd:.3g}, those of the reference of {reference_sd:.3g}.",
-        "Check that both are prepared alike: uint8 pixels are scaled to 0 to 1 here, floats are taken as they are.",
+        "the inputs of {set} ({source}) lie between {low:.3g} and {high:.3g}, with a standard deviation of {sd:.3g}, "
+        "those of the reference ({reference}) between {reference_low:.3g} and {reference_high:.3g}, with "
+        "{reference_sd:.3g}: they were prepared differently, so estimates on {set} mean nothing.",
+        "Prepare both files as in training. Only uint8 pixels are scaled to 0 to 1 here; floats are taken as they are, "
+        "so save pixels from 0 to 255 as uint8, or divide them by 255. Rows of a table need the same units. No key "
+        "helps, since `normalize` is applied to all sets alike.",
     ),
     "validation-in-test": Entry(
         "{shared} of the {points} validation points are also in the test set ({test}): what is fitted to them (τ, the "

@@ -1,4 +1,4 @@
-"""`bnuq init`: writes the run file of a checkpoint, with what can be found out filled in."""
+"""`bnuq init`: writes the run file of a checkpoint, with what can be determined filled in."""
 
 from __future__ import annotations
 
@@ -56,13 +56,15 @@ def command(
     options: Options,
     printing: Printing,
 ) -> None:
-    """Write the run file of a checkpoint: its number of classes, the task, and the training pipeline that its
-    statistics fit are found out; what is not known is marked. Asks for what is missing, in a terminal."""
+    """Write the run file of a checkpoint. Determines the number of classes, the task, and the training pipeline that
+    fits its statistics; marks with TODO what it cannot determine. In a terminal, asks for what is missing."""
     folder = Path.cwd()
     model = folder / _checkpoint(checkpoint, folder)
     default = folder / "bnuq.toml" if checkpoint is None else model.with_suffix(".toml")
     path = default if out is None else folder / expanded(out)
     _check_out(path, force=force)
+    if not printing.quiet:
+        print_line(f"The run file will be {_shown(path, folder)}{' (replaced)' * exists(path)}.")
     asked = Options(options | _answers(options))
     run = resolve_checkpoint(model, asked, folder=folder)
     from bnuq.cli.progress import bars_or_lines
@@ -76,7 +78,7 @@ def command(
         return
     print_line(f"{_shown(path, folder)} was written.")
     if written.unsure:
-        print_line("Not sure:")
+        print_line("Likely, but please check:")
         for line in written.unsure:
             print_line(f"  - {line}")
     if written.todo:

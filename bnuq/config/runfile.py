@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import datetime
 import difflib
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -90,13 +91,44 @@ def _dates(value: Any, key: str) -> Iterator[tuple[str, Any]]:
 
 
 def converted(document: dict[str, Any], path: Path, kind: type[File]) -> File:
-    """The document as a record of this kind; RequestError with file, key, value and expectation."""
+    """The document as a record of this kind; RequestError that lists all that is wrong, with file, key, value and
+    expectation."""
     if wrong := unusable(document):
         raise RequestError(f"{path}: {wrong}")
-    try:
-        return msgspec.convert(document, kind, strict=True)
-    except msgspec.ValidationError as error:
-        raise RequestError(f"{path}: {complaint_about(error, document, kind)}") from error
+    complaints: list[str] = []
+    rest = copy.deepcopy(document)
+    while True:
+        try:
+            record = msgspec.convert(rest, kind, strict=True)
+        except msgspec.ValidationError as error:
+            complaints.append(complaint_about(error, rest, kind))
+            if _without_wrong(error, rest):
+                continue
+        else:
+            if not complaints:
+                return record
+        listed = complaints[0] if len(complaints) == 1 else _listed(complaints)
+        raise RequestError(f"{path}: {listed}")
+
+
+def _listed(complaints: Sequence[str]) -> str:
+    return "\n".join([f"{len(complaints)} settings are wrong:", *(f"  - {complaint}" for complaint in complaints)])
+
+
+def _without_wrong(error: msgspec.ValidationError, document: dict[str, Any]) -> bool:
+    """Take the setting that the error is about out of the document, so that the rest can be checked; False where that
+    is the whole document."""
+    complaint, _, where = str(error).partition(" - at `")
+    path = [part for part in re.sub(r"\[.*", "", where.rstrip("`").removeprefix("$")).split(".") if part]
+    if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", complaint):
+        path.append(unknown[1])
+    if not path:
+        return False
+    *parents, last = path[:2]  # a section, or a setting of one
+    table = document
+    for part in parents:
+        table = table[part]
+    return table.pop(last, None) is not None
 
 
 AnySection = TypeVar("AnySection", bound=Section)

@@ -67,12 +67,14 @@ def _key(key: str) -> str:
 
 
 def _relative(text: str, folder: Path) -> str:
-    """`text`, with its absolute path (after NAME=, before :function) relative to `folder` if that leads there by at
-    most two folders up."""
-    name, path, function = re.fullmatch(r"((?:[\w-]+=)?)(.*?)((?:(?<=\.py):\w+)?)", text, flags=re.DOTALL).groups()  # pyright: ignore[reportOptionalMemberAccess]
+    """`text`, with its absolute path (after NAME=, before :function or :selection) relative to `folder` if that leads
+    there by at most two folders up."""
+    name, place = re.fullmatch(r"((?:[\w-]+=)?)(.*)", text, flags=re.DOTALL).groups()  # pyright: ignore[reportOptionalMemberAccess]
+    ends = [len(place), *(at for at in reversed(range(len(place))) if place[at] == ":")]
+    path = next((place[:end] for end in ends if Path(place[:end]).is_absolute() and exists(Path(place[:end]))), place)
     if not Path(path).is_absolute():
         return text
     relative = Path(os.path.relpath(path, folder))
     apart = Path(os.path.commonpath([path, folder])) == Path(folder.anchor)
     near = not apart and relative.parts[:3] != ("..",) * 3 and exists(folder / relative)
-    return f"{name}{relative.as_posix() if near else path}{function}"
+    return f"{name}{relative.as_posix() if near else path}{place[len(path) :]}"

@@ -14,7 +14,7 @@ from bnuq.data.points import (
     labelled,
     points_of,
 )
-from bnuq.data.reading import load_points, missing_set, parse_reference, points_in_memory, set_name
+from bnuq.data.reading import factory_of, load_points, missing_set, parse_reference, points_in_memory, set_name
 from bnuq.data.resizing import WORDS, Fit, resized_crop
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "check_labels",
     "check_ranges",
     "check_targets",
+    "factory_of",
     "fetch",
     "fitted",
     "jitter_of",

@@ -107,9 +107,9 @@ def read_known(reference: str, *, split_default: str, data_root: Path | None = N
 def _how_to_fetch(known: KnownSet, split: str) -> str:
     if split not in remotes_of(known.name):
         return " "
-    usual = default_splits(known.name)
-    name, splits = (known.name, usual) if split in usual else (f"{known.name}:{split}", (split,))
-    return f" Fetch it ({size_of_splits(known.name, splits)}): bnuq data get {name}\n"
+    needed, usual = size_of_splits(known.name, [split]), size_of_splits(known.name, default_splits(known.name))
+    name = known.name if needed == usual else f"{known.name}:{split}"
+    return f" Fetch it ({needed}): bnuq data get {name}\n"
 
 
 def _read(form: Form, path: Path, split: str, fold: int) -> Contents:

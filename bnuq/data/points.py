@@ -62,7 +62,7 @@ class Points:
     independent of each other, by number; `group_names` are what the file has for these numbers. `findings` say what was
     found out while reading; `target_by_position` is that of `Contents`. `rows` are the points' numbers in the source
     (None: 0, 1, 2, …), and `names` their files or ids, where they have any. Points of several inputs are packed, as
-    `layout` says.
+    `layout` says. `all_targets` are those of the whole set where these points are a sample of it.
     """
 
     name: str
@@ -78,6 +78,7 @@ class Points:
     rows: NDArray[np.int64] | None = field(default=None, repr=False)
     names: NDArray[np.object_] | None = field(default=None, repr=False)
     layout: Layout | None = None
+    all_targets: NDArray[Any] | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
         return self.inputs.shape[0]
@@ -214,6 +215,8 @@ def check_labels(points: Points, classes: int) -> Points:
     Raises DataError for labels that are missing, out of range or no whole numbers, and for masks (n, H, W).
     """
     points = labelled(points)
+    if points.all_targets is not None:
+        check_labels(replace(points, targets=points.all_targets, all_targets=None), classes)
     name, y = f"{points.reference}: the labels of {points.name!r}", points.targets
     if y is None:
         raise DataError(f"{name} are missing; expected one whole number from 0 to {classes - 1} a point.")
@@ -347,6 +350,12 @@ def _picture_layout(x: NDArray[Any]) -> tuple[NDArray[Any], Finding | None]:
 
 
 def _common_targets(y: NDArray[Any], n: int, where: str) -> NDArray[Any]:
+    if y.dtype.kind in "OSU":
+        raise DataError(
+            f"{where}: y holds texts; expected whole numbers from 0 (labels) or floats. Number the classes in the "
+            "order of the network's outputs: y = [classes.index(text) for text in texts], or in sorted order: "
+            "classes, y = np.unique(texts, return_inverse=True)."
+        )
     if y.dtype.kind not in "fiub":
         raise DataError(f"{where}: y holds {y.dtype} values; expected whole numbers from 0 (labels) or floats.")
     if y.ndim == 0 or y.shape[0] != n:

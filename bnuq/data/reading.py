@@ -105,7 +105,7 @@ def load_points(
         contents = _read_part(*part, group or GROUP)
         points = points_of(contents, name=label, reference=reference, where=f"{part[0]}:{part[1]}")
         return fitted(points) if look else points
-    if names_a_file(reference) or (_looks_like_a_module(reference) and not _names_a_published_split(reference)):
+    if _looks_like_code(reference):
         spec, _ = without_arguments(reference)
         label = called(spec.rpartition(":")[2])
         arguments, keywords = arguments_of(reference)  # before any code runs
@@ -114,6 +114,16 @@ def load_points(
         return points_of(read_factory(reference, make, room=room, whole=whole), name=label, reference=reference)
     missing = base / expanded(reference.partition(":")[0]) if _in_a_file(reference) else path
     raise DataError(_not_found(reference, missing, beside))
+
+
+def factory_of(reference: str, *, base: Path) -> str | None:
+    """The factory, without its arguments, that `load_points` would call for `reference`; None where it would read a
+    file or a known set."""
+    path = base / expanded(reference)
+    is_data = exists(path) or shards_of(path) or known_set(reference) or members_of(reference)
+    if is_data or selection_of(reference, base) or not _looks_like_code(reference):
+        return None
+    return without_arguments(reference)[0]
 
 
 def missing_set(
@@ -272,6 +282,10 @@ def _read_gzip(path: Path) -> Contents:
 def _stem(path: Path) -> str:
     name = path.resolve().name if path.name in ("", "..") else path.name
     return name if path.is_dir() else Path(name.removesuffix(".gz")).stem
+
+
+def _looks_like_code(reference: str) -> bool:
+    return names_a_file(reference) or (_looks_like_a_module(reference) and not _names_a_published_split(reference))
 
 
 def _looks_like_a_module(reference: str) -> bool:

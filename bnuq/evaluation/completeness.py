@@ -11,6 +11,7 @@ from bnuq.config import Run, Split
 from bnuq.config.runfile_writing import Line, table
 from bnuq.config.schema import DataSection, ModelSection, settings_of
 from bnuq.errors import BnuqError, RequestError, UntrustedCodeError
+from bnuq.evaluation.plan import DEFAULT_BATCH_SIZE
 from bnuq.models.checkpoint import Checkpoint, read_checkpoint
 from bnuq.models.loading import described
 
@@ -37,7 +38,7 @@ def check_complete(run: Run, *, needs: Collection[Need]) -> None:
         with suppress(BnuqError):  # what loading it will say
             checkpoint = read_checkpoint(run.checkpoint, entry=run.entry, only_finite=False)
     lacks = [*_lacks(run, checkpoint if without_arch else None, needs, batchnorms(checkpoint))]
-    raise RequestError(_message(run, lacks))
+    raise RequestError(_message(run, lacks, checkpoint))
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,23 @@ def batchnorms(checkpoint: Checkpoint | None) -> int:
     return sum(name.rpartition(".")[2] == "running_mean" for name in state or ())
 
 
-def _message(run: Run, lacks: Sequence[_Lack]) -> str:
+def recorded_lines(run: Run, checkpoint: Checkpoint | None) -> Iterator[Line]:
+    """The lines of [model] that a checkpoint determines: its entry with the weights, where it has several, and the
+    batch size of the training, if it is recorded."""
+    entries = () if checkpoint is None or checkpoint.key is None else checkpoint.entries
+    if run.entry is not None or len(entries) > 1:
+        entry = run.entry or (None if checkpoint is None else checkpoint.key)
+        others = ", ".join(other for other in entries if other != entry)
+        yield Line("entry", entry, f"or {others}" if others else "")
+    recorded = None if checkpoint is None else checkpoint.train_batch_size
+    if (size := run.train_batch_size or recorded) is not None:
+        yield Line("train_batch_size", size, "" if run.train_batch_size else "as the checkpoint records")
+    else:
+        comment = f"batch size of the training; without it, {DEFAULT_BATCH_SIZE} is assumed"
+        yield Line("train_batch_size", DEFAULT_BATCH_SIZE, comment, active=False)
+
+
+def _message(run: Run, lacks: Sequence[_Lack], checkpoint: Checkpoint | None) -> str:
     """What is missing, the options to add to the command, and the lines of the run file."""
     if len(lacks) == 1:
         head = f"{run.checkpoint}: there is {lacks[0].sentence}."
@@ -95,14 +112,15 @@ def _message(run: Run, lacks: Sequence[_Lack]) -> str:
     message = f"{head}\nAdd to the command: {options}"
     if run.run_file is None:
         name = run.checkpoint.with_suffix(".toml").name
-        return f"{message}\nor write {name} beside the checkpoint:\n\n{_lines(run, lacks)}"
+        return f"{message}\nor write {name} beside the checkpoint:\n\n{_lines(run, lacks, checkpoint)}"
     if run.run_file.suffix.lower() == ".toml":
-        return f"{message}\nor to {run.run_file.name}:\n\n{_lines(None, lacks)}"
+        return f"{message}\nor to {run.run_file.name}:\n\n{_lines(None, lacks, None)}"
     return message
 
 
-def _lines(run: Run | None, lacks: Sequence[_Lack]) -> str:
-    """The lines of a run file: what is missing and, where `run` is given, what was requested of it."""
+def _lines(run: Run | None, lacks: Sequence[_Lack], checkpoint: Checkpoint | None) -> str:
+    """The lines of a run file: what is missing and, where `run` is given, what was requested of it and what the
+    checkpoint records."""
     requested: dict[str, Any] = {} if run is None else run.record()
     if run is not None and run.normalize_name is not None:
         requested["data"]["normalize"] = run.normalize_name
@@ -115,19 +133,18 @@ def _lines(run: Run | None, lacks: Sequence[_Lack]) -> str:
         lines = [
             Line(key, values[key], _COMMENTS.get(key, "") if key in missing else "")
             for key in settings_of(section)
-            if key in values
+            if key in values and not (run is not None and key in ("entry", "train_batch_size"))
         ]
-        if run is not None:
-            lines += [line for line in _OPTIONAL[name] if line.key not in values]
+        if run is not None and name == "model":
+            lines += recorded_lines(run, checkpoint)
+        elif run is not None:
+            lines += [line for line in _OPTIONAL if line.key not in values]
         text.append(table(name, lines, None if run is None else run.checkpoint.parent))
     return "\n\n".join(text)
 
 
 _COMMENTS = {"arch": 'or "package.module:factory", "timm:NAME", "torchvision:NAME"'}
-_OPTIONAL = {  # lines that most run files have, and that cannot be known here
-    "model": [Line("train_batch_size", 128, active=False)],
-    "data": [
-        Line("normalize", "imagenet", "as in training, where inputs were normalised", active=False),
-        Line("augment", "pad=4,crop=32,flip", "as in training, where inputs were augmented", active=False),
-    ],
-}
+_OPTIONAL = (  # lines of [data] that most run files have, and that cannot be known here
+    Line("normalize", "imagenet", "as in training, where inputs were normalised", active=False),
+    Line("augment", "pad=4,crop=32,flip", "as in training, where inputs were augmented", active=False),
+)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -112,7 +112,7 @@ def load_material(run: Run) -> Material:
     findings = tuple(
         distinct(finding for points in everything for finding in about(points.name, points.findings)).values()
     )
-    findings += (*_other_scales(train, {"test": test, "validation": validation}),)
+    findings += (*_other_scales(train, {"test": test, "validation": validation, **ood}),)
     findings += shared + (() if limit is None else (note("limited", limit=limit, seed=run.seed),))
     return Material(train, test, ood, validation, why, test_points, findings)
 
@@ -218,11 +218,19 @@ def check_same_shape(run: Run, label: str, points: Points, test: Points, *, refe
     first, second = points.point_shape, test.point_shape
     cut = reference and run.augment is not None and run.augment.resized_crop is not None
     if first != second and not (cut and first[:1] == second[:1]):
-        both = len(first) == len(second) == 3 and first[0] == second[0]
-        advice = " Make them one size: --resize 256 --crop 224, or resize and crop in [data]." if both else ""
+        advice = "Give both sets the same inputs, as the network was trained on."
+        if len(first) == len(second) == 1:
+            advice = "Give both tables the same columns, in the order of the training."
+        elif len(first) == len(second) == 3 and first[0] == second[0]:
+            advice = "Make them one size: --resize 256 --crop 224, or resize and crop in [data]."
+        elif len(first) == len(second) == 3 and {first[0], second[0]} == {1, 3}:
+            advice = (
+                'Save the pictures of both with the channels that the network takes, picture.convert("RGB") or '
+                'picture.convert("L") in Pillow; of an array, np.repeat(x, 3, axis=1) makes RGB of grey.'
+            )
         raise DataError(
-            f"{label} ({points.reference}) has points of shape {first}, the test set of {second}; expected the "
-            f"same.{advice}"
+            f"{label} ({points.reference}) has points of shape {first}, the test set ({test.reference}) of {second}; "
+            f"expected the same. {advice}"
         )
 
 
@@ -282,7 +290,7 @@ def limited(points: Points, limit: int, seed: int) -> Points:
     if len(points) <= limit:
         return points
     rows = counter_rng.batch_indices(seed, 0, population=len(points), batch_size=limit, purpose=counter_rng.SUBSET)
-    return points.subset(np.sort(rows))
+    return replace(points.subset(np.sort(rows)), all_targets=points.targets)
 
 
 _LOOK = 256  # points whose inputs' scale is compared
@@ -290,15 +298,46 @@ _OTHER_SCALE = 20.0  # between standard deviations: pixels of 0 to 255 beside th
 
 
 def _other_scales(train: Points | None, evaluated: Mapping[str, Points | None]) -> Iterator[Finding]:
-    """Warnings about sets whose inputs vary on another scale than the reference's; only sets in memory are compared."""
+    """Warnings about sets whose inputs vary on another scale than the reference's; only sets in memory are compared.
+    An OOD set may be as unlike the reference as it likes, unless one has pixels from 0 to 1 and one from 0 to 255."""
     if train is None or not isinstance(train.inputs, np.ndarray) or train.layout is not None:
         return
-    expected = float(train.raw(slice(0, _LOOK)).std(dtype=np.float64))
+    reference = _look(train)
     for name, points in evaluated.items():
         if points is not None and isinstance(points.inputs, np.ndarray) and min(len(points), len(train)) >= 8:
-            deviation = float(points.raw(slice(0, _LOOK)).std(dtype=np.float64))
-            if deviation > _OTHER_SCALE * expected or expected > _OTHER_SCALE * deviation:
-                yield warning("inputs-of-another-scale", set=name, sd=deviation, reference_sd=expected)
+            seen = _look(points)
+            apart = not 1 / _OTHER_SCALE <= seen.sd / max(reference.sd, sys.float_info.min) <= _OTHER_SCALE
+            if apart and (points is evaluated["test"] or points is evaluated["validation"] or _pixels(seen, reference)):
+                yield warning(
+                    "inputs-of-another-scale",
+                    set=name,
+                    source=points.reference,
+                    low=seen.low,
+                    high=seen.high,
+                    sd=seen.sd,
+                    reference=train.reference,
+                    reference_low=reference.low,
+                    reference_high=reference.high,
+                    reference_sd=reference.sd,
+                )
+
+
+class _Spread(NamedTuple):
+    low: float
+    high: float
+    sd: float
+
+
+def _look(points: Points) -> _Spread:
+    """The range and the standard deviation of a set's inputs before normalisation, by its first points."""
+    values = points.raw(slice(0, _LOOK))
+    return _Spread(float(values.min()), float(values.max()), float(values.std(dtype=np.float64)))
+
+
+def _pixels(first: _Spread, second: _Spread) -> bool:
+    """Whether one set has values from 0 to 1 and the other from 0 to 255."""
+    small, large = sorted((first, second), key=lambda spread: spread.high)
+    return min(small.low, large.low) >= 0 and small.high <= 1 < 100 < large.high <= 255
 
 
 def _shared_points(train: Points | None, test: Points, validation: Points | None) -> Iterator[Finding]:

@@ -21,7 +21,15 @@ from bnuq.sampling.exactness import check_exact
 from bnuq.sampling.interception import located_forward, undisturbed
 from bnuq.sampling.outputs import unconverted
 from bnuq.sampling.plain_loop import Evaluation
-from bnuq.sampling.sites import BatchNormSite, Sites, find_sites, largest_batch, select_layers, slices_in_training
+from bnuq.sampling.sites import (
+    BatchNormSite,
+    Sites,
+    find_sites,
+    having,
+    largest_batch,
+    select_layers,
+    slices_in_training,
+)
 from bnuq.user_code import is_failure
 
 DEFAULT_BATCH_SIZE = 128
@@ -51,12 +59,12 @@ def plan(
     test: Points,
     train: Points | None,
     trained_with: int | None,
-    dropout_argument: str | None = None,
+    dropout_arguments: Sequence[str] = (),
 ) -> Plan:
     """The plan of `run` for this network; SamplingError for requested methods that cannot be drawn.
 
     `example` holds a few evaluated points, ready for the network; `trained_with` is the training batch size that the
-    checkpoint records, if any; `dropout_argument` that of `LoadedModel`.
+    checkpoint records, if any; `dropout_arguments` those of `LoadedModel`.
     """
     trained_with = run.train_batch_size or trained_with
     task, outputs = _task(run, _output(model, example, test), test, train)
@@ -64,10 +72,11 @@ def plan(
     reasons = _why_not(run, sites, train, unsampled="" if sites.batchnorms else _unsampled(model, sites, example))
     if run.sampler.by_query:
         reasons = {name: reason or _why_not_by_query(name) for name, reason in reasons.items()}
-    findings = [*_not_stochastic(sites, dropout_argument)]
+    findings = [*_not_stochastic(sites, dropout_arguments)]
     rate_hint = ""
-    if dropout_argument is not None and not sites.live_dropouts:
-        rate_hint = f" The factory's {dropout_argument} is 0; give the rate: --arch-arg {dropout_argument}=0.1."
+    if dropout_arguments and not sites.live_dropouts:
+        zeros = f"{' and '.join(dropout_arguments)} {'is' if len(dropout_arguments) == 1 else 'are'} 0"
+        rate_hint = f" The factory's {zeros}; give the rate: --arch-arg {dropout_arguments[0]}=0.1."
     if run.methods is None:
         usual = {name: reason for name, reason in reasons.items() if name not in ANALYTIC}
         methods = tuple(name for name, reason in usual.items() if not reason)
@@ -116,15 +125,15 @@ def plan(
     return Plan(task, sites, outputs, methods, layers, batch_size, trained_with, tuple(findings))
 
 
-def findings_on_dropout_rate(sites: Sites, argument: str | None) -> Iterator[Finding]:
-    """A note where no dropout is live and the factory's parameter `argument` left its rate at 0: one for all layers."""
-    if argument is not None and not sites.live_dropouts:
-        yield note("dropout-rate-unset", argument=argument)
+def findings_on_dropout_rate(sites: Sites, arguments: Sequence[str]) -> Iterator[Finding]:
+    """A note where no dropout is live and the factory's parameters `arguments` left rates at 0: one for all layers."""
+    if arguments and not sites.live_dropouts:
+        yield note("dropout-rate-unset", arguments=list(arguments))
 
 
-def _not_stochastic(sites: Sites, argument: str | None) -> Iterator[Finding]:
-    """Notes on layers that cannot be sampled; `argument` is that of `findings_on_dropout_rate`."""
-    rate = tuple(findings_on_dropout_rate(sites, argument))
+def _not_stochastic(sites: Sites, arguments: Sequence[str]) -> Iterator[Finding]:
+    """Notes on layers that cannot be sampled; `arguments` are those of `findings_on_dropout_rate`."""
+    rate = tuple(findings_on_dropout_rate(sites, arguments))
     for site in (*sites.batchnorms, *sites.dropouts):
         if site.reason and not (rate and site in sites.dropouts and site.p == 0):
             yield note("not-stochastic", kind=site.kind, layer=site.name, reason=site.reason)
@@ -218,7 +227,7 @@ def _why_not(run: Run, sites: Sites, train: Points | None, *, unsampled: str) ->
     if not sites.batchnorms:
         network = f"the network has no BatchNorm layer{unsampled and f' that could be sampled ({unsampled})'}"
     elif not sites.live_batchnorms:
-        network = f"none of its {len(sites.batchnorms)} BatchNorm layers is stochastic ({sites.batchnorms[0].reason})"
+        network = f"{having(sites.batchnorms)} nothing to sample ({sites.batchnorms[0].reason})"
     mcbn = network
     if not network and train is None:
         mcbn = 'there is no reference to draw mini-batches from; add --train REF, or train = "REF" under [data]'
@@ -228,7 +237,9 @@ def _why_not(run: Run, sites: Sites, train: Points | None, *, unsampled: str) ->
     if not sites.dropouts:
         mcdo = "the network has no dropout layer that its evaluation-mode forward pass calls"
     elif not sites.live_dropouts:
-        mcdo = f"none of its {len(sites.dropouts)} dropout layers is live ({sites.dropouts[0].reason})"
+        dead = all(site.p == 0 for site in sites.dropouts)
+        why = "rate 0" if dead else f"nothing to sample ({sites.dropouts[0].reason})"
+        mcdo = f"{having(sites.dropouts)} {why}"
     mcdo_alone = mcdo
     if not mcdo and (untracked := _untracked(sites)):
         mcdo_alone = (

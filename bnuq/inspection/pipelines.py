@@ -33,7 +33,7 @@ from bnuq.records.evaluation import ReferenceCheck
 from bnuq.records.inspection import SURE, Candidate, Pipelines
 from bnuq.sampling import counter_rng
 from bnuq.sampling.batch_statistics import BatchStatistics, LayerStatistics
-from bnuq.sampling.sites import BatchNormSite, Sites
+from bnuq.sampling.sites import BatchNormSite, Sites, having
 from bnuq.sampling.statistics import statistics_of
 
 FIRST_SIZE, FIRST_LAYERS = 64, 4  # of the first round, with all candidates
@@ -525,7 +525,7 @@ def _uncheckable(sites: Sequence[BatchNormSite]) -> SamplingError:
     if not sites:
         cause = "the network has no BatchNorm layer whose statistics depend on data"
     else:
-        cause = f"none of its {len(sites)} BatchNorm layers has a trained exponential running average of its own"
+        cause = f"{having(sites)} no trained exponential running average of {'its' if len(sites) == 1 else 'their'} own"
         reasons = {
             "no running statistics are kept": all(site.running_mean is None for site in sites),
             "they still have mean 0 and variance 1": all(site.never_trained for site in sites),

@@ -12,6 +12,7 @@ from bnuq.inspection.pipelines import DATA_OWN, Suggestion
 from bnuq.records.evaluation import MEDIAN_LIMIT, WORST_LIMIT
 
 TODO = "TODO: "  # opens the comment of a line that is to be filled in
+LIKELY = "likely, not certain: "  # and of one that is to be checked
 _TOPICS = {  # what a ranking leaves undetermined, by key
     "normalize": ("normalize",),
     "channel_order": ("channel order",),
@@ -41,7 +42,7 @@ def suggested_lines(suggestion: Suggestion, points: Points, *, by_test: bool) ->
         texts = [undetermined[topic] for topic in _TOPICS[key] if topic in undetermined]
         comment = "found: nothing else that was tried fits as well"
         if unsure:
-            comment = f"found, not sure: {'; '.join(texts)}"
+            comment = f"{LIKELY}{'; '.join(texts)}"
         if not best.passed:
             comment = f"{TODO}as in training; this is {'a guess' if unsure else 'the closest'}"
         if key == "normalize" and isinstance(value, Normalize):

@@ -26,9 +26,10 @@ _WEIGHT_ARGUMENTS = {
     "timm": ("pretrained", "checkpoint_path", "pretrained_cfg", "pretrained_cfg_overlay", "cache_dir", "scriptable"),
     "torchvision": ("weights", "weights_backbone", "pretrained", "pretrained_backbone", "progress"),
 }
-# What factories call the number of classes and the rate of dropout.
+# What factories call the number of classes, and what the names of rates of dropout look like, the likeliest first.
 _CLASSES = ("num_classes", "n_classes", "nb_classes", "classes", "num_labels", "n_labels", "num_class", "n_class")
-_DROPOUT = ("drop_rate", "dropout", "dropout_rate", "dropout_p", "dropout_prob", "p_drop", "p_dropout", "drop_prob")
+_DROPOUT = r"drop_?rate|drop(out)?|drop(out)?_?(rate|p|prob)|p_?drop(out)?", r"p|rate", r"\w*drop\w*"
+_NO_DROPOUT = r"\w*drop_?(path|block|connect|last)\w*"
 
 
 @dataclass(frozen=True)
@@ -47,11 +48,12 @@ class Built:
         return next((name for name in _CLASSES if name in self.defaults), None)
 
     @property
-    def dropout_left_at_0(self) -> str | None:
-        """The parameter for the rate of dropout, where it was not given and its default is 0."""
-        return next(
-            (name for name in _DROPOUT if type(rate := self.defaults.get(name)) in (int, float) and rate == 0), None
-        )
+    def dropout_left_at_0(self) -> tuple[str, ...]:
+        """The parameters that look like rates of dropout, were not given and have a default of 0, the likeliest
+        first."""
+        zeros = [name for name, rate in self.defaults.items() if type(rate) in (int, float) and rate == 0]
+        alike = [name for pattern in _DROPOUT for name in zeros if re.fullmatch(pattern, name, re.IGNORECASE)]
+        return tuple(name for name in dict.fromkeys(alike) if not re.fullmatch(_NO_DROPOUT, name, re.IGNORECASE))
 
 
 def build(

@@ -37,7 +37,7 @@ class LoadedModel:
     """A network in evaluation mode, with what is known of the file it came from; `checkpoint` is without its tensors.
 
     `findings` are notes for the user to see: what was chosen, stripped, converted or left out on the way.
-    `dropout_argument` is the factory's parameter for the rate of dropout, where it was left at a default of 0.
+    `dropout_arguments` are the factory's parameters for rates of dropout that were left at a default of 0.
     """
 
     module: nn.Module
@@ -45,7 +45,7 @@ class LoadedModel:
     arch: str | None
     parameters: int
     findings: tuple[Finding, ...] = ()
-    dropout_argument: str | None = None
+    dropout_arguments: tuple[str, ...] = ()
 
 
 def load(
@@ -92,13 +92,13 @@ def load_model(
         check_form(module)
         if arch is not None:
             findings.append(note("architecture-unused", architecture=arch))
-        arch, dropout_argument = None, None
+        arch, dropout_arguments = None, ()
     else:
         if arch is None:
             raise RequestError(_ask_for_architecture(checkpoint))
         construct = partial(build, arch, base=base, named_by=named_by, trust=trust_code)
         built, findings = _of_the_files_classes(construct, dict(arch_args or {}), checkpoint)
-        module, dropout_argument = built.module, built.dropout_left_at_0
+        module, dropout_arguments = built.module, built.dropout_left_at_0
         check_form(module)
         checkpoint = fitted(checkpoint, _weight_names(module))
         findings += _fill(module, checkpoint, arch)
@@ -110,7 +110,7 @@ def load_model(
         arch=arch,
         parameters=parameters_of(module),
         findings=about(str(checkpoint.path), findings),
-        dropout_argument=dropout_argument,
+        dropout_arguments=dropout_arguments,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -95,6 +96,14 @@ def draws_mini_batches(method: str) -> bool:
     return method.startswith("mcbn") and without_temperature(method) not in ANALYTIC
 
 
+OTHER_SCALE = "inputs-of-another-scale"
+
+
+def on_another_scale(result: Result) -> dict[str, Mapping[str, Any]]:
+    """The sets whose inputs are on another scale than the reference's, of which nothing can be concluded."""
+    return {finding.values["set"]: finding.values for finding in result.findings if finding.code == OTHER_SCALE}
+
+
 def judged(result: Result) -> Verdict:
     """The verdict on a result; computed from its points."""
     groups = _groups(result)
@@ -124,8 +133,11 @@ def _rank(row: Row) -> float:
 def _groups(result: Result) -> dict[str, list[Row]]:
     """The finite estimates that are compared with each other, by metric, where a single pass has one."""
     groups: dict[str, list[Row]] = {}
+    wrong = {*on_another_scale(result)}
     for row in rows_of(result):
         metric = row["metric"]
+        if wrong & {"test", row["set"], "" if row["score"] else "validation"}:
+            continue
         if row["score"] and metric == "auroc":
             metric = f"auroc.{row['set']}"
         elif row["set"] != "test" or metric not in _OF_LABELS or len(row.coordinates) > 3:  # of a label, or a bound
@@ -251,6 +263,8 @@ def _choice(result: Result) -> Iterator[Finding]:
     """The method with the best PLL at each number of passes: one of several passes only where it is better than the
     best of a single pass by more than twice the error of the difference."""
     plls = {name: method.sets["test"].estimates.get("pll") for name, method in result.methods.items()}
+    if on_another_scale(result).keys() & {"test", "validation"}:
+        return
     single = {n: e.value for n, e in plls.items() if e and n in SINGLE_SAMPLE_METHODS and math.isfinite(e.value)}
     if not single:
         return

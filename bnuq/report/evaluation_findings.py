@@ -26,7 +26,7 @@ from bnuq.findings import Catalogue, Entry, Finding, verdict
 from bnuq.metrics import METRICS, delong_difference_variance, jackknife_error, standard_error
 from bnuq.records.approximation import Approximation, approximations
 from bnuq.records.evaluation import Estimates, ReferenceCheck, Result, SetResult
-from bnuq.records.verdict import draws_mini_batches, is_mismatched, judged
+from bnuq.records.verdict import OTHER_SCALE, draws_mini_batches, is_mismatched, judged, on_another_scale
 from bnuq.report import ood
 from bnuq.report.noise_models import labelled
 from bnuq.report.numbers import decimals, named, number, percent, share, signed, total, written
@@ -60,15 +60,22 @@ class Change:
 
 
 def findings(result: Result) -> Iterator[Finding]:
-    """The answers: whether the reference fits, and samples are worth their passes; then of the test set, of each OOD
-    set, of the noise models."""
+    """The answers: whether the sets and the reference fit, and samples are worth their passes; then of the test set, of
+    each OOD set, of the noise models. Nothing is said of sets whose inputs are on another scale than the reference's,
+    and of the test set nothing either where those of the validation set are: what was fitted to them enters its
+    scores."""
     check = result.reference_check
+    wrong = on_another_scale(result)
+    for name, values in wrong.items():
+        yield verdict(OTHER_SCALE, set=name, sd=values["sd"], reference_sd=values["reference_sd"])
     if check is not None and not check.passed:
         yield verdict("reference-mismatch")
     yield from judged(result).findings
-    yield from _of_regression(result) if result.model.get("task") == "regression" else _of_classification(result)
-    yield from (_separation(result, name) for name in ood.names(result))
-    yield from _noise_models(result)
+    if not wrong.keys() & {"test", "validation"}:
+        yield from _of_regression(result) if result.model.get("task") == "regression" else _of_classification(result)
+    if "test" not in wrong:
+        yield from (_separation(result, name) for name in ood.names(result) if name not in wrong)
+        yield from _noise_models(result)
     if check is not None and check.passed:
         yield _reference_match(check)
 
@@ -452,6 +459,11 @@ SENTENCES: Catalogue = {
     "reference-mismatch": Entry(
         "Warning: the reference or its pipeline does not match what the network was trained on. The results below may "
         "not describe your network; see the warnings."
+    ),
+    OTHER_SCALE: Entry(
+        "Warning: the inputs of {set} are on another scale than the reference's (standard deviation {sd:.3g} against "
+        "{reference_sd:.3g}). The figures of {set} mean nothing, and no conclusion is drawn from them; the warnings "
+        "below say what to do."
     ),
     "reference-match": Entry(
         "Reference check passed: batch statistics match the checkpoint's running statistics ({median:.1f} times batch "

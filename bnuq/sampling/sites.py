@@ -152,6 +152,12 @@ class Sites:
         return tuple(site for site in self.dropouts if site.stochastic)
 
 
+def having(sites: Sequence[Site]) -> str:
+    """`its only dropout layer has` or `its 3 dropout layers have`, for a sentence on sites of one kind."""
+    kind = "dropout" if sites[0].kind == "dropout" else "BatchNorm"
+    return f"its only {kind} layer has" if len(sites) == 1 else f"its {len(sites)} {kind} layers have"
+
+
 def select_layers(sites: Sequence[BatchNormSite], layers: str | Sequence[str]) -> tuple[BatchNormSite, ...]:
     """The sites that `layers` picks: "all", "first:k", "last:k" (in execution order), or glob patterns over names.
 

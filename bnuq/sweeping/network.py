@@ -128,7 +128,7 @@ class Network:
             test=prepared.material.test,
             train=self._train,
             trained_with=prepared.loaded.checkpoint.train_batch_size,
-            dropout_argument=prepared.loaded.dropout_argument,
+            dropout_arguments=prepared.loaded.dropout_arguments,
         )
         self._without_slices()
         self.sets, scorer = scored_sets(run, self.todo, prepared.material)

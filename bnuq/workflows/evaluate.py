@@ -136,7 +136,7 @@ def _planned(run: Run, ready: Prepared) -> _Planned:
         test=material.test,
         train=material.train,
         trained_with=ready.loaded.checkpoint.train_batch_size,
-        dropout_argument=ready.loaded.dropout_argument,
+        dropout_arguments=ready.loaded.dropout_arguments,
     )
     check_random(run, todo, material.train)
     sets, scorer = scored_sets(run, todo, material)

@@ -2,34 +2,33 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from bnuq.config import Named, Run
 from bnuq.config.runfile_writing import Line, table
-from bnuq.data import Points, labelled, parse_reference
+from bnuq.data import Points, factory_of, labelled, parse_reference
 from bnuq.errors import BnuqError, ModelError, RequestError, SamplingError
-from bnuq.evaluation.completeness import batchnorms
+from bnuq.evaluation.completeness import batchnorms, recorded_lines
 from bnuq.evaluation.datasets import read_named, read_reference
-from bnuq.evaluation.plan import DEFAULT_BATCH_SIZE
 from bnuq.evaluation.setup import check_readable, network_of
 from bnuq.evaluation.task import are_several_labels, check_outputs, task_of
 from bnuq.files.writing import check_writable, write_bytes
 from bnuq.inspection.health import not_finite
 from bnuq.inspection.load import LoadedNetwork, load_network
 from bnuq.inspection.pipelines import QUICK, suggest
-from bnuq.inspection.suggested_lines import TODO, suggested_lines
+from bnuq.inspection.suggested_lines import LIKELY, TODO, suggested_lines
 from bnuq.models.checkpoint import Checkpoint, read_checkpoint
 from bnuq.models.loading import LoadedModel, described
 from bnuq.progress import Progress, silent
 from bnuq.sampling.outputs import as_logits, unconverted
 from bnuq.sampling.plain_loop import Evaluation
 from bnuq.sampling.sites import find_sites
-from bnuq.trust import NamedBy, names_a_file, resolve_factory
+from bnuq.trust import NamedBy, resolve_factory
 
 _PIPELINE = ("normalize", "channel_order", "augment")
 _HEAD = "# Written by `bnuq init`. Paths are relative to this file. A line with TODO is to be completed, without its #."
@@ -38,7 +37,7 @@ _HEAD = "# Written by `bnuq init`. Paths are relative to this file. A line with 
 @dataclass(frozen=True)
 class Written:
     """The run file that was written: the keys that are left to fill in, of which `needed` are needed to evaluate, and
-    those whose values are not sure."""
+    those whose values are likely, with what speaks for them."""
 
     path: Path
     todo: tuple[str, ...]
@@ -69,17 +68,19 @@ def init(run: Run, path: Path, *, given: Collection[str] = (), progress: Progres
     searched = not {*given} & {*_PIPELINE}
     pipeline = _pipeline_lines(run, ready, sets, progress) if searched else _given_pipeline_lines(run, given)
     data = [*_data_lines(run, sets, regression), *pipeline]
-    tables = {"model": model, "data": data, "sampling": _SAMPLING}
+    batch_size = next(line.value for line in model if line.key == "train_batch_size")
+    tables = {"model": model, "data": data, "sampling": [*_sampling_lines(batch_size)]}
     text = "\n\n".join([_HEAD, *(table(name, lines, path.parent.resolve()) for name, lines in tables.items())])
     try:
         content = f"{text}\n".encode()
     except UnicodeEncodeError as error:
         raise RequestError(f"{path}: a path in it is no text ({error.reason}). Rename that file.") from error
+    _trust(run, NamedBy(path, hashlib.sha256(content).hexdigest()))
     write_bytes(path, content)
-    _trust(run, path)
     lines = (*model, *data)
     todo = tuple(line.key for line in lines if line.comment.startswith(TODO))
-    unsure = tuple(f"{line.key} ({line.comment})" for line in lines if "not sure" in line.comment and line.active)
+    likely = [line for line in lines if line.active and line.comment.startswith(LIKELY)]
+    unsure = tuple(f"{line.key}: {line.comment.removeprefix(LIKELY)}" for line in likely)
     needs_reference = batchnorms(checkpoint) > 0
     needed = ("arch", "test", "task", "outputs", *(["train"] if needs_reference else []))
     return Written(path, todo, tuple(key for key in todo if key in needed), unsure)
@@ -87,8 +88,11 @@ def init(run: Run, path: Path, *, given: Collection[str] = (), progress: Progres
 
 def _check_reachable(run: Run, path: Path) -> None:
     """Raise RequestError for a module of the working folder that a run file elsewhere could not name."""
-    for text, folder in run.record()["options"].get("folders", {}).items():
-        if Path(folder).resolve() != path.parent.resolve():
+    folders = run.record()["options"].get("folders", {})
+    code = [ref.text for ref, _ in _factories(run)] + ([] if run.arch is None else [run.arch.text])
+    for text in code:
+        folder = folders.get(text)
+        if folder is not None and Path(folder).resolve() != path.parent.resolve():
             raise RequestError(
                 f"{text} names a module of {folder}, and {path} lies elsewhere, from where it is not found. Name it as "
                 "file.py:function, or write the run file there with --out."
@@ -127,17 +131,11 @@ def _model_lines(run: Run, checkpoint: Checkpoint, loaded: LoadedModel | None) -
         arguments[classes["argument"]], comment = classes["classes"], "the number of classes: as in the file"
     if arguments:
         yield Line("arch_args", arguments, comment)
-    if loaded is not None and (rate := loaded.dropout_argument) is not None:
-        yield Line("arch_args", {**arguments, rate: 0.1}, "if it was trained with dropout: its rate", active=False)
-    if run.entry is not None or (checkpoint.key is not None and len(checkpoint.entries) > 1):
-        others = [entry for entry in checkpoint.entries if entry != checkpoint.key]
-        yield Line("entry", run.entry or checkpoint.key, f"or {', '.join(others)}" if others else "")
-    if (size := run.train_batch_size or checkpoint.train_batch_size) is not None:
-        comment = "" if run.train_batch_size else "as the checkpoint records"
-        yield Line("train_batch_size", size, comment)
-    else:
-        comment = f"batch size of the training; without it, {DEFAULT_BATCH_SIZE} is assumed"
-        yield Line("train_batch_size", DEFAULT_BATCH_SIZE, comment, active=False)
+    if loaded is not None and loaded.dropout_arguments:
+        rate, *others = loaded.dropout_arguments
+        comment = f"if it was trained with dropout: its rate{' or '.join(['', *others])}"
+        yield Line("arch_args", {**arguments, rate: 0.1}, comment, active=False)
+    yield from recorded_lines(run, checkpoint)
     yield from (Line(key, record[key]) for key in ("task", "outputs") if key in record)
 
 
@@ -157,12 +155,12 @@ def _task_lines(run: Run, ready: LoadedNetwork, sets: dict[str, Points]) -> Iter
     if outputs == 1 and bool(((points.targets == 0) | (points.targets == 1)).all()):
         by_labels = points.targets.dtype.kind in "iu"
         what = _outputs(ready, points, ("binary", "probabilities"))
-        comment = f"found, not sure: {where}, and labels 0 and 1" if by_labels else f"{TODO}if this is no regression"
+        comment = f"{LIKELY}{where}, and labels 0 and 1" if by_labels else f"{TODO}if this is no regression"
         yield Line("task", "regression", "if this is no classifier of two classes", active=False)
         yield Line("outputs", what or "binary", comment, active=by_labels)
         return
     if are_several_labels(points.targets, outputs):
-        found = f"found, not sure: {where}, and targets of 0 and 1, several in a row"
+        found = f"{LIKELY}{where}, and targets of 0 and 1, several in a row"
         ends_in_sigmoid = f"{TODO}remove the sigmoid at the end of the network first; {where}, and several labels"
         by_logits = _outputs(ready, points, ("multilabel",)) is not None
         yield Line("outputs", "multilabel", found if by_logits else ends_in_sigmoid, active=by_logits)
@@ -259,22 +257,26 @@ def _pipeline_lines(
         yield Line(key, *_UNKNOWN[key], active=False, above=above)
 
 
-_SAMPLING = (
-    Line("methods", ["mcbn", "mcdo", "mcbn+mcdo"], "default: what the network allows", active=False),
-    Line("samples", 64, "T, stochastic forward passes", active=False),
-    Line("batch_size", DEFAULT_BATCH_SIZE, "b, mini-batches of MCBN; default: train_batch_size", active=False),
-    Line("layers", "all", active=False),
-    Line("seed", 0, active=False),
-)
+def _sampling_lines(batch_size: int) -> Iterator[Line]:
+    yield Line("methods", ["mcbn", "mcdo", "mcbn+mcdo"], "default: what the network allows", active=False)
+    yield Line("samples", 64, "T, stochastic forward passes", active=False)
+    yield Line("batch_size", batch_size, "b, mini-batches of MCBN; default: train_batch_size", active=False)
+    yield Line("layers", "all", active=False)
+    yield Line("seed", 0, active=False)
 
 
-def _trust(run: Run, path: Path) -> None:
+def _trust(run: Run, naming: NamedBy) -> None:
     """Remember the code that the run file names as trusted: the user has named it here."""
-    naming = NamedBy(path)
     if run.arch is not None:
         network_of(replace(run, arch=replace(run.arch, named_by=naming), trust_code=True), only_finite=False)
-    sets = chain(run.ood, (ref for ref in (run.train, run.test, run.validation) if isinstance(ref, Named)))
-    for ref in sets:
-        if names_a_file(ref.text) or ref.text in run.record()["options"].get("folders", {}):
-            text = parse_reference(ref.text, base=ref.base)[1]
-            resolve_factory(text, base=ref.base, named_by=naming, trust=True)
+    for ref, factory in _factories(run):
+        resolve_factory(factory, base=ref.base, named_by=naming, trust=True, objects=True)
+
+
+def _factories(run: Run) -> Iterator[tuple[Named, str]]:
+    """The references of `run` that name code, and the factory that each names."""
+    for ref in (*run.ood, run.train, run.test, run.validation):
+        if isinstance(ref, Named):
+            factory = factory_of(parse_reference(ref.text, base=ref.base)[1], base=ref.base)
+            if factory is not None:
+                yield ref, factory

@@ -137,7 +137,7 @@ def inspect(run: Run, settings: Settings = DEFAULT, *, progress: Progress = sile
         findings=(
             *notes_on_request([run], replaces=run.out if replaces else None),
             *health.findings_on_sites(rows, broken),
-            *findings_on_dropout_rate(sites, ready.loaded.dropout_argument),
+            *findings_on_dropout_rate(sites, ready.loaded.dropout_arguments),
             *ready.loaded.findings,
             *ready.findings,
             *suggestion_notes,

@@ -41,7 +41,7 @@ from bnuq.models.saving import as_stored, is_checkpoint, write_statistics
 from bnuq.progress import Progress, silent
 from bnuq.records.evaluation import SetResult
 from bnuq.records.precise_bn import EstimateChange, LayerChange, PreciseBN, TestChange
-from bnuq.sampling.sites import BatchNormSite, Sites, find_sites
+from bnuq.sampling.sites import BatchNormSite, Sites, find_sites, having
 
 FEW = 1000  # points below which the statistics are noisy; 10³ to 10⁴ are enough by Wu & Johnson 2021
 _ESTIMATES: dict[str, Direction] = {"accuracy": "higher", "rmse": "lower", "pll": "higher"}  # those that the task has
@@ -237,9 +237,9 @@ def _why_none(sites: Sites) -> str:
         return "the network has no BatchNorm layer"
     first = sites.batchnorms[0]
     if not any(site.tracked for site in sites.batchnorms):
-        return f"none of its {len(sites.batchnorms)} BatchNorm layers keeps running statistics"
+        return f"{having(sites.batchnorms)} no running statistics"
     reason = next((site.reason for site in sites.batchnorms if site.tracked and site.reason), first.reason)
-    return f"none of its {len(sites.batchnorms)} BatchNorm layers has statistics that depend on data ({reason})"
+    return f"{having(sites.batchnorms)} no statistics that depend on data ({reason})"
 
 
 def _names(state: Mapping[str, object], site: BatchNormSite, statistic: Tensor | None) -> tuple[str, ...]:

@@ -102,7 +102,7 @@ def test_a_set_that_is_nowhere_names_the_command_first_and_then_the_folders(cli,
     done = cli("evaluate", small / "run.toml", "--ood", "svhn", "--data-root", tmp_path / "root")
     first, second, *others = done.message.splitlines()
     assert done.code == 2
-    assert first == "svhn:test: not found. Fetch it (246 MB): bnuq data get svhn"
+    assert first == "svhn:test: not found. Fetch it (64 MB): bnuq data get svhn:test"
     assert second == "Looked at:"
     assert f"  {tmp_path / 'root' / 'svhn' / 'test_32x32.mat'}" in others
     done = cli("evaluate", small / "run.toml", "--ood", "svhn:extra")

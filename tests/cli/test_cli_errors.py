@@ -111,7 +111,7 @@ BAD: dict[str, tuple[Break, tuple[str, ...], str]] = {
         ("--train", "odd.npz", "--test", "odd.npz", "--ood", "odd.npz"),
         "the network does not accept points of shape (1, 7, 7)",
     ),
-    "OOD points of another shape": (other_size, (), "points of shape (25,), the test set of (1, 6, 6)"),
+    "OOD points of another shape": (other_size, (), "points of shape (25,), the test set (test.npz) of (1, 6, 6)"),
     "NaN among the test points": (change("test.npz", "x", nan_in), (), "holds NaN or infinity, first in row 3"),
     "NaN among the reference points": (change("train.npz", "x", nan_in), (), "train.npz: x holds NaN or infinity"),
     "label out of range": (change("test.npz", "y", lambda y: set_one(y, 7)), (), "run from 0 to 7; expected 0 to 2"),
@@ -139,7 +139,7 @@ BAD: dict[str, tuple[Break, tuple[str, ...], str]] = {
     "known set that is not there": (
         nothing,
         ("--ood", "svhn"),
-        "svhn:test: not found. Fetch it (246 MB): bnuq data get svhn\nLooked at:",
+        "svhn:test: not found. Fetch it (64 MB): bnuq data get svhn:test\nLooked at:",
     ),
     "out is the test set": (
         nothing,
@@ -449,7 +449,8 @@ def test_a_rate_of_dropout_left_at_0_is_said_once_with_the_argument_to_set(cli, 
     )
     evaluated = json.loads(cli("evaluate", "run.toml", *TINY, "-o", "r.h5", "--json").out)
     assert [text for text in evaluated["notes"] if "drop_rate=0.1" in text and "not given" in text]
-    assert not [text for text in evaluated["notes"] if "is not stochastic" in text]
+    assert not [text for text in evaluated["notes"] if "cannot be sampled" in text]
+    assert [text for text in evaluated["notes"] if "its only dropout layer has rate 0" in text]
     inspected = json.loads(cli("inspect", "run.toml", "-o", "i.h5", "--json").out)
     assert [text for text in inspected["notes"] if "--arch-arg drop_rate=0.1" in text]
     refused = cli("evaluate", "run.toml", "--method", "mcdo")

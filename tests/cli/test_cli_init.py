@@ -15,6 +15,8 @@ import torch
 from torch import nn
 
 from bnuq.config import Options, read_run_file, resolve
+from bnuq.errors import RequestError
+from bnuq.workflows import init as workflow
 
 QUICKSTART = Path(__file__).resolve().parents[2] / "sample_configs" / "quickstart"
 COMPLETE = ("--arch", "net.py:net", "--train", "train.npz", "--test", "test.npz")
@@ -26,7 +28,9 @@ def test_the_quickstarts_run_file_is_found_again_and_evaluates_without_asking(cl
     sets = ("--train", "fashion_train.npz", "--test", "fashion_test.npz", "--ood", "digits=mnist.npz")
     done = cli("init", "fashion_cnn.pt", "--arch", "net.py:small_cnn", *sets)
     assert done.code == 0 and "Trying 44 pipelines" in done.err
-    assert done.out.splitlines() == ["fashion_cnn.toml was written.", "Next: bnuq evaluate fashion_cnn.toml"]
+    announced = "The run file will be fashion_cnn.toml."
+    last = ["fashion_cnn.toml was written.", "Next: bnuq evaluate fashion_cnn.toml"]
+    assert done.out.splitlines() == [announced, *last]
     sample = resolve(str(QUICKSTART.with_suffix(".toml")), Options(), folder=tmp_path)
     written = resolve("fashion_cnn.toml", Options(), folder=Path.cwd())
     assert (written.normalize, written.augment) == (sample.normalize, sample.augment)
@@ -145,6 +149,8 @@ def test_task_and_outputs_are_found_by_outputs_and_targets(cli, small, end, writ
     model = tomllib.loads((small / "mlp.toml").read_text())["model"]
     assert done.code == 0
     assert {key: model[key] for key in ("task", "outputs") if key in model} == written
+    guess = "Likely, but please check:\n  - outputs: 1 output, and labels 0 and 1\n"
+    assert (guess in done.out) == (end in ("binary", "sigmoid"))
     assert ("TODO: outputs" in done.out.replace("marked ", "")) == (end == "several")
     if end == "regression":
         assert '# normalize_targets = "train"' in (small / "mlp.toml").read_text()
@@ -156,6 +162,20 @@ def test_entries_and_the_batch_size_of_a_checkpoint_are_written(cli, small):
     assert cli("init", "all.ckpt").code == 0
     model = read_run_file(small / "all.toml").model
     assert (model.entry, model.train_batch_size) == ("model_ema", 48)
+    assert "\n# batch_size = 48  " in (small / "all.toml").read_text()
+    (small / "all.toml").unlink()
+    refused = cli("evaluate", "all.ckpt", "--test", "test.npz").message
+    template = tomllib.loads(refused[refused.index("[model]") :])["model"]
+    assert (template["entry"], template["train_batch_size"]) == ("model_ema", 48)
+
+
+@pytest.mark.usefixtures("small")
+def test_where_it_will_write_is_said_before_anything_is_asked(cli, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", Terminal("\n\n\n"))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    assert cli("init", "model.pt", *FAST).out.startswith("The run file will be model.toml.\nFunction that builds")
+    again = cli("init", "model.pt", *FAST, "--force").out
+    assert again.startswith("The run file will be model.toml (replaced).\n")
 
 
 class Terminal(io.StringIO):
@@ -173,3 +193,41 @@ def test_a_terminal_is_asked_for_what_is_missing_and_nothing_else_is(cli, small,
     read = read_run_file(small / "model.toml")
     assert (read.model.arch, read.data.test) == (("net.py:net", "test.npz") if on_terminal else (None, None))
     assert read.data.train is None and ("[Enter to skip]" in done.out) == on_terminal
+
+
+def test_arrays_of_a_file_are_data_even_beside_a_module_of_its_name(cli, small, monkeypatch):
+    for name in ("train", "test"):
+        with np.load(small / f"{name}.npz") as file:
+            np.savez(small / f"{name}.npz", a=file["x"], b=file["y"])
+        (small / f"{name}.py").write_text("raise SystemExit('a script, not to be run')\n")
+    (small / "runs").mkdir()
+    monkeypatch.chdir(small / "runs")
+    sets = ("--train", "../train.npz:a,b", "--test", "../test.npz:a,b")
+    done = cli("init", "../model.pt", "--arch", "../net.py:net", *sets, *FAST, "--out", "my.toml")
+    assert (done.code, done.err) == (0, "")
+    assert read_run_file(small / "runs" / "my.toml").data.train == "../train.npz:a,b"
+    monkeypatch.chdir(small)
+    sets = ("--train", "train.npz:a,b", "--test", "test.npz:a,b")
+    assert cli("init", "model.pt", *COMPLETE[:2], *sets, *FAST).code == 0
+    assert cli("evaluate", "model.pt", "-T", "2", "--limit", "20").code == 0
+
+
+def test_a_factory_with_arguments_is_trusted(cli, small):
+    (small / "sets.py").write_text(
+        "import numpy as np\n\ndef load(name):\n    return tuple(np.load(f'{name}.npz')[key] for key in 'xy')\n"
+    )
+    done = cli("init", "model.pt", *COMPLETE[:2], "--train", 'sets.py:load("train")', *COMPLETE[4:], *FAST)
+    assert (done.code, done.err) == (0, "")
+    assert cli("evaluate", "model.pt", "-T", "2", "--limit", "20").code == 0
+
+
+def test_a_failure_in_the_last_step_leaves_the_file_as_it_was(cli, small, monkeypatch):
+    def fails(*_: object, **__: object) -> None:
+        raise RequestError("no.")
+
+    monkeypatch.setattr(workflow, "_trust", fails)
+    assert cli("init", "model.pt", *COMPLETE, *FAST).code == 2
+    assert not (small / "model.toml").exists()
+    (small / "model.toml").write_text("# mine\n")
+    assert cli("init", "model.pt", *COMPLETE, *FAST, "--force").code == 2
+    assert (small / "model.toml").read_text() == "# mine\n"

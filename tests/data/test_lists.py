@@ -227,7 +227,7 @@ PNG = next(iter(PICTURES.values()))
         ({"a.png": PNG, "a.json": b"[" * 100_000}, "a.json: cannot be read as a label"),
         ({"a.png": PNG, "a.cls": b"\xff"}, "a.cls: cannot be read as a label"),
         ({"a.png": PNG, "a.cls": bytes(2**20 + 1)}, "a.cls has 1,048,577 bytes; expected a label"),
-        ({"a.txt": b"1"}, "holds no pictures, but a.txt"),
+        ({"a.txt": b"1"}, "contains no pictures, only a.txt"),
         ({"a.png": b"no picture", "a.cls": b"1"}, "a.png: cannot be read as a picture"),
     ],
 )
@@ -267,7 +267,7 @@ def test_tables_of_pictures_that_cannot_be_used_are_refused(forms):
     )
     assert "row 0 has no bytes of a picture; a path alone is not followed" in refusal("p.parquet", base=forms)
     pq.write_table(hugging_face().slice(0, 0), forms / "none.parquet")
-    assert "holds no pictures" in refusal("none.parquet", base=forms)
+    assert "contains no pictures" in refusal("none.parquet", base=forms)
     pq.write_table(hugging_face(fine=LABELS).rename_columns(["image", "coarse", "fine"]), forms / "two.parquet")
     assert "which holds the label is not clear" in refusal("two.parquet", base=forms)
     assert load_points("two.parquet:image,fine", base=forms).targets is not None

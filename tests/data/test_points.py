@@ -80,7 +80,9 @@ def test_what_is_no_set_of_numbers_is_refused():
     assert "holds no points" in refusal(points, np.float64(3))
     assert "x holds <U1 values" in refusal(points, np.array([["a"]]))
     assert "x holds complex128 values" in refusal(points, np.zeros((2, 3), complex))
-    assert "y holds <U3 values" in refusal(points, np.zeros((2, 3)), np.array(["cat", "dog"]))
+    message = refusal(points, np.zeros((2, 3)), np.array(["cat", "dog"]))
+    assert "y holds texts; expected whole numbers" in message
+    assert "classes, y = np.unique(texts, return_inverse=True)" in message
 
 
 def test_one_row_is_a_set():

@@ -383,12 +383,13 @@ def test_grey_pictures_have_one_channel_unless_one_of_them_has_colour(tmp_path):
     (tmp_path / "a" / "2.png").write_bytes(png(np.zeros((4, 4, 3), np.uint8)))
     assert load_points(str(tmp_path), name="s").point_shape == (3, 4, 4)
     (tmp_path / "a" / "3.png").write_bytes(png(np.zeros((4, 4), np.uint16)))
-    assert "expected 8 bits a channel" in refusal(tmp_path)
+    message = refusal(tmp_path)
+    assert "3.png: has 16 bits or more a channel; expected 8 bits" in message and "astype(np.uint8)" in message
 
 
 def test_a_flat_folder_has_no_labels_and_an_uneven_one_is_refused(tmp_path):
     picture = png(np.zeros((4, 4), np.uint8))
-    assert "holds no pictures, but nothing" in refusal(tmp_path)
+    assert "contains no pictures; expected class folders" in refusal(tmp_path)
     (tmp_path / "1.png").write_bytes(picture)
     (tmp_path / ".hidden.png").write_bytes(b"")
     (tmp_path / "notes.txt").write_text("text")

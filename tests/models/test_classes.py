@@ -12,6 +12,7 @@ from findings_of import noted, values_of
 from torch import nn
 
 from bnuq.errors import ModelError
+from bnuq.models.architecture import Built
 from bnuq.models.loading import LoadedModel, load_model
 
 NET = """
@@ -105,7 +106,15 @@ def test_a_library_is_asked_for_the_classes_of_the_file(
     assert values_of(loaded(folder, f"{library}:resnet18", "net.pt"), "classes-from-file")["classes"] == 7
 
 
-def test_a_rate_of_dropout_left_at_0_is_known_by_its_parameter(folder: Path) -> None:
-    assert loaded(folder, "net.py:plain", "plain.pt").dropout_argument == "drop_rate"
-    assert loaded(folder, "net.py:plain", "plain.pt", drop_rate=0.0).dropout_argument is None
-    assert loaded(folder, "net.py:Net", "net.pt").dropout_argument is None  # its default is 0.5
+@pytest.mark.parametrize("name", ["drop", "dropout", "p", "rate", "head_drop", "dropout_prob", "DropRate"])
+def test_a_rate_of_dropout_left_at_0_is_known_by_its_parameter(folder: Path, name: str) -> None:
+    code = NET.replace("drop_rate=0.0", f"drop_path=0.0, depth=0, {name}=0.0").replace("drop_rate", name)
+    (folder / "other.py").write_text(code)
+    assert loaded(folder, "other.py:plain", "plain.pt").dropout_arguments == (name,)
+    assert loaded(folder, "other.py:plain", "plain.pt", **{name: 0.0}).dropout_arguments == ()
+    assert loaded(folder, "other.py:Net", "net.pt").dropout_arguments == ()  # its default is 0.5
+
+
+def test_the_likeliest_rates_of_dropout_come_first() -> None:
+    built = Built(nn.Identity(), {"attn_drop": 0.0, "drop_path_rate": 0.0, "bias": False, "p": 0, "dropout": 0.0})
+    assert built.dropout_left_at_0 == ("dropout", "p", "attn_drop")

@@ -11,7 +11,9 @@ import torch
 from findings_of import values_of, warned
 
 from bnuq.config import Options, resolve
-from bnuq.errors import ModelError
+from bnuq.errors import DataError, ModelError
+from bnuq.report.evaluation import report
+from bnuq.report.evaluation_findings import findings
 from bnuq.workflows.precise_bn import precise_bn
 
 SOFTMAX = small_run.NET.replace("nn.Linear(8, classes),", "nn.Linear(8, classes),\n        nn.Softmax(1),")
@@ -81,3 +83,65 @@ def test_inputs_on_another_scale_than_the_references_are_a_warning(tmp_path, nam
             seen["set"] == "test"
             and 200 < max(seen["sd"], seen["reference_sd"]) / min(seen["sd"], seen["reference_sd"]) < 300
         )
+
+
+def pixels(folder: Path, name: str, *, scale: float) -> None:
+    """Make the inputs of a set floats from 0 to `scale`."""
+    with np.load(folder / f"{name}.npz") as file:
+        arrays = dict(file)
+    arrays["x"] = np.clip(arrays["x"], 0, 1) * np.float32(scale)
+    np.savez(folder / f"{name}.npz", **arrays)
+
+
+@pytest.mark.parametrize(
+    ("name", "judged"), [("test", set()), ("other", {"explains", "deterministic"}), ("validation", {"ood"})]
+)
+def test_nothing_is_concluded_from_a_set_on_another_scale_than_the_references(tmp_path, name, judged):
+    run_file = small_run.write(tmp_path)
+    (tmp_path / "validation.npz").write_bytes((tmp_path / "test.npz").read_bytes())
+    run_file.write_text(small_run.RUN.replace("ood =", 'validation = "validation.npz"\nood ='))
+    for each in ("train", "test", "other", "validation"):
+        pixels(tmp_path, each, scale=255 if each == name else 1)
+    result = small_run.evaluated(tmp_path)
+    shown = report(result)
+    of_scale = "on another scale than the reference's (standard deviation"
+    assert of_scale in shown.summary[0] and f"The figures of {name} mean nothing" in shown.summary[0]
+    said = {finding.code.partition("-")[0] for finding in findings(result)}
+    assert said & {"explains", "deterministic", "ood", "samples", "temperature"} == judged
+    [(text, remedy)] = [(text, remedy) for text, code, remedy in shown.warnings if code == "inputs-of-another-scale"]
+    assert f"{name}.npz) lie between 0 and 255" in text and "divide them by 255" in remedy and "as uint8" in remedy
+
+
+def test_an_ood_set_may_vary_more_than_the_reference(tmp_path):
+    small_run.write(tmp_path)
+    with np.load(tmp_path / "other.npz") as file:
+        np.savez(tmp_path / "other.npz", x=100 * file["x"])
+    assert "inputs-of-another-scale" not in codes(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "remedy"),
+    [
+        (lambda x: np.repeat(x, 3, axis=1), r'picture.convert\("RGB"\)'),
+        (lambda x: np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1))), "--resize 256 --crop 224"),
+        (lambda x: x.reshape(len(x), -1), "Give both sets the same inputs"),
+    ],
+)
+def test_sets_of_different_shapes_are_told_how_to_be_made_alike(tmp_path, change, remedy):
+    small_run.write(tmp_path)
+    with np.load(tmp_path / "train.npz") as file:
+        np.savez(tmp_path / "train.npz", x=change(file["x"]), y=file["y"])
+    with pytest.raises(DataError, match=rf"train \(.*\) has points of shape .*; expected the same. .*{remedy}"):
+        small_run.evaluated(tmp_path)
+
+
+def test_labels_out_of_range_are_refused_wherever_a_limit_leaves_them_out(tmp_path):
+    small_run.write(tmp_path)
+    with np.load(tmp_path / "test.npz") as file:
+        arrays = {name: values.copy() for name, values in file.items()}
+    for row in (0, 30, 59):
+        arrays["y"][:] = 0
+        arrays["y"][row] = 7
+        np.savez(tmp_path / "test.npz", **arrays)
+        with pytest.raises(DataError, match="run from 0 to 7; expected 0 to 2 for 3 classes"):
+            small_run.evaluated(tmp_path, limit=5)

@@ -391,5 +391,5 @@ def test_init_suggests_it_for_such_a_matrix(folder: Path, monkeypatch, tmp_path:
     capsys.readouterr()
     assert leave.value.code == 0
     assert re.search(
-        '^outputs = "multilabel" +# found, not sure: 4 outputs', (work / "new.toml").read_text(), re.MULTILINE
+        '^outputs = "multilabel" +# likely, not certain: 4 outputs', (work / "new.toml").read_text(), re.MULTILINE
     )

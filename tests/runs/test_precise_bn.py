@@ -372,7 +372,7 @@ class OfWeights(nn.Conv2d):
         ("nn.Conv2d(1, 4, 3, bias=False), nn.ReLU()", "the network has no BatchNorm layer"),
         (
             "nn.Conv2d(1, 4, 3, bias=False), nn.BatchNorm2d(4, track_running_stats=False)",
-            "none of its 1 BatchNorm layers keeps running statistics",
+            "its only BatchNorm layer has no running statistics",
         ),
         (
             "nn.Conv2d(1, 4, 3, bias=False), (bn := nn.BatchNorm2d(4)), nn.ReLU(), bn",
@@ -380,7 +380,7 @@ class OfWeights(nn.Conv2d):
         ),
         (
             "OfWeights()",
-            r"none of its 1 BatchNorm layers has statistics that depend on data \(it normalises weights, not data\)",
+            r"its only BatchNorm layer has no statistics that depend on data \(it normalises weights, not data\)",
         ),
     ],
 )

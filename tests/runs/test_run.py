@@ -328,3 +328,21 @@ def test_dates_that_json_does_not_know_are_refused_by_their_key(tmp_path):
     for value, key in {"12:00:00": "a", "[1, 2024-01-01]": "a[1]", "{ b = 2024-01-01T00:00:00Z }": "a.b"}.items():
         with pytest.raises(RequestError, match=f"model.arch_args.{re.escape(key)} is .*, a date or a time"):
             run_of(tmp_path, f"{MODEL}arch_args = {{ a = {value} }}\n")
+
+
+def test_all_that_is_wrong_in_a_run_file_is_said_at_once(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text(
+        '[model]\nchekpoint = "a"\narch_args = { a = 1 }\n[data]\nood = [3]\nnormalize = { mean = [1.0], std = "x" }\n'
+        "[smapling]\nsamples = 3\n[sampling]\nsamples = -1\n"
+    )
+    with pytest.raises(RequestError) as refusal:
+        read_run_file(path)
+    assert str(refusal.value).splitlines() == [
+        f"{path}: 5 settings are wrong:",
+        "  - model.chekpoint is not known. Did you mean checkpoint?",
+        "  - data.ood[0] is 3; expected a text.",
+        '  - data.normalize.std is "x"; expected a list.',
+        "  - smapling is not known. Did you mean sampling?",
+        '  - sampling.samples is -1; expected a whole number of at least 1, or "auto".',
+    ]

@@ -68,7 +68,12 @@ class PictureFiles:
                 raise DataError(f"{path}: has {len(data):,} bytes for {width} × {height} pixels; it is damaged.")
             picture.verify()  # a PNG's checksums, which decoding does not look at
         if mode not in _GREY | _COLOUR:
-            raise DataError(f"{path}: has pixels of mode {mode}; expected 8 bits a channel, grey or RGB.")
+            depth = "16 bits or more a channel" if mode.startswith(("I", "F")) else f"pixels of mode {mode}"
+            raise DataError(
+                f"{path}: has {depth}; expected 8 bits a channel, grey or RGB. Convert the pictures (with Pillow and "
+                "NumPy: Image.fromarray((np.asarray(picture) / 257).astype(np.uint8))), or name an .npz of their "
+                "pixels as floats, scaled as in training."
+            )
         return mode in _COLOUR, (height, width)
 
     def content(self, index: int) -> bytes:
@@ -148,8 +153,8 @@ def contents_of(path: Path, files: Mapping[str, int], read: Callable[[str], byte
     """The pictures among `files`, which are given with their sizes, and the classes that their folders are."""
     pictures = sorted(filter(_is_picture, files))
     if not pictures:
-        shown = ", ".join(sorted(files)[:5]) or "nothing"
-        raise DataError(f"{path}: holds no pictures, but {shown}; expected class folders with .png or .jpg files.")
+        shown = f", only {', '.join(sorted(files)[:5])}" if files else ""
+        raise DataError(f"{path}: contains no pictures{shown}; expected class folders with .png or .jpg files.")
     labels, classes, findings = _labels(path, pictures)
     inputs = pictures_of(path, tuple(pictures), files.__getitem__, read)
     return Contents(inputs, labels, classes=classes, findings=findings, names=pictures)

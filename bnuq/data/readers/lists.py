@@ -267,7 +267,7 @@ def read_pictures_of_columns(
         return None
     with readable(path, "parquet"):
         if not all(header["rows"] for header in headers):
-            raise DataError(f"{path}: holds no pictures, or has a file without any; expected at least one row in each.")
+            raise DataError(f"{path}: contains no pictures, or a file without any; expected at least one row in each.")
         declared = sum(header["bytes"] for header in headers)
         check_size(path, declared, stored=sum(file.stat().st_size for file in files), error=DataError, memory=False)
         flags = [name == pictures[0] for name in names]

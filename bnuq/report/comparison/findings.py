@@ -23,7 +23,7 @@ from bnuq.report.numbers import count, decimals, named, number, signed, written
 
 _RANKED = {"classification": ("accuracy", "pll"), "regression": ("rmse", "crps", "pll")}  # of the test set
 _ROUNDING = 1e-10  # of the largest value: what differs by less was added up in another order
-_GRAVE = "reference-mismatch"  # the warning that comes before a result's others
+_GRAVE = ("inputs-of-another-scale", "reference-mismatch")  # the warnings that come before a result's others
 
 Distance = Literal["none", "other-points", "error-unknown", "within", "beyond"]
 
@@ -73,7 +73,8 @@ def _warnings(results: Results) -> Iterator[Finding]:
     names: dict[tuple[str, int], list[str]] = {}
     for name, result in results.items():
         if warned := warnings(result.findings):
-            first = next((finding for finding in warned if finding.code == _GRAVE), warned[0])
+            graves = (finding for code in _GRAVE for finding in warned if finding.code == code)
+            first = next(graves, warned[0])
             text = re.split(r"(?<=[.!?])\s+(?=[A-Z`])", text_of(first).strip())[0].rstrip(".")
             names.setdefault((text, len(warned) - 1), []).append(name)
     for (text, others), group in names.items():

@@ -432,15 +432,22 @@ class Pipeline:
         return self._tensor(points.inputs[indices].astype(np.int64) if self.integers else points.raw(indices))
 
     def trained(
-        self, points: Points, indices: Int64[np.ndarray, " batch"], *, draw: int, purpose: int, point: int = 0
+        self,
+        points: Points,
+        indices: Int64[np.ndarray, " batch"],
+        *,
+        draw: int,
+        purpose: int,
+        point: int = 0,
+        first: int = 0,
     ) -> Tensor:
         """A reference batch through the training pipeline: augmentation of raw pixels, then normalisation.
 
         `point` is the number of the evaluated point that the batch belongs to, where every point has batches of its
-        own.
+        own. The points have the places `first`, `first` + 1, … in their batch.
         """
-        raw = self.pixels(points, indices, draw=draw, purpose=purpose, point=point)
-        return self.augmented(raw, draw=draw, purpose=purpose, point=point)
+        key = {"draw": draw, "purpose": purpose, "point": point, "first": first}
+        return self.augmented(self.pixels(points, indices, **key), **key)
 
     def batches(
         self, points: Points, rows: Iterable[Int64[np.ndarray, " _"]], *, draws: Iterable[int], purpose: int
@@ -473,22 +480,21 @@ class Pipeline:
         if len(points.point_shape) != 3:
             raise RequestError(f"data.augment.resized_crop needs pictures; the points have shape {points.point_shape}.")
         check_ranges(augment)
-        places = first + np.arange(len(indices))
-        words = counter_rng.part_words(self.run.seed, draw, first + len(indices), WORDS, purpose, point=point)[places]
+        words = counter_rng.part_words(self.run.seed, draw, len(indices), WORDS, purpose, point=point, first=first)
         return points.changed(
             indices,
             (augment.resized_crop, augment.resized_crop),
             lambda place, picture: resized_crop(picture, augment, words[place], self.run.interpolation),
         )
 
-    def augmented(self, raw: np.ndarray, *, draw: int, purpose: int, point: int = 0) -> Tensor:
-        """A batch of `pixels`, padded, cropped, flipped, jittered and normalised."""
+    def augmented(self, raw: np.ndarray, *, draw: int, purpose: int, point: int = 0, first: int = 0) -> Tensor:
+        """A batch of `pixels`, padded, cropped, flipped, jittered and normalised; see `pixels` for `first`."""
         if (augment := self.run.augment) is not None:
             _check_padding_fits(raw, augment)
-            words = counter_rng.augmentation_words(self.run.seed, draw, len(raw), purpose=purpose, point=point)
-            raw = augmented(raw, augment, words)
+            key = self.run.seed, draw, len(raw), purpose
+            raw = augmented(raw, augment, counter_rng.augmentation_words(*key, point=point, first=first))
             if augment.jitter is not None:
-                words = counter_rng.jitter_words(self.run.seed, draw, len(raw), purpose, point=point)
+                words = counter_rng.jitter_words(*key, point=point, first=first)
                 raw = jittered(raw, jitter_of(augment), words)
         return self._tensor(raw)
 

@@ -16,9 +16,11 @@ from bnuq.config.resolving import (
 from bnuq.config.runfile import as_toml, read_run_file, section_from
 from bnuq.config.schema import (
     ANALYTIC,
+    AUGMENTED,
     DETERMINISTIC,
     MAX_COUNT,
     NETWORKS,
+    ON_REQUEST,
     POPULATION,
     SINGLE_SAMPLE_METHODS,
     TEMPERATURE,
@@ -54,10 +56,12 @@ from bnuq.config.schema import (
 
 __all__ = [
     "ANALYTIC",
+    "AUGMENTED",
     "DEFAULT_SAMPLER",
     "DETERMINISTIC",
     "MAX_COUNT",
     "NETWORKS",
+    "ON_REQUEST",
     "POPULATION",
     "SINGLE_SAMPLE_METHODS",
     "TEMPERATURE",

@@ -82,6 +82,7 @@ class Run:
     normalize_name: str | None = None
     normalize_targets: Normalize | Literal["train"] | None = None
     augment: Augment | None = None
+    tta: Augment | None = None  # in place of `augment`, for evaluated points
     methods: tuple[Method, ...] | None = None
     samples: Samples = 64
     bank: int | None = None
@@ -170,10 +171,11 @@ class Run:
         }
         scoring = msgspec.to_builtins(self.scoring)
         sections = {"model": model, "data": data, "sampling": sampling, "scoring": scoring, "options": options}
-        return {
+        record = {
             name: {k: v for k, v in section.items() if v is not None and v not in ({}, [])}
             for name, section in sections.items()
         }
+        return record if self.tta is None else record | {"tta": msgspec.to_builtins(self.tta)}
 
 
 @dataclass(frozen=True)

@@ -401,6 +401,7 @@ def _merged(
         normalize_name=published_name(data.normalize),
         normalize_targets=read_normalize(data.normalize_targets, where("normalize_targets"), published=False),
         augment=read_augment(data.augment, where("augment")),
+        tta=request.tta,
         methods=_methods(sampling.methods),
         samples=sampling.samples or samples,
         bank=sampling.bank,

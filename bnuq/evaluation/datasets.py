@@ -478,7 +478,9 @@ class Pipeline:
         if augment is None or augment.resized_crop is None:
             return points.raw(indices)
         if len(points.point_shape) != 3:
-            raise RequestError(f"data.augment.resized_crop needs pictures; the points have shape {points.point_shape}.")
+            raise RequestError(
+                f"{augment.place}.resized_crop needs pictures; the points have shape {points.point_shape}."
+            )
         check_ranges(augment)
         words = counter_rng.part_words(self.run.seed, draw, len(indices), WORDS, purpose, point=point, first=first)
         return points.changed(
@@ -495,7 +497,7 @@ class Pipeline:
             raw = augmented(raw, augment, counter_rng.augmentation_words(*key, point=point, first=first))
             if augment.jitter is not None:
                 words = counter_rng.jitter_words(*key, point=point, first=first)
-                raw = jittered(raw, jitter_of(augment), words)
+                raw = jittered(raw, jitter_of(augment), words, place=augment.place)
         return self._tensor(raw)
 
     def _tensor(self, raw: np.ndarray) -> Tensor:
@@ -516,7 +518,7 @@ def _check_padding_fits(raw: np.ndarray, augment: Augment) -> None:
     free = memory.available(torch.device("cpu"))
     if free is not None and 2 * padded > free:
         raise RequestError(
-            f"data.augment.pad is {augment.pad}: a mini-batch of {len(raw)} images would take "
+            f"{augment.place}.pad is {augment.pad}: a mini-batch of {len(raw)} images would take "
             f"{memory.in_words(2 * padded)} with its padding, and {memory.in_words(free)} are free. Expected less."
         )
 

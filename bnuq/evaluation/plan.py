@@ -11,7 +11,7 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from bnuq.config import ANALYTIC, DEFAULT_SAMPLER, Run, Sampler
+from bnuq.config import ANALYTIC, DEFAULT_SAMPLER, ON_REQUEST, Run, Sampler
 from bnuq.data import Points
 from bnuq.errors import DataError, RequestError, SamplingError, first_line
 from bnuq.evaluation.batch_composition import check_mini_batches
@@ -69,7 +69,7 @@ def plan(
     if dropout_argument is not None and not sites.live_dropouts:
         rate_hint = f" The factory's {dropout_argument} is 0; give the rate: --arch-arg {dropout_argument}=0.1."
     if run.methods is None:
-        usual = {name: reason for name, reason in reasons.items() if name not in ANALYTIC}
+        usual = {name: reason for name, reason in reasons.items() if name not in ON_REQUEST}
         methods = tuple(name for name, reason in usual.items() if not reason)
         findings += [note("method-left-out", method=name, reason=reason) for name, reason in usual.items() if reason]
     else:
@@ -229,18 +229,24 @@ def _why_not(run: Run, sites: Sites, train: Points | None, *, unsampled: str) ->
         mcdo = "the network has no dropout layer that its evaluation-mode forward pass calls"
     elif not sites.live_dropouts:
         mcdo = f"none of its {len(sites.dropouts)} dropout layers is live ({sites.dropouts[0].reason})"
-    mcdo_alone = mcdo
-    if not mcdo and (untracked := _untracked(sites)):
-        mcdo_alone = (
-            f"BatchNorm {untracked[0].name} keeps no running statistics, so its own must be drawn too (mcbn+mcdo)"
+    tta = ""
+    if run.augment is None and run.tta is None:
+        tta = (
+            "there is no augmentation; add --augment pad=4,crop=32,flip, as in training, or a table [tta] with these "
+            "keys to the run file, for evaluated points alone"
         )
+    alone = ""
+    if untracked := _untracked(sites):
+        alone = f"BatchNorm {untracked[0].name} keeps no running statistics, so its own must be drawn too (mcbn+{{}})"
     return {
         "mcbn": mcbn,
-        "mcdo": mcdo_alone,
+        "mcdo": mcdo or alone.format("mcdo"),
         "mcbn+mcdo": mcbn or mcdo,
         "mcbn-chi2": noise_model,
         "mcbn-gaussian": noise_model,
         "mcbn-empirical": mcbn,
+        "tta": tta or alone.format("tta"),
+        "mcbn+tta": mcbn or tta,
     }
 
 

@@ -12,17 +12,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from bnuq.config import DETERMINISTIC, POPULATION, SINGLE_SAMPLE_METHODS, TEMPERATURE, Run
+from bnuq.config import AUGMENTED, DETERMINISTIC, POPULATION, SINGLE_SAMPLE_METHODS, TEMPERATURE, Run
 from bnuq.data import Points
 from bnuq.errors import RequestError, ResultError, SamplingError
 from bnuq.evaluation import memory, recalibration
+from bnuq.evaluation.augmentation import Augmented, augmenting
 from bnuq.evaluation.draws import next_stop, queries_engine
 from bnuq.evaluation.estimates import replicate_weights
 from bnuq.evaluation.passes import Feed, Passes, stochastic_of
 from bnuq.evaluation.plan import Plan
 from bnuq.evaluation.posthoc import with_post_hoc
 from bnuq.evaluation.recalibration import Temperatures
-from bnuq.evaluation.subject import VALIDATION, Scorer, Subject, is_mcbn
+from bnuq.evaluation.subject import VALIDATION, Scorer, Subject, is_mcbn, kind_of_draws
 from bnuq.evaluation.units import Unit, UnitGroup, run_units, tiles
 from bnuq.files.journal import Arrays, Journal
 from bnuq.findings import Finding, note, warning
@@ -35,7 +36,7 @@ from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.dropout import Dropout
 from bnuq.sampling.engine import Stochastic, default_chunk
 from bnuq.sampling.per_query import PerQuery
-from bnuq.sampling.plain_loop import Engine, Evaluation
+from bnuq.sampling.plain_loop import BySet, Engine, Evaluation
 
 _OUTPUTS, _SECONDS = "outputs", "seconds"  # raw samples of a unit, where they are needed again, and what it took
 _TEMPERED = "temperature:"  # before the names of a unit's scores with a temperature
@@ -214,11 +215,16 @@ def run_unit(context: Context, unit: Unit) -> Arrays:
     return arrays if tempered is None else arrays | {_TEMPERED + name: v for name, v in tempered.arrays().items()}
 
 
+def _of_set(engine: Engine, sets: Mapping[str, Points], name: str) -> Engine:
+    return engine.of(name, sets[name]) if isinstance(engine, BySet) else engine
+
+
 def _add(reduction: Any, block: Tensor, first: int, engine: Engine) -> None:
     """Add a block of samples to a reduction: of the points of a set from number `first` on."""
-    if isinstance(engine, BankEngine):
+    bank = engine.engine if isinstance(engine, Augmented) else engine
+    if isinstance(bank, BankEngine):
         for rows in bank_tiles.tiles(first, first + block.shape[1]):
-            reduction.add(block[:, rows.start - first : rows.stop - first], engine.draws(rows))
+            reduction.add(block[:, rows.start - first : rows.stop - first], bank.draws(rows))
     else:
         reduction.add(block)
 
@@ -255,9 +261,12 @@ class _Rounds:
         dropout = None
         if method.endswith("mcdo"):  # a draw of the bank includes its mask
             dropout = Dropout(len(draws), seed, draws.start) if bank is None else Dropout(bank, seed)
-        omega = omegas[method.removesuffix("+mcdo")] if is_mcbn(method) else None
-        engine = self._stochastic(omega, dropout=dropout, precision=subject.run.precision)
-        return engine if bank is None else BankEngine(engine, samples=len(draws), seed=seed)
+        engine: Evaluation | Stochastic | BankEngine = Evaluation(subject.model)
+        if method != "tta":
+            omega = omegas[kind_of_draws(method)] if is_mcbn(method) else None
+            engine = self._stochastic(omega, dropout=dropout, precision=subject.run.precision)
+            engine = engine if bank is None else BankEngine(engine, samples=len(draws), seed=seed)
+        return Augmented(engine, len(draws), draws.start, augmenting(subject)) if method in AUGMENTED else engine
 
     def _stochastic(self, omega: BatchStatistics | None, **options: Any) -> Stochastic:
         return Stochastic(self._subject.model, self._subject.todo.sites, omega=omega, **options)
@@ -308,7 +317,7 @@ class _Rounds:
             for method, engine in engines.items():
                 self._method_work.setdefault(method, _MethodWork(engine)).engine = engine
                 if self._subject.pipeline.device.type == "cuda":
-                    self.passes.warm_up(engine, next(iter(sets.values())))
+                    self.passes.warm_up(_of_set(engine, sets, next(iter(sets))), next(iter(sets.values())))
                 result |= self._scored(method, engine, draws, pooled or draws, advance)
                 if draws.start == 0:
                     self.passes.note_precision(method, engine)
@@ -379,9 +388,10 @@ class _Rounds:
         units = [replace(unit, draws=draws) for unit in first]  # the same tiles in every round
         earlier = (() if is_single else self._draws[:-1]) if again else None
         with_temperature: list[Arrays] = []
-        with self.passes.feeding(points) as feed:
+        with self.passes.feeding(points, engine) as feed:
+            of_set = _of_set(engine, self._subject.sets, name)
             context = Context(
-                self._subject, self._journal, engine, self.passes, feed, weights, fitted, earlier, temperature
+                self._subject, self._journal, of_set, self.passes, feed, weights, fitted, earlier, temperature
             )
 
             def run_group(group: UnitGroup) -> Iterator[Arrays]:
@@ -457,7 +467,7 @@ def _work(method_work: _MethodWork, deterministic_work: _MethodWork, chunk: int)
         else None,
     )
     stochastic = stochastic_of(engine)
-    if stochastic is None:
+    if stochastic is None or isinstance(engine, Augmented):  # which shares nothing between samples
         return work_done
     work = stochastic.work(chunk)
     if work is None:
@@ -486,7 +496,9 @@ def _passes_by_query(subject: Subject) -> Finding:
 
 def _why_samples_agree(method: str, todo: Plan) -> str:
     """The error for samples that do not differ, which would give a table of zeros."""
-    if is_mcbn(method):
+    if method == "tta":
+        why = "the augmentation ([tta], or augment under [data]) changes no output."
+    elif is_mcbn(method):
         why = (
             f"the outputs are the same for every mini-batch of {todo.batch_size}; is the reference one point "
             "repeated, or does the output not depend on these BatchNorms?"

@@ -104,6 +104,11 @@ class Subject:
         return self.run.bank
 
 
+def kind_of_draws(method: str) -> str:
+    """The method whose ω this one shares: mcbn for mcbn+mcdo and mcbn+tta."""
+    return method.partition("+")[0]
+
+
 def is_mcbn(method: str) -> bool:
     """Whether the method samples BatchNorm."""
     return method.startswith("mcbn")

@@ -10,8 +10,10 @@ import numpy as np
 
 from bnuq.config import (
     ANALYTIC,
+    AUGMENTED,
     DEFAULT_SAMPLER,
     DETERMINISTIC,
+    ON_REQUEST,
     POPULATION,
     SINGLE_SAMPLE_METHODS,
     TEMPERATURE,
@@ -63,15 +65,15 @@ def check_request_comparable(run: Run, baseline: Result, settings: Settings) -> 
 
 
 def _is_requested(run: Run, method: str) -> bool:
-    """Whether a run evaluates this method, if the network allows it: analytic methods only on request, and mcbn with
-    them where there is a reference; none with a temperature where that is switched off."""
+    """Whether a run evaluates this method, if the network allows it: some methods only on request, and mcbn with
+    analytic ones where there is a reference; none with a temperature where that is switched off."""
     if method != without_temperature(method) and run.calibrate == "off":
         return False
     method = without_temperature(method)
     if method in SINGLE_SAMPLE_METHODS:
         return True
     if run.methods is None:
-        return method not in ANALYTIC
+        return method not in ON_REQUEST
     beside = method == "mcbn" and run.train is not None and any(name in ANALYTIC for name in run.methods)
     return method in run.methods or beside
 
@@ -274,6 +276,9 @@ def _drawn_otherwise(method: str, current: Result, baseline: Result) -> Iterator
             yield "the reference"
         if _pipeline(current.run) != _pipeline(baseline.run):
             yield "the training pipeline (resize, crop, interpolation, normalize, channel_order, augment)"
+    now, before = (run.get("tta", run.get("data", {}).get("augment")) for run in (current.run, baseline.run))
+    if without_temperature(method) in AUGMENTED and now != before:
+        yield "the augmentation of evaluated points"
     by = "mcbn" if method in SINGLE_SAMPLE_METHODS else method
     drawn = [_drawn_by(by, _sampler_of(sampler.run)) for sampler in (current, baseline)]
     yield from (f"sampling.{key}" for key in _differing(*drawn))

@@ -14,6 +14,7 @@ from bnuq.config import ANALYTIC, DETERMINISTIC, SINGLE_SAMPLE_METHODS, Run
 from bnuq.data import Points
 from bnuq.errors import SamplingError
 from bnuq.evaluation import memory, multilabel
+from bnuq.evaluation.augmentation import check_augmentation
 from bnuq.evaluation.datasets import Material, fetch_missing
 from bnuq.evaluation.draws import check_reference, draw_bank, needs_bank, part_drawn
 from bnuq.evaluation.duration import forecast
@@ -66,6 +67,7 @@ def evaluate(
         look(planned.described)
     check_precision(run, ready.pipeline.device)
     check_calibration(subject)
+    check_augmentation(subject)
     check_resources(subject)
     checked = check_network(subject)
     if forecast_listener is not None and (expected := forecast(subject, limit=forecast_listener.limit)) is not None:

@@ -163,8 +163,9 @@ def estimates(result: Result) -> dict[str, Any]:
         {"bank": 24, "methods": ("mcbn", "mcbn+mcdo")},
         {"methods": ("mcbn",), "per_query": True, "limit": 20},
         {"samples": "auto", "mc_error": 0.3, "max_samples": 32, "save_samples": True},
+        {"samples": "auto", "mc_error": 0.3, "max_samples": 32, "methods": ("tta", "mcbn+tta"), "augment": "flip"},
     ],
-    ids=["samples", "bank", "per-query", "auto"],
+    ids=["samples", "bank", "per-query", "auto", "augmentation"],
 )
 def test_an_interrupted_evaluation_goes_on_and_equals_an_undisturbed_one(
     folder: Path, ran: dict[str, Any], options: dict[str, Any]

@@ -127,6 +127,10 @@ EVALUATION: Catalogue = {
     "result-replaced": Entry("an earlier result was replaced: {file}"),
     "evaluation-continued": Entry("{parts} finished parts of an interrupted evaluation were reused"),
     "no-validation": Entry(_no_validation),
+    "predictions-without-validation": Entry(
+        "{file} has no predictions of the validation points: for predictions, nothing was fitted to them. Add an array "
+        "called validation"
+    ),
     "dropout-rate-unset": Entry(
         "no dropout is active: the factory's {argument} was not given and is 0, and a state dict holds no rate; if the "
         "network was trained with dropout, give its rate, such as --arch-arg {argument}=0.1"

@@ -18,6 +18,7 @@ METHODS = {
     "tta": "Test-time augmentation: the deterministic network on randomly augmented points. Needs augment, or [tta]. "
     "Only on request.",
     "mcbn+tta": "Both at once: sample t is of mini-batch t and augmentation t. Only on request.",
+    "predictions": "Samples made elsewhere, by another method or library, from the file of --predictions.",
 }
 
 

@@ -14,11 +14,21 @@ from bnuq.config.normalizations import PUBLISHED
 from bnuq.estimates import Estimator
 
 Method = Literal[
-    "deterministic", "mcbn", "mcdo", "mcbn+mcdo", "mcbn-chi2", "mcbn-gaussian", "mcbn-empirical", "tta", "mcbn+tta"
+    "deterministic",
+    "mcbn",
+    "mcdo",
+    "mcbn+mcdo",
+    "mcbn-chi2",
+    "mcbn-gaussian",
+    "mcbn-empirical",
+    "tta",
+    "mcbn+tta",
+    "predictions",
 ]
 ANALYTIC: tuple[Method, ...] = ("mcbn-chi2", "mcbn-gaussian", "mcbn-empirical")  # models of q(ω), not MCBN itself
 AUGMENTED: tuple[Method, ...] = ("tta", "mcbn+tta")  # test-time augmentation
-ON_REQUEST: tuple[Method, ...] = (*ANALYTIC, *AUGMENTED)  # never among the default methods
+PREDICTIONS: Method = "predictions"  # samples made elsewhere
+ON_REQUEST: tuple[Method, ...] = (*ANALYTIC, *AUGMENTED, PREDICTIONS)  # never among the default methods
 DETERMINISTIC: Method = "deterministic"  # always runs, and first
 POPULATION = "deterministic+population"  # runs beside mcbn where the reference check fails
 TEMPERATURE = "+temperature"  # ends the name of a method whose logits are divided by a fitted temperature
@@ -371,7 +381,8 @@ class SamplingSection(Sampler, frozen=True):
         tuple[Method, ...] | None,
         setting(
             "mcbn, mcdo, mcbn+mcdo or deterministic; or an analytic model of MCBN's noise: mcbn-chi2, mcbn-gaussian, "
-            "mcbn-empirical; tta or mcbn+tta (test-time augmentation). Repeat it, or use commas.",
+            "mcbn-empirical; tta or mcbn+tta (test-time augmentation); predictions (made elsewhere). Repeat it, or use "
+            "commas.",
             option="method",
             metavar="NAME",
             commas=True,
@@ -395,6 +406,15 @@ class SamplingSection(Sampler, frozen=True):
             "smaller, but different points see different sampled networks.",
             "Sampling",
             shown="off",
+        ),
+    ] = None
+    predictions: Annotated[
+        str | None,
+        setting(
+            "Predictions made elsewhere, evaluated as a method of this name: a .npz file with an array (T, n, K) for "
+            "every evaluated set, by its name.",
+            "Sampling",
+            metavar="FILE",
         ),
     ] = None
     mc_error: Annotated[

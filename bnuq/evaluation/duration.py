@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from bnuq import metrics
-from bnuq.config import ANALYTIC, AUGMENTED
+from bnuq.config import ANALYTIC, AUGMENTED, PREDICTIONS
 from bnuq.data import Points
 from bnuq.errors import is_out_of_memory
 from bnuq.evaluation import memory
@@ -188,6 +188,8 @@ def _extrapolated(request: _Request, subject: Subject) -> _Seconds:
     omega, of_batch = (None, 0.0) if todo.batch_size is None else _draws(subject, size)
     samples = 0.0
     for method in request.methods:
+        if method == PREDICTIONS:
+            continue
         if method == "mcbn" and run.sampler.by_query:
             samples += request.points * request.samples * of_batch
             continue

@@ -11,7 +11,7 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from bnuq.config import ANALYTIC, DEFAULT_SAMPLER, ON_REQUEST, Run, Sampler
+from bnuq.config import ANALYTIC, DEFAULT_SAMPLER, ON_REQUEST, PREDICTIONS, Run, Sampler
 from bnuq.data import Points
 from bnuq.errors import DataError, RequestError, SamplingError, first_line
 from bnuq.evaluation.batch_composition import check_mini_batches
@@ -82,6 +82,8 @@ def plan(
         if any(name in ANALYTIC for name in methods) and "mcbn" not in methods and not reasons["mcbn"]:
             methods = ("mcbn", *methods)
             findings.append(note("mcbn-added"))
+    if run.predictions is not None and PREDICTIONS not in methods:
+        methods = (*methods, PREDICTIONS)
     untracked = _untracked(sites)
     if untracked and not any(name.startswith("mcbn") for name in methods):
         raise SamplingError(
@@ -247,6 +249,7 @@ def _why_not(run: Run, sites: Sites, train: Points | None, *, unsampled: str) ->
         "mcbn-empirical": mcbn,
         "tta": tta or alone.format("tta"),
         "mcbn+tta": mcbn or tta,
+        PREDICTIONS: "" if run.predictions else "there are none made elsewhere; add --predictions FILE.npz",
     }
 
 

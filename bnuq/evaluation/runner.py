@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from bnuq.config import AUGMENTED, DETERMINISTIC, POPULATION, SINGLE_SAMPLE_METHODS, TEMPERATURE, Run
+from bnuq.config import AUGMENTED, DETERMINISTIC, POPULATION, PREDICTIONS, SINGLE_SAMPLE_METHODS, TEMPERATURE, Run
 from bnuq.data import Points
 from bnuq.errors import RequestError, ResultError, SamplingError
 from bnuq.evaluation import memory, recalibration
@@ -22,6 +22,7 @@ from bnuq.evaluation.estimates import replicate_weights
 from bnuq.evaluation.passes import Feed, Passes, stochastic_of
 from bnuq.evaluation.plan import Plan
 from bnuq.evaluation.posthoc import with_post_hoc
+from bnuq.evaluation.predictions import Predicted, subject_of_predictions
 from bnuq.evaluation.recalibration import Temperatures
 from bnuq.evaluation.subject import VALIDATION, Scorer, Subject, is_mcbn, kind_of_draws
 from bnuq.evaluation.units import Unit, UnitGroup, run_units, tiles
@@ -255,6 +256,8 @@ class _Rounds:
 
     def _engine(self, method: str, draws: range, omegas: Omegas) -> Engine:
         subject, seed = self._subject, self._subject.run.seed
+        if method == PREDICTIONS:
+            return Predicted(subject, len(draws), draws)
         if method == "mcbn" and subject.run.sampler.by_query:
             return queries_engine(subject, draws)
         bank = subject.bank if is_mcbn(method) else None
@@ -270,6 +273,10 @@ class _Rounds:
 
     def _stochastic(self, omega: BatchStatistics | None, **options: Any) -> Stochastic:
         return Stochastic(self._subject.model, self._subject.todo.sites, omega=omega, **options)
+
+    def _of(self, method: str) -> Subject:
+        """The subject of this method, with its scorer."""
+        return subject_of_predictions(self._subject) if method == PREDICTIONS else self._subject
 
     def deterministic(self, omega: BatchStatistics | None) -> dict[str, Scored]:
         """The deterministic network; where it keeps no running statistics, with the statistics of all draws pooled."""
@@ -297,7 +304,7 @@ class _Rounds:
     def work(self) -> dict[str, MethodWork]:
         """The work of each method, relative to the same number of passes of the deterministic network."""
         deterministic_work = self._method_work[DETERMINISTIC]
-        order = [DETERMINISTIC, *(method for method in self._method_work if method != DETERMINISTIC)]
+        order = [DETERMINISTIC, *(m for m in self._method_work if m not in (DETERMINISTIC, PREDICTIONS))]
         chunk = default_chunk(self._subject.sets["test"].point_shape, self._subject.pipeline.device)
         return {method: _work(self._method_work[method], deterministic_work, chunk) for method in order}
 
@@ -325,7 +332,7 @@ class _Rounds:
 
     def _scored(self, method: str, engine: Engine, draws: range, address: range, advance: Advance) -> dict[str, Scored]:
         """The scores of the method, and where a temperature is fitted those of the method with it."""
-        subject, weights = self._subject, _weights(method, draws.stop, self._subject.bank)
+        subject, weights = self._of(method), _weights(method, draws.stop, self._subject.bank)
 
         def scores(name: str, fitted: Any = None, temperatures: Temperatures | None = None) -> tuple[Any, Any]:
             return self._scores(method, engine, name, weights, address, advance, fitted, temperatures)
@@ -358,7 +365,7 @@ class _Rounds:
         temperatures: Temperatures,
     ) -> Any:
         """The scores of the test set with its temperatures, from its raw samples."""
-        subject, points = self._subject, self._subject.sets["test"]
+        subject, points = self._of(method), self._subject.sets["test"]
         rounds = [draws] if method in SINGLE_SAMPLE_METHODS else self._draws
         temperature = temperatures.of("test", points)
         reduction = subject.scorer.reduction(weights, points, fitted=fitted, labelled=True, temperature=temperature)
@@ -391,7 +398,7 @@ class _Rounds:
         with self.passes.feeding(points, engine) as feed:
             of_set = _of_set(engine, self._subject.sets, name)
             context = Context(
-                self._subject, self._journal, of_set, self.passes, feed, weights, fitted, earlier, temperature
+                self._of(method), self._journal, of_set, self.passes, feed, weights, fitted, earlier, temperature
             )
 
             def run_group(group: UnitGroup) -> Iterator[Arrays]:
@@ -496,7 +503,9 @@ def _passes_by_query(subject: Subject) -> Finding:
 
 def _why_samples_agree(method: str, todo: Plan) -> str:
     """The error for samples that do not differ, which would give a table of zeros."""
-    if method == "tta":
+    if method == PREDICTIONS:
+        why = "all arrays of the file repeat one sample."
+    elif method == "tta":
         why = "the augmentation ([tta], or augment under [data]) changes no output."
     elif is_mcbn(method):
         why = (

@@ -51,7 +51,7 @@ class Scorer(Protocol):
 @dataclass(frozen=True)
 class Subject:
     """One request, resolved for its network; `sets` are in the order of evaluation, "validation" first where there
-    is one."""
+    is one. `predictions` are those made elsewhere, `predictions.Predictions`, or None."""
 
     run: Run
     todo: Plan
@@ -60,6 +60,7 @@ class Subject:
     sets: Mapping[str, Points]
     scorer: Scorer
     train: Points | None
+    predictions: Any = None
 
     @property
     def labelled(self) -> dict[str, Points]:

@@ -15,6 +15,7 @@ from bnuq.config import (
     DETERMINISTIC,
     ON_REQUEST,
     POPULATION,
+    PREDICTIONS,
     SINGLE_SAMPLE_METHODS,
     TEMPERATURE,
     Run,
@@ -72,6 +73,8 @@ def _is_requested(run: Run, method: str) -> bool:
     method = without_temperature(method)
     if method in SINGLE_SAMPLE_METHODS:
         return True
+    if method == PREDICTIONS:
+        return run.predictions is not None
     if run.methods is None:
         return method not in ON_REQUEST
     beside = method == "mcbn" and run.train is not None and any(name in ANALYTIC for name in run.methods)
@@ -266,6 +269,12 @@ def _moves_with_the_draws(result: Result) -> bool:
 
 def _drawn_otherwise(method: str, current: Result, baseline: Result) -> Iterator[str]:
     """Why draw t of one result is not draw t of the other."""
+    if without_temperature(method) == PREDICTIONS:
+        if current.provenance.get("predictions_sha256") != baseline.provenance.get("predictions_sha256"):
+            yield "the file of predictions"
+        if current.sampling["samples"] != baseline.sampling["samples"]:
+            yield "T"
+        return
     for key, name in (("seed", "the seed"), ("samples", "T"), ("bank", "the bank")):
         if current.sampling.get(key) != baseline.sampling.get(key):
             yield name

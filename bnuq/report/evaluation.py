@@ -190,6 +190,8 @@ def _facts(result: Result) -> Iterator[tuple[str, str]]:
                 yield kind, f"{source}, {evaluated.n} points"
     if result.sampled:
         yield "samples", _samples(result)
+        if made := result.run.get("sampling", {}).get("predictions"):
+            yield "predictions", f"{Path(made).name}, made elsewhere"
         batches, models = sampler_in_words(result), laws_in_words(result)
         augmented = augmentation_in_words(result)
         rows = (("layers", _layers(result)), ("batches", batches), ("noise models", models), ("augmented", augmented))

@@ -43,13 +43,17 @@ class Predictions:
         return next(iter(self.arrays.values())).shape[0]
 
 
-def read_predictions(path: Path, run: Run, material: Material) -> Predictions:
-    """The predictions of the sets of `run`; DataError where the file cannot be read, lacks a set, or holds arrays that
-    are not (T, n, K) numbers of the points of their set, with one T. Nothing is unpickled."""
+def check_file(path: Path) -> None:
+    """Raise DataError where the file cannot hold predictions."""
     kind = kind_of(path)
     if kind != "zip" or path.suffix.lower() != ".npz":
         what = what_is_wrong_with(kind) or "is no .npz file; write one with numpy.savez(FILE, test=…)."
         raise DataError(f"--predictions {path}: {what}")
+
+
+def read_predictions(path: Path, run: Run, material: Material) -> Predictions:
+    """The predictions of the sets of `run`; DataError where the file cannot be read, lacks a set, or holds arrays that
+    are not (T, n, K) numbers of the points of their set, with one T. Nothing is unpickled."""
     sets = {VALIDATION: material.validation, "test": material.test} | material.ood
     evaluated = {name: points for name, points in sets.items() if points is not None}
     of_test = isinstance(run.validation, Split) and run.validation.split_of == "test"

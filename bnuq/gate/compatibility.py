@@ -50,7 +50,8 @@ def check_request_comparable(run: Run, baseline: Result, settings: Settings) -> 
     """Raise ResultError where the result of `run` will not be comparable with `baseline`, as far as the request
     tells."""
     addresses = estimates_of(baseline)
-    requested = {"samples": None if run.samples == "auto" else run.samples, "batch_size": run.batch_size}
+    by_file = run.predictions is not None and run.samples_by_default  # T is then that of the file
+    requested = {"samples": None if run.samples == "auto" or by_file else run.samples, "batch_size": run.batch_size}
     problems = list(_other_numbers(requested, baseline.sampling, settings))
     common = [method for method in baseline.methods if _is_requested(run, method)]
     problems += _other_samplers(_sampler_of(run.record()), _sampler_of(baseline.run), common, settings)

@@ -19,9 +19,11 @@ from torch import nn
 
 import bnuq
 from bnuq.cli.main import main
+from bnuq.config import Options, resolve
 from bnuq.errors import BnuqError
 from bnuq.gate import check
-from bnuq.gate.compatibility import pairing
+from bnuq.gate.compatibility import check_request_comparable, pairing
+from bnuq.gate.settings import Settings
 from bnuq.records.evaluation import Result
 from bnuq.report.evaluation import report
 from bnuq.sampling import counter_rng
@@ -145,6 +147,8 @@ def test_the_gate_sees_another_file_and_pairs_the_draws_of_the_same(folder: Path
     changed = evaluated(folder, "changed", precision="float64", predictions="changed.npz")
     assert dict(pairing(changed, whole).why_not)["predictions"] == "the file of predictions differs"
     assert again.provenance["predictions_sha256"] == whole.provenance["predictions_sha256"]
+    request = resolve("run.toml", Options(predictions="samples.npz", methods=("predictions",)), folder=folder)
+    check_request_comparable(request, whole, Settings())  # T is that of the file, which is not read yet
     assert again.run["sampling"]["predictions"] == str(folder / "samples.npz")
 
 

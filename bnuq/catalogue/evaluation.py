@@ -141,6 +141,10 @@ EVALUATION: Catalogue = {
     "result-replaced": Entry("an earlier result was replaced: {file}"),
     "evaluation-continued": Entry("{parts} finished parts of an interrupted evaluation were reused"),
     "no-validation": Entry(_no_validation),
+    "predictions-without-validation": Entry(
+        "{file} has no predictions of the validation points: for predictions, nothing was fitted to them. Add an array "
+        "called validation"
+    ),
     "dropout-rate-unset": Entry(_dropout_rate_unset),
     "not-stochastic": Entry("{kind} {layer} cannot be sampled: {reason}"),
     "method-left-out": Entry("{method} was left out: {reason}"),

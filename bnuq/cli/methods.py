@@ -15,6 +15,10 @@ METHODS = {
     "mcbn-gaussian": "The same with Gaussian standard deviations (Teye, Azizpour & Smith 2018, footnotes 8 and 9).",
     "mcbn-empirical": "An approximation of mcbn: a Gaussian fitted to the statistics of recorded mini-batches, jointly "
     "over a channel, a layer or the network (covariance). Needs --train.",
+    "tta": "Test-time augmentation: the deterministic network on randomly augmented points. Needs augment, or [tta]. "
+    "Only on request.",
+    "mcbn+tta": "Both at once: sample t is of mini-batch t and augmentation t. Only on request.",
+    "predictions": "Samples made elsewhere, by another method or library, from the file of --predictions.",
 }
 
 

@@ -16,10 +16,13 @@ from bnuq.config.resolving import (
 from bnuq.config.runfile import as_toml, read_run_file, section_from
 from bnuq.config.schema import (
     ANALYTIC,
+    AUGMENTED,
     DETERMINISTIC,
     MAX_COUNT,
     NETWORKS,
+    ON_REQUEST,
     POPULATION,
+    PREDICTIONS,
     SINGLE_SAMPLE_METHODS,
     TEMPERATURE,
     Augment,
@@ -54,11 +57,14 @@ from bnuq.config.schema import (
 
 __all__ = [
     "ANALYTIC",
+    "AUGMENTED",
     "DEFAULT_SAMPLER",
     "DETERMINISTIC",
     "MAX_COUNT",
     "NETWORKS",
+    "ON_REQUEST",
     "POPULATION",
+    "PREDICTIONS",
     "SINGLE_SAMPLE_METHODS",
     "TEMPERATURE",
     "Augment",

@@ -82,8 +82,11 @@ class Run:
     normalize_name: str | None = None
     normalize_targets: Normalize | Literal["train"] | None = None
     augment: Augment | None = None
+    tta: Augment | None = None  # in place of `augment`, for evaluated points
     methods: tuple[Method, ...] | None = None
     samples: Samples = 64
+    samples_by_default: bool = field(default=False, repr=False, compare=False)
+    predictions: Path | None = None
     bank: int | None = None
     mc_error: float = 0.02
     max_samples: int = 1024
@@ -145,6 +148,7 @@ class Run:
             "methods": None if self.methods is None else self.methods or (DETERMINISTIC,),
             "samples": self.samples,
             "bank": self.bank,
+            "predictions": None if self.predictions is None else str(self.predictions.absolute()),
             "mc_error": self.mc_error if self.samples == "auto" else None,
             "max_samples": self.max_samples if self.samples == "auto" else None,
             "batch_size": self.batch_size,
@@ -172,10 +176,11 @@ class Run:
         }
         scoring = msgspec.to_builtins(self.scoring)
         sections = {"model": model, "data": data, "sampling": sampling, "scoring": scoring, "options": options}
-        return {
+        record = {
             name: {k: v for k, v in section.items() if v is not None and v not in ({}, [])}
             for name, section in sections.items()
         }
+        return record if self.tta is None else record | {"tta": msgspec.to_builtins(self.tta)}
 
 
 @dataclass(frozen=True)

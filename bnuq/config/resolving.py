@@ -270,6 +270,7 @@ def _texts(content: RunFile) -> dict[str, tuple[str, ...]]:
         "data.test": content.data.test,
         "data.validation": content.data.validation if isinstance(content.data.validation, str) else None,
     }
+    texts["sampling.predictions"] = content.sampling.predictions
     return {key: (text,) for key, text in texts.items() if text is not None} | {"data.ood": content.data.ood}
 
 
@@ -315,6 +316,7 @@ def _filled(content: RunFile, numbers: Mapping[str, int | None]) -> RunFile:
         content,
         runs=None,
         model=msgspec.structs.replace(content.model, checkpoint=fill(content.model.checkpoint)),
+        sampling=msgspec.structs.replace(content.sampling, predictions=fill(content.sampling.predictions)),
         data=msgspec.structs.replace(
             data,
             train=fill(data.train),
@@ -401,8 +403,13 @@ def _merged(
         normalize_name=published_name(data.normalize),
         normalize_targets=read_normalize(data.normalize_targets, where("normalize_targets"), published=False),
         augment=read_augment(data.augment, where("augment")),
+        tta=request.tta,
         methods=_methods(sampling.methods),
         samples=sampling.samples or samples,
+        samples_by_default=sampling.samples is None,
+        predictions=None
+        if sampling.predictions is None
+        else (folder if "predictions" in options_given else base) / expanded(sampling.predictions),
         bank=sampling.bank,
         mc_error=sampling.mc_error,
         max_samples=sampling.max_samples,
@@ -484,7 +491,8 @@ def _run_file(model: str | None, folder: Path) -> tuple[Path | None, Path | None
     return (beside if is_file(beside) else None), path, True
 
 
-_TEXTS = ("arch", "entry", "train", "test", "ood", "validation", "target", "group", "layers", "out", "data_root")
+_TEXTS = ("arch", "entry", "train", "test", "ood", "validation", "target", "group", "layers", "predictions", "out")
+_TEXTS += ("data_root",)
 
 
 def _check_texts(options: Mapping[str, Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin
 
 import msgspec
 from msgspec import Meta
@@ -13,8 +13,22 @@ from msgspec import Meta
 from bnuq.config.normalizations import PUBLISHED
 from bnuq.estimates import Estimator
 
-Method = Literal["deterministic", "mcbn", "mcdo", "mcbn+mcdo", "mcbn-chi2", "mcbn-gaussian", "mcbn-empirical"]
+Method = Literal[
+    "deterministic",
+    "mcbn",
+    "mcdo",
+    "mcbn+mcdo",
+    "mcbn-chi2",
+    "mcbn-gaussian",
+    "mcbn-empirical",
+    "tta",
+    "mcbn+tta",
+    "predictions",
+]
 ANALYTIC: tuple[Method, ...] = ("mcbn-chi2", "mcbn-gaussian", "mcbn-empirical")  # models of q(ω), not MCBN itself
+AUGMENTED: tuple[Method, ...] = ("tta", "mcbn+tta")  # test-time augmentation
+PREDICTIONS: Method = "predictions"  # samples made elsewhere
+ON_REQUEST: tuple[Method, ...] = (*ANALYTIC, *AUGMENTED, PREDICTIONS)  # never among the default methods
 DETERMINISTIC: Method = "deterministic"  # always runs, and first
 POPULATION = "deterministic+population"  # runs beside mcbn where the reference check fails
 TEMPERATURE = "+temperature"  # ends the name of a method whose logits are divided by a fitted temperature
@@ -121,6 +135,8 @@ class Augment(Section, frozen=True):
     brightness, contrast, saturation and hue.
     """
 
+    place: ClassVar[str] = "data.augment"  # of the keys in the run file
+
     resized_crop: Side | None = None
     scale: tuple[float, float] = (0.08, 1.0)
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
@@ -137,6 +153,12 @@ class Augment(Section, frozen=True):
             }
         ),
     ] = None
+
+
+class TtaSection(Augment, frozen=True):
+    """[tta]: the augmentation of evaluated points by the methods tta and mcbn+tta, in place of that of the training."""
+
+    place: ClassVar[str] = "tta"
 
 
 class Split(Section, frozen=True):
@@ -359,7 +381,8 @@ class SamplingSection(Sampler, frozen=True):
         tuple[Method, ...] | None,
         setting(
             "mcbn, mcdo, mcbn+mcdo or deterministic; or an analytic model of MCBN's noise: mcbn-chi2, mcbn-gaussian, "
-            "mcbn-empirical. Repeat it, or use commas.",
+            "mcbn-empirical; tta or mcbn+tta (test-time augmentation); predictions (made elsewhere). Repeat it, or use "
+            "commas.",
             option="method",
             metavar="NAME",
             commas=True,
@@ -383,6 +406,15 @@ class SamplingSection(Sampler, frozen=True):
             "smaller, but different points see different sampled networks.",
             "Sampling",
             shown="off",
+        ),
+    ] = None
+    predictions: Annotated[
+        str | None,
+        setting(
+            "Predictions made elsewhere, evaluated as a method of this name: a .npz file with an array (T, n, K) for "
+            "every evaluated set, by its name.",
+            "Sampling",
+            metavar="FILE",
         ),
     ] = None
     mc_error: Annotated[
@@ -656,6 +688,7 @@ class RunFile(Section, frozen=True):
     model: ModelSection = ModelSection()
     data: DataSection = DataSection()
     sampling: SamplingSection = SamplingSection()
+    tta: TtaSection | None = None
     scoring: ScoringSection = ScoringSection()
     sweep: SweepSection = SweepSection()
     runs: RunsSection | None = None

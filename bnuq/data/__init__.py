@@ -14,6 +14,7 @@ from bnuq.data.points import (
     labelled,
     points_of,
 )
+from bnuq.data.readers.npy import npz_arrays
 from bnuq.data.reading import factory_of, load_points, missing_set, parse_reference, points_in_memory, set_name
 from bnuq.data.resizing import WORDS, Fit, resized_crop
 
@@ -41,6 +42,7 @@ __all__ = [
     "load_points",
     "missing_set",
     "normalized",
+    "npz_arrays",
     "parse_reference",
     "points_in_memory",
     "points_of",

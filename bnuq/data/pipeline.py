@@ -56,7 +56,7 @@ def augmented(raw: NDArray[Any], augment: Augment, words: NDArray[np.uint64]) ->
     """
     if raw.ndim != 4:
         raise RequestError(
-            f"data.augment needs pictures (channels, height, width); the points have shape {raw.shape[1:]}."
+            f"{augment.place} needs pictures (channels, height, width); the points have shape {raw.shape[1:]}."
         )
     height, width = raw.shape[2:]
     crop = (augment.crop, augment.crop) if augment.crop is not None else (height, width)
@@ -75,17 +75,17 @@ def augmented(raw: NDArray[Any], augment: Augment, words: NDArray[np.uint64]) ->
 
 def _check(augment: Augment, crop: tuple[int, int], height: int, width: int) -> None:
     if augment.pad < 0:
-        raise RequestError(f"data.augment.pad is {augment.pad}; expected 0 or more pixels.")
+        raise RequestError(f"{augment.place}.pad is {augment.pad}; expected 0 or more pixels.")
     if not math.isfinite(augment.pad_value):
-        raise RequestError(f"data.augment.pad_value is {augment.pad_value}; expected a finite number.")
+        raise RequestError(f"{augment.place}.pad_value is {augment.pad_value}; expected a finite number.")
     if augment.pad_mode == "reflect" and augment.pad >= min(height, width):
         raise RequestError(
-            f'data.augment.pad is {augment.pad}; with pad_mode = "reflect" expected less than the size of the '
+            f'{augment.place}.pad is {augment.pad}; with pad_mode = "reflect" expected less than the size of the '
             f"pictures, {height} × {width}."
         )
     if min(crop) < 1 or crop[0] > height + 2 * augment.pad or crop[1] > width + 2 * augment.pad:
         raise RequestError(
-            f"data.augment.crop is {augment.crop}; expected 1 to {min(height, width) + 2 * augment.pad}, "
+            f"{augment.place}.crop is {augment.crop}; expected 1 to {min(height, width) + 2 * augment.pad}, "
             f"the size of the pictures ({height} × {width}) with {augment.pad} pixels of padding on each side."
         )
 
@@ -105,7 +105,7 @@ def check_ranges(augment: Augment) -> None:
         most = 1.0 if key == "scale" else 1e3
         if not 0 < low <= high <= most:
             raise RequestError(
-                f"data.augment.{key} is {[low, high]}; expected two numbers above 0 and up to {most:g}, the lower "
+                f"{augment.place}.{key} is {[low, high]}; expected two numbers above 0 and up to {most:g}, the lower "
                 "first."
             )
 
@@ -116,23 +116,24 @@ def jitter_of(augment: Augment) -> Jitter:
     if not isinstance(jitter, tuple):
         return jitter or Jitter()
     if jitter[3] > 0.5:
-        raise RequestError(f"data.augment.jitter is {list(jitter)}; expected a hue, the last, of at most 0.5.")
+        raise RequestError(f"{augment.place}.jitter is {list(jitter)}; expected a hue, the last, of at most 0.5.")
     return Jitter(brightness=jitter[0], contrast=jitter[1], saturation=jitter[2], hue=jitter[3])
 
 
-def jittered(raw: NDArray[Any], jitter: Jitter, words: NDArray[np.uint64]) -> NDArray[Any]:
+def jittered(
+    raw: NDArray[Any], jitter: Jitter, words: NDArray[np.uint64], *, place: str = Augment.place
+) -> NDArray[Any]:
     """Pictures (b, C, H, W) of pixels from 0 to 1, each with its brightness, contrast, saturation and hue changed by
     its own five random words: that of the order, and those of the changes.
 
-    Grey pictures have no saturation and no hue. Raises RequestError for pixels that are not 0 to 1. Source:
-    torchvision's ColorJitter on tensors.
+    Grey pictures have no saturation and no hue. Raises RequestError, which names the `place` of the key, for pixels
+    that are not 0 to 1. Source: torchvision's ColorJitter on tensors.
     """
     if raw.ndim != 4 or raw.shape[1] not in (1, 3):
-        raise RequestError(f"data.augment.jitter needs grey or RGB pictures; the points have shape {raw.shape[1:]}.")
+        raise RequestError(f"{place}.jitter needs grey or RGB pictures; the points have shape {raw.shape[1:]}.")
     if raw.min() < 0 or raw.max() > 1:
         raise RequestError(
-            f"data.augment.jitter needs pixels from 0 to 1; those of the reference go from {raw.min():g} to "
-            f"{raw.max():g}."
+            f"{place}.jitter needs pixels from 0 to 1; here they go from {raw.min():g} to {raw.max():g}."
         )
     uniform = (words[:, 1:] >> np.uint64(11)) * 2.0**-53
     orders = tuple(itertools.permutations(range(4)))

@@ -62,7 +62,7 @@ class Points:
     independent of each other, by number; `group_names` are what the file has for these numbers. `findings` say what was
     found out while reading; `target_by_position` is that of `Contents`. `rows` are the points' numbers in the source
     (None: 0, 1, 2, …), and `names` their files or ids, where they have any. Points of several inputs are packed, as
-    `layout` says. `all_targets` are those of the whole set where these points are a sample of it.
+    `layout` says. `all_targets` are those of the whole set where these points are a sample of it. `part` are the places of a subset in the set that it was taken from, and the size of that.
     """
 
     name: str
@@ -79,6 +79,7 @@ class Points:
     names: NDArray[np.object_] | None = field(default=None, repr=False)
     layout: Layout | None = None
     all_targets: NDArray[Any] | None = field(default=None, repr=False)
+    part: tuple[NDArray[np.int64], int] | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
         return self.inputs.shape[0]
@@ -97,6 +98,16 @@ class Points:
     def index(self) -> NDArray[np.int64]:
         """Each point's number in the source, from 0, also of a subset."""
         return np.arange(len(self)) if self.rows is None else self.rows
+
+    @property
+    def places(self) -> NDArray[np.int64]:
+        """Each point's place in the set as it was named, of `total` points, also of a subset."""
+        return np.arange(len(self)) if self.part is None else self.part[0]
+
+    @property
+    def total(self) -> int:
+        """The points of the set as it was named."""
+        return len(self) if self.part is None else self.part[1]
 
     @property
     def is_user_code(self) -> bool:
@@ -162,6 +173,7 @@ class Points:
             targets=None if self.targets is None else self.targets[at],
             group=None if self.group is None else self.group[at],
             rows=self.index[at],
+            part=(self.places[at], self.total),
             names=None if self.names is None else self.names[at],
         )
 

@@ -16,7 +16,7 @@ from bnuq.models.checkpoint import Checkpoint, read_checkpoint
 from bnuq.models.loading import described
 
 Need = Literal["test", "train", "ood"]
-_DRAW_FROM_REFERENCE = ("mcbn", "mcbn+mcdo", "mcbn-empirical")
+_DRAW_FROM_REFERENCE = ("mcbn", "mcbn+mcdo", "mcbn+tta", "mcbn-empirical")
 
 
 def check_complete(run: Run, *, needs: Collection[Need]) -> None:

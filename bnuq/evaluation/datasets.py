@@ -253,6 +253,8 @@ def _split(split: Split, train: Points | None, test: Points) -> tuple[Points | N
         raise DataError(f"{source.reference}: a single point, or group of points, cannot be split for validation.")
     rows = held_out_rows(len(source), fraction=split.fraction, seed=split.seed, group=source.group)
     validation = replace(source.subset(rows), name="validation", listed=False)
+    if split.split_of == "train":
+        validation = replace(validation, part=None)  # a set of its own; of the test set it has some rows
     rest = source.subset(np.setdiff1d(np.arange(len(source)), rows))
     return (rest, test, validation, "") if split.split_of == "train" else (train, rest, validation, "")
 
@@ -471,15 +473,22 @@ class Pipeline:
         return self._tensor(points.inputs[indices].astype(np.int64) if self.integers else points.raw(indices))
 
     def trained(
-        self, points: Points, indices: Int64[np.ndarray, " batch"], *, draw: int, purpose: int, point: int = 0
+        self,
+        points: Points,
+        indices: Int64[np.ndarray, " batch"],
+        *,
+        draw: int,
+        purpose: int,
+        point: int = 0,
+        first: int = 0,
     ) -> Tensor:
         """A reference batch through the training pipeline: augmentation of raw pixels, then normalisation.
 
         `point` is the number of the evaluated point that the batch belongs to, where every point has batches of its
-        own.
+        own. The points have the places `first`, `first` + 1, … in their batch.
         """
-        raw = self.pixels(points, indices, draw=draw, purpose=purpose, point=point)
-        return self.augmented(raw, draw=draw, purpose=purpose, point=point)
+        key = {"draw": draw, "purpose": purpose, "point": point, "first": first}
+        return self.augmented(self.pixels(points, indices, **key), **key)
 
     def batches(
         self, points: Points, rows: Iterable[Int64[np.ndarray, " _"]], *, draws: Iterable[int], purpose: int
@@ -510,25 +519,26 @@ class Pipeline:
         if augment is None or augment.resized_crop is None:
             return points.raw(indices)
         if len(points.point_shape) != 3:
-            raise RequestError(f"data.augment.resized_crop needs pictures; the points have shape {points.point_shape}.")
+            raise RequestError(
+                f"{augment.place}.resized_crop needs pictures; the points have shape {points.point_shape}."
+            )
         check_ranges(augment)
-        places = first + np.arange(len(indices))
-        words = counter_rng.part_words(self.run.seed, draw, first + len(indices), WORDS, purpose, point=point)[places]
+        words = counter_rng.part_words(self.run.seed, draw, len(indices), WORDS, purpose, point=point, first=first)
         return points.changed(
             indices,
             (augment.resized_crop, augment.resized_crop),
             lambda place, picture: resized_crop(picture, augment, words[place], self.run.interpolation),
         )
 
-    def augmented(self, raw: np.ndarray, *, draw: int, purpose: int, point: int = 0) -> Tensor:
-        """A batch of `pixels`, padded, cropped, flipped, jittered and normalised."""
+    def augmented(self, raw: np.ndarray, *, draw: int, purpose: int, point: int = 0, first: int = 0) -> Tensor:
+        """A batch of `pixels`, padded, cropped, flipped, jittered and normalised; see `pixels` for `first`."""
         if (augment := self.run.augment) is not None:
             _check_padding_fits(raw, augment)
-            words = counter_rng.augmentation_words(self.run.seed, draw, len(raw), purpose=purpose, point=point)
-            raw = augmented(raw, augment, words)
+            key = self.run.seed, draw, len(raw), purpose
+            raw = augmented(raw, augment, counter_rng.augmentation_words(*key, point=point, first=first))
             if augment.jitter is not None:
-                words = counter_rng.jitter_words(self.run.seed, draw, len(raw), purpose, point=point)
-                raw = jittered(raw, jitter_of(augment), words)
+                words = counter_rng.jitter_words(*key, point=point, first=first)
+                raw = jittered(raw, jitter_of(augment), words, place=augment.place)
         return self._tensor(raw)
 
     def _tensor(self, raw: np.ndarray) -> Tensor:
@@ -549,7 +559,7 @@ def _check_padding_fits(raw: np.ndarray, augment: Augment) -> None:
     free = memory.available(torch.device("cpu"))
     if free is not None and 2 * padded > free:
         raise RequestError(
-            f"data.augment.pad is {augment.pad}: a mini-batch of {len(raw)} images would take "
+            f"{augment.place}.pad is {augment.pad}: a mini-batch of {len(raw)} images would take "
             f"{memory.in_words(2 * padded)} with its padding, and {memory.in_words(free)} are free. Expected less."
         )
 

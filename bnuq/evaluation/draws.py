@@ -16,7 +16,7 @@ from bnuq.evaluation.datasets import Pipeline
 from bnuq.evaluation.plan import Plan
 from bnuq.evaluation.reference_check import BATCH_SIZE, BATCHES, reference_check
 from bnuq.evaluation.resources import check_memory_of_draws
-from bnuq.evaluation.subject import Subject
+from bnuq.evaluation.subject import Subject, kind_of_draws
 from bnuq.files.journal import Journal
 from bnuq.progress import Progress
 from bnuq.records.evaluation import ReferenceCheck
@@ -40,7 +40,7 @@ def next_stop(run: Run, done: int) -> int:
 def needs_bank(subject: Subject, *, stale: bool) -> bool:
     """Whether ω of the run's mini-batches is needed: where a method shares it between all points, or the network has no
     running statistics or `stale` ones."""
-    if not {"mcbn", "mcbn+mcdo"} & set(subject.todo.methods):
+    if not any(kind_of_draws(method) == "mcbn" for method in subject.todo.methods):
         return False
     return stale or not subject.run.sampler.by_query or not _all_tracked(subject.todo)
 

@@ -20,10 +20,11 @@ import torch
 from torch import Tensor
 
 from bnuq import metrics
-from bnuq.config import ANALYTIC
+from bnuq.config import ANALYTIC, AUGMENTED, PREDICTIONS
 from bnuq.data import Points
 from bnuq.errors import is_out_of_memory
 from bnuq.evaluation import memory
+from bnuq.evaluation.augmentation import Augmented, augmenting
 from bnuq.evaluation.draws import drawn, needs_bank, part_drawn
 from bnuq.evaluation.estimates import RESAMPLES, detection_estimates, replicate_weights
 from bnuq.evaluation.noise_models import counts_of
@@ -187,8 +188,13 @@ def _extrapolated(request: _Request, subject: Subject) -> _Seconds:
     omega, of_batch = (None, 0.0) if todo.batch_size is None else _draws(subject, size)
     samples = 0.0
     for method in request.methods:
+        if method == PREDICTIONS:
+            continue
         if method == "mcbn" and run.sampler.by_query:
             samples += request.points * request.samples * of_batch
+            continue
+        if method == "tta":
+            samples += request.points * request.samples * _augmented(Evaluation(subject.model), subject)
             continue
         engine = Stochastic(
             subject.model,
@@ -197,7 +203,7 @@ def _extrapolated(request: _Request, subject: Subject) -> _Seconds:
             dropout=Dropout(_DRAWS, run.seed) if method.endswith("mcdo") else None,
             precision=run.precision,
         )
-        once, per_sample = _samples(engine, subject)
+        once, per_sample = (0.0, _augmented(engine, subject)) if method in AUGMENTED else _samples(engine, subject)
         samples += request.points * (once + request.samples * per_sample)
     scores = len(request.methods) * request.points * request.draw_sets * _scores(request, subject)
     return _Seconds(request.drawn * of_batch / size, samples, scores + _separation(request, subject))
@@ -246,6 +252,13 @@ def _samples(engine: Stochastic, subject: Subject) -> tuple[float, float]:
     # A single draw may take as long as all of them: then the difference says nothing, and the second bound applies.
     per_sample = max((all_draws - one_draw) / (_DRAWS - 1), all_draws / (2 * _DRAWS))
     return max(0.0, one_draw - per_sample), per_sample
+
+
+def _augmented(engine: Evaluation | Stochastic, subject: Subject) -> float:
+    """Seconds per point and sample of test-time augmentation."""
+    points = _first(subject.sets["test"], _SCORED_POINTS)
+    sampling = Augmented(engine, 1, 0, augmenting(subject), points)
+    return _seconds(lambda: sampling.passes(torch.arange(len(points))), subject.pipeline.device) / len(points)
 
 
 def _scores(request: _Request, subject: Subject) -> float:

@@ -15,13 +15,14 @@ from bnuq.config import Run
 from bnuq.data import Points
 from bnuq.errors import is_out_of_memory
 from bnuq.evaluation import memory
+from bnuq.evaluation.augmentation import Augmented
 from bnuq.evaluation.classification import bytes_of_scoring
 from bnuq.evaluation.datasets import Pipeline
 from bnuq.findings import Finding, note
 from bnuq.sampling.bank_tiles import BankEngine
 from bnuq.sampling.engine import Deviation, Stochastic, chunks, default_chunk
 from bnuq.sampling.per_query import PerQuery
-from bnuq.sampling.plain_loop import Engine, Evaluation
+from bnuq.sampling.plain_loop import BySet, Engine, Evaluation
 from bnuq.sampling.sites import OtherCallsError
 
 _QUERY_CHUNK = 8  # queries between two updates of the progress, where each takes T forwards of its own
@@ -65,8 +66,12 @@ class Passes:
         return self._chunk(points) if keeps_samples else self._run.chunk_size or self._default_chunk(points)
 
     @contextmanager
-    def feeding(self, points: Points) -> Iterator[Feed]:
-        """Loads rows of a set; the next ones meanwhile on a GPU, and where they are decoded."""
+    def feeding(self, points: Points, engine: Engine | None = None) -> Iterator[Feed]:
+        """Loads rows of a set; the next ones meanwhile on a GPU, and where they are decoded. Of an engine that loads
+        them by itself, their numbers."""
+        if isinstance(engine, BySet):
+            yield lambda rows: torch.arange(rows.start, rows.stop)
+            return
 
         def load(rows: slice) -> Tensor:
             return self._pipeline.evaluated(points, rows)
@@ -207,6 +212,7 @@ class Prefetch:
 
 
 def stochastic_of(engine: Engine) -> Stochastic | None:
-    """The engine that draws, also where a bank hands out its draws."""
-    drawing_engine = engine.engine if isinstance(engine, BankEngine) else engine
-    return drawing_engine if isinstance(drawing_engine, Stochastic) else None
+    """The engine that draws, also where a bank hands out its draws, and under an augmentation."""
+    while isinstance(engine, Augmented | BankEngine):
+        engine = engine.engine
+    return engine if isinstance(engine, Stochastic) else None

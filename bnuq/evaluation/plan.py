@@ -11,7 +11,7 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from bnuq.config import ANALYTIC, DEFAULT_SAMPLER, Run, Sampler
+from bnuq.config import ANALYTIC, DEFAULT_SAMPLER, ON_REQUEST, PREDICTIONS, Run, Sampler
 from bnuq.data import Points
 from bnuq.errors import DataError, RequestError, SamplingError, first_line
 from bnuq.evaluation.batch_composition import check_mini_batches
@@ -78,7 +78,7 @@ def plan(
         zeros = f"{' and '.join(dropout_arguments)} {'is' if len(dropout_arguments) == 1 else 'are'} 0"
         rate_hint = f" The factory's {zeros}; give the rate: --arch-arg {dropout_arguments[0]}=0.1."
     if run.methods is None:
-        usual = {name: reason for name, reason in reasons.items() if name not in ANALYTIC}
+        usual = {name: reason for name, reason in reasons.items() if name not in ON_REQUEST}
         methods = tuple(name for name, reason in usual.items() if not reason)
         findings += [note("method-left-out", method=name, reason=reason) for name, reason in usual.items() if reason]
     else:
@@ -91,6 +91,8 @@ def plan(
         if any(name in ANALYTIC for name in methods) and "mcbn" not in methods and not reasons["mcbn"]:
             methods = ("mcbn", *methods)
             findings.append(note("mcbn-added"))
+    if run.predictions is not None and PREDICTIONS not in methods:
+        methods = (*methods, PREDICTIONS)
     untracked = _untracked(sites)
     if untracked and not any(name.startswith("mcbn") for name in methods):
         raise SamplingError(
@@ -240,18 +242,25 @@ def _why_not(run: Run, sites: Sites, train: Points | None, *, unsampled: str) ->
         dead = all(site.p == 0 for site in sites.dropouts)
         why = "rate 0" if dead else f"nothing to sample ({sites.dropouts[0].reason})"
         mcdo = f"{having(sites.dropouts)} {why}"
-    mcdo_alone = mcdo
-    if not mcdo and (untracked := _untracked(sites)):
-        mcdo_alone = (
-            f"BatchNorm {untracked[0].name} keeps no running statistics, so its own must be drawn too (mcbn+mcdo)"
+    tta = ""
+    if run.augment is None and run.tta is None:
+        tta = (
+            "there is no augmentation; add --augment pad=4,crop=32,flip, as in training, or a table [tta] with these "
+            "keys to the run file, for evaluated points alone"
         )
+    alone = ""
+    if untracked := _untracked(sites):
+        alone = f"BatchNorm {untracked[0].name} keeps no running statistics, so its own must be drawn too (mcbn+{{}})"
     return {
         "mcbn": mcbn,
-        "mcdo": mcdo_alone,
+        "mcdo": mcdo or alone.format("mcdo"),
         "mcbn+mcdo": mcbn or mcdo,
         "mcbn-chi2": noise_model,
         "mcbn-gaussian": noise_model,
         "mcbn-empirical": mcbn,
+        "tta": tta or alone.format("tta"),
+        "mcbn+tta": mcbn or tta,
+        PREDICTIONS: "" if run.predictions else "there are none made elsewhere; add --predictions FILE.npz",
     }
 
 

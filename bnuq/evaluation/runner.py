@@ -12,17 +12,19 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from bnuq.config import DETERMINISTIC, POPULATION, SINGLE_SAMPLE_METHODS, TEMPERATURE, Run
+from bnuq.config import AUGMENTED, DETERMINISTIC, POPULATION, PREDICTIONS, SINGLE_SAMPLE_METHODS, TEMPERATURE, Run
 from bnuq.data import Points
 from bnuq.errors import RequestError, ResultError, SamplingError
 from bnuq.evaluation import memory, recalibration
+from bnuq.evaluation.augmentation import Augmented, augmenting
 from bnuq.evaluation.draws import next_stop, queries_engine
 from bnuq.evaluation.estimates import replicate_weights
 from bnuq.evaluation.passes import Feed, Passes, stochastic_of
 from bnuq.evaluation.plan import Plan
 from bnuq.evaluation.posthoc import with_post_hoc
+from bnuq.evaluation.predictions import Predicted, subject_of_predictions
 from bnuq.evaluation.recalibration import Temperatures
-from bnuq.evaluation.subject import VALIDATION, Scorer, Subject, is_mcbn
+from bnuq.evaluation.subject import VALIDATION, Scorer, Subject, is_mcbn, kind_of_draws
 from bnuq.evaluation.units import Unit, UnitGroup, run_units, tiles
 from bnuq.files.journal import Arrays, Journal
 from bnuq.findings import Finding, note, warning
@@ -35,7 +37,7 @@ from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.dropout import Dropout
 from bnuq.sampling.engine import Stochastic, default_chunk
 from bnuq.sampling.per_query import PerQuery
-from bnuq.sampling.plain_loop import Engine, Evaluation
+from bnuq.sampling.plain_loop import BySet, Engine, Evaluation
 
 _OUTPUTS, _SECONDS = "outputs", "seconds"  # raw samples of a unit, where they are needed again, and what it took
 _TEMPERED = "temperature:"  # before the names of a unit's scores with a temperature
@@ -214,11 +216,16 @@ def run_unit(context: Context, unit: Unit) -> Arrays:
     return arrays if tempered is None else arrays | {_TEMPERED + name: v for name, v in tempered.arrays().items()}
 
 
+def _of_set(engine: Engine, sets: Mapping[str, Points], name: str) -> Engine:
+    return engine.of(name, sets[name]) if isinstance(engine, BySet) else engine
+
+
 def _add(reduction: Any, block: Tensor, first: int, engine: Engine) -> None:
     """Add a block of samples to a reduction: of the points of a set from number `first` on."""
-    if isinstance(engine, BankEngine):
+    bank = engine.engine if isinstance(engine, Augmented) else engine
+    if isinstance(bank, BankEngine):
         for rows in bank_tiles.tiles(first, first + block.shape[1]):
-            reduction.add(block[:, rows.start - first : rows.stop - first], engine.draws(rows))
+            reduction.add(block[:, rows.start - first : rows.stop - first], bank.draws(rows))
     else:
         reduction.add(block)
 
@@ -249,18 +256,27 @@ class _Rounds:
 
     def _engine(self, method: str, draws: range, omegas: Omegas) -> Engine:
         subject, seed = self._subject, self._subject.run.seed
+        if method == PREDICTIONS:
+            return Predicted(subject, len(draws), draws)
         if method == "mcbn" and subject.run.sampler.by_query:
             return queries_engine(subject, draws)
         bank = subject.bank if is_mcbn(method) else None
         dropout = None
         if method.endswith("mcdo"):  # a draw of the bank includes its mask
             dropout = Dropout(len(draws), seed, draws.start) if bank is None else Dropout(bank, seed)
-        omega = omegas[method.removesuffix("+mcdo")] if is_mcbn(method) else None
-        engine = self._stochastic(omega, dropout=dropout, precision=subject.run.precision)
-        return engine if bank is None else BankEngine(engine, samples=len(draws), seed=seed)
+        engine: Evaluation | Stochastic | BankEngine = Evaluation(subject.model)
+        if method != "tta":
+            omega = omegas[kind_of_draws(method)] if is_mcbn(method) else None
+            engine = self._stochastic(omega, dropout=dropout, precision=subject.run.precision)
+            engine = engine if bank is None else BankEngine(engine, samples=len(draws), seed=seed)
+        return Augmented(engine, len(draws), draws.start, augmenting(subject)) if method in AUGMENTED else engine
 
     def _stochastic(self, omega: BatchStatistics | None, **options: Any) -> Stochastic:
         return Stochastic(self._subject.model, self._subject.todo.sites, omega=omega, **options)
+
+    def _of(self, method: str) -> Subject:
+        """The subject of this method, with its scorer."""
+        return subject_of_predictions(self._subject) if method == PREDICTIONS else self._subject
 
     def deterministic(self, omega: BatchStatistics | None) -> dict[str, Scored]:
         """The deterministic network; where it keeps no running statistics, with the statistics of all draws pooled."""
@@ -288,7 +304,7 @@ class _Rounds:
     def work(self) -> dict[str, MethodWork]:
         """The work of each method, relative to the same number of passes of the deterministic network."""
         deterministic_work = self._method_work[DETERMINISTIC]
-        order = [DETERMINISTIC, *(method for method in self._method_work if method != DETERMINISTIC)]
+        order = [DETERMINISTIC, *(m for m in self._method_work if m not in (DETERMINISTIC, PREDICTIONS))]
         chunk = default_chunk(self._subject.sets["test"].point_shape, self._subject.pipeline.device)
         return {method: _work(self._method_work[method], deterministic_work, chunk) for method in order}
 
@@ -308,7 +324,7 @@ class _Rounds:
             for method, engine in engines.items():
                 self._method_work.setdefault(method, _MethodWork(engine)).engine = engine
                 if self._subject.pipeline.device.type == "cuda":
-                    self.passes.warm_up(engine, next(iter(sets.values())))
+                    self.passes.warm_up(_of_set(engine, sets, next(iter(sets))), next(iter(sets.values())))
                 result |= self._scored(method, engine, draws, pooled or draws, advance)
                 if draws.start == 0:
                     self.passes.note_precision(method, engine)
@@ -316,7 +332,7 @@ class _Rounds:
 
     def _scored(self, method: str, engine: Engine, draws: range, address: range, advance: Advance) -> dict[str, Scored]:
         """The scores of the method, and where a temperature is fitted those of the method with it."""
-        subject, weights = self._subject, _weights(method, draws.stop, self._subject.bank)
+        subject, weights = self._of(method), _weights(method, draws.stop, self._subject.bank)
 
         def scores(name: str, fitted: Any = None, temperatures: Temperatures | None = None) -> tuple[Any, Any]:
             return self._scores(method, engine, name, weights, address, advance, fitted, temperatures)
@@ -349,7 +365,7 @@ class _Rounds:
         temperatures: Temperatures,
     ) -> Any:
         """The scores of the test set with its temperatures, from its raw samples."""
-        subject, points = self._subject, self._subject.sets["test"]
+        subject, points = self._of(method), self._subject.sets["test"]
         rounds = [draws] if method in SINGLE_SAMPLE_METHODS else self._draws
         temperature = temperatures.of("test", points)
         reduction = subject.scorer.reduction(weights, points, fitted=fitted, labelled=True, temperature=temperature)
@@ -379,9 +395,10 @@ class _Rounds:
         units = [replace(unit, draws=draws) for unit in first]  # the same tiles in every round
         earlier = (() if is_single else self._draws[:-1]) if again else None
         with_temperature: list[Arrays] = []
-        with self.passes.feeding(points) as feed:
+        with self.passes.feeding(points, engine) as feed:
+            of_set = _of_set(engine, self._subject.sets, name)
             context = Context(
-                self._subject, self._journal, engine, self.passes, feed, weights, fitted, earlier, temperature
+                self._of(method), self._journal, of_set, self.passes, feed, weights, fitted, earlier, temperature
             )
 
             def run_group(group: UnitGroup) -> Iterator[Arrays]:
@@ -457,7 +474,7 @@ def _work(method_work: _MethodWork, deterministic_work: _MethodWork, chunk: int)
         else None,
     )
     stochastic = stochastic_of(engine)
-    if stochastic is None:
+    if stochastic is None or isinstance(engine, Augmented):  # which shares nothing between samples
         return work_done
     work = stochastic.work(chunk)
     if work is None:
@@ -486,7 +503,11 @@ def _passes_by_query(subject: Subject) -> Finding:
 
 def _why_samples_agree(method: str, todo: Plan) -> str:
     """The error for samples that do not differ, which would give a table of zeros."""
-    if is_mcbn(method):
+    if method == PREDICTIONS:
+        why = "all arrays of the file repeat one sample."
+    elif method == "tta":
+        why = "the augmentation ([tta], or augment under [data]) changes no output."
+    elif is_mcbn(method):
         why = (
             f"the outputs are the same for every mini-batch of {todo.batch_size}; is the reference one point "
             "repeated, or does the output not depend on these BatchNorms?"

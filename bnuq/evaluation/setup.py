@@ -19,6 +19,7 @@ from bnuq.evaluation.batch_composition import check_classes
 from bnuq.evaluation.completeness import Need, check_complete
 from bnuq.evaluation.datasets import Material, Pipeline, input_normalize, load_material, target_scale
 from bnuq.evaluation.plan import Plan, device_and_notes
+from bnuq.evaluation.predictions import check_file
 from bnuq.evaluation.runner import VALIDATION, Scorer
 from bnuq.evaluation.task import check_outputs
 from bnuq.files.content import kind_of, what_is_wrong_with
@@ -177,6 +178,8 @@ def check_request(run: Run, *, needs: Collection[Need] = ("test",)) -> None:
     result_file.check_replaceable(run.out)
     if run.run_file is not None and run.run_file.resolve() == run.out.resolve():
         raise RequestError(f"--out {run.out} is a file that this run reads; name another file to write.")
+    if run.predictions is not None:
+        check_file(run.predictions)
     _check_bank(run)
     _check_by_query(run)
     if (ends := run.scoring.tau_range) is not None and not ends[0] < ends[1] < float("inf"):

@@ -51,7 +51,7 @@ class Scorer(Protocol):
 @dataclass(frozen=True)
 class Subject:
     """One request, resolved for its network; `sets` are in the order of evaluation, "validation" first where there
-    is one."""
+    is one. `predictions` are those made elsewhere, `predictions.Predictions`, or None."""
 
     run: Run
     todo: Plan
@@ -60,6 +60,7 @@ class Subject:
     sets: Mapping[str, Points]
     scorer: Scorer
     train: Points | None
+    predictions: Any = None
 
     @property
     def labelled(self) -> dict[str, Points]:
@@ -102,6 +103,11 @@ class Subject:
         if self.run.bank is None or self.run.bank == self.run.samples or not any(map(is_mcbn, self.todo.methods)):
             return None
         return self.run.bank
+
+
+def kind_of_draws(method: str) -> str:
+    """The method whose ω this one shares: mcbn for mcbn+mcdo and mcbn+tta."""
+    return method.partition("+")[0]
 
 
 def is_mcbn(method: str) -> bool:

@@ -10,9 +10,12 @@ import numpy as np
 
 from bnuq.config import (
     ANALYTIC,
+    AUGMENTED,
     DEFAULT_SAMPLER,
     DETERMINISTIC,
+    ON_REQUEST,
     POPULATION,
+    PREDICTIONS,
     SINGLE_SAMPLE_METHODS,
     TEMPERATURE,
     Run,
@@ -47,7 +50,8 @@ def check_request_comparable(run: Run, baseline: Result, settings: Settings) -> 
     """Raise ResultError where the result of `run` will not be comparable with `baseline`, as far as the request
     tells."""
     addresses = estimates_of(baseline)
-    requested = {"samples": None if run.samples == "auto" else run.samples, "batch_size": run.batch_size}
+    by_file = run.predictions is not None and run.samples_by_default  # T is then that of the file
+    requested = {"samples": None if run.samples == "auto" or by_file else run.samples, "batch_size": run.batch_size}
     problems = list(_other_numbers(requested, baseline.sampling, settings))
     common = [method for method in baseline.methods if _is_requested(run, method)]
     problems += _other_samplers(_sampler_of(run.record()), _sampler_of(baseline.run), common, settings)
@@ -63,15 +67,17 @@ def check_request_comparable(run: Run, baseline: Result, settings: Settings) -> 
 
 
 def _is_requested(run: Run, method: str) -> bool:
-    """Whether a run evaluates this method, if the network allows it: analytic methods only on request, and mcbn with
-    them where there is a reference; none with a temperature where that is switched off."""
+    """Whether a run evaluates this method, if the network allows it: some methods only on request, and mcbn with
+    analytic ones where there is a reference; none with a temperature where that is switched off."""
     if method != without_temperature(method) and run.calibrate == "off":
         return False
     method = without_temperature(method)
     if method in SINGLE_SAMPLE_METHODS:
         return True
+    if method == PREDICTIONS:
+        return run.predictions is not None
     if run.methods is None:
-        return method not in ANALYTIC
+        return method not in ON_REQUEST
     beside = method == "mcbn" and run.train is not None and any(name in ANALYTIC for name in run.methods)
     return method in run.methods or beside
 
@@ -264,6 +270,12 @@ def _moves_with_the_draws(result: Result) -> bool:
 
 def _drawn_otherwise(method: str, current: Result, baseline: Result) -> Iterator[str]:
     """Why draw t of one result is not draw t of the other."""
+    if without_temperature(method) == PREDICTIONS:
+        if current.provenance.get("predictions_sha256") != baseline.provenance.get("predictions_sha256"):
+            yield "the file of predictions"
+        if current.sampling["samples"] != baseline.sampling["samples"]:
+            yield "T"
+        return
     for key, name in (("seed", "the seed"), ("samples", "T"), ("bank", "the bank")):
         if current.sampling.get(key) != baseline.sampling.get(key):
             yield name
@@ -274,6 +286,9 @@ def _drawn_otherwise(method: str, current: Result, baseline: Result) -> Iterator
             yield "the reference"
         if _pipeline(current.run) != _pipeline(baseline.run):
             yield "the training pipeline (resize, crop, interpolation, normalize, channel_order, augment)"
+    now, before = (run.get("tta", run.get("data", {}).get("augment")) for run in (current.run, baseline.run))
+    if without_temperature(method) in AUGMENTED and now != before:
+        yield "the augmentation of evaluated points"
     by = "mcbn" if method in SINGLE_SAMPLE_METHODS else method
     drawn = [_drawn_by(by, _sampler_of(sampler.run)) for sampler in (current, baseline)]
     yield from (f"sampling.{key}" for key in _differing(*drawn))

@@ -18,7 +18,7 @@ from bnuq.report.evaluation_findings import SENTENCES, findings, noise_sd
 from bnuq.report.numbers import decimals, digits_of, headed, named, number, share_with_error, with_error
 from bnuq.report.provenance import evaluation_provenance
 from bnuq.report.remedies import advised, noted
-from bnuq.report.sampler import laws_in_words, sampler_in_words
+from bnuq.report.sampler import augmentation_in_words, laws_in_words, sampler_in_words
 
 _ROOMY = 60  # columns from which names are written out
 
@@ -193,8 +193,11 @@ def _facts(result: Result) -> Iterator[tuple[str, str]]:
                 yield kind, f"{source}, {evaluated.n} points"
     if result.sampled:
         yield "samples", _samples(result)
+        if made := result.run.get("sampling", {}).get("predictions"):
+            yield "predictions", f"{Path(made).name}, made elsewhere"
         batches, models = sampler_in_words(result), laws_in_words(result)
-        rows = (("layers", _layers(result)), ("batches", batches), ("noise models", models))
+        augmented = augmentation_in_words(result)
+        rows = (("layers", _layers(result)), ("batches", batches), ("noise models", models), ("augmented", augmented))
         yield from ((name, text) for name, text in rows if text)
     yield "device", f"{sampling['device']}, {sampling['precision']}, {result.seconds['total']:.1f} s"
 

@@ -17,6 +17,7 @@ from bnuq.config import (
     DETERMINISTIC,
     NETWORKS,
     POPULATION,
+    PREDICTIONS,
     SINGLE_SAMPLE_METHODS,
     TEMPERATURE,
     without_temperature,
@@ -368,6 +369,10 @@ _AS_GOOD = {"better": "better than", "as-well": "about as well as", "worse": "wo
 _NO_GAIN = "this is no gain from uncertainty that could be relied on, as the reference does not match"
 
 
+def _explain(method: str) -> str:
+    return "explain" if method == PREDICTIONS else "explains"
+
+
 def _labels_sentence(
     method: str, network: str, pll: Change, accuracy: Change, ece: tuple[float, float], *, unjudged: bool = False
 ) -> str:
@@ -382,7 +387,7 @@ def _labels_sentence(
         return f"{name}: {text}; too few points or samples to tell whether PLL differs."
     if unjudged:
         return f"{name}: {text}, compared with {network_in_words(network)}; {_NO_GAIN}."
-    return f"{name} explains the labels {_AS_GOOD[pll.verdict]} {network_in_words(network)}: {text}."
+    return f"{name} {_explain(method)} the labels {_AS_GOOD[pll.verdict]} {network_in_words(network)}: {text}."
 
 
 def _targets_sentence(method: str, network: str | None, changes: Sequence[Change], *, unjudged: bool = False) -> str:
@@ -394,8 +399,8 @@ def _targets_sentence(method: str, network: str | None, changes: Sequence[Change
     if None in verdicts:
         return f"{method} and {baseline}: {text}; too few points or samples to tell whether they differ."
     if len(set(verdicts)) == 1:
-        return f"{method} explains the targets {verdicts[0]} {baseline}: {text}."
-    return f"{method} explains the targets {verdicts[0]} {baseline} by CRPS, {verdicts[1]} it by PLL: {text}."
+        return f"{method} {_explain(method)} the targets {verdicts[0]} {baseline}: {text}."
+    return f"{method} {_explain(method)} the targets {verdicts[0]} {baseline} by CRPS, {verdicts[1]} it by PLL: {text}."
 
 
 def _change_in_words(change: Change) -> str:

@@ -50,6 +50,8 @@ def _sources(result: Result) -> Iterator[tuple[str, str]]:
     reference, points = result.run.get("data", {}).get("train"), result.sampling.get("reference_points")
     if reference and sha256:
         yield "reference", f"{reference}, {f'{points} points, ' if points else ''}SHA-256 `{sha256}`"
+    if made := result.provenance.get("predictions_sha256"):
+        yield "predictions", f"{result.run.get('sampling', {}).get('predictions')}, SHA-256 `{made}`"
     for name, evaluated in result.sets.items():
         label = name if evaluated.kind == name else f"{evaluated.kind} {name}"
         yield label, f"{evaluated.reference}, {evaluated.n} points, SHA-256 `{evaluated.sha256}`"

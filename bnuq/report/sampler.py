@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bnuq.config import ANALYTIC, DEFAULT_SAMPLER
+from bnuq.config import ANALYTIC, AUGMENTED, DEFAULT_SAMPLER
 from bnuq.records.evaluation import Result
 
 USUAL = "random points, biased variance"
@@ -23,6 +23,14 @@ def sampler_in_words(result: Result) -> str:
         "unbiased variance": sampling.get("variance") == "unbiased",
     }
     return ", ".join(words for words, holds in options.items() if holds)
+
+
+def augmentation_in_words(result: Result) -> str:
+    """How test-time augmentation changed the evaluated points, as "pad 4, crop 32, flip"; "" where no method did."""
+    if not set(AUGMENTED) & set(result.methods):
+        return ""
+    keys = result.run.get("tta", result.run.get("data", {}).get("augment", {}))
+    return ", ".join(key if value is True else f"{key} {value}" for key, value in keys.items())
 
 
 def laws_in_words(result: Result) -> str:

@@ -17,6 +17,7 @@ POPULATION, POPULATION_AUGMENT, NOISE, NOISE_AUGMENT, DOMAIN, DOMAIN_AUGMENT = r
 NOISE_MODEL, NOISE_MODEL_AUGMENT, NOISE_MODEL_NORMAL, NOISE_MODEL_CHI2 = range(16, 20)  # analytic noise models
 QUERY, QUERY_AUGMENT = range(20, 22)  # mini-batches of one query
 HALVES = 22  # halves of a test set
+TTA = 23  # augmentation of evaluated points
 
 PART, JITTER = 1, 2  # streams of a purpose beside its first, 0: parts of pictures, and their colours
 
@@ -147,21 +148,31 @@ def draws_of_tile(seed: int, tile: int, *, bank: int, samples: int) -> Int64[np.
 
 
 def augmentation_words(
-    seed: int, draw: int, batch_size: int, purpose: int = AUGMENT, *, point: int = 0
+    seed: int, draw: int, batch_size: int, purpose: int = AUGMENT, *, point: int = 0, first: int = 0
 ) -> UInt64[np.ndarray, "batch 3"]:
-    """Three words for every image of draw `draw`: vertical offset, horizontal offset, flip."""
-    return words(seed, draw, purpose, 3 * batch_size, site=point).reshape(batch_size, 3)
+    """Three words for every image of draw `draw`: vertical offset, horizontal offset, flip; from image `first` on."""
+    return _words_by_row(seed, draw, purpose, (batch_size, 3), first, point, 0)
 
 
 def part_words(
-    seed: int, draw: int, batch_size: int, count: int, purpose: int = AUGMENT, *, point: int = 0
+    seed: int, draw: int, batch_size: int, count: int, purpose: int = AUGMENT, *, point: int = 0, first: int = 0
 ) -> UInt64[np.ndarray, "batch count"]:
-    """`count` words for the random part of every image of draw `draw`."""
-    return words(seed, draw, purpose, count * batch_size, site=point, stream=PART).reshape(batch_size, count)
+    """`count` words for the random part of every image of draw `draw`, from image `first` on."""
+    return _words_by_row(seed, draw, purpose, (batch_size, count), first, point, PART)
 
 
 def jitter_words(
-    seed: int, draw: int, batch_size: int, purpose: int = AUGMENT, *, point: int = 0
+    seed: int, draw: int, batch_size: int, purpose: int = AUGMENT, *, point: int = 0, first: int = 0
 ) -> UInt64[np.ndarray, "batch 5"]:
-    """Five words for the colours of every image of draw `draw`: the order of the changes, and the four changes."""
-    return words(seed, draw, purpose, 5 * batch_size, site=point, stream=JITTER).reshape(batch_size, 5)
+    """Five words for the colours of every image of draw `draw`, from image `first` on: the order of the changes, and
+    the four changes."""
+    return _words_by_row(seed, draw, purpose, (batch_size, 5), first, point, JITTER)
+
+
+def _words_by_row(
+    seed: int, draw: int, purpose: int, shape: tuple[int, int], first: int, site: int, stream: int
+) -> UInt64[np.ndarray, "row word"]:
+    """Rows number `first`, `first` + 1, … of a stream of `words` that is cut into rows."""
+    block, skipped = divmod(first * shape[1], 4)
+    found = words(seed, draw, purpose, skipped + shape[0] * shape[1], site=site, block=block, stream=stream)
+    return found[skipped:].reshape(shape)

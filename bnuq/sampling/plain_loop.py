@@ -28,6 +28,13 @@ class Engine(Protocol):
         ...
 
 
+@runtime_checkable
+class BySet(Protocol):
+    """Makes the engine of each set, whose inputs are the numbers of its points."""
+
+    def of(self, name: str, points: Any) -> Engine: ...
+
+
 class Evaluation:
     """The deterministic network: one pass in evaluation mode."""
 

@@ -14,6 +14,7 @@ from bnuq.config import ANALYTIC, DETERMINISTIC, SINGLE_SAMPLE_METHODS, Run
 from bnuq.data import Points
 from bnuq.errors import SamplingError
 from bnuq.evaluation import memory, multilabel
+from bnuq.evaluation.augmentation import check_augmentation
 from bnuq.evaluation.datasets import Material, fetch_missing
 from bnuq.evaluation.draws import check_reference, draw_bank, needs_bank, part_drawn
 from bnuq.evaluation.duration import forecast
@@ -22,6 +23,13 @@ from bnuq.evaluation.exactness import check_network, check_network_unchanged
 from bnuq.evaluation.gallery import gallery
 from bnuq.evaluation.noise_models import NoiseModels, fit_noise_models
 from bnuq.evaluation.plan import Plan, check_random, plan
+from bnuq.evaluation.predictions import (
+    Predictions,
+    check_predictions,
+    findings_on_predictions,
+    read_predictions,
+    with_samples,
+)
 from bnuq.evaluation.provenance import Stopwatch, behaviour, content, provenance, request_digest
 from bnuq.evaluation.recalibration import check_calibration
 from bnuq.evaluation.reference_check import findings as reference_findings
@@ -60,13 +68,19 @@ def evaluate(
     fetch_missing(run, progress)
     replaces = run.out.exists()
     ready = prepare(run)
+    predictions = None
+    if run.predictions is not None:
+        predictions = read_predictions(run.predictions, run, ready.material)
+        run = with_samples(run, predictions)
     watch.lap("load")
-    planned = _planned(run, ready)
+    planned = _planned(run, ready, predictions)
     subject = planned.subject
     if look is not None:
         look(planned.described)
     check_precision(run, ready.pipeline.device)
     check_calibration(subject)
+    check_augmentation(subject)
+    check_predictions(subject)
     check_resources(subject)
     checked = check_network(subject)
     if forecast_listener is not None and (expected := forecast(subject, limit=forecast_listener.limit)) is not None:
@@ -94,6 +108,7 @@ def evaluate(
                 *_without_validation(ready.material, run, todo),
                 *planned.odd_outputs,
                 *_unranked_labels(planned),
+                *findings_on_predictions(subject),
                 *ready.loaded.findings,
                 *ready.material.findings,
                 *todo.findings,
@@ -127,7 +142,7 @@ class _Planned:
     behaviour: dict[str, str]
 
 
-def _planned(run: Run, ready: Prepared) -> _Planned:
+def _planned(run: Run, ready: Prepared, predictions: Predictions | None) -> _Planned:
     material, model = ready.material, ready.model
     todo = plan(
         run,
@@ -142,7 +157,7 @@ def _planned(run: Run, ready: Prepared) -> _Planned:
     sets, scorer = scored_sets(run, todo, material)
     odd_outputs = findings_on_outputs(ready, todo)
     described = {name: _described(name, points, todo.task) for name, points in sets.items()}
-    subject = Subject(run, todo, model, ready.pipeline, sets, scorer, material.train)
+    subject = Subject(run, todo, model, ready.pipeline, sets, scorer, material.train, predictions)
     return _Planned(ready, subject, odd_outputs, described, behaviour(model, ready.example))
 
 
@@ -231,7 +246,9 @@ def _provenance(planned: _Planned) -> dict[str, str]:
         precision=run.precision,
     )
     request = request_digest(run, checkpoint_sha256=planned.ready.loaded.checkpoint.sha256)
-    return {**of_process, "request": request, **planned.behaviour}
+    made = planned.subject.predictions
+    of_file = {} if made is None else {"predictions_sha256": made.sha256}
+    return {**of_process, "request": request, **of_file, **planned.behaviour}
 
 
 def _resolved(subject: Subject, noise_models: NoiseModels | None) -> Run:

@@ -27,7 +27,7 @@ from bnuq.records.multirun import Several, one_run, shared_warnings, table_of
 from bnuq.workflows.evaluate import evaluate
 
 # Provenance that runs do not share
-NOT_SHARED = ("reference_sha256", "reference_groups_sha256", "request", "network", "outputs")
+NOT_SHARED = ("reference_sha256", "reference_groups_sha256", "predictions_sha256", "request", "network", "outputs")
 
 
 def evaluate_several(

@@ -120,6 +120,13 @@ def test_parts_are_spread_over_the_picture_and_shares_are_uniform():
 def test_streams_of_words_are_prefixes_and_differ_from_each_other():
     for words in (lambda b: counter_rng.part_words(1, 2, b, WORDS), lambda b: counter_rng.jitter_words(1, 2, b)):
         np.testing.assert_array_equal(words(3), words(7)[:3])
+    for made in (
+        counter_rng.augmentation_words,
+        counter_rng.jitter_words,
+        lambda seed, draw, rows, first: counter_rng.part_words(seed, draw, rows, WORDS, first=first),
+    ):
+        for first in (1, 3, 6):
+            np.testing.assert_array_equal(made(1, 2, 2, first=first), made(1, 2, 9, first=0)[first : first + 2])
     streams = [
         counter_rng.augmentation_words(1, 2, 30).ravel(),
         counter_rng.part_words(1, 2, 30, 3).ravel(),

@@ -34,6 +34,8 @@ METHODS = ("mcbn", "mcdo")
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     small_run.write(tmp_path)
+    p = np.random.default_rng(0).dirichlet(np.ones(small_run.CLASSES), (8, small_run.TEST))
+    np.savez(tmp_path / "samples.npz", test=p, other=p[:, : small_run.OTHER])
     return tmp_path
 
 
@@ -163,8 +165,10 @@ def estimates(result: Result) -> dict[str, Any]:
         {"bank": 24, "methods": ("mcbn", "mcbn+mcdo")},
         {"methods": ("mcbn",), "per_query": True, "limit": 20},
         {"samples": "auto", "mc_error": 0.3, "max_samples": 32, "save_samples": True},
+        {"samples": "auto", "mc_error": 0.3, "max_samples": 32, "methods": ("tta", "mcbn+tta"), "augment": "flip"},
+        {"methods": ("mcbn", "predictions"), "predictions": "samples.npz"},
     ],
-    ids=["samples", "bank", "per-query", "auto"],
+    ids=["samples", "bank", "per-query", "auto", "augmentation", "predictions"],
 )
 def test_an_interrupted_evaluation_goes_on_and_equals_an_undisturbed_one(
     folder: Path, ran: dict[str, Any], options: dict[str, Any]
@@ -246,6 +250,20 @@ def test_units_of_anything_else_are_not_taken(
     found = evaluated(folder, **options)
     assert_same(estimates(read(found.path)), estimates(read(evaluated(folder, "whole.h5", **options).path)))
     assert "evaluation-continued" not in noted(found) or change is changed_points  # ω is that of the reference
+
+
+def test_units_of_other_predictions_are_not_taken(folder: Path, ran: dict[str, Any]) -> None:
+    options: dict[str, Any] = {"methods": ("predictions",), "predictions": "samples.npz"}
+    ran["stop"] = 2
+    with pytest.raises(KeyboardInterrupt):
+        evaluated(folder, **options)
+    ran["stop"] = None
+    with np.load(folder / "samples.npz") as file:
+        p = {name: np.roll(file[name], 1, axis=2) for name in file.files}
+    np.savez(folder / "samples.npz", **p)
+    found = evaluated(folder, **options).methods["predictions"].sets["test"]
+    np.testing.assert_allclose(found.points["max_probability"], p["test"].mean(0).max(-1), rtol=1e-6)
+    assert (found.predicted == p["test"].mean(0).argmax(-1)).all()
 
 
 def test_a_killed_process_goes_on_to_the_same_result(folder: Path) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
@@ -49,8 +49,9 @@ def _read_file(path: Path) -> NDArray[Any]:
         return _read_array(file, size, f"{path}")
 
 
-def read_npz(path: Path, *, group: str = GROUP, selected: Selected = None) -> Contents:
-    """The arrays of a `.npz` file by their names; an array of texts called "classes" names the classes or labels."""
+@contextmanager
+def npz_arrays(path: Path) -> Iterator[tuple[dict[str, int], Callable[[str], NDArray[Any]]]]:
+    """The bytes that each array of a `.npz` file declares, by name, and the function that reads one."""
     with readable(path, "a .npz archive"), zipfile.ZipFile(path) as archive:
         members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
         if len(members) < len(archive.infolist()):
@@ -61,7 +62,12 @@ def read_npz(path: Path, *, group: str = GROUP, selected: Selected = None) -> Co
             with archive.open(info) as file:
                 return _read_array(file, info.file_size, f"{path}: {name}")
 
-        sizes = {name: info.file_size for name, info in members.items()}
+        yield {name: info.file_size for name, info in members.items()}, read
+
+
+def read_npz(path: Path, *, group: str = GROUP, selected: Selected = None) -> Contents:
+    """The arrays of a `.npz` file by their names; an array of texts called "classes" names the classes or labels."""
+    with npz_arrays(path) as (sizes, read):
         classes = None
         if selected is None and sizes.get(_CLASSES, _MOST_NAMES) < _MOST_NAMES:
             with suppress(DataError):  # Python objects, which were not asked for

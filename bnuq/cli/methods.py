@@ -15,6 +15,8 @@ METHODS = {
     "mcbn-gaussian": "The same with Gaussian standard deviations (Teye, Azizpour & Smith 2018, footnotes 8 and 9).",
     "mcbn-empirical": "An approximation of mcbn: a Gaussian fitted to the statistics of recorded mini-batches, jointly "
     "over a channel, a layer or the network (covariance). Needs --train.",
+    "laplace": "Last-layer Laplace approximation: the weights of the last linear layer are drawn from a Gaussian "
+    "posterior (Daxberger et al. 2021). Needs a classifier that ends in one linear layer, and --train.",
 }
 
 

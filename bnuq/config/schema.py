@@ -13,8 +13,12 @@ from msgspec import Meta
 from bnuq.config.normalizations import PUBLISHED
 from bnuq.estimates import Estimator
 
-Method = Literal["deterministic", "mcbn", "mcdo", "mcbn+mcdo", "mcbn-chi2", "mcbn-gaussian", "mcbn-empirical"]
+Method = Literal[
+    "deterministic", "mcbn", "mcdo", "mcbn+mcdo", "mcbn-chi2", "mcbn-gaussian", "mcbn-empirical", "laplace"
+]
 ANALYTIC: tuple[Method, ...] = ("mcbn-chi2", "mcbn-gaussian", "mcbn-empirical")  # models of q(ω), not MCBN itself
+LAPLACE: Method = "laplace"
+ON_REQUEST: tuple[Method, ...] = (*ANALYTIC, LAPLACE)  # never among the default methods
 DETERMINISTIC: Method = "deterministic"  # always runs, and first
 POPULATION = "deterministic+population"  # runs beside mcbn where the reference check fails
 TEMPERATURE = "+temperature"  # ends the name of a method whose logits are divided by a fitted temperature
@@ -41,6 +45,7 @@ Batches = Literal["random", "stratified", "group"]  # any points; every class in
 PopulationEstimator = Literal["population", "mean_of_var", "full"]  # how precise-bn pools mini-batches
 ChannelOrder = Literal["rgb", "bgr"]  # the order that the network takes; files hold red first
 Interpolation = Literal["bilinear", "bicubic", "nearest"]  # of resized pictures, antialiased but for nearest
+Curvature = Literal["kron", "diag"]  # what is kept of the last layer's curvature: Kronecker factors, or its diagonal
 Calibration = Literal["off", "validation", "cross"]  # the points that a temperature is fitted to
 Criterion = Literal["crps", "pll"]  # the criterion that τ and the constant baseline optimise on validation points
 
@@ -292,7 +297,8 @@ class DataSection(Section, frozen=True):
 
 
 class Sampler(Section, frozen=True):
-    """The keys of [sampling] that define mini-batches and the analytic noise models that replace them.
+    """The keys of [sampling] that define mini-batches, the analytic noise models that replace them, and the posterior
+    of a Laplace approximation (`laplace`).
 
     For MCBN: how the points of a mini-batch are drawn (`batches`, `replacement`), the divisor of their variance,
     whether the query replaces the last of them, and whether every query has its own mini-batches. For the analytic
@@ -345,6 +351,13 @@ class Sampler(Section, frozen=True):
         Meta(ge=8, le=100_000),
         setting("Mini-batches that the noise models are fitted to.", "Analytic noise models"),
     ] = 64
+    laplace: Annotated[
+        Curvature,
+        setting(
+            "laplace: what is kept of the last layer's curvature, kron (Kronecker factors) or diag (its diagonal).",
+            "Classification",
+        ),
+    ] = "kron"
 
     @property
     def by_query(self) -> bool:
@@ -359,7 +372,7 @@ class SamplingSection(Sampler, frozen=True):
         tuple[Method, ...] | None,
         setting(
             "mcbn, mcdo, mcbn+mcdo or deterministic; or an analytic model of MCBN's noise: mcbn-chi2, mcbn-gaussian, "
-            "mcbn-empirical. Repeat it, or use commas.",
+            "mcbn-empirical; or laplace, of the last layer. Repeat it, or use commas.",
             option="method",
             metavar="NAME",
             commas=True,

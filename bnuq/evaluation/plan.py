@@ -11,13 +11,14 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from bnuq.config import ANALYTIC, DEFAULT_SAMPLER, Run, Sampler
+from bnuq.config import ANALYTIC, DEFAULT_SAMPLER, LAPLACE, ON_REQUEST, Run, Sampler
 from bnuq.data import Points
 from bnuq.errors import DataError, RequestError, SamplingError, first_line
 from bnuq.evaluation.batch_composition import check_mini_batches
 from bnuq.evaluation.task import TASK_KEY, task_of
 from bnuq.findings import Finding, note, warning
 from bnuq.sampling.exactness import check_exact
+from bnuq.sampling.head import NoHeadError, head
 from bnuq.sampling.interception import located_forward, undisturbed
 from bnuq.sampling.outputs import unconverted
 from bnuq.sampling.plain_loop import Evaluation
@@ -64,12 +65,14 @@ def plan(
     reasons = _why_not(run, sites, train, unsampled="" if sites.batchnorms else _unsampled(model, sites, example))
     if run.sampler.by_query:
         reasons = {name: reason or _why_not_by_query(name) for name, reason in reasons.items()}
+    if LAPLACE in (run.methods or ()):
+        reasons[LAPLACE] = _why_no_laplace(run, task, model, example, sites, train)
     findings = [*_not_stochastic(sites, dropout_argument)]
     rate_hint = ""
     if dropout_argument is not None and not sites.live_dropouts:
         rate_hint = f" The factory's {dropout_argument} is 0; give the rate: --arch-arg {dropout_argument}=0.1."
     if run.methods is None:
-        usual = {name: reason for name, reason in reasons.items() if name not in ANALYTIC}
+        usual = {name: reason for name, reason in reasons.items() if name not in ON_REQUEST}
         methods = tuple(name for name, reason in usual.items() if not reason)
         findings += [note("method-left-out", method=name, reason=reason) for name, reason in usual.items() if reason]
     else:
@@ -138,6 +141,7 @@ def _unused_keys(sampler: Sampler, methods: Sequence[str]) -> Iterator[str]:
         "counts": factorised,
         "covariance": fitted,
         "law_draws": fitted or (factorised and sampler.counts != "nominal"),
+        "laplace": LAPLACE in methods,
     }
     for field in msgspec.structs.fields(Sampler):
         key = field.name
@@ -242,6 +246,23 @@ def _why_not(run: Run, sites: Sites, train: Points | None, *, unsampled: str) ->
         "mcbn-gaussian": noise_model,
         "mcbn-empirical": mcbn,
     }
+
+
+def _why_no_laplace(run: Run, task: str, model: nn.Module, example: Tensor, sites: Sites, train: Points | None) -> str:
+    """Why the last layer has no Laplace approximation; empty where it has one."""
+    if task == "regression":
+        return "it is for classifiers, and this is a regression; use mcbn or mcdo"
+    if run.outputs == "multilabel":
+        return "it is for classifiers of one class per point, and here there are several labels per point"
+    if untracked := _untracked(sites):
+        return f"BatchNorm {untracked[0].name} keeps no running statistics, so features depend on the other points"
+    try:
+        head(unconverted(model), example)
+    except NoHeadError as error:
+        return f"it needs a network that ends in one linear layer ({error})"
+    if train is None:
+        return 'there is no reference to fit its posterior to; add --train REF, or train = "REF" under [data]'
+    return ""
 
 
 def _why_not_by_query(method: str) -> str:

@@ -12,6 +12,8 @@ from bnuq.config import (
     ANALYTIC,
     DEFAULT_SAMPLER,
     DETERMINISTIC,
+    LAPLACE,
+    ON_REQUEST,
     POPULATION,
     SINGLE_SAMPLE_METHODS,
     TEMPERATURE,
@@ -63,15 +65,15 @@ def check_request_comparable(run: Run, baseline: Result, settings: Settings) -> 
 
 
 def _is_requested(run: Run, method: str) -> bool:
-    """Whether a run evaluates this method, if the network allows it: analytic methods only on request, and mcbn with
-    them where there is a reference; none with a temperature where that is switched off."""
+    """Whether a run evaluates this method, if the network allows it: some methods only on request, and mcbn with
+    analytic ones where there is a reference; none with a temperature where that is switched off."""
     if method != without_temperature(method) and run.calibrate == "off":
         return False
     method = without_temperature(method)
     if method in SINGLE_SAMPLE_METHODS:
         return True
     if run.methods is None:
-        return method not in ANALYTIC
+        return method not in ON_REQUEST
     beside = method == "mcbn" and run.train is not None and any(name in ANALYTIC for name in run.methods)
     return method in run.methods or beside
 
@@ -155,7 +157,7 @@ def _drawn_by(method: str, sampler: Mapping[str, Any]) -> dict[str, Any]:
     """The keys that the draws of a method depend on."""
     method = without_temperature(method)
     if "mcbn" not in method:
-        keys: tuple[str, ...] = ()
+        keys: tuple[str, ...] = ("laplace",) if method == LAPLACE else ()
     elif method == "mcbn-empirical":
         keys = (*_BATCHES, "law_draws", "covariance")
     elif method not in ANALYTIC:

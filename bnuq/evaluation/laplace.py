@@ -32,12 +32,13 @@ def fit_posterior(subject: Subject, progress: Progress) -> tuple[Posterior | Non
             return last
 
         posterior = fitted(map(counted, heads(subject, points)), run.sampler.laplace, train_size=train_size)
-    values = {
-        "curvature": run.sampler.laplace,
-        "points": len(points),
-        "train_size": train_size,
-        "prior_precision": posterior.prior_precision,
-        "effective": posterior.effective_parameters,
-        "parameters": posterior.curvature.size,
-    }
-    return posterior, (note("laplace-fitted", **values),)
+    fit = note(
+        "laplace-fitted",
+        curvature=run.sampler.laplace,
+        points=len(points),
+        train_size=train_size,
+        prior_precision=posterior.prior_precision,
+        effective=posterior.effective_parameters,
+        parameters=posterior.curvature.size,
+    )
+    return posterior, (fit,)

@@ -14,6 +14,7 @@ from jaxtyping import Float
 from bnuq.config import (
     ANALYTIC,
     DETERMINISTIC,
+    LAPLACE,
     NETWORKS,
     POPULATION,
     SINGLE_SAMPLE_METHODS,
@@ -85,6 +86,11 @@ def network_in_words(method: str) -> str:
     if method in SINGLE_SAMPLE_METHODS and method.endswith(TEMPERATURE):
         return f"{_NETWORKS[without_temperature(method)]} with a temperature"
     return _NETWORKS.get(method) or labelled(method)
+
+
+def is_of_last_layer(method: str) -> bool:
+    """Whether samples differ in the last layer alone, so that all others run once."""
+    return without_temperature(method) == LAPLACE
 
 
 def _compared_with(method: str, result: Result) -> str:
@@ -407,8 +413,9 @@ def _worth_sentence(words: str, single: str, sampled: str, pll: Change, passes: 
     difference = signed(pll.after - pll.before, digits)
     if pll.error is not None:
         difference += f" ± {number(pll.error, digits)}"
+    of = " of its last layer" if is_of_last_layer(sampled) else ""
     return (
-        f"{words}: {single} has PLL {number(pll.before, digits)}; {labelled(sampled)}, with {passes} passes, "
+        f"{words}: {single} has PLL {number(pll.before, digits)}; {labelled(sampled)}, with {passes} passes{of}, "
         f"{number(pll.after, digits)} ({difference})."
     )
 

@@ -25,7 +25,7 @@ from bnuq.errors import SamplingError
 from bnuq.sampling import counter_rng
 from bnuq.sampling.head import Head, head
 from bnuq.sampling.interception import float32_as
-from bnuq.sampling.outputs import unconverted
+from bnuq.sampling.outputs import outputs_of, unconverted
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,8 @@ def _determined(curvature: Float64[np.ndarray, "output feature"], precision: flo
 
 class LastLayer:
     """T passes of a network with draws of the weights of its last linear layer, which all points share: everything
-    below that layer is computed once. The outputs are logits; those of one logit z are 0 and z."""
+    below that layer is computed once. The outputs are logits, those of one logit z are 0 and z; of a network that gives
+    probabilities, their logarithms."""
 
     def __init__(
         self,
@@ -137,7 +138,7 @@ class LastLayer:
         dtype: torch.dtype,
     ) -> None:
         self.samples = len(draws)
-        self._network = unconverted(model)
+        self._network, self._normalised = unconverted(model), outputs_of(model).endswith("probabilities")
         drawn = [torch.from_numpy(posterior.drawn(draw, seed)).to(dtype) for draw in draws]
         self._change = torch.stack(drawn).flatten(0, 1).to(device)  # (T·K, D + 1)
 
@@ -147,4 +148,6 @@ class LastLayer:
         with torch.inference_mode(), float32_as("ieee"):
             change = F.linear(last.features, self._change[:, :-1], self._change[:, -1])
             logits = last.logits + change.unflatten(1, (self.samples, -1)).movedim(1, 0)
-        return logits if logits.shape[2] > 1 else torch.cat([torch.zeros_like(logits), logits], 2)
+            if logits.shape[2] == 1:
+                logits = torch.cat([torch.zeros_like(logits), logits], 2)
+            return logits.log_softmax(2) if self._normalised else logits

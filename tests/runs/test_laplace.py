@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import h5py
 import numpy as np
@@ -17,7 +19,9 @@ from report_text import rendered
 from scipy.special import softmax
 
 from bnuq.cli.main import main
-from bnuq.errors import ResultError, SamplingError
+from bnuq.errors import RequestError, ResultError, SamplingError
+from bnuq.evaluation import memory
+from bnuq.evaluation.resources import check_memory_of_last_layer
 from bnuq.gate import Settings, check
 from bnuq.records.evaluation import Result
 from bnuq.records.evaluation_file import read
@@ -198,3 +202,16 @@ def test_the_option_and_json(place: Path, capsys: pytest.CaptureFixture[str], mo
     assert code == 0 and printed["methods"]["laplace"]["sets"]["test"]["pll"]["mc_se"] > 0
     assert any("the diagonal of the curvature" in text for text in printed["notes"])
     assert "kron" in refusal(capsys, place, "--laplace", "full")
+
+
+def test_a_layer_too_large_for_the_memory_is_refused_with_what_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "available", lambda _device: 2**27)
+
+    def asked(laplace: str, samples: int) -> Any:
+        return SimpleNamespace(run=SimpleNamespace(sampler=SimpleNamespace(laplace=laplace), samples=samples))
+
+    check_memory_of_last_layer(asked("diag", 8), features=4095, outputs=500)
+    with pytest.raises(RequestError, match=r"factors of a last layer of 4,095 features .* Use --laplace diag"):
+        check_memory_of_last_layer(asked("kron", 8), features=4095, outputs=500)
+    with pytest.raises(RequestError, match=r"--samples is 64: draws of the last layer's weights .* At most 8 fit"):
+        check_memory_of_last_layer(asked("diag", 64), features=4095, outputs=500)

@@ -27,6 +27,18 @@ def _no_validation(task: str, tau: bool, reason: str) -> str:
     return f"{absent}: {reason}; name them with --validation REF, or validation under [data]"
 
 
+def _laplace_fitted(
+    curvature: str, points: int, train_size: int, prior_precision: float, effective: float, parameters: int
+) -> str:
+    kept = "Kronecker-factored curvature" if curvature == "kron" else "the diagonal of the curvature"
+    stands = "" if train_size == points else f", counted as {train_size:,}"
+    return (
+        f"laplace: the last layer's posterior has {kept}, at {points:,} points of the reference{stands}; its prior "
+        f"precision is {prior_precision:.3g}, by the marginal likelihood, and the data determine {effective:,.0f} of "
+        f"its {parameters:,} parameters"
+    )
+
+
 def _never_trained(layers: Sequence[str], evaluated: bool) -> str:
     names = _begun(layers) if evaluated else listed(layers)
     rest = ", and the deterministic estimates are not meaningful" if evaluated else ""
@@ -236,6 +248,7 @@ EVALUATION: Catalogue = {
         "the covariances behind Mahalanobis distances are shrunk: {points:,} points of the reference for {features:,} "
         "features"
     ),
+    "laplace-fitted": Entry(_laplace_fitted),
     "temperature-fitted": Entry(partial(_temperatures, "fitted to {points:,} validation points")),
     "temperature-cross-fitted": Entry(partial(_temperatures, "cross-fitted on halves of the {points:,} test points")),
     "temperature-at-end": Entry(

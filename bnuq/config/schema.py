@@ -23,12 +23,14 @@ Method = Literal[
     "mcbn-empirical",
     "tta",
     "mcbn+tta",
+    "laplace",
     "predictions",
 ]
 ANALYTIC: tuple[Method, ...] = ("mcbn-chi2", "mcbn-gaussian", "mcbn-empirical")  # models of q(ω), not MCBN itself
 AUGMENTED: tuple[Method, ...] = ("tta", "mcbn+tta")  # test-time augmentation
+LAPLACE: Method = "laplace"  # of the last layer
 PREDICTIONS: Method = "predictions"  # samples made elsewhere
-ON_REQUEST: tuple[Method, ...] = (*ANALYTIC, *AUGMENTED, PREDICTIONS)  # never among the default methods
+ON_REQUEST: tuple[Method, ...] = (*ANALYTIC, *AUGMENTED, LAPLACE, PREDICTIONS)  # never among the default methods
 DETERMINISTIC: Method = "deterministic"  # always runs, and first
 POPULATION = "deterministic+population"  # runs beside mcbn where the reference check fails
 TEMPERATURE = "+temperature"  # ends the name of a method whose logits are divided by a fitted temperature
@@ -55,6 +57,7 @@ Batches = Literal["random", "stratified", "group"]  # any points; every class in
 PopulationEstimator = Literal["population", "mean_of_var", "full"]  # how precise-bn pools mini-batches
 ChannelOrder = Literal["rgb", "bgr"]  # the order that the network takes; files hold red first
 Interpolation = Literal["bilinear", "bicubic", "nearest"]  # of resized pictures, antialiased but for nearest
+Curvature = Literal["kron", "diag"]  # what is kept of the last layer's curvature: Kronecker factors, or its diagonal
 Calibration = Literal["off", "validation", "cross"]  # the points that a temperature is fitted to
 Criterion = Literal["crps", "pll"]  # the criterion that τ and the constant baseline optimise on validation points
 
@@ -314,7 +317,8 @@ class DataSection(Section, frozen=True):
 
 
 class Sampler(Section, frozen=True):
-    """The keys of [sampling] that define mini-batches and the analytic noise models that replace them.
+    """The keys of [sampling] that define mini-batches, the analytic noise models that replace them, and the posterior
+    of a Laplace approximation (`laplace`).
 
     For MCBN: how the points of a mini-batch are drawn (`batches`, `replacement`), the divisor of their variance,
     whether the query replaces the last of them, and whether every query has its own mini-batches. For the analytic
@@ -367,6 +371,13 @@ class Sampler(Section, frozen=True):
         Meta(ge=8, le=100_000),
         setting("Mini-batches that the noise models are fitted to.", "Analytic noise models"),
     ] = 64
+    laplace: Annotated[
+        Curvature,
+        setting(
+            "laplace: what is kept of the last layer's curvature, kron (Kronecker factors) or diag (its diagonal).",
+            "Classification",
+        ),
+    ] = "kron"
 
     @property
     def by_query(self) -> bool:
@@ -381,8 +392,8 @@ class SamplingSection(Sampler, frozen=True):
         tuple[Method, ...] | None,
         setting(
             "mcbn, mcdo, mcbn+mcdo or deterministic; or an analytic model of MCBN's noise: mcbn-chi2, mcbn-gaussian, "
-            "mcbn-empirical; tta or mcbn+tta (test-time augmentation); predictions (made elsewhere). Repeat it, or use "
-            "commas.",
+            "mcbn-empirical; tta or mcbn+tta (test-time augmentation); laplace (of the last layer); predictions (made "
+            "elsewhere). Repeat it, or use commas.",
             option="method",
             metavar="NAME",
             commas=True,

@@ -62,7 +62,8 @@ class Points:
     independent of each other, by number; `group_names` are what the file has for these numbers. `findings` say what was
     found out while reading; `target_by_position` is that of `Contents`. `rows` are the points' numbers in the source
     (None: 0, 1, 2, …), and `names` their files or ids, where they have any. Points of several inputs are packed, as
-    `layout` says. `all_targets` are those of the whole set where these points are a sample of it. `part` are the places of a subset in the set that it was taken from, and the size of that.
+    `layout` says. `all_targets` are those of the whole set where these points are a sample of it. `part` are the places
+    of a subset in the set that it was taken from, and the size of that.
     """
 
     name: str

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from bnuq.config import Run, Split
+from bnuq.config import LAPLACE, Run, Split
 from bnuq.config.runfile_writing import Line, table
 from bnuq.config.schema import DataSection, ModelSection, settings_of
 from bnuq.errors import BnuqError, RequestError, UntrustedCodeError
@@ -71,6 +71,8 @@ def _uses_of_reference(run: Run, batchnorms: int) -> Iterator[str]:
     """What a reference would be used for."""
     if batchnorms and (run.methods is None or any(name in _DRAW_FROM_REFERENCE for name in run.methods)):
         yield f"mini-batches for its {batchnorms} BatchNorm layer{'s' * (batchnorms > 1)} are drawn from it"
+    if LAPLACE in (run.methods or ()):
+        yield "the posterior of the last layer is fitted to it"
     if "train" in (run.normalize, run.normalize_targets):
         yield 'inputs or targets are normalised by its mean and std ("train")'
     if isinstance(run.validation, Split) and run.validation.split_of == "train":

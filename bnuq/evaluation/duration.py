@@ -20,13 +20,14 @@ import torch
 from torch import Tensor
 
 from bnuq import metrics
-from bnuq.config import ANALYTIC, AUGMENTED, PREDICTIONS
+from bnuq.config import ANALYTIC, AUGMENTED, LAPLACE, PREDICTIONS
 from bnuq.data import Points
 from bnuq.errors import is_out_of_memory
 from bnuq.evaluation import memory
 from bnuq.evaluation.augmentation import Augmented, augmenting
 from bnuq.evaluation.draws import drawn, needs_bank, part_drawn
 from bnuq.evaluation.estimates import RESAMPLES, detection_estimates, replicate_weights
+from bnuq.evaluation.features import fitted_points
 from bnuq.evaluation.noise_models import counts_of
 from bnuq.evaluation.passes import fitting_chunk
 from bnuq.evaluation.subject import VALIDATION, Subject, is_mcbn
@@ -158,19 +159,26 @@ def _measured(request: _Request, subject: Subject, *, limit: float) -> _Seconds 
 
 def _upper_bound(request: _Request, subject: Subject) -> _Seconds:
     """The seconds that the request takes at most, by a plain forward of a few points."""
-    model, pipeline, test = subject.model, subject.pipeline, subject.sets["test"]
-    rows = slice(0, min(len(test), _SCORED_POINTS))
-    seconds_per_point = (
-        _seconds(lambda: Evaluation(model).passes(pipeline.evaluated(test, rows)), pipeline.device) / rows.stop
-    )
+    seconds_per_point = _seconds_per_point(subject)
     methods, rows_per_point = len(request.methods), _rows_per_point(subject)
     outputs = request.points * methods * request.draw_sets * subject.todo.outputs * request.samples_per_score
-    separated = sum(len(test) + points for points in request.ood) * (request.ranked + _RESAMPLED) * (methods + 1)
+    separated = (
+        sum(len(subject.sets["test"]) + points for points in request.ood)
+        * (request.ranked + _RESAMPLED)
+        * (methods + 1)
+    )
     return _Seconds(
         draws=_SLOWER * seconds_per_point * request.drawn,
         samples=_SLOWER * seconds_per_point * request.points * request.samples * methods * rows_per_point,
         scores=outputs * (_WEIGHED * request.replicates + _SCORED_ONCE) + _RANKED * separated,
     )
+
+
+def _seconds_per_point(subject: Subject) -> float:
+    """The seconds of a plain forward per point."""
+    model, pipeline, test = subject.model, subject.pipeline, subject.sets["test"]
+    rows = slice(0, min(len(test), _SCORED_POINTS))
+    return _seconds(lambda: Evaluation(model).passes(pipeline.evaluated(test, rows)), pipeline.device) / rows.stop
 
 
 def _rows_per_point(subject: Subject) -> int:
@@ -195,6 +203,9 @@ def _extrapolated(request: _Request, subject: Subject) -> _Seconds:
             continue
         if method == "tta":
             samples += request.points * request.samples * _augmented(Evaluation(subject.model), subject)
+            continue
+        if method == LAPLACE:  # one pass, also of the reference
+            samples += (request.points + len(fitted_points(subject))) * _seconds_per_point(subject)
             continue
         engine = Stochastic(
             subject.model,

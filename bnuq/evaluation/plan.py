@@ -11,13 +11,14 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from bnuq.config import ANALYTIC, DEFAULT_SAMPLER, ON_REQUEST, PREDICTIONS, Run, Sampler
+from bnuq.config import ANALYTIC, DEFAULT_SAMPLER, LAPLACE, ON_REQUEST, PREDICTIONS, Run, Sampler
 from bnuq.data import Points
 from bnuq.errors import DataError, RequestError, SamplingError, first_line
 from bnuq.evaluation.batch_composition import check_mini_batches
 from bnuq.evaluation.task import TASK_KEY, task_of
 from bnuq.findings import Finding, note, warning
 from bnuq.sampling.exactness import check_exact
+from bnuq.sampling.head import NoHeadError, head
 from bnuq.sampling.interception import located_forward, undisturbed
 from bnuq.sampling.outputs import unconverted
 from bnuq.sampling.plain_loop import Evaluation
@@ -72,6 +73,8 @@ def plan(
     reasons = _why_not(run, sites, train, unsampled="" if sites.batchnorms else _unsampled(model, sites, example))
     if run.sampler.by_query:
         reasons = {name: reason or _why_not_by_query(name) for name, reason in reasons.items()}
+    if LAPLACE in (run.methods or ()):
+        reasons[LAPLACE] = _why_no_laplace(run, task, model, example, sites, train)
     findings = [*_not_stochastic(sites, dropout_arguments)]
     rate_hint = ""
     if dropout_arguments and not sites.live_dropouts:
@@ -149,6 +152,7 @@ def _unused_keys(sampler: Sampler, methods: Sequence[str]) -> Iterator[str]:
         "counts": factorised,
         "covariance": fitted,
         "law_draws": fitted or (factorised and sampler.counts != "nominal"),
+        "laplace": LAPLACE in methods,
     }
     for field in msgspec.structs.fields(Sampler):
         key = field.name
@@ -262,6 +266,23 @@ def _why_not(run: Run, sites: Sites, train: Points | None, *, unsampled: str) ->
         "mcbn+tta": mcbn or tta,
         PREDICTIONS: "" if run.predictions else "there are none made elsewhere; add --predictions FILE.npz",
     }
+
+
+def _why_no_laplace(run: Run, task: str, model: nn.Module, example: Tensor, sites: Sites, train: Points | None) -> str:
+    """Why the last layer has no Laplace approximation; empty where it has one."""
+    if task == "regression":
+        return "it is for classifiers, and this is a regression; use mcbn or mcdo"
+    if run.outputs == "multilabel":
+        return "it is for classifiers of one class per point, and here there are several labels per point"
+    if untracked := _untracked(sites):
+        return f"BatchNorm {untracked[0].name} keeps no running statistics, so features depend on the other points"
+    try:
+        head(unconverted(model), example)
+    except NoHeadError as error:
+        return f"it needs a network that ends in one linear layer ({error})"
+    if train is None:
+        return 'there is no reference to fit its posterior to; add --train REF, or train = "REF" under [data]'
+    return ""
 
 
 def _why_not_by_query(method: str) -> str:

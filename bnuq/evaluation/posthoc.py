@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,21 +11,16 @@ from torch import Tensor
 
 from bnuq.data import Points
 from bnuq.data.points import labelled
-from bnuq.evaluation import memory
-from bnuq.evaluation.datasets import limited
-from bnuq.evaluation.draws import part_drawn
 from bnuq.evaluation.estimates import SetScores
+from bnuq.evaluation.features import fitted_points, head_of, heads
 from bnuq.evaluation.subject import Subject
 from bnuq.findings import Finding, note
 from bnuq.metrics import posthoc
 from bnuq.metrics.arrays import as_numpy
 from bnuq.progress import Progress
-from bnuq.sampling.engine import default_chunk
-from bnuq.sampling.head import Head, NoHeadError, head
-from bnuq.sampling.outputs import unconverted
+from bnuq.sampling.head import Head, NoHeadError
 
 _LARGEST_BANK = 2**26  # numbers: 256 MiB of features
-_MOST_POINTS, _MOST_DECODED = 50_000, 5_000  # reference points, and those that are read as needed
 
 _Score = Callable[[Head], Tensor]  # of the points that have passed
 
@@ -52,7 +47,7 @@ def with_post_hoc(
     if any(not site.tracked for site in subject.todo.sites.live_batchnorms):
         return dict(scores), (note("no-post-hoc-scores", reason="its BatchNorms keep no running statistics"),)
     try:
-        _head(subject, subject.sets["test"], slice(0, 2))
+        head_of(subject, subject.sets["test"], slice(0, 2))
     except NoHeadError as error:
         return dict(scores), (note("no-post-hoc-scores", reason=str(error)),)
     fitted = _fitted(subject, progress)
@@ -70,21 +65,11 @@ def _scored(
     subject: Subject, points: Points, fitted: PostHoc, advance: Callable[[int], object]
 ) -> dict[str, np.ndarray]:
     parts: dict[str, list[np.ndarray]] = {name: [] for name in fitted.scores}
-    for last in _passes(subject, points):
+    for last in heads(subject, points):
         for name, score in fitted.scores.items():
-            parts[name].append(as_numpy(score(last).double()))
+            parts[name].append(as_numpy(score(last.two_class).double()))
         advance(len(last.features))
     return {name: np.concatenate(values) for name, values in parts.items()}
-
-
-def _passes(subject: Subject, points: Points) -> Iterator[Head]:
-    size = subject.run.chunk_size or default_chunk(points.point_shape, subject.pipeline.device)
-    return memory.in_halves(lambda rows: _head(subject, points, rows), len(points), size)
-
-
-def _head(subject: Subject, points: Points, rows: slice) -> Head:
-    last = head(unconverted(subject.model), subject.pipeline.evaluated(points, rows)).two_class
-    return last if last.features.device.type != "mps" else last.on_cpu  # mps has no float64
 
 
 def _fitted(subject: Subject, progress: Progress) -> PostHoc:
@@ -96,15 +81,11 @@ def _fitted(subject: Subject, progress: Progress) -> PostHoc:
     }
     if subject.train is None:
         return PostHoc(scores, (note("no-fitted-scores"),))
-    first = _head(subject, subject.sets["test"], slice(0, 1))
-    drawn = part_drawn(subject)
-    assert drawn is not None  # there is a reference
-    most = _MOST_DECODED if drawn.listed else _MOST_POINTS
-    most = min(most, _LARGEST_BANK // first.weight.shape[1])
-    train = limited(drawn, most, subject.run.seed)
+    first = head_of(subject, subject.sets["test"], slice(0, 1)).two_class
+    train = fitted_points(subject, most=_LARGEST_BANK // first.weight.shape[1])
     with progress(f"Features of {len(train)} reference points", len(train)) as advance:
         parts = []
-        for last in _passes(subject, train):
+        for last in heads(subject, train):
             parts.append(last.features)
             advance(len(last.features))
     train = labelled(train)  # of the items that were just read

@@ -77,6 +77,20 @@ def check_memory_of_draws(draws: int, layers: Sequence[BatchNormSite], batch_siz
         )
 
 
+def check_memory_of_last_layer(subject: Subject, *, features: int, outputs: int) -> None:
+    """RequestError where the curvature of a last layer or T draws of its weights do not fit in memory."""
+    run, free = subject.run, memory.available(torch.device("cpu"))
+    need = 8 * _COPIES * (features + 1) ** 2
+    if run.sampler.laplace == "kron" and free is not None and need > max(free, _ALWAYS_ALLOWED_BYTES):
+        raise RequestError(
+            f"laplace: the Kronecker factors of a last layer of {features:,} features take about "
+            f"{memory.in_words(need)} of memory, and {memory.in_words(free)} are free. Use --laplace diag."
+        )
+    if run.samples != "auto":
+        of_draw = 2 * 4 * outputs * (features + 1)
+        _check_memory("--samples", run.samples, lambda number: of_draw * number, "draws of the last layer's weights")
+
+
 def bytes_of_draws(draws: int, layers: Sequence[BatchNormSite], batch_size: int) -> int:
     """The approximate bytes of the statistics of `draws` mini-batches, and of the row numbers of their points."""
     channels = sum(site.channels for site in layers)

@@ -12,7 +12,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from bnuq.config import AUGMENTED, DETERMINISTIC, POPULATION, PREDICTIONS, SINGLE_SAMPLE_METHODS, TEMPERATURE, Run
+from bnuq.config import (
+    AUGMENTED,
+    DETERMINISTIC,
+    LAPLACE,
+    POPULATION,
+    PREDICTIONS,
+    SINGLE_SAMPLE_METHODS,
+    TEMPERATURE,
+    Run,
+)
 from bnuq.data import Points
 from bnuq.errors import RequestError, ResultError, SamplingError
 from bnuq.evaluation import memory, recalibration
@@ -36,6 +45,7 @@ from bnuq.sampling.bank_tiles import BankEngine
 from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.dropout import Dropout
 from bnuq.sampling.engine import Stochastic, default_chunk
+from bnuq.sampling.laplace import LastLayer, Posterior
 from bnuq.sampling.per_query import PerQuery
 from bnuq.sampling.plain_loop import BySet, Engine, Evaluation
 
@@ -78,17 +88,24 @@ def check_precision(run: Run, device: torch.device) -> None:
 
 
 def run_methods(
-    subject: Subject, draw: Draw, progress: Progress, journal: Journal, *, stale: bool = False
+    subject: Subject,
+    draw: Draw,
+    progress: Progress,
+    journal: Journal,
+    *,
+    stale: bool = False,
+    posterior: Posterior | None = None,
 ) -> RunnerResult:
     """Every method on every set, first on "validation" where there is one, because τ and the constant baseline are
     fitted to it.
 
     Where the running statistics are `stale`, the network is also evaluated with the population statistics of the drawn
     mini-batches, to separate the effect of repairing them from the uncertainty that MCBN adds. Finished units are read
-    from the journal; it also keeps the raw samples where they are saved or will be needed again.
+    from the journal; it also keeps the raw samples where they are saved or will be needed again. The method laplace
+    draws from the `posterior`.
     """
     run, methods, scorer, bank = subject.run, subject.todo.methods, subject.scorer, subject.bank
-    rounds = _Rounds(subject, progress, journal)
+    rounds = _Rounds(subject, progress, journal, posterior)
     omega: BatchStatistics | None = None
     draws = range(0)
     scored: dict[str, Scored] = {}
@@ -233,14 +250,14 @@ def _add(reduction: Any, block: Tensor, first: int, engine: Engine) -> None:
 class _Rounds:
     """The rounds of draws of one run: which raw samples are kept, and the work of each method."""
 
-    def __init__(self, subject: Subject, progress: Progress, journal: Journal) -> None:
+    def __init__(self, subject: Subject, progress: Progress, journal: Journal, posterior: Posterior | None) -> None:
         self.passes = Passes(subject.run, subject.pipeline, subject.todo.outputs)
         if subject.bank is not None:
             samples = subject.run.samples
             self.passes.add(note("bank-of-draws", tile=counter_rng.TILE, samples=samples, bank=subject.bank))
         if subject.run.sampler.by_query and "mcbn" in subject.todo.methods:
             self.passes.add(_passes_by_query(subject))
-        self._subject, self._progress, self._journal = subject, progress, journal
+        self._subject, self._progress, self._journal, self._posterior = subject, progress, journal, posterior
         self._draws: list[range] = []  # of each round
         self._units: dict[tuple[str, str], list[Unit]] = {}  # of the first round
         self._method_work: dict[str, _MethodWork] = {}
@@ -260,6 +277,10 @@ class _Rounds:
             return Predicted(subject, len(draws), draws)
         if method == "mcbn" and subject.run.sampler.by_query:
             return queries_engine(subject, draws)
+        if method == LAPLACE:
+            assert self._posterior is not None
+            to = {"device": subject.pipeline.device, "dtype": subject.pipeline.dtype}
+            return LastLayer(subject.model, self._posterior, draws=draws, seed=seed, **to)
         bank = subject.bank if is_mcbn(method) else None
         dropout = None
         if method.endswith("mcdo"):  # a draw of the bank includes its mask
@@ -512,6 +533,8 @@ def _why_samples_agree(method: str, todo: Plan) -> str:
             f"the outputs are the same for every mini-batch of {todo.batch_size}; is the reference one point "
             "repeated, or does the output not depend on these BatchNorms?"
         )
+    elif method == LAPLACE:
+        why = "the posterior of the last layer is too narrow for any sample to differ."
     else:
         rates = ", ".join(f"{site.name} {site.p:g}" for site in todo.sites.live_dropouts)
         why = f"dropout at these rates changes no output: {rates}."

@@ -13,6 +13,7 @@ from bnuq.config import (
     AUGMENTED,
     DEFAULT_SAMPLER,
     DETERMINISTIC,
+    LAPLACE,
     ON_REQUEST,
     POPULATION,
     PREDICTIONS,
@@ -161,7 +162,7 @@ def _drawn_by(method: str, sampler: Mapping[str, Any]) -> dict[str, Any]:
     """The keys that the draws of a method depend on."""
     method = without_temperature(method)
     if "mcbn" not in method:
-        keys: tuple[str, ...] = ()
+        keys: tuple[str, ...] = ("laplace",) if method == LAPLACE else ()
     elif method == "mcbn-empirical":
         keys = (*_BATCHES, "law_draws", "covariance")
     elif method not in ANALYTIC:

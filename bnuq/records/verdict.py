@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bnuq import metrics
-from bnuq.config import ANALYTIC, SINGLE_SAMPLE_METHODS, TEMPERATURE, without_temperature
+from bnuq.config import ANALYTIC, LAPLACE, SINGLE_SAMPLE_METHODS, TEMPERATURE, without_temperature
 from bnuq.findings import Finding
 from bnuq.findings import verdict as finding
 from bnuq.metrics.registry import metric_of
@@ -80,8 +80,9 @@ class Verdict:
 
 
 def passes_of(method: str, result: Result) -> int:
-    """How often a point passes through the network."""
-    return 1 if method in SINGLE_SAMPLE_METHODS else int(result.sampling["samples"])
+    """How often a point passes through the network: once where only its last layer is sampled."""
+    is_single = method in SINGLE_SAMPLE_METHODS or without_temperature(method) == LAPLACE
+    return 1 if is_single else int(result.sampling["samples"])
 
 
 def is_mismatched(method: str, result: Result) -> bool:
@@ -144,11 +145,11 @@ def _groups(result: Result) -> dict[str, list[Row]]:
             continue
         if math.isfinite(row.estimate.value):
             groups.setdefault(metric, []).append(row)
-    return {metric: rows for metric, rows in groups.items() if any(map(_is_single, rows))}
+    return {metric: rows for metric, rows in groups.items() if any(_is_single(row, result) for row in rows)}
 
 
-def _is_single(row: Row) -> bool:
-    return row["method"] in SINGLE_SAMPLE_METHODS
+def _is_single(row: Row, result: Result) -> bool:
+    return passes_of(row["method"], result) == 1
 
 
 def _compared(result: Result, groups: Mapping[str, Sequence[Row]]) -> Iterator[Comparison]:
@@ -157,10 +158,10 @@ def _compared(result: Result, groups: Mapping[str, Sequence[Row]]) -> Iterator[C
     points = Points(result)
     for rows in groups.values():
         ranked = sorted(rows, key=_rank, reverse=True)
-        against = next(filter(_is_single, ranked))
+        against = next(row for row in ranked if _is_single(row, result))
         seen = {against["method"]}
         for row in ranked:
-            if not (_is_single(row) and row["method"] in seen):
+            if not (_is_single(row, result) and row["method"] in seen):
                 yield _comparison(result, points, row, against)
             seen.add(row["method"])
 
@@ -210,7 +211,7 @@ def _mc_error(row: Row) -> float:
     """0 of a single pass, and NaN where too few draws have none."""
     if row.estimate.mc_se is not None:
         return row.estimate.mc_se
-    return 0.0 if _is_single(row) else math.nan
+    return 0.0 if row["method"] in SINGLE_SAMPLE_METHODS else math.nan
 
 
 def _adjusted(comparisons: list[Comparison]) -> tuple[Comparison, ...]:
@@ -265,7 +266,7 @@ def _choice(result: Result) -> Iterator[Finding]:
     plls = {name: method.sets["test"].estimates.get("pll") for name, method in result.methods.items()}
     if on_another_scale(result).keys() & {"test", "validation"}:
         return
-    single = {n: e.value for n, e in plls.items() if e and n in SINGLE_SAMPLE_METHODS and math.isfinite(e.value)}
+    single = {n: e.value for n, e in plls.items() if e and passes_of(n, result) == 1 and math.isfinite(e.value)}
     if not single:
         return
     first = max(single, key=single.__getitem__)
@@ -283,7 +284,7 @@ def _better_than(first: str, passes: int, result: Result) -> Iterator[tuple[str,
     """The methods of several passes whose PLL over the first ones is better, with that PLL."""
     samples, test = int(result.sampling["samples"]), result.sets["test"]
     before = result.methods[first].sets["test"].points["pll"]
-    for name in result.sampled:
+    for name in (each for each in result.sampled if passes_of(each, result) > 1):
         of_test = result.methods[name].sets["test"]
         draws, estimate = of_test.log_likelihood, of_test.estimates.get("pll")
         if draws is None or estimate is None or estimate.mc_se is None or is_mismatched(name, result):

@@ -14,11 +14,11 @@ from bnuq.metrics import METRICS
 from bnuq.records.evaluation import MethodResult, Result
 from bnuq.report import document, gallery, noise_models, numbers, ood, plots, tasks, verdict
 from bnuq.report.document import Cell, Heading, Items, Paragraph, Part, PathLine, Report, Section, Table, dim, section
-from bnuq.report.evaluation_findings import SENTENCES, findings, noise_sd
+from bnuq.report.evaluation_findings import SENTENCES, findings, is_of_last_layer, noise_sd
 from bnuq.report.numbers import decimals, digits_of, headed, named, number, share_with_error, with_error
 from bnuq.report.provenance import evaluation_provenance
 from bnuq.report.remedies import advised, noted
-from bnuq.report.sampler import augmentation_in_words, laws_in_words, sampler_in_words
+from bnuq.report.sampler import augmentation_in_words, laplace_in_words, laws_in_words, sampler_in_words
 
 _ROOMY = 60  # columns from which names are written out
 
@@ -198,6 +198,7 @@ def _facts(result: Result) -> Iterator[tuple[str, str]]:
         batches, models = sampler_in_words(result), laws_in_words(result)
         augmented = augmentation_in_words(result)
         rows = (("layers", _layers(result)), ("batches", batches), ("noise models", models), ("augmented", augmented))
+        rows = (*rows, ("laplace", laplace_in_words(result)))
         yield from ((name, text) for name, text in rows if text)
     yield "device", f"{sampling['device']}, {sampling['precision']}, {result.seconds['total']:.1f} s"
 
@@ -243,7 +244,8 @@ def _work(result: Result) -> Iterator[str]:
     for method, work in result.work.methods.items():
         if method in SINGLE_SAMPLE_METHODS:
             continue
-        text = f"{method}: {work.passes:,} forward passes, {work.passes / max(work.seconds, 1e-9):,.0f} per second"
+        kind = "passes of the last layer, all others once," if is_of_last_layer(method) else "forward passes,"
+        text = f"{method}: {work.passes:,} {kind} {work.passes / max(work.seconds, 1e-9):,.0f} per second"
         if work.ratio is not None:
             text += f", {work.ratio:.2f} of the cost of as many deterministic passes"
         if work.once is not None and work.each is not None:

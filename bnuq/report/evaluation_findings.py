@@ -15,6 +15,7 @@ from bnuq.catalogue.verdict import VERDICT
 from bnuq.config import (
     ANALYTIC,
     DETERMINISTIC,
+    LAPLACE,
     NETWORKS,
     POPULATION,
     PREDICTIONS,
@@ -102,6 +103,11 @@ def network_in_words(method: str) -> str:
     if method in SINGLE_SAMPLE_METHODS and method.endswith(TEMPERATURE):
         return f"{_NETWORKS[without_temperature(method)]} with a temperature"
     return _NETWORKS.get(method) or labelled(method)
+
+
+def is_of_last_layer(method: str) -> bool:
+    """Whether samples differ in the last layer alone, so that all others run once."""
+    return without_temperature(method) == LAPLACE
 
 
 def _compared_with(method: str, result: Result) -> str:

@@ -33,6 +33,16 @@ def augmentation_in_words(result: Result) -> str:
     return ", ".join(key if value is True else f"{key} {value}" for key, value in keys.items())
 
 
+def laplace_in_words(result: Result) -> str:
+    """The posterior of the last layer, as "Kronecker factors, prior precision 5.62"; "" where no method draws from
+    it."""
+    of_each = (finding.values for finding in result.findings if finding.code == "laplace-fitted")
+    if (values := next(of_each, None)) is None:
+        return ""
+    kept = "Kronecker factors" if values["curvature"] == "kron" else "diagonal"
+    return f"{kept}, prior precision {values['prior_precision']:.3g}"
+
+
 def laws_in_words(result: Result) -> str:
     """How the analytic noise models were fitted, as "counts measured (64 mini-batches), covariance layer"; "" where no
     method is of one."""

@@ -176,10 +176,8 @@ def _layer(
 
 
 def _normal(draws: range, count: int, *, seed: int, site: int) -> Float64[np.ndarray, "draw count"]:
-    return ndtri(_uniform(draws, counter_rng.NOISE_MODEL_NORMAL, count, seed=seed, site=site))
+    return np.stack([counter_rng.normal(seed, t, counter_rng.NOISE_MODEL_NORMAL, count, site=site) for t in draws])
 
 
 def _uniform(draws: range, purpose: int, count: int, *, seed: int, site: int) -> Float64[np.ndarray, "draw count"]:
-    """Uniform numbers in the open interval (0, 1), from the key of each draw."""
-    words = np.stack([counter_rng.words(seed, t, purpose, count, site=site) for t in draws])
-    return ((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
+    return np.stack([counter_rng.uniform(seed, t, purpose, count, site=site) for t in draws])

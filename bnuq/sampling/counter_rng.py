@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from jaxtyping import Int64, UInt16, UInt64
+from jaxtyping import Float64, Int64, UInt16, UInt64
+from scipy.special import ndtri
 
 # purposes: part of the random key, never to be renumbered
 BATCH, AUGMENT, MASK, CHECK, CHECK_AUGMENT, SUBSET, RANKED, MASK_TIE, MASK_KEY, TILE_DRAWS = range(10)
@@ -18,6 +19,7 @@ NOISE_MODEL, NOISE_MODEL_AUGMENT, NOISE_MODEL_NORMAL, NOISE_MODEL_CHI2 = range(1
 QUERY, QUERY_AUGMENT = range(20, 22)  # mini-batches of one query
 HALVES = 22  # halves of a test set
 TTA = 23  # augmentation of evaluated points
+LAPLACE = 24  # weights of a last layer
 
 PART, JITTER = 1, 2  # streams of a purpose beside its first, 0: parts of pictures, and their colours
 
@@ -30,6 +32,16 @@ def words(
     """`count` random 64-bit words of one key, starting at block `block` of four; a shorter result is a prefix of a
     longer one."""
     return _philox(seed, draw, purpose, site, block, stream).random_raw(count)
+
+
+def uniform(seed: int, draw: int, purpose: int, count: int, *, site: int = 0) -> Float64[np.ndarray, " count"]:
+    """`count` random numbers in the open interval (0, 1), made of `words`."""
+    return ((words(seed, draw, purpose, count, site=site) >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
+
+
+def normal(seed: int, draw: int, purpose: int, count: int, *, site: int = 0) -> Float64[np.ndarray, " count"]:
+    """`count` standard normal numbers, made of `uniform`."""
+    return ndtri(uniform(seed, draw, purpose, count, site=site))
 
 
 def _philox(seed: int, draw: int, purpose: int, site: int, block: int, stream: int = 0) -> np.random.Philox:

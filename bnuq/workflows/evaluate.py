@@ -21,6 +21,7 @@ from bnuq.evaluation.duration import forecast
 from bnuq.evaluation.estimates import MIN_SAMPLES
 from bnuq.evaluation.exactness import check_network, check_network_unchanged
 from bnuq.evaluation.gallery import gallery
+from bnuq.evaluation.laplace import fit_posterior
 from bnuq.evaluation.noise_models import NoiseModels, fit_noise_models
 from bnuq.evaluation.plan import Plan, check_random, plan
 from bnuq.evaluation.predictions import (
@@ -44,6 +45,7 @@ from bnuq.records import evaluation_file as result_file
 from bnuq.records.approximation import approximations
 from bnuq.records.evaluation import EvaluatedSet, ReferenceCheck, Result, Work
 from bnuq.sampling.batch_statistics import BatchStatistics
+from bnuq.sampling.laplace import Posterior
 
 FEW = 20  # points, below which what is fitted to them is not to be trusted
 
@@ -90,11 +92,12 @@ def evaluate(
         layers, known = todo.sites.live_batchnorms, {"trained_with": todo.trained_with}
         check = check_reference(subject.model, subject.pipeline, part, layers, progress, **known)
     noise_models = fit_noise_models(subject, progress)
+    posterior, of_posterior = fit_posterior(subject, progress)
     watch.lap("draw")
     with work_folder(run.out, work) as folder:
         journal = folder.journal(_facts(planned))
         with journal.forgotten_on(SamplingError):  # its units serve no other request
-            outcome = _outcome(planned, check, noise_models, journal, watch, progress)
+            outcome = _outcome(planned, check, noise_models, posterior, journal, watch, progress)
             check_network_unchanged(checked, subject)
         watch.lap("evaluate")
         result = Result(
@@ -116,6 +119,7 @@ def evaluate(
                 *([note("evaluation-continued", parts=journal.reused)] if journal.reused else []),
                 *_findings(run, todo, check, outcome, ready.material),
                 *(() if noise_models is None else noise_models.findings()),
+                *of_posterior,
                 *_dead_channels(outcome.omega),
             ),
             seconds=watch.seconds(),
@@ -184,6 +188,7 @@ def _outcome(
     planned: _Planned,
     check: ReferenceCheck | None,
     noise_models: NoiseModels | None,
+    posterior: Posterior | None,
     journal: Journal,
     watch: Stopwatch,
     progress: Progress,
@@ -201,7 +206,7 @@ def _outcome(
         watch.lap("draw")
         return omegas
 
-    return run_methods(subject, draw, progress, journal, stale=stale)
+    return run_methods(subject, draw, progress, journal, stale=stale, posterior=posterior)
 
 
 def _model(planned: _Planned) -> dict[str, Any]:

@@ -74,6 +74,12 @@ def test_the_forecast_is_near_what_the_run_takes(folder):
     assert taken / 10 < seconds < 10 * taken  # the machine may be busy with something else in one of the two
 
 
+def test_samples_of_the_last_layer_alone_take_one_pass(folder, monkeypatch):
+    count_pieces(monkeypatch)
+    of_layer, of_network = (forecast(folder, samples=600, methods=(name,)).seconds for name in ("laplace", "mcdo"))
+    assert 0 < of_layer < of_network / 2
+
+
 @pytest.mark.parametrize(
     ("less", "more"),
     [

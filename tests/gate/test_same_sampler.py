@@ -53,6 +53,9 @@ def of_method(
         ("mcbn", {"covariance": "network", "counts": "nominal", "law_draws": 16}, {}, None),
         ("mcbn", {"replacement": True}, {}, "replacement"),
         ("mcdo", {"replacement": True, "law_draws": 16}, {}, None),
+        ("laplace", {"laplace": "diag"}, {}, "laplace"),
+        ("laplace", {"replacement": True}, {}, None),
+        ("mcbn", {"laplace": "diag"}, {}, None),
     ],
 )
 def test_only_what_the_draws_of_a_method_depend_on_keeps_results_apart(

@@ -10,7 +10,7 @@ from typing import Any
 from bnuq.records.evaluation import Result
 from bnuq.report.comparison.lookup import Results
 from bnuq.report.numbers import of_reference
-from bnuq.report.sampler import USUAL, laws_in_words, sampler_in_words
+from bnuq.report.sampler import USUAL, laplace_in_words, laws_in_words, sampler_in_words
 
 DRAWN = {"samples": "T", "batch_size": "b", "seed": "seed", "bank": "draws in the bank"}  # that samples depend on
 _SAMPLING = DRAWN | {
@@ -56,6 +56,7 @@ def compared(results: Results) -> list[Difference]:
     if any(of_each(sampler_in_words).values()):
         settings.append(_by_value("mini-batches", of_each(lambda result: sampler_in_words(result) or USUAL)))
     settings.append(_by_value("noise models", of_each(lambda result: laws_in_words(result) or None)))
+    settings.append(_by_value("laplace", of_each(lambda result: laplace_in_words(result) or None)))
     for section, keys in _RUN_FILE.items():
         for key in keys:
             name = f"{section}.{key}" if section == "scoring" else key

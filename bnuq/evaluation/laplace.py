@@ -1,0 +1,44 @@
+"""The Laplace approximation of a run: its posterior, fitted to the reference, and what is said of it."""
+
+from __future__ import annotations
+
+from bnuq.config import LAPLACE
+from bnuq.evaluation.features import fitted_points, head_of, heads
+from bnuq.evaluation.resources import check_memory_of_last_layer
+from bnuq.evaluation.subject import Subject
+from bnuq.findings import Finding, note
+from bnuq.progress import Progress
+from bnuq.sampling.head import Head
+from bnuq.sampling.laplace import Posterior, fitted
+
+
+def fit_posterior(subject: Subject, progress: Progress) -> tuple[Posterior | None, tuple[Finding, ...]]:
+    """The posterior of the network's last layer, and a note on it; None where no method draws from it.
+
+    The network runs once over the reference in evaluation mode, without augmentation: over at most 50,000 points, of a
+    reference that is read as needed at most 5,000. They stand for the whole training set (`train_size`).
+    """
+    if LAPLACE not in subject.todo.methods:
+        return None, ()
+    run, train = subject.run, subject.train
+    assert train is not None  # ensured by the plan
+    outputs, features = head_of(subject, subject.sets["test"], slice(0, 1)).weight.shape
+    check_memory_of_last_layer(subject, features=features, outputs=outputs)
+    points, train_size = fitted_points(subject), run.train_size or len(train)
+    with progress(f"Curvature of the last layer at {len(points)} reference points", len(points)) as advance:
+
+        def counted(last: Head) -> Head:
+            advance(len(last.features))
+            return last
+
+        posterior = fitted(map(counted, heads(subject, points)), run.sampler.laplace, train_size=train_size)
+    fit = note(
+        "laplace-fitted",
+        curvature=run.sampler.laplace,
+        points=len(points),
+        train_size=train_size,
+        prior_precision=posterior.prior_precision,
+        effective=posterior.effective_parameters,
+        parameters=posterior.curvature.size,
+    )
+    return posterior, (fit,)

@@ -386,8 +386,8 @@ def _corrections(draws: DrawWeights) -> Float[np.ndarray, " replicate"]:
 
 
 def set_estimates(scores: Scores, draws: DrawWeights) -> dict[str, Estimate]:
-    """The estimates of one set: the means, and where it is labelled ECE and AURC, each with both errors; and the mean
-    of its points' temperature.
+    """The estimates of one set: the means, and where it is labelled those of calibration and of selective prediction,
+    each with both errors; and the mean of its points' temperature.
 
     Errors take the temperature as given: PLL is stationary in it, so that its own error is of second order there.
     """
@@ -396,8 +396,7 @@ def set_estimates(scores: Scores, draws: DrawWeights) -> dict[str, Estimate]:
         for name in scores.replicates
     }
     if scores.bins is not None:
-        result["ece"] = _calibration_estimate(scores, draws)
-        result["aurc"] = selective_estimate(scores, draws)
+        result |= _calibration_estimates(scores, draws) | selective_estimates(scores, draws)
     if "temperature" in scores.points:
         result["temperature"] = Estimate(float(np.mean(scores.points["temperature"])))
     return {name: result[name] for name in metrics.METRICS if name in result}
@@ -437,38 +436,60 @@ def risk_curve(scores: Scores) -> dict[str, np.ndarray]:
     return estimates.risk_by_coverage(scores.points["predictive_entropy"], 1 - scores.points["accuracy"])
 
 
-def _calibration_estimate(scores: Scores, draws: DrawWeights) -> Estimate:
+def _calibration_estimates(scores: Scores, draws: DrawWeights) -> dict[str, Estimate]:
     assert scores.bins is not None
-    replicates = metrics.ece_of_bins(scores.bins)
-    resampled = metrics.ece_bootstrap(scores.points["max_probability"], scores.points["accuracy"], group=scores.group)
+    confidence, right = scores.points["max_probability"], scores.points["accuracy"]
+    drawn = metrics.calibration_bootstrap(confidence, right, group=scores.group)
+    result = {}
+    for name, of_bins in (("ece", metrics.ece_of_bins), ("mce", metrics.mce_of_bins)):
+        result[name] = _resampled_estimate(name, of_bins(scores.bins), of_bins(drawn), scores, draws)
+    debiased, influence = metrics.debiased_ece_of_bins(scores.bins), metrics.debiased_ece_influence(confidence, right)
+    result["debiased_ece"] = _mean_estimate("debiased_ece", influence, debiased, scores, draws)
+    adaptive = np.full(len(draws.weights), metrics.ace(confidence, right))
+    if scores.ranked_wrong is not None:
+        rows, wrong = scores.ranked_rows, scores.ranked_wrong
+        before = metrics.ace(1 - scores.points["least_confidence"][rows].astype(np.float32), right[rows])
+        pairs = zip(1 - scores.ranked["least_confidence"], 1.0 - wrong, strict=True)
+        moved = np.array([metrics.ace(*pair) for pair in pairs]) - before
+        adaptive[draws.jackknife.start : draws.bootstrap.stop] += moved
+    influence = metrics.ace_influence(confidence, right, group=scores.group)
+    return result | {"ace": _mean_estimate("ace", influence, np.clip(adaptive, 0, 1), scores, draws)}
+
+
+def selective_estimates(scores: Scores, draws: DrawWeights) -> dict[str, Estimate]:
+    """AURC, AUGRC, risk and coverage of a labelled set, by predictive entropy."""
+    uncertainty, loss = scores.points["predictive_entropy"], 1 - scores.points["accuracy"]
+    drawn = vars(metrics.selective_bootstrap(uncertainty, loss, group=scores.group))
+    replicates = {
+        name: np.full(len(draws.weights), value) for name, value in vars(metrics.selective(uncertainty, loss)).items()
+    }
+    if scores.ranked_wrong is not None:
+        rows = scores.ranked_rows
+        before = vars(metrics.selective(uncertainty[rows].astype(np.float32), loss[rows]))
+        pairs = zip(scores.ranked["predictive_entropy"], scores.ranked_wrong, strict=True)
+        after = [vars(metrics.selective(u, w.astype(np.float64))) for u, w in pairs]
+        for name, of_all in replicates.items():
+            moved = np.array([one[name] for one in after]) - before[name]
+            of_all[draws.jackknife.start : draws.bootstrap.stop] += moved
+    return {
+        name: _resampled_estimate(name, np.clip(replicates[name], 0, 1), drawn[name], scores, draws) for name in drawn
+    }
+
+
+def _resampled_estimate(
+    name: str,
+    replicates: Float[np.ndarray, " replicate"],
+    resampled: Float[np.ndarray, " resample"],
+    scores: Scores,
+    draws: DrawWeights,
+) -> Estimate:
+    """An estimate whose error over points is by the bootstrap."""
     return estimates.estimate(
-        "ece",
-        replicates[draws.full][0],
+        name,
+        float(replicates[draws.full.start]),
         se=estimates.error_over_points(float(np.std(resampled, ddof=1)), scores),
         jackknife=replicates[draws.jackknife],
         bootstrap=replicates[draws.bootstrap],
-        samples=draws.samples,
-        resampled=resampled,
-    )
-
-
-def selective_estimate(scores: Scores, draws: DrawWeights) -> Estimate:
-    uncertainty, loss = scores.points["predictive_entropy"], 1 - scores.points["accuracy"]
-    value = metrics.aurc(uncertainty, loss)
-    resampled = metrics.aurc_bootstrap(uncertainty, loss, group=scores.group)
-    left_out = draws.jackknife.stop - draws.jackknife.start
-    replicates = np.empty(0)
-    if scores.ranked_wrong is not None:
-        rows = scores.ranked_rows
-        ranked_value = metrics.aurc(uncertainty[rows].astype(np.float32), loss[rows])
-        pairs = zip(scores.ranked["predictive_entropy"], scores.ranked_wrong, strict=True)
-        replicates = value + np.array([metrics.aurc(u, w.astype(np.float64)) for u, w in pairs]) - ranked_value
-    return estimates.estimate(
-        "aurc",
-        value,
-        se=estimates.error_over_points(float(np.std(resampled, ddof=1)), scores),
-        jackknife=replicates[:left_out],
-        bootstrap=replicates[left_out:],
         samples=draws.samples,
         resampled=resampled,
     )

@@ -17,6 +17,7 @@ from bnuq.estimates import Direction
 from bnuq.findings import Finding, note, warning, warnings
 from bnuq.gate.change_errors import Error, Errors
 from bnuq.gate.compatibility import check_comparable, made_at, pairing
+from bnuq.gate.points import LEAPING
 from bnuq.gate.recomputing import recomputed
 from bnuq.gate.records import BOUNDS, Comparison, Floor, Outcome, Side, Verdict
 from bnuq.gate.settings import Required, Settings, unused
@@ -127,7 +128,8 @@ def _compared(address: str, now: Row, before: Row, errors: tuple[Error, Error], 
     harm = {"higher": -change, "lower": change, "none": abs(change)}[direction] + 0.0
     total = Error.together(*errors)
     se, se_points, se_draws = (None if math.isnan(error.value) else error.value for error in (total, *errors))
-    tolerance = settings.tolerance(address, metric, directed=direction != "none")
+    directed = direction != "none" and metric not in LEAPING  # which no pattern is about
+    tolerance = settings.tolerance(address, metric, directed=directed)
     gated = tolerance is not None and not math.isnan(baseline)  # nothing is worse than an unknown value
     comparison = Comparison(
         method=now["method"],

@@ -17,6 +17,7 @@ from bnuq.metrics.influence import RankedScores
 from bnuq.records.evaluation import EvaluatedSet, Result, SetResult, of_label
 from bnuq.store.table import Row
 
+LEAPING = ("mce", "coverage_at_5_risk")  # from bin to bin, or from point to point: the error of a change is unknown
 _TEST = "test"
 _BY_LABEL = ("ece", "label_auroc")  # means over labels that are no means over points
 _BLOCK = 4096  # points whose likelihoods stay in a core's cache
@@ -188,6 +189,14 @@ def _normalized(score: str) -> _Metric:
     return _Metric({*names}, value, influence)
 
 
+def _selective(name: str) -> _Metric:
+    return _Metric(
+        {"predictive_entropy", "accuracy"},
+        lambda p: getattr(metrics.selective(p["predictive_entropy"], 1 - p["accuracy"]), name),
+        lambda p, _: getattr(metrics.selective_influence(p["predictive_entropy"], 1 - p["accuracy"]), name),
+    )
+
+
 # How an estimate that is not a mean is computed.
 _FROM: dict[str, _Metric] = {
     "ece": _Metric(
@@ -200,11 +209,22 @@ _FROM: dict[str, _Metric] = {
         lambda p: metrics.label_auroc(p["label_score"], p["label"]),
         lambda p, _: metrics.label_auroc_influence(p["label_score"], p["label"]),
     ),
-    "aurc": _Metric(
-        {"predictive_entropy", "accuracy"},
-        lambda p: metrics.aurc(p["predictive_entropy"], 1 - p["accuracy"]),
-        lambda p, _: metrics.aurc_influence(p["predictive_entropy"], 1 - p["accuracy"]),
+    "ace": _Metric(
+        {"max_probability", "accuracy"},
+        lambda p: metrics.ace(p["max_probability"], p["accuracy"]),
+        lambda p, group: metrics.ace_influence(p["max_probability"], p["accuracy"], group=group),
     ),
+    "debiased_ece": _Metric(
+        {"max_probability", "accuracy"},
+        lambda p: float(metrics.debiased_ece_of_bins(metrics.calibration_bins(p["max_probability"], p["accuracy"]))),
+        lambda p, _: metrics.debiased_ece_influence(p["max_probability"], p["accuracy"]),
+    ),
+    "mce": _Metric(
+        {"max_probability", "accuracy"},
+        lambda p: float(metrics.mce_of_bins(metrics.calibration_bins(p["max_probability"], p["accuracy"]))),
+        lambda p, _: np.full(len(p["accuracy"]), math.nan),
+    ),
+    **{name: _selective(name) for name in metrics.SELECTIVE},
     "rmse": _Metric(
         {"squared_error"},
         lambda p: math.sqrt(float(np.mean(p["squared_error"]))),

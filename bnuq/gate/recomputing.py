@@ -28,7 +28,10 @@ from bnuq.store.table import Row
 _MOST_DRAWS = 2**13  # draws at most: the weights of the replicates must fit in memory
 _SHOWN = 8  # contradictions that a message names
 _ROUNDING = 1e-6
-_RESAMPLED = ("ece", "aurc", "aupr_out", "aupr_in", "fpr95", "fpr95_id_positive", "spearman")  # se by the bootstrap
+_RESAMPLED = (  # se by the bootstrap
+    *("ece", "mce", "aupr_out", "aupr_in", "fpr95", "fpr95_id_positive", "spearman"),
+    *metrics.SELECTIVE,
+)
 _FITTED = ("sigma", "confidence")  # to validation points, which are not in the file; the bounds follow from them
 
 

@@ -43,6 +43,7 @@ _SMOOTH = {  # whose jackknife and bootstrap over the draws estimate the same er
 _APART = 4.0  # times that two such errors may differ; genuine ones do by up to 2
 _STEPS = 3.0  # steps of one point that a stepwise estimate may take from one draw to the next
 _LEAPING = {"fpr95", "fpr95_id_positive"}  # from one tie to another, perhaps under the bootstrap alone
+_BROKEN = {"mce", "debiased_ece", "risk_at_80_coverage", "coverage_at_5_risk"}  # any draw may make a leap
 _STEPPED = {"auroc", "fpr95", "fpr95_id_positive"}
 _OFF_STEP = 0.01  # of a step: rounding leaves less than 1e-5
 _NEVER = 27.0  # −ln of the chance that whole numbers have a common factor: once in 5e11
@@ -190,12 +191,12 @@ class _OfMethod:
     def _of_spread(self, row: Row) -> str | None:
         """The contradiction between the errors by the jackknife and by the bootstrap.
 
-        Not checked for ratios, for estimates computed from other estimates, and for densities, which a single draw may
-        dominate.
+        Not checked for ratios, for estimates computed from other estimates, for densities, which a single draw may
+        dominate, and where any draw may make a leap.
         """
         estimate, set_name, score, metric = row.estimate, row["set"], row["score"], row["metric"]
         jackknife, bootstrap = self._errors(estimate)
-        if set_name not in self._result.sets or metric in ("pll", "tau"):
+        if set_name not in self._result.sets or metric in ("pll", "tau", *_BROKEN):
             return None
         if estimate.bootstrap is None or not math.isfinite(bootstrap):
             return None
@@ -369,7 +370,9 @@ class _OfMethod:
         if "entropy" in metric and self._classes > 1:
             high = math.log(self._classes)
         test = self._result.sets[_TEST]
-        if max(test.n, self._result.sets[set_name].n) > _RANKED and (score or metric in ("aurc", "spearman")):
+        if max(test.n, self._result.sets[set_name].n) > _RANKED and (
+            score or metric in (*metrics.SELECTIVE, "spearman")
+        ):
             return -math.inf, math.inf
         tighter = self._tighter(row, len(_rows(row.estimate)))
         if tighter is None:

@@ -12,7 +12,16 @@ from bnuq.metrics.bounds import (
     pll_bounds,
     pll_optimum,
 )
-from bnuq.metrics.calibration import CalibrationBins, calibration_bins, ece, ece_bootstrap, ece_of_bins
+from bnuq.metrics.calibration import (
+    CalibrationBins,
+    ace,
+    calibration_bins,
+    calibration_bootstrap,
+    debiased_ece_of_bins,
+    ece,
+    ece_of_bins,
+    mce_of_bins,
+)
 from bnuq.metrics.classification import (
     accuracy,
     brier,
@@ -67,12 +76,15 @@ from bnuq.metrics.fits import (
     tau_of_distances,
 )
 from bnuq.metrics.influence import (
+    ace_influence,
     aurc_influence,
+    debiased_ece_influence,
     detection_influence,
     ece_influence,
     label_auroc_influence,
     normalized_influence,
     rmse_influence,
+    selective_influence,
     spearman_influence,
 )
 from bnuq.metrics.intervals import (
@@ -90,6 +102,7 @@ from bnuq.metrics.registry import (
     METRICS,
     REGRESSION_SCORES,
     SCORES,
+    SELECTIVE,
     SEPARATIONS,
 )
 from bnuq.metrics.regression import (
@@ -113,7 +126,14 @@ from bnuq.metrics.replicates import (
     plain_weights,
     standard_error,
 )
-from bnuq.metrics.selective import aurc, aurc_bootstrap, excess_aurc, risk_coverage
+from bnuq.metrics.selective import (
+    SelectiveScores,
+    aurc,
+    excess_aurc,
+    risk_coverage,
+    selective,
+    selective_bootstrap,
+)
 from bnuq.metrics.significance import TTest, clustered_t_test, nadeau_bengio, stars, t_test
 
 __all__ = [
@@ -123,6 +143,7 @@ __all__ = [
     "METRICS",
     "REGRESSION_SCORES",
     "SCORES",
+    "SELECTIVE",
     "SEPARATIONS",
     "TEMPERATURES",
     "CalibrationBins",
@@ -131,20 +152,23 @@ __all__ = [
     "EffectiveCount",
     "LikelihoodSlope",
     "Prior",
+    "SelectiveScores",
     "Slope",
     "TTest",
     "TauFit",
     "UncertaintyErrorCurve",
     "accuracy",
+    "ace",
+    "ace_influence",
     "aupr",
     "aurc",
-    "aurc_bootstrap",
     "aurc_influence",
     "auroc",
     "auroc_interval",
     "bootstrap_error",
     "brier",
     "calibration_bins",
+    "calibration_bootstrap",
     "clustered_t_test",
     "constant_confidence",
     "constant_pll",
@@ -157,6 +181,8 @@ __all__ = [
     "crps_mixture",
     "crps_optimum",
     "crps_terms",
+    "debiased_ece_influence",
+    "debiased_ece_of_bins",
     "delong_difference_variance",
     "delong_variance",
     "detection",
@@ -165,7 +191,6 @@ __all__ = [
     "detection_of_replicates",
     "draw_weights",
     "ece",
-    "ece_bootstrap",
     "ece_influence",
     "ece_of_bins",
     "effective_counts",
@@ -191,6 +216,7 @@ __all__ = [
     "log_log_slope",
     "mae",
     "max_probability",
+    "mce_of_bins",
     "mutual_information",
     "nadeau_bengio",
     "normalized",
@@ -216,6 +242,9 @@ __all__ = [
     "risk_coverage",
     "rmse",
     "rmse_influence",
+    "selective",
+    "selective_bootstrap",
+    "selective_influence",
     "spearman",
     "spearman_influence",
     "standard_error",

@@ -113,7 +113,7 @@ def _measured(current: Result, baseline: Result, errors: Errors, settings: Setti
     """Every estimate that both results have, its change, and the errors of the change."""
     new, old = estimates_of(current), estimates_of(baseline)
     for address, row in new.items():
-        if address in old:
+        if address in old and row["metric"] != "count":
             of_change = errors.over_points(row), errors.over_draws(row, old[address])
             yield _compared(address, row, old[address], of_change, settings)
 
@@ -131,6 +131,7 @@ def _compared(address: str, now: Row, before: Row, errors: tuple[Error, Error], 
     directed = direction != "none" and metric not in LEAPING  # which no pattern is about
     tolerance = settings.tolerance(address, metric, directed=directed)
     gated = tolerance is not None and not math.isnan(baseline)  # nothing is worse than an unknown value
+    gated = gated and not ((now["class"] or now["group"]) and se is None)  # of too few draws: the whole set is gated
     comparison = Comparison(
         method=now["method"],
         set=f"{BOUNDS}{now['bound']}" if now["bound"] else now["set"] or NORMALIZED,
@@ -150,6 +151,8 @@ def _compared(address: str, now: Row, before: Row, errors: tuple[Error, Error], 
         tolerance=tolerance.in_unit(baseline=baseline, se=se) if gated and tolerance is not None else None,
         outcome="same" if gated else "not gated",
         label=now["label"],
+        of_class=now["class"],
+        group=now["group"],
     )
     return comparison, total.df
 
@@ -282,6 +285,7 @@ def _is_hidden(comparison: Comparison, current: Result, baseline: Result) -> boo
     if (
         comparison.outcome != "same"
         or comparison.tolerance is None
+        or comparison.of_class != ""
         or comparison.harm <= comparison.tolerance
         or comparison.se_points is None
     ):

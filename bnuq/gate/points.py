@@ -14,7 +14,7 @@ import numpy as np
 
 from bnuq import metrics
 from bnuq.metrics.influence import RankedScores
-from bnuq.records.evaluation import EvaluatedSet, Result, SetResult, of_label
+from bnuq.records.evaluation import PARTS, EvaluatedSet, Result, SetResult, of_label, parts_of
 from bnuq.store.table import Row
 
 LEAPING = ("mce", "coverage_at_5_risk")  # from bin to bin, or from point to point: the error of a change is unknown
@@ -33,6 +33,7 @@ class Points:
         self._influence = cache(lambda *key: vars(self._ladder(*key).influence()))
         self._separation = cache(lambda *key: vars(self._ladder(*key).scores()))
         self.of_log_likelihoods = cache(self._mixed)
+        self.parts = cache(self._points_of_parts)
         self.of_label = cache(lambda label: Points(of_label(result, label)))
 
     @property
@@ -43,6 +44,9 @@ class Points:
         """The estimate of this row; None where the file lacks the values it is computed from."""
         if row["score"]:
             return self._separation(row["method"], row["set"], row["score"]).get(row["metric"])
+        if (rows := self.rows(row)) is not None:
+            values = self._result.methods[row["method"]].sets[row["set"]].points.get(row["metric"], np.ones(1))
+            return float(len(rows) if row["metric"] == "count" else np.mean(values[rows]))
         if labels := self._labels(row):
             values = [points.value(of_one) for points, of_one in labels]
             return None if None in values else float(np.mean(values))  # type: ignore[arg-type]
@@ -54,6 +58,9 @@ class Points:
         if row["score"]:
             parts = self._influence(row["method"], row["set"], row["score"]).get(row["metric"])
             return None if parts is None else dict(zip(sets_of(row), parts, strict=True))
+        if (rows := self.rows(row)) is not None:
+            values = self._result.methods[row["method"]].sets[row["set"]].points.get(row["metric"])
+            return None if values is None else {row["set"]: metrics.part_influence(values, rows)}
         if labels := self._labels(row):
             of_labels = [points.contributions(of_one) for points, of_one in labels]
             if None in of_labels:
@@ -61,6 +68,15 @@ class Points:
             return {name: np.mean([part[name] for part in of_labels if part], axis=0) for name in sets_of(row)}
         computed = self._source(row)
         return None if computed is None else {computed.set_name: computed.of.influence(computed.points, computed.group)}
+
+    def rows(self, row: Row) -> np.ndarray | None:
+        """The points of the class or group that an estimate is of; None where it is of none."""
+        kind = next((kind for kind in PARTS if row[kind]), None)
+        return None if kind is None else self.parts(row["set"])[kind][row[kind]]
+
+    def _points_of_parts(self, set_name: str) -> dict[str, dict[str, np.ndarray]]:
+        evaluated = self._result.sets[set_name]
+        return parts_of(evaluated.labels, evaluated.classes, evaluated.group)
 
     def _labels(self, row: Row) -> list[tuple[Points, Row]]:
         """The labels that an estimate is of, or the mean of, each with its own row; none where it is of points."""

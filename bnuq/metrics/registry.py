@@ -364,6 +364,15 @@ _ALL = (
         **_OF_SCALE,
     ),
     Metric(
+        "count",
+        "Number of points of a class or group",
+        "points",
+        "points",
+        "none",
+        "a count",
+        digits=0,
+    ),
+    Metric(
         "temperature",
         "Temperature",
         "temperature",

@@ -36,7 +36,7 @@ _TINY = float(np.finfo(np.float64).tiny)  # changes no logarithm that matters, a
 _UNDERFLOW = -1000.0  # whose exp is 0
 _OF_PARTS = ("accuracy", "pll")  # the scores that classes and groups have estimates of
 
-Parts = Mapping[str, Mapping[str, Int64[np.ndarray, " part"]]]  # the points of each, by "class" or "group" and its name
+Parts = Mapping[str, Mapping[str, Int64[np.ndarray, " _"]]]  # the points of each, by "class" or "group" and its name
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Scores(estimates.SetScores):
     estimator: Estimator = field(default="plug-in", kw_only=True)
     pll_by_temperature: Float[np.ndarray, "temperature point"] | None = field(default=None, kw_only=True)
     parts: Parts = field(default_factory=dict, kw_only=True)
-    part_sums: dict[str, Float[np.ndarray, "replicate part"]] = field(default_factory=dict, kw_only=True)
+    part_sums: dict[str, Float[np.ndarray, "replicate _"]] = field(default_factory=dict, kw_only=True)
 
 
 def bytes_of_scoring(samples: int, points: int, classes: int, device: torch.device) -> int:
@@ -316,7 +316,7 @@ class Reduction:
         )
 
 
-def _numbers(rows: Iterable[Int64[np.ndarray, " part"]], points: int) -> Int64[np.ndarray, " point"]:
+def _numbers(rows: Iterable[Int64[np.ndarray, " _"]], points: int) -> Int64[np.ndarray, " point"]:
     """The number of the part that each point is in; that after the last for the points of none."""
     parts = [*rows]
     numbers = np.full(points, len(parts))

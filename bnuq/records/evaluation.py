@@ -73,7 +73,7 @@ class EvaluatedSet:
 
 def parts_of(
     labels: np.ndarray | None, classes: Sequence[str], group: np.ndarray | None
-) -> dict[str, dict[str, Int64[np.ndarray, " part"]]]:
+) -> dict[str, dict[str, Int64[np.ndarray, " _"]]]:
     """The points of each "class" and of each "group", by its name, or its number where the data give none.
 
     Those of at least 20 points; where there are more than 100 of these, the 100 with the most points. Empty for a set

@@ -25,13 +25,13 @@ from bnuq.estimates import Estimate
 from bnuq.findings import Catalogue, Entry, Finding, listed, verdict
 from bnuq.metrics import METRICS, delong_difference_variance, jackknife_error, standard_error
 from bnuq.records.approximation import Approximation, approximations
-from bnuq.records.evaluation import Estimates, ReferenceCheck, Result, SetResult
+from bnuq.records.evaluation import FEWEST_POINTS, Estimates, ReferenceCheck, Result, SetResult
 from bnuq.report import ood
 from bnuq.report.noise_models import labelled
 from bnuq.report.numbers import decimals, named, number, percent, share, signed, total, written
 
 _FAR, _CHANCE = 0.25, 0.001  # below the mean accuracy, and the chance that any class is so far below it
-_FEW, _NAMED = 10, 3  # points from which a class is judged, and classes that a sentence names
+_NAMED = 3  # classes in a sentence
 PerPoint = Float[np.ndarray, " point"]
 Verdict = Literal["better", "as-well", "worse", "unknown"]
 
@@ -148,7 +148,7 @@ def _collapsed(result: Result) -> Iterator[Finding]:
         right = method.sets["test"].points["accuracy"]
         mean, of_class = float(right.mean()), np.bincount(of_point, weights=right) / count
         limit = NormalDist().inv_cdf(1 - _CHANCE / len(classes)) * np.sqrt(mean * (1 - mean) / count)
-        below = (mean - of_class > np.maximum(limit, _FAR)) & (count >= _FEW)
+        below = (mean - of_class > np.maximum(limit, _FAR)) & (count >= FEWEST_POINTS)
         by_method[name] = np.flatnonzero(below), of_class, mean
     name = max(by_method, key=lambda name: len(by_method[name][0]))
     found, of_class, mean = by_method[name]

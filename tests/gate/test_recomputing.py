@@ -42,7 +42,11 @@ def forged(result: Result, address: str, change: Callable[[Estimate], Estimate])
         return {**estimates, key: change(estimates[key])}
 
     changed: MethodResult
-    if score:
+    if at["class"]:
+        test = found.sets[set_name]
+        by_class = {**test.by_class, at["class"]: within(test.by_class[at["class"]])}
+        changed = replace(found, sets={**found.sets, set_name: replace(test, by_class=by_class)})
+    elif score:
         scores = {**found.ood[set_name], score: within(found.ood[set_name][score])}
         changed = replace(found, ood={**found.ood, set_name: scores})
     elif bound:

@@ -18,7 +18,7 @@ def test_the_registry_names_every_estimate_once():
         "mutual_information", "predictive_entropy", "expected_entropy", "variation_ratio", "max_probability",
         *metrics.SELECTIVE, "auroc", "aupr_out", "aupr_in", "fpr95", "fpr95_id_positive",
         "normalized_pll", "normalized_crps", "coverage50", "coverage95",
-        "spearman", "variance", "temperature", "tau", "sigma",
+        "spearman", "variance", "count", "temperature", "tau", "sigma",
     ]  # fmt: skip
     assert metrics.CLASSIFICATION_SCORES == (
         "mutual_information", "predictive_entropy", "expected_entropy", "least_confidence",
@@ -59,7 +59,7 @@ def test_uncertainties_have_no_direction_and_errors_are_better_lower():
     directions = {name: metric.direction for name, metric in metrics.METRICS.items()}
     assert {name for name, direction in directions.items() if direction == "none"} == {
         "mutual_information", "predictive_entropy", "expected_entropy", "variation_ratio", "max_probability",
-        "coverage50", "coverage95", "variance", "temperature", "tau", "sigma",
+        "coverage50", "coverage95", "variance", "count", "temperature", "tau", "sigma",
     }  # fmt: skip
     assert {name for name, direction in directions.items() if direction == "lower"} == {
         "brier", "ece", "ace", "debiased_ece", "mce", "aurc", "augrc", "risk_at_80_coverage", "fpr95",

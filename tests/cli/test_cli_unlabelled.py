@@ -13,7 +13,7 @@ import torch
 
 from bnuq import metrics
 
-LABELLED = {"accuracy", "pll", "brier", "ece", "ace", "debiased_ece", "mce", *metrics.SELECTIVE}
+LABELLED = {"accuracy", "pll", "brier", "ece", "ace", "debiased_ece", "mce", *metrics.SELECTIVE, "by_class"}
 
 
 @pytest.fixture

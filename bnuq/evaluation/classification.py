@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,7 +23,7 @@ from bnuq.files.journal import Arrays
 from bnuq.findings import Finding
 from bnuq.metrics import CalibrationBins, DrawWeights
 from bnuq.metrics.arrays import as_numpy
-from bnuq.records.evaluation import MethodResult, Samples, SetResult
+from bnuq.records.evaluation import MethodResult, Samples, SetResult, parts_of
 from bnuq.sampling.outputs import PROBABILITY_TOLERANCE
 
 _ANY, _SHARE = (-math.inf, math.inf), (0.0, 1.0)
@@ -34,18 +34,24 @@ _BLOCK = 2**17  # replicates × points × classes in memory at once: a few times
 _DEVICE_BLOCK = 2**24  # the same on an accelerator, which needs large blocks to be busy
 _TINY = float(np.finfo(np.float64).tiny)  # changes no logarithm that matters, and makes 0·ln 0 equal 0
 _UNDERFLOW = -1000.0  # whose exp is 0
+_OF_PARTS = ("accuracy", "pll")  # the scores that classes and groups have estimates of
+
+Parts = Mapping[str, Mapping[str, Int64[np.ndarray, " _"]]]  # the points of each, by "class" or "group" and its name
 
 
 @dataclass(frozen=True)
 class Scores(estimates.SetScores):
     """The scores of one set. A single draw has no mutual information and no variation ratio; `estimator` is the
-    estimator of every mutual information here."""
+    estimator of every mutual information here. `part_sums` are the sums of a score over the points of each of the
+    `parts`, by "class.accuracy"."""
 
     predicted: Int64[np.ndarray, " point"]
     bins: CalibrationBins | None = field(default=None, kw_only=True)
     ranked_wrong: Bool[np.ndarray, "error_replicate kept"] | None = field(default=None, kw_only=True)
     estimator: Estimator = field(default="plug-in", kw_only=True)
     pll_by_temperature: Float[np.ndarray, "temperature point"] | None = field(default=None, kw_only=True)
+    parts: Parts = field(default_factory=dict, kw_only=True)
+    part_sums: dict[str, Float[np.ndarray, "replicate _"]] = field(default_factory=dict, kw_only=True)
 
 
 def bytes_of_scoring(samples: int, points: int, classes: int, device: torch.device) -> int:
@@ -64,7 +70,7 @@ class Reduction:
     `estimator` is used for every mutual information: per point, in means, and where points are ranked by it. Logits
     that `are_log_probabilities` are checked to be. Those of each point are divided by its `temperature`, and are then
     logits as good as any others, but for scores of logits, which are those without a temperature. With
-    `fits_temperature` the PLL under many temperatures is kept.
+    `fits_temperature` the PLL under many temperatures is kept. `parts` of labelled points get sums of their own.
     """
 
     def __init__(
@@ -79,8 +85,11 @@ class Reduction:
         are_log_probabilities: bool = False,
         temperature: Float[np.ndarray, " point"] | None = None,
         fits_temperature: bool = False,
+        parts: Parts | None = None,
     ) -> None:
         self._draws = weights
+        self._parts: Parts = parts or {}
+        self._part_of_point = {kind: _numbers(rows.values(), points) for kind, rows in self._parts.items()}
         self._temperature, self._fits_temperature = temperature, fits_temperature
         self._sum_to_one = are_log_probabilities and temperature is None
         self._logit_scores = not are_log_probabilities and temperature is None
@@ -176,12 +185,27 @@ class Reduction:
             bins = batch_weights.of_replicates(metrics.calibration_bins(confidence, hits))
             means |= {f"bins.{name}": np.asarray(sums_of_bins) for name, sums_of_bins in vars(bins).items()}
             likelihoods["log_likelihood"] = log_likelihood
+            means |= self._sums_of_parts(values, batch_weights)
         # This object changes only from here on: where memory ran out above, the block can be added again.
         self._blocks.add("point", dict(zip(values, full_values, strict=True)) | {"predicted": chosen})
         self._blocks.add("draw", {f"ranked.{name}": of_ranked for name, of_ranked in ranked.items()} | likelihoods)
         self._blocks.add("sum", means)
         self._blocks.add("most", differences)
         self._n += points
+
+    def _sums_of_parts(self, values: Mapping[str, Tensor], batch_weights: estimates.Weights) -> dict[str, np.ndarray]:
+        """The sums of scores over the points of each part, under every replicate."""
+        sums = {}
+        for name, each in ((name, as_numpy(values[name])) for name in _OF_PARTS if self._parts):
+            of_replicates = each if batch_weights.rows is None else each[batch_weights.rows]
+            for kind, of_point in self._part_of_point.items():
+                numbers = of_point[self._n : self._n + each.shape[1]]
+                order = np.argsort(numbers, kind="stable")
+                present, start = np.unique(numbers[order], return_index=True)
+                total = np.zeros((len(of_replicates), len(self._parts[kind]) + 1))
+                total[:, present] = np.add.reduceat(of_replicates[:, order], start, axis=1)
+                sums[f"{kind}.{name}"] = total[:, :-1]  # the last are the points of no part
+        return sums
 
     def _check_sum_to_one(self, log_total: Float[Tensor, "sample chunk"]) -> None:
         """Raise SamplingError where the probabilities of a point do not sum to 1 in every sample."""
@@ -272,7 +296,10 @@ class Reduction:
         predicted = points.pop("predicted")
         bins = {name: sums.pop(f"bins.{name}") for name in ("count", "confidence", "correct") if f"bins.{name}" in sums}
         ranked = {name.partition(".")[2]: of for name, of in draws.items() if name.startswith("ranked.")}
+        part_sums = {name: sums.pop(name) for name in [*sums] if name.partition(".")[0] in self._parts}
         return Scores(
+            parts=self._parts,
+            part_sums=part_sums,
             n=len(predicted),
             points=points,
             predicted=predicted,
@@ -287,6 +314,15 @@ class Reduction:
             group=group,
             samples_differ=estimates.samples_differ(arrays["most"]),
         )
+
+
+def _numbers(rows: Iterable[Int64[np.ndarray, " _"]], points: int) -> Int64[np.ndarray, " point"]:
+    """The number of the part that each point is in; that after the last for the points of none."""
+    parts = [*rows]
+    numbers = np.full(points, len(parts))
+    for number, of_part in enumerate(parts):
+        numbers[of_part] = number
+    return numbers
 
 
 @dataclass(frozen=True)
@@ -386,8 +422,8 @@ def _corrections(draws: DrawWeights) -> Float[np.ndarray, " replicate"]:
 
 
 def set_estimates(scores: Scores, draws: DrawWeights) -> dict[str, Estimate]:
-    """The estimates of one set: the means, and where it is labelled ECE and AURC, each with both errors; and the mean
-    of its points' temperature.
+    """The estimates of one set: the means, and where it is labelled those of calibration and of selective prediction,
+    each with both errors; and the mean of its points' temperature.
 
     Errors take the temperature as given: PLL is stationary in it, so that its own error is of second order there.
     """
@@ -396,8 +432,7 @@ def set_estimates(scores: Scores, draws: DrawWeights) -> dict[str, Estimate]:
         for name in scores.replicates
     }
     if scores.bins is not None:
-        result["ece"] = _calibration_estimate(scores, draws)
-        result["aurc"] = selective_estimate(scores, draws)
+        result |= _calibration_estimates(scores, draws) | selective_estimates(scores, draws)
     if "temperature" in scores.points:
         result["temperature"] = Estimate(float(np.mean(scores.points["temperature"])))
     return {name: result[name] for name in metrics.METRICS if name in result}
@@ -437,38 +472,79 @@ def risk_curve(scores: Scores) -> dict[str, np.ndarray]:
     return estimates.risk_by_coverage(scores.points["predictive_entropy"], 1 - scores.points["accuracy"])
 
 
-def _calibration_estimate(scores: Scores, draws: DrawWeights) -> Estimate:
+def part_estimates(scores: Scores, kind: str, draws: DrawWeights) -> dict[str, dict[str, Estimate]]:
+    """Accuracy, PLL and number of the points of each class or group, with both errors.
+
+    The points of a group count as independent within it, those of a class by their groups.
+    """
+    result: dict[str, dict[str, Estimate]] = {}
+    group = scores.group if kind == "class" else None
+    for number, (part, rows) in enumerate(scores.parts.get(kind, {}).items()):
+        result[part] = {"count": Estimate(float(len(rows)))}
+        for name in _OF_PARTS:
+            influence = metrics.part_influence(scores.points[name], rows)
+            se = estimates.error_over_points(metrics.standard_error(influence, group=group), scores)
+            replicates = scores.part_sums[f"{kind}.{name}"][:, number] / len(rows)
+            result[part][name] = estimates.of_replicates(
+                name, replicates, draws, se=se, limits=_RANGE.get(name, _SHARE)
+            )
+    return result
+
+
+def _calibration_estimates(scores: Scores, draws: DrawWeights) -> dict[str, Estimate]:
     assert scores.bins is not None
-    replicates = metrics.ece_of_bins(scores.bins)
-    resampled = metrics.ece_bootstrap(scores.points["max_probability"], scores.points["accuracy"], group=scores.group)
+    confidence, right = scores.points["max_probability"], scores.points["accuracy"]
+    drawn = metrics.calibration_bootstrap(confidence, right, group=scores.group)
+    result = {}
+    for name, of_bins in (("ece", metrics.ece_of_bins), ("mce", metrics.mce_of_bins)):
+        result[name] = _resampled_estimate(name, of_bins(scores.bins), of_bins(drawn), scores, draws)
+    debiased, influence = metrics.ece_debiased_of_bins(scores.bins), metrics.ece_debiased_influence(confidence, right)
+    result["ece_debiased"] = _mean_estimate("ece_debiased", influence, debiased, scores, draws)
+    adaptive = np.full(len(draws.weights), metrics.ece_adaptive(confidence, right))
+    if scores.ranked_wrong is not None:
+        rows, wrong = scores.ranked_rows, scores.ranked_wrong
+        before = metrics.ece_adaptive(1 - scores.points["least_confidence"][rows].astype(np.float32), right[rows])
+        pairs = zip(1 - scores.ranked["least_confidence"], 1.0 - wrong, strict=True)
+        moved = np.array([metrics.ece_adaptive(*pair) for pair in pairs]) - before
+        adaptive[draws.jackknife.start : draws.bootstrap.stop] += moved
+    influence = metrics.ece_adaptive_influence(confidence, right, group=scores.group)
+    return result | {"ece_adaptive": _mean_estimate("ece_adaptive", influence, np.clip(adaptive, 0, 1), scores, draws)}
+
+
+def selective_estimates(scores: Scores, draws: DrawWeights) -> dict[str, Estimate]:
+    """AURC, AUGRC, risk and coverage of a labelled set, by predictive entropy."""
+    uncertainty, loss = scores.points["predictive_entropy"], 1 - scores.points["accuracy"]
+    drawn = vars(metrics.selective_bootstrap(uncertainty, loss, group=scores.group))
+    replicates = {
+        name: np.full(len(draws.weights), value) for name, value in vars(metrics.selective(uncertainty, loss)).items()
+    }
+    if scores.ranked_wrong is not None:
+        rows = scores.ranked_rows
+        before = vars(metrics.selective(uncertainty[rows].astype(np.float32), loss[rows]))
+        pairs = zip(scores.ranked["predictive_entropy"], scores.ranked_wrong, strict=True)
+        after = [vars(metrics.selective(u, w.astype(np.float64))) for u, w in pairs]
+        for name, of_all in replicates.items():
+            moved = np.array([one[name] for one in after]) - before[name]
+            of_all[draws.jackknife.start : draws.bootstrap.stop] += moved
+    return {
+        name: _resampled_estimate(name, np.clip(replicates[name], 0, 1), drawn[name], scores, draws) for name in drawn
+    }
+
+
+def _resampled_estimate(
+    name: str,
+    replicates: Float[np.ndarray, " replicate"],
+    resampled: Float[np.ndarray, " resample"],
+    scores: Scores,
+    draws: DrawWeights,
+) -> Estimate:
+    """An estimate whose error over points is by the bootstrap."""
     return estimates.estimate(
-        "ece",
-        replicates[draws.full][0],
+        name,
+        float(replicates[draws.full.start]),
         se=estimates.error_over_points(float(np.std(resampled, ddof=1)), scores),
         jackknife=replicates[draws.jackknife],
         bootstrap=replicates[draws.bootstrap],
-        samples=draws.samples,
-        resampled=resampled,
-    )
-
-
-def selective_estimate(scores: Scores, draws: DrawWeights) -> Estimate:
-    uncertainty, loss = scores.points["predictive_entropy"], 1 - scores.points["accuracy"]
-    value = metrics.aurc(uncertainty, loss)
-    resampled = metrics.aurc_bootstrap(uncertainty, loss, group=scores.group)
-    left_out = draws.jackknife.stop - draws.jackknife.start
-    replicates = np.empty(0)
-    if scores.ranked_wrong is not None:
-        rows = scores.ranked_rows
-        ranked_value = metrics.aurc(uncertainty[rows].astype(np.float32), loss[rows])
-        pairs = zip(scores.ranked["predictive_entropy"], scores.ranked_wrong, strict=True)
-        replicates = value + np.array([metrics.aurc(u, w.astype(np.float64)) for u, w in pairs]) - ranked_value
-    return estimates.estimate(
-        "aurc",
-        value,
-        se=estimates.error_over_points(float(np.std(resampled, ddof=1)), scores),
-        jackknife=replicates[:left_out],
-        bootstrap=replicates[left_out:],
         samples=draws.samples,
         resampled=resampled,
     )
@@ -533,7 +609,8 @@ def _mean_estimate(
 class Scorer:
     """Scores the samples of a classification."""
 
-    def __init__(self, run: Run, classes: int) -> None:
+    def __init__(self, run: Run, classes: int, class_names: Sequence[str] = ()) -> None:
+        self._class_names = class_names
         self._estimator: Estimator = run.mutual_information
         self._are_log_probabilities = run.outputs in ("probabilities", "log_probabilities")
         self._classes = classes
@@ -559,6 +636,7 @@ class Scorer:
             are_log_probabilities=self._are_log_probabilities,
             temperature=temperature,
             fits_temperature=fits_temperature,
+            parts=parts_of(points.targets, self._class_names, points.group) if labelled else None,
         )
 
     def fitted(self, validation: Scores | None, draws: DrawWeights) -> Fitted | None:
@@ -582,6 +660,8 @@ class Scorer:
             points=scores.points,
             predicted=scores.predicted,
             log_likelihood=scores.log_likelihood,
+            by_class=part_estimates(scores, "class", draws),
+            by_group=part_estimates(scores, "group", draws),
         )
 
     def findings(self, method: str, fitted: Fitted | None) -> Iterator[Finding]:  # noqa: ARG002 - there are none

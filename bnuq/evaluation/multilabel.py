@@ -176,7 +176,7 @@ def set_estimates(
         by_label[names[label]] = _in_order(found)
     means |= {name: _estimate(name, of_labels, scores, draws) for name, of_labels in parts.items()}
     if scores.labels:
-        means["aurc"] = classification.selective_estimate(scores, draws)
+        means |= classification.selective_estimates(scores, draws)
     return _in_order(means), by_label
 
 

@@ -141,7 +141,7 @@ def _whole(values: np.ndarray) -> bool:
 def scored_sets(run: Run, todo: Plan, material: Material) -> tuple[dict[str, Points], Scorer]:
     """The sets in the order of evaluation, and the scorer; SamplingError for stratified mini-batches of a
     regression."""
-    scorer: Scorer = classification.Scorer(run, todo.outputs)
+    scorer: Scorer = classification.Scorer(run, todo.outputs, tuple(material.test.classes or ()))
     check = check_labels
     if run.outputs == "multilabel":
         scorer, check = multilabel.Scorer(run, multilabel.names_of(material.test, todo.outputs)), check_label_matrix

@@ -70,17 +70,21 @@ class Errors:
             return UNKNOWN
         if current.keys() <= self._shared:
             with np.errstate(invalid="ignore"):
-                return self._of_mean({name: values - baseline[name] for name, values in current.items()}, 0)
-        return Error.together(self._of_mean(current, 0), self._of_mean(baseline, 1))
+                return self._of_mean({name: values - baseline[name] for name, values in current.items()}, 0, row)
+        return Error.together(self._of_mean(current, 0, row), self._of_mean(baseline, 1, row))
 
-    def _of_mean(self, contributions: Mapping[str, np.ndarray], side: int) -> Error:
-        """The error of a mean over the points of each set; sets are independent samples."""
-        parts = []
+    def _of_mean(self, contributions: Mapping[str, np.ndarray], side: int, row: Row) -> Error:
+        """The error of a mean over the points of each set; sets are independent samples. Within a group points count as
+        independent."""
+        parts, rows = [], self._points[side].rows(row)
         for name, values in contributions.items():
             evaluated = self._results[side].sets[name]
+            group = None if row["group"] else evaluated.group
             with np.errstate(invalid="ignore", over="ignore"):  # an infinite value, whose error is then not known
-                se = metrics.standard_error(values, group=evaluated.group)
-            df = (evaluated.n if evaluated.group is None else len(np.unique(evaluated.group))) - 1
+                se = metrics.standard_error(values, group=group)
+            df = (evaluated.n if rows is None else len(rows)) - 1
+            if group is not None:
+                df = len(np.unique(group if rows is None else group[rows])) - 1
             parts.append(Error(se, df) if df > 0 else UNKNOWN)
         return Error.together(*parts)
 

@@ -23,6 +23,7 @@ from bnuq.gate.records import BOUNDS, Comparison, Floor, Outcome, Side, Verdict
 from bnuq.gate.settings import Required, Settings, unused
 from bnuq.metrics.registry import metric_of
 from bnuq.records.addresses import NORMALIZED, estimates_of
+from bnuq.records.contributions import LEAPING
 from bnuq.records.evaluation import Result
 from bnuq.store.table import Row, unit_of
 
@@ -113,7 +114,7 @@ def _measured(current: Result, baseline: Result, errors: Errors, settings: Setti
     """Every estimate that both results have, its change, and the errors of the change."""
     new, old = estimates_of(current), estimates_of(baseline)
     for address, row in new.items():
-        if address in old:
+        if address in old and row["metric"] != "count":
             of_change = errors.over_points(row), errors.over_draws(row, old[address])
             yield _compared(address, row, old[address], of_change, settings)
 
@@ -128,8 +129,10 @@ def _compared(address: str, now: Row, before: Row, errors: tuple[Error, Error], 
     harm = {"higher": -change, "lower": change, "none": abs(change)}[direction] + 0.0
     total = Error.together(*errors)
     se, se_points, se_draws = (None if math.isnan(error.value) else error.value for error in (total, *errors))
-    tolerance = settings.tolerance(address, metric, directed=direction != "none")
+    directed = direction != "none" and metric not in LEAPING  # which no pattern is about
+    tolerance = settings.tolerance(address, metric, directed=directed)
     gated = tolerance is not None and not math.isnan(baseline)  # nothing is worse than an unknown value
+    gated = gated and not ((now["class"] or now["group"]) and se is None)  # of too few draws: the whole set is gated
     comparison = Comparison(
         method=now["method"],
         set=f"{BOUNDS}{now['bound']}" if now["bound"] else now["set"] or NORMALIZED,
@@ -149,6 +152,8 @@ def _compared(address: str, now: Row, before: Row, errors: tuple[Error, Error], 
         tolerance=tolerance.in_unit(baseline=baseline, se=se) if gated and tolerance is not None else None,
         outcome="same" if gated else "not gated",
         label=now["label"],
+        of_class=now["class"],
+        group=now["group"],
     )
     return comparison, total.df
 
@@ -271,6 +276,7 @@ def _is_hidden(comparison: Comparison, current: Result, baseline: Result) -> boo
     if (
         comparison.outcome != "same"
         or comparison.tolerance is None
+        or comparison.of_class != ""
         or comparison.harm <= comparison.tolerance
         or comparison.se_points is None
     ):

@@ -27,7 +27,8 @@ from bnuq.gate.records import Pairing
 from bnuq.gate.settings import Settings
 from bnuq.metrics import METRICS
 from bnuq.records.addresses import estimates_of
-from bnuq.records.evaluation import EvaluatedSet, Result
+from bnuq.records.evaluation import PARTS, EvaluatedSet, Result, parts_of
+from bnuq.store.table import Row
 
 _MOST_NAMED = 8  # missing estimates that a message names
 _USUAL: dict[str, Any] = {key: getattr(DEFAULT_SAMPLER, key) for key in DEFAULT_SAMPLER.__struct_fields__}
@@ -224,6 +225,7 @@ def _missing(current: Result, baseline: Result, settings: Settings) -> Iterator[
     """Methods, sets and estimates that only the baseline has: whole methods and sets first."""
     new, old = estimates_of(current), estimates_of(baseline)
     missing = [address for address in old if address not in new and not settings.allows("missing", address)]
+    missing = [address for address in missing if not _of_other_points(old[address], current)]
     if POPULATION not in current.methods:  # its reference check passes now
         missing = [address for address in missing if without_temperature(old[address]["method"]) != POPULATION]
     for kind, present, pattern in (("method", current.methods, "{}"), ("set", current.sets, "*.{}")):
@@ -236,6 +238,15 @@ def _missing(current: Result, baseline: Result, settings: Settings) -> Iterator[
             f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
         )
         yield _absent(shown, missing[0] if len(missing) == 1 else "ADDRESS")
+
+
+def _of_other_points(row: Row, current: Result) -> bool:
+    """Whether an estimate is of a class or group that has no estimates for the points of the current result."""
+    kind = next((kind for kind in PARTS if row[kind]), None)
+    if kind is None or row["set"] not in current.sets:
+        return False
+    test = current.sets[row["set"]]
+    return row[kind] not in parts_of(test.labels, test.classes, test.group).get(kind, {})
 
 
 def _absent(label: str, allowed: str) -> str:

@@ -16,19 +16,22 @@ from typing import Any
 import numpy as np
 
 from bnuq import metrics
-from bnuq.config import SINGLE_SAMPLE_METHODS
+from bnuq.config import DETERMINISTIC, SINGLE_SAMPLE_METHODS
 from bnuq.errors import ResultError
 from bnuq.estimates import Estimate
 from bnuq.gate.replicates import agree, contradictions, rounded_at
 from bnuq.records.addresses import estimates_of
 from bnuq.records.contributions import Points
-from bnuq.records.evaluation import Result, SetResult
+from bnuq.records.evaluation import PARTS, Result, SetResult, of_part
 from bnuq.store.table import Row
 
 _MOST_DRAWS = 2**13  # draws at most: the weights of the replicates must fit in memory
 _SHOWN = 8  # contradictions that a message names
 _ROUNDING = 1e-6
-_RESAMPLED = ("ece", "aurc", "aupr_out", "aupr_in", "fpr95", "fpr95_id_positive", "spearman")  # se by the bootstrap
+_RESAMPLED = (  # se by the bootstrap
+    *("ece", "mce", "aupr_out", "aupr_in", "fpr95", "fpr95_id_positive", "spearman"),
+    *metrics.SELECTIVE,
+)
 _FITTED = ("sigma", "confidence")  # to validation points, which are not in the file; the bounds follow from them
 
 
@@ -44,6 +47,10 @@ def recomputed(result: Result) -> Points:
         problems = [*_problems(points)]
         for label in next(iter(result.methods.values())).sets["test"].by_label:
             problems += [f"label {label}: {problem}" for problem in _problems(points.of_label(label))]
+        test = result.methods[DETERMINISTIC].sets["test"]
+        for kind, place in PARTS.items():
+            for name in getattr(test, place):
+                problems += [f"{kind} {name}: {problem}" for problem in contradictions(of_part(result, kind, name))]
     if problems:
         more = f"\n  - and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
         shown = "\n".join(f"  - damaged: {problem}" for problem in problems[:_SHOWN])
@@ -103,7 +110,8 @@ def _errors(name: str, row: Row, result: Result, points: Points) -> str | None:
     if parts is None:
         return None
     with np.errstate(invalid="ignore", over="ignore"):
-        errors = (metrics.standard_error(values, group=result.sets[key].group) for key, values in parts.items())
+        groups = {key: None if row["group"] else result.sets[key].group for key in parts}
+        errors = (metrics.standard_error(values, group=groups[key]) for key, values in parts.items())
         error = math.hypot(*errors)
     if not math.isfinite(error) or agree(estimate.se, error, slack).all():
         return None

@@ -46,7 +46,8 @@ class Pairing:
 class Comparison:
     """One estimate of both results. `set` is that of the file ("normalized" for a normalised score of the test set,
     whose `metric` is then normalized_pll or normalized_crps; "bounds/constant" and "bounds/optimum" for its bounds),
-    `score` the score that separates an OOD set, and `label` one of several labels per point; "" elsewhere.
+    `score` the score that separates an OOD set, `label` one of several labels per point, `of_class` and `group` a class
+    or a group of the points; "" elsewhere.
 
     `change` is current − baseline, `harm` the part of it that is a degradation, both in `unit`; without a direction
     `harm` is |change|. `se` is the standard error of the change over points and draws, with the parts `se_points` and
@@ -73,12 +74,15 @@ class Comparison:
     tolerance: float | None
     outcome: Outcome
     label: str = ""
+    of_class: str = ""
+    group: str = ""
 
     @property
     def address(self) -> str:
         """The address of the estimate under `methods` in the JSON of `bnuq evaluate`: mcbn.sets.test.pll."""
         place = {"bound": self.set.removeprefix(BOUNDS)} if self.set.startswith(BOUNDS) else {"set": self.set}
         at = {"method": self.method, "label": self.label, "score": self.score, "metric": self.metric}
+        at |= {"class": self.of_class, "group": self.group}
         return address_of(at if self.set == NORMALIZED else at | place)
 
 
@@ -176,7 +180,8 @@ def _side(side: Side) -> dict[str, Any]:
 
 
 def _comparison(comparison: Comparison) -> dict[str, Any]:
-    coordinates = json_fields(comparison, "method", "set", "label", "score", "metric", "address")
+    coordinates = json_fields(comparison, "method", "set", "label", "score", "metric", "address", "group")
+    coordinates |= {"class": comparison.of_class}
     return {
         **{key: value for key, value in coordinates.items() if value},
         "unit": comparison.unit,

@@ -24,7 +24,7 @@ from bnuq.estimates import Estimate
 from bnuq.metrics.registry import metric_of
 from bnuq.records.addresses import estimates_of
 from bnuq.records.contributions import sets_of
-from bnuq.records.evaluation import EvaluatedSet, Result, SetResult
+from bnuq.records.evaluation import PARTS, EvaluatedSet, Result, SetResult
 from bnuq.sampling import counter_rng
 from bnuq.store.table import Row
 
@@ -43,6 +43,7 @@ _SMOOTH = {  # whose jackknife and bootstrap over the draws estimate the same er
 _APART = 4.0  # times that two such errors may differ; genuine ones do by up to 2
 _STEPS = 3.0  # steps of one point that a stepwise estimate may take from one draw to the next
 _LEAPING = {"fpr95", "fpr95_id_positive"}  # from one tie to another, perhaps under the bootstrap alone
+_BROKEN = {"mce", "ece_debiased", "risk_at_80", "coverage_at_5"}  # any draw may make a leap
 _STEPPED = {"auroc", "fpr95", "fpr95_id_positive"}
 _OFF_STEP = 0.01  # of a step: rounding leaves less than 1e-5
 _NEVER = 27.0  # −ln of the chance that whole numbers have a common factor: once in 5e11
@@ -85,8 +86,9 @@ class _OfMethod:
     bootstrap's."""
 
     def __init__(self, result: Result, method: str) -> None:
-        rows = estimates_of(result).items()  # those of single labels are checked with their label
-        self._rows = {address: row for address, row in rows if row["method"] == method and not row["label"]}
+        rows = estimates_of(result).items()  # those of a label, a class or a group are checked with it
+        of_others = ("label", *PARTS)
+        self._rows = {a: row for a, row in rows if row["method"] == method and not any(row[key] for key in of_others)}
         self._result, self._method = result, method
         self._samples = int(result.sampling["samples"])
         self._bank = result.sampling.get("bank") if method.startswith("mcbn") else None
@@ -152,7 +154,7 @@ class _OfMethod:
                 f"{computed:.6g}."
             )
         # Leaving out a draw also changes an estimate by its bias over T, which exceeds its error with many points.
-        if abs(mean - estimate.value) > 2 * (error + size / len(left_out)):
+        if abs(mean - estimate.value) > 2 * (error + size / len(left_out)) and row["metric"] not in _BROKEN:
             return f" is {estimate.value:.6g}, and its replicates without a draw {mean:.6g} ± {error:.2g}."
         low, high = (np.broadcast_to(limit, stated.shape) for limit in self._limits(row))
         out = np.flatnonzero((stated < low - _ROUNDING * size) | (stated > high + _ROUNDING * size))
@@ -190,12 +192,12 @@ class _OfMethod:
     def _of_spread(self, row: Row) -> str | None:
         """The contradiction between the errors by the jackknife and by the bootstrap.
 
-        Not checked for ratios, for estimates computed from other estimates, and for densities, which a single draw may
-        dominate.
+        Not checked for ratios, for estimates computed from other estimates, for densities, which a single draw may
+        dominate, and where any draw may make a leap.
         """
         estimate, set_name, score, metric = row.estimate, row["set"], row["score"], row["metric"]
         jackknife, bootstrap = self._errors(estimate)
-        if set_name not in self._result.sets or metric in ("pll", "tau"):
+        if set_name not in self._result.sets or metric in ("pll", "tau", *_BROKEN):
             return None
         if estimate.bootstrap is None or not math.isfinite(bootstrap):
             return None
@@ -369,7 +371,9 @@ class _OfMethod:
         if "entropy" in metric and self._classes > 1:
             high = math.log(self._classes)
         test = self._result.sets[_TEST]
-        if max(test.n, self._result.sets[set_name].n) > _RANKED and (score or metric in ("aurc", "spearman")):
+        if max(test.n, self._result.sets[set_name].n) > _RANKED and (
+            score or metric in (*metrics.SELECTIVE, "spearman")
+        ):
             return -math.inf, math.inf
         tighter = self._tighter(row, len(_rows(row.estimate)))
         if tighter is None:

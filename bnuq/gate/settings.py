@@ -15,6 +15,7 @@ from typing import Literal
 from bnuq.config import CheckSection
 from bnuq.errors import RequestError
 from bnuq.metrics import METRICS
+from bnuq.records.evaluation import PARTS
 
 Scale = Literal["absolute", "relative", "errors"]
 
@@ -138,7 +139,7 @@ class Settings:
         matching = [amount for key, amount in self.tolerances if _is_meant(key, address, metric, directed=directed)]
         if matching:
             return None if math.isinf(matching[-1].amount) else matching[-1]
-        known = METRICS.get(metric)
+        known = None if _of_part(address) and metric != "accuracy" else METRICS.get(metric)
         return Tolerance.of(known.tolerance, key=metric) if directed and known and known.tolerance else None
 
     def allows(self, what: str, name: str | None = None) -> bool:
@@ -149,11 +150,16 @@ class Settings:
         return what in self.allow or any(_covers(pattern, name) for pattern in patterns)
 
 
+def _of_part(address: str) -> bool:
+    """Whether the estimate is of a class or a group: of these, accuracy alone is gated by default."""
+    return any(f".{place}." in address for place in PARTS.values())
+
+
 def _is_meant(key: str, address: str, metric: str, *, directed: bool) -> bool:
     """Whether the settings of `key` apply to the estimate at `address`."""
     bound = ".bounds." in address
     if key == metric:
-        return not bound
+        return not bound and (metric == "accuracy" or not _of_part(address))
     same_metric = key.rpartition(".")[2] == address.rpartition(".")[2]
     if same_metric and ".normalized." in address and ".normalized." not in key:
         return False

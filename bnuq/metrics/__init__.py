@@ -12,7 +12,16 @@ from bnuq.metrics.bounds import (
     pll_bounds,
     pll_optimum,
 )
-from bnuq.metrics.calibration import CalibrationBins, calibration_bins, ece, ece_bootstrap, ece_of_bins
+from bnuq.metrics.calibration import (
+    CalibrationBins,
+    calibration_bins,
+    calibration_bootstrap,
+    ece,
+    ece_adaptive,
+    ece_debiased_of_bins,
+    ece_of_bins,
+    mce_of_bins,
+)
 from bnuq.metrics.classification import (
     accuracy,
     brier,
@@ -69,10 +78,14 @@ from bnuq.metrics.fits import (
 from bnuq.metrics.influence import (
     aurc_influence,
     detection_influence,
+    ece_adaptive_influence,
+    ece_debiased_influence,
     ece_influence,
     label_auroc_influence,
     normalized_influence,
+    part_influence,
     rmse_influence,
+    selective_influence,
     spearman_influence,
 )
 from bnuq.metrics.intervals import (
@@ -90,6 +103,7 @@ from bnuq.metrics.registry import (
     METRICS,
     REGRESSION_SCORES,
     SCORES,
+    SELECTIVE,
     SEPARATIONS,
 )
 from bnuq.metrics.regression import (
@@ -113,7 +127,14 @@ from bnuq.metrics.replicates import (
     plain_weights,
     standard_error,
 )
-from bnuq.metrics.selective import aurc, aurc_bootstrap, excess_aurc, risk_coverage
+from bnuq.metrics.selective import (
+    SelectiveScores,
+    aurc,
+    excess_aurc,
+    risk_coverage,
+    selective,
+    selective_bootstrap,
+)
 from bnuq.metrics.significance import TTest, clustered_t_test, holm, nadeau_bengio, stars, t_test
 
 __all__ = [
@@ -123,6 +144,7 @@ __all__ = [
     "METRICS",
     "REGRESSION_SCORES",
     "SCORES",
+    "SELECTIVE",
     "SEPARATIONS",
     "TEMPERATURES",
     "CalibrationBins",
@@ -131,6 +153,7 @@ __all__ = [
     "EffectiveCount",
     "LikelihoodSlope",
     "Prior",
+    "SelectiveScores",
     "Slope",
     "TTest",
     "TauFit",
@@ -138,13 +161,13 @@ __all__ = [
     "accuracy",
     "aupr",
     "aurc",
-    "aurc_bootstrap",
     "aurc_influence",
     "auroc",
     "auroc_interval",
     "bootstrap_error",
     "brier",
     "calibration_bins",
+    "calibration_bootstrap",
     "clustered_t_test",
     "constant_confidence",
     "constant_pll",
@@ -165,7 +188,10 @@ __all__ = [
     "detection_of_replicates",
     "draw_weights",
     "ece",
-    "ece_bootstrap",
+    "ece_adaptive",
+    "ece_adaptive_influence",
+    "ece_debiased_influence",
+    "ece_debiased_of_bins",
     "ece_influence",
     "ece_of_bins",
     "effective_counts",
@@ -192,6 +218,7 @@ __all__ = [
     "log_log_slope",
     "mae",
     "max_probability",
+    "mce_of_bins",
     "mutual_information",
     "nadeau_bengio",
     "normalized",
@@ -199,6 +226,7 @@ __all__ = [
     "optimal_tau",
     "optimal_tau_pll",
     "optimum_pll",
+    "part_influence",
     "plain_weights",
     "pll_bounds",
     "pll_by_temperature",
@@ -217,6 +245,9 @@ __all__ = [
     "risk_coverage",
     "rmse",
     "rmse_influence",
+    "selective",
+    "selective_bootstrap",
+    "selective_influence",
     "spearman",
     "spearman_influence",
     "standard_error",

@@ -42,7 +42,7 @@ def calibration_bins(
     xp, stated, hits = array_namespace(confidence), as_float64(confidence), as_float64(correct)
     replicates, rows = stated.shape[:-1], math.prod(stated.shape[:-1])
     # Summed by numpy: the order of summation on an accelerator is not deterministic.
-    cell = (_bin(stated, _edges(confidence, bins)) + bins * np.arange(rows).reshape(*replicates, 1)).ravel()
+    cell = (_bin(stated, edges_of(confidence, bins)) + bins * np.arange(rows).reshape(*replicates, 1)).ravel()
 
     def sums(values: np.ndarray) -> np.ndarray:
         totals = np.bincount(cell, weights=values.ravel(), minlength=rows * bins)
@@ -66,7 +66,7 @@ def _bin(stated: Float[np.ndarray, "*any"], edges: Float[np.ndarray, "edge"]) ->
     return np.minimum(guess, last, out=guess)
 
 
-def _edges(confidence: Float[Array, "*replicate point"], bins: int) -> Float[np.ndarray, "edge"]:
+def edges_of(confidence: Float[Array, "*replicate point"], bins: int) -> Float[np.ndarray, "edge"]:
     # In the precision of the confidence: a float32 of 0.2 would lie above a float64 edge at 0.2.
     return as_float64(array_namespace(confidence).asarray([k / bins for k in range(bins + 1)], dtype=confidence.dtype))
 
@@ -96,7 +96,72 @@ def ece(p: Float[Array, "*sample point class"], y: Integer[Array, "point"], *, b
     return float(ece_of_bins(calibration_bins(confidence, correct(mean, y), bins=bins)))
 
 
-def ece_bootstrap(
+def mce_of_bins(bins: CalibrationBins) -> Float[Array, "*replicate"]:
+    """Maximum calibration error max_k |accuracy_k − confidence_k| over bins that are not empty, in [0, 1]; less is
+    better. A bin of few points may decide it.
+
+    Source: Naeini, Cooper & Hauskrecht 2015; Guo et al. 2017, eq. 5.
+    """
+    xp = array_namespace(bins.confidence)
+    count = xp.astype(bins.count, bins.confidence.dtype)
+    return xp.max(xp.abs(bins.correct - bins.confidence) / xp.maximum(count, xp.ones_like(count)), axis=-1)
+
+
+def ece_debiased_of_bins(bins: CalibrationBins) -> Float[Array, "*replicate"]:
+    """Root mean square calibration error without the bias of finitely many points, in [0, 1]; less is better.
+
+    √max(0, Σ_k (n_k/n) [(accuracy_k − confidence_k)² − accuracy_k (1 − accuracy_k)/(n_k − 1)]). The square of a gap
+    contains the variance of its accuracy, which is subtracted: 0 means that no miscalibration shows above the noise.
+    Nothing can be subtracted in a bin of one point.
+
+    Source: Kumar, Liang & Ma 2019, Verified Uncertainty Calibration, §5, the debiased estimator; here of bins of equal
+    width.
+    """
+    xp = array_namespace(bins.confidence)
+    count = xp.astype(bins.count, bins.confidence.dtype)
+    one = xp.ones_like(count)
+    size = xp.maximum(count, one)
+    accuracy = bins.correct / size
+    gap = accuracy - bins.confidence / size
+    noise = accuracy * (1 - accuracy) / xp.maximum(count - 1, one)
+    square = xp.sum(count * (gap**2 - noise), axis=-1) / xp.sum(count, axis=-1)
+    return xp.sqrt(xp.maximum(square, xp.zeros_like(square)))
+
+
+def ece_adaptive(confidence: Float[Array, "point"], correct: Float[Array, "point"], *, bins: int = 15) -> float:
+    """Adaptive calibration error Σ_k (n_k/n) |accuracy_k − confidence_k| over bins of equally many points, in [0, 1];
+    less is better.
+
+    Of the most probable class, in the order of its confidence. Bin k has the points from place ⌊kn/15⌋ on. Points of
+    equal confidence count with the mean of their tie, so that their order does not matter.
+
+    Source: Nguyen & O'Connor 2015, Posterior Calibration and Exploratory Analysis, §3 (adaptive bins); Nixon et al.
+    2019, Measuring Calibration in Deep Learning, §4.
+    """
+    stated, hits = as_float64(confidence), as_float64(correct)
+    order, start, count = by_confidence(stated)
+    over = (hits - stated)[order]
+    tied = np.repeat(np.add.reduceat(over, start) / count, count)
+    total = np.concatenate([[0.0], np.cumsum(tied)])
+    return float(np.sum(np.abs(np.diff(total[equal_mass(stated.size, bins)]))) / stated.size)
+
+
+def by_confidence(
+    stated: Float[np.ndarray, "point"],
+) -> tuple[Integer[np.ndarray, "point"], Integer[np.ndarray, "tie"], Integer[np.ndarray, "tie"]]:
+    """The order of points by confidence, where each tie starts in it, and its number of points."""
+    order = np.argsort(stated, kind="stable")
+    ranked = stated[order]
+    start = np.flatnonzero(np.concatenate([[True], ranked[1:] != ranked[:-1]]))
+    return order, start, np.diff(start, append=ranked.size)
+
+
+def equal_mass(points: int, bins: int) -> Integer[np.ndarray, "edge"]:
+    """The places at which bins of equally many points start and end."""
+    return np.arange(bins + 1) * points // bins
+
+
+def calibration_bootstrap(
     confidence: Float[Array, "point"],
     correct: Float[Array, "point"],
     *,
@@ -104,8 +169,8 @@ def ece_bootstrap(
     resamples: int = 1000,
     seed: int = 0,
     group: Shaped[Array, "point"] | None = None,
-) -> Float[np.ndarray, "resample"]:
-    """Bootstrap replicates over points of the ECE, shape (resamples,), in [0, 1]; less is better.
+) -> CalibrationBins:
+    """The `calibration_bins` of bootstrap replicates over points, with sums of shape (resamples, bins); no direction.
 
     Whole groups are drawn where `group` is given. Which points are drawn depends on (seed, n or groups) alone.
 
@@ -113,13 +178,13 @@ def ece_bootstrap(
     """
     stated, hits = as_float64(confidence), as_float64(correct)
     points = stated.size
-    bin_of_point = _bin(stated, _edges(confidence, bins))
-    gaps = np.zeros((points, bins))
-    gaps[np.arange(points), bin_of_point] = hits - stated
+    sums = np.zeros((points, 3, bins))
+    sums[np.arange(points), :, _bin(stated, edges_of(confidence, bins))] = np.stack([np.ones(points), stated, hits], -1)
     groups = None if group is None else group_index(group)
     generator = np.random.default_rng(seed)
     replicates = []
     for rows in blocks(resamples, width=points):
-        count = resampled_counts(generator, rows, bin_of_point=np.arange(points), bins=points, group=groups)
-        replicates.append(np.abs(count @ gaps).sum(axis=-1) / count.sum(axis=-1))
-    return np.concatenate(replicates)
+        drawn = resampled_counts(generator, rows, bin_of_point=np.arange(points), bins=points, group=groups)
+        replicates.append((drawn @ sums.reshape(points, -1)).reshape(rows, 3, bins))
+    count, of_confidence, of_correct = np.concatenate(replicates).swapaxes(0, 1)
+    return CalibrationBins(count.astype(np.int64), of_confidence, of_correct)

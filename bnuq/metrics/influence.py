@@ -17,13 +17,14 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
-from array_api_compat import array_namespace
 from jaxtyping import Float, Integer, Shaped
 
 from bnuq.metrics.arrays import Array, as_float64
 from bnuq.metrics.bounds import normalized
+from bnuq.metrics.calibration import by_confidence, edges_of, equal_mass
 from bnuq.metrics.detection import DetectionScores, detection_of_counts
 from bnuq.metrics.replicates import group_index
+from bnuq.metrics.selective import COVERAGE, SelectiveScores
 
 _TPR = 0.95  # that of `fpr95` and `fpr95_id_positive`
 _NORMAL = np.array([NormalDist().inv_cdf((k + 0.5) / 63) for k in range(63)])  # equally probable normal quantiles, …
@@ -62,6 +63,19 @@ def normalized_influence(
     return (100 * (scores - low) - share * span) / float(np.mean(span))
 
 
+def part_influence(values: Float[Array, "point"], rows: Integer[np.ndarray, "part"]) -> Float[np.ndarray, "point"]:
+    """The influence of every point on the mean of the points `rows`, in the unit of the values; no direction.
+
+    n/m (x − mean) for these m points, 0 for the others: a ratio, since their number is random, too.
+
+    Source: Cochran 1977, Sampling Techniques, §2.12 (estimates for subpopulations).
+    """
+    of_points, result = as_float64(values), np.zeros(len(values))
+    with np.errstate(invalid="ignore"):  # a PLL of −∞
+        result[rows] = (of_points[rows] - np.mean(of_points[rows])) * (len(result) / len(rows))
+    return result
+
+
 def ece_influence(
     confidence: Float[Array, "point"],
     correct: Float[Array, "point"],
@@ -86,18 +100,78 @@ def ece_influence(
     Source: the derivative of Guo et al. 2017, eq. 3, Hampel 1974; E|X| of a normal X, whose slope by the mean is erf,
     Leone, Nelson & Nottingham 1961, The Folded Normal Distribution.
     """
-    xp, stated, hits = array_namespace(confidence), as_float64(confidence), as_float64(correct)
-    edges = as_float64(xp.asarray([k / bins for k in range(bins + 1)], dtype=confidence.dtype))  # as `calibration_bins`
-    cell = np.searchsorted(edges[1:-1], stated, "left")
-    over = hits - stated
-    gap = np.bincount(cell, weights=over, minlength=bins)
-    mean = gap / np.maximum(np.bincount(cell, minlength=bins), 1)
-    noise = _sd_of_sums(over - mean[cell], cell, bins, group)
+    cell, over = _gaps(confidence, correct, bins)
+    contributions = _slopes(over, cell, bins, group)[cell] * over
+    return contributions - np.mean(contributions)
+
+
+def _slopes(
+    over: Float[np.ndarray, "point"],
+    cell: Integer[np.ndarray, "point"],
+    cells: int,
+    group: Shaped[Array, "point"] | None,
+) -> Float[np.ndarray, "cell"]:
+    """The slope of E|gap + noise| by the gap of each cell, the sum of `over` there; see `ece_influence`."""
+    gap = np.bincount(cell, weights=over, minlength=cells)
+    mean = gap / np.maximum(np.bincount(cell, minlength=cells), 1)
+    noise = _sd_of_sums(over - mean[cell], cell, cells, group)
     slope = np.sign(gap)
     known = noise > 0
     slope[known] = [math.erf(steps) for steps in gap[known] / noise[known]]
-    contributions = slope[cell] * over
+    return slope
+
+
+def ece_adaptive_influence(
+    confidence: Float[Array, "point"],
+    correct: Float[Array, "point"],
+    *,
+    bins: int = 15,
+    group: Shaped[Array, "point"] | None = None,
+) -> Float[np.ndarray, "point"]:
+    """The influence on `ece_adaptive`, as that of `ece_influence` on the ECE; no direction. The bins are taken as given.
+
+    Source: as `ece_influence`.
+    """
+    stated, hits = as_float64(confidence), as_float64(correct)
+    order, start, count = by_confidence(stated)
+    over = hits - stated
+    cell = np.repeat(np.arange(bins), np.diff(equal_mass(stated.size, bins)))
+    of_order = None if group is None else group_index(group)[order]
+    slope = _slopes(over[order], cell, bins, of_order)[cell]
+    of_point = np.empty_like(over)
+    of_point[order] = np.repeat(np.add.reduceat(slope, start) / count, count)
+    contributions = of_point * over
     return contributions - np.mean(contributions)
+
+
+def ece_debiased_influence(
+    confidence: Float[Array, "point"], correct: Float[Array, "point"], *, bins: int = 15
+) -> Float[np.ndarray, "point"]:
+    """The influence on `ece_debiased_of_bins`, in its unit; no direction.
+
+    That on the mean square, over twice the root; where the root is less than its own noise, over twice that noise.
+
+    Source: the derivative of the debiased estimator of Kumar, Liang & Ma 2019; Hampel 1974.
+    """
+    hits = as_float64(correct)
+    cell, over = _gaps(confidence, correct, bins)
+    count = np.bincount(cell, minlength=bins)
+    gap = np.bincount(cell, weights=over, minlength=bins) / np.maximum(count, 1)
+    accuracy = np.bincount(cell, weights=hits, minlength=bins) / np.maximum(count, 1)
+    noise = float(count @ (accuracy * (1 - accuracy) / np.maximum(count - 1, 1))) / cell.size
+    size = max(float(count @ gap**2) / cell.size - noise, noise)
+    if size == 0:
+        return np.zeros(cell.size)
+    square = (2 * gap[cell] * over) - gap[cell] ** 2
+    return (square - np.mean(square)) / (2 * math.sqrt(size))
+
+
+def _gaps(
+    confidence: Float[Array, "point"], correct: Float[Array, "point"], bins: int
+) -> tuple[Integer[np.ndarray, "point"], Float[np.ndarray, "point"]]:
+    """The bin of each point, as in `calibration_bins`, and by how much it is more right than stated."""
+    stated = as_float64(confidence)
+    return np.searchsorted(edges_of(confidence, bins)[1:-1], stated, "left"), as_float64(correct) - stated
 
 
 def _sd_of_sums(
@@ -141,6 +215,35 @@ def aurc_influence(uncertainty: Float[Array, "point"], loss: Float[Array, "point
     rung_influence = mean * (after - place_weight) - (_from_here_on(mean * across) - mean * across)
     area = float(np.sum(mean * count * place_weight)) / losses.size
     return place_weight[rung] * losses + rung_influence[rung] + float(np.mean(losses)) - area
+
+
+def selective_influence(uncertainty: Float[Array, "point"], loss: Float[Array, "point"]) -> SelectiveScores[np.ndarray]:
+    """The influences on `selective`, each in its unit; no direction.
+
+    AUGRC is a mean over pairs of points. The risk at 80 % coverage also moves with the threshold, by the mean loss near
+    it: that of the √(n c (1 − c)) places before and after it, which is how far a share c varies. The coverage at 5 %
+    risk moves in leaps that have no slope: its influences are NaN.
+
+    Source: Hampel 1974; Hoeffding 1948, A Class of Statistics with Asymptotically Normal Distribution; Woodruff 1952,
+    Confidence Intervals for Medians and Other Position Measures.
+    """
+    losses = as_float64(loss)
+    rung, count = _rungs(as_float64(uncertainty))
+    n, total = losses.size, np.bincount(rung, weights=losses)
+    before = np.cumsum(count) - count
+    after = n - before - count / 2  # points that are less certain, and half of those that are as certain
+    lost = np.cumsum(total) - total / 2
+    pairs = (losses * after[rung] + lost[rung]) / n
+    kept = math.ceil(COVERAGE * n - 1e-9)
+    reach = max(1, round(math.sqrt(kept * (n - kept) / n)))
+    near = np.repeat(total / count, count)[max(0, kept - reach) : kept + reach]
+    risk = np.clip((kept - before) / count, 0, 1)[rung] * (losses - np.mean(near)) * n / kept
+    return SelectiveScores(
+        aurc=aurc_influence(uncertainty, loss),
+        augrc=pairs - np.mean(pairs),
+        risk_at_80=risk - np.mean(risk),
+        coverage_at_5=np.full(n, math.nan),
+    )
 
 
 def _rungs(values: Float[np.ndarray, "point"]) -> tuple[Integer[np.ndarray, "point"], Integer[np.ndarray, "rung"]]:

@@ -20,6 +20,14 @@ _NORMALIZED: dict[str, Any] = {
     "worse": "the uncertainty of {who} is less useful, compared with a constant one",
     "better": "the uncertainty of {who} is more useful, compared with a constant one",
 }
+_CALIBRATED: dict[str, Any] = {
+    "worse": "the confidence of {who} on {where} is further from its accuracy",
+    "better": "the confidence of {who} on {where} is closer to its accuracy",
+}
+_DEFERRED: dict[str, Any] = {
+    "worse": "deferring the most uncertain points of {where} leaves {who} with more errors",
+    "better": "deferring the most uncertain points of {where} leaves {who} with fewer errors",
+}
 _SEPARATION: dict[str, Any] = {
     "worse": "{who} separates {where} from the test set less well",
     "better": "{who} separates {where} from the test set better",
@@ -104,8 +112,38 @@ _ALL = (
         "Guo et al. 2017, eq. 3; 15 bins",
         tolerance="0.01",
         **_STEPS,
-        worse="the confidence of {who} on {where} is further from its accuracy",
-        better="the confidence of {who} on {where} is closer to its accuracy",
+        **_CALIBRATED,
+    ),
+    Metric(
+        "ece_adaptive",
+        "Adaptive calibration error, bins of equally many points",
+        "adaptive ECE",
+        "fraction",
+        "lower",
+        "Nguyen & O'Connor 2015; Nixon et al. 2019; 15 bins",
+        **_STEPS,
+        **_CALIBRATED,
+    ),
+    Metric(
+        "ece_debiased",
+        "Root mean square calibration error, debiased",
+        "debiased RMS calibration error",
+        "fraction",
+        "lower",
+        "Kumar, Liang & Ma 2019, §5; 15 bins",
+        short="debiased RMSCE",
+        **_STEPS,
+        **_CALIBRATED,
+    ),
+    Metric(
+        "mce",
+        "Maximum calibration error",
+        "MCE",
+        "fraction",
+        "lower",
+        "Naeini, Cooper & Hauskrecht 2015; Guo et al. 2017, eq. 5; 15 bins",
+        **_STEPS,
+        **_CALIBRATED,
     ),
     Metric(
         "label_auroc",
@@ -174,8 +212,39 @@ _ALL = (
         "Geifman, Uziel & El-Yaniv 2019; error–completeness by entropy as Shekhovtsov & Flach 2018, fig. A.3",
         tolerance="0.005",
         **_STEPS,
-        worse="deferring the most uncertain points of {where} leaves {who} with more errors",
-        better="deferring the most uncertain points of {where} leaves {who} with fewer errors",
+        **_DEFERRED,
+    ),
+    Metric(
+        "augrc",
+        "Area under the generalised risk–coverage curve, by predictive entropy",
+        "AUGRC",
+        "fraction",
+        "lower",
+        "Traub et al. 2024",
+        **_STEPS,
+        **_DEFERRED,
+    ),
+    Metric(
+        "risk_at_80",
+        "Error rate of the 80 % most certain points, by predictive entropy",
+        "risk at 80 % coverage",
+        "fraction",
+        "lower",
+        "Geifman & El-Yaniv 2017, §2",
+        short="risk at 80 %",
+        **_STEPS,
+        **_DEFERRED,
+    ),
+    Metric(
+        "coverage_at_5",
+        "Largest share of most certain points with at most 5 % errors, by predictive entropy",
+        "coverage at 5 % risk",
+        "fraction",
+        "higher",
+        "Geifman & El-Yaniv 2017, §3; as measured, without a guarantee",
+        short="cover. at 5 %",
+        **_STEPS,
+        **_DEFERRED,
     ),
     Metric(
         "auroc",
@@ -295,6 +364,15 @@ _ALL = (
         **_OF_SCALE,
     ),
     Metric(
+        "count",
+        "Number of points of a class or group",
+        "points",
+        "points",
+        "none",
+        "a count",
+        digits=0,
+    ),
+    Metric(
         "temperature",
         "Temperature",
         "temperature",
@@ -394,6 +472,7 @@ CLASSIFICATION_SCORES: tuple[str, ...] = tuple(
     name for name in SCORES if name not in (*REGRESSION_SCORES, *LOGIT_SCORES, *FEATURE_SCORES)
 )  # of probabilities, of every classifier
 SEPARATIONS: tuple[str, ...] = tuple(metric.name for metric in _ALL if metric.worse == _SEPARATION["worse"])
+SELECTIVE: tuple[str, ...] = ("aurc", "augrc", "risk_at_80", "coverage_at_5")
 _UNLISTED = (
     Metric(
         "normalized_pll_without_exact",

@@ -3,12 +3,31 @@
 Uncertainty may have any unit; larger is less certain. Loss is a 0/1 error or |e|; smaller is better.
 """
 
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
 import numpy as np
 from jaxtyping import Float, Shaped
 
 from bnuq.metrics.arrays import Array, as_float64, like
 from bnuq.metrics.replicates import group_index
 from bnuq.metrics.resampling import blocks, resampled_counts
+
+COVERAGE, RISK = 0.8, 0.05  # at which risk and coverage are given
+_ROUNDING = 1e-9  # of a count of points
+
+Value = TypeVar("Value", float, np.ndarray)
+
+
+@dataclass(frozen=True)
+class SelectiveScores(Generic[Value]):
+    """How much loss remains where the most uncertain points are deferred: floats, or arrays with one value per resample
+    or point."""
+
+    aurc: Value
+    augrc: Value
+    risk_at_80: Value
+    coverage_at_5: Value
 
 
 def risk_coverage(
@@ -46,24 +65,52 @@ def aurc(uncertainty: Float[Array, "point"], loss: Float[Array, "point"]) -> flo
 
     Source: Geifman, Uziel & El-Yaniv 2019, Bias-Reduced Uncertainty Estimation for Deep Neural Classifiers.
     """
+    return selective(uncertainty, loss).aurc
+
+
+def selective(uncertainty: Float[Array, "point"], loss: Float[Array, "point"]) -> SelectiveScores[float]:
+    """`aurc`, and from the same sort:
+
+    AUGRC, the area under the generalised risk (loss of the points covered, over all n) by coverage, in the loss's unit,
+    less is better: straight between points, so that (1 − AUROC) a (1 − a) + (1 − a)²/2 for 0/1 errors, accuracy a, and
+    the AUROC of the uncertainty against errors. The risk at 80 % coverage, of the ⌈0.8 n⌉ most certain points, in the
+    loss's unit, less is better. The largest coverage k/n at which risk_k is at most 0.05, in [0, 1], more is better; 0
+    where none is. That is the share measured here, without the guarantee of the source.
+
+    Source: Traub et al. 2024, Overcoming Common Flaws in the Evaluation of Selective Classification Systems, the AUGRC;
+    Geifman & El-Yaniv 2017, Selective Classification for Deep Neural Networks, §2 and 3.
+    """
     count, total, _, _ = _by_certainty(as_float64(uncertainty), as_float64(loss))
-    return float(_area(count, total))
+    return SelectiveScores(**{name: float(value) for name, value in vars(_of_ties(count, total)).items()})
 
 
-def _area(
+def _of_ties(
     count: Shaped[np.ndarray, "*resample tie"], total: Float[np.ndarray, "*resample tie"]
-) -> Float[Array, "*resample"]:
-    """AURC from points and loss at each distinct uncertainty.
+) -> SelectiveScores[np.ndarray]:
+    """The scores from points and loss at each distinct uncertainty, most certain first.
 
     Within a tie of mean loss m that starts after C points of loss S, risk_k is m + (S − C·m)/k, so that its sum needs
-    only harmonic numbers.
+    only harmonic numbers, and it crosses a risk r at k = (C·m − S)/(m − r).
     """
-    covered = np.cumsum(count, axis=-1)
-    before = covered - count
+    covered, lost = np.cumsum(count, axis=-1), np.cumsum(total, axis=-1)
+    before, n = covered - count, covered[..., -1]
     mean = total / np.maximum(count, 1)
-    harmonic = np.concatenate([[0.0], np.cumsum(1 / np.arange(1, int(covered[..., -1].max()) + 1))])
-    excess = np.cumsum(total, axis=-1) - total - before * mean
-    return np.sum(total + excess * (harmonic[covered] - harmonic[before]), axis=-1) / covered[..., -1]
+    harmonic = np.concatenate([[0.0], np.cumsum(1 / np.arange(1, int(n.max()) + 1))])
+    excess = lost - total - before * mean
+    area = np.sum(total + excess * (harmonic[covered] - harmonic[before]), axis=-1) / n
+    generalised = np.sum(count * (lost - total / 2), axis=-1) / n**2
+
+    kept = np.ceil(COVERAGE * n - _ROUNDING)
+    at = np.argmax(covered >= kept[..., None], axis=-1)[..., None]
+    lost_there, mean_there = (np.take_along_axis(values, at, -1)[..., 0] for values in (excess, mean))
+    risk = mean_there + lost_there / kept
+
+    with np.errstate(divide="ignore", invalid="ignore"):
+        crossing = np.floor(-excess / (mean - RISK) + _ROUNDING)
+    enough = lost <= RISK * covered + _ROUNDING
+    inside = (mean > RISK) & (crossing > before)
+    share = np.max(np.where(enough, covered, np.where(inside, np.minimum(crossing, covered), 0)), axis=-1) / n
+    return SelectiveScores(area, generalised, risk, share)
 
 
 def excess_aurc(uncertainty: Float[Array, "point"], loss: Float[Array, "point"]) -> float:
@@ -74,15 +121,15 @@ def excess_aurc(uncertainty: Float[Array, "point"], loss: Float[Array, "point"])
     return aurc(uncertainty, loss) - aurc(loss, loss)
 
 
-def aurc_bootstrap(
+def selective_bootstrap(
     uncertainty: Float[Array, "point"],
     loss: Float[Array, "point"],
     *,
     resamples: int = 1000,
     seed: int = 0,
     group: Shaped[Array, "point"] | None = None,
-) -> Float[np.ndarray, "resample"]:
-    """Bootstrap replicates over points of the AURC, shape (resamples,), in the loss's unit; less is better.
+) -> SelectiveScores[np.ndarray]:
+    """Bootstrap replicates over points of `selective`, each of shape (resamples,), in its unit and direction.
 
     Whole groups are drawn where `group` is given. Which points are drawn depends on (seed, n or groups) alone.
 
@@ -94,11 +141,11 @@ def aurc_bootstrap(
     place = np.argsort(order)
     groups = None if group is None else group_index(group)
     generator = np.random.default_rng(seed)
-    areas = []
+    drawn = []
     for rows in blocks(resamples, width=points):
         count = resampled_counts(generator, rows, bin_of_point=place, bins=points, group=groups)
         total = count * losses[order]
         if starts.size < points:
             count, total = (np.add.reduceat(values, starts, axis=-1) for values in (count, total))
-        areas.append(_area(count, total))
-    return np.concatenate(areas)
+        drawn.append(vars(_of_ties(count, total)))
+    return SelectiveScores(**{name: np.concatenate([block[name] for block in drawn]) for name in drawn[0]})

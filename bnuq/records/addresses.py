@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from bnuq.records.evaluation import Result
+from bnuq.records.evaluation import PARTS, Result
 from bnuq.store.table import Row, rows_of
 
 NORMALIZED = "normalized"
-BY_LABEL = "by_label"  # below a set, before the name of one of several labels per point
+_BY = {"label": "by_label", **PARTS}  # below a set, before the name of a label, a class or a group
 WITHOUT_EXACT = f"{NORMALIZED}_pll_without_exact"  # a metric of regressions that predict some points exactly
 _COORDINATES = {  # by the group of a method that estimates stand in: what leads to them there
     "sets": ("set", "metric"),
@@ -31,8 +31,9 @@ def address_of(at: Mapping[str, str]) -> str:
 
 def path_of(at: Mapping[str, str]) -> tuple[str, ...]:
     """The same, part by part."""
-    if at.get("label"):
-        return at["method"], "sets", at["set"], BY_LABEL, at["label"], at["metric"]
+    for kind, by in _BY.items():
+        if at.get(kind):
+            return at["method"], "sets", at["set"], by, at[kind], at["metric"]
     group = "ood" if at.get("score") else "bounds" if at.get("bound") else "sets" if at.get("set") else NORMALIZED
     parts = [at[name] for name in _COORDINATES[group]]
     if group == NORMALIZED:
@@ -44,10 +45,11 @@ def coordinates_of(address: str) -> dict[str, str]:
     """The coordinates of the estimate at this address; ValueError where it is none."""
     method, _, inside = address.partition(".")
     group, _, coordinates = inside.partition(".")
-    set_name, by_label, rest = coordinates.partition(f".{BY_LABEL}.")
-    if group == "sets" and by_label and "." in rest:
-        label, _, metric = rest.rpartition(".")  # a label may have any name
-        return {"method": method, "set": set_name, "label": label, "metric": metric}
+    for kind, by in _BY.items() if group == "sets" else ():
+        set_name, found, rest = coordinates.partition(f".{by}.")
+        if found and "." in rest:
+            name, _, metric = rest.rpartition(".")  # which may be any name
+            return {"method": method, "set": set_name, kind: name, "metric": metric}
     names, parts = _COORDINATES.get(group, ()), coordinates.split(".")
     if not names or len(names) != len(parts):
         raise ValueError(f"{address} is not the address of an estimate")

@@ -14,9 +14,10 @@ import numpy as np
 
 from bnuq import metrics
 from bnuq.metrics.influence import RankedScores
-from bnuq.records.evaluation import EvaluatedSet, Result, SetResult, of_label
+from bnuq.records.evaluation import PARTS, EvaluatedSet, Result, SetResult, of_label, parts_of
 from bnuq.store.table import Row
 
+LEAPING = ("mce", "coverage_at_5")  # from bin to bin, or from point to point: the error of a change is unknown
 _TEST = "test"
 _BY_LABEL = ("ece", "label_auroc")  # means over labels that are no means over points
 _BLOCK = 4096  # points whose likelihoods stay in a core's cache
@@ -32,6 +33,7 @@ class Points:
         self._influence = cache(lambda *key: vars(self._ladder(*key).influence()))
         self._separation = cache(lambda *key: vars(self._ladder(*key).scores()))
         self.of_log_likelihoods = cache(self._mixed)
+        self.parts = cache(self._points_of_parts)
         self.of_label = cache(lambda label: Points(of_label(result, label)))
 
     @property
@@ -42,6 +44,9 @@ class Points:
         """The estimate of this row; None where the file lacks the values it is computed from."""
         if row["score"]:
             return self._separation(row["method"], row["set"], row["score"]).get(row["metric"])
+        if (rows := self.rows(row)) is not None:
+            values = self._result.methods[row["method"]].sets[row["set"]].points.get(row["metric"], np.ones(1))
+            return float(len(rows) if row["metric"] == "count" else np.mean(values[rows]))
         if labels := self._labels(row):
             values = [points.value(of_one) for points, of_one in labels]
             return None if None in values else float(np.mean(values))  # type: ignore[arg-type]
@@ -53,6 +58,9 @@ class Points:
         if row["score"]:
             parts = self._influence(row["method"], row["set"], row["score"]).get(row["metric"])
             return None if parts is None else dict(zip(sets_of(row), parts, strict=True))
+        if (rows := self.rows(row)) is not None:
+            values = self._result.methods[row["method"]].sets[row["set"]].points.get(row["metric"])
+            return None if values is None else {row["set"]: metrics.part_influence(values, rows)}
         if labels := self._labels(row):
             of_labels = [points.contributions(of_one) for points, of_one in labels]
             if None in of_labels:
@@ -60,6 +68,15 @@ class Points:
             return {name: np.mean([part[name] for part in of_labels if part], axis=0) for name in sets_of(row)}
         computed = self._source(row)
         return None if computed is None else {computed.set_name: computed.of.influence(computed.points, computed.group)}
+
+    def rows(self, row: Row) -> np.ndarray | None:
+        """The points of the class or group that an estimate is of; None where it is of none."""
+        kind = next((kind for kind in PARTS if row[kind]), None)
+        return None if kind is None else self.parts(row["set"])[kind][row[kind]]
+
+    def _points_of_parts(self, set_name: str) -> dict[str, dict[str, np.ndarray]]:
+        evaluated = self._result.sets[set_name]
+        return parts_of(evaluated.labels, evaluated.classes, evaluated.group)
 
     def _labels(self, row: Row) -> list[tuple[Points, Row]]:
         """The labels that an estimate is of, or the mean of, each with its own row; none where it is of points."""
@@ -188,6 +205,14 @@ def _normalized(score: str) -> _Metric:
     return _Metric({*names}, value, influence)
 
 
+def _selective(name: str) -> _Metric:
+    return _Metric(
+        {"predictive_entropy", "accuracy"},
+        lambda p: getattr(metrics.selective(p["predictive_entropy"], 1 - p["accuracy"]), name),
+        lambda p, _: getattr(metrics.selective_influence(p["predictive_entropy"], 1 - p["accuracy"]), name),
+    )
+
+
 # How an estimate that is not a mean is computed.
 _FROM: dict[str, _Metric] = {
     "ece": _Metric(
@@ -200,11 +225,22 @@ _FROM: dict[str, _Metric] = {
         lambda p: metrics.label_auroc(p["label_score"], p["label"]),
         lambda p, _: metrics.label_auroc_influence(p["label_score"], p["label"]),
     ),
-    "aurc": _Metric(
-        {"predictive_entropy", "accuracy"},
-        lambda p: metrics.aurc(p["predictive_entropy"], 1 - p["accuracy"]),
-        lambda p, _: metrics.aurc_influence(p["predictive_entropy"], 1 - p["accuracy"]),
+    "ece_adaptive": _Metric(
+        {"max_probability", "accuracy"},
+        lambda p: metrics.ece_adaptive(p["max_probability"], p["accuracy"]),
+        lambda p, group: metrics.ece_adaptive_influence(p["max_probability"], p["accuracy"], group=group),
     ),
+    "ece_debiased": _Metric(
+        {"max_probability", "accuracy"},
+        lambda p: float(metrics.ece_debiased_of_bins(metrics.calibration_bins(p["max_probability"], p["accuracy"]))),
+        lambda p, _: metrics.ece_debiased_influence(p["max_probability"], p["accuracy"]),
+    ),
+    "mce": _Metric(
+        {"max_probability", "accuracy"},
+        lambda p: float(metrics.mce_of_bins(metrics.calibration_bins(p["max_probability"], p["accuracy"]))),
+        lambda p, _: np.full(len(p["accuracy"]), math.nan),
+    ),
+    **{name: _selective(name) for name in metrics.SELECTIVE},
     "rmse": _Metric(
         {"squared_error"},
         lambda p: math.sqrt(float(np.mean(p["squared_error"]))),

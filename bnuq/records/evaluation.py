@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Protocol, runtime_checkable
@@ -17,6 +17,8 @@ from bnuq.findings import Finding
 MethodName = Annotated[str, Coordinate("method")]
 SetName = Annotated[str, Coordinate("set")]
 LabelName = Annotated[str, Coordinate("label")]
+ClassName = Annotated[str, Coordinate("class")]
+GroupName = Annotated[str, Coordinate("group")]
 ScoreName = Annotated[str, Coordinate("score")]
 BoundName = Annotated[str, Coordinate("bound")]
 Estimates = Mapping[MetricName, Estimate]
@@ -25,6 +27,8 @@ TargetUnits = Annotated[Float[np.ndarray, "point output"], Unit("target unit")] 
 BatchNoise = Annotated[Float[np.ndarray, " layer"], Unit("standard deviations of batch noise")]
 
 LARGEST = 64  # pixels of a side of a small copy of a picture
+PARTS = {"class": "by_class", "group": "by_group"}  # of a labelled test set, and where their estimates stand
+FEWEST_POINTS, MOST_PARTS = 20, 100  # of a class or a group that has estimates of its own, and of these
 MEDIAN_LIMIT, WORST_LIMIT = 3.0, 6.0  # of a reference check, times what batch noise alone gives
 
 
@@ -68,6 +72,31 @@ class EvaluatedSet:
     names: Shaped[np.ndarray, " point"] | None = None
 
 
+def parts_of(
+    labels: np.ndarray | None, classes: Sequence[str], group: np.ndarray | None
+) -> dict[str, dict[str, Int64[np.ndarray, " _"]]]:
+    """The points of each "class" and of each "group", by its name, or its number where the data give none.
+
+    Those of at least 20 points; where there are more than 100 of these, the 100 with the most points. Empty for a set
+    without labels, and where points have several.
+    """
+    if labels is None or labels.ndim > 1:
+        return {}
+    named = classes if len({*classes}) == len(classes) > int(labels.max(initial=0)) else ()
+    values = {"class": labels} | ({} if group is None else {"group": group})
+    return {kind: _parts(of_points, named if kind == "class" else ()) for kind, of_points in values.items()}
+
+
+def _parts(values: np.ndarray, names: Sequence[str]) -> dict[str, np.ndarray]:
+    numbers, of_point, count = np.unique(values, return_inverse=True, return_counts=True)
+    enough = np.flatnonzero(count >= FEWEST_POINTS)
+    kept = np.sort(enough[np.argsort(-count[enough], kind="stable")[:MOST_PARTS]])
+    order, start = np.argsort(of_point, kind="stable"), np.cumsum(count) - count
+    return {
+        names[int(numbers[at])] if names else str(numbers[at]): order[start[at] : start[at] + count[at]] for at in kept
+    }
+
+
 @dataclass(frozen=True)
 class SetResult:
     """One method on one set: estimates, per-point scores, and the log-likelihoods (T, n) where the set is labelled.
@@ -76,7 +105,8 @@ class SetResult:
     τ that is of the draws alone.
 
     With several labels per point, which are predicted 0 or 1 each, `estimates` and `points` are means over labels;
-    `by_label` and `label_points` have the estimates and the points of each, where the set is labelled.
+    `by_label` and `label_points` have the estimates and the points of each, where the set is labelled. With one,
+    `by_class` and `by_group` have accuracy, PLL and number of the points of `parts_of`.
     """
 
     estimates: Estimates
@@ -87,6 +117,8 @@ class SetResult:
     samples: Annotated[Samples | None, ByHand("")] = None
     by_label: Mapping[LabelName, Estimates] = field(default_factory=dict)
     label_points: Mapping[str, Float[np.ndarray, "point label"]] = field(default_factory=dict)
+    by_class: Mapping[ClassName, Estimates] = field(default_factory=dict)
+    by_group: Mapping[GroupName, Estimates] = field(default_factory=dict)
 
     def of_label(self, label: str) -> SetResult:
         """One of the labels as a classification of two classes."""
@@ -226,3 +258,25 @@ def of_label(result: Result, label: str) -> Result:
             for name, method in result.methods.items()
         },
     )
+
+
+def of_part(result: Result, kind: str, name: str) -> Result:
+    """The test set of a result, of which only the points of one class or one group are left."""
+    test = result.sets["test"]
+    rows = parts_of(test.labels, test.classes, test.group)[kind][name]
+    assert test.labels is not None
+
+    def of_method(method: str) -> SetResult:
+        found = result.methods[method].sets["test"]
+        tiled = result.sampling.get("bank") is not None  # draws go by the places of the points in the whole set
+        likelihood = None if tiled or found.log_likelihood is None else found.log_likelihood[:, rows]
+        return SetResult(
+            estimates={key: each for key, each in getattr(found, PARTS[kind])[name].items() if key != "count"},
+            points={key: values[rows] for key, values in found.points.items()},
+            predicted=found.predicted[rows],
+            log_likelihood=likelihood,
+        )
+
+    left = replace(test, n=len(rows), labels=test.labels[rows], group=None, index=None, names=None)
+    methods = {name: MethodResult({"test": of_method(name)}, {}, {}, {}, {}) for name in result.methods}
+    return replace(result, sets={"test": left}, methods=methods)

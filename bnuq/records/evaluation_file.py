@@ -35,7 +35,7 @@ from bnuq.files.hdf5 import image_of
 from bnuq.files.writing import replaced
 from bnuq.metrics import METRICS, SCORES
 from bnuq.records.addresses import estimates_of
-from bnuq.records.evaluation import LARGEST, MethodResult, Result, Samples, SetResult
+from bnuq.records.evaluation import LARGEST, PARTS, MethodResult, Result, Samples, SetResult, parts_of
 from bnuq.records.summary import summary
 from bnuq.store import codec
 from bnuq.store.codec import check_replaceable
@@ -244,6 +244,7 @@ def _check_complete(result: Result) -> None:
             shape = (result.sets[name].n, *_several(result))
             if set_result.predicted.shape != shape:
                 raise ValueError(f"the predictions of {method} on {name} are of another shape")
+            _check_parts(result, method, name)
             if name == "test" or set_result.by_label:
                 _check_labels(result, method, name)
         for name, scores in method_result.ood.items():
@@ -299,6 +300,18 @@ def _check_labels(result: Result, method: str, name: str) -> None:
         raise ValueError(f"the {min(missing)} of the points of {method} by label are missing")
     if any(values.shape != shape for values in set_result.label_points.values()):
         raise ValueError(f"the points of {method} by label are of another shape")
+
+
+def _check_parts(result: Result, method: str, name: str) -> None:
+    """Raise ValueError where the estimates by class or group are not those of the set's classes and groups."""
+    evaluated, first = result.sets[name], result.methods[DETERMINISTIC].sets[name]
+    parts = parts_of(evaluated.labels, evaluated.classes, evaluated.group)
+    for kind, place in PARTS.items():
+        found = getattr(result.methods[method].sets[name], place)
+        if tuple(found) != tuple(getattr(first, place)) or (found and tuple(found) != tuple(parts.get(kind, ()))):
+            raise ValueError(f"the estimates by {kind} of {method} on {name} are not those of its points")
+        if any(set(each) != {"count", "accuracy", "pll"} for each in found.values()):
+            raise ValueError(f"an estimate by {kind} of {method} on {name} is missing or unknown")
 
 
 def _check_log_likelihoods(result: Result) -> None:

@@ -180,7 +180,7 @@ def one_run(result: Result, *, sha256: str, split: int | None, seed: int | None)
         test_share=result.sampling["test_points"] / trained if trained else None,
     )
     rows = {a: row for a, row in estimates_of(result).items() if without_temperature(row["method"]) != POPULATION}
-    return run, {address: row.estimate.value for address, row in rows.items()}
+    return run, {a: row.estimate.value for a, row in rows.items() if not (row["class"] or row["group"])}
 
 
 def table_of(estimates: Sequence[Mapping[str, float]]) -> dict[str, Any]:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from bnuq.config import SINGLE_SAMPLE_METHODS
+from bnuq.config import DETERMINISTIC, SINGLE_SAMPLE_METHODS
 from bnuq.estimates import Estimate
 from bnuq.findings import listed, sentence
 from bnuq.metrics import METRICS
-from bnuq.records.evaluation import MethodResult, Result
+from bnuq.records.evaluation import PARTS, MethodResult, Result
 from bnuq.report import document, gallery, noise_models, numbers, ood, plots, tasks, verdict
 from bnuq.report.document import Cell, Heading, Items, Paragraph, Part, PathLine, Report, Section, Table, dim, section
 from bnuq.report.evaluation_findings import SENTENCES, findings, is_of_last_layer, noise_sd
@@ -20,6 +20,7 @@ from bnuq.report.provenance import evaluation_provenance
 from bnuq.report.remedies import advised, noted
 from bnuq.report.sampler import augmentation_in_words, laplace_in_words, laws_in_words, sampler_in_words
 
+_SHOWN = 20  # classes or groups in a table
 _ROOMY = 60  # columns from which names are written out
 
 
@@ -48,6 +49,7 @@ def _sections(result: Result, *, roomy: bool) -> Iterator[Section]:
     parts = (_estimates(result, roomy=roomy), *_bounds(result), *intervals, *dim(legend))
     yield Section(f"Test set, {result.sets['test'].n} points", parts)
     yield from _labels(result, roomy=roomy)
+    yield from _parts(result, roomy=roomy)
     yield from section("Calibration", plots.calibration(result))
     yield from section("Error against coverage", plots.risk_coverage(result))
     for name in ood.names(result):
@@ -142,6 +144,36 @@ def _labels(result: Result, *, roomy: bool) -> Iterator[Section]:
         tables += [Heading(noise_models.labelled(name)), Table(header, tuple(rows), stacks=True)] if rows else []
     if tables:
         yield Section("By label", tuple(tables), folded=True)
+
+
+def _parts(result: Result, *, roomy: bool) -> Iterator[Section]:
+    """By class and by group, a table a metric, a row a class, a column a method; those of least accuracy where there
+    are many."""
+    tests = {name: method.sets["test"] for name, method in result.methods.items()}
+    for kind, place in PARTS.items():
+        by_part = {name: getattr(test, place) for name, test in tests.items()}
+        first = by_part[DETERMINISTIC]
+        shown = sorted(first, key=lambda part: first[part]["accuracy"].value)[:_SHOWN]
+        names = [part for part in first if part in shown]
+        if not names:
+            continue
+        tables: list[Part] = []
+        for metric in ("accuracy", "pll"):
+            header = ("points", *(f"{headed(metric, roomy=roomy).strip()}, {name}" for name in by_part))
+            rows = [
+                (
+                    part,
+                    (
+                        Cell(f"{first[part]['count'].value:.0f}"),
+                        *(with_error(each[part][metric]) for each in by_part.values()),
+                    ),
+                )
+                for part in names
+            ]
+            tables.append(Table(header, tuple(rows), stacks=True))
+        left_out = len(first) - len(names)
+        texts = [f"The {_SHOWN} of least accuracy; {left_out} more are in the JSON."] if left_out else []
+        yield Section(f"By {kind}", (*tables, *dim(texts)), folded=True)
 
 
 def _cells(estimates: Sequence[Estimate | None], digits: int | None) -> tuple[Cell, ...]:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from statistics import NormalDist
 from typing import Any, Literal
 
 import numpy as np
@@ -24,15 +25,17 @@ from bnuq.config import (
     without_temperature,
 )
 from bnuq.estimates import Estimate
-from bnuq.findings import Catalogue, Entry, Finding, verdict
+from bnuq.findings import Catalogue, Entry, Finding, listed, verdict
 from bnuq.metrics import METRICS, delong_difference_variance, jackknife_error, standard_error
 from bnuq.records.approximation import Approximation, approximations
-from bnuq.records.evaluation import Estimates, ReferenceCheck, Result, SetResult
+from bnuq.records.evaluation import FEWEST_POINTS, Estimates, ReferenceCheck, Result, SetResult
 from bnuq.records.verdict import OTHER_SCALE, draws_mini_batches, is_mismatched, judged, on_another_scale
 from bnuq.report import ood
 from bnuq.report.noise_models import labelled
 from bnuq.report.numbers import decimals, named, number, percent, share, signed, total, written
 
+_FAR, _CHANCE = 0.25, 0.001  # below the mean accuracy, and the chance that any class is so far below it
+_NAMED = 3  # classes in a sentence
 PerPoint = Float[np.ndarray, " point"]
 Verdict = Literal["better", "as-well", "worse", "unknown"]
 
@@ -129,6 +132,7 @@ def _of_classification(result: Result) -> Iterator[Finding]:
     if "accuracy" not in test:  # of points without labels
         return
     yield verdict("deterministic-classification", accuracy=test["accuracy"], pll=test["pll"])
+    yield from _collapsed(result)
     yield from _population(result, "pll")
     yield from (_labels(name, result) for name in _without_temperatures(result))
 
@@ -140,6 +144,30 @@ def _labels(name: str, result: Result) -> Finding:
     ece = (before.estimates["ece"].value, after.estimates["ece"].value)
     outcome = "unjudged" if pll.verdict == "better" and is_mismatched(name, result) else pll.verdict
     return verdict(f"explains-labels-{outcome}", method=name, network=network, pll=pll, accuracy=accuracy, ece=ece)
+
+
+def _collapsed(result: Result) -> Iterator[Finding]:
+    """The classes of which far fewer points are right than of all, under the method where most are: more than a quarter
+    of the points fewer, and more than chance gives to any of so many classes."""
+    test = result.sets["test"]
+    if test.labels is None or test.labels.ndim > 1:
+        return
+    classes, of_point, count = np.unique(test.labels, return_inverse=True, return_counts=True)
+    by_method: dict[str, tuple[np.ndarray, np.ndarray, float]] = {}
+    for name, method in result.methods.items():
+        right = method.sets["test"].points["accuracy"]
+        mean, of_class = float(right.mean()), np.bincount(of_point, weights=right) / count
+        limit = NormalDist().inv_cdf(1 - _CHANCE / len(classes)) * np.sqrt(mean * (1 - mean) / count)
+        below = (mean - of_class > np.maximum(limit, _FAR)) & (count >= FEWEST_POINTS)
+        by_method[name] = np.flatnonzero(below), of_class, mean
+    name = max(by_method, key=lambda name: len(by_method[name][0]))
+    found, of_class, mean = by_method[name]
+    if not len(found):
+        return
+    worst = found[np.argsort(of_class[found], kind="stable")][:_NAMED]
+    names = [test.classes[k] if k < len(test.classes) else str(k) for k in classes[worst].tolist()]
+    shown = [[each, float(of_class[at]), int(count[at])] for each, at in zip(names, worst.tolist(), strict=True)]
+    yield verdict("classes-far-below", method=name, classes=shown, found=len(found), mean=mean)
 
 
 def _change(
@@ -325,6 +353,16 @@ def _deterministic_classification(accuracy: Estimate, pll: Estimate) -> str:
     return f"Deterministic network: accuracy {percent(accuracy)}, PLL {number(pll.value)} nats."
 
 
+def _collapsed_sentence(method: str, classes: Sequence[Sequence[Any]], found: int, mean: float) -> str:
+    named_classes = listed([f"{name} ({100 * share:.0f} % of {count} points)" for name, share, count in classes])
+    which = "class is" if found == 1 else "classes are"
+    worst = ", such as " if found > len(classes) else ": "
+    return (
+        f"{found} {which} far less often right than all points ({100 * mean:.0f} %) under {network_in_words(method)}"
+        f"{worst}{named_classes}."
+    )
+
+
 def _deterministic_regression(test: Estimates) -> str:
     text = f"Deterministic network: RMSE {_with_error(test['rmse'])}, MAE {_with_error(test['mae'])}"
     if "tau" in test:
@@ -481,6 +519,7 @@ SENTENCES: Catalogue = {
         "noise in the median layer, {worst:.1f} in the worst; limits 3 and 6)."
     ),
     "deterministic-classification": Entry(_deterministic_classification),
+    "classes-far-below": Entry(_collapsed_sentence),
     "deterministic-regression": Entry(_deterministic_regression),
     "population-statistics": Entry(_population_sentence),
     "tau-unknown": Entry(

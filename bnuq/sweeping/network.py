@@ -457,8 +457,9 @@ def _root(squares: np.ndarray, points: Points) -> Repeated:
 
 def _calibration(values: Mapping[str, np.ndarray], points: Points) -> Repeated:
     bins = metrics.calibration_bins(values["max_probability"], values["accuracy"])
-    resampled = metrics.ece_bootstrap(values["max_probability"][0], values["accuracy"][0], group=points.group)
-    return _repeated("ece", np.asarray(metrics.ece_of_bins(bins)), float(np.std(resampled, ddof=1)), points)
+    resampled = metrics.calibration_bootstrap(values["max_probability"][0], values["accuracy"][0], group=points.group)
+    se = float(np.std(metrics.ece_of_bins(resampled), ddof=1))
+    return _repeated("ece", np.asarray(metrics.ece_of_bins(bins)), se, points)
 
 
 def _separation(at_size: AtSize, score: str, test: Points, ood: Points, name: str) -> Repeated:

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-LABELLED = {"accuracy", "pll", "brier", "ece", "aurc"}
+from bnuq import metrics
+
+LABELLED = {"accuracy", "pll", "brier", "ece", "ece_adaptive", "ece_debiased", "mce", *metrics.SELECTIVE, "by_class"}
 
 
 @pytest.fixture

@@ -65,7 +65,7 @@ def trained() -> tuple[nn.Module, Tensor]:
 @pytest.mark.parametrize("method", ["mcbn", "mcdo", "mcbn+mcdo"])
 def test_the_monte_carlo_error_of_every_estimate_is_the_spread_over_repeats(trained, method, monkeypatch):
     # the errors over points are not looked at here: they need not cost anything
-    for name in ("detection_bootstrap", "ece_bootstrap", "aurc_bootstrap"):
+    for name in ("detection_bootstrap", "calibration_bootstrap", "selective_bootstrap"):
         monkeypatch.setattr(metrics, name, partial(repeats.few, getattr(metrics, name)))
     net, train = trained
     generator = torch.Generator().manual_seed(3)

@@ -42,7 +42,11 @@ def forged(result: Result, address: str, change: Callable[[Estimate], Estimate])
         return {**estimates, key: change(estimates[key])}
 
     changed: MethodResult
-    if score:
+    if at["class"]:
+        test = found.sets[set_name]
+        by_class = {**test.by_class, at["class"]: within(test.by_class[at["class"]])}
+        changed = replace(found, sets={**found.sets, set_name: replace(test, by_class=by_class)})
+    elif score:
         scores = {**found.ood[set_name], score: within(found.ood[set_name][score])}
         changed = replace(found, ood={**found.ood, set_name: scores})
     elif bound:
@@ -102,7 +106,13 @@ def test_every_estimate_that_is_moved_with_its_replicates_is_refused_by_name(
         "mcbn.ood.other.predictive_entropy.fpr95",
         "deterministic.ood.other.least_confidence.aupr_in",
         "mcbn.sets.test.ece",
+        "mcbn.sets.test.ace",
+        "mcbn.sets.test.ece_debiased",
+        "mcbn.sets.test.mce",
         "mcbn.sets.test.aurc",
+        "mcbn.sets.test.augrc",
+        "mcbn.sets.test.risk_at_80",
+        "mcbn.sets.test.coverage_at_5",
         "mcbn.sets.test.accuracy",
         "mcbn.sets.test.pll",
         "deterministic.sets.test.brier",
@@ -139,7 +149,13 @@ def test_scores_of_points_that_their_sources_contradict_are_refused(evaluated: E
 def test_a_score_that_a_estimate_comes_from_cannot_be_left_out(evaluated: Evaluated) -> None:
     genuine = evaluated("seed")
     one = genuine.methods["mcbn"].sets["test"]
-    for score, told in (("max_probability", "ece"), ("predictive_entropy", "aurc"), ("brier", "brier")):
+    for score, told in (
+        ("max_probability", "ece"),
+        ("max_probability", "ece_adaptive"),
+        ("max_probability", "mce"),
+        ("predictive_entropy", "aurc"),
+        ("brier", "brier"),
+    ):
         points = {key: values for key, values in one.points.items() if key != score}
         sets = {**genuine.methods["mcbn"].sets, "test": replace(one, points=points)}
         bad = replace(genuine, methods={**genuine.methods, "mcbn": replace(genuine.methods["mcbn"], sets=sets)})

@@ -1,5 +1,7 @@
 """Calibration: every point is in exactly one bin, and the last bin is visited."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -75,7 +77,7 @@ def test_calibration_error_is_between_0_and_1_and_the_same_in_torch(predictions)
 def test_bootstrap_replicates_are_the_errors_of_copied_points(predictions, seed, grouped, dtype):
     confidence, correct = (part[0].astype(dtype) for part in predictions)
     group = np.arange(confidence.size) // 3 if grouped else None
-    drawn = metrics.ece_bootstrap(confidence, correct, resamples=4, seed=seed, group=group)
+    drawn = metrics.ece_of_bins(metrics.calibration_bootstrap(confidence, correct, resamples=4, seed=seed, group=group))
     times = resampling.resampled_counts(
         np.random.default_rng(seed), 4, bin_of_point=np.arange(confidence.size), bins=confidence.size, group=group
     )
@@ -113,3 +115,97 @@ def test_gaps_of_opposite_sign_cancel_within_a_bin_and_add_across_bins():
     assert metrics.ece(np.array([[0.75, 0.25]] * 4), np.array([0, 0, 0, 1])) == pytest.approx(0)
     apart = metrics.calibration_bins(np.array([0.7, 0.8]), np.array([1.0, 0.0]))
     assert metrics.ece_of_bins(apart) == pytest.approx((0.3 + 0.8) / 2)
+
+
+# ── adaptive, debiased and maximum calibration error, by loops in float64 ────────────────────────────────────────────
+
+
+def adaptive_by_loops(confidence, correct):
+    """Ties count with their mean, so that each place of the order has the mean gap of its tie."""
+    order = sorted(range(len(confidence)), key=lambda i: confidence[i])
+    n, total = len(order), 0.0
+    gaps = []
+    for i in order:
+        tied = [j for j in order if confidence[j] == confidence[i]]
+        gaps.append(sum(correct[j] - confidence[j] for j in tied) / len(tied))
+    for k in range(15):
+        total += abs(sum(gaps[k * n // 15 : (k + 1) * n // 15]))
+    return total / n
+
+
+def of_bins_by_loops(confidence, correct):
+    """The debiased root mean square and the maximum of the gaps."""
+    square, largest = 0.0, 0.0
+    for k in range(15):
+        inside = [i for i, c in enumerate(confidence) if k / 15 < c <= (k + 1) / 15 or (k == 0 and c == 0)]
+        if not inside:
+            continue
+        accuracy = sum(correct[i] for i in inside) / len(inside)
+        gap = accuracy - sum(confidence[i] for i in inside) / len(inside)
+        noise = accuracy * (1 - accuracy) / (len(inside) - 1) if len(inside) > 1 else 0.0
+        square += len(inside) / len(confidence) * (gap**2 - noise)
+        largest = max(largest, abs(gap))
+    return math.sqrt(max(0.0, square)), largest
+
+
+def check_against_loops(confidence, correct):
+    bins = metrics.calibration_bins(confidence, correct)
+    debiased, largest = of_bins_by_loops(confidence, correct)
+    assert metrics.ece_adaptive(confidence, correct) == pytest.approx(adaptive_by_loops(confidence, correct), abs=1e-12)
+    assert float(metrics.mce_of_bins(bins)) == pytest.approx(largest, abs=1e-12)
+    assert float(metrics.ece_debiased_of_bins(bins)) == pytest.approx(debiased, abs=1e-7)
+
+
+@laws
+@given(predictions())
+def test_adaptive_debiased_and_maximum_errors_are_those_of_loops(predictions):
+    for confidence, correct in zip(*predictions, strict=True):
+        check_against_loops(confidence, correct)
+
+
+def test_adaptive_debiased_and_maximum_errors_of_many_points_are_those_of_loops():
+    generator = np.random.default_rng(0)
+    confidence = np.round(generator.uniform(0.1, 1, 200), 2)  # some ties
+    check_against_loops(confidence, (generator.uniform(size=200) < confidence**2).astype(float))
+
+
+@pytest.mark.parametrize("right", [0.0, 1.0])
+@pytest.mark.parametrize("points", [1, 40])
+@pytest.mark.parametrize("tied", [False, True])
+def test_where_all_are_right_or_all_wrong_every_error_is_that_of_the_confidence(right, points, tied):
+    confidence = np.full(points, 0.7) if tied else np.linspace(0.7, 0.72, points)
+    check_against_loops(confidence, np.full(points, right))
+    gap = abs(right - confidence.mean())
+    bins = metrics.calibration_bins(confidence, np.full(points, right))
+    values = metrics.ece_adaptive(confidence, np.full(points, right)), metrics.mce_of_bins(bins)
+    assert [*values, metrics.ece_debiased_of_bins(bins)] == pytest.approx([gap] * 3)
+
+
+def test_the_order_of_points_of_equal_confidence_does_not_matter():
+    correct = np.array([1.0, 0.0] * 20)
+    assert metrics.ece_adaptive(np.full(40, 0.5), correct) == pytest.approx(0, abs=1e-12)
+    assert metrics.ece_adaptive(np.full(40, 0.5), np.sort(correct)) == pytest.approx(0, abs=1e-12)
+
+
+def test_without_miscalibration_the_debiased_error_is_nearer_0_than_the_plain_one():
+    generator = np.random.default_rng(1)
+    plain, debiased = [], []
+    for _ in range(200):
+        confidence = generator.uniform(0.2, 1, 200)
+        bins = metrics.calibration_bins(confidence, (generator.uniform(size=200) < confidence).astype(float))
+        plain.append(float(metrics.ece_of_bins(bins)))
+        debiased.append(float(metrics.ece_debiased_of_bins(bins)))
+    assert np.mean(plain) > 0.06 and np.mean(debiased) < np.mean(plain) / 1.8
+    assert np.median(debiased) < 0.03
+
+
+def test_a_batch_of_replicates_has_the_errors_of_each_and_torch_those_of_numpy():
+    generator = np.random.default_rng(2)
+    confidence = generator.uniform(0.1, 1, (3, 30))
+    correct = generator.integers(0, 2, (3, 30)).astype(float)
+    bins = metrics.calibration_bins(confidence, correct)
+    in_torch = metrics.calibration_bins(torch.from_numpy(confidence), torch.from_numpy(correct))
+    for of_bins in (metrics.mce_of_bins, metrics.ece_debiased_of_bins):
+        each = [of_bins(metrics.calibration_bins(*row)) for row in zip(confidence, correct, strict=True)]
+        assert of_bins(bins) == pytest.approx(each)
+        assert of_bins(in_torch).numpy() == pytest.approx(each)

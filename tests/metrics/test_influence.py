@@ -131,6 +131,28 @@ def test_aurc_moves_with_a_points_share_by_its_influence(data):
 
 
 @laws
+@given(columns(some, st.floats(0, 1)))
+def test_augrc_moves_with_a_points_share_by_its_influence(data):
+    found = metrics.selective_influence(*copied(*data)).augrc
+    expected = slopes(lambda *parts: metrics.selective(*parts).augrc, *data)
+    assert found[::COPIES] == pytest.approx(expected, abs=0.05, rel=0.02)
+    assert found.mean() == pytest.approx(0, abs=1e-9)
+
+
+def test_the_influences_of_single_points_and_of_all_tied_points():
+    one = metrics.selective_influence(np.array([1.0]), np.array([1.0]))
+    assert one.augrc == one.risk_at_80 == 0
+    loss = np.array([0.0, 1.0, 1.0, 0.0, 1.0])
+    tied = metrics.selective_influence(np.zeros(5), loss)
+    assert tied.augrc == pytest.approx((loss - 0.6) / 2)  # it is half the mean loss
+    assert tied.risk_at_80 == pytest.approx(loss - 0.6)
+    assert np.isnan(tied.coverage_at_5).all()
+    for function in (metrics.ece_adaptive_influence, metrics.ece_debiased_influence):
+        assert function(np.array([0.7]), np.array([1.0])) == 0
+        assert function(np.full(4, 0.7), np.ones(4)) == pytest.approx(0)
+
+
+@laws
 @given(columns(some, some, min_size=2))
 def test_rank_correlation_moves_with_a_points_share_by_its_influence(data):
     assume(not math.isnan(metrics.spearman(*data)))
@@ -266,7 +288,7 @@ def test_errors_of_aurc_and_of_its_differences_are_the_bootstraps(size, coarse):
     found, group = two_classifiers(3, 1200, size=size, temperatures=(1.0, 1.2), coarse=coarse)
     pairs = [(-confidence, 1 - correct) for confidence, correct in found]
     one, other = (metrics.aurc_influence(*pair) for pair in pairs)
-    drawn = [metrics.aurc_bootstrap(*pair, resamples=600, group=group) for pair in pairs]
+    drawn = [metrics.selective_bootstrap(*pair, resamples=600, group=group).aurc for pair in pairs]
     assert metrics.standard_error(one, group=group) == pytest.approx(np.std(drawn[0], ddof=1), rel=0.12)
     assert metrics.standard_error(one - other, group=group) == pytest.approx(
         np.std(drawn[0] - drawn[1], ddof=1), rel=0.12
@@ -274,10 +296,38 @@ def test_errors_of_aurc_and_of_its_differences_are_the_bootstraps(size, coarse):
 
 
 @pytest.mark.parametrize("size", [1, 4])
+@pytest.mark.parametrize("coarse", [False, True])
+@pytest.mark.parametrize("name", ["augrc", "risk_at_80"])
+def test_errors_of_augrc_and_of_a_risk_are_the_bootstraps(name, size, coarse):
+    found, group = two_classifiers(3, 1200, size=size, temperatures=(1.0, 1.2), coarse=coarse)
+    pairs = [(-confidence, 1 - correct) for confidence, correct in found]
+    one, other = (getattr(metrics.selective_influence(*pair), name) for pair in pairs)
+    drawn = [getattr(metrics.selective_bootstrap(*pair, resamples=600, group=group), name) for pair in pairs]
+    assert metrics.standard_error(one, group=group) == pytest.approx(np.std(drawn[0], ddof=1), rel=0.12)
+    assert metrics.standard_error(one - other, group=group) == pytest.approx(
+        np.std(drawn[0] - drawn[1], ddof=1), rel=0.15
+    )
+
+
+def test_errors_of_adaptive_and_debiased_errors_are_the_bootstraps_where_gaps_are_wide():
+    found, _ = two_classifiers(4, 3000, size=1, temperatures=(2.0, 1.8), coarse=False)
+    generator = np.random.default_rng(0)
+    rows = [generator.integers(3000, size=3000) for _ in range(300)]
+    for value, influence in (
+        (metrics.ece_adaptive, metrics.ece_adaptive_influence),
+        (lambda *pair: metrics.ece_debiased_of_bins(metrics.calibration_bins(*pair)), metrics.ece_debiased_influence),
+    ):
+        one, other = (influence(*pair) for pair in found)
+        drawn = [np.array([float(value(stated[row], right[row])) for row in rows]) for stated, right in found]
+        assert metrics.standard_error(one) == pytest.approx(np.std(drawn[0], ddof=1), rel=0.15)
+        assert metrics.standard_error(one - other) == pytest.approx(np.std(drawn[0] - drawn[1], ddof=1), rel=0.2)
+
+
+@pytest.mark.parametrize("size", [1, 4])
 def test_errors_of_ece_and_of_its_differences_are_the_bootstraps_where_gaps_are_wide(size):
     found, group = two_classifiers(4, 6000, size=size, temperatures=(2.0, 1.8), coarse=False)
     one, other = (metrics.ece_influence(*pair, group=group) for pair in found)
-    drawn = [metrics.ece_bootstrap(*pair, resamples=400, group=group) for pair in found]
+    drawn = [metrics.ece_of_bins(metrics.calibration_bootstrap(*pair, resamples=400, group=group)) for pair in found]
     assert metrics.standard_error(one, group=group) == pytest.approx(np.std(drawn[0], ddof=1), rel=0.12)
     assert metrics.standard_error(one - other, group=group) == pytest.approx(
         np.std(drawn[0] - drawn[1], ddof=1), rel=0.15
@@ -515,6 +565,8 @@ def test_torch_gives_what_numpy_gives():
         (metrics.normalized_influence, (a, b, c)),
         (metrics.ece_influence, (a, hits)),
         (metrics.aurc_influence, (a, hits)),
+        (metrics.ece_adaptive_influence, (a, hits)),
+        (metrics.ece_debiased_influence, (a, hits)),
         (metrics.spearman_influence, (a, b)),
     ):
         ours, theirs = function(*data), function(*(torch.from_numpy(values) for values in data))

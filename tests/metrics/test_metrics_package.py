@@ -14,10 +14,11 @@ FUNCTIONS = [name for name in metrics.__all__ if inspect.isfunction(getattr(metr
 
 def test_the_registry_names_every_estimate_once():
     assert list(metrics.METRICS) == [
-        "accuracy", "rmse", "mae", "crps", "pll", "brier", "ece", "label_auroc",
+        "accuracy", "rmse", "mae", "crps", "pll", "brier", "ece", "ece_adaptive", "ece_debiased", "mce", "label_auroc",
         "mutual_information", "predictive_entropy", "expected_entropy", "variation_ratio", "max_probability",
-        "aurc", "auroc", "aupr_out", "aupr_in", "fpr95", "fpr95_id_positive", "normalized_pll", "normalized_crps",
-        "coverage50", "coverage95", "spearman", "variance", "temperature", "tau", "sigma",
+        *metrics.SELECTIVE, "auroc", "aupr_out", "aupr_in", "fpr95", "fpr95_id_positive",
+        "normalized_pll", "normalized_crps", "coverage50", "coverage95",
+        "spearman", "variance", "count", "temperature", "tau", "sigma",
     ]  # fmt: skip
     assert metrics.CLASSIFICATION_SCORES == (
         "mutual_information", "predictive_entropy", "expected_entropy", "least_confidence",
@@ -50,14 +51,19 @@ def test_a_name_that_is_no_metric_has_its_words_and_neither_unit_nor_direction()
     assert metric_of("least_confidence") is metrics.SCORES["least_confidence"]
 
 
+def test_the_names_of_selective_prediction_are_those_of_its_scores():
+    assert tuple(inspect.signature(metrics.SelectiveScores).parameters) == metrics.SELECTIVE
+
+
 def test_uncertainties_have_no_direction_and_errors_are_better_lower():
     directions = {name: metric.direction for name, metric in metrics.METRICS.items()}
     assert {name for name, direction in directions.items() if direction == "none"} == {
         "mutual_information", "predictive_entropy", "expected_entropy", "variation_ratio", "max_probability",
-        "coverage50", "coverage95", "variance", "temperature", "tau", "sigma",
+        "coverage50", "coverage95", "variance", "count", "temperature", "tau", "sigma",
     }  # fmt: skip
     assert {name for name, direction in directions.items() if direction == "lower"} == {
-        "brier", "ece", "aurc", "fpr95", "fpr95_id_positive", "rmse", "mae", "crps",
+        "brier", "ece", "ece_adaptive", "ece_debiased", "mce", "aurc", "augrc", "risk_at_80", "fpr95",
+        "fpr95_id_positive", "rmse", "mae", "crps",
     }  # fmt: skip
     assert {metric.direction for metric in metrics.SCORES.values()} == {"none"}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 from collections.abc import Callable
@@ -121,7 +122,10 @@ def test_estimates_are_those_of_the_raw_samples(result: Result, folder: Path, me
     assert expected["label_auroc"] == pytest.approx(roc_auc_score(y, mean, average="macro"))
     certain = np.argsort(entropy(mean).mean(1), kind="stable")
     errors = (1 - of_points["accuracy"]).mean(1)[certain]
-    expected["aurc"] = np.mean(np.cumsum(errors) / np.arange(1, n + 1))
+    risk = np.cumsum(errors) / np.arange(1, n + 1)
+    expected["aurc"], expected["augrc"] = np.mean(risk), (np.cumsum(errors) - errors / 2).sum() / n**2
+    expected["risk_at_80"] = risk[math.ceil(0.8 * n - 1e-9) - 1]
+    expected["coverage_at_5"] = max((k + 1 for k in range(n) if risk[k] <= 0.05), default=0) / n
     assert {name: found.estimates[name].value for name in expected} == pytest.approx(expected, abs=1e-9)
     for k, (label, estimates) in enumerate(found.by_label.items()):
         assert label == str(k)
@@ -227,7 +231,7 @@ def test_points_and_report_name_labels(result: Result) -> None:
 def test_the_same_network_passes_and_a_label_that_collapsed_is_found(result: Result, evaluated: Evaluated) -> None:
     again = check(evaluated("again", seed=1), result)
     assert again.passed and {one.address for one in again.comparisons} == set(estimates_of(result))
-    assert all(one.se is not None for one in again.comparisons if one.metric != "confidence")
+    assert all(one.se is not None for one in again.comparisons if one.metric not in ("confidence", "coverage_at_5"))
     collapsed = check(evaluated("collapsed", run_file="collapsed.toml"), result)
     assert not collapsed.passed
     assert {one.label for one in collapsed.worse} == {"", "2"}

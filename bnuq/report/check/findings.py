@@ -191,6 +191,9 @@ def estimate_name(comparison: Comparison) -> str:
     name = named(comparison.metric)
     if comparison.score:
         return f"{name} by {named(comparison.score)}"
+    if comparison.of_class or comparison.group:
+        kind = "class" if comparison.of_class else "group"
+        return f"{name} of {kind} {comparison.of_class or comparison.group}"
     if comparison.label:
         return f"{name} of label {comparison.label}"
     return f"{name} of the {place(comparison.set)}" if comparison.set.startswith(BOUNDS) else name

@@ -198,13 +198,16 @@ def _rank(name: str, names: list[str]) -> int:
 
 
 def _place(comparison: Comparison) -> str:
+    if comparison.of_class or comparison.group:
+        return f"{place(comparison.set)}, by {'class' if comparison.of_class else 'group'}"
     if comparison.label:
         return f"{place(comparison.set)}, label {comparison.label}"
     return f"{place(comparison.set)} by {named(comparison.score)}" if comparison.score else place(comparison.set)
 
 
 def _label(comparison: Comparison, *, roomy: bool) -> str:
-    return f"  {ARROWS[comparison.direction]} {named(comparison.metric, roomy=roomy)}"
+    of_part = f", {part}" if (part := comparison.of_class or comparison.group) else ""
+    return f"  {ARROWS[comparison.direction]} {named(comparison.metric, roomy=roomy)}{of_part}"
 
 
 def _legend(verdict: Verdict) -> Iterator[str]:

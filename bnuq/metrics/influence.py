@@ -128,7 +128,7 @@ def ece_adaptive_influence(
     bins: int = 15,
     group: Shaped[Array, "point"] | None = None,
 ) -> Float[np.ndarray, "point"]:
-    """The influence on `ece_adaptive`, as that of `ece_influence` on the ECE; no direction. The bins are taken as given.
+    """The influence on `ece_adaptive`, as that of `ece_influence` on the ECE; no direction. The bins are as given.
 
     Source: as `ece_influence`.
     """

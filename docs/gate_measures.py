@@ -22,6 +22,7 @@ from bnuq.gate.compatibility import pairing
 from bnuq.records.addresses import estimates_of
 from bnuq.records.contributions import Points
 from bnuq.records.evaluation import Result, SetResult
+from bnuq.store.table import Row
 
 Kind = tuple[str, str]  # method, metric
 
@@ -142,7 +143,8 @@ def _exact(held: Any) -> Any:
         still = np.full_like(held.jackknife, held.value)  # the gate refuses replicates that are far from their estimate
         return replace(held, mc_se=0.0, jackknife=still, bootstrap=np.full_like(held.bootstrap, held.value))
     if isinstance(held, SetResult):
-        return replace(held, estimates=_exact(held.estimates), log_likelihood=None)
+        parts = {name: _exact(getattr(held, name)) for name in ("estimates", "by_class", "by_group")}
+        return replace(held, **parts, log_likelihood=None)
     if isinstance(held, Mapping):
         return {name: _exact(one) for name, one in held.items()}
     return replace(held, **{name: _exact(getattr(held, name)) for name in ("sets", "ood", "bounds", "normalized")})
@@ -171,28 +173,41 @@ def exchanged(pair: tuple[Result, Result], random: np.random.Generator) -> tuple
         for name, coin in taken.items():
             scores = own.sets[name].points
             points = {score: np.where(coin, other.sets[name].points[score], scores[score]) for score in scores}
-            estimates = {
-                key: estimate for key, estimate in own.sets[name].estimates.items() if key in (*points, "ece", "aurc")
-            }
             predicted = np.where(coin, other.sets[name].predicted, own.sets[name].predicted)
-            one = replace(own.sets[name], points=points, predicted=predicted, log_likelihood=None)
-            sets[name] = replace(one, estimates={key: Estimate(_estimate(key, one)) for key in estimates})
+            sets[name] = replace(own.sets[name], points=points, predicted=predicted, log_likelihood=None)
         ood = {
             name: {score: _detected(sets["test"].points[score], sets[name].points[score]) for score in scores}
             for name, scores in own.ood.items()
         }
         mixed.append(replace(own, sets=sets, ood=ood, bounds={}, normalized={}))
-    current, baseline = (replace(one, methods={DETERMINISTIC: method}) for one, method in zip(pair, mixed, strict=True))
+    current, baseline = (
+        _recomputed(replace(one, methods={DETERMINISTIC: method})) for one, method in zip(pair, mixed, strict=True)
+    )
     return current, baseline
 
 
-def _estimate(metric: str, one: SetResult) -> float:
-    if metric == "ece":
-        bins = metrics.calibration_bins(one.points["max_probability"], one.points["accuracy"])
-        return float(metrics.ece_of_bins(bins))
-    if metric == "aurc":
-        return metrics.aurc(one.points["predictive_entropy"], 1 - one.points["accuracy"])
-    return float(np.mean(one.points[metric], dtype=np.float64))
+def _recomputed(result: Result) -> Result:
+    """The result with the estimates of each set computed from its points, without errors."""
+    points, method = Points(result), result.methods[DETERMINISTIC]
+
+    def anew(known: Mapping[str, Estimate], name: str, **part: str) -> dict[str, Estimate]:
+        rows = {
+            key: Row("", {"method": DETERMINISTIC, "set": name, "metric": key, **part}, "1", known[key])
+            for key in known
+        }
+        values = {key: points.value(row) for key, row in rows.items()}
+        return {key: Estimate(value) for key, value in values.items() if value is not None}
+
+    sets = {
+        name: replace(
+            one,
+            estimates=anew(one.estimates, name),
+            by_class={key: anew(known, name, **{"class": key}) for key, known in one.by_class.items()},
+            by_group={key: anew(known, name, group=key) for key, known in one.by_group.items()},
+        )
+        for name, one in method.sets.items()
+    }
+    return replace(result, methods={DETERMINISTIC: replace(method, sets=sets)})
 
 
 def _detected(test: np.ndarray, ood: np.ndarray) -> dict[str, Estimate]:

@@ -18,10 +18,10 @@ METHODS = {
     "tta": "Test-time augmentation: the deterministic network on randomly augmented points. Needs augment, or [tta]. "
     "Only on request.",
     "mcbn+tta": "Both at once: sample t is of mini-batch t and augmentation t. Only on request.",
-    "predictions": "Samples made elsewhere, by another method or library, from the file of --predictions.",
     "laplace": "Last-layer Laplace approximation: the weights of the last linear layer are drawn from a Gaussian "
     "posterior (Daxberger et al. 2021). Needs a classifier that ends in one linear layer, and --train. "
     "Only on request.",
+    "predictions": "Samples made elsewhere, by another method or library, from the file of --predictions.",
 }
 
 

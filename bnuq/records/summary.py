@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from bnuq import catalogue
-from bnuq.catalogue.verdict import VERDICT
 from bnuq.estimates import Estimate
 from bnuq.findings import sentence
 from bnuq.records.addresses import nested, path_of
@@ -19,6 +18,7 @@ from bnuq.records.approximation import Approximation, approximations
 from bnuq.records.evaluation import ReferenceCheck, Result
 from bnuq.records.suites import parts_of_suites
 from bnuq.records.verdict import Verdict, judged
+from bnuq.records.verdict_sentences import VERDICT
 from bnuq.store.table import rows_of
 
 SCHEMA = 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -188,10 +188,10 @@ def _comparison(result: Result, points: Points, row: Row, against: Row) -> Compa
 
 def _over_points(result: Result, points: Points, row: Row, against: Row) -> float:
     """The error of the difference over the points of each set, which both share."""
-    ours, others = points.contributions(row), points.contributions(against)
-    if ours is None or others is None:
-        return math.nan
-    with np.errstate(invalid="ignore"):  # of an infinite value, whose error is not known
+    with np.errstate(all="ignore"):  # of an infinite value, whose error is not known
+        ours, others = points.contributions(row), points.contributions(against)
+        if ours is None or others is None:
+            return math.nan
         differences = {name: ours[name] - others[name] for name in sets_of(row)}
         errors = (metrics.standard_error(each, group=result.sets[name].group) for name, each in differences.items())
         return math.hypot(*errors)
@@ -251,7 +251,7 @@ def _findings(
         first = others[0]
         example = max((each for each in sampled if (each.metric, each.set) == first), key=lambda each: each.gain)
         yield finding("one-pass-is-enough", passes=passes, others=others, example=asdict(example))
-    yield from _choice(result)
+    yield from _choice(result, {each.method for each in gains if each.metric == "pll"})
 
 
 def _fits_temperatures(result: Result, gained: Sequence[tuple[str, str]]) -> bool:
@@ -260,43 +260,38 @@ def _fits_temperatures(result: Result, gained: Sequence[tuple[str, str]]) -> boo
     return one_label and any(metric in ("pll", "ece") for metric, _ in gained)
 
 
-def _choice(result: Result) -> Iterator[Finding]:
-    """The method with the best PLL at each number of passes: one of several passes only where it is better than the
-    best of a single pass by more than twice the error of the difference."""
+def _choice(result: Result, better: Collection[str]) -> Iterator[Finding]:
+    """The method with the best PLL at each number of passes, where some are `better` than the best of a single pass
+    with all of their samples: with fewer of them, one that is better by more than twice the error of the difference."""
     plls = {name: method.sets["test"].estimates.get("pll") for name, method in result.methods.items()}
-    if on_another_scale(result).keys() & {"test", "validation"}:
-        return
     single = {n: e.value for n, e in plls.items() if e and passes_of(n, result) == 1 and math.isfinite(e.value)}
-    if not single:
+    if not better or not single:
         return
     first = max(single, key=single.__getitem__)
     choices: list[tuple[int, str, float]] = [(1, first, single[first])]
     samples = int(result.sampling["samples"])
     for passes in (each for each in BUDGETS if 1 < each <= samples):
-        better = dict(_better_than(first, passes, result))
-        method = max(better, key=better.__getitem__) if better else first
-        choices.append((passes, method, better.get(method, single[first])))
+        found = {name: pll for name in better if (pll := _better_than(first, name, passes, result)) is not None}
+        method = max(found, key=found.__getitem__) if found else first
+        choices.append((passes, method, found.get(method, single[first])))
     if len(choices) > 1:
         yield finding("best-choice", choices=choices)
 
 
-def _better_than(first: str, passes: int, result: Result) -> Iterator[tuple[str, float]]:
-    """The methods of several passes whose PLL over the first ones is better, with that PLL."""
+def _better_than(first: str, method: str, passes: int, result: Result) -> float | None:
+    """The PLL of a method's first draws, where it is better than that of `first` beyond the error; else None."""
     samples, test = int(result.sampling["samples"]), result.sets["test"]
-    before = result.methods[first].sets["test"].points["pll"]
-    for name in (each for each in result.sampled if passes_of(each, result) > 1):
-        of_test = result.methods[name].sets["test"]
-        draws, estimate = of_test.log_likelihood, of_test.estimates.get("pll")
-        if draws is None or estimate is None or estimate.mc_se is None or is_mismatched(name, result):
-            continue
-        if passes == samples:
-            after = of_test.points["pll"]
-        else:
-            flat = draws[:passes].reshape(passes, -1)
-            after = metrics.pll_from_log_likelihood(flat).reshape(draws.shape[1:])
-            after = after if after.ndim == 1 else after.mean(-1)
-        with np.errstate(invalid="ignore"):
-            difference = after - before
-            over_points = metrics.standard_error(difference, group=test.group)
-        if float(np.mean(difference)) > 2 * math.hypot(over_points, estimate.mc_se * math.sqrt(samples / passes)):
-            yield name, float(np.mean(after))
+    of_test = result.methods[method].sets["test"]
+    draws, mc_error = of_test.log_likelihood, of_test.estimates["pll"].mc_se
+    if passes == samples or draws is None:
+        after = of_test.points["pll"]
+    else:
+        flat = draws[:passes].reshape(passes, -1)
+        after = metrics.pll_from_log_likelihood(flat).reshape(draws.shape[1:])
+        after = after if after.ndim == 1 else after.mean(-1)
+    with np.errstate(invalid="ignore"):
+        difference = after - result.methods[first].sets["test"].points["pll"]
+        over_points = metrics.standard_error(difference, group=test.group)
+    over_draws = (math.nan if mc_error is None else mc_error) * math.sqrt(samples / passes)
+    is_better = float(np.mean(difference)) > 2 * math.hypot(over_points, over_draws)
+    return float(np.mean(after)) if is_better else None

@@ -9,7 +9,7 @@ import numpy as np
 
 from bnuq.config import DETERMINISTIC, SINGLE_SAMPLE_METHODS
 from bnuq.estimates import Estimate
-from bnuq.findings import listed, sentence
+from bnuq.findings import Finding, listed, sentence
 from bnuq.metrics import METRICS
 from bnuq.records.evaluation import PARTS, MethodResult, Result
 from bnuq.report import document, gallery, noise_models, numbers, ood, plots, tasks, verdict
@@ -26,13 +26,14 @@ _ROOMY = 60  # columns from which names are written out
 
 def report(result: Result, *, columns: int = 100) -> Report:
     """The report: verdicts, then the test set, each OOD set, noise models, convergence, and where it comes from."""
+    found = tuple(findings(result))
     return Report(
         command="bnuq evaluate",
         version=str(result.provenance["bnuq"]),
         subject=Path(str(result.model["path"])).name,
         facts=tuple(_facts(result)),
-        summary=tuple(sentence(finding, SENTENCES) for finding in findings(result)),
-        sections=tuple(_sections(result, roomy=columns >= _ROOMY)),
+        summary=tuple(sentence(finding, SENTENCES) for finding in found if not _is_of_one_method(finding)),
+        sections=tuple(_sections(result, found, roomy=columns >= _ROOMY)),
         warnings=advised(result.findings),
         notes=noted(result.findings),
         path=None if result.path is None else PathLine(result.path),
@@ -40,13 +41,20 @@ def report(result: Result, *, columns: int = 100) -> Report:
     )
 
 
-def _sections(result: Result, *, roomy: bool) -> Iterator[Section]:
+def _is_of_one_method(finding: Finding) -> bool:
+    """Whether it compares one method with the deterministic network: the verdict on all methods stands before these."""
+    return finding.code.startswith("explains-labels")
+
+
+def _sections(result: Result, found: Sequence[Finding], *, roomy: bool) -> Iterator[Section]:
     task = tasks.task_of(result)
     of_ood = tuple(ood.legend(result))
     legend = [_of_errors(result), *(text for text in tasks.legend(result) if text not in of_ood)]
     intervals = tasks.regression_tables(result) if task == "regression" else ()
-    yield from section("Compared with the best single pass", verdict.parts(result))
-    parts = (_estimates(result, roomy=roomy), *_bounds(result), *intervals, *dim(legend))
+    yield from section("Compared with the best single pass", verdict.parts(result, roomy=roomy))
+    said = tuple(sentence(finding, SENTENCES) for finding in found if _is_of_one_method(finding))
+    parts = (*([Items(said)] if said else []), _estimates(result, roomy=roomy), *_bounds(result), *intervals)
+    parts = (*parts, *dim(legend))
     yield Section(f"Test set, {result.sets['test'].n} points", parts)
     yield from _labels(result, roomy=roomy)
     yield from _parts(result, roomy=roomy)
@@ -159,7 +167,7 @@ def _parts(result: Result, *, roomy: bool) -> Iterator[Section]:
             continue
         tables: list[Part] = []
         for metric in ("accuracy", "pll"):
-            header = ("points", *(f"{headed(metric, roomy=roomy).strip()}, {name}" for name in by_part))
+            header = ("points", *(noise_models.labelled(name, roomy=roomy) for name in by_part))
             rows = [
                 (
                     part,
@@ -170,7 +178,7 @@ def _parts(result: Result, *, roomy: bool) -> Iterator[Section]:
                 )
                 for part in names
             ]
-            tables.append(Table(header, tuple(rows), stacks=True))
+            tables += [Heading(headed(metric).strip()), Table(header, tuple(rows), stacks=True)]
         left_out = len(first) - len(names)
         texts = [f"The {_SHOWN} of least accuracy; {left_out} more are in the JSON."] if left_out else []
         yield Section(f"By {kind}", (*tables, *dim(texts)), folded=True)

@@ -12,7 +12,6 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Float
 
-from bnuq.catalogue.verdict import VERDICT
 from bnuq.config import (
     ANALYTIC,
     DETERMINISTIC,
@@ -30,6 +29,7 @@ from bnuq.metrics import METRICS, delong_difference_variance, jackknife_error, s
 from bnuq.records.approximation import Approximation, approximations
 from bnuq.records.evaluation import FEWEST_POINTS, Estimates, ReferenceCheck, Result, SetResult
 from bnuq.records.verdict import OTHER_SCALE, draws_mini_batches, is_mismatched, judged, on_another_scale
+from bnuq.records.verdict_sentences import VERDICT
 from bnuq.report import ood
 from bnuq.report.noise_models import labelled
 from bnuq.report.numbers import decimals, named, number, percent, share, signed, total, written
@@ -157,7 +157,7 @@ def _collapsed(result: Result) -> Iterator[Finding]:
     for name, method in result.methods.items():
         right = method.sets["test"].points["accuracy"]
         mean, of_class = float(right.mean()), np.bincount(of_point, weights=right) / count
-        limit = NormalDist().inv_cdf(1 - _CHANCE / len(classes)) * np.sqrt(mean * (1 - mean) / count)
+        limit = NormalDist().inv_cdf(1 - _CHANCE / len(classes)) * np.sqrt(max(0.0, mean * (1 - mean)) / count)
         below = (mean - of_class > np.maximum(limit, _FAR)) & (count >= FEWEST_POINTS)
         by_method[name] = np.flatnonzero(below), of_class, mean
     name = max(by_method, key=lambda name: len(by_method[name][0]))
@@ -515,8 +515,8 @@ SENTENCES: Catalogue = {
         "below say what to do."
     ),
     "reference-match": Entry(
-        "Reference check passed: batch statistics match the checkpoint's running statistics ({median:.1f} times batch "
-        "noise in the median layer, {worst:.1f} in the worst; limits 3 and 6)."
+        "Reference check passed: {median:.1f} × batch noise in the median layer, {worst:.1f} in the worst "
+        "(limits 3, 6)."
     ),
     "deterministic-classification": Entry(_deterministic_classification),
     "classes-far-below": Entry(_collapsed_sentence),

@@ -11,7 +11,7 @@ from bnuq.report.noise_models import labelled
 from bnuq.report.numbers import digits_of, headed, named, number, signed
 
 
-def parts(result: Result) -> tuple[Part, ...]:
+def parts(result: Result, *, roomy: bool) -> tuple[Part, ...]:
     """A part of the table for each metric, methods in order of its estimates, of a separation each by its best score;
     nothing where there is one method."""
     rows: list[Row] = []
@@ -22,10 +22,11 @@ def parts(result: Result) -> tuple[Part, ...]:
         of_set = f" of {name}" if metric == "auroc" else ""
         digits = digits_of(metric, [each.value for each in best.values()])
         single = Cell(number(first.value_of_against, digits))
-        score = f" ({named(first.score_of_against, roomy=False)})" if first.score_of_against else ""
         rows.append((f"{headed(metric)}{of_set}", ()))
-        rows.append((f"  {labelled(first.against)}{score}", (single, Cell("–"), Cell("–"), Cell("1"))))
-        rows += [_row(each, digits) for each in reversed(best.values())]
+        rows.append(
+            (_label(first.against, first.score_of_against, roomy=roomy), (single, Cell("–"), Cell("–"), Cell("1")))
+        )
+        rows += [_row(each, digits, roomy=roomy) for each in reversed(best.values())]
     if not rows:
         return ()
     legend = (
@@ -36,8 +37,7 @@ def parts(result: Result) -> tuple[Part, ...]:
     return Table(("", "difference", "p", "passes"), tuple(rows), stacks=True), *dim([legend])
 
 
-def _row(each: Comparison, digits: int) -> Row:
-    score = f" ({named(each.score, roomy=False)})" if each.score else ""
+def _row(each: Comparison, digits: int, *, roomy: bool) -> Row:
     error = "" if each.se is None else f"±{number(each.se, digits)}"
     p = "–" if each.p is None else "<0.001" if each.p < 0.001 else number(each.p, 3)
     cells = (
@@ -46,4 +46,9 @@ def _row(each: Comparison, digits: int) -> Row:
         Cell(p, style="bold" if each.is_better else ""),
         Cell(str(each.passes)),
     )
-    return f"  {labelled(each.method)}{score}", cells
+    return _label(each.method, each.score, roomy=roomy), cells
+
+
+def _label(method: str, score: str, *, roomy: bool) -> str:
+    """A method, and the score that it is judged by, where there is room."""
+    return f"  {labelled(method, roomy=roomy)}{f' ({named(score, roomy=False)})' if score and roomy else ''}"

@@ -108,7 +108,7 @@ def test_a_binary_classifier_has_the_figures_of_the_same_network_with_two_logits
 def test_nested_outputs_have_the_figures_of_the_tensor_and_a_note_says_where_it_was(evaluated):
     found = evaluated("nested")
     assert values(found) == values(evaluated("logits"))
-    assert [text for text in found["notes"] if '["logits"]' in text]
+    assert [text for text in found["notes"] if "`logits`" in text]
 
 
 def test_the_outputs_are_recorded_and_repeated(evaluated, cli):

@@ -22,7 +22,7 @@ from bnuq.gate import check
 from bnuq.records import evaluation_file
 from bnuq.records.evaluation import Result
 from bnuq.records.summary import summary
-from bnuq.report.evaluation_findings import findings
+from bnuq.records.verdict import judged
 
 HELD_OUT = 48
 
@@ -222,16 +222,16 @@ def test_an_end_of_the_range_is_noted(folder: Path) -> None:
     assert values_of(result, "temperature-at-end")["temperatures"] == [["deterministic+temperature", 10.0]]
 
 
-def test_the_best_sampled_method_is_held_against_the_best_single_pass(fitted: Result) -> None:
+def test_methods_with_a_temperature_are_compared_with_the_best_of_a_single_pass(fitted: Result) -> None:
     pll = {name: method.sets["test"].estimates["pll"].value for name, method in fitted.methods.items()}
-    (found,) = (f for f in findings(fitted) if "sampled" in f.values and "single" in f.values)
-    sampled, single = (max(of, key=lambda name: pll[name]) for of in (fitted.sampled, list(fitted.methods)[:2]))
-    assert (found.values["sampled"], found.values["single"]) == (sampled, single)
-    change = found.values["pll"]
-    assert (change.before, change.after) == (pll[single], pll[sampled])
-    assert change.error is not None
-    like = [f.values for f in findings(fitted) if f.code.startswith("explains-labels")]
-    assert {f["method"]: f["network"] for f in like}["mcbn+temperature"] == "deterministic+temperature"
+    compared = [each for each in judged(fitted).comparisons if each.metric == "pll"]
+    best = max(list(fitted.methods)[:2], key=pll.__getitem__)
+    assert {each.against for each in compared} == {best}
+    assert {each.method: each.difference for each in compared} == {
+        name: pytest.approx(value - pll[best]) for name, value in pll.items() if name != best
+    }
+    assert "mcbn+temperature" in {each.method for each in compared}
+    assert "no-temperature-to-compare" not in {finding.code for finding in judged(fitted).findings}
 
 
 @pytest.mark.parametrize(

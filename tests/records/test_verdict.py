@@ -73,7 +73,7 @@ def test_a_gain_from_a_reference_that_does_not_match_is_none():
     failed = ReferenceCheck(("bn",), np.array([9.0]), np.array([9.0]), np.array([1.0]), passed=False)
     result = replace(made(0.1), reference_check=failed)
     assert judged(result).worth is None
-    assert codes(result) == ["worth-unknown-mismatched", "best-choice"]
+    assert codes(result) == ["worth-unknown-mismatched"]
 
 
 def test_too_few_samples_leave_it_open():

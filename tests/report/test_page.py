@@ -37,7 +37,14 @@ def test_a_classification_has_its_sections_in_reading_order(four_methods) -> Non
     warned = replace(four_methods, findings=(warning("reference-unchecked"), note("mcbn-added")))
     text = page(report(warned))
     assert headings(text) == [
-        *("In short", "Test set, 60 points", "Calibration", "Error against coverage"),
+        *(
+            "In short",
+            "Compared with the best single pass",
+            "Test set, 60 points",
+            "By class",
+            "Calibration",
+            "Error against coverage",
+        ),
         *("other, 50 points, against the test set", "Over the number of samples", "Computational cost"),
         *("Warnings", "Notes", "Provenance"),
     ]
@@ -48,7 +55,13 @@ def test_a_classification_has_its_sections_in_reading_order(four_methods) -> Non
 
 def test_a_regression_has_its_sections_in_reading_order(regression) -> None:
     assert headings(page(report(regression))) == [
-        *("In short", "Test set, 60 points", "Calibration", "Error against coverage"),
+        *(
+            "In short",
+            "Compared with the best single pass",
+            "Test set, 60 points",
+            "Calibration",
+            "Error against coverage",
+        ),
         *("far, 40 points, against the test set", "Over the number of samples", "Uncertainty and error"),
         *("Computational cost", "Notes", "Provenance"),
     ]

@@ -16,29 +16,36 @@ Judged = Sequence[tuple[str, str]]  # metric and set
 def _worth(passes: int, by: Judged, others: Judged, of: int, example: Mapping[str, Any]) -> str:
     p = example["p"]
     chance = f", p {'< 0.001' if p < 0.001 else f'= {p:.3f}'} among {of} comparisons"
-    but = f", but not by {_joined(others)}" if others else ""
-    return f"Samples are worth their {passes} passes by {_joined(by)}{but}. {_compared(example, chance)}"
+    but = f", but not by {_joined(others, 'or')}" if others else ""
+    single, sampled = _values(example, chance)
+    return (
+        f"Samples are worth their {passes} passes by {_joined(by, 'and')}{but}. {_by(example)}: {single}, in one pass; "
+        f"{sampled}."
+    )
 
 
 def _enough(passes: int, others: Judged, example: Mapping[str, Any]) -> str:
+    single, sampled = _values(example)
     return (
-        f"Samples are not worth their {passes} passes here: by {_joined(others)}, none is better than the best single "
-        f"pass beyond chance. {_compared(example)}"
+        f"Samples are not worth {passes} passes: by {_joined(others, 'or')} none beats the best single pass "
+        f"beyond chance. {_by(example)} choose, for 1 to {passes} passes, {single}; {sampled}."
     )
 
 
-def _compared(example: Mapping[str, Any], chance: str = "") -> str:
-    """The best single pass, and a method of several beside it; `example` has the values of a comparison."""
+def _by(example: Mapping[str, Any]) -> str:
+    return f"By {_named((example['metric'], example['set']))}"
+
+
+def _values(example: Mapping[str, Any], chance: str = "") -> tuple[str, str]:
+    """The best single pass and a method of several, with their values; `example` is a comparison."""
     write = partial(_number, digits=metric_of(example["metric"]).digits)
-    single, sampled = (
+    names = [
         f"{example[name]}{f' ({metric_of(score).label})' if score else ''}"
         for name, score in (("against", example["score_of_against"]), ("method", example["score"]))
-    )
+    ]
     difference, error = example["difference"], "" if example["se"] is None else f" ± {write(example['se'])}"
-    return (
-        f"By {_named((example['metric'], example['set']))}: {single} {write(example['value_of_against'])}, {sampled} "
-        f"{write(example['value'])} ({'+' if difference >= 0 else ''}{write(difference)}{error}{chance})."
-    )
+    change = f"{'+' if difference >= 0 else ''}{write(difference)}{error}{chance}"
+    return f"{names[0]} {write(example['value_of_against'])}", f"{names[1]} {write(example['value'])} ({change})"
 
 
 def _choice(choices: Sequence[tuple[int, str, float]]) -> str:
@@ -57,9 +64,12 @@ def _named(judged: tuple[str, str]) -> str:
     return f"{label} of {name}" if metric == "auroc" else label
 
 
-def _joined(by: Judged) -> str:
-    names = [_named((metric, name)) for metric, name in by]
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+def _joined(by: Judged, link: str) -> str:
+    names = [_named((metric, name)) for metric, name in by if metric != "auroc"]
+    separated = [name for metric, name in by if metric == "auroc"]
+    if separated:
+        names.append(f"AUROC of {separated[0] if len(separated) == 1 else f'{len(separated)} OOD sets'}")
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} {link} {names[-1]}"
 
 
 def _number(value: float, digits: int | None = 4) -> str:

@@ -1,0 +1,31 @@
+"""docs/make_worth.py: the verdict on a network in words, and its table."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import small_run
+
+from bnuq.records.verdict import judged
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+
+
+def test_a_section_has_the_verdict_and_every_method_with_its_difference(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [str(DOCS), *sys.path])
+    spec = importlib.util.spec_from_file_location("make_worth", DOCS / "make_worth.py")
+    make_worth = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(make_worth)
+    small_run.write(tmp_path)
+    result = small_run.evaluated(tmp_path, samples=8, calibrate="cross")
+    text = make_worth.section("A network", result)
+    assert text.startswith("## A network\n\nSamples are ")
+    rows = {row.split(" | ")[0].removeprefix("| "): row for row in text.splitlines() if row.startswith("| ")}
+    assert [*rows][2:] == [*result.methods]
+    best = next(each for each in judged(result).comparisons if each.metric == "pll")
+    assert f"**{best.value_of_against:.4f}**".replace("-", "−") in rows[best.against]
+    for method in result.sampled:
+        assert rows[method].split(" | ")[1] == "8"
+        assert rows[method].count("<br>") == 4, "a difference of PLL, ECE, AURC and AUROC"

@@ -1,4 +1,4 @@
-"""`make worth`: every method beside the free baselines on seven real networks; writes docs/worth.md.
+"""`make worth`: every method beside the free baselines on eight real networks; writes docs/worth.md.
 
 Needs $BNUQ_TEST_DATA, the folder that sample_configs/README.md describes. About half an hour on two cores; the results
 are kept in docs/worth/, and what lies there is not evaluated again.

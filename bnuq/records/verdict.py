@@ -116,7 +116,11 @@ def judged(result: Result) -> Verdict:
         worth=True if gains else None if unclear or not sampled else False,
         best={metric: max(rows, key=_rank)["method"] for metric, rows in groups.items()},
         comparisons=comparisons,
-        findings=tuple(_findings(result, sampled, gains, of=len(comparisons), unclear=unclear)),
+        findings=tuple(
+            _findings(result, sampled, gains, of=len(comparisons), unclear=unclear)
+            if sampled
+            else _best_of_one_pass(comparisons)
+        ),
     )
 
 
@@ -227,8 +231,6 @@ def _adjusted(comparisons: list[Comparison]) -> tuple[Comparison, ...]:
 def _findings(
     result: Result, sampled: Sequence[Comparison], gains: Sequence[Comparison], *, of: int, unclear: bool
 ) -> Iterator[Finding]:
-    if not sampled:
-        return
     gained = list(dict.fromkeys((each.metric, each.set) for each in gains))
     others = [key for key in dict.fromkeys((each.metric, each.set) for each in sampled) if key not in gained]
     passes = max(each.passes for each in sampled)
@@ -252,6 +254,14 @@ def _findings(
         example = max((each for each in sampled if (each.metric, each.set) == first), key=lambda each: each.gain)
         yield finding("one-pass-is-enough", passes=passes, others=others, example=asdict(example))
     yield from _choice(result, {each.method for each in gains if each.metric == "pll"})
+
+
+def _best_of_one_pass(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
+    """The method that is best by the first metric, where all need a single pass and there are several."""
+    for each in comparisons[:1]:
+        if each.method != each.against:
+            values = {"method": each.against, "metric": each.metric, "set": each.set, "value": each.value_of_against}
+            yield finding("only-single-passes", **values)
 
 
 def _fits_temperatures(result: Result, gained: Sequence[tuple[str, str]]) -> bool:

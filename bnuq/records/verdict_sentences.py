@@ -48,6 +48,11 @@ def _values(example: Mapping[str, Any], chance: str = "") -> tuple[str, str]:
     return f"{names[0]} {write(example['value_of_against'])}", f"{names[1]} {write(example['value'])} ({change})"
 
 
+def _single(method: str, metric: str, set: str, value: float) -> str:  # noqa: A002 - a field of a comparison
+    best = f"{method} {_number(value, metric_of(metric).digits)}"
+    return f"No method of several passes was evaluated. The best single pass by {_named((metric, set))}: {best}."
+
+
 def _choice(choices: Sequence[tuple[int, str, float]]) -> str:
     (_, first, pll), *more = choices
     text = f"Best PLL at 1 pass: {first}, {_number(pll)}"
@@ -92,4 +97,5 @@ VERDICT: Catalogue = {
         "validation points."
     ),
     "best-choice": Entry(_choice),
+    "only-single-passes": Entry(_single),
 }

@@ -13,9 +13,11 @@ import small_run
 from report_text import rendered
 
 from bnuq.estimates import Estimate
+from bnuq.findings import sentence
 from bnuq.records.evaluation import ReferenceCheck, Result
 from bnuq.records.summary import summary
 from bnuq.records.verdict import Comparison, judged, passes_of
+from bnuq.records.verdict_sentences import VERDICT
 from bnuq.report.evaluation import report
 
 POINTS, SAMPLES = 400, 32
@@ -135,6 +137,16 @@ def test_the_best_choice_at_fewer_passes_is_of_the_first_draws():
     ]
     last = choice.values["choices"][-1][2]
     assert last == pytest.approx(np.log(np.exp(PLAIN + np.linspace(-3, 3, SAMPLES)[:, None]).mean(0)).mean(), abs=1e-3)
+
+
+def test_of_single_passes_alone_the_best_is_named():
+    result = with_temperature(made(0.1), 0.3)
+    singles = {name: method for name, method in result.methods.items() if name != "mcbn"}
+    verdict = judged(replace(result, methods=singles))
+    assert verdict.worth is None
+    [finding] = verdict.findings
+    assert (finding.code, finding.values["method"]) == ("only-single-passes", "deterministic+temperature")
+    assert f"{PLAIN.mean() + 0.3:.4f}".replace("-", "−") in sentence(finding, VERDICT)
 
 
 def test_nothing_is_said_of_one_method():

@@ -17,7 +17,7 @@ METHODS = {
     "over a channel, a layer or the network (covariance). Needs --train.",
     "tta": "Test-time augmentation: the deterministic network on randomly augmented points. Needs augment, or [tta]. "
     "Only on request.",
-    "mcbn+tta": "Both at once: sample t is of mini-batch t and augmentation t. Only on request.",
+    "mcbn+tta": "Both at once: sample t uses mini-batch t and augmentation t. Only on request.",
     "laplace": "Last-layer Laplace approximation: the weights of the last linear layer are drawn from a Gaussian "
     "posterior (Daxberger et al. 2021). Needs a classifier that ends in one linear layer, and --train. "
     "Only on request.",

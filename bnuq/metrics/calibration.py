@@ -112,9 +112,9 @@ def ece_debiased_of_bins(bins: CalibrationBins) -> Float[Array, "*replicate"]:
 
     √max(0, Σ_k (n_k/n) [(accuracy_k − confidence_k)² − accuracy_k (1 − accuracy_k)/(n_k − 1)]). The square of a gap
     contains the variance of its accuracy, which is subtracted: 0 means that no miscalibration shows above the noise.
-    Nothing can be subtracted in a bin of one point.
+    The noise of a bin of one point is not known: it counts as 0.
 
-    Source: Kumar, Liang & Ma 2019, Verified Uncertainty Calibration, §5, the debiased estimator; here of bins of equal
+    Source: Kumar, Liang & Ma 2019, Verified Uncertainty Calibration, the debiased estimator; here of bins of equal
     width.
     """
     xp = array_namespace(bins.confidence)
@@ -124,7 +124,8 @@ def ece_debiased_of_bins(bins: CalibrationBins) -> Float[Array, "*replicate"]:
     accuracy = bins.correct / size
     gap = accuracy - bins.confidence / size
     noise = accuracy * (1 - accuracy) / xp.maximum(count - 1, one)
-    square = xp.sum(count * (gap**2 - noise), axis=-1) / xp.sum(count, axis=-1)
+    squares = xp.where(count > 1, count * (gap**2 - noise), xp.zeros_like(count))
+    square = xp.sum(squares, axis=-1) / xp.sum(count, axis=-1)
     return xp.sqrt(xp.maximum(square, xp.zeros_like(square)))
 
 

@@ -156,7 +156,7 @@ def ece_debiased_influence(
     hits = as_float64(correct)
     cell, over = _gaps(confidence, correct, bins)
     count = np.bincount(cell, minlength=bins)
-    gap = np.bincount(cell, weights=over, minlength=bins) / np.maximum(count, 1)
+    gap = np.where(count > 1, np.bincount(cell, weights=over, minlength=bins) / np.maximum(count, 1), 0)
     accuracy = np.bincount(cell, weights=hits, minlength=bins) / np.maximum(count, 1)
     noise = float(count @ (accuracy * (1 - accuracy) / np.maximum(count - 1, 1))) / cell.size
     size = max(float(count @ gap**2) / cell.size - noise, noise)

@@ -233,6 +233,8 @@ def _findings(
 ) -> Iterator[Finding]:
     gained = list(dict.fromkeys((each.metric, each.set) for each in gains))
     others = [key for key in dict.fromkeys((each.metric, each.set) for each in sampled) if key not in gained]
+    equal = {(each.metric, each.set) for each in sampled if not each.is_worse}
+    worse = [key for key in others if key not in equal]  # by which every method of several passes is
     passes = max(each.passes for each in sampled)
     if gains:
         example = max(gains, key=lambda each: each.gain / each.se if each.se else math.inf)
@@ -240,7 +242,8 @@ def _findings(
             "samples-worth-their-passes",
             passes=passes,
             by=gained,
-            others=others,
+            others=[key for key in others if key in equal],
+            worse=worse,
             of=of,
             example=asdict(example),
         )
@@ -252,7 +255,7 @@ def _findings(
     else:
         first = others[0]
         example = max((each for each in sampled if (each.metric, each.set) == first), key=lambda each: each.gain)
-        yield finding("one-pass-is-enough", passes=passes, others=others, example=asdict(example))
+        yield finding("one-pass-is-enough", passes=passes, others=others, worse=worse, example=asdict(example))
     yield from _choice(result, {each.method for each in gains if each.metric == "pll"})
 
 
@@ -280,7 +283,7 @@ def _choice(result: Result, better: Collection[str]) -> Iterator[Finding]:
     first = max(single, key=single.__getitem__)
     choices: list[tuple[int, str, float]] = [(1, first, single[first])]
     samples = int(result.sampling["samples"])
-    for passes in (each for each in BUDGETS if 1 < each <= samples):
+    for passes in sorted({min(each, samples) for each in BUDGETS} - {1}):
         found = {name: pll for name in better if (pll := _better_than(first, name, passes, result)) is not None}
         method = max(found, key=found.__getitem__) if found else first
         choices.append((passes, method, found.get(method, single[first])))

@@ -13,23 +13,27 @@ from bnuq.metrics.registry import metric_of
 Judged = Sequence[tuple[str, str]]  # metric and set
 
 
-def _worth(passes: int, by: Judged, others: Judged, of: int, example: Mapping[str, Any]) -> str:
+def _worth(passes: int, by: Judged, others: Judged, worse: Judged, of: int, example: Mapping[str, Any]) -> str:
     p = example["p"]
     chance = f", p {'< 0.001' if p < 0.001 else f'= {p:.3f}'} among {of} comparisons"
     but = f", but not by {_joined(others, 'or')}" if others else ""
     single, sampled = _values(example, chance)
     return (
-        f"Samples are worth their {passes} passes by {_joined(by, 'and')}{but}. {_by(example)}: {single}, in one pass; "
-        f"{sampled}."
+        f"Samples are worth their {passes} passes by {_joined(by, 'and')}{but}.{_lost(worse)} {_by(example)}: "
+        f"{single}, in one pass; {sampled}."
     )
 
 
-def _enough(passes: int, others: Judged, example: Mapping[str, Any]) -> str:
+def _enough(passes: int, others: Judged, worse: Judged, example: Mapping[str, Any]) -> str:
     single, sampled = _values(example)
     return (
-        f"Samples are not worth {passes} passes: by {_joined(others, 'or')} none beats the best single pass "
-        f"beyond chance. {_by(example)} choose, for 1 to {passes} passes, {single}; {sampled}."
+        f"No gain from {passes} passes is shown: by {_joined(others, 'or')} none beats the best single pass beyond "
+        f"chance.{_lost(worse)} {_by(example)} use {single} at 1 to {passes} passes; {sampled}."
     )
+
+
+def _lost(worse: Judged) -> str:
+    return f" By {_joined(worse, 'and')} all are worse." if worse else ""
 
 
 def _by(example: Mapping[str, Any]) -> str:

@@ -90,7 +90,9 @@ def _one_screen(result: Result, *, roomy: bool) -> Iterator[Part]:
     costs = ", ".join(f"{name} {work.ratio:.2f}" for name, work in sampled.items() if work.ratio)
     labels = result.sets["test"].labels is not None and result.model.get("labels")
     means = f"Estimates are means over the {labels} labels; `--full` lists each." if labels else ""
-    yield from dim([_of_errors(result), means, f"Cost relative to deterministic passes: {costs}." if costs else ""])
+    yield from dim(
+        [_of_errors(result), means, f"Cost relative to as many deterministic passes: {costs}." if costs else ""]
+    )
 
 
 def _methods_table(result: Result, metrics: Sequence[str], *, roomy: bool) -> Table:

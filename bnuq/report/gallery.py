@@ -17,7 +17,7 @@ from bnuq.report.numbers import named, number
 _KINDS = {
     "uncertain": "Most uncertain of the test set, by {score} of {method}",
     "confidently-wrong": "Confident mistakes of {method}",
-    "suspected-label": "Labels that may be wrong: {method} is as sure of another class as of points with that label",
+    "suspected-label": "Labels that may be wrong: {method} confidently predicts another class",
     "familiar": "Least uncertain of {set}, by {score} of {method}",
 }
 

@@ -17,7 +17,9 @@ def parts(result: Result, *, roomy: bool) -> tuple[Part, ...]:
     rows: list[Row] = []
     comparisons = judged(result).comparisons
     for (metric, name), group in groupby(comparisons, key=lambda each: (each.metric, each.set)):
-        best = {each.method: each for each in reversed(list(group))}  # they descend: the first of each method stays
+        best: dict[str, Comparison] = {}
+        for each in group:  # from the best one down
+            best.setdefault(each.method, each)
         first = next(iter(best.values()))
         of_set = f" of {name}" if metric == "auroc" else ""
         digits = digits_of(metric, [each.value for each in best.values()])
@@ -26,13 +28,13 @@ def parts(result: Result, *, roomy: bool) -> tuple[Part, ...]:
         rows.append(
             (_label(first.against, first.score_of_against, roomy=roomy), (single, Cell("–"), Cell("–"), Cell("1")))
         )
-        rows += [_row(each, digits, roomy=roomy) for each in reversed(best.values())]
+        rows += [_row(each, digits, roomy=roomy) for each in best.values()]
     if not rows:
         return ()
     legend = (
-        "Each method beside the best of a single pass, which is the first of each part; its error is that of the "
-        "difference, paired over points, over points and samples together. p: chance of a difference at least this "
-        f"large, Holm-adjusted for {len(comparisons)} comparisons. Passes: of each point through the network."
+        "Each method is compared with the best single-pass method, the first row of each part. ± standard error of the "
+        "paired difference, over points and samples together. p: chance of a difference at least this large, "
+        f"Holm-adjusted for {len(comparisons)} comparisons. Passes: forward passes per point."
     )
     return Table(("", "difference", "p", "passes"), tuple(rows), stacks=True), *dim([legend])
 

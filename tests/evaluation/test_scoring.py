@@ -96,7 +96,8 @@ def calibration_by_hand(values: dict[str, list[float]]) -> dict[str, float]:
         if inside:
             accuracy = sum(right[i] for i in inside) / len(inside)
             gap = accuracy - sum(stated[i] for i in inside) / len(inside)
-            square += len(inside) / n * (gap**2 - accuracy * (1 - accuracy) / max(1, len(inside) - 1))
+            if len(inside) > 1:
+                square += len(inside) / n * (gap**2 - accuracy * (1 - accuracy) / (len(inside) - 1))
             largest = max(largest, abs(gap))
     order = sorted(range(n), key=lambda i: stated[i])
     for k in range(15):

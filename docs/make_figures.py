@@ -143,7 +143,7 @@ def rows_of(title: str, result: Result) -> list[str]:
     """One row a method and OOD set."""
     found = []
     for name, method in result.methods.items():
-        test, sampled = method.sets["test"].estimates, name != "deterministic"
+        test, sampled = method.sets["test"].estimates, name in result.sampled
         score = "mutual_information" if sampled else "predictive_entropy"
         for ood, scores in method.ood.items():
             mi = [shown(method.sets[one].estimates["mutual_information"]) if sampled else "–" for one in ("test", ood)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -10,9 +11,9 @@ import typer
 
 from bnuq.cli.derived import SectionOptions, with_options
 from bnuq.cli.gate import Gate
-from bnuq.cli.options import Model, Work
+from bnuq.cli.options import Models, Work
 from bnuq.cli.output import Printing, print_result
-from bnuq.config import Options, Run, Runs, resolve, resolve_again, resolve_all, resolve_all_again
+from bnuq.config import Options, Run, Runs, resolve_again, resolve_all, resolve_all_again, resolve_ensemble
 from bnuq.config.schema import DataSection, GivenOptions, ModelSection, SamplingSection, ScoringSection
 from bnuq.errors import RequestError
 
@@ -28,7 +29,7 @@ from bnuq.errors import RequestError
     printing=SectionOptions(Printing),
 )
 def command(
-    model: Model = None,
+    model: Models = None,
     again: Annotated[
         Path | None,
         typer.Option("--from", help="Repeat the run of this result file.", metavar="RESULT", rich_help_panel="Data"),
@@ -55,7 +56,7 @@ def command(
 
     bars = Bars()
     progress, forecast_listener = (silent, None) if printing.quiet else (bars, bars.forecast_listener)
-    if (runs := _runs(model, again, options)) is not None:
+    if (runs := _runs(model or (), again, options)) is not None:
         from bnuq.evaluation.setup import threads
         from bnuq.records import multirun
         from bnuq.report.multirun import report
@@ -77,7 +78,7 @@ def command(
             strict=printing.strict,
         )
         return
-    run = _run(model, again, options)
+    run = _run(model or (), again, options)
     gate = None if baseline is None else Gate(baseline, run, full=printing.full, quiet=printing.quiet)
     from bnuq.evaluation.setup import threads
     from bnuq.records.summary import summary
@@ -97,24 +98,24 @@ def command(
         gate.end(result, as_json=printing.json, strict=printing.strict)
 
 
-def _runs(model: str | None, again: Path | None, options: Options) -> Runs | None:
+def _runs(models: Sequence[str], again: Path | None, options: Options) -> Runs | None:
     """The runs of a run file with [runs], or of an aggregate; None where a single run is requested."""
     if again is None:
-        return resolve_all(model, options, folder=Path.cwd())
+        return resolve_all(models, options, folder=Path.cwd())
     from bnuq.records.multirun import read
     from bnuq.store.codec import kind_of_result
 
-    if model is not None or kind_of_result(again) != "several":
+    if models or kind_of_result(again) != "several":
         return None
     recorded = [(run.split, run.seed, dict(run.record)) for run in read(again).runs]
     return resolve_all_again(recorded, again.resolve(), options, folder=Path.cwd())
 
 
-def _run(model: str | None, again: Path | None, options: Options) -> Run:
+def _run(models: Sequence[str], again: Path | None, options: Options) -> Run:
     if again is None:
-        return resolve(model, options, folder=Path.cwd())
-    if model is not None:
-        raise RequestError(f"--from {again} repeats the run of a result file; leave out the model ({model}).")
+        return resolve_ensemble(models, options, folder=Path.cwd())
+    if models:
+        raise RequestError(f"--from {again} repeats the run of a result file; leave out the model ({models[0]}).")
     from bnuq.records.evaluation_file import read
 
     return resolve_again(dict(read(again).run), again.resolve(), options, folder=Path.cwd())

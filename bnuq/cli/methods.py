@@ -21,6 +21,8 @@ METHODS = {
     "laplace": "Last-layer Laplace approximation: the weights of the last linear layer are drawn from a Gaussian "
     "posterior (Daxberger et al. 2021). Needs a classifier that ends in one linear layer, and --train. "
     "Only on request.",
+    "ensemble": "The deterministic networks of several checkpoints: bnuq evaluate a.pt b.pt c.pt (Lakshminarayanan, "
+    "Pritzel & Blundell 2017). Runs where they are named.",
     "predictions": "Samples made elsewhere, by another method or library, from the file of --predictions.",
 }
 

@@ -17,6 +17,14 @@ Model = Annotated[
         help="A checkpoint (model.pt) or a run file (model.toml); default: bnuq.toml in this folder.", metavar="MODEL"
     ),
 ]
+Models = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="A checkpoint (model.pt) or a run file (model.toml); default: bnuq.toml in this folder. Further "
+        "checkpoints are the other networks of an ensemble.",
+        metavar="MODEL",
+    ),
+]
 Figures = Annotated[
     Path | None,
     typer.Option(

@@ -3,13 +3,15 @@
 An option overrides the run file, the run file overrides the checkpoint's record, and that overrides the default.
 """
 
-from bnuq.config.request import DEFAULT_SAMPLER, Named, Options, Run, RunOfSeveral, Runs
+from bnuq.config.request import DEFAULT_SAMPLER, Member, Named, Options, Run, RunOfSeveral, Runs
 from bnuq.config.resolving import (
+    only_network,
     resolve,
     resolve_again,
     resolve_all,
     resolve_all_again,
     resolve_checkpoint,
+    resolve_ensemble,
     resolve_live,
     resolve_sweep,
 )
@@ -17,7 +19,9 @@ from bnuq.config.runfile import as_toml, read_run_file, section_from
 from bnuq.config.schema import (
     ANALYTIC,
     AUGMENTED,
+    BY_FILES,
     DETERMINISTIC,
+    ENSEMBLE,
     LAPLACE,
     MAX_COUNT,
     NETWORKS,
@@ -60,8 +64,10 @@ from bnuq.config.schema import (
 __all__ = [
     "ANALYTIC",
     "AUGMENTED",
+    "BY_FILES",
     "DEFAULT_SAMPLER",
     "DETERMINISTIC",
+    "ENSEMBLE",
     "LAPLACE",
     "MAX_COUNT",
     "NETWORKS",
@@ -83,6 +89,7 @@ __all__ = [
     "Interpolation",
     "Jitter",
     "Likelihood",
+    "Member",
     "Method",
     "Named",
     "Normalize",
@@ -104,12 +111,14 @@ __all__ = [
     "Task",
     "Variance",
     "as_toml",
+    "only_network",
     "read_run_file",
     "resolve",
     "resolve_again",
     "resolve_all",
     "resolve_all_again",
     "resolve_checkpoint",
+    "resolve_ensemble",
     "resolve_live",
     "resolve_sweep",
     "section_from",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -53,15 +53,26 @@ class Named:
 
 
 @dataclass(frozen=True)
+class Member:
+    """A further network of an ensemble: its checkpoint and its architecture, or the network in memory."""
+
+    checkpoint: Path
+    arch: Named | None = None
+    network: Any = field(default=None, repr=False, compare=False)  # a torch.nn.Module
+
+
+@dataclass(frozen=True)
 class Run:
     """A resolved request: the network, the data and all settings. `methods` and `batch_size` may be None, to be derived
-    from the network; everything else is final. `normalize_name` is the name that the numbers of `normalize` were
-    requested by; the record holds the numbers alone."""
+    from the network; everything else is final. `members` are the other networks of an ensemble, of which this one is
+    the first. `normalize_name` is the name that the numbers of `normalize` were requested by; the record holds the
+    numbers alone."""
 
     checkpoint: Path
     out: Path
     network: Any = field(default=None, repr=False, compare=False)  # a torch.nn.Module
     arch: Named | None = None
+    members: tuple[Member, ...] = ()
     arch_args: dict[str, Any] = field(default_factory=dict)
     entry: str | None = None
     task: Task | None = None
@@ -135,9 +146,12 @@ class Run:
             "normalize_targets": msgspec.to_builtins(self.normalize_targets),
             "augment": msgspec.to_builtins(self.augment),
         }
+        checkpoints = [str(each.checkpoint) for each in (self, *self.members)]
+        archs = [each.arch for each in (self, *self.members)]
+        factories = list(map(_absolute, archs))
         model = {
-            "checkpoint": str(self.checkpoint),
-            "arch": _absolute(self.arch),
+            "checkpoint": checkpoints if self.members else checkpoints[0],
+            "arch": factories if len({*factories}) > 1 else factories[0],
             "arch_args": self.arch_args,
             "entry": self.entry,
             "task": self.task,
@@ -170,7 +184,7 @@ class Run:
             "data_root": None if self.data_root is None else str(self.data_root),
             "folders": {
                 named.text: str(named.base.absolute())
-                for named in (self.arch, self.train, self.test, self.validation, *self.ood)
+                for named in (*archs, self.train, self.test, self.validation, *self.ood)
                 if isinstance(named, Named) and _is_module_in_base(named)
             },
         }
@@ -181,6 +195,12 @@ class Run:
             for name, section in sections.items()
         }
         return record if self.tta is None else record | {"tta": msgspec.to_builtins(self.tta)}
+
+    @property
+    def single(self) -> tuple[Run, ...]:
+        """The request for each network of an ensemble alone, or this one."""
+        others = (replace(self, members=(), **vars(member)) for member in self.members)
+        return replace(self, members=()), *others
 
 
 @dataclass(frozen=True)

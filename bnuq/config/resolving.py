@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from bnuq.config.request import Named, Options, Run, RunOfSeveral, Runs
+from bnuq.config.request import Member, Named, Options, Run, RunOfSeveral, Runs
 from bnuq.config.runfile import as_toml, converted, read_run_file, section_from
 from bnuq.config.schema import (
     DETERMINISTIC,
@@ -43,23 +43,41 @@ SWEEP_SAMPLES = 20  # default of T per draw set in a sweep; Mukhoti et al. 2020,
 
 
 def resolve(model: str | None, options: Options, *, folder: Path) -> Run:
-    """The run that `model` (a checkpoint, a run file, or None for bnuq.toml in `folder`) and `options` request.
+    """The run of one network that `model` (a checkpoint, a run file, or None for bnuq.toml in `folder`) and `options`
+    request; errors as for `resolve_ensemble`."""
+    return only_network(resolve_ensemble(() if model is None else (model,), options, folder=folder))
+
+
+def only_network(run: Run) -> Run:
+    """`run`; RequestError where it names an ensemble."""
+    if run.members:
+        raise RequestError(
+            f"{1 + len(run.members)} checkpoints are named, from {run.checkpoint.name} to "
+            f"{run.members[-1].checkpoint.name}, and this command takes one network; an ensemble is for bnuq evaluate."
+        )
+    return run
+
+
+def resolve_ensemble(models: Sequence[str], options: Options, *, folder: Path) -> Run:
+    """The run that `models` and `options` request: a checkpoint or a run file (none: bnuq.toml in `folder`), and the
+    checkpoints of the other networks of an ensemble.
 
     A run file that the user named is trusted. One that was only found (beside the checkpoint, or bnuq.toml) is not, and
     its code runs only with `trust_code`. Raises RequestError for anything wrong or missing in the request, and for a
     run file of several runs, which `resolve_all` resolves.
     """
-    path, checkpoint, is_implicit = _run_file(model, folder)
+    path, checkpoint, is_implicit = _run_file(models[0] if models else None, folder)
     content = read_run_file(path) if path is not None else RunFile()
     if content.runs is not None:
         raise RequestError(f"{path} requests several runs ([runs]); expected one run.")
-    return _resolved(content, options, path=path, checkpoint=checkpoint, is_implicit=is_implicit, folder=folder)
+    named = {"path": path, "checkpoint": checkpoint, "is_implicit": is_implicit, "others": models[1:]}
+    return _resolved(content, options, **named, folder=folder)
 
 
 def resolve_checkpoint(checkpoint: Path, options: Options, *, folder: Path) -> Run:
     """The run that a checkpoint and `options` request, whatever run file lies beside it; errors as for `resolve`."""
     return _merged(
-        RunFile(), options, checkpoint=checkpoint, base=folder, named_by=BY_USER, folder=folder, run_file=None
+        RunFile(), options, checkpoints=(checkpoint,), base=folder, named_by=BY_USER, folder=folder, run_file=None
     )
 
 
@@ -67,7 +85,7 @@ def resolve_live(
     model: Any, sets: Mapping[str, Any], settings: Mapping[str, Any], *, folder: Path, samples: int = SAMPLES
 ) -> Run:
     """The run of `model`, a network in memory or the path of a checkpoint or a run file, with `settings` by their keys
-    in a run file.
+    in a run file; a list is an ensemble, of networks or of paths.
 
     `sets` holds "train", "test" and "validation", each a reference or data in memory, and "ood", which holds those by
     name; None where the run file decides. Raises RequestError as `resolve` does, and for a setting that is not known.
@@ -80,27 +98,38 @@ def resolve_live(
     by_key = {key: source for key, source in sets.items() if source is not None and key != "ood"}
     references = {key: source for key, source in by_key.items() if _is_reference(source)}
     options = Options({**settings, **references})
-    if isinstance(model, str | Path):
-        path, checkpoint, is_implicit = _run_file(os.fspath(model), folder)
+    networks = model if isinstance(model, list | tuple) else [model]
+    if not networks or len({isinstance(network, str | Path) for network in networks}) > 1:
+        raise RequestError("the models are none, or networks and paths; expected networks in memory, or paths.")
+    if isinstance(networks[0], str | Path):
+        path, checkpoint, is_implicit = _run_file(os.fspath(networks[0]), folder)
         content = read_run_file(path) if path is not None else RunFile()
         if content.runs is not None:
             raise RequestError(f"{path} requests several runs ([runs]); expected one run.")
         run = _resolved(
-            content, options, path=path, checkpoint=checkpoint, is_implicit=is_implicit, folder=folder, samples=samples
+            content,
+            options,
+            path=path,
+            checkpoint=checkpoint,
+            is_implicit=is_implicit,
+            others=tuple(map(os.fspath, networks[1:])),
+            folder=folder,
+            samples=samples,
         )
     else:
-        name = Path(type(model).__name__)
+        names = [Path(type(network).__name__) for network in networks]
         run = _merged(
             RunFile(),
             options,
-            checkpoint=name,
+            checkpoints=names,
             base=folder,
             named_by=BY_USER,
             folder=folder,
             run_file=None,
             samples=samples,
         )
-        run = replace(run, checkpoint=name, network=model)
+        first, *others = [Member(name, network=network) for name, network in zip(names, networks, strict=True)]
+        run = replace(run, checkpoint=first.checkpoint, network=first.network, members=tuple(others))
     live: dict[str, Any] = {
         key: Named(key, folder, data=source) for key, source in by_key.items() if key not in references
     }
@@ -153,6 +182,7 @@ def resolve_sweep(
             folder=folder,
             samples=SWEEP_SAMPLES,
         )
+        run = only_network(run)
         out = run.out if _is_given(options, "out") else folder / f"{run.checkpoint.stem}.sweep.h5"
         runs.append(replace(run, out=out if not runs else runs[0].out))
         sections.append(written.sweep)
@@ -179,18 +209,22 @@ def _resolved(
     checkpoint: Path | None,
     is_implicit: bool,
     folder: Path,
+    others: Sequence[str] = (),
     samples: int = SAMPLES,
 ) -> Run:
     base, named_by = (path.parent, NamedBy(path) if is_implicit else BY_USER) if path is not None else (folder, BY_USER)
+    checkpoints = [] if checkpoint is None else [checkpoint]
     if checkpoint is None:
         assert path is not None
-        if content.model.checkpoint is None:
+        if not (written := _several(content.model.checkpoint)):
             raise RequestError(f'{path} names no checkpoint. Add to it:\n\n[model]\ncheckpoint = "model.pt"')
-        checkpoint = base / expanded(content.model.checkpoint)
+        checkpoints = [base / expanded(text) for text in written]
+    if run_files := [text for text in others if Path(text).suffix.lower() == ".toml"]:
+        raise RequestError(f"{run_files[0]} is a run file; expected checkpoints after the first: those of an ensemble.")
     run = _merged(
         content,
         options,
-        checkpoint=checkpoint,
+        checkpoints=[*checkpoints, *(folder / expanded(text) for text in others)],
         base=base,
         named_by=named_by,
         folder=folder,
@@ -200,17 +234,19 @@ def _resolved(
     return replace(run, run_file_is_implicit=is_implicit and path is not None)
 
 
-def resolve_all(model: str | None, options: Options, *, folder: Path) -> Runs | None:
+def resolve_all(models: Sequence[str], options: Options, *, folder: Path) -> Runs | None:
     """The runs of a run file with [runs]: for every split, every seed. None where the run file requests a single run.
 
     Options apply to every run. Without `{seed}` in the file, the listed seeds are the sampling seeds. The aggregate
     goes to --out, or to the run file's stem with `.bnuq.h5` in `folder`. Raises RequestError as `resolve` does, and for
     lists and placeholders that do not match.
     """
-    path, checkpoint, is_implicit = _run_file(model, folder)
+    path, checkpoint, is_implicit = _run_file(models[0] if models else None, folder)
     content = read_run_file(path) if path is not None else RunFile()
     if path is None or content.runs is None:
         return None
+    if models[1:]:
+        raise RequestError(f"{path.name} requests several runs ([runs]); name the other checkpoints in it.")
     if checkpoint is not None:
         raise RequestError(
             f"{path.name} beside {checkpoint.name} requests several runs ([runs]), and one checkpoint was named. Name "
@@ -271,7 +307,7 @@ def _texts(content: RunFile) -> dict[str, tuple[str, ...]]:
         "data.validation": content.data.validation if isinstance(content.data.validation, str) else None,
     }
     texts["sampling.predictions"] = content.sampling.predictions
-    return {key: (text,) for key, text in texts.items() if text is not None} | {"data.ood": content.data.ood}
+    return {key: _several(text) for key, text in texts.items()} | {"data.ood": content.data.ood}
 
 
 def _placeholders(content: RunFile, options: Options, listed: Mapping[str, Any], path: Path) -> set[str]:
@@ -315,7 +351,9 @@ def _filled(content: RunFile, numbers: Mapping[str, int | None]) -> RunFile:
     return msgspec.structs.replace(
         content,
         runs=None,
-        model=msgspec.structs.replace(content.model, checkpoint=fill(content.model.checkpoint)),
+        model=msgspec.structs.replace(
+            content.model, checkpoint=tuple(map(fill, _several(content.model.checkpoint))) or None
+        ),
         sampling=msgspec.structs.replace(content.sampling, predictions=fill(content.sampling.predictions)),
         data=msgspec.structs.replace(
             data,
@@ -335,12 +373,12 @@ def resolve_again(record: dict[str, Any], source: Path, options: Options, *, fol
     content = converted(record, source, RecordedRun)
     if content.runs is not None:
         raise RequestError(f"{source}: runs is not known in the record of one run.")
-    if content.model.checkpoint is None:
+    if not (checkpoints := _several(content.model.checkpoint)):
         raise RequestError(f"{source}: its run names no checkpoint.")
     run = _merged(
         content,
         options,
-        checkpoint=Path(content.model.checkpoint),
+        checkpoints=[Path(text) for text in checkpoints],
         base=source.parent,
         named_by=NamedBy(source),
         folder=folder,
@@ -354,7 +392,7 @@ def _merged(
     content: RunFile,
     options: Options,
     *,
-    checkpoint: Path,
+    checkpoints: Sequence[Path],
     base: Path,
     named_by: NamedBy,
     folder: Path,
@@ -378,11 +416,19 @@ def _merged(
         return f"--{option}" if key in options_given else f"{run_file}: data.{key}"
 
     model, data, sampling, computation = request.model, request.data, request.sampling, request.options
-    checkpoint = Path(_clean(folder / checkpoint))
+    checkpoint, *others = [Path(_clean(folder / each)) for each in checkpoints]
+    archs: list[Named | None] = [named("arch", text) for text in _several(model.arch)] or [None]
+    if len(archs) not in (1, len(checkpoints)):
+        raise RequestError(
+            f"{len(archs)} architectures are named for {len(checkpoints)} checkpoints; expected one for all, or one "
+            "each (--arch, repeated, or a list under [model])."
+        )
+    archs = archs * len(checkpoints) if len(archs) == 1 else archs
     return Run(
         checkpoint=checkpoint,
         out=folder / (computation.out or f"{checkpoint.stem}.bnuq.h5"),
-        arch=None if model.arch is None else named("arch", model.arch),
+        arch=archs[0],
+        members=tuple(map(Member, others, archs[1:])),
         arch_args=model.arch_args,
         entry=model.entry,
         task=model.task,
@@ -516,6 +562,10 @@ def _methods(methods: tuple[Method, ...] | None) -> tuple[Method, ...] | None:
             "name deterministic."
         )
     return tuple(method for method in dict.fromkeys(methods) if method != DETERMINISTIC)
+
+
+def _several(texts: str | tuple[str, ...] | None) -> tuple[str, ...]:
+    return () if texts is None else (texts,) if isinstance(texts, str) else texts
 
 
 def _single(layers: str | tuple[str, ...]) -> str | tuple[str, ...]:

@@ -24,13 +24,16 @@ Method = Literal[
     "tta",
     "mcbn+tta",
     "laplace",
+    "ensemble",
     "predictions",
 ]
 ANALYTIC: tuple[Method, ...] = ("mcbn-chi2", "mcbn-gaussian", "mcbn-empirical")  # models of q(ω), not MCBN itself
 AUGMENTED: tuple[Method, ...] = ("tta", "mcbn+tta")  # test-time augmentation
 LAPLACE: Method = "laplace"  # of the last layer
+ENSEMBLE: Method = "ensemble"  # the deterministic networks of several checkpoints
 PREDICTIONS: Method = "predictions"  # samples made elsewhere
-ON_REQUEST: tuple[Method, ...] = (*ANALYTIC, *AUGMENTED, LAPLACE, PREDICTIONS)  # never among the default methods
+BY_FILES: tuple[Method, ...] = (ENSEMBLE, PREDICTIONS)  # that run where their files are named
+ON_REQUEST: tuple[Method, ...] = (*ANALYTIC, *AUGMENTED, LAPLACE, *BY_FILES)  # never among the default methods
 DETERMINISTIC: Method = "deterministic"  # always runs, and first
 POPULATION = "deterministic+population"  # runs beside mcbn where the reference check fails
 TEMPERATURE = "+temperature"  # ends the name of a method whose logits are divided by a fitted temperature
@@ -176,12 +179,14 @@ class Split(Section, frozen=True):
 class ModelSection(Section, frozen=True):
     """[model]: the checkpoint and how to build its network."""
 
-    checkpoint: str | None = None
+    checkpoint: str | tuple[str, ...] | None = None
     arch: Annotated[
-        str | None,
+        str | tuple[str, ...] | None,
         setting(
-            "Factory that builds the network: file.py:factory, package.module:factory, timm:NAME or torchvision:NAME.",
+            "Factory that builds the network: file.py:factory, package.module:factory, timm:NAME or torchvision:NAME. "
+            "Of an ensemble, repeat it for each network, unless it builds them all.",
             metavar="FACTORY",
+            commas=False,
         ),
     ] = None
     arch_args: Annotated[

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from bnuq import metrics
-from bnuq.config import ANALYTIC, AUGMENTED, LAPLACE, PREDICTIONS
+from bnuq.config import ANALYTIC, AUGMENTED, ENSEMBLE, LAPLACE, PREDICTIONS
 from bnuq.data import Points
 from bnuq.errors import is_out_of_memory
 from bnuq.evaluation import memory
@@ -197,6 +197,9 @@ def _extrapolated(request: _Request, subject: Subject) -> _Seconds:
     samples = 0.0
     for method in request.methods:
         if method == PREDICTIONS:
+            continue
+        if method == ENSEMBLE:
+            samples += request.points * (1 + len(subject.members)) * _seconds_per_point(subject)
             continue
         if method == "mcbn" and run.sampler.by_query:
             samples += request.points * request.samples * of_batch

@@ -11,7 +11,7 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from bnuq.config import ANALYTIC, DEFAULT_SAMPLER, LAPLACE, ON_REQUEST, PREDICTIONS, Run, Sampler
+from bnuq.config import ANALYTIC, DEFAULT_SAMPLER, ENSEMBLE, LAPLACE, ON_REQUEST, PREDICTIONS, Run, Sampler
 from bnuq.data import Points
 from bnuq.errors import DataError, RequestError, SamplingError, first_line
 from bnuq.evaluation.batch_composition import check_mini_batches
@@ -94,6 +94,10 @@ def plan(
         if any(name in ANALYTIC for name in methods) and "mcbn" not in methods and not reasons["mcbn"]:
             methods = ("mcbn", *methods)
             findings.append(note("mcbn-added"))
+    if run.members and ENSEMBLE not in methods:
+        if reasons[ENSEMBLE]:
+            raise SamplingError(f"method {ENSEMBLE} cannot be drawn: {reasons[ENSEMBLE]}.")
+        methods = (*methods, ENSEMBLE)
     if run.predictions is not None and PREDICTIONS not in methods:
         methods = (*methods, PREDICTIONS)
     untracked = _untracked(sites)
@@ -264,6 +268,7 @@ def _why_not(run: Run, sites: Sites, train: Points | None, *, unsampled: str) ->
         "mcbn-empirical": mcbn,
         "tta": tta or alone.format("tta"),
         "mcbn+tta": mcbn or tta,
+        ENSEMBLE: alone.partition(",")[0] if run.members else "there is one network; name the checkpoints of several",
         PREDICTIONS: "" if run.predictions else "there are none made elsewhere; add --predictions FILE.npz",
     }
 

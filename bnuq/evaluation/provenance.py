@@ -105,6 +105,9 @@ def request_digest(run: Run, *, checkpoint_sha256: str) -> str:
     it."""
     record = run.record()
     request = {"request": record, "checkpoint": checkpoint_sha256, "code": code_of(run.arch)}
+    if run.members:
+        files = [sha256_of_file(member.checkpoint) for member in run.members if member.network is None]
+        request["members"] = [files, [code_of(member.arch) for member in run.members]]
     if run.predictions is not None:
         request["predictions"] = sha256_of_file(run.predictions)
         if run.samples_by_default:  # as many as there are in the file

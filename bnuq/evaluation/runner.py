@@ -15,6 +15,7 @@ from torch import Tensor
 from bnuq.config import (
     AUGMENTED,
     DETERMINISTIC,
+    ENSEMBLE,
     LAPLACE,
     POPULATION,
     PREDICTIONS,
@@ -47,8 +48,9 @@ from bnuq.sampling.dropout import Dropout
 from bnuq.sampling.engine import Stochastic, default_chunk
 from bnuq.sampling.laplace import LastLayer, Posterior
 from bnuq.sampling.per_query import PerQuery
-from bnuq.sampling.plain_loop import BySet, Engine, Evaluation
+from bnuq.sampling.plain_loop import BySet, Engine, Ensemble, Evaluation
 
+IN_ONE_ROUND = *SINGLE_SAMPLE_METHODS, ENSEMBLE, ENSEMBLE + TEMPERATURE  # whatever the number of draws
 _OUTPUTS, _SECONDS = "outputs", "seconds"  # raw samples of a unit, where they are needed again, and what it took
 _TEMPERED = "temperature:"  # before the names of a unit's scores with a temperature
 
@@ -109,12 +111,13 @@ def run_methods(
     omega: BatchStatistics | None = None
     draws = range(0)
     scored: dict[str, Scored] = {}
-    while methods or not scored:
+    drawn = [method for method in methods if method != ENSEMBLE]
+    while drawn or not scored:
         draws = range(draws.stop, next_stop(run, draws.stop))
         fresh = draw(draws if bank is None else range(bank))
         omega = _joined(omega, fresh.get("mcbn"))
         scored = rounds.run(draws, fresh)
-        if not methods or run.samples != "auto" or draws.stop >= run.max_samples:
+        if not drawn or run.samples != "auto" or draws.stop >= run.max_samples:
             break
         if all(
             error <= 1
@@ -125,9 +128,10 @@ def run_methods(
     deterministic = rounds.deterministic(omega)
     with_scores, of_post_hoc = with_post_hoc(subject, deterministic[DETERMINISTIC].sets, progress)
     deterministic[DETERMINISTIC] = replace(deterministic[DETERMINISTIC], sets=with_scores)
-    scored = deterministic | (rounds.population(omega) if stale and omega is not None else {}) | scored
+    population = rounds.population(omega) if stale and omega is not None else {}
+    scored = deterministic | population | scored | (rounds.ensemble() if ENSEMBLE in methods else {})
     findings = [*rounds.passes.findings, *of_post_hoc]
-    findings += [*_not_reached(run, scorer, scored, draws.stop)] if run.samples == "auto" else []
+    findings += [*_not_reached(subject, scored, draws.stop)] if run.samples == "auto" else []
     for method, method_scores in scored.items():
         findings += scorer.findings(method, method_scores.fitted)
     findings += recalibration.findings({name: each.temperatures for name, each in scored.items() if each.temperatures})
@@ -135,7 +139,7 @@ def run_methods(
         method: scorer.result(
             method_scores.sets,
             method_scores.fitted,
-            _weights(method, draws.stop, bank),
+            _weights(method, subject.samples_of(method, draws.stop), bank),
             rounds.raw_samples(method),
         )
         for method, method_scores in scored.items()
@@ -149,8 +153,6 @@ def _joined(omega: BatchStatistics | None, fresh: BatchStatistics | None) -> Bat
 
 def _weights(method: str, samples: int, bank: int | None) -> DrawWeights:
     """The replicates of a method; dropout masks already differ from point to point and need no bank."""
-    if method in SINGLE_SAMPLE_METHODS:
-        return replicate_weights(1)
     return replicate_weights(samples, bank if is_mcbn(method) else None)
 
 
@@ -161,11 +163,12 @@ def _errors(run: Run, scorer: Scorer, scored: Scored, samples: int) -> dict[str,
     return {name: error / (run.mc_error / (1 if name.startswith(relative) else 10)) for name, error in errors.items()}
 
 
-def _not_reached(run: Run, scorer: Scorer, scored: Mapping[str, Scored], samples: int) -> Iterator[Finding]:
+def _not_reached(subject: Subject, scored: Mapping[str, Scored], samples: int) -> Iterator[Finding]:
     for method, method_scores in scored.items():
-        if method in SINGLE_SAMPLE_METHODS:
+        if method in IN_ONE_ROUND:
             continue
-        name, error = max(_errors(run, scorer, method_scores, samples).items(), key=lambda item: item[1])
+        errors = _errors(subject.run, subject.scorer, method_scores, samples)
+        name, error = max(errors.items(), key=lambda item: item[1])
         if error > 1:
             yield warning("mc-error-not-reached", method=method, samples=samples, estimate=name, ratio=float(error))
 
@@ -264,12 +267,11 @@ class _Rounds:
 
     def run(self, draws: range, omegas: Omegas) -> dict[str, Scored]:
         """Run further draws of every stochastic method, and return the scores of all draws so far."""
-        if not self._subject.todo.methods:
+        methods = [method for method in self._subject.todo.methods if method != ENSEMBLE]
+        if not methods:
             return {}
         self._draws.append(draws)
-        return self._run_engines(
-            {method: self._engine(method, draws, omegas) for method in self._subject.todo.methods}, draws
-        )
+        return self._run_engines({method: self._engine(method, draws, omegas) for method in methods}, draws)
 
     def _engine(self, method: str, draws: range, omegas: Omegas) -> Engine:
         subject, seed = self._subject, self._subject.run.seed
@@ -312,15 +314,24 @@ class _Rounds:
         """The network with the pooled statistics of all draws in place of its running statistics."""
         return self._run_engines({POPULATION: self._stochastic(omega.pooled())}, range(1), range(omega.samples))
 
+    def ensemble(self) -> dict[str, Scored]:
+        """The deterministic networks of the ensemble."""
+        engine = Ensemble([self._subject.model, *self._subject.members])
+        return self._run_engines({ENSEMBLE: engine}, range(engine.samples))
+
     def raw_samples(self, method: str) -> dict[str, Samples]:
         """The raw samples of each set, where they are saved."""
         if not self._subject.run.save_samples or method in SINGLE_SAMPLE_METHODS:
             return {}
         return {
-            name: StoredSamples.of(self._journal, units, self._draws)
+            name: StoredSamples.of(self._journal, units, self._rounds(method))
             for (of_method, name), units in self._units.items()
             if of_method == method
         }
+
+    def _rounds(self, method: str) -> list[range]:
+        """The draws of each round of a method of several samples."""
+        return [range(1 + len(self._subject.members))] if method == ENSEMBLE else self._draws
 
     def work(self) -> dict[str, MethodWork]:
         """The work of each method, relative to the same number of passes of the deterministic network."""
@@ -337,6 +348,7 @@ class _Rounds:
         need = self.passes.prepare(engines.values(), sets["test"])
         points = sum(map(len, sets.values()))
         samples = f"{draws.stop} samples" if draws.stop > 1 else "deterministic"
+        samples = f"{draws.stop} networks" if ENSEMBLE in engines else samples
         title = f"Evaluating {points} points, {samples}, about {memory.in_words(need)}"
         if any(isinstance(engine, PerQuery) for engine in engines.values()):
             title = f"{points * len(draws)} forwards of {_rows_by_query(self._subject)} points"
@@ -353,7 +365,8 @@ class _Rounds:
 
     def _scored(self, method: str, engine: Engine, draws: range, address: range, advance: Advance) -> dict[str, Scored]:
         """The scores of the method, and where a temperature is fitted those of the method with it."""
-        subject, weights = self._of(method), _weights(method, draws.stop, self._subject.bank)
+        subject, samples = self._of(method), self._subject.samples_of(method, draws.stop)
+        weights = _weights(method, samples, self._subject.bank)
 
         def scores(name: str, fitted: Any = None, temperatures: Temperatures | None = None) -> tuple[Any, Any]:
             return self._scores(method, engine, name, weights, address, advance, fitted, temperatures)
@@ -387,7 +400,7 @@ class _Rounds:
     ) -> Any:
         """The scores of the test set with its temperatures, from its raw samples."""
         subject, points = self._of(method), self._subject.sets["test"]
-        rounds = [draws] if method in SINGLE_SAMPLE_METHODS else self._draws
+        rounds = [draws] if method in SINGLE_SAMPLE_METHODS else self._rounds(method)
         temperature = temperatures.of("test", points)
         reduction = subject.scorer.reduction(weights, points, fitted=fitted, labelled=True, temperature=temperature)
         for first, block in StoredSamples.of(self._journal, self._units[method, "test"], rounds).blocks():
@@ -414,7 +427,7 @@ class _Rounds:
         size = self.passes.tile(engine, points, keeps_samples=again)
         first = self._units.setdefault((method, name), tiles(name, points, size, method=method, draws=draws))
         units = [replace(unit, draws=draws) for unit in first]  # the same tiles in every round
-        earlier = (() if is_single else self._draws[:-1]) if again else None
+        earlier = (() if is_single else self._rounds(method)[:-1]) if again else None
         with_temperature: list[Arrays] = []
         with self.passes.feeding(points, engine) as feed:
             of_set = _of_set(engine, self._subject.sets, name)
@@ -524,7 +537,9 @@ def _passes_by_query(subject: Subject) -> Finding:
 
 def _why_samples_agree(method: str, todo: Plan) -> str:
     """The error for samples that do not differ, which would give a table of zeros."""
-    if method == PREDICTIONS:
+    if method == ENSEMBLE:
+        why = "all networks give the same outputs."
+    elif method == PREDICTIONS:
         why = "all arrays of the file repeat one sample."
     elif method == "tta":
         why = "the augmentation ([tta], or augment under [data]) changes no output."

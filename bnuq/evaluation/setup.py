@@ -97,9 +97,10 @@ def network_of(run: Run, *, only_finite: bool = True) -> LoadedModel:
 
 
 def check_readable(run: Run) -> None:
-    """Raise ModelError where the checkpoint of `run` cannot be one."""
-    if run.network is None and (problem := what_is_wrong_with(kind_of(run.checkpoint))):
-        raise ModelError(f"{run.checkpoint}: {problem}")
+    """Raise ModelError where a checkpoint of `run` cannot be one."""
+    for each in run.single:
+        if each.network is None and (problem := what_is_wrong_with(kind_of(each.checkpoint))):
+            raise ModelError(f"{each.checkpoint}: {problem}")
 
 
 def as_taken(

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from numpy import ndarray
 from torch import nn
 
-from bnuq.config import Calibration, Run
+from bnuq.config import ENSEMBLE, SINGLE_SAMPLE_METHODS, Calibration, Run, without_temperature
 from bnuq.data import Points
 from bnuq.evaluation.datasets import Pipeline
 from bnuq.evaluation.plan import Plan
@@ -61,6 +61,7 @@ class Subject:
     scorer: Scorer
     train: Points | None
     predictions: Any = None
+    members: tuple[nn.Module, ...] = ()  # the networks of an ensemble after the first
 
     @property
     def labelled(self) -> dict[str, Points]:
@@ -95,6 +96,12 @@ class Subject:
     def max_samples(self) -> int:
         """T, or its upper limit where it is "auto"."""
         return self.run.max_samples if self.run.samples == "auto" else self.run.samples
+
+    def samples_of(self, method: str, samples: int) -> int:
+        """The samples of a point under a method, where there are this many draws."""
+        if method in SINGLE_SAMPLE_METHODS:
+            return 1
+        return 1 + len(self.members) if without_temperature(method) == ENSEMBLE else samples
 
     @property
     def bank(self) -> int | None:

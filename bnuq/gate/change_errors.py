@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bnuq import metrics
-from bnuq.config import SINGLE_SAMPLE_METHODS
+from bnuq.config import ENSEMBLE, SINGLE_SAMPLE_METHODS, without_temperature
 from bnuq.gate.records import Pairing
 from bnuq.metrics.registry import metric_of
 from bnuq.records.contributions import Points, sets_of
@@ -100,12 +100,14 @@ class Errors:
         """From differences of replicates where the draws are shared; otherwise that of independent estimates. 0 for a
         method without draws, or with identical draws."""
         method, estimates = current["method"], (current.estimate, baseline.estimate)
+        if without_temperature(method) == ENSEMBLE:  # its networks are given, like the deterministic one
+            return NONE
         if method in SINGLE_SAMPLE_METHODS and method not in dict(self._paired.why_not):
             return NONE
         kind = metric_of(current["metric"]).mc_error
         if not all(math.isfinite(math.nan if f.mc_se is None else f.mc_se) for f in estimates):  # too few draws
             return UNKNOWN
-        samples = [int(result.sampling["samples"]) for result in self._results]
+        samples = [result.samples_of(method) for result in self._results]
         replicates = [(estimate.jackknife, estimate.bootstrap) for estimate in estimates]
         if method in self._paired.draws:
             replicates = [tuple(_moved(*pair) for pair in zip(*replicates, strict=True))]

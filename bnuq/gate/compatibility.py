@@ -11,8 +11,10 @@ import numpy as np
 from bnuq.config import (
     ANALYTIC,
     AUGMENTED,
+    BY_FILES,
     DEFAULT_SAMPLER,
     DETERMINISTIC,
+    ENSEMBLE,
     LAPLACE,
     ON_REQUEST,
     POPULATION,
@@ -76,8 +78,8 @@ def _is_requested(run: Run, method: str) -> bool:
     method = without_temperature(method)
     if method in SINGLE_SAMPLE_METHODS:
         return True
-    if method == PREDICTIONS:
-        return run.predictions is not None
+    if method in BY_FILES:
+        return run.predictions is not None if method == PREDICTIONS else bool(run.members)
     if run.methods is None:
         return method not in ON_REQUEST
     beside = method == "mcbn" and run.train is not None and any(name in ANALYTIC for name in run.methods)
@@ -288,6 +290,8 @@ def _drawn_otherwise(method: str, current: Result, baseline: Result) -> Iterator
         if current.sampling["samples"] != baseline.sampling["samples"]:
             yield "T"
         return
+    if without_temperature(method) == ENSEMBLE:
+        return  # its networks are given, like the deterministic one
     for key, name in (("seed", "the seed"), ("samples", "T"), ("bank", "the bank")):
         if current.sampling.get(key) != baseline.sampling.get(key):
             yield name

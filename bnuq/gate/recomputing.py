@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from bnuq import metrics
-from bnuq.config import DETERMINISTIC, SINGLE_SAMPLE_METHODS
+from bnuq.config import DETERMINISTIC
 from bnuq.errors import ResultError
 from bnuq.estimates import Estimate
 from bnuq.gate.replicates import agree, contradictions, rounded_at
@@ -37,7 +37,7 @@ _FITTED = ("sigma", "confidence")  # to validation points, which are not in the 
 
 def recomputed(result: Result) -> Points:
     """The points of `result`; ResultError, naming estimates, where the file contradicts its own points."""
-    draws = max(int(result.sampling["samples"]), int(result.sampling.get("bank") or 0))
+    draws = max(*map(result.samples_of, result.methods), int(result.sampling.get("bank") or 0))
     if draws > _MOST_DRAWS:
         raise ResultError(
             f"{result.path} has {draws} samples; at most {_MOST_DRAWS} can be checked. Evaluate with fewer."
@@ -167,7 +167,7 @@ def _of_classification(result: Result, method: str, set_name: str) -> _Recompute
     points = set_result.points
     if "max_probability" in points:
         yield "least_confidence", 1 - points["max_probability"], _ALL
-    samples = 1 if method in SINGLE_SAMPLE_METHODS else int(result.sampling["samples"])
+    samples = result.samples_of(method)
     estimator = result.sampling.get("mutual_information", "plug-in")
     if estimator != "jackknife" and {"predictive_entropy", "expected_entropy"} <= points.keys():
         unbiased = samples / (samples - 1) if estimator == "corrected" and samples > 1 else 1.0

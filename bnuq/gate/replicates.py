@@ -19,7 +19,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from bnuq import metrics
-from bnuq.config import SINGLE_SAMPLE_METHODS
 from bnuq.estimates import Estimate
 from bnuq.metrics.registry import metric_of
 from bnuq.records.addresses import estimates_of
@@ -90,7 +89,7 @@ class _OfMethod:
         of_others = ("label", *PARTS)
         self._rows = {a: row for a, row in rows if row["method"] == method and not any(row[key] for key in of_others)}
         self._result, self._method = result, method
-        self._samples = int(result.sampling["samples"])
+        self._samples = result.samples_of(method)
         self._bank = result.sampling.get("bank") if method.startswith("mcbn") else None
         self._draws = self._samples if self._bank is None else int(self._bank)
         drawn = (row.estimate.bootstrap for row in self._rows.values())
@@ -110,7 +109,7 @@ class _OfMethod:
     def _of_error(self, row: Row) -> str | None:
         """The contradiction in the Monte Carlo error, given the replicates."""
         estimate = row.estimate
-        if self._method in SINGLE_SAMPLE_METHODS or self._samples == 1:
+        if self._samples == 1:
             none = estimate.jackknife is None and estimate.bootstrap is None and estimate.mc_se is None
             return None if none else " has replicates over draws, of which there are none."
         if estimate.jackknife is not None and len(estimate.jackknife) != self._draws:

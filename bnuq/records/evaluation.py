@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, Protocol, runtime_checkabl
 import numpy as np
 from jaxtyping import Float, Int64, Num, Shaped, UInt8
 
-from bnuq.config import SINGLE_SAMPLE_METHODS
+from bnuq.config import ENSEMBLE, SINGLE_SAMPLE_METHODS, without_temperature
 from bnuq.estimates import Axis, ByHand, Coordinate, Estimate, MetricName, Prefix, Size, Unit
 from bnuq.findings import Finding
 
@@ -241,6 +241,12 @@ class Result:
     def sampled(self) -> tuple[str, ...]:
         """The methods of several samples."""
         return tuple(method for method in self.methods if method not in SINGLE_SAMPLE_METHODS)
+
+    def samples_of(self, method: str) -> int:
+        """The samples of a point under a method: 1 of a single pass, the networks of an ensemble, and otherwise T."""
+        if method in SINGLE_SAMPLE_METHODS:
+            return 1
+        return len(self.model["members"]) if without_temperature(method) == ENSEMBLE else int(self.sampling["samples"])
 
 
 def of_label(result: Result, label: str) -> Result:

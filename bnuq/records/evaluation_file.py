@@ -29,7 +29,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from bnuq.config import DETERMINISTIC, SINGLE_SAMPLE_METHODS, ScoringSection, Task
+from bnuq.config import DETERMINISTIC, ENSEMBLE, SINGLE_SAMPLE_METHODS, ScoringSection, Task, without_temperature
 from bnuq.estimates import Estimator, require
 from bnuq.files.hdf5 import image_of
 from bnuq.files.writing import replaced
@@ -112,8 +112,13 @@ def _lay_out_for_arviz(writer: Writer, result: Result) -> None:
             writer.add("/observed_data", name, evaluated.targets, (point, "output"), observed, unit="target unit")
     for method, name, set_result in _set_results(result):
         if method not in SINGLE_SAMPLE_METHODS and set_result.log_likelihood is not None:
-            values, axes = set_result.log_likelihood[None], ("chain", "draw", f"{name}_point", "label")
+            values, axes = set_result.log_likelihood[None], ("chain", _drawn(method), f"{name}_point", "label")
             writer.add("/log_likelihood", f"{method}_{name}", values, axes[: values.ndim], likelihoods, unit="nats")
+
+
+def _drawn(method: str) -> str:
+    """The axis of a method's samples: the networks of an ensemble are no draws."""
+    return "network" if without_temperature(method) == ENSEMBLE else "draw"
 
 
 def _set_results(result: Result) -> Iterator[tuple[str, str, SetResult]]:
@@ -131,7 +136,7 @@ def _add_samples(file: Any, result: Result) -> None:
         if (raw := set_result.samples) is None:
             continue
         samples, points, classes = raw.shape
-        axes = {"chain": 1, "draw": samples, f"{name}_point": points, last: classes}
+        axes = {"chain": 1, _drawn(method): samples, f"{name}_point": points, last: classes}
         for axis, length in axes.items():
             if axis not in scales:
                 scales[axis] = writer.add_scale(group.name, axis, np.arange(length))
@@ -231,7 +236,7 @@ def _check_complete(result: Result) -> None:
         if evaluated.names is not None and not all(isinstance(name, str) for name in evaluated.names):
             raise ValueError(f"the names of the points of {evaluated.name} are no texts")
     for method, method_result in result.methods.items():
-        single_sample = method in SINGLE_SAMPLE_METHODS or result.sampling["samples"] == 1
+        single_sample = result.samples_of(method) == 1
         if set(method_result.sets) != evaluated_sets or set(method_result.ood) != ood_sets:
             raise ValueError(f"{method} was not evaluated on every set")
         for name, set_result in method_result.sets.items():
@@ -319,7 +324,7 @@ def _check_log_likelihoods(result: Result) -> None:
     mixture = result.run.get("scoring", {}).get("pll", "mixture") == "mixture"
     for method, method_result in result.methods.items():
         labels = _several(result) if result.model["task"] == "classification" else ()
-        test, shape = method_result.sets["test"], (result.sampling["samples"], result.sets["test"].n, *labels)
+        test, shape = method_result.sets["test"], (result.samples_of(method), result.sets["test"].n, *labels)
         sampled = method not in SINGLE_SAMPLE_METHODS and "pll" in test.points
         complete = test.log_likelihood is not None and test.log_likelihood.shape == shape
         if sampled and not complete and (mixture or result.model["task"] == "classification"):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bnuq import metrics
-from bnuq.config import ANALYTIC, LAPLACE, SINGLE_SAMPLE_METHODS, TEMPERATURE, without_temperature
+from bnuq.config import ANALYTIC, ENSEMBLE, LAPLACE, SINGLE_SAMPLE_METHODS, TEMPERATURE, without_temperature
 from bnuq.findings import Finding
 from bnuq.findings import verdict as finding
 from bnuq.metrics.registry import metric_of
@@ -81,8 +81,7 @@ class Verdict:
 
 def passes_of(method: str, result: Result) -> int:
     """How often a point passes through the network: once where only its last layer is sampled."""
-    is_single = method in SINGLE_SAMPLE_METHODS or without_temperature(method) == LAPLACE
-    return 1 if is_single else int(result.sampling["samples"])
+    return 1 if without_temperature(method) == LAPLACE else result.samples_of(method)
 
 
 def is_mismatched(method: str, result: Result) -> bool:
@@ -204,15 +203,18 @@ def _over_points(result: Result, points: Points, row: Row, against: Row) -> floa
 def _over_draws(row: Row, against: Row) -> float:
     """The Monte Carlo error of the difference: of its replicates where both have them, otherwise as of independent
     draws."""
+    given = [without_temperature(each["method"]) == ENSEMBLE for each in (row, against)]
     left, right = row.estimate.jackknife, against.estimate.jackknife
     by_jackknife = metric_of(row["metric"]).mc_error == "jackknife"
-    if by_jackknife and left is not None and right is not None and len(left) == len(right):
+    if by_jackknife and not any(given) and left is not None and right is not None and len(left) == len(right):
         return float(metrics.jackknife_error(left - right))
     return math.hypot(*(_mc_error(each) for each in (row, against)))
 
 
 def _mc_error(row: Row) -> float:
-    """0 of a single pass, and NaN where too few draws have none."""
+    """0 of a single pass and of an ensemble, whose networks are given, and NaN where too few draws have none."""
+    if without_temperature(row["method"]) == ENSEMBLE:
+        return 0.0
     if row.estimate.mc_se is not None:
         return row.estimate.mc_se
     return 0.0 if row["method"] in SINGLE_SAMPLE_METHODS else math.nan
@@ -282,8 +284,8 @@ def _choice(result: Result, better: Collection[str]) -> Iterator[Finding]:
         return
     first = max(single, key=single.__getitem__)
     choices: list[tuple[int, str, float]] = [(1, first, single[first])]
-    samples = int(result.sampling["samples"])
-    for passes in sorted({min(each, samples) for each in BUDGETS} - {1}):
+    most = max(map(result.samples_of, result.methods))
+    for passes in sorted({min(each, most) for each in BUDGETS} - {1}):
         found = {name: pll for name in better if (pll := _better_than(first, name, passes, result)) is not None}
         method = max(found, key=found.__getitem__) if found else first
         choices.append((passes, method, found.get(method, single[first])))
@@ -293,7 +295,8 @@ def _choice(result: Result, better: Collection[str]) -> Iterator[Finding]:
 
 def _better_than(first: str, method: str, passes: int, result: Result) -> float | None:
     """The PLL of a method's first draws, where it is better than that of `first` beyond the error; else None."""
-    samples, test = int(result.sampling["samples"]), result.sets["test"]
+    samples, test = result.samples_of(method), result.sets["test"]
+    passes = min(passes, samples)
     of_test = result.methods[method].sets["test"]
     draws, mc_error = of_test.log_likelihood, of_test.estimates["pll"].mc_se
     if passes == samples or draws is None:

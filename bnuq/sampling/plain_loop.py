@@ -48,6 +48,17 @@ class Evaluation:
             return tensor_output(forward(self._model, inputs.clone()))[None]  # a network may write into its input
 
 
+class Ensemble:
+    """The deterministic networks of an ensemble: sample k is the pass of network k."""
+
+    def __init__(self, models: Sequence[nn.Module]) -> None:
+        self.samples = len(models)
+        self._networks = [Evaluation(model) for model in models]
+
+    def passes(self, inputs: Tensor, start: int = 0) -> Tensor:
+        return torch.cat([network.passes(inputs, start) for network in self._networks])
+
+
 class PlainLoop:
     """T stochastic passes by intercepting the network's operations: the plain loop, which every other engine is
     verified against.

@@ -18,6 +18,7 @@ from bnuq.evaluation.augmentation import check_augmentation
 from bnuq.evaluation.datasets import Material, fetch_missing
 from bnuq.evaluation.draws import check_reference, draw_bank, needs_bank, part_drawn
 from bnuq.evaluation.duration import forecast
+from bnuq.evaluation.ensemble import other_networks
 from bnuq.evaluation.estimates import MIN_SAMPLES
 from bnuq.evaluation.exactness import check_network, check_network_unchanged
 from bnuq.evaluation.gallery import gallery
@@ -40,6 +41,7 @@ from bnuq.evaluation.setup import Prepared, check_request, findings_on_outputs, 
 from bnuq.evaluation.subject import VALIDATION, Subject
 from bnuq.files.journal import Journal, work_folder
 from bnuq.findings import Finding, note, warning
+from bnuq.models.loading import LoadedModel
 from bnuq.progress import ForecastListener, Progress, silent
 from bnuq.records import evaluation_file as result_file
 from bnuq.records.approximation import approximations
@@ -112,7 +114,7 @@ def evaluate(
                 *planned.odd_outputs,
                 *_unranked_labels(planned),
                 *findings_on_predictions(subject),
-                *ready.loaded.findings,
+                *(finding for loaded in (ready.loaded, *planned.members) for finding in loaded.findings),
                 *ready.material.findings,
                 *todo.findings,
                 *checked.findings,
@@ -144,6 +146,7 @@ class _Planned:
     odd_outputs: tuple[Finding, ...]
     described: dict[str, EvaluatedSet]
     behaviour: dict[str, str]
+    members: tuple[LoadedModel, ...]  # the networks of an ensemble after the first
 
 
 def _planned(run: Run, ready: Prepared, predictions: Predictions | None) -> _Planned:
@@ -161,8 +164,9 @@ def _planned(run: Run, ready: Prepared, predictions: Predictions | None) -> _Pla
     sets, scorer = scored_sets(run, todo, material)
     odd_outputs = findings_on_outputs(ready, todo)
     described = {name: _described(name, points, todo.task) for name, points in sets.items()}
-    subject = Subject(run, todo, model, ready.pipeline, sets, scorer, material.train, predictions)
-    return _Planned(ready, subject, odd_outputs, described, behaviour(model, ready.example))
+    networks, members = other_networks(run, ready, todo.outputs)
+    subject = Subject(run, todo, model, ready.pipeline, sets, scorer, material.train, predictions, networks)
+    return _Planned(ready, subject, odd_outputs, described, behaviour(model, ready.example), members)
 
 
 def _facts(planned: _Planned) -> dict[str, Any]:
@@ -171,6 +175,7 @@ def _facts(planned: _Planned) -> dict[str, Any]:
     sha256, validation = ready.loaded.checkpoint.sha256, ready.material.validation
     return {
         "request": request_digest(run, checkpoint_sha256=sha256),
+        "members": [loaded.checkpoint.sha256 for loaded in planned.members],
         "fitted_to": None if validation is None else validation.sha256,
         "calibrate": planned.subject.calibration,
         "chunk_size": run.chunk_size,
@@ -221,6 +226,15 @@ def _model(planned: _Planned) -> dict[str, Any]:
         **outputs,
         "batchnorm_layers": len(todo.sites.batchnorms),
         "dropout_layers": len(todo.sites.dropouts),
+        "parameters": loaded.parameters,
+        **({"members": [_network(each) for each in (loaded, *planned.members)]} if planned.members else {}),
+    }
+
+
+def _network(loaded: LoadedModel) -> dict[str, Any]:
+    return {
+        "path": str(loaded.checkpoint.path),
+        "sha256": loaded.checkpoint.sha256,
         "parameters": loaded.parameters,
     }
 

@@ -1,0 +1,53 @@
+"""The other networks of an ensemble: read from their checkpoints, and checked to do what the first one does."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from torch import nn
+
+from bnuq.config import Run
+from bnuq.errors import ModelError
+from bnuq.evaluation.setup import Prepared, as_taken, network_of
+from bnuq.models.loading import LoadedModel
+from bnuq.sampling.outputs import as_logits
+from bnuq.sampling.plain_loop import Evaluation
+from bnuq.sampling.sites import find_sites
+
+
+def other_networks(run: Run, ready: Prepared, outputs: int) -> tuple[tuple[nn.Module, ...], tuple[LoadedModel, ...]]:
+    """The networks of an ensemble after the first, ready for its inputs, and how they were loaded.
+
+    Raises ModelError for one that cannot be read, has another number of outputs than the first network, keeps no
+    running statistics, or is there twice.
+    """
+    sets = (ready.material.test, ready.material.train, ready.material.validation, *ready.material.ood.values())
+    read = [points for points in sets if points is not None]
+    networks, loaded = list[nn.Module](), list[LoadedModel]()
+    for member in run.single[1:]:
+        found = network_of(member)
+        module = found.module.to(ready.pipeline.device, ready.pipeline.dtype)
+        network = as_logits(as_taken(module, ready.pipeline, read)[0], run.outputs)
+        given = Evaluation(network).passes(ready.example)
+        if given.ndim != 3 or given.shape[2] != outputs:
+            raise ModelError(
+                f"{member.checkpoint}: the network gives {' × '.join(map(str, given.shape[2:]))} outputs for a point, "
+                f"and that of {run.checkpoint} gives {outputs}; expected networks of an ensemble to predict the same."
+            )
+        if untracked := [s.name for s in find_sites(network, ready.example).live_batchnorms if not s.tracked]:
+            raise ModelError(
+                f"{member.checkpoint}: BatchNorm {untracked[0]} keeps no running statistics, so the network has no "
+                "evaluation mode of its own; expected networks of an ensemble to have one."
+            )
+        networks.append(network)
+        loaded.append(found)
+    _check_different([ready.loaded, *loaded])
+    return tuple(networks), tuple(loaded)
+
+
+def _check_different(loaded: list[LoadedModel]) -> None:
+    """Raise ModelError where two checkpoints are the same."""
+    sha256, times = Counter(each.checkpoint.sha256 for each in loaded).most_common(1)[0]
+    if times > 1:
+        same = " and ".join(str(each.checkpoint.path) for each in loaded if each.checkpoint.sha256 == sha256)
+        raise ModelError(f"{same}: these are the same; expected each network of an ensemble once.")

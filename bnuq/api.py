@@ -9,13 +9,22 @@ import json
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bnuq.config import CheckSection, InspectSection, Options, SweepSection, resolve_live, resolve_sweep, section_from
+from bnuq.config import (
+    CheckSection,
+    InspectSection,
+    Options,
+    SweepSection,
+    only_network,
+    resolve_live,
+    resolve_sweep,
+    section_from,
+)
 from bnuq.config.resolving import SWEEP_SAMPLES
 from bnuq.config.schema import settings_of
 from bnuq.errors import RequestError, ResultError
@@ -155,7 +164,7 @@ class Figure:
 
 
 def evaluate(
-    model: nn.Module | str | Path,
+    model: nn.Module | str | Path | Sequence[nn.Module | str | Path],
     *,
     train: Any = None,
     test: Any = None,
@@ -166,7 +175,7 @@ def evaluate(
     **settings: Any,
 ) -> Evaluation:
     """Evaluate the uncertainty of `model`: `bnuq evaluate` on a network in memory, which is left as it was, or on a
-    checkpoint or a run file.
+    checkpoint or a run file. A list of them is an ensemble, whose first network is evaluated by all other methods, too.
 
     `train` (the reference), `test` and `validation` are each a DataLoader, a Dataset, arrays or tensors (x, y), or a
     reference as on the command line; `ood` holds such sets by name, or a single one. Data in memory are taken as the
@@ -210,7 +219,7 @@ def sweep_batch_size(
     else:
         section = resolve_sweep([str(model)], Options(), of_sweep, folder=Path.cwd())[1]
     with _placed(out) as (target, folder), _at_rest(model, settings) as (network, placed):
-        run = resolve_live(network, sets, placed, folder=Path.cwd(), samples=SWEEP_SAMPLES)
+        run = only_network(resolve_live(network, sets, placed, folder=Path.cwd(), samples=SWEEP_SAMPLES))
         record = sweep([replace(run, out=target)], section, progress=_progress(progress))
         return Result(record, kind_named("sweep"), folder=folder)
 
@@ -233,7 +242,7 @@ def inspect(
     keys = [key for key in settings_of(InspectSection) if key in settings]
     section = section_from(InspectSection, {key: settings.pop(key) for key in keys})
     with _placed(out) as (target, folder), _at_rest(model, settings) as (network, placed):
-        run = resolve_live(network, {"train": train, "test": test}, placed, folder=Path.cwd())
+        run = only_network(resolve_live(network, {"train": train, "test": test}, placed, folder=Path.cwd()))
         record = run_inspection(
             replace(run, out=target),
             Settings.of(section, folder=Path.cwd(), needs_reference=train is not None),
@@ -292,6 +301,11 @@ def _at_rest(model: Any, settings: Mapping[str, Any]) -> Iterator[tuple[Any, dic
     where a part of it has others."""
     import torch
 
+    if isinstance(model, list | tuple):
+        with ExitStack() as stack:
+            networks, chosen = zip(*(stack.enter_context(_at_rest(each, settings)) for each in model), strict=True)
+            yield networks, chosen[0]
+        return
     if not isinstance(model, torch.nn.Module):
         yield model, dict(settings)
         return

@@ -17,6 +17,7 @@ from types import ModuleType
 
 import msgspec
 import pytest
+import torch
 from cut_sets import write_samples, write_set
 
 from bnuq.cli.main import main
@@ -47,7 +48,7 @@ MADE = {  # by page: the files that its commands leave, but for pictures
     "gate.md": "current.bnuq.h5 baseline.h5 bnuq.xml bnuq.md accepted.md check.json",
     "inspect.md": "model.inspect.h5 pipeline.json domains.inspect.h5 inspect.html precise_full.pt",
     "library.md": "bank.h5 epoch10.h5",
-    "methods.md": "auto.h5 moment.h5 noise_models.h5 tta.h5 laplace.h5",
+    "methods.md": "auto.h5 moment.h5 noise_models.h5 tta.h5 ensemble.h5 laplace.h5",
     "results.md": "current.h5 other.h5 summary.json report.html report.md comparison.html without.html points.csv",
     "run-file.md": "b16.h5 b16_seed1.h5 model.bnuq.h5 diabetes_mlp.bnuq.h5",
     "sweep.md": "model.sweep.h5 pll.sweep.h5 sweep.html",
@@ -98,6 +99,11 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     samples = write_samples(place / "sample_configs")
     for name, source in names.items():
         shutil.copy(samples / "quickstart" / source, place / name)
+    state = torch.load(place / "model.pt", weights_only=True)
+    for seed, name in enumerate(("second.pt", "third.pt")):  # networks like the first
+        generator = torch.Generator().manual_seed(seed)
+        moved = {k: v + 0.01 * torch.randn(v.shape, generator=generator) if v.ndim > 1 else v for k, v in state.items()}
+        torch.save(moved, place / name)
     for file in (ROOT / "sample_configs" / "regression").iterdir():
         shutil.copy(file, place / file.name)
     for page in PAGES:

@@ -48,6 +48,8 @@ def other_command(run: Run, name: str, *words: str) -> str | None:
 
 def _option(section: type[Section], key: str, value: Any) -> Iterator[str]:
     option = f"--{option_name(key, settings_of(section)[key].type)}"
+    if key == "arch" and not isinstance(value, str):
+        value = value[0]  # of an ensemble's networks, the first
     if key == "arch_args":
         texts = [f"{k}={as_value(v, None)}" for k, v in value.items()] if isinstance(value, Mapping) else value
         for text in texts:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -206,6 +206,13 @@ def _check_texts(result: Result) -> None:
         mutual_information=Estimator | None,
     )  # fmt: skip
     require(result.seconds, total=float)
+    members = result.model.get("members", [])
+    if not isinstance(members, list) or not all(isinstance(each, Mapping) for each in members):
+        raise ValueError("the networks of the ensemble are no list")
+    for member in members:
+        require(member, path=str, sha256=str)
+    if not members and any(without_temperature(method) == ENSEMBLE for method in result.methods):
+        raise ValueError("the networks of the ensemble are missing")
     require(result.provenance, bnuq=str)
     run = {"data": {}, **result.run}
     require(run, data=dict[str, Any], sampling=dict[str, Any] | None, scoring=ScoringSection | None)

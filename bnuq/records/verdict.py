@@ -11,6 +11,7 @@ import numpy as np
 
 from bnuq import metrics
 from bnuq.config import ANALYTIC, ENSEMBLE, LAPLACE, SINGLE_SAMPLE_METHODS, TEMPERATURE, without_temperature
+from bnuq.estimates import Estimate
 from bnuq.findings import Finding
 from bnuq.findings import verdict as finding
 from bnuq.metrics.registry import metric_of
@@ -208,16 +209,16 @@ def _over_draws(row: Row, against: Row) -> float:
     by_jackknife = metric_of(row["metric"]).mc_error == "jackknife"
     if by_jackknife and not any(given) and left is not None and right is not None and len(left) == len(right):
         return float(metrics.jackknife_error(left - right))
-    return math.hypot(*(_mc_error(each) for each in (row, against)))
+    return math.hypot(*(_mc_error(each["method"], each.estimate) for each in (row, against)))
 
 
-def _mc_error(row: Row) -> float:
+def _mc_error(method: str, estimate: Estimate) -> float:
     """0 of a single pass and of an ensemble, whose networks are given, and NaN where too few draws have none."""
-    if without_temperature(row["method"]) == ENSEMBLE:
+    if without_temperature(method) == ENSEMBLE:
         return 0.0
-    if row.estimate.mc_se is not None:
-        return row.estimate.mc_se
-    return 0.0 if row["method"] in SINGLE_SAMPLE_METHODS else math.nan
+    if estimate.mc_se is not None:
+        return estimate.mc_se
+    return 0.0 if method in SINGLE_SAMPLE_METHODS else math.nan
 
 
 def _adjusted(comparisons: list[Comparison]) -> tuple[Comparison, ...]:
@@ -242,7 +243,7 @@ def _findings(
         example = max(gains, key=lambda each: each.gain / each.se if each.se else math.inf)
         yield finding(
             "samples-worth-their-passes",
-            passes=passes,
+            passes=max(each.passes for each in gains),
             by=gained,
             others=[key for key in others if key in equal],
             worse=worse,
@@ -298,7 +299,7 @@ def _better_than(first: str, method: str, passes: int, result: Result) -> float 
     samples, test = result.samples_of(method), result.sets["test"]
     passes = min(passes, samples)
     of_test = result.methods[method].sets["test"]
-    draws, mc_error = of_test.log_likelihood, of_test.estimates["pll"].mc_se
+    draws, mc_error = of_test.log_likelihood, _mc_error(method, of_test.estimates["pll"])
     if passes == samples or draws is None:
         after = of_test.points["pll"]
     else:
@@ -308,6 +309,6 @@ def _better_than(first: str, method: str, passes: int, result: Result) -> float 
     with np.errstate(invalid="ignore"):
         difference = after - result.methods[first].sets["test"].points["pll"]
         over_points = metrics.standard_error(difference, group=test.group)
-    over_draws = (math.nan if mc_error is None else mc_error) * math.sqrt(samples / passes)
+    over_draws = mc_error * math.sqrt(samples / passes)
     is_better = float(np.mean(difference)) > 2 * math.hypot(over_points, over_draws)
     return float(np.mean(after)) if is_better else None

@@ -227,6 +227,8 @@ def _facts(result: Result) -> Iterator[tuple[str, str]]:
     if model.get("labels"):
         parts = (*parts[:-1], numbers.count(model["labels"], "label"))
     yield "model", f"{Path(model['path']).name}: {', '.join(parts)}"
+    if members := model.get("members"):
+        yield "ensemble", f"{len(members)} networks: {', '.join(Path(member['path']).name for member in members)}"
     for kind in ("test", "validation", "ood"):
         for name, evaluated in result.sets.items():
             if evaluated.kind == kind:

@@ -47,6 +47,8 @@ def _sources(result: Result) -> Iterator[tuple[str, str]]:
     """The checkpoint and the data, with their hashes."""
     model, sha256 = result.model, result.provenance.get("reference_sha256")
     yield "checkpoint", f"{model['path']}, SHA-256 `{model.get('sha256', 'unknown')}`"
+    for number, member in enumerate(model.get("members", ())[1:], start=2):
+        yield f"network {number}", f"{member['path']}, SHA-256 `{member['sha256']}`"
     reference, points = result.run.get("data", {}).get("train"), result.sampling.get("reference_points")
     if reference and sha256:
         yield "reference", f"{reference}, {f'{points} points, ' if points else ''}SHA-256 `{sha256}`"

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bnuq import metrics
-from bnuq.config import ANALYTIC, LAPLACE, SINGLE_SAMPLE_METHODS, TEMPERATURE, without_temperature
+from bnuq.config import ANALYTIC, LAPLACE, SINGLE_SAMPLE_METHODS, recalibration_of, without_recalibration
 from bnuq.findings import Finding
 from bnuq.findings import verdict as finding
 from bnuq.metrics.registry import metric_of
@@ -81,7 +81,7 @@ class Verdict:
 
 def passes_of(method: str, result: Result) -> int:
     """How often a point passes through the network: once where only its last layer is sampled."""
-    is_single = method in SINGLE_SAMPLE_METHODS or without_temperature(method) == LAPLACE
+    is_single = method in SINGLE_SAMPLE_METHODS or without_recalibration(method) == LAPLACE
     return 1 if is_single else int(result.sampling["samples"])
 
 
@@ -94,7 +94,7 @@ def is_mismatched(method: str, result: Result) -> bool:
 
 def draws_mini_batches(method: str) -> bool:
     """Whether the method draws mini-batches of the reference."""
-    return method.startswith("mcbn") and without_temperature(method) not in ANALYTIC
+    return method.startswith("mcbn") and without_recalibration(method) not in ANALYTIC
 
 
 OTHER_SCALE = "inputs-of-another-scale"
@@ -247,7 +247,7 @@ def _findings(
             of=of,
             example=asdict(example),
         )
-        if not any(name.endswith(TEMPERATURE) for name in result.methods) and _fits_temperatures(result, gained):
+        if not any(map(recalibration_of, result.methods)) and _fits_temperatures(result, gained):
             yield finding("no-temperature-to-compare")
     elif unclear:
         mismatched = any(each.is_better for each in sampled)

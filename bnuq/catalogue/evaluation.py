@@ -100,7 +100,7 @@ def _vectors(how: str, maps: Sequence[Sequence[Any]], points: int) -> str:
         f"{method} {min(scales):.3g} to {max(scales):.3g} and {min(shifts):.3g} to {max(shifts):.3g}"
         for method, scales, shifts in maps
     )
-    return f"scales and shifts of the classes {how.format(points=points)}: {', '.join(of_methods)}"
+    return f"scales and shifts of the classes {how.format(points=points)}: {', '.join(of_methods)}".replace(" -", " −")
 
 
 def _channels_nearly_constant(layers: Sequence[tuple[str, int]]) -> str:

@@ -497,6 +497,7 @@ class ScoringSection(Section, frozen=True):
             "each class), or both, with commas.",
             "Classification",
             metavar="NAME",
+            expected="temperature, vector or both",
             commas=True,
         ),
     ] = ("temperature",)

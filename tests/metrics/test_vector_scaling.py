@@ -71,7 +71,7 @@ def test_a_class_that_never_occurs_stays_finite_and_becomes_unlikely() -> None:
     assert np.isfinite([scale, shift]).all()
     assert np.abs([scale, shift]).max() < 50
     p = np.exp(log_softmax(logits[0] * scale + shift, axis=-1))
-    assert p[:, 2].mean() < 0.01
+    assert p[:, 2].mean() < 0.05
 
 
 def test_equal_logits_and_extreme_ones_stay_finite() -> None:

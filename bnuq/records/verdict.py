@@ -235,6 +235,7 @@ def _findings(
     others = [key for key in dict.fromkeys((each.metric, each.set) for each in sampled) if key not in gained]
     equal = {(each.metric, each.set) for each in sampled if not each.is_worse}
     worse = [key for key in others if key not in equal]  # by which every method of several passes is
+    as_good = [key for key in others if key in equal]
     passes = max(each.passes for each in sampled)
     if gains:
         example = max(gains, key=lambda each: each.gain / each.se if each.se else math.inf)
@@ -242,7 +243,7 @@ def _findings(
             "samples-worth-their-passes",
             passes=passes,
             by=gained,
-            others=[key for key in others if key in equal],
+            others=as_good,
             worse=worse,
             of=of,
             example=asdict(example),
@@ -255,7 +256,7 @@ def _findings(
     else:
         first = others[0]
         example = max((each for each in sampled if (each.metric, each.set) == first), key=lambda each: each.gain)
-        yield finding("one-pass-is-enough", passes=passes, others=others, worse=worse, example=asdict(example))
+        yield finding("one-pass-is-enough", passes=passes, others=as_good, worse=worse, example=asdict(example))
     yield from _choice(result, {each.method for each in gains if each.metric == "pll"})
 
 

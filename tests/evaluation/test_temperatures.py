@@ -18,6 +18,7 @@ from bnuq import metrics
 from bnuq.errors import RequestError
 from bnuq.evaluation import classification
 from bnuq.evaluation.estimates import replicate_weights
+from bnuq.findings import warnings
 from bnuq.gate import check
 from bnuq.records import evaluation_file
 from bnuq.records.evaluation import Result
@@ -215,11 +216,12 @@ def test_it_can_be_left_out(folder: Path) -> None:
     assert not any(code.startswith("temperature") for code in (*noted(result), *noted(same)))
 
 
-def test_an_end_of_the_range_is_noted(folder: Path) -> None:
+def test_an_end_of_the_range_is_a_warning(folder: Path) -> None:
     x = np.load(folder / "held_out.npz")["x"]
     np.savez(folder / "wrong.npz", x=x, y=logits_of(folder, "held_out").argmin(1))
     result = small_run.evaluated(folder, validation="wrong.npz", methods=("deterministic",), out="end.h5")
     assert values_of(result, "temperature-at-end")["temperatures"] == [["deterministic+temperature", 10.0]]
+    assert "temperature-at-end" in {finding.code for finding in warnings(result.findings)}
 
 
 def test_methods_with_a_temperature_are_compared_with_the_best_of_a_single_pass(fitted: Result) -> None:

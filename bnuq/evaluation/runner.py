@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from bnuq.config import (
@@ -27,6 +27,7 @@ from bnuq.data import Points
 from bnuq.errors import RequestError, ResultError, SamplingError
 from bnuq.evaluation import memory, recalibration
 from bnuq.evaluation.augmentation import Augmented, augmenting
+from bnuq.evaluation.class_probabilities import are_kept
 from bnuq.evaluation.draws import next_stop, queries_engine
 from bnuq.evaluation.estimates import replicate_weights
 from bnuq.evaluation.passes import Feed, Passes, stochastic_of
@@ -66,6 +67,16 @@ class Scored:
     sets: Mapping[str, Any]
     fitted: Any
     temperatures: Temperatures | None = None
+
+
+@dataclass(frozen=True)
+class Fits:
+    """What was fitted to the samples of one method: by the scorer, temperatures, and by the scorer to the samples with
+    these; None before it is."""
+
+    plain: Any = None
+    temperatures: Temperatures | None = None
+    tempered: Any = None
 
 
 @dataclass(frozen=True)
@@ -194,21 +205,37 @@ class Context:
     passes: Passes
     feed: Feed
     weights: DrawWeights
-    fitted: Any
+    fitted: Fits
+    second: Bool[np.ndarray, " point"] | None  # of a cross-fit, the points in the second half
     earlier: Sequence[range] | None  # draws whose raw samples are scored again with a unit's; None: none are kept
     temperature: Float[np.ndarray, " point"] | None = None  # of each point, by which units are scored once more
 
     def reduction(self, name: str, first: int = 0, *, tempered: bool = False) -> Any:
         """The reduction for the points of a set, from number `first` on."""
-        return self.subject.scorer.reduction(
-            self.weights,
-            self.subject.sets[name],
-            fitted=self.fitted,
-            labelled=name in self.subject.labelled,
-            first=first,
-            temperature=self.temperature if tempered else None,
-            fits_temperature=not tempered and name == self.subject.fitted_to,
-        )
+        fitted, temperature = (self.fitted.tempered, self.temperature) if tempered else (self.fitted.plain, None)
+        return _reduction(self.subject, self.weights, name, fitted, temperature, self.second, first)
+
+
+def _reduction(
+    subject: Subject,
+    weights: DrawWeights,
+    name: str,
+    fitted: Any,
+    temperature: Float[np.ndarray, " point"] | None,
+    second: Bool[np.ndarray, " point"] | None,
+    first: int = 0,
+) -> Any:
+    return subject.scorer.reduction(
+        weights,
+        subject.sets[name],
+        fitted=fitted,
+        labelled=name in subject.labelled,
+        first=first,
+        temperature=temperature,
+        by_class=name in ("test", subject.fitted_to),
+        calibrates=name == subject.fitted_to,
+        second=second,
+    )
 
 
 def run_unit(context: Context, unit: Unit) -> Arrays:
@@ -264,6 +291,13 @@ class _Rounds:
         self._draws: list[range] = []  # of each round
         self._units: dict[tuple[str, str], list[Unit]] = {}  # of the first round
         self._method_work: dict[str, _MethodWork] = {}
+        for name in subject.labelled:
+            points, classes = len(subject.sets[name]), subject.todo.outputs
+            if subject.classifies and name in ("test", subject.fitted_to) and not are_kept(points, classes):
+                self.passes.add(note("probabilities-not-kept", set=name, points=points, classes=classes))
+        self._second = {}  # of a cross-fit, by the set: which points are in the second half
+        if subject.fitted_to == "test":
+            self._second = {"test": recalibration.second_half(subject.sets["test"], subject.run.seed)}
 
     def run(self, draws: range, omegas: Omegas) -> dict[str, Scored]:
         """Run further draws of every stochastic method, and return the scores of all draws so far."""
@@ -368,42 +402,40 @@ class _Rounds:
         subject, samples = self._of(method), self._subject.samples_of(method, draws.stop)
         weights = _weights(method, samples, self._subject.bank)
 
-        def scores(name: str, fitted: Any = None, temperatures: Temperatures | None = None) -> tuple[Any, Any]:
-            return self._scores(method, engine, name, weights, address, advance, fitted, temperatures)
+        def scores(name: str, fitted: Fits) -> tuple[Any, Any]:
+            return self._scores(method, engine, name, weights, address, advance, fitted)
 
-        validation = scores(VALIDATION)[0] if VALIDATION in subject.sets else None
-        fitted = subject.scorer.fitted(validation, weights)
-        temperatures = None
+        def scored_again(name: str, fitted: Fits) -> Any:
+            return self._scored_again(method, engine, name, weights, address, fitted)
+
+        validation = scores(VALIDATION, Fits())[0] if VALIDATION in subject.sets else None
+        fitted = Fits(subject.scorer.fitted(validation, weights))
         if validation is not None and subject.fitted_to == VALIDATION:
-            temperatures = recalibration.fitted(validation.pll_by_temperature)
+            fitted = replace(fitted, temperatures=recalibration.fitted(validation.pll_by_temperature))
+            fitted = replace(fitted, tempered=subject.scorer.fitted(scored_again(VALIDATION, fitted), weights))
         plain, tempered = dict[str, Any](), dict[str, Any]()
         for name in subject.sets:
             if name != VALIDATION:
-                plain[name], tempered[name] = scores(name, fitted, temperatures)
+                plain[name], tempered[name] = scores(name, fitted)
             if name == subject.fitted_to == "test":
-                second = recalibration.second_half(subject.sets[name], subject.run.seed)
-                temperatures = recalibration.cross_fitted(plain[name].pll_by_temperature, second)
-                tempered[name] = self._scored_again(method, engine, weights, address, fitted, temperatures)
-        result = {method: Scored(plain, fitted)}
-        return (
-            result if temperatures is None else result | {method + TEMPERATURE: Scored(tempered, fitted, temperatures)}
-        )
+                temperatures = recalibration.cross_fitted(plain[name].pll_by_temperature, self._second[name])
+                fitted = Fits(fitted.plain, temperatures, fitted.plain)
+                tempered[name] = scored_again(name, fitted)
+        result = {method: Scored(plain, fitted.plain)}
+        if fitted.temperatures is None:
+            return result
+        return result | {method + TEMPERATURE: Scored(tempered, fitted.tempered, fitted.temperatures)}
 
     def _scored_again(
-        self,
-        method: str,
-        engine: Engine,
-        weights: DrawWeights,
-        draws: range,
-        fitted: Any,
-        temperatures: Temperatures,
+        self, method: str, engine: Engine, name: str, weights: DrawWeights, draws: range, fitted: Fits
     ) -> Any:
-        """The scores of the test set with its temperatures, from its raw samples."""
-        subject, points = self._of(method), self._subject.sets["test"]
+        """The scores of a labelled set with its temperatures, from its raw samples."""
+        subject, points = self._of(method), self._subject.sets[name]
         rounds = [draws] if method in SINGLE_SAMPLE_METHODS else self._rounds(method)
-        temperature = temperatures.of("test", points)
-        reduction = subject.scorer.reduction(weights, points, fitted=fitted, labelled=True, temperature=temperature)
-        for first, block in StoredSamples.of(self._journal, self._units[method, "test"], rounds).blocks():
+        assert fitted.temperatures is not None
+        temperature = fitted.temperatures.of(name, points)
+        reduction = _reduction(subject, weights, name, fitted.tempered, temperature, self._second.get(name))
+        for first, block in StoredSamples.of(self._journal, self._units[method, name], rounds).blocks():
             _add(reduction, torch.from_numpy(block).to(subject.pipeline.device), first, engine)
         return _tempered(reduction, [reduction.arrays()], temperature, points)
 
@@ -415,15 +447,14 @@ class _Rounds:
         weights: DrawWeights,
         draws: range,
         advance: Advance,
-        fitted: Any,
-        temperatures: Temperatures | None,
+        fitted: Fits,
     ) -> tuple[Any, Any]:
         """The scores of one set under all draws so far, and those with its temperature; None where there is none."""
         points, run, work = self._subject.sets[name], self._subject.run, self._method_work[method]
-        temperature = None if temperatures is None else temperatures.of(name, points)
+        temperature = None if fitted.temperatures is None else fitted.temperatures.of(name, points)
         is_single = method in SINGLE_SAMPLE_METHODS
         again = not is_single and (run.save_samples or run.samples == "auto")
-        again |= name == self._subject.fitted_to == "test"
+        again |= name == self._subject.fitted_to
         size = self.passes.tile(engine, points, keeps_samples=again)
         first = self._units.setdefault((method, name), tiles(name, points, size, method=method, draws=draws))
         units = [replace(unit, draws=draws) for unit in first]  # the same tiles in every round
@@ -431,9 +462,8 @@ class _Rounds:
         with_temperature: list[Arrays] = []
         with self.passes.feeding(points, engine) as feed:
             of_set = _of_set(engine, self._subject.sets, name)
-            context = Context(
-                self._of(method), self._journal, of_set, self.passes, feed, weights, fitted, earlier, temperature
-            )
+            shared = self._of(method), self._journal, of_set, self.passes, feed, weights
+            context = Context(*shared, fitted, self._second.get(name), earlier, temperature)
 
             def run_group(group: UnitGroup) -> Iterator[Arrays]:
                 return (run_unit(context, unit) for unit in group)

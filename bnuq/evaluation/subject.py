@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from numpy import ndarray
 from torch import nn
 
@@ -25,8 +25,9 @@ VALIDATION = "validation"
 class Scorer(Protocol):
     """Scores the samples of a task: `classification.Scorer`, `regression.Scorer`.
 
-    Of a classification, a `temperature` of each point divides its logits, and one may be fitted to points scored with
-    `fits_temperature`.
+    Of a classification, a `temperature` of each point divides its logits. With `by_class` the probabilities of all
+    classes are scored, too: prediction sets by what is `fitted`, or by the other half where these points are split, of
+    which some are in the `second`. Temperatures and thresholds of sets are fitted to points scored with `calibrates`.
     """
 
     def reduction(
@@ -38,7 +39,9 @@ class Scorer(Protocol):
         labelled: bool,
         first: int = 0,
         temperature: Float[ndarray, " point"] | None = None,
-        fits_temperature: bool = False,
+        by_class: bool = False,
+        calibrates: bool = False,
+        second: Bool[ndarray, " point"] | None = None,
     ) -> Any: ...
     def fitted(self, validation: Any, draws: DrawWeights) -> Any: ...
     def headline_errors(self, scores: Any, draws: DrawWeights) -> dict[str, float]: ...

@@ -17,7 +17,8 @@ def test_the_registry_names_every_estimate_once():
         "accuracy", "rmse", "mae", "crps", "pll", "brier", "ece", "ece_adaptive", "ece_classwise", "ece_debiased",
         "mce", "label_auroc", "mutual_information", "predictive_entropy", "expected_entropy", "variation_ratio",
         "max_probability", *metrics.SELECTIVE, "set_size", "set_coverage", "set_size_aps", "set_coverage_aps",
-        "auroc", "aupr_out", "aupr_in", "fpr95", "fpr95_id_positive", "normalized_pll", "normalized_crps", "coverage50", "coverage95",
+        "auroc", "aupr_out", "aupr_in", "fpr95", "fpr95_id_positive", "normalized_pll", "normalized_crps",
+        "coverage50", "coverage95",
         "spearman", "variance", "count", "temperature", "tau", "sigma",
     ]  # fmt: skip
     assert metrics.CLASSIFICATION_SCORES == (

@@ -25,6 +25,7 @@ from bnuq.gate.settings import Settings
 from bnuq.records import evaluation_file
 from bnuq.records.evaluation import Result
 from bnuq.records.summary import summary
+from bnuq.report import tasks
 
 T, N, K = 9, 40, 4
 NAMES = ("ece_classwise", "set_size", "set_coverage", "set_size_aps", "set_coverage_aps")
@@ -269,6 +270,7 @@ def test_the_nominal_coverage_is_a_setting(folder: Path, crossed: Result) -> Non
     for name in NAMES[1:]:
         values = (each.methods["mcbn"].sets["test"].estimates[name].value for each in (tight, crossed))
         assert next(values) < next(values), name
+    assert any("nominal coverage of 60 %" in text for text in tasks.legend(tight))
     with pytest.raises(ResultError, match=r"scoring: set_coverage is 0\.6 now, 0\.9 in the baseline"):
         check(tight, crossed)
     assert check(tight, crossed, Settings.of(allow=["scoring"])).comparisons

@@ -19,7 +19,7 @@ from bnuq.metrics import DrawWeights
 
 MOST_BYTES = 2**28  # of the mean probabilities of a set
 _REPLICATED = 2**25  # replicates × points × classes that Monte Carlo errors are computed from
-_BLOCK = 2**20  # probabilities that are looked at in one go
+_BLOCK = 2**17  # probabilities that are looked at in one go
 _Score = Callable[[np.ndarray, np.ndarray], np.ndarray]
 _KINDS: dict[str, tuple[_Score, _Score]] = {  # score and size of the sets, by how their estimates' names end
     "": (metrics.lac_score, metrics.lac_size),

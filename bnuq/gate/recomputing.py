@@ -178,6 +178,10 @@ def _of_classification(result: Result, method: str, set_name: str) -> _Recompute
         return
     correct = set_result.predicted == labels
     yield "accuracy", correct.astype(np.float64), _ALL
+    for kind in ("", "_aps"):
+        if (size := points.get(f"set_size{kind}")) is not None:
+            known = correct | (size <= 1)  # a set that is not empty has the predicted class
+            yield f"set_coverage{kind}", (correct & (size > 0)).astype(np.float64)[known], known
     if set_result.log_likelihood is None and "least_confidence" in points:
         # A predicted label has the largest probability.
         with np.errstate(divide="ignore"):

@@ -107,6 +107,7 @@ def test_every_estimate_that_is_moved_with_its_replicates_is_refused_by_name(
         "deterministic.ood.other.least_confidence.aupr_in",
         "mcbn.sets.test.ece",
         "mcbn.sets.test.ece_adaptive",
+        "mcbn.sets.test.ece_classwise",
         "mcbn.sets.test.ece_debiased",
         "mcbn.sets.test.mce",
         "mcbn.sets.test.aurc",

@@ -19,6 +19,7 @@ from bnuq.config import CheckSection, InspectSection, Options, SweepSection, res
 from bnuq.config.resolving import SWEEP_SAMPLES
 from bnuq.config.schema import settings_of
 from bnuq.errors import RequestError, ResultError
+from bnuq.evaluation.mistakes import reported_at_once
 from bnuq.files.writing import write_bytes
 from bnuq.progress import Progress, silent
 from bnuq.report.kinds import Kind, kind_named
@@ -182,7 +183,9 @@ def evaluate(
 
     sets = {"train": train, "test": test, "ood": ood, "validation": validation}
     with _placed(out) as (target, folder), _at_rest(model, settings) as (network, placed):
-        run = replace(resolve_live(network, sets, placed, folder=Path.cwd()), out=target)
+        with reported_at_once():
+            run = resolve_live(network, sets, placed, folder=Path.cwd())
+        run = replace(run, out=target)
         return Evaluation(run_evaluation(run, progress=_progress(progress)), kind_named("evaluate"), folder=folder)
 
 
@@ -210,7 +213,8 @@ def sweep_batch_size(
     else:
         section = resolve_sweep([str(model)], Options(), of_sweep, folder=Path.cwd())[1]
     with _placed(out) as (target, folder), _at_rest(model, settings) as (network, placed):
-        run = resolve_live(network, sets, placed, folder=Path.cwd(), samples=SWEEP_SAMPLES)
+        with reported_at_once(("test", "train")):
+            run = resolve_live(network, sets, placed, folder=Path.cwd(), samples=SWEEP_SAMPLES)
         record = sweep([replace(run, out=target)], section, progress=_progress(progress))
         return Result(record, kind_named("sweep"), folder=folder)
 
@@ -233,7 +237,8 @@ def inspect(
     keys = [key for key in settings_of(InspectSection) if key in settings]
     section = section_from(InspectSection, {key: settings.pop(key) for key in keys})
     with _placed(out) as (target, folder), _at_rest(model, settings) as (network, placed):
-        run = resolve_live(network, {"train": train, "test": test}, placed, folder=Path.cwd())
+        with reported_at_once(()):
+            run = resolve_live(network, {"train": train, "test": test}, placed, folder=Path.cwd())
         record = run_inspection(
             replace(run, out=target),
             Settings.of(section, folder=Path.cwd(), needs_reference=train is not None),

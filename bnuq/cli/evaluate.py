@@ -15,6 +15,7 @@ from bnuq.cli.output import Printing, print_result
 from bnuq.config import Options, Run, Runs, resolve, resolve_again, resolve_all, resolve_all_again
 from bnuq.config.schema import DataSection, GivenOptions, ModelSection, SamplingSection, ScoringSection
 from bnuq.errors import RequestError
+from bnuq.evaluation.mistakes import reported_at_once
 
 
 @with_options(
@@ -55,7 +56,9 @@ def command(
 
     bars = Bars()
     progress, forecast_listener = (silent, None) if printing.quiet else (bars, bars.forecast_listener)
-    if (runs := _runs(model, again, options)) is not None:
+    with reported_at_once():
+        runs = _runs(model, again, options)
+    if runs is not None:
         from bnuq.evaluation.setup import threads
         from bnuq.records import multirun
         from bnuq.report.multirun import report
@@ -77,7 +80,8 @@ def command(
             strict=printing.strict,
         )
         return
-    run = _run(model, again, options)
+    with reported_at_once():
+        run = _run(model, again, options)
     gate = None if baseline is None else Gate(baseline, run, full=printing.full, quiet=printing.quiet)
     from bnuq.evaluation.setup import threads
     from bnuq.records.summary import summary

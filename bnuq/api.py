@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from torch import nn
 
 
+_OF_REPORTS = (".html", ".md", ".json", ".csv", ".txt")
+
+
 class Result:
     """The result of a command, with its file: the record's fields (`result.methods`, `result.findings`, …), and forms
     to look at it. A notebook shows it as the page of `bnuq report --html`, `print` as its terminal report.
@@ -86,10 +89,15 @@ class Result:
             return tree.load()
 
     def save(self, path: str | Path) -> Path:
-        """Copy the result file to `path`, whole or not at all."""
+        """Copy the result file to `path`, whole or not at all; RequestError for the name of a report."""
         from bnuq.store.codec import check_replaceable
 
         target = Path(path)
+        if target.suffix.lower() in _OF_REPORTS:
+            raise RequestError(
+                f"{path} is named like a report, and what is saved is the result file; expected a name such as "
+                f"{target.with_suffix('.h5')}. Reports are made of that by `bnuq report`."
+            )
         check_replaceable(target)
         write_bytes(target, self._file().read_bytes())
         return target

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 import msgspec
 
@@ -25,6 +25,7 @@ from bnuq.config.schema import (
     Sampler,
     SweepSection,
     option_name,
+    parts_of,
     settings_of,
 )
 from bnuq.config.shorthand import published_name, read_arguments, read_augment, read_normalize, read_size
@@ -92,7 +93,7 @@ def resolve_live(
     settings = {key: value for key, value in settings.items() if key in _SECTION_OF}
     by_key = {key: source for key, source in sets.items() if source is not None and key != "ood"}
     references = {key: source for key, source in by_key.items() if _is_reference(source)}
-    options = Options({**settings, **references})
+    options = Options({key: _listed(key, value) for key, value in {**settings, **references}.items()})
     if isinstance(model, str | Path):
         run = mistakes.of(_resolved_single, os.fspath(model), options, folder=folder, samples=samples)
     else:
@@ -119,6 +120,13 @@ def resolve_live(
     mistakes.report(run)
     assert run is not None
     return run
+
+
+def _listed(key: str, value: Any) -> Any:
+    """A text as the list of it alone, for a setting that takes a list and no text."""
+    hint = settings_of(settings_of(Request)[_SECTION_OF[key]].type)[key].type
+    kinds = {get_origin(part) or part for part in parts_of(hint)}
+    return (value,) if isinstance(value, str) and tuple in kinds and str not in kinds else value
 
 
 def _check_known(settings: Mapping[str, Any]) -> None:

@@ -139,7 +139,7 @@ def test_a_wrapped_network_is_the_network_inside(model: nn.Module, sets: dict[st
         ({"ood": {"other": np.zeros((3, 5), np.float32)}}, DataError, "points of shape"),
         ({"train": (np.full((40, 1, 6, 6), np.nan, np.float32),)}, DataError, "holds NaN or infinity"),
     ],
-    ids=["setting", "no test", "empty", "number", "name", "shape", "NaN"],
+    ids=["setting", "no test", "no sets", "empty", "number", "name", "shape", "NaN"],
 )
 def test_a_bad_request_is_one_message(
     changes: dict[str, Any], error: type[BnuqError], message: str, model: nn.Module, sets: dict[str, Any]

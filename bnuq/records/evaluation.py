@@ -29,6 +29,15 @@ BatchNoise = Annotated[Float[np.ndarray, " layer"], Unit("standard deviations of
 LARGEST = 64  # pixels of a side of a small copy of a picture
 PARTS = {"class": "by_class", "group": "by_group"}  # of a labelled test set, and where their estimates stand
 FEWEST_POINTS, MOST_PARTS = 20, 100  # of a class or a group that has estimates of its own, and of these
+PIXEL_SCORES = (  # of the pixels of a segmentation
+    "mutual_information",
+    "predictive_entropy",
+    "expected_entropy",
+    "least_confidence",
+    "max_logit",
+    "energy",
+)
+PIXEL_MEANS = ("accuracy", "pll", "brier", "max_probability", *PIXEL_SCORES)  # estimates that are means over pixels
 MEDIAN_LIMIT, WORST_LIMIT = 3.0, 6.0  # of a reference check, times what batch noise alone gives
 
 
@@ -107,6 +116,10 @@ class SetResult:
     With several labels per point, which are predicted 0 or 1 each, `estimates` and `points` are means over labels;
     `by_label` and `label_points` have the estimates and the points of each, where the set is labelled. With one,
     `by_class` and `by_group` have accuracy, PLL and number of the points of `parts_of`.
+
+    The points of a segmentation are images, and their values means over the `pixels` of each that are scored;
+    `predicted` counts its pixels of each class. `contributions` are those of the images to estimates that are no means
+    over pixels. `by_class` has IoU, Dice, the share of pixels that are found, and their number.
     """
 
     estimates: Estimates
@@ -119,6 +132,7 @@ class SetResult:
     label_points: Mapping[str, Float[np.ndarray, "point label"]] = field(default_factory=dict)
     by_class: Mapping[ClassName, Estimates] = field(default_factory=dict)
     by_group: Mapping[GroupName, Estimates] = field(default_factory=dict)
+    contributions: Mapping[str, Float[np.ndarray, " point"]] = field(default_factory=dict)
 
     def of_label(self, label: str) -> SetResult:
         """One of the labels as a classification of two classes."""
@@ -139,6 +153,8 @@ class MethodResult:
     of the most certain points against how many they are, `uncertainty_error` sd, |error| and its running mean by
     ascending sd.
 
+    `pixel_ood` is the separation of the pixels of a segmentation, of whose images `ood` is.
+
     `bounds` are the scores of the "constant" and of the "optimum" uncertainty about the same predictions, and
     `normalized` where the method's own lie between them, in percent.
     """
@@ -149,6 +165,7 @@ class MethodResult:
     calibration: Mapping[str, Num[np.ndarray, " bin"]]
     risk: Mapping[str, Num[np.ndarray, " coverage"]]
     uncertainty_error: Mapping[str, Num[np.ndarray, " rank"]] = field(default_factory=dict)
+    pixel_ood: Mapping[SetName, Mapping[ScoreName, Estimates]] = field(default_factory=dict)
     bounds: Mapping[BoundName, Estimates] = field(default_factory=dict)
     normalized: Normalized = field(default_factory=dict)
 

@@ -1,0 +1,552 @@
+"""The estimates of a segmentation from blocks of logits: each pixel is classified, and the images are independent.
+
+Of every image only sums over its pixels are kept: under every replicate those of all images together, and of all draws
+those of each image. An estimate over pixels is that of the pixels of all images. Its error over images follows from
+what each image contributes to it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from bnuq import metrics
+from bnuq.config import Run
+from bnuq.data import Points
+from bnuq.estimates import Estimate
+from bnuq.evaluation import estimates
+from bnuq.evaluation.units import Blocks, merged
+from bnuq.files.journal import Arrays
+from bnuq.findings import Finding
+from bnuq.metrics import CalibrationBins, DrawWeights
+from bnuq.metrics.arrays import as_numpy
+from bnuq.records.evaluation import PIXEL_MEANS, PIXELPIXEL_SCORES, MethodResult, Samples, SetResult
+
+Masks = Callable[[range], Int64[np.ndarray, "image row column"]]  # the classes of images, by their numbers
+
+PARTS, FEW_PARTS = 32, 8  # of the draws, each of which is left out once for the Monte Carlo error
+_LARGE = 2**23  # probabilities of an image, above which there are few parts, in float32
+_BLOCK = 2**21  # replicates × classes × pixels in memory at once
+_GRID = 2048  # pixels of an image, on a regular grid, that a temperature is fitted to
+_BINS, _SCORE_BINS, _COARSE = 15, 2**16, 2**10  # of confidence; of a score, of all images together and of each
+_SIGNED = ("max_logit", "energy")
+_TINY = float(np.finfo(np.float64).tiny)  # makes 0·ln 0 equal 0
+_UNDERFLOW = -1000.0
+_ANY, _SHARE = (-math.inf, math.inf), (0.0, 1.0)
+_RANGE = {"pll": _ANY, "brier": (0.0, 2.0)} | dict.fromkeys(
+    ("mutual_information", "predictive_entropy", "expected_entropy"), (0.0, math.inf)
+)
+_ANOMALY = 1  # in the masks of an OOD set, where 0 is what the network knows
+
+
+def parts_of_draws(samples: int, probabilities: int) -> tuple[range, ...]:
+    """The draws in consecutive parts, for the Monte Carlo error: one draw each, or fewer parts where there are many
+    draws, or many `probabilities` of an image."""
+    count = min(samples, FEW_PARTS if probabilities > _LARGE else PARTS)
+    ends = np.linspace(0, samples, count + 1).round().astype(int)
+    return tuple(range(a, b) for a, b in zip(ends[:-1], ends[1:], strict=True))
+
+
+class Reduction:
+    """Takes outputs (t, images, K, H, W), all draws of some images before those of the next ones, and gives the Scores.
+
+    `weights` are those of the `parts` of the draws. Pixels where the mask is `ignore` are not scored. The masks of a set
+    that is not `labelled` say what is an anomaly, 1, and what is not, 0. The logits of each image are divided by its
+    `temperature`; with `fits_temperature` the PLL under many temperatures is kept, for pixels on a regular grid.
+    """
+
+    def __init__(
+        self,
+        weights: DrawWeights,
+        parts: Sequence[range],
+        *,
+        classes: int,
+        ignore: int,
+        masks: Masks | None = None,
+        labelled: bool = False,
+        first: int = 0,
+        where: str = "",
+        temperature: Float[np.ndarray, " image"] | None = None,
+        fits_temperature: bool = False,
+    ) -> None:
+        self._weights, self._parts = weights, parts
+        self._classes, self._ignore = classes, ignore
+        self._masks, self._labelled = masks, labelled
+        self._temperature, self._fits_temperature = temperature, fits_temperature
+        self._n, self._where = first, where  # the number of the next image
+        self._open: _Open | None = None
+        self._blocks = Blocks()
+        self.maps: list[dict[str, np.ndarray]] | None = None  # of each image, where they are kept
+
+    def add(self, outputs: Float[Tensor, "sample image class row column"]) -> None:
+        """Add further draws of the images at hand; SamplingError where an output is not finite."""
+        block = outputs.cpu() if outputs.device.type == "mps" else outputs
+        with torch.inference_mode():
+            for sample in block:
+                self._add_draw(sample)
+            opened = self._open
+            if opened is not None and opened.draws == self._parts[-1].stop:
+                self._close(opened)
+
+    def _add_draw(self, sample: Float[Tensor, "image class row column"]) -> None:
+        logits = sample.flatten(2).double()
+        if self._temperature is not None:
+            of_images = self._temperature[self._n : self._n + len(logits)]
+            logits = logits / torch.tensor(of_images, device=logits.device)[:, None, None]
+        if self._open is None:
+            self._open = _Open.of(logits, sample, len(self._parts))
+        opened = self._open
+        apart = float((logits - opened.first).abs().max())
+        if not math.isfinite(apart):
+            image = int((~logits.isfinite().flatten(1).all(1)).nonzero()[0, 0])
+            raise estimates.not_finite(self._n + image, self._where)
+        opened.apart = max(opened.apart, apart)
+        part = next(number for number, draws in enumerate(self._parts) if opened.draws in draws)
+        log_total = logits.logsumexp(1)
+        log_p = logits - log_total[:, None]
+        p = log_p.exp()
+        share = 1 / len(self._parts[part])
+        opened.p[part] += share * p
+        opened.entropy[part] -= share * log_p.clamp_min_(_UNDERFLOW).mul_(p).sum(1)
+        opened.max_logit[part] -= share * logits.amax(1)
+        opened.energy[part] -= share * log_total
+        if self._fits_temperature:
+            opened.grid.append(logits[:, :, _grid(logits.shape[2])])
+        opened.draws += 1
+
+    def _close(self, opened: _Open) -> None:
+        """All draws of the images at hand were added."""
+        images, device = opened.p.shape[1], opened.p.device
+        masks = None
+        if self._masks is not None:
+            masks = torch.from_numpy(self._masks(range(self._n, self._n + images))).flatten(1).to(device)
+        for image in range(images):
+            self._add_image(opened, image, None if masks is None else masks[image])
+        if self._fits_temperature and masks is not None:
+            columns = [self._by_temperature(opened, image, mask) for image, mask in enumerate(masks)]
+            self._blocks.add("draw", {"by_temperature": np.stack(columns, axis=1)})
+        values = {"apart": opened.apart, "size": opened.size, "rounding": opened.rounding}
+        self._blocks.add("most", {name: np.array(value) for name, value in values.items()})
+        self._n, self._open = self._n + images, None
+
+    def _by_temperature(self, opened: _Open, image: int, mask: Tensor) -> Float[np.ndarray, " temperature"]:
+        grid = _grid(len(mask))
+        valid = mask[grid] != self._ignore
+        if not bool(valid.any()):
+            return np.zeros(len(metrics.TEMPERATURES))
+        logits = torch.stack([draw[image][:, valid] for draw in opened.grid]).movedim(1, -1)
+        return as_numpy(metrics.pll_by_temperature(logits, mask[grid][valid])).mean(1)
+
+    def _add_image(self, opened: _Open, image: int, mask: Tensor | None) -> None:
+        pixels, full = opened.p.shape[3], self._weights.full.start
+        valid = torch.ones(pixels, dtype=torch.bool, device=opened.p.device)
+        if mask is not None:
+            valid = mask != self._ignore if self._labelled else (mask == 0) | (mask == _ANOMALY)
+        rows = valid.nonzero()[:, 0]
+        step = max(1, _BLOCK // (len(self._weights.weights) * self._classes))
+        total: dict[str, np.ndarray] = {}
+        for at in rows.split(step) or (rows,):
+            values = self._of_pixels(opened, image, at, mask)
+            for name, value in self._sums(values, None if mask is None else mask[at]).items():
+                total[name] = total[name] + value if name in total else value
+        count = len(rows)
+        of_image = {name: total[name][full] / max(1, count) for name in PIXEL_MEANS if name in total}
+        of_image |= {name: value[full] for name, value in total.items() if name.startswith(("class.", "bins."))}
+        for name in PIXEL_SCORES:
+            if (histogram := total.get(f"histogram.{name}")) is not None:
+                of_image[f"coarse.{name}"] = histogram.reshape(len(histogram), _COARSE, -1).sum(-1).astype(np.uint32)
+        self._blocks.add("point", {name: np.asarray(value)[None] for name, value in of_image.items()})
+        self._blocks.add("point", {"pixels": np.array([float(count)])})
+        self._blocks.add("sum", total | {"pixels": np.array(float(count))})
+        left_out = self._weights.jackknife
+        if left_out.start < left_out.stop:
+            ranked = {n: (total[n][left_out] / max(1, count))[:, None] for n in PIXEL_SCORES if n in total}
+            self._blocks.add("draw", {f"ranked.{name}": value.astype(np.float32) for name, value in ranked.items()})
+        if self.maps is not None:
+            self.maps.append(self._maps(opened, image, mask, step))
+
+    def _maps(self, opened: _Open, image: int, mask: Tensor | None, step: int) -> dict[str, np.ndarray]:
+        """The scores of all draws and the classes of an image, (H, W) each."""
+        parts: dict[str, list[np.ndarray]] = {}
+        for at in torch.arange(opened.p.shape[3], device=opened.p.device).split(step):
+            values = self._of_pixels(opened, image, at, None)
+            for name in ("predicted", *PIXEL_SCORES):
+                if name in values:
+                    parts.setdefault(name, []).append(as_numpy(values[name][self._weights.full.start]))
+        maps = {name: np.concatenate(values).reshape(opened.shape) for name, values in parts.items()}
+        return maps if mask is None else maps | {"truth": as_numpy(mask).reshape(opened.shape)}
+
+    def _of_pixels(self, opened: _Open, image: int, at: Int64[Tensor, " pixel"], mask: Tensor | None) -> dict[str, Tensor]:
+        """The scores of these pixels under every replicate."""
+        weights = torch.from_numpy(self._weights.weights).to(opened.p.device)
+        p = opened.p[:, image][:, :, at].double()
+        mean = (weights @ p.flatten(1)).view(-1, *p.shape[1:])
+        confidence, predicted = mean.max(1)
+        values = {
+            "predicted": predicted,
+            "max_probability": confidence,
+            "least_confidence": 1 - confidence,
+            "predictive_entropy": -(mean + _TINY).log_().mul_(mean).sum(1),
+            "expected_entropy": weights @ opened.entropy[:, image, at].double(),
+        }
+        if self._parts[-1].stop > 1:
+            values["mutual_information"] = values["predictive_entropy"] - values["expected_entropy"]
+        if self._temperature is None:
+            values["max_logit"] = weights @ opened.max_logit[:, image, at].double()
+            values["energy"] = weights @ opened.energy[:, image, at].double()
+        if mask is not None and self._labelled:
+            y = mask[at]
+            of_truth = mean.gather(1, y.expand(len(mean), 1, -1))[:, 0]
+            values["pll"] = of_truth.log()
+            values["accuracy"] = (predicted == y).double()
+            values["brier"] = mean.square().sum(1) - 2 * of_truth + 1
+        return values
+
+    def _sums(self, values: Mapping[str, Tensor], mask: Tensor | None) -> dict[str, np.ndarray]:
+        """The sums over these pixels: of scores and classes under every replicate, and the histogram of each score, on
+        one or on both sides of what it is to tell apart."""
+        full, left_out = self._weights.full.start, self._weights.jackknife
+        sums = {name: as_numpy(values[name].sum(1)) for name in PIXEL_MEANS if name in values}
+        sums["class.predicted"] = _counted(values["predicted"], self._classes)
+        side, sides = None, 1
+        if mask is not None and self._labelled:
+            right = values["accuracy"]
+            side, sides = (right == 0).long(), 2
+            truth = mask.expand(len(right), -1)
+            sums["class.true"] = _counted(truth, self._classes)
+            sums["class.common"] = _counted(truth, self._classes, right)
+            edges = torch.arange(1, _BINS, device=mask.device, dtype=torch.float64) / _BINS
+            confidence = values["max_probability"]
+            cells = torch.bucketize(confidence, edges)
+            for name, summed in (("count", None), ("confidence", confidence), ("correct", right)):
+                sums[f"bins.{name}"] = _counted(cells, _BINS, summed)
+        elif mask is not None:
+            side, sides = (mask == _ANOMALY).long().expand_as(values["predicted"]), 2
+        for name in (name for name in PIXEL_SCORES if name in values):
+            bins = metrics.score_bins(values[name], signed=name in _SIGNED).long()
+            for kind, rows, found, size in (
+                ("histogram", slice(full, full + 1), bins, _SCORE_BINS),
+                ("replicates", left_out, bins // (_SCORE_BINS // _COARSE), _COARSE),
+            ):
+                if rows.start < rows.stop:
+                    placed = found[rows] if side is None else found[rows] + size * side[rows]
+                    counts = _counted(placed, sides * size).reshape(-1, sides, size)
+                    sums[f"{kind}.{name}"] = counts[0] if kind == "histogram" else counts
+        return sums
+
+    def release(self) -> None:
+        """There is no work memory to give back."""
+
+    def arrays(self) -> Arrays:
+        """What was added, for `scores` to merge."""
+        return self._blocks.arrays()
+
+    def scores(
+        self, units: Iterable[Arrays] | None = None, *, group: Int64[np.ndarray, " image"] | None = None
+    ) -> Scores:
+        """The scores of all images added so far, or of those of `units`: the `arrays` of reductions like this one, in
+        the order of the images."""
+        arrays = merged([self.arrays()] if units is None else units)
+        points, draws, sums = arrays["point"], arrays["draw"], arrays["sum"]
+        of_images = {name: points.pop(name) for name in [*points] if "." in name}
+        pixels = sums["pixels"]
+        return Scores(
+            n=len(points["pixels"]),
+            points=points,
+            replicates={name: sums[name] / max(1.0, float(pixels)) for name in PIXEL_MEANS if name in sums},
+            ranked={name.partition(".")[2]: value for name, value in draws.items() if name.startswith("ranked.")},
+            ranked_rows=np.arange(len(points["pixels"])),
+            group=group,
+            samples_differ=estimates.samples_differ(arrays["most"]),
+            of_pixels={name: value for name, value in sums.items() if "." in name},
+            of_images=of_images,
+            pll_by_temperature=draws.get("by_temperature"),
+        )
+
+
+@dataclass
+class _Open:
+    """Images of which not all draws were added: means over the draws of each part, and what else is needed of them."""
+
+    p: Float[Tensor, "part image class pixel"]
+    entropy: Float[Tensor, "part image pixel"]
+    max_logit: Float[Tensor, "part image pixel"]  # negative, as is the energy: larger is more uncertain
+    energy: Float[Tensor, "part image pixel"]
+    first: Float[Tensor, "image class pixel"]  # the logits of the first draw
+    shape: tuple[int, int]
+    size: float
+    rounding: float
+    apart: float = 0.0
+    draws: int = 0
+    grid: list[Tensor] = field(default_factory=list)
+
+    @staticmethod
+    def of(logits: Float[Tensor, "image class pixel"], sample: Tensor, parts: int) -> _Open:
+        images, classes, pixels = logits.shape
+        dtype = torch.float32 if classes * pixels > _LARGE else torch.float64
+        shapes = (parts, images, classes, pixels), *[(parts, images, pixels)] * 3
+        sums = [torch.zeros(shape, dtype=dtype, device=logits.device) for shape in shapes]
+        rounding = min(128 * torch.finfo(sample.dtype).eps, estimates.HALF_ROUNDING)
+        height, width = sample.shape[2:]
+        return _Open(*sums, logits, (height, width), float(logits.abs().max()), rounding)
+
+
+def _grid(pixels: int) -> slice:
+    return slice(None, None, max(1, pixels // _GRID))
+
+
+def _counted(numbers: Int64[Tensor, "row pixel"], bins: int, values: Tensor | None = None) -> Float[np.ndarray, "row bin"]:
+    """How often each of 0 … bins − 1 occurs in each row, or the sum of the values there."""
+    rows = torch.arange(len(numbers), device=numbers.device)[:, None]
+    weights = None if values is None else values.expand_as(numbers).flatten()
+    total = torch.bincount((numbers + bins * rows).flatten(), weights, minlength=bins * len(numbers))
+    return as_numpy(total).reshape(len(numbers), bins).astype(np.float64)
+
+
+@dataclass(frozen=True)
+class Scores(estimates.SetScores):
+    """The scores of one set of images. `points` are means over the pixels of each image, and its number of `pixels`.
+
+    `of_pixels` are the sums over all pixels that other estimates follow from, under every replicate: by class, by bin of
+    confidence, and histograms of the scores; `of_images` are those of each image under all draws.
+    """
+
+    of_pixels: Mapping[str, np.ndarray] = field(default_factory=dict, kw_only=True)
+    of_images: Mapping[str, np.ndarray] = field(default_factory=dict, kw_only=True)
+    pll_by_temperature: Float[np.ndarray, "temperature image"] | None = field(default=None, kw_only=True)
+
+
+# ── estimates ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class _Estimated:
+    """An estimate under every replicate, and what each image contributes to it: the mean of these is the estimate."""
+
+    replicates: Float[np.ndarray, " replicate"]
+    contributions: Float[np.ndarray, " image"]
+
+
+def set_result(scores: Scores, draws: DrawWeights, names: Sequence[str]) -> SetResult:
+    """The estimates over the pixels of one set, and those by class, whose `names` these are."""
+    pixels = scores.points["pixels"]
+    found = {
+        name: _Estimated(replicates, metrics.ratio_contributions(scores.points[name] * pixels, pixels))
+        for name, replicates in scores.replicates.items()
+    }
+    by_class: dict[str, dict[str, Estimate]] = {}
+    if "class.true" in scores.of_pixels:
+        found |= {"ece": _ece(scores)} | _selective(scores, draws)
+        found["mean_iou"], by_class = _overlap(scores, draws, names)
+    ordered = {name: found[name] for name in metrics.METRICS if name in found}
+    result = {name: _estimate(name, each, scores, draws) for name, each in ordered.items()}
+    if "temperature" in scores.points:
+        result["temperature"] = Estimate(float(np.mean(scores.points["temperature"])))
+    return SetResult(
+        estimates=result,
+        points=scores.points,
+        predicted=scores.of_images["class.predicted"].astype(np.int64),
+        contributions={name: each.contributions for name, each in ordered.items() if name not in PIXEL_MEANS},
+        by_class=by_class,
+    )
+
+
+def _estimate(name: str, each: _Estimated, scores: Scores, draws: DrawWeights) -> Estimate:
+    se = estimates.error_over_points(metrics.standard_error(each.contributions, group=scores.group), scores)
+    return estimates.of_replicates(name, each.replicates, draws, se=se, limits=_RANGE.get(name, _SHARE))
+
+
+def _ece(scores: Scores) -> _Estimated:
+    names = "count", "confidence", "correct"
+    total = CalibrationBins(*(scores.of_pixels[f"bins.{name}"] for name in names))
+    of_images = np.stack([scores.of_images[f"bins.{name}"] for name in names], axis=1)
+    return _Estimated(np.asarray(metrics.ece_of_bins(total)), metrics.ece_contributions(of_images))
+
+
+def _selective(scores: Scores, draws: DrawWeights) -> dict[str, _Estimated]:
+    """AURC, AUGRC, risk and coverage of the pixels, by predictive entropy."""
+    score = "predictive_entropy"
+    value = metrics.selective_of_histograms(*scores.of_pixels[f"histogram.{score}"])
+    coarse = scores.of_images[f"coarse.{score}"].astype(np.int64)
+    contributions = vars(metrics.selective_contributions(coarse[:, 0], coarse[:, 1], values=value))
+    moved = dict.fromkeys(vars(value), np.zeros(0))
+    if (left_out := scores.of_pixels.get(f"replicates.{score}")) is not None:
+        before = vars(metrics.selective_of_histograms(*coarse.sum(0)))
+        after = vars(metrics.selective_of_histograms(left_out[:, 0], left_out[:, 1]))
+        moved = {name: after[name] - before[name] for name in after}
+    result = {}
+    for name, of_all in vars(value).items():
+        replicates = np.full(len(draws.weights), float(of_all))
+        replicates[draws.jackknife] = np.clip(replicates[draws.jackknife] + moved[name], 0, 1)
+        result[name] = _Estimated(replicates, contributions[name])
+    return result
+
+
+def _overlap(
+    scores: Scores, draws: DrawWeights, names: Sequence[str]
+) -> tuple[_Estimated, dict[str, dict[str, Estimate]]]:
+    """The mean IoU over the classes that occur; and by class its pixels (count), IoU, Dice, and the share of its pixels
+    that are found (accuracy)."""
+    kinds, full = ("true", "predicted", "common"), draws.full.start
+    true, predicted, common = (scores.of_pixels[f"class.{kind}"] for kind in kinds)
+    of_images = [scores.of_images[f"class.{kind}"] for kind in kinds]
+    ratios = {
+        "iou": (common, true + predicted - common, of_images[2], of_images[0] + of_images[1] - of_images[2]),
+        "dice": (2 * common, true + predicted, 2 * of_images[2], of_images[0] + of_images[1]),
+        "accuracy": (common, true + 0 * common, of_images[2], of_images[0]),
+    }
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found = {
+            name: (above / below, metrics.ratio_contributions(of_above, of_below))
+            for name, (above, below, of_above, of_below) in ratios.items()
+        }
+    occurs = np.flatnonzero(true[full] + predicted[full])
+    mean = _Estimated(found["iou"][0][:, occurs].mean(1), found["iou"][1][:, occurs].mean(1))
+    by_class = {}
+    for k in occurs:
+        of_class = {"count": Estimate(float(true[full, k]))}
+        for name, (replicates, contributions) in found.items():
+            if true[full, k] or name != "accuracy":
+                each = _Estimated(replicates[:, k], contributions[:, k])
+                of_class[name] = _estimate(name, each, scores, draws)
+        by_class[names[k] if k < len(names) else str(k)] = of_class
+    return mean, by_class
+
+
+def pixel_detection(test: Scores, ood: Scores, draws: DrawWeights) -> dict[str, dict[str, Estimate]]:
+    """How well each score of a pixel separates the pixels of an OOD set from those of the test set, or, where its masks
+    say what is an anomaly, from its own other pixels; with errors over images."""
+    return {name: _pixel_detection(name, test, ood, draws) for name in PIXEL_SCORES if f"histogram.{name}" in ood.of_pixels}
+
+
+def _pixel_detection(score: str, test: Scores, ood: Scores, draws: DrawWeights) -> dict[str, Estimate]:
+    has_anomalies = len(ood.of_pixels[f"histogram.{score}"]) == 2
+
+    def sides(of: str, kind: str) -> tuple[np.ndarray, np.ndarray]:
+        outside = getattr(ood, of)[f"{kind}.{score}"].astype(np.int64)
+        if has_anomalies:
+            return outside[..., 0, :], outside[..., 1, :]
+        return getattr(test, of)[f"{kind}.{score}"].astype(np.int64).sum(-2), outside[..., 0, :]
+
+    value = vars(metrics.detection_of_histograms(*sides("of_pixels", "histogram")))
+    inside, outside = sides("of_images", "coarse")
+    errors = dict.fromkeys(value, math.nan)
+    if inside.any() and outside.any():
+        for name, (of_inside, of_outside) in vars(metrics.detection_influence_of_images(inside, outside)).items():
+            parts = [(of_inside + of_outside, ood)] if has_anomalies else [(of_inside, test), (of_outside, ood)]
+            errors[name] = math.hypot(*(metrics.standard_error(each, group=of.group) for each, of in parts))
+    moved = dict.fromkeys(value, np.zeros(0))
+    if f"replicates.{score}" in ood.of_pixels:
+        before = vars(metrics.detection_of_histograms(inside.sum(0), outside.sum(0)))
+        after = vars(metrics.detection_of_histograms(*sides("of_pixels", "replicates")))
+        moved = {name: after[name] - before[name] for name in after}
+    return {
+        f"pixel_{name}": estimates.estimate(
+            f"pixel_{name}",
+            float(of_all),
+            se=estimates.error_over_points(errors[name], test, ood),
+            jackknife=float(of_all) + moved[name],
+            bootstrap=np.empty(0),
+            samples=draws.samples,
+        )
+        for name, of_all in value.items()
+    }
+
+
+class Scorer:
+    """Scores the samples of a segmentation. Its weights are those of parts of the draws; `masks` are those of each set
+    that has some, by its name."""
+
+    def __init__(self, run: Run, classes: int, pixels: int, names: Sequence[str], masks: Mapping[str, Masks]) -> None:
+        self._ignore, self._classes, self._names, self._masks = run.ignore, classes, names, masks
+        self._probabilities = classes * pixels
+
+    def weights(self, samples: int, bank: int | None) -> DrawWeights:
+        """The replicates: all draws, each part of them left out, and the first 1, 2, 4, … parts."""
+        assert bank is None  # as the request is checked
+        sizes = np.array([len(part) for part in parts_of_draws(samples, self._probabilities)], dtype=np.float64)
+        count = len(sizes)
+        first = sorted({*(2**k for k in range((count - 1).bit_length())), count})
+        left_out = 1 - np.eye(count) if count > 1 else np.empty((0, count))
+        rows = np.concatenate([np.ones((1, count)), left_out, [np.arange(count) < k for k in first]]) * sizes
+        end = 1 + len(left_out)
+        drawn = tuple(int(sizes[:k].sum()) for k in first)
+        parts = slice(0, 1), slice(1, end), slice(end, end), slice(end, len(rows))
+        return DrawWeights(rows / rows.sum(1, keepdims=True), *parts, drawn, count)
+
+    def reduction(
+        self,
+        weights: DrawWeights,
+        points: Points,
+        *,
+        fitted: Any,  # noqa: ARG002 - nothing is scored by it
+        labelled: bool,
+        first: int = 0,
+        temperature: Float[np.ndarray, " image"] | None = None,
+        fits_temperature: bool = False,
+    ) -> Any:
+        return Reduction(
+            weights,
+            parts_of_draws(weights.prefix_sizes[-1], self._probabilities),
+            classes=self._classes,
+            ignore=self._ignore,
+            masks=self._masks.get(points.name),
+            labelled=labelled,
+            first=first,
+            where=points.reference,
+            temperature=temperature,
+            fits_temperature=fits_temperature,
+        )
+
+    def fitted(self, validation: Scores | None, draws: DrawWeights) -> None:  # noqa: ARG002 - nothing is
+        return None
+
+    def headline_errors(self, scores: Mapping[str, Scores], draws: DrawWeights) -> dict[str, float]:
+        return estimates.headline_errors("mutual_information", "MI", scores, draws)
+
+    def findings(self, method: str, fitted: Any) -> Iterator[Finding]:  # noqa: ARG002 - there are none
+        return iter(())
+
+    def result(
+        self,
+        scores: Mapping[str, Scores],
+        fitted: Any,  # noqa: ARG002
+        draws: DrawWeights,
+        raw_samples: Mapping[str, Samples],  # noqa: ARG002 - none are kept
+    ) -> MethodResult:
+        test = scores["test"]
+        ood = {name: of_set for name, of_set in scores.items() if name != "test"}
+        return MethodResult(
+            sets={name: set_result(of_set, draws, self._names) for name, of_set in scores.items()},
+            ood={name: estimates.detection_estimates(test, of_set, draws) for name, of_set in ood.items()},
+            pixel_ood={name: pixel_detection(test, of_set, draws) for name, of_set in ood.items()},
+            convergence=estimates.convergence_of(test, ("pll", "accuracy", "mutual_information"), draws),
+            calibration=_calibration_curve(test, draws),
+            risk=_risk_curve(test),
+        )
+
+
+def _calibration_curve(scores: Scores, draws: DrawWeights) -> dict[str, np.ndarray]:
+    """The reliability diagram of the pixels: empty where there are no masks."""
+    if "bins.count" not in scores.of_pixels:
+        return {}
+    count, confidence, right = (scores.of_pixels[f"bins.{n}"][draws.full.start] for n in ("count", "confidence", "correct"))
+    with np.errstate(invalid="ignore"):
+        shares = {"confidence": confidence / count, "accuracy": right / count}
+    return {"bin": np.arange(len(count)), "count": count.astype(np.int64), **shares}
+
+
+def _risk_curve(scores: Scores) -> dict[str, np.ndarray]:
+    """Error rate of the most certain pixels (by predictive entropy) by coverage; empty where there are no masks."""
+    if "class.true" not in scores.of_pixels:
+        return {}
+    histogram = scores.of_pixels["histogram.predictive_entropy"]
+    coverage, risk = metrics.risk_coverage_of_histograms(*histogram)
+    return {"coverage": coverage, "risk": risk}

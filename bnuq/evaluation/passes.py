@@ -22,9 +22,10 @@ from bnuq.findings import Finding, note
 from bnuq.sampling.bank_tiles import BankEngine
 from bnuq.sampling.engine import Deviation, Stochastic, chunks, default_chunk
 from bnuq.sampling.per_query import PerQuery
-from bnuq.sampling.plain_loop import BySet, Engine, Evaluation
+from bnuq.sampling.plain_loop import BySet, Engine, Ensemble, Evaluation
 from bnuq.sampling.sites import OtherCallsError
 
+_DENSE = 2**24  # outputs of a segmentation that pass at once
 _QUERY_CHUNK = 8  # queries between two updates of the progress, where each takes T forwards of its own
 
 Feed = Callable[[slice], Tensor]  # rows of a set as network input
@@ -104,6 +105,29 @@ class Passes:
                 return
             self.seconds += time.perf_counter() - before - loading
             yield block
+
+    def dense_blocks(
+        self, engine: Engine, points: Points, rows: range, feed: Feed, probabilities: int
+    ) -> Iterator[Tensor]:
+        """The outputs (t, images, K, H, W) of a segmentation for these rows of a set: all draws of some images, a few
+        at a time, before those of the next ones. An image has so many `probabilities`."""
+        at_once = max(1, _DENSE // probabilities)
+        images = self._run.chunk_size or min(max(1, at_once // engine.samples), len(points))
+        draws = max(1, at_once // images)
+        for start in range(rows.start, rows.stop, images):
+            inputs = feed(slice(start, min(rows.stop, start + images)))
+            for first in range(0, engine.samples, draws):
+                numbers = range(first, min(engine.samples, first + draws))
+                before = time.perf_counter()
+                if len(numbers) == engine.samples:
+                    outputs = engine.passes(inputs, start)
+                else:
+                    assert isinstance(engine, Stochastic | Ensemble)
+                    outputs = engine.passes(inputs, start, numbers)
+                if inputs.device.type == "cuda":
+                    torch.cuda.synchronize(inputs.device)
+                self.seconds += time.perf_counter() - before
+                yield outputs
 
     def warm_up(self, engine: Engine, points: Points) -> None:
         """Make a GPU load its libraries and kernels, and choose algorithms, in a pass that is not timed."""

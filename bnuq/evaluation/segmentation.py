@@ -27,7 +27,7 @@ from bnuq.files.journal import Arrays
 from bnuq.findings import Finding
 from bnuq.metrics import CalibrationBins, DrawWeights
 from bnuq.metrics.arrays import as_numpy
-from bnuq.records.evaluation import PIXEL_MEANS, PIXELPIXEL_SCORES, MethodResult, Samples, SetResult
+from bnuq.records.evaluation import PIXEL_MEANS, MethodResult, Samples, SetResult
 
 Masks = Callable[[range], Int64[np.ndarray, "image row column"]]  # the classes of images, by their numbers
 
@@ -43,6 +43,7 @@ _ANY, _SHARE = (-math.inf, math.inf), (0.0, 1.0)
 _RANGE = {"pll": _ANY, "brier": (0.0, 2.0)} | dict.fromkeys(
     ("mutual_information", "predictive_entropy", "expected_entropy"), (0.0, math.inf)
 )
+_COUNTS = ("histogram.", "replicates.", "class.")  # of pixels, as sums of whole numbers
 _ANOMALY = 1  # in the masks of an OOD set, where 0 is what the network knows
 
 
@@ -82,7 +83,7 @@ class Reduction:
         self._temperature, self._fits_temperature = temperature, fits_temperature
         self._n, self._where = first, where  # the number of the next image
         self._open: _Open | None = None
-        self._blocks = Blocks()
+        self._blocks, self._counts = Blocks(), dict[str, np.ndarray]()
         self.maps: list[dict[str, np.ndarray]] | None = None  # of each image, where they are kept
 
     def add(self, outputs: Float[Tensor, "sample image class row column"]) -> None:
@@ -164,7 +165,11 @@ class Reduction:
                 of_image[f"coarse.{name}"] = histogram.reshape(len(histogram), _COARSE, -1).sum(-1).astype(np.uint32)
         self._blocks.add("point", {name: np.asarray(value)[None] for name, value in of_image.items()})
         self._blocks.add("point", {"pixels": np.array([float(count)])})
-        self._blocks.add("sum", total | {"pixels": np.array(float(count))})
+        counts = {name for name in total if name.startswith(_COUNTS)}
+        for name in counts:  # exact in any order, and too large to be kept of each image
+            self._counts[name] = self._counts[name] + total[name] if name in self._counts else total[name]
+        sums = {name: value for name, value in total.items() if name not in counts}
+        self._blocks.add("sum", sums | {"pixels": np.array(float(count))})
         left_out = self._weights.jackknife
         if left_out.start < left_out.stop:
             ranked = {n: (total[n][left_out] / max(1, count))[:, None] for n in PIXEL_SCORES if n in total}
@@ -183,7 +188,9 @@ class Reduction:
         maps = {name: np.concatenate(values).reshape(opened.shape) for name, values in parts.items()}
         return maps if mask is None else maps | {"truth": as_numpy(mask).reshape(opened.shape)}
 
-    def _of_pixels(self, opened: _Open, image: int, at: Int64[Tensor, " pixel"], mask: Tensor | None) -> dict[str, Tensor]:
+    def _of_pixels(
+        self, opened: _Open, image: int, at: Int64[Tensor, " pixel"], mask: Tensor | None
+    ) -> dict[str, Tensor]:
         """The scores of these pixels under every replicate."""
         weights = torch.from_numpy(self._weights.weights).to(opened.p.device)
         p = opened.p[:, image][:, :, at].double()
@@ -246,7 +253,7 @@ class Reduction:
 
     def arrays(self) -> Arrays:
         """What was added, for `scores` to merge."""
-        return self._blocks.arrays()
+        return self._blocks.arrays() | {f"sum/{name}": value[None] for name, value in self._counts.items()}
 
     def scores(
         self, units: Iterable[Arrays] | None = None, *, group: Int64[np.ndarray, " image"] | None = None
@@ -302,7 +309,9 @@ def _grid(pixels: int) -> slice:
     return slice(None, None, max(1, pixels // _GRID))
 
 
-def _counted(numbers: Int64[Tensor, "row pixel"], bins: int, values: Tensor | None = None) -> Float[np.ndarray, "row bin"]:
+def _counted(
+    numbers: Int64[Tensor, "row pixel"], bins: int, values: Tensor | None = None
+) -> Float[np.ndarray, "row bin"]:
     """How often each of 0 … bins − 1 occurs in each row, or the sum of the values there."""
     rows = torch.arange(len(numbers), device=numbers.device)[:, None]
     weights = None if values is None else values.expand_as(numbers).flatten()
@@ -423,7 +432,9 @@ def _overlap(
 def pixel_detection(test: Scores, ood: Scores, draws: DrawWeights) -> dict[str, dict[str, Estimate]]:
     """How well each score of a pixel separates the pixels of an OOD set from those of the test set, or, where its masks
     say what is an anomaly, from its own other pixels; with errors over images."""
-    return {name: _pixel_detection(name, test, ood, draws) for name in PIXEL_SCORES if f"histogram.{name}" in ood.of_pixels}
+    return {
+        name: _pixel_detection(name, test, ood, draws) for name in PIXEL_SCORES if f"histogram.{name}" in ood.of_pixels
+    }
 
 
 def _pixel_detection(score: str, test: Scores, ood: Scores, draws: DrawWeights) -> dict[str, Estimate]:
@@ -537,7 +548,9 @@ def _calibration_curve(scores: Scores, draws: DrawWeights) -> dict[str, np.ndarr
     """The reliability diagram of the pixels: empty where there are no masks."""
     if "bins.count" not in scores.of_pixels:
         return {}
-    count, confidence, right = (scores.of_pixels[f"bins.{n}"][draws.full.start] for n in ("count", "confidence", "correct"))
+    count, confidence, right = (
+        scores.of_pixels[f"bins.{n}"][draws.full.start] for n in ("count", "confidence", "correct")
+    )
     with np.errstate(invalid="ignore"):
         shares = {"confidence": confidence / count, "accuracy": right / count}
     return {"bin": np.arange(len(count)), "count": count.astype(np.int64), **shares}

@@ -70,7 +70,7 @@ def plan(
     trained_with = run.train_batch_size or trained_with
     output = _output(model, example, test)
     task, outputs = _task(run, output, test, train)
-    image = tuple(output.shape[2:]) if task == "segmentation" else None
+    image = (output.shape[2], output.shape[3]) if task == "segmentation" else None
     sites = find_sites(model, example)
     reasons = _why_not(run, sites, train, unsampled="" if sites.batchnorms else _unsampled(model, sites, example))
     if task == "segmentation":
@@ -197,9 +197,9 @@ def _output(model: nn.Module, example: Tensor, test: Points) -> Tensor:
     if output.ndim == 4 and output.shape[2:] != example.shape[2:]:
         sizes = [" × ".join(map(str, tensor.shape[:1:-1])) for tensor in (output, example)]
         raise DataError(
-            f"the network gives {sizes[0]} pixels for pictures of {sizes[1]}; expected a class for each pixel. Resize its "
-            "output in the architecture's function (torch.nn.functional.interpolate), or the pictures (--resize) to a "
-            "size that its layers divide."
+            f"the network gives {sizes[0]} pixels for pictures of {sizes[1]}; expected a class for each pixel. Resize "
+            "its output in the architecture's function (torch.nn.functional.interpolate), or the pictures (--resize) "
+            "to a size that its layers divide."
         )
     return output
 

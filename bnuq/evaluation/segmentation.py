@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from bnuq.files.journal import Arrays
 from bnuq.findings import Finding
 from bnuq.metrics import CalibrationBins, DrawWeights
 from bnuq.metrics.arrays import as_numpy
-from bnuq.records.evaluation import PIXEL_MEANS, MethodResult, Samples, SetResult
+from bnuq.records.evaluation import PIXEL_MEANS, PIXEL_SCORES, MethodResult, Samples, SetResult
 
 Masks = Callable[[range], Int64[np.ndarray, "image row column"]]  # the classes of images, by their numbers
 
@@ -52,15 +53,15 @@ def parts_of_draws(samples: int, probabilities: int) -> tuple[range, ...]:
     draws, or many `probabilities` of an image."""
     count = min(samples, FEW_PARTS if probabilities > _LARGE else PARTS)
     ends = np.linspace(0, samples, count + 1).round().astype(int)
-    return tuple(range(a, b) for a, b in zip(ends[:-1], ends[1:], strict=True))
+    return tuple(range(a, b) for a, b in pairwise(ends))
 
 
 class Reduction:
     """Takes outputs (t, images, K, H, W), all draws of some images before those of the next ones, and gives the Scores.
 
-    `weights` are those of the `parts` of the draws. Pixels where the mask is `ignore` are not scored. The masks of a set
-    that is not `labelled` say what is an anomaly, 1, and what is not, 0. The logits of each image are divided by its
-    `temperature`; with `fits_temperature` the PLL under many temperatures is kept, for pixels on a regular grid.
+    `weights` are those of the `parts` of the draws. Pixels where the mask is `ignore` are not scored. The masks of a
+    set that is not `labelled` say what is an anomaly, 1, and what is not, 0. The logits of each image are divided by
+    its `temperature`; with `fits_temperature` the PLL under many temperatures is kept, for pixels on a regular grid.
     """
 
     def __init__(
@@ -299,10 +300,10 @@ class _Open:
         images, classes, pixels = logits.shape
         dtype = torch.float32 if classes * pixels > _LARGE else torch.float64
         shapes = (parts, images, classes, pixels), *[(parts, images, pixels)] * 3
-        sums = [torch.zeros(shape, dtype=dtype, device=logits.device) for shape in shapes]
+        p, *sums = (torch.zeros(shape, dtype=dtype, device=logits.device) for shape in shapes)
         rounding = min(128 * torch.finfo(sample.dtype).eps, estimates.HALF_ROUNDING)
-        height, width = sample.shape[2:]
-        return _Open(*sums, logits, (height, width), float(logits.abs().max()), rounding)
+        size, shape = float(logits.abs().max()), (sample.shape[2], sample.shape[3])
+        return _Open(p, *sums, first=logits, shape=shape, size=size, rounding=rounding)
 
 
 def _grid(pixels: int) -> slice:
@@ -323,8 +324,8 @@ def _counted(
 class Scores(estimates.SetScores):
     """The scores of one set of images. `points` are means over the pixels of each image, and its number of `pixels`.
 
-    `of_pixels` are the sums over all pixels that other estimates follow from, under every replicate: by class, by bin of
-    confidence, and histograms of the scores; `of_images` are those of each image under all draws.
+    `of_pixels` are the sums over all pixels that other estimates follow from, under every replicate: by class, by bin
+    of confidence, and histograms of the scores; `of_images` are those of each image under all draws.
     """
 
     of_pixels: Mapping[str, np.ndarray] = field(default_factory=dict, kw_only=True)
@@ -419,7 +420,7 @@ def _overlap(
     occurs = np.flatnonzero(true[full] + predicted[full])
     mean = _Estimated(found["iou"][0][:, occurs].mean(1), found["iou"][1][:, occurs].mean(1))
     by_class = {}
-    for k in occurs:
+    for k in map(int, occurs):
         of_class = {"count": Estimate(float(true[full, k]))}
         for name, (replicates, contributions) in found.items():
             if true[full, k] or name != "accuracy":

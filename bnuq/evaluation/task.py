@@ -36,8 +36,8 @@ def task_of(run: Run, outputs: int, points: Points | None, *, dense: bool = Fals
     if dense:
         if run.task not in (None, "segmentation"):
             raise RequestError(
-                f'the network classifies each pixel, and task is "{run.task}"; expected "segmentation", or a network that '
-                "gives one row of outputs for a point."
+                f'the network classifies each pixel, and task is "{run.task}"; expected "segmentation", or a network '
+                "that gives one row of outputs for a point."
             )
         if run.outputs == "multilabel":
             raise RequestError('outputs is "multilabel", and the network classifies each pixel, as one of its classes.')

@@ -95,6 +95,14 @@ def _temperatures(how: str, temperatures: Sequence[Sequence[Any]], points: int) 
     return f"temperatures {how.format(points=points)}: {', '.join(of_methods)}"
 
 
+def _vectors(how: str, maps: Sequence[Sequence[Any]], points: int) -> str:
+    of_methods = (
+        f"{method} {min(scales):.3g} to {max(scales):.3g} and {min(shifts):.3g} to {max(shifts):.3g}"
+        for method, scales, shifts in maps
+    )
+    return f"scales and shifts of the classes {how.format(points=points)}: {', '.join(of_methods)}".replace(" -", " −")
+
+
 def _channels_nearly_constant(layers: Sequence[tuple[str, int]]) -> str:
     names = _begun([f"{name} {channels}" for name, channels in layers])
     return (
@@ -251,11 +259,16 @@ EVALUATION: Catalogue = {
     "laplace-fitted": Entry(_laplace_fitted),
     "temperature-fitted": Entry(partial(_temperatures, "fitted to {points:,} validation points")),
     "temperature-cross-fitted": Entry(partial(_temperatures, "cross-fitted on halves of the {points:,} test points")),
+    "vector-fitted": Entry(partial(_vectors, "fitted to {points:,} validation points")),
+    "vector-cross-fitted": Entry(
+        partial(_vectors, "cross-fitted on halves of the {points:,} test points (shown: of both, used for OOD sets)")
+    ),
     "temperature-at-end": Entry(
         lambda temperatures: (
-            "the best temperature may lie beyond 0.1 to 10, where it is sought: "
-            + ", ".join(f"{method} {value:.3g}" for method, value in temperatures)
-        )
+            "The best temperature may lie beyond 0.1 to 10, where it is sought: "
+            f"{', '.join(f'{method} {value:.3g}' for method, value in temperatures)}."
+        ),
+        "Check --outputs, and the labels that it is fitted to.",
     ),
     "channels-nearly-constant": Entry(_channels_nearly_constant),
     "counts-measured": Entry(_counts_measured),

@@ -56,7 +56,7 @@ _POINTS: Panel = "Points of bnuq evaluate"
 class Points(Section, frozen=True):
     """Which evaluated points are listed, and the file that all of them are written to."""
 
-    points: Annotated[Positive | None, setting("List so many points, those of the largest score.", _POINTS)] = None
+    points: Annotated[Positive | None, setting("List so many points, those worst by the score.", _POINTS)] = None
     by: Annotated[
         str | None,
         setting(

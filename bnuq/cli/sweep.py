@@ -27,7 +27,7 @@ _HELP = {
         SectionOptions(DataSection),
         SectionOptions(ModelSection),
         SectionOptions(SamplingSection, "samples layers seed mutual_information", _HELP),
-        SectionOptions(ScoringSection),
+        SectionOptions(ScoringSection, without="recalibration"),
         SectionOptions(
             GivenOptions,
             "out device precision chunk_size threads limit data_root download trust_pickle trust_code",

@@ -36,14 +36,23 @@ BY_FILES: tuple[Method, ...] = (ENSEMBLE, PREDICTIONS)  # that run where their f
 ON_REQUEST: tuple[Method, ...] = (*ANALYTIC, *AUGMENTED, LAPLACE, *BY_FILES)  # never among the default methods
 DETERMINISTIC: Method = "deterministic"  # always runs, and first
 POPULATION = "deterministic+population"  # runs beside mcbn where the reference check fails
-TEMPERATURE = "+temperature"  # ends the name of a method whose logits are divided by a fitted temperature
+Recalibration = Literal["temperature", "vector"]  # one scale of all logits, or a scale and a shift for each class
+RECALIBRATIONS: tuple[Recalibration, ...] = get_args(Recalibration)  # METHOD+temperature, METHOD+vector
 NETWORKS = DETERMINISTIC, POPULATION
-SINGLE_SAMPLE_METHODS: tuple[str, ...] = (*NETWORKS, *(name + TEMPERATURE for name in NETWORKS))
+SINGLE_SAMPLE_METHODS: tuple[str, ...] = (
+    *NETWORKS,
+    *(f"{name}+{kind}" for name in NETWORKS for kind in RECALIBRATIONS),
+)
 
 
-def without_temperature(method: str) -> str:
-    """The method whose logits this one divides by a temperature, or itself."""
-    return method.removesuffix(TEMPERATURE)
+def recalibration_of(method: str) -> Recalibration | None:
+    """How the logits of a method are recalibrated, by the end of its name; None where they are not."""
+    return next((kind for kind in RECALIBRATIONS if method.endswith(f"+{kind}")), None)
+
+
+def without_recalibration(method: str) -> str:
+    """The method whose logits this one recalibrates, or itself."""
+    return method.removesuffix(f"+{recalibration_of(method)}")
 
 
 Precision = Literal["float32", "tf32", "bfloat16", "float64"]
@@ -61,7 +70,7 @@ PopulationEstimator = Literal["population", "mean_of_var", "full"]  # how precis
 ChannelOrder = Literal["rgb", "bgr"]  # the order that the network takes; files hold red first
 Interpolation = Literal["bilinear", "bicubic", "nearest"]  # of resized pictures, antialiased but for nearest
 Curvature = Literal["kron", "diag"]  # what is kept of the last layer's curvature: Kronecker factors, or its diagonal
-Calibration = Literal["off", "validation", "cross"]  # the points that a temperature is fitted to
+Calibration = Literal["off", "validation", "cross"]  # the points that a recalibration is fitted to
 Criterion = Literal["crps", "pll"]  # the criterion that τ and the constant baseline optimise on validation points
 
 MAX_COUNT = 10**12  # upper bound of every count: points, draws, sizes
@@ -474,8 +483,8 @@ class SamplingSection(Sampler, frozen=True):
     calibrate: Annotated[
         Calibration | None,
         setting(
-            "Evaluate every method with a fitted temperature, too: fitted to the validation points, or cross-fitted on "
-            "halves of the test set (cross).",
+            "Evaluate every method recalibrated, too (--recalibration): fitted to the validation points, or "
+            "cross-fitted on halves of the test set (cross).",
             "Classification",
             shown="validation, where there are validation points",
         ),
@@ -483,7 +492,20 @@ class SamplingSection(Sampler, frozen=True):
 
 
 class ScoringSection(Section, frozen=True):
-    """[scoring]: how a regression is scored. `tau` is fitted within `tau_range` unless it is given."""
+    """[scoring]: how a classification is recalibrated, and how a regression is scored. `tau` is fitted within
+    `tau_range` unless it is given."""
+
+    recalibration: Annotated[
+        Annotated[tuple[Recalibration, ...], Meta(min_length=1)],
+        setting(
+            "How --calibrate recalibrates logits: temperature (one for all classes), vector (a scale and a shift for "
+            "each class), or both, with commas.",
+            "Classification",
+            metavar="NAME",
+            expected="temperature, vector or both",
+            commas=True,
+        ),
+    ] = ("temperature",)
 
     pll: Annotated[
         Likelihood,

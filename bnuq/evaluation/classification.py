@@ -21,7 +21,7 @@ from bnuq.evaluation import estimates
 from bnuq.evaluation.units import Blocks, merged
 from bnuq.files.journal import Arrays
 from bnuq.findings import Finding
-from bnuq.metrics import CalibrationBins, DrawWeights
+from bnuq.metrics import CalibrationBins, DrawWeights, LogitMaps
 from bnuq.metrics.arrays import as_numpy
 from bnuq.records.evaluation import MethodResult, Samples, SetResult, parts_of
 from bnuq.sampling.outputs import PROBABILITY_TOLERANCE
@@ -68,8 +68,8 @@ class Reduction:
     """Takes blocks of logits (T, chunk, K) in the order of the points from `first` on, and gives their Scores.
 
     `estimator` is used for every mutual information: per point, in means, and where points are ranked by it. Logits
-    that `are_log_probabilities` are checked to be. Those of each point are divided by its `temperature`, and are then
-    logits as good as any others, but for scores of logits, which are those without a temperature. With
+    that `are_log_probabilities` are checked to be. Those of each point are recalibrated by its one of the `maps`, and
+    are then logits as good as any others, but for scores of logits, which are those of the network. With
     `fits_temperature` the PLL under many temperatures is kept. `parts` of labelled points get sums of their own.
     """
 
@@ -83,16 +83,16 @@ class Reduction:
         first: int = 0,
         where: str = "",
         are_log_probabilities: bool = False,
-        temperature: Float[np.ndarray, " point"] | None = None,
+        maps: LogitMaps | None = None,
         fits_temperature: bool = False,
         parts: Parts | None = None,
     ) -> None:
         self._draws = weights
         self._parts: Parts = parts or {}
         self._part_of_point = {kind: _numbers(rows.values(), points) for kind, rows in self._parts.items()}
-        self._temperature, self._fits_temperature = temperature, fits_temperature
-        self._sum_to_one = are_log_probabilities and temperature is None
-        self._logit_scores = not are_log_probabilities and temperature is None
+        self._maps, self._fits_temperature = maps, fits_temperature
+        self._sum_to_one = are_log_probabilities and maps is None
+        self._logit_scores = not are_log_probabilities and maps is None
         self._all = estimates.Weights.of(weights)
         self._labels = labels
         self._estimator: Estimator = estimator
@@ -142,8 +142,10 @@ class Reduction:
         weights = batch_weights.tensor
         buffers = self._buffers(block, len(weights))
         logits = buffers.logits.copy_(block)
-        if self._temperature is not None:
-            logits.div_(torch.tensor(self._temperature[self._n : self._n + points], device=logits.device)[:, None])
+        if self._maps is not None:
+            rows = self._maps.of_point[self._n : self._n + points]
+            logits.mul_(torch.tensor(self._maps.scale[rows], device=logits.device))
+            logits.add_(torch.tensor(self._maps.shift[rows], device=logits.device))
         differences = estimates.spread(logits, first=self._n, made_in=self._made_in, where=self._where)
         y = None
         if self._labels is not None:
@@ -623,7 +625,7 @@ class Scorer:
         fitted: Any,  # noqa: ARG002 - nothing is scored by it
         labelled: bool,
         first: int = 0,
-        temperature: Float[np.ndarray, " point"] | None = None,
+        maps: LogitMaps | None = None,
         fits_temperature: bool = False,
     ) -> Any:
         return Reduction(
@@ -634,7 +636,7 @@ class Scorer:
             first=first,
             where=points.reference,
             are_log_probabilities=self._are_log_probabilities,
-            temperature=temperature,
+            maps=maps,
             fits_temperature=fits_temperature,
             parts=parts_of(points.targets, self._class_names, points.group) if labelled else None,
         )

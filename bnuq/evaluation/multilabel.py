@@ -227,7 +227,7 @@ class Scorer(classification.Scorer):
         fitted: Any,  # noqa: ARG002 - nothing is scored by it
         labelled: bool,
         first: int = 0,
-        temperature: Any = None,  # noqa: ARG002 - of one class per point
+        maps: Any = None,  # noqa: ARG002 - of one class per point
         fits_temperature: bool = False,  # noqa: ARG002 - of one class per point
     ) -> Any:
         return Reduction(

@@ -124,12 +124,12 @@ def check_predictions(subject: Subject) -> None:
         for sample, first, block in _blocks(array, predictions.rows[name]):
             for wrong, expected in _checks(block, subject):
                 if wrong.any():
-                    at = int(wrong.argmax())
-                    raise DataError(
-                        f"{where} holds {np.array2string(block[at], precision=4, threshold=8)} for row "
-                        f"{predictions.rows[name][first + at]} in sample {sample} (both counted from 0); expected "
-                        f"{expected}."
-                    )
+                    at, *output = np.argwhere(wrong)[0].tolist()
+                    of_row = f"row {predictions.rows[name][first + at]} in sample {sample}"
+                    held = f"{block[at].sum():.6g} as the sum of {of_row} (both"
+                    if output:
+                        held = f"{block[at, output[0]]:.6g} for output {output[0]} of {of_row} (all"
+                    raise DataError(f"{where} holds {held} counted from 0); expected {expected}.")
 
 
 def _blocks(array: np.ndarray, rows: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:
@@ -148,11 +148,12 @@ def findings_on_predictions(subject: Subject) -> Iterator[Finding]:
 
 
 def _checks(block: np.ndarray, subject: Subject) -> Iterator[tuple[Any, str]]:
-    yield ~np.isfinite(block).all(1), "finite numbers"
+    """Which numbers are wrong, or which rows are as a whole, and what is expected of them."""
+    yield ~np.isfinite(block), "finite numbers"
     if subject.todo.task == "classification":
-        yield ((block < 0) | (block > 1 + _TOLERANCE)).any(1), "probabilities, from 0 to 1"
+        yield (block < 0) | (block > 1 + _TOLERANCE), "probabilities, from 0 to 1"
     if subject.classifies:
-        yield np.abs(block.sum(1) - 1) > _TOLERANCE, f"probabilities that sum to 1 to within {_TOLERANCE:g}"
+        yield np.abs(block.sum(1) - 1) > _TOLERANCE, f"a sum of 1 to within {_TOLERANCE:g}"
 
 
 def subject_of_predictions(subject: Subject) -> Subject:

@@ -1,49 +1,66 @@
-"""The temperatures of a run: which points they are fitted to, the halves of a cross-fit, and what is said of them."""
+"""The recalibrations of a run: which points they are fitted to, the halves of a cross-fit, and what is said of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
 
 from bnuq import metrics
+from bnuq.config import Recalibration, recalibration_of
 from bnuq.data import Points
 from bnuq.errors import RequestError
 from bnuq.evaluation.datasets import held_out_rows
 from bnuq.evaluation.subject import VALIDATION, Subject
-from bnuq.findings import Finding, note
+from bnuq.findings import Finding, note, warning
+from bnuq.metrics import LogitMaps
 from bnuq.sampling import counter_rng
 
 LEAST_POINTS = 20  # labelled test points of a cross-fit: ten a half
+LEAST_POINTS_OF_PARAMETER = 10
 
 
 @dataclass(frozen=True)
-class Temperatures:
-    """The temperature of one method, fitted to `points` points. Cross-fitted, `halves` are those fitted to each half of
-    the test set, and `of_test` is that of every test point, fitted to the half without it."""
+class Recalibrated:
+    """The maps of one method's logits, fitted to `points` points: that of all of them and, cross-fitted, those of each
+    half of the test set, of which these are the `second`. A test point then has that of the half without it."""
 
-    of_all: float
+    scale: Float[np.ndarray, "map class"]
+    shift: Float[np.ndarray, "map class"]
     points: int
-    halves: tuple[float, float] | None = None
-    of_test: Float[np.ndarray, " point"] | None = None
+    second: Bool[np.ndarray, " point"] | None = None
 
-    def of(self, name: str, points: Points) -> Float[np.ndarray, " point"]:
-        """The temperature of each point of the set of this name."""
-        crossed = self.of_test if name == "test" else None
-        return np.full(len(points), self.of_all) if crossed is None else crossed
-
-
-def fitted(pll: Float[np.ndarray, "temperature point"]) -> Temperatures:
-    """The temperature of validation points with this PLL."""
-    return Temperatures(metrics.fitted_temperature(pll), pll.shape[1])
+    def of(self, name: str, points: Points) -> LogitMaps:
+        """The maps of the points of the set of this name."""
+        crossed = self.second if name == "test" else None
+        numbers = np.zeros(len(points), int) if crossed is None else np.where(crossed, 1, 2)
+        return LogitMaps(self.scale, self.shift, numbers)
 
 
-def cross_fitted(pll: Float[np.ndarray, "temperature point"], second: Bool[np.ndarray, " point"]) -> Temperatures:
-    """The temperatures of both halves of test points with this PLL, of which these are the `second`, and of all."""
-    halves = metrics.fitted_temperature(pll[:, ~second]), metrics.fitted_temperature(pll[:, second])
-    return Temperatures(metrics.fitted_temperature(pll), pll.shape[1], halves, np.where(second, *halves))
+def fitted(
+    kind: Recalibration,
+    pll: Float[np.ndarray, "temperature point"],
+    samples: Callable[[], Float[Tensor, "sample point class"]],
+    y: Int64[np.ndarray, " point"],
+    second: Bool[np.ndarray, " point"] | None = None,
+) -> Recalibrated:
+    """The recalibration of points with this PLL by temperature, these raw samples and labels; with `second` also that
+    of both halves."""
+    if kind == "temperature":
+        rows_of = [...] if second is None else [..., ~second, second]
+        scales = np.array([[1 / metrics.fitted_temperature(pll[:, rows])] for rows in rows_of])
+        return Recalibrated(scales, np.zeros_like(scales), pll.shape[1], second)
+    logits = samples()
+    maps = [metrics.fitted_vector(logits, y, metrics.fitted_temperature(pll))]
+    for half in () if second is None else (~second, second):
+        rows = np.flatnonzero(half)
+        maps.append(metrics.fitted_vector(logits[:, rows], y[rows], metrics.fitted_temperature(pll[:, rows])))
+    scales, shifts = map(np.stack, zip(*maps, strict=True))
+    return Recalibrated(scales, shifts, len(y), second)
 
 
 def second_half(points: Points, seed: int) -> Bool[np.ndarray, " point"]:
@@ -53,10 +70,15 @@ def second_half(points: Points, seed: int) -> Bool[np.ndarray, " point"]:
 
 
 def check_calibration(subject: Subject) -> None:
-    """RequestError where the temperature that a run asks for cannot be fitted."""
-    asked, test, validation = subject.run.calibrate, subject.sets["test"], subject.sets.get(VALIDATION)
-    if asked is None or asked == "off":
-        return
+    """RequestError where the recalibration that a run asks for cannot be fitted."""
+    if subject.run.calibrate not in (None, "off"):
+        _check_asked(subject, subject.run.calibrate)
+    if "vector" in subject.run.scoring.recalibration:
+        _check_vector(subject)
+
+
+def _check_asked(subject: Subject, asked: str) -> None:
+    test, validation = subject.sets["test"], subject.sets.get(VALIDATION)
     if subject.todo.task == "regression":
         raise RequestError(
             f"--calibrate {asked} fits a temperature to the logits of a classifier, and this is a regression, whose "
@@ -92,17 +114,56 @@ def check_calibration(subject: Subject) -> None:
         )
 
 
-def findings(temperatures: Mapping[str, Temperatures]) -> Iterator[Finding]:
-    """How the temperatures of these methods were fitted, and which lie at an end of their range."""
-    if not temperatures:
+def _check_vector(subject: Subject) -> None:
+    """RequestError where there is no class to scale, nothing to fit to, or too little."""
+    text, leave_out = "--recalibration vector fits a scale and a shift to each class", "Leave vector out."
+    if not subject.classifies:
+        labels = subject.todo.task == "classification"
+        what = "there are several labels per point" if labels else f"this is a {subject.todo.task}"
+        raise RequestError(f"{text}, and here {what}. {leave_out}")
+    if subject.fitted_to is None:
+        raise RequestError(
+            f"{text}, and there are no points to fit them to. Name points that were held out of training "
+            "(--validation REF), or fit them on halves of the test set (--calibrate cross)."
+        )
+    points, of_set = subject.sets[subject.fitted_to], "validation points"
+    count, expected = len(points), 2 * subject.todo.outputs * LEAST_POINTS_OF_PARAMETER
+    if subject.fitted_to == "test":
+        second = int(second_half(points, subject.run.seed).sum())
+        count, of_set = min(second, count - second), "points in a half of the test set"
+    if count < expected:
+        raise RequestError(
+            f"{text}, {2 * subject.todo.outputs} numbers for {subject.todo.outputs} classes, and there are {count} "
+            f"{of_set} ({points.reference}); expected at least {expected}. Name more points, or fit only a temperature "
+            "(--recalibration temperature)."
+        )
+
+
+def findings(fits: Mapping[str, Recalibrated]) -> Iterator[Finding]:
+    """How the logits of these methods were recalibrated, and which temperatures lie at an end of their range."""
+    if not fits:
         return
-    points = next(iter(temperatures.values())).points
-    by_method = [[method, *(each.halves or (each.of_all,))] for method, each in temperatures.items()]
-    if any(each.halves for each in temperatures.values()):
-        yield note("temperature-cross-fitted", temperatures=by_method, points=points)
+    temperatures: list[list[Any]] = []
+    vectors: list[list[Any]] = []
+    for method, fit in fits.items():
+        if recalibration_of(method) == "vector":
+            vectors.append([method, fit.scale[0].tolist(), fit.shift[0].tolist()])
+        else:
+            used = fit.scale[1:] if len(fit.scale) > 1 else fit.scale
+            temperatures.append([method, *(1 / used[:, 0]).tolist()])
+    points = next(iter(fits.values())).points
+    if any(fit.second is not None for fit in fits.values()):
+        made = (
+            note("temperature-cross-fitted", temperatures=temperatures, points=points),
+            note("vector-cross-fitted", maps=vectors, points=points),
+        )
     else:
-        yield note("temperature-fitted", temperatures=by_method, points=points)
+        made = (
+            note("temperature-fitted", temperatures=temperatures, points=points),
+            note("vector-fitted", maps=vectors, points=points),
+        )
+    yield from (finding for finding, of in zip(made, (temperatures, vectors), strict=True) if of)
     range_ends = metrics.TEMPERATURES[0], metrics.TEMPERATURES[-1]
-    ends = {method: end for method, *values in by_method for end in values if end in range_ends}
+    ends = {method: end for method, *values in temperatures for end in values if end in range_ends}
     if ends:
-        yield note("temperature-at-end", temperatures=[list(item) for item in ends.items()])
+        yield warning("temperature-at-end", temperatures=[list(item) for item in ends.items()])

@@ -539,7 +539,7 @@ class Scorer:
         fitted: Fitted | None,
         labelled: bool,
         first: int = 0,
-        temperature: Any = None,  # noqa: ARG002 - of a classification
+        maps: Any = None,  # noqa: ARG002 - of a classification
         fits_temperature: bool = False,  # noqa: ARG002 - of a classification
     ) -> Reduction:
         return Reduction(

@@ -40,7 +40,7 @@ def check_resources(subject: Subject) -> None:
         _check_memory(
             "--bank", bank, lambda number: _memory(subject, samples=min(samples, number), bank=number), purpose
         )
-    keeps = run.save_samples or subject.fitted_to == "test"
+    keeps = run.save_samples or subject.sampled_again is not None
     if run.max_samples != Run.max_samples if auto else keeps:  # "auto" rarely reaches its default limit
         folder = run.out.parent
         hint = " Run without --save-samples, or write elsewhere (--out)." if run.save_samples else ""
@@ -100,7 +100,7 @@ def bytes_of_draws(draws: int, layers: Sequence[BatchNormSite], batch_size: int)
 def _memory(subject: Subject, *, samples: int, bank: int) -> int:
     """The approximate bytes of draws, replicates and scores together, with chunks of a single point."""
     run, todo = subject.run, subject.todo
-    methods = len(todo.methods) * (1 if subject.fitted_to is None else 2)
+    methods = len(todo.methods) * (1 + len(subject.recalibrations))
     replicates = bank + RESAMPLES + bank.bit_length() + 2
     weights = 8 * replicates * bank * (methods + 3)  # one per method, and the intermediate arrays
     noise_models = sum(method in ANALYTIC for method in todo.methods)
@@ -116,16 +116,23 @@ def _memory(subject: Subject, *, samples: int, bank: int) -> int:
         scores += 8 * (samples * labelled + _POINT_SCORES * (labels - 1)) * len(points) * labels
         scores += 8 * replicates * (_ESTIMATES + _SEPARATIONS * len(metrics.SCORES) * (not labelled))
     of_one_point = 8 * todo.outputs * (5 * samples + 2 * replicates)
-    return weights + omega + normal + 2 * methods * scores + of_one_point
+    fitted_to = 0
+    if "vector" in subject.recalibrations and subject.sampled_again is not None:  # samples, and those of a half
+        fitted_to = 2 * _bytes_of_number(run) * samples * todo.outputs * len(subject.sets[subject.sampled_again])
+    return weights + omega + normal + 2 * methods * scores + of_one_point + fitted_to
 
 
 def _disk(subject: Subject, samples: int) -> int:
     """The bytes of the raw samples in temporary files, and in the result where they are saved."""
     run, todo, sets = subject.run, subject.todo, subject.sets
-    if not run.save_samples and run.samples != "auto":  # those that a temperature is cross-fitted to
-        sets = {"test": sets["test"]}
-    bytes_per_sample = (8 if run.precision == "float64" else 4) * todo.outputs * sum(map(len, sets.values()))
+    if not run.save_samples and run.samples != "auto" and subject.sampled_again is not None:
+        sets = {subject.sampled_again: sets[subject.sampled_again]}
+    bytes_per_sample = _bytes_of_number(run) * todo.outputs * sum(map(len, sets.values()))
     return len(todo.methods) * samples * bytes_per_sample * (2 if run.save_samples else 1)
+
+
+def _bytes_of_number(run: Run) -> int:
+    return 8 if run.precision == "float64" else 4
 
 
 def _free_on(folder: Path) -> int | None:

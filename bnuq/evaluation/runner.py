@@ -4,12 +4,11 @@ suffice."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from bnuq.config import (
@@ -20,8 +19,9 @@ from bnuq.config import (
     POPULATION,
     PREDICTIONS,
     SINGLE_SAMPLE_METHODS,
-    TEMPERATURE,
+    Recalibration,
     Run,
+    without_recalibration,
 )
 from bnuq.data import Points
 from bnuq.errors import RequestError, ResultError, SamplingError
@@ -33,12 +33,12 @@ from bnuq.evaluation.passes import Feed, Passes, stochastic_of
 from bnuq.evaluation.plan import Plan
 from bnuq.evaluation.posthoc import with_post_hoc
 from bnuq.evaluation.predictions import Predicted, subject_of_predictions
-from bnuq.evaluation.recalibration import Temperatures
+from bnuq.evaluation.recalibration import Recalibrated
 from bnuq.evaluation.subject import VALIDATION, Scorer, Subject, is_mcbn, kind_of_draws
 from bnuq.evaluation.units import Unit, UnitGroup, run_units, tiles
 from bnuq.files.journal import Arrays, Journal
 from bnuq.findings import Finding, note, warning
-from bnuq.metrics import DrawWeights
+from bnuq.metrics import DrawWeights, LogitMaps
 from bnuq.progress import Advance, Progress
 from bnuq.records.evaluation import MethodResult, MethodWork, Samples
 from bnuq.sampling import bank_tiles, counter_rng
@@ -50,22 +50,21 @@ from bnuq.sampling.laplace import LastLayer, Posterior
 from bnuq.sampling.per_query import PerQuery
 from bnuq.sampling.plain_loop import BySet, Engine, Ensemble, Evaluation
 
-IN_ONE_ROUND = *SINGLE_SAMPLE_METHODS, ENSEMBLE, ENSEMBLE + TEMPERATURE  # whatever the number of draws
 _OUTPUTS, _SECONDS = "outputs", "seconds"  # raw samples of a unit, where they are needed again, and what it took
-_TEMPERED = "temperature:"  # before the names of a unit's scores with a temperature
 
 Omegas = Mapping[str, BatchStatistics]  # ω by the method that it is drawn for; "mcbn+mcdo" shares that of "mcbn"
 Draw = Callable[[range], Omegas]  # ω of the draws with these numbers
+Fits = dict[Recalibration, Recalibrated]
 
 
 @dataclass(frozen=True)
 class Scored:
     """The scores of one method on every set, and what was fitted to validation points, in the task's own records; and
-    the temperatures, where its logits are divided by some."""
+    the maps by which its logits are `recalibrated`, where they are."""
 
     sets: Mapping[str, Any]
     fitted: Any
-    temperatures: Temperatures | None = None
+    recalibrated: Recalibrated | None = None
 
 
 @dataclass(frozen=True)
@@ -134,7 +133,7 @@ def run_methods(
     findings += [*_not_reached(subject, scored, draws.stop)] if run.samples == "auto" else []
     for method, method_scores in scored.items():
         findings += scorer.findings(method, method_scores.fitted)
-    findings += recalibration.findings({name: each.temperatures for name, each in scored.items() if each.temperatures})
+    findings += recalibration.findings({name: each.recalibrated for name, each in scored.items() if each.recalibrated})
     results = {
         method: scorer.result(
             method_scores.sets,
@@ -165,7 +164,7 @@ def _errors(run: Run, scorer: Scorer, scored: Scored, samples: int) -> dict[str,
 
 def _not_reached(subject: Subject, scored: Mapping[str, Scored], samples: int) -> Iterator[Finding]:
     for method, method_scores in scored.items():
-        if method in IN_ONE_ROUND:
+        if method in SINGLE_SAMPLE_METHODS or without_recalibration(method) == ENSEMBLE:
             continue
         errors = _errors(subject.run, subject.scorer, method_scores, samples)
         name, error = max(errors.items(), key=lambda item: item[1])
@@ -196,25 +195,27 @@ class Context:
     weights: DrawWeights
     fitted: Any
     earlier: Sequence[range] | None  # draws whose raw samples are scored again with a unit's; None: none are kept
-    temperature: Float[np.ndarray, " point"] | None = None  # of each point, by which units are scored once more
+    maps: Mapping[Recalibration, LogitMaps] = field(default_factory=dict)  # by each of which units are scored once more
 
-    def reduction(self, name: str, first: int = 0, *, tempered: bool = False) -> Any:
-        """The reduction for the points of a set, from number `first` on."""
+    def reduction(self, name: str, first: int = 0, maps: LogitMaps | None = None) -> Any:
+        """The reduction for the points of a set, from number `first` on, recalibrated by `maps`."""
         return self.subject.scorer.reduction(
             self.weights,
             self.subject.sets[name],
             fitted=self.fitted,
             labelled=name in self.subject.labelled,
             first=first,
-            temperature=self.temperature if tempered else None,
-            fits_temperature=not tempered and name == self.subject.fitted_to,
+            maps=maps,
+            fits_temperature=maps is None and name == self.subject.fitted_to,
         )
 
 
 def run_unit(context: Context, unit: Unit) -> Arrays:
     """The scores of a unit, its seconds, and its raw samples where they are needed again."""
     engine, before = context.engine, context.passes.seconds
-    reduction = context.reduction(unit.set, unit.points.start)
+    first = unit.points.start
+    reduction = context.reduction(unit.set, first)
+    recalibrated = {kind: context.reduction(unit.set, first, maps) for kind, maps in context.maps.items()}
     points = context.subject.sets[unit.set]
     blocks: Iterator[Tensor] = context.passes.blocks(engine, points, unit.points, context.feed)
     raw: Arrays = {}
@@ -225,15 +226,12 @@ def run_unit(context: Context, unit: Unit) -> Arrays:
             samples = torch.from_numpy(np.concatenate([*earlier, raw[_OUTPUTS]])).to(outputs[0].device)
             outputs = samples.split([block.shape[1] for block in outputs], dim=1)
         blocks = iter(outputs)
-    first = unit.points.start
-    tempered = None if context.temperature is None else context.reduction(unit.set, first, tempered=True)
     for block in blocks:
-        for each in (reduction, tempered):
-            if each is not None:
-                _add(each, block, first, engine)
+        for each in (reduction, *recalibrated.values()):
+            _add(each, block, first, engine)
         first += block.shape[1]
-    arrays = reduction.arrays() | raw | {_SECONDS: np.array(context.passes.seconds - before)}
-    return arrays if tempered is None else arrays | {_TEMPERED + name: v for name, v in tempered.arrays().items()}
+    more = {f"{kind}:{name}": v for kind, each in recalibrated.items() for name, v in each.arrays().items()}
+    return reduction.arrays() | raw | {_SECONDS: np.array(context.passes.seconds - before)} | more
 
 
 def _of_set(engine: Engine, sets: Mapping[str, Points], name: str) -> Engine:
@@ -364,48 +362,64 @@ class _Rounds:
         return result
 
     def _scored(self, method: str, engine: Engine, draws: range, address: range, advance: Advance) -> dict[str, Scored]:
-        """The scores of the method, and where a temperature is fitted those of the method with it."""
+        """The scores of the method, and where recalibrations are fitted those of the method with each."""
         subject, samples = self._of(method), self._subject.samples_of(method, draws.stop)
         weights = _weights(method, samples, self._subject.bank)
 
-        def scores(name: str, fitted: Any = None, temperatures: Temperatures | None = None) -> tuple[Any, Any]:
-            return self._scores(method, engine, name, weights, address, advance, fitted, temperatures)
+        fits: Fits = {}
+
+        def scores(name: str, fitted: Any = None) -> tuple[Any, dict[Recalibration, Any]]:
+            return self._scores(method, engine, name, weights, address, advance, fitted, fits)
 
         validation = scores(VALIDATION)[0] if VALIDATION in subject.sets else None
         fitted = subject.scorer.fitted(validation, weights)
-        temperatures = None
         if validation is not None and subject.fitted_to == VALIDATION:
-            temperatures = recalibration.fitted(validation.pll_by_temperature)
-        plain, tempered = dict[str, Any](), dict[str, Any]()
+            fits |= self._fits(method, address, VALIDATION, validation)
+        plain, recalibrated = dict[str, Any](), dict[str, dict[Recalibration, Any]]()
         for name in subject.sets:
             if name != VALIDATION:
-                plain[name], tempered[name] = scores(name, fitted, temperatures)
+                plain[name], recalibrated[name] = scores(name, fitted)
             if name == subject.fitted_to == "test":
-                second = recalibration.second_half(subject.sets[name], subject.run.seed)
-                temperatures = recalibration.cross_fitted(plain[name].pll_by_temperature, second)
-                tempered[name] = self._scored_again(method, engine, weights, address, fitted, temperatures)
-        result = {method: Scored(plain, fitted)}
-        return (
-            result if temperatures is None else result | {method + TEMPERATURE: Scored(tempered, fitted, temperatures)}
-        )
+                fits |= self._fits(method, address, name, plain[name])
+                for kind, fit in fits.items():
+                    recalibrated[name][kind] = self._scored_again(method, engine, weights, address, fitted, fit)
+        with_each = {
+            f"{method}+{kind}": Scored({name: by_kind[kind] for name, by_kind in recalibrated.items()}, fitted, fit)
+            for kind, fit in fits.items()
+        }
+        return {method: Scored(plain, fitted)} | with_each
+
+    def _fits(self, method: str, draws: range, name: str, scores: Any) -> Fits:
+        """The recalibrations of a method, fitted to the set of this name with these scores."""
+        subject, points = self._subject, self._subject.sets[name]
+        second = recalibration.second_half(points, subject.run.seed) if name == "test" else None
+        assert points.targets is not None
+
+        def samples() -> Tensor:
+            stored = self._stored(method, name, draws)
+            whole = torch.empty(stored.shape, dtype=torch.from_numpy(np.empty(0, stored.dtype)).dtype)
+            for first, block in stored.blocks():
+                whole[:, first : first + block.shape[1]] = torch.from_numpy(block)
+            return whole if subject.pipeline.device.type == "mps" else whole.to(subject.pipeline.device)
+
+        pll, y = scores.pll_by_temperature, points.targets
+        return {kind: recalibration.fitted(kind, pll, samples, y, second) for kind in subject.recalibrations}
+
+    def _stored(self, method: str, name: str, draws: range) -> StoredSamples:
+        """The raw samples of a set under all draws so far; `draws` are those of a single pass."""
+        rounds = [draws] if method in SINGLE_SAMPLE_METHODS else self._rounds(method)
+        return StoredSamples.of(self._journal, self._units[method, name], rounds)
 
     def _scored_again(
-        self,
-        method: str,
-        engine: Engine,
-        weights: DrawWeights,
-        draws: range,
-        fitted: Any,
-        temperatures: Temperatures,
+        self, method: str, engine: Engine, weights: DrawWeights, draws: range, fitted: Any, fit: Recalibrated
     ) -> Any:
-        """The scores of the test set with its temperatures, from its raw samples."""
+        """The scores of the test set, recalibrated, from its raw samples."""
         subject, points = self._of(method), self._subject.sets["test"]
-        rounds = [draws] if method in SINGLE_SAMPLE_METHODS else self._rounds(method)
-        temperature = temperatures.of("test", points)
-        reduction = subject.scorer.reduction(weights, points, fitted=fitted, labelled=True, temperature=temperature)
-        for first, block in StoredSamples.of(self._journal, self._units[method, "test"], rounds).blocks():
+        maps = fit.of("test", points)
+        reduction = subject.scorer.reduction(weights, points, fitted=fitted, labelled=True, maps=maps)
+        for first, block in self._stored(method, "test", draws).blocks():
             _add(reduction, torch.from_numpy(block).to(subject.pipeline.device), first, engine)
-        return _tempered(reduction, [reduction.arrays()], temperature, points)
+        return _recalibrated(reduction, [reduction.arrays()], maps, points)
 
     def _scores(
         self,
@@ -416,23 +430,23 @@ class _Rounds:
         draws: range,
         advance: Advance,
         fitted: Any,
-        temperatures: Temperatures | None,
-    ) -> tuple[Any, Any]:
-        """The scores of one set under all draws so far, and those with its temperature; None where there is none."""
+        fits: Fits,
+    ) -> tuple[Any, dict[Recalibration, Any]]:
+        """The scores of one set under all draws so far, and those with each of its recalibrations."""
         points, run, work = self._subject.sets[name], self._subject.run, self._method_work[method]
-        temperature = None if temperatures is None else temperatures.of(name, points)
+        maps: dict[Recalibration, LogitMaps] = {kind: fit.of(name, points) for kind, fit in fits.items()}
         is_single = method in SINGLE_SAMPLE_METHODS
         again = not is_single and (run.save_samples or run.samples == "auto")
-        again |= name == self._subject.fitted_to == "test"
+        again |= name == self._subject.sampled_again
         size = self.passes.tile(engine, points, keeps_samples=again)
         first = self._units.setdefault((method, name), tiles(name, points, size, method=method, draws=draws))
         units = [replace(unit, draws=draws) for unit in first]  # the same tiles in every round
         earlier = (() if is_single else self._rounds(method)[:-1]) if again else None
-        with_temperature: list[Arrays] = []
+        recalibrated: dict[Recalibration, list[Arrays]] = {kind: [] for kind in maps}
         with self.passes.feeding(points, engine) as feed:
             of_set = _of_set(engine, self._subject.sets, name)
             context = Context(
-                self._of(method), self._journal, of_set, self.passes, feed, weights, fitted, earlier, temperature
+                self._of(method), self._journal, of_set, self.passes, feed, weights, fitted, earlier, maps
             )
 
             def run_group(group: UnitGroup) -> Iterator[Arrays]:
@@ -444,22 +458,24 @@ class _Rounds:
                     work.seconds += float(of_unit[_SECONDS])
                     work.passes += engine.samples * len(unit.points)
                     advance(engine.samples * len(unit.points))
-                    prefix = len(_TEMPERED)
-                    with_temperature.append({k[prefix:]: v for k, v in of_unit.items() if k.startswith(_TEMPERED)})
+                    for kind, parts in recalibrated.items():
+                        start = f"{kind}:"
+                        parts.append({k.removeprefix(start): v for k, v in of_unit.items() if k.startswith(start)})
                     yield of_unit
 
             scores = context.reduction(name).scores(arrays(), group=points.group)
         if name == "test" and weights.samples > 1 and not scores.samples_differ:
             raise SamplingError(_why_samples_agree(method, self._subject.todo))
-        if temperature is None:
-            return scores, None
-        return scores, _tempered(context.reduction(name, tempered=True), with_temperature, temperature, points)
+        return scores, {
+            kind: _recalibrated(context.reduction(name, maps=maps[kind]), units, maps[kind], points)
+            for kind, units in recalibrated.items()
+        }
 
 
-def _tempered(reduction: Any, units: Iterable[Arrays], temperature: Float[np.ndarray, " point"], points: Points) -> Any:
-    """The scores of units with the temperature of each point, which is among them."""
-    scores = reduction.scores(units, group=points.group)
-    return replace(scores, points=scores.points | {"temperature": temperature})
+def _recalibrated(reduction: Any, units: Iterable[Arrays], maps: LogitMaps, points: Points) -> Any:
+    """The scores of recalibrated units; the temperature of each point is among them, where it has one."""
+    scores, temperature = reduction.scores(units, group=points.group), maps.temperature
+    return scores if temperature is None else replace(scores, points=scores.points | {"temperature": temperature})
 
 
 def _raw(journal: Journal, unit: Unit) -> np.ndarray:

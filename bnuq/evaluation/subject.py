@@ -6,16 +6,22 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from jaxtyping import Float
-from numpy import ndarray
 from torch import nn
 
-from bnuq.config import ENSEMBLE, SINGLE_SAMPLE_METHODS, Calibration, Run, without_temperature
+from bnuq.config import (
+    ENSEMBLE,
+    RECALIBRATIONS,
+    SINGLE_SAMPLE_METHODS,
+    Calibration,
+    Recalibration,
+    Run,
+    without_recalibration,
+)
 from bnuq.data import Points
 from bnuq.evaluation.datasets import Pipeline
 from bnuq.evaluation.plan import Plan
 from bnuq.findings import Finding
-from bnuq.metrics import DrawWeights
+from bnuq.metrics import DrawWeights, LogitMaps
 from bnuq.records.evaluation import MethodResult, Samples
 
 VALIDATION = "validation"
@@ -25,8 +31,8 @@ VALIDATION = "validation"
 class Scorer(Protocol):
     """Scores the samples of a task: `classification.Scorer`, `regression.Scorer`.
 
-    Of a classification, a `temperature` of each point divides its logits, and one may be fitted to points scored with
-    `fits_temperature`.
+    Of a classification, the logits of each point are recalibrated by its one of the `maps`, and a temperature may be
+    fitted to points scored with `fits_temperature`.
     """
 
     def reduction(
@@ -37,7 +43,7 @@ class Scorer(Protocol):
         fitted: Any,
         labelled: bool,
         first: int = 0,
-        temperature: Float[ndarray, " point"] | None = None,
+        maps: LogitMaps | None = None,
         fits_temperature: bool = False,
     ) -> Any: ...
     def fitted(self, validation: Any, draws: DrawWeights) -> Any: ...
@@ -74,12 +80,12 @@ class Subject:
 
     @property
     def classifies(self) -> bool:
-        """Whether each point has one class: such logits have a temperature, and post-hoc scores."""
+        """Whether each point has one class: such logits can be recalibrated, and have post-hoc scores."""
         return self.todo.task == "classification" and self.run.outputs != "multilabel"
 
     @property
     def calibration(self) -> Calibration:
-        """What temperatures are fitted to. By default validation points, where they are not those of the test set."""
+        """What recalibrations are fitted to. By default validation points, where they are not those of the test set."""
         validation = self.sets.get(VALIDATION)
         if not self.classifies:
             return "off"
@@ -89,8 +95,20 @@ class Subject:
 
     @property
     def fitted_to(self) -> str | None:
-        """The set that temperatures are fitted to."""
+        """The set that recalibrations are fitted to."""
         return {"validation": VALIDATION, "cross": "test"}.get(self.calibration)
+
+    @property
+    def recalibrations(self) -> tuple[Recalibration, ...]:
+        """How every method is recalibrated, too."""
+        asked = () if self.fitted_to is None else self.run.scoring.recalibration
+        return tuple(kind for kind in RECALIBRATIONS if kind in asked)
+
+    @property
+    def sampled_again(self) -> str | None:
+        """The set whose raw samples are read again: where both halves of it are recalibrated by each other, or scales
+        and shifts are fitted to it."""
+        return self.fitted_to if self.fitted_to == "test" or "vector" in self.recalibrations else None
 
     @property
     def max_samples(self) -> int:
@@ -101,7 +119,7 @@ class Subject:
         """The samples of a point under a method, where there are this many draws."""
         if method in SINGLE_SAMPLE_METHODS:
             return 1
-        return 1 + len(self.members) if without_temperature(method) == ENSEMBLE else samples
+        return 1 + len(self.members) if without_recalibration(method) == ENSEMBLE else samples
 
     @property
     def bank(self) -> int | None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bnuq import metrics
-from bnuq.config import ENSEMBLE, SINGLE_SAMPLE_METHODS, without_temperature
+from bnuq.config import ENSEMBLE, SINGLE_SAMPLE_METHODS, without_recalibration
 from bnuq.gate.records import Pairing
 from bnuq.metrics.registry import metric_of
 from bnuq.records.contributions import Points, sets_of
@@ -100,7 +100,7 @@ class Errors:
         """From differences of replicates where the draws are shared; otherwise that of independent estimates. 0 for a
         method without draws, or with identical draws."""
         method, estimates = current["method"], (current.estimate, baseline.estimate)
-        if without_temperature(method) == ENSEMBLE:  # its networks are given, like the deterministic one
+        if without_recalibration(method) == ENSEMBLE:  # its networks are given, like the deterministic one
             return NONE
         if method in SINGLE_SAMPLE_METHODS and method not in dict(self._paired.why_not):
             return NONE

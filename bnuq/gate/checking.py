@@ -12,7 +12,7 @@ import numpy as np
 import bnuq
 from bnuq import metrics
 from bnuq.catalogue import text_of
-from bnuq.config import POPULATION, without_temperature
+from bnuq.config import POPULATION, without_recalibration
 from bnuq.errors import ResultError
 from bnuq.estimates import Direction
 from bnuq.findings import Finding, note, warning, warnings
@@ -122,7 +122,8 @@ def _measured(current: Result, baseline: Result, errors: Errors, settings: Setti
 def _compared(address: str, now: Row, before: Row, errors: tuple[Error, Error], settings: Settings) -> _Measured:
     metric = now["metric"]
     direction: Direction = metric_of(metric).direction
-    if now["bound"] or without_temperature(now["method"]) == POPULATION:  # a yardstick, not an estimate of the network
+    # a yardstick, not an estimate of the network
+    if now["bound"] or without_recalibration(now["method"]) == POPULATION:
         direction = "none"
     current, baseline = now.estimate.value, before.estimate.value
     change = 0.0 if current == baseline else current - baseline

@@ -20,9 +20,9 @@ from bnuq.config import (
     POPULATION,
     PREDICTIONS,
     SINGLE_SAMPLE_METHODS,
-    TEMPERATURE,
     Run,
-    without_temperature,
+    recalibration_of,
+    without_recalibration,
 )
 from bnuq.errors import ResultError
 from bnuq.gate.records import Pairing
@@ -72,10 +72,10 @@ def check_request_comparable(run: Run, baseline: Result, settings: Settings) -> 
 
 def _is_requested(run: Run, method: str) -> bool:
     """Whether a run evaluates this method, if the network allows it: some methods only on request, and mcbn with
-    analytic ones where there is a reference; none with a temperature where that is switched off."""
-    if method != without_temperature(method) and run.calibrate == "off":
+    analytic ones where there is a reference; recalibrated ones as --calibrate and --recalibration say."""
+    if (kind := recalibration_of(method)) and (run.calibrate == "off" or kind not in run.scoring.recalibration):
         return False
-    method = without_temperature(method)
+    method = without_recalibration(method)
     if method in SINGLE_SAMPLE_METHODS:
         return True
     if method in BY_FILES:
@@ -163,7 +163,7 @@ _BATCHES = ("variance", "batches", "group", "replacement", "query_in_batch", "pe
 
 def _drawn_by(method: str, sampler: Mapping[str, Any]) -> dict[str, Any]:
     """The keys that the draws of a method depend on."""
-    method = without_temperature(method)
+    method = without_recalibration(method)
     if "mcbn" not in method:
         keys: tuple[str, ...] = ("laplace",) if method == LAPLACE else ()
     elif method == "mcbn-empirical":
@@ -189,9 +189,9 @@ def _as_scored(result: Result) -> dict[str, Any]:
 
 
 def _calibrated(result: Result, methods: Iterable[str]) -> dict[str, Any]:
-    """What the temperatures of these methods were fitted to, where they have some."""
+    """What the recalibrations of these methods were fitted to, where they have some."""
     calibrate = result.run.get("sampling", {}).get("calibrate")
-    return {"calibrate": calibrate} if any(method.endswith(TEMPERATURE) for method in methods) else {}
+    return {"calibrate": calibrate} if any(map(recalibration_of, methods)) else {}
 
 
 def _as_requested(run: Run, *, task: str) -> dict[str, Any]:
@@ -229,7 +229,7 @@ def _missing(current: Result, baseline: Result, settings: Settings) -> Iterator[
     missing = [address for address in old if address not in new and not settings.allows("missing", address)]
     missing = [address for address in missing if not _of_other_points(old[address], current)]
     if POPULATION not in current.methods:  # its reference check passes now
-        missing = [address for address in missing if without_temperature(old[address]["method"]) != POPULATION]
+        missing = [address for address in missing if without_recalibration(old[address]["method"]) != POPULATION]
     for kind, present, pattern in (("method", current.methods, "{}"), ("set", current.sets, "*.{}")):
         for name in dict.fromkeys(old[address][kind] for address in missing):
             if name and name not in present:
@@ -267,7 +267,7 @@ def pairing(current: Result, baseline: Result) -> Pairing:
     points = [n for n in current.sets if n in sets and not _other_points(current.sets[n], baseline.sets[n])]
     shared, apart = [], []
     fixed = () if any(map(_moves_with_the_draws, (current, baseline))) else (DETERMINISTIC,)
-    for method in (m for m in current.methods if m in baseline.methods and without_temperature(m) not in fixed):
+    for method in (m for m in current.methods if m in baseline.methods and without_recalibration(m) not in fixed):
         differing = list(_drawn_otherwise(method, current, baseline))
         if differing:
             apart.append((method, f"{listed(differing)} {'differs' if len(differing) == 1 else 'differ'}"))
@@ -284,13 +284,13 @@ def _moves_with_the_draws(result: Result) -> bool:
 
 def _drawn_otherwise(method: str, current: Result, baseline: Result) -> Iterator[str]:
     """Why draw t of one result is not draw t of the other."""
-    if without_temperature(method) == PREDICTIONS:
+    if without_recalibration(method) == PREDICTIONS:
         if current.provenance.get("predictions_sha256") != baseline.provenance.get("predictions_sha256"):
             yield "the file of predictions"
         if current.sampling["samples"] != baseline.sampling["samples"]:
             yield "T"
         return
-    if without_temperature(method) == ENSEMBLE:
+    if without_recalibration(method) == ENSEMBLE:
         return  # its networks are given, like the deterministic one
     for key, name in (("seed", "the seed"), ("samples", "T"), ("bank", "the bank")):
         if current.sampling.get(key) != baseline.sampling.get(key):
@@ -303,7 +303,7 @@ def _drawn_otherwise(method: str, current: Result, baseline: Result) -> Iterator
         if _pipeline(current.run) != _pipeline(baseline.run):
             yield "the training pipeline (resize, crop, interpolation, normalize, channel_order, augment)"
     now, before = (run.get("tta", run.get("data", {}).get("augment")) for run in (current.run, baseline.run))
-    if without_temperature(method) in AUGMENTED and now != before:
+    if without_recalibration(method) in AUGMENTED and now != before:
         yield "the augmentation of evaluated points"
     by = "mcbn" if method in SINGLE_SAMPLE_METHODS else method
     drawn = [_drawn_by(by, _sampler_of(sampler.run)) for sampler in (current, baseline)]

@@ -95,7 +95,14 @@ from bnuq.metrics.intervals import (
     spearman,
     uncertainty_error_curve,
 )
-from bnuq.metrics.recalibration import TEMPERATURES, fitted_temperature, pll_by_temperature
+from bnuq.metrics.recalibration import (
+    TEMPERATURES,
+    VECTOR_RIDGE,
+    LogitMaps,
+    fitted_temperature,
+    fitted_vector,
+    pll_by_temperature,
+)
 from bnuq.metrics.registry import (
     CLASSIFICATION_SCORES,
     FEATURE_SCORES,
@@ -147,11 +154,13 @@ __all__ = [
     "SELECTIVE",
     "SEPARATIONS",
     "TEMPERATURES",
+    "VECTOR_RIDGE",
     "CalibrationBins",
     "DetectionScores",
     "DrawWeights",
     "EffectiveCount",
     "LikelihoodSlope",
+    "LogitMaps",
     "Prior",
     "SelectiveScores",
     "Slope",
@@ -200,6 +209,7 @@ __all__ = [
     "expected_entropy",
     "finite_population_factor",
     "fitted_temperature",
+    "fitted_vector",
     "fpr_at_tpr",
     "gaussian_log_likelihood",
     "holm",

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, Protocol, runtime_checkabl
 import numpy as np
 from jaxtyping import Float, Int64, Num, Shaped, UInt8
 
-from bnuq.config import ENSEMBLE, SINGLE_SAMPLE_METHODS, without_temperature
+from bnuq.config import ENSEMBLE, SINGLE_SAMPLE_METHODS, without_recalibration
 from bnuq.estimates import Axis, ByHand, Coordinate, Estimate, MetricName, Prefix, Size, Unit
 from bnuq.findings import Finding
 
@@ -263,7 +263,9 @@ class Result:
         """The samples of a point under a method: 1 of a single pass, the networks of an ensemble, and otherwise T."""
         if method in SINGLE_SAMPLE_METHODS:
             return 1
-        return len(self.model["members"]) if without_temperature(method) == ENSEMBLE else int(self.sampling["samples"])
+        return (
+            len(self.model["members"]) if without_recalibration(method) == ENSEMBLE else int(self.sampling["samples"])
+        )
 
 
 def of_label(result: Result, label: str) -> Result:

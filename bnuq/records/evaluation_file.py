@@ -29,7 +29,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from bnuq.config import DETERMINISTIC, ENSEMBLE, SINGLE_SAMPLE_METHODS, ScoringSection, Task, without_temperature
+from bnuq.config import DETERMINISTIC, ENSEMBLE, SINGLE_SAMPLE_METHODS, ScoringSection, Task, without_recalibration
 from bnuq.estimates import Estimator, require
 from bnuq.files.hdf5 import image_of
 from bnuq.files.writing import replaced
@@ -118,7 +118,7 @@ def _lay_out_for_arviz(writer: Writer, result: Result) -> None:
 
 def _drawn(method: str) -> str:
     """The axis of a method's samples: the networks of an ensemble are no draws."""
-    return "network" if without_temperature(method) == ENSEMBLE else "draw"
+    return "network" if without_recalibration(method) == ENSEMBLE else "draw"
 
 
 def _set_results(result: Result) -> Iterator[tuple[str, str, SetResult]]:
@@ -211,7 +211,7 @@ def _check_texts(result: Result) -> None:
         raise ValueError("the networks of the ensemble are no list")
     for member in members:
         require(member, path=str, sha256=str)
-    if not members and any(without_temperature(method) == ENSEMBLE for method in result.methods):
+    if not members and any(without_recalibration(method) == ENSEMBLE for method in result.methods):
         raise ValueError("the networks of the ensemble are missing")
     require(result.provenance, bnuq=str)
     run = {"data": {}, **result.run}

@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Float64
 
 from bnuq import catalogue
-from bnuq.config import POPULATION, Task, without_temperature
+from bnuq.config import POPULATION, Task, without_recalibration
 from bnuq.estimates import Axis, Unit, require
 from bnuq.findings import Finding, warnings
 from bnuq.metrics import METRICS, SCORES, TTest, nadeau_bengio, normalized, t_test
@@ -179,7 +179,7 @@ def one_run(result: Result, *, sha256: str, split: int | None, seed: int | None)
         seed=seed,
         test_share=result.sampling["test_points"] / trained if trained else None,
     )
-    rows = {a: row for a, row in estimates_of(result).items() if without_temperature(row["method"]) != POPULATION}
+    rows = {a: row for a, row in estimates_of(result).items() if without_recalibration(row["method"]) != POPULATION}
     return run, {a: row.estimate.value for a, row in rows.items() if not (row["class"] or row["group"])}
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from jaxtyping import Int64, Shaped
 
 from bnuq.errors import RequestError
+from bnuq.metrics.registry import metric_of
 from bnuq.records.evaluation import Result
 
 Columns = Mapping[str, Shaped[np.ndarray, " point"]]
@@ -59,14 +60,27 @@ def chosen_method(result: Result, method: str | None) -> str:
     return method
 
 
-def chosen_score(scores: Iterable[str], by: str | None) -> str:
-    """`by`, or without one the score that points are ordered by; RequestError for one that is not among `scores`."""
+def chosen_score(scores: Iterable[str], by: str | None, *, methods: Sequence[str] = ()) -> str:
+    """`by`, or without one the score that points are ordered by; RequestError for one that is not among `scores`, with
+    the other `methods` that have it."""
     known = tuple(scores)
     if by is None:
         return next((name for name in _PREFERRED if name in known), known[0])
     if by not in known:
-        raise RequestError(f"the score {by!r} is not known of these points; expected one of {', '.join(known)}.")
+        elsewhere = f" It is a score of {', '.join(methods)}: --method {methods[0]}." if methods else ""
+        expected = f"expected one of {', '.join(known)}.{elsewhere}"
+        raise RequestError(f"the score {by!r} is not known of these points; {expected}")
     return by
+
+
+def methods_with(result: Result, score: str | None, *, set: str = "test") -> list[str]:  # noqa: A002
+    """The methods that have this score for each point of a set."""
+    return [name for name, method in result.methods.items() if set in method.sets and score in method.sets[set].points]
+
+
+def worst_first(name: str, scores: Shaped[np.ndarray, " point"]) -> Int64[np.ndarray, " point"]:
+    """The points by this score, from the worst to the best where one direction is better, else the largest first."""
+    return largest_first(-scores if metric_of(name).direction == "higher" else scores)
 
 
 def largest_first(scores: Shaped[np.ndarray, " point"]) -> Int64[np.ndarray, " point"]:

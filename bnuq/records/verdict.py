@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bnuq import metrics
-from bnuq.config import ANALYTIC, ENSEMBLE, LAPLACE, SINGLE_SAMPLE_METHODS, TEMPERATURE, without_temperature
+from bnuq.config import ANALYTIC, ENSEMBLE, LAPLACE, SINGLE_SAMPLE_METHODS, recalibration_of, without_recalibration
 from bnuq.estimates import Estimate
 from bnuq.findings import Finding
 from bnuq.findings import verdict as finding
@@ -82,7 +82,7 @@ class Verdict:
 
 def passes_of(method: str, result: Result) -> int:
     """How often a point passes through the network: once where only its last layer is sampled."""
-    return 1 if without_temperature(method) == LAPLACE else result.samples_of(method)
+    return 1 if without_recalibration(method) == LAPLACE else result.samples_of(method)
 
 
 def is_mismatched(method: str, result: Result) -> bool:
@@ -94,7 +94,7 @@ def is_mismatched(method: str, result: Result) -> bool:
 
 def draws_mini_batches(method: str) -> bool:
     """Whether the method draws mini-batches of the reference."""
-    return method.startswith("mcbn") and without_temperature(method) not in ANALYTIC
+    return method.startswith("mcbn") and without_recalibration(method) not in ANALYTIC
 
 
 OTHER_SCALE = "inputs-of-another-scale"
@@ -204,7 +204,7 @@ def _over_points(result: Result, points: Points, row: Row, against: Row) -> floa
 def _over_draws(row: Row, against: Row) -> float:
     """The Monte Carlo error of the difference: of its replicates where both have them, otherwise as of independent
     draws."""
-    given = [without_temperature(each["method"]) == ENSEMBLE for each in (row, against)]
+    given = [without_recalibration(each["method"]) == ENSEMBLE for each in (row, against)]
     left, right = row.estimate.jackknife, against.estimate.jackknife
     by_jackknife = metric_of(row["metric"]).mc_error == "jackknife"
     if by_jackknife and not any(given) and left is not None and right is not None and len(left) == len(right):
@@ -214,7 +214,7 @@ def _over_draws(row: Row, against: Row) -> float:
 
 def _mc_error(method: str, estimate: Estimate) -> float:
     """0 of a single pass and of an ensemble, whose networks are given, and NaN where too few draws have none."""
-    if without_temperature(method) == ENSEMBLE:
+    if without_recalibration(method) == ENSEMBLE:
         return 0.0
     if estimate.mc_se is not None:
         return estimate.mc_se
@@ -238,6 +238,7 @@ def _findings(
     others = [key for key in dict.fromkeys((each.metric, each.set) for each in sampled) if key not in gained]
     equal = {(each.metric, each.set) for each in sampled if not each.is_worse}
     worse = [key for key in others if key not in equal]  # by which every method of several passes is
+    as_good = [key for key in others if key in equal]
     passes = max(each.passes for each in sampled)
     if gains:
         example = max(gains, key=lambda each: each.gain / each.se if each.se else math.inf)
@@ -245,12 +246,12 @@ def _findings(
             "samples-worth-their-passes",
             passes=max(each.passes for each in gains),
             by=gained,
-            others=[key for key in others if key in equal],
+            others=as_good,
             worse=worse,
             of=of,
             example=asdict(example),
         )
-        if not any(name.endswith(TEMPERATURE) for name in result.methods) and _fits_temperatures(result, gained):
+        if not any(map(recalibration_of, result.methods)) and _fits_temperatures(result, gained):
             yield finding("no-temperature-to-compare")
     elif unclear:
         mismatched = any(each.is_better for each in sampled)
@@ -258,7 +259,7 @@ def _findings(
     else:
         first = others[0]
         example = max((each for each in sampled if (each.metric, each.set) == first), key=lambda each: each.gain)
-        yield finding("one-pass-is-enough", passes=passes, others=others, worse=worse, example=asdict(example))
+        yield finding("one-pass-is-enough", passes=passes, others=as_good, worse=worse, example=asdict(example))
     yield from _choice(result, {each.method for each in gains if each.metric == "pll"})
 
 

@@ -26,10 +26,12 @@ def _worth(passes: int, by: Judged, others: Judged, worse: Judged, of: int, exam
 
 def _enough(passes: int, others: Judged, worse: Judged, example: Mapping[str, Any]) -> str:
     single, sampled = _values(example)
-    return (
-        f"No gain from {passes} passes is shown: by {_joined(others, 'or')} none beats the best single pass beyond "
-        f"chance.{_lost(worse)} {_by(example)} use {single} at 1 to {passes} passes; {sampled}."
-    )
+    if others:
+        shown = f"by {_joined(others, 'or')} none beats the best single pass beyond chance.{_lost(worse)}"
+    else:
+        shown = f"by {_joined(worse, 'and')} all are worse than the best single pass."
+    use = f"{_by(example)} use {single} at 1 to {passes} passes; {sampled}."
+    return f"No gain from {passes} passes is shown: {shown} {use}"
 
 
 def _lost(worse: Judged) -> str:

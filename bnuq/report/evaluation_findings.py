@@ -20,8 +20,8 @@ from bnuq.config import (
     POPULATION,
     PREDICTIONS,
     SINGLE_SAMPLE_METHODS,
-    TEMPERATURE,
-    without_temperature,
+    recalibration_of,
+    without_recalibration,
 )
 from bnuq.estimates import Estimate
 from bnuq.findings import Catalogue, Entry, Finding, listed, verdict
@@ -85,9 +85,9 @@ def findings(result: Result) -> Iterator[Finding]:
         yield _reference_match(check)
 
 
-def _without_temperatures(result: Result) -> list[str]:
-    """The methods of several samples, without those of them that have a temperature."""
-    return [name for name in result.sampled if name == without_temperature(name)]
+def _not_recalibrated(result: Result) -> list[str]:
+    """The methods of several samples, without those of them that are recalibrated."""
+    return [name for name in result.sampled if recalibration_of(name) is None]
 
 
 def _reference_match(check: ReferenceCheck) -> Finding:
@@ -99,18 +99,19 @@ def _reference_match(check: ReferenceCheck) -> Finding:
 # ── what a method is compared with ───────────────────────────────────────────────────────────────────────────────────
 
 _NETWORKS = {DETERMINISTIC: "the deterministic network", POPULATION: "the network with population statistics"}
+_RECALIBRATED = {"temperature": "a temperature", "vector": "vector scaling"}
 
 
 def network_in_words(method: str) -> str:
     """A method within a sentence."""
-    if method in SINGLE_SAMPLE_METHODS and method.endswith(TEMPERATURE):
-        return f"{_NETWORKS[without_temperature(method)]} with a temperature"
+    if method in SINGLE_SAMPLE_METHODS and (kind := recalibration_of(method)):
+        return f"{_NETWORKS[without_recalibration(method)]} with {_RECALIBRATED[kind]}"
     return _NETWORKS.get(method) or labelled(method)
 
 
 def is_of_last_layer(method: str) -> bool:
     """Whether samples differ in the last layer alone, so that all others run once."""
-    return without_temperature(method) == LAPLACE
+    return without_recalibration(method) == LAPLACE
 
 
 def _compared_with(method: str, result: Result) -> str:
@@ -118,10 +119,10 @@ def _compared_with(method: str, result: Result) -> str:
 
     MCBN normalises by statistics of the reference. Where the running statistics do not fit it, that alone changes
     estimates, without any gain from uncertainty: MCBN is then compared with the network under the population statistics
-    of its mini-batches. A method with a temperature is compared with a network with one.
+    of its mini-batches. A recalibrated method is compared with a network that is recalibrated so, too.
     """
     network = POPULATION if POPULATION in result.methods and draws_mini_batches(method) else DETERMINISTIC
-    return network + TEMPERATURE if method.endswith(TEMPERATURE) else network
+    return network + method.removeprefix(without_recalibration(method))
 
 
 # ── the test set of a classification ─────────────────────────────────────────────────────────────────────────────────
@@ -134,7 +135,7 @@ def _of_classification(result: Result) -> Iterator[Finding]:
     yield verdict("deterministic-classification", accuracy=test["accuracy"], pll=test["pll"])
     yield from _collapsed(result)
     yield from _population(result, "pll")
-    yield from (_labels(name, result) for name in _without_temperatures(result))
+    yield from (_labels(name, result) for name in _not_recalibrated(result))
 
 
 def _labels(name: str, result: Result) -> Finding:
@@ -206,7 +207,7 @@ def _population(result: Result, metric: str) -> Iterator[Finding]:
         after=after.estimates,
         change=float(np.mean(difference)),
         error=standard_error(difference, group=result.sets["test"].group),
-        methods=tuple(filter(draws_mini_batches, _without_temperatures(result))),
+        methods=tuple(filter(draws_mini_batches, _not_recalibrated(result))),
     )
 
 

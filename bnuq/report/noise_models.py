@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bnuq.config import ANALYTIC, without_temperature
+from bnuq.config import ANALYTIC, without_recalibration
 from bnuq.estimates import Estimate
 from bnuq.records.approximation import approximations
 from bnuq.records.evaluation import Result
@@ -16,7 +16,7 @@ def labelled(method: str, *, roomy: bool = True) -> str:
     """A method's name at the head of a column; ≈ before one that is an approximation. Where there is little room, long
     names are shorter."""
     method = method if roomy else method.replace("deterministic+", "det.+")
-    return f"≈ {method}" if without_temperature(method) in ANALYTIC else method
+    return f"≈ {method}" if without_recalibration(method) in ANALYTIC else method
 
 
 def parts(result: Result) -> Iterator[Part]:

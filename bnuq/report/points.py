@@ -1,4 +1,4 @@
-"""The points of largest score, as a section of an evaluation's report."""
+"""The points that are worst by a score, as a section of an evaluation's report."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from bnuq.metrics.registry import metric_of
 from bnuq.records.evaluation import Result
-from bnuq.records.points import chosen_method, chosen_score, largest_first, points_table, scores_of
+from bnuq.records.points import chosen_method, chosen_score, methods_with, points_table, scores_of, worst_first
 from bnuq.report.document import Cell, Report, Section, Table
 from bnuq.report.numbers import count, decimals, named, number
 
@@ -15,11 +16,12 @@ _LONGEST_NAME = 48  # letters of a name in the table; the CSV file has all of th
 
 
 def points_section(result: Result, *, points: int, by: str | None, set: str, method: str | None) -> Section:  # noqa: A002
-    """At most so many points of a set, those of the largest score; RequestError for what the result lacks."""
+    """At most so many points of a set: the worst where one direction of the score is better, else those where it is
+    largest. RequestError for what the result lacks."""
     method = chosen_method(result, method)
     table = points_table(result, set=set, method=method)
-    score = chosen_score(scores_of(result, set=set, method=method), by)
-    rows = largest_first(table[score])[:points]
+    score = chosen_score(scores_of(result, set=set, method=method), by, methods=methods_with(result, by, set=set))
+    rows = worst_first(score, table[score])[:points]
     of_scores = {*scores_of(result, set=set, method=method)} - {"max_probability"}
     columns = {name: column[rows] for name, column in table.items() if name not in of_scores}
     columns |= {score: table[score][rows]}
@@ -27,7 +29,8 @@ def points_section(result: Result, *, points: int, by: str | None, set: str, met
     labels = [_shortened(str(value)) if first == "name" else f"point {value}" for value in columns.pop(first)]
     cells = zip(*map(_cells, columns.values()), strict=True)
     header = tuple("confidence" if name == "max_probability" else named(name) for name in columns)
-    title = f"{count(len(rows), 'point')} of {set} with the largest {named(score)}, {method}"
+    end = "lowest" if metric_of(score).direction == "higher" else "largest"
+    title = f"{count(len(rows), 'point')} of {set} with the {end} {named(score)}, {method}"
     return Section(title, (Table(header, tuple(zip(labels, cells, strict=True))),))
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 import bnuq
 from bnuq.catalogue import distinct
-from bnuq.config import POPULATION, Run, RunOfSeveral, Runs, Task, without_temperature
+from bnuq.config import POPULATION, Run, RunOfSeveral, Runs, Task, without_recalibration
 from bnuq.errors import BnuqError, RequestError
 from bnuq.evaluation.provenance import behaviour, request_digest, same_behaviour
 from bnuq.evaluation.setup import check_request, prepare
@@ -168,7 +168,7 @@ _Form = tuple[str, tuple[str, ...], tuple[str, ...]]
 
 def _form(result: Result) -> _Form:
     """What must be the same in all runs: task, methods, sets."""
-    methods = tuple(name for name in result.methods if without_temperature(name) != POPULATION)  # by the check
+    methods = tuple(name for name in result.methods if without_recalibration(name) != POPULATION)  # by the check
     return result.model["task"], methods, tuple(sorted(result.sets))
 
 

@@ -18,6 +18,7 @@ from bnuq import metrics
 from bnuq.errors import RequestError
 from bnuq.evaluation import classification
 from bnuq.evaluation.estimates import replicate_weights
+from bnuq.findings import warnings
 from bnuq.gate import check
 from bnuq.records import evaluation_file
 from bnuq.records.evaluation import Result
@@ -185,8 +186,8 @@ def test_a_temperature_of_1_leaves_every_score_as_it_is() -> None:
     random = np.random.default_rng(2)
     logits, y = random.normal(size=(8, 30, 4)), random.integers(0, 4, 30)
     scores = []
-    for temperature in (None, np.ones(30)):
-        reduction = classification.Reduction(replicate_weights(8), points=30, labels=y, temperature=temperature)
+    for maps in (None, metrics.LogitMaps(np.ones((1, 1)), np.zeros((1, 1)), np.zeros(30, int))):
+        reduction = classification.Reduction(replicate_weights(8), points=30, labels=y, maps=maps)
         reduction.add(logits)
         scores.append(reduction.scores())
     assert set(scores[0].points) - set(scores[1].points) == {*metrics.LOGIT_SCORES}
@@ -215,11 +216,12 @@ def test_it_can_be_left_out(folder: Path) -> None:
     assert not any(code.startswith("temperature") for code in (*noted(result), *noted(same)))
 
 
-def test_an_end_of_the_range_is_noted(folder: Path) -> None:
+def test_an_end_of_the_range_is_a_warning(folder: Path) -> None:
     x = np.load(folder / "held_out.npz")["x"]
     np.savez(folder / "wrong.npz", x=x, y=logits_of(folder, "held_out").argmin(1))
     result = small_run.evaluated(folder, validation="wrong.npz", methods=("deterministic",), out="end.h5")
     assert values_of(result, "temperature-at-end")["temperatures"] == [["deterministic+temperature", 10.0]]
+    assert "temperature-at-end" in {finding.code for finding in warnings(result.findings)}
 
 
 def test_methods_with_a_temperature_are_compared_with_the_best_of_a_single_pass(fitted: Result) -> None:

@@ -20,7 +20,16 @@ from bnuq.data import load_points
 from bnuq.errors import RequestError, ResultError
 from bnuq.records import evaluation_file
 from bnuq.records.evaluation import Result
-from bnuq.records.points import chosen_method, chosen_score, largest_first, points_csv, points_table, scores_of
+from bnuq.records.points import (
+    chosen_method,
+    chosen_score,
+    largest_first,
+    methods_with,
+    points_csv,
+    points_table,
+    scores_of,
+    worst_first,
+)
 from bnuq.workflows.evaluate import evaluate
 
 
@@ -91,6 +100,13 @@ def test_points_are_ordered_by_descending_score_with_missing_scores_last(values)
     assert all(a > b or (a == b and i < j) for a, b, i, j in zip(known, known[1:], rows, rows[1:], strict=False))
 
 
+def test_the_worst_points_come_first_where_one_direction_is_better():
+    scores = np.array([-0.1, -3.0, np.nan, -np.inf, -0.5])
+    assert worst_first("pll", scores).tolist() == [3, 1, 4, 0, 2]  # higher is better
+    assert worst_first("brier", np.array([0.1, 0.9, 0.4])).tolist() == [1, 2, 0]  # lower is better
+    assert worst_first("mutual_information", np.array([0.1, 0.9, 0.4])).tolist() == [1, 2, 0]  # neither is
+
+
 def test_every_stored_score_is_a_column(limited):
     table = points_table(limited)
     stored = limited.methods["mcdo"].sets["test"].points
@@ -139,3 +155,10 @@ def test_an_unknown_score_is_refused_with_those_there_are(limited):
     known = scores_of(limited)
     with pytest.raises(RequestError, match=f"'entropy' is not known of these points; expected one of {known[0]}, "):
         chosen_score(known, "entropy")
+
+
+def test_a_score_that_another_method_has_is_refused_with_that_method(limited):
+    assert methods_with(limited, "mutual_information") == ["mcdo", "mcdo+temperature"]
+    assert not methods_with(limited, "entropy")
+    with pytest.raises(RequestError, match=r"It is a score of deterministic: --method deterministic\.$"):
+        chosen_score(scores_of(limited), "knn", methods=["deterministic"])

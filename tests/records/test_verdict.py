@@ -71,6 +71,15 @@ def test_samples_are_worth_their_passes_only_where_they_are_better_beyond_chance
     assert ("no-temperature-to-compare" in codes(result)) is worth
 
 
+@pytest.mark.parametrize(("gain", "others", "worse"), [(0.0, [("pll", "test")], []), (-0.1, [], [("pll", "test")])])
+def test_a_metric_is_named_once(gain, others, worse):
+    [finding] = judged(made(gain)).findings
+    assert (finding.values["others"], finding.values["worse"]) == (others, worse)
+    text = sentence(finding, VERDICT)
+    assert ("all are worse than the best single pass" in text) is bool(worse)
+    assert ("none beats the best single pass" in text) is bool(others)
+
+
 def test_a_gain_from_a_reference_that_does_not_match_is_none():
     failed = ReferenceCheck(("bn",), np.array([9.0]), np.array([9.0]), np.array([1.0]), passed=False)
     result = replace(made(0.1), reference_check=failed)

@@ -1,0 +1,89 @@
+"""Fitted scales and shifts of classes against an optimum that SciPy finds in float64 without a gradient."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+from scipy.special import log_softmax, logsumexp
+
+from bnuq import metrics
+
+RNG = np.random.default_rng(5)
+N, K = 250, 3
+SCALE, SHIFT = np.array([0.5, 0.3, 0.8]), np.array([0.6, -0.4, 0.0])
+TEMPERATURE = 1.7
+
+
+def made(samples: int) -> tuple[np.ndarray, np.ndarray]:
+    """Logits, and labels of their softmax after other scales and shifts."""
+    logits = RNG.normal(size=(N, K)) * 4
+    y = (logits * SCALE + SHIFT + RNG.gumbel(size=logits.shape)).argmax(1)
+    return logits + 0.7 * RNG.normal(size=(samples, N, K)), y
+
+
+def loss(parameters: np.ndarray, logits: np.ndarray, y: np.ndarray) -> float:
+    """Minus the log-likelihood of the mean probability, and the ridge towards the temperature."""
+    scale, shift = parameters[:K], parameters[K:]
+    of_samples = log_softmax(logits * scale + shift, axis=-1)[:, np.arange(len(y)), y]
+    ridge = ((scale * TEMPERATURE - 1) ** 2).sum() + (shift**2).sum()
+    return float(-(logsumexp(of_samples, axis=0) - np.log(len(logits))).sum() + metrics.VECTOR_RIDGE / 2 * ridge)
+
+
+@pytest.mark.parametrize("make", [np.asarray, torch.from_numpy], ids=["numpy", "torch"])
+@pytest.mark.parametrize("samples", [1, 6])
+def test_it_is_the_optimum_that_scipy_finds(samples: int, make: Any) -> None:
+    logits, y = made(samples)
+    scale, shift = metrics.fitted_vector(make(logits), make(y), TEMPERATURE)
+    options = {"maxiter": 20_000, "maxfev": 20_000, "xatol": 1e-9, "fatol": 1e-12, "adaptive": True}
+    start = np.concatenate([SCALE, SHIFT])
+    found: Any = minimize(loss, start, args=(logits, y), method="Nelder-Mead", options=options)
+    np.testing.assert_allclose(np.concatenate([scale, shift]), found.x, atol=2e-5)
+
+
+def test_it_finds_the_scales_and_shifts_that_the_labels_were_drawn_with() -> None:
+    logits = RNG.normal(size=(20_000, K)) * 4
+    y = (logits * SCALE + SHIFT + RNG.gumbel(size=logits.shape)).argmax(1)
+    scale, shift = metrics.fitted_vector(logits[None], y, 1.0)
+    np.testing.assert_allclose(scale, SCALE, atol=0.03)
+    np.testing.assert_allclose(shift - shift[2], SHIFT, atol=0.1)  # what is added to all changes nothing
+
+
+@pytest.mark.parametrize("samples", [1, 5])
+def test_the_likelihood_is_not_below_that_of_the_temperature(samples: int) -> None:
+    logits, y = made(samples)
+    tau = metrics.fitted_temperature(metrics.pll_by_temperature(logits, y))
+    scale, shift = metrics.fitted_vector(logits, y, tau)
+    plls = [
+        metrics.pll_from_log_likelihood(metrics.log_likelihood(z, y)).mean()
+        for z in (logits * scale + shift, logits / tau)
+    ]
+    assert plls[0] > plls[1]
+
+
+def test_a_class_that_never_occurs_stays_finite_and_becomes_unlikely() -> None:
+    logits, y = made(1)
+    y = np.where(y == 2, 0, y)
+    scale, shift = metrics.fitted_vector(logits, y, 1.0)
+    assert np.isfinite([scale, shift]).all()
+    assert np.abs([scale, shift]).max() < 50
+    p = np.exp(log_softmax(logits[0] * scale + shift, axis=-1))
+    assert p[:, 2].mean() < 0.05
+
+
+def test_equal_logits_and_extreme_ones_stay_finite() -> None:
+    _, y = made(1)
+    for logits in (np.zeros((2, N, K)), 1e4 * RNG.normal(size=(2, N, K))):
+        maps = metrics.fitted_vector(logits.astype(np.float32), y, 10.0)
+        assert np.isfinite(maps).all()
+
+
+def test_it_depends_neither_on_the_order_of_memory_nor_on_the_precision_that_holds_the_logits() -> None:
+    logits, y = made(4)
+    logits = logits.astype(np.float32)
+    first = metrics.fitted_vector(logits, y, TEMPERATURE)
+    for other in (np.asfortranarray(logits), logits.astype(np.float64)):
+        np.testing.assert_allclose(metrics.fitted_vector(other, y, TEMPERATURE), first, rtol=1e-7)

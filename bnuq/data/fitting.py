@@ -100,8 +100,8 @@ def _check_sizes_of_masks(masks: Masks, pictures: Survey, inputs: Decoded) -> No
         others = f"; {len(wrong) - 1} more masks are of another size" * (len(wrong) > 1)
         raise DataError(
             f"{masks.name(row)}: is {sides(*of_masks[row])} pixels, and its picture "
-            f"{inputs.source.name(int(inputs.rows[row]), short=True)} is {sides(*pictures.each[row])}{others}; expected "
-            "the size of the picture. Make masks of the original pictures: --resize then applies to both."
+            f"{inputs.source.name(int(inputs.rows[row]), short=True)} is {sides(*pictures.each[row])}{others}; "
+            "expected the size of the picture. Make masks of the original pictures: --resize then applies to both."
         )
 
 

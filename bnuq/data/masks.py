@@ -1,4 +1,4 @@
-"""Masks, a class number for each pixel, that are read when they are asked for, like the pictures that they belong to."""
+"""Masks, a class number for each pixel: read when they are asked for, like the pictures that they belong to."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Masks:
         return self.shape[0]
 
     def __getitem__(self, indices: Any) -> NDArray[np.int64]:
-        return self.items[indices][..., 0, :, :]
+        return self.items[indices][..., 0, :, :].astype(np.int64, copy=False)
 
     def name(self, row: int) -> str:
         """What the mask of this row is called in messages: its file, or its number in an array."""

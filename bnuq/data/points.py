@@ -60,8 +60,8 @@ class Contents:
 class Points:
     """The points of one set, in order.
 
-    `targets` are labels (int64: (n,), or `Masks` (n, H, W) for segmentation) or floats (n, Q), or None where there are none;
-    `listed` points are not read whole: their digest is that of the listing. `group` tells which points are not
+    `targets` are labels (int64: (n,), or `Masks` (n, H, W) for segmentation) or floats (n, Q), or None where there are
+    none; `listed` points are not read whole: their digest is that of the listing. `group` tells which points are not
     independent of each other, by number; `group_names` are what the file has for these numbers. `findings` say what was
     found out while reading; `target_by_position` is that of `Contents`. `rows` are the points' numbers in the source
     (None: 0, 1, 2, …), and `names` their files or ids, where they have any. Points of several inputs are packed, as
@@ -132,8 +132,8 @@ class Points:
     def sha256(self) -> str:
         """The SHA-256 of inputs and targets, the same whatever container and layout held the arrays.
 
-        Pictures and masks in files count by their files' bytes: decoders differ in the last bit. Of `listed` points count the
-        names and sizes of their files, or their numbers and the first of them.
+        Pictures and masks in files count by their files' bytes: decoders differ in the last bit. Of `listed` points
+        count the names and sizes of their files, or their numbers and the first of them.
         """
         digest, inputs = hashlib.sha256(str(self.layout or "").encode()), self.inputs
         if isinstance(inputs, Decoded) and isinstance(inputs.source, InArray):
@@ -307,7 +307,7 @@ def check_label_matrix(points: Points, labels: int) -> Points:
 
 
 def check_masks(points: Points, classes: int, ignore: int, progress: Progress = silent) -> Points:
-    """`points` with masks of 0 … classes − 1 and `ignore`, all of which are read once; a warning names the masks that are
+    """`points` with masks of 0 … classes − 1 and `ignore`, all of which are read once; a warning names those that are
     wholly ignored, and there are as many names of classes as `classes`, or none.
 
     Raises DataError for targets that are missing or no masks, for other values, for sets in which every pixel is
@@ -316,11 +316,9 @@ def check_masks(points: Points, classes: int, ignore: int, progress: Progress = 
     masks, name = points.masks, f"{points.reference}: the masks of {points.name!r}"
     expected = f"expected a mask for each picture, of class numbers from 0 to {classes - 1}, or {ignore} (ignored)"
     if masks is None:
-        is_missing = points.targets is None
-        found = "are missing" if is_missing else f"are labels of shape {points.targets.shape}"
-        raise DataError(
-            f"{name} {found}; {expected}. Two folders are named as IMAGES:MASKS, arrays FILE.npz:INPUTS,MASKS."
-        )
+        found = "are missing" if points.targets is None else f"are labels of shape {points.targets.shape}"
+        forms = "Two folders are named as IMAGES:MASKS, arrays as FILE.npz:INPUTS,MASKS."
+        raise DataError(f"{name} {found}; {expected}. {forms}")
     if points.classes is not None and len(points.classes) < classes:
         raise DataError(
             f"{points.reference}: {len(points.classes)} classes are named ({', '.join(points.classes[:20])}), and the "
@@ -342,12 +340,11 @@ def check_masks(points: Points, classes: int, ignore: int, progress: Progress = 
         row, values = next(iter(wrong.items()))
         shown = ", ".join(f"{count:,} pixels of {value}" for value, count in list(values.items())[:6])
         others = f"; {len(wrong) - 1} more of {len(points)} masks have such values" * (len(wrong) > 1)
-        one = (
-            f"--ignore {next(iter(values))}" if len({*(v for of in wrong.values() for v in of)}) == 1 else "--ignore N"
-        )
+        distinct = {value for of in wrong.values() for value in of}
+        option = f"--ignore {min(distinct)}" if len(distinct) == 1 else "--ignore N"
         raise DataError(
-            f"{masks.name(row)}: has {shown}{others}; expected 0 to {classes - 1}, or {ignore} (ignored). Pixels of one "
-            f"value are left out by {one}, or ignore under [data]; other numbers need a class file, --palette FILE."
+            f"{masks.name(row)}: has {shown}{others}; expected 0 to {classes - 1}, or {ignore} (ignored). Pixels of "
+            f"one value are left out by {option}, or ignore under [data]; the others have to be renumbered."
         )
     if len(ignored) == len(points):
         raise DataError(f"{name} are all {ignore}, which is ignored: no pixel can be scored. Check --ignore.")
@@ -387,7 +384,7 @@ def check_targets(points: Points, outputs: int) -> Points:
 
 def _counts(mask: NDArray[np.int64]) -> dict[int, int]:
     """How many pixels have each value."""
-    if 0 <= mask.min() and mask.max() < 2**16:
+    if mask.min() >= 0 and mask.max() < 2**16:
         counts = np.bincount(mask.ravel())
         return {value: int(counts[value]) for value in np.flatnonzero(counts).tolist()}
     values, counts = np.unique(mask, return_counts=True)

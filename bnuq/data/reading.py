@@ -171,12 +171,21 @@ def missing_set(
     return (known, split) if is_missing else None
 
 
-def points_in_memory(data: Any, *, name: str, ood: bool = False, room: int | None = None, whole: bool = True) -> Points:
+def points_in_memory(
+    data: Any,
+    *,
+    name: str,
+    ood: bool = False,
+    palette: Path | None = None,
+    room: int | None = None,
+    whole: bool = True,
+) -> Points:
     """The points that `data` holds: arrays or tensors (x, y), a Dataset, or an iterable of batches, such as a
-    DataLoader, which is read once; `whole` and errors as for `load_points`."""
+    DataLoader, which is read once; `palette`, `whole` and errors as for `load_points`."""
     label = set_name(name, reference="REF", reserved=True) if ood else name
     contents = read_object(name, data, room=room, whole=whole)
-    return points_of(contents, name=label, reference=label if ood else f"{name} (in memory)")
+    points = points_of(contents, name=label, reference=label if ood else f"{name} (in memory)")
+    return _with_names(points, None if palette is None else read_classes(palette))
 
 
 def parse_reference(text: str, *, base: Path | None = None) -> tuple[str | None, str]:

@@ -90,8 +90,8 @@ def resized(pixels: Pixels, size: Size, interpolation: Interpolation) -> Pixels:
 
 
 def center_cropped(pixels: Pixels, size: Size, fill: int = 0) -> Pixels:
-    """The centre of `pixels`, padded with `fill` where they are smaller, in a type that holds it; offsets are rounded as
-    torchvision rounds them."""
+    """The centre of `pixels`, padded with `fill` where they are smaller, in a type that holds it; offsets are rounded
+    as torchvision rounds them."""
     around = [
         (max(0, (new - old) // 2), max(0, (new - old + 1) // 2))
         for new, old in zip(size, pixels.shape[1:], strict=True)

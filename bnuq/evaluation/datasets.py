@@ -170,7 +170,8 @@ def in_shape(
 def _opened(run: Run, ref: Named, split: str, *, ood: bool = False, whole: bool = True) -> Points:
     if ref.data is not None:
         room = memory.available(torch.device("cpu"))
-        return _as_it_is(run, points_in_memory(ref.data, name=ref.text, ood=ood, room=room, whole=whole))
+        options = {"ood": ood, "palette": run.palette, "room": room, "whole": whole}
+        return _as_it_is(run, points_in_memory(ref.data, name=ref.text, **options))
     name, text = parse_reference(ref.text, base=ref.base)
     points = load_points(
         text,

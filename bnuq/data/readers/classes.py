@@ -18,8 +18,8 @@ from bnuq.files.content import kind_of, what_is_wrong_with
 
 _LARGEST_FILE, _LARGEST_NUMBER = 2**20, 2**15
 _EXPECTED = (
-    "expected a line for each class, `name`, `name r g b` or `index name r g b` with colours of 0 to 255; or a JSON list "
-    'of names or of {"name": …, "color": [r, g, b]}, with an "index" or in order'
+    "expected a line for each class, `name`, `name r g b` or `index name r g b` with colours of 0 to 255; or a JSON "
+    'list of names or of {"name": …, "color": [r, g, b]}, with an "index" or in order'
 )
 _Row = tuple[int | None, str, tuple[int, int, int] | None]  # number, name, colour
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import itertools
 import os
 import re
 from collections import Counter
@@ -13,7 +14,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from bnuq.data.decoded import Decoded
 from bnuq.data.masks import INT64, Masks
@@ -76,8 +76,8 @@ class MaskFiles(PictureFiles):
             raise DataError(f"{path}: has pixels of mode {mode}; expected whole numbers, such as a grey PNG.")
         if mode in COLOUR - _INDEXED and (self.classes is None or not len(self.classes.colours)):
             raise DataError(
-                f"{path}: is in colour ({mode}), and masks are class numbers. Name the class file that lists the colour "
-                "of each class, --palette FILE or palette under [data], or convert the masks to grey values."
+                f"{path}: is in colour ({mode}), and masks are class numbers. Name the class file that lists the "
+                "colour of each class, --palette FILE or palette under [data], or convert the masks to grey values."
             )
         return False, (height, width)
 
@@ -90,16 +90,14 @@ def read_masked(pictures: Path, masks: Path, pattern: str = "*", *, classes: Cla
     """The pictures below one folder with their masks, those files below another whose names match `pattern`; see
     `partners`. Within one folder, what matches the pattern is a mask and all else a picture. DataError for a picture
     without a mask, and for a mask without a picture."""
-    mask_files = _pictures_below(masks)
-    mask_files = {
-        name: size for name, size in mask_files.items() if fnmatch.fnmatchcase(name.rpartition("/")[2], pattern)
-    }
+    below = _pictures_below(masks)
+    mask_files = {name: below[name] for name in below if fnmatch.fnmatchcase(name.rpartition("/")[2], pattern)}
     if not mask_files:
         shown = "" if pattern == "*" else f" whose names match {pattern}"
         raise DataError(f"{masks}: contains no masks{shown}; expected .png files, one for each picture of {pictures}.")
     sizes = _pictures_below(pictures)
     within = os.path.relpath(os.path.realpath(masks), os.path.realpath(pictures))
-    if within == pattern.replace("*", "."):
+    if within == "." and pattern == "*":
         raise DataError(
             f"{pictures}: is named as the folder of the pictures and of the masks. Say which files are masks: "
             f"{pictures}:{pictures}/*_mask.png."
@@ -195,9 +193,11 @@ def _common_ending(stems: Sequence[str]) -> str:
     """What all names end with, from a mark that is no letter or digit on, with a letter in it; nothing of one name."""
     if len(stems) < 2:
         return ""
-    shared = os.path.commonprefix([stem[::-1] for stem in stems])[::-1]
-    found = re.search(r"[_\-. ](?=.*[A-Za-z])", shared.rpartition("/")[2])
-    return "" if found is None else shared.rpartition("/")[2][found.start() :]
+    ends = [stem[::-1] for stem in stems]
+    pairs = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(min(ends), max(ends), strict=False))
+    shared = "".join(letter for letter, _ in pairs)[::-1].rpartition("/")[2]
+    found = re.search(r"[_\-. ](?=.*[A-Za-z])", shared)
+    return "" if found is None else shared[found.start() :]
 
 
 def _pictures_below(folder: Path) -> dict[str, int]:

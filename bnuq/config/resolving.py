@@ -441,6 +441,10 @@ def _merged(
         train_size=data.train_size,
         target=data.target,
         group=data.group,
+        ignore=data.ignore,
+        palette=None
+        if data.palette is None
+        else (folder if "palette" in options_given else base) / expanded(data.palette),
         resize=_size("resize", data.resize),
         crop=(side, side) if isinstance(side := _size("crop", data.crop), int) else side,
         interpolation=data.interpolation,
@@ -538,7 +542,7 @@ def _run_file(model: str | None, folder: Path) -> tuple[Path | None, Path | None
 
 
 _TEXTS = ("arch", "entry", "train", "test", "ood", "validation", "target", "group", "layers", "predictions", "out")
-_TEXTS += ("data_root",)
+_TEXTS += ("data_root", "palette")
 
 
 def _check_texts(options: Mapping[str, Any]) -> None:

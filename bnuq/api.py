@@ -28,6 +28,7 @@ from bnuq.config import (
 from bnuq.config.resolving import SWEEP_SAMPLES
 from bnuq.config.schema import settings_of
 from bnuq.errors import RequestError, ResultError
+from bnuq.evaluation.mistakes import reported_at_once
 from bnuq.files.writing import write_bytes
 from bnuq.progress import Progress, silent
 from bnuq.report.kinds import Kind, kind_named
@@ -35,6 +36,9 @@ from bnuq.store.codec import kind_of_result
 
 if TYPE_CHECKING:
     from torch import nn
+
+
+_OF_REPORTS = (".html", ".md", ".json", ".csv", ".txt")
 
 
 class Result:
@@ -94,10 +98,15 @@ class Result:
             return tree.load()
 
     def save(self, path: str | Path) -> Path:
-        """Copy the result file to `path`, whole or not at all."""
+        """Copy the result file to `path`, whole or not at all; RequestError for the name of a report."""
         from bnuq.store.codec import check_replaceable
 
         target = Path(path)
+        if target.suffix.lower() in _OF_REPORTS:
+            raise RequestError(
+                f"{path} is named like a report, and what is saved is the result file; expected a name such as "
+                f"{target.with_suffix('.h5')}. Reports are made of that by `bnuq report`."
+            )
         check_replaceable(target)
         write_bytes(target, self._file().read_bytes())
         return target
@@ -191,7 +200,9 @@ def evaluate(
 
     sets = {"train": train, "test": test, "ood": ood, "validation": validation}
     with _placed(out) as (target, folder), _at_rest(model, settings) as (network, placed):
-        run = replace(resolve_live(network, sets, placed, folder=Path.cwd()), out=target)
+        with reported_at_once():
+            run = resolve_live(network, sets, placed, folder=Path.cwd())
+        run = replace(run, out=target)
         return Evaluation(run_evaluation(run, progress=_progress(progress)), kind_named("evaluate"), folder=folder)
 
 
@@ -219,7 +230,8 @@ def sweep_batch_size(
     else:
         section = resolve_sweep([str(model)], Options(), of_sweep, folder=Path.cwd())[1]
     with _placed(out) as (target, folder), _at_rest(model, settings) as (network, placed):
-        run = only_network(resolve_live(network, sets, placed, folder=Path.cwd(), samples=SWEEP_SAMPLES))
+        with reported_at_once(("test", "train")):
+            run = only_network(resolve_live(network, sets, placed, folder=Path.cwd(), samples=SWEEP_SAMPLES))
         record = sweep([replace(run, out=target)], section, progress=_progress(progress))
         return Result(record, kind_named("sweep"), folder=folder)
 
@@ -242,7 +254,8 @@ def inspect(
     keys = [key for key in settings_of(InspectSection) if key in settings]
     section = section_from(InspectSection, {key: settings.pop(key) for key in keys})
     with _placed(out) as (target, folder), _at_rest(model, settings) as (network, placed):
-        run = only_network(resolve_live(network, {"train": train, "test": test}, placed, folder=Path.cwd()))
+        with reported_at_once(()):
+            run = only_network(resolve_live(network, {"train": train, "test": test}, placed, folder=Path.cwd()))
         record = run_inspection(
             replace(run, out=target),
             Settings.of(section, folder=Path.cwd(), needs_reference=train is not None),

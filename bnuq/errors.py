@@ -2,6 +2,7 @@
 
     BnuqError               exit code 2 on the command line
     ├── RequestError        an option or a run file: a bad value, a missing piece, a contradiction
+    │   └── MistakenError   several of its settings, each of which can be left out to look at the others
     ├── UntrustedCodeError  code that a file names which the user did not, or a pickle, without permission to run it
     ├── ModelError          a checkpoint or an architecture: unreadable, hostile, or not matching
     ├── DataError           a data reference: unreadable, of the wrong shape, or holding impossible values
@@ -11,6 +12,13 @@
 Any other exception is a fault in bnuq (exit code 3).
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ParamSpec
+
+Arguments = ParamSpec("Arguments")
+
 
 class BnuqError(Exception):
     """A request that could not be carried out, with one message for the user."""
@@ -18,6 +26,43 @@ class BnuqError(Exception):
 
 class RequestError(BnuqError):
     """An option or a run file that is wrong or incomplete."""
+
+
+class MistakenError(RequestError):
+    """Settings that are wrong, each with a message of its own. `rest` is what was requested without them, if anything
+    is left."""
+
+    def __init__(self, *mistakes: str, rest: Any = None) -> None:
+        super().__init__(*mistakes)
+        self.mistakes, self.rest = mistakes, rest
+
+    def __str__(self) -> str:
+        if len(self.mistakes) == 1:
+            return self.mistakes[0]
+        place = next(iter(places)) if len(places := {text.partition(": ")[0] for text in self.mistakes}) == 1 else None
+        texts = self.mistakes if place is None else [text.removeprefix(f"{place}: ") for text in self.mistakes]
+        head = f"{len(texts)} settings are wrong:"
+        return "\n".join([head if place is None else f"{place}: {head}", *(f"  - {text}" for text in texts)])
+
+
+class Mistakes:
+    """The mistakes of several checks, to be reported at once."""
+
+    def __init__(self) -> None:
+        self._found: list[str] = []
+
+    def of(self, check: Callable[Arguments, Any], *args: Arguments.args, **kwargs: Arguments.kwargs) -> Any:
+        """What the check returns; the rest of what it checks, where it finds mistakes."""
+        try:
+            return check(*args, **kwargs)
+        except MistakenError as error:
+            self._found += error.mistakes
+            return error.rest
+
+    def report(self, rest: Any = None) -> None:
+        """Raise MistakenError where there are any."""
+        if self._found:
+            raise MistakenError(*dict.fromkeys(self._found), rest=rest)
 
 
 class UntrustedCodeError(BnuqError):

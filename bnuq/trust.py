@@ -84,7 +84,13 @@ def names_a_file(spec: str) -> bool:
 
 def running(spec: str, action: str, path: Path | None = None) -> contextlib.AbstractContextManager[None]:
     """Guards an `action` on the code that `spec` names, see `user_code`."""
-    return user_code(f"{spec}: {action} failed with", advice="Fix the code, or name another function.", file=path)
+
+    def advice(message: str) -> str:
+        if "missing" in message and "argument" in message and "(" not in spec:
+            return f"Fix the code, name another function, or give arguments: {spec}(…), with quotes around all of it."
+        return "Fix the code, or name another function."
+
+    return user_code(f"{spec}: {action} failed with", advice=advice, file=path)
 
 
 def _from_source(

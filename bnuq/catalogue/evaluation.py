@@ -270,6 +270,10 @@ EVALUATION: Catalogue = {
         ),
         "Check --outputs, and the labels that it is fitted to.",
     ),
+    "probabilities-not-kept": Entry(
+        "{set}: the probabilities of {classes:,} classes for {points:,} points are too many to keep, so classwise ECE "
+        "and prediction sets that need them are left out; `--limit` takes fewer points"
+    ),
     "channels-nearly-constant": Entry(_channels_nearly_constant),
     "counts-measured": Entry(_counts_measured),
     "law-understates": Entry(

@@ -16,6 +16,7 @@ from bnuq.cli.output import Printing, print_result
 from bnuq.config import Options, Run, Runs, resolve_again, resolve_all, resolve_all_again, resolve_ensemble
 from bnuq.config.schema import DataSection, GivenOptions, ModelSection, SamplingSection, ScoringSection
 from bnuq.errors import RequestError
+from bnuq.evaluation.mistakes import reported_at_once
 
 
 @with_options(
@@ -56,7 +57,9 @@ def command(
 
     bars = Bars()
     progress, forecast_listener = (silent, None) if printing.quiet else (bars, bars.forecast_listener)
-    if (runs := _runs(model or (), again, options)) is not None:
+    with reported_at_once():
+        runs = _runs(model or (), again, options)
+    if runs is not None:
         from bnuq.evaluation.setup import threads
         from bnuq.records import multirun
         from bnuq.report.multirun import report
@@ -78,7 +81,8 @@ def command(
             strict=printing.strict,
         )
         return
-    run = _run(model or (), again, options)
+    with reported_at_once():
+        run = _run(model or (), again, options)
     gate = None if baseline is None else Gate(baseline, run, full=printing.full, quiet=printing.quiet)
     from bnuq.evaluation.setup import threads
     from bnuq.records.summary import summary

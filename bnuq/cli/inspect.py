@@ -12,6 +12,7 @@ from bnuq.cli.output import Printing, print_result
 from bnuq.cli.report import print_figures
 from bnuq.config import Options, Run, resolve
 from bnuq.config.schema import REFERENCE, DataSection, GivenOptions, InspectSection, ModelSection, SamplingSection
+from bnuq.evaluation.mistakes import reported_at_once
 
 _HELP = {
     "train": f"Reference: what the network was trained on, which its statistics are compared with: {REFERENCE}.",
@@ -43,7 +44,8 @@ def command(
     statistics. With training data, also the lag of the running averages and the noise of mini-batches compared with its
     analytic model; with domains, the effect of their statistics; and the training pipeline of a foreign checkpoint.
     Writes one HDF5 file and prints a report."""
-    run = placed(resolve(model, options, folder=Path.cwd()), options)
+    with reported_at_once(("train",) if settings.suggest_pipeline or settings.domain else ()):
+        run = placed(resolve(model, options, folder=Path.cwd()), options)
     if figures is not None:
         from bnuq.report import drawing
 

@@ -13,6 +13,7 @@ from bnuq.cli.options import Model
 from bnuq.cli.output import Printing, print_result
 from bnuq.config import Options, resolve
 from bnuq.config.schema import REFERENCE, DataSection, GivenOptions, ModelSection, PreciseBnSection, SamplingSection
+from bnuq.evaluation.mistakes import reported_at_once
 
 _HELP = {
     "train": f"Reference that the statistics are taken over, through the training pipeline: {REFERENCE}.",
@@ -49,7 +50,8 @@ def command(
 ) -> None:
     """Write a copy of a checkpoint with the BatchNorm statistics of its training data, for running averages that lag or
     were never computed. Prints what changed and, with a test set, whether it improved the network."""
-    run = resolve(model, Options(options | {"out": out}), folder=Path.cwd())
+    with reported_at_once(("train",)):
+        run = resolve(model, Options(options | {"out": out}), folder=Path.cwd())
     from bnuq.cli.progress import Bars
     from bnuq.evaluation.setup import threads
     from bnuq.progress import silent

@@ -13,6 +13,7 @@ from bnuq.cli.output import Printing, print_result
 from bnuq.cli.report import print_figures
 from bnuq.config import Options, resolve_sweep
 from bnuq.config.schema import DataSection, GivenOptions, ModelSection, SamplingSection, ScoringSection, SweepSection
+from bnuq.evaluation.mistakes import reported_at_once
 
 _HELP = {
     "samples": ("Stochastic forward passes T of a draw set.", "20"),
@@ -27,7 +28,7 @@ _HELP = {
         SectionOptions(DataSection),
         SectionOptions(ModelSection),
         SectionOptions(SamplingSection, "samples layers seed mutual_information", _HELP),
-        SectionOptions(ScoringSection, without="recalibration"),
+        SectionOptions(ScoringSection, without="recalibration set_coverage"),
         SectionOptions(
             GivenOptions,
             "out device precision chunk_size threads limit data_root download trust_pickle trust_code",
@@ -56,7 +57,8 @@ def command(
     """Sweep the mini-batch size of Monte Carlo Batch Normalization (MCBN): where does the uncertainty vanish, does it
     still separate unfamiliar data, and which size does the evidence lower bound (ELBO) select? Writes one HDF5 file and
     prints a report."""
-    runs, swept = resolve_sweep(models or [], options, settings, folder=Path.cwd())
+    with reported_at_once(("test", "train")):
+        runs, swept = resolve_sweep(models or [], options, settings, folder=Path.cwd())
     if figures is not None:
         from bnuq.report import drawing
 

@@ -7,10 +7,10 @@ import itertools
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 import msgspec
 
@@ -18,19 +18,18 @@ from bnuq.config.request import Member, Named, Options, Run, RunOfSeveral, Runs
 from bnuq.config.runfile import as_toml, converted, read_run_file, section_from
 from bnuq.config.schema import (
     DETERMINISTIC,
-    MAX_SIDE,
     Method,
     RecordedRun,
     Request,
     RunFile,
     Sampler,
-    Size,
     SweepSection,
     option_name,
+    parts_of,
     settings_of,
 )
-from bnuq.config.shorthand import published_name, read_arguments, read_augment, read_normalize
-from bnuq.errors import RequestError
+from bnuq.config.shorthand import published_name, read_arguments, read_augment, read_normalize, read_size
+from bnuq.errors import MistakenError, Mistakes, RequestError
 from bnuq.files.content import is_file
 from bnuq.files.folders import expanded
 from bnuq.files.suites import references_in
@@ -63,15 +62,32 @@ def resolve_ensemble(models: Sequence[str], options: Options, *, folder: Path) -
     checkpoints of the other networks of an ensemble.
 
     A run file that the user named is trusted. One that was only found (beside the checkpoint, or bnuq.toml) is not, and
-    its code runs only with `trust_code`. Raises RequestError for anything wrong or missing in the request, and for a
-    run file of several runs, which `resolve_all` resolves.
+    its code runs only with `trust_code`. Raises RequestError for anything wrong in the request, and for a run file of
+    several runs, which `resolve_all` resolves; MistakenError lists all settings that are wrong, and has the run without
+    them.
     """
+    return _resolved_single(models, options, folder=folder)
+
+
+def _resolved_single(models: Sequence[str], options: Options, *, folder: Path, samples: int = SAMPLES) -> Run:
     path, checkpoint, is_implicit = _run_file(models[0] if models else None, folder)
-    content = read_run_file(path) if path is not None else RunFile()
+    mistakes = Mistakes()
+    content = RunFile() if path is None else mistakes.of(read_run_file, path)
     if content.runs is not None:
         raise RequestError(f"{path} requests several runs ([runs]); expected one run.")
-    named = {"path": path, "checkpoint": checkpoint, "is_implicit": is_implicit, "others": models[1:]}
-    return _resolved(content, options, **named, folder=folder)
+    run = mistakes.of(
+        _resolved,
+        content,
+        options,
+        path=path,
+        checkpoint=checkpoint,
+        is_implicit=is_implicit,
+        others=models[1:],
+        folder=folder,
+        samples=samples,
+    )
+    mistakes.report(run)
+    return run
 
 
 def resolve_checkpoint(checkpoint: Path, options: Options, *, folder: Path) -> Run:
@@ -90,35 +106,22 @@ def resolve_live(
     `sets` holds "train", "test" and "validation", each a reference or data in memory, and "ood", which holds those by
     name; None where the run file decides. Raises RequestError as `resolve` does, and for a setting that is not known.
     """
-    for key in settings:
-        if key not in _SECTION_OF:
-            close = difflib.get_close_matches(key, _SECTION_OF, n=1)
-            hint = f"Did you mean {close[0]}?" if close else f"Known are: {', '.join(sorted(_SECTION_OF))}."
-            raise RequestError(f"{key} is not a setting. {hint}")
+    mistakes = Mistakes()
+    mistakes.of(_check_known, settings)
+    settings = {key: value for key, value in settings.items() if key in _SECTION_OF}
     by_key = {key: source for key, source in sets.items() if source is not None and key != "ood"}
     references = {key: source for key, source in by_key.items() if _is_reference(source)}
-    options = Options({**settings, **references})
+    options = Options({key: _listed(key, value) for key, value in {**settings, **references}.items()})
     networks = model if isinstance(model, list | tuple) else [model]
     if not networks or len({isinstance(network, str | Path) for network in networks}) > 1:
         raise RequestError("the models are none, or networks and paths; expected networks in memory, or paths.")
     if isinstance(networks[0], str | Path):
-        path, checkpoint, is_implicit = _run_file(os.fspath(networks[0]), folder)
-        content = read_run_file(path) if path is not None else RunFile()
-        if content.runs is not None:
-            raise RequestError(f"{path} requests several runs ([runs]); expected one run.")
-        run = _resolved(
-            content,
-            options,
-            path=path,
-            checkpoint=checkpoint,
-            is_implicit=is_implicit,
-            others=tuple(map(os.fspath, networks[1:])),
-            folder=folder,
-            samples=samples,
-        )
+        paths = tuple(map(os.fspath, networks))
+        run = mistakes.of(_resolved_single, paths, options, folder=folder, samples=samples)
     else:
         names = [Path(type(network).__name__) for network in networks]
-        run = _merged(
+        run = mistakes.of(
+            _merged,
             RunFile(),
             options,
             checkpoints=names,
@@ -135,7 +138,30 @@ def resolve_live(
     }
     if (ood := sets.get("ood")) is not None:
         live["ood"] = tuple(_named_ood(ood, folder))
-    return replace(run, given=None, **live)
+    if run is not None:
+        run = replace(run, given=None, **live)
+    mistakes.report(run)
+    assert run is not None
+    return run
+
+
+def _listed(key: str, value: Any) -> Any:
+    """A text as the list of it alone, for a setting that takes a list and no text."""
+    hint = settings_of(settings_of(Request)[_SECTION_OF[key]].type)[key].type
+    kinds = {get_origin(part) or part for part in parts_of(hint)}
+    return (value,) if isinstance(value, str) and tuple in kinds and str not in kinds else value
+
+
+def _check_known(settings: Mapping[str, Any]) -> None:
+    """Raise MistakenError for settings that no run file has."""
+    unknown = []
+    for key in settings:
+        if key not in _SECTION_OF:
+            close = difflib.get_close_matches(key, _SECTION_OF, n=1)
+            hint = f"Did you mean {close[0]}?" if close else f"Known are: {', '.join(sorted(_SECTION_OF))}."
+            unknown.append(f"{key} is not a setting. {hint}")
+    if unknown:
+        raise MistakenError(*unknown)
 
 
 def _is_reference(source: Any) -> bool:
@@ -167,13 +193,14 @@ def resolve_sweep(
     `settings` are the SweepSection settings of the command line; they override [sweep] of the run files, which must
     agree. The result goes to --out, or to the first model's stem with `.sweep.h5` in `folder`.
     """
-    runs, sections = [], []
+    mistakes, runs, sections = Mistakes(), [], []
     for model in models or (None,):
         path, checkpoint, is_implicit = _run_file(model, folder)
-        written = read_run_file(path) if path is not None else RunFile()
+        written = RunFile() if path is None else mistakes.of(read_run_file, path)
         if written.runs is not None:
             raise RequestError(f"{path} requests several runs ([runs]); a sweep takes one run per model.")
-        run = _resolved(
+        run = mistakes.of(
+            _resolved,
             written,
             options,
             path=path,
@@ -182,6 +209,9 @@ def resolve_sweep(
             folder=folder,
             samples=SWEEP_SAMPLES,
         )
+        if run is None:  # it names no checkpoint
+            mistakes.report()
+        assert run is not None
         run = only_network(run)
         out = run.out if _is_given(options, "out") else folder / f"{run.checkpoint.stem}.sweep.h5"
         runs.append(replace(run, out=out if not runs else runs[0].out))
@@ -198,7 +228,9 @@ def resolve_sweep(
     written = sections[0]
     if "prior" in settings:  # another prior has other parameters
         written = msgspec.structs.replace(written, prior_mean=None, prior_deviation=None, prior_precision=None)
-    return tuple(runs), section_from(SweepSection, msgspec.to_builtins(written) | settings)
+    section = mistakes.of(section_from, SweepSection, msgspec.to_builtins(written) | settings)
+    mistakes.report(tuple(runs))
+    return tuple(runs), section
 
 
 def _resolved(
@@ -217,7 +249,7 @@ def _resolved(
     if checkpoint is None:
         assert path is not None
         if not (written := _several(content.model.checkpoint)):
-            raise RequestError(f'{path} names no checkpoint. Add to it:\n\n[model]\ncheckpoint = "model.pt"')
+            raise MistakenError(f'{path} names no checkpoint. Add to it:\n\n[model]\ncheckpoint = "model.pt"')
         checkpoints = [base / expanded(text) for text in written]
     if run_files := [text for text in others if Path(text).suffix.lower() == ".toml"]:
         raise RequestError(f"{run_files[0]} is a run file; expected checkpoints after the first: those of an ensemble.")
@@ -242,9 +274,10 @@ def resolve_all(models: Sequence[str], options: Options, *, folder: Path) -> Run
     lists and placeholders that do not match.
     """
     path, checkpoint, is_implicit = _run_file(models[0] if models else None, folder)
-    content = read_run_file(path) if path is not None else RunFile()
+    mistakes = Mistakes()
+    content = RunFile() if path is None else mistakes.of(read_run_file, path)
     if path is None or content.runs is None:
-        return None
+        return None  # of a single run, `resolve` says what is wrong
     if models[1:]:
         raise RequestError(f"{path.name} requests several runs ([runs]); name the other checkpoints in it.")
     if checkpoint is not None:
@@ -252,6 +285,8 @@ def resolve_all(models: Sequence[str], options: Options, *, folder: Path) -> Run
             f"{path.name} beside {checkpoint.name} requests several runs ([runs]), and one checkpoint was named. Name "
             f"{path.name} to evaluate them all."
         )
+    alike = mistakes.of(_resolved, content, options, path=path, checkpoint=None, is_implicit=is_implicit, folder=folder)
+    mistakes.report(alike)
     listed = {name: values for name in _PLACES if (values := getattr(content.runs, name)) is not None}
     used = _placeholders(content, options, listed, path)
     _check_listed(listed, used, path)
@@ -402,7 +437,8 @@ def _merged(
 ) -> Run:
     options_given = {key: os.fspath(value) if isinstance(value, Path) else value for key, value in options.items()}
     options_given = {key: value for key, value in options_given.items() if value is not None}
-    request = _request(content, options_given)
+    mistakes = Mistakes()
+    request = mistakes.of(_request, content, options_given)
 
     def named(key: str, text: str) -> Named:
         return (
@@ -415,6 +451,9 @@ def _merged(
         option = option_name(key, settings_of(type(request.data))[key].type)
         return f"--{option}" if key in options_given else f"{run_file}: data.{key}"
 
+    def read(key: str, reader: Callable[..., Any], **settings: Any) -> Any:
+        return mistakes.of(reader, getattr(data, key), where(key), **settings)
+
     model, data, sampling, computation = request.model, request.data, request.sampling, request.options
     checkpoint, *others = [Path(_clean(folder / each)) for each in checkpoints]
     archs: list[Named | None] = [named("arch", text) for text in _several(model.arch)] or [None]
@@ -424,7 +463,7 @@ def _merged(
             "each (--arch, repeated, or a list under [model])."
         )
     archs = archs * len(checkpoints) if len(archs) == 1 else archs
-    return Run(
+    run = Run(
         checkpoint=checkpoint,
         out=folder / (computation.out or f"{checkpoint.stem}.bnuq.h5"),
         arch=archs[0],
@@ -445,16 +484,16 @@ def _merged(
         palette=None
         if data.palette is None
         else (folder if "palette" in options_given else base) / expanded(data.palette),
-        resize=_size("resize", data.resize),
-        crop=(side, side) if isinstance(side := _size("crop", data.crop), int) else side,
+        resize=read("resize", read_size),
+        crop=(side, side) if isinstance(side := read("crop", read_size), int) else side,
         interpolation=data.interpolation,
         channel_order=data.channel_order,
-        normalize=read_normalize(data.normalize, where("normalize")),
+        normalize=read("normalize", read_normalize),
         normalize_name=published_name(data.normalize),
-        normalize_targets=read_normalize(data.normalize_targets, where("normalize_targets"), published=False),
-        augment=read_augment(data.augment, where("augment")),
+        normalize_targets=read("normalize_targets", read_normalize, published=False),
+        augment=read("augment", read_augment),
         tta=request.tta,
-        methods=_methods(sampling.methods),
+        methods=mistakes.of(_methods, sampling.methods),
         samples=sampling.samples or samples,
         samples_by_default=sampling.samples is None,
         predictions=None
@@ -485,18 +524,23 @@ def _merged(
         run_file=run_file,
         given=options_given,
     )
+    mistakes.report(run)
+    return run
 
 
 def _request(content: RunFile, options: dict[str, Any]) -> Request:
-    """The content of the run file, overridden by the options."""
+    """The content of the run file, overridden by the options; MistakenError for options that are wrong."""
+    mistakes = Mistakes()
     sections: dict[str, dict[str, Any]] = msgspec.to_builtins(content)
     for key, value in options.items():
         section = _SECTION_OF[key]
         if key == "arch_args":  # an argument overrides the run file's of the same name
-            value = sections.get(section, {}).get(key, {}) | read_arguments(value)
+            value = sections.get(section, {}).get(key, {}) | mistakes.of(read_arguments, value)
         sections[section] = sections.get(section, {}) | {key: value}
-    _check_texts(options)
-    return section_from(Request, sections)
+    mistakes.of(_check_texts, options)
+    request = mistakes.of(section_from, Request, sections)
+    mistakes.report(request)
+    return request
 
 
 _SECTION_OF = {  # setting → its section
@@ -504,16 +548,6 @@ _SECTION_OF = {  # setting → its section
     for name in ("model", "data", "sampling", "scoring", "options")
     for key in settings_of(settings_of(Request)[name].type)
 }
-
-
-def _size(key: str, size: Size | None) -> int | tuple[int, int] | None:
-    """The side, or height and width, of a setting."""
-    if size is None or isinstance(size, int):
-        return size
-    height, width = map(int, re.split("[x×]", size)) if isinstance(size, str) else size
-    if not (1 <= height <= MAX_SIDE and 1 <= width <= MAX_SIDE):
-        raise RequestError(f"data.{key} is {as_toml(size)}; expected height and width of 1 to {MAX_SIDE} pixels.")
-    return height, width
 
 
 def _is_given(options: Options, key: str) -> bool:
@@ -546,22 +580,25 @@ _TEXTS += ("data_root", "palette")
 
 
 def _check_texts(options: Mapping[str, Any]) -> None:
-    """Raise RequestError for an option that is empty or contains a NUL character, and for an output that is named like
-    a folder."""
+    """Raise MistakenError for options that are empty or contain a NUL character, and for an output that is named like a
+    folder."""
+    wrong = []
     for key in _TEXTS:
         value = options.get(key)
         for text in value if isinstance(value, tuple) else (value,):
             if isinstance(text, str) and (not text.strip() or "\0" in text):
-                raise RequestError(f"--{key.replace('_', '-')} is {text[:80]!r}; expected a name.")
+                wrong.append(f"--{key.replace('_', '-')} is {text[:80]!r}; expected a name.")
     if isinstance(out := options.get("out"), str) and out.endswith(("/", os.sep)):
-        raise RequestError(f"--out {out} names a folder; expected the file to write, such as {out}result.h5.")
+        wrong.append(f"--out {out} names a folder; expected the file to write, such as {out}result.h5.")
+    if wrong:
+        raise MistakenError(*wrong)
 
 
 def _methods(methods: tuple[Method, ...] | None) -> tuple[Method, ...] | None:
     if methods is None:
         return None
     if not methods:
-        raise RequestError(
+        raise MistakenError(
             f"no method is named; expected some of {', '.join(get_args(Method))}. For the deterministic network alone, "
             "name deterministic."
         )

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import copy
 import datetime
 import difflib
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
 from bnuq.config.schema import RunFile, Section, choices_of, extra_of, option_name, parts_of, settings_of
-from bnuq.errors import RequestError
+from bnuq.errors import MistakenError, Mistakes, RequestError
 
 File = TypeVar("File", bound=RunFile)
+AnySection = TypeVar("AnySection", bound=Section)
 
 
 def read_run_file(path: Path) -> RunFile:
-    """The checked run file; RequestError with file, key, value and expectation."""
+    """The checked run file; RequestError with file, key, value and expectation. MistakenError lists all settings that
+    are wrong."""
     try:
         with path.open("rb") as file:
             content = file.read(_MAX_BYTES + 1)
@@ -41,9 +42,10 @@ def read_run_file(path: Path) -> RunFile:
             f"{path}: {_line_of(content, _TOO_MANY_DIGITS)} holds a number of thousands of digits; expected a smaller "
             "number."
         ) from None
-    run_file = converted(document, path, RunFile)
-    for key, value in _dates(run_file.model.arch_args, "model.arch_args"):
-        raise RequestError(f"{path}: {key} is {value}, a date or a time; write it as a text, which the factory takes.")
+    mistakes = Mistakes()
+    run_file = mistakes.of(converted, document, path, RunFile)
+    mistakes.of(_check_no_dates, run_file.model.arch_args, path)
+    mistakes.report(run_file)
     return run_file
 
 
@@ -90,29 +92,46 @@ def _dates(value: Any, key: str) -> Iterator[tuple[str, Any]]:
         yield key, value
 
 
+def _check_no_dates(arguments: dict[str, Any], path: Path) -> None:
+    if wrong := [f"{key} is {value}" for key, value in _dates(arguments, "model.arch_args")]:
+        remedy = "a date or a time; write it as a text, which the factory takes."
+        raise MistakenError(*(f"{path}: {text}, {remedy}" for text in wrong))
+
+
 def converted(document: dict[str, Any], path: Path, kind: type[File]) -> File:
-    """The document as a record of this kind; RequestError that lists all that is wrong, with file, key, value and
+    """The document as a record of this kind; MistakenError that lists all that is wrong, with file, key, value and
     expectation."""
     if wrong := unusable(document):
         raise RequestError(f"{path}: {wrong}")
-    complaints: list[str] = []
-    rest = copy.deepcopy(document)
+    return table_from(document, kind, f"{path}: ")
+
+
+def table_from(document: Mapping[str, Any], kind: type[AnySection], place: str) -> AnySection:
+    """The document, a file or a table, as a section of this kind; MistakenError lists all that is wrong, each behind
+    its `place`."""
+    return _checked(document, kind, lambda error, rest: place + complaint_about(error, rest, kind))
+
+
+def _checked(
+    document: Mapping[str, Any],
+    kind: type[AnySection],
+    complaint: Callable[[msgspec.ValidationError, dict[str, Any]], str],
+) -> AnySection:
+    """The document as a section of this kind; MistakenError has the `complaint` about everything that is wrong, and
+    the section of all else."""
+    mistakes: list[str] = []
+    rest = {key: dict(value) if isinstance(value, dict) else value for key, value in document.items()}
     while True:
         try:
-            record = msgspec.convert(rest, kind, strict=True)
+            section = msgspec.convert(rest, kind, strict=True)
         except msgspec.ValidationError as error:
-            complaints.append(complaint_about(error, rest, kind))
-            if _without_wrong(error, rest):
-                continue
+            mistakes.append(complaint(error, rest))
+            if not _without_wrong(error, rest):
+                raise RequestError(str(MistakenError(*mistakes))) from None
         else:
-            if not complaints:
-                return record
-        listed = complaints[0] if len(complaints) == 1 else _listed(complaints)
-        raise RequestError(f"{path}: {listed}")
-
-
-def _listed(complaints: Sequence[str]) -> str:
-    return "\n".join([f"{len(complaints)} settings are wrong:", *(f"  - {complaint}" for complaint in complaints)])
+            if mistakes:
+                raise MistakenError(*mistakes, rest=section)
+            return section
 
 
 def _without_wrong(error: msgspec.ValidationError, document: dict[str, Any]) -> bool:
@@ -131,24 +150,20 @@ def _without_wrong(error: msgspec.ValidationError, document: dict[str, Any]) -> 
     return table.pop(last, None) is not None
 
 
-AnySection = TypeVar("AnySection", bound=Section)
-
-
 def section_from(kind: type[AnySection], settings: Mapping[str, Any]) -> AnySection:
-    """A section, or a request of several, of the settings that were `settings`; RequestError names the option of one
-    that is wrong."""
-    try:
-        return msgspec.convert(settings, kind, strict=True)
-    except msgspec.ValidationError as error:
-        complaint, _, where = str(error).partition(" - at `$.")
+    """A section, or a request of several, of the settings that were `settings`; MistakenError names the options of all
+    that are wrong."""
+
+    def complaint(error: msgspec.ValidationError, rest: dict[str, Any]) -> str:
+        wrong, _, where = str(error).partition(" - at `$.")
         key = re.sub(r"\[.*", "", where.rstrip("`"))
-        value: Any = settings
+        value: Any = rest
         for part in key.split("."):
             value = value[part]
-        expected = _expected(complaint, hint := _hint(kind, key), " or ")
-        raise RequestError(
-            f"--{option_name(key.rpartition('.')[2], hint)} is {_typed(value)}; expected {expected}."
-        ) from None
+        expected = _expected(wrong, hint := _hint(kind, key), " or ")
+        return f"--{option_name(key.rpartition('.')[2], hint)} is {_typed(value)}; expected {expected}."
+
+    return _checked(settings, kind, complaint)
 
 
 def _typed(value: Any) -> str:

@@ -505,8 +505,8 @@ class SamplingSection(Sampler, frozen=True):
 
 
 class ScoringSection(Section, frozen=True):
-    """[scoring]: how a classification is recalibrated, and how a regression is scored. `tau` is fitted within
-    `tau_range` unless it is given."""
+    """[scoring]: how a classification is recalibrated, and the nominal coverage of its prediction sets; and how a
+    regression is scored. `tau` is fitted within `tau_range` unless it is given."""
 
     recalibration: Annotated[
         Annotated[tuple[Recalibration, ...], Meta(min_length=1)],
@@ -549,6 +549,14 @@ class ScoringSection(Section, frozen=True):
         ),
     ] = None
     tau_range: tuple[PositiveNumber, PositiveNumber] | None = None
+    set_coverage: Annotated[
+        Annotated[float, Meta(gt=0, lt=1)],
+        setting(
+            "Nominal coverage of prediction sets, which are made where temperatures are fitted.",
+            "Classification",
+            expected="a number above 0 and below 1, such as 0.9",
+        ),
+    ] = 0.9
 
 
 _MEAN_AND_VARIANCE_EXPECTED = "a finite mean and a variance above 0, such as 0,1"

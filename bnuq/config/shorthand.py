@@ -10,12 +10,10 @@ from contextlib import suppress
 from datetime import date, time
 from typing import Any, Literal
 
-import msgspec
-
 from bnuq.config.normalizations import PUBLISHED
-from bnuq.config.runfile import as_toml, complaint_about, unusable
-from bnuq.config.schema import Augment, Normalize
-from bnuq.errors import RequestError
+from bnuq.config.runfile import as_toml, table_from, unusable
+from bnuq.config.schema import MAX_SIDE, Augment, Normalize, Size
+from bnuq.errors import MistakenError, Mistakes
 
 NONE = "none"  # switches off what a run file sets
 
@@ -30,7 +28,7 @@ def published_name(text: Normalize | str | None) -> str | None:
 def read_normalize(
     setting: Normalize | str | None, where: str, *, published: bool = True
 ) -> Normalize | Literal["train"] | None:
-    """The normalisation that `setting`, set at `where`, stands for; RequestError for a text that stands for none.
+    """The normalisation that `setting`, set at `where`, stands for; MistakenError for a text that stands for none.
     Names are known where `published`."""
     if not isinstance(setting, str):
         return setting
@@ -49,12 +47,12 @@ def read_normalize(
         expected += f", or one of {', '.join(PUBLISHED)}"
         close = difflib.get_close_matches(text.lower(), PUBLISHED, n=1)
         hint = f" Did you mean {close[0]}?" if close else ""
-    raise RequestError(f"{where} is {as_toml(text)}; expected {expected}.{hint}")
+    raise MistakenError(f"{where} is {as_toml(text)}; expected {expected}.{hint}")
 
 
 def read_augment(setting: Augment | str | None, where: str) -> Augment | None:
     """The augmentation that `setting`, set at `where`, stands for: the keys of the section as KEY=VALUE, or as KEY for
-    true, with commas. RequestError for a text that stands for none."""
+    true, with commas. MistakenError for a text that stands for none."""
     if not isinstance(setting, str):
         return setting
     if setting.strip() == NONE:
@@ -63,32 +61,45 @@ def read_augment(setting: Augment | str | None, where: str) -> Augment | None:
     for part in re.split(r",(?![^\[]*\])", setting):  # commas inside [] separate the numbers of a list
         key, equals, text = (word.strip() for word in part.partition("="))
         if not key or (equals and not text):
-            raise RequestError(f"{where} is {as_toml(setting)}; expected keys and values, such as pad=4,crop=32,flip.")
+            raise MistakenError(f"{where} is {as_toml(setting)}; expected keys and values, such as pad=4,crop=32,flip.")
         if key in values:
-            raise RequestError(f"{where} is {as_toml(setting)}, with {key} twice; expected it once.")
+            raise MistakenError(f"{where} is {as_toml(setting)}, with {key} twice; expected it once.")
         values[key] = _toml_or_text(text) if equals else True
     if (wrong := unusable(values)) is not None:
-        raise RequestError(f"{where}: {wrong}")
-    try:
-        return msgspec.convert(values, Augment, strict=True)
-    except msgspec.ValidationError as error:
-        raise RequestError(f"{where}: {complaint_about(error, values, Augment)}") from error
+        raise MistakenError(f"{where}: {wrong}")
+    return table_from(values, Augment, f"{where}: ")
+
+
+def read_size(setting: Size | None, where: str) -> int | tuple[int, int] | None:
+    """The side, or height and width, of `setting`, set at `where`; MistakenError for sizes that no picture has."""
+    if setting is None or isinstance(setting, int):
+        return setting
+    height, width = map(int, re.split("[x×]", setting)) if isinstance(setting, str) else setting
+    if not (1 <= height <= MAX_SIDE and 1 <= width <= MAX_SIDE):
+        raise MistakenError(f"{where} is {as_toml(setting)}; expected height and width of 1 to {MAX_SIDE} pixels.")
+    return height, width
 
 
 def read_arguments(texts: Iterable[str] | Mapping[str, Any]) -> dict[str, Any]:
-    """The keyword arguments in NAME=VALUE texts: a value is read as TOML where it is, else as a text. RequestError for
-    other texts."""
+    """The keyword arguments in NAME=VALUE texts: a value is read as TOML where it is, else as a text. MistakenError
+    for all other texts."""
     if isinstance(texts, Mapping):
         return dict(texts)
-    arguments: dict[str, Any] = {}
+    mistakes, arguments = Mistakes(), {}
     for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not name.strip().isidentifier():
-            raise RequestError(f"--arch-arg is {as_toml(text)}; expected NAME=VALUE, such as num_classes=10.")
-        arguments[name.strip()] = _toml_or_text(value.strip())
-    if (wrong := unusable(arguments)) is not None:
-        raise RequestError(f"--arch-arg {wrong}")
+        arguments |= mistakes.of(_argument, text) or {}
+    mistakes.report(arguments)
     return arguments
+
+
+def _argument(text: str) -> dict[str, Any]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip().isidentifier():
+        raise MistakenError(f"--arch-arg is {as_toml(text)}; expected NAME=VALUE, such as num_classes=10.")
+    argument = {name.strip(): _toml_or_text(value.strip())}
+    if (wrong := unusable(argument)) is not None:
+        raise MistakenError(f"--arch-arg {wrong}")
+    return argument
 
 
 def _toml_or_text(text: str) -> Any:

@@ -247,8 +247,7 @@ def check_labels(points: Points, classes: int) -> Points:
     Raises DataError for labels that are missing, out of range or no whole numbers, and for masks (n, H, W).
     """
     points = labelled(points)
-    if points.all_targets is not None:
-        check_labels(replace(points, targets=points.all_targets, all_targets=None), classes)
+    _check_whole_set(points, check_labels, classes)
     name, y = f"{points.reference}: the labels of {points.name!r}", points.targets
     if y is None:
         raise DataError(f"{name} are missing; expected one whole number from 0 to {classes - 1} a point.")
@@ -286,22 +285,30 @@ def check_labels(points: Points, classes: int) -> Points:
     return replace(points, targets=y)
 
 
+def _check_whole_set(points: Points, check: Callable[[Points, int], Points], count: int) -> None:
+    """Check the targets of the whole set, where the points are a sample of it."""
+    if points.all_targets is not None:
+        check(replace(points, targets=points.all_targets, all_targets=None), count)
+
+
 def check_label_matrix(points: Points, labels: int) -> Points:
     """`points` with int64 labels (n, labels), 1 where a point has the label and 0 elsewhere.
 
     Raises DataError for labels that are missing, of another shape, neither 0 nor 1, and where no point has any.
     """
     points = labelled(points)
+    _check_whole_set(points, check_label_matrix, labels)
     name, y = f"{points.reference}: the labels of {points.name!r}", points.targets
-    expected = f"expected a matrix ({len(points)}, {labels}) of 0 and 1, one column a label: outputs is multilabel"
+    count = len(points) if y is None else len(y)
+    expected = f"expected a matrix ({count}, {labels}) of 0 and 1, one column a label: outputs is multilabel"
     if y is None:
         raise DataError(f"{name} are missing; {expected}.")
-    if y.shape != (len(points), labels):
+    if y.shape != (count, labels):
         one = " With one class per point, leave --outputs multilabel out." if y.ndim == 1 else ""
         raise DataError(f"{name} have shape {y.shape}; {expected}.{one}")
     if not np.all((y == 0) | (y == 1)):
         raise DataError(f"{name} are {_shown(y)}, not only 0 and 1; {expected}.")
-    if not y.any():
+    if points.all_targets is None and not y.any():  # of a sample they may be
         raise DataError(f"{name} are all 0: no point has any of them. Is this the matrix of the labels?")
     return replace(points, targets=y.astype(np.int64))
 
@@ -366,20 +373,21 @@ def check_targets(points: Points, outputs: int) -> Points:
     Raises DataError for targets that are missing or of another shape.
     """
     points = labelled(points)
+    _check_whole_set(points, check_targets, outputs)
     y = points.targets
     if y is None:
         raise DataError(f"{points.reference}: the targets of {points.name!r} are missing; expected numbers.")
-    if y.ndim > 2 or y.size != len(points) * outputs:
+    if y.ndim > 2 or y.size != len(y) * outputs:
         raise DataError(
             f"{points.reference}: the targets of {points.name!r} have shape {y.shape}; expected "
-            f"({len(points)}, {outputs}), one column an output of the network."
+            f"({len(y)}, {outputs}), one column an output of the network."
         )
     if not (largest := float(np.abs(y).max())) < _LARGEST_TARGET:
         raise DataError(
             f"{points.reference}: the targets of {points.name!r} go up to {largest:.3g}, whose square float64 does not "
             f"hold; expected numbers below {_LARGEST_TARGET:g}. Scale them, or mend what is missing there."
         )
-    return replace(points, targets=y.reshape(len(points), outputs).astype(np.float64))
+    return replace(points, targets=y.reshape(len(y), outputs).astype(np.float64))
 
 
 def _counts(mask: NDArray[np.int64]) -> dict[int, int]:

@@ -17,7 +17,8 @@ from bnuq.config import Run
 from bnuq.data import Points
 from bnuq.errors import SamplingError, is_out_of_memory
 from bnuq.estimates import Estimate, Estimator
-from bnuq.evaluation import estimates
+from bnuq.evaluation import class_probabilities, estimates
+from bnuq.evaluation.class_probabilities import PredictionSets, Probabilities
 from bnuq.evaluation.units import Blocks, merged
 from bnuq.files.journal import Arrays
 from bnuq.findings import Finding
@@ -28,7 +29,7 @@ from bnuq.sampling.outputs import PROBABILITY_TOLERANCE
 
 _ANY, _SHARE = (-math.inf, math.inf), (0.0, 1.0)
 _RANGE = {"pll": _ANY, "brier": (0.0, 2.0)} | dict.fromkeys(
-    ("mutual_information", "predictive_entropy", "expected_entropy"), (0.0, math.inf)
+    ("mutual_information", "predictive_entropy", "expected_entropy", "set_size", "set_size_aps"), (0.0, math.inf)
 )  # all others are shares
 _BLOCK = 2**17  # replicates × points × classes in memory at once: a few times this fits in a core's cache
 _DEVICE_BLOCK = 2**24  # the same on an accelerator, which needs large blocks to be busy
@@ -43,13 +44,14 @@ Parts = Mapping[str, Mapping[str, Int64[np.ndarray, " _"]]]  # the points of eac
 class Scores(estimates.SetScores):
     """The scores of one set. A single draw has no mutual information and no variation ratio; `estimator` is the
     estimator of every mutual information here. `part_sums` are the sums of a score over the points of each of the
-    `parts`, by "class.accuracy"."""
+    `parts`, by "class.accuracy". `conformity` are the scores that thresholds of prediction sets are fitted to."""
 
     predicted: Int64[np.ndarray, " point"]
     bins: CalibrationBins | None = field(default=None, kw_only=True)
     ranked_wrong: Bool[np.ndarray, "error_replicate kept"] | None = field(default=None, kw_only=True)
     estimator: Estimator = field(default="plug-in", kw_only=True)
     pll_by_temperature: Float[np.ndarray, "temperature point"] | None = field(default=None, kw_only=True)
+    conformity: dict[str, Float[np.ndarray, " point"]] = field(default_factory=dict, kw_only=True)
     parts: Parts = field(default_factory=dict, kw_only=True)
     part_sums: dict[str, Float[np.ndarray, "replicate _"]] = field(default_factory=dict, kw_only=True)
 
@@ -70,7 +72,8 @@ class Reduction:
     `estimator` is used for every mutual information: per point, in means, and where points are ranked by it. Logits
     that `are_log_probabilities` are checked to be. Those of each point are recalibrated by its one of the `maps`, and
     are then logits as good as any others, but for scores of logits, which are those of the network. With
-    `fits_temperature` the PLL under many temperatures is kept. `parts` of labelled points get sums of their own.
+    `fits_temperature` the PLL under many temperatures is kept. `parts` of labelled points get sums of their own. With
+    `sets` labelled points get those, and a classwise ECE, by the probabilities of all classes.
     """
 
     def __init__(
@@ -86,6 +89,7 @@ class Reduction:
         maps: LogitMaps | None = None,
         fits_temperature: bool = False,
         parts: Parts | None = None,
+        sets: PredictionSets | None = None,
     ) -> None:
         self._draws = weights
         self._parts: Parts = parts or {}
@@ -94,7 +98,7 @@ class Reduction:
         self._sum_to_one = are_log_probabilities and maps is None
         self._logit_scores = not are_log_probabilities and maps is None
         self._all = estimates.Weights.of(weights)
-        self._labels = labels
+        self._labels, self._sets, self._points = labels, sets, points
         self._estimator: Estimator = estimator
         self._memory: Tensor | None = None
         self._block_limit = _DEVICE_BLOCK  # reduced once memory has run out
@@ -139,7 +143,7 @@ class Reduction:
 
     def _add(self, block: Tensor, batch_weights: estimates.Weights) -> None:
         samples, points, _ = block.shape
-        weights = batch_weights.tensor
+        weights, full = batch_weights.tensor, batch_weights.draws.full.start
         buffers = self._buffers(block, len(weights))
         logits = buffers.logits.copy_(block)
         if self._maps is not None:
@@ -156,7 +160,9 @@ class Reduction:
         sample_scores = _sample_scores(logits, y, buffers)
         if self._sum_to_one:
             self._check_sum_to_one(sample_scores.log_total)
-        values = _scores_of_means(torch.mm(weights, buffers.p.view(samples, -1), out=buffers.mean), y, buffers)
+        mean = torch.mm(weights, buffers.p.view(samples, -1), out=buffers.mean)
+        of_classes, of_draws = self._probabilities(mean[full], buffers.p, batch_weights)
+        values = _scores_of_means(mean, y, buffers)
         predicted = values.pop("predicted")
         expected = weights @ sample_scores.entropy
         values["expected_entropy"] = expected
@@ -174,7 +180,6 @@ class Reduction:
             assert sample_scores.log_likelihood is not None
             log_likelihood = as_numpy(sample_scores.log_likelihood)
             values["pll"] = metrics.pll_from_log_likelihood(sample_scores.log_likelihood, weights=weights)
-        full = batch_weights.draws.full.start
         chosen = as_numpy(predicted[full])
         sums = as_numpy(torch.stack([value.sum(1) for value in values.values()]))
         sums = sums if batch_weights.rows is None else sums[:, batch_weights.rows]
@@ -189,11 +194,26 @@ class Reduction:
             likelihoods["log_likelihood"] = log_likelihood
             means |= self._sums_of_parts(values, batch_weights)
         # This object changes only from here on: where memory ran out above, the block can be added again.
-        self._blocks.add("point", dict(zip(values, full_values, strict=True)) | {"predicted": chosen})
-        self._blocks.add("draw", {f"ranked.{name}": of_ranked for name, of_ranked in ranked.items()} | likelihoods)
+        self._blocks.add("point", dict(zip(values, full_values, strict=True)) | {"predicted": chosen} | of_classes)
+        self._blocks.add("draw", {f"ranked.{name}": each for name, each in ranked.items()} | likelihoods | of_draws)
         self._blocks.add("sum", means)
         self._blocks.add("most", differences)
         self._n += points
+
+    def _probabilities(
+        self, mean: Float[Tensor, " chunk_class"], p: Float[Tensor, "sample chunk class"], weights: estimates.Weights
+    ) -> tuple[Arrays, Arrays]:
+        """The mean probabilities of all classes, and those by each draw for some of the points, where they are kept."""
+        _, points, classes = p.shape
+        if self._labels is None or self._sets is None or not class_probabilities.are_kept(self._points, classes):
+            return {}, {}
+        kept = self._sets.rows_of_draws(self._points, classes, self._draws)
+        first, last = np.searchsorted(kept, [self._n, self._n + points])
+        rows = torch.from_numpy(kept[first:last] - self._n).to(p.device)
+        of_draws = {"probabilities": as_numpy(p[:, rows].to(torch.float32))}
+        if weights.numbers is not None:
+            of_draws["numbers"] = np.repeat(weights.numbers[:, None], last - first, axis=1)
+        return {"probabilities": as_numpy(mean.view(points, classes).to(torch.float32))}, of_draws
 
     def _sums_of_parts(self, values: Mapping[str, Tensor], batch_weights: estimates.Weights) -> dict[str, np.ndarray]:
         """The sums of scores over the points of each part, under every replicate."""
@@ -299,13 +319,23 @@ class Reduction:
         bins = {name: sums.pop(f"bins.{name}") for name in ("count", "confidence", "correct") if f"bins.{name}" in sums}
         ranked = {name.partition(".")[2]: of for name, of in draws.items() if name.startswith("ranked.")}
         part_sums = {name: sums.pop(name) for name in [*sums] if name.partition(".")[0] in self._parts}
+        replicates = {name: total / len(predicted) for name, total in sums.items()}
+        conformity = {}
+        if "probabilities" in points:
+            assert self._labels is not None and self._sets is not None
+            mean = points.pop("probabilities")
+            kept = self._sets.rows_of_draws(len(mean), mean.shape[1], self._draws)
+            p = Probabilities(mean, draws["probabilities"], kept, draws.get("numbers"))
+            found = class_probabilities.scored(p, self._labels, self._sets, self._draws)
+            points, replicates, conformity = points | found.points, replicates | found.replicates, found.conformity
         return Scores(
             parts=self._parts,
             part_sums=part_sums,
             n=len(predicted),
             points=points,
             predicted=predicted,
-            replicates={name: total / len(predicted) for name, total in sums.items()},
+            replicates=replicates,
+            conformity=conformity,
             ranked_rows=self._ranked_rows,
             ranked_wrong=ranked.pop("wrong", None),
             ranked=ranked,
@@ -557,9 +587,11 @@ def _resampled_estimate(
 
 @dataclass(frozen=True)
 class Fitted:
-    """The constant confidence with the highest likelihood on the validation points, under every replicate."""
+    """The constant confidence with the highest likelihood on the validation points, under every replicate, and the
+    thresholds of prediction sets, by kind."""
 
     confidence: Float[np.ndarray, " replicate"]
+    thresholds: dict[str, float] = field(default_factory=dict)
 
 
 def bounds(scores: Scores, fitted: Fitted, draws: DrawWeights, classes: int) -> dict[str, dict[str, Estimate]]:
@@ -615,19 +647,22 @@ class Scorer:
         self._class_names = class_names
         self._estimator: Estimator = run.mutual_information
         self._are_log_probabilities = run.outputs in ("probabilities", "log_probabilities")
-        self._classes = classes
+        self._classes, self._coverage = classes, run.scoring.set_coverage
 
     def reduction(
         self,
         weights: DrawWeights,
         points: Points,
         *,
-        fitted: Any,  # noqa: ARG002 - nothing is scored by it
+        fitted: Fitted | None,
         labelled: bool,
         first: int = 0,
         maps: LogitMaps | None = None,
-        fits_temperature: bool = False,
+        by_class: bool = False,
+        calibrates: bool = False,
+        second: Bool[np.ndarray, " point"] | None = None,
     ) -> Any:
+        thresholds = {} if fitted is None else fitted.thresholds
         return Reduction(
             weights,
             points=len(points),
@@ -637,8 +672,11 @@ class Scorer:
             where=points.reference,
             are_log_probabilities=self._are_log_probabilities,
             maps=maps,
-            fits_temperature=fits_temperature,
+            fits_temperature=calibrates and maps is None,
             parts=parts_of(points.targets, self._class_names, points.group) if labelled else None,
+            sets=PredictionSets(self._coverage, thresholds, second, calibrates and second is None)
+            if by_class
+            else None,
         )
 
     def fitted(self, validation: Scores | None, draws: DrawWeights) -> Fitted | None:
@@ -650,7 +688,8 @@ class Scorer:
             for accuracy in validation.replicates["accuracy"]
         ]
         assert len(confidences) == len(draws.weights)
-        return Fitted(np.array(confidences))
+        thresholds = class_probabilities.fitted_thresholds(validation.conformity, self._coverage)
+        return Fitted(np.array(confidences), thresholds)
 
     def headline_errors(self, scores: Mapping[str, Scores], draws: DrawWeights) -> dict[str, float]:
         return estimates.headline_errors("mutual_information", "MI", scores, draws)

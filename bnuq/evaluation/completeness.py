@@ -25,6 +25,9 @@ def check_complete(run: Run, *, needs: Collection[Need]) -> None:
     for this only where something is missing, and ModelError says why it cannot be."""
     if run.network is not None:
         if absent := [need for need in needs if not getattr(run, need)]:
+            layers = sum(name.rpartition(".")[2] == "running_mean" for name in run.network.state_dict())
+            if run.train is None and "train" not in absent and [*_uses_of_reference(run, layers)]:
+                absent = ["train", *absent]
             raise RequestError(f"missing: {', '.join(f'{need}=…' for need in absent)} (data in memory or a reference).")
         return
     checkpoint = None

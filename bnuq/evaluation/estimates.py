@@ -59,9 +59,11 @@ class SetScores:
     samples_differ: bool = field(default=True, kw_only=True)
 
 
-def ranked_rows(points: int) -> Int64[np.ndarray, " kept"]:
-    """The points of a set whose replicates are stored: all, or RANKED of them at random, because sets may be sorted."""
-    return np.arange(points) if points <= RANKED else _random_rows(points, RANKED)
+def ranked_rows(points: int, most: int | None = None) -> Int64[np.ndarray, " kept"]:
+    """The points of a set whose replicates are stored: all, or RANKED of them at random, because sets may be sorted; at
+    `most` so many."""
+    count = RANKED if most is None else min(most, RANKED)
+    return np.arange(points) if points <= count else _random_rows(points, count)
 
 
 @lru_cache(maxsize=8)
@@ -107,12 +109,13 @@ class Weights:
     draws: DrawWeights
     tensor: Float[Tensor, "row sample"]
     rows: Int64[np.ndarray, " replicate"] | None = None  # None: replicate i is row i
+    numbers: Int64[np.ndarray, " sample"] | None = None  # of the draws in a bank
 
     @staticmethod
     def of(weights: DrawWeights, draws: Int64[np.ndarray, " sample"] | None = None) -> Weights:
         """The weights over all draws, or over these `draws` of a bank."""
         subset, rows = (weights, None) if draws is None else weights.among(draws)
-        return Weights(subset, torch.from_numpy(subset.weights), rows)
+        return Weights(subset, torch.from_numpy(subset.weights), rows, draws)
 
     def to(self, device: torch.device) -> Weights:
         return replace(self, tensor=self.tensor.to(device))

@@ -228,7 +228,9 @@ class Scorer(classification.Scorer):
         labelled: bool,
         first: int = 0,
         maps: Any = None,  # noqa: ARG002 - of one class per point
-        fits_temperature: bool = False,  # noqa: ARG002 - of one class per point
+        by_class: bool = False,  # noqa: ARG002 - of one class per point
+        calibrates: bool = False,  # noqa: ARG002 - of one class per point
+        second: Any = None,  # noqa: ARG002 - of one class per point
     ) -> Any:
         return Reduction(
             weights, points, labels=len(self.names), labelled=labelled, estimator=self._estimator, first=first

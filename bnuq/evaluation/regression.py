@@ -540,7 +540,9 @@ class Scorer:
         labelled: bool,
         first: int = 0,
         maps: Any = None,  # noqa: ARG002 - of a classification
-        fits_temperature: bool = False,  # noqa: ARG002 - of a classification
+        by_class: bool = False,  # noqa: ARG002 - of a classification
+        calibrates: bool = False,  # noqa: ARG002 - of a classification
+        second: Any = None,  # noqa: ARG002 - of a classification
     ) -> Reduction:
         return Reduction(
             weights,

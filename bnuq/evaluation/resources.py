@@ -14,6 +14,7 @@ from bnuq import metrics
 from bnuq.config import ANALYTIC, Run
 from bnuq.errors import RequestError, SamplingError
 from bnuq.evaluation import memory
+from bnuq.evaluation.class_probabilities import bytes_of
 from bnuq.evaluation.estimates import RANKED, RESAMPLES
 from bnuq.evaluation.subject import Subject
 from bnuq.sampling.sites import BatchNormSite
@@ -22,7 +23,7 @@ _COPIES = 4  # copies of a draw of ω in memory at once: as measured, stacked, i
 _OBJECTS = 1000  # bytes of a layer's tensors in one draw, in addition to their values
 _RANKED_BYTES = 4 * 4 + 1  # four scores in float32, and whether the prediction was wrong
 _ALWAYS_ALLOWED_BYTES = 64 * 2**20  # bytes of memory that are never refused: everything else varies by as much
-_ESTIMATES, _SEPARATIONS = 16, 5  # of a set, and of an OOD set by each score, at most; each with its replicates
+_ESTIMATES, _SEPARATIONS = 21, 5  # of a set, and of an OOD set by each score, at most; each with its replicates
 _POINT_SCORES = 8  # per-point scores of a set, in float64
 
 Need = Callable[[int], int]  # bytes as an increasing function of a number of draws
@@ -40,7 +41,7 @@ def check_resources(subject: Subject) -> None:
         _check_memory(
             "--bank", bank, lambda number: _memory(subject, samples=min(samples, number), bank=number), purpose
         )
-    keeps = run.save_samples or subject.sampled_again is not None
+    keeps = run.save_samples or subject.fitted_to is not None
     if run.max_samples != Run.max_samples if auto else keeps:  # "auto" rarely reaches its default limit
         folder = run.out.parent
         hint = " Run without --save-samples, or write elsewhere (--out)." if run.save_samples else ""
@@ -115,18 +116,19 @@ def _memory(subject: Subject, *, samples: int, bank: int) -> int:
         scores += (bank + RESAMPLES) * min(len(points), RANKED) * (_RANKED_BYTES + 4 * (labels - 1))
         scores += 8 * (samples * labelled + _POINT_SCORES * (labels - 1)) * len(points) * labels
         scores += 8 * replicates * (_ESTIMATES + _SEPARATIONS * len(metrics.SCORES) * (not labelled))
+    kept = bytes_of(samples, len(subject.sets["test"]), todo.outputs) if subject.classifies else 0
     of_one_point = 8 * todo.outputs * (5 * samples + 2 * replicates)
     fitted_to = 0
-    if "vector" in subject.recalibrations and subject.sampled_again is not None:  # samples, and those of a half
-        fitted_to = 2 * _bytes_of_number(run) * samples * todo.outputs * len(subject.sets[subject.sampled_again])
-    return weights + omega + normal + 2 * methods * scores + of_one_point + fitted_to
+    if "vector" in subject.recalibrations and subject.fitted_to is not None:  # samples, and those of a half
+        fitted_to = 2 * _bytes_of_number(run) * samples * todo.outputs * len(subject.sets[subject.fitted_to])
+    return weights + omega + normal + 2 * methods * scores + kept + of_one_point + fitted_to
 
 
 def _disk(subject: Subject, samples: int) -> int:
     """The bytes of the raw samples in temporary files, and in the result where they are saved."""
     run, todo, sets = subject.run, subject.todo, subject.sets
-    if not run.save_samples and run.samples != "auto" and subject.sampled_again is not None:
-        sets = {subject.sampled_again: sets[subject.sampled_again]}
+    if not run.save_samples and run.samples != "auto":  # those that recalibrations are fitted to
+        sets = {name: points for name, points in sets.items() if name == subject.fitted_to}
     bytes_per_sample = _bytes_of_number(run) * todo.outputs * sum(map(len, sets.values()))
     return len(todo.methods) * samples * bytes_per_sample * (2 if run.save_samples else 1)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Bool
 from torch import Tensor
 
 from bnuq.config import (
@@ -27,6 +28,7 @@ from bnuq.data import Points
 from bnuq.errors import RequestError, ResultError, SamplingError
 from bnuq.evaluation import memory, recalibration
 from bnuq.evaluation.augmentation import Augmented, augmenting
+from bnuq.evaluation.class_probabilities import are_kept
 from bnuq.evaluation.draws import next_stop, queries_engine
 from bnuq.evaluation.estimates import replicate_weights
 from bnuq.evaluation.passes import Feed, Passes, stochastic_of
@@ -54,7 +56,6 @@ _OUTPUTS, _SECONDS = "outputs", "seconds"  # raw samples of a unit, where they a
 
 Omegas = Mapping[str, BatchStatistics]  # ω by the method that it is drawn for; "mcbn+mcdo" shares that of "mcbn"
 Draw = Callable[[range], Omegas]  # ω of the draws with these numbers
-Fits = dict[Recalibration, Recalibrated]
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,16 @@ class Scored:
     sets: Mapping[str, Any]
     fitted: Any
     recalibrated: Recalibrated | None = None
+
+
+@dataclass(frozen=True)
+class Fits:
+    """What was fitted to the samples of one method: by the scorer, recalibrations, and by the scorer to the samples
+    with each of these."""
+
+    plain: Any = None
+    recalibrated: Mapping[Recalibration, Recalibrated] = field(default_factory=dict)
+    with_each: Mapping[Recalibration, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -193,21 +204,38 @@ class Context:
     passes: Passes
     feed: Feed
     weights: DrawWeights
-    fitted: Any
+    fits: Fits
+    second: Bool[np.ndarray, " point"] | None  # of a cross-fit, the points in the second half
     earlier: Sequence[range] | None  # draws whose raw samples are scored again with a unit's; None: none are kept
     maps: Mapping[Recalibration, LogitMaps] = field(default_factory=dict)  # by each of which units are scored once more
 
-    def reduction(self, name: str, first: int = 0, maps: LogitMaps | None = None) -> Any:
-        """The reduction for the points of a set, from number `first` on, recalibrated by `maps`."""
-        return self.subject.scorer.reduction(
-            self.weights,
-            self.subject.sets[name],
-            fitted=self.fitted,
-            labelled=name in self.subject.labelled,
-            first=first,
-            maps=maps,
-            fits_temperature=maps is None and name == self.subject.fitted_to,
-        )
+    def reduction(self, name: str, first: int = 0, kind: Recalibration | None = None) -> Any:
+        """The reduction for the points of a set, from number `first` on, with a kind of recalibration."""
+        fitted = self.fits.plain if kind is None else self.fits.with_each.get(kind)
+        maps = None if kind is None else self.maps[kind]
+        return _reduction(self.subject, self.weights, name, fitted, maps, self.second, first)
+
+
+def _reduction(
+    subject: Subject,
+    weights: DrawWeights,
+    name: str,
+    fitted: Any,
+    maps: LogitMaps | None,
+    second: Bool[np.ndarray, " point"] | None,
+    first: int = 0,
+) -> Any:
+    return subject.scorer.reduction(
+        weights,
+        subject.sets[name],
+        fitted=fitted,
+        labelled=name in subject.labelled,
+        first=first,
+        maps=maps,
+        by_class=name in ("test", subject.fitted_to),
+        calibrates=name == subject.fitted_to,
+        second=second,
+    )
 
 
 def run_unit(context: Context, unit: Unit) -> Arrays:
@@ -215,7 +243,7 @@ def run_unit(context: Context, unit: Unit) -> Arrays:
     engine, before = context.engine, context.passes.seconds
     first = unit.points.start
     reduction = context.reduction(unit.set, first)
-    recalibrated = {kind: context.reduction(unit.set, first, maps) for kind, maps in context.maps.items()}
+    recalibrated = {kind: context.reduction(unit.set, first, kind) for kind in context.maps}
     points = context.subject.sets[unit.set]
     blocks: Iterator[Tensor] = context.passes.blocks(engine, points, unit.points, context.feed)
     raw: Arrays = {}
@@ -262,6 +290,13 @@ class _Rounds:
         self._draws: list[range] = []  # of each round
         self._units: dict[tuple[str, str], list[Unit]] = {}  # of the first round
         self._method_work: dict[str, _MethodWork] = {}
+        for name in subject.labelled:
+            points, classes = len(subject.sets[name]), subject.todo.outputs
+            if subject.classifies and name in ("test", subject.fitted_to) and not are_kept(points, classes):
+                self.passes.add(note("probabilities-not-kept", set=name, points=points, classes=classes))
+        self._second = {}  # of a cross-fit, by the set: which points are in the second half
+        if subject.fitted_to == "test":
+            self._second = {"test": recalibration.second_half(subject.sets["test"], subject.run.seed)}
 
     def run(self, draws: range, omegas: Omegas) -> dict[str, Scored]:
         """Run further draws of every stochastic method, and return the scores of all draws so far."""
@@ -366,33 +401,37 @@ class _Rounds:
         subject, samples = self._of(method), self._subject.samples_of(method, draws.stop)
         weights = _weights(method, samples, self._subject.bank)
 
-        fits: Fits = {}
+        def scores(name: str, fits: Fits) -> tuple[Any, dict[Recalibration, Any]]:
+            return self._scores(method, engine, name, weights, address, advance, fits)
 
-        def scores(name: str, fitted: Any = None) -> tuple[Any, dict[Recalibration, Any]]:
-            return self._scores(method, engine, name, weights, address, advance, fitted, fits)
+        def scored_again(name: str, fits: Fits) -> dict[Recalibration, Any]:
+            kinds = fits.recalibrated
+            return {kind: self._scored_again(method, engine, name, kind, weights, address, fits) for kind in kinds}
 
-        validation = scores(VALIDATION)[0] if VALIDATION in subject.sets else None
-        fitted = subject.scorer.fitted(validation, weights)
+        validation = scores(VALIDATION, Fits())[0] if VALIDATION in subject.sets else None
+        fits = Fits(subject.scorer.fitted(validation, weights))
         if validation is not None and subject.fitted_to == VALIDATION:
-            fits |= self._fits(method, address, VALIDATION, validation)
+            fits = replace(fits, recalibrated=self._fits(method, address, VALIDATION, validation))
+            again = scored_again(VALIDATION, fits)
+            fits = replace(fits, with_each={kind: subject.scorer.fitted(each, weights) for kind, each in again.items()})
         plain, recalibrated = dict[str, Any](), dict[str, dict[Recalibration, Any]]()
         for name in subject.sets:
             if name != VALIDATION:
-                plain[name], recalibrated[name] = scores(name, fitted)
+                plain[name], recalibrated[name] = scores(name, fits)
             if name == subject.fitted_to == "test":
-                fits |= self._fits(method, address, name, plain[name])
-                for kind, fit in fits.items():
-                    recalibrated[name][kind] = self._scored_again(method, engine, weights, address, fitted, fit)
+                found = self._fits(method, address, name, plain[name])
+                fits = Fits(fits.plain, found, dict.fromkeys(found, fits.plain))
+                recalibrated[name] = scored_again(name, fits)
         with_each = {
             f"{method}+{kind}": Scored({name: by_kind[kind] for name, by_kind in recalibrated.items()}, fitted, fit)
-            for kind, fit in fits.items()
+            for kind, fit in fits.recalibrated.items()
+            for fitted in [fits.with_each[kind]]
         }
-        return {method: Scored(plain, fitted)} | with_each
+        return {method: Scored(plain, fits.plain)} | with_each
 
-    def _fits(self, method: str, draws: range, name: str, scores: Any) -> Fits:
+    def _fits(self, method: str, draws: range, name: str, scores: Any) -> dict[Recalibration, Recalibrated]:
         """The recalibrations of a method, fitted to the set of this name with these scores."""
         subject, points = self._subject, self._subject.sets[name]
-        second = recalibration.second_half(points, subject.run.seed) if name == "test" else None
         assert points.targets is not None
 
         def samples() -> Tensor:
@@ -402,7 +441,7 @@ class _Rounds:
                 whole[:, first : first + block.shape[1]] = torch.from_numpy(block)
             return whole if subject.pipeline.device.type == "mps" else whole.to(subject.pipeline.device)
 
-        pll, y = scores.pll_by_temperature, points.targets
+        pll, y, second = scores.pll_by_temperature, points.targets, self._second.get(name)
         return {kind: recalibration.fitted(kind, pll, samples, y, second) for kind in subject.recalibrations}
 
     def _stored(self, method: str, name: str, draws: range) -> StoredSamples:
@@ -411,13 +450,20 @@ class _Rounds:
         return StoredSamples.of(self._journal, self._units[method, name], rounds)
 
     def _scored_again(
-        self, method: str, engine: Engine, weights: DrawWeights, draws: range, fitted: Any, fit: Recalibrated
+        self,
+        method: str,
+        engine: Engine,
+        name: str,
+        kind: Recalibration,
+        weights: DrawWeights,
+        draws: range,
+        fits: Fits,
     ) -> Any:
-        """The scores of the test set, recalibrated, from its raw samples."""
-        subject, points = self._of(method), self._subject.sets["test"]
-        maps = fit.of("test", points)
-        reduction = subject.scorer.reduction(weights, points, fitted=fitted, labelled=True, maps=maps)
-        for first, block in self._stored(method, "test", draws).blocks():
+        """The scores of a labelled set with a kind of recalibration, from its raw samples."""
+        subject, points = self._of(method), self._subject.sets[name]
+        maps = fits.recalibrated[kind].of(name, points)
+        reduction = _reduction(subject, weights, name, fits.with_each.get(kind), maps, self._second.get(name))
+        for first, block in self._stored(method, name, draws).blocks():
             _add(reduction, torch.from_numpy(block).to(subject.pipeline.device), first, engine)
         return _recalibrated(reduction, [reduction.arrays()], maps, points)
 
@@ -429,15 +475,14 @@ class _Rounds:
         weights: DrawWeights,
         draws: range,
         advance: Advance,
-        fitted: Any,
         fits: Fits,
     ) -> tuple[Any, dict[Recalibration, Any]]:
         """The scores of one set under all draws so far, and those with each of its recalibrations."""
         points, run, work = self._subject.sets[name], self._subject.run, self._method_work[method]
-        maps: dict[Recalibration, LogitMaps] = {kind: fit.of(name, points) for kind, fit in fits.items()}
+        maps: dict[Recalibration, LogitMaps] = {k: fit.of(name, points) for k, fit in fits.recalibrated.items()}
         is_single = method in SINGLE_SAMPLE_METHODS
         again = not is_single and (run.save_samples or run.samples == "auto")
-        again |= name == self._subject.sampled_again
+        again |= name == self._subject.fitted_to
         size = self.passes.tile(engine, points, keeps_samples=again)
         first = self._units.setdefault((method, name), tiles(name, points, size, method=method, draws=draws))
         units = [replace(unit, draws=draws) for unit in first]  # the same tiles in every round
@@ -445,9 +490,8 @@ class _Rounds:
         recalibrated: dict[Recalibration, list[Arrays]] = {kind: [] for kind in maps}
         with self.passes.feeding(points, engine) as feed:
             of_set = _of_set(engine, self._subject.sets, name)
-            context = Context(
-                self._of(method), self._journal, of_set, self.passes, feed, weights, fitted, earlier, maps
-            )
+            shared = self._of(method), self._journal, of_set, self.passes, feed, weights
+            context = Context(*shared, fits, self._second.get(name), earlier, maps)
 
             def run_group(group: UnitGroup) -> Iterator[Arrays]:
                 return (run_unit(context, unit) for unit in group)
@@ -467,7 +511,7 @@ class _Rounds:
         if name == "test" and weights.samples > 1 and not scores.samples_differ:
             raise SamplingError(_why_samples_agree(method, self._subject.todo))
         return scores, {
-            kind: _recalibrated(context.reduction(name, maps=maps[kind]), units, maps[kind], points)
+            kind: _recalibrated(context.reduction(name, kind=kind), units, maps[kind], points)
             for kind, units in recalibrated.items()
         }
 

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+from jaxtyping import Bool
+from numpy import ndarray
 from torch import nn
 
 from bnuq.config import (
@@ -31,8 +33,10 @@ VALIDATION = "validation"
 class Scorer(Protocol):
     """Scores the samples of a task: `classification.Scorer`, `regression.Scorer`.
 
-    Of a classification, the logits of each point are recalibrated by its one of the `maps`, and a temperature may be
-    fitted to points scored with `fits_temperature`.
+    Of a classification, the logits of each point are recalibrated by its one of the `maps`. With `by_class` the
+    probabilities of all classes are scored, too: prediction sets by what is `fitted`, or by the other half where these
+    points are split, of which some are in the `second`. Recalibrations and thresholds of sets are fitted to points
+    scored with `calibrates`.
     """
 
     def reduction(
@@ -44,7 +48,9 @@ class Scorer(Protocol):
         labelled: bool,
         first: int = 0,
         maps: LogitMaps | None = None,
-        fits_temperature: bool = False,
+        by_class: bool = False,
+        calibrates: bool = False,
+        second: Bool[ndarray, " point"] | None = None,
     ) -> Any: ...
     def fitted(self, validation: Any, draws: DrawWeights) -> Any: ...
     def headline_errors(self, scores: Any, draws: DrawWeights) -> dict[str, float]: ...
@@ -103,12 +109,6 @@ class Subject:
         """How every method is recalibrated, too."""
         asked = () if self.fitted_to is None else self.run.scoring.recalibration
         return tuple(kind for kind in RECALIBRATIONS if kind in asked)
-
-    @property
-    def sampled_again(self) -> str | None:
-        """The set whose raw samples are read again: where both halves of it are recalibrated by each other, or scales
-        and shifts are fitted to it."""
-        return self.fitted_to if self.fitted_to == "test" or "vector" in self.recalibrations else None
 
     @property
     def max_samples(self) -> int:

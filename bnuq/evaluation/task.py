@@ -55,7 +55,7 @@ def task_of(run: Run, outputs: int, points: Points | None, *, dense: bool = Fals
         return "regression" if run.task == "regression" else "classification"
     if points is None or points.targets is None:
         return "classification" if outputs > 1 else "regression"
-    targets = points.targets
+    targets = points.targets if points.all_targets is None else points.all_targets
     zero_or_one = bool(np.all((targets == 0) | (targets == 1)))
     if outputs == 1:
         if zero_or_one:

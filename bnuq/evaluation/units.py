@@ -110,7 +110,7 @@ def merged(units: Iterable[Arrays]) -> dict[str, Arrays]:
                 for block in value:
                     sums[name] = sums[name] + block if name in sums else block
     joined = {
-        kind: {name: np.concatenate(parts, axis=_AXES[kind]) for name, parts in of_kind.items()}
+        kind: {name: np.concatenate(of_kind.pop(name), axis=_AXES[kind]) for name in [*of_kind]}
         for kind, of_kind in values.items()
     }
     return joined | {"sum": sums, "most": most}

@@ -21,6 +21,7 @@ from bnuq.config import (
     PREDICTIONS,
     SINGLE_SAMPLE_METHODS,
     Run,
+    ScoringSection,
     recalibration_of,
     without_recalibration,
 )
@@ -184,19 +185,27 @@ def _differing(new: Mapping[str, Any], old: Mapping[str, Any]) -> list[str]:
 
 def _as_scored(result: Result) -> dict[str, Any]:
     """The settings that estimates of a metric were computed with."""
-    scoring = dict(result.run.get("scoring", {})) if result.model["task"] == "regression" else {}
+    scoring = _of_regression(result.run.get("scoring", {}), task=result.model["task"])
     return {"mutual_information": result.sampling.get("mutual_information", "plug-in"), **scoring}
 
 
+def _of_regression(scoring: Mapping[str, Any], *, task: str) -> dict[str, Any]:
+    """The settings that a regression is scored by: all but that of prediction sets."""
+    return {key: value for key, value in scoring.items() if task == "regression" and key != "set_coverage"}
+
+
 def _calibrated(result: Result, methods: Iterable[str]) -> dict[str, Any]:
-    """What the recalibrations of these methods were fitted to, where they have some."""
-    calibrate = result.run.get("sampling", {}).get("calibrate")
-    return {"calibrate": calibrate} if any(map(recalibration_of, methods)) else {}
+    """What the recalibrations of these methods and the thresholds of their prediction sets were fitted to, and the
+    nominal coverage; nothing where they have none."""
+    if not any(map(recalibration_of, methods)):
+        return {}
+    nominal = result.run.get("scoring", {}).get("set_coverage", ScoringSection().set_coverage)
+    return {"calibrate": result.run.get("sampling", {}).get("calibrate"), "set_coverage": nominal}
 
 
 def _as_requested(run: Run, *, task: str) -> dict[str, Any]:
     """The same settings in a request, if it were of this task."""
-    scoring = run.record()["scoring"] if task == "regression" else {}
+    scoring = _of_regression(run.record()["scoring"], task=task)
     return {"mutual_information": run.mutual_information, **scoring}
 
 

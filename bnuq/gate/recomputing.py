@@ -135,7 +135,9 @@ def _precision(estimate: Estimate, set_result: SetResult) -> tuple[float | None,
 
 
 def _scores(result: Result, points: Points) -> Iterator[str]:
-    recompute = _of_regression if result.model["task"] == "regression" else _of_classification
+    recompute, least = _of_classification, _SMALLEST_SCALE
+    if result.model["task"] == "regression":
+        recompute, least = _of_regression, 0.0
     for method, method_result in result.methods.items():
         for name, set_result in method_result.sets.items():
             mixed = points.of_log_likelihoods(method, name)
@@ -149,7 +151,8 @@ def _scores(result: Result, points: Points) -> Iterator[str]:
                 stated = stated[rows]
                 if not len(stated):
                     continue
-                differing = ~agree(stated, values, float(np.mean(np.nan_to_num(np.abs(stated), posinf=0.0))))
+                scale = max(least, float(np.mean(np.nan_to_num(np.abs(stated), posinf=0.0))))
+                differing = ~agree(stated, values, scale)
                 if differing.any():
                     at = int(np.flatnonzero(differing)[0])
                     yield (
@@ -158,6 +161,7 @@ def _scores(result: Result, points: Points) -> Iterator[str]:
                     )
 
 
+_SMALLEST_SCALE = 1e-8  # of a classification's scores: 1 − p and differences of entropies round at 1e-16
 _Recomputed = Iterator[tuple[str, np.ndarray, Any]]  # a score, its recomputed values, and their points
 _ALL = slice(None)
 
@@ -178,6 +182,10 @@ def _of_classification(result: Result, method: str, set_name: str) -> _Recompute
         return
     correct = set_result.predicted == labels
     yield "accuracy", correct.astype(np.float64), _ALL
+    for kind in ("", "_aps"):
+        if (size := points.get(f"set_size{kind}")) is not None:
+            known = correct | (size <= 1)  # a set that is not empty has the predicted class
+            yield f"set_coverage{kind}", (correct & (size > 0)).astype(np.float64)[known], known
     if set_result.log_likelihood is None and "least_confidence" in points:
         # A predicted label has the largest probability.
         with np.errstate(divide="ignore"):

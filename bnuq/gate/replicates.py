@@ -42,14 +42,14 @@ _SMOOTH = {  # whose jackknife and bootstrap over the draws estimate the same er
 _APART = 4.0  # times that two such errors may differ; genuine ones do by up to 2
 _STEPS = 3.0  # steps of one point that a stepwise estimate may take from one draw to the next
 _LEAPING = {"fpr95", "fpr95_id_positive"}  # from one tie to another, perhaps under the bootstrap alone
-_BROKEN = {"mce", "ece_debiased", "risk_at_80", "coverage_at_5"}  # any draw may make a leap
+_BROKEN = {"mce", "ece_debiased", "risk_at_80", "coverage_at_5", "set_size", "set_size_aps"}  # a draw may make a leap
 _STEPPED = {"auroc", "fpr95", "fpr95_id_positive"}
 _OFF_STEP = 0.01  # of a step: rounding leaves less than 1e-5
 _NEVER = 27.0  # −ln of the chance that whole numbers have a common factor: once in 5e11
 _STILL, _MOVING = 1e-9, 1e-4  # relative errors of estimates that no draw changes, and of others
 _RANGES = {
     **dict.fromkeys(("rmse", "mae", "variance", "tau", "sigma"), (0.0, math.inf)),
-    **dict.fromkeys(("predictive_entropy", "expected_entropy"), (0.0, math.inf)),
+    **dict.fromkeys(("predictive_entropy", "expected_entropy", "set_size", "set_size_aps"), (0.0, math.inf)),
     "brier": (0.0, 2.0),
     "spearman": (-1.0, 1.0),
 }

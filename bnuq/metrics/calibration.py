@@ -7,7 +7,7 @@ import numpy as np
 from array_api_compat import array_namespace, device
 from jaxtyping import Float, Integer, Shaped
 
-from bnuq.metrics.arrays import Array, as_float64, like
+from bnuq.metrics.arrays import Array, as_float64, as_numpy, like
 from bnuq.metrics.classification import correct, predictive
 from bnuq.metrics.replicates import group_index
 from bnuq.metrics.resampling import blocks, resampled_counts
@@ -145,6 +145,45 @@ def ece_adaptive(confidence: Float[Array, "point"], correct: Float[Array, "point
     tied = np.repeat(np.add.reduceat(over, start) / count, count)
     total = np.concatenate([[0.0], np.cumsum(tied)])
     return float(np.sum(np.abs(np.diff(total[equal_mass(stated.size, bins)]))) / stated.size)
+
+
+def classwise_signs(
+    p: Float[Array, "point class"], y: Integer[Array, "point"], *, bins: int = 15
+) -> Integer[np.ndarray, "point class"]:
+    """The sign of the gap, Σ (1[y = k] − p_k), of the bin of class k that each p_k is in: −1, 0 or 1; no direction.
+
+    Bins are those of `calibration_bins`, of the probability of each class by itself.
+
+    Source: Kull et al. 2019, Beyond Temperature Scaling, §2 (classwise calibration); the derivative of |gap|.
+    """
+    of_class, truth = as_numpy(p), as_numpy(y)
+    edges, signs = edges_of(p, bins), np.empty(of_class.shape, dtype=np.int8)
+    for k in range(of_class.shape[1]):  # by class, so that little memory is needed
+        stated = of_class[:, k].astype(np.float64)
+        cell = _bin(stated, edges)
+        signs[:, k] = np.sign(np.bincount(cell, weights=(truth == k) - stated, minlength=bins))[cell]
+    return signs
+
+
+def ece_classwise(
+    p: Float[Array, "*sample point class"],
+    y: Integer[Array, "point"],
+    *,
+    signs: Integer[np.ndarray, "point class"] | None = None,
+) -> Float[np.ndarray, "*sample point"]:
+    """What each point adds to the classwise calibration error, in [−1, 1]; their mean is the error, less is better.
+
+    1/K Σ_k s_k (1[y = k] − p_k), with the signs of `classwise_signs`, whose mean over points is
+    1/(nK) Σ_k Σ_bins |Σ_{points in the bin} (1[y = k] − p_k)|. Without `signs` they are
+    those of p, which is then (n, K).
+
+    Source: Kull et al. 2019, Beyond Temperature Scaling, §2; Nixon et al. 2019, Measuring Calibration in Deep Learning
+    (static calibration error).
+    """
+    of_class, truth = as_numpy(p), as_numpy(y)
+    signs = classwise_signs(p, y) if signs is None else signs
+    hit = signs[np.arange(len(truth)), truth].astype(np.float64)
+    return (hit - np.einsum("...ik,ik->...i", of_class, signs, dtype=np.float64)) / of_class.shape[-1]
 
 
 def by_confidence(

@@ -33,6 +33,34 @@ _SEPARATION: dict[str, Any] = {
     "better": "{who} separates {where} from the test set better",
 }
 
+
+def _sets(suffix: str, name: str, source: str) -> tuple[Metric, Metric]:
+    """Size and coverage of the prediction sets of this name."""
+    size = Metric(
+        f"set_size{suffix}",
+        f"Mean size of the prediction sets, {name}",
+        f"size of {name} sets",
+        "classes",
+        "lower",
+        source,
+        short=f"{name} set size",
+        **_STEPS,
+        worse="the prediction sets of {who} on {where} are larger",
+        better="the prediction sets of {who} on {where} are smaller",
+    )
+    coverage = Metric(
+        f"set_coverage{suffix}",
+        f"Share of points whose prediction set has the true class, {name}",
+        f"coverage of {name} sets",
+        "fraction",
+        "none",
+        f"{source}; nominal best",
+        short=f"{name} coverage",
+        **_STEPS,
+    )
+    return size, coverage
+
+
 _ALL = (
     Metric(
         "accuracy",
@@ -123,6 +151,16 @@ _ALL = (
         "Nguyen & O'Connor 2015; Nixon et al. 2019; 15 bins",
         **_STEPS,
         **_CALIBRATED,
+    ),
+    Metric(
+        "ece_classwise",
+        "Classwise calibration error, mean over classes",
+        "classwise ECE",
+        "fraction",
+        "lower",
+        "Kull et al. 2019, §2; Nixon et al. 2019; 15 bins",
+        worse="the probabilities of {who} on {where} are further from the shares of the classes",
+        better="the probabilities of {who} on {where} are closer to the shares of the classes",
     ),
     Metric(
         "ece_debiased",
@@ -246,6 +284,8 @@ _ALL = (
         **_STEPS,
         **_DEFERRED,
     ),
+    *_sets("", "LAC", "Sadinle, Lei & Wasserman 2019"),
+    *_sets("_aps", "APS", "Romano, Sesia & Candès 2020, not randomised"),
     Metric(
         "auroc",
         "AUROC",

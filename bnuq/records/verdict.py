@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -100,9 +100,10 @@ def draws_mini_batches(method: str) -> bool:
 OTHER_SCALE = "inputs-of-another-scale"
 
 
-def on_another_scale(result: Result) -> dict[str, Mapping[str, Any]]:
-    """The sets whose inputs are on another scale than the reference's, of which nothing can be concluded."""
-    return {finding.values["set"]: finding.values for finding in result.findings if finding.code == OTHER_SCALE}
+def on_another_scale(findings: Iterable[Finding]) -> dict[str, Mapping[str, Any]]:
+    """The sets whose inputs are on another scale than the reference's, of which nothing can be concluded, by a result's
+    findings."""
+    return {finding.values["set"]: finding.values for finding in findings if finding.code == OTHER_SCALE}
 
 
 def judged(result: Result) -> Verdict:
@@ -138,7 +139,7 @@ def _rank(row: Row) -> float:
 def _groups(result: Result) -> dict[str, list[Row]]:
     """The finite estimates that are compared with each other, by metric, where a single pass has one."""
     groups: dict[str, list[Row]] = {}
-    wrong = {*on_another_scale(result)}
+    wrong = {*on_another_scale(result.findings)}
     for row in rows_of(result):
         metric = row["metric"]
         if wrong & {"test", row["set"], "" if row["score"] else "validation"}:

@@ -70,7 +70,7 @@ def findings(result: Result) -> Iterator[Finding]:
     and of the test set nothing either where those of the validation set are: what was fitted to them enters its
     scores."""
     check = result.reference_check
-    wrong = on_another_scale(result)
+    wrong = on_another_scale(result.findings)
     for name, values in wrong.items():
         yield verdict(OTHER_SCALE, set=name, sd=values["sd"], reference_sd=values["reference_sd"])
     if check is not None and not check.passed:

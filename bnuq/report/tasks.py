@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float
 
-from bnuq.config import SINGLE_SAMPLE_METHODS
+from bnuq.config import SINGLE_SAMPLE_METHODS, ScoringSection
 from bnuq.records.evaluation import MethodResult, Result
 from bnuq.report import ood
 from bnuq.report.document import Cell, Heading, Items, Paragraph, Part, Row, Table
@@ -146,6 +146,12 @@ def _of_classification(result: Result) -> Iterator[str]:
             "Constant: the same predicted classes, all with one confidence, fitted to the validation points. "
             "Optimum: the same classes, certain where they are right and uniform where they are wrong. "
             "Normalised: 0 % is the constant, 100 % the optimum; negative is worse than the constant."
+        )
+    if any("set_size" in method.sets["test"].estimates for method in result.methods.values()):
+        nominal = result.run.get("scoring", {}).get("set_coverage", ScoringSection().set_coverage)
+        yield (
+            "LAC and APS sets: the classes of a conformal prediction set, of a nominal coverage of "
+            f"{100 * nominal:g} %; smaller is better at the same coverage."
         )
     if result.sampled:
         yield "Mutual information (MI): disagreement between samples, a measure of epistemic uncertainty."

@@ -26,6 +26,7 @@ from bnuq.findings import Finding, about, note, notes, warning, warnings
 from bnuq.progress import Forecast, ForecastListener, Progress, silent
 from bnuq.records import sweep as sweep_file
 from bnuq.records.sweep import Protocol, Recommended, Sweep, SweepPoint, SweptSet
+from bnuq.records.verdict import on_another_scale
 from bnuq.sweeping.elbo import prior_of
 from bnuq.sweeping.network import Network, Swept, default_sizes, samples_of, sizes_of
 from bnuq.sweeping.recommendation import CriterionData, recommend
@@ -215,13 +216,19 @@ def _order(point: SweepPoint) -> tuple[bool, int, int]:
 
 
 def _recommended(first: Network, networks: Sequence[Swept], settings: Settings) -> tuple[Recommended | None, str]:
-    """The recommended size; or None, and why, where there are sizes to compare."""
+    """The recommended size; or None, and why, where there are sizes to compare. None is recommended while a reference
+    check fails, nor by sets whose inputs are on another scale: warnings of their own say so."""
     protocol: Protocol = "single" if len(networks) == 1 else "matched"
     candidates = sorted(
         (candidate for network in networks for candidate in network.candidates),
         key=lambda candidate: candidate.at_size.batch_size,
     )
+    found = [finding for network in networks for finding in network.findings]
     name = VALIDATION if VALIDATION in first.sets else "test"
+    of_elbo = {VALIDATION} if first.todo.task == "regression" else set()  # τ is fitted to them
+    judged_by = {"elbo": of_elbo, "pll": {name}, "auroc": {name, *first.subject.ood}}[settings.criterion]
+    if any(finding.code == "reference-mismatch" for finding in found) or judged_by & {*on_another_scale(found)}:
+        return None, ""
     data = CriterionData(name, first.sets[name], first.subject.ood, SPREAD[first.todo.task])
     result = recommend(candidates, settings.criterion, protocol, data)
     not_degenerate = [candidate for candidate in candidates if not candidate.at_size.degenerate]

@@ -24,7 +24,17 @@ from bnuq.records.summary import summary as summary_of
 METHODS = ("deterministic", "mcbn", "mcdo", "mcbn+mcdo")
 METRICS = {"predictive_entropy", "expected_entropy", "max_probability"}
 OF_SEVERAL_PASSES = {"mutual_information", "variation_ratio"}
-LABELLED = {"accuracy", "pll", "brier", "ece", "ece_adaptive", "ece_debiased", "mce", *metrics.SELECTIVE}
+LABELLED = {
+    "accuracy",
+    "pll",
+    "brier",
+    "ece",
+    "ece_adaptive",
+    "ece_classwise",
+    "ece_debiased",
+    "mce",
+    *metrics.SELECTIVE,
+}
 SCORES = {"mutual_information", "predictive_entropy", "expected_entropy", "least_confidence", "max_logit", "energy"}
 POST_HOC = {"gen", "knn", "vim", "react", "mahalanobis", "relative_mahalanobis"}
 DETECTION = {"auroc", "aupr_out", "aupr_in", "fpr95", "fpr95_id_positive"}

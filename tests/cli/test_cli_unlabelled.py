@@ -13,7 +13,18 @@ import torch
 
 from bnuq import metrics
 
-LABELLED = {"accuracy", "pll", "brier", "ece", "ece_adaptive", "ece_debiased", "mce", *metrics.SELECTIVE, "by_class"}
+LABELLED = {
+    "accuracy",
+    "pll",
+    "brier",
+    "ece",
+    "ece_adaptive",
+    "ece_classwise",
+    "ece_debiased",
+    "mce",
+    *metrics.SELECTIVE,
+    "by_class",
+}
 
 
 @pytest.fixture

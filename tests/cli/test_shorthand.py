@@ -142,3 +142,31 @@ def test_a_published_normalisation_of_other_channels_is_refused(cli: Any, small:
         np.savez(small / f"{name}.npz", **held | {"x": np.repeat(held["x"], 3, axis=1)})
     refused = cli("evaluate", "run.toml", "--normalize", "mnist", *TINY)
     assert refused.code == 2 and "--normalize mnist is of images with 1 channel," in refused.message
+
+
+def test_all_that_is_wrong_in_texts_and_options_is_said_at_once(tmp_path: Path) -> None:
+    lines = 'normalize = "cifr10"\naugment = "pad=four,crap=3"\nresize = "0x3"\n[tta]\npad = -1'
+    with pytest.raises(RequestError) as file:
+        resolved(tmp_path, lines)
+    said = str(file.value).splitlines()
+    assert said[0] == f"{tmp_path / 'run.toml'}: 5 settings are wrong:" and len(said) == 6
+    starts = ("tta.pad is -1", 'data.resize is "0x3"', 'data.normalize is "cifr10"', 'data.augment: pad is "four"')
+    for start in (*starts, "data.augment: crap is not known. Did you mean crop?"):
+        assert sum(line.startswith(f"  - {start}") for line in said) == 1, start
+    with pytest.raises(RequestError) as mixed:
+        resolved(tmp_path, lines, normalize="0.5", methods=("mcbx",), batch_size=-1, arch_args=("3", "=4"), test=" ")
+    said = str(mixed.value)
+    assert said.startswith("10 settings are wrong:") and "data.normalize" not in said  # an option replaces it
+    for option in ("--normalize is", "--method is mcbx", "--batch-size is -1", "--test is ' '", '--arch-arg is "=4"'):
+        assert said.count(f"  - {option}") == 1, option
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("command", ["evaluate", "sweep-batch-size", "precise-bn"])
+def test_what_is_missing_is_said_with_what_is_wrong(cli: Any, command: str) -> None:
+    Path("bad.toml").write_text('[model]\ncheckpoint = "model.pt"\n[data]\nnormalize = "cifr10"\n')
+    refused = cli(command, "bad.toml", "--augment", "padd=4", *(["-o", "new.pt"] if command == "precise-bn" else []))
+    assert refused.code == 2 and "2 settings are wrong:" in refused.message
+    for text in ("Did you mean cifar10?", "Did you mean pad?", "--arch file.py:factory", "--train REF"):
+        assert text in refused.message, text
+    assert ("--test REF" in refused.message) == (command != "precise-bn")

@@ -258,3 +258,14 @@ def test_arguments_that_do_not_fit_are_told(code):
     assert "has no function 'mak'" in refusal("sets.py:mak(1)", base=code)
     assert "has no function 'empty'" in refusal("sets.py:empty", base=code)
     assert "calling it failed with TypeError" in refusal("sets.py:ready(1)", base=code)
+    assert "or give arguments: sets.py:make(…), with quotes" in refusal("sets.py:make", base=code)
+
+
+def test_an_array_called_label_holds_the_labels_of_a_file_and_of_a_group(tmp_path):
+    x, y = np.zeros((3, 2), np.float32), np.array([2, 0, 1])
+    np.savez(tmp_path / "set.npz", x=x, label=y)
+    with h5py.File(tmp_path / "set.h5", "w") as file:
+        file["test/data"], file["test/label"] = x, y
+    for reference in ("set.npz", "set.h5:test"):
+        targets = load_points(reference, base=tmp_path).targets
+        assert targets is not None and targets.tolist() == [2, 0, 1], reference

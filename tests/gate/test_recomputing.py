@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import small_run
 import torch
 
 import bnuq
@@ -107,6 +109,7 @@ def test_every_estimate_that_is_moved_with_its_replicates_is_refused_by_name(
         "deterministic.ood.other.least_confidence.aupr_in",
         "mcbn.sets.test.ece",
         "mcbn.sets.test.ece_adaptive",
+        "mcbn.sets.test.ece_classwise",
         "mcbn.sets.test.ece_debiased",
         "mcbn.sets.test.mce",
         "mcbn.sets.test.aurc",
@@ -213,6 +216,18 @@ def test_nor_does_a_mutual_information_of_many_points_and_few_draws() -> None:
     torch.manual_seed(0)
     network = torch.nn.Sequential(torch.nn.Dropout(0.3), torch.nn.Linear(64, 2))
     assert recomputed(bnuq.evaluate(network, test=(x, y), samples=8).record)
+
+
+def test_nor_does_a_network_that_is_all_but_certain(tmp_path: Path) -> None:
+    small_run.write(tmp_path)
+    state = torch.load(tmp_path / "model.pt", weights_only=True)
+    for name in ("7.weight", "7.bias"):
+        state[name] *= 60.0  # probabilities differ from 1 by about rounding
+    torch.save(state, tmp_path / "model.pt")
+    result = small_run.evaluated(tmp_path, methods=("mcbn",))
+    scores = result.methods["deterministic"].sets["test"].points["least_confidence"]
+    assert 0 < np.median(scores) < 1e-9
+    assert check(result, result, Settings.of()).passed
 
 
 def test_a_tau_that_the_predictive_deviations_contradict_is_refused(regression: Evaluated) -> None:

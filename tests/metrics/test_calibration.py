@@ -210,3 +210,27 @@ def test_a_batch_of_replicates_has_the_errors_of_each_and_torch_those_of_numpy()
         each = [of_bins(metrics.calibration_bins(*row)) for row in zip(confidence, correct, strict=True)]
         assert of_bins(bins) == pytest.approx(each)
         assert of_bins(in_torch).numpy() == pytest.approx(each)
+
+
+@pytest.mark.parametrize(("points", "classes"), [(200, 4), (30, 2), (3, 7)])
+def test_the_classwise_error_is_that_of_loops_over_classes_and_bins(points, classes):
+    random = np.random.default_rng(points)
+    p, y = random.dirichlet(np.ones(classes), points), random.integers(classes, size=points)
+    total = 0.0
+    for k in range(classes):
+        for b in range(15):
+            inside = [i for i in range(points) if b / 15 < p[i, k] <= (b + 1) / 15]
+            total += abs(sum((y[i] == k) - p[i, k] for i in inside))
+    assert metrics.ece_classwise(p, y).mean() == pytest.approx(total / (points * classes), rel=1e-12)
+    assert metrics.ece_classwise(torch.from_numpy(p), y).mean() == pytest.approx(total / (points * classes))
+    draws = random.dirichlet(np.ones(classes), (6, points))
+    signs = metrics.classwise_signs(p, y)
+    each = [metrics.ece_classwise(draw, y, signs=signs) for draw in draws]
+    np.testing.assert_allclose(metrics.ece_classwise(draws, y, signs=signs), each, rtol=1e-12)
+
+
+def test_a_classwise_error_sees_what_cancels_in_the_most_probable_class():
+    p = np.array([[0.6, 0.4], [0.4, 0.6]]).repeat(50, axis=0)
+    y = np.concatenate([np.zeros(50), np.repeat([0, 1], [40, 10])]).astype(int)  # class 0 in 90, predicted in 50
+    assert metrics.ece(p, y) == pytest.approx(0.0, abs=1e-12)
+    assert metrics.ece_classwise(p, y).mean() == pytest.approx(0.4)

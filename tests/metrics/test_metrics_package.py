@@ -14,10 +14,11 @@ FUNCTIONS = [name for name in metrics.__all__ if inspect.isfunction(getattr(metr
 
 def test_the_registry_names_every_estimate_once():
     assert list(metrics.METRICS) == [
-        "accuracy", "rmse", "mae", "crps", "pll", "brier", "ece", "ece_adaptive", "ece_debiased", "mce", "label_auroc",
-        "mutual_information", "predictive_entropy", "expected_entropy", "variation_ratio", "max_probability",
-        *metrics.SELECTIVE, "auroc", "aupr_out", "aupr_in", "fpr95", "fpr95_id_positive",
-        "normalized_pll", "normalized_crps", "coverage50", "coverage95",
+        "accuracy", "rmse", "mae", "crps", "pll", "brier", "ece", "ece_adaptive", "ece_classwise", "ece_debiased",
+        "mce", "label_auroc", "mutual_information", "predictive_entropy", "expected_entropy", "variation_ratio",
+        "max_probability", *metrics.SELECTIVE, "set_size", "set_coverage", "set_size_aps", "set_coverage_aps",
+        "auroc", "aupr_out", "aupr_in", "fpr95", "fpr95_id_positive", "normalized_pll", "normalized_crps",
+        "coverage50", "coverage95",
         "spearman", "variance", "count", "temperature", "tau", "sigma",
     ]  # fmt: skip
     assert metrics.CLASSIFICATION_SCORES == (
@@ -59,11 +60,12 @@ def test_uncertainties_have_no_direction_and_errors_are_better_lower():
     directions = {name: metric.direction for name, metric in metrics.METRICS.items()}
     assert {name for name, direction in directions.items() if direction == "none"} == {
         "mutual_information", "predictive_entropy", "expected_entropy", "variation_ratio", "max_probability",
-        "coverage50", "coverage95", "variance", "count", "temperature", "tau", "sigma",
+        "set_coverage", "set_coverage_aps", "coverage50", "coverage95", "variance", "count", "temperature", "tau",
+        "sigma",
     }  # fmt: skip
     assert {name for name, direction in directions.items() if direction == "lower"} == {
-        "brier", "ece", "ece_adaptive", "ece_debiased", "mce", "aurc", "augrc", "risk_at_80", "fpr95",
-        "fpr95_id_positive", "rmse", "mae", "crps",
+        "set_size", "set_size_aps", "brier", "ece", "ece_adaptive", "ece_classwise", "ece_debiased", "mce", "aurc",
+        "augrc", "risk_at_80", "fpr95", "fpr95_id_positive", "rmse", "mae", "crps",
     }  # fmt: skip
     assert {metric.direction for metric in metrics.SCORES.values()} == {"none"}
 

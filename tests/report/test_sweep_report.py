@@ -21,7 +21,7 @@ from PIL import Image
 from bnuq.cli.main import main
 from bnuq.errors import RequestError
 from bnuq.estimates import Estimate
-from bnuq.findings import Finding
+from bnuq.findings import Finding, warning
 from bnuq.records.sweep import Decay, Repeated, Sweep, SweepPoint, write
 from bnuq.report import drawing
 from bnuq.report.document import Drawing, Section, Table
@@ -536,3 +536,38 @@ def test_a_page_has_the_picture_and_where_the_sweep_comes_from():
     text = page(report(replace(small_sweep.single(), path=HERE)))
     assert text.count("<figure") == 1 and "Provenance" in text and small_sweep.single().models[0].sha256 in text
     assert "Provenance" not in drawn(small_sweep.single())
+
+
+# ── what is not concluded ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def scaled(name: str) -> Finding:
+    spread = {"low": 0.0, "high": 255.0, "sd": 64.0, "reference_low": 0.0, "reference_high": 1.0, "reference_sd": 0.25}
+    return warning("inputs-of-another-scale", set=name, source=f"{name}.npz", reference="train.npz", **spread)
+
+
+def mismatch() -> Finding:
+    limits = {"median": 4.0, "median_limit": 3.0, "worst": 9.0, "worst_limit": 6.0, "worst_layer": "bn1"}
+    commands = {"suggest": "bnuq inspect", "precise": "bnuq precise-bn"}
+    return warning("reference-mismatch", **limits, settings=["train"], missing=[], run_file=None, **commands)
+
+
+def test_nothing_is_said_of_a_set_on_another_scale_and_of_none_where_that_is_the_test_set() -> None:
+    sweep = small_sweep.single()
+    assert {"ood-separated-less", "ood-alike-from"} & {*verdicts(sweep, "svhn")}
+    of_one = replace(sweep, findings=(scaled("svhn"),))
+    said = [finding for finding in findings(of_one) if finding.values.get("name") == "svhn"]
+    assert not said and verdicts(of_one)["inputs-of-another-scale"].values["set"] == "svhn"
+    assert verdicts(of_one, "pcbdigits32").keys() == verdicts(sweep, "pcbdigits32").keys() | {"inputs-of-another-scale"}
+    of_test = {finding.code for finding in findings(replace(sweep, findings=(scaled("test"),)))}
+    assert not [code for code in of_test if code.startswith(("ood-", "spread-"))]
+    assert "recommended-by-elbo" in of_test  # of training points
+
+
+def test_no_size_is_recommended_while_a_reference_check_fails() -> None:
+    sweep = replace(small_sweep.single(), findings=(mismatch(),))
+    assert sweep.recommended is not None  # as in a file of an earlier version
+    found = verdicts(sweep)
+    assert {"reference-mismatch", "not-recommended-mismatched"} <= {*found}
+    assert not [code for code in found if code.startswith("recommended")]
+    assert "No size is recommended while the reference check fails" in drawn(sweep, width=100)

@@ -131,14 +131,15 @@ def test_a_wrapped_network_is_the_network_inside(model: nn.Module, sets: dict[st
     ("changes", "error", "message"),
     [
         ({"sampels": 3}, RequestError, "sampels is not a setting. Did you mean samples?"),
-        ({"test": None}, RequestError, "missing: test=…"),
+        ({"test": None}, RequestError, r"missing: test=…"),
+        ({"test": None, "train": None}, RequestError, r"missing: train=…, test=…"),
         ({"test": []}, DataError, "test: gave no points"),
         ({"test": 3}, DataError, "test: gave a int; expected a torch Dataset or an iterable of batches"),
         ({"ood": {"test": np.zeros((3, 1, 6, 6), np.float32)}}, RequestError, "would be called 'test'"),
         ({"ood": {"other": np.zeros((3, 5), np.float32)}}, DataError, "points of shape"),
         ({"train": (np.full((40, 1, 6, 6), np.nan, np.float32),)}, DataError, "holds NaN or infinity"),
     ],
-    ids=["setting", "no test", "empty", "number", "name", "shape", "NaN"],
+    ids=["setting", "no test", "no sets", "empty", "number", "name", "shape", "NaN"],
 )
 def test_a_bad_request_is_one_message(
     changes: dict[str, Any], error: type[BnuqError], message: str, model: nn.Module, sets: dict[str, Any]
@@ -238,3 +239,14 @@ def test_statistics_and_samples_take_loaders(model: nn.Module, sets: dict[str, A
         assert torch.equal(bnuq.predict(model, data, omega), expected)
     with pytest.raises(DataError, match="no inputs"):
         bnuq.predict(model, [], omega)
+
+
+def test_a_setting_of_a_list_takes_a_single_text(model: nn.Module, sets: dict[str, Any]) -> None:
+    result = bnuq.evaluate(model, **sets, **{**SETTINGS, "methods": "mcdo"})
+    assert list(result.methods) == ["deterministic", "mcdo"]
+
+
+def test_a_result_is_not_saved_under_the_name_of_a_report(result: bnuq.Result, tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match=r"page\.h5\. Reports are made of that by `bnuq report`"):
+        result.save(tmp_path / "page.html")
+    assert not list(tmp_path.iterdir())

@@ -60,9 +60,9 @@ def result(folder: Path) -> Result:
 
 
 def values(result: Result, name: str = "test") -> dict[str, tuple[float, float | None, float | None]]:
-    """The estimates of the ensemble, with their errors."""
+    """The estimates of the ensemble, with their errors; without those of sets, which need calibration points."""
     found = result.methods["ensemble"].sets[name].estimates
-    return {metric: (each.value, each.se, each.mc_se) for metric, each in found.items()}
+    return {metric: (e.value, e.se, e.mc_se) for metric, e in found.items() if not metric.startswith("set_")}
 
 
 def logits(folder: Path, file: str) -> np.ndarray:

@@ -410,3 +410,16 @@ def test_passes_that_agree_are_an_error(folder: Path) -> None:
     rewritten(folder, "train", lambda x, y: (np.repeat(x[:1], len(x), 0), y))
     (folder / "run.toml").write_text(text(without="normalize ="))
     refused(folder, SamplingError, "the samples of mcbn are identical", methods=("mcbn",))
+
+
+def test_targets_of_the_whole_set_are_checked_under_a_limit(tmp_path: Path) -> None:
+    small.write(tmp_path)
+    sampled = small.evaluated(tmp_path, limit=4).sets["test"].index
+    with np.load(tmp_path / "test.npz") as file:
+        arrays = dict(file)
+    outside = np.setdiff1d(np.arange(len(arrays["y"])), sampled)[0]
+    arrays["y"] = arrays["y"].astype(np.float64)
+    arrays["y"][outside] = 1e200
+    np.savez(tmp_path / "test.npz", **arrays)
+    with pytest.raises(DataError, match=r"go up to 1e\+200"):
+        small.evaluated(tmp_path, limit=4)

@@ -397,3 +397,19 @@ def test_init_suggests_it_for_such_a_matrix(folder: Path, monkeypatch, tmp_path:
     assert re.search(
         '^outputs = "multilabel" +# likely, not certain: 4 outputs', (work / "new.toml").read_text(), re.MULTILINE
     )
+
+
+def test_labels_of_the_whole_set_are_checked_under_a_limit(tmp_path: Path) -> None:
+    written(tmp_path)
+    with np.load(tmp_path / "test.npz") as file:
+        arrays = dict(file)
+    rows, sampled = np.arange(len(arrays["y"])), small_run.evaluated(tmp_path, limit=2).sets["test"].index
+    assert sampled is not None
+    outside = (rows == np.setdiff1d(rows, sampled)[0])[:, None]
+    np.savez(tmp_path / "test.npz", **arrays | {"y": np.where(outside, 2, arrays["y"])})
+    with pytest.raises(DataError, match=rf"not only 0 and 1; expected a matrix \({len(rows)}, {LABELS}\)"):
+        small_run.evaluated(tmp_path, limit=2)
+    np.savez(
+        tmp_path / "test.npz", **arrays | {"y": np.where(outside, 1, 0 * arrays["y"])}
+    )  # none of the sample has any label
+    assert math.isfinite(small_run.evaluated(tmp_path, limit=2).methods["mcbn"].sets["test"].estimates["pll"].value)

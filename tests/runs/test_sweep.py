@@ -733,3 +733,27 @@ def test_mutual_information_of_a_real_network_falls_as_one_over_b(
     for size in (64, 256, 1024):
         assert 0.7 < point_at(record, size).auroc["mutual_information"]["mnist"].estimate.value < 0.97
     assert value(record, 64, "mutual_information") > 10 * value(record, 1024, "mutual_information")
+
+
+@pytest.mark.parametrize(
+    ("criterion", "name", "chosen"),
+    [("elbo", "test", True), ("pll", "test", False), ("auroc", "test", False), ("auroc", "other", False),
+     ("pll", "other", True)],
+)  # fmt: skip
+def test_no_size_is_chosen_by_a_set_on_another_scale_than_the_reference(
+    folder: Path, criterion: str, name: str, chosen: bool
+) -> None:
+    for each in ("train", "test", "other"):
+        with np.load(folder / f"{each}.npz") as file:
+            arrays = dict(file)
+        arrays["x"] = np.clip(arrays["x"], 0, 1) * np.float32(255 if each == name else 1)
+        np.savez(folder / f"{each}.npz", **arrays)
+        if each == "train":
+            model = small_run.network()
+            model.load_state_dict(torch.load(folder / "model.pt"))
+            small_run.settle(model, torch.from_numpy(arrays["x"]))
+            torch.save(model.state_dict(), folder / "model.pt")
+    record = swept(folder, criterion=criterion)
+    assert values_of(record, "inputs-of-another-scale")["set"] == name
+    assert not {"reference-mismatch", "no-recommendation"} & {*warned(record)}
+    assert (record.recommended is not None) == chosen

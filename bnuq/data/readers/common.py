@@ -22,7 +22,7 @@ Selected = tuple[str, ...] | None  # the names of the inputs and, where there ar
 _NAMES = (("x", "y"), ("X", "y"), ("images", "labels"), ("data", "target"))
 _PIECE = 2**22
 TARGETS = ("label", "labels", "target", "targets", "class", "y")  # names of columns, where y may be a coordinate
-_TARGETS = ("y", "labels", "target", "targets", "Y")
+_TARGETS = ("y", "labels", "label", "target", "targets", "Y")
 
 
 GROUP = "group"  # what the array or the column of the groups is called, unless it is said
@@ -103,8 +103,8 @@ def _splits(names: list[str]) -> dict[str, tuple[str, str | None]]:
             for name in names:
                 split = name.removeprefix(before).removesuffix(after)
                 if split and f"{before}{split}{after}" == name:
-                    labels = form.format(split=split, name=y)
-                    splits.setdefault(split, (name, labels if labels in names else None))
+                    of_split = (form.format(split=split, name=target) for target in (y, *_TARGETS))
+                    splits.setdefault(split, (name, next((labels for labels in of_split if labels in names), None)))
     return splits
 
 

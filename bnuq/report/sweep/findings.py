@@ -13,6 +13,8 @@ from bnuq.config import NETWORKS
 from bnuq.estimates import Estimate
 from bnuq.findings import Catalogue, Entry, Finding, sentence
 from bnuq.records.sweep import Recommended, Repeated, Sweep, SweepPoint
+from bnuq.records.verdict import OTHER_SCALE, on_another_scale
+from bnuq.report.evaluation_findings import SENTENCES as OF_EVALUATION
 from bnuq.report.numbers import and_error, error_of, interval_of, named, number, signed, three_digits
 from bnuq.report.sweep.lookup import (
     Line,
@@ -30,16 +32,24 @@ _WIDE = 0.5  # an interval of a slope that says little
 
 
 def findings(sweep: Sweep) -> Iterator[Finding]:
-    """The verdicts, line by line, then the recommendation. `line` names it where there are several."""
+    """The verdicts, line by line, then the recommendation. `line` names it where there are several. Nothing is said of
+    sets whose inputs are on another scale than the reference's, and no size recommended while a reference check fails.
+    """
+    wrong = on_another_scale(sweep.findings)
+    for name, values in wrong.items():
+        yield _verdict(OTHER_SCALE, set=name, sd=values["sd"], reference_sd=values["reference_sd"])
+    if _is_mismatched(sweep):
+        yield _verdict("reference-mismatch")
     lines = lines_of(sweep)
     for line in lines:
         name = "" if len(lines) == 1 else line.title if line.model is None else line.model.name
         verdict = partial(_verdict, line=name)
-        if len(line.random) > 1:
+        if len(line.random) > 1 and "test" not in wrong:
             yield _spread(sweep, line, verdict)
             for name in names_of(sweep, "ood"):
-                yield from _ranking(sweep, line, name, verdict)
-        if metric := compared_by(line):
+                if name not in wrong:
+                    yield from _ranking(sweep, line, name, verdict)
+        if (metric := compared_by(line)) and not wrong.keys() & {"test", "validation"}:
             ends = line.compared[:1] + line.compared[1:][-1:]
             gains = {name: [point.compared_with[name][metric].difference for point in ends] for name in NETWORKS}
             deterministic, population = gains.values()
@@ -68,6 +78,11 @@ def _sentence(finding: Finding) -> str:
 
 def _verdict(code: str, **values: Any) -> Finding:
     return Finding(code, "verdict", values)
+
+
+def _is_mismatched(sweep: Sweep) -> bool:
+    """Whether the reference check of a network failed."""
+    return any(finding.code == "reference-mismatch" for finding in sweep.findings)
 
 
 def _is_whole_reference(sweep: Sweep, point: SweepPoint) -> bool:
@@ -184,9 +199,14 @@ def _is_alike(sweep: Sweep, point: SweepPoint, name: str) -> bool:
 
 def _recommendation(sweep: Sweep) -> Iterator[Finding]:
     chosen = sweep.recommended
+    random = sum(not point.degenerate for point in sweep.points)
+    if _is_mismatched(sweep) and random > 1:
+        yield _verdict("not-recommended-mismatched")
+        return
     if chosen is None:
-        random = sum(not point.degenerate for point in sweep.points)
-        yield _verdict(f"not-recommended-{'criterion' if random > 1 else 'few' if random else 'none'}")
+        is_unknown = any(finding.code == "no-recommendation" for finding in sweep.findings)
+        why = "scale" if on_another_scale(sweep.findings) and not is_unknown else "criterion"
+        yield _verdict(f"not-recommended-{why if random > 1 else 'few' if random else 'none'}")
         return
     network, matched = sweep.models[chosen.model].name, chosen.protocol == "matched"
     yield _verdict(
@@ -299,6 +319,12 @@ _TEXTS = {
         "Where each size has its own network, the networks have different weights: differences may come from training, "
         "and retraining may change them by more than the stated errors."
     ),
+    "not-recommended-mismatched": (
+        "No size is recommended while the reference check fails, as MCBN at any size may not be that of your network."
+    ),
+    "not-recommended-scale": (
+        "No size is recommended, because the criterion is computed on inputs of another scale than the reference's."
+    ),
     "not-recommended-criterion": "No size is recommended: the criterion is not available; the notes say why.",
     "not-recommended-few": "No size is recommended: fewer than two sizes could be compared.",
     "not-recommended-none": "No size is recommended: nothing is random at any of them.",
@@ -333,4 +359,7 @@ _TEXTS = {
         "The computed sizes contradict the rule: their likelihood does not scale as 1/b, as it assumes."
     ),
 }
-SENTENCES: Catalogue = {code: Entry(text) for code, text in _TEXTS.items()}
+SENTENCES: Catalogue = {
+    **{code: OF_EVALUATION[code] for code in (OTHER_SCALE, "reference-mismatch")},
+    **{code: Entry(text) for code, text in _TEXTS.items()},
+}

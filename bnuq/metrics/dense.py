@@ -311,8 +311,8 @@ class PavpuCurve:
 
 
 def pavpu_of_histograms(
-    right: Integer[np.ndarray, "bin"],
-    wrong: Integer[np.ndarray, "bin"],
+    right: Integer[np.ndarray, "65536"],
+    wrong: Integer[np.ndarray, "65536"],
     *,
     thresholds: Float[np.ndarray, "threshold"] | None = None,
     signed: bool = False,

@@ -12,7 +12,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 
 from bnuq import metrics
 
-laws = settings(max_examples=30, deadline=None)
+laws = settings(max_examples=20, deadline=None)
 COPIES = 64  # of every image, so that one more is a small step
 ALL = 2**16
 some = st.floats(-(2.0**20), 2.0**20, width=32)

@@ -168,8 +168,8 @@ def detection_influence_of_images(
     in the mean. Of the same images the sum of both is the influence; of two sets the error is √(se² + se²). AUROC:
     placements. AUPR: also by the share of positive pixels, which varies with the images. FPR: linear within a bin; the
     slope of the ROC curve is that across a standard error of the true-positive rate. Its error agrees with the
-    bootstrap over images within 7 % (120 images, AUROC 0.58 to 0.96); for scores of so few values that the rate goes in
-    steps, it is down to 0.73 of that. Coarse bins suffice.
+    bootstrap over images within 10 % (120 images, AUROC 0.58 to 0.96); for scores of so few values that the rate goes
+    in steps, it is down to 0.73 of that. Coarse bins suffice.
 
     Source: Obuchowski 1997, Nonparametric Analysis of Clustered ROC Curve Data (AUROC); otherwise as
     `detection_influence`, with images for points.

@@ -12,7 +12,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 
 from bnuq import metrics
 
-laws = settings(max_examples=30, deadline=None)
+laws = settings(max_examples=20, deadline=None)
 COPIES = 64  # of every image, so that one more is a small step
 ALL = 2**16
 some = st.floats(-(2.0**20), 2.0**20, width=32)
@@ -167,7 +167,7 @@ def error_of_bootstrap(estimate, *data, resamples=600):
 
 @pytest.mark.parametrize(("shift", "seed"), [(1.0, 3), (2.5, 4), (0.3, 5)])
 def test_errors_of_detection_over_images_are_the_bootstraps(shift, seed):
-    data = images(seed, count=120, pixels=300, shift=shift, levels=60)
+    data = images(seed, count=120, pixels=300, shift=shift, levels=400)
     values = metrics.detection_of_histograms(*(of.sum(0) for of in data))
     found = metrics.detection_contributions(*data, values=metrics.DetectionScores(**vars(values)))
     expected = error_of_bootstrap(metrics.detection_of_histograms, *data)
@@ -217,7 +217,7 @@ def test_more_pixels_than_a_table_of_harmonic_numbers_holds_change_no_area():
 
 
 def test_errors_of_selective_prediction_over_images_are_the_bootstraps():
-    data = images(7, count=120, pixels=300, levels=60)
+    data = images(7, count=120, pixels=300, levels=400)
     values = metrics.selective_of_histograms(*(of.sum(0) for of in data))
     found = metrics.selective_contributions(*data, values=metrics.SelectiveScores(**vars(values)))
     expected = error_of_bootstrap(metrics.selective_of_histograms, *data)

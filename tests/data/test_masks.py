@@ -538,6 +538,7 @@ def test_a_run_reads_masks_of_evaluated_sets_in_their_geometry(tmp_path, reads):
     assert (found[:, :2] == 11).all()
     assert (found[:, 10:] == 11).all()
     assert material.test.classes == ("a", "b", "c", "void")
+    assert material.ood["odd"].classes is None
     assert pipeline.masks(material.ood["odd"], slice(None)).shape == (3, 12, 10)
     assert set(np.unique(pipeline.masks(material.ood["odd"], slice(None)))) == {0, 1, 11}
     reads.clear()

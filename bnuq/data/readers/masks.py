@@ -67,10 +67,8 @@ class MaskFiles(PictureFiles):
         return values.astype(np.uint8)[None] // np.uint8(scale)
 
     def check(self, path: Path, data: bytes) -> tuple[bool, Size]:
-        mode, (width, height) = header_of(path, data)
-        with readable(path, "a mask"), opened(data) as picture:
-            kind = picture.format
-        if kind in ("JPEG", "MPO"):
+        mode, form, size = header_of(path, data)
+        if form in ("JPEG", "MPO"):
             raise DataError(f"{path}: is a JPEG, which changes pixels; expected masks that are stored exactly, as PNG.")
         if mode not in GREY | COLOUR | _WIDE:
             raise DataError(f"{path}: has pixels of mode {mode}; expected whole numbers, such as a grey PNG.")
@@ -79,7 +77,7 @@ class MaskFiles(PictureFiles):
                 f"{path}: is in colour ({mode}), and masks are class numbers. Name the class file that lists the "
                 "colour of each class, --palette FILE or palette under [data], or convert the masks to grey values."
             )
-        return False, (height, width)
+        return False, size
 
     def _by_colour(self, mode: str) -> bool:
         classes = self.classes

@@ -107,6 +107,11 @@ def test_masks_are_paired_by_name(pictures, masks):
         (["a.jpg", "b.jpg", "c.jpg"], ["a.png", "c.png"], r"images/b\.jpg: has no mask in masks; expected b\.png"),
         (["a.jpg", "c.jpg"], ["a_m.png", "b_m.png", "c_m.png"], r"masks/b_m\.png: has no picture in images"),
         (["a.jpg", "b.jpg"], ["c.png", "d.png"], r"images/a\.jpg: has no mask in masks, and 1 more"),
+        (
+            ["a_rgb.png", "b_rgb.png", "c_rgb.png"],
+            ["a_m.png", "b_m.png"],
+            r"c_rgb\.png: has no mask .* expected c_m\.png",
+        ),
         (["a.jpg", "a.png"], ["a.png"], r"images/a\.jpg: has the same name as a\.png"),
         (["a.jpg"], ["a_color.png", "a_ids.png"], r"images/a\.jpg: has 2 masks .*images:masks/\*_color\.png"),
         (["a.jpg", "b.jpg"], ["a_m.png", "b_n.png"], r"images/b\.jpg: .* not one with the ending of all others"),

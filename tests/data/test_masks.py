@@ -564,9 +564,10 @@ def test_an_ood_set_with_masks_takes_the_size_of_the_test_set(tmp_path):
         np.testing.assert_array_equal(points.masks[row], np.asarray(expected))
 
 
-@pytest.mark.parametrize("value", ["void", str(2**31)])
+@pytest.mark.parametrize("value", ["void", 1.5, 2**31, -(2**31) - 1])
 def test_ignore_is_a_whole_number(tmp_path, value):
-    with pytest.raises(RequestError, match=r"ignore"):
+    assert run_of(tmp_path, ignore=-1).ignore == -1
+    with pytest.raises(RequestError, match=r"--ignore is .*; expected a whole number"):
         run_of(tmp_path, ignore=value)
 
 

@@ -81,6 +81,7 @@ def load_points(
     base = base or Path()
     path = base / expanded(reference)
     classes = None if palette is None else read_classes(palette)
+    names = None if ood else classes  # masks of an OOD set tell anomalies, not these classes
 
     def called(default: str) -> str:
         return set_name(name or default, reference=reference, reserved=True) if ood else name or default
@@ -91,12 +92,12 @@ def load_points(
         contents = (
             _read_shards(path.parent, shards, column, target, ood) if shards else _read_path(path, column, target, ood)
         )
-        points = _with_names(points_of(contents, name=label, reference=reference, where=where), classes)
+        points = _with_names(points_of(contents, name=label, reference=reference, where=where), names)
         return fitted(points) if look else points
     if folders := folders_of(reference, base):
         label = called(_stem(folders[0]))
         contents = read_masked(*folders, classes=classes)
-        points = _with_names(points_of(contents, name=label, reference=reference), classes)
+        points = _with_names(points_of(contents, name=label, reference=reference), names)
         return fitted(points) if look else points
     if known := known_set(reference):
         label = called(known.name)
@@ -115,7 +116,7 @@ def load_points(
         label = called(_stem(part[0]))
         contents = _read_part(*part, group or GROUP)
         where = f"{part[0]}:{part[1]}"
-        points = _with_names(points_of(contents, name=label, reference=reference, where=where), classes)
+        points = _with_names(points_of(contents, name=label, reference=reference, where=where), names)
         return fitted(points) if look else points
     if wrong := _is_half_a_pair(reference, base):
         raise DataError(wrong)
@@ -126,7 +127,7 @@ def load_points(
         factory = resolve_factory(spec, base=base, named_by=named_by, trust=trust_code, objects=True)
         make = functools.partial(factory, *arguments, **keywords)
         contents = read_factory(reference, make, room=room, whole=whole)
-        return _with_names(points_of(contents, name=label, reference=reference), classes)
+        return _with_names(points_of(contents, name=label, reference=reference), names)
     missing = base / expanded(reference.partition(":")[0]) if _in_a_file(reference) else path
     raise DataError(_not_found(reference, missing, beside))
 
@@ -185,7 +186,7 @@ def points_in_memory(
     label = set_name(name, reference="REF", reserved=True) if ood else name
     contents = read_object(name, data, room=room, whole=whole)
     points = points_of(contents, name=label, reference=label if ood else f"{name} (in memory)")
-    return _with_names(points, None if palette is None else read_classes(palette))
+    return _with_names(points, None if ood or palette is None else read_classes(palette))
 
 
 def parse_reference(text: str, *, base: Path | None = None) -> tuple[str | None, str]:

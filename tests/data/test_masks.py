@@ -107,6 +107,11 @@ def test_masks_are_paired_by_name(pictures, masks):
         (["a.jpg", "b.jpg", "c.jpg"], ["a.png", "c.png"], r"images/b\.jpg: has no mask in masks; expected b\.png"),
         (["a.jpg", "c.jpg"], ["a_m.png", "b_m.png", "c_m.png"], r"masks/b_m\.png: has no picture in images"),
         (["a.jpg", "b.jpg"], ["c.png", "d.png"], r"images/a\.jpg: has no mask in masks, and 1 more"),
+        (
+            ["a_rgb.png", "b_rgb.png", "c_rgb.png"],
+            ["a_m.png", "b_m.png"],
+            r"c_rgb\.png: has no mask .* expected c_m\.png",
+        ),
         (["a.jpg", "a.png"], ["a.png"], r"images/a\.jpg: has the same name as a\.png"),
         (["a.jpg"], ["a_color.png", "a_ids.png"], r"images/a\.jpg: has 2 masks .*images:masks/\*_color\.png"),
         (["a.jpg", "b.jpg"], ["a_m.png", "b_n.png"], r"images/b\.jpg: .* not one with the ending of all others"),
@@ -538,6 +543,7 @@ def test_a_run_reads_masks_of_evaluated_sets_in_their_geometry(tmp_path, reads):
     assert (found[:, :2] == 11).all()
     assert (found[:, 10:] == 11).all()
     assert material.test.classes == ("a", "b", "c", "void")
+    assert material.ood["odd"].classes is None
     assert pipeline.masks(material.ood["odd"], slice(None)).shape == (3, 12, 10)
     assert set(np.unique(pipeline.masks(material.ood["odd"], slice(None)))) == {0, 1, 11}
     reads.clear()
@@ -558,9 +564,10 @@ def test_an_ood_set_with_masks_takes_the_size_of_the_test_set(tmp_path):
         np.testing.assert_array_equal(points.masks[row], np.asarray(expected))
 
 
-@pytest.mark.parametrize("value", ["void", str(2**31)])
+@pytest.mark.parametrize("value", ["void", 1.5, 2**31, -(2**31) - 1])
 def test_ignore_is_a_whole_number(tmp_path, value):
-    with pytest.raises(RequestError, match=r"ignore"):
+    assert run_of(tmp_path, ignore=-1).ignore == -1
+    with pytest.raises(RequestError, match=r"--ignore is .*; expected a whole number"):
         run_of(tmp_path, ignore=value)
 
 

@@ -62,7 +62,7 @@ class PictureFiles:
 
     def check(self, path: Path, data: bytes) -> tuple[bool, Size]:
         """Whether the picture has colour, and its size, without decoding a pixel; DataError for a damaged one."""
-        mode, (width, height) = header_of(path, data)
+        mode, _, (height, width) = header_of(path, data)
         if mode not in GREY | COLOUR:
             depth = "16 bits or more a channel" if mode.startswith(("I", "F")) else f"pixels of mode {mode}"
             raise DataError(
@@ -80,14 +80,14 @@ class PictureFiles:
         return f"{self.files[index]}\0{self.size(self.files[index])}\n".encode()
 
 
-def header_of(path: Path, data: bytes) -> tuple[str, tuple[int, int]]:
-    """The mode and the width and height of the picture in a file's bytes; DataError for a damaged one."""
+def header_of(path: Path, data: bytes) -> tuple[str, str | None, Size]:
+    """The mode, the format and the size of the picture in a file's bytes; DataError for a damaged one."""
     with readable(path, "a picture"), opened(data) as picture:
-        mode, (width, height) = picture.mode, picture.size
+        mode, form, (width, height) = picture.mode, picture.format, picture.size
         if len(data) > _BESIDE_PIXELS + 4 * width * height:
             raise DataError(f"{path}: has {len(data):,} bytes for {width} × {height} pixels; it is damaged.")
         picture.verify()  # a PNG's checksums, which decoding does not look at
-    return mode, (width, height)
+    return mode, form, (height, width)
 
 
 def read_image_folder(path: Path, *, without: Collection[str] = ()) -> Contents:

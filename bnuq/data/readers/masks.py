@@ -67,10 +67,8 @@ class MaskFiles(PictureFiles):
         return values.astype(np.uint8)[None] // np.uint8(scale)
 
     def check(self, path: Path, data: bytes) -> tuple[bool, Size]:
-        mode, (width, height) = header_of(path, data)
-        with readable(path, "a mask"), opened(data) as picture:
-            kind = picture.format
-        if kind in ("JPEG", "MPO"):
+        mode, form, size = header_of(path, data)
+        if form in ("JPEG", "MPO"):
             raise DataError(f"{path}: is a JPEG, which changes pixels; expected masks that are stored exactly, as PNG.")
         if mode not in GREY | COLOUR | _WIDE:
             raise DataError(f"{path}: has pixels of mode {mode}; expected whole numbers, such as a grey PNG.")
@@ -79,7 +77,7 @@ class MaskFiles(PictureFiles):
                 f"{path}: is in colour ({mode}), and masks are class numbers. Name the class file that lists the "
                 "colour of each class, --palette FILE or palette under [data], or convert the masks to grey values."
             )
-        return False, (height, width)
+        return False, size
 
     def _by_colour(self, mode: str) -> bool:
         classes = self.classes
@@ -121,7 +119,7 @@ def partners(pictures: Sequence[str], masks: Sequence[str], images: Path, folder
 
     DataError for a picture or a mask that has no partner, or several, which names the folders `images` and `folder`.
     """
-    best, fewest = None, len(pictures) + len(masks) + 1
+    best, fewest = ({}, ""), len(pictures) + len(masks) + 1
     for flat in (False, True):
         named, stems = ([(_stem(name, flat), name) for name in names] for names in (pictures, masks))
         if flat and any(len({stem for stem, _ in pairs}) < len(pairs) for pairs in (named, stems)):
@@ -138,9 +136,8 @@ def partners(pictures: Sequence[str], masks: Sequence[str], images: Path, folder
                 return tuple(found[name][0][1] for name in pictures)
             left = len(pictures) - len(found) + len(masks) - sum(map(len, found.values()))
             if left < fewest:
-                best, fewest = found, left
-    assert best is not None
-    raise _unpaired(pictures, masks, best, images, folder)
+                best, fewest = (found, ending), left
+    raise _unpaired(pictures, masks, *best, images, folder)
 
 
 def _matched(keys: Mapping[str, str], masks: Sequence[tuple[str, str]]) -> dict[str, list[tuple[str, str]]]:
@@ -158,6 +155,7 @@ def _unpaired(
     pictures: Sequence[str],
     masks: Sequence[str],
     found: Mapping[str, Sequence[tuple[str, str]]],
+    ending: str,
     images: Path,
     folder: Path,
 ) -> DataError:
@@ -172,7 +170,7 @@ def _unpaired(
             f"others. Say which files are masks by a pattern of their names: {images}:{folder}/*{tail or '_mask'}.png."
         )
     if missing := [name for name in pictures if name not in found]:
-        stem = PurePosixPath(missing[0]).stem
+        stem = PurePosixPath(missing[0]).stem.removesuffix(ending)
         others = f", and {len(missing) - 1} more pictures have none" * (len(missing) > 1)
         return DataError(
             f"{images / missing[0]}: has no mask in {folder}{others}; expected {stem}{tail}.png there. A set without "

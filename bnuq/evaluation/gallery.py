@@ -29,7 +29,7 @@ def gallery(
     The most uncertain points of the test set, and the least uncertain of the OOD sets, are by the first sampled method;
     confident mistakes and suspected labels by the deterministic network.
     """
-    if not subject.run.images:
+    if not subject.run.images or subject.todo.image:
         return ()
     chosen = _chosen(methods, described)
     parts = ((kind, name, method, rows, _pixels(subject.sets[name], rows)) for kind, name, method, rows in chosen)

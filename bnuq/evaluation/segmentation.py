@@ -8,7 +8,7 @@ what each image contributes to it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -20,17 +20,15 @@ from torch import Tensor
 
 from bnuq import metrics
 from bnuq.config import Run
-from bnuq.data import Points
+from bnuq.data import Masks, Points
 from bnuq.estimates import Estimate
 from bnuq.evaluation import estimates
 from bnuq.evaluation.units import Blocks, merged
 from bnuq.files.journal import Arrays
 from bnuq.findings import Finding
-from bnuq.metrics import CalibrationBins, DrawWeights
+from bnuq.metrics import CalibrationBins, DrawWeights, LogitMaps, SelectiveScores
 from bnuq.metrics.arrays import as_numpy
 from bnuq.records.evaluation import PIXEL_MEANS, PIXEL_SCORES, MethodResult, Samples, SetResult
-
-Masks = Callable[[range], Int64[np.ndarray, "image row column"]]  # the classes of images, by their numbers
 
 PARTS, FEW_PARTS = 32, 8  # of the draws, each of which is left out once for the Monte Carlo error
 _LARGE = 2**23  # probabilities of an image, above which there are few parts, in float32
@@ -128,7 +126,8 @@ class Reduction:
         images, device = opened.p.shape[1], opened.p.device
         masks = None
         if self._masks is not None:
-            masks = torch.from_numpy(self._masks(range(self._n, self._n + images))).flatten(1).to(device)
+            rows = np.arange(self._n, self._n + images)
+            masks = torch.from_numpy(self._masks[rows]).flatten(1).to(device)
         for image in range(images):
             self._add_image(opened, image, None if masks is None else masks[image])
         if self._fits_temperature and masks is not None:
@@ -383,7 +382,8 @@ def _ece(scores: Scores) -> _Estimated:
 def _selective(scores: Scores, draws: DrawWeights) -> dict[str, _Estimated]:
     """AURC, AUGRC, risk and coverage of the pixels, by predictive entropy."""
     score = "predictive_entropy"
-    value = metrics.selective_of_histograms(*scores.of_pixels[f"histogram.{score}"])
+    found = vars(metrics.selective_of_histograms(*scores.of_pixels[f"histogram.{score}"]))
+    value = SelectiveScores(**{name: float(each) for name, each in found.items()})
     coarse = scores.of_images[f"coarse.{score}"].astype(np.int64)
     contributions = vars(metrics.selective_contributions(coarse[:, 0], coarse[:, 1], values=value))
     moved = dict.fromkeys(vars(value), np.zeros(0))
@@ -473,11 +473,11 @@ def _pixel_detection(score: str, test: Scores, ood: Scores, draws: DrawWeights) 
 
 
 class Scorer:
-    """Scores the samples of a segmentation. Its weights are those of parts of the draws; `masks` are those of each set
-    that has some, by its name."""
+    """Scores the samples of a segmentation of images of so many `pixels`. Its weights are those of parts of the
+    draws."""
 
-    def __init__(self, run: Run, classes: int, pixels: int, names: Sequence[str], masks: Mapping[str, Masks]) -> None:
-        self._ignore, self._classes, self._names, self._masks = run.ignore, classes, names, masks
+    def __init__(self, run: Run, classes: int, pixels: int, names: Sequence[str]) -> None:
+        self._ignore, self._classes, self._names = run.ignore, classes, names
         self._probabilities = classes * pixels
 
     def weights(self, samples: int, bank: int | None) -> DrawWeights:
@@ -501,20 +501,22 @@ class Scorer:
         fitted: Any,  # noqa: ARG002 - nothing is scored by it
         labelled: bool,
         first: int = 0,
-        temperature: Float[np.ndarray, " image"] | None = None,
-        fits_temperature: bool = False,
+        maps: LogitMaps | None = None,
+        by_class: bool = False,  # noqa: ARG002 - of whole points
+        calibrates: bool = False,
+        second: Any = None,  # noqa: ARG002 - of whole points
     ) -> Any:
         return Reduction(
             weights,
             parts_of_draws(weights.prefix_sizes[-1], self._probabilities),
             classes=self._classes,
             ignore=self._ignore,
-            masks=self._masks.get(points.name),
+            masks=points.masks,
             labelled=labelled,
             first=first,
             where=points.reference,
-            temperature=temperature,
-            fits_temperature=fits_temperature,
+            temperature=None if maps is None else maps.temperature,
+            fits_temperature=calibrates and maps is None,
         )
 
     def fitted(self, validation: Scores | None, draws: DrawWeights) -> None:  # noqa: ARG002 - nothing is

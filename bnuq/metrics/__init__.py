@@ -118,14 +118,6 @@ from bnuq.metrics.intervals import (
     spearman,
     uncertainty_error_curve,
 )
-from bnuq.metrics.prediction_sets import aps_score, aps_size, conformal_threshold, lac_score, lac_size
-from bnuq.metrics.recalibration import (
-    TEMPERATURES,
-    VECTOR_RIDGE,
-    LogitMaps,
-    fitted_temperature,
-    fitted_vector,
-    pll_by_temperature,
 from bnuq.metrics.overlap import (
     dice_contributions,
     dice_of_counts,
@@ -136,7 +128,15 @@ from bnuq.metrics.overlap import (
     overlap_of_draws,
     pairwise_dice,
 )
-from bnuq.metrics.recalibration import TEMPERATURES, fitted_temperature, pll_by_temperature
+from bnuq.metrics.prediction_sets import aps_score, aps_size, conformal_threshold, lac_score, lac_size
+from bnuq.metrics.recalibration import (
+    TEMPERATURES,
+    VECTOR_RIDGE,
+    LogitMaps,
+    fitted_temperature,
+    fitted_vector,
+    pll_by_temperature,
+)
 from bnuq.metrics.regions import (
     COMPONENT_THRESHOLDS,
     ComponentOverlap,
@@ -243,13 +243,13 @@ __all__ = [
     "classwise_signs",
     "clustered_t_test",
     "coarse_histogram",
-    "conformal_threshold",
     "component_f1",
     "component_f1_contributions",
     "component_means",
     "component_overlap",
     "component_variation",
     "components",
+    "conformal_threshold",
     "constant_confidence",
     "constant_pll",
     "constant_sigma",

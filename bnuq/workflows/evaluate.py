@@ -216,7 +216,7 @@ def _outcome(
 
 def _model(planned: _Planned) -> dict[str, Any]:
     loaded, todo = planned.ready.loaded, planned.subject.todo
-    outputs = {"classes" if todo.task == "classification" else "outputs": todo.outputs}
+    outputs = {"outputs" if todo.task == "regression" else "classes": todo.outputs}
     if planned.subject.run.outputs == "multilabel":
         outputs = {"classes": 2, "labels": todo.outputs}
     return {

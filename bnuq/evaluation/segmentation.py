@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Int64, Num
 from torch import Tensor
 
 from bnuq import metrics
@@ -311,12 +311,12 @@ def _grid(pixels: int) -> slice:
 
 def _counted(
     numbers: Int64[Tensor, "row pixel"], bins: int, values: Tensor | None = None
-) -> Float[np.ndarray, "row bin"]:
+) -> Num[np.ndarray, "row bin"]:
     """How often each of 0 … bins − 1 occurs in each row, or the sum of the values there."""
     rows = torch.arange(len(numbers), device=numbers.device)[:, None]
     weights = None if values is None else values.expand_as(numbers).flatten()
     total = torch.bincount((numbers + bins * rows).flatten(), weights, minlength=bins * len(numbers))
-    return as_numpy(total).reshape(len(numbers), bins).astype(np.float64)
+    return as_numpy(total).reshape(len(numbers), bins)
 
 
 @dataclass(frozen=True)
@@ -351,9 +351,10 @@ def set_result(scores: Scores, draws: DrawWeights, names: Sequence[str]) -> SetR
         for name, replicates in scores.replicates.items()
     }
     by_class: dict[str, dict[str, Estimate]] = {}
+    of_classes: dict[str, np.ndarray] = {}
     if "class.true" in scores.of_pixels:
         found |= {"ece": _ece(scores)} | _selective(scores, draws)
-        found["mean_iou"], by_class = _overlap(scores, draws, names)
+        found["mean_iou"], by_class, of_classes = _overlap(scores, draws, names)
     ordered = {name: found[name] for name in metrics.METRICS if name in found}
     result = {name: _estimate(name, each, scores, draws) for name, each in ordered.items()}
     if "temperature" in scores.points:
@@ -362,7 +363,7 @@ def set_result(scores: Scores, draws: DrawWeights, names: Sequence[str]) -> SetR
         estimates=result,
         points=scores.points,
         predicted=scores.of_images["class.predicted"].astype(np.int64),
-        contributions={name: each.contributions for name, each in ordered.items() if name not in PIXEL_MEANS},
+        contributions={n: each.contributions for n, each in ordered.items() if n not in PIXEL_MEANS} | of_classes,
         by_class=by_class,
     )
 
@@ -401,9 +402,9 @@ def _selective(scores: Scores, draws: DrawWeights) -> dict[str, _Estimated]:
 
 def _overlap(
     scores: Scores, draws: DrawWeights, names: Sequence[str]
-) -> tuple[_Estimated, dict[str, dict[str, Estimate]]]:
-    """The mean IoU over the classes that occur; and by class its pixels (count), IoU, Dice, and the share of its pixels
-    that are found (accuracy)."""
+) -> tuple[_Estimated, dict[str, dict[str, Estimate]], dict[str, np.ndarray]]:
+    """The mean IoU over the classes that occur; by class of the masks its pixels (count), IoU, Dice, and the share of
+    its pixels that are found (accuracy); and what the images contribute to these."""
     kinds, full = ("true", "predicted", "common"), draws.full.start
     true, predicted, common = (scores.of_pixels[f"class.{kind}"] for kind in kinds)
     of_images = [scores.of_images[f"class.{kind}"] for kind in kinds]
@@ -419,15 +420,16 @@ def _overlap(
         }
     occurs = np.flatnonzero(true[full] + predicted[full])
     mean = _Estimated(found["iou"][0][:, occurs].mean(1), found["iou"][1][:, occurs].mean(1))
-    by_class = {}
-    for k in map(int, occurs):
+    by_class, of_classes = {}, {}
+    for k in map(int, np.flatnonzero(true[full])):
+        label = names[k] if k < len(names) else str(k)
         of_class = {"count": Estimate(float(true[full, k]))}
         for name, (replicates, contributions) in found.items():
-            if true[full, k] or name != "accuracy":
-                each = _Estimated(replicates[:, k], contributions[:, k])
-                of_class[name] = _estimate(name, each, scores, draws)
-        by_class[names[k] if k < len(names) else str(k)] = of_class
-    return mean, by_class
+            each = _Estimated(replicates[:, k], contributions[:, k])
+            of_class[name] = _estimate(name, each, scores, draws)
+            of_classes[f"{name}.{label}"] = each.contributions
+        by_class[label] = of_class
+    return mean, by_class, of_classes
 
 
 def pixel_detection(test: Scores, ood: Scores, draws: DrawWeights) -> dict[str, dict[str, Estimate]]:

@@ -167,7 +167,7 @@ def _pictures_with_masks(
 ) -> tuple[dict[str, Points], Scorer]:
     """The sets of a segmentation, their masks checked, and its scorer."""
     assert todo.image is not None
-    sets = {name: points for name, points in (labelled | material.ood).items() if points is not None}
+    sets = {name: points for name, points in (*labelled.items(), *material.ood.items()) if points is not None}
     for name, points in sets.items():
         if points.masks is not None or (name in labelled and points.targets is not None):
             sets[name] = check_masks(points, todo.outputs if name in labelled else 2, run.ignore)

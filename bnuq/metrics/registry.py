@@ -61,6 +61,15 @@ def _sets(suffix: str, name: str, source: str) -> tuple[Metric, Metric]:
     return size, coverage
 
 
+_OVERLAP: dict[str, Any] = {
+    "worse": "the segments that {who} predicts on {where} overlap less with the true ones",
+    "better": "the segments that {who} predicts on {where} overlap more with the true ones",
+}
+_PIXELS: dict[str, Any] = {
+    "worse": "{who} separates the pixels of {where} from those of the test set less well",
+    "better": "{who} separates the pixels of {where} from those of the test set better",
+}
+
 _ALL = (
     Metric(
         "accuracy",
@@ -339,6 +348,51 @@ _ALL = (
         tolerance="0.02",
         **_STEPS,
         **_SEPARATION,
+    ),
+    Metric(
+        "mean_iou",
+        "Mean intersection over union, of the classes that occur",
+        "mean IoU",
+        "fraction",
+        "higher",
+        "Everingham et al. 2015; of all pixels together",
+        tolerance="0.005",
+        **_OVERLAP,
+    ),
+    Metric(
+        "iou",
+        "Intersection over union of a class",
+        "IoU",
+        "fraction",
+        "higher",
+        "Everingham et al. 2015",
+        tolerance="0.01",
+        **_OVERLAP,
+    ),
+    Metric(
+        "dice", "Dice coefficient of a class", "Dice", "fraction", "higher", "Dice 1945", tolerance="0.01", **_OVERLAP
+    ),
+    Metric(
+        "pixel_auroc",
+        "AUROC of pixels",
+        "pixel AUROC",
+        "fraction",
+        "higher",
+        "P(s_ood > s_test) + P(=)/2 of two pixels",
+        tolerance="0.01",
+        **_PIXELS,
+    ),
+    *(
+        Metric(
+            f"pixel_{name}", f"AUPR ({kind} positive) of pixels", f"pixel {label}", "fraction", "higher", "", **_PIXELS
+        )
+        for name, kind, label in (("aupr_out", "OOD", "AUPR-out"), ("aupr_in", "test", "AUPR-in"))
+    ),
+    *(
+        Metric(
+            f"pixel_{name}", f"FPR at 95 % TPR ({kind} positive) of pixels", f"pixel {label}", "fraction", "lower", ""
+        )
+        for name, kind, label in (("fpr95", "OOD", "FPR95"), ("fpr95_id_positive", "test", "FPR95*"))
     ),
     Metric(
         "normalized_pll",

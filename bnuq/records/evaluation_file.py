@@ -232,7 +232,9 @@ def _check_complete(result: Result) -> None:
         raise ValueError("a set out of distribution is called validation")
     required = _OF_TASK[result.model["task"]]
     test = result.sets["test"]
-    if test.labels is None and result.model["task"] == "classification":
+    if (test.labels is None and result.model["task"] == "classification") or (
+        result.model["task"] == "segmentation" and not result.methods[DETERMINISTIC].sets["test"].by_class
+    ):
         required = _WITHOUT_LABELS
     elif test.targets is None and result.model["task"] == "regression":
         raise ValueError("the truth about the test set is missing")
@@ -254,6 +256,8 @@ def _check_complete(result: Result) -> None:
             if missing := needed - set(set_result.estimates) or set(set_result.estimates) - set(METRICS):
                 raise ValueError(f"estimate {min(missing)} of {method} on {name} is missing or unknown")
             shape = (result.sets[name].n, *_several(result))
+            if result.model["task"] == "segmentation":
+                shape = (result.sets[name].n, int(result.model["classes"]))
             if set_result.predicted.shape != shape:
                 raise ValueError(f"the predictions of {method} on {name} are of another shape")
             _check_parts(result, method, name)
@@ -320,14 +324,19 @@ def _check_parts(result: Result, method: str, name: str) -> None:
     parts = parts_of(evaluated.labels, evaluated.classes, evaluated.group)
     for kind, place in PARTS.items():
         found = getattr(result.methods[method].sets[name], place)
-        if tuple(found) != tuple(getattr(first, place)) or (found and tuple(found) != tuple(parts.get(kind, ()))):
+        dense = result.model["task"] == "segmentation"
+        of_points = not found or dense or tuple(found) == tuple(parts.get(kind, ()))
+        if tuple(found) != tuple(getattr(first, place)) or not of_points:
             raise ValueError(f"the estimates by {kind} of {method} on {name} are not those of its points")
-        if any(set(each) != {"count", "accuracy", "pll"} for each in found.values()):
+        needed = {"count", "accuracy", *(("iou", "dice") if dense else ("pll",))}
+        if any(set(each) != needed for each in found.values()):
             raise ValueError(f"an estimate by {kind} of {method} on {name} is missing or unknown")
 
 
 def _check_log_likelihoods(result: Result) -> None:
     """Raise ValueError where a PLL over draws has not those that it is the mean of."""
+    if result.model["task"] == "segmentation":  # of pixels none are kept
+        return
     mixture = result.run.get("scoring", {}).get("pll", "mixture") == "mixture"
     for method, method_result in result.methods.items():
         labels = _several(result) if result.model["task"] == "classification" else ()
@@ -374,5 +383,11 @@ _OF_TASK = {
         {"pll", "accuracy"},
     ),
     "regression": _Needed(set(), {"variance"}, {"rmse", "mae"}, {"squared_error"}),
+    "segmentation": _Needed(
+        {"predictive_entropy", "max_probability"},
+        {"mutual_information"},
+        {"accuracy", "pll", "ece", "mean_iou"},
+        {"pll", "accuracy", "pixels"},
+    ),
 }
 _OF_OOD = {"auroc", "aupr_out", "aupr_in", "fpr95", "fpr95_id_positive"}

@@ -62,6 +62,7 @@ def _sections(result: Result, found: Sequence[Finding], *, roomy: bool) -> Itera
     yield from section("Error against coverage", plots.risk_coverage(result))
     for name in ood.names(result):
         parts = (*plots.separation(result, name), *ood.tables(result, name, roomy=roomy), *dim(of_ood))
+        parts = (*ood.pixel_tables(result, name, roomy=roomy), *parts)
         yield Section(f"{name}, {result.sets[name].n} points, against the test set", parts)
         of_ood = ()  # said once
     for suite, table in ood.suite_tables(result, roomy=roomy):
@@ -168,8 +169,9 @@ def _parts(result: Result, *, roomy: bool) -> Iterator[Section]:
         if not names:
             continue
         tables: list[Part] = []
-        for metric in ("accuracy", "pll"):
-            header = ("points", *(noise_models.labelled(name, roomy=roomy) for name in by_part))
+        unit = "pixels" if tasks.task_of(result) == "segmentation" else "points"
+        for metric in (metric for metric in METRICS if metric in first[names[0]] and metric != "count"):
+            header = (unit, *(noise_models.labelled(name, roomy=roomy) for name in by_part))
             rows = [
                 (
                     part,

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Literal
 
 import numpy as np
 from jaxtyping import Float
 
-from bnuq.config import SINGLE_SAMPLE_METHODS, ScoringSection
+from bnuq.config import SINGLE_SAMPLE_METHODS, ScoringSection, Task
 from bnuq.records.evaluation import MethodResult, Result
 from bnuq.report import ood
 from bnuq.report.document import Cell, Heading, Items, Paragraph, Part, Row, Table
@@ -18,15 +17,16 @@ from bnuq.report.numbers import curve_cells, decimals, number, share
 HEADLINES = {  # of the short report
     "classification": ("accuracy", "label_auroc", "pll", "ece", "mutual_information"),
     "regression": ("rmse", "pll", "crps", "coverage95"),
+    "segmentation": ("accuracy", "mean_iou", "pll", "ece", "mutual_information"),
 }
-CONVERGING = {"classification": ("pll",), "regression": ("crps", "pll")}
+CONVERGING = {"classification": ("pll",), "regression": ("crps", "pll"), "segmentation": ("pll",)}
 _LEVELS = (0.5, 0.8, 0.95)  # of the central intervals whose coverage is shown
 _GROUPS = 10  # of points by σ
 _MEAN_OVER_SD = math.sqrt(2 / math.pi)  # E|e| of a Gaussian error, in its sd
 
 
-def task_of(result: Result) -> Literal["classification", "regression"]:
-    return "regression" if result.model.get("task") == "regression" else "classification"
+def task_of(result: Result) -> Task:
+    return result.model.get("task", "classification")
 
 
 def regression_tables(result: Result) -> Iterator[Part]:
@@ -126,7 +126,8 @@ _ESTIMATORS = {
 
 def legend(result: Result) -> Iterator[str]:
     """What the words of the report mean, of those that are in it."""
-    yield from _of_regression(result) if task_of(result) == "regression" else _of_classification(result)
+    of_task = {"regression": _of_regression, "segmentation": _of_segmentation}.get(task_of(result), _of_classification)
+    yield from of_task(result)
     yield from ood.legend(result)
 
 
@@ -157,6 +158,17 @@ def _of_classification(result: Result) -> Iterator[str]:
         yield "Mutual information (MI): disagreement between samples, a measure of epistemic uncertainty."
         if correction := _ESTIMATORS.get(str(result.sampling.get("mutual_information"))):
             yield correction
+
+
+def _of_segmentation(result: Result) -> Iterator[str]:
+    yield (
+        "Estimates are of the pixels of all images together, but for those that are ignored; their standard errors are "
+        "over images. PLL: mean log probability of the true class of a pixel, in nats, as are MI and entropies. ECE: "
+        "gap between confidence and accuracy. AURC: error rate of the pixels when the most uncertain ones are deferred, "
+        "averaged over coverage. IoU: intersection over union of predicted and true pixels of a class."
+    )
+    if result.sampled:
+        yield "Mutual information (MI): disagreement between samples, a measure of epistemic uncertainty."
 
 
 def _of_regression(result: Result) -> Iterator[str]:

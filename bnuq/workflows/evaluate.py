@@ -362,7 +362,8 @@ def _dead_channels(omega: BatchStatistics | None) -> Iterator[Finding]:
 
 
 def _described(name: str, points: Points, task: str) -> EvaluatedSet:
-    targets, labels = points.targets if name == "test" else None, task == "classification"
+    targets = points.targets if name == "test" and points.masks is None else None
+    labels = task != "regression"
     return EvaluatedSet(
         name=name,
         kind=name if name in ("test", VALIDATION) else "ood",

@@ -1,4 +1,4 @@
-"""`make worth`: every method beside the free baselines on eight real networks; writes docs/worth.md.
+"""`make worth`: every method beside the free baselines on eight real networks and an ensemble; writes docs/worth.md.
 
 Needs $BNUQ_TEST_DATA, the folder that sample_configs/README.md describes. About half an hour on two cores; the results
 are kept in docs/worth/, and what lies there is not evaluated again.
@@ -18,7 +18,7 @@ from torch import nn
 
 import bnuq
 from bnuq.cli.progress import Bars
-from bnuq.config import Options, resolve
+from bnuq.config import Options, resolve_ensemble
 from bnuq.findings import sentence
 from bnuq.metrics.registry import metric_of
 from bnuq.records.evaluation import Result
@@ -54,19 +54,29 @@ def main() -> None:
 def networks(pack: Path, place: Path) -> dict[str, Callable[[Path], object]]:
     """What is evaluated, by its title, each as a function of the file that the result goes to."""
 
-    def shipped(name: str, **options: object) -> Callable[[Path], object]:
+    def shipped(name: str, *others: str, **options: object) -> Callable[[Path], object]:
         def evaluated(out: Path) -> object:
             asked = Options({"samples": 32, "calibrate": "cross", "out": out} | options)
-            return evaluate(resolve(str(place / f"{name}.toml"), asked, folder=place.parent), progress=Bars())
+            models = str(place / f"{name}.toml"), *(str(pack / "checkpoints" / other) for other in others)
+            return evaluate(resolve_ensemble(models, asked, folder=place.parent), progress=Bars())
 
         return evaluated
 
+    archs = tuple(f"{place / 'architectures/cifar_resnet.py'}:resnet{depth}" for depth in (20, 32, 56))
     digits, pictures = str(pack / "ood/pcbdigits32.npz"), str(pack / "cifar10/lossless_test.npz")
     return {
         "ResNet-20, b = 32": shipped("cifar_resnet20", methods=(*ONLY_BATCHNORM, "mcbn+tta"), batch_size=32),
         "ResNet-20, b = 128": shipped("cifar_resnet20", methods=ONLY_BATCHNORM, batch_size=128),
         "ResNet-32, b = 32": shipped("cifar_resnet32", methods=("mcbn", "laplace"), batch_size=32),
         "ResNet-56, b = 32": shipped("cifar_resnet56", methods=("mcbn", "laplace"), batch_size=32),
+        "Ensemble of ResNet-20, -32 and -56": shipped(
+            "cifar_resnet20",
+            "resnet32-d509ac18.th",
+            "resnet56-4bfd9763.th",
+            methods=("mcbn", "ensemble"),
+            batch_size=32,
+            arch=archs,
+        ),
         "Fashion-MNIST CNN of the demo": shipped("quickstart", methods=ALL, calibrate="validation"),
         "Fashion-MNIST MLP": shipped("fmnist_mlp", methods=("mcbn", "laplace"), limit=2000),
         "SVHN CNN on printed digits": shipped(

@@ -21,12 +21,14 @@ class NoHeadError(BnuqError):
 
 @dataclass(frozen=True)
 class Head:
-    """The input (n, features) of a network's last linear layer, its output (n, K), its weight and its bias."""
+    """The input (n, features) of a network's last linear layer, its output (n, K), its weight and its bias, which is 0
+    where it has none."""
 
     features: Tensor
     logits: Tensor
     weight: Tensor
     bias: Tensor
+    has_bias: bool = True
 
     @property
     def two_class(self) -> Head:
@@ -37,12 +39,12 @@ class Head:
             torch.cat([torch.zeros_like(values), values], axis)
             for values, axis in ((self.logits, 1), (self.weight, 0), (self.bias, 0))
         )
-        return Head(self.features, logits, weight, bias)
+        return Head(self.features, logits, weight, bias, self.has_bias)
 
     @property
     def on_cpu(self) -> Head:
         """The same on the CPU."""
-        return Head(self.features.cpu(), self.logits.cpu(), self.weight.cpu(), self.bias.cpu())
+        return Head(self.features.cpu(), self.logits.cpu(), self.weight.cpu(), self.bias.cpu(), self.has_bias)
 
 
 def head(model: nn.Module, inputs: Tensor) -> Head:
@@ -86,8 +88,8 @@ class _Recorder(Mode):
             raise NoHeadError(f"its outputs are not those of one linear layer; its last operation is {self._last}")
         if features.ndim != 2 or len(features) != points:
             raise NoHeadError(f"its last linear layer takes inputs of shape {tuple(features.shape)}")
-        bias = logits.new_zeros(len(weight)) if bias is None else bias.detach()
-        return Head(features, logits, weight.detach(), bias)
+        of_layer = logits.new_zeros(len(weight)) if bias is None else bias.detach()
+        return Head(features, logits, weight.detach(), of_layer, bias is not None)
 
 
 def _same(a: Tensor, b: Tensor) -> bool:

@@ -1,7 +1,8 @@
 """Last-layer Laplace approximation: a Gaussian posterior of the weights of a classifier's last linear layer, and passes
 with weights drawn from it.
 
-θ (K, D + 1) holds weights and, as its last column, biases; a feature vector φ ends in 1. The curvature H is the
+θ (K, D + 1) holds weights and, as its last column, biases; a feature vector φ ends in 1. A layer without a bias has
+neither. The curvature H is the
 generalised Gauss–Newton matrix of the cross-entropy, Σ φφᵀ ⊗ (diag(p) − ppᵀ), which needs no labels. Its eigenvectors
 are those of a Kronecker product or, where H is diagonal, unit vectors, so that δ is added to each eigenvalue exactly.
 Source: Daxberger et al. 2021, Laplace Redux; Kristiadi, Hein & Hennig 2020; Ritter, Botev & Barber 2018.
@@ -70,7 +71,7 @@ def fitted(heads: Iterable[Head], structure: Curvature, *, train_size: int) -> P
     points, first, second = 0, None, None
     last = None
     for last in heads:
-        features = F.pad(last.features.double(), (0, 1), value=1.0)
+        features = F.pad(last.features.double(), (0, int(last.has_bias)), value=1.0)
         p = last.two_class.logits.double().softmax(-1)[:, -len(last.weight) :]
         if structure == "diag":
             terms = (p * (1 - p)).mT @ features.square(), features.new_zeros(())
@@ -79,7 +80,8 @@ def fitted(heads: Iterable[Head], structure: Curvature, *, train_size: int) -> P
         first, second = terms if first is None or second is None else (first + terms[0], second + terms[1])
         points += len(features)
     assert last is not None and first is not None and second is not None  # a reference has points
-    theta = torch.cat([last.weight, last.bias[:, None]], 1).double().cpu().numpy()
+    parts = [last.weight, last.bias[:, None]] if last.has_bias else [last.weight]
+    theta = torch.cat(parts, 1).double().cpu().numpy()
     outputs, inputs = first.cpu().numpy() / points, second.cpu().numpy() / points
     if structure == "diag":
         curvature = train_size * outputs
@@ -146,7 +148,8 @@ class LastLayer:
         """Logits (T, n, K)."""
         last = head(self._network, inputs)
         with torch.inference_mode(), float32_as("ieee"):
-            change = F.linear(last.features, self._change[:, :-1], self._change[:, -1])
+            weight, bias = self._change.tensor_split([last.features.shape[1]], 1)
+            change = F.linear(last.features, weight, bias[:, 0] if last.has_bias else None)
             logits = last.logits + change.unflatten(1, (self.samples, -1)).movedim(1, 0)
             if logits.shape[2] == 1:
                 logits = torch.cat([torch.zeros_like(logits), logits], 2)

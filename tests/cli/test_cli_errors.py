@@ -314,7 +314,7 @@ def test_each_command_lists_what_it_needs(cli, arguments, options):
     assert done.code == 2 and f"Add to the command: {options}\n" in done.message
 
 
-@pytest.mark.parametrize("arguments", [("evaluate", "--nope"), ("evaluate", "a", "b"), ("nope",), ("report",)])
+@pytest.mark.parametrize("arguments", [("evaluate", "--nope"), ("inspect", "a", "b"), ("nope",), ("report",)])
 def test_wrong_usage_shows_the_usage_and_is_refused(cli, arguments):
     done = cli(*arguments)
     assert (done.code, done.out) == (2, "")

@@ -157,7 +157,7 @@ def test_a_sweep_is_foreseen_before_it_draws(folder, monkeypatch):
 
 def test_several_runs_are_foreseen_together(folder, monkeypatch):
     (folder / "run.toml").write_text(small_run.RUN + "[runs]\nseed = [0, 1, 2]\n")
-    runs = resolve_all("run.toml", Options(), folder=folder)
+    runs = resolve_all(("run.toml",), Options(), folder=folder)
     assert runs is not None
 
     def of_one(_run, *, forecast_listener, **_):

@@ -104,7 +104,7 @@ def write_request(folder: Path, runs: str, *, text: str = RUN) -> None:
 
 
 def runs_of(folder: Path, **options) -> Runs:
-    runs = resolve_all("run.toml", Options(**options), folder=folder)
+    runs = resolve_all(("run.toml",), Options(**options), folder=folder)
     assert runs is not None
     return runs
 
@@ -224,10 +224,10 @@ def test_a_run_file_of_several_is_no_single_run_and_a_checkpoint_beside_it_is_no
     with pytest.raises(RequestError, match=r"requests several runs \(\[runs\]\); expected one run"):
         resolve("run.toml", Options(), folder=tmp_path)
     with pytest.raises(RequestError, match=r"run.toml beside run.pt requests several runs .* Name run.toml"):
-        resolve_all("run.pt", Options(), folder=tmp_path)
+        resolve_all(("run.pt",), Options(), folder=tmp_path)
     (tmp_path / "run.toml").write_text('[model]\ncheckpoint = "model.pt"\n')
-    assert resolve_all("run.toml", Options(), folder=tmp_path) is None
-    assert resolve_all("other.pt", Options(), folder=tmp_path) is None
+    assert resolve_all(("run.toml",), Options(), folder=tmp_path) is None
+    assert resolve_all(("other.pt",), Options(), folder=tmp_path) is None
 
 
 # ── the aggregates, by hand ──────────────────────────────────────────────────────────────────────────────────────────

@@ -148,7 +148,7 @@ def test_a_million_runs_are_refused_before_one_is_resolved(tmp_path):
     text = small_run.RUN.replace("test.npz", "test{split}.npz") + f"[runs]\nsplit = {numbers}\nseed = {numbers}\n"
     (tmp_path / "run.toml").write_text(text)
     with pytest.raises(RequestError, match="asks for 1,000,000 runs; expected at most 100,000"):
-        resolve_all("run.toml", Options(), folder=tmp_path)
+        resolve_all(("run.toml",), Options(), folder=tmp_path)
 
 
 ENDLESS = """import itertools

@@ -167,7 +167,7 @@ def test_runs_of_which_one_has_it_are_put_together(folder: Path) -> None:
     (folder / "runs.toml").write_text(text)
     for split, name in enumerate(("model.pt", "stale.pt")):
         (folder / f"{split}.pt").write_bytes((folder / name).read_bytes())
-    runs = resolve_all("runs.toml", Options(), folder=folder)
+    runs = resolve_all(("runs.toml",), Options(), folder=folder)
     assert runs is not None
     record = evaluate_several(runs)
     assert [POPULATION in read(requested.run.out).methods for requested in runs.all] == [False, True]

@@ -312,7 +312,6 @@ def _check_dense(run: Run) -> None:
         "--per-query": run.sampler.per_query and "all images share the draws",
         "--query-in-batch": run.sampler.query_in_batch and "all images share the draws",
         "--predictions": run.predictions is not None and "only the network's own outputs are scored",
-        "--recalibration vector": "vector" in run.scoring.recalibration and "only a temperature is fitted to pixels",
         f"--mutual-information {run.mutual_information}": run.mutual_information != "plug-in"
         and "the mutual information of pixels is the plug-in estimate",
     }

@@ -144,7 +144,7 @@ class Reduction:
         if not bool(valid.any()):
             return np.zeros(len(metrics.TEMPERATURES))
         logits = torch.stack([draw[image][:, valid] for draw in opened.grid]).movedim(1, -1)
-        return as_numpy(metrics.pll_by_temperature(logits, mask[grid][valid])).mean(1)
+        return as_numpy(metrics.pll_by_temperature(logits, mask[grid][valid])).sum(1) / len(valid)
 
     def _add_image(self, opened: _Open, image: int, mask: Tensor | None) -> None:
         pixels, full, left_out = opened.p.shape[3], self._weights.full.start, self._weights.jackknife
@@ -438,7 +438,7 @@ def _overlap(
     return mean, by_class, of_classes
 
 
-_Contributions = dict[str, Float[np.ndarray, " image"]]
+_Contributions = dict[str, Float[np.ndarray, " _"]]  # of the images of a set
 
 
 def pixel_detection(

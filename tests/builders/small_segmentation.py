@@ -47,7 +47,7 @@ methods = ["mcbn", "mcdo"]
 """
 
 CLASSES, IGNORE, HEIGHT, WIDTH = 3, 255, 8, 12
-TRAIN, TEST, OTHER, SAMPLES = 24, 10, 6, 8
+TRAIN, TEST, OTHER, SAMPLES = 24, 20, 6, 8
 
 
 def write(folder: Path, *, text: str = RUN) -> Path:

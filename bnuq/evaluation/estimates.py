@@ -262,7 +262,7 @@ def estimate(
         low=low,
         high=high,
         jackknife=jackknife if sampled else None,
-        bootstrap=bootstrap if sampled else None,
+        bootstrap=bootstrap if sampled and len(bootstrap) else None,
     )
 
 

@@ -74,6 +74,7 @@ def plan(
     sites = find_sites(model, example)
     reasons = _why_not(run, sites, train, unsampled="" if sites.batchnorms else _unsampled(model, sites, example))
     if task == "segmentation":
+        _check_dense(run)
         reasons |= _not_of_pixels(reasons)
     if run.sampler.by_query:
         reasons = {name: reason or _why_not_by_query(name) for name, reason in reasons.items()}
@@ -300,6 +301,23 @@ def _why_no_laplace(run: Run, task: str, model: nn.Module, example: Tensor, site
     if train is None:
         return 'there is no reference to fit its posterior to; add --train REF, or train = "REF" under [data]'
     return ""
+
+
+def _check_dense(run: Run) -> None:
+    """Raise RequestError for settings that a segmentation does not have."""
+    unavailable = {
+        "--save-samples": run.save_samples and "the outputs of all draws are too large to be kept",
+        "--samples auto": run.samples == "auto" and "draws would have to be kept for the next round; name a number",
+        "--bank": run.bank is not None and "all images share the draws",
+        "--per-query": run.sampler.per_query and "all images share the draws",
+        "--query-in-batch": run.sampler.query_in_batch and "all images share the draws",
+        "--predictions": run.predictions is not None and "only the network's own outputs are scored",
+        f"--mutual-information {run.mutual_information}": run.mutual_information != "plug-in"
+        and "the mutual information of pixels is the plug-in estimate",
+    }
+    for option, reason in unavailable.items():
+        if reason:
+            raise RequestError(f"{option} is not there for a segmentation: {reason}. Leave it out.")
 
 
 def _not_of_pixels(reasons: Mapping[str, str]) -> dict[str, str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -43,6 +43,7 @@ _RANGE = {"pll": _ANY, "brier": (0.0, 2.0)} | dict.fromkeys(
     ("mutual_information", "predictive_entropy", "expected_entropy"), (0.0, math.inf)
 )
 _COUNTS = ("histogram.", "replicates.", "class.")  # of pixels, as sums of whole numbers
+_OF_TRUTH = {"accuracy", "pll", "brier"}
 _ANOMALY = 1  # in the masks of an OOD set, where 0 is what the network knows
 
 
@@ -143,22 +144,28 @@ class Reduction:
         if not bool(valid.any()):
             return np.zeros(len(metrics.TEMPERATURES))
         logits = torch.stack([draw[image][:, valid] for draw in opened.grid]).movedim(1, -1)
-        return as_numpy(metrics.pll_by_temperature(logits, mask[grid][valid])).mean(1)
+        return as_numpy(metrics.pll_by_temperature(logits, mask[grid][valid])).sum(1) / len(valid)
 
     def _add_image(self, opened: _Open, image: int, mask: Tensor | None) -> None:
-        pixels, full = opened.p.shape[3], self._weights.full.start
+        pixels, full, left_out = opened.p.shape[3], self._weights.full.start, self._weights.jackknife
         valid = torch.ones(pixels, dtype=torch.bool, device=opened.p.device)
         if mask is not None:
             valid = mask != self._ignore if self._labelled else (mask == 0) | (mask == _ANOMALY)
+        count = int(valid.sum())
+        if not count:  # only the scores of such an image are used, of all its pixels
+            valid, mask = torch.ones_like(valid), None if mask is None else mask.clamp(0, self._classes - 1)
         rows = valid.nonzero()[:, 0]
         step = max(1, _BLOCK // (len(self._weights.weights) * self._classes))
         total: dict[str, np.ndarray] = {}
-        for at in rows.split(step) or (rows,):
+        for at in rows.split(step):
             values = self._of_pixels(opened, image, at, mask)
             for name, value in self._sums(values, None if mask is None else mask[at]).items():
                 total[name] = total[name] + value if name in total else value
-        count = len(rows)
-        of_image = {name: total[name][full] / max(1, count) for name in PIXEL_MEANS if name in total}
+        of_image = {name: total[name][full] / len(rows) for name in PIXEL_MEANS if name in total}
+        ranked = {n: (total[n][left_out] / len(rows))[:, None] for n in PIXEL_SCORES if n in total}
+        if not count:
+            total = {name: 0 * value for name, value in total.items()}
+            of_image |= dict.fromkeys(_OF_TRUTH & of_image.keys(), 0.0)
         of_image |= {name: value[full] for name, value in total.items() if name.startswith(("class.", "bins."))}
         for name in PIXEL_SCORES:
             if (histogram := total.get(f"histogram.{name}")) is not None:
@@ -170,9 +177,7 @@ class Reduction:
             self._counts[name] = self._counts[name] + total[name] if name in self._counts else total[name]
         sums = {name: value for name, value in total.items() if name not in counts}
         self._blocks.add("sum", sums | {"pixels": np.array(float(count))})
-        left_out = self._weights.jackknife
         if left_out.start < left_out.stop:
-            ranked = {n: (total[n][left_out] / max(1, count))[:, None] for n in PIXEL_SCORES if n in total}
             self._blocks.add("draw", {f"ranked.{name}": value.astype(np.float32) for name, value in ranked.items()})
         if self.maps is not None:
             self.maps.append(self._maps(opened, image, mask, step))
@@ -194,7 +199,7 @@ class Reduction:
         """The scores of these pixels under every replicate."""
         weights = torch.from_numpy(self._weights.weights).to(opened.p.device)
         p = opened.p[:, image][:, :, at].double()
-        mean = (weights @ p.flatten(1)).view(-1, *p.shape[1:])
+        mean = (weights @ p.flatten(1)).view(len(weights), *p.shape[1:])
         confidence, predicted = mean.max(1)
         values = {
             "predicted": predicted,
@@ -424,6 +429,7 @@ def _overlap(
     for k in map(int, np.flatnonzero(true[full])):
         label = names[k] if k < len(names) else str(k)
         of_class = {"count": Estimate(float(true[full, k]))}
+        of_classes[f"count.{label}"] = len(of_images[0]) * of_images[0][:, k].astype(np.float64)
         for name, (replicates, contributions) in found.items():
             each = _Estimated(replicates[:, k], contributions[:, k])
             of_class[name] = _estimate(name, each, scores, draws)
@@ -432,15 +438,31 @@ def _overlap(
     return mean, by_class, of_classes
 
 
-def pixel_detection(test: Scores, ood: Scores, draws: DrawWeights) -> dict[str, dict[str, Estimate]]:
+_Contributions = dict[str, Float[np.ndarray, " _"]]  # of the images of a set
+
+
+def pixel_detection(
+    test: Scores, ood: Scores, draws: DrawWeights
+) -> tuple[dict[str, dict[str, Estimate]], _Contributions, _Contributions]:
     """How well each score of a pixel separates the pixels of an OOD set from those of the test set, or, where its masks
-    say what is an anomaly, from its own other pixels; with errors over images."""
-    return {
-        name: _pixel_detection(name, test, ood, draws) for name in PIXEL_SCORES if f"histogram.{name}" in ood.of_pixels
-    }
+    say what is an anomaly, from its own other pixels; with errors over images.
+
+    Then what the images of the test set contribute, 0 in the mean, and those of the OOD set, whose mean is the
+    estimate: by metric and score, such as "pixel_auroc.energy".
+    """
+    found: dict[str, dict[str, Estimate]] = {}
+    through_test: _Contributions = {}
+    through_ood: _Contributions = {}
+    for name in (name for name in PIXEL_SCORES if f"histogram.{name}" in ood.of_pixels):
+        found[name], of_test, of_ood = _pixel_detection(name, test, ood, draws)
+        through_test |= {f"{metric}.{name}": values for metric, values in of_test.items()}
+        through_ood |= {f"{metric}.{name}": values for metric, values in of_ood.items()}
+    return found, through_test, through_ood
 
 
-def _pixel_detection(score: str, test: Scores, ood: Scores, draws: DrawWeights) -> dict[str, Estimate]:
+def _pixel_detection(
+    score: str, test: Scores, ood: Scores, draws: DrawWeights
+) -> tuple[dict[str, Estimate], _Contributions, _Contributions]:
     has_anomalies = len(ood.of_pixels[f"histogram.{score}"]) == 2
 
     def sides(of: str, kind: str) -> tuple[np.ndarray, np.ndarray]:
@@ -452,26 +474,32 @@ def _pixel_detection(score: str, test: Scores, ood: Scores, draws: DrawWeights) 
     value = vars(metrics.detection_of_histograms(*sides("of_pixels", "histogram")))
     inside, outside = sides("of_images", "coarse")
     errors = dict.fromkeys(value, math.nan)
+    through_test: _Contributions = {}
+    through_ood: _Contributions = {}
     if inside.any() and outside.any():
         for name, (of_inside, of_outside) in vars(metrics.detection_influence_of_images(inside, outside)).items():
             parts = [(of_inside + of_outside, ood)] if has_anomalies else [(of_inside, test), (of_outside, ood)]
             errors[name] = math.hypot(*(metrics.standard_error(each, group=of.group) for each, of in parts))
+            through_ood[f"pixel_{name}"] = float(value[name]) + parts[-1][0]
+            if not has_anomalies:
+                through_test[f"pixel_{name}"] = of_inside
     moved = dict.fromkeys(value, np.zeros(0))
     if f"replicates.{score}" in ood.of_pixels:
         before = vars(metrics.detection_of_histograms(inside.sum(0), outside.sum(0)))
         after = vars(metrics.detection_of_histograms(*sides("of_pixels", "replicates")))
         moved = {name: after[name] - before[name] for name in after}
-    return {
+    found = {
         f"pixel_{name}": estimates.estimate(
             f"pixel_{name}",
             float(of_all),
-            se=estimates.error_over_points(errors[name], test, ood),
-            jackknife=float(of_all) + moved[name],
+            se=estimates.error_over_points(errors[name], *([ood] if has_anomalies else [test, ood])),
+            jackknife=np.clip(float(of_all) + moved[name], 0, 1),
             bootstrap=np.empty(0),
             samples=draws.samples,
         )
         for name, of_all in value.items()
     }
+    return found, through_test, through_ood
 
 
 class Scorer:
@@ -539,10 +567,17 @@ class Scorer:
     ) -> MethodResult:
         test = scores["test"]
         ood = {name: of_set for name, of_set in scores.items() if name != "test"}
+        sets = {name: set_result(of_set, draws, self._names) for name, of_set in scores.items()}
+        pixel_ood = {}
+        for name, of_set in ood.items():
+            pixel_ood[name], through_test, through_ood = pixel_detection(test, of_set, draws)
+            through_test = {f"{key}.{name}": values for key, values in through_test.items()}
+            for of, more in (("test", through_test), (name, through_ood)):
+                sets[of] = replace(sets[of], contributions={**sets[of].contributions, **more})
         return MethodResult(
-            sets={name: set_result(of_set, draws, self._names) for name, of_set in scores.items()},
+            sets=sets,
             ood={name: estimates.detection_estimates(test, of_set, draws) for name, of_set in ood.items()},
-            pixel_ood={name: pixel_detection(test, of_set, draws) for name, of_set in ood.items()},
+            pixel_ood=pixel_ood,
             convergence=estimates.convergence_of(test, ("pll", "accuracy", "mutual_information"), draws),
             calibration=_calibration_curve(test, draws),
             risk=_risk_curve(test),

@@ -20,6 +20,7 @@ from bnuq.store.table import Row
 LEAPING = ("mce", "coverage_at_5")  # from bin to bin, or from point to point: the error of a change is unknown
 _TEST = "test"
 _BY_LABEL = ("ece", "label_auroc")  # means over labels that are no means over points
+_OF_PIXELS = "pixel_"  # the separation of pixels, not of images
 _BLOCK = 4096  # points whose likelihoods stay in a core's cache
 _Arrays = Mapping[str, np.ndarray]
 
@@ -42,6 +43,9 @@ class Points:
 
     def value(self, row: Row) -> float | None:
         """The estimate of this row; None where the file lacks the values it is computed from."""
+        if row["metric"].startswith(_OF_PIXELS):
+            parts = self._of_pixels(row)
+            return None if parts is None else float(np.mean(parts[row["set"]]))
         if row["score"]:
             return self._separation(row["method"], row["set"], row["score"]).get(row["metric"])
         if row["class"] and self._is_dense:
@@ -58,6 +62,9 @@ class Points:
 
     def contributions(self, row: Row) -> dict[str, np.ndarray] | None:
         """The contributions to first order, by set; None where the file lacks the values they are computed from."""
+        if row["metric"].startswith(_OF_PIXELS):
+            parts = self._of_pixels(row)
+            return None if parts is None else {name: part - np.mean(part) for name, part in parts.items()}
         if row["score"]:
             parts = self._influence(row["method"], row["set"], row["score"]).get(row["metric"])
             return None if parts is None else dict(zip(sets_of(row), parts, strict=True))
@@ -80,13 +87,23 @@ class Points:
         """Whether the points are images, whose pixels were classified."""
         return self._result.model.get("task") == "segmentation"
 
+    def _of_pixels(self, row: Row) -> dict[str, np.ndarray] | None:
+        """What the images contribute to the separation of their pixels, by set."""
+        sets, key = self._result.methods[row["method"]].sets, f"{row['metric']}.{row['score']}"
+        of_test, of_ood = sets[_TEST].contributions.get(f"{key}.{row['set']}"), sets[row["set"]].contributions.get(key)
+        if of_ood is None:
+            return None
+        return {row["set"]: of_ood} if of_test is None else {_TEST: of_test, row["set"]: of_ood}
+
     def _of_class(self, row: Row) -> np.ndarray | None:
         """What the images contribute to an estimate of a class of pixels."""
         contributions = self._result.methods[row["method"]].sets[row["set"]].contributions
         return contributions.get(f"{row['metric']}.{row['class']}")
 
     def rows(self, row: Row) -> np.ndarray | None:
-        """The points of the class or group that an estimate is of; None where it is of none."""
+        """The points of the class or group that an estimate is of; None where it is of none, or of pixels."""
+        if self._is_dense:
+            return None
         kind = next((kind for kind in PARTS if row[kind]), None)
         return None if kind is None else self.parts(row["set"])[kind][row[kind]]
 

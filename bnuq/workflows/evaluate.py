@@ -164,7 +164,7 @@ def _planned(run: Run, ready: Prepared, predictions: Predictions | None) -> _Pla
     sets, scorer = scored_sets(run, todo, material)
     odd_outputs = findings_on_outputs(ready, todo)
     described = {name: _described(name, points, todo.task) for name, points in sets.items()}
-    networks, members = other_networks(run, ready, todo.outputs)
+    networks, members = other_networks(run, ready, (todo.outputs, *(todo.image or ())))
     subject = Subject(run, todo, model, ready.pipeline, sets, scorer, material.train, predictions, networks)
     return _Planned(ready, subject, odd_outputs, described, behaviour(model, ready.example), members)
 

@@ -372,6 +372,34 @@ _ALL = (
     Metric(
         "dice", "Dice coefficient of a class", "Dice", "fraction", "higher", "Dice 1945", tolerance="0.01", **_OVERLAP
     ),
+    *(
+        Metric(
+            f"{name}_{place}",
+            f"{title} of the pixels {where} a class boundary",
+            f"{label} {short}",
+            "nats",
+            "none",
+            "ratio of sums; Teye et al. 2018; Kendall et al. 2017",
+            short=f"{label} {short}",
+        )
+        for name, title, label in (
+            ("mutual_information", "Mutual information", "MI"),
+            ("predictive_entropy", "Predictive entropy", "entropy"),
+        )
+        for place, where, short in (
+            ("boundary", "up to 2 pixels from", "at boundaries"),
+            ("interior", "more than 2 pixels from", "inside"),
+        )
+    ),
+    Metric(
+        "ece_boundary",
+        "Expected calibration error of the pixels up to 2 pixels from a class boundary",
+        "ECE at boundaries",
+        "fraction",
+        "lower",
+        "Guo et al. 2017, eq. 3; 15 bins",
+        **_CALIBRATED,
+    ),
     Metric(
         "pixel_auroc",
         "AUROC of pixels",

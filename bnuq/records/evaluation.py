@@ -38,6 +38,7 @@ PIXEL_SCORES = (  # of the pixels of a segmentation
     "energy",
 )
 PIXEL_MEANS = ("accuracy", "pll", "brier", "max_probability", *PIXEL_SCORES)  # estimates that are means over pixels
+BAND, REACH = 2, 16  # pixels from a class boundary: what is near it, and how far distances are told apart
 MEDIAN_LIMIT, WORST_LIMIT = 3.0, 6.0  # of a reference check, times what batch noise alone gives
 
 
@@ -153,7 +154,8 @@ class MethodResult:
     of the most certain points against how many they are, `uncertainty_error` sd, |error| and its running mean by
     ascending sd.
 
-    `pixel_ood` is the separation of the pixels of a segmentation, of whose images `ood` is.
+    `pixel_ood` is the separation of the pixels of a segmentation, of whose images `ood` is; `boundary` are means over
+    its test pixels at each whole distance from the nearest class boundary, the last with all that are further.
 
     `bounds` are the scores of the "constant" and of the "optimum" uncertainty about the same predictions, and
     `normalized` where the method's own lie between them, in percent.
@@ -166,6 +168,7 @@ class MethodResult:
     risk: Mapping[str, Num[np.ndarray, " coverage"]]
     uncertainty_error: Mapping[str, Num[np.ndarray, " rank"]] = field(default_factory=dict)
     pixel_ood: Mapping[SetName, Mapping[ScoreName, Estimates]] = field(default_factory=dict)
+    boundary: Mapping[str, Num[np.ndarray, " distance"]] = field(default_factory=dict)
     bounds: Mapping[BoundName, Estimates] = field(default_factory=dict)
     normalized: Normalized = field(default_factory=dict)
 

@@ -3,7 +3,8 @@
     /sets/SET                        labels(point), or targets(point, output); group(point); index(point) in the source,
                                      and names(point) of files or ids
     /methods/METHOD/sets/SET         predicted, and of a regression sigma; points/SCORE(point)
-    /methods/METHOD/CURVE            convergence(samples), calibration(bin), risk(coverage), uncertainty_error(rank)
+    /methods/METHOD/CURVE            convergence(samples), calibration(bin), risk(coverage), uncertainty_error(rank),
+                                     boundary(distance)
     /reference_check                 mean, log_variance, expected (layer)
     /statistics/layerNNN             the bank ω: mean(draw, channel), var(draw, channel), count(draw)
     /log_likelihood                  METHOD_SET (chain, draw, SET_point)
@@ -277,6 +278,8 @@ def _check_complete(result: Result) -> None:
             raise ValueError(f"the {min(missing)} of the points of {method} are missing")
         if method_result.convergence and "samples" not in method_result.convergence:
             raise ValueError(f"the convergence of {method} is incomplete")
+        if method_result.boundary and not {"distance", "count", *_AT_BOUNDARIES} <= set(method_result.boundary):
+            raise ValueError(f"the scores of {method} over the distance from a boundary are incomplete")
         bounds, normalized = set(method_result.bounds), set(method_result.normalized)
         if bounds - {"constant", "optimum"} or normalized - {"pll", "crps", "pll_without_exact"}:
             raise ValueError(f"the bounds of {method} are unknown")
@@ -390,4 +393,5 @@ _OF_TASK = {
         {"pll", "accuracy", "pixels"},
     ),
 }
+_AT_BOUNDARIES = {"predictive_entropy", "error_rate"}
 _OF_OOD = {"auroc", "aupr_out", "aupr_in", "fpr95", "fpr95_id_positive"}

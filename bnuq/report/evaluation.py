@@ -60,6 +60,7 @@ def _sections(result: Result, found: Sequence[Finding], *, roomy: bool) -> Itera
     yield from _parts(result, roomy=roomy)
     yield from section("Calibration", plots.calibration(result))
     yield from section("Error against coverage", plots.risk_coverage(result))
+    yield from section("Distance from class boundaries", plots.boundary(result))
     for name in ood.names(result):
         parts = (*plots.separation(result, name), *ood.tables(result, name, roomy=roomy), *dim(of_ood))
         parts = (*ood.pixel_tables(result, name, roomy=roomy), *parts)

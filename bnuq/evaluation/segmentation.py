@@ -249,7 +249,7 @@ class Reduction:
                 of_near = None if summed is None else summed[:, near]
                 sums[f"near.{name}"] = _counted(cells[:, near], _BINS, of_near)
             if distance is not None:
-                sums |= _by_distance(values | {"error_rate": 1 - right}, distance, full)
+                sums |= _by_distance({**values, "error_rate": 1 - right}, distance, full)
         elif mask is not None:
             side, sides = (mask == _ANOMALY).long().expand_as(values["predicted"]), 2
         for name in (name for name in PIXEL_SCORES if name in values):
@@ -338,7 +338,7 @@ def _counted(
 def _by_distance(values: Mapping[str, Tensor], distance: Tensor, full: int) -> dict[str, np.ndarray]:
     """The sums over pixels near class boundaries and over those inside, under every replicate, and of all draws those
     at each whole distance."""
-    known = {name: values[name] for name in _AT_BOUNDARIES if name in values}
+    known: dict[str, Tensor] = {name: values[name] for name in _AT_BOUNDARIES if name in values}
     band = (distance > BAND).long().expand_as(values["predicted"])
     place = distance.long()[None]
     sums = {f"band.{name}": _counted(band, len(_PLACES), value) for name, value in known.items()}
@@ -374,7 +374,7 @@ class _Estimated:
 
 def set_result(scores: Scores, draws: DrawWeights, names: Sequence[str]) -> SetResult:
     """The estimates over the pixels of one set, and those by class, whose `names` these are."""
-    pixels = scores.points["pixels"]
+    points, pixels = scores.points, scores.points["pixels"]
     found = {
         name: _Estimated(replicates, metrics.ratio_contributions(scores.points[name] * pixels, pixels))
         for name, replicates in scores.replicates.items()
@@ -384,13 +384,14 @@ def set_result(scores: Scores, draws: DrawWeights, names: Sequence[str]) -> SetR
     if "class.true" in scores.of_pixels:
         found |= {"ece": _ece(scores)} | _selective(scores, draws) | _at_boundaries(scores)
         found["mean_iou"], by_class, of_classes = _overlap(scores, draws, names)
+        points = points | _overlap_of_images(scores)
     ordered = {name: found[name] for name in metrics.METRICS if name in found}
     result = {name: _estimate(name, each, scores, draws) for name, each in ordered.items()}
     if "temperature" in scores.points:
         result["temperature"] = Estimate(float(np.mean(scores.points["temperature"])))
     return SetResult(
         estimates=result,
-        points=scores.points,
+        points=points,
         predicted=scores.of_images["class.predicted"].astype(np.int64),
         contributions={n: each.contributions for n, each in ordered.items() if n not in PIXEL_MEANS} | of_classes,
         by_class=by_class,
@@ -480,6 +481,13 @@ def _overlap(
             of_classes[f"{name}.{label}"] = each.contributions
         by_class[label] = of_class
     return mean, by_class, of_classes
+
+
+def _overlap_of_images(scores: Scores) -> dict[str, Float[np.ndarray, " image"]]:
+    """IoU and Dice of each image: their means over the classes that occur in it; NaN without scored pixels."""
+    counts = [scores.of_images[f"class.{kind}"] for kind in ("true", "predicted", "common")]
+    of_counts = {"iou": metrics.iou_of_counts, "dice": metrics.dice_of_counts}
+    return {name: metrics.mean_of_present(of(*counts)) for name, of in of_counts.items()}
 
 
 def pixel_detection(test: Scores, ood: Scores, draws: DrawWeights) -> dict[str, dict[str, Estimate]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Float, Int64, Num, Shaped, UInt8
+from jaxtyping import Float, Float16, Int16, Int64, Num, Shaped, UInt8
 
 from bnuq.config import ENSEMBLE, SINGLE_SAMPLE_METHODS, without_recalibration
 from bnuq.estimates import Axis, ByHand, Coordinate, Estimate, MetricName, Prefix, Size, Unit
@@ -26,7 +26,8 @@ Normalized = Mapping[Annotated[str, Coordinate("metric"), Prefix("normalized_")]
 TargetUnits = Annotated[Float[np.ndarray, "point output"], Unit("target unit")]  # pyright: ignore
 BatchNoise = Annotated[Float[np.ndarray, " layer"], Unit("standard deviations of batch noise")]
 
-LARGEST = 64  # pixels of a side of a small copy of a picture
+LARGEST, LARGEST_MAP = 64, 256  # pixels of a side of a small copy of a picture, and of one whose pixels are scored
+NOT_SCORED = -1  # in place of the true class of a pixel
 PARTS = {"class": "by_class", "group": "by_group"}  # of a labelled test set, and where their estimates stand
 FEWEST_POINTS, MOST_PARTS = 20, 100  # of a class or a group that has estimates of its own, and of these
 PIXEL_SCORES = (  # of the pixels of a segmentation
@@ -186,6 +187,20 @@ class Thumbnails:
 
 
 @dataclass(frozen=True)
+class ImageMaps:
+    """Small copies of images of the test set of a segmentation, and of their maps by `method`: the predicted class and
+    scores of each pixel, and where it is known its true class, or `NOT_SCORED`. `points` are their numbers in the set,
+    `pixels` are 8-bit, grey or RGB; None where inputs are no pictures."""
+
+    method: MethodName
+    points: Int64[np.ndarray, " picture"]
+    predicted: Int16[np.ndarray, "picture row column"]
+    scores: Mapping[str, Float16[np.ndarray, "picture row column"]]
+    truth: Int16[np.ndarray, "picture row column"] | None = None
+    pixels: UInt8[np.ndarray, "picture row column channel"] | None = None
+
+
+@dataclass(frozen=True)
 class ReferenceCheck:
     """How far the reference batches' statistics lie from the checkpoint's running ones, layer by layer.
 
@@ -254,6 +269,7 @@ class Result:
     work: Work = field(default_factory=Work)
     reference_check: ReferenceCheck | None = None
     gallery: tuple[Thumbnails, ...] = ()
+    image_maps: ImageMaps | None = None
     bank: Annotated[Bank | None, ByHand("")] = field(default=None, repr=False)
     path: Path | None = None
 

@@ -144,12 +144,13 @@ def _at_boundaries(result: Result) -> Iterator[Finding]:
     else by the entropy of the deterministic network."""
     methods = _not_recalibrated(result)
     score = "mutual_information" if methods else "predictive_entropy"
-    pairs = [
-        (name, *(test.estimates.get(f"{score}_{place}") for place in ("boundary", "interior")))
-        for name in methods or [DETERMINISTIC]
-        for test in [result.methods[name].sets["test"]]
-    ]
-    if known := [pair for pair in pairs if pair[1] is not None and pair[2] is not None and pair[2].value > 0]:
+    known = []
+    for name in methods or [DETERMINISTIC]:
+        test = result.methods[name].sets["test"].estimates
+        near, inside = (test.get(f"{score}_{place}") for place in ("boundary", "interior"))
+        if near is not None and inside is not None and inside.value > 0:
+            known.append((name, near, inside))
+    if known:
         yield verdict("boundary-uncertainty", score=score, methods=known)
 
 

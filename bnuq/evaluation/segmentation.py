@@ -22,7 +22,7 @@ from bnuq import metrics
 from bnuq.config import Run
 from bnuq.data import Masks, Points
 from bnuq.estimates import Estimate
-from bnuq.evaluation import estimates
+from bnuq.evaluation import estimates, failing_images
 from bnuq.evaluation.units import Blocks, merged
 from bnuq.files.journal import Arrays
 from bnuq.findings import Finding
@@ -161,8 +161,10 @@ class Reduction:
         rows = valid.nonzero()[:, 0]
         step = max(1, _BLOCK // (len(self._weights.weights) * self._classes))
         total: dict[str, np.ndarray] = {}
+        kept: list[tuple[Tensor, Tensor]] = []  # uncertainty and prediction under all draws
         for at in rows.split(step) or (rows,):
             values = self._of_pixels(opened, image, at, mask)
+            kept.append((values[_uncertainty(values)][full], values["predicted"][full]))
             here = (None if of is None else of[at] for of in (mask, distance))
             for name, value in self._sums(values, *here).items():
                 total[name] = total[name] + value if name in total else value
@@ -172,6 +174,13 @@ class Reduction:
         for name in PIXEL_SCORES:
             if (histogram := total.get(f"histogram.{name}")) is not None:
                 of_image[f"coarse.{name}"] = histogram.reshape(len(histogram), _COARSE, -1).sum(-1).astype(np.uint32)
+        if distance is not None:
+            region = as_numpy(valid).reshape(opened.shape)
+            planes = (np.zeros(opened.shape), np.zeros(opened.shape, np.int64))
+            for plane, of_chunks in zip(planes, zip(*kept, strict=True), strict=True):
+                plane[region] = as_numpy(torch.cat(of_chunks))
+            found = failing_images.aggregated(*planes, region)
+            of_image |= {f"map.{name}": np.float64(value) for name, value in found.items()}
         self._blocks.add("point", {name: np.asarray(value)[None] for name, value in of_image.items()})
         self._blocks.add("point", {"pixels": np.array([float(count)])})
         counts = {name for name in total if name.startswith(_COUNTS)}
@@ -321,6 +330,11 @@ class _Open:
         return _Open(p, *sums, first=logits, shape=shape, size=size, rounding=rounding)
 
 
+def _uncertainty(names: Iterable[str]) -> str:
+    """The score by which images are judged: MI where there are several draws."""
+    return "mutual_information" if "mutual_information" in names else "predictive_entropy"
+
+
 def _grid(pixels: int) -> slice:
     return slice(None, None, max(1, pixels // _GRID))
 
@@ -381,12 +395,23 @@ def set_result(scores: Scores, draws: DrawWeights, names: Sequence[str]) -> SetR
     }
     by_class: dict[str, dict[str, Estimate]] = {}
     of_classes: dict[str, np.ndarray] = {}
+    of_images: dict[str, tuple[float, np.ndarray]] = {}
     if "class.true" in scores.of_pixels:
         found |= {"ece": _ece(scores)} | _selective(scores, draws) | _at_boundaries(scores)
         found["mean_iou"], by_class, of_classes = _overlap(scores, draws, names)
         points = points | _overlap_of_images(scores)
+        of_maps = _of_maps(scores, names)
+        of_images = {
+            f"image_aurc_{name}": (value, contributions)
+            for name, value, contributions in failing_images.aurc_of_images(of_maps, points["dice"])
+        }
+        points |= {f"map_{name}": values for name, values in of_maps.items() if name != "mean"}
     ordered = {name: found[name] for name in metrics.METRICS if name in found}
     result = {name: _estimate(name, each, scores, draws) for name, each in ordered.items()}
+    for name, (value, contributions) in of_images.items():
+        error = metrics.standard_error(contributions, group=scores.group)
+        result[name] = Estimate(value, se=estimates.error_over_points(error, scores))
+        of_classes[name] = contributions
     if "temperature" in scores.points:
         result["temperature"] = Estimate(float(np.mean(scores.points["temperature"])))
     return SetResult(
@@ -488,6 +513,16 @@ def _overlap_of_images(scores: Scores) -> dict[str, Float[np.ndarray, " image"]]
     counts = [scores.of_images[f"class.{kind}"] for kind in ("true", "predicted", "common")]
     of_counts = {"iou": metrics.iou_of_counts, "dice": metrics.dice_of_counts}
     return {name: metrics.mean_of_present(of(*counts)) for name, of in of_counts.items()}
+
+
+def _of_maps(scores: Scores, names: Sequence[str]) -> dict[str, Float[np.ndarray, " image"]]:
+    """The aggregations of the uncertainty of each image: those of its map, of its mean, and of its histogram."""
+    score = _uncertainty(scores.points)
+    counts = scores.of_images[f"coarse.{score}"].sum(1, dtype=np.int64)
+    values = {n.partition(".")[2]: v for n, v in scores.of_images.items() if n.startswith("map.")}
+    if not failing_images.has_background(scores.of_images["class.true"].shape[1], tuple(names)):
+        values.pop("foreground")
+    return {"mean": scores.points[score], "share_above": failing_images.share_above(counts), **values}
 
 
 def pixel_detection(test: Scores, ood: Scores, draws: DrawWeights) -> dict[str, dict[str, Estimate]]:

@@ -400,6 +400,26 @@ _ALL = (
         "Guo et al. 2017, eq. 3; 15 bins",
         **_CALIBRATED,
     ),
+    *(
+        Metric(
+            f"image_aurc_{name}",
+            f"Area under the risk–coverage curve of images, of the risk 1 − Dice, by the {words} of MI or entropy",
+            f"image AURC by {label}",
+            "fraction",
+            "lower",
+            "Zenk et al. 2025; Kahl et al. 2024",
+            worse="deferring the most uncertain images of {where} leaves {who} with worse segmentations",
+            better="deferring the most uncertain images of {where} leaves {who} with better segmentations",
+        )
+        for name, words, label in (
+            ("mean", "mean", "mean"),
+            ("upper_tail", "mean of the largest 5 %", "upper tail"),
+            ("patch_maximum", "largest mean of a patch of 10 × 10 pixels", "patch maximum"),
+            ("share_above", "share of pixels above the 90 % quantile of all", "share above"),
+            ("foreground", "mean over the predicted foreground", "foreground"),
+            ("without_boundaries", "mean further than 2 pixels from predicted boundaries", "mean without boundaries"),
+        )
+    ),
     Metric(
         "pixel_auroc",
         "AUROC of pixels",

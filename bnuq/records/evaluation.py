@@ -40,6 +40,14 @@ PIXEL_SCORES = (  # of the pixels of a segmentation
 )
 PIXEL_MEANS = ("accuracy", "pll", "brier", "max_probability", *PIXEL_SCORES)  # estimates that are means over pixels
 BAND, REACH = 2, 16  # pixels from a class boundary: what is near it, and how far distances are told apart
+AGGREGATIONS = (  # of the uncertainty of the pixels of an image
+    "mean",
+    "upper_tail",
+    "patch_maximum",
+    "share_above",
+    "foreground",
+    "without_boundaries",
+)
 MEDIAN_LIMIT, WORST_LIMIT = 3.0, 6.0  # of a reference check, times what batch noise alone gives
 
 

@@ -171,3 +171,43 @@ def test_the_report_says_and_draws_it(result, tmp_path):
     texts = [path.read_text(encoding="utf-8") for path in drawn]
     assert len(drawn) == len(chosen)
     assert all("<svg" in text for text in texts)
+
+
+def test_images_are_judged_by_the_uncertainty_of_their_pixels(result, network, data):
+    with torch.no_grad():
+        p = network(torch.from_numpy(data.x / np.float32(255))).double().softmax(1).numpy()
+    entropy, scored = -(p * np.log(p)).sum(1), data.y != IGNORE
+    test = result.methods["deterministic"].sets["test"]
+    risk = 1 - test.points["dice"]
+    threshold = np.quantile(entropy[scored], 0.9)
+    expected: dict[str, list[float]] = {"mean": [], "upper_tail": [], "patch_maximum": [], "without_boundaries": []}
+    for h, seen, mask in zip(entropy, scored, p.argmax(1), strict=True):
+        values = np.sort(h[seen])
+        expected["mean"].append(values.mean())
+        expected["upper_tail"].append(values[-int(np.ceil(0.05 * len(values))) :].mean())
+        windows = [(r, c) for r in range(SHAPE[0] - 9) for c in range(SHAPE[1] - 9)]
+        counts = {(r, c): seen[r : r + 10, c : c + 10].sum() for r, c in windows}
+        full = [at for at in windows if counts[at] >= max(counts.values()) / 2]
+        means = [(h * seen)[r : r + 10, c : c + 10].sum() / counts[r, c] for r, c in full]
+        expected["patch_maximum"].append(max(means))
+        away = seen & (distances(np.where(seen, mask, IGNORE)) > 2)
+        expected["without_boundaries"].append(h[away].mean() if away.any() else 0.0)
+    for name, values in expected.items():
+        found = test.points["predictive_entropy" if name == "mean" else f"map_{name}"]
+        np.testing.assert_allclose(found, values, rtol=1e-4)
+        tied = np.array([risk[np.array(values) == value].mean() for value in values])
+        curve = np.cumsum(tied[np.argsort(values)]) / np.arange(1, IMAGES + 1)
+        estimate = test.estimates[f"image_aurc_{name}"]
+        assert estimate.value == pytest.approx(curve.mean())
+        assert estimate.se > 0
+    share = np.array([(h[seen] > threshold).mean() for h, seen in zip(entropy, scored, strict=True)])
+    np.testing.assert_allclose(test.points["map_share_above"], share, atol=0.02)
+    assert "map_foreground" not in test.points  # class 0 is no background
+
+
+def test_the_report_compares_the_aggregations(result):
+    section = next(each for each in report(result).sections if each.title == "Finding failing images")
+    rows = dict(section.parts[0].rows)
+    assert {"mean", "upper tail", "in random order", "by Dice itself"} <= rows.keys()
+    dice = result.methods["deterministic"].sets["test"].points["dice"]
+    assert rows["in random order"][0].value == f"{1 - dice.mean():.4f}"

@@ -795,7 +795,7 @@ class RecordedOptions(Section, frozen=True):
         bool,
         setting(
             "Keep small copies of at most 64 pictures in the result file: the most uncertain ones, confident mistakes, "
-            "suspected labels, familiar OOD points.",
+            "suspected labels, familiar OOD points. Of a segmentation, at most 4 images and their maps.",
             "Output",
             no=True,
         ),

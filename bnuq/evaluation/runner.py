@@ -32,6 +32,7 @@ from bnuq.evaluation.augmentation import Augmented, augmenting
 from bnuq.evaluation.class_probabilities import are_kept
 from bnuq.evaluation.draws import next_stop, queries_engine
 from bnuq.evaluation.estimates import replicate_weights
+from bnuq.evaluation.image_maps import chosen_images, image_maps
 from bnuq.evaluation.passes import Feed, Passes, stochastic_of
 from bnuq.evaluation.plan import Plan
 from bnuq.evaluation.posthoc import with_post_hoc
@@ -43,7 +44,7 @@ from bnuq.files.journal import Arrays, Journal
 from bnuq.findings import Finding, note, warning
 from bnuq.metrics import DrawWeights, LogitMaps
 from bnuq.progress import Advance, Progress
-from bnuq.records.evaluation import MethodResult, MethodWork, Samples
+from bnuq.records.evaluation import ImageMaps, MethodResult, MethodWork, Samples
 from bnuq.sampling import bank_tiles, counter_rng
 from bnuq.sampling.bank_tiles import BankEngine
 from bnuq.sampling.batch_statistics import BatchStatistics
@@ -90,6 +91,7 @@ class RunnerResult:
     methods: dict[str, MethodResult]
     work: dict[str, MethodWork]
     findings: tuple[Finding, ...]
+    image_maps: ImageMaps | None = None
 
 
 def check_precision(run: Run, device: torch.device) -> None:
@@ -155,7 +157,9 @@ def run_methods(
         )
         for method, method_scores in scored.items()
     }
-    return RunnerResult(draws.stop, bank, omega, results, rounds.work(), tuple(findings))
+    work = rounds.work()
+    maps = rounds.image_maps(results, scored, draws.stop) if subject.todo.image and run.images else None
+    return RunnerResult(draws.stop, bank, omega, results, work, tuple(findings), maps)
 
 
 def _joined(omega: BatchStatistics | None, fresh: BatchStatistics | None) -> BatchStatistics | None:
@@ -361,6 +365,24 @@ class _Rounds:
         """The deterministic networks of the ensemble."""
         engine = Ensemble([self._subject.model, *self._subject.members])
         return self._run_engines({ENSEMBLE: engine}, range(engine.samples))
+
+    def image_maps(
+        self, results: Mapping[str, MethodResult], scored: Mapping[str, Scored], samples: int
+    ) -> ImageMaps | None:
+        """The maps of a few images of a segmentation by the first sampled method, whose draws pass these again."""
+        subject, name = self._subject, "test"
+        method = next((method for method in results if method not in SINGLE_SAMPLE_METHODS), DETERMINISTIC)
+        engine, points = _of_set(self._method_work[method].engine, subject.sets, name), subject.sets[name]
+        weights = _weights(subject, method, subject.samples_of(method, samples))
+        rows = chosen_images(results[method].sets[name].points)
+        maps: list[dict[str, np.ndarray]] = []
+        with self.passes.feeding(points, engine) as feed:
+            for row in map(int, rows):
+                reduction = _reduction(subject, weights, name, scored[method].fitted, None, None, row)
+                reduction.maps = maps
+                for block in _blocks(subject, self.passes, engine, points, range(row, row + 1), feed):
+                    reduction.add(block)
+        return image_maps(method, points, rows, maps, subject.run.ignore)
 
     def raw_samples(self, method: str) -> dict[str, Samples]:
         """The raw samples of each set, where they are saved."""

@@ -22,13 +22,13 @@ from bnuq import metrics
 from bnuq.config import Run
 from bnuq.data import Masks, Points
 from bnuq.estimates import Estimate
-from bnuq.evaluation import estimates
+from bnuq.evaluation import estimates, failing_images
 from bnuq.evaluation.units import Blocks, merged
 from bnuq.files.journal import Arrays
 from bnuq.findings import Finding
 from bnuq.metrics import CalibrationBins, DrawWeights, LogitMaps, SelectiveScores
 from bnuq.metrics.arrays import as_numpy
-from bnuq.records.evaluation import PIXEL_MEANS, PIXEL_SCORES, MethodResult, Samples, SetResult
+from bnuq.records.evaluation import BAND, PIXEL_MEANS, PIXEL_SCORES, REACH, MethodResult, Samples, SetResult
 
 PARTS, FEW_PARTS = 32, 8  # of the draws, each of which is left out once for the Monte Carlo error
 _LARGE = 2**23  # probabilities of an image, above which there are few parts, in float32
@@ -42,6 +42,9 @@ _ANY, _SHARE = (-math.inf, math.inf), (0.0, 1.0)
 _RANGE = {"pll": _ANY, "brier": (0.0, 2.0)} | dict.fromkeys(
     ("mutual_information", "predictive_entropy", "expected_entropy"), (0.0, math.inf)
 )
+_AT_BOUNDARIES = ("mutual_information", "predictive_entropy")
+_PLACES = ("boundary", "interior")  # of pixels: up to BAND from a class boundary, and further away
+_OF_IMAGES = ("class.", "bins.", "near.", "band.", "distance.")  # sums that are kept of each image
 _COUNTS = ("histogram.", "replicates.", "class.")  # of pixels, as sums of whole numbers
 _OF_TRUTH = {"accuracy", "pll", "brier"}
 _ANOMALY = 1  # in the masks of an OOD set, where 0 is what the network knows
@@ -152,24 +155,39 @@ class Reduction:
         if mask is not None:
             valid = mask != self._ignore if self._labelled else (mask == 0) | (mask == _ANOMALY)
         count = int(valid.sum())
+        distance = None
+        if mask is not None and self._labelled:
+            truth = as_numpy(mask).reshape(opened.shape)
+            far = np.minimum(metrics.boundary_distance(truth, truth != self._ignore), REACH)
+            distance = torch.from_numpy(far).flatten().to(valid.device)
         if not count:  # only the scores of such an image are used, of all its pixels
             valid, mask = torch.ones_like(valid), None if mask is None else mask.clamp(0, self._classes - 1)
         rows = valid.nonzero()[:, 0]
         step = max(1, _BLOCK // (len(self._weights.weights) * self._classes))
         total: dict[str, np.ndarray] = {}
+        kept: list[tuple[Tensor, Tensor]] = []  # uncertainty and prediction under all draws
         for at in rows.split(step):
             values = self._of_pixels(opened, image, at, mask)
-            for name, value in self._sums(values, None if mask is None else mask[at]).items():
+            kept.append((values[_uncertainty(values)][full], values["predicted"][full]))
+            here = (None if of is None else of[at] for of in (mask, distance))
+            for name, value in self._sums(values, *here).items():
                 total[name] = total[name] + value if name in total else value
         of_image = {name: total[name][full] / len(rows) for name in PIXEL_MEANS if name in total}
         ranked = {n: (total[n][left_out] / len(rows))[:, None] for n in PIXEL_SCORES if n in total}
         if not count:
             total = {name: 0 * value for name, value in total.items()}
             of_image |= dict.fromkeys(_OF_TRUTH & of_image.keys(), 0.0)
-        of_image |= {name: value[full] for name, value in total.items() if name.startswith(("class.", "bins."))}
+        of_image |= {name: value[full] for name, value in total.items() if name.startswith(_OF_IMAGES)}
         for name in PIXEL_SCORES:
             if (histogram := total.get(f"histogram.{name}")) is not None:
                 of_image[f"coarse.{name}"] = histogram.reshape(len(histogram), _COARSE, -1).sum(-1).astype(np.uint32)
+        if distance is not None:
+            region = as_numpy(valid).reshape(opened.shape)
+            planes = (np.zeros(opened.shape), np.zeros(opened.shape, np.int64))
+            for plane, of_chunks in zip(planes, zip(*kept, strict=True), strict=True):
+                plane[region] = as_numpy(torch.cat(of_chunks))
+            found = failing_images.aggregated(*planes, region)
+            of_image |= {f"map.{name}": np.float64(value) for name, value in found.items()}
         self._blocks.add("point", {name: np.asarray(value)[None] for name, value in of_image.items()})
         self._blocks.add("point", {"pixels": np.array([float(count)])})
         counts = {name for name in total if name.startswith(_COUNTS)}
@@ -221,9 +239,11 @@ class Reduction:
             values["brier"] = mean.square().sum(1) - 2 * of_truth + 1
         return values
 
-    def _sums(self, values: Mapping[str, Tensor], mask: Tensor | None) -> dict[str, np.ndarray]:
+    def _sums(
+        self, values: Mapping[str, Tensor], mask: Tensor | None, distance: Tensor | None
+    ) -> dict[str, np.ndarray]:
         """The sums over these pixels: of scores and classes under every replicate, and the histogram of each score, on
-        one or on both sides of what it is to tell apart."""
+        one or on both sides of what it is to tell apart; `distance` is that from the nearest class boundary."""
         full, left_out = self._weights.full.start, self._weights.jackknife
         sums = {name: as_numpy(values[name].sum(1)) for name in PIXEL_MEANS if name in values}
         sums["class.predicted"] = _counted(values["predicted"], self._classes)
@@ -237,8 +257,13 @@ class Reduction:
             edges = torch.arange(1, _BINS, device=mask.device, dtype=torch.float64) / _BINS
             confidence = values["max_probability"]
             cells = torch.bucketize(confidence, edges)
+            near = torch.ones_like(mask, dtype=torch.bool) if distance is None else distance <= BAND
             for name, summed in (("count", None), ("confidence", confidence), ("correct", right)):
                 sums[f"bins.{name}"] = _counted(cells, _BINS, summed)
+                of_near = None if summed is None else summed[:, near]
+                sums[f"near.{name}"] = _counted(cells[:, near], _BINS, of_near)
+            if distance is not None:
+                sums |= _by_distance({**values, "error_rate": 1 - right}, distance, full)
         elif mask is not None:
             side, sides = (mask == _ANOMALY).long().expand_as(values["predicted"]), 2
         for name in (name for name in PIXEL_SCORES if name in values):
@@ -310,6 +335,11 @@ class _Open:
         return _Open(p, *sums, first=logits, shape=shape, size=size, rounding=rounding)
 
 
+def _uncertainty(names: Iterable[str]) -> str:
+    """The score by which images are judged: MI where there are several draws."""
+    return "mutual_information" if "mutual_information" in names else "predictive_entropy"
+
+
 def _grid(pixels: int) -> slice:
     return slice(None, None, max(1, pixels // _GRID))
 
@@ -322,6 +352,19 @@ def _counted(
     weights = None if values is None else values.expand_as(numbers).flatten()
     total = torch.bincount((numbers + bins * rows).flatten(), weights, minlength=bins * len(numbers))
     return as_numpy(total).reshape(len(numbers), bins)
+
+
+def _by_distance(values: Mapping[str, Tensor], distance: Tensor, full: int) -> dict[str, np.ndarray]:
+    """The sums over pixels near class boundaries and over those inside, under every replicate, and of all draws those
+    at each whole distance."""
+    known: dict[str, Tensor] = {name: values[name] for name in _AT_BOUNDARIES if name in values}
+    band = (distance > BAND).long().expand_as(values["predicted"])
+    place = distance.long()[None]
+    sums = {f"band.{name}": _counted(band, len(_PLACES), value) for name, value in known.items()}
+    sums["band.count"] = _counted(band, len(_PLACES))
+    for name, value in (known | {"error_rate": values["error_rate"]}).items():
+        sums[f"distance.{name}"] = _counted(place, REACH + 1, value[full : full + 1])
+    return sums | {"distance.count": _counted(place, REACH + 1)}
 
 
 @dataclass(frozen=True)
@@ -350,23 +393,35 @@ class _Estimated:
 
 def set_result(scores: Scores, draws: DrawWeights, names: Sequence[str]) -> SetResult:
     """The estimates over the pixels of one set, and those by class, whose `names` these are."""
-    pixels = scores.points["pixels"]
+    points, pixels = scores.points, scores.points["pixels"]
     found = {
         name: _Estimated(replicates, metrics.ratio_contributions(scores.points[name] * pixels, pixels))
         for name, replicates in scores.replicates.items()
     }
     by_class: dict[str, dict[str, Estimate]] = {}
     of_classes: dict[str, np.ndarray] = {}
+    of_images: dict[str, tuple[float, np.ndarray]] = {}
     if "class.true" in scores.of_pixels:
-        found |= {"ece": _ece(scores)} | _selective(scores, draws)
+        found |= {"ece": _ece(scores)} | _selective(scores, draws) | _at_boundaries(scores)
         found["mean_iou"], by_class, of_classes = _overlap(scores, draws, names)
+        points = points | _overlap_of_images(scores)
+        of_maps = _of_maps(scores, names)
+        of_images = {
+            f"image_aurc_{name}": (value, contributions)
+            for name, value, contributions in failing_images.aurc_of_images(of_maps, points["dice"])
+        }
+        points |= {f"map_{name}": values for name, values in of_maps.items() if name != "mean"}
     ordered = {name: found[name] for name in metrics.METRICS if name in found}
     result = {name: _estimate(name, each, scores, draws) for name, each in ordered.items()}
+    for name, (value, contributions) in of_images.items():
+        error = metrics.standard_error(contributions, group=scores.group)
+        result[name] = Estimate(value, se=estimates.error_over_points(error, scores))
+        of_classes[name] = contributions
     if "temperature" in scores.points:
         result["temperature"] = Estimate(float(np.mean(scores.points["temperature"])))
     return SetResult(
         estimates=result,
-        points=scores.points,
+        points=points,
         predicted=scores.of_images["class.predicted"].astype(np.int64),
         contributions={n: each.contributions for n, each in ordered.items() if n not in PIXEL_MEANS} | of_classes,
         by_class=by_class,
@@ -375,14 +430,35 @@ def set_result(scores: Scores, draws: DrawWeights, names: Sequence[str]) -> SetR
 
 def _estimate(name: str, each: _Estimated, scores: Scores, draws: DrawWeights) -> Estimate:
     se = estimates.error_over_points(metrics.standard_error(each.contributions, group=scores.group), scores)
-    return estimates.of_replicates(name, each.replicates, draws, se=se, limits=_RANGE.get(name, _SHARE))
+    return estimates.of_replicates(
+        name,
+        each.replicates,
+        draws,
+        se=se,
+        limits=_RANGE.get(name.removesuffix("_boundary").removesuffix("_interior"), _SHARE),
+    )
 
 
-def _ece(scores: Scores) -> _Estimated:
+def _ece(scores: Scores, kind: str = "bins") -> _Estimated:
     names = "count", "confidence", "correct"
-    total = CalibrationBins(*(scores.of_pixels[f"bins.{name}"] for name in names))
-    of_images = np.stack([scores.of_images[f"bins.{name}"] for name in names], axis=1)
+    total = CalibrationBins(*(scores.of_pixels[f"{kind}.{name}"] for name in names))
+    of_images = np.stack([scores.of_images[f"{kind}.{name}"] for name in names], axis=1)
     return _Estimated(np.asarray(metrics.ece_of_bins(total)), metrics.ece_contributions(of_images))
+
+
+def _at_boundaries(scores: Scores) -> dict[str, _Estimated]:
+    """The mean uncertainty of the pixels near class boundaries and of those inside, and the ECE near boundaries, where
+    there are such pixels."""
+    count, of_images = scores.of_pixels["band.count"], scores.of_images["band.count"]
+    found = {"ece_boundary": _ece(scores, "near")} if count[0, 0] else {}
+    for name in (name for name in _AT_BOUNDARIES if f"band.{name}" in scores.of_pixels):
+        for at, place in enumerate(_PLACES):
+            if count[0, at]:
+                found[f"{name}_{place}"] = _Estimated(
+                    scores.of_pixels[f"band.{name}"][:, at] / count[:, at],
+                    metrics.ratio_contributions(scores.of_images[f"band.{name}"][:, at], of_images[:, at]),
+                )
+    return found
 
 
 def _selective(scores: Scores, draws: DrawWeights) -> dict[str, _Estimated]:
@@ -436,6 +512,23 @@ def _overlap(
             of_classes[f"{name}.{label}"] = each.contributions
         by_class[label] = of_class
     return mean, by_class, of_classes
+
+
+def _overlap_of_images(scores: Scores) -> dict[str, Float[np.ndarray, " image"]]:
+    """IoU and Dice of each image: their means over the classes that occur in it; NaN without scored pixels."""
+    counts = [scores.of_images[f"class.{kind}"] for kind in ("true", "predicted", "common")]
+    of_counts = {"iou": metrics.iou_of_counts, "dice": metrics.dice_of_counts}
+    return {name: metrics.mean_of_present(of(*counts)) for name, of in of_counts.items()}
+
+
+def _of_maps(scores: Scores, names: Sequence[str]) -> dict[str, Float[np.ndarray, " image"]]:
+    """The aggregations of the uncertainty of each image: those of its map, of its mean, and of its histogram."""
+    score = _uncertainty(scores.points)
+    counts = scores.of_images[f"coarse.{score}"].sum(1, dtype=np.int64)
+    values = {n.partition(".")[2]: v for n, v in scores.of_images.items() if n.startswith("map.")}
+    if not failing_images.has_background(scores.of_images["class.true"].shape[1], tuple(names)):
+        values.pop("foreground")
+    return {"mean": scores.points[score], "share_above": failing_images.share_above(counts), **values}
 
 
 _Contributions = dict[str, Float[np.ndarray, " _"]]  # of the images of a set
@@ -581,6 +674,7 @@ class Scorer:
             convergence=estimates.convergence_of(test, ("pll", "accuracy", "mutual_information"), draws),
             calibration=_calibration_curve(test, draws),
             risk=_risk_curve(test),
+            boundary=_boundary_curve(test),
         )
 
 
@@ -594,6 +688,18 @@ def _calibration_curve(scores: Scores, draws: DrawWeights) -> dict[str, np.ndarr
     with np.errstate(invalid="ignore"):
         shares = {"confidence": confidence / count, "accuracy": right / count}
     return {"bin": np.arange(len(count)), "count": count.astype(np.int64), **shares}
+
+
+def _boundary_curve(scores: Scores) -> dict[str, np.ndarray]:
+    """Mean uncertainty and error rate of the pixels at each whole distance from the nearest class boundary, NaN where
+    there are none; empty where there are no masks."""
+    sums = {n.partition(".")[2]: v[0] for n, v in scores.of_pixels.items() if n.startswith("distance.")}
+    if not sums:
+        return {}
+    count = sums.pop("count")
+    with np.errstate(invalid="ignore"):
+        means = {name: total / count for name, total in sums.items()}
+    return {"distance": np.arange(len(count)), "count": count.astype(np.int64), **means}
 
 
 def _risk_curve(scores: Scores) -> dict[str, np.ndarray]:

@@ -372,6 +372,54 @@ _ALL = (
     Metric(
         "dice", "Dice coefficient of a class", "Dice", "fraction", "higher", "Dice 1945", tolerance="0.01", **_OVERLAP
     ),
+    *(
+        Metric(
+            f"{name}_{place}",
+            f"{title} of the pixels {where} a class boundary",
+            f"{label} {short}",
+            "nats",
+            "none",
+            "ratio of sums; Teye et al. 2018; Kendall et al. 2017",
+            short=f"{label} {short}",
+        )
+        for name, title, label in (
+            ("mutual_information", "Mutual information", "MI"),
+            ("predictive_entropy", "Predictive entropy", "entropy"),
+        )
+        for place, where, short in (
+            ("boundary", "up to 2 pixels from", "at boundaries"),
+            ("interior", "more than 2 pixels from", "inside"),
+        )
+    ),
+    Metric(
+        "ece_boundary",
+        "Expected calibration error of the pixels up to 2 pixels from a class boundary",
+        "ECE at boundaries",
+        "fraction",
+        "lower",
+        "Guo et al. 2017, eq. 3; 15 bins",
+        **_CALIBRATED,
+    ),
+    *(
+        Metric(
+            f"image_aurc_{name}",
+            f"Area under the risk–coverage curve of images, of the risk 1 − Dice, by the {words} of MI or entropy",
+            f"image AURC by {label}",
+            "fraction",
+            "lower",
+            "Zenk et al. 2025; Kahl et al. 2024",
+            worse="deferring the most uncertain images of {where} leaves {who} with worse segmentations",
+            better="deferring the most uncertain images of {where} leaves {who} with better segmentations",
+        )
+        for name, words, label in (
+            ("mean", "mean", "mean"),
+            ("upper_tail", "mean of the largest 5 %", "upper tail"),
+            ("patch_maximum", "largest mean of a patch of 10 × 10 pixels", "patch maximum"),
+            ("share_above", "share of pixels above the 90 % quantile of all", "share above"),
+            ("foreground", "mean over the predicted foreground", "foreground"),
+            ("without_boundaries", "mean further than 2 pixels from predicted boundaries", "mean without boundaries"),
+        )
+    ),
     Metric(
         "pixel_auroc",
         "AUROC of pixels",

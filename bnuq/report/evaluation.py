@@ -12,7 +12,7 @@ from bnuq.estimates import Estimate
 from bnuq.findings import Finding, listed, sentence
 from bnuq.metrics import METRICS
 from bnuq.records.evaluation import PARTS, MethodResult, Result
-from bnuq.report import document, gallery, noise_models, numbers, ood, plots, tasks, verdict
+from bnuq.report import document, gallery, image_maps, noise_models, numbers, ood, plots, tasks, verdict
 from bnuq.report.document import Cell, Heading, Items, Paragraph, Part, PathLine, Report, Section, Table, dim, section
 from bnuq.report.evaluation_findings import SENTENCES, findings, is_of_last_layer, noise_sd
 from bnuq.report.numbers import decimals, digits_of, headed, named, number, share_with_error, with_error
@@ -60,6 +60,9 @@ def _sections(result: Result, found: Sequence[Finding], *, roomy: bool) -> Itera
     yield from _parts(result, roomy=roomy)
     yield from section("Calibration", plots.calibration(result))
     yield from section("Error against coverage", plots.risk_coverage(result))
+    yield from section("Finding failing images", tasks.failing_images(result, roomy=roomy))
+    yield from section("Images and their maps", image_maps.parts(result))
+    yield from section("Distance from class boundaries", plots.boundary(result))
     for name in ood.names(result):
         parts = (*plots.separation(result, name), *ood.tables(result, name, roomy=roomy), *dim(of_ood))
         parts = (*ood.pixel_tables(result, name, roomy=roomy), *parts)
@@ -130,7 +133,11 @@ def _of_errors(result: Result) -> str:
 def _estimates(result: Result, *, roomy: bool) -> Table:
     """A row a metric, a column a method."""
     test = [method.sets["test"].estimates for method in result.methods.values()]
-    rows = [(headed(name, roomy=roomy), [each.get(name) for each in test], METRICS[name].digits) for name in METRICS]
+    rows = [
+        (headed(name, roomy=roomy), [each.get(name) for each in test], METRICS[name].digits)
+        for name in METRICS
+        if not name.startswith("image_aurc_")  # which have a table of their own
+    ]
     noise = [Estimate(noise_sd(each["tau"].value)) if "tau" in each else None for each in test]
     constant = [method.bounds.get("constant", {}).get("sigma") for method in result.methods.values()]
     rows += [("  noise sd, 1/√τ", noise, None), ("  constant σ", constant, None)]

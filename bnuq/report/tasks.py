@@ -9,10 +9,12 @@ import numpy as np
 from jaxtyping import Float
 
 from bnuq.config import SINGLE_SAMPLE_METHODS, ScoringSection, Task
-from bnuq.records.evaluation import MethodResult, Result
+from bnuq.metrics import selective
+from bnuq.records.evaluation import AGGREGATIONS, MethodResult, Result
 from bnuq.report import ood
 from bnuq.report.document import Cell, Heading, Items, Paragraph, Part, Row, Table
-from bnuq.report.numbers import curve_cells, decimals, number, share
+from bnuq.report.noise_models import labelled
+from bnuq.report.numbers import curve_cells, decimals, named, number, share, with_error
 
 HEADLINES = {  # of the short report
     "classification": ("accuracy", "label_auroc", "pll", "ece", "mutual_information"),
@@ -99,6 +101,32 @@ def _by_sigma(
     error, expected = np.abs(targets - test.predicted).mean(-1), _MEAN_OVER_SD * test.sigma.mean(-1)
     groups = np.array_split(order, _GROUPS)
     return np.array([error[rows].mean() for rows in groups]), np.array([expected[rows].mean() for rows in groups])
+
+
+def failing_images(result: Result, *, roomy: bool) -> Iterator[Part]:
+    """The AURC of the images of a segmentation by each aggregation of their maps, beside those without any ranking and
+    by the Dice coefficients themselves."""
+    tests = {name: method.sets["test"] for name, method in result.methods.items()}
+    keys = [
+        key for name in AGGREGATIONS if any((key := f"image_aurc_{name}") in each.estimates for each in tests.values())
+    ]
+    if not keys:
+        return
+    rows: list[Row] = []
+    for key in keys:
+        cells = tuple(with_error(each.estimates.get(key)) for each in tests.values())
+        rows.append((named(key).removeprefix("image AURC by "), cells))
+    risks = [1 - each.points["dice"][np.isfinite(each.points["dice"])] for each in tests.values()]
+    rows.append(("in random order", tuple(Cell(number(float(risk.mean()))) for risk in risks)))
+    best = (Cell(number(selective(risk, risk).aurc)) for risk in risks)
+    rows.append(("by Dice itself", tuple(best)))
+    yield Table(tuple(labelled(name, roomy=roomy) for name in tests), tuple(rows), stacks=True)
+    yield Paragraph(
+        "Mean of 1 − Dice over the images that are left when the most uncertain ones are deferred, averaged over "
+        "coverage: lower is better. The uncertainty of an image is an aggregation of the mutual information of its "
+        "pixels, of a single pass of their entropy. ± standard error over images.",
+        dim=True,
+    )
 
 
 # ── legend ───────────────────────────────────────────────────────────────────────────────────────────────────────────

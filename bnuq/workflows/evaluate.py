@@ -129,6 +129,7 @@ def evaluate(
             provenance=_provenance(planned),
             reference_check=check,
             gallery=gallery(subject, outcome.methods, planned.described),
+            image_maps=outcome.image_maps,
             bank=outcome.omega,
             path=run.out,
         )

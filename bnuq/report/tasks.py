@@ -164,8 +164,8 @@ def _of_segmentation(result: Result) -> Iterator[str]:
     yield (
         "Estimates are of the pixels of all images together, but for those that are ignored; their standard errors are "
         "over images. PLL: mean log probability of the true class of a pixel, in nats, as are MI and entropies. ECE: "
-        "gap between confidence and accuracy. AURC: error rate of the pixels when the most uncertain ones are deferred, "
-        "averaged over coverage. IoU: intersection over union of predicted and true pixels of a class."
+        "gap between confidence and accuracy. AURC: error rate of the pixels when the most uncertain ones are "
+        "deferred, averaged over coverage. IoU: intersection over union of predicted and true pixels of a class."
     )
     if result.sampled:
         yield "Mutual information (MI): disagreement between samples, a measure of epistemic uncertainty."

@@ -358,7 +358,8 @@ def segmentations() -> str:
     methods |= {f"{name}, first 2 layers": (found["first-2"], name) for name in found["first-2"].sampled}
     of_test = ("accuracy", "mean_iou", "pll", "ece", "mutual_information")
     head = ("", "accuracy", "mean IoU", "PLL", "ECE", "MI on test", "score", "pixel AUROC", "AUROC of images")
-    rows, classes, separation = [head], [], []
+    rows: list[tuple[str, ...]] = [head]
+    classes, separation = list[tuple[str, ...]](), list[tuple[str, ...]]()
     for label, (result, name) in methods.items():
         (method, (ood,)) = result.methods[name], (name for name, one in result.sets.items() if one.kind == "ood")
         estimates = method.sets["test"].estimates

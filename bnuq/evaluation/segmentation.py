@@ -253,7 +253,7 @@ class Reduction:
             side, sides = (right == 0).long(), 2
             truth = mask.expand(len(right), -1)
             sums["class.true"] = _counted(truth, self._classes)
-            sums["class.common"] = _counted(truth, self._classes, right)
+            sums["class.common"] = _counted(truth, self._classes, right).astype(np.int64)
             edges = torch.arange(1, _BINS, device=mask.device, dtype=torch.float64) / _BINS
             confidence = values["max_probability"]
             cells = torch.bucketize(confidence, edges)

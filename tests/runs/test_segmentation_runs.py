@@ -32,6 +32,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     state = torch.load(folder / "model.pt")
     state["4.weight"] = -state["4.weight"]
     torch.save(state, folder / "worse.pt")
+    (folder / "worse.toml").write_text(small_segmentation.RUN.replace("model.pt", "worse.pt"))
+    small_segmentation.evaluated(folder, run_file="worse.toml", out="worse.h5")
     return folder
 
 
@@ -42,8 +44,9 @@ def cli(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mo
     monkeypatch.delenv("COLUMNS", raising=False)
 
     def call(*arguments: str) -> tuple[int, str, str]:
-        code = main([*arguments])
-        return code, *capsys.readouterr()
+        with pytest.raises(SystemExit) as left:
+            main([*arguments])
+        return int(left.value.code or 0), *capsys.readouterr()
 
     return call
 
@@ -64,7 +67,6 @@ def test_a_result_read_back_is_the_same_and_contradicts_nothing(folder: Path) ->
 
 
 def test_a_worse_network_is_found_by_paired_errors(folder: Path) -> None:
-    small_segmentation.evaluated(folder, out="worse.h5", checkpoint=folder / "worse.pt", methods=("mcbn", "mcdo"))
     baseline, current = (evaluation_file.read(folder / name) for name in ("out.h5", "worse.h5"))
     assert check(baseline, baseline).passed
     verdict = check(current, baseline)
@@ -132,11 +134,12 @@ def moved(estimates, name):
 # ── reports ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_short_report_fits_a_screen(cli: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_short_report_fits_a_screen(cli: Call, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
-    code, out, _ = cli("report", "out.h5")
+    small_segmentation.evaluated(folder, out="short.h5", ood=("strange.npz",))
+    code, out, _ = cli("report", "short.h5")
     assert code == 0 and "mean IoU" in out
-    assert len(out.splitlines()) <= 45
+    assert len(out.splitlines()) <= 50
     assert all(len(line) <= 100 for line in out.splitlines())
 
 
@@ -151,7 +154,7 @@ def test_all_reports_show_a_segmentation(cli: Call, folder: Path) -> None:
     assert "mean IoU" in (folder / "page.html").read_text()
     code, out, _ = cli("report", "out.h5", "--points", "3", "--by", "mutual_information")
     assert code == 0 and out
-    code, out, _ = cli("report", "out.h5", "out.h5")
+    code, out, _ = cli("report", "out.h5", "worse.h5")
     assert code == 0 and out
 
 
@@ -209,8 +212,12 @@ def test_a_sweep_is_refused(cli: Call) -> None:
 
 
 def test_samples_made_elsewhere_are_refused(cli: Call, folder: Path) -> None:
-    np.savez(folder / "samples.npz", test=np.full((2, small_segmentation.TEST, 3), 1 / 3))
-    refused(cli, "evaluate", "run.toml", "--out", "refused.h5", "--predictions", "samples.npz")
+    other = np.full((2, small_segmentation.OTHER, 3), 1 / 3)
+    np.savez(
+        folder / "samples.npz", test=np.full((2, small_segmentation.TEST, 3), 1 / 3), strange=other, anomalies=other
+    )
+    message = refused(cli, "evaluate", "run.toml", "--out", "refused.h5", "--predictions", "samples.npz", "-T", "2")
+    assert "--predictions" in message
 
 
 def test_bad_masks_are_named_by_file(cli: Call, folder: Path) -> None:

@@ -225,7 +225,7 @@ def test_pixels_and_images_of_a_strange_set_are_separated_from_those_of_the_test
 def test_anomalies_are_separated_from_the_other_pixels_of_their_images(made_up: MethodResult) -> None:
     other = pixels(OTHER_LOGITS)
     for name in PIXEL_SCORES:
-        inside, outside = (binned(name, other[name][ANOMALIES == side]) for side in (0, 1))
+        inside, outside = (binned(name, other[name][side == ANOMALIES]) for side in (0, 1))
         expected = vars(metrics.detection(inside, outside))
         for key, value in expected.items():
             assert made_up.pixel_ood["anomalies"][name][f"pixel_{key}"].value == pytest.approx(value, abs=1e-12)

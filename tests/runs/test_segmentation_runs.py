@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import small_run
 import small_segmentation
 import torch
 from PIL import Image
@@ -238,8 +239,6 @@ def test_bad_masks_are_named_by_file(cli: Call, folder: Path) -> None:
     assert "04" in message()
 
 
-def test_an_ordinary_network_is_no_segmentation(cli: Call, folder: Path, tmp_path: Path) -> None:
-    import small_run
-
+def test_an_ordinary_network_is_no_segmentation(cli: Call, tmp_path: Path) -> None:
     run_file = small_run.write(tmp_path / "small")
     assert "one row of outputs" in refused(cli, "evaluate", str(run_file), "--task", "segmentation")

@@ -34,10 +34,10 @@ Feed = Callable[[slice], Tensor]  # rows of a set as network input
 class Passes:
     """The passes of a run: `findings` on them, and the `seconds` that they took, without loading."""
 
-    def __init__(self, run: Run, pipeline: Pipeline, outputs: int) -> None:
+    def __init__(self, run: Run, pipeline: Pipeline, outputs: int, *, dense: bool = False) -> None:
         self.findings: list[Finding] = []
         self.seconds = 0.0
-        self._run, self._pipeline, self._outputs = run, pipeline, outputs
+        self._run, self._pipeline, self._outputs, self._dense = run, pipeline, outputs, dense
         self._largest: int | None = None  # chunk size, where memory does not allow the default
 
     def prepare(self, engines: Iterable[Engine], points: Points) -> int:
@@ -46,7 +46,9 @@ class Passes:
         engines, requested, device = list(engines), self._run.chunk_size, self._pipeline.device
         free = memory.available(device)
         for stochastic in filter(None, map(stochastic_of, engines)):
-            stochastic.prepare(self._pipeline.evaluated(points, slice(0, 64)), free=free)
+            stochastic.prepare(self._pipeline.evaluated(points, slice(0, 8 if self._dense else 64)), free=free)
+        if self._dense:  # of whose outputs a tile is in memory at once, whatever the chunk
+            return max(3 * 8 * max(_DENSE, 4 * self._outputs) + self._bytes_of_work(engine) for engine in engines)
         usual = self._chunk(points)
         free = memory.available(device)
         fitting = fitting_chunk(engines, self._outputs, usual, device)
@@ -58,6 +60,13 @@ class Passes:
             free_in_words, needed = memory.in_words(free), memory.in_words(need)
             self.add(note("chunk-reduced", points=size, samples=samples, free=free_in_words, needed=needed))
         return need
+
+    def _bytes_of_work(self, engine: Engine) -> int:
+        """What the passes of the images of a tile take inside an engine."""
+        stochastic = stochastic_of(engine)
+        images = max(1, _DENSE // self._outputs // engine.samples)
+        work = None if stochastic is None else stochastic.work(images)
+        return 0 if work is None else work.bytes
 
     def tile(self, engine: Engine, points: Points, *, keeps_samples: bool) -> int:
         """The points of a unit of work: the requested chunk, or the default one whatever the free memory, unless the

@@ -294,7 +294,9 @@ class _Rounds:
     """The rounds of draws of one run: which raw samples are kept, and the work of each method."""
 
     def __init__(self, subject: Subject, progress: Progress, journal: Journal, posterior: Posterior | None) -> None:
-        self.passes = Passes(subject.run, subject.pipeline, subject.todo.outputs * math.prod(subject.todo.image or ()))
+        image = subject.todo.image
+        outputs = subject.todo.outputs * math.prod(image or ())
+        self.passes = Passes(subject.run, subject.pipeline, outputs, dense=image is not None)
         if subject.bank is not None:
             samples = subject.run.samples
             self.passes.add(note("bank-of-draws", tile=counter_rng.TILE, samples=samples, bank=subject.bank))

@@ -120,6 +120,6 @@ def network(**arch_args: Any) -> nn.Sequential:
     return model.eval()
 
 
-def evaluated(folder: Path, *, out: str = "out.h5", **options: Any) -> Result:
-    """The result of run.toml in `folder`, with these options."""
-    return evaluate(resolve("run.toml", Options(out=folder / out, **options), folder=folder))
+def evaluated(folder: Path, *, run_file: str = "run.toml", out: str = "out.h5", **options: Any) -> Result:
+    """The result of the run file in `folder`, with these options."""
+    return evaluate(resolve(run_file, Options(out=folder / out, **options), folder=folder))

@@ -36,7 +36,7 @@ def aggregated(
 
 def share_above(counts: Shaped[np.ndarray, "image bin"]) -> PerImage:
     """The share of the pixels of each image above the bin that 90 % of the pixels of all images lie in or below, from
-    the histogram of each."""
+    the histogram of each (32 bins for each power of two)."""
     below = np.cumsum(counts.sum(0, dtype=np.int64))
     threshold = int(np.searchsorted(below, _ABOVE * below[-1]))
     return counts[:, threshold + 1 :].sum(1) / np.maximum(counts.sum(1), 1)

@@ -380,7 +380,6 @@ _ALL = (
             "nats",
             "none",
             "ratio of sums; Teye et al. 2018; Kendall et al. 2017",
-            short=f"{label} {short}",
         )
         for name, title, label in (
             ("mutual_information", "Mutual information", "MI"),
@@ -432,13 +431,24 @@ _ALL = (
     ),
     *(
         Metric(
-            f"pixel_{name}", f"AUPR ({kind} positive) of pixels", f"pixel {label}", "fraction", "higher", "", **_PIXELS
+            f"pixel_{name}",
+            f"AUPR ({kind} positive) of pixels",
+            f"pixel {label}",
+            "fraction",
+            "higher",
+            "as of points",
+            **_PIXELS,
         )
         for name, kind, label in (("aupr_out", "OOD", "AUPR-out"), ("aupr_in", "test", "AUPR-in"))
     ),
     *(
         Metric(
-            f"pixel_{name}", f"FPR at 95 % TPR ({kind} positive) of pixels", f"pixel {label}", "fraction", "lower", ""
+            f"pixel_{name}",
+            f"FPR at 95 % TPR ({kind} positive) of pixels",
+            f"pixel {label}",
+            "fraction",
+            "lower",
+            "as of points",
         )
         for name, kind, label in (("fpr95", "OOD", "FPR95"), ("fpr95_id_positive", "test", "FPR95*"))
     ),

@@ -382,12 +382,13 @@ def _collapsed_sentence(method: str, classes: Sequence[Sequence[Any]], found: in
 
 def _boundary_sentence(score: str, methods: Sequence[tuple[str, Estimate, Estimate]]) -> str:
     name = "MI" if score == "mutual_information" else named(score)
+    where = f" as high within {BAND} pixels of a class boundary as further inside"
     times = [
-        f"{number(near.value / inside.value, 1)} times as high for {network_in_words(method)} ({and_error(near)} "
-        f"against {and_error(inside)} nats)"
-        for method, near, inside in methods
+        f"{number(near.value / inside.value, 1)} times{where if at == 0 else ''} for {network_in_words(method)} "
+        f"({and_error(near)} against {and_error(inside)} nats)"
+        for at, (method, near, inside) in enumerate(methods)
     ]
-    return f"{name[0].upper()}{name[1:]} within {BAND} pixels of a class boundary and further inside: {listed(times)}."
+    return f"{name[0].upper()}{name[1:]} is {listed(times)}."
 
 
 def _deterministic_regression(test: Estimates) -> str:

@@ -175,12 +175,18 @@ def made_up(scorer: segmentation.Scorer) -> MethodResult:
 # ── estimates ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def of_images(name: str) -> bool:
+    """Whether tests/runs/test_image_maps.py computes an estimate again: at class boundaries, and of whole images."""
+    return name.endswith(("_boundary", "_interior")) or name.startswith("image_aurc")
+
+
 def test_every_streamed_estimate_is_that_of_all_pixels_at_once(made_up: MethodResult) -> None:
     expected = estimates_at_once(LOGITS, MASKS)
     found = made_up.sets["test"].estimates
-    assert {*expected} - {*SIGNED, "least_confidence"} == {*found}
+    assert {*expected} - {*SIGNED, "least_confidence"} == {name for name in found if not of_images(name)}
     for name, estimate in found.items():
-        assert estimate.value == pytest.approx(expected[name], abs=1e-12), name
+        if not of_images(name):
+            assert estimate.value == pytest.approx(expected[name], abs=1e-12), name
 
 
 def test_the_estimates_of_each_class_are_those_of_its_pixels(made_up: MethodResult) -> None:
@@ -284,6 +290,8 @@ def check_replicates(found: SetResult, logits: np.ndarray, masks: np.ndarray, pa
     """Every estimate without each part of the draws, and its Monte Carlo error."""
     without = [estimates_at_once(logits, masks, weights=left_out(len(logits), part)) for part in parts]
     for name, estimate in found.estimates.items():
+        if of_images(name):
+            continue
         expected = np.array([each[name] for each in without])
         # ranks are replicated in coarser bins, a power of two of 32 of them
         tolerance = 0.05 if name == "coverage_at_5" else 0.01 if name in RANK else 1e-12  # the first may leap
@@ -325,7 +333,7 @@ def test_large_images_have_fewer_parts_in_float32(scorer: segmentation.Scorer, m
     assert len(segmentation.parts_of_draws(DRAWS, math.prod(LOGITS.shape[2:]))) == segmentation.FEW_PARTS
     found = result_of(scorer, DRAWS, test=reduced(scorer, LOGITS, MASKS)).sets["test"].estimates
     expected = estimates_at_once(LOGITS, MASKS)
-    for name, estimate in found.items():
+    for name, estimate in ((name, each) for name, each in found.items() if not of_images(name)):
         assert estimate.value == pytest.approx(expected[name], rel=1e-3 if name in RANK else 1e-5), name
         assert estimate.mc_se is not None
         assert len(estimate.jackknife) == segmentation.FEW_PARTS
@@ -369,7 +377,7 @@ def test_no_estimate_depends_on_tiles(
         check_alike(estimates, made_up.pixel_ood["strange"][name])
 
 
-def check_alike(found: Any, expected: Any, tolerance: float = 1e-9) -> None:
+def check_alike(found: Any, expected: Any, tolerance: float = 1e-7) -> None:
     assert found.keys() == expected.keys()
     for name, estimate in found.items():
         for part in ("value", "se", "mc_se", "jackknife"):

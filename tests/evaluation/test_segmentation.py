@@ -469,7 +469,7 @@ def test_the_draws_of_a_method_are_scored_as_they_are(folder: Path, monkeypatch:
     monkeypatch.setattr(
         segmentation.Reduction, "add", lambda self, outputs: (seen.append(outputs.clone()), plain(self, outputs))[1]
     )
-    result = small_segmentation.evaluated(folder, out="draws.h5", methods=("mcbn",), ood=())
+    result = small_segmentation.evaluated(folder, out="draws.h5", methods=("mcbn",), ood=(), images=False)
     drawn = [block.double().numpy() for block in seen if len(block) > 1]
     expected = estimates_at_once(np.concatenate(drawn, axis=1), read_test_set(folder)[1], small_segmentation.IGNORE)
     for name, estimate in result.methods["mcbn"].sets["test"].estimates.items():

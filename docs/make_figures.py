@@ -3,7 +3,8 @@
 With an argument it writes one thing alone: `speed`, the table of docs/benchmarks.md, from what `make bench` measured;
 `uci` and `batch-size`, the tables of docs/experiments.md, from what `make reproduce` ran; `sweep`,
 docs/measured/sweep.md, from docs/sweep-NAME.h5 or, where one is missing, from a sweep that makes it (half an hour of
-CPU time in all).
+CPU time in all); `segmentation`, docs/measured/segmentation.md, likewise from docs/segmentation-NAME.h5 (a quarter of
+an hour).
 
 Needs $BNUQ_TEST_DATA, the folder that sample_configs/README.md describes. About a quarter of an hour on two cores.
 """
@@ -18,7 +19,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import date
@@ -29,13 +30,14 @@ import torch
 
 import bnuq
 from bnuq.cli.progress import Bars
-from bnuq.config import Options, resolve, resolve_sweep
+from bnuq.config import Options, recalibration_of, resolve, resolve_sweep
 from bnuq.estimates import Estimate
+from bnuq.records import evaluation_file
 from bnuq.records import sweep as sweep_file
 from bnuq.records.evaluation import Result
 from bnuq.report import sweep as sweep_report
 from bnuq.report.evaluation import report
-from bnuq.report.numbers import total
+from bnuq.report.numbers import named, total
 from bnuq.report.render import draw_pictures, print_record
 from bnuq.store import codec
 from bnuq.workflows.evaluate import evaluate
@@ -89,8 +91,9 @@ def jobs(pack: Path) -> Iterable[Job]:
 
 def main() -> None:
     """Run every job, and write what it gave."""
-    if sys.argv[1:] == ["sweep"]:
-        (MEASURED / "sweep.md").write_text(sweeps(), encoding="utf-8")
+    pages = {"sweep": sweeps, "segmentation": segmentations}
+    if len(sys.argv) > 1 and sys.argv[1] in pages:
+        (MEASURED / f"{sys.argv[1]}.md").write_text(pages[sys.argv[1]](), encoding="utf-8")
         return
     if len(sys.argv) > 1:
         name = sys.argv[1]
@@ -332,6 +335,68 @@ def sweeps() -> str:
 Written by `python docs/make_figures.py sweep` with bnuq {bnuq.__version__}. Each size b has 5 draw sets of 32 samples;
 ± is the standard error over points and draws together."""
     return "\n\n".join((head, "\n".join(lines), *parts)) + "\n"
+
+
+SEGMENTED = {  # of camvid.toml: what is changed in it
+    "all": Options(limit=60),
+    "first-2": Options(limit=60, layers="first:2", methods=("mcbn",)),
+}
+
+
+def segmentations() -> str:
+    """docs/measured/segmentation.md."""
+    found: dict[str, Result] = {}
+    with run_files(Path(os.environ.get("BNUQ_TEST_DATA", ".")).resolve()) as place:
+        for name, options in SEGMENTED.items():
+            file = DOCS / f"segmentation-{name}.h5"
+            if not file.is_file():
+                chosen = Options(options | {"out": file})
+                evaluate(resolve(str(place / "camvid.toml"), chosen, folder=ROOT), progress=Bars())
+            found[name] = evaluation_file.read(file)
+    whole = found["all"]
+    methods = {name: (whole, name) for name in whole.methods}
+    methods |= {f"{name}, first 2 layers": (found["first-2"], name) for name in found["first-2"].sampled}
+    of_test = ("accuracy", "mean_iou", "pll", "ece", "mutual_information")
+    head = ("", "accuracy", "mean IoU", "PLL", "ECE", "MI on test", "score", "pixel AUROC", "AUROC of images")
+    rows: list[tuple[str, ...]] = [head]
+    classes, separation = list[tuple[str, ...]](), list[tuple[str, ...]]()
+    for label, (result, name) in methods.items():
+        (method, (ood,)) = result.methods[name], (name for name, one in result.sets.items() if one.kind == "ood")
+        estimates = method.sets["test"].estimates
+        score = "mutual_information" if "mutual_information" in estimates else "predictive_entropy"
+        cells = [with_total(estimates[metric], 4) if metric in estimates else "–" for metric in of_test]
+        pixels, images = method.pixel_ood[ood], method.ood[ood]
+        aurocs = with_total(pixels[score]["pixel_auroc"], 3), with_total(images[score]["auroc"], 3)
+        rows.append((label, *cells, named(score), *aurocs))
+        if not recalibration_of(name):
+            by_class = method.sets["test"].by_class.values()
+            classes.append((label, *(with_total(each["iou"], 3) for each in by_class)))
+            separation += [
+                (label, named(key), with_total(of_pixels["pixel_auroc"], 3), f"{of_pixels['pixel_fpr95'].value:.3f}")
+                for key, of_pixels in pixels.items()
+            ]
+    by_class = whole.methods["deterministic"].sets["test"].by_class
+    total_pixels = sum(each["count"].value for each in by_class.values())
+    shares = ("share of pixels", *(f"{each['count'].value / total_pixels:.1%}" for each in by_class.values()))
+    about = whole.provenance
+    head = f"""# A segmentation: CamVid
+
+Written by `python docs/make_figures.py segmentation` with bnuq {about["bnuq"]} on {about["time"][:10]}
+({about["device"]}, {os.cpu_count()} cores, torch {about["torch"]}).
+
+The 60 test images of `sample_configs/camvid.toml`, {total_pixels:,.0f} scored pixels; T = {whole.sampling["samples"]},
+b = {whole.sampling["batch_size"]}; OOD are 60 images of CIFAR-10. ± is the standard error over images and draws
+together; PLL and MI are in nats. `mcbn, first 2 layers` is `--method mcbn --layers first:2`."""
+    parts = ("## IoU by class", table(("", *by_class), [shares, *classes]))
+    parts += ("## OOD by pixel", table(("", "score", "pixel AUROC", "pixel FPR95"), separation))
+    return "\n\n".join((head, table(rows[0], rows[1:]), *parts)) + "\n"
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table whose first column is text."""
+    lines = ["| " + " | ".join(head) + " |", "| --- |" + " ---: |" * (len(head) - 1)]
+    lines += ["| " + " | ".join(row) + " |" for row in rows]
+    return re.sub(r"(?<= )-(?=\d)", "−", "\n".join(lines))
 
 
 def with_total(estimate: Estimate, digits: int) -> str:

@@ -18,7 +18,7 @@ from types import ModuleType
 import msgspec
 import pytest
 import torch
-from cut_sets import write_samples, write_set
+from cut_sets import write_samples, write_scenes, write_set
 
 from bnuq.cli.main import main
 from bnuq.config import read_run_file
@@ -51,6 +51,7 @@ MADE = {  # by page: the files that its commands leave, but for pictures
     "methods.md": "auto.h5 moment.h5 noise_models.h5 tta.h5 ensemble.h5 laplace.h5",
     "results.md": "current.h5 other.h5 summary.json report.html report.md comparison.html without.html points.csv",
     "run-file.md": "b16.h5 b16_seed1.h5 model.bnuq.h5 diabetes_mlp.bnuq.h5",
+    "segmentation.md": "camvid.bnuq.h5 encoder.h5",
     "sweep.md": "model.sweep.h5 pll.sweep.h5 sweep.html",
     "worth.md": "",
 }
@@ -106,6 +107,11 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         torch.save(moved, place / name)
     for file in (ROOT / "sample_configs" / "regression").iterdir():
         shutil.copy(file, place / file.name)
+    write_scenes(place / "camvid")
+    shutil.copytree(place / "camvid" / "train", place / "indoors")
+    shutil.copy(ROOT / "sample_configs" / "architectures" / "camvid_segnet.py", place)
+    monkeypatch.syspath_prepend(str(place))
+    torch.save(importlib.import_module("camvid_segnet").segnet().state_dict(), place / "camvid.pt")
     for page in PAGES:
         for name, text in run_files(page).items():
             (place / name).write_text(text, encoding="utf-8")
@@ -175,7 +181,7 @@ def test_every_command_of_a_page_runs(page: Path, own_folder: Path, capsys: pyte
 
 def test_every_run_file_that_a_page_shows_is_one(own_folder: Path) -> None:
     names = [name for page in PAGES for name in run_files(page)]
-    assert sorted(names) == ["model.toml", "regression.toml", "several.toml"]
+    assert sorted(names) == ["camvid.toml", "model.toml", "regression.toml", "several.toml"]
     assert all(read_run_file(own_folder / name).model.checkpoint for name in names)
 
 
@@ -285,6 +291,7 @@ def test_every_sample_config_runs(
     for name in ("cifar10/lossless_train.npz", "cifar10/lossless_test.npz", "ood/pcbdigits32.npz"):
         (place / "data" / name).parent.mkdir(exist_ok=True)
         write_set(data_pack / name, place / "data" / name, 32)  # the reference check takes mini-batches of half of it
+    write_scenes(place / "data" / "camvid")
     monkeypatch.chdir(tmp_path)
     arguments = ["evaluate", str(place / path.name), "--limit", "20", "--samples", "2", "--batch-size", "16"]
     if path.name == "svhn_cnn.toml":  # SVHN itself does not lie in the data pack

@@ -42,6 +42,14 @@ INPUTS: Catalogue = {
             f"{len(names)} class names, numbered in sorted order: {', '.join(names[:10])}" + ", …" * (len(names) > 10)
         )
     ),
+    "masks": Entry("masks from {folder}"),
+    "masks-ignored": Entry(
+        lambda count, names, ignore: (
+            f"every pixel is {ignore}, which is ignored, in {count} mask{'s' * (count > 1)}, which count for nothing: "
+            f"{', '.join(names)}" + ", …" * (count > len(names))
+        ),
+        "Check that they are the masks of these pictures, and --ignore.",
+    ),
     "set-adapted": Entry(_adapted),
     "picture-mode": Entry("pictures are {mode}"),
     "target-column": Entry("the target is the {last:last column|column}{last:,|} {column!r}"),

@@ -28,7 +28,7 @@ from bnuq.config.schema import (
 from bnuq.estimates import Estimator
 from bnuq.files.content import exists
 from bnuq.files.folders import expanded
-from bnuq.files.references import selection_of, without_arguments, without_name
+from bnuq.files.references import folders_of, selection_of, without_arguments, without_name
 from bnuq.findings import Finding
 from bnuq.trust import BY_USER, NamedBy, names_a_file
 
@@ -85,6 +85,8 @@ class Run:
     train_size: int | None = None
     target: str | None = None
     group: str | None = None
+    ignore: int = 255
+    palette: Path | None = None
     resize: int | tuple[int, int] | None = None  # the shorter side, or height and width
     crop: tuple[int, int] | None = None
     interpolation: Interpolation = "bilinear"
@@ -138,6 +140,8 @@ class Run:
             "train_size": self.train_size,
             "target": self.target,
             "group": self.group,
+            "ignore": None if self.ignore == 255 else self.ignore,
+            "palette": None if self.palette is None else str(self.palette.absolute()),
             "resize": list(self.resize) if isinstance(self.resize, tuple) else self.resize,
             "crop": None if self.crop is None else list(self.crop),
             "interpolation": None if self.interpolation == "bilinear" else self.interpolation,
@@ -245,6 +249,9 @@ def _absolute(named: Named | None) -> str | None:
         return str(direct)
     name, text = without_name(named.text)
     start = "" if name is None else f"{name}="
+    if folders := folders_of(text, named.base):
+        images, masks, pattern = folders
+        return f"{start}{images}:{masks}{f'/{pattern}' * (pattern != '*')}"
     if part := selection_of(text, named.base):
         return f"{start}{part[0]}:{part[1]}"
     spec, arguments = without_arguments(text)

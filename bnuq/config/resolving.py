@@ -480,6 +480,10 @@ def _merged(
         train_size=data.train_size,
         target=data.target,
         group=data.group,
+        ignore=data.ignore,
+        palette=None
+        if data.palette is None
+        else (folder if "palette" in options_given else base) / expanded(data.palette),
         resize=read("resize", read_size),
         crop=(side, side) if isinstance(side := read("crop", read_size), int) else side,
         interpolation=data.interpolation,
@@ -572,7 +576,7 @@ def _run_file(model: str | None, folder: Path) -> tuple[Path | None, Path | None
 
 
 _TEXTS = ("arch", "entry", "train", "test", "ood", "validation", "target", "group", "layers", "predictions", "out")
-_TEXTS += ("data_root",)
+_TEXTS += ("data_root", "palette")
 
 
 def _check_texts(options: Mapping[str, Any]) -> None:

@@ -38,7 +38,16 @@ def _on_one_line(comment: str) -> str:
     return "".join(character if character.isprintable() else " " for character in " ".join(comment.split()))
 
 
-_PATHS = ("checkpoint", "arch", "train", "test", "ood", "validation", "predictions")  # keys whose texts may be paths
+_PATHS = (
+    "checkpoint",
+    "arch",
+    "train",
+    "test",
+    "ood",
+    "validation",
+    "predictions",
+    "palette",
+)  # keys whose texts may be paths
 
 
 def table(name: str, lines: Iterable[Line], folder: Path | None) -> str:

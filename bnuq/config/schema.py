@@ -279,6 +279,19 @@ class DataSection(Section, frozen=True):
             shown="group",
         ),
     ] = None
+    ignore: Annotated[
+        int,
+        Meta(ge=-(2**31), lt=2**31),
+        setting("Masks: the value of the pixels that are not scored.", "Data", metavar="INTEGER"),
+    ] = 255
+    palette: Annotated[
+        str | None,
+        setting(
+            "Class file of masks: the names of the classes, and for colour-coded masks `name r g b` on each line.",
+            "Data",
+            metavar="FILE",
+        ),
+    ] = None
     resize: Annotated[
         Size | None,
         setting(
@@ -782,7 +795,7 @@ class RecordedOptions(Section, frozen=True):
         bool,
         setting(
             "Keep small copies of at most 64 pictures in the result file: the most uncertain ones, confident mistakes, "
-            "suspected labels, familiar OOD points.",
+            "suspected labels, familiar OOD points. Of a segmentation, at most 4 images and their maps.",
             "Output",
             no=True,
         ),

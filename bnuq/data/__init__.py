@@ -4,12 +4,14 @@ from bnuq.data.decoded import Decoded, Room, ahead
 from bnuq.data.download import fetch
 from bnuq.data.fitting import fitted
 from bnuq.data.known import KnownSet, known_sets
+from bnuq.data.masks import Masks
 from bnuq.data.pipeline import augmented, check_ranges, jitter_of, jittered, normalized
 from bnuq.data.points import (
     MULTILABEL_KEY,
     Points,
     check_label_matrix,
     check_labels,
+    check_masks,
     check_targets,
     labelled,
     points_of,
@@ -24,12 +26,14 @@ __all__ = [
     "Decoded",
     "Fit",
     "KnownSet",
+    "Masks",
     "Points",
     "Room",
     "ahead",
     "augmented",
     "check_label_matrix",
     "check_labels",
+    "check_masks",
     "check_ranges",
     "check_targets",
     "factory_of",

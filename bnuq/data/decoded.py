@@ -24,10 +24,12 @@ OTHER_SIZE = "expected one size. Make it one: --resize 256 --crop 224, or resize
 
 @dataclass(frozen=True)
 class Survey:
-    """What a look at every item found: whether any has colour, and the number of the first item of each size."""
+    """What a look at every item found: whether any has colour, the number of the first item of each size, and the size
+    of each item."""
 
     colour: bool
     sizes: dict[Size, int]
+    each: NDArray[np.int32]  # (items, 2)
 
 
 class Source(Protocol):
@@ -137,11 +139,13 @@ class Decoded:
     def survey(self) -> Survey:
         """A look at every item; DataError for the first that is damaged."""
         sizes: dict[Size, int] = {}
-        colour = False
-        for index, (has_colour, size) in zip(self.rows, self._each(self.source.looked_at, self.rows), strict=True):
+        colour, all_sizes = False, np.empty((len(self.rows), 2), np.int32)
+        looked_at = zip(self.rows, self._each(self.source.looked_at, self.rows), strict=True)
+        for at, (index, (has_colour, size)) in enumerate(looked_at):
             colour |= has_colour
             sizes.setdefault(size, int(index))
-        return Survey(colour, sizes)
+            all_sizes[at] = size
+        return Survey(colour, sizes, all_sizes)
 
     def contents(self) -> Iterator[bytes]:
         """The bytes of each item, in order."""
@@ -190,34 +194,35 @@ class Decoded:
     def _before(self, item: NDArray[Any], expected: tuple[int, ...]) -> str:
         if self.surveyed:
             return (
-                f"was {_sides(*self.first_shape[1:])} when it was looked at first. Run it again once nobody changes "
+                f"was {sides(*self.first_shape[1:])} when it was looked at first. Run it again once nobody changes "
                 "the pictures."
             )
         if item.ndim != len(expected):
             return f"others have shape {expected}; expected one shape."
-        return f"{self.source.name(0, short=True)} is {_sides(*self.first_shape[1:])}; {OTHER_SIZE}"
+        return f"{self.source.name(0, short=True)} is {sides(*self.first_shape[1:])}; {OTHER_SIZE}"
 
 
 def _shown(item: NDArray[Any], channels: bool) -> str:
-    text = f"{_sides(*item.shape[1:])} pixels{f' of {len(item)} channels' * channels}"
+    text = f"{sides(*item.shape[1:])} pixels{f' of {len(item)} channels' * channels}"
     return text if item.ndim == 3 else f"of shape {item.shape}"
 
 
-def _sides(*size: int) -> str:
+def sides(*size: int) -> str:
     return " × ".join(map(str, reversed(size)))  # width first, as viewers of pictures show it
 
 
 @dataclass(frozen=True, eq=False)
 class InArray:
-    """Pictures in an array, channel-first: a source of pictures that are to be resized."""
+    """Pictures (or other `items`) in an array, channel-first: a source of pictures that are to be resized."""
 
     array: NDArray[Any]
     where: str
+    items: str = "picture"
     parallel = True
     encoded = False
 
     def name(self, index: int, *, short: bool = False) -> str:
-        return f"picture {index}" if short else f"{self.where}: picture {index}"
+        return f"{self.items} {index}" if short else f"{self.where}: {self.items} {index}"
 
     def item(self, index: int, channels: int | None) -> NDArray[Any]:
         del channels

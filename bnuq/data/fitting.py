@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from bnuq.data.decoded import OTHER_SIZE, Decoded, InArray
+from bnuq.data.decoded import OTHER_SIZE, Decoded, InArray, Survey, sides
+from bnuq.data.masks import Masks
 from bnuq.data.points import Points
 from bnuq.data.resizing import Fit, Size
 from bnuq.errors import DataError, RequestError
@@ -16,16 +17,24 @@ Shape = tuple[int, ...]
 
 
 def fitted(
-    points: Points, fit: Fit | None = None, *, whole: bool = True, like: Shape | None = None, adapt: bool = False
+    points: Points,
+    fit: Fit | None = None,
+    *,
+    whole: bool = True,
+    like: Shape | None = None,
+    adapt: bool = False,
+    ignore: int = 255,
 ) -> Points:
     """`points` through `fit`. Of pictures in files that are evaluated `whole` every one is looked at: they are RGB
     where any has colour, and of one size. `like` is the shape of the test set's points: a reference that is not read
-    whole has its channels, and a set that may `adapt` takes its shape, which a note says.
+    whole has its channels, and a set that may `adapt` takes its shape, which a note says. Masks get the same geometry,
+    with `ignore` where pictures are padded; they are looked at where the set is evaluated.
 
-    Raises DataError for pictures that are damaged or of several sizes, and RequestError for a fit of other points.
+    Raises DataError for pictures that are damaged or of several sizes, and for masks of another size than their
+    pictures; RequestError for a fit of other points.
     """
     if fit is not None and fit != Fit(interpolation=fit.interpolation):
-        points = _with_fit(points, fit)
+        points = _with_fit(points, fit, ignore)
     surveyed = isinstance(points.inputs, Decoded) and points.inputs.source.encoded
     sizes: dict[Size, int] = {}
     if surveyed:
@@ -34,7 +43,7 @@ def fitted(
         points = replace(points, listed=True)
     before = points.point_shape
     if adapt and like is not None and len(before) == len(like) == 3 and (before != like or len(sizes) > 1):
-        points, sizes = _adapted(points, like, fit or Fit(), len(sizes)), {}
+        points, sizes = _adapted(points, like, fit or Fit(), len(sizes), ignore), {}
     if len(sizes) > 1:
         inputs = points.inputs
         assert isinstance(inputs, Decoded)
@@ -49,7 +58,7 @@ def fitted(
     return points
 
 
-def _with_fit(points: Points, fit: Fit) -> Points:
+def _with_fit(points: Points, fit: Fit, ignore: int) -> Points:
     if len(points.point_shape) != 3:
         raise RequestError(
             f"data.{'resize' if fit.resize else 'crop'} needs pictures (channels, height, width); the points of "
@@ -64,7 +73,8 @@ def _with_fit(points: Points, fit: Fit) -> Points:
     if not isinstance(inputs, Decoded):
         array = inputs[:]
         inputs = Decoded(InArray(array, points.reference), np.arange(len(array)), array.shape[1:], array.dtype)
-    return replace(points, inputs=replace(inputs, fit=fit))
+    targets = points.targets if points.masks is None else points.masks.fitted(fit, ignore)
+    return replace(points, inputs=replace(inputs, fit=fit), targets=targets)
 
 
 def _surveyed(points: Points) -> tuple[Points, dict[Size, int]]:
@@ -72,12 +82,27 @@ def _surveyed(points: Points) -> tuple[Points, dict[Size, int]]:
     inputs = points.inputs
     assert isinstance(inputs, Decoded)
     survey = inputs.survey()
+    if points.masks is not None:
+        _check_sizes_of_masks(points.masks, survey, inputs)
     channels = 3 if survey.colour else 1
     inputs = replace(inputs, first_shape=(channels, *inputs.first_shape[1:]), surveyed=True)
     sizes: dict[Size, int] = {}
     for size, index in survey.sizes.items():
         sizes.setdefault(inputs.fit.size_of(*size) if inputs.fit else size, index)
     return replace(points, inputs=inputs), sizes
+
+
+def _check_sizes_of_masks(masks: Masks, pictures: Survey, inputs: Decoded) -> None:
+    """DataError for the first mask that has another size than its picture."""
+    of_masks = masks.survey().each
+    if (wrong := np.flatnonzero((of_masks != pictures.each).any(axis=1))).size:
+        row = int(wrong[0])
+        others = f"; {len(wrong) - 1} more masks are of another size" * (len(wrong) > 1)
+        raise DataError(
+            f"{masks.name(row)}: is {sides(*of_masks[row])} pixels, and its picture "
+            f"{inputs.source.name(int(inputs.rows[row]), short=True)} is {sides(*pictures.each[row])}{others}; "
+            "expected the size of the picture. Make masks of the original pictures: --resize then applies to both."
+        )
 
 
 def _unread(points: Points, like: Shape | None) -> Points:
@@ -90,13 +115,13 @@ def _unread(points: Points, like: Shape | None) -> Points:
     return replace(points, inputs=inputs)
 
 
-def _adapted(points: Points, like: Shape, fit: Fit, sizes: int) -> Points:
+def _adapted(points: Points, like: Shape, fit: Fit, sizes: int, ignore: int) -> Points:
     before = points.point_shape
     channels = like[0] if {before[0], like[0]} == {1, 3} else None
     size = like[1:] if before[1:] != like[1:] or sizes > 1 else None
     if channels is None and size is None:
         return points
-    adapted = _with_fit(points, replace(fit, channels=channels, size=size))
+    adapted = _with_fit(points, replace(fit, channels=channels, size=size), ignore)
     finding = note(
         "set-adapted",
         channels=[before[0], channels or before[0]],

@@ -11,16 +11,19 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from bnuq.data.decoded import Decoded, InArray, Kept, Room
+from bnuq.data.decoded import Decoded, InArray, Kept, Room, sides
+from bnuq.data.masks import Masks, masks_of_array
 from bnuq.data.resizing import Pixels, Size
 from bnuq.errors import DataError
-from bnuq.findings import Finding, note
+from bnuq.findings import Finding, note, warning
 from bnuq.packing import Layout
+from bnuq.progress import Progress, silent
 
 _CHANNELS = (1, 3, 4)
 _LARGEST_TARGET = 1e150
 MULTILABEL_KEY = 'outputs = "multilabel" under [model] of the run file'
 _BLOCK = 64 * 2**20  # bytes looked at in one go
+Targets = Any  # an array or None; or `Masks`, which `Points.masks` gives by their type
 
 
 class Inputs(Protocol):
@@ -43,7 +46,7 @@ class Contents:
     """
 
     inputs: Inputs
-    targets: NDArray[Any] | None = None
+    targets: Targets = None
     group: NDArray[Any] | None = None
     classes: tuple[str, ...] | None = None
     findings: tuple[Finding, ...] = ()
@@ -57,8 +60,8 @@ class Contents:
 class Points:
     """The points of one set, in order.
 
-    `targets` are labels (int64: (n,), or (n, H, W) for segmentation) or floats (n, Q), or None where there are none;
-    `listed` points are not read whole: their digest is that of the listing. `group` tells which points are not
+    `targets` are labels (int64: (n,), or `Masks` (n, H, W) for segmentation) or floats (n, Q), or None where there are
+    none; `listed` points are not read whole: their digest is that of the listing. `group` tells which points are not
     independent of each other, by number; `group_names` are what the file has for these numbers. `findings` say what was
     found out while reading; `target_by_position` is that of `Contents`. `rows` are the points' numbers in the source
     (None: 0, 1, 2, …), and `names` their files or ids, where they have any. Points of several inputs are packed, as
@@ -69,7 +72,7 @@ class Points:
     name: str
     reference: str
     inputs: Inputs = field(repr=False)
-    targets: NDArray[Any] | None = field(default=None, repr=False)
+    targets: Targets = field(default=None, repr=False)
     group: NDArray[np.int64] | None = field(default=None, repr=False)
     classes: tuple[str, ...] | None = field(default=None, repr=False)
     findings: tuple[Finding, ...] = ()
@@ -79,7 +82,7 @@ class Points:
     rows: NDArray[np.int64] | None = field(default=None, repr=False)
     names: NDArray[np.object_] | None = field(default=None, repr=False)
     layout: Layout | None = None
-    all_targets: NDArray[Any] | None = field(default=None, repr=False)
+    all_targets: Targets = field(default=None, repr=False)
     part: tuple[NDArray[np.int64], int] | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
@@ -89,6 +92,11 @@ class Points:
     def point_shape(self) -> tuple[int, ...]:
         """The shape of one point: (channels, height, width) of a picture, (features,) of a row."""
         return tuple(self.inputs.shape[1:])
+
+    @property
+    def masks(self) -> Masks | None:
+        """The targets, where they are masks."""
+        return self.targets if isinstance(self.targets, Masks) else None
 
     @property
     def form(self) -> str:
@@ -124,8 +132,8 @@ class Points:
     def sha256(self) -> str:
         """The SHA-256 of inputs and targets, the same whatever container and layout held the arrays.
 
-        Pictures in files count by their files' bytes: decoders differ in the last bit. Of `listed` points count the
-        names and sizes of their files, or their numbers and the first of them.
+        Pictures and masks in files count by their files' bytes: decoders differ in the last bit. Of `listed` points
+        count the names and sizes of their files, or their numbers and the first of them.
         """
         digest, inputs = hashlib.sha256(str(self.layout or "").encode()), self.inputs
         if isinstance(inputs, Decoded) and isinstance(inputs.source, InArray):
@@ -142,8 +150,14 @@ class Points:
                 digest.update(len(content).to_bytes(8, "little") + content)
         else:
             _update(digest, inputs)
-        if self.targets is not None:
-            _update(digest, self.targets)
+        if (masks := self.masks) is None:
+            if self.targets is not None:
+                _update(digest, self.targets)
+        elif masks.encoded or (self.listed and not masks.in_memory):
+            for part in masks.digested(listed=self.listed):
+                digest.update(part)
+        else:
+            _update(digest, masks.stored)
         return digest.hexdigest()
 
     def raw(self, indices: Any) -> NDArray[Any]:
@@ -161,9 +175,10 @@ class Points:
 
     def keeping(self, room: Room) -> Points:
         """These points, of which those that are decoded or made by user code stay in memory while there is `room`."""
-        if not isinstance(self.inputs, Decoded) or isinstance(self.inputs.source, InArray):
-            return self
-        return replace(self, inputs=replace(self.inputs, kept=Kept(room)))
+        inputs, masks = self.inputs, self.masks
+        if isinstance(inputs, Decoded) and not isinstance(inputs.source, InArray):
+            inputs = replace(inputs, kept=Kept(room))
+        return replace(self, inputs=inputs, targets=self.targets if masks is None else masks.keeping(room))
 
     def subset(self, indices: Any) -> Points:
         """These points alone, in the order of `indices`."""
@@ -171,11 +186,11 @@ class Points:
         return replace(
             self,
             inputs=self.inputs.picked(at) if isinstance(self.inputs, Decoded) else self.inputs[at],
-            targets=None if self.targets is None else self.targets[at],
-            group=None if self.group is None else self.group[at],
+            targets=_rows(self.targets, at) if self.masks is None else self.masks.picked(at),
+            group=_rows(self.group, at),
             rows=self.index[at],
             part=(self.places[at], self.total),
-            names=None if self.names is None else self.names[at],
+            names=_rows(self.names, at),
         )
 
 
@@ -190,10 +205,14 @@ def points_of(contents: Contents, *, name: str, reference: str, where: str | Non
     if contents.layout is None:
         inputs, findings = _channel_first(inputs, where)
     n = inputs.shape[0]
-    targets = None if contents.targets is None else _common_targets(np.asarray(contents.targets), n, where)
+    targets = contents.targets
+    if targets is not None and not isinstance(targets, Masks):
+        targets = _common_targets(np.asarray(targets), n, where)
     group, group_names = (None, ()) if contents.group is None else _codes(np.asarray(contents.group), n, where)
     _check_finite(inputs, "x", where)
-    if targets is not None and targets.dtype.kind == "f":
+    if isinstance(targets, Masks):
+        _check_masks_fit(targets, inputs, where)
+    elif targets is not None and targets.dtype.kind == "f":
         _check_finite(targets, "y", where)
     findings = (*contents.findings, *findings)
     return Points(
@@ -294,6 +313,60 @@ def check_label_matrix(points: Points, labels: int) -> Points:
     return replace(points, targets=y.astype(np.int64))
 
 
+def check_masks(points: Points, classes: int, ignore: int, progress: Progress = silent) -> Points:
+    """`points` with masks of 0 … classes − 1 and `ignore`, all of which are read once; a warning names those that are
+    wholly ignored, and there are as many names of classes as `classes`, or none.
+
+    Raises DataError for targets that are missing or no masks, for other values, for sets in which every pixel is
+    ignored, and for names of fewer classes.
+    """
+    masks, name = points.masks, f"{points.reference}: the masks of {points.name!r}"
+    expected = f"expected a mask for each picture, of class numbers from 0 to {classes - 1}, or {ignore} (ignored)"
+    if masks is None:
+        found = "are missing" if points.targets is None else f"are labels of shape {points.targets.shape}"
+        forms = "Two folders are named as IMAGES:MASKS, arrays as FILE.npz:INPUTS,MASKS."
+        raise DataError(f"{name} {found}; {expected}. {forms}")
+    if points.classes is not None and len(points.classes) < classes:
+        raise DataError(
+            f"{points.reference}: {len(points.classes)} classes are named ({', '.join(points.classes[:20])}), and the "
+            f"network has {classes}. Add lines to the class file, in the order of the network's outputs."
+        )
+    ignored, wrong, seen = [], dict[int, dict[int, int]](), set[int]()
+    with progress(f"masks of {points.name}", len(points)) as advance:
+        for start, block in _blocks(masks):
+            for row, mask in enumerate(block, start):
+                counts = _counts(mask)
+                seen.update(counts)
+                outside = {value: count for value, count in counts.items() if value not in (*range(classes), ignore)}
+                if outside:
+                    wrong[row] = outside
+                if counts.keys() == {ignore}:
+                    ignored.append(row)
+                advance(1)
+    if wrong:
+        row, values = next(iter(wrong.items()))
+        shown = ", ".join(f"{count:,} pixels of {value}" for value, count in list(values.items())[:6])
+        others = f"; {len(wrong) - 1} more of {len(points)} masks have such values" * (len(wrong) > 1)
+        distinct = {value for of in wrong.values() for value in of}
+        option = f"--ignore {min(distinct)}" if len(distinct) == 1 else "--ignore N"
+        raise DataError(
+            f"{masks.name(row)}: has {shown}{others}; expected 0 to {classes - 1}, or {ignore} (ignored). Pixels of "
+            f"one value are left out by {option}, or ignore under [data]; the others have to be renumbered."
+        )
+    if len(ignored) == len(points):
+        raise DataError(f"{name} are all {ignore}, which is ignored: no pixel can be scored. Check --ignore.")
+    if classes == 2 and ignore == 255 and seen == {0, 255}:
+        raise DataError(
+            f"{name} hold 0 and 255 alone, and 255 is ignored: no pixel of class 1 would be scored. If 255 is class 1, "
+            "list the classes in a file with the lines `background 0 0 0` and `foreground 255 255 255`, --palette FILE."
+        )
+    findings = points.findings
+    if ignored:
+        names = [masks.name(row) for row in ignored[:5]]
+        findings += (warning("masks-ignored", count=len(ignored), names=names, ignore=ignore),)
+    return replace(points, findings=findings, classes=None if points.classes is None else points.classes[:classes])
+
+
 def check_targets(points: Points, outputs: int) -> Points:
     """`points` with float64 targets (n, outputs) of a regression; labels are numbers like others.
 
@@ -315,6 +388,19 @@ def check_targets(points: Points, outputs: int) -> Points:
             f"hold; expected numbers below {_LARGEST_TARGET:g}. Scale them, or mend what is missing there."
         )
     return replace(points, targets=y.reshape(len(y), outputs).astype(np.float64))
+
+
+def _counts(mask: NDArray[np.int64]) -> dict[int, int]:
+    """How many pixels have each value."""
+    if mask.min() >= 0 and mask.max() < 2**16:
+        counts = np.bincount(mask.ravel())
+        return {value: int(counts[value]) for value in np.flatnonzero(counts).tolist()}
+    values, counts = np.unique(mask, return_counts=True)
+    return dict(zip(values.tolist(), counts.tolist(), strict=True))
+
+
+def _rows(values: Any, at: NDArray[Any]) -> Any:
+    return None if values is None else values[at]
 
 
 def _scaled(values: NDArray[Any]) -> NDArray[Any]:
@@ -370,7 +456,16 @@ def _picture_layout(x: NDArray[Any]) -> tuple[NDArray[Any], Finding | None]:
     return (np.moveaxis(x, 3, 1) if last else x), layout
 
 
-def _common_targets(y: NDArray[Any], n: int, where: str) -> NDArray[Any]:
+def _check_masks_fit(masks: Masks, inputs: Inputs, where: str) -> None:
+    """DataError where masks in arrays have another size than the pictures."""
+    if len(inputs.shape) == 4 and masks.shape[1:] != inputs.shape[2:]:
+        raise DataError(
+            f"{where}: the pictures are {sides(*inputs.shape[2:])} pixels and their masks {sides(*masks.shape[1:])}; "
+            "expected a mask of the size of its picture, with one number for each pixel."
+        )
+
+
+def _common_targets(y: NDArray[Any], n: int, where: str) -> NDArray[Any] | Masks:
     if y.dtype.kind in "OSU":
         raise DataError(
             f"{where}: y holds texts; expected whole numbers from 0 (labels) or floats. Number the classes in the "
@@ -391,7 +486,7 @@ def _common_targets(y: NDArray[Any], n: int, where: str) -> NDArray[Any]:
     if y.ndim == 2:
         return y[:, 0].astype(np.int64) if labels and y.shape[1] == 1 else y.astype(np.float64)
     if y.ndim == 3 and (labels or _integral(y)):
-        return y.astype(np.int64)
+        return masks_of_array(y if labels else y.astype(np.int64), where)
     raise DataError(f"{where}: y has shape {y.shape}; expected labels (n,) or (n, H, W), or numbers (n, Q).")
 
 

@@ -8,18 +8,21 @@ import gzip
 import re
 import zipfile
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from bnuq.data.fitting import fitted
 from bnuq.data.known import KnownSet, data_roots, known_set, known_sets, location, read_known, split_of
 from bnuq.data.points import Contents, Points, points_of
+from bnuq.data.readers.classes import ClassFile, read_classes
 from bnuq.data.readers.common import GROUP, listed, readable
 from bnuq.data.readers.factory import read_factory, read_object
 from bnuq.data.readers.hdf5 import read_hdf5
 from bnuq.data.readers.idx import read_idx
 from bnuq.data.readers.images import read_image_folder, read_image_zip
 from bnuq.data.readers.lists import lists_pictures, read_list, read_pictures_of_columns, read_saved_folder, read_tar
+from bnuq.data.readers.masks import read_masked
 from bnuq.data.readers.mat import read_mat
 from bnuq.data.readers.npy import read_npy, read_npz
 from bnuq.data.readers.shards import shards_in, shards_of
@@ -27,9 +30,9 @@ from bnuq.data.readers.tables import read_csv, read_parquet
 from bnuq.data.remote import remotes_of
 from bnuq.data.suites import read_member
 from bnuq.errors import DataError, RequestError
-from bnuq.files.content import Kind, exists, kind_of, kind_of_bytes, what_is_wrong_with
+from bnuq.files.content import Kind, exists, is_folder, kind_of, kind_of_bytes, what_is_wrong_with
 from bnuq.files.folders import expanded
-from bnuq.files.references import arguments_of, selection_of, without_arguments, without_name
+from bnuq.files.references import arguments_of, folders_of, selection_of, without_arguments, without_name
 from bnuq.files.suites import members_of
 from bnuq.trust import BY_USER, NamedBy, names_a_file, resolve_factory
 
@@ -52,6 +55,7 @@ def load_points(
     trust_code: bool = False,
     group: str | None = None,
     target: str | None = None,
+    palette: Path | None = None,
     beside: Collection[str] = (),
     room: int | None = None,
     whole: bool = True,
@@ -59,13 +63,14 @@ def load_points(
 ) -> Points:
     """The points that `reference` names, paths being relative to `base` (default: the working folder).
 
-    Tried in this order: an existing path, a known name with or without split (`split_default`), a set of a suite
-    (`openood:cifar10:near:tin`), a part of a file
+    Tried in this order: an existing path, two existing folders of pictures and of masks (`IMAGES:MASKS`), a known name
+    with or without split (`split_default`), a set of a suite (`openood:cifar10:near:tin`), a part of a file
     (`FILE:INPUTS,LABELS`), `file.py:factory` and `package.module:factory`, with arguments or without. Without a `name`
     the set is called by its registered name, its factory or the stem of its file. An `ood` set goes by that name in
     reports and files, so `set_name` checks it, and keeps reserved names away.
     `group` names the array or the column of its groups, where a file has such a one (default: "group"), and `target`
-    the column of a table that holds the targets, which an `ood` set need not have. `beside` are
+    the column of a table that holds the targets, which an `ood` set need not have. `palette` is the class file of
+    masks. `beside` are
     the references of the run's other sets, none of which is suggested for what is not found. A factory may give no
     more than half of `room` bytes; items of its Dataset that are not needed `whole` are read as they are needed.
     Pictures in files are all looked at, unless that is left to `fitted`.
@@ -75,6 +80,8 @@ def load_points(
     """
     base = base or Path()
     path = base / expanded(reference)
+    classes = None if palette is None else read_classes(palette)
+    names = None if ood else classes  # masks of an OOD set tell anomalies, not these classes
 
     def called(default: str) -> str:
         return set_name(name or default, reference=reference, reserved=True) if ood else name or default
@@ -85,7 +92,12 @@ def load_points(
         contents = (
             _read_shards(path.parent, shards, column, target, ood) if shards else _read_path(path, column, target, ood)
         )
-        points = points_of(contents, name=label, reference=reference, where=where)
+        points = _with_names(points_of(contents, name=label, reference=reference, where=where), names)
+        return fitted(points) if look else points
+    if folders := folders_of(reference, base):
+        label = called(_stem(folders[0]))
+        contents = read_masked(*folders, classes=classes)
+        points = _with_names(points_of(contents, name=label, reference=reference), names)
         return fitted(points) if look else points
     if known := known_set(reference):
         label = called(known.name)
@@ -103,17 +115,38 @@ def load_points(
     if part := selection_of(reference, base):
         label = called(_stem(part[0]))
         contents = _read_part(*part, group or GROUP)
-        points = points_of(contents, name=label, reference=reference, where=f"{part[0]}:{part[1]}")
+        where = f"{part[0]}:{part[1]}"
+        points = _with_names(points_of(contents, name=label, reference=reference, where=where), names)
         return fitted(points) if look else points
+    if wrong := _is_half_a_pair(reference, base):
+        raise DataError(wrong)
     if _looks_like_code(reference):
         spec, _ = without_arguments(reference)
         label = called(spec.rpartition(":")[2])
         arguments, keywords = arguments_of(reference)  # before any code runs
         factory = resolve_factory(spec, base=base, named_by=named_by, trust=trust_code, objects=True)
         make = functools.partial(factory, *arguments, **keywords)
-        return points_of(read_factory(reference, make, room=room, whole=whole), name=label, reference=reference)
+        contents = read_factory(reference, make, room=room, whole=whole)
+        return _with_names(points_of(contents, name=label, reference=reference), names)
     missing = base / expanded(reference.partition(":")[0]) if _in_a_file(reference) else path
     raise DataError(_not_found(reference, missing, beside))
+
+
+def _with_names(points: Points, classes: ClassFile | None) -> Points:
+    """`points`, their classes named by the class file where they have masks."""
+    return points if classes is None or points.masks is None else replace(points, classes=classes.names)
+
+
+def _is_half_a_pair(reference: str, base: Path) -> str | None:
+    """What is wrong with `IMAGES:MASKS` of which only the first folder exists, where it cannot be a package."""
+    images, colon, masks = reference.partition(":")
+    folder = base / expanded(images)
+    if not colon or not images.strip() or not is_folder(folder) or any(folder.glob("*.py")):
+        return None
+    return (
+        f"{reference}: {images} is a folder, and there is no folder of masks {masks!r}, neither beside it nor in "
+        f"{base.absolute()}; expected IMAGES:MASKS, two folders, or IMAGES:MASKS/*ENDING.png."
+    )
 
 
 def factory_of(reference: str, *, base: Path) -> str | None:
@@ -121,7 +154,7 @@ def factory_of(reference: str, *, base: Path) -> str | None:
     file or a known set."""
     path = base / expanded(reference)
     is_data = exists(path) or shards_of(path) or known_set(reference) or members_of(reference)
-    if is_data or selection_of(reference, base) or not _looks_like_code(reference):
+    if is_data or folders_of(reference, base) or selection_of(reference, base) or not _looks_like_code(reference):
         return None
     return without_arguments(reference)[0]
 
@@ -130,7 +163,8 @@ def missing_set(
     reference: str, split_default: str, *, base: Path, data_root: Path | None = None
 ) -> tuple[KnownSet, str] | None:
     """The known set and the split that `reference` names, where they can be fetched and are nowhere; otherwise None."""
-    known = None if exists(base / expanded(reference)) else known_set(reference)
+    is_there = exists(base / expanded(reference)) or folders_of(reference, base)
+    known = None if is_there else known_set(reference)
     if known is None:
         return None
     split = split_of(known, reference, split_default)
@@ -138,12 +172,21 @@ def missing_set(
     return (known, split) if is_missing else None
 
 
-def points_in_memory(data: Any, *, name: str, ood: bool = False, room: int | None = None, whole: bool = True) -> Points:
+def points_in_memory(
+    data: Any,
+    *,
+    name: str,
+    ood: bool = False,
+    palette: Path | None = None,
+    room: int | None = None,
+    whole: bool = True,
+) -> Points:
     """The points that `data` holds: arrays or tensors (x, y), a Dataset, or an iterable of batches, such as a
-    DataLoader, which is read once; `whole` and errors as for `load_points`."""
+    DataLoader, which is read once; `palette`, `whole` and errors as for `load_points`."""
     label = set_name(name, reference="REF", reserved=True) if ood else name
     contents = read_object(name, data, room=room, whole=whole)
-    return points_of(contents, name=label, reference=label if ood else f"{name} (in memory)")
+    points = points_of(contents, name=label, reference=label if ood else f"{name} (in memory)")
+    return _with_names(points, None if ood or palette is None else read_classes(palette))
 
 
 def parse_reference(text: str, *, base: Path | None = None) -> tuple[str | None, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -28,25 +28,31 @@ Size = tuple[int, int]  # height and width
 @dataclass(frozen=True)
 class Fit:
     """What is done to every picture: `channels` (1 or 3), resized, cropped at its centre, and at last resized to
-    `size`, each where it is not None. An int in `resize` is the shorter side."""
+    `size`, each where it is not None. An int in `resize` is the shorter side; `fill` pads what is smaller than the
+    crop."""
 
     resize: int | Size | None = None
     crop: Size | None = None
     interpolation: Interpolation = "bilinear"
     size: Size | None = None
     channels: int | None = None
+    fill: int = 0
 
     def __call__(self, pixels: Pixels) -> Pixels:
         if self.channels is not None:
             pixels = with_channels(pixels, self.channels)
         pixels = resized(pixels, _after(self.resize, pixels.shape[1:]), self.interpolation)
         if self.crop is not None:
-            pixels = center_cropped(pixels, self.crop)
+            pixels = center_cropped(pixels, self.crop, self.fill)
         return pixels if self.size is None else resized(pixels, self.size, self.interpolation)
 
     def size_of(self, height: int, width: int) -> Size:
         """The size that a picture of this size gets."""
         return self.size or self.crop or _after(self.resize, (height, width))
+
+    def of_masks(self, ignore: int) -> Fit:
+        """The same geometry for masks: the nearest pixel, and `ignore` in the padding."""
+        return replace(self, interpolation="nearest", channels=None, fill=ignore)
 
 
 def _after(resize: int | Size | None, shape: tuple[int, ...]) -> Size:
@@ -60,7 +66,8 @@ def _after(resize: int | Size | None, shape: tuple[int, ...]) -> Size:
 def resized(pixels: Pixels, size: Size, interpolation: Interpolation) -> Pixels:
     """`pixels` of this height and width, antialiased by PIL where it shrinks (except nearest).
 
-    uint8 stays uint8, rounded after each direction; floats are computed in float32.
+    uint8 stays uint8, rounded after each direction; floats are computed in float32. Other integers, which are those of
+    masks, are only ever resized to the nearest.
     """
     if pixels.shape[1:] == size:
         return pixels
@@ -70,6 +77,10 @@ def resized(pixels: Pixels, size: Size, interpolation: Interpolation) -> Pixels:
         )
     resample = _RESAMPLING[interpolation]
     to = (size[1], size[0])
+    if pixels.dtype.kind in "iu" and pixels.dtype != np.uint8:
+        assert interpolation == "nearest"
+        places = np.arange(math.prod(pixels.shape[1:]), dtype=np.int32).reshape(pixels.shape[1:])
+        return pixels.reshape(len(pixels), -1)[:, np.asarray(Image.fromarray(places).resize(to, resample))]
     bands = pixels if pixels.dtype == np.uint8 else pixels.astype(np.float32)
     if len(pixels) == 3 and pixels.dtype == np.uint8:
         picture = Image.fromarray(np.ascontiguousarray(np.moveaxis(pixels, 0, 2)))
@@ -78,14 +89,16 @@ def resized(pixels: Pixels, size: Size, interpolation: Interpolation) -> Pixels:
     return np.stack([np.asarray(band) for band in bands]).astype(pixels.dtype, copy=False)
 
 
-def center_cropped(pixels: Pixels, size: Size) -> Pixels:
-    """The centre of `pixels`, padded with 0 where they are smaller; offsets are rounded as torchvision rounds them."""
+def center_cropped(pixels: Pixels, size: Size, fill: int = 0) -> Pixels:
+    """The centre of `pixels`, padded with `fill` where they are smaller, in a type that holds it; offsets are rounded
+    as torchvision rounds them."""
     around = [
         (max(0, (new - old) // 2), max(0, (new - old + 1) // 2))
         for new, old in zip(size, pixels.shape[1:], strict=True)
     ]
     if any(map(any, around)):
-        pixels = np.pad(pixels, [(0, 0), *around])
+        wide = pixels if fill == 0 else pixels.astype(np.promote_types(pixels.dtype, np.min_scalar_type(fill)))
+        pixels = np.pad(wide, [(0, 0), *around], constant_values=fill)
     top, left = (round((old - new) / 2) for new, old in zip(size, pixels.shape[1:], strict=True))
     return pixels[:, top : top + size[0], left : left + size[1]]
 

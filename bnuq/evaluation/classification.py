@@ -691,6 +691,9 @@ class Scorer:
         thresholds = class_probabilities.fitted_thresholds(validation.conformity, self._coverage)
         return Fitted(np.array(confidences), thresholds)
 
+    def weights(self, samples: int, bank: int | None) -> DrawWeights:
+        return estimates.replicate_weights(samples, bank)
+
     def headline_errors(self, scores: Mapping[str, Scores], draws: DrawWeights) -> dict[str, float]:
         return estimates.headline_errors("mutual_information", "MI", scores, draws)
 

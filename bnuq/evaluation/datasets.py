@@ -163,13 +163,15 @@ def in_shape(
 ) -> Points:
     """`points` resized and cropped as the run says, see `fitted`."""
     fit = Fit(run.resize, run.crop, run.interpolation)
-    return fitted(points, fit, whole=whole, like=None if like is None else like.point_shape, adapt=adapt)
+    shape = None if like is None else like.point_shape
+    return fitted(points, fit, whole=whole, like=shape, adapt=adapt, ignore=run.ignore)
 
 
 def _opened(run: Run, ref: Named, split: str, *, ood: bool = False, whole: bool = True) -> Points:
     if ref.data is not None:
         room = memory.available(torch.device("cpu"))
-        return _as_it_is(run, points_in_memory(ref.data, name=ref.text, ood=ood, room=room, whole=whole))
+        options = {"ood": ood, "palette": run.palette, "room": room, "whole": whole}
+        return _as_it_is(run, points_in_memory(ref.data, name=ref.text, **options))
     name, text = parse_reference(ref.text, base=ref.base)
     points = load_points(
         text,
@@ -182,6 +184,7 @@ def _opened(run: Run, ref: Named, split: str, *, ood: bool = False, whole: bool 
         trust_code=run.trust_code,
         group=run.group,
         target=run.target,
+        palette=run.palette,
         beside=tuple(parse_reference(other.text, base=other.base)[1] for other in (run.train, run.test) if other),
         room=memory.available(torch.device("cpu")),
         whole=whole,
@@ -471,6 +474,11 @@ class Pipeline:
     def evaluated(self, points: Points, indices: Any) -> Tensor:
         """Evaluated points: normalisation only."""
         return self._tensor(points.inputs[indices].astype(np.int64) if self.integers else points.raw(indices))
+
+    def masks(self, points: Points, rows: Any) -> Int64[np.ndarray, "row height width"]:
+        """The masks of these rows, resized and cropped like their pictures; the run's `ignore` is in the padding."""
+        assert points.masks is not None
+        return points.masks[rows]
 
     def trained(
         self,

@@ -91,7 +91,7 @@ class _Seconds:
 def forecast(subject: Subject, *, limit: float) -> Forecast | None:
     """The forecast of an evaluation; None where it takes less than `limit` seconds."""
     run, todo, sets = subject.run, subject.todo, subject.sets
-    if not todo.methods:
+    if not todo.methods or todo.image:
         return None
     samples, bank = subject.max_samples, subject.bank
     noise_models = [method for method in todo.methods if method in ANALYTIC]

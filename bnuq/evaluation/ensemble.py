@@ -15,8 +15,11 @@ from bnuq.sampling.plain_loop import Evaluation
 from bnuq.sampling.sites import find_sites
 
 
-def other_networks(run: Run, ready: Prepared, outputs: int) -> tuple[tuple[nn.Module, ...], tuple[LoadedModel, ...]]:
-    """The networks of an ensemble after the first, ready for its inputs, and how they were loaded.
+def other_networks(
+    run: Run, ready: Prepared, outputs: tuple[int, ...]
+) -> tuple[tuple[nn.Module, ...], tuple[LoadedModel, ...]]:
+    """The networks of an ensemble after the first, ready for its inputs, and how they were loaded. `outputs` is the
+    shape of the first one's for a point.
 
     Raises ModelError for one that cannot be read, has another number of outputs than the first network, keeps no
     running statistics, or is there twice.
@@ -29,10 +32,11 @@ def other_networks(run: Run, ready: Prepared, outputs: int) -> tuple[tuple[nn.Mo
         module = found.module.to(ready.pipeline.device, ready.pipeline.dtype)
         network = as_logits(as_taken(module, ready.pipeline, read)[0], run.outputs)
         given = Evaluation(network).passes(ready.example)
-        if given.ndim != 3 or given.shape[2] != outputs:
+        if given.shape[2:] != outputs:
+            sizes = [" × ".join(map(str, shape)) for shape in (given.shape[2:], outputs)]
             raise ModelError(
-                f"{member.checkpoint}: the network gives {' × '.join(map(str, given.shape[2:]))} outputs for a point, "
-                f"and that of {run.checkpoint} gives {outputs}; expected networks of an ensemble to predict the same."
+                f"{member.checkpoint}: the network gives {sizes[0]} outputs for a point, "
+                f"and that of {run.checkpoint} gives {sizes[1]}; expected networks of an ensemble to predict the same."
             )
         if untracked := [s.name for s in find_sites(network, ready.example).live_batchnorms if not s.tracked]:
             raise ModelError(

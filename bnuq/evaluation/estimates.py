@@ -30,7 +30,7 @@ RANKED = 10_000  # points of each set, chosen at random, on which the Monte Carl
 RESAMPLED = 20_000  # points up to which OOD estimates are resampled 1000 times; beyond, fewer, but at least 200
 
 _SHARE = (0.0, 1.0)
-_HALF_ROUNDING = 0.03  # relative difference of outputs in half precision that counts as rounding
+HALF_ROUNDING = 0.03  # relative difference of outputs in half precision that counts as rounding
 _OF_SEVERAL_DRAWS = {"mutual_information", "expected_entropy", "variance"}  # scores that need several draws
 
 
@@ -82,15 +82,19 @@ def spread(
     high, low = outputs.amax(0), outputs.amin(0)
     size = float(torch.maximum(high.abs(), low.abs()).max())  # NaN where any is
     if not math.isfinite(size):
-        bad = int((~outputs.isfinite().all(0).all(-1)).nonzero()[0, 0])
-        of_set = where and f" of those evaluated of {where}"
-        raise SamplingError(
-            f"the network's output for point {first + bad}{of_set} (counted from 0) is not finite (NaN or inf). Mend "
-            "or leave out that point; where numbers overflow in the network, try --precision float64."
-        )
+        raise not_finite(first + int((~outputs.isfinite().all(0).all(-1)).nonzero()[0, 0]), where)
     apart = float(torch.maximum(high - outputs[0], outputs[0] - low).max())
-    rounding = min(128 * torch.finfo(made_in).eps, _HALF_ROUNDING)
+    rounding = min(128 * torch.finfo(made_in).eps, HALF_ROUNDING)
     return {name: np.array(value) for name, value in (("apart", apart), ("size", size), ("rounding", rounding))}
+
+
+def not_finite(point: int, where: str) -> SamplingError:
+    """The error for an output that is not finite, of this point of those evaluated of the set `where`."""
+    of_set = where and f" of those evaluated of {where}"
+    return SamplingError(
+        f"the network's output for point {point}{of_set} (counted from 0) is not finite (NaN or inf). Mend or leave "
+        "out that point; where numbers overflow in the network, try --precision float64."
+    )
 
 
 def samples_differ(spread: Arrays) -> bool:
@@ -244,7 +248,7 @@ def estimate(
     """
     sampled = len(jackknife) > 0
     mc_se = None
-    if sampled and samples >= MIN_SAMPLES and _by_bootstrap(name):
+    if sampled and samples >= MIN_SAMPLES and _by_bootstrap(name) and len(bootstrap):
         mc_se = float(metrics.bootstrap_error(bootstrap, samples=samples, bank=len(jackknife)))
     elif sampled and samples >= MIN_SAMPLES:
         mc_se = float(metrics.jackknife_error(jackknife))
@@ -258,7 +262,7 @@ def estimate(
         low=low,
         high=high,
         jackknife=jackknife if sampled else None,
-        bootstrap=bootstrap if sampled else None,
+        bootstrap=bootstrap if sampled and len(bootstrap) else None,
     )
 
 

@@ -29,10 +29,13 @@ def gallery(
     The most uncertain points of the test set, and the least uncertain of the OOD sets, are by the first sampled method;
     confident mistakes and suspected labels by the deterministic network.
     """
-    if not subject.run.images:
+    if not subject.run.images or subject.todo.image:
         return ()
     chosen = _chosen(methods, described)
-    parts = ((kind, name, method, rows, _pixels(subject.sets[name], rows)) for kind, name, method, rows in chosen)
+    parts = (
+        (kind, name, method, rows, small_copies(subject.sets[name], rows, LARGEST))
+        for kind, name, method, rows in chosen
+    )
     return tuple(
         Thumbnails(kind, name, method, rows, pixels) for kind, name, method, rows, pixels in parts if len(pixels)
     )
@@ -73,8 +76,9 @@ def _largest(scores: PerPoint, of: Bool[np.ndarray, " point"]) -> np.ndarray:
     return largest_first(np.where(of, scores, -np.inf))[: min(OF_EACH, int(of.sum()))]
 
 
-def _pixels(points: Points, rows: np.ndarray) -> np.ndarray:
-    """Small copies (picture, row, column, channel) of these points; none where they are no pictures of 0 to 1."""
+def small_copies(points: Points, rows: np.ndarray, largest: int) -> np.ndarray:
+    """Copies (picture, row, column, channel) of these points, of at most `largest` pixels of a side; none where they
+    are no pictures of 0 to 1."""
     shape, nothing = points.point_shape, np.zeros((0, 1, 1, 1), np.uint8)
     is_picture = points.layout is None and len(shape) == 3 and shape[0] in (1, 3) and min(shape[1:]) >= _SMALLEST
     if not is_picture or not len(rows):
@@ -82,7 +86,7 @@ def _pixels(points: Points, rows: np.ndarray) -> np.ndarray:
     pixels = points.raw(rows)
     if pixels.min() < 0 or pixels.max() > 1:
         return nothing
-    scale = min(1.0, LARGEST / max(shape[1:]))
+    scale = min(1.0, largest / max(shape[1:]))
     size = max(1, round(scale * shape[1])), max(1, round(scale * shape[2]))
     eight_bit = np.round(255 * pixels).astype(np.uint8)
     return np.stack([np.moveaxis(resized(picture, size, "bilinear"), 0, 2) for picture in eight_bit])

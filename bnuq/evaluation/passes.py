@@ -22,9 +22,10 @@ from bnuq.findings import Finding, note
 from bnuq.sampling.bank_tiles import BankEngine
 from bnuq.sampling.engine import Deviation, Stochastic, chunks, default_chunk
 from bnuq.sampling.per_query import PerQuery
-from bnuq.sampling.plain_loop import BySet, Engine, Evaluation
+from bnuq.sampling.plain_loop import BySet, Engine, Ensemble, Evaluation
 from bnuq.sampling.sites import OtherCallsError
 
+_DENSE = 2**24  # outputs of a segmentation that pass at once
 _QUERY_CHUNK = 8  # queries between two updates of the progress, where each takes T forwards of its own
 
 Feed = Callable[[slice], Tensor]  # rows of a set as network input
@@ -33,10 +34,10 @@ Feed = Callable[[slice], Tensor]  # rows of a set as network input
 class Passes:
     """The passes of a run: `findings` on them, and the `seconds` that they took, without loading."""
 
-    def __init__(self, run: Run, pipeline: Pipeline, outputs: int) -> None:
+    def __init__(self, run: Run, pipeline: Pipeline, outputs: int, *, dense: bool = False) -> None:
         self.findings: list[Finding] = []
         self.seconds = 0.0
-        self._run, self._pipeline, self._outputs = run, pipeline, outputs
+        self._run, self._pipeline, self._outputs, self._dense = run, pipeline, outputs, dense
         self._largest: int | None = None  # chunk size, where memory does not allow the default
 
     def prepare(self, engines: Iterable[Engine], points: Points) -> int:
@@ -45,7 +46,9 @@ class Passes:
         engines, requested, device = list(engines), self._run.chunk_size, self._pipeline.device
         free = memory.available(device)
         for stochastic in filter(None, map(stochastic_of, engines)):
-            stochastic.prepare(self._pipeline.evaluated(points, slice(0, 64)), free=free)
+            stochastic.prepare(self._pipeline.evaluated(points, slice(0, 8 if self._dense else 64)), free=free)
+        if self._dense:  # of whose outputs a tile is in memory at once, whatever the chunk
+            return max(3 * 8 * max(_DENSE, 4 * self._outputs) + self._bytes_of_work(engine) for engine in engines)
         usual = self._chunk(points)
         free = memory.available(device)
         fitting = fitting_chunk(engines, self._outputs, usual, device)
@@ -57,6 +60,13 @@ class Passes:
             free_in_words, needed = memory.in_words(free), memory.in_words(need)
             self.add(note("chunk-reduced", points=size, samples=samples, free=free_in_words, needed=needed))
         return need
+
+    def _bytes_of_work(self, engine: Engine) -> int:
+        """What the passes of the images of a tile take inside an engine."""
+        stochastic = stochastic_of(engine)
+        images = max(1, _DENSE // self._outputs // engine.samples)
+        work = None if stochastic is None else stochastic.work(images)
+        return 0 if work is None else work.bytes
 
     def tile(self, engine: Engine, points: Points, *, keeps_samples: bool) -> int:
         """The points of a unit of work: the requested chunk, or the default one whatever the free memory, unless the
@@ -104,6 +114,29 @@ class Passes:
                 return
             self.seconds += time.perf_counter() - before - loading
             yield block
+
+    def dense_blocks(
+        self, engine: Engine, points: Points, rows: range, feed: Feed, probabilities: int
+    ) -> Iterator[Tensor]:
+        """The outputs (t, images, K, H, W) of a segmentation for these rows of a set: all draws of some images, a few
+        at a time, before those of the next ones. An image has so many `probabilities`."""
+        at_once = max(1, _DENSE // probabilities)
+        images = self._run.chunk_size or min(max(1, at_once // engine.samples), len(points))
+        draws = max(1, at_once // images)
+        for start in range(rows.start, rows.stop, images):
+            inputs = feed(slice(start, min(rows.stop, start + images)))
+            for first in range(0, engine.samples, draws):
+                numbers = range(first, min(engine.samples, first + draws))
+                before = time.perf_counter()
+                if len(numbers) == engine.samples:
+                    outputs = engine.passes(inputs, start)
+                else:
+                    assert isinstance(engine, Stochastic | Ensemble)
+                    outputs = engine.passes(inputs, start, numbers)
+                if inputs.device.type == "cuda":
+                    torch.cuda.synchronize(inputs.device)
+                self.seconds += time.perf_counter() - before
+                yield outputs
 
     def warm_up(self, engine: Engine, points: Points) -> None:
         """Make a GPU load its libraries and kernels, and choose algorithms, in a pass that is not timed."""

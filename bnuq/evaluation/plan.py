@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import msgspec
 import torch
@@ -15,7 +14,7 @@ from bnuq.config import ANALYTIC, DEFAULT_SAMPLER, ENSEMBLE, LAPLACE, ON_REQUEST
 from bnuq.data import Points
 from bnuq.errors import DataError, RequestError, SamplingError, first_line
 from bnuq.evaluation.batch_composition import check_mini_batches
-from bnuq.evaluation.task import TASK_KEY, task_of
+from bnuq.evaluation.task import TASK_KEY, TaskName, task_of
 from bnuq.findings import Finding, note, warning
 from bnuq.sampling.exactness import check_exact
 from bnuq.sampling.head import NoHeadError, head
@@ -42,7 +41,7 @@ class Plan:
     regression. `methods` leaves out "deterministic", which always runs; `layers` are the BatchNorms that MCBN samples,
     and `batch_size` is None where no method does; `trained_with` is the training batch size, where it is known."""
 
-    task: Literal["classification", "regression"]
+    task: TaskName
     sites: Sites
     outputs: int
     methods: tuple[str, ...]
@@ -50,6 +49,7 @@ class Plan:
     batch_size: int | None
     trained_with: int | None
     findings: tuple[Finding, ...]
+    image: tuple[int, int] | None = None  # height and width of the outputs of a segmentation
 
 
 def plan(
@@ -68,9 +68,14 @@ def plan(
     checkpoint records, if any; `dropout_arguments` those of `LoadedModel`.
     """
     trained_with = run.train_batch_size or trained_with
-    task, outputs = _task(run, _output(model, example, test), test, train)
+    output = _output(model, example, test)
+    task, outputs = _task(run, output, test, train)
+    image = (output.shape[2], output.shape[3]) if task == "segmentation" else None
     sites = find_sites(model, example)
     reasons = _why_not(run, sites, train, unsampled="" if sites.batchnorms else _unsampled(model, sites, example))
+    if task == "segmentation":
+        _check_dense(run)
+        reasons |= _not_of_pixels(reasons)
     if run.sampler.by_query:
         reasons = {name: reason or _why_not_by_query(name) for name, reason in reasons.items()}
     if LAPLACE in (run.methods or ()):
@@ -131,7 +136,7 @@ def plan(
     with undisturbed(model):
         _, where = located_forward(unconverted(model), example.clone())
     findings += [note("output-taken-from", where=where)] if where else []
-    return Plan(task, sites, outputs, methods, layers, batch_size, trained_with, tuple(findings))
+    return Plan(task, sites, outputs, methods, layers, batch_size, trained_with, tuple(findings), image)
 
 
 def findings_on_dropout_rate(sites: Sites, arguments: Sequence[str]) -> Iterator[Finding]:
@@ -185,26 +190,34 @@ def _output(model: nn.Module, example: Tensor, test: Points) -> Tensor:
         raise DataError(
             f"the network does not accept points of shape {test.form} ({test.reference}): {error}"
         ) from error
-    if output.ndim != 2 or len(output) != len(example):
+    if output.ndim not in (2, 4) or len(output) != len(example):
         raise DataError(
-            f"the network gives {tuple(output.shape)} for {len(example)} points; expected (points, classes), or "
-            "(points, outputs) of a regression."
+            f"the network gives {tuple(output.shape)} for {len(example)} points; expected (points, classes), (points, "
+            "outputs) of a regression, or (points, classes, height, width) of a segmentation."
+        )
+    if output.ndim == 4 and output.shape[2:] != example.shape[2:]:
+        sizes = [" × ".join(map(str, tensor.shape[:1:-1])) for tensor in (output, example)]
+        raise DataError(
+            f"the network gives {sizes[0]} pixels for pictures of {sizes[1]}; expected a class for each pixel. Resize "
+            "its output in the architecture's function (torch.nn.functional.interpolate), or the pictures (--resize) "
+            "to a size that its layers divide."
         )
     return output
 
 
-def _task(
-    run: Run, output: Tensor, test: Points, train: Points | None
-) -> tuple[Literal["classification", "regression"], int]:
+def _task(run: Run, output: Tensor, test: Points, train: Points | None) -> tuple[TaskName, int]:
     """The task of the network, and its number of outputs."""
     outputs, targets = output.shape[1], test.targets
-    task = task_of(run, outputs, test if targets is not None or train is None else train)
-    if task == "classification" and outputs < 2:
+    dense = output.ndim == 4
+    task = task_of(run, outputs, test if targets is not None or train is None else train, dense=dense)
+    if task != "regression" and outputs < 2:
         raise DataError(
             f"the network has {outputs} output; expected one per class, at least 2. For two classes say what the "
             "output is: --outputs binary for the logit of class 1, --outputs probabilities for its probability. For a "
             f"regression: --task regression, or {TASK_KEY}."
         )
+    if task == "segmentation":
+        return task, outputs
     if targets is None:
         if task == "regression":
             raise DataError(
@@ -288,6 +301,31 @@ def _why_no_laplace(run: Run, task: str, model: nn.Module, example: Tensor, site
     if train is None:
         return 'there is no reference to fit its posterior to; add --train REF, or train = "REF" under [data]'
     return ""
+
+
+def _check_dense(run: Run) -> None:
+    """Raise RequestError for settings that a segmentation does not have."""
+    unavailable = {
+        "--save-samples": run.save_samples and "the outputs of all draws are too large to be kept",
+        "--samples auto": run.samples == "auto" and "draws would have to be kept for the next round; name a number",
+        "--bank": run.bank is not None and "all images share the draws",
+        "--per-query": run.sampler.per_query and "all images share the draws",
+        "--query-in-batch": run.sampler.query_in_batch and "all images share the draws",
+        "--predictions": run.predictions is not None and "only the network's own outputs are scored",
+        f"--mutual-information {run.mutual_information}": run.mutual_information != "plug-in"
+        and "the mutual information of pixels is the plug-in estimate",
+    }
+    for option, reason in unavailable.items():
+        if reason:
+            raise RequestError(f"{option} is not there for a segmentation: {reason}. Leave it out.")
+
+
+def _not_of_pixels(reasons: Mapping[str, str]) -> dict[str, str]:
+    """Why methods are not there for a segmentation."""
+    no = ("tta", "mcbn+tta", LAPLACE, PREDICTIONS)
+    return {
+        name: reasons[name] or "it is not there for the outputs of a segmentation" for name in no if name in reasons
+    }
 
 
 def _why_not_by_query(method: str) -> str:

@@ -84,7 +84,7 @@ def _check_asked(subject: Subject, asked: str) -> None:
             f"--calibrate {asked} fits a temperature to the logits of a classifier, and this is a regression, whose "
             "observation noise is fitted as [scoring] says. Leave --calibrate out."
         )
-    if not subject.classifies:
+    if not (subject.classifies or subject.todo.image):
         raise RequestError(
             f"--calibrate {asked} fits one temperature to the logits of one class per point, and here there are "
             "several labels per point. Leave --calibrate out."

@@ -566,6 +566,9 @@ class Scorer:
             return samples
         return Scaled(samples, self._scale.mean, self._scale.std)
 
+    def weights(self, samples: int, bank: int | None) -> DrawWeights:
+        return estimates.replicate_weights(samples, bank)
+
     def headline_errors(self, scores: Mapping[str, Scores], draws: DrawWeights) -> dict[str, float]:
         return estimates.headline_errors("variance", "variance", scores, draws)
 

@@ -32,7 +32,7 @@ Need = Callable[[int], int]  # bytes as an increasing function of a number of dr
 def check_resources(subject: Subject) -> None:
     """RequestError where draws and scores of a run do not fit, with the number of draws that would fit."""
     run, bank, samples = subject.run, subject.bank, subject.max_samples
-    if not subject.todo.methods:
+    if not subject.todo.methods or subject.todo.image:  # of whose outputs a few are in memory at once
         return
     auto, purpose = run.samples == "auto", "draws and scores"
     option = "--max-samples" if auto else "--samples"

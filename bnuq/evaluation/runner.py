@@ -3,6 +3,7 @@ suffice."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -31,6 +32,7 @@ from bnuq.evaluation.augmentation import Augmented, augmenting
 from bnuq.evaluation.class_probabilities import are_kept
 from bnuq.evaluation.draws import next_stop, queries_engine
 from bnuq.evaluation.estimates import replicate_weights
+from bnuq.evaluation.image_maps import chosen_images, image_maps
 from bnuq.evaluation.passes import Feed, Passes, stochastic_of
 from bnuq.evaluation.plan import Plan
 from bnuq.evaluation.posthoc import with_post_hoc
@@ -42,7 +44,7 @@ from bnuq.files.journal import Arrays, Journal
 from bnuq.findings import Finding, note, warning
 from bnuq.metrics import DrawWeights, LogitMaps
 from bnuq.progress import Advance, Progress
-from bnuq.records.evaluation import MethodResult, MethodWork, Samples
+from bnuq.records.evaluation import ImageMaps, MethodResult, MethodWork, Samples
 from bnuq.sampling import bank_tiles, counter_rng
 from bnuq.sampling.bank_tiles import BankEngine
 from bnuq.sampling.batch_statistics import BatchStatistics
@@ -89,6 +91,7 @@ class RunnerResult:
     methods: dict[str, MethodResult]
     work: dict[str, MethodWork]
     findings: tuple[Finding, ...]
+    image_maps: ImageMaps | None = None
 
 
 def check_precision(run: Run, device: torch.device) -> None:
@@ -149,21 +152,23 @@ def run_methods(
         method: scorer.result(
             method_scores.sets,
             method_scores.fitted,
-            _weights(method, subject.samples_of(method, draws.stop), bank),
+            _weights(subject, method, subject.samples_of(method, draws.stop)),
             rounds.raw_samples(method),
         )
         for method, method_scores in scored.items()
     }
-    return RunnerResult(draws.stop, bank, omega, results, rounds.work(), tuple(findings))
+    work = rounds.work()
+    maps = rounds.image_maps(results, scored, draws.stop) if subject.todo.image and run.images else None
+    return RunnerResult(draws.stop, bank, omega, results, work, tuple(findings), maps)
 
 
 def _joined(omega: BatchStatistics | None, fresh: BatchStatistics | None) -> BatchStatistics | None:
     return fresh if omega is None or fresh is None else omega.joined(fresh)
 
 
-def _weights(method: str, samples: int, bank: int | None) -> DrawWeights:
+def _weights(subject: Subject, method: str, samples: int) -> DrawWeights:
     """The replicates of a method; dropout masks already differ from point to point and need no bank."""
-    return replicate_weights(samples, bank if is_mcbn(method) else None)
+    return subject.scorer.weights(samples, subject.bank if is_mcbn(method) else None)
 
 
 def _errors(run: Run, scorer: Scorer, scored: Scored, samples: int) -> dict[str, float]:
@@ -245,7 +250,7 @@ def run_unit(context: Context, unit: Unit) -> Arrays:
     reduction = context.reduction(unit.set, first)
     recalibrated = {kind: context.reduction(unit.set, first, kind) for kind in context.maps}
     points = context.subject.sets[unit.set]
-    blocks: Iterator[Tensor] = context.passes.blocks(engine, points, unit.points, context.feed)
+    blocks = _blocks(context.subject, context.passes, engine, points, unit.points, context.feed)
     raw: Arrays = {}
     if context.earlier is not None:
         outputs = list(blocks)
@@ -260,6 +265,15 @@ def run_unit(context: Context, unit: Unit) -> Arrays:
         first += block.shape[1]
     more = {f"{kind}:{name}": v for kind, each in recalibrated.items() for name, v in each.arrays().items()}
     return reduction.arrays() | raw | {_SECONDS: np.array(context.passes.seconds - before)} | more
+
+
+def _blocks(
+    subject: Subject, passes: Passes, engine: Engine, points: Points, rows: range, feed: Feed
+) -> Iterator[Tensor]:
+    """The outputs for these rows of a set: (T, chunk, K) each, or those of a segmentation for some draws."""
+    if (image := subject.todo.image) is None:
+        return passes.blocks(engine, points, rows, feed)
+    return passes.dense_blocks(engine, points, rows, feed, subject.todo.outputs * math.prod(image))
 
 
 def _of_set(engine: Engine, sets: Mapping[str, Points], name: str) -> Engine:
@@ -280,7 +294,9 @@ class _Rounds:
     """The rounds of draws of one run: which raw samples are kept, and the work of each method."""
 
     def __init__(self, subject: Subject, progress: Progress, journal: Journal, posterior: Posterior | None) -> None:
-        self.passes = Passes(subject.run, subject.pipeline, subject.todo.outputs)
+        image = subject.todo.image
+        outputs = subject.todo.outputs * math.prod(image or ())
+        self.passes = Passes(subject.run, subject.pipeline, outputs, dense=image is not None)
         if subject.bank is not None:
             samples = subject.run.samples
             self.passes.add(note("bank-of-draws", tile=counter_rng.TILE, samples=samples, bank=subject.bank))
@@ -352,6 +368,24 @@ class _Rounds:
         engine = Ensemble([self._subject.model, *self._subject.members])
         return self._run_engines({ENSEMBLE: engine}, range(engine.samples))
 
+    def image_maps(
+        self, results: Mapping[str, MethodResult], scored: Mapping[str, Scored], samples: int
+    ) -> ImageMaps | None:
+        """The maps of a few images of a segmentation by the first sampled method, whose draws pass these again."""
+        subject, name = self._subject, "test"
+        method = next((method for method in results if method not in SINGLE_SAMPLE_METHODS), DETERMINISTIC)
+        engine, points = _of_set(self._method_work[method].engine, subject.sets, name), subject.sets[name]
+        weights = _weights(subject, method, subject.samples_of(method, samples))
+        rows = chosen_images(results[method].sets[name].points)
+        maps: list[dict[str, np.ndarray]] = []
+        with self.passes.feeding(points, engine) as feed:
+            for row in map(int, rows):
+                reduction = _reduction(subject, weights, name, scored[method].fitted, None, None, row)
+                reduction.maps = maps
+                for block in _blocks(subject, self.passes, engine, points, range(row, row + 1), feed):
+                    reduction.add(block)
+        return image_maps(method, points, rows, maps, subject.run.ignore)
+
     def raw_samples(self, method: str) -> dict[str, Samples]:
         """The raw samples of each set, where they are saved."""
         if not self._subject.run.save_samples or method in SINGLE_SAMPLE_METHODS:
@@ -399,7 +433,7 @@ class _Rounds:
     def _scored(self, method: str, engine: Engine, draws: range, address: range, advance: Advance) -> dict[str, Scored]:
         """The scores of the method, and where recalibrations are fitted those of the method with each."""
         subject, samples = self._of(method), self._subject.samples_of(method, draws.stop)
-        weights = _weights(method, samples, self._subject.bank)
+        weights = _weights(self._subject, method, samples)
 
         def scores(name: str, fits: Fits) -> tuple[Any, dict[Recalibration, Any]]:
             return self._scores(method, engine, name, weights, address, advance, fits)
@@ -412,7 +446,7 @@ class _Rounds:
         fits = Fits(subject.scorer.fitted(validation, weights))
         if validation is not None and subject.fitted_to == VALIDATION:
             fits = replace(fits, recalibrated=self._fits(method, address, VALIDATION, validation))
-            again = scored_again(VALIDATION, fits)
+            again = {} if subject.todo.image else scored_again(VALIDATION, fits)
             fits = replace(fits, with_each={kind: subject.scorer.fitted(each, weights) for kind, each in again.items()})
         plain, recalibrated = dict[str, Any](), dict[str, dict[Recalibration, Any]]()
         for name in subject.sets:
@@ -425,7 +459,7 @@ class _Rounds:
         with_each = {
             f"{method}+{kind}": Scored({name: by_kind[kind] for name, by_kind in recalibrated.items()}, fitted, fit)
             for kind, fit in fits.recalibrated.items()
-            for fitted in [fits.with_each[kind]]
+            for fitted in [fits.with_each.get(kind)]
         }
         return {method: Scored(plain, fits.plain)} | with_each
 
@@ -463,8 +497,13 @@ class _Rounds:
         subject, points = self._of(method), self._subject.sets[name]
         maps = fits.recalibrated[kind].of(name, points)
         reduction = _reduction(subject, weights, name, fits.with_each.get(kind), maps, self._second.get(name))
-        for first, block in self._stored(method, name, draws).blocks():
-            _add(reduction, torch.from_numpy(block).to(subject.pipeline.device), first, engine)
+        if subject.todo.image:  # whose outputs are too large to be kept: they are computed again
+            with self.passes.feeding(points, engine) as feed:
+                for block in _blocks(subject, self.passes, engine, points, range(len(points)), feed):
+                    reduction.add(block)
+        else:
+            for first, block in self._stored(method, name, draws).blocks():
+                _add(reduction, torch.from_numpy(block).to(subject.pipeline.device), first, engine)
         return _recalibrated(reduction, [reduction.arrays()], maps, points)
 
     def _scores(
@@ -482,7 +521,7 @@ class _Rounds:
         maps: dict[Recalibration, LogitMaps] = {k: fit.of(name, points) for k, fit in fits.recalibrated.items()}
         is_single = method in SINGLE_SAMPLE_METHODS
         again = not is_single and (run.save_samples or run.samples == "auto")
-        again |= name == self._subject.fitted_to
+        again = (again or name == self._subject.fitted_to) and not self._subject.todo.image
         size = self.passes.tile(engine, points, keeps_samples=again)
         first = self._units.setdefault((method, name), tiles(name, points, size, method=method, draws=draws))
         units = [replace(unit, draws=draws) for unit in first]  # the same tiles in every round

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from bnuq.config import Run
-from bnuq.data import Points, check_label_matrix, check_labels, check_targets
-from bnuq.errors import ModelError, RequestError, SamplingError
-from bnuq.evaluation import classification, memory, multilabel, regression
+from bnuq.data import Points, check_label_matrix, check_labels, check_masks, check_targets
+from bnuq.errors import DataError, ModelError, RequestError, SamplingError
+from bnuq.evaluation import classification, memory, multilabel, regression, segmentation
 from bnuq.evaluation.batch_composition import check_classes
 from bnuq.evaluation.completeness import Need, check_complete
 from bnuq.evaluation.datasets import Material, Pipeline, input_normalize, load_material, target_scale
@@ -151,12 +152,30 @@ def scored_sets(run: Run, todo: Plan, material: Material) -> tuple[dict[str, Poi
     if material.train is not None and todo.batch_size is not None:
         check_classes(run.sampler, todo.task, material.train)
     labelled = {VALIDATION: material.validation, "test": material.test}
+    if todo.image is not None:
+        return _pictures_with_masks(run, todo, material, labelled)
     checked = {
         name: points if name == "test" and points.targets is None else check(points, todo.outputs)
         for name, points in labelled.items()
         if points is not None
     }
     return checked | material.ood, scorer
+
+
+def _pictures_with_masks(
+    run: Run, todo: Plan, material: Material, labelled: Mapping[str, Points | None]
+) -> tuple[dict[str, Points], Scorer]:
+    """The sets of a segmentation, their masks checked, and its scorer."""
+    assert todo.image is not None
+    sets = {name: points for name, points in (*labelled.items(), *material.ood.items()) if points is not None}
+    for name, points in sets.items():
+        if points.masks is not None or (name in labelled and points.targets is not None):
+            sets[name] = check_masks(points, todo.outputs if name in labelled else 2, run.ignore)
+        if points.masks is not None and points.masks.shape[1:] != todo.image:
+            found, expected = (" × ".join(map(str, size[::-1])) for size in (points.masks.shape[1:], todo.image))
+            raise DataError(f"{points.reference}: the masks are {found} pixels; expected {expected}, as the pictures.")
+    names = sets["test"].classes or ()
+    return sets, segmentation.Scorer(run, todo.outputs, math.prod(todo.image), tuple(names))
 
 
 def findings_on_outputs(prepared: Prepared, todo: Plan) -> tuple[Finding, ...]:
@@ -171,8 +190,6 @@ def check_request(run: Run, *, needs: Collection[Need] = ("test",)) -> None:
     """Raise BnuqError for every error in `run` that can be found before anything is computed; one message lists all
     that it lacks."""
     check_readable(run)
-    if run.task == "segmentation":
-        raise RequestError('task is "segmentation"; this version evaluates classification and regression.')
     check_complete(run, needs=needs)
     if kind_of(run.out.parent) != "folder":
         raise RequestError(f"--out {run.out}: the folder {run.out.parent} does not exist.")

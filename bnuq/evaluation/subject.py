@@ -31,7 +31,7 @@ VALIDATION = "validation"
 
 @runtime_checkable
 class Scorer(Protocol):
-    """Scores the samples of a task: `classification.Scorer`, `regression.Scorer`.
+    """Scores the samples of a task: `classification.Scorer`, `regression.Scorer`, `segmentation.Scorer`.
 
     Of a classification, the logits of each point are recalibrated by its one of the `maps`. With `by_class` the
     probabilities of all classes are scored, too: prediction sets by what is `fitted`, or by the other half where these
@@ -52,6 +52,7 @@ class Scorer(Protocol):
         calibrates: bool = False,
         second: Bool[ndarray, " point"] | None = None,
     ) -> Any: ...
+    def weights(self, samples: int, bank: int | None) -> DrawWeights: ...
     def fitted(self, validation: Any, draws: DrawWeights) -> Any: ...
     def headline_errors(self, scores: Any, draws: DrawWeights) -> dict[str, float]: ...
     def findings(self, method: str, fitted: Any) -> Iterator[Finding]: ...
@@ -86,14 +87,15 @@ class Subject:
 
     @property
     def classifies(self) -> bool:
-        """Whether each point has one class: such logits can be recalibrated, and have post-hoc scores."""
+        """Whether each point has one class: such logits can be recalibrated, and have post-hoc scores. Those of a
+        segmentation's pixels can only be divided by a temperature."""
         return self.todo.task == "classification" and self.run.outputs != "multilabel"
 
     @property
     def calibration(self) -> Calibration:
         """What recalibrations are fitted to. By default validation points, where they are not those of the test set."""
         validation = self.sets.get(VALIDATION)
-        if not self.classifies:
+        if not (self.classifies or self.todo.image):
             return "off"
         if self.run.calibrate is not None:
             return self.run.calibrate

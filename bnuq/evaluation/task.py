@@ -1,4 +1,4 @@
-"""The task of a network, classification or regression, and the check of what a classifier's outputs are."""
+"""The task of a network, and the check of what a classifier's outputs are."""
 
 from __future__ import annotations
 
@@ -21,16 +21,31 @@ from bnuq.sampling.plain_loop import Evaluation
 TASK_KEY = 'task = "regression" under [model] of the run file'
 PROBABILITIES_KEY = 'outputs = "probabilities" under [model] of the run file'
 BINARY_KEY = 'outputs = "binary" under [model] of the run file'
+TaskName = Literal["classification", "regression", "segmentation"]
 _CHECKED_POINTS = 64  # points whose outputs are checked
 _SIGMOIDS = (aten.sigmoid, aten.sigmoid_, aten.hardsigmoid, aten.hardsigmoid_)
 
 
-def task_of(run: Run, outputs: int, points: Points | None) -> Literal["classification", "regression"]:
-    """The task as the run file gives it, otherwise by the number of outputs and the targets of `points`.
+def task_of(run: Run, outputs: int, points: Points | None, *, dense: bool = False) -> TaskName:
+    """The task as the run file gives it, otherwise by the number of outputs and the targets of `points`; segmentation
+    where outputs are `dense`, (n, K, H, W).
 
     Raises DataError for ambiguous targets, and for several labels per point; RequestError for a regression with
     `outputs` of a classifier.
     """
+    if dense:
+        if run.task not in (None, "segmentation"):
+            raise RequestError(
+                f'the network classifies each pixel, and task is "{run.task}"; expected "segmentation", or a network '
+                "that gives one row of outputs for a point."
+            )
+        if run.outputs == "multilabel":
+            raise RequestError('outputs is "multilabel", and the network classifies each pixel, as one of its classes.')
+        return "segmentation"
+    if run.task == "segmentation":
+        raise RequestError(
+            'task is "segmentation", and the network gives one row of outputs for a point, not for each pixel.'
+        )
     if run.task == "regression" and run.outputs != "logits":
         raise RequestError(
             f'outputs is "{run.outputs}", which only the outputs of a classifier are, and task is "regression". Leave '

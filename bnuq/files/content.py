@@ -45,6 +45,11 @@ def is_file(path: Path) -> bool:
     return exists(path) and path.is_file()
 
 
+def is_folder(path: Path) -> bool:
+    """Whether a folder is at `path`; what cannot be looked at is none."""
+    return exists(path) and path.is_dir()
+
+
 def kind_of_bytes(head: bytes) -> Kind:
     """The kind of a file that begins with `head` (4096 bytes are enough)."""
     if not head:

@@ -1,4 +1,5 @@
-"""What a REF says besides where its points lie: `NAME=REF`, `FILE:selection` and `file.py:function(arguments)`."""
+"""What a REF says besides where its points lie: `NAME=REF`, `FILE:selection`, `IMAGES:MASKS` and
+`file.py:function(arguments)`."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bnuq.errors import RequestError
-from bnuq.files.content import is_file
+from bnuq.files.content import is_file, is_folder
 from bnuq.files.folders import expanded
 
 _CALL = re.compile(r"([^(]*:[A-Za-z_]\w*)(\(.*\))", re.DOTALL)
@@ -53,4 +54,21 @@ def selection_of(text: str, base: Path) -> tuple[Path, str] | None:
         path = base / expanded(text[:colon])
         if path.suffix.lower() not in ("", ".py") and is_file(path):
             return path, text[colon + 1 :]
+    return None
+
+
+def folders_of(text: str, base: Path) -> tuple[Path, Path, str] | None:
+    """(pictures, masks, pattern) of `IMAGES:MASKS`, two folders, or `IMAGES:MASKS/PATTERN`, where the pattern of the
+    masks' file names holds a *; None where they are not both there. The second folder is looked for beside the first,
+    then relative to `base`."""
+    for colon in reversed([at for at, mark in enumerate(text) if mark == ":"]):
+        images, written = base / expanded(text[:colon]), text[colon + 1 :]
+        folder, slash, last = written.rpartition("/")
+        masks, pattern = (folder or slash or ".", last) if "*" in last else (written, "*")
+        masks = masks.removesuffix("/**")
+        if not text[:colon].strip() or not masks.strip() or not is_folder(images):
+            continue
+        for place in (images.parent / expanded(masks), base / expanded(masks)):
+            if is_folder(place):
+                return images, place, pattern
     return None

@@ -105,6 +105,8 @@ class Errors:
         if method in SINGLE_SAMPLE_METHODS and method not in dict(self._paired.why_not):
             return NONE
         kind = metric_of(current["metric"]).mc_error
+        if self._results[0].model["task"] == "segmentation":  # which has no bootstrap over draws
+            kind = "jackknife"
         if not all(math.isfinite(math.nan if f.mc_se is None else f.mc_se) for f in estimates):  # too few draws
             return UNKNOWN
         samples = [result.samples_of(method) for result in self._results]

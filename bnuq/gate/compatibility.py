@@ -20,6 +20,7 @@ from bnuq.config import (
     POPULATION,
     PREDICTIONS,
     SINGLE_SAMPLE_METHODS,
+    DataSection,
     Run,
     ScoringSection,
     recalibration_of,
@@ -123,6 +124,10 @@ def _other_data(new: Mapping[str, EvaluatedSet], old: Mapping[str, EvaluatedSet]
         if difference and not settings.allows("data", name):
             advice = "Evaluate on the same points (with --limit the seed picks them)"
             yield f"data: {name} holds {difference}. {advice}, or {_allowing(f'data:{name}')}."
+        elif name in old and _names_other_classes(points, old[name]) and not settings.allows("data", name):
+            now, before = (", ".join(each.classes) or "no names" for each in (points, old[name]))
+            advice = f"Use the same class file (--palette), or {_allowing(f'data:{name}')}."
+            yield f"data: the classes of the pixels of {name} are {now} now, {before} in the baseline. {advice}"
 
 
 def _other_numbers(new: Mapping[str, Any], old: Mapping[str, Any], settings: Settings) -> Iterator[str]:
@@ -185,12 +190,16 @@ def _differing(new: Mapping[str, Any], old: Mapping[str, Any]) -> list[str]:
 
 def _as_scored(result: Result) -> dict[str, Any]:
     """The settings that estimates of a metric were computed with."""
-    scoring = _of_regression(result.run.get("scoring", {}), task=result.model["task"])
+    scoring = _of_task(result.run, task=result.model["task"])
     return {"mutual_information": result.sampling.get("mutual_information", "plug-in"), **scoring}
 
 
-def _of_regression(scoring: Mapping[str, Any], *, task: str) -> dict[str, Any]:
-    """The settings that a regression is scored by: all but that of prediction sets."""
+def _of_task(run: Mapping[str, Any], *, task: str) -> dict[str, Any]:
+    """The settings that a regression is scored by, all but that of prediction sets; of a segmentation the value of the
+    pixels that are not scored."""
+    if task == "segmentation":
+        return {"ignore": run.get("data", {}).get("ignore", DataSection().ignore)}
+    scoring = run.get("scoring", {})
     return {key: value for key, value in scoring.items() if task == "regression" and key != "set_coverage"}
 
 
@@ -205,8 +214,7 @@ def _calibrated(result: Result, methods: Iterable[str]) -> dict[str, Any]:
 
 def _as_requested(run: Run, *, task: str) -> dict[str, Any]:
     """The same settings in a request, if it were of this task."""
-    scoring = _of_regression(run.record()["scoring"], task=task)
-    return {"mutual_information": run.mutual_information, **scoring}
+    return {"mutual_information": run.mutual_information, **_of_task(run.record(), task=task)}
 
 
 def _other_scoring(new: Mapping[str, Any], old: Mapping[str, Any], settings: Settings) -> Iterator[str]:
@@ -226,6 +234,12 @@ def _other_points(new: EvaluatedSet, old: EvaluatedSet) -> str | None:
     if not _same(new.labels, old.labels) or not _same(new.targets, old.targets):
         return "points with other labels or targets"
     return None if _same(new.group, old.group) else "points with other groups"
+
+
+def _names_other_classes(new: EvaluatedSet, old: EvaluatedSet) -> bool:
+    """Whether the class files of the masks of a test set differ in their names; its digest has their colours."""
+    has_masks = new.kind == "test" and new.labels is None and new.targets is None
+    return has_masks and new.classes != old.classes
 
 
 def _same(new: np.ndarray | None, old: np.ndarray | None) -> bool:

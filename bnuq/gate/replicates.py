@@ -86,12 +86,17 @@ class _OfMethod:
 
     def __init__(self, result: Result, method: str) -> None:
         rows = estimates_of(result).items()  # those of a label, a class or a group are checked with it
-        of_others = ("label", *PARTS)
+        dense = result.model["task"] == "segmentation"  # whose classes are of pixels
+        of_others = ("label", *(() if dense else PARTS))
         self._rows = {a: row for a, row in rows if row["method"] == method and not any(row[key] for key in of_others)}
         self._result, self._method = result, method
         self._samples = result.samples_of(method)
         self._bank = result.sampling.get("bank") if method.startswith("mcbn") else None
         self._draws = self._samples if self._bank is None else int(self._bank)
+        if dense:  # each part of the draws is left out, of one or of several
+            left_out = (len(r.estimate.jackknife) for r in self._rows.values() if r.estimate.jackknife is not None)
+            self._draws = min(self._samples, max(left_out, default=self._samples))
+        self._in_parts = self._bank is None and self._draws < self._samples
         drawn = (row.estimate.bootstrap for row in self._rows.values())
         self._resamples = max((len(values) for values in drawn if values is not None), default=0)
         self._separations: dict[tuple[str, str], tuple[metrics.DetectionScores[float], ...] | None] = {}
@@ -244,7 +249,7 @@ class _OfMethod:
         if self._bank is not None:
             return None if likelihoods is None or metric != "pll" else self._of_tiles(likelihoods)
         if metric == "expected_entropy":
-            return self._linear(estimate)
+            return None if self._in_parts else self._linear(estimate)
         if likelihoods is None:
             return None
         weights = _weights(self._samples, self._resamples)
@@ -384,6 +389,8 @@ class _OfMethod:
         set_result = self._result.methods[self._method].sets[set_name]
         if metric == "ece":
             return self._of_calibration(set_name)
+        if self._in_parts or row["class"] or metric.startswith("pixel_"):
+            return None
         if score:
             limits = self._of_separation(set_name, score, metric)
         elif self._bank is not None and metric not in ("accuracy", "max_probability", "brier"):
@@ -482,6 +489,8 @@ class _OfMethod:
 def _is_by_bootstrap(row: Row, result: Result) -> bool:
     """Whether the Monte Carlo error of an estimate is by the bootstrap."""
     bound, metric = row["bound"], row["metric"]
+    if result.model["task"] == "segmentation":  # which has none
+        return False
     if bound:
         regression = result.model["task"] == "regression"
         return bound == "optimum" and metric == "pll" if regression else metric == "confidence"

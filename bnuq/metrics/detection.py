@@ -165,14 +165,17 @@ def detection_of_counts(test: Shaped[np.ndarray, "rung"], ood: Shaped[np.ndarray
 
     Source: as `detection`.
     """
-    scores = _Ranked.of(test, ood).scores()
-    return DetectionScores(
-        auroc=float(scores.auroc),
-        aupr_out=float(scores.aupr_out),
-        aupr_in=float(scores.aupr_in),
-        fpr95=float(scores.fpr95),
-        fpr95_id_positive=float(scores.fpr95_id_positive),
-    )
+    return DetectionScores(**{name: float(value) for name, value in vars(detection_of_ladders(test, ood)).items()})
+
+
+def detection_of_ladders(
+    test: Shaped[np.ndarray, "*replicate rung"], ood: Shaped[np.ndarray, "*replicate rung"]
+) -> DetectionScores[np.ndarray]:
+    """The result of `detection_of_counts` for each row of the counts, each of shape (*replicate,); rungs may be empty.
+
+    Source: as `detection`.
+    """
+    return _Ranked.of(test, ood).scores()
 
 
 def _ladder(test: np.ndarray, ood: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:

@@ -26,9 +26,9 @@ from bnuq.metrics.detection import DetectionScores, detection_of_counts
 from bnuq.metrics.replicates import group_index
 from bnuq.metrics.selective import COVERAGE, SelectiveScores
 
-_TPR = 0.95  # that of `fpr95` and `fpr95_id_positive`
-_NORMAL = np.array([NormalDist().inv_cdf((k + 0.5) / 63) for k in range(63)])  # equally probable normal quantiles, …
-_NORMAL /= np.std(_NORMAL)  # … scaled to sd 1
+TPR = 0.95  # that of `fpr95` and `fpr95_id_positive`
+NORMAL = np.array([NormalDist().inv_cdf((k + 0.5) / 63) for k in range(63)])  # equally probable normal quantiles, …
+NORMAL /= np.std(NORMAL)  # … scaled to sd 1
 
 
 def rmse_influence(squared_error: Float[Array, "point"]) -> Float[np.ndarray, "point"]:
@@ -363,7 +363,7 @@ class RankedScores:
 
     def influence(self) -> DetectionScores[tuple[np.ndarray, np.ndarray]]:
         """The result of `detection_influence`."""
-        rising = _Curve.of(self.test, self.ood)  # test points are the positives: the smallest score comes first
+        rising = Curve.of(self.test, self.ood)  # test points are the positives: the smallest score comes first
         falling = rising.reversed()
 
         def from_rising(influence: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
@@ -384,7 +384,7 @@ class RankedScores:
 
 
 @dataclass(frozen=True)
-class _Curve:
+class Curve:
     """Positive and negative points on each rung of the ladder of scores, and their cumulative numbers.
 
     Its methods return influences by rung: of a positive point on the rung, and of a negative one.
@@ -396,12 +396,12 @@ class _Curve:
     false_positives: Float[np.ndarray, "rung"]
 
     @staticmethod
-    def of(positive: Float[np.ndarray, "rung"], negative: Float[np.ndarray, "rung"]) -> "_Curve":
-        return _Curve(positive, negative, np.cumsum(positive), np.cumsum(negative))
+    def of(positive: Float[np.ndarray, "rung"], negative: Float[np.ndarray, "rung"]) -> "Curve":
+        return Curve(positive, negative, np.cumsum(positive), np.cumsum(negative))
 
-    def reversed(self) -> "_Curve":
+    def reversed(self) -> "Curve":
         """The same with positives and negatives exchanged, in reverse order."""
-        return _Curve.of(self.negative[::-1], self.positive[::-1])
+        return Curve.of(self.negative[::-1], self.positive[::-1])
 
     def area(self) -> tuple[np.ndarray, np.ndarray]:
         """Influences on the area under the ROC curve: the share of the other set that a point is separated from."""
@@ -443,12 +443,12 @@ class _Curve:
         to 95 % is used, since a wide tie may end at 100 %, which seems not to vary.
         """
         positives, negatives = self.true_positives[-1], self.false_positives[-1]
-        threshold = int(self._first(np.array([_TPR]))[0])
+        threshold = int(self._first(np.array([TPR]))[0])
         fpr = self.false_positives[threshold] / negatives
-        sd = math.sqrt(_TPR * (1 - _TPR) / positives)
-        moved = float(np.std(self.false_positives[self._first(np.minimum(_TPR + sd * _NORMAL, 1))])) / negatives
+        sd = math.sqrt(TPR * (1 - TPR) / positives)
+        moved = float(np.std(self.false_positives[self._first(np.minimum(TPR + sd * NORMAL, 1))])) / negatives
         through, above = self.true_positives[threshold], self.true_positives[threshold] - self.positive[threshold]
-        closer = through < positives and (above == 0 or through + above <= 2 * _TPR * positives)
+        closer = through < positives and (above == 0 or through + above <= 2 * TPR * positives)
         rungs, share = (threshold + 1, through / positives) if closer else (threshold, above / positives)
         slope = moved / math.sqrt(share * (1 - share) / positives) if 0 < share < 1 else 0.0
         return self._split(rungs, slope * (share - 1), slope * share), self._split(threshold + 1, 1 - fpr, -fpr)

@@ -61,6 +61,15 @@ def _sets(suffix: str, name: str, source: str) -> tuple[Metric, Metric]:
     return size, coverage
 
 
+_OVERLAP: dict[str, Any] = {
+    "worse": "the segments that {who} predicts on {where} overlap less with the true ones",
+    "better": "the segments that {who} predicts on {where} overlap more with the true ones",
+}
+_PIXELS: dict[str, Any] = {
+    "worse": "{who} separates the pixels of {where} from those of the test set less well",
+    "better": "{who} separates the pixels of {where} from those of the test set better",
+}
+
 _ALL = (
     Metric(
         "accuracy",
@@ -339,6 +348,109 @@ _ALL = (
         tolerance="0.02",
         **_STEPS,
         **_SEPARATION,
+    ),
+    Metric(
+        "mean_iou",
+        "Mean intersection over union, of the classes that occur",
+        "mean IoU",
+        "fraction",
+        "higher",
+        "Everingham et al. 2015; of all pixels together",
+        tolerance="0.005",
+        **_OVERLAP,
+    ),
+    Metric(
+        "iou",
+        "Intersection over union of a class",
+        "IoU",
+        "fraction",
+        "higher",
+        "Everingham et al. 2015",
+        tolerance="0.01",
+        **_OVERLAP,
+    ),
+    Metric(
+        "dice", "Dice coefficient of a class", "Dice", "fraction", "higher", "Dice 1945", tolerance="0.01", **_OVERLAP
+    ),
+    *(
+        Metric(
+            f"{name}_{place}",
+            f"{title} of the pixels {where} a class boundary",
+            f"{label} {short}",
+            "nats",
+            "none",
+            "ratio of sums; Teye et al. 2018; Kendall et al. 2017",
+        )
+        for name, title, label in (
+            ("mutual_information", "Mutual information", "MI"),
+            ("predictive_entropy", "Predictive entropy", "entropy"),
+        )
+        for place, where, short in (
+            ("boundary", "up to 2 pixels from", "at boundaries"),
+            ("interior", "more than 2 pixels from", "inside"),
+        )
+    ),
+    Metric(
+        "ece_boundary",
+        "Expected calibration error of the pixels up to 2 pixels from a class boundary",
+        "ECE at boundaries",
+        "fraction",
+        "lower",
+        "Guo et al. 2017, eq. 3; 15 bins",
+        **_CALIBRATED,
+    ),
+    *(
+        Metric(
+            f"image_aurc_{name}",
+            f"Area under the risk–coverage curve of images, of the risk 1 − Dice, by the {words} of MI or entropy",
+            f"image AURC by {label}",
+            "fraction",
+            "lower",
+            "Zenk et al. 2025; Kahl et al. 2024",
+            worse="deferring the most uncertain images of {where} leaves {who} with worse segmentations",
+            better="deferring the most uncertain images of {where} leaves {who} with better segmentations",
+        )
+        for name, words, label in (
+            ("mean", "mean", "mean"),
+            ("upper_tail", "mean of the largest 5 %", "upper tail"),
+            ("patch_maximum", "largest mean of a patch of 10 × 10 pixels", "patch maximum"),
+            ("share_above", "share of pixels above the 90 % quantile of all", "share above"),
+            ("foreground", "mean over the predicted foreground", "foreground"),
+            ("without_boundaries", "mean further than 2 pixels from predicted boundaries", "mean without boundaries"),
+        )
+    ),
+    Metric(
+        "pixel_auroc",
+        "AUROC of pixels",
+        "pixel AUROC",
+        "fraction",
+        "higher",
+        "P(s_ood > s_test) + P(=)/2 of two pixels",
+        tolerance="0.01",
+        **_PIXELS,
+    ),
+    *(
+        Metric(
+            f"pixel_{name}",
+            f"AUPR ({kind} positive) of pixels",
+            f"pixel {label}",
+            "fraction",
+            "higher",
+            "as of points",
+            **_PIXELS,
+        )
+        for name, kind, label in (("aupr_out", "OOD", "AUPR-out"), ("aupr_in", "test", "AUPR-in"))
+    ),
+    *(
+        Metric(
+            f"pixel_{name}",
+            f"FPR at 95 % TPR ({kind} positive) of pixels",
+            f"pixel {label}",
+            "fraction",
+            "lower",
+            "as of points",
+        )
+        for name, kind, label in (("fpr95", "OOD", "FPR95"), ("fpr95_id_positive", "test", "FPR95*"))
     ),
     Metric(
         "normalized_pll",

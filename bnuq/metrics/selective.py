@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import numpy as np
-from jaxtyping import Float, Shaped
+from jaxtyping import Float, Integer, Shaped
 
 from bnuq.metrics.arrays import Array, as_float64, like
 from bnuq.metrics.replicates import group_index
@@ -81,13 +81,13 @@ def selective(uncertainty: Float[Array, "point"], loss: Float[Array, "point"]) -
     Geifman & El-Yaniv 2017, Selective Classification for Deep Neural Networks, §2 and 3.
     """
     count, total, _, _ = _by_certainty(as_float64(uncertainty), as_float64(loss))
-    return SelectiveScores(**{name: float(value) for name, value in vars(_of_ties(count, total)).items()})
+    return SelectiveScores(**{name: float(value) for name, value in vars(selective_of_ties(count, total)).items()})
 
 
-def _of_ties(
+def selective_of_ties(
     count: Shaped[np.ndarray, "*resample tie"], total: Float[np.ndarray, "*resample tie"]
 ) -> SelectiveScores[np.ndarray]:
-    """The scores from points and loss at each distinct uncertainty, most certain first.
+    """The scores from points and loss at each distinct uncertainty, most certain first; ties may be empty.
 
     Within a tie of mean loss m that starts after C points of loss S, risk_k is m + (S − C·m)/k, so that its sum needs
     only harmonic numbers, and it crosses a risk r at k = (C·m − S)/(m − r).
@@ -95,9 +95,9 @@ def _of_ties(
     covered, lost = np.cumsum(count, axis=-1), np.cumsum(total, axis=-1)
     before, n = covered - count, covered[..., -1]
     mean = total / np.maximum(count, 1)
-    harmonic = np.concatenate([[0.0], np.cumsum(1 / np.arange(1, int(n.max()) + 1))])
     excess = lost - total - before * mean
-    area = np.sum(total + excess * (harmonic[covered] - harmonic[before]), axis=-1) / n
+    through, until = _harmonic(np.stack([covered, before]))
+    area = np.sum(total + excess * (through - until), axis=-1) / n
     generalised = np.sum(count * (lost - total / 2), axis=-1) / n**2
 
     kept = np.ceil(COVERAGE * n - _ROUNDING)
@@ -111,6 +111,15 @@ def _of_ties(
     inside = (mean > RISK) & (crossing > before)
     share = np.max(np.where(enough, covered, np.where(inside, np.minimum(crossing, covered), 0)), axis=-1) / n
     return SelectiveScores(area, generalised, risk, share)
+
+
+def _harmonic(number: Integer[np.ndarray, "*any"]) -> Float[np.ndarray, "*any"]:
+    """1 + ½ + … + 1/k of each number k, 0 of 0."""
+    if number.max() < 2**20:
+        return np.concatenate([[0.0], np.cumsum(1 / np.arange(1, int(number.max()) + 1))])[number]
+    from scipy.special import digamma  # late: `bnuq.metrics` is light; a table would not fit pixels into memory
+
+    return digamma(number + 1.0) + np.euler_gamma
 
 
 def excess_aurc(uncertainty: Float[Array, "point"], loss: Float[Array, "point"]) -> float:
@@ -147,5 +156,5 @@ def selective_bootstrap(
         total = count * losses[order]
         if starts.size < points:
             count, total = (np.add.reduceat(values, starts, axis=-1) for values in (count, total))
-        drawn.append(vars(_of_ties(count, total)))
+        drawn.append(vars(selective_of_ties(count, total)))
     return SelectiveScores(**{name: np.concatenate([block[name] for block in drawn]) for name in drawn[0]})

@@ -14,12 +14,13 @@ import numpy as np
 
 from bnuq import metrics
 from bnuq.metrics.influence import RankedScores
-from bnuq.records.evaluation import PARTS, EvaluatedSet, Result, SetResult, of_label, parts_of
+from bnuq.records.evaluation import PARTS, PIXEL_MEANS, EvaluatedSet, Result, SetResult, of_label, parts_of
 from bnuq.store.table import Row
 
 LEAPING = ("mce", "coverage_at_5")  # from bin to bin, or from point to point: the error of a change is unknown
 _TEST = "test"
 _BY_LABEL = ("ece", "label_auroc")  # means over labels that are no means over points
+_OF_PIXELS = "pixel_"  # the separation of pixels, not of images
 _BLOCK = 4096  # points whose likelihoods stay in a core's cache
 _Arrays = Mapping[str, np.ndarray]
 
@@ -42,8 +43,14 @@ class Points:
 
     def value(self, row: Row) -> float | None:
         """The estimate of this row; None where the file lacks the values it is computed from."""
+        if row["metric"].startswith(_OF_PIXELS):
+            parts = self._of_pixels(row)
+            return None if parts is None else float(np.mean(parts[row["set"]]))
         if row["score"]:
             return self._separation(row["method"], row["set"], row["score"]).get(row["metric"])
+        if row["class"] and self._is_dense:
+            values = self._of_class(row)
+            return None if values is None else float(np.mean(values))
         if (rows := self.rows(row)) is not None:
             values = self._result.methods[row["method"]].sets[row["set"]].points.get(row["metric"], np.ones(1))
             return float(len(rows) if row["metric"] == "count" else np.mean(values[rows]))
@@ -55,9 +62,15 @@ class Points:
 
     def contributions(self, row: Row) -> dict[str, np.ndarray] | None:
         """The contributions to first order, by set; None where the file lacks the values they are computed from."""
+        if row["metric"].startswith(_OF_PIXELS):
+            parts = self._of_pixels(row)
+            return None if parts is None else {name: part - np.mean(part) for name, part in parts.items()}
         if row["score"]:
             parts = self._influence(row["method"], row["set"], row["score"]).get(row["metric"])
             return None if parts is None else dict(zip(sets_of(row), parts, strict=True))
+        if row["class"] and self._is_dense:
+            values = self._of_class(row)
+            return None if values is None else {row["set"]: values - np.mean(values)}
         if (rows := self.rows(row)) is not None:
             values = self._result.methods[row["method"]].sets[row["set"]].points.get(row["metric"])
             return None if values is None else {row["set"]: metrics.part_influence(values, rows)}
@@ -69,8 +82,28 @@ class Points:
         computed = self._source(row)
         return None if computed is None else {computed.set_name: computed.of.influence(computed.points, computed.group)}
 
+    @property
+    def _is_dense(self) -> bool:
+        """Whether the points are images, whose pixels were classified."""
+        return self._result.model.get("task") == "segmentation"
+
+    def _of_pixels(self, row: Row) -> dict[str, np.ndarray] | None:
+        """What the images contribute to the separation of their pixels, by set."""
+        sets, key = self._result.methods[row["method"]].sets, f"{row['metric']}.{row['score']}"
+        of_test, of_ood = sets[_TEST].contributions.get(f"{key}.{row['set']}"), sets[row["set"]].contributions.get(key)
+        if of_ood is None:
+            return None
+        return {row["set"]: of_ood} if of_test is None else {_TEST: of_test, row["set"]: of_ood}
+
+    def _of_class(self, row: Row) -> np.ndarray | None:
+        """What the images contribute to an estimate of a class of pixels."""
+        contributions = self._result.methods[row["method"]].sets[row["set"]].contributions
+        return contributions.get(f"{row['metric']}.{row['class']}")
+
     def rows(self, row: Row) -> np.ndarray | None:
-        """The points of the class or group that an estimate is of; None where it is of none."""
+        """The points of the class or group that an estimate is of; None where it is of none, or of pixels."""
+        if self._is_dense:
+            return None
         kind = next((kind for kind in PARTS if row[kind]), None)
         return None if kind is None else self.parts(row["set"])[kind][row[kind]]
 
@@ -112,6 +145,8 @@ class Points:
             of = _mean(f"{metric}_{row['bound']}")
         elif not row["set"]:
             of = _normalized(metric.removeprefix("normalized_"))
+        elif self._is_dense:
+            of = _over_pixels(metric) if metric in PIXEL_MEANS else _mean(metric)
         elif metric in self._result.methods[method].sets[name].points:
             of = _mean(metric)
         else:
@@ -125,7 +160,7 @@ class Points:
         prediction is right."""
         method_result = self._result.methods[method]
         set_result, evaluated = method_result.sets[set_name], self._result.sets[set_name]
-        points = dict(set_result.points)
+        points = {**set_result.points, **set_result.contributions}
         if set_result.sigma is not None:
             points["predictive_sd"] = predictive_sd(set_result)
         if evaluated.targets is not None:
@@ -187,6 +222,19 @@ def _mean(name: str) -> _Metric:
             return values - values.mean()
 
     return _Metric({name}, value, influence)
+
+
+def _over_pixels(name: str) -> _Metric:
+    """A mean over the pixels of all images."""
+
+    def contributions(points: _Arrays) -> np.ndarray:
+        return metrics.ratio_contributions(points[name] * points["pixels"], points["pixels"])
+
+    def influence(points: _Arrays, _: np.ndarray | None) -> np.ndarray:
+        values = contributions(points)
+        return values - values.mean()
+
+    return _Metric({name, "pixels"}, lambda points: float(np.mean(contributions(points))), influence)
 
 
 def _normalized(score: str) -> _Metric:

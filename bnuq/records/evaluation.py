@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Float, Int64, Num, Shaped, UInt8
+from jaxtyping import Float, Float16, Int16, Int64, Num, Shaped, UInt8
 
 from bnuq.config import ENSEMBLE, SINGLE_SAMPLE_METHODS, without_recalibration
 from bnuq.estimates import Axis, ByHand, Coordinate, Estimate, MetricName, Prefix, Size, Unit
@@ -26,9 +26,28 @@ Normalized = Mapping[Annotated[str, Coordinate("metric"), Prefix("normalized_")]
 TargetUnits = Annotated[Float[np.ndarray, "point output"], Unit("target unit")]  # pyright: ignore
 BatchNoise = Annotated[Float[np.ndarray, " layer"], Unit("standard deviations of batch noise")]
 
-LARGEST = 64  # pixels of a side of a small copy of a picture
+LARGEST, LARGEST_MAP = 64, 256  # pixels of a side of a small copy of a picture, and of one whose pixels are scored
+NOT_SCORED = -1  # in place of the true class of a pixel
 PARTS = {"class": "by_class", "group": "by_group"}  # of a labelled test set, and where their estimates stand
 FEWEST_POINTS, MOST_PARTS = 20, 100  # of a class or a group that has estimates of its own, and of these
+PIXEL_SCORES = (  # of the pixels of a segmentation
+    "mutual_information",
+    "predictive_entropy",
+    "expected_entropy",
+    "least_confidence",
+    "max_logit",
+    "energy",
+)
+PIXEL_MEANS = ("accuracy", "pll", "brier", "max_probability", *PIXEL_SCORES)  # estimates that are means over pixels
+BAND, REACH = 2, 16  # pixels from a class boundary: what is near it, and how far distances are told apart
+AGGREGATIONS = (  # of the uncertainty of the pixels of an image
+    "mean",
+    "upper_tail",
+    "patch_maximum",
+    "share_above",
+    "foreground",
+    "without_boundaries",
+)
 MEDIAN_LIMIT, WORST_LIMIT = 3.0, 6.0  # of a reference check, times what batch noise alone gives
 
 
@@ -107,6 +126,10 @@ class SetResult:
     With several labels per point, which are predicted 0 or 1 each, `estimates` and `points` are means over labels;
     `by_label` and `label_points` have the estimates and the points of each, where the set is labelled. With one,
     `by_class` and `by_group` have accuracy, PLL and number of the points of `parts_of`.
+
+    The points of a segmentation are images, and their values means over the `pixels` of each that are scored;
+    `predicted` counts its pixels of each class. `contributions` are those of the images to estimates that are no means
+    over pixels. `by_class` has IoU, Dice, the share of pixels that are found, and their number.
     """
 
     estimates: Estimates
@@ -119,6 +142,7 @@ class SetResult:
     label_points: Mapping[str, Float[np.ndarray, "point label"]] = field(default_factory=dict)
     by_class: Mapping[ClassName, Estimates] = field(default_factory=dict)
     by_group: Mapping[GroupName, Estimates] = field(default_factory=dict)
+    contributions: Mapping[str, Float[np.ndarray, " point"]] = field(default_factory=dict)
 
     def of_label(self, label: str) -> SetResult:
         """One of the labels as a classification of two classes."""
@@ -139,6 +163,9 @@ class MethodResult:
     of the most certain points against how many they are, `uncertainty_error` sd, |error| and its running mean by
     ascending sd.
 
+    `pixel_ood` is the separation of the pixels of a segmentation, of whose images `ood` is; `boundary` are means over
+    its test pixels at each whole distance from the nearest class boundary, the last with all that are further.
+
     `bounds` are the scores of the "constant" and of the "optimum" uncertainty about the same predictions, and
     `normalized` where the method's own lie between them, in percent.
     """
@@ -149,6 +176,8 @@ class MethodResult:
     calibration: Mapping[str, Num[np.ndarray, " bin"]]
     risk: Mapping[str, Num[np.ndarray, " coverage"]]
     uncertainty_error: Mapping[str, Num[np.ndarray, " rank"]] = field(default_factory=dict)
+    pixel_ood: Mapping[SetName, Mapping[ScoreName, Estimates]] = field(default_factory=dict)
+    boundary: Mapping[str, Num[np.ndarray, " distance"]] = field(default_factory=dict)
     bounds: Mapping[BoundName, Estimates] = field(default_factory=dict)
     normalized: Normalized = field(default_factory=dict)
 
@@ -163,6 +192,20 @@ class Thumbnails:
     method: MethodName
     points: Int64[np.ndarray, " picture"]
     pixels: UInt8[np.ndarray, "picture row column channel"]
+
+
+@dataclass(frozen=True)
+class ImageMaps:
+    """Small copies of images of the test set of a segmentation, and of their maps by `method`: the predicted class and
+    scores of each pixel, and where it is known its true class, or `NOT_SCORED`. `points` are their numbers in the set,
+    `pixels` are 8-bit, grey or RGB; None where inputs are no pictures."""
+
+    method: MethodName
+    points: Int64[np.ndarray, " picture"]
+    predicted: Int16[np.ndarray, "picture row column"]
+    scores: Mapping[str, Float16[np.ndarray, "picture row column"]]
+    truth: Int16[np.ndarray, "picture row column"] | None = None
+    pixels: UInt8[np.ndarray, "picture row column channel"] | None = None
 
 
 @dataclass(frozen=True)
@@ -234,6 +277,7 @@ class Result:
     work: Work = field(default_factory=Work)
     reference_check: ReferenceCheck | None = None
     gallery: tuple[Thumbnails, ...] = ()
+    image_maps: ImageMaps | None = None
     bank: Annotated[Bank | None, ByHand("")] = field(default=None, repr=False)
     path: Path | None = None
 

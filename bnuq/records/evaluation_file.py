@@ -3,7 +3,8 @@
     /sets/SET                        labels(point), or targets(point, output); group(point); index(point) in the source,
                                      and names(point) of files or ids
     /methods/METHOD/sets/SET         predicted, and of a regression sigma; points/SCORE(point)
-    /methods/METHOD/CURVE            convergence(samples), calibration(bin), risk(coverage), uncertainty_error(rank)
+    /methods/METHOD/CURVE            convergence(samples), calibration(bin), risk(coverage), uncertainty_error(rank),
+                                     boundary(distance)
     /reference_check                 mean, log_variance, expected (layer)
     /statistics/layerNNN             the bank ω: mean(draw, channel), var(draw, channel), count(draw)
     /log_likelihood                  METHOD_SET (chain, draw, SET_point)
@@ -35,7 +36,18 @@ from bnuq.files.hdf5 import image_of
 from bnuq.files.writing import replaced
 from bnuq.metrics import METRICS, SCORES
 from bnuq.records.addresses import estimates_of
-from bnuq.records.evaluation import LARGEST, PARTS, MethodResult, Result, Samples, SetResult, parts_of
+from bnuq.records.evaluation import (
+    LARGEST,
+    LARGEST_MAP,
+    NOT_SCORED,
+    PARTS,
+    ImageMaps,
+    MethodResult,
+    Result,
+    Samples,
+    SetResult,
+    parts_of,
+)
 from bnuq.records.summary import summary
 from bnuq.store import codec
 from bnuq.store.codec import check_replaceable
@@ -232,7 +244,9 @@ def _check_complete(result: Result) -> None:
         raise ValueError("a set out of distribution is called validation")
     required = _OF_TASK[result.model["task"]]
     test = result.sets["test"]
-    if test.labels is None and result.model["task"] == "classification":
+    if (test.labels is None and result.model["task"] == "classification") or (
+        result.model["task"] == "segmentation" and not result.methods[DETERMINISTIC].sets["test"].by_class
+    ):
         required = _WITHOUT_LABELS
     elif test.targets is None and result.model["task"] == "regression":
         raise ValueError("the truth about the test set is missing")
@@ -254,6 +268,8 @@ def _check_complete(result: Result) -> None:
             if missing := needed - set(set_result.estimates) or set(set_result.estimates) - set(METRICS):
                 raise ValueError(f"estimate {min(missing)} of {method} on {name} is missing or unknown")
             shape = (result.sets[name].n, *_several(result))
+            if result.model["task"] == "segmentation":
+                shape = (result.sets[name].n, int(result.model["classes"]))
             if set_result.predicted.shape != shape:
                 raise ValueError(f"the predictions of {method} on {name} are of another shape")
             _check_parts(result, method, name)
@@ -273,6 +289,8 @@ def _check_complete(result: Result) -> None:
             raise ValueError(f"the {min(missing)} of the points of {method} are missing")
         if method_result.convergence and "samples" not in method_result.convergence:
             raise ValueError(f"the convergence of {method} is incomplete")
+        if method_result.boundary and not {"distance", "count", *_AT_BOUNDARIES} <= set(method_result.boundary):
+            raise ValueError(f"the scores of {method} over the distance from a boundary are incomplete")
         bounds, normalized = set(method_result.bounds), set(method_result.normalized)
         if bounds - {"constant", "optimum"} or normalized - {"pll", "crps", "pll_without_exact"}:
             raise ValueError(f"the bounds of {method} are unknown")
@@ -284,8 +302,31 @@ def _check_complete(result: Result) -> None:
             raise ValueError(f"a picture of {shown.set} is of no point")
         if shown.pixels.shape[3] not in (1, 3) or 0 in shown.pixels.shape or max(shown.pixels.shape) > LARGEST:
             raise ValueError(f"the pictures of {shown.set} are of another shape")
+    if result.image_maps is not None:
+        _check_image_maps(result, result.image_maps)
     if result.reference_check and not result.reference_check.layers:
         raise ValueError("the reference check is of no layer")
+
+
+def _check_image_maps(result: Result, shown: ImageMaps) -> None:
+    """Raise ValueError where the maps of images are not those of the test set of a segmentation, or of their size."""
+    shape, classes = shown.predicted.shape, result.model.get("classes", 0)
+    if (
+        shown.method not in result.methods
+        or result.model["task"] != "segmentation"
+        or "predictive_entropy" not in (shown.scores)
+    ):
+        raise ValueError("the maps of images are not those of a method")
+    if not shown.points.size or not 0 <= shown.points.min() <= shown.points.max() < result.sets["test"].n:
+        raise ValueError("a map is of no image")
+    maps = [shown.predicted, *shown.scores.values(), *(() if shown.truth is None else (shown.truth,))]
+    if 0 in shape or max(shape[1:]) > LARGEST_MAP or any(each.shape != shape for each in maps):
+        raise ValueError("the maps of images are of another shape")
+    if shown.pixels is not None and (shown.pixels.shape[:3] != shape or shown.pixels.shape[3] not in (1, 3)):
+        raise ValueError("the images with maps are of another shape")
+    for each, lowest in ((shown.predicted, 0), (shown.truth, NOT_SCORED)):
+        if each is not None and not lowest <= each.min() <= each.max() < classes:
+            raise ValueError("a map has unknown classes")
 
 
 def _several(result: Result) -> tuple[int, ...]:
@@ -320,14 +361,19 @@ def _check_parts(result: Result, method: str, name: str) -> None:
     parts = parts_of(evaluated.labels, evaluated.classes, evaluated.group)
     for kind, place in PARTS.items():
         found = getattr(result.methods[method].sets[name], place)
-        if tuple(found) != tuple(getattr(first, place)) or (found and tuple(found) != tuple(parts.get(kind, ()))):
+        dense = result.model["task"] == "segmentation"
+        of_points = not found or dense or tuple(found) == tuple(parts.get(kind, ()))
+        if tuple(found) != tuple(getattr(first, place)) or not of_points:
             raise ValueError(f"the estimates by {kind} of {method} on {name} are not those of its points")
-        if any(set(each) != {"count", "accuracy", "pll"} for each in found.values()):
+        needed = {"count", "accuracy", *(("iou", "dice") if dense else ("pll",))}
+        if any(set(each) != needed for each in found.values()):
             raise ValueError(f"an estimate by {kind} of {method} on {name} is missing or unknown")
 
 
 def _check_log_likelihoods(result: Result) -> None:
     """Raise ValueError where a PLL over draws has not those that it is the mean of."""
+    if result.model["task"] == "segmentation":  # of pixels none are kept
+        return
     mixture = result.run.get("scoring", {}).get("pll", "mixture") == "mixture"
     for method, method_result in result.methods.items():
         labels = _several(result) if result.model["task"] == "classification" else ()
@@ -374,5 +420,12 @@ _OF_TASK = {
         {"pll", "accuracy"},
     ),
     "regression": _Needed(set(), {"variance"}, {"rmse", "mae"}, {"squared_error"}),
+    "segmentation": _Needed(
+        {"predictive_entropy", "max_probability"},
+        {"mutual_information"},
+        {"accuracy", "pll", "ece", "mean_iou"},
+        {"pll", "accuracy", "pixels"},
+    ),
 }
+_AT_BOUNDARIES = {"predictive_entropy", "error_rate"}
 _OF_OOD = {"auroc", "aupr_out", "aupr_in", "fpr95", "fpr95_id_positive"}

@@ -41,7 +41,9 @@ def points_table(result: Result, *, set: str = "test", method: str | None = None
     else:
         classes = result.sets["test"].classes
         columns |= {} if evaluated.labels is None else {"label": _class_names(evaluated.labels, classes)}
-        columns["prediction"] = _class_names(values.predicted, classes)
+        of_pixels = result.model.get("task") == "segmentation"  # of which the most frequent class is shown
+        predicted = values.predicted.argmax(1) if of_pixels else values.predicted
+        columns["prediction"] = _class_names(predicted, classes)
     return columns | dict(values.points)
 
 

@@ -12,7 +12,7 @@ from bnuq.estimates import Estimate
 from bnuq.findings import Finding, listed, sentence
 from bnuq.metrics import METRICS
 from bnuq.records.evaluation import PARTS, MethodResult, Result
-from bnuq.report import document, gallery, noise_models, numbers, ood, plots, tasks, verdict
+from bnuq.report import document, gallery, image_maps, noise_models, numbers, ood, plots, tasks, verdict
 from bnuq.report.document import Cell, Heading, Items, Paragraph, Part, PathLine, Report, Section, Table, dim, section
 from bnuq.report.evaluation_findings import SENTENCES, findings, is_of_last_layer, noise_sd
 from bnuq.report.numbers import decimals, digits_of, headed, named, number, share_with_error, with_error
@@ -60,8 +60,12 @@ def _sections(result: Result, found: Sequence[Finding], *, roomy: bool) -> Itera
     yield from _parts(result, roomy=roomy)
     yield from section("Calibration", plots.calibration(result))
     yield from section("Error against coverage", plots.risk_coverage(result))
+    yield from section("Finding failing images", tasks.failing_images(result, roomy=roomy))
+    yield from section("Images and their maps", image_maps.parts(result))
+    yield from section("Distance from class boundaries", plots.boundary(result))
     for name in ood.names(result):
         parts = (*plots.separation(result, name), *ood.tables(result, name, roomy=roomy), *dim(of_ood))
+        parts = (*ood.pixel_tables(result, name, roomy=roomy), *parts)
         yield Section(f"{name}, {result.sets[name].n} points, against the test set", parts)
         of_ood = ()  # said once
     for suite, table in ood.suite_tables(result, roomy=roomy):
@@ -129,7 +133,11 @@ def _of_errors(result: Result) -> str:
 def _estimates(result: Result, *, roomy: bool) -> Table:
     """A row a metric, a column a method."""
     test = [method.sets["test"].estimates for method in result.methods.values()]
-    rows = [(headed(name, roomy=roomy), [each.get(name) for each in test], METRICS[name].digits) for name in METRICS]
+    rows = [
+        (headed(name, roomy=roomy), [each.get(name) for each in test], METRICS[name].digits)
+        for name in METRICS
+        if not name.startswith("image_aurc_")  # which have a table of their own
+    ]
     noise = [Estimate(noise_sd(each["tau"].value)) if "tau" in each else None for each in test]
     constant = [method.bounds.get("constant", {}).get("sigma") for method in result.methods.values()]
     rows += [("  noise sd, 1/√τ", noise, None), ("  constant σ", constant, None)]
@@ -168,8 +176,9 @@ def _parts(result: Result, *, roomy: bool) -> Iterator[Section]:
         if not names:
             continue
         tables: list[Part] = []
-        for metric in ("accuracy", "pll"):
-            header = ("points", *(noise_models.labelled(name, roomy=roomy) for name in by_part))
+        unit = "pixels" if tasks.task_of(result) == "segmentation" else "points"
+        for metric in (metric for metric in METRICS if metric in first[names[0]] and metric != "count"):
+            header = (unit, *(noise_models.labelled(name, roomy=roomy) for name in by_part))
             rows = [
                 (
                     part,

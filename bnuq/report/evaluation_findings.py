@@ -27,12 +27,12 @@ from bnuq.estimates import Estimate
 from bnuq.findings import Catalogue, Entry, Finding, listed, verdict
 from bnuq.metrics import METRICS, delong_difference_variance, jackknife_error, standard_error
 from bnuq.records.approximation import Approximation, approximations
-from bnuq.records.evaluation import FEWEST_POINTS, Estimates, ReferenceCheck, Result, SetResult
+from bnuq.records.evaluation import BAND, FEWEST_POINTS, Estimates, ReferenceCheck, Result, SetResult
 from bnuq.records.verdict import OTHER_SCALE, draws_mini_batches, is_mismatched, judged, on_another_scale
 from bnuq.records.verdict_sentences import VERDICT
 from bnuq.report import ood
 from bnuq.report.noise_models import labelled
-from bnuq.report.numbers import decimals, named, number, percent, share, signed, total, written
+from bnuq.report.numbers import and_error, decimals, named, number, percent, share, signed, total, written
 
 _FAR, _CHANCE = 0.25, 0.001  # below the mean accuracy, and the chance that any class is so far below it
 _NAMED = 3  # classes in a sentence
@@ -134,8 +134,24 @@ def _of_classification(result: Result) -> Iterator[Finding]:
         return
     yield verdict("deterministic-classification", accuracy=test["accuracy"], pll=test["pll"])
     yield from _collapsed(result)
+    yield from _at_boundaries(result)
     yield from _population(result, "pll")
     yield from (_labels(name, result) for name in _not_recalibrated(result))
+
+
+def _at_boundaries(result: Result) -> Iterator[Finding]:
+    """How much more uncertain the pixels of a segmentation are near class boundaries: by MI where there are samples,
+    else by the entropy of the deterministic network."""
+    methods = _not_recalibrated(result)
+    score = "mutual_information" if methods else "predictive_entropy"
+    known = []
+    for name in methods or [DETERMINISTIC]:
+        test = result.methods[name].sets["test"].estimates
+        near, inside = (test.get(f"{score}_{place}") for place in ("boundary", "interior"))
+        if near is not None and inside is not None and inside.value > 0:
+            known.append((name, near, inside))
+    if known:
+        yield verdict("boundary-uncertainty", score=score, methods=known)
 
 
 def _labels(name: str, result: Result) -> Finding:
@@ -364,6 +380,17 @@ def _collapsed_sentence(method: str, classes: Sequence[Sequence[Any]], found: in
     )
 
 
+def _boundary_sentence(score: str, methods: Sequence[tuple[str, Estimate, Estimate]]) -> str:
+    name = "MI" if score == "mutual_information" else named(score)
+    where = f" as high within {BAND} pixels of a class boundary as further inside"
+    times = [
+        f"{number(near.value / inside.value, 1)} times{where if at == 0 else ''} for {network_in_words(method)} "
+        f"({and_error(near)} against {and_error(inside)} nats)"
+        for at, (method, near, inside) in enumerate(methods)
+    ]
+    return f"{name[0].upper()}{name[1:]} is {listed(times)}."
+
+
 def _deterministic_regression(test: Estimates) -> str:
     text = f"Deterministic network: RMSE {_with_error(test['rmse'])}, MAE {_with_error(test['mae'])}"
     if "tau" in test:
@@ -521,6 +548,7 @@ SENTENCES: Catalogue = {
     ),
     "deterministic-classification": Entry(_deterministic_classification),
     "classes-far-below": Entry(_collapsed_sentence),
+    "boundary-uncertainty": Entry(_boundary_sentence),
     "deterministic-regression": Entry(_deterministic_regression),
     "population-statistics": Entry(_population_sentence),
     "tau-unknown": Entry(

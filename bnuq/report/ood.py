@@ -10,7 +10,7 @@ from bnuq.estimates import Estimate
 from bnuq.metrics import FEATURE_SCORES, SCORES, SEPARATIONS
 from bnuq.records.evaluation import Estimates, MethodResult, Result
 from bnuq.records.suites import parts_of_suites
-from bnuq.report.document import Cell, Row, Table
+from bnuq.report.document import Cell, Heading, Part, Row, Table
 from bnuq.report.noise_models import labelled
 from bnuq.report.numbers import count, named, number, with_error
 
@@ -51,6 +51,21 @@ def tables(result: Result, name: str, *, roomy: bool) -> Iterator[Table]:
     )
     if means:
         yield Table(("mean MI here", "on the test set"), means, stacks=True)
+
+
+def pixel_tables(result: Result, name: str, *, roomy: bool) -> Iterator[Part]:
+    """Every score of the pixels of a segmentation: images are separated by their means."""
+    rows: list[Row] = []
+    for method, each in result.methods.items():
+        if scores := each.pixel_ood.get(name, {}):
+            rows.append((labelled(method), ()))
+            for score, estimates in scores.items():
+                others = (Cell(number(estimates[f"pixel_{key}"].value)) for key in _BESIDE_AUROC)
+                rows.append((f"  {named(score, roomy=roomy)}", (with_error(estimates["pixel_auroc"]), *others)))
+    if rows:
+        yield Heading("By pixel")
+        yield Table(("AUROC", *map(named, _BESIDE_AUROC)), tuple(rows), stacks=True)
+        yield Heading("By image, of which the score is the mean over its pixels")
 
 
 def suite_tables(result: Result, *, roomy: bool) -> Iterator[tuple[str, Table]]:

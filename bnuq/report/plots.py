@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float
 
-from bnuq.config import SINGLE_SAMPLE_METHODS
+from bnuq.config import SINGLE_SAMPLE_METHODS, recalibration_of
 from bnuq.metrics import METRICS
-from bnuq.records.evaluation import MethodResult, Result
+from bnuq.records.evaluation import BAND, MethodResult, Result
 from bnuq.report import drawing
 from bnuq.report.document import Part, Picture
 from bnuq.report.drawing import GREY, INK, PALE, PANEL, Line, picture, short
@@ -53,6 +53,11 @@ HOW = {
         "Up and to the left is better; the diagonal is chance. Each step is a threshold on the score, and the "
         "area under a curve is its AUROC."
     ),
+    "boundary": (
+        "Means over the test pixels at this distance from the nearest boundary between two classes of the masks; the "
+        "last point has all pixels that are further away. If samples differ where objects end, the curve of the mutual "
+        "information falls."
+    ),
     "convergence": (
         "The same estimates from the first samples alone: once a curve is flat, more samples would change little."
     ),
@@ -75,6 +80,13 @@ def risk_coverage(result: Result) -> Iterator[Picture]:
     """The error of the most certain points over how many they are."""
     if ranked := {name: each for name, each in result.methods.items() if len(each.risk.get("risk", ())) > 1}:
         yield _picture("risk_coverage", draw=partial(_risk_coverage, result, ranked))
+
+
+def boundary(result: Result) -> Iterator[Picture]:
+    """Uncertainty and error rate of pixels over their distance from the nearest class boundary."""
+    curves = {name: each.boundary for name, each in result.methods.items() if recalibration_of(name) is None}
+    if any(np.isfinite(curve["error_rate"]).sum() > 1 for curve in curves.values() if curve):
+        yield _picture("boundary", draw=partial(_boundary, result, curves))
 
 
 def separation(result: Result, name: str) -> Iterator[Picture]:
@@ -231,6 +243,28 @@ def _risk_coverage(result: Result, ranked: Mapping[str, MethodResult], path: Pat
         axes.set_xlabel(f"share of the test points retained, lowest {order} first")
         axes.set_ylabel(risk)
         axes.legend(loc="best")
+
+
+def _boundary(result: Result, curves: Mapping[str, Mapping[str, np.ndarray]], path: Path) -> None:
+    lines = _lines(result)
+    labels = {"mutual_information": "", "predictive_entropy": "", "error_rate": "error rate"}
+    known = {key: text or label_of(key) for key, text in labels.items() if any(key in each for each in curves.values())}
+    with picture(
+        path, title="Distance from the nearest class boundary", about=_about(result), columns=len(known),
+        size=(3.9, 3.6), apart=True,
+    ) as panels:  # fmt: skip
+        for (key, label), axes in zip(known.items(), panels, strict=True):
+            for name, curve in curves.items():
+                if key in curve:
+                    axes.plot(curve["distance"], curve[key], **lines[name].plotted, label=name)
+            axes.axvline(BAND, color=PALE, linewidth=1.2, zorder=0)
+            last = int(max(curve["distance"][-1] for curve in curves.values() if curve))
+            ticks = [*range(0, last, 4), last]
+            axes.set_xticks(ticks, [*map(str, ticks[:-1]), f"≥ {last}"])
+            axes.set_ylim(bottom=0)
+            axes.set_xlabel("distance from the nearest class boundary (pixels)")
+            axes.set_ylabel(label)
+            axes.legend(loc="best")
 
 
 def _convergence(result: Result, metrics: list[str], path: Path) -> None:

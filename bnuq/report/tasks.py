@@ -4,29 +4,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Literal
 
 import numpy as np
 from jaxtyping import Float
 
-from bnuq.config import SINGLE_SAMPLE_METHODS, ScoringSection
-from bnuq.records.evaluation import MethodResult, Result
+from bnuq.config import SINGLE_SAMPLE_METHODS, ScoringSection, Task
+from bnuq.metrics import selective
+from bnuq.records.evaluation import AGGREGATIONS, MethodResult, Result
 from bnuq.report import ood
 from bnuq.report.document import Cell, Heading, Items, Paragraph, Part, Row, Table
-from bnuq.report.numbers import curve_cells, decimals, number, share
+from bnuq.report.noise_models import labelled
+from bnuq.report.numbers import curve_cells, decimals, named, number, share, with_error
 
 HEADLINES = {  # of the short report
     "classification": ("accuracy", "label_auroc", "pll", "ece", "mutual_information"),
     "regression": ("rmse", "pll", "crps", "coverage95"),
+    "segmentation": ("accuracy", "mean_iou", "pll", "ece", "mutual_information"),
 }
-CONVERGING = {"classification": ("pll",), "regression": ("crps", "pll")}
+CONVERGING = {"classification": ("pll",), "regression": ("crps", "pll"), "segmentation": ("pll",)}
 _LEVELS = (0.5, 0.8, 0.95)  # of the central intervals whose coverage is shown
 _GROUPS = 10  # of points by σ
 _MEAN_OVER_SD = math.sqrt(2 / math.pi)  # E|e| of a Gaussian error, in its sd
 
 
-def task_of(result: Result) -> Literal["classification", "regression"]:
-    return "regression" if result.model.get("task") == "regression" else "classification"
+def task_of(result: Result) -> Task:
+    return result.model.get("task", "classification")
 
 
 def regression_tables(result: Result) -> Iterator[Part]:
@@ -101,6 +103,32 @@ def _by_sigma(
     return np.array([error[rows].mean() for rows in groups]), np.array([expected[rows].mean() for rows in groups])
 
 
+def failing_images(result: Result, *, roomy: bool) -> Iterator[Part]:
+    """The AURC of the images of a segmentation by each aggregation of their maps, beside those without any ranking and
+    by the Dice coefficients themselves."""
+    tests = {name: method.sets["test"] for name, method in result.methods.items()}
+    keys = [
+        key for name in AGGREGATIONS if any((key := f"image_aurc_{name}") in each.estimates for each in tests.values())
+    ]
+    if not keys:
+        return
+    rows: list[Row] = []
+    for key in keys:
+        cells = tuple(with_error(each.estimates.get(key)) for each in tests.values())
+        rows.append((named(key).removeprefix("image AURC by "), cells))
+    risks = [1 - each.points["dice"][np.isfinite(each.points["dice"])] for each in tests.values()]
+    rows.append(("in random order", tuple(Cell(number(float(risk.mean()))) for risk in risks)))
+    best = (Cell(number(selective(risk, risk).aurc)) for risk in risks)
+    rows.append(("by Dice itself", tuple(best)))
+    yield Table(tuple(labelled(name, roomy=roomy) for name in tests), tuple(rows), stacks=True)
+    yield Paragraph(
+        "Mean of 1 − Dice over the images that are left when the most uncertain ones are deferred, averaged over "
+        "coverage: lower is better. The uncertainty of an image is an aggregation of the mutual information of its "
+        "pixels, of a single pass of their entropy. ± standard error over images.",
+        dim=True,
+    )
+
+
 # ── legend ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 _LIKELIHOODS = {
@@ -126,7 +154,8 @@ _ESTIMATORS = {
 
 def legend(result: Result) -> Iterator[str]:
     """What the words of the report mean, of those that are in it."""
-    yield from _of_regression(result) if task_of(result) == "regression" else _of_classification(result)
+    of_task = {"regression": _of_regression, "segmentation": _of_segmentation}.get(task_of(result), _of_classification)
+    yield from of_task(result)
     yield from ood.legend(result)
 
 
@@ -157,6 +186,17 @@ def _of_classification(result: Result) -> Iterator[str]:
         yield "Mutual information (MI): disagreement between samples, a measure of epistemic uncertainty."
         if correction := _ESTIMATORS.get(str(result.sampling.get("mutual_information"))):
             yield correction
+
+
+def _of_segmentation(result: Result) -> Iterator[str]:
+    yield (
+        "Estimates are of the pixels of all images together, but for those that are ignored; their standard errors are "
+        "over images. PLL: mean log probability of the true class of a pixel, in nats, as are MI and entropies. ECE: "
+        "gap between confidence and accuracy. AURC: error rate of the pixels when the most uncertain ones are "
+        "deferred, averaged over coverage. IoU: intersection over union of predicted and true pixels of a class."
+    )
+    if result.sampled:
+        yield "Mutual information (MI): disagreement between samples, a measure of epistemic uncertainty."
 
 
 def _of_regression(result: Result) -> Iterator[str]:

@@ -55,8 +55,9 @@ class Ensemble:
         self.samples = len(models)
         self._networks = [Evaluation(model) for model in models]
 
-    def passes(self, inputs: Tensor, start: int = 0) -> Tensor:
-        return torch.cat([network.passes(inputs, start) for network in self._networks])
+    def passes(self, inputs: Tensor, start: int = 0, draws: Sequence[int] | None = None) -> Tensor:
+        numbers = range(self.samples) if draws is None else draws
+        return torch.cat([self._networks[number].passes(inputs, start) for number in numbers])
 
 
 class PlainLoop:

@@ -130,6 +130,11 @@ class Network:
             trained_with=prepared.loaded.checkpoint.train_batch_size,
             dropout_arguments=prepared.loaded.dropout_arguments,
         )
+        if self.todo.image is not None:
+            raise RequestError(
+                "bnuq sweep-batch-size scores one prediction per point, and this network classifies each pixel. "
+                "Evaluate it at several sizes instead: bnuq evaluate --batch-size B."
+            )
         self._without_slices()
         self.sets, scorer = scored_sets(run, self.todo, prepared.material)
         self.subject = Subject(run, self.todo, prepared.model, prepared.pipeline, self.sets, scorer, self._train)

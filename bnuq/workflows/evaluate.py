@@ -129,6 +129,7 @@ def evaluate(
             provenance=_provenance(planned),
             reference_check=check,
             gallery=gallery(subject, outcome.methods, planned.described),
+            image_maps=outcome.image_maps,
             bank=outcome.omega,
             path=run.out,
         )
@@ -164,7 +165,7 @@ def _planned(run: Run, ready: Prepared, predictions: Predictions | None) -> _Pla
     sets, scorer = scored_sets(run, todo, material)
     odd_outputs = findings_on_outputs(ready, todo)
     described = {name: _described(name, points, todo.task) for name, points in sets.items()}
-    networks, members = other_networks(run, ready, todo.outputs)
+    networks, members = other_networks(run, ready, (todo.outputs, *(todo.image or ())))
     subject = Subject(run, todo, model, ready.pipeline, sets, scorer, material.train, predictions, networks)
     return _Planned(ready, subject, odd_outputs, described, behaviour(model, ready.example), members)
 
@@ -216,7 +217,7 @@ def _outcome(
 
 def _model(planned: _Planned) -> dict[str, Any]:
     loaded, todo = planned.ready.loaded, planned.subject.todo
-    outputs = {"classes" if todo.task == "classification" else "outputs": todo.outputs}
+    outputs = {"outputs" if todo.task == "regression" else "classes": todo.outputs}
     if planned.subject.run.outputs == "multilabel":
         outputs = {"classes": 2, "labels": todo.outputs}
     return {
@@ -362,7 +363,8 @@ def _dead_channels(omega: BatchStatistics | None) -> Iterator[Finding]:
 
 
 def _described(name: str, points: Points, task: str) -> EvaluatedSet:
-    targets, labels = points.targets if name == "test" else None, task == "classification"
+    targets = points.targets if name == "test" and points.masks is None else None
+    labels = task != "regression"
     return EvaluatedSet(
         name=name,
         kind=name if name in ("test", VALIDATION) else "ood",

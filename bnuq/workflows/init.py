@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from bnuq.config import Named, Run
 from bnuq.config.runfile_writing import Line, table
 from bnuq.data import Points, factory_of, labelled, parse_reference
@@ -152,7 +154,7 @@ def _task_lines(run: Run, ready: LoadedNetwork, sets: dict[str, Points]) -> Iter
     outputs = output.shape[1] if output.ndim == 2 else 1
     where = f"{outputs} output{'s' * (outputs > 1)}"
     assert points.targets is not None
-    if outputs == 1 and bool(((points.targets == 0) | (points.targets == 1)).all()):
+    if outputs == 1 and bool(np.all((points.targets == 0) | (points.targets == 1))):
         by_labels = points.targets.dtype.kind in "iu"
         what = _outputs(ready, points, ("binary", "probabilities"))
         comment = f"{LIKELY}{where}, and labels 0 and 1" if by_labels else f"{TODO}if this is no regression"

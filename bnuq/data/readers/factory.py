@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnuq.data.decoded import Decoded
+from bnuq.data.masks import INT64, Masks
 from bnuq.data.points import Contents, Points, points_of
 from bnuq.data.readers.common import TARGETS
 from bnuq.data.resizing import Size
@@ -142,6 +143,41 @@ class Items:
         return f"{index}\n".encode()
 
 
+@dataclass(frozen=True, eq=False)
+class MasksOfItems:
+    """The masks that are the labels of a Dataset's items, each of which is read with its item."""
+
+    items: Items
+    parallel = False
+    encoded = False
+
+    def name(self, index: int, *, short: bool = False) -> str:
+        return self.items.name(index, short=short)
+
+    def item(self, index: int, channels: int | None) -> NDArray[Any]:
+        del channels
+        label = self.items.raw(index).label
+        if label is None or not _is_mask(label):
+            raise DataError(f"{self.name(index)}: has no mask (H, W) of whole numbers, and the first item has one.")
+        return label.reshape(1, *label.shape[-2:]).astype(np.int64)
+
+    def looked_at(self, index: int) -> tuple[bool, Size]:
+        _, height, width = self.item(index, None).shape
+        return False, (height, width)
+
+    def content(self, index: int) -> bytes:
+        return self.item(index, None).tobytes()
+
+    def listed(self, index: int) -> bytes:
+        return self.items.listed(index)
+
+
+def _is_mask(label: NDArray[Any]) -> bool:
+    """Whether this is a mask (H, W) or (1, H, W) of whole numbers."""
+    whole = label.dtype.kind in "iub" or (label.dtype.kind == "f" and bool(np.all(label == np.floor(label))))
+    return whole and (label.ndim == 2 or (label.ndim == 3 and len(label) == 1))
+
+
 def _items(spec: str, data: Any, raw: _Piece, whole: bool) -> Contents | None:
     """The items of a Dataset, to be read as they are needed; None where it is small and read `whole`. `raw` is the
     first."""
@@ -155,7 +191,12 @@ def _items(spec: str, data: Any, raw: _Piece, whole: bool) -> Contents | None:
     known = None if label is None else _listed_labels(data, label, common.layout)
     items = Items(spec, data, known, common.layout, raw)
     inputs = Decoded(items, np.arange(count), first.shape, first.dtype)
-    labels = items.labels(inputs.rows) if whole else items.known_labels
+    labels: Any = items.known_labels
+    if label is not None and labels is None and _is_mask(label):
+        masks = Decoded(MasksOfItems(items), inputs.rows, (1, *label.shape[-2:]), INT64)
+        labels = Masks(masks)
+    elif whole:
+        labels = items.labels(inputs.rows)
     return Contents(inputs, labels, findings=common.findings, layout=common.layout)
 
 

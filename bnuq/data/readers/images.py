@@ -30,8 +30,8 @@ _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 _LARGEST_FILE = 2**29  # bytes; Pillow opens no picture of more than 90 million pixels
 _BESIDE_PIXELS = 2**24  # bytes of a picture's file besides pixels: profiles, previews
 _END_OF_PNG = b"IEND\xaeB`\x82"
-_GREY = frozenset({"1", "L", "LA"})
-_COLOUR = frozenset({"RGB", "RGBA", "P", "PA", "CMYK", "YCbCr", "LAB", "HSV", "RGBX", "RGBa"})
+GREY = frozenset({"1", "L", "LA"})
+COLOUR = frozenset({"RGB", "RGBA", "P", "PA", "CMYK", "YCbCr", "LAB", "HSV", "RGBX", "RGBa"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,30 +51,26 @@ class PictureFiles:
 
     def item(self, index: int, channels: int | None) -> NDArray[np.uint8]:
         path = self.where / self.files[index]
-        self._check(path, data := self.content(index))
-        with readable(path, "a picture"), _opened(data) as picture:
-            mode = {1: "L", 3: "RGB"}[channels or (1 if picture.mode in _GREY else 3)]
+        self.check(path, data := self.content(index))
+        with readable(path, "a picture"), opened(data) as picture:
+            mode = {1: "L", 3: "RGB"}[channels or (1 if picture.mode in GREY else 3)]
             pixels = np.asarray(picture.convert(mode), dtype=np.uint8)
         return pixels[None] if pixels.ndim == 2 else np.moveaxis(pixels, 2, 0)
 
     def looked_at(self, index: int) -> tuple[bool, Size]:
-        return self._check(self.where / self.files[index], self.content(index))
+        return self.check(self.where / self.files[index], self.content(index))
 
-    def _check(self, path: Path, data: bytes) -> tuple[bool, Size]:
+    def check(self, path: Path, data: bytes) -> tuple[bool, Size]:
         """Whether the picture has colour, and its size, without decoding a pixel; DataError for a damaged one."""
-        with readable(path, "a picture"), _opened(data) as picture:
-            mode, (width, height) = picture.mode, picture.size
-            if len(data) > _BESIDE_PIXELS + 4 * width * height:
-                raise DataError(f"{path}: has {len(data):,} bytes for {width} × {height} pixels; it is damaged.")
-            picture.verify()  # a PNG's checksums, which decoding does not look at
-        if mode not in _GREY | _COLOUR:
+        mode, _, (height, width) = header_of(path, data)
+        if mode not in GREY | COLOUR:
             depth = "16 bits or more a channel" if mode.startswith(("I", "F")) else f"pixels of mode {mode}"
             raise DataError(
                 f"{path}: has {depth}; expected 8 bits a channel, grey or RGB. Convert the pictures (with Pillow and "
                 "NumPy: Image.fromarray((np.asarray(picture) / 257).astype(np.uint8))), or name an .npz of their "
                 "pixels as floats, scaled as in training."
             )
-        return mode in _COLOUR, (height, width)
+        return mode in COLOUR, (height, width)
 
     def content(self, index: int) -> bytes:
         with readable(self.where / self.files[index], "a picture"):
@@ -84,11 +80,21 @@ class PictureFiles:
         return f"{self.files[index]}\0{self.size(self.files[index])}\n".encode()
 
 
+def header_of(path: Path, data: bytes) -> tuple[str, str | None, Size]:
+    """The mode, the format and the size of the picture in a file's bytes; DataError for a damaged one."""
+    with readable(path, "a picture"), opened(data) as picture:
+        mode, form, (width, height) = picture.mode, picture.format, picture.size
+        if len(data) > _BESIDE_PIXELS + 4 * width * height:
+            raise DataError(f"{path}: has {len(data):,} bytes for {width} × {height} pixels; it is damaged.")
+        picture.verify()  # a PNG's checksums, which decoding does not look at
+    return mode, form, (height, width)
+
+
 def read_image_folder(path: Path, *, without: Collection[str] = ()) -> Contents:
     """The pictures in the class folders of `path`, less those `without`; the sorted names of the folders are the
     classes from 0."""
     with readable(path, "a folder of pictures"):
-        files = {name: size for name, size in _files_below(path) if name not in without}
+        files = {name: size for name, size in files_below(path) if name not in without}
 
     return contents_of(path, files, lambda file: read_picture(path / file))
 
@@ -101,7 +107,7 @@ def read_picture(picture: Path) -> bytes:
     return picture.read_bytes()
 
 
-def _files_below(path: Path) -> Iterator[tuple[str, int]]:
+def files_below(path: Path) -> Iterator[tuple[str, int]]:
     """Name, relative to `path`, and size of all files in its folders, links followed; DataError for a loop or a picture
     that is no file."""
     visited, folders = set[str](), [""]
@@ -117,7 +123,7 @@ def _files_below(path: Path) -> Iterator[tuple[str, int]]:
                     folders += [] if entry.name.startswith(".") else [name]
                 elif entry.is_file():
                     yield name, entry.stat().st_size
-                elif _is_picture(name):
+                elif is_picture(name):
                     broken = entry.is_symlink() and not Path(entry).exists()
                     reason = "a link to nothing" if broken else "no regular file"
                     raise DataError(f"{path / name}: is {reason}; expected a picture. Mend or remove it.")
@@ -151,7 +157,7 @@ def read_image_zip(path: Path) -> Contents:
 
 def contents_of(path: Path, files: Mapping[str, int], read: Callable[[str], bytes]) -> Contents:
     """The pictures among `files`, which are given with their sizes, and the classes that their folders are."""
-    pictures = sorted(filter(_is_picture, files))
+    pictures = sorted(filter(is_picture, files))
     if not pictures:
         shown = f", only {', '.join(sorted(files)[:5])}" if files else ""
         raise DataError(f"{path}: contains no pictures{shown}; expected class folders with .png or .jpg files.")
@@ -174,7 +180,7 @@ def has_suffix(file: str) -> bool:
     return f".{file.rpartition('.')[2].lower()}" in _SUFFIXES
 
 
-def _is_picture(file: str) -> bool:
+def is_picture(file: str) -> bool:
     return has_suffix(file) and not any(part.startswith((".", "__MACOSX")) for part in file.split("/"))
 
 
@@ -198,7 +204,7 @@ def _labels(
 
 
 @contextlib.contextmanager
-def _opened(data: bytes) -> Iterator[Image.Image]:
+def opened(data: bytes) -> Iterator[Image.Image]:
     """The picture in a file's bytes. Warnings about odd metadata are ignored; a decompression bomb is an error."""
     with _QUIET:
         try:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bnuq.config import DataSection
 from bnuq.records.evaluation import Result
 from bnuq.report.comparison.lookup import Results
 from bnuq.report.numbers import of_reference
@@ -50,6 +51,8 @@ def compared(results: Results) -> list[Difference]:
     for name, kind in sorted(sets.items(), key=lambda item: item[0] != "test"):
         files = of_each(lambda result, name=name: _points(result, name))
         settings.append(_by_hash(name if name == kind else f"{kind} {name}", files, of_points=True))
+    settings.append(_by_value("ignore", of_each(_ignored)))
+    settings.append(_by_value("classes of pixels", of_each(_classes_of_pixels)))
     settings.append(_by_hash("reference", of_each(_reference)))
     for key, name in _SAMPLING.items():
         settings.append(_by_value(name, of_each(lambda result, key=key: result.sampling.get(key))))
@@ -78,6 +81,18 @@ def _points(result: Result, name: str) -> _File | None:
 def _reference(result: Result) -> _File | None:
     train, sha256 = result.run.get("data", {}).get("train"), result.provenance.get("reference_sha256")
     return None if not train or not sha256 else (of_reference(str(train)), str(sha256))
+
+
+def _ignored(result: Result) -> int | None:
+    """Of a segmentation, the value of the pixels that are not scored."""
+    dense = result.model.get("task") == "segmentation"
+    return result.run.get("data", {}).get("ignore", DataSection().ignore) if dense else None
+
+
+def _classes_of_pixels(result: Result) -> str | None:
+    """Of a segmentation, the names that the class file gives."""
+    dense = result.model.get("task") == "segmentation"
+    return ", ".join(result.sets["test"].classes) or None if dense else None
 
 
 def _requested(result: Result, section: str, key: str) -> Any:

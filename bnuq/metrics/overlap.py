@@ -1,0 +1,129 @@
+"""Overlap of predicted and true masks: IoU and Dice by class, and between draws, from counts of pixels.
+
+Counts are of the pixels that are not ignored: of each class in the truth, in the prediction, and in both.
+"""
+
+import numpy as np
+from jaxtyping import Bool, Float, Int64, Integer
+
+from bnuq.metrics.arrays import Array
+from bnuq.metrics.dense import ratio_contributions
+
+_BLOCK_PIXELS = 2**16  # of which the classes of all draws are compared at a time
+
+
+def overlap_counts(
+    truth: Integer[np.ndarray, "*pixel"],
+    predicted: Integer[np.ndarray, "*pixel"],
+    valid: Bool[np.ndarray, "*pixel"],
+    *,
+    classes: int,
+) -> Int64[np.ndarray, "3 class"]:
+    """The number of pixels of each class in the truth, in the prediction and in both, of the valid pixels.
+
+    Additive over images and tiles; no direction.
+
+    Source: definition.
+    """
+    true, called = truth[valid], predicted[valid]
+    return np.stack([np.bincount(of, minlength=classes) for of in (true, called, true[true == called])])
+
+
+def iou_of_counts(
+    truth: Integer[np.ndarray, "*any class"],
+    predicted: Integer[np.ndarray, "*any class"],
+    common: Integer[np.ndarray, "*any class"],
+) -> Float[np.ndarray, "*any class"]:
+    """Intersection over union of each class, in [0, 1]; more is better. NaN where a class occurs in neither mask.
+
+    Of counts summed over images it is the pooled IoU; leading axes are images or replicates. The mean IoU is its
+    `mean_of_present`.
+
+    Source: Everingham et al. 2015, The PASCAL Visual Object Classes Challenge: A Retrospective (pooled).
+    """
+    with np.errstate(invalid="ignore"):
+        return common / (truth + predicted - common)
+
+
+def dice_of_counts(
+    truth: Integer[np.ndarray, "*any class"],
+    predicted: Integer[np.ndarray, "*any class"],
+    common: Integer[np.ndarray, "*any class"],
+) -> Float[np.ndarray, "*any class"]:
+    """Dice coefficient 2 |both|/(|true| + |predicted|) of each class, in [0, 1]; more is better. NaN and axes as
+    `iou_of_counts`.
+
+    Source: Dice 1945, Measures of the Amount of Ecologic Association Between Species.
+    """
+    with np.errstate(invalid="ignore"):
+        return 2 * common / (truth + predicted)
+
+
+def mean_of_present(values: Float[np.ndarray, "*any class"]) -> Float[Array, "*any"]:
+    """The mean over the classes that are not NaN, in the unit and direction of the values; NaN where all are.
+
+    Of `iou_of_counts` over all images it is the mean IoU; of counts of single images, the mean IoU of each over the
+    classes present there. Of `iou_contributions` it gives the contributions to the mean IoU.
+
+    Source: definition; Everingham et al. 2015 for classes that all occur.
+    """
+    with np.errstate(invalid="ignore"):
+        return np.nansum(values, axis=-1) / np.sum(~np.isnan(values), axis=-1)
+
+
+def iou_contributions(
+    truth: Integer[np.ndarray, "image class"],
+    predicted: Integer[np.ndarray, "image class"],
+    common: Integer[np.ndarray, "image class"],
+) -> Float[np.ndarray, "image class"]:
+    """The contributions of images to the pooled `iou_of_counts` of each class; no direction.
+
+    Source: as `ratio_contributions`.
+    """
+    return ratio_contributions(common, truth + predicted - common)
+
+
+def dice_contributions(
+    truth: Integer[np.ndarray, "image class"],
+    predicted: Integer[np.ndarray, "image class"],
+    common: Integer[np.ndarray, "image class"],
+) -> Float[np.ndarray, "image class"]:
+    """The contributions of images to the pooled `dice_of_counts` of each class; no direction.
+
+    Source: as `ratio_contributions`.
+    """
+    return ratio_contributions(2 * common, truth + predicted)
+
+
+def overlap_of_draws(
+    labels: Integer[np.ndarray, "draw *pixel"], valid: Bool[np.ndarray, "*pixel"], *, classes: int
+) -> Int64[np.ndarray, "class draw draw"]:
+    """The number of valid pixels that two draws both give to a class, for each pair of draws; the diagonal has the size
+    of the class in each draw. Additive over tiles of pixels; no direction.
+
+    Source: definition.
+    """
+    flat, seen = labels.reshape(len(labels), -1), np.flatnonzero(valid)
+    common = np.zeros((classes, len(labels), len(labels)), np.int64)
+    for start in range(0, seen.size, _BLOCK_PIXELS):
+        here = flat[:, seen[start : start + _BLOCK_PIXELS]]
+        for k in range(classes):
+            member = (here == k).astype(np.float32)  # counts up to 2²⁴ are exact
+            common[k] += (member @ member.T).astype(np.int64)
+    return common
+
+
+def pairwise_dice(common: Int64[np.ndarray, "class draw draw"]) -> float:
+    """The mean over pairs of draws of their mean Dice coefficient, over the classes present in either, in [0, 1].
+
+    From `overlap_of_draws`; give only the rows of some classes to leave out the others. 1 − this is an uncertainty of
+    the image. NaN for a single draw, or without pixels. No direction.
+
+    Source: Roy et al. 2019, Bayesian QuickNAT (agreement of samples); Zenk et al. 2025, Comparative Benchmarking
+    of Failure Detection Methods in Medical Image Segmentation (mean pairwise Dice).
+    """
+    size = np.diagonal(common, axis1=1, axis2=2)
+    first, second = np.triu_indices(common.shape[1], 1)
+    dice = dice_of_counts(size[:, first].T, size[:, second].T, common[:, first, second].T)
+    pairs = mean_of_present(dice)
+    return float(mean_of_present(pairs))

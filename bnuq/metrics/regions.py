@@ -1,0 +1,285 @@
+"""From maps to regions and images: class boundaries, one uncertainty for an image, and connected components.
+
+A map has one number per pixel, (H, W), of one image; images may differ in size. `valid` are the pixels that are not
+ignored.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Bool, Float, Int64, Integer, Shaped
+
+from bnuq.metrics.dense import ratio_contributions
+
+COMPONENT_THRESHOLDS = np.arange(5, 16) / 20  # 0.25, 0.30, …, 0.75
+
+Connectivity = Literal[4, 8]
+
+
+def boundary_distance(
+    mask: Integer[np.ndarray, "height width"], valid: Bool[np.ndarray, "height width"]
+) -> Float[np.ndarray, "height width"]:
+    """The distance of each pixel to the nearest class boundary, in pixels, ≥ 0; no direction.
+
+    Pixels beside a valid pixel of another class (of the four neighbours) are the boundary, at 0. Ignored pixels are
+    none. A band is `distance <= d`. Infinite where there is no boundary.
+
+    Source: Kohli, Ladický & Torr 2009, Robust Higher Order Potentials for Enforcing Label Consistency (trimaps);
+    the exact Euclidean distance, Maurer, Qi & Raghavan 2003.
+    """
+    from scipy.ndimage import distance_transform_edt  # late: `bnuq.metrics` is light
+
+    boundary = np.zeros(mask.shape, bool)
+    for axis in (0, 1):
+        before, after = (tuple(side if a == axis else slice(None) for a in (0, 1)) for side in _SIDES)
+        differs = (mask[before] != mask[after]) & valid[before] & valid[after]
+        boundary[before] |= differs
+        boundary[after] |= differs
+    if not boundary.any():
+        return np.full(mask.shape, math.inf)
+    return np.asarray(distance_transform_edt(~boundary), np.float64)
+
+
+_SIDES = slice(None, -1), slice(1, None)
+
+
+def distance_profile(
+    score: Float[np.ndarray, "height width"],
+    distance: Float[np.ndarray, "height width"],
+    valid: Bool[np.ndarray, "height width"],
+    *,
+    reach: int,
+) -> tuple[Float[np.ndarray, "distance"], Int64[np.ndarray, "distance"]]:
+    """The sum of a score over the valid pixels at each whole distance 0 … reach from a boundary, and their number.
+
+    Distances are rounded down; the last place has all that are further. Additive over images: the mean is the ratio of
+    the sums, and its error that of `ratio_contributions`. In the unit of the score; no direction.
+
+    Source: Kendall, Badrinarayanan & Cipolla 2017, Bayesian SegNet (uncertainty at boundaries); Teye, Azizpour & Smith
+    2018 (their figure for CamVid).
+    """
+    place = np.minimum(distance[valid], reach).astype(np.int64)
+    total = np.bincount(place, weights=score[valid], minlength=reach + 1)
+    return total, np.bincount(place, minlength=reach + 1)
+
+
+def map_mean(uncertainty: Float[np.ndarray, "height width"], region: Bool[np.ndarray, "height width"]) -> float:
+    """The mean over the pixels of a region, in the unit of the map; no direction. NaN where it has none.
+
+    A region is all valid pixels, the predicted foreground among them, or those further than d from a boundary.
+
+    Source: Jungo, Balsiger & Reyes 2020, Analyzing the Quality and Challenges of Uncertainty Estimations for Brain
+    Tumor Segmentation; Kahl et al. 2024, ValUES.
+    """
+    values = uncertainty[region]
+    return float(np.mean(values, dtype=np.float64)) if values.size else math.nan
+
+
+def map_upper_tail(
+    uncertainty: Float[np.ndarray, "height width"], valid: Bool[np.ndarray, "height width"], *, quantile: float = 0.95
+) -> float:
+    """The mean of the ⌈(1 − quantile) n⌉ largest values of n valid pixels, in the unit of the map; no direction.
+
+    NaN without valid pixels.
+
+    Source: Kahl et al. 2024, ValUES: A Framework for Systematic Validation of Uncertainty Estimation in Semantic
+    Segmentation (threshold-level aggregation, by a quantile).
+    """
+    values = uncertainty[valid]
+    if not values.size:
+        return math.nan
+    tail = max(1, math.ceil((1 - quantile) * values.size - 1e-9))
+    return float(np.mean(np.partition(values, values.size - tail)[values.size - tail :], dtype=np.float64))
+
+
+def map_patch_maximum(
+    uncertainty: Float[np.ndarray, "height width"], valid: Bool[np.ndarray, "height width"], *, patch: int = 10
+) -> float:
+    """The largest mean over the valid pixels of a window of patch × patch pixels, in the unit of the map; no direction.
+
+    Of windows with at least half as many valid pixels as the fullest one. A smaller image is one window along that
+    axis. NaN without valid pixels.
+
+    Source: Kahl et al. 2024, ValUES (patch-level aggregation).
+    """
+    size = tuple(min(patch, side) for side in valid.shape)
+    count = _window_sums(valid.astype(np.float64), size)
+    enough = count >= max(1, np.max(count) / 2)
+    total = _window_sums(np.where(valid, uncertainty, 0), size)
+    return float(np.max(total[enough] / count[enough])) if enough.any() else math.nan
+
+
+def _window_sums(values: Float[np.ndarray, "height width"], size: tuple[int, ...]) -> np.ndarray:
+    table = np.pad(np.cumsum(np.cumsum(values, axis=0, dtype=np.float64), axis=1), ((1, 0), (1, 0)))
+    rows = table[size[0] :] - table[: -size[0]]
+    return rows[:, size[1] :] - rows[:, : -size[1]]
+
+
+def map_share_above(
+    uncertainty: Float[np.ndarray, "height width"], valid: Bool[np.ndarray, "height width"], *, threshold: float
+) -> float:
+    """The share of valid pixels above a threshold, in [0, 1]; no direction. NaN without valid pixels.
+
+    Source: Kahl et al. 2024, ValUES (threshold-level aggregation).
+    """
+    return map_mean((uncertainty > threshold).astype(np.float64), valid)
+
+
+def patch_means(
+    values: Float[np.ndarray, "height width"], valid: Bool[np.ndarray, "height width"], *, patch: int
+) -> Float[np.ndarray, "patch"]:
+    """The mean over the valid pixels of each of the patches of patch × patch pixels that tile the map, in its unit.
+
+    Patches at the right and lower edge may be smaller; those without valid pixels are left out. For PAvPU: of the
+    uncertainty, and of whether pixels are right, where more than ½ is an accurate patch. No direction.
+
+    Source: Mukhoti & Gal 2018, Evaluating Bayesian Deep Learning Methods for Semantic Segmentation.
+    """
+    rows, columns = (np.arange(0, side, patch) for side in values.shape)
+    total, count = (
+        np.add.reduceat(np.add.reduceat(of.astype(np.float64), rows, axis=0), columns, axis=1)
+        for of in (np.where(valid, values, 0), valid)
+    )
+    return total[count > 0] / count[count > 0]
+
+
+def components(
+    mask: Bool[np.ndarray, "height width"], *, connectivity: Connectivity = 8
+) -> Integer[np.ndarray, "height width"]:
+    """The number 1, 2, … of each pixel's connected component in a binary mask, 0 outside of it; no direction.
+
+    Source: Rosenfeld & Pfaltz 1966, Sequential Operations in Digital Picture Processing; scipy.ndimage.label.
+    """
+    from scipy.ndimage import generate_binary_structure, label
+
+    return np.asarray(label(mask, generate_binary_structure(2, 1 if connectivity == 4 else 2))[0])  # pyright: ignore
+
+
+def component_means(
+    label: Integer[np.ndarray, "height width"], uncertainty: Float[np.ndarray, "height width"]
+) -> tuple[Int64[np.ndarray, "component"], Float[np.ndarray, "component"]]:
+    """The number of pixels of each of the `components`, and their mean uncertainty, in its unit; no direction.
+
+    Source: Roy et al. 2019, Bayesian QuickNAT (structure-wise uncertainty).
+    """
+    size = np.bincount(label.ravel())
+    total = np.bincount(label.ravel(), weights=uncertainty.ravel())
+    return size[1:], total[1:] / np.maximum(size[1:], 1)
+
+
+def component_variation(
+    label: Integer[np.ndarray, "height width"],
+    draws: Bool[np.ndarray, "draw height width"],
+    *,
+    connectivity: Connectivity = 8,
+) -> tuple[Float[np.ndarray, "component"], Float[np.ndarray, "component"]]:
+    """For each of the `components`: the coefficient of variation of its size between draws, ≥ 0, and the mean IoU of
+    pairs of draws, in [0, 1]; no direction.
+
+    In a draw a component is all components of the draw that touch it, so that it may grow, split or be missing, of size
+    0. Pairs in which both miss it are left out. The standard deviation has the divisor T. NaN where all draws miss it;
+    the IoU also for a single draw.
+
+    Source: Roy et al. 2019, Bayesian QuickNAT (CV of volumes; overlap of samples, there of all at once); the matching
+    is that of Chan et al. 2021, SegmentMeIfYouCan.
+    """
+    from scipy.ndimage import find_objects
+
+    numbers = np.stack([components(draw, connectivity=connectivity) for draw in draws])
+    boxes = [find_objects(of) for of in numbers]
+    first, second = np.triu_indices(len(draws), 1)
+    variation, agreement = [], []
+    for number, box in enumerate(find_objects(label), 1):
+        inside = label[box] == number
+        touching = [np.setdiff1d(of[box][inside], 0) for of in numbers]
+        found = [boxes[t][k - 1] for t, some in enumerate(touching) for k in some]
+        if not found:
+            variation.append(math.nan)
+            agreement.append(math.nan)
+            continue
+        around = tuple(slice(min(of[a].start for of in found), max(of[a].stop for of in found)) for a in (0, 1))
+        member = np.stack([np.isin(of[around], some) for of, some in zip(numbers, touching, strict=True)])
+        member = member.reshape(len(draws), -1).astype(np.float64)
+        common, size = member @ member.T, member.sum(1)
+        union = (size[:, None] + size - common)[first, second]
+        present = union > 0
+        variation.append(float(np.std(size) / np.mean(size)))
+        agreement.append(float(np.mean(common[first, second][present] / union[present])) if present.any() else math.nan)
+    return np.array(variation), np.array(agreement)
+
+
+@dataclass(frozen=True)
+class ComponentOverlap:
+    """How well the segments of anomalies in an image are found: sIoU of each true one, PPV of each predicted one, each
+    in [0, 1]; more is better."""
+
+    siou: Float[np.ndarray, "true"]
+    ppv: Float[np.ndarray, "predicted"]
+
+    def counts(self) -> Int64[np.ndarray, "3 threshold"]:
+        """True segments that are found (sIoU > τ), those that are not, and false predicted ones (PPV ≤ τ), at each of
+        the COMPONENT_THRESHOLDS; additive over images."""
+        found = np.count_nonzero(self.siou[:, None] > COMPONENT_THRESHOLDS, axis=0)
+        false = np.count_nonzero(self.ppv[:, None] <= COMPONENT_THRESHOLDS, axis=0)
+        return np.stack([found, self.siou.size - found, false])
+
+
+def component_overlap(
+    truth: Bool[np.ndarray, "height width"],
+    predicted: Bool[np.ndarray, "height width"],
+    valid: Bool[np.ndarray, "height width"],
+    *,
+    smallest_true: int = 1,
+    smallest_predicted: int = 1,
+) -> ComponentOverlap:
+    """sIoU and PPV of the segments (8-connected components) of a binary mask of anomalies.
+
+    sIoU(k) = |k ∩ K̂(k)|/|(k ∪ K̂(k)) \\ A(k)|, where K̂(k) are the predicted segments that touch the true one k, and A(k)
+    the other true segments: one prediction across several of them is no error. PPV(k̂) is the share of a predicted
+    segment on true ones. Predicted segments of fewer pixels are dropped; true ones are ignored with their pixels (500
+    and 100 in the anomaly track of the source, 50 and 10 in its obstacle track).
+
+    Source: Chan et al. 2021, SegmentMeIfYouCan. Its code counts a false positive by the sIoU of predicted
+    segments instead.
+    """
+    true, called = components(truth & valid), components(predicted & valid)
+    called[(np.bincount(called.ravel()) < smallest_predicted)[called]] = 0
+    seen = valid & ~((np.bincount(true.ravel()) < smallest_true)[true] & (true > 0))
+    true, called = true[seen], called[seen]
+    table = np.zeros((true.max(initial=0) + 1, called.max(initial=0) + 1), np.int64)
+    np.add.at(table, (true, called), 1)
+    both, alone = table[1:, 1:], table[0, 1:]  # pixels of each pair of segments, and of predicted ones on no true one
+    size = table[1:].sum(1)
+    outside = (both > 0) @ alone
+    kept, predictions = size > 0, both.sum(0) + alone
+    return ComponentOverlap(
+        siou=both.sum(1)[kept] / (size + outside)[kept],
+        ppv=both.sum(0)[predictions > 0] / predictions[predictions > 0],
+    )
+
+
+def component_f1(counts: Shaped[np.ndarray, "*any 3 threshold"]) -> Float[np.ndarray, "*any threshold"]:
+    """F1 = 2 found/(2 found + missed + false) of segments at each threshold, in [0, 1]; more is better.
+
+    From `ComponentOverlap.counts` summed over images; its mean over thresholds is the mean F1. NaN without any segment.
+
+    Source: Chan et al. 2021, SegmentMeIfYouCan.
+    """
+    found, missed, false = np.moveaxis(counts, -2, 0)
+    with np.errstate(invalid="ignore"):
+        return 2 * found / (2 * found + missed + false)
+
+
+def component_f1_contributions(
+    counts: Shaped[np.ndarray, "image 3 threshold"],
+) -> Float[np.ndarray, "image threshold"]:
+    """The contributions of images to `component_f1` of the sums over images; no direction.
+
+    Those to the mean F1 are their mean over thresholds.
+
+    Source: as `ratio_contributions`.
+    """
+    found = 2 * counts[:, 0]
+    return ratio_contributions(found, found + counts[:, 1] + counts[:, 2])

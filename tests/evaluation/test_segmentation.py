@@ -1,0 +1,558 @@
+"""The estimates of a segmentation: streamed, they are those of all pixels at once; their errors are over images."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import small_segmentation
+import torch
+from findings_of import noted
+from PIL import Image
+from scipy.special import logsumexp, softmax
+
+from bnuq import metrics
+from bnuq.config import Options, resolve, resolve_ensemble
+from bnuq.data.masks import masks_of_array
+from bnuq.estimates import Estimate
+from bnuq.evaluation import passes, runner, segmentation
+from bnuq.evaluation.units import Unit
+from bnuq.files.journal import Arrays
+from bnuq.records.evaluation import PIXEL_SCORES, MethodResult, Result, SetResult
+from bnuq.workflows.evaluate import evaluate
+
+CLASSES, IGNORE, SHAPE = 4, 9, (6, 8)
+IMAGES, OTHERS, DRAWS = 24, 16, 9
+SIGNED = ("max_logit", "energy")
+RANK = ("aurc", "augrc", "risk_at_80", "coverage_at_5")
+DETECTION = ("auroc", "aupr_out", "aupr_in", "fpr95", "fpr95_id_positive")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_segmentation.write(tmp_path_factory.mktemp("segmentation")).parent
+
+
+# ── logits of a few images, and their estimates computed at once ─────────────────────────────────────────────────────
+
+
+def images(seed: int, count: int, *, spread: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
+    """Logits (T, n, K, H, W) that know something of the masks (n, H, W); the last class never occurs in these."""
+    random = np.random.default_rng(seed)
+    masks = np.kron(random.integers(0, CLASSES - 1, (count, 3, 4)), np.ones((2, 2), np.int64))
+    center = random.normal(0, 1, (count, CLASSES, *SHAPE)) + 2 * np.moveaxis(np.eye(CLASSES)[masks], -1, 1)
+    of_image = random.gamma(2, 0.5, (count, 1, 1, 1))
+    logits = of_image * center + spread * random.normal(0, 0.7, (DRAWS, count, CLASSES, *SHAPE))
+    masks[random.random(masks.shape) < 0.1] = IGNORE
+    masks[count // 2] = IGNORE
+    return logits, masks
+
+
+LOGITS, MASKS = images(0, IMAGES)
+OTHER_LOGITS, _ = images(1, OTHERS, spread=2.0)
+ANOMALIES = np.random.default_rng(2).choice([0, 1, 7], (OTHERS, *SHAPE), p=[0.7, 0.2, 0.1])
+
+
+def pixels(logits: np.ndarray, weights: np.ndarray | None = None) -> dict[str, np.ndarray]:
+    """The scores of every pixel, (n, H, W), under these weights of the draws."""
+    weights = np.full(len(logits), 1 / len(logits)) if weights is None else weights
+    p = softmax(logits, axis=2)
+    mean = np.tensordot(weights, p, 1)
+    entropy = -np.tensordot(weights, (p * np.log(p)).sum(2), 1)
+    predictive = -(mean * np.log(mean)).sum(1)
+    return {
+        "mean": mean,
+        "predicted": mean.argmax(1),
+        "max_probability": mean.max(1),
+        "least_confidence": 1 - mean.max(1),
+        "predictive_entropy": predictive,
+        "expected_entropy": entropy,
+        "mutual_information": predictive - entropy,
+        "max_logit": -np.tensordot(weights, logits.max(2), 1),
+        "energy": -np.tensordot(weights, logsumexp(logits, axis=2), 1),
+    }
+
+
+def binned(name: str, values: np.ndarray) -> np.ndarray:
+    """The numbers of the bins of scores, as scores."""
+    return metrics.score_bins(values, signed=name in SIGNED).astype(float)
+
+
+def estimates_at_once(
+    logits: np.ndarray, masks: np.ndarray, ignore: int = IGNORE, weights: np.ndarray | None = None
+) -> dict[str, float]:
+    scores = pixels(logits, weights)
+    valid = masks != ignore
+    y, predicted = masks[valid], scores["predicted"][valid]
+    right = predicted == y
+    p = np.moveaxis(scores["mean"], 1, -1)[valid]
+    of_truth = p[np.arange(len(y)), y]
+    confidence = p.max(1)
+    gaps = [confidence[cell].sum() - right[cell].sum() for cell in cells(confidence)]
+    ious = [
+        np.sum((y == k) & (predicted == k)) / union
+        for k in range(logits.shape[2])
+        if (union := np.sum((y == k) | (predicted == k)))
+    ]
+    ranked = metrics.selective(
+        binned("predictive_entropy", scores["predictive_entropy"][valid]), (~right).astype(float)
+    )
+    return {
+        "accuracy": right.mean(),
+        "pll": np.log(of_truth).mean(),
+        "brier": ((p - np.eye(p.shape[1])[y]) ** 2).sum(1).mean(),
+        "ece": np.abs(gaps).sum() / len(y),
+        "mean_iou": float(np.mean(ious)),
+        **{name: scores[name][valid].mean() for name in (*PIXEL_SCORES, "max_probability")},
+        **vars(ranked),
+    }
+
+
+def cells(confidence: np.ndarray) -> list[np.ndarray]:
+    return [(confidence > k / 15) & (confidence <= (k + 1) / 15) for k in range(15)]
+
+
+def left_out(draws: int, part: range) -> np.ndarray:
+    kept = np.array([t not in part for t in range(draws)], float)
+    return kept / kept.sum()
+
+
+def reduced(
+    scorer: segmentation.Scorer,
+    logits: np.ndarray,
+    masks: np.ndarray | None,
+    *,
+    labelled: bool = True,
+    images_at_once: int = 5,
+    draws_at_once: int = 4,
+    group: np.ndarray | None = None,
+    **options: Any,
+) -> segmentation.Scores:
+    """The scores of these logits, added a few images and a few draws at a time."""
+    draws, count = logits.shape[:2]
+    parts = segmentation.parts_of_draws(draws, math.prod(logits.shape[2:]))
+    reduction = segmentation.Reduction(
+        scorer.weights(draws, None),
+        parts,
+        classes=logits.shape[2],
+        ignore=IGNORE,
+        masks=None if masks is None else masks_of_array(masks, "made up"),
+        labelled=labelled,
+        **options,
+    )
+    outputs = torch.from_numpy(logits)
+    for first in range(0, count, images_at_once):
+        for draw in range(0, draws, draws_at_once):
+            reduction.add(outputs[draw : draw + draws_at_once, first : first + images_at_once])
+    return reduction.scores(group=group)
+
+
+@pytest.fixture(scope="module")
+def scorer(folder: Path) -> segmentation.Scorer:
+    run = resolve("run.toml", Options(), folder=folder)
+    return segmentation.Scorer(run, CLASSES, math.prod(SHAPE), ("sky", "road", "car", "unseen"))
+
+
+def result_of(scorer: segmentation.Scorer, draws: int, **scores: segmentation.Scores) -> MethodResult:
+    return scorer.result(scores, None, scorer.weights(draws, None), {})
+
+
+@pytest.fixture(scope="module")
+def made_up(scorer: segmentation.Scorer) -> MethodResult:
+    return result_of(
+        scorer,
+        DRAWS,
+        test=reduced(scorer, LOGITS, MASKS),
+        strange=reduced(scorer, OTHER_LOGITS, None, labelled=False),
+        anomalies=reduced(scorer, OTHER_LOGITS, ANOMALIES, labelled=False),
+    )
+
+
+# ── estimates ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def of_images(name: str) -> bool:
+    """Whether tests/runs/test_image_maps.py computes an estimate again: at class boundaries, and of whole images."""
+    return name.endswith(("_boundary", "_interior")) or name.startswith("image_aurc")
+
+
+def test_every_streamed_estimate_is_that_of_all_pixels_at_once(made_up: MethodResult) -> None:
+    expected = estimates_at_once(LOGITS, MASKS)
+    found = made_up.sets["test"].estimates
+    assert {*expected} - {*SIGNED, "least_confidence"} == {name for name in found if not of_images(name)}
+    for name, estimate in found.items():
+        if not of_images(name):
+            assert estimate.value == pytest.approx(expected[name], abs=1e-12), name
+
+
+def test_the_estimates_of_each_class_are_those_of_its_pixels(made_up: MethodResult) -> None:
+    predicted, valid = pixels(LOGITS)["predicted"], MASKS != IGNORE
+    by_class = made_up.sets["test"].by_class
+    assert list(by_class) == ["sky", "road", "car"]  # the last one never occurs
+    for k, estimates in enumerate(by_class.values()):
+        true, called = (valid & (of == k) for of in (MASKS, predicted))
+        both = np.sum(true & called)
+        assert estimates["count"].value == true.sum()
+        assert estimates["iou"].value == pytest.approx(both / np.sum(true | called))
+        assert estimates["dice"].value == pytest.approx(2 * both / (true.sum() + called.sum()))
+        assert estimates["accuracy"].value == pytest.approx(both / true.sum())
+
+
+def test_the_values_of_an_image_are_means_over_its_pixels(made_up: MethodResult) -> None:
+    scores, points = pixels(LOGITS), made_up.sets["test"].points
+    for image, mask in enumerate(MASKS):
+        valid = mask != IGNORE
+        assert points["pixels"][image] == valid.sum()
+        seen = valid if valid.any() else np.ones_like(valid)  # an image that is ignored still has scores
+        for name in (*PIXEL_SCORES, "max_probability"):
+            assert points[name][image] == pytest.approx(scores[name][image][seen].mean())
+        if valid.any():
+            right = scores["predicted"][image][valid] == mask[valid]
+            assert points["accuracy"][image] == pytest.approx(right.mean())
+        counts = np.bincount(scores["predicted"][image][valid], minlength=CLASSES)
+        np.testing.assert_array_equal(made_up.sets["test"].predicted[image], counts)
+
+
+def test_pixels_and_images_of_a_strange_set_are_separated_from_those_of_the_test_set(made_up: MethodResult) -> None:
+    test, other, valid = pixels(LOGITS), pixels(OTHER_LOGITS), MASKS != IGNORE
+    for name in PIXEL_SCORES:
+        inside, outside = binned(name, test[name][valid]), binned(name, other[name].ravel())
+        expected = vars(metrics.detection(inside, outside))
+        for key, value in expected.items():
+            assert made_up.pixel_ood["strange"][name][f"pixel_{key}"].value == pytest.approx(value, abs=1e-12)
+        of_images = made_up.sets["test"].points[name], other[name].mean((1, 2))
+        assert made_up.ood["strange"][name]["auroc"].value == pytest.approx(metrics.auroc(*of_images))
+
+
+def test_anomalies_are_separated_from_the_other_pixels_of_their_images(made_up: MethodResult) -> None:
+    other = pixels(OTHER_LOGITS)
+    for name in PIXEL_SCORES:
+        inside, outside = (binned(name, other[name][side == ANOMALIES]) for side in (0, 1))
+        expected = vars(metrics.detection(inside, outside))
+        for key, value in expected.items():
+            assert made_up.pixel_ood["anomalies"][name][f"pixel_{key}"].value == pytest.approx(value, abs=1e-12)
+
+
+def test_the_curves_end_in_the_estimates(made_up: MethodResult) -> None:
+    test = made_up.sets["test"].estimates
+    assert made_up.risk["risk"][-1] == pytest.approx(1 - test["accuracy"].value)
+    counts = made_up.calibration["count"]
+    assert counts.sum() == (MASKS != IGNORE).sum()
+    filled = counts > 0
+    gap = np.abs(made_up.calibration["accuracy"] - made_up.calibration["confidence"])
+    assert np.sum((gap * counts)[filled]) / counts.sum() == pytest.approx(test["ece"].value)
+    sizes = made_up.convergence["samples"]
+    np.testing.assert_array_equal(sizes, [1, 2, 4, 8, 9])
+    expected = [estimates_at_once(LOGITS[:size], MASKS)["pll"] for size in sizes]
+    np.testing.assert_allclose(made_up.convergence["pll"], expected)
+
+
+# ── errors ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_errors_over_images_are_those_of_a_ratio(made_up: MethodResult) -> None:
+    scores, valid = pixels(LOGITS), MASKS != IGNORE
+    right = (scores["predicted"] == MASKS) & valid
+    for name, per_pixel in (("accuracy", right), ("mutual_information", scores["mutual_information"])):
+        total, count = (per_pixel * valid).sum((1, 2)), valid.sum((1, 2))
+        residual = total - total.sum() / count.sum() * count
+        expected = math.sqrt(IMAGES / (IMAGES - 1) * np.sum(residual**2)) / count.sum()
+        assert made_up.sets["test"].estimates[name].se == pytest.approx(expected)
+
+
+def resampled(estimate: Callable[[np.ndarray], float], seed: int = 3) -> float:
+    random = np.random.default_rng(seed)
+    return float(np.std([estimate(random.integers(0, IMAGES, IMAGES)) for _ in range(400)], ddof=1))
+
+
+@pytest.mark.parametrize("name", ["pll", "ece", "mean_iou", "aurc"])
+def test_errors_over_images_agree_with_the_bootstrap(made_up: MethodResult, name: str) -> None:
+    expected = resampled(lambda rows: estimates_at_once(LOGITS[:, rows], MASKS[rows])[name])
+    assert made_up.sets["test"].estimates[name].se == pytest.approx(expected, rel=0.25)
+
+
+def test_the_error_of_the_separation_of_pixels_agrees_with_the_bootstrap(made_up: MethodResult) -> None:
+    test, other, valid = (*(pixels(logits)["energy"] for logits in (LOGITS, OTHER_LOGITS)), MASKS != IGNORE)
+    random = np.random.default_rng(0)
+    values = []
+    for _ in range(400):
+        rows, others = random.integers(0, IMAGES, IMAGES), random.integers(0, OTHERS, OTHERS)
+        values.append(metrics.auroc(test[rows][valid[rows]], other[others].ravel()))
+    found = made_up.pixel_ood["strange"]["energy"]["pixel_auroc"]
+    assert found.se == pytest.approx(np.std(values, ddof=1), rel=0.25)
+
+
+def check_replicates(found: SetResult, logits: np.ndarray, masks: np.ndarray, parts: list[range]) -> None:
+    """Every estimate without each part of the draws, and its Monte Carlo error."""
+    without = [estimates_at_once(logits, masks, weights=left_out(len(logits), part)) for part in parts]
+    for name, estimate in found.estimates.items():
+        if of_images(name):
+            continue
+        expected = np.array([each[name] for each in without])
+        # ranks are replicated in coarser bins, a power of two of 32 of them
+        tolerance = 0.05 if name == "coverage_at_5" else 0.01 if name in RANK else 1e-12  # the first may leap
+        np.testing.assert_allclose(estimate.jackknife, expected, atol=tolerance, rtol=0, err_msg=name)
+        assert estimate.mc_se == pytest.approx(metrics.jackknife_error(estimate.jackknife))
+        assert estimate.bootstrap is None
+
+
+def test_monte_carlo_errors_are_those_of_the_jackknife_over_draws(made_up: MethodResult) -> None:
+    check_replicates(made_up.sets["test"], LOGITS, MASKS, [range(t, t + 1) for t in range(DRAWS)])
+    valid = MASKS != IGNORE
+    for key in DETECTION:
+        found = made_up.pixel_ood["strange"]["energy"][f"pixel_{key}"]
+        for t, replicate in enumerate(found.jackknife):
+            weights = left_out(DRAWS, range(t, t + 1))
+            inside, outside = (pixels(logits, weights)["energy"] for logits in (LOGITS, OTHER_LOGITS))
+            expected = vars(metrics.detection(inside[valid], outside.ravel()))[key]
+            assert replicate == pytest.approx(expected, abs=0.02)
+        assert found.mc_se == pytest.approx(metrics.jackknife_error(found.jackknife))
+
+
+def test_several_draws_are_left_out_together_where_there_are_many(
+    scorer: segmentation.Scorer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segmentation, "PARTS", 8)
+    logits = np.concatenate([LOGITS, LOGITS[:, ::-1]])  # 18 draws
+    parts = [*segmentation.parts_of_draws(18, 100)]
+    assert [t for part in parts for t in part] == [*range(18)]
+    assert {len(part) for part in parts} == {2, 3}
+    found = result_of(scorer, 18, test=reduced(scorer, logits, MASKS))
+    for name, value in estimates_at_once(logits, MASKS).items():
+        if name in found.sets["test"].estimates:
+            assert found.sets["test"].estimates[name].value == pytest.approx(value, abs=1e-12)
+    check_replicates(found.sets["test"], logits, MASKS, parts)
+
+
+def test_large_images_have_fewer_parts_in_float32(scorer: segmentation.Scorer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segmentation, "_LARGE", 8)
+    assert len(segmentation.parts_of_draws(DRAWS, math.prod(LOGITS.shape[2:]))) == segmentation.FEW_PARTS
+    found = result_of(scorer, DRAWS, test=reduced(scorer, LOGITS, MASKS)).sets["test"].estimates
+    expected = estimates_at_once(LOGITS, MASKS)
+    for name, estimate in ((name, each) for name, each in found.items() if not of_images(name)):
+        assert estimate.value == pytest.approx(expected[name], rel=1e-3 if name in RANK else 1e-5), name
+        assert estimate.mc_se is not None
+        assert len(estimate.jackknife) == segmentation.FEW_PARTS
+
+
+def test_images_of_a_group_count_as_one(scorer: segmentation.Scorer) -> None:
+    group = np.arange(IMAGES) % 2
+    found = result_of(scorer, DRAWS, test=reduced(scorer, LOGITS, MASKS, group=group)).sets["test"].estimates
+    valid = MASKS != IGNORE
+    right = (pixels(LOGITS)["predicted"] == MASKS) & valid
+    residual = right.sum((1, 2)) - right.sum() / valid.sum() * valid.sum((1, 2))
+    totals = np.bincount(group, weights=residual)
+    assert found["accuracy"].se == pytest.approx(math.sqrt(2 * np.sum(totals**2)) / valid.sum())
+
+
+# ── how images and draws are cut ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("images_at_once", "draws_at_once", "block"), [(1, 1, 2**21), (IMAGES, DRAWS, 2000), (7, 2, 700)]
+)
+def test_no_estimate_depends_on_tiles(
+    scorer: segmentation.Scorer,
+    made_up: MethodResult,
+    monkeypatch: pytest.MonkeyPatch,
+    images_at_once: int,
+    draws_at_once: int,
+    block: int,
+) -> None:
+    monkeypatch.setattr(segmentation, "_BLOCK", block)
+    tiles = {"images_at_once": images_at_once, "draws_at_once": draws_at_once}
+    found = result_of(
+        scorer,
+        DRAWS,
+        test=reduced(scorer, LOGITS, MASKS, **tiles),
+        strange=reduced(scorer, OTHER_LOGITS, None, labelled=False, **tiles),
+    )
+    for name in ("test", "strange"):
+        check_alike(found.sets[name].estimates, made_up.sets[name].estimates)
+    for name, estimates in found.pixel_ood["strange"].items():
+        check_alike(estimates, made_up.pixel_ood["strange"][name])
+
+
+def check_alike(found: Any, expected: Any, tolerance: float = 1e-7) -> None:
+    assert found.keys() == expected.keys()
+    for name, estimate in found.items():
+        for part in ("value", "se", "mc_se", "jackknife"):
+            ours, theirs = (getattr(each, part) for each in (estimate, expected[name]))
+            if theirs is None:
+                assert ours is None
+            else:
+                np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance, err_msg=f"{name} {part}")
+
+
+def all_estimates(result: Result) -> dict[str, Estimate]:
+    found: dict[str, Estimate] = {}
+    for method, of_method in result.methods.items():
+        for name, of_set in of_method.sets.items():
+            found |= {f"{method} {name} {key}": value for key, value in of_set.estimates.items()}
+        for place in (of_method.ood, of_method.pixel_ood):
+            for name, scores in place.items():
+                for score, estimates in scores.items():
+                    found |= {f"{method} {name} {score} {key}": value for key, value in estimates.items()}
+    return found
+
+
+@pytest.fixture(scope="module")
+def evaluated(folder: Path) -> Result:
+    return small_segmentation.evaluated(folder)
+
+
+@pytest.mark.held(False)
+@pytest.mark.parametrize(("chunk", "dense"), [(1, 2**24), (4, 2**24), (None, 2 * 288), (None, 288 * 8 * 3)])
+def test_no_figure_of_a_run_depends_on_chunks_and_tiles_of_draws(
+    folder: Path, evaluated: Result, monkeypatch: pytest.MonkeyPatch, chunk: int | None, dense: int
+) -> None:
+    monkeypatch.setattr(passes, "_DENSE", dense)
+    result = small_segmentation.evaluated(folder, out="cut.h5", chunk_size=chunk)
+    check_alike(all_estimates(result), all_estimates(evaluated), 2e-3)  # a pixel that float32 puts into another bin
+
+
+@pytest.mark.held(False)
+def test_an_interrupted_run_goes_on(folder: Path, evaluated: Result, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, units = runner.run_unit, []
+
+    def stopping(context: runner.Context, unit: Unit) -> Arrays:
+        if len(units) == 4:
+            raise KeyboardInterrupt
+        units.append(unit)
+        return plain(context, unit)
+
+    monkeypatch.setattr(runner, "run_unit", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        small_segmentation.evaluated(folder, out="stopped.h5")
+    monkeypatch.setattr(runner, "run_unit", plain)
+    result = small_segmentation.evaluated(folder, out="stopped.h5")
+    assert "evaluation-continued" in noted(result)
+    check_alike(all_estimates(result), all_estimates(evaluated))
+
+
+# ── whole runs ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def read_test_set(folder: Path) -> tuple[torch.Tensor, np.ndarray]:
+    """The test pictures, normalised, and their masks."""
+    files = sorted((folder / "test").iterdir())
+    x = np.stack([np.asarray(Image.open(file)) for file in files]).transpose(0, 3, 1, 2) / 255
+    masks = np.stack([np.asarray(Image.open(folder / "masks" / file.name)) for file in files]).astype(np.int64)
+    return torch.from_numpy((x - 0.5) / 0.3).float(), masks
+
+
+def deterministic_logits(folder: Path) -> np.ndarray:
+    with torch.no_grad():
+        return small_segmentation.network()(read_test_set(folder)[0]).double().numpy()[None]
+
+
+def check_deterministic(result: Result, folder: Path, method: str = "deterministic", tau: Any = 1.0) -> None:
+    logits = deterministic_logits(folder) / np.reshape(tau, (-1, 1, 1, 1))
+    expected = estimates_at_once(logits, read_test_set(folder)[1], ignore=small_segmentation.IGNORE)
+    for name, estimate in result.methods[method].sets["test"].estimates.items():
+        if name in expected:
+            assert estimate.value == pytest.approx(expected[name], rel=1e-4, abs=1e-6), name
+
+
+def test_the_deterministic_network_is_that_of_a_plain_forward(folder: Path, evaluated: Result) -> None:
+    check_deterministic(evaluated, folder)
+
+
+@pytest.mark.held(False)
+def test_the_draws_of_a_method_are_scored_as_they_are(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[torch.Tensor] = []
+    plain = segmentation.Reduction.add
+    monkeypatch.setattr(
+        segmentation.Reduction, "add", lambda self, outputs: (seen.append(outputs.clone()), plain(self, outputs))[1]
+    )
+    result = small_segmentation.evaluated(folder, out="draws.h5", methods=("mcbn",), ood=(), images=False)
+    drawn = [block.double().numpy() for block in seen if len(block) > 1]
+    expected = estimates_at_once(np.concatenate(drawn, axis=1), read_test_set(folder)[1], small_segmentation.IGNORE)
+    for name, estimate in result.methods["mcbn"].sets["test"].estimates.items():
+        assert estimate.value == pytest.approx(expected[name], abs=1e-9), name
+
+
+def best_temperature(logits: np.ndarray, masks: np.ndarray) -> float:
+    grid = np.exp(np.linspace(-2, 2, 401))
+    return float(
+        grid[np.argmax([estimates_at_once(logits / tau, masks, small_segmentation.IGNORE)["pll"] for tau in grid])]
+    )
+
+
+@pytest.mark.held(False)
+def test_a_temperature_is_fitted_to_the_pixels_of_validation_points(folder: Path) -> None:
+    with np.load(folder / "test.npz") as file:
+        np.savez(folder / "held_out.npz", x=file["x"][:6], y=file["y"][:6])
+    result = small_segmentation.evaluated(folder, out="tempered.h5", validation="held_out.npz")
+    assert [*result.methods] == [
+        f"{name}{end}" for name in ("deterministic", "mcbn", "mcdo") for end in ("", "+temperature")
+    ]
+    tau = best_temperature(deterministic_logits(folder)[:, :6], read_test_set(folder)[1][:6])
+    found = result.methods["deterministic+temperature"].sets["test"]
+    assert found.estimates["temperature"].value == pytest.approx(tau, rel=0.02)
+    check_deterministic(result, folder, "deterministic+temperature", found.estimates["temperature"].value)
+    assert result.methods["mcbn+temperature"].sets["test"].estimates["pll"].mc_se is not None
+
+
+@pytest.mark.held(False)
+def test_each_half_of_the_test_set_has_the_temperature_of_the_other(folder: Path) -> None:
+    result = small_segmentation.evaluated(folder, out="crossed.h5", calibrate="cross", methods=("mcdo",))
+    found = result.methods["deterministic+temperature"].sets["test"].points["temperature"]
+    assert len({*found}) == 2
+    logits, masks = deterministic_logits(folder), read_test_set(folder)[1]
+    for tau in {*found}:
+        fitted_to = found != tau
+        assert tau == pytest.approx(best_temperature(logits[:, fitted_to], masks[fitted_to]), rel=0.02)
+    check_deterministic(result, folder, "deterministic+temperature", found)
+
+
+@pytest.mark.held(False)
+def test_networks_of_an_ensemble_are_averaged(folder: Path) -> None:
+    state = torch.load(folder / "model.pt")
+    random = torch.Generator().manual_seed(0)
+    moved = {
+        n: v + 0.2 * torch.randn(v.shape, generator=random) if v.is_floating_point() else v for n, v in state.items()
+    }
+    moved["1.running_var"] = state["1.running_var"]
+    torch.save(moved, folder / "other.pt")
+    run = resolve_ensemble(
+        ["run.toml", "other.pt"], Options(out=folder / "ensemble.h5", methods=("mcdo",)), folder=folder
+    )
+    result = evaluate(run)
+    x, masks = read_test_set(folder)
+    networks = small_segmentation.network(), small_segmentation.network()
+    networks[1].load_state_dict(moved)
+    with torch.no_grad():
+        logits = np.stack([network(x).double().numpy() for network in networks])
+    expected = estimates_at_once(logits, masks, small_segmentation.IGNORE)
+    found = result.methods["ensemble"].sets["test"].estimates
+    for name in ("pll", "accuracy", "mean_iou", "ece", "mutual_information"):
+        assert found[name].value == pytest.approx(expected[name], rel=1e-4), name
+
+
+@pytest.mark.held(False)
+def test_a_test_set_without_masks_has_uncertainties_alone(folder: Path) -> None:
+    result = small_segmentation.evaluated(folder, out="unlabelled.h5", test="test")
+    found = result.methods["mcbn"].sets["test"]
+    assert "pll" not in found.estimates and not found.by_class
+    assert found.estimates["mutual_information"].value > 0
+    assert result.methods["mcbn"].pixel_ood["strange"]["mutual_information"]["pixel_auroc"].se is not None
+
+
+@pytest.mark.held(False)
+def test_arrays_and_folders_give_the_same(folder: Path, evaluated: Result) -> None:
+    result = small_segmentation.evaluated(folder, out="arrays.h5", test="test.npz")
+    for name, estimate in result.methods["deterministic"].sets["test"].estimates.items():
+        expected = evaluated.methods["deterministic"].sets["test"].estimates[name].value
+        assert estimate.value == pytest.approx(expected, rel=1e-4)
+
+
+def test_an_output_that_is_not_finite_names_its_image(scorer: segmentation.Scorer) -> None:
+    logits = LOGITS.copy()
+    logits[3, 7, 0, 0, 0] = np.nan
+    with pytest.raises(Exception, match="for point 7"):
+        reduced(scorer, logits, MASKS)

@@ -1,0 +1,244 @@
+"""Segmentations from the command line: files, reports, the gate, and requests that are refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import small_run
+import small_segmentation
+import torch
+from PIL import Image
+
+from bnuq.cli.main import main
+from bnuq.errors import ResultError
+from bnuq.gate import check
+from bnuq.gate.recomputing import recomputed
+from bnuq.records import evaluation_file
+from bnuq.records.addresses import estimates_of
+from bnuq.records.evaluation import Result
+
+Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With a result, and that of a worse network."""
+    folder = small_segmentation.write(tmp_path_factory.mktemp("segmentation")).parent
+    small_segmentation.evaluated(folder)
+    state = torch.load(folder / "model.pt")
+    state["4.weight"] = -state["4.weight"]
+    torch.save(state, folder / "worse.pt")
+    (folder / "worse.toml").write_text(small_segmentation.RUN.replace("model.pt", "worse.pt"))
+    small_segmentation.evaluated(folder, run_file="worse.toml", out="worse.h5")
+    return folder
+
+
+@pytest.fixture
+def cli(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Call:
+    """`bnuq` with these arguments, in the folder: exit code, standard output, standard error."""
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as left:
+            main([*arguments])
+        return int(left.value.code or 0), *capsys.readouterr()
+
+    return call
+
+
+# ── the file and the gate ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_result_read_back_is_the_same_and_contradicts_nothing(folder: Path) -> None:
+    first = evaluation_file.read(folder / "out.h5")
+    evaluation_file.write(first, folder / "again.h5")
+    again = evaluation_file.read(folder / "again.h5")
+    for address, row in estimates_of(first).items():
+        assert estimates_of(again)[address].estimate.value == row.estimate.value
+    recomputed(again)
+    for method, found in first.methods.items():
+        for name, values in found.sets["test"].contributions.items():
+            np.testing.assert_array_equal(again.methods[method].sets["test"].contributions[name], values)
+
+
+def test_a_worse_network_is_found_by_paired_errors(folder: Path) -> None:
+    baseline, current = (evaluation_file.read(folder / name) for name in ("out.h5", "worse.h5"))
+    assert check(baseline, baseline).passed
+    verdict = check(current, baseline)
+    assert not verdict.passed
+    found = {one.address: one for one in verdict.comparisons}
+    for address in ("deterministic.sets.test.mean_iou", "deterministic.sets.test.accuracy", "mcbn.sets.test.accuracy"):
+        assert found[address].outcome == "worse"
+    one = found["deterministic.sets.test.mean_iou"]
+    of_each = [result.methods["deterministic"].sets["test"].contributions["mean_iou"] for result in (current, baseline)]
+    apart = of_each[0] - of_each[1]
+    assert one.se_points == pytest.approx(np.std(apart, ddof=1) / np.sqrt(len(apart)))
+    pixel = found["mcdo.ood.strange.mutual_information.pixel_auroc"]
+    assert pixel.se_points is not None and pixel.se_draws is not None
+
+
+def test_more_draws_than_parts_contradict_nothing(folder: Path) -> None:
+    result = small_segmentation.evaluated(folder, out="many.h5", methods=("mcbn",), samples=40)
+    assert len(result.methods["mcbn"].sets["test"].estimates["pll"].jackknife) == 32
+    assert check(*[evaluation_file.read(folder / "many.h5")] * 2).passed
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "deterministic.sets.test.mean_iou",
+        "mcbn.sets.test.accuracy",
+        "mcbn.sets.test.ece",
+        "mcbn.sets.test.by_class.1.iou",
+        "mcdo.sets.test.by_class.0.count",
+        "mcbn.ood.strange.mutual_information.pixel_auroc",
+        "mcbn.ood.anomalies.energy.pixel_fpr95",
+    ],
+)
+def test_a_forged_estimate_is_found(folder: Path, address: str) -> None:
+    with pytest.raises(ResultError, match=address):
+        recomputed(forged(evaluation_file.read(folder / "out.h5"), address))
+
+
+def forged(result: Result, address: str) -> Result:
+    """The result with an estimate that is 0.01 better than it was."""
+    row = estimates_of(result)[address]
+    row = row.coordinates
+    method = result.methods[row["method"]]
+    if row.get("score"):
+        places = method.pixel_ood[row["set"]][row["score"]]
+        scores = {**method.pixel_ood[row["set"]], row["score"]: moved(places, row["metric"])}
+        method = replace(method, pixel_ood={**method.pixel_ood, row["set"]: scores})
+    else:
+        found = method.sets[row["set"]]
+        if row.get("class"):
+            of_class = moved(found.by_class[row["class"]], row["metric"])
+            found = replace(found, by_class={**found.by_class, row["class"]: of_class})
+        else:
+            found = replace(found, estimates=moved(found.estimates, row["metric"]))
+        method = replace(method, sets={**method.sets, row["set"]: found})
+    return replace(result, methods={**result.methods, row["method"]: method})
+
+
+def moved(estimates, name):
+    one = estimates[name]
+    jackknife = None if one.jackknife is None else one.jackknife + 0.01
+    return {**estimates, name: replace(one, value=one.value + 0.01, high=None, jackknife=jackknife)}
+
+
+# ── reports ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_short_report_fits_a_screen(cli: Call, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    small_segmentation.evaluated(folder, out="short.h5", ood=("strange.npz",))
+    code, out, _ = cli("report", "short.h5")
+    assert code == 0 and "mean IoU" in out
+    assert len(out.splitlines()) <= 50
+    assert all(len(line) <= 100 for line in out.splitlines())
+
+
+def test_all_reports_show_a_segmentation(cli: Call, folder: Path) -> None:
+    code, out, _ = cli("report", "out.h5", "--full")
+    assert code == 0 and "By pixel" in out and "IoU" in out
+    code, out, _ = cli("report", "out.h5", "--json")
+    found = json.loads(out)["methods"]["mcbn"]
+    assert found["sets"]["test"]["mean_iou"]["value"] > 0
+    assert found["ood"]["strange"]["energy"]["pixel_auroc"]["value"] > 0
+    assert cli("report", "out.h5", "--html", "page.html")[0] == 0
+    assert "mean IoU" in (folder / "page.html").read_text()
+    code, out, _ = cli("report", "out.h5", "--points", "3", "--by", "mutual_information")
+    assert code == 0 and out
+    code, out, _ = cli("report", "out.h5", "worse.h5")
+    assert code == 0 and out
+
+
+# ── other commands ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_segmentation_is_inspected(cli: Call) -> None:
+    code, out, err = cli("inspect", "run.toml")
+    assert code == 0, err
+    assert "BatchNorm" in out
+
+
+def test_the_statistics_of_a_segmentation_are_made_precise(cli: Call, folder: Path) -> None:
+    code, _, err = cli("precise-bn", "run.toml", "--out", "precise.pt")
+    assert code == 0, err
+    before, after = (torch.load(folder / name) for name in ("model.pt", "precise.pt"))
+    assert not torch.equal(before["1.running_mean"], after["1.running_mean"])
+    torch.testing.assert_close(before["4.weight"], after["4.weight"])
+
+
+# ── refused ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def refused(cli: Call, *arguments: str) -> str:
+    code, _, err = cli(*arguments)
+    assert code == 2, err
+    assert err.startswith("bnuq: ") and err.count("bnuq: ") == 1 and "Traceback" not in err
+    return err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--save-samples",), "--save-samples"),
+        (("--samples", "auto"), "--samples auto"),
+        (("--bank", "16"), "--bank"),
+        (("--per-query", "--method", "mcbn"), "--per-query"),
+        (("--method", "tta", "--augment", "flip"), "tta"),
+        (("--method", "laplace"), "laplace"),
+        (("--recalibration", "vector", "--calibrate", "cross"), "vector"),
+        (("--outputs", "multilabel"), "multilabel"),
+        (("--task", "classification"), '"segmentation"'),
+        (("--task", "regression"), '"segmentation"'),
+        (("--mutual-information", "corrected"), "--mutual-information"),
+        (("--arch-arg", "stride=2"), "pixels for pictures"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, tuple) else "",
+)
+def test_what_a_segmentation_has_not_is_refused(cli: Call, options: tuple[str, ...], message: str) -> None:
+    assert message in refused(cli, "evaluate", "run.toml", "--out", "refused.h5", *options)
+
+
+def test_a_sweep_is_refused(cli: Call) -> None:
+    assert "each pixel" in refused(cli, "sweep-batch-size", "run.toml", "--out", "sweep.h5")
+
+
+def test_samples_made_elsewhere_are_refused(cli: Call, folder: Path) -> None:
+    other = np.full((2, small_segmentation.OTHER, 3), 1 / 3)
+    np.savez(
+        folder / "samples.npz", test=np.full((2, small_segmentation.TEST, 3), 1 / 3), strange=other, anomalies=other
+    )
+    message = refused(cli, "evaluate", "run.toml", "--out", "refused.h5", "--predictions", "samples.npz", "-T", "2")
+    assert "--predictions" in message
+
+
+def test_bad_masks_are_named_by_file(cli: Call, folder: Path) -> None:
+    bad = folder / "bad"
+    masks = [np.asarray(Image.open(file)) for file in sorted((folder / "masks").iterdir())]
+
+    def message() -> str:
+        return refused(cli, "evaluate", "run.toml", "--out", "refused.h5", "--test", "test:bad")
+
+    small_segmentation.write_pictures(bad, np.stack(masks))
+    wrong = masks[4].copy()
+    wrong[0, 0] = 7
+    Image.fromarray(wrong).save(bad / "04.png")
+    assert "04.png" in message()
+    Image.fromarray(masks[4][:4]).save(bad / "04.png")
+    assert "04.png" in message()
+    (bad / "04.png").unlink()
+    assert "04" in message()
+
+
+def test_an_ordinary_network_is_no_segmentation(cli: Call, tmp_path: Path) -> None:
+    run_file = small_run.write(tmp_path / "small")
+    assert "one row of outputs" in refused(cli, "evaluate", str(run_file), "--task", "segmentation")

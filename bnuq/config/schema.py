@@ -515,8 +515,9 @@ class ScoringSection(Section, frozen=True):
             "each class), or both, with commas.",
             "Classification",
             metavar="NAME",
-            expected="temperature, vector or both",
+            expected="temperature, vector or temperature,vector",
             commas=True,
+            shown="temperature",
         ),
     ] = ("temperature",)
 

@@ -598,7 +598,7 @@ def _work(method_work: _MethodWork, deterministic_work: _MethodWork, chunk: int)
     engine = method_work.engine
     comparable = (
         engine.samples > 1 and deterministic_work.seconds > 0 and isinstance(deterministic_work.engine, Evaluation)
-    )
+    ) and not isinstance(engine, Ensemble)  # whose networks may be of other sizes
     work_done = MethodWork(
         seconds=method_work.seconds,
         passes=method_work.passes,

@@ -313,8 +313,11 @@ def _drawn_otherwise(method: str, current: Result, baseline: Result) -> Iterator
         if current.sampling["samples"] != baseline.sampling["samples"]:
             yield "T"
         return
-    if without_recalibration(method) == ENSEMBLE:
-        return  # its networks are given, like the deterministic one
+    if without_recalibration(method) == ENSEMBLE:  # its networks are given, like the deterministic one
+        now, before = ([each["sha256"] for each in result.model["members"]] for result in (current, baseline))
+        if now != before:
+            yield "the networks"
+        return
     for key, name in (("seed", "the seed"), ("samples", "T"), ("bank", "the bank")):
         if current.sampling.get(key) != baseline.sampling.get(key):
             yield name

@@ -61,7 +61,7 @@ def distance_profile(
     2018 (their figure for CamVid).
     """
     place = np.minimum(distance[valid], reach).astype(np.int64)
-    total = np.bincount(place, weights=score[valid], minlength=reach + 1)
+    total = np.bincount(place, weights=score[valid], minlength=reach + 1).astype(np.float64)  # whole ones of no pixels
     return total, np.bincount(place, minlength=reach + 1)
 
 

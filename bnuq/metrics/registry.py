@@ -407,8 +407,8 @@ _ALL = (
             "fraction",
             "lower",
             "Zenk et al. 2025; Kahl et al. 2024",
-            worse="deferring the most uncertain images of {where} leaves {who} with worse segmentations",
-            better="deferring the most uncertain images of {where} leaves {who} with better segmentations",
+            worse="deferring the most uncertain images of {where} leaves {who} with less overlap",
+            better="deferring the most uncertain images of {where} leaves {who} with more overlap",
         )
         for name, words, label in (
             ("mean", "mean", "mean"),
@@ -449,6 +449,7 @@ _ALL = (
             "fraction",
             "lower",
             "as of points",
+            **_PIXELS,
         )
         for name, kind, label in (("fpr95", "OOD", "FPR95"), ("fpr95_id_positive", "test", "FPR95*"))
     ),

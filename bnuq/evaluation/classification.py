@@ -487,13 +487,7 @@ def convergence(scores: Scores, draws: DrawWeights) -> dict[str, np.ndarray]:
 def calibration_curve(scores: Scores, draws: DrawWeights) -> dict[str, np.ndarray]:
     """The reliability diagram: points, mean confidence and accuracy of each bin of confidence (NaN where empty);
     empty where there are no labels."""
-    if scores.bins is None:
-        return {}
-    row = draws.full.start
-    count = scores.bins.count[row]
-    with np.errstate(invalid="ignore"):
-        confidence, accuracy = scores.bins.confidence[row] / count, scores.bins.correct[row] / count
-    return {"bin": np.arange(len(count)), "count": count, "confidence": confidence, "accuracy": accuracy}
+    return {} if scores.bins is None else estimates.reliability(scores.bins, draws)
 
 
 def risk_curve(scores: Scores) -> dict[str, np.ndarray]:

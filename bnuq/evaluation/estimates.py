@@ -158,6 +158,14 @@ def convergence_of(scores: SetScores, names: Sequence[str], draws: DrawWeights) 
     return {"samples": np.array(draws.prefix_sizes)} | present
 
 
+def reliability(bins: CalibrationBins, draws: DrawWeights) -> dict[str, np.ndarray]:
+    """Points, mean confidence and accuracy of each bin of confidence (NaN where empty), of all draws."""
+    count, confidence, correct = (values[draws.full.start] for values in (bins.count, bins.confidence, bins.correct))
+    with np.errstate(invalid="ignore"):
+        shares = {"confidence": confidence / count, "accuracy": correct / count}
+    return {"bin": np.arange(len(count)), "count": count, **shares}
+
+
 def risk_by_coverage(uncertainty: np.ndarray, loss: np.ndarray) -> dict[str, np.ndarray]:
     """Mean loss of the most certain points by coverage, at up to 200 coverages."""
     coverage, risk = metrics.risk_coverage(uncertainty, loss)

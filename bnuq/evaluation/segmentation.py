@@ -23,10 +23,11 @@ from bnuq.config import Run
 from bnuq.data import Masks, Points
 from bnuq.estimates import Estimate
 from bnuq.evaluation import estimates, failing_images
+from bnuq.evaluation.classification import limits_of
 from bnuq.evaluation.units import Blocks, merged
 from bnuq.files.journal import Arrays
 from bnuq.findings import Finding
-from bnuq.metrics import CalibrationBins, DrawWeights, LogitMaps, SelectiveScores
+from bnuq.metrics import COARSE_BINS, SCORE_BINS, CalibrationBins, DrawWeights, LogitMaps, SelectiveScores
 from bnuq.metrics.arrays import as_numpy
 from bnuq.records.evaluation import BAND, PIXEL_MEANS, PIXEL_SCORES, REACH, MethodResult, Samples, SetResult
 
@@ -34,18 +35,15 @@ PARTS, FEW_PARTS = 32, 8  # of the draws, each of which is left out once for the
 _LARGE = 2**23  # probabilities of an image, above which there are few parts, in float32
 _BLOCK = 2**21  # replicates × classes × pixels in memory at once
 _GRID = 2048  # pixels of an image, on a regular grid, that a temperature is fitted to
-_BINS, _SCORE_BINS, _COARSE = 15, 2**16, 2**10  # of confidence; of a score, of all images together and of each
+_BINS = 15  # of confidence
 _SIGNED = ("max_logit", "energy")
 _TINY = float(np.finfo(np.float64).tiny)  # makes 0·ln 0 equal 0
 _UNDERFLOW = -1000.0
-_ANY, _SHARE = (-math.inf, math.inf), (0.0, 1.0)
-_RANGE = {"pll": _ANY, "brier": (0.0, 2.0)} | dict.fromkeys(
-    ("mutual_information", "predictive_entropy", "expected_entropy"), (0.0, math.inf)
-)
 _AT_BOUNDARIES = ("mutual_information", "predictive_entropy")
 _PLACES = ("boundary", "interior")  # of pixels: up to BAND from a class boundary, and further away
 _OF_IMAGES = ("class.", "bins.", "near.", "band.", "distance.")  # sums that are kept of each image
 _COUNTS = ("histogram.", "replicates.", "class.")  # of pixels, as sums of whole numbers
+_SUMS_OF_BINS = "count", "confidence", "correct"
 _OF_TRUTH = {"accuracy", "pll", "brier"}
 _ANOMALY = 1  # in the masks of an OOD set, where 0 is what the network knows
 
@@ -180,7 +178,7 @@ class Reduction:
         of_image |= {name: value[full] for name, value in total.items() if name.startswith(_OF_IMAGES)}
         for name in PIXEL_SCORES:
             if (histogram := total.get(f"histogram.{name}")) is not None:
-                of_image[f"coarse.{name}"] = histogram.reshape(len(histogram), _COARSE, -1).sum(-1).astype(np.uint32)
+                of_image[f"coarse.{name}"] = metrics.coarse_histogram(histogram).astype(np.uint32)
         if distance is not None:
             region = as_numpy(valid).reshape(opened.shape)
             planes = (np.zeros(opened.shape), np.zeros(opened.shape, np.int64))
@@ -269,8 +267,8 @@ class Reduction:
         for name in (name for name in PIXEL_SCORES if name in values):
             bins = metrics.score_bins(values[name], signed=name in _SIGNED).long()
             for kind, rows, found, size in (
-                ("histogram", slice(full, full + 1), bins, _SCORE_BINS),
-                ("replicates", left_out, bins // (_SCORE_BINS // _COARSE), _COARSE),
+                ("histogram", slice(full, full + 1), bins, SCORE_BINS),
+                ("replicates", left_out, bins // (SCORE_BINS // COARSE_BINS), COARSE_BINS),
             ):
                 if rows.start < rows.stop:
                     placed = found[rows] if side is None else found[rows] + size * side[rows]
@@ -430,20 +428,17 @@ def set_result(scores: Scores, draws: DrawWeights, names: Sequence[str]) -> SetR
 
 def _estimate(name: str, each: _Estimated, scores: Scores, draws: DrawWeights) -> Estimate:
     se = estimates.error_over_points(metrics.standard_error(each.contributions, group=scores.group), scores)
-    return estimates.of_replicates(
-        name,
-        each.replicates,
-        draws,
-        se=se,
-        limits=_RANGE.get(name.removesuffix("_boundary").removesuffix("_interior"), _SHARE),
-    )
+    limits = limits_of(name.removesuffix("_boundary").removesuffix("_interior"), "plug-in")
+    return estimates.of_replicates(name, each.replicates, draws, se=se, limits=limits)
 
 
 def _ece(scores: Scores, kind: str = "bins") -> _Estimated:
-    names = "count", "confidence", "correct"
-    total = CalibrationBins(*(scores.of_pixels[f"{kind}.{name}"] for name in names))
-    of_images = np.stack([scores.of_images[f"{kind}.{name}"] for name in names], axis=1)
-    return _Estimated(np.asarray(metrics.ece_of_bins(total)), metrics.ece_contributions(of_images))
+    of_images = np.stack([scores.of_images[f"{kind}.{name}"] for name in _SUMS_OF_BINS], axis=1)
+    return _Estimated(np.asarray(metrics.ece_of_bins(_bins(scores, kind))), metrics.ece_contributions(of_images))
+
+
+def _bins(scores: Scores, kind: str = "bins") -> CalibrationBins:
+    return CalibrationBins(*(scores.of_pixels[f"{kind}.{name}"] for name in _SUMS_OF_BINS))
 
 
 def _at_boundaries(scores: Scores) -> dict[str, _Estimated]:
@@ -487,20 +482,15 @@ def _overlap(
     """The mean IoU over the classes that occur; by class of the masks its pixels (count), IoU, Dice, and the share of
     its pixels that are found (accuracy); and what the images contribute to these."""
     kinds, full = ("true", "predicted", "common"), draws.full.start
-    true, predicted, common = (scores.of_pixels[f"class.{kind}"] for kind in kinds)
-    of_images = [scores.of_images[f"class.{kind}"] for kind in kinds]
-    ratios = {
-        "iou": (common, true + predicted - common, of_images[2], of_images[0] + of_images[1] - of_images[2]),
-        "dice": (2 * common, true + predicted, 2 * of_images[2], of_images[0] + of_images[1]),
-        "accuracy": (common, true + 0 * common, of_images[2], of_images[0]),
-    }
-    with np.errstate(invalid="ignore", divide="ignore"):
+    counts, of_images = ([of[f"class.{kind}"] for kind in kinds] for of in (scores.of_pixels, scores.of_images))
+    true, _, common = counts
+    with np.errstate(invalid="ignore"):  # of classes that do not occur
         found = {
-            name: (above / below, metrics.ratio_contributions(of_above, of_below))
-            for name, (above, below, of_above, of_below) in ratios.items()
+            "iou": (metrics.iou_of_counts(*counts), metrics.iou_contributions(*of_images)),
+            "dice": (metrics.dice_of_counts(*counts), metrics.dice_contributions(*of_images)),
+            "accuracy": (common / true, metrics.ratio_contributions(of_images[2], of_images[0])),
         }
-    occurs = np.flatnonzero(true[full] + predicted[full])
-    mean = _Estimated(found["iou"][0][:, occurs].mean(1), found["iou"][1][:, occurs].mean(1))
+    mean = _Estimated(*map(metrics.mean_of_present, found["iou"]))
     by_class, of_classes = {}, {}
     for k in map(int, np.flatnonzero(true[full])):
         label = names[k] if k < len(names) else str(k)
@@ -680,14 +670,7 @@ class Scorer:
 
 def _calibration_curve(scores: Scores, draws: DrawWeights) -> dict[str, np.ndarray]:
     """The reliability diagram of the pixels: empty where there are no masks."""
-    if "bins.count" not in scores.of_pixels:
-        return {}
-    count, confidence, right = (
-        scores.of_pixels[f"bins.{n}"][draws.full.start] for n in ("count", "confidence", "correct")
-    )
-    with np.errstate(invalid="ignore"):
-        shares = {"confidence": confidence / count, "accuracy": right / count}
-    return {"bin": np.arange(len(count)), "count": count.astype(np.int64), **shares}
+    return estimates.reliability(_bins(scores), draws) if "bins.count" in scores.of_pixels else {}
 
 
 def _boundary_curve(scores: Scores) -> dict[str, np.ndarray]:

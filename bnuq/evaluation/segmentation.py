@@ -1,384 +1,31 @@
-"""The estimates of a segmentation from blocks of logits: each pixel is classified, and the images are independent.
+"""The estimates of a segmentation, from sums over its pixels, with errors over images.
 
-Of every image only sums over its pixels are kept: under every replicate those of all images together, and of all draws
-those of each image. An estimate over pixels is that of the pixels of all images. Its error over images follows from
-what each image contributes to it.
+An estimate over pixels is that of the pixels of all images. Its error over images follows from what each image
+contributes to it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
-from jaxtyping import Float, Int64, Num
-from torch import Tensor
+from jaxtyping import Float
 
 from bnuq import metrics
 from bnuq.config import Run
-from bnuq.data import Masks, Points
+from bnuq.data import Points
 from bnuq.estimates import Estimate
 from bnuq.evaluation import estimates, failing_images
 from bnuq.evaluation.classification import limits_of
-from bnuq.evaluation.units import Blocks, merged
-from bnuq.files.journal import Arrays
+from bnuq.evaluation.pixels import AT_BOUNDARIES, PLACES, Reduction, Scores, parts_of_draws, uncertainty_of
 from bnuq.findings import Finding
-from bnuq.metrics import COARSE_BINS, SCORE_BINS, CalibrationBins, DrawWeights, LogitMaps, SelectiveScores
-from bnuq.metrics.arrays import as_numpy
-from bnuq.records.evaluation import BAND, PIXEL_MEANS, PIXEL_SCORES, REACH, MethodResult, Samples, SetResult
+from bnuq.metrics import CalibrationBins, DrawWeights, LogitMaps, SelectiveScores
+from bnuq.records.evaluation import PIXEL_MEANS, PIXEL_SCORES, MethodResult, Samples, SetResult
 
-PARTS, FEW_PARTS = 32, 8  # of the draws, each of which is left out once for the Monte Carlo error
-_LARGE = 2**23  # probabilities of an image, above which there are few parts, in float32
-_BLOCK = 2**21  # replicates × classes × pixels in memory at once
-_GRID = 2048  # pixels of an image, on a regular grid, that a temperature is fitted to
-_BINS = 15  # of confidence
-_SIGNED = ("max_logit", "energy")
-_TINY = float(np.finfo(np.float64).tiny)  # makes 0·ln 0 equal 0
-_UNDERFLOW = -1000.0
-_AT_BOUNDARIES = ("mutual_information", "predictive_entropy")
-_PLACES = ("boundary", "interior")  # of pixels: up to BAND from a class boundary, and further away
-_OF_IMAGES = ("class.", "bins.", "near.", "band.", "distance.")  # sums that are kept of each image
-_COUNTS = ("histogram.", "replicates.", "class.")  # of pixels, as sums of whole numbers
 _SUMS_OF_BINS = "count", "confidence", "correct"
-_OF_TRUTH = {"accuracy", "pll", "brier"}
-_ANOMALY = 1  # in the masks of an OOD set, where 0 is what the network knows
-
-
-def parts_of_draws(samples: int, probabilities: int) -> tuple[range, ...]:
-    """The draws in consecutive parts, for the Monte Carlo error: one draw each, or fewer parts where there are many
-    draws, or many `probabilities` of an image."""
-    count = min(samples, FEW_PARTS if probabilities > _LARGE else PARTS)
-    ends = np.linspace(0, samples, count + 1).round().astype(int)
-    return tuple(range(a, b) for a, b in pairwise(ends))
-
-
-class Reduction:
-    """Takes outputs (t, images, K, H, W), all draws of some images before those of the next ones, and gives the Scores.
-
-    `weights` are those of the `parts` of the draws. Pixels where the mask is `ignore` are not scored. The masks of a
-    set that is not `labelled` say what is an anomaly, 1, and what is not, 0. The logits of each image are divided by
-    its `temperature`; with `fits_temperature` the PLL under many temperatures is kept, for pixels on a regular grid.
-    """
-
-    def __init__(
-        self,
-        weights: DrawWeights,
-        parts: Sequence[range],
-        *,
-        classes: int,
-        ignore: int,
-        masks: Masks | None = None,
-        labelled: bool = False,
-        first: int = 0,
-        where: str = "",
-        temperature: Float[np.ndarray, " image"] | None = None,
-        fits_temperature: bool = False,
-    ) -> None:
-        self._weights, self._parts = weights, parts
-        self._classes, self._ignore = classes, ignore
-        self._masks, self._labelled = masks, labelled
-        self._temperature, self._fits_temperature = temperature, fits_temperature
-        self._n, self._where = first, where  # the number of the next image
-        self._open: _Open | None = None
-        self._blocks, self._counts = Blocks(), dict[str, np.ndarray]()
-        self.maps: list[dict[str, np.ndarray]] | None = None  # of each image, where they are kept
-
-    def add(self, outputs: Float[Tensor, "sample image class row column"]) -> None:
-        """Add further draws of the images at hand; SamplingError where an output is not finite."""
-        block = outputs.cpu() if outputs.device.type == "mps" else outputs
-        with torch.inference_mode():
-            for sample in block:
-                self._add_draw(sample)
-            opened = self._open
-            if opened is not None and opened.draws == self._parts[-1].stop:
-                self._close(opened)
-
-    def _add_draw(self, sample: Float[Tensor, "image class row column"]) -> None:
-        logits = sample.flatten(2).double()
-        if self._temperature is not None:
-            of_images = self._temperature[self._n : self._n + len(logits)]
-            logits = logits / torch.tensor(of_images, device=logits.device)[:, None, None]
-        if self._open is None:
-            self._open = _Open.of(logits, sample, len(self._parts))
-        opened = self._open
-        apart = float((logits - opened.first).abs().max())
-        if not math.isfinite(apart):
-            image = int((~logits.isfinite().flatten(1).all(1)).nonzero()[0, 0])
-            raise estimates.not_finite(self._n + image, self._where)
-        opened.apart = max(opened.apart, apart)
-        part = next(number for number, draws in enumerate(self._parts) if opened.draws in draws)
-        log_total = logits.logsumexp(1)
-        log_p = logits - log_total[:, None]
-        p = log_p.exp()
-        share = 1 / len(self._parts[part])
-        opened.p[part] += share * p
-        opened.entropy[part] -= share * log_p.clamp_min_(_UNDERFLOW).mul_(p).sum(1)
-        opened.max_logit[part] -= share * logits.amax(1)
-        opened.energy[part] -= share * log_total
-        if self._fits_temperature:
-            opened.grid.append(logits[:, :, _grid(logits.shape[2])])
-        opened.draws += 1
-
-    def _close(self, opened: _Open) -> None:
-        """All draws of the images at hand were added."""
-        images, device = opened.p.shape[1], opened.p.device
-        masks = None
-        if self._masks is not None:
-            rows = np.arange(self._n, self._n + images)
-            masks = torch.from_numpy(self._masks[rows]).flatten(1).to(device)
-        for image in range(images):
-            self._add_image(opened, image, None if masks is None else masks[image])
-        if self._fits_temperature and masks is not None:
-            columns = [self._by_temperature(opened, image, mask) for image, mask in enumerate(masks)]
-            self._blocks.add("draw", {"by_temperature": np.stack(columns, axis=1)})
-        values = {"apart": opened.apart, "size": opened.size, "rounding": opened.rounding}
-        self._blocks.add("most", {name: np.array(value) for name, value in values.items()})
-        self._n, self._open = self._n + images, None
-
-    def _by_temperature(self, opened: _Open, image: int, mask: Tensor) -> Float[np.ndarray, " temperature"]:
-        grid = _grid(len(mask))
-        valid = mask[grid] != self._ignore
-        if not bool(valid.any()):
-            return np.zeros(len(metrics.TEMPERATURES))
-        logits = torch.stack([draw[image][:, valid] for draw in opened.grid]).movedim(1, -1)
-        return as_numpy(metrics.pll_by_temperature(logits, mask[grid][valid])).sum(1) / len(valid)
-
-    def _add_image(self, opened: _Open, image: int, mask: Tensor | None) -> None:
-        pixels, full, left_out = opened.p.shape[3], self._weights.full.start, self._weights.jackknife
-        valid = torch.ones(pixels, dtype=torch.bool, device=opened.p.device)
-        if mask is not None:
-            valid = mask != self._ignore if self._labelled else (mask == 0) | (mask == _ANOMALY)
-        count = int(valid.sum())
-        distance = None
-        if mask is not None and self._labelled:
-            truth = as_numpy(mask).reshape(opened.shape)
-            far = np.minimum(metrics.boundary_distance(truth, truth != self._ignore), REACH)
-            distance = torch.from_numpy(far).flatten().to(valid.device)
-        if not count:  # only the scores of such an image are used, of all its pixels
-            valid, mask = torch.ones_like(valid), None if mask is None else mask.clamp(0, self._classes - 1)
-        rows = valid.nonzero()[:, 0]
-        step = max(1, _BLOCK // (len(self._weights.weights) * self._classes))
-        total: dict[str, np.ndarray] = {}
-        kept: list[tuple[Tensor, Tensor]] = []  # uncertainty and prediction under all draws
-        for at in rows.split(step):
-            values = self._of_pixels(opened, image, at, mask)
-            kept.append((values[_uncertainty(values)][full], values["predicted"][full]))
-            here = (None if of is None else of[at] for of in (mask, distance))
-            for name, value in self._sums(values, *here).items():
-                total[name] = total[name] + value if name in total else value
-        of_image = {name: total[name][full] / len(rows) for name in PIXEL_MEANS if name in total}
-        ranked = {n: (total[n][left_out] / len(rows))[:, None] for n in PIXEL_SCORES if n in total}
-        if not count:
-            total = {name: 0 * value for name, value in total.items()}
-            of_image |= dict.fromkeys(_OF_TRUTH & of_image.keys(), 0.0)
-        of_image |= {name: value[full] for name, value in total.items() if name.startswith(_OF_IMAGES)}
-        for name in PIXEL_SCORES:
-            if (histogram := total.get(f"histogram.{name}")) is not None:
-                of_image[f"coarse.{name}"] = metrics.coarse_histogram(histogram).astype(np.uint32)
-        if distance is not None:
-            region = as_numpy(valid).reshape(opened.shape)
-            planes = (np.zeros(opened.shape), np.zeros(opened.shape, np.int64))
-            for plane, of_chunks in zip(planes, zip(*kept, strict=True), strict=True):
-                plane[region] = as_numpy(torch.cat(of_chunks))
-            found = failing_images.aggregated(*planes, region)
-            of_image |= {f"map.{name}": np.float64(value) for name, value in found.items()}
-        self._blocks.add("point", {name: np.asarray(value)[None] for name, value in of_image.items()})
-        self._blocks.add("point", {"pixels": np.array([float(count)])})
-        counts = {name for name in total if name.startswith(_COUNTS)}
-        for name in counts:  # exact in any order, and too large to be kept of each image
-            self._counts[name] = self._counts[name] + total[name] if name in self._counts else total[name]
-        sums = {name: value for name, value in total.items() if name not in counts}
-        self._blocks.add("sum", sums | {"pixels": np.array(float(count))})
-        if left_out.start < left_out.stop:
-            self._blocks.add("draw", {f"ranked.{name}": value.astype(np.float32) for name, value in ranked.items()})
-        if self.maps is not None:
-            self.maps.append(self._maps(opened, image, mask, step))
-
-    def _maps(self, opened: _Open, image: int, mask: Tensor | None, step: int) -> dict[str, np.ndarray]:
-        """The scores of all draws and the classes of an image, (H, W) each."""
-        parts: dict[str, list[np.ndarray]] = {}
-        for at in torch.arange(opened.p.shape[3], device=opened.p.device).split(step):
-            values = self._of_pixels(opened, image, at, None)
-            for name in ("predicted", *PIXEL_SCORES):
-                if name in values:
-                    parts.setdefault(name, []).append(as_numpy(values[name][self._weights.full.start]))
-        maps = {name: np.concatenate(values).reshape(opened.shape) for name, values in parts.items()}
-        return maps if mask is None else maps | {"truth": as_numpy(mask).reshape(opened.shape)}
-
-    def _of_pixels(
-        self, opened: _Open, image: int, at: Int64[Tensor, " pixel"], mask: Tensor | None
-    ) -> dict[str, Tensor]:
-        """The scores of these pixels under every replicate."""
-        weights = torch.from_numpy(self._weights.weights).to(opened.p.device)
-        p = opened.p[:, image][:, :, at].double()
-        mean = (weights @ p.flatten(1)).view(len(weights), *p.shape[1:])
-        confidence, predicted = mean.max(1)
-        values = {
-            "predicted": predicted,
-            "max_probability": confidence,
-            "least_confidence": 1 - confidence,
-            "predictive_entropy": -(mean + _TINY).log_().mul_(mean).sum(1),
-            "expected_entropy": weights @ opened.entropy[:, image, at].double(),
-        }
-        if self._parts[-1].stop > 1:
-            values["mutual_information"] = values["predictive_entropy"] - values["expected_entropy"]
-        if self._temperature is None:
-            values["max_logit"] = weights @ opened.max_logit[:, image, at].double()
-            values["energy"] = weights @ opened.energy[:, image, at].double()
-        if mask is not None and self._labelled:
-            y = mask[at]
-            of_truth = mean.gather(1, y.expand(len(mean), 1, -1))[:, 0]
-            values["pll"] = of_truth.log()
-            values["accuracy"] = (predicted == y).double()
-            values["brier"] = mean.square().sum(1) - 2 * of_truth + 1
-        return values
-
-    def _sums(
-        self, values: Mapping[str, Tensor], mask: Tensor | None, distance: Tensor | None
-    ) -> dict[str, np.ndarray]:
-        """The sums over these pixels: of scores and classes under every replicate, and the histogram of each score, on
-        one or on both sides of what it is to tell apart; `distance` is that from the nearest class boundary."""
-        full, left_out = self._weights.full.start, self._weights.jackknife
-        sums = {name: as_numpy(values[name].sum(1)) for name in PIXEL_MEANS if name in values}
-        sums["class.predicted"] = _counted(values["predicted"], self._classes)
-        side, sides = None, 1
-        if mask is not None and self._labelled:
-            right = values["accuracy"]
-            side, sides = (right == 0).long(), 2
-            truth = mask.expand(len(right), -1)
-            sums["class.true"] = _counted(truth, self._classes)
-            sums["class.common"] = _counted(truth, self._classes, right).astype(np.int64)
-            edges = torch.arange(1, _BINS, device=mask.device, dtype=torch.float64) / _BINS
-            confidence = values["max_probability"]
-            cells = torch.bucketize(confidence, edges)
-            near = torch.ones_like(mask, dtype=torch.bool) if distance is None else distance <= BAND
-            for name, summed in (("count", None), ("confidence", confidence), ("correct", right)):
-                sums[f"bins.{name}"] = _counted(cells, _BINS, summed)
-                of_near = None if summed is None else summed[:, near]
-                sums[f"near.{name}"] = _counted(cells[:, near], _BINS, of_near)
-            if distance is not None:
-                sums |= _by_distance({**values, "error_rate": 1 - right}, distance, full)
-        elif mask is not None:
-            side, sides = (mask == _ANOMALY).long().expand_as(values["predicted"]), 2
-        for name in (name for name in PIXEL_SCORES if name in values):
-            bins = metrics.score_bins(values[name], signed=name in _SIGNED).long()
-            for kind, rows, found, size in (
-                ("histogram", slice(full, full + 1), bins, SCORE_BINS),
-                ("replicates", left_out, bins // (SCORE_BINS // COARSE_BINS), COARSE_BINS),
-            ):
-                if rows.start < rows.stop:
-                    placed = found[rows] if side is None else found[rows] + size * side[rows]
-                    counts = _counted(placed, sides * size).reshape(-1, sides, size)
-                    sums[f"{kind}.{name}"] = counts[0] if kind == "histogram" else counts
-        return sums
-
-    def release(self) -> None:
-        """There is no work memory to give back."""
-
-    def arrays(self) -> Arrays:
-        """What was added, for `scores` to merge."""
-        return self._blocks.arrays() | {f"sum/{name}": value[None] for name, value in self._counts.items()}
-
-    def scores(
-        self, units: Iterable[Arrays] | None = None, *, group: Int64[np.ndarray, " image"] | None = None
-    ) -> Scores:
-        """The scores of all images added so far, or of those of `units`: the `arrays` of reductions like this one, in
-        the order of the images."""
-        arrays = merged([self.arrays()] if units is None else units)
-        points, draws, sums = arrays["point"], arrays["draw"], arrays["sum"]
-        of_images = {name: points.pop(name) for name in [*points] if "." in name}
-        pixels = sums["pixels"]
-        return Scores(
-            n=len(points["pixels"]),
-            points=points,
-            replicates={name: sums[name] / max(1.0, float(pixels)) for name in PIXEL_MEANS if name in sums},
-            ranked={name.partition(".")[2]: value for name, value in draws.items() if name.startswith("ranked.")},
-            ranked_rows=np.arange(len(points["pixels"])),
-            group=group,
-            samples_differ=estimates.samples_differ(arrays["most"]),
-            of_pixels={name: value for name, value in sums.items() if "." in name},
-            of_images=of_images,
-            pll_by_temperature=draws.get("by_temperature"),
-        )
-
-
-@dataclass
-class _Open:
-    """Images of which not all draws were added: means over the draws of each part, and what else is needed of them."""
-
-    p: Float[Tensor, "part image class pixel"]
-    entropy: Float[Tensor, "part image pixel"]
-    max_logit: Float[Tensor, "part image pixel"]  # negative, as is the energy: larger is more uncertain
-    energy: Float[Tensor, "part image pixel"]
-    first: Float[Tensor, "image class pixel"]  # the logits of the first draw
-    shape: tuple[int, int]
-    size: float
-    rounding: float
-    apart: float = 0.0
-    draws: int = 0
-    grid: list[Tensor] = field(default_factory=list)
-
-    @staticmethod
-    def of(logits: Float[Tensor, "image class pixel"], sample: Tensor, parts: int) -> _Open:
-        images, classes, pixels = logits.shape
-        dtype = torch.float32 if classes * pixels > _LARGE else torch.float64
-        shapes = (parts, images, classes, pixels), *[(parts, images, pixels)] * 3
-        p, *sums = (torch.zeros(shape, dtype=dtype, device=logits.device) for shape in shapes)
-        rounding = min(128 * torch.finfo(sample.dtype).eps, estimates.HALF_ROUNDING)
-        size, shape = float(logits.abs().max()), (sample.shape[2], sample.shape[3])
-        return _Open(p, *sums, first=logits, shape=shape, size=size, rounding=rounding)
-
-
-def _uncertainty(names: Iterable[str]) -> str:
-    """The score by which images are judged: MI where there are several draws."""
-    return "mutual_information" if "mutual_information" in names else "predictive_entropy"
-
-
-def _grid(pixels: int) -> slice:
-    return slice(None, None, max(1, pixels // _GRID))
-
-
-def _counted(
-    numbers: Int64[Tensor, "row pixel"], bins: int, values: Tensor | None = None
-) -> Num[np.ndarray, "row bin"]:
-    """How often each of 0 … bins − 1 occurs in each row, or the sum of the values there."""
-    rows = torch.arange(len(numbers), device=numbers.device)[:, None]
-    weights = None if values is None else values.expand_as(numbers).flatten()
-    total = torch.bincount((numbers + bins * rows).flatten(), weights, minlength=bins * len(numbers))
-    return as_numpy(total).reshape(len(numbers), bins)
-
-
-def _by_distance(values: Mapping[str, Tensor], distance: Tensor, full: int) -> dict[str, np.ndarray]:
-    """The sums over pixels near class boundaries and over those inside, under every replicate, and of all draws those
-    at each whole distance."""
-    known: dict[str, Tensor] = {name: values[name] for name in _AT_BOUNDARIES if name in values}
-    band = (distance > BAND).long().expand_as(values["predicted"])
-    place = distance.long()[None]
-    sums = {f"band.{name}": _counted(band, len(_PLACES), value) for name, value in known.items()}
-    sums["band.count"] = _counted(band, len(_PLACES))
-    for name, value in (known | {"error_rate": values["error_rate"]}).items():
-        sums[f"distance.{name}"] = _counted(place, REACH + 1, value[full : full + 1])
-    return sums | {"distance.count": _counted(place, REACH + 1)}
-
-
-@dataclass(frozen=True)
-class Scores(estimates.SetScores):
-    """The scores of one set of images. `points` are means over the pixels of each image, and its number of `pixels`.
-
-    `of_pixels` are the sums over all pixels that other estimates follow from, under every replicate: by class, by bin
-    of confidence, and histograms of the scores; `of_images` are those of each image under all draws.
-    """
-
-    of_pixels: Mapping[str, np.ndarray] = field(default_factory=dict, kw_only=True)
-    of_images: Mapping[str, np.ndarray] = field(default_factory=dict, kw_only=True)
-    pll_by_temperature: Float[np.ndarray, "temperature image"] | None = field(default=None, kw_only=True)
-
-
-# ── estimates ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True)
@@ -446,8 +93,8 @@ def _at_boundaries(scores: Scores) -> dict[str, _Estimated]:
     there are such pixels."""
     count, of_images = scores.of_pixels["band.count"], scores.of_images["band.count"]
     found = {"ece_boundary": _ece(scores, "near")} if count[0, 0] else {}
-    for name in (name for name in _AT_BOUNDARIES if f"band.{name}" in scores.of_pixels):
-        for at, place in enumerate(_PLACES):
+    for name in (name for name in AT_BOUNDARIES if f"band.{name}" in scores.of_pixels):
+        for at, place in enumerate(PLACES):
             if count[0, at]:
                 found[f"{name}_{place}"] = _Estimated(
                     scores.of_pixels[f"band.{name}"][:, at] / count[:, at],
@@ -513,7 +160,7 @@ def _overlap_of_images(scores: Scores) -> dict[str, Float[np.ndarray, " image"]]
 
 def _of_maps(scores: Scores, names: Sequence[str]) -> dict[str, Float[np.ndarray, " image"]]:
     """The aggregations of the uncertainty of each image: those of its map, of its mean, and of its histogram."""
-    score = _uncertainty(scores.points)
+    score = uncertainty_of(scores.points)
     counts = scores.of_images[f"coarse.{score}"].sum(1, dtype=np.int64)
     values = {n.partition(".")[2]: v for n, v in scores.of_images.items() if n.startswith("map.")}
     if not failing_images.has_background(scores.of_images["class.true"].shape[1], tuple(names)):
@@ -596,15 +243,7 @@ class Scorer:
     def weights(self, samples: int, bank: int | None) -> DrawWeights:
         """The replicates: all draws, each part of them left out, and the first 1, 2, 4, … parts."""
         assert bank is None  # as the request is checked
-        sizes = np.array([len(part) for part in parts_of_draws(samples, self._probabilities)], dtype=np.float64)
-        count = len(sizes)
-        first = sorted({*(2**k for k in range((count - 1).bit_length())), count})
-        left_out = 1 - np.eye(count) if count > 1 else np.empty((0, count))
-        rows = np.concatenate([np.ones((1, count)), left_out, [np.arange(count) < k for k in first]]) * sizes
-        end = 1 + len(left_out)
-        drawn = tuple(int(sizes[:k].sum()) for k in first)
-        parts = slice(0, 1), slice(1, end), slice(end, end), slice(end, len(rows))
-        return DrawWeights(rows / rows.sum(1, keepdims=True), *parts, drawn, count)
+        return metrics.part_weights([len(part) for part in parts_of_draws(samples, self._probabilities)])
 
     def reduction(
         self,

@@ -182,6 +182,7 @@ from bnuq.metrics.replicates import (
     bootstrap_error,
     draw_weights,
     jackknife_error,
+    part_weights,
     plain_weights,
     standard_error,
 )
@@ -330,6 +331,7 @@ __all__ = [
     "overlap_of_draws",
     "pairwise_dice",
     "part_influence",
+    "part_weights",
     "patch_means",
     "pavpu_of_histograms",
     "plain_weights",

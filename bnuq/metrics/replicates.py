@@ -14,8 +14,8 @@ is the jackknife. A bootstrap of the bank changes θ by Σ_t (w_t − 1) d_t, wh
 """
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from array_api_compat import array_namespace, device
@@ -148,6 +148,18 @@ def plain_weights(samples: int) -> DrawWeights:
     """
     empty = slice(1, 1)
     return DrawWeights(np.full((1, samples), 1 / samples), slice(0, 1), empty, empty, empty, (), samples)
+
+
+def part_weights(sizes: Sequence[int]) -> DrawWeights:
+    """Weights of the replicates over means of consecutive parts of the draws, of these sizes: all, each part left out,
+    and the first 1, 2, 4, … and all parts; no direction. `samples` is the number of parts.
+
+    Source: the delete-a-group jackknife, Efron & Tibshirani 1993, ch. 11.
+    """
+    laid_out = _laid_out(len(sizes), len(sizes), np.empty((0, len(sizes))))
+    weights = laid_out.weights * np.asarray(sizes)
+    drawn = tuple(sum(sizes[:parts]) for parts in laid_out.prefix_sizes)
+    return replace(laid_out, weights=weights / weights.sum(1, keepdims=True), prefix_sizes=drawn)
 
 
 def _laid_out(samples: int, size: int, drawn: Float[np.ndarray, "resample draw"]) -> DrawWeights:

@@ -20,6 +20,7 @@ from bnuq.config import Options, resolve, resolve_ensemble
 from bnuq.data.masks import masks_of_array
 from bnuq.estimates import Estimate
 from bnuq.evaluation import passes, runner, segmentation
+from bnuq.evaluation.pixels import FEW_PARTS, Reduction, Scores, parts_of_draws
 from bnuq.evaluation.units import Unit
 from bnuq.files.journal import Arrays
 from bnuq.records.evaluation import PIXEL_SCORES, MethodResult, Result, SetResult
@@ -131,11 +132,11 @@ def reduced(
     draws_at_once: int = 4,
     group: np.ndarray | None = None,
     **options: Any,
-) -> segmentation.Scores:
+) -> Scores:
     """The scores of these logits, added a few images and a few draws at a time."""
     draws, count = logits.shape[:2]
-    parts = segmentation.parts_of_draws(draws, math.prod(logits.shape[2:]))
-    reduction = segmentation.Reduction(
+    parts = parts_of_draws(draws, math.prod(logits.shape[2:]))
+    reduction = Reduction(
         scorer.weights(draws, None),
         parts,
         classes=logits.shape[2],
@@ -157,7 +158,7 @@ def scorer(folder: Path) -> segmentation.Scorer:
     return segmentation.Scorer(run, CLASSES, math.prod(SHAPE), ("sky", "road", "car", "unseen"))
 
 
-def result_of(scorer: segmentation.Scorer, draws: int, **scores: segmentation.Scores) -> MethodResult:
+def result_of(scorer: segmentation.Scorer, draws: int, **scores: Scores) -> MethodResult:
     return scorer.result(scores, None, scorer.weights(draws, None), {})
 
 
@@ -316,9 +317,9 @@ def test_monte_carlo_errors_are_those_of_the_jackknife_over_draws(made_up: Metho
 def test_several_draws_are_left_out_together_where_there_are_many(
     scorer: segmentation.Scorer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(segmentation, "PARTS", 8)
+    monkeypatch.setattr("bnuq.evaluation.pixels.PARTS", 8)
     logits = np.concatenate([LOGITS, LOGITS[:, ::-1]])  # 18 draws
-    parts = [*segmentation.parts_of_draws(18, 100)]
+    parts = [*parts_of_draws(18, 100)]
     assert [t for part in parts for t in part] == [*range(18)]
     assert {len(part) for part in parts} == {2, 3}
     found = result_of(scorer, 18, test=reduced(scorer, logits, MASKS))
@@ -329,14 +330,14 @@ def test_several_draws_are_left_out_together_where_there_are_many(
 
 
 def test_large_images_have_fewer_parts_in_float32(scorer: segmentation.Scorer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segmentation, "_LARGE", 8)
-    assert len(segmentation.parts_of_draws(DRAWS, math.prod(LOGITS.shape[2:]))) == segmentation.FEW_PARTS
+    monkeypatch.setattr("bnuq.evaluation.pixels._LARGE", 8)
+    assert len(parts_of_draws(DRAWS, math.prod(LOGITS.shape[2:]))) == FEW_PARTS
     found = result_of(scorer, DRAWS, test=reduced(scorer, LOGITS, MASKS)).sets["test"].estimates
     expected = estimates_at_once(LOGITS, MASKS)
     for name, estimate in ((name, each) for name, each in found.items() if not of_images(name)):
         assert estimate.value == pytest.approx(expected[name], rel=1e-3 if name in RANK else 1e-5), name
         assert estimate.mc_se is not None
-        assert len(estimate.jackknife) == segmentation.FEW_PARTS
+        assert len(estimate.jackknife) == FEW_PARTS
 
 
 def test_images_of_a_group_count_as_one(scorer: segmentation.Scorer) -> None:
@@ -363,7 +364,7 @@ def test_no_estimate_depends_on_tiles(
     draws_at_once: int,
     block: int,
 ) -> None:
-    monkeypatch.setattr(segmentation, "_BLOCK", block)
+    monkeypatch.setattr("bnuq.evaluation.pixels._BLOCK", block)
     tiles = {"images_at_once": images_at_once, "draws_at_once": draws_at_once}
     found = result_of(
         scorer,
@@ -465,10 +466,8 @@ def test_the_deterministic_network_is_that_of_a_plain_forward(folder: Path, eval
 @pytest.mark.held(False)
 def test_the_draws_of_a_method_are_scored_as_they_are(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[torch.Tensor] = []
-    plain = segmentation.Reduction.add
-    monkeypatch.setattr(
-        segmentation.Reduction, "add", lambda self, outputs: (seen.append(outputs.clone()), plain(self, outputs))[1]
-    )
+    plain = Reduction.add
+    monkeypatch.setattr(Reduction, "add", lambda self, outputs: (seen.append(outputs.clone()), plain(self, outputs))[1])
     result = small_segmentation.evaluated(folder, out="draws.h5", methods=("mcbn",), ood=(), images=False)
     drawn = [block.double().numpy() for block in seen if len(block) > 1]
     expected = estimates_at_once(np.concatenate(drawn, axis=1), read_test_set(folder)[1], small_segmentation.IGNORE)

@@ -25,7 +25,7 @@ from bnuq.sampling.per_query import PerQuery
 from bnuq.sampling.plain_loop import BySet, Engine, Ensemble, Evaluation
 from bnuq.sampling.sites import OtherCallsError
 
-_DENSE = 2**24  # outputs of a segmentation that pass at once
+_DENSE, _AT_LEAST = 2**24, 8  # outputs of a segmentation that pass at once, as if there were at least so many draws
 _QUERY_CHUNK = 8  # queries between two updates of the progress, where each takes T forwards of its own
 
 Feed = Callable[[slice], Tensor]  # rows of a set as network input
@@ -64,7 +64,7 @@ class Passes:
     def _bytes_of_work(self, engine: Engine) -> int:
         """What the passes of the images of a tile take inside an engine."""
         stochastic = stochastic_of(engine)
-        images = max(1, _DENSE // self._outputs // engine.samples)
+        images = max(1, _DENSE // self._outputs // max(_AT_LEAST, engine.samples))
         work = None if stochastic is None else stochastic.work(images)
         return 0 if work is None else work.bytes
 
@@ -121,7 +121,7 @@ class Passes:
         """The outputs (t, images, K, H, W) of a segmentation for these rows of a set: all draws of some images, a few
         at a time, before those of the next ones. An image has so many `probabilities`."""
         at_once = max(1, _DENSE // probabilities)
-        images = self._run.chunk_size or min(max(1, at_once // engine.samples), len(points))
+        images = self._run.chunk_size or min(max(1, at_once // max(_AT_LEAST, engine.samples)), len(points))
         draws = max(1, at_once // images)
         for start in range(rows.start, rows.stop, images):
             inputs = feed(slice(start, min(rows.stop, start + images)))

@@ -92,29 +92,25 @@ class Reduction:
                 self._close(opened)
 
     def _add_draw(self, sample: Float[Tensor, "image class row column"]) -> None:
-        logits = sample.flatten(2).double()
-        if self._temperature is not None:
-            of_images = self._temperature[self._n : self._n + len(logits)]
-            logits = logits / torch.tensor(of_images, device=logits.device)[:, None, None]
+        logits = sample.flatten(2)
         if self._open is None:
-            self._open = _Open.of(logits, sample, len(self._parts))
+            self._open = _Open.of(sample, len(self._parts))
         opened = self._open
-        apart = float((logits - opened.first).abs().max())
-        if not math.isfinite(apart):
+        part = next(number for number, draws in enumerate(self._parts) if opened.draws in draws)
+        share = 1 / len(self._parts[part])
+        apart = []
+        for image in range(len(logits)):
+            tau = 1.0 if self._temperature is None else float(self._temperature[self._n + image])
+            for start in range(0, logits.shape[2], max(1, _BLOCK // self._classes)):
+                at = part, image, slice(start, start + max(1, _BLOCK // self._classes))
+                apart.append(opened.add(at, logits[image, :, at[2]], tau, share))
+        largest = float(torch.stack(apart).max())
+        if not math.isfinite(largest):
             image = int((~logits.isfinite().flatten(1).all(1)).nonzero()[0, 0])
             raise estimates.not_finite(self._n + image, self._where)
-        opened.apart = max(opened.apart, apart)
-        part = next(number for number, draws in enumerate(self._parts) if opened.draws in draws)
-        log_total = logits.logsumexp(1)
-        log_p = logits - log_total[:, None]
-        p = log_p.exp()
-        share = 1 / len(self._parts[part])
-        opened.p[part] += share * p
-        opened.entropy[part] -= share * log_p.clamp_min_(_UNDERFLOW).mul_(p).sum(1)
-        opened.max_logit[part] -= share * logits.amax(1)
-        opened.energy[part] -= share * log_total
-        if self._fits_temperature:
-            opened.grid.append(logits[:, :, _grid(logits.shape[2])])
+        opened.apart = max(opened.apart, largest)
+        if self._fits_temperature:  # copies, as a view would keep all pixels
+            opened.grid.append(logits[:, :, _grid(logits.shape[2])].double().clone())
         opened.draws += 1
 
     def _close(self, opened: _Open) -> None:
@@ -314,14 +310,31 @@ class _Open:
     grid: list[Tensor] = field(default_factory=list)
 
     @staticmethod
-    def of(logits: Float[Tensor, "image class pixel"], sample: Tensor, parts: int) -> _Open:
-        images, classes, pixels = logits.shape
-        dtype = torch.float32 if classes * pixels > _LARGE else torch.float64
-        shapes = (parts, images, classes, pixels), *[(parts, images, pixels)] * 3
-        p, *sums = (torch.zeros(shape, dtype=dtype, device=logits.device) for shape in shapes)
+    def of(sample: Float[Tensor, "image class row column"], parts: int) -> _Open:
+        images, classes, height, width = sample.shape
+        dtype = torch.float32 if classes * height * width > _LARGE else torch.float64
+        shapes = (parts, images, classes, height * width), *[(parts, images, height * width)] * 3
+        p, *sums = (torch.zeros(shape, dtype=dtype, device=sample.device) for shape in shapes)
         rounding = min(128 * torch.finfo(sample.dtype).eps, estimates.HALF_ROUNDING)
-        size, shape = float(logits.abs().max()), (sample.shape[2], sample.shape[3])
-        return _Open(p, *sums, first=logits, shape=shape, size=size, rounding=rounding)
+        size = float(torch.stack([sample.amax(), -sample.amin()]).max())
+        return _Open(p, *sums, first=sample.flatten(2).clone(), shape=(height, width), size=size, rounding=rounding)
+
+    def add(
+        self, at: tuple[int, int, slice], sample: Float[Tensor, "class pixel"], tau: float, share: float
+    ) -> Float[Tensor, ""]:
+        """Add logits, divided by `tau`, to the mean of a part of the draws, an image and some pixels of it; how far
+        they are from those of the first draw."""
+        logits = sample.double() / tau
+        log_total = logits.logsumexp(0)
+        largest = logits.amax(0)
+        log_p = logits.sub_(log_total)
+        p = log_p.exp()
+        entropy = log_p.clamp_min_(_UNDERFLOW).mul_(p).sum(0)
+        part, image, pixels = at
+        self.p[part, image, :, pixels].add_(p, alpha=share)
+        for total, value in ((self.entropy, entropy), (self.max_logit, largest), (self.energy, log_total)):
+            total[at].sub_(value, alpha=share)
+        return (sample - self.first[image, :, pixels]).abs().amax()
 
 
 @dataclass(frozen=True)

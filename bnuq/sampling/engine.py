@@ -33,6 +33,7 @@ from bnuq.sampling.trace import (
     on_other_inputs,
     other_inputs,
     record,
+    uneven_tile,
 )
 
 _COMPARED_POINTS = 64  # points of the first chunk on which another arithmetic is compared with float32
@@ -228,8 +229,7 @@ class Stochastic:
                 dropout=self._dropout,
                 device=inputs.device,
             )
-            tile = len(inputs) - 3  # two tiles: points that know of one another, or of their place, give others then
-            outputs = executor.trial(inputs, draws, tile=tile, together=together)
+            outputs = executor.trial(inputs, draws, tile=uneven_tile(inputs), together=together)
         if outputs.shape != expected.shape or not close(outputs, expected, executor.tolerance):
             raise OtherPathError("its recorded operations do not give what it gives")
         return executor

@@ -37,6 +37,7 @@ from bnuq.sampling.sites import BatchNormSite, OtherCallsError, Sites, find_site
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 3e-4}  # of outputs relative to the largest: rounding alone
 _COARSE = 0.05  # the same for networks that compute in half precision
 _DOUBTFUL = 1e-5  # beyond this, float64 decides where it can: what rounding alone may leave hides weak dependence
+_AT_ONCE = 2**22  # values that are compared at a time
 _MAX_EVALUATION_MODULES = 64  # modules, or kinds of modules, that may stay in evaluation mode
 
 
@@ -60,13 +61,16 @@ def deviation(outputs: Tensor, expected: Tensor) -> float:
     differ."""
     if outputs.shape != expected.shape:
         return float("inf")
-    finite = expected.isfinite()
-    if not torch.equal(finite, outputs.isfinite()) or not torch.equal(outputs.isnan(), expected.isnan()):
-        return float("inf")
-    if not bool(finite.any()):
-        return 0.0
-    difference = float((outputs[finite].double() - expected[finite].double()).abs().max())
-    return difference / max(float(expected[finite].abs().max()), torch.finfo(expected.dtype).tiny)
+    difference, largest = 0.0, torch.finfo(expected.dtype).tiny
+    for of_outputs, of_expected in zip(*(of.flatten().split(_AT_ONCE) for of in (outputs, expected)), strict=True):
+        finite = of_expected.isfinite()
+        if not torch.equal(finite, of_outputs.isfinite()) or not torch.equal(of_outputs.isnan(), of_expected.isnan()):
+            return float("inf")
+        if bool(finite.any()):
+            values = of_expected[finite].double()
+            difference = max(difference, float((of_outputs[finite].double() - values).abs().max()))
+            largest = max(largest, float(values.abs().max()))
+    return difference / largest
 
 
 def close(outputs: Tensor, expected: Tensor, tolerance: float) -> bool:

@@ -37,7 +37,7 @@ from bnuq.sampling.sites import (
     other_calls,
     select_layers,
 )
-from bnuq.sampling.trace import NotTraceableError, on_other_inputs, other_inputs, record
+from bnuq.sampling.trace import NotTraceableError, on_other_inputs, other_inputs, record, uneven_tile
 
 
 def draw(
@@ -291,7 +291,7 @@ def _compiled(
             program = MeasurementProgram(schedule, sites, device=example.device, variance=variance)
             expected, measurement = (
                 _plainly(model, sites, inputs, variance),
-                program.statistics(inputs, tile=len(inputs) - 3),
+                program.statistics(inputs, tile=uneven_tile(inputs)),
             )
     except NotTraceableError:
         return None

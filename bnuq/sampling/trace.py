@@ -27,6 +27,7 @@ from bnuq.sampling.interception import (
 from bnuq.sampling.sites import BatchNormCalls, OtherCallsError, Site, Sites
 
 CHECKED_ROWS = 8  # rows on which a plan is compared with the network itself
+_CHECKED_ENTRIES = 2**24  # of the input at most, unless there are only three rows
 
 
 class NotTraceableError(BnuqError):
@@ -119,6 +120,8 @@ def record(model: nn.Module, sites: Sites, example: Tensor) -> Trace:
         with recorder, _ReadGuard(recorder):
             output = forward(model, recorder.input.clone())  # the network may write into its input
         recordings.append((recorder, recorder.number_of_output(output)))
+        if rows == 2:
+            recorder.free()
     (small, small_output), (large, large_output) = recordings
     if len(small.operations) != len(large.operations) or small_output != large_output:
         raise OtherPathError("it takes another path when the number of points changes")
@@ -198,6 +201,11 @@ class _Recorder(Mode):
         if not isinstance(output, Tensor) or id(output) not in self.numbers:
             raise NotTraceableError("its output is not one tensor made by its operations")
         return self.numbers[id(output)]
+
+    def free(self) -> None:
+        """Give the memory of all tensors back, and keep their shapes and dtypes."""
+        self.tensors = [torch.empty(tensor.shape, dtype=tensor.dtype, device="meta") for tensor in self.tensors]
+        self.constants.clear()
 
     def _site(self, call: BatchNormCall | DropoutCall | None) -> Site | None:
         if isinstance(call, BatchNormCall):
@@ -360,6 +368,12 @@ def filled(tree: Any, rows: int) -> Any:
     return type(tree)(filled(item, rows) for item in tree) if isinstance(tree, (tuple, list)) else tree
 
 
+def uneven_tile(inputs: Tensor) -> int:
+    """The size of tiles that cuts these rows into two unequal ones: points that know of one another, or of their place,
+    give other outputs then."""
+    return len(inputs) // 2 + 1
+
+
 @contextmanager
 def on_other_inputs() -> Iterator[None]:
     """Turns a failure of the network, or of its operations, on other inputs into a NotTraceableError."""
@@ -374,9 +388,10 @@ def on_other_inputs() -> Iterator[None]:
 
 
 def other_inputs(inputs: Tensor) -> Tensor:
-    """Plausible inputs that differ from those of the recording."""
-    rows = torch.cat([inputs[:CHECKED_ROWS]] * CHECKED_ROWS)[:CHECKED_ROWS]
+    """Plausible inputs that differ from those of the recording: fewer where points are large, but three at least."""
+    count = min(CHECKED_ROWS, max(3, _CHECKED_ENTRIES // max(1, inputs[0].numel())))
+    rows = torch.cat([inputs[:count]] * count)[:count]
     if not rows.is_floating_point():
         return rows.flip(0)
-    factors = torch.linspace(0.8, 1.0, CHECKED_ROWS, dtype=rows.dtype, device=rows.device)  # no two rows alike
+    factors = torch.linspace(0.8, 1.0, count, dtype=rows.dtype, device=rows.device)  # no two rows alike
     return (0.8 * rows.flip(0) + 0.2 * rows.roll(1, 0)) * factors.view(-1, *[1] * (rows.ndim - 1))

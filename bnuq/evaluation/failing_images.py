@@ -47,8 +47,8 @@ def has_background(classes: int, names: tuple[str, ...]) -> bool:
     return classes == 2 or bool(names and names[0].strip().lower() in _BACKGROUND)
 
 
-def aurc_of_images(values: Mapping[str, PerImage], dice: PerImage) -> Iterator[tuple[str, float, PerImage]]:
-    """The AURC of the risk 1 − Dice by each aggregation, and what each image contributes to it: the mean of that is the
+def aurc_of_images(values: Mapping[str, PerImage], dice: PerImage) -> Iterator[tuple[str, PerImage]]:
+    """What each image contributes to the AURC of the risk 1 − Dice by each aggregation: the mean of that is the
     estimate. Images without scored pixels have no Dice and are left out; nothing where fewer than two have one."""
     known = np.isfinite(dice)
     if known.sum() < 2:
@@ -57,4 +57,4 @@ def aurc_of_images(values: Mapping[str, PerImage], dice: PerImage) -> Iterator[t
         of_images, risk = values[name][known], 1 - dice[known]
         value, influence = metrics.selective(of_images, risk).aurc, np.zeros(len(dice))
         influence[known] = metrics.selective_influence(of_images, risk).aurc * len(dice) / known.sum()
-        yield name, value, value + influence
+        yield name, value + influence

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from bnuq import metrics
 from bnuq.data import Masks
-from bnuq.evaluation import estimates, failing_images
+from bnuq.evaluation import between_draws, estimates, failing_images
 from bnuq.evaluation.units import Blocks, merged
 from bnuq.files.journal import Arrays
 from bnuq.metrics import COARSE_BINS, SCORE_BINS, DrawWeights
@@ -30,12 +30,13 @@ _LARGE = 2**23  # probabilities of an image, above which there are few parts, in
 _BLOCK = 2**21  # replicates × classes × pixels in memory at once
 _GRID = 2048  # pixels of an image, on a regular grid, that a temperature is fitted to
 _BINS = 15  # of confidence
+_EVERY = 8  # pixels, of which one counts in the Monte Carlo error of the classwise ECE
 _SIGNED = ("max_logit", "energy")
 _TINY = float(np.finfo(np.float64).tiny)  # makes 0·ln 0 equal 0
 _UNDERFLOW = -1000.0
 AT_BOUNDARIES = ("mutual_information", "predictive_entropy")
 PLACES = ("boundary", "interior")  # of pixels: up to BAND from a class boundary, and further away
-_OF_IMAGES = ("class.", "bins.", "near.", "band.", "distance.")  # sums that are kept of each image
+_OF_IMAGES = ("class.", "classwise.", "bins.", "near.", "band.", "distance.")  # sums that are kept of each image
 _COUNTS = ("histogram.", "replicates.", "class.")  # of pixels, as sums of whole numbers
 _OF_TRUTH = {"accuracy", "pll", "brier"}
 _ANOMALY = 1  # in the masks of an OOD set, where 0 is what the network knows
@@ -72,7 +73,7 @@ class Reduction:
         fits_temperature: bool = False,
     ) -> None:
         self._weights, self._parts, self._full = weights, parts, weights.full.start
-        self._step = max(1, _BLOCK // (len(weights.weights) * classes))  # pixels in memory at once
+        self._step = _EVERY * max(1, _BLOCK // (len(weights.weights) * classes * _EVERY))  # pixels in memory at once
         self._classes, self._ignore = classes, ignore
         self._masks, self._labelled = masks, labelled
         self._temperature, self._fits_temperature = temperature, fits_temperature
@@ -109,6 +110,8 @@ class Reduction:
             image = int((~logits.isfinite().flatten(1).all(1)).nonzero()[0, 0])
             raise estimates.not_finite(self._n + image, self._where)
         opened.apart = max(opened.apart, largest)
+        if self._labelled and self._masks is not None and self._parts[-1].stop > 1:
+            opened.predicted.append(logits.argmax(1).to(torch.uint8 if self._classes <= 256 else torch.int16))
         if self._fits_temperature:  # copies, as a view would keep all pixels
             opened.grid.append(logits[:, :, _grid(logits.shape[2])].double().clone())
         opened.draws += 1
@@ -156,7 +159,7 @@ class Reduction:
             if (histogram := total.get(f"histogram.{name}")) is not None:
                 of_image[f"coarse.{name}"] = metrics.coarse_histogram(histogram).astype(np.uint32)
         if region.distance is not None:
-            of_image |= {f"map.{name}": np.float64(value) for name, value in _aggregated(region, shown).items()}
+            of_image |= self._of_map(opened, image, region, shown)
         of_image["pixels"] = np.array(float(region.count))
         self._blocks.add("point", {name: np.asarray(value)[None] for name, value in of_image.items()})
         counts = {name for name in total if name.startswith(_COUNTS)}
@@ -170,6 +173,23 @@ class Reduction:
             self._blocks.add("draw", {f"ranked.{name}": value.astype(np.float32) for name, value in ranked.items()})
         if self.maps is not None:
             self.maps.append(self._maps(opened, image, mask))
+
+    def _of_map(
+        self, opened: _Open, image: int, region: _Region, shown: Sequence[tuple[Tensor, Tensor]]
+    ) -> dict[str, np.ndarray]:
+        """What the map of the uncertainty of an image and that of its prediction, in pieces, are needed for."""
+        planes = np.zeros(opened.shape), np.zeros(opened.shape, np.int64)
+        for plane, pieces in zip(planes, zip(*shown, strict=True), strict=True):
+            plane[region.plane] = as_numpy(torch.cat(pieces))
+        values = failing_images.aggregated(*planes, region.plane)
+        found: dict[str, np.ndarray] = {}
+        if opened.predicted:
+            draws = np.stack([as_numpy(each[image]).reshape(opened.shape) for each in opened.predicted])
+            values["pairwise_dice"] = between_draws.disagreement(draws, region.plane, classes=self._classes)
+            if self._temperature is None:  # which changes no draw's prediction
+                sums = between_draws.components_of_image(draws, *planes, region.plane, classes=self._classes)
+                found = {f"component.{name}": value * bool(region.count) for name, value in sums.items()}
+        return found | {f"map.{name}": np.array(value) for name, value in values.items()}
 
     def _region(self, opened: _Open, mask: Tensor | None) -> _Region:
         valid = torch.ones(opened.p.shape[3], dtype=torch.bool, device=opened.p.device)
@@ -205,6 +225,7 @@ class Reduction:
         mean = (weights @ p.flatten(1)).view(len(weights), *p.shape[1:])
         confidence, predicted = mean.max(1)
         values = {
+            "mean": mean,
             "predicted": predicted,
             "max_probability": confidence,
             "least_confidence": 1 - confidence,
@@ -239,14 +260,14 @@ class Reduction:
             truth = mask.expand(len(right), -1)
             sums["class.true"] = _counted(truth, self._classes)
             sums["class.common"] = _counted(truth, self._classes, right).astype(np.int64)
-            edges = torch.arange(1, _BINS, device=mask.device, dtype=torch.float64) / _BINS
             confidence = values["max_probability"]
-            cells = torch.bucketize(confidence, edges)
+            cells = _bins_of(confidence)
             near = torch.ones_like(mask, dtype=torch.bool) if distance is None else distance <= BAND
             for name, summed in (("count", None), ("confidence", confidence), ("correct", right)):
                 sums[f"bins.{name}"] = _counted(cells, _BINS, summed)
                 of_near = None if summed is None else summed[:, near]
                 sums[f"near.{name}"] = _counted(cells[:, near], _BINS, of_near)
+            sums |= self._by_class(values["mean"], mask)
             if distance is not None:
                 sums |= _by_distance({**values, "error_rate": 1 - right}, distance, self._full)
         elif mask is not None:
@@ -261,6 +282,17 @@ class Reduction:
                     placed = found[rows] if side is None else found[rows] + size * side[rows]
                     counts = _counted(placed, sides * size).reshape(-1, sides, size)
                     sums[f"{kind}.{name}"] = counts[0] if kind == "histogram" else counts
+        return sums
+
+    def _by_class(
+        self, p: Float[Tensor, "replicate class pixel"], mask: Int64[Tensor, " pixel"]
+    ) -> dict[str, np.ndarray]:
+        """Of each class the number of pixels, its probability and how often it is true, in bins of its probability:
+        under all draws of all pixels, and of every few pixels also with each part of the draws left out."""
+        sums = {"classwise.all": _class_bins(p[self._weights.full], mask)}
+        if (left_out := self._weights.jackknife).stop > left_out.start:
+            some = slice(self._full, left_out.stop), slice(None), slice(None, None, _EVERY)
+            sums["few.classwise"] = _class_bins(p[some], mask[some[2]])
         return sums
 
     def release(self) -> None:
@@ -308,6 +340,7 @@ class _Open:
     apart: float = 0.0
     draws: int = 0
     grid: list[Tensor] = field(default_factory=list)
+    predicted: list[Tensor] = field(default_factory=list)  # the class of each pixel in each draw, where there are masks
 
     @staticmethod
     def of(sample: Float[Tensor, "image class row column"], parts: int) -> _Open:
@@ -349,14 +382,6 @@ class _Region:
     plane: Bool[np.ndarray, "height width"]
 
 
-def _aggregated(region: _Region, shown: Sequence[tuple[Tensor, Tensor]]) -> dict[str, float]:
-    """The aggregations of the uncertainty of an image, from it and the prediction of the pixels that passed."""
-    planes = np.zeros(region.plane.shape), np.zeros(region.plane.shape, np.int64)
-    for plane, of_chunks in zip(planes, zip(*shown, strict=True), strict=True):
-        plane[region.plane] = as_numpy(torch.cat(of_chunks))
-    return failing_images.aggregated(*planes, region.plane)
-
-
 def uncertainty_of(names: Iterable[str]) -> str:
     """The score by which images are judged: MI where there are several draws."""
     return "mutual_information" if "mutual_information" in names else "predictive_entropy"
@@ -374,6 +399,20 @@ def _counted(
     weights = None if values is None else values.expand_as(numbers).flatten()
     total = torch.bincount((numbers + bins * rows).flatten(), weights, minlength=bins * len(numbers))
     return as_numpy(total).reshape(len(numbers), bins)
+
+
+def _bins_of(p: Float[Tensor, "*any"]) -> Int64[Tensor, "*any"]:
+    return torch.bucketize(p, torch.arange(1, _BINS, device=p.device, dtype=torch.float64) / _BINS)
+
+
+def _class_bins(
+    p: Float[Tensor, "replicate class pixel"], mask: Int64[Tensor, " pixel"]
+) -> Float[np.ndarray, "replicate class 3 bin"]:
+    flat = p.flatten(0, 1).contiguous()
+    cells = _bins_of(flat)
+    true = (mask == torch.arange(p.shape[1], device=p.device)[:, None]).double().repeat(len(p), 1)
+    sums = [_counted(cells, _BINS), _counted(cells, _BINS, flat), _counted(cells, _BINS, true)]
+    return np.stack(sums, axis=1).reshape(len(p), p.shape[1], 3, _BINS).astype(np.float64)
 
 
 def _by_distance(values: Mapping[str, Tensor], distance: Tensor, full: int) -> dict[str, np.ndarray]:

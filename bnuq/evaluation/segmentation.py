@@ -45,30 +45,33 @@ def set_result(scores: Scores, draws: DrawWeights, names: Sequence[str]) -> SetR
     }
     by_class: dict[str, dict[str, Estimate]] = {}
     of_classes: dict[str, np.ndarray] = {}
-    of_images: dict[str, tuple[float, np.ndarray]] = {}
+    of_images: dict[str, np.ndarray] = {}  # contributions to estimates without a Monte Carlo error
     if "class.true" in scores.of_pixels:
-        found |= {"ece": _ece(scores)} | _selective(scores, draws) | _at_boundaries(scores)
+        found |= {"ece": _ece(scores), "ece_classwise": _classwise(scores, draws)}
+        found |= _selective(scores, draws) | _at_boundaries(scores)
         found["mean_iou"], by_class, of_classes = _overlap(scores, draws, names)
+        of_images, of_parts = _components(scores, names)
+        for key, contributions in of_parts.items():
+            metric, _, label = key.partition(".")
+            if label in by_class:
+                by_class[label][metric] = _without_draws(contributions, scores)
+                of_classes[key] = contributions
         points = points | _overlap_of_images(scores)
         of_maps = _of_maps(scores, names)
-        of_images = {
-            f"image_aurc_{name}": (value, contributions)
-            for name, value, contributions in failing_images.aurc_of_images(of_maps, points["dice"])
-        }
+        of_images |= {f"image_aurc_{n}": each for n, each in failing_images.aurc_of_images(of_maps, points["dice"])}
         points |= {f"map_{name}": values for name, values in of_maps.items() if name != "mean"}
     ordered = {name: found[name] for name in metrics.METRICS if name in found}
     result = {name: _estimate(name, each, scores, draws) for name, each in ordered.items()}
-    for name, (value, contributions) in of_images.items():
-        error = metrics.standard_error(contributions, group=scores.group)
-        result[name] = Estimate(value, se=estimates.error_over_points(error, scores))
-        of_classes[name] = contributions
+    result |= {name: _without_draws(contributions, scores) for name, contributions in of_images.items()}
     if "temperature" in scores.points:
         result["temperature"] = Estimate(float(np.mean(scores.points["temperature"])))
     return SetResult(
         estimates=result,
         points=points,
         predicted=scores.of_images["class.predicted"].astype(np.int64),
-        contributions={n: each.contributions for n, each in ordered.items() if n not in PIXEL_MEANS} | of_classes,
+        contributions={n: each.contributions for n, each in ordered.items() if n not in PIXEL_MEANS}
+        | of_classes
+        | of_images,
         by_class=by_class,
     )
 
@@ -79,6 +82,12 @@ def _estimate(name: str, each: _Estimated, scores: Scores, draws: DrawWeights) -
     return estimates.of_replicates(name, each.replicates, draws, se=se, limits=limits)
 
 
+def _without_draws(contributions: Float[np.ndarray, " image"], scores: Scores) -> Estimate:
+    """The mean of the contributions of images, without a Monte Carlo error."""
+    error = metrics.standard_error(contributions, group=scores.group)
+    return Estimate(float(np.mean(contributions)), se=estimates.error_over_points(error, scores))
+
+
 def _ece(scores: Scores, kind: str = "bins") -> _Estimated:
     of_images = np.stack([scores.of_images[f"{kind}.{name}"] for name in _SUMS_OF_BINS], axis=1)
     return _Estimated(np.asarray(metrics.ece_of_bins(_bins(scores, kind))), metrics.ece_contributions(of_images))
@@ -86,6 +95,15 @@ def _ece(scores: Scores, kind: str = "bins") -> _Estimated:
 
 def _bins(scores: Scores, kind: str = "bins") -> CalibrationBins:
     return CalibrationBins(*(scores.of_pixels[f"{kind}.{name}"] for name in _SUMS_OF_BINS))
+
+
+def _classwise(scores: Scores, draws: DrawWeights) -> _Estimated:
+    value = float(metrics.classwise_ece(scores.of_pixels["classwise.all"][0]))
+    replicates = np.full(len(draws.weights), value)
+    if (few := scores.of_pixels.get("few.classwise")) is not None:
+        of_few = metrics.classwise_ece(few)
+        replicates[draws.jackknife] = np.clip(value + of_few[1:] - of_few[0], 0, 1)
+    return _Estimated(replicates, metrics.classwise_ece_contributions(scores.of_images["classwise.all"]))
 
 
 def _at_boundaries(scores: Scores) -> dict[str, _Estimated]:
@@ -140,7 +158,7 @@ def _overlap(
     mean = _Estimated(*map(metrics.mean_of_present, found["iou"]))
     by_class, of_classes = {}, {}
     for k in map(int, np.flatnonzero(true[full])):
-        label = names[k] if k < len(names) else str(k)
+        label = _named(names, k)
         of_class = {"count": Estimate(float(true[full, k]))}
         of_classes[f"count.{label}"] = len(of_images[0]) * of_images[0][:, k].astype(np.float64)
         for name, (replicates, contributions) in found.items():
@@ -149,6 +167,26 @@ def _overlap(
             of_classes[f"{name}.{label}"] = each.contributions
         by_class[label] = of_class
     return mean, by_class, of_classes
+
+
+def _components(scores: Scores, names: Sequence[str]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """What the images contribute to the means over the connected components of all classes, and to those over the
+    components of each class, such as "component_iou.car"."""
+    sums = {name.partition(".")[2]: of for name, of in scores.of_images.items() if name.startswith("component.")}
+    count = sums.pop("count", np.zeros((0, 0)))
+    if not count.any():
+        return {}, {}
+    of_all = {f"component_{n}": metrics.ratio_contributions(of.sum(1), count.sum(1)) for n, of in sums.items()}
+    of_classes = {
+        f"component_{name}.{_named(names, k)}": metrics.ratio_contributions(of[:, k], count[:, k])
+        for k in map(int, np.flatnonzero(count.any(0)))
+        for name, of in sums.items()
+    }
+    return of_all, of_classes
+
+
+def _named(names: Sequence[str], k: int) -> str:
+    return names[k] if k < len(names) else str(k)
 
 
 def _overlap_of_images(scores: Scores) -> dict[str, Float[np.ndarray, " image"]]:
@@ -162,7 +200,7 @@ def _of_maps(scores: Scores, names: Sequence[str]) -> dict[str, Float[np.ndarray
     """The aggregations of the uncertainty of each image: those of its map, of its mean, and of its histogram."""
     score = uncertainty_of(scores.points)
     counts = scores.of_images[f"coarse.{score}"].sum(1, dtype=np.int64)
-    values = {n.partition(".")[2]: v for n, v in scores.of_images.items() if n.startswith("map.")}
+    values = {name.partition(".")[2]: of for name, of in scores.of_images.items() if name.startswith("map.")}
     if not failing_images.has_background(scores.of_images["class.true"].shape[1], tuple(names)):
         values.pop("foreground")
     return {"mean": scores.points[score], "share_above": failing_images.share_above(counts), **values}
@@ -304,6 +342,7 @@ class Scorer:
             calibration=_calibration_curve(test, draws),
             risk=_risk_curve(test),
             boundary=_boundary_curve(test),
+            pavpu=_pavpu_curve(test, self._classes),
         )
 
 
@@ -322,6 +361,21 @@ def _boundary_curve(scores: Scores) -> dict[str, np.ndarray]:
     with np.errstate(invalid="ignore"):
         means = {name: total / count for name, total in sums.items()}
     return {"distance": np.arange(len(count)), "count": count.astype(np.int64), **means}
+
+
+def _pavpu_curve(scores: Scores, classes: int) -> dict[str, np.ndarray]:
+    """Accuracy against certainty of the pixels by predictive entropy, at thresholds from 0 to that of a uniform
+    prediction, with the standard error over images of PAvPU; empty where there are no masks."""
+    if "class.true" not in scores.of_pixels:
+        return {}
+    name, thresholds = "predictive_entropy", np.linspace(0, math.log(classes), 21)
+    curve = metrics.pavpu_of_histograms(*scores.of_pixels[f"histogram.{name}"], thresholds=thresholds)
+    right, wrong = np.moveaxis(scores.of_images[f"coarse.{name}"].astype(np.int64), 1, 0)
+    last = metrics.score_bins(thresholds) // (metrics.SCORE_BINS // metrics.COARSE_BINS)
+    kept = np.cumsum(right, axis=1)[:, last] + wrong.sum(1, keepdims=True) - np.cumsum(wrong, axis=1)[:, last]
+    shares = metrics.ratio_contributions(kept, np.broadcast_to((right + wrong).sum(1, keepdims=True), kept.shape))
+    errors = [metrics.standard_error(of_threshold, group=scores.group) for of_threshold in shares.T]
+    return vars(curve) | {"pavpu_se": np.array(errors)}
 
 
 def _risk_curve(scores: Scores) -> dict[str, np.ndarray]:

@@ -401,8 +401,29 @@ _ALL = (
     ),
     *(
         Metric(
+            f"component_{name}",
+            f"{title}, mean over connected components of the prediction",
+            label,
+            unit,
+            "none",
+            source,
+        )
+        for name, title, label, unit, source in (
+            ("uncertainty", "Mutual information", "MI of components", "nats", "Roy et al. 2019"),
+            (
+                "variation",
+                "Coefficient of variation of the size between draws",
+                "CV of components",
+                "1",
+                "Roy et al. 2019",
+            ),
+            ("iou", "IoU of pairs of draws", "IoU of components", "fraction", "Roy et al. 2019; Chan et al. 2021"),
+        )
+    ),
+    *(
+        Metric(
             f"image_aurc_{name}",
-            f"Area under the risk–coverage curve of images, of the risk 1 − Dice, by the {words} of MI or entropy",
+            f"Area under the risk–coverage curve of images, of the risk 1 − Dice, by the {words}",
             f"image AURC by {label}",
             "fraction",
             "lower",
@@ -411,12 +432,17 @@ _ALL = (
             better="deferring the most uncertain images of {where} leaves {who} with more overlap",
         )
         for name, words, label in (
-            ("mean", "mean", "mean"),
-            ("upper_tail", "mean of the largest 5 %", "upper tail"),
-            ("patch_maximum", "largest mean of a patch of 10 × 10 pixels", "patch maximum"),
-            ("share_above", "share of pixels above the 90 % quantile of all", "share above"),
-            ("foreground", "mean over the predicted foreground", "foreground"),
-            ("without_boundaries", "mean further than 2 pixels from predicted boundaries", "mean without boundaries"),
+            ("mean", "mean of MI or entropy", "mean"),
+            ("upper_tail", "mean of the largest 5 % of MI or entropy", "upper tail"),
+            ("patch_maximum", "largest mean of a patch of 10 × 10 pixels of MI or entropy", "patch maximum"),
+            ("share_above", "share of pixels with MI or entropy above the 90 % quantile of all", "share above"),
+            ("foreground", "mean of MI or entropy over the predicted foreground", "foreground"),
+            (
+                "without_boundaries",
+                "mean of MI or entropy further than 2 pixels from predicted boundaries",
+                "mean without boundaries",
+            ),
+            ("pairwise_dice", "complement of the mean Dice of pairs of draws", "1 − Dice between draws"),
         )
     ),
     Metric(

@@ -47,7 +47,9 @@ AGGREGATIONS = (  # of the uncertainty of the pixels of an image
     "share_above",
     "foreground",
     "without_boundaries",
+    "pairwise_dice",
 )
+OF_COMPONENTS = ("uncertainty", "variation", "iou")  # means over the connected components of a prediction
 MEDIAN_LIMIT, WORST_LIMIT = 3.0, 6.0  # of a reference check, times what batch noise alone gives
 
 
@@ -164,7 +166,8 @@ class MethodResult:
     ascending sd.
 
     `pixel_ood` is the separation of the pixels of a segmentation, of whose images `ood` is; `boundary` are means over
-    its test pixels at each whole distance from the nearest class boundary, the last with all that are further.
+    its test pixels at each whole distance from the nearest class boundary, the last with all that are further; `pavpu`
+    are shares of these by whether they are right and by thresholds of their predictive entropy.
 
     `bounds` are the scores of the "constant" and of the "optimum" uncertainty about the same predictions, and
     `normalized` where the method's own lie between them, in percent.
@@ -178,6 +181,7 @@ class MethodResult:
     uncertainty_error: Mapping[str, Num[np.ndarray, " rank"]] = field(default_factory=dict)
     pixel_ood: Mapping[SetName, Mapping[ScoreName, Estimates]] = field(default_factory=dict)
     boundary: Mapping[str, Num[np.ndarray, " distance"]] = field(default_factory=dict)
+    pavpu: Mapping[str, Num[np.ndarray, " threshold"]] = field(default_factory=dict)
     bounds: Mapping[BoundName, Estimates] = field(default_factory=dict)
     normalized: Normalized = field(default_factory=dict)
 

@@ -4,7 +4,7 @@
                                      and names(point) of files or ids
     /methods/METHOD/sets/SET         predicted, and of a regression sigma; points/SCORE(point)
     /methods/METHOD/CURVE            convergence(samples), calibration(bin), risk(coverage), uncertainty_error(rank),
-                                     boundary(distance)
+                                     boundary(distance), pavpu(threshold)
     /reference_check                 mean, log_variance, expected (layer)
     /statistics/layerNNN             the bank ω: mean(draw, channel), var(draw, channel), count(draw)
     /log_likelihood                  METHOD_SET (chain, draw, SET_point)
@@ -40,6 +40,7 @@ from bnuq.records.evaluation import (
     LARGEST,
     LARGEST_MAP,
     NOT_SCORED,
+    OF_COMPONENTS,
     PARTS,
     ImageMaps,
     MethodResult,
@@ -291,6 +292,8 @@ def _check_complete(result: Result) -> None:
             raise ValueError(f"the convergence of {method} is incomplete")
         if method_result.boundary and not {"distance", "count", *_AT_BOUNDARIES} <= set(method_result.boundary):
             raise ValueError(f"the scores of {method} over the distance from a boundary are incomplete")
+        if method_result.pavpu and not {"threshold", "pavpu"} <= set(method_result.pavpu):
+            raise ValueError(f"the accuracy of {method} over thresholds of certainty is incomplete")
         bounds, normalized = set(method_result.bounds), set(method_result.normalized)
         if bounds - {"constant", "optimum"} or normalized - {"pll", "crps", "pll_without_exact"}:
             raise ValueError(f"the bounds of {method} are unknown")
@@ -366,7 +369,8 @@ def _check_parts(result: Result, method: str, name: str) -> None:
         if tuple(found) != tuple(getattr(first, place)) or not of_points:
             raise ValueError(f"the estimates by {kind} of {method} on {name} are not those of its points")
         needed = {"count", "accuracy", *(("iou", "dice") if dense else ("pll",))}
-        if any(set(each) != needed for each in found.values()):
+        known = needed | ({f"component_{metric}" for metric in OF_COMPONENTS} if dense else set())
+        if any(not needed <= set(each) <= known for each in found.values()):
             raise ValueError(f"an estimate by {kind} of {method} on {name} is missing or unknown")
 
 

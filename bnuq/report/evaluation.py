@@ -60,6 +60,7 @@ def _sections(result: Result, found: Sequence[Finding], *, roomy: bool) -> Itera
     yield from _parts(result, roomy=roomy)
     yield from section("Calibration", plots.calibration(result))
     yield from section("Error against coverage", plots.risk_coverage(result))
+    yield from section("Certain and accurate pixels", plots.pavpu(result))
     yield from section("Finding failing images", tasks.failing_images(result, roomy=roomy))
     yield from section("Images and their maps", image_maps.parts(result))
     yield from section("Distance from class boundaries", plots.boundary(result))
@@ -177,14 +178,16 @@ def _parts(result: Result, *, roomy: bool) -> Iterator[Section]:
             continue
         tables: list[Part] = []
         unit = "pixels" if tasks.task_of(result) == "segmentation" else "points"
-        for metric in (metric for metric in METRICS if metric in first[names[0]] and metric != "count"):
-            header = (unit, *(noise_models.labelled(name, roomy=roomy) for name in by_part))
+        known = {metric for each in by_part.values() for part in names for metric in each[part]} - {"count"}
+        for metric in (metric for metric in METRICS if metric in known):
+            having = {name: each for name, each in by_part.items() if any(metric in each[part] for part in names)}
+            header = (unit, *(noise_models.labelled(name, roomy=roomy) for name in having))
             rows = [
                 (
                     part,
                     (
                         Cell(f"{first[part]['count'].value:.0f}"),
-                        *(with_error(each[part][metric]) for each in by_part.values()),
+                        *(with_error(each[part].get(metric)) for each in having.values()),
                     ),
                 )
                 for part in names

@@ -53,6 +53,11 @@ HOW = {
         "Up and to the left is better; the diagonal is chance. Each step is a threshold on the score, and the "
         "area under a curve is its AUROC."
     ),
+    "pavpu": (
+        "A pixel is certain where its predictive entropy is up to the threshold. PAvPU is the share of pixels that are "
+        "either right and certain or wrong and uncertain: the higher its curve, the better the entropy tells right "
+        "pixels from wrong ones."
+    ),
     "boundary": (
         "Means over the test pixels at this distance from the nearest boundary between two classes of the masks; the "
         "last point has all pixels that are further away. If samples differ where objects end, the curve of the mutual "
@@ -87,6 +92,12 @@ def boundary(result: Result) -> Iterator[Picture]:
     curves = {name: each.boundary for name, each in result.methods.items() if recalibration_of(name) is None}
     if any(np.isfinite(curve["error_rate"]).sum() > 1 for curve in curves.values() if curve):
         yield _picture("boundary", draw=partial(_boundary, result, curves))
+
+
+def pavpu(result: Result) -> Iterator[Picture]:
+    """The accuracy of certain pixels and the uncertainty of wrong ones over thresholds of the entropy."""
+    if curves := {name: each.pavpu for name, each in result.methods.items() if each.pavpu}:
+        yield _picture("pavpu", draw=partial(_pavpu, result, curves))
 
 
 def separation(result: Result, name: str) -> Iterator[Picture]:
@@ -265,6 +276,25 @@ def _boundary(result: Result, curves: Mapping[str, Mapping[str, np.ndarray]], pa
             axes.set_xlabel("distance from the nearest class boundary (pixels)")
             axes.set_ylabel(label)
             axes.legend(loc="best")
+
+
+def _pavpu(result: Result, curves: Mapping[str, Mapping[str, np.ndarray]], path: Path) -> None:
+    lines = _lines(result)
+    labels = {
+        "accurate_if_certain": "share of certain pixels that are right",
+        "uncertain_if_inaccurate": "share of wrong pixels that are uncertain",
+        "pavpu": "PAvPU",
+    }
+    with picture(
+        path, title="Certain and accurate pixels", about=_about(result), columns=len(labels), size=(3.9, 3.6),
+        apart=True,
+    ) as panels:  # fmt: skip
+        for (key, label), axes in zip(labels.items(), panels, strict=True):
+            for name, curve in curves.items():
+                axes.plot(curve["threshold"], curve[key], **lines[name].plotted, label=name)
+            axes.set_xlabel("certain up to this predictive entropy (nats)")
+            axes.set_ylabel(label)
+        panels[0].legend(loc="best")
 
 
 def _convergence(result: Result, metrics: list[str], path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import small_segmentation
 import torch
 from findings_of import noted
 from PIL import Image
+from scipy.ndimage import label
 from scipy.special import logsumexp, softmax
 
 from bnuq import metrics
@@ -94,6 +96,7 @@ def estimates_at_once(
     of_truth = p[np.arange(len(y)), y]
     confidence = p.max(1)
     gaps = [confidence[cell].sum() - right[cell].sum() for cell in cells(confidence)]
+    of_classes = [sum(abs((p[c, k] - (y[c] == k)).sum()) for c in cells(p[:, k])) for k in range(p.shape[1])]
     ious = [
         np.sum((y == k) & (predicted == k)) / union
         for k in range(logits.shape[2])
@@ -107,6 +110,7 @@ def estimates_at_once(
         "pll": np.log(of_truth).mean(),
         "brier": ((p - np.eye(p.shape[1])[y]) ** 2).sum(1).mean(),
         "ece": np.abs(gaps).sum() / len(y),
+        "ece_classwise": np.mean(of_classes) / len(y),
         "mean_iou": float(np.mean(ious)),
         **{name: scores[name][valid].mean() for name in (*PIXEL_SCORES, "max_probability")},
         **vars(ranked),
@@ -178,7 +182,7 @@ def made_up(scorer: segmentation.Scorer) -> MethodResult:
 
 def of_images(name: str) -> bool:
     """Whether tests/runs/test_image_maps.py computes an estimate again: at class boundaries, and of whole images."""
-    return name.endswith(("_boundary", "_interior")) or name.startswith("image_aurc")
+    return name.endswith(("_boundary", "_interior")) or name.startswith(("image_aurc", "component_"))
 
 
 def test_every_streamed_estimate_is_that_of_all_pixels_at_once(made_up: MethodResult) -> None:
@@ -252,6 +256,77 @@ def test_the_curves_end_in_the_estimates(made_up: MethodResult) -> None:
     np.testing.assert_allclose(made_up.convergence["pll"], expected)
 
 
+def test_certainty_is_compared_with_accuracy_at_each_threshold(made_up: MethodResult) -> None:
+    scores, valid = pixels(LOGITS), MASKS != IGNORE
+    right, entropy = (scores["predicted"] == MASKS)[valid], scores["predictive_entropy"][valid]
+    curve = made_up.pavpu
+    np.testing.assert_allclose(curve["threshold"], np.arange(21) / 20 * math.log(CLASSES))
+    bins, limits = metrics.score_bins(entropy), metrics.score_bins(curve["threshold"])
+    for at, limit in enumerate(limits):
+        certain = bins <= limit
+        assert curve["pavpu"][at] == pytest.approx(np.mean(certain == right))
+        assert curve["uncertain_if_inaccurate"][at] == pytest.approx(np.mean(~certain[~right]))
+        expected = np.mean(right[certain]) if certain.any() else math.nan
+        assert curve["accurate_if_certain"][at] == pytest.approx(expected, nan_ok=True)
+    of_images = [(entropy <= 0.7) == right for entropy, right in by_image(scores, valid)]
+    assert 0.3 < curve["pavpu_se"][10] / (np.std([each.mean() for each in of_images]) / math.sqrt(IMAGES)) < 3
+
+
+def by_image(scores: dict[str, np.ndarray], valid: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+    """The entropies of the scored pixels of each image that has some, and which of these pixels are right."""
+    right = scores["predicted"] == MASKS
+    rows = np.flatnonzero(valid.any((1, 2)))
+    return [(scores["predictive_entropy"][row][valid[row]], right[row][valid[row]]) for row in rows]
+
+
+def test_components_are_those_of_the_prediction_of_all_draws(made_up: MethodResult) -> None:
+    scores, valid = pixels(LOGITS), MASKS != IGNORE
+    draws = LOGITS.argmax(2)
+    found: dict[int, list[tuple[float, float, float]]] = {k: [] for k in range(CLASSES)}
+    for image in np.flatnonzero(valid.any((1, 2))):
+        seen = valid[image]
+        for k in range(CLASSES):
+            numbers, count = label((scores["predicted"][image] == k) & seen, np.ones((3, 3)))
+            for number in range(1, count + 1):
+                member = numbers == number
+                touching = [grown(member, (draw == k) & seen) for draw in draws[:, image]]
+                if not any(each.any() for each in touching):
+                    continue
+                size = np.array([each.sum() for each in touching], float)
+                pairs = [(a, b) for a, b in combinations(touching, 2) if (a | b).any()]
+                iou = np.mean([(a & b).sum() / (a | b).sum() for a, b in pairs])
+                found[k].append((scores["mutual_information"][image][member].mean(), size.std() / size.mean(), iou))
+    test = made_up.sets["test"]
+    names = ("uncertainty", "variation", "iou")
+    for name, expected in zip(names, np.mean([each for of in found.values() for each in of], axis=0), strict=True):
+        assert test.estimates[f"component_{name}"].value == pytest.approx(expected), name
+    for k, label_of_class in enumerate(test.by_class):
+        for name, expected in zip(names, np.mean(found[k], axis=0), strict=True):
+            estimate = test.by_class[label_of_class][f"component_{name}"]
+            assert estimate.value == pytest.approx(expected)
+            assert estimate.se > 0
+
+
+def grown(member: np.ndarray, draw: np.ndarray) -> np.ndarray:
+    """The components of a draw that touch a component of the prediction."""
+    numbers, _ = label(draw, np.ones((3, 3)))
+    return np.isin(numbers, np.setdiff1d(numbers[member], 0))
+
+
+def test_images_are_also_ranked_by_the_disagreement_of_draws(made_up: MethodResult) -> None:
+    draws, points = LOGITS.argmax(2), made_up.sets["test"].points
+    for image, mask in enumerate(MASKS):
+        valid = mask != IGNORE
+        if not valid.any():
+            continue
+        dice = []
+        for a, b in combinations(draws[:, image, valid], 2):
+            of_classes = [(2 * ((a == k) & (b == k)).sum(), (a == k).sum() + (b == k).sum()) for k in range(CLASSES)]
+            dice.append(np.mean([common / size for common, size in of_classes if size]))
+        assert points["map_pairwise_dice"][image] == pytest.approx(1 - np.mean(dice))
+    assert "image_aurc_pairwise_dice" in made_up.sets["test"].estimates
+
+
 # ── errors ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -296,6 +371,8 @@ def check_replicates(found: SetResult, logits: np.ndarray, masks: np.ndarray, pa
         expected = np.array([each[name] for each in without])
         # ranks are replicated in coarser bins, a power of two of 32 of them
         tolerance = 0.05 if name == "coverage_at_5" else 0.01 if name in RANK else 1e-12  # the first may leap
+        if name == "ece_classwise":  # of every eighth pixel
+            tolerance = 0.02
         np.testing.assert_allclose(estimate.jackknife, expected, atol=tolerance, rtol=0, err_msg=name)
         assert estimate.mc_se == pytest.approx(metrics.jackknife_error(estimate.jackknife))
         assert estimate.bootstrap is None

@@ -8,7 +8,7 @@ import pytest
 
 from bnuq import metrics
 from bnuq.metrics.registry import metric_of
-from bnuq.records.evaluation import AGGREGATIONS
+from bnuq.records.evaluation import AGGREGATIONS, OF_COMPONENTS
 
 AT_BOUNDARIES = [
     f"{score}_{place}" for score in ("mutual_information", "predictive_entropy") for place in ("boundary", "interior")
@@ -22,7 +22,8 @@ def test_the_registry_names_every_estimate_once():
         "mce", "label_auroc", "mutual_information", "predictive_entropy", "expected_entropy", "variation_ratio",
         "max_probability", *metrics.SELECTIVE, "set_size", "set_coverage", "set_size_aps", "set_coverage_aps",
         "auroc", "aupr_out", "aupr_in", "fpr95", "fpr95_id_positive", "mean_iou", "iou", "dice", *AT_BOUNDARIES,
-        "ece_boundary", *(f"image_aurc_{name}" for name in AGGREGATIONS), "pixel_auroc", "pixel_aupr_out",
+        "ece_boundary", *(f"component_{name}" for name in OF_COMPONENTS),
+        *(f"image_aurc_{name}" for name in AGGREGATIONS), "pixel_auroc", "pixel_aupr_out",
         "pixel_aupr_in", "pixel_fpr95", "pixel_fpr95_id_positive", "normalized_pll", "normalized_crps",
         "coverage50", "coverage95",
         "spearman", "variance", "count", "temperature", "tau", "sigma",
@@ -67,7 +68,7 @@ def test_uncertainties_have_no_direction_and_errors_are_better_lower():
     assert {name for name, direction in directions.items() if direction == "none"} == {
         "mutual_information", "predictive_entropy", "expected_entropy", "variation_ratio", "max_probability",
         "set_coverage", "set_coverage_aps", "coverage50", "coverage95", "variance", "count", "temperature", "tau",
-        "sigma", *AT_BOUNDARIES,
+        "sigma", *AT_BOUNDARIES, *(f"component_{name}" for name in OF_COMPONENTS),
     }  # fmt: skip
     assert {name for name, direction in directions.items() if direction == "lower"} == {
         "set_size", "set_size_aps", "brier", "ece", "ece_adaptive", "ece_classwise", "ece_debiased", "mce", "aurc",

@@ -1,0 +1,51 @@
+"""How far the draws of a segmentation agree about an image: their overlap, and the connected components of it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from jaxtyping import Bool, Float, Int64, Integer
+
+from bnuq import metrics
+from bnuq.records.evaluation import OF_COMPONENTS
+
+_SMALLEST = 1e-3  # of the scored pixels of an image: smaller components are left out
+
+
+def components_of_image(
+    draws: Integer[np.ndarray, "draw row column"],
+    uncertainty: Float[np.ndarray, "row column"],
+    predicted: Int64[np.ndarray, "row column"],
+    valid: Bool[np.ndarray, "row column"],
+    *,
+    classes: int,
+) -> dict[str, Float[np.ndarray, " class"]]:
+    """The number of connected components of each class in the prediction, and sums over these: of the mean uncertainty,
+    of the coefficient of variation of the size between draws, and of the mean IoU of pairs of draws.
+
+    Components of less than a thousandth of the scored pixels are left out, and those that no draw has.
+    """
+    sums = {name: np.zeros(classes) for name in ("count", *OF_COMPONENTS)}
+    smallest = math.ceil(_SMALLEST * np.count_nonzero(valid))
+    for k in np.unique(predicted[valid]):
+        label = metrics.components((predicted == k) & valid)
+        kept = np.bincount(label.ravel()) >= smallest
+        kept[0] = False
+        if not kept.any():
+            continue
+        label = (np.cumsum(kept) * kept)[label]
+        _, mean = metrics.component_means(label, uncertainty)
+        variation, iou = metrics.component_variation(label, (draws == k) & valid)
+        known = np.isfinite(variation)
+        sums["count"][k] = np.count_nonzero(known)
+        for name, values in zip(OF_COMPONENTS, (mean, variation, iou), strict=True):
+            sums[name][k] = values[known].sum()
+    return sums
+
+
+def disagreement(
+    draws: Integer[np.ndarray, "draw row column"], valid: Bool[np.ndarray, "row column"], *, classes: int
+) -> float:
+    """1 − the mean Dice coefficient of pairs of draws, in [0, 1]."""
+    return 1 - metrics.pairwise_dice(metrics.overlap_of_draws(draws, valid, classes=classes))

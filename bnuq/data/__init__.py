@@ -5,7 +5,7 @@ from bnuq.data.download import fetch
 from bnuq.data.fitting import fitted
 from bnuq.data.known import KnownSet, known_sets
 from bnuq.data.masks import Masks
-from bnuq.data.pipeline import augmented, check_ranges, jitter_of, jittered, normalized
+from bnuq.data.pipeline import augmented, check_ranges, flips, jitter_of, jittered, normalized
 from bnuq.data.points import (
     MULTILABEL_KEY,
     Points,
@@ -39,6 +39,7 @@ __all__ = [
     "factory_of",
     "fetch",
     "fitted",
+    "flips",
     "jitter_of",
     "jittered",
     "known_sets",

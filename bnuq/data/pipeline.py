@@ -69,8 +69,12 @@ def augmented(raw: NDArray[Any], augment: Augment, words: NDArray[np.uint64]) ->
     cropped = windows[np.arange(len(raw)), :, top, left]
     if not augment.flip:
         return np.ascontiguousarray(cropped)
-    flips = (words[:, 2] >> np.uint64(63)).astype(bool)
-    return np.where(flips[:, None, None, None], cropped[..., ::-1], cropped)
+    return np.where(flips(words)[:, None, None, None], cropped[..., ::-1], cropped)
+
+
+def flips(words: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Which pictures `augmented` flips left and right, by their words."""
+    return (words[:, 2] >> np.uint64(63)).astype(bool)
 
 
 def _check(augment: Augment, crop: tuple[int, int], height: int, width: int) -> None:

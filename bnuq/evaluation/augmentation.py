@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,7 +26,7 @@ class Augmented:
 
     `first` is the number of the first draw. A point's augmentation depends on the seed, the draw and the point's number
     in its set alone, so on no chunk and no other set. `of` gives the engine of one set, whose inputs are the numbers of
-    its points.
+    its points. Outputs (n, K, H, W) of pictures that were flipped are flipped back.
     """
 
     engine: Evaluation | Stochastic | BankEngine
@@ -39,13 +39,14 @@ class Augmented:
         """The engine for the points of this set."""
         return replace(self, points=points)
 
-    def passes(self, inputs: Tensor, start: int = 0) -> Tensor:
-        """Raw outputs (T, n, …) for points number `start`, `start` + 1, … of the set; `inputs` says how many."""
+    def passes(self, inputs: Tensor, start: int = 0, draws: Sequence[int] | None = None) -> Tensor:
+        """Raw outputs (T, n, …) of `draws`, or of all, for points number `start`, `start` + 1, … of the set; `inputs`
+        says how many."""
         rows = range(start, start + len(inputs))
         if isinstance(self.engine, BankEngine):
             tiles = bank_tiles.tiles(rows.start, rows.stop)
             return torch.cat([self._passes(tile, self.engine.draws(tile).tolist()) for tile in tiles], dim=1)
-        return self._passes(rows, range(self.samples))
+        return self._passes(rows, range(self.samples) if draws is None else draws)
 
     def shrink(self) -> None:
         """Reduce the memory that is used to about half, where it can be."""
@@ -64,7 +65,11 @@ class Augmented:
                 raw = self.pipeline.pixels(self.points, indices, **key)
             inputs = self.pipeline.augmented(raw, **key)
             of_draw = isinstance(network, Stochastic)
-            outputs.append(network.passes(inputs, rows.start, [draw]) if of_draw else network.passes(inputs))
+            output = network.passes(inputs, rows.start, [draw]) if of_draw else network.passes(inputs)
+            if output.ndim == 5:
+                flipped = self.pipeline.flips(len(rows), **key)
+                output = torch.where(flipped[:, None, None, None], output.flip(-1), output)
+            outputs.append(output)
         return torch.cat(outputs)
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from bnuq.catalogue import distinct
@@ -27,6 +27,7 @@ from bnuq.data import (
     check_ranges,
     fetch,
     fitted,
+    flips,
     jitter_of,
     jittered,
     labelled,
@@ -548,6 +549,13 @@ class Pipeline:
                 words = counter_rng.jitter_words(*key, point=point, first=first)
                 raw = jittered(raw, jitter_of(augment), words, place=augment.place)
         return self._tensor(raw)
+
+    def flips(self, count: int, *, draw: int, purpose: int, first: int = 0) -> Bool[Tensor, " row"]:
+        """Which of so many pictures `augmented` flips left and right with this key."""
+        if self.run.augment is None or not self.run.augment.flip:
+            return torch.zeros(count, dtype=torch.bool, device=self.device)
+        words = counter_rng.augmentation_words(self.run.seed, draw, count, purpose, first=first)
+        return torch.from_numpy(flips(words)).to(self.device)
 
     def _tensor(self, raw: np.ndarray) -> Tensor:
         if self.integers:

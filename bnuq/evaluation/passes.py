@@ -131,7 +131,7 @@ class Passes:
                 if len(numbers) == engine.samples:
                     outputs = engine.passes(inputs, start)
                 else:
-                    assert isinstance(engine, Stochastic | Ensemble)
+                    assert isinstance(engine, Stochastic | Ensemble | Augmented)
                     outputs = engine.passes(inputs, start, numbers)
                 if inputs.device.type == "cuda":
                     torch.cuda.synchronize(inputs.device)

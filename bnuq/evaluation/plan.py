@@ -10,7 +10,7 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from bnuq.config import ANALYTIC, DEFAULT_SAMPLER, ENSEMBLE, LAPLACE, ON_REQUEST, PREDICTIONS, Run, Sampler
+from bnuq.config import ANALYTIC, AUGMENTED, DEFAULT_SAMPLER, ENSEMBLE, LAPLACE, ON_REQUEST, PREDICTIONS, Run, Sampler
 from bnuq.data import Points
 from bnuq.errors import DataError, RequestError, SamplingError, first_line
 from bnuq.evaluation.batch_composition import check_mini_batches
@@ -75,7 +75,7 @@ def plan(
     reasons = _why_not(run, sites, train, unsampled="" if sites.batchnorms else _unsampled(model, sites, example))
     if task == "segmentation":
         _check_dense(run)
-        reasons |= _not_of_pixels(reasons)
+        reasons |= _not_of_pixels(run, reasons)
     if run.sampler.by_query:
         reasons = {name: reason or _why_not_by_query(name) for name, reason in reasons.items()}
     if LAPLACE in (run.methods or ()):
@@ -320,12 +320,17 @@ def _check_dense(run: Run) -> None:
             raise RequestError(f"{option} is not there for a segmentation: {reason}. Leave it out.")
 
 
-def _not_of_pixels(reasons: Mapping[str, str]) -> dict[str, str]:
+def _not_of_pixels(run: Run, reasons: Mapping[str, str]) -> dict[str, str]:
     """Why methods are not there for a segmentation."""
-    no = ("tta", "mcbn+tta", LAPLACE, PREDICTIONS)
-    return {
-        name: reasons[name] or "it is not there for the outputs of a segmentation" for name in no if name in reasons
-    }
+    no = dict.fromkeys((LAPLACE, PREDICTIONS), "it is not there for the outputs of a segmentation")
+    augment = run.augment if run.tta is None else run.tta
+    if augment is not None and (augment.pad or augment.crop is not None or augment.resized_crop is not None):
+        why = (
+            "the pixels of a segmentation can be flipped back, not cropped back; say how evaluated pictures are "
+            "augmented in a table [tta] of the run file, with flip or jitter alone"
+        )
+        no |= dict.fromkeys(AUGMENTED, why)
+    return {name: reasons[name] or why for name, why in no.items() if name in reasons}
 
 
 def _why_not_by_query(method: str) -> str:

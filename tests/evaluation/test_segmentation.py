@@ -26,6 +26,7 @@ from bnuq.evaluation.pixels import FEW_PARTS, Reduction, Scores, parts_of_draws
 from bnuq.evaluation.units import Unit
 from bnuq.files.journal import Arrays
 from bnuq.records.evaluation import PIXEL_SCORES, MethodResult, Result, SetResult
+from bnuq.sampling import counter_rng
 from bnuq.workflows.evaluate import evaluate
 
 CLASSES, IGNORE, SHAPE = 4, 9, (6, 8)
@@ -626,6 +627,36 @@ def test_arrays_and_folders_give_the_same(folder: Path, evaluated: Result) -> No
     for name, estimate in result.methods["deterministic"].sets["test"].estimates.items():
         expected = evaluated.methods["deterministic"].sets["test"].estimates[name].value
         assert estimate.value == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("method", ["tta", "mcbn+tta"])
+@pytest.mark.parametrize("chunk", [None, 3])
+def test_flipped_pictures_are_scored_with_their_outputs_flipped_back(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, method: str, chunk: int | None
+) -> None:
+    monkeypatch.setattr(
+        passes, "_DENSE", 4 * small_segmentation.CLASSES * small_segmentation.HEIGHT * small_segmentation.WIDTH
+    )  # some draws at a time
+    result = small_segmentation.evaluated(
+        folder, out="flipped.h5", methods=(method,), ood=(), images=False, augment={"flip": True}, chunk_size=chunk
+    )
+    inputs, masks = read_test_set(folder)
+    logits = []
+    for draw in range(small_segmentation.SAMPLES):
+        words = counter_rng.augmentation_words(0, draw, len(inputs), counter_rng.TTA)
+        mirrored = (words[:, 2] >> np.uint64(63)) == 1
+        network = small_segmentation.network()
+        if method == "mcbn+tta":
+            layer = result.bank.layers[0]
+            network[1].running_mean.copy_(torch.from_numpy(layer.mean[draw]))
+            network[1].running_var.copy_(torch.from_numpy(layer.var[draw]))
+        with torch.no_grad():
+            plain, of_mirrored = (network(each).double().numpy() for each in (inputs, inputs.flip(-1)))
+        logits.append(np.where(mirrored[:, None, None, None], of_mirrored[..., ::-1], plain))
+    expected = estimates_at_once(np.stack(logits), masks, small_segmentation.IGNORE)
+    found = result.methods[method].sets["test"].estimates
+    for name in ("pll", "accuracy", "mutual_information", "mean_iou"):
+        assert found[name].value == pytest.approx(expected[name], abs=2e-4), name
 
 
 def test_an_output_that_is_not_finite_names_its_image(scorer: segmentation.Scorer) -> None:

@@ -193,7 +193,7 @@ def refused(cli: Call, *arguments: str) -> str:
         (("--samples", "auto"), "--samples auto"),
         (("--bank", "16"), "--bank"),
         (("--per-query", "--method", "mcbn"), "--per-query"),
-        (("--method", "tta", "--augment", "flip"), "tta"),
+        (("--method", "tta", "--augment", "pad=2,crop=8"), "flipped back, not cropped back"),
         (("--method", "laplace"), "laplace"),
         (("--recalibration", "vector", "--calibrate", "cross"), "vector"),
         (("--outputs", "multilabel"), "multilabel"),

@@ -264,4 +264,5 @@ def _order_notes(settings: Settings) -> Iterator[Finding]:
 
 
 def _described(name: str, points: Points) -> SweptSet:
-    return SweptSet(name, name if name in ("test", VALIDATION) else "ood", len(points), points.sha256)
+    role = name if name in ("test", VALIDATION) else "ood"
+    return SweptSet(name, role, len(points), points.sha256, has_anomalies=role == "ood" and points.masks is not None)

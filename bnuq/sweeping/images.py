@@ -35,8 +35,9 @@ class Pixels:
         """The same pixels, of which none has any of this score."""
         moved = []
         for of in (self.of_draw_sets, self.of_images):
-            counts = np.zeros_like(of[score])
-            counts[..., 0] = of[score].sum(-1)
+            any_score = next(iter(of.values()))
+            counts = np.zeros_like(any_score)
+            counts[..., 0] = any_score.sum(-1)
             moved.append({**of, score: counts})
         return Pixels(*moved)
 

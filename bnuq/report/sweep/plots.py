@@ -211,7 +211,7 @@ def _draw_elbo(axes: Axes, sweep: Sweep, column: Sequence[Line]) -> None:
                 axes.axvline(predicted.value, color=colour, linestyle="--", linewidth=1.2, label=at)
             else:
                 axes.plot([], [], " ", label=f"{at}, outside")
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.6g}".replace("-", "−"))
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}".replace("-", "−"))
     axes.set_ylabel("ELBO − best ELBO (nats)")
     if axes.get_legend_handles_labels()[0]:
         axes.legend(loc="best")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Float64, Integer
+from jaxtyping import Float, Float64, Integer
 from torch import Tensor
 
 from bnuq import metrics
@@ -87,7 +87,7 @@ def of_unit(scores: Sequence[Scores], *, separates: bool) -> Arrays:
     for name in (name for name in SCORES if separates and name in first.points):
         counts = np.stack([each.of_pixels[f"histogram.{name}"] for each in scores])
         arrays[f"{_COUNTS}{name}"] = counts.astype(np.uint32)  # of a few images
-        arrays[f"point/{name}"] = np.sum([each.of_images[f"coarse.{name}"] for each in scores], axis=0, dtype=np.uint32)
+        arrays[f"point/{name}"] = np.stack([each.of_images[f"coarse.{name}"] for each in scores]).sum(0, np.uint32)
     return arrays | {"point/pixels": first.points["pixels"]}
 
 
@@ -110,8 +110,11 @@ def contributions(draws: Arrays, pixels: Float64[np.ndarray, " image"]) -> dict[
     Means, mean IoU and ECE; `draws` are those that `of_unit` keeps, of all images, which have so many scored `pixels`.
     Source: `metrics.ratio_contributions`, `metrics.iou_contributions`, `metrics.ece_contributions`.
     """
-    count = pixels[:, None]
-    found = {n: metrics.ratio_contributions(draws[n].T * count, count).T for n in _MEANS if n in draws}
+    means = {name: draws[name] for name in _MEANS if name in draws}
+    found = {
+        name: np.stack([metrics.ratio_contributions(of_set * pixels, pixels) for of_set in values])
+        for name, values in means.items()
+    }
     if "class.true" not in draws:
         return found
     overlap, bins = ([draws[f"{kind}.{n}"] for n in of] for kind, of in (("class", _OVERLAP), ("bins", _BINS)))
@@ -127,7 +130,7 @@ def contributions(draws: Arrays, pixels: Float64[np.ndarray, " image"]) -> dict[
 
 
 def log_likelihood(
-    outputs: Float64[Tensor, "draw image class row column"], masks: Integer[np.ndarray, "image row column"], ignore: int
+    outputs: Float[Tensor, "draw image class row column"], masks: Integer[np.ndarray, "image row column"], ignore: int
 ) -> Float64[Tensor, "draw image"]:
     """The log-likelihood of each mask under each draw, in nats: the sum over its pixels that are not `ignore`, which
     are independent given the draw; 0 for a mask without others. Source: the summand of Mukhoti et al. 2020, eq. 1."""

@@ -200,10 +200,9 @@ class _AllSizes:
             size: (1, 1) if bank.samples == 1 else (draw_sets.samples, draw_sets.sets) for size, bank in banks.items()
         }
         """T and R by size."""
-        self._image = subject.todo.image
-        outputs = subject.todo.outputs * math.prod(self._image or ())
-        self.passes = Passes(subject.run, subject.pipeline, outputs, dense=self._image is not None)
-        self._outputs = outputs
+        self._dense = subject.todo.image is not None
+        self._outputs = subject.todo.outputs * math.prod(subject.todo.image or ())  # of a point
+        self.passes = Passes(subject.run, subject.pipeline, self._outputs, dense=self._dense)
         self._engines: dict[tuple[int, ...], Stochastic] = {}
 
     def fitted(self, validation: Points | None) -> dict[int, list[Any]]:
@@ -230,9 +229,11 @@ class _AllSizes:
     def scores(self, name: str, points: Points, fitted: Mapping[int, Sequence[Any]]) -> dict[int, _OfSet]:
         """The scores of one set at each size."""
         left_out = _LEFT_OUT - {"max_probability"} if name in self._subject.labelled else _LEFT_OUT
-        kept = partial(_of_points, left_out=left_out)
-        if self._image is not None:
-            kept = partial(images.of_unit, separates=bool(self._subject.ood))
+
+        def kept(scores: Sequence[Any]) -> Arrays:
+            if self._dense:
+                return images.of_unit(scores, separates=bool(self._subject.ood))
+            return _of_points(scores, left_out)
 
         def compute(units: UnitGroup, blocks: Iterator[Tensor]) -> Iterator[Arrays]:
             first = units[0].points.start
@@ -245,10 +246,10 @@ class _AllSizes:
 
         counts: dict[int, Arrays] = {size: {} for size in self._banks}  # of pixels
         found = {}
-        for size, arrays in self._of_set(name, points, compute, counts).items():
+        for size, arrays in self._of_set(name, points, compute, counts.values()).items():
             draws, differ = arrays["draw"], bool(arrays["most"][_DIFFER])
             found[size] = _OfSet(draws, draws, differ)
-            if self._image is not None:
+            if self._dense:
                 of_images = images.contributions(draws, arrays["point"]["pixels"])
                 pixels = images.pixels_of(arrays["point"], counts[size]) if counts[size] else None
                 found[size] = _OfSet(of_images, draws, differ, pixels)
@@ -276,19 +277,19 @@ class _AllSizes:
 
         return {
             size: (arrays["sum"]["draw"] / len(points), arrays["point"]["mean"])
-            for size, arrays in self._of_set(TRAIN, points, compute, {}).items()
+            for size, arrays in self._of_set(TRAIN, points, compute).items()
         }
 
     def _of_set(
-        self, name: str, points: Points, compute: Compute, counts: Mapping[int, Arrays]
+        self, name: str, points: Points, compute: Compute, counts: Iterable[Arrays] = ()
     ) -> dict[int, dict[str, Arrays]]:
         """The merged arrays of a set at each size; the sizes of a tile pass together. Counts of pixels are added to
-        those of their size."""
+        the `counts` of each size."""
         draws_of_sizes = {size: range(bank.samples) for size, bank in self._banks.items()}
-        tile = PART if self._image is None else max(_IMAGES, -(-len(points) // _UNITS))
+        size_of_unit = max(_IMAGES, -(-len(points) // _UNITS)) if self._dense else PART
         units = [
             tuple(replace(tile, draws=draws, batch_size=size) for size, draws in draws_of_sizes.items())
-            for tile in tiles(name, points, tile, method=self._method, draws=range(0))
+            for tile in tiles(name, points, size_of_unit, method=self._method, draws=range(0))
         ]
         of_tiles, done = [], 0  # samples of the current tile that were computed
 
@@ -303,8 +304,8 @@ class _AllSizes:
                 return compute(group, self._blocks(points, group[0].points, _sizes(group), feed, advance))
 
             for group, arrays in zip(units, run_units(units, run, self._journal), strict=True):
-                for size, total in counts.items():
-                    images.add_counts(arrays[[*self._banks].index(size)], total)
+                for of_size, total in zip(arrays, counts, strict=False):
+                    images.add_counts(of_size, total)
                 of_tiles.append(arrays)
                 self._advance(sum(len(unit.points) * len(unit.draws) for unit in group) - done)
                 done = 0
@@ -338,7 +339,7 @@ class _AllSizes:
             self._engines[sizes] = engine
             self.passes.note_precision(self._method, engine)
         blocks = self.passes.blocks(engine, points, rows, feed)
-        if self._image is not None:
+        if self._dense:
             blocks = self.passes.dense_blocks(engine, points, rows, feed, self._outputs)
         for block in blocks:
             yield block
@@ -366,7 +367,7 @@ def _sizes(units: UnitGroup) -> tuple[int, ...]:
     return tuple(unit.batch_size for unit in units if unit.batch_size is not None)
 
 
-def _of_points(scores: Sequence[Any], *, left_out: Collection[str]) -> Arrays:
+def _of_points(scores: Sequence[Any], left_out: Collection[str]) -> Arrays:
     """The per-point scores (R, n) that every draw set has, from the scores of each."""
     names = [
         name for name in scores[0].points if name not in left_out and all(name in of_set.points for of_set in scores)

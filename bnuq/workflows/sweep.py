@@ -196,7 +196,7 @@ def _check_alike(ready: Sequence[Network]) -> None:
             )
 
 
-_SHARED = ("train_size", "samples", "seed", "mutual_information", "scoring")
+_SHARED = ("train_size", "samples", "seed", "mutual_information", "scoring", "ignore")
 
 
 def _shared(network: Network) -> tuple[Any, ...]:
@@ -208,6 +208,7 @@ def _shared(network: Network) -> tuple[Any, ...]:
         run.seed,
         run.mutual_information,
         msgspec.to_builtins(run.scoring),
+        run.ignore,
     )
 
 

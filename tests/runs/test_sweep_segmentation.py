@@ -34,6 +34,7 @@ from bnuq.sampling import counter_rng
 from bnuq.sweeping import sizes as sweeping_sizes
 from bnuq.workflows.sweep import sweep
 
+MASKED = {"train": "trainmasks", "test": "masks"}
 IGNORE, TRAIN, SAMPLES, DRAW_SETS = small_segmentation.IGNORE, small_segmentation.TRAIN, 4, 3
 SIZES = (4, 8, 16)
 RUN = small_segmentation.RUN.replace('"train"', '"train:trainmasks"').replace("samples = 8", f"samples = {SAMPLES}")
@@ -288,6 +289,7 @@ def test_chunks_blocks_of_draws_and_units_change_nothing(
             check_alike(point_at(again, size), point_at(record, size))
 
 
+@pytest.mark.held
 def test_a_size_is_the_same_whatever_is_swept_beside_it(folder: Path, record: Sweep) -> None:
     check_alike(point_at(swept(folder, sizes=(8,)), 8), point_at(record, 8))
 
@@ -368,6 +370,37 @@ def test_what_another_value_is_ignored_for_is_not_taken(folder: Path) -> None:
         .replace('"anomalies.npz"', '"strange.npz"').replace('ood = ["strange.npz", ', "ood = [")
     )  # fmt: skip
     assert "sweep-continued" not in noted(swept(folder, out=out, run_file="other.toml"))
+
+
+def test_a_network_and_arrays_in_memory_are_swept_as_those_in_files(folder: Path, record: Sweep) -> None:
+    sets = {name: (inputs(folder / name), masks_of(folder / masks)) for name, masks in MASKED.items()}
+    model = small_segmentation.network()
+    found = bnuq.sweep_batch_size(
+        model, **sets, batch_sizes=[8], samples=SAMPLES, draw_sets=DRAW_SETS, train_batch_size=8
+    )
+    (point,) = found.points
+    for metric, by_set in point.estimates.items():
+        expected = point_at(record, 8).estimates[metric]["test"].of_sets
+        np.testing.assert_allclose(by_set["test"].of_sets, expected, atol=1e-5, err_msg=metric)
+    assert "sweep" in found.figures
+
+
+def test_networks_are_compared_on_the_same_pixels(folder: Path) -> None:
+    state = torch.load(folder / "model.pt", weights_only=True)
+    torch.save(state | {"4.bias": state["4.bias"] + 0.1}, folder / "second.pt")
+    text = RUN.replace("model.pt", "second.pt").replace("train_batch_size = 8", "train_batch_size = 4")
+
+    def both(second: str) -> Sweep:
+        (folder / "second.toml").write_text(second)
+        options = Options(out=folder / "two.h5")
+        runs, chosen = resolve_sweep(("run.toml", "second.toml"), options, {"draw_sets": 2}, folder=folder)
+        return sweep(runs, chosen)
+
+    record = both(text)
+    assert [(point.protocol, point.batch_size) for point in record.points] == [("matched", 4), ("matched", 8)]
+    assert all(point.elbo is not None and point.pixel_auroc for point in record.points)
+    with pytest.raises((RequestError, DataError), match=r"ignore is 2, and 255|pixels of 255"):
+        both(text.replace("ignore = 255", "ignore = 2"))
 
 
 # ── the choice ───────────────────────────────────────────────────────────────────────────────────────────────────────

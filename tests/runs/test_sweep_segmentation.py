@@ -298,11 +298,11 @@ def test_one_draw_set_of_a_few_images_is_open_at_a_time(folder: Path, monkeypatc
     opened: list[weakref.ref[Any]] = []
     really, most = pixels._Open.of, 0
 
-    def counted(logits: torch.Tensor, sample: torch.Tensor, parts: int) -> Any:
+    def counted(sample: torch.Tensor, parts: int) -> Any:
         nonlocal most
         gc.collect()
         assert parts == 1
-        made = really(logits, sample, parts)
+        made = really(sample, parts)
         opened.append(weakref.ref(made))
         most = max(most, sum(each() is not None for each in opened))
         return made

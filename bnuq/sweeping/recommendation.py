@@ -56,6 +56,7 @@ def recommend(
         for candidate in candidates
         if not candidate.at_size.degenerate
         and (criterion != "elbo" or candidate.elbo is not None)
+        and (criterion != "auroc" or math.isfinite(_auroc(candidate, data)))
         and (criterion != "pll" or "pll" in candidate.at_size.points[data.name])
     ]
     if len(comparable) < 2:

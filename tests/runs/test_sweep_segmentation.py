@@ -482,6 +482,16 @@ def test_without_ood_sets_nothing_is_separated(folder: Path) -> None:
     assert not any(point.auroc or point.pixel_auroc for point in record.points)
 
 
+def test_masks_without_anomalies_separate_nothing(folder: Path) -> None:
+    with np.load(folder / "anomalies.npz") as arrays:
+        np.savez(folder / "calm.npz", x=arrays["x"], y=np.zeros_like(arrays["y"]))
+    record = swept(folder, ood=("calm.npz",), criterion="auroc")
+    assert math.isnan(point_at(record, 8).pixel_auroc["mutual_information"]["calm"].estimate.value)
+    assert 0 < point_at(record, 8).auroc["mutual_information"]["calm"].estimate.value < 1
+    assert record.recommended is None and "no-recommendation" in warned(record)
+    assert "too few sizes to say how well calm is separated" in " ".join(rendered(report, record).split())
+
+
 def test_wholly_ignored_masks_are_named(record: Sweep) -> None:
     found = [finding for finding in record.findings if finding.code == "masks-ignored"]
     assert {finding.subject: finding.values["names"][0].rpartition("/")[2] for finding in found} == {

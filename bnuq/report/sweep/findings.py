@@ -130,7 +130,8 @@ def _rate(slope: Estimate) -> str:
 
 def _ranking(sweep: Sweep, line: Line, name: str, verdict: Callable[..., Finding]) -> Iterator[Finding]:
     """Whether an OOD set stays separated where the size of the score does not."""
-    known = [(point.batch_size, auroc) for point in line.random if (auroc := auroc_of(sweep, point, name)) is not None]
+    aurocs = ((point.batch_size, auroc_of(sweep, point, name)) for point in line.random)
+    known = [(b, auroc) for b, auroc in aurocs if auroc is not None and not math.isnan(auroc.estimate.value)]
     if len(known) < 2:
         yield verdict("ood-too-few-sizes", name=name)
         return

@@ -112,7 +112,7 @@ class Reduction:
             image = int((~logits.isfinite().flatten(1).all(1)).nonzero()[0, 0])
             raise estimates.not_finite(self._n + image, self._where)
         opened.apart = max(opened.apart, largest)
-        if self._labelled and self._masks is not None and self._parts[-1].stop > 1:
+        if self._labelled and self._masks is not None and self._parts[-1].stop > 1 and not self._lean:
             opened.predicted.append(logits.argmax(1).to(torch.uint8 if self._classes <= 256 else torch.int16))
         if self._fits_temperature:  # copies, as a view would keep all pixels
             opened.grid.append(logits[:, :, _grid(logits.shape[2])].double().clone())
@@ -269,7 +269,7 @@ class Reduction:
                 sums[f"bins.{name}"] = _counted(cells, _BINS, summed)
                 of_near = None if summed is None else summed[:, near]
                 sums[f"near.{name}"] = _counted(cells[:, near], _BINS, of_near)
-            sums |= self._by_class(values["mean"], mask)
+            sums |= {} if self._lean else self._by_class(values["mean"], mask)
             if distance is not None:
                 sums |= _by_distance({**values, "error_rate": 1 - right}, distance, self._full)
         elif mask is not None:

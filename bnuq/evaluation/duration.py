@@ -125,7 +125,9 @@ def forecast(subject: Subject, *, limit: float) -> Forecast | None:
 def forecast_of_sweep(
     subject: Subject, *, sizes: Sequence[int], samples: int, draw_sets: int, training_points: int, limit: float
 ) -> Forecast | None:
-    """The forecast of a sweep of one network; None where it takes less than `limit` seconds."""
+    """The forecast of a sweep of one network; None where it takes less than `limit` seconds, and of a segmentation."""
+    if subject.todo.image:
+        return None
     points = sum(map(len, subject.sets.values())) + training_points
     request = _Request(
         mini_batches=dict.fromkeys(sizes, samples * draw_sets),

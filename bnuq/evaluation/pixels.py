@@ -56,6 +56,7 @@ class Reduction:
     `weights` are those of the `parts` of the draws. Pixels where the mask is `ignore` are not scored. The masks of a
     set that is not `labelled` say what is an anomaly, 1, and what is not, 0. The logits of each image are divided by
     its `temperature`; with `fits_temperature` the PLL under many temperatures is kept, for pixels on a regular grid.
+    A `lean` one keeps means, classes, bins and the histograms of scores of probabilities alone.
     """
 
     def __init__(
@@ -71,12 +72,13 @@ class Reduction:
         where: str = "",
         temperature: Float[np.ndarray, " image"] | None = None,
         fits_temperature: bool = False,
+        lean: bool = False,
     ) -> None:
         self._weights, self._parts, self._full = weights, parts, weights.full.start
         self._step = _EVERY * max(1, _BLOCK // (len(weights.weights) * classes * _EVERY))  # pixels in memory at once
         self._classes, self._ignore = classes, ignore
         self._masks, self._labelled = masks, labelled
-        self._temperature, self._fits_temperature = temperature, fits_temperature
+        self._temperature, self._fits_temperature, self._lean = temperature, fits_temperature, lean
         self._n, self._where = first, where  # the number of the next image
         self._open: _Open | None = None
         self._blocks, self._counts = Blocks(), dict[str, np.ndarray]()
@@ -110,7 +112,7 @@ class Reduction:
             image = int((~logits.isfinite().flatten(1).all(1)).nonzero()[0, 0])
             raise estimates.not_finite(self._n + image, self._where)
         opened.apart = max(opened.apart, largest)
-        if self._labelled and self._masks is not None and self._parts[-1].stop > 1:
+        if self._labelled and self._masks is not None and self._parts[-1].stop > 1 and not self._lean:
             opened.predicted.append(logits.argmax(1).to(torch.uint8 if self._classes <= 256 else torch.int16))
         if self._fits_temperature:  # copies, as a view would keep all pixels
             opened.grid.append(logits[:, :, _grid(logits.shape[2])].double().clone())
@@ -196,7 +198,7 @@ class Reduction:
         distance = None
         if mask is not None:
             valid = mask != self._ignore if self._labelled else (mask == 0) | (mask == _ANOMALY)
-        if mask is not None and self._labelled:
+        if mask is not None and self._labelled and not self._lean:
             truth = as_numpy(mask).reshape(opened.shape)
             far = np.minimum(metrics.boundary_distance(truth, truth != self._ignore), REACH)
             distance = torch.from_numpy(far).flatten().to(valid.device)
@@ -234,7 +236,7 @@ class Reduction:
         }
         if self._parts[-1].stop > 1:
             values["mutual_information"] = values["predictive_entropy"] - values["expected_entropy"]
-        if self._temperature is None:
+        if self._temperature is None and not self._lean:
             values["max_logit"] = weights @ opened.max_logit[:, image, at].double()
             values["energy"] = weights @ opened.energy[:, image, at].double()
         if mask is not None and self._labelled:
@@ -256,7 +258,7 @@ class Reduction:
         side, sides = None, 1
         if mask is not None and self._labelled:
             right = values["accuracy"]
-            side, sides = (right == 0).long(), 2
+            side, sides = (None, 1) if self._lean else ((right == 0).long(), 2)
             truth = mask.expand(len(right), -1)
             sums["class.true"] = _counted(truth, self._classes)
             sums["class.common"] = _counted(truth, self._classes, right).astype(np.int64)
@@ -267,7 +269,7 @@ class Reduction:
                 sums[f"bins.{name}"] = _counted(cells, _BINS, summed)
                 of_near = None if summed is None else summed[:, near]
                 sums[f"near.{name}"] = _counted(cells[:, near], _BINS, of_near)
-            sums |= self._by_class(values["mean"], mask)
+            sums |= {} if self._lean else self._by_class(values["mean"], mask)
             if distance is not None:
                 sums |= _by_distance({**values, "error_rate": 1 - right}, distance, self._full)
         elif mask is not None:

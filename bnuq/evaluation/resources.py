@@ -59,6 +59,8 @@ def check_resources_of_sweep(subject: Subject, *, sizes: int, samples: int, draw
     def need_of(samples: int, draw_sets: int) -> int:
         draws = samples * draw_sets
         of_draws = bytes_of_draws(draws, todo.layers, todo.batch_size or 0) + 2 * 8 * draws * labelled_points
+        if todo.image and subject.ood:  # whose pixels are counted by the bins of each score, on up to two sides
+            of_draws += 2 * 8 * metrics.SCORE_BINS * len(metrics.CLASSIFICATION_SCORES) * draw_sets * len(subject.sets)
         return sizes * (of_draws + 24 * draws * todo.outputs + 2 * 8 * _POINT_SCORES * draw_sets * points)
 
     purpose = f"draws and scores of {sizes} sizes"

@@ -296,9 +296,11 @@ class Scorer:
         calibrates: bool = False,
         second: Any = None,  # noqa: ARG002 - of whole points
     ) -> Any:
+        lean = not weights.prefix_sizes  # without replicates all draws are one part
+        drawn = weights.samples if lean else weights.prefix_sizes[-1]
         return Reduction(
-            weights,
-            parts_of_draws(weights.prefix_sizes[-1], self._probabilities),
+            metrics.plain_weights(1) if lean else weights,
+            [range(drawn)] if lean else parts_of_draws(drawn, self._probabilities),
             classes=self._classes,
             ignore=self._ignore,
             masks=points.masks,
@@ -307,6 +309,7 @@ class Scorer:
             where=points.reference,
             temperature=None if maps is None else maps.temperature,
             fits_temperature=calibrates and maps is None,
+            lean=lean,
         )
 
     def fitted(self, validation: Scores | None, draws: DrawWeights) -> None:  # noqa: ARG002 - nothing is

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +24,7 @@ from bnuq.evaluation.predictions import check_file
 from bnuq.evaluation.runner import VALIDATION, Scorer
 from bnuq.evaluation.task import check_outputs
 from bnuq.files.content import kind_of, what_is_wrong_with
-from bnuq.findings import Finding, note
+from bnuq.findings import Finding, about, note
 from bnuq.models.loading import LoadedModel, live_model, load_model
 from bnuq.records import evaluation_file as result_file
 from bnuq.sampling.inputs import Unpacked
@@ -170,12 +170,25 @@ def _pictures_with_masks(
     sets = {name: points for name, points in (*labelled.items(), *material.ood.items()) if points is not None}
     for name, points in sets.items():
         if points.masks is not None or (name in labelled and points.targets is not None):
-            sets[name] = check_masks(points, todo.outputs if name in labelled else 2, run.ignore)
-        if points.masks is not None and points.masks.shape[1:] != todo.image:
-            found, expected = (" × ".join(map(str, size[::-1])) for size in (points.masks.shape[1:], todo.image))
-            raise DataError(f"{points.reference}: the masks are {found} pixels; expected {expected}, as the pictures.")
+            sets[name] = with_masks(points, run, todo, anomalies=name not in labelled)
     names = sets["test"].classes or ()
     return sets, segmentation.Scorer(run, todo.outputs, math.prod(todo.image), tuple(names))
+
+
+def findings_on_masks(sets: Iterable[Points]) -> Iterator[Finding]:
+    """The warnings of `with_masks` about these sets."""
+    for points in sets:
+        yield from about(points.name, (finding for finding in points.findings if finding.code == "masks-ignored"))
+
+
+def with_masks(points: Points, run: Run, todo: Plan, *, anomalies: bool = False) -> Points:
+    """The points of a segmentation with masks of its classes, or of `anomalies` alone, checked as `check_masks` does;
+    DataError also for masks of another size than the outputs."""
+    points = check_masks(points, 2 if anomalies else todo.outputs, run.ignore)
+    if points.masks is not None and points.masks.shape[1:] != todo.image:
+        found, expected = (" × ".join(map(str, size[::-1])) for size in (points.masks.shape[1:], todo.image or ()))
+        raise DataError(f"{points.reference}: the masks are {found} pixels; expected {expected}, as the pictures.")
+    return points
 
 
 def findings_on_outputs(prepared: Prepared, todo: Plan) -> tuple[Finding, ...]:

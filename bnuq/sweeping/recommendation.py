@@ -15,6 +15,7 @@ from bnuq.data import Points
 from bnuq.estimates import Estimate
 from bnuq.records.sweep import Elbo, Protocol, Recommended
 from bnuq.sweeping.elbo import LowerBound, with_interval
+from bnuq.sweeping.images import Separation, separation
 from bnuq.sweeping.sizes import AtSize
 
 
@@ -55,6 +56,7 @@ def recommend(
         for candidate in candidates
         if not candidate.at_size.degenerate
         and (criterion != "elbo" or candidate.elbo is not None)
+        and (criterion != "auroc" or math.isfinite(_auroc(candidate, data)))
         and (criterion != "pll" or "pll" in candidate.at_size.points[data.name])
     ]
     if len(comparable) < 2:
@@ -140,25 +142,39 @@ def _pll_behind(candidate: Candidate, best: Candidate, data: CriterionData) -> E
 
 
 def _auroc(candidate: Candidate, data: CriterionData) -> float:
-    """The mean AUROC over draw sets and OOD sets."""
+    """The mean AUROC over draw sets and OOD sets; of a segmentation that of pixels."""
     return float(np.mean([_aurocs(candidate, data, name).mean() for name in data.ood]))
 
 
 def _aurocs(candidate: Candidate, data: CriterionData, name: str) -> np.ndarray:
     """The AUROC of each draw set."""
-    inside, outside = (candidate.at_size.points[of_set][data.score] for of_set in (data.name, name))
+    if candidate.at_size.pixels:
+        return _pixels_apart(candidate, data, name).of_draw_sets
+    inside, outside = (candidate.at_size.ranked[of_set][data.score] for of_set in (data.name, name))
     return np.array([metrics.auroc(a, b) for a, b in zip(inside, outside, strict=True)])
+
+
+def _pixels_apart(candidate: Candidate, data: CriterionData, name: str) -> Separation:
+    inside, outside = (candidate.at_size.pixels[of_set] for of_set in (data.name, name))
+    return separation(data.score, inside, outside)
 
 
 def _auroc_behind(candidate: Candidate, best: Candidate, data: CriterionData) -> Estimate:
     """The difference of the mean AUROC over OOD sets; the mean of their errors over points is an upper bound."""
     difference = np.mean([_aurocs(candidate, data, name) - _aurocs(best, data, name) for name in data.ood], axis=0)
-    errors = []
-    for name, points in data.ood.items():
-        pairs = [
-            tuple(x.at_size.points[of_set][data.score].mean(0) for of_set in (data.name, name))
-            for x in (candidate, best)
-        ]
-        groups = {"test_group": data.points.group, "ood_group": points.group}
-        errors.append(math.sqrt(metrics.delong_difference_variance(*pairs, **groups)))
+    errors = [_error_of_difference(candidate, best, data, name, points) for name, points in data.ood.items()]
     return with_interval(float(difference.mean()), float(np.mean(errors)), metrics.standard_error(difference))
+
+
+def _error_of_difference(first: Candidate, second: Candidate, data: CriterionData, name: str, ood: Points) -> float:
+    """The error over points of the difference between the AUROCs of an OOD set."""
+    if first.at_size.pixels:
+        both = (_pixels_apart(candidate, data, name).influences for candidate in (first, second))
+        through = ((a - b, of.group) for a, b, of in zip(*both, (data.points, ood), strict=True))
+        return math.hypot(*(metrics.standard_error(difference, group=group) for difference, group in through))
+    pairs = [
+        tuple(candidate.at_size.ranked[of_set][data.score].mean(0) for of_set in (data.name, name))
+        for candidate in (first, second)
+    ]
+    groups = {"test_group": data.points.group, "ood_group": ood.group}
+    return math.sqrt(metrics.delong_difference_variance(*pairs, **groups))

@@ -6,10 +6,11 @@ sizes pass through one engine: points are loaded once, and operations before the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import reduce
-from typing import Any
+from dataclasses import dataclass, field, replace
+from functools import partial, reduce
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -29,15 +30,23 @@ from bnuq.findings import Finding
 from bnuq.progress import Advance, Progress
 from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.engine import Stochastic
+from bnuq.sweeping import images
+from bnuq.sweeping.images import Pixels
 
 PART = 1024  # points of a unit
+_IMAGES, _UNITS = 8, 32  # images of a unit of a segmentation, at least; and its units, at most
 TRAIN = "train"
-SPREAD = {"classification": "mutual_information", "regression": "variance"}  # the spread, which vanishes as b grows
+SPREAD = {  # the spread, which vanishes as b grows
+    "classification": "mutual_information",
+    "segmentation": "mutual_information",
+    "regression": "variance",
+}
 
 _DIFFER = "differ"  # beside the scores of a unit: whether the samples of any draw set differ
 _LEFT_OUT = {"variation_ratio", "max_probability", "crps_optimum", "pll_optimum", "crps_constant", "pll_constant"}
 
-LogLikelihood = Callable[[Tensor, np.ndarray], Tensor]  # of outputs (draw, n, K) and targets (n, …): (draw, n)
+LogLikelihood = Callable[[Tensor, np.ndarray], Tensor]  # of outputs (draw, n, …) and targets (n, …): (draw, n)
+Key = TypeVar("Key")
 
 
 @dataclass(frozen=True)
@@ -60,20 +69,46 @@ class Training:
     log_likelihood: LogLikelihood
 
 
+SetScores = Mapping[str, Float64[np.ndarray, "draw_set _"]]
+
+
 @dataclass(frozen=True)
 class AtSize:
-    """The scores of a network at one size: per-point scores by set and name, (R, n) each; what was fitted in each draw
-    set; and the log-likelihood of the training points, as mean over points (draw,) and as mean over draws (point,).
+    """The scores of a network at one size: by set and name what each point contributes to a mean, and the scores that
+    points are ranked by, (R, n) each; what was fitted in each draw set; and the log-likelihood of the training points,
+    as mean over points (draw,) and as mean over draws (point,).
+
+    A point contributes its score. The points of a segmentation are images: each is ranked by the mean over its pixels,
+    and contributes to an estimate over all pixels, which is the mean of the contributions; `pixels` are those of each
+    set, where there are OOD sets.
 
     `degenerate`: the draws do not differ. R is 1 then where every mini-batch is the whole reference.
     """
 
     batch_size: int
     degenerate: bool
-    points: Mapping[str, Mapping[str, Float64[np.ndarray, "draw_set _"]]]
+    points: Mapping[str, SetScores]
+    ranked: Mapping[str, SetScores]
     fitted: Sequence[Any]
     log_likelihood: Float64[np.ndarray, " draw"] | None
     of_training_points: Float64[np.ndarray, " training_point"] | None
+    pixels: Mapping[str, Pixels] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _OfSet:
+    """What a size has of one set: see `AtSize`; and whether the samples of any draw set differ."""
+
+    points: SetScores
+    ranked: SetScores
+    differ: bool
+    pixels: Pixels | None = None
+
+    def without(self, spread: str) -> _OfSet:
+        """The same without any spread: between draws that do not differ it is rounding."""
+        nothing = {spread: np.zeros_like(next(iter(self.points.values())))}
+        pixels = None if self.pixels is None else self.pixels.without(spread)
+        return replace(self, points={**self.points, **nothing}, ranked={**self.ranked, **nothing}, pixels=pixels)
 
 
 def banks_of(
@@ -118,16 +153,21 @@ def run_at_sizes(
         likelihood = {} if training is None else at_sizes.likelihoods(training)
     result = {}
     for size in banks:
-        samples, sets_of_draws = at_sizes.rows[size]
-        degenerate = samples == 1 or not scores["test"][size][1]
-        scores_of_size = {name: of_set[size][0] for name, of_set in scores.items()}
-        if degenerate:  # spread by rounding counts as 0
-            scores_of_size = {
-                name: values | {SPREAD[task]: np.zeros((sets_of_draws, len(sets[name])))}
-                for name, values in scores_of_size.items()
-            }
+        of_sets = {name: at_size[size] for name, at_size in scores.items()}
+        degenerate = at_sizes.rows[size][0] == 1 or not of_sets["test"].differ
+        if degenerate:
+            of_sets = {name: of_set.without(SPREAD[task]) for name, of_set in of_sets.items()}
         by_draw, by_point = likelihood.get(size, (None, None))
-        result[size] = AtSize(size, degenerate, scores_of_size, fitted[size], by_draw, by_point)
+        result[size] = AtSize(
+            size,
+            degenerate,
+            {name: of_set.points for name, of_set in of_sets.items()},
+            {name: of_set.ranked for name, of_set in of_sets.items()},
+            fitted[size],
+            by_draw,
+            by_point,
+            {name: of_set.pixels for name, of_set in of_sets.items() if of_set.pixels is not None},
+        )
     return SweepPasses(result, tuple(at_sizes.passes.findings))
 
 
@@ -160,7 +200,9 @@ class _AllSizes:
             size: (1, 1) if bank.samples == 1 else (draw_sets.samples, draw_sets.sets) for size, bank in banks.items()
         }
         """T and R by size."""
-        self.passes = Passes(subject.run, subject.pipeline, subject.todo.outputs)
+        self._dense = subject.todo.image is not None
+        self._outputs = subject.todo.outputs * math.prod(subject.todo.image or ())  # of a point
+        self.passes = Passes(subject.run, subject.pipeline, self._outputs, dense=self._dense)
         self._engines: dict[tuple[int, ...], Stochastic] = {}
 
     def fitted(self, validation: Points | None) -> dict[int, list[Any]]:
@@ -172,8 +214,8 @@ class _AllSizes:
                 size: self._reductions(size, VALIDATION, validation, [None] * self.rows[size][1]) for size in sizes
             }
             with self.passes.feeding(validation) as feed:
-                for block in self._blocks(validation, range(len(validation)), sizes, feed, self._advance):
-                    self._add(block, reductions, VALIDATION)
+                blocks = self._blocks(validation, range(len(validation)), sizes, feed, self._advance)
+                self._add(blocks, reductions, VALIDATION)
         return {
             size: [
                 self._subject.scorer.fitted(
@@ -184,21 +226,34 @@ class _AllSizes:
             for size, (samples, sets) in self.rows.items()
         }
 
-    def scores(self, name: str, points: Points, fitted: Mapping[int, Sequence[Any]]) -> dict[int, tuple[Arrays, bool]]:
-        """The per-point scores (R, n) of one set at each size, and whether the samples of a draw set differ."""
+    def scores(self, name: str, points: Points, fitted: Mapping[int, Sequence[Any]]) -> dict[int, _OfSet]:
+        """The scores of one set at each size."""
         left_out = _LEFT_OUT - {"max_probability"} if name in self._subject.labelled else _LEFT_OUT
+
+        def kept(scores: Sequence[Any]) -> Arrays:
+            if self._dense:
+                return images.of_unit(scores, separates=bool(self._subject.ood))
+            return _of_points(scores, left_out)
 
         def compute(units: UnitGroup, blocks: Iterator[Tensor]) -> Iterator[Arrays]:
             first = units[0].points.start
             reductions = {size: self._reductions(size, name, points, fitted[size], first) for size in _sizes(units)}
-            for block in blocks:
-                self._add(block, reductions, name)
-            return (_of_reductions(of_size, left_out) for of_size in reductions.values())
+            self._add(blocks, reductions, name)
+            for of_size in reductions.values():
+                scores = [reduction.scores() for reduction in of_size]
+                differ = np.array([float(any(of_set.samples_differ for of_set in scores))])
+                yield kept(scores) | {f"most/{_DIFFER}": differ}
 
-        return {
-            size: (arrays["draw"], bool(arrays["most"][_DIFFER]))
-            for size, arrays in self._of_set(name, points, compute).items()
-        }
+        counts: dict[int, Arrays] = {size: {} for size in self._banks}  # of pixels
+        found = {}
+        for size, arrays in self._of_set(name, points, compute, counts.values()).items():
+            draws, differ = arrays["draw"], bool(arrays["most"][_DIFFER])
+            found[size] = _OfSet(draws, draws, differ)
+            if self._dense:
+                of_images = images.contributions(draws, arrays["point"]["pixels"])
+                pixels = images.pixels_of(arrays["point"], counts[size]) if counts[size] else None
+                found[size] = _OfSet(of_images, draws, differ, pixels)
+        return found
 
     def likelihoods(self, training: Training) -> dict[int, tuple[np.ndarray, np.ndarray]]:
         """The log-likelihood of the training points at each size, by draw and by point."""
@@ -207,31 +262,34 @@ class _AllSizes:
         all_targets = points.targets
 
         def compute(units: UnitGroup, blocks: Iterator[Tensor]) -> Iterator[Arrays]:
-            log_likelihoods: dict[int, list[np.ndarray]] = {size: [] for size in _sizes(units)}
-            first = units[0].points.start
-            for block in blocks:
-                targets = all_targets[first : first + block.shape[1]]
-                for size, outputs in self._by_size(block, _sizes(units)):
+            first, count = units[0].points.start, len(units[0].points)
+            found = {size: np.empty((self._banks[size].samples, count)) for size in _sizes(units)}
+            targets, read = np.empty(0), slice(0)
+            for size, draws, at, outputs in _parted(blocks, [(size, len(values)) for size, values in found.items()]):
+                if at != read:
+                    targets, read = all_targets[first + at.start : first + at.stop], at
 
-                    def of_points(rows: slice, outputs: Tensor = outputs, targets: np.ndarray = targets) -> np.ndarray:
-                        return training.log_likelihood(outputs[:, rows], targets[rows]).double().cpu().numpy()
+                def of_points(rows: slice, outputs: Tensor = outputs, targets: np.ndarray = targets) -> np.ndarray:
+                    return training.log_likelihood(outputs[:, rows], targets[rows]).double().cpu().numpy()
 
-                    log_likelihoods[size] += memory.in_halves(of_points, block.shape[1])
-                first += block.shape[1]
-            joined = (np.concatenate(values, axis=1) for values in log_likelihoods.values())
-            return ({"sum/draw": values.sum(1)[None], "point/mean": values.mean(0)} for values in joined)
+                found[size][draws, at] = np.concatenate([*memory.in_halves(of_points, outputs.shape[1])], axis=1)
+            return ({"sum/draw": values.sum(1)[None], "point/mean": values.mean(0)} for values in found.values())
 
         return {
             size: (arrays["sum"]["draw"] / len(points), arrays["point"]["mean"])
             for size, arrays in self._of_set(TRAIN, points, compute).items()
         }
 
-    def _of_set(self, name: str, points: Points, compute: Compute) -> dict[int, dict[str, Arrays]]:
-        """The merged arrays of a set at each size; the sizes of a tile pass together."""
+    def _of_set(
+        self, name: str, points: Points, compute: Compute, counts: Iterable[Arrays] = ()
+    ) -> dict[int, dict[str, Arrays]]:
+        """The merged arrays of a set at each size; the sizes of a tile pass together. Counts of pixels are added to
+        the `counts` of each size."""
         draws_of_sizes = {size: range(bank.samples) for size, bank in self._banks.items()}
+        size_of_unit = max(_IMAGES, -(-len(points) // _UNITS)) if self._dense else PART
         units = [
             tuple(replace(tile, draws=draws, batch_size=size) for size, draws in draws_of_sizes.items())
-            for tile in tiles(name, points, PART, method=self._method, draws=range(0))
+            for tile in tiles(name, points, size_of_unit, method=self._method, draws=range(0))
         ]
         of_tiles, done = [], 0  # samples of the current tile that were computed
 
@@ -246,6 +304,8 @@ class _AllSizes:
                 return compute(group, self._blocks(points, group[0].points, _sizes(group), feed, advance))
 
             for group, arrays in zip(units, run_units(units, run, self._journal), strict=True):
+                for of_size, total in zip(arrays, counts, strict=False):
+                    images.add_counts(of_size, total)
                 of_tiles.append(arrays)
                 self._advance(sum(len(unit.points) * len(unit.draws) for unit in group) - done)
                 done = 0
@@ -256,25 +316,20 @@ class _AllSizes:
         reduction = self._subject.scorer.reduction
         return [reduction(weights, points, fitted=fit, labelled=labelled, first=first) for fit in fitted]
 
-    def _add(self, block: Tensor, reductions: Mapping[int, Sequence[Any]], name: str) -> None:
-        for size, outputs in self._by_size(block, list(reductions)):
-            samples, _ = self.rows[size]
+    def _add(self, blocks: Iterable[Tensor], reductions: Mapping[int, Sequence[Any]], name: str) -> None:
+        """Add each draw set's outputs to its reduction."""
+        parts = [((size, r), self.rows[size][0]) for size, of_size in reductions.items() for r in range(len(of_size))]
+        for (size, r), _, _, outputs in _parted(blocks, parts):
             try:
-                for r, reduction in enumerate(reductions[size]):
-                    reduction.add(outputs[r * samples : (r + 1) * samples])
+                reductions[size][r].add(outputs)
             except SamplingError as error:
                 raise SamplingError(f"b = {size}, {name}: {error}") from error
-
-    def _by_size(self, block: Tensor, sizes: Sequence[int]) -> Iterator[tuple[int, Tensor]]:
-        first = 0
-        for size in sizes:
-            yield size, block[first : first + self._banks[size].samples]
-            first += self._banks[size].samples
 
     def _blocks(
         self, points: Points, rows: range, sizes: tuple[int, ...], feed: Feed, advance: Advance
     ) -> Iterator[Tensor]:
-        """The outputs (draws of these sizes, chunk, K) of some points of a set, chunk by chunk."""
+        """The outputs (draws of these sizes, chunk, K) of some points of a set, chunk by chunk; of a segmentation those
+        of some draws, (t, images, K, H, W), all of some images before those of the next ones."""
         engine = self._engines.get(sizes)
         if engine is None:
             omega = reduce(BatchStatistics.joined, (self._banks[size] for size in sizes))
@@ -283,26 +338,41 @@ class _AllSizes:
             self.passes.prepare([engine], points)
             self._engines[sizes] = engine
             self.passes.note_precision(self._method, engine)
-        for block in self.passes.blocks(engine, points, rows, feed):
+        blocks = self.passes.blocks(engine, points, rows, feed)
+        if self._dense:
+            blocks = self.passes.dense_blocks(engine, points, rows, feed, self._outputs)
+        for block in blocks:
             yield block
-            advance(engine.samples * block.shape[1])
+            advance(block.shape[0] * block.shape[1])
+
+
+def _parted(blocks: Iterable[Tensor], parts: Sequence[tuple[Key, int]]) -> Iterator[tuple[Key, slice, slice, Tensor]]:
+    """The outputs of each of the `parts` of the draws, which have so many: its key, which of its draws and which points
+    these are, and their outputs. A block holds some draws of some points; all those of the parts, in order, come before
+    the next points."""
+    part = draw = first = 0
+    for block in blocks:
+        left = block
+        while len(left):
+            key, count = parts[part]
+            outputs, left = left[: count - draw], left[count - draw :]
+            yield key, slice(draw, draw + len(outputs)), slice(first, first + block.shape[1]), outputs
+            draw += len(outputs)
+            if draw == count:
+                part, draw = (part + 1) % len(parts), 0
+                first += 0 if part else block.shape[1]
 
 
 def _sizes(units: UnitGroup) -> tuple[int, ...]:
     return tuple(unit.batch_size for unit in units if unit.batch_size is not None)
 
 
-def _of_reductions(reductions: Sequence[Any], left_out: Collection[str]) -> Arrays:
-    """The per-point scores that every draw set has, (R, n), and whether the samples of one differ."""
-    scores = [reduction.scores() for reduction in reductions]
+def _of_points(scores: Sequence[Any], left_out: Collection[str]) -> Arrays:
+    """The per-point scores (R, n) that every draw set has, from the scores of each."""
     names = [
-        name
-        for name in scores[0].points
-        if name not in left_out and all(name in set_scores.points for set_scores in scores)
+        name for name in scores[0].points if name not in left_out and all(name in of_set.points for of_set in scores)
     ]
-    differ = any(set_scores.samples_differ for set_scores in scores)
-    result = {f"draw/{name}": np.stack([set_scores.points[name] for set_scores in scores]) for name in names}
-    return result | {f"most/{_DIFFER}": np.array([float(differ)])}
+    return {f"draw/{name}": np.stack([of_set.points[name] for of_set in scores]) for name in names}
 
 
 def classification_likelihood(outputs: Tensor, targets: np.ndarray) -> Tensor:
@@ -310,6 +380,12 @@ def classification_likelihood(outputs: Tensor, targets: np.ndarray) -> Tensor:
     labels = torch.from_numpy(np.asarray(targets)).to(outputs.device)
     wide = outputs.cpu().double() if outputs.device.type == "mps" else outputs.double()
     return torch.as_tensor(metrics.log_likelihood(wide, labels.to(wide.device)))
+
+
+def segmentation_likelihood(ignore: int) -> LogLikelihood:
+    """The log-likelihood of masks as that of an image: the sum over its pixels that are not `ignore`, (draw, n), in
+    nats."""
+    return partial(images.log_likelihood, ignore=ignore)
 
 
 def regression_likelihood(tau: float, *, mean: np.ndarray | float, std: np.ndarray | float) -> LogLikelihood:

@@ -37,7 +37,15 @@ from bnuq.evaluation.recalibration import check_calibration
 from bnuq.evaluation.reference_check import findings as reference_findings
 from bnuq.evaluation.resources import check_resources
 from bnuq.evaluation.runner import RunnerResult, check_precision, run_methods
-from bnuq.evaluation.setup import Prepared, check_request, findings_on_outputs, notes_on_request, prepare, scored_sets
+from bnuq.evaluation.setup import (
+    Prepared,
+    check_request,
+    findings_on_masks,
+    findings_on_outputs,
+    notes_on_request,
+    prepare,
+    scored_sets,
+)
 from bnuq.evaluation.subject import VALIDATION, Subject
 from bnuq.files.journal import Journal, work_folder
 from bnuq.findings import Finding, note, warning
@@ -116,6 +124,7 @@ def evaluate(
                 *findings_on_predictions(subject),
                 *(finding for loaded in (ready.loaded, *planned.members) for finding in loaded.findings),
                 *ready.material.findings,
+                *findings_on_masks(subject.sets.values()),
                 *todo.findings,
                 *checked.findings,
                 *([note("evaluation-continued", parts=journal.reused)] if journal.reused else []),

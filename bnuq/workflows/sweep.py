@@ -196,7 +196,7 @@ def _check_alike(ready: Sequence[Network]) -> None:
             )
 
 
-_SHARED = ("train_size", "samples", "seed", "mutual_information", "scoring")
+_SHARED = ("train_size", "samples", "seed", "mutual_information", "scoring", "ignore")
 
 
 def _shared(network: Network) -> tuple[Any, ...]:
@@ -208,6 +208,7 @@ def _shared(network: Network) -> tuple[Any, ...]:
         run.seed,
         run.mutual_information,
         msgspec.to_builtins(run.scoring),
+        run.ignore,
     )
 
 
@@ -264,4 +265,5 @@ def _order_notes(settings: Settings) -> Iterator[Finding]:
 
 
 def _described(name: str, points: Points) -> SweptSet:
-    return SweptSet(name, name if name in ("test", VALIDATION) else "ood", len(points), points.sha256)
+    role = name if name in ("test", VALIDATION) else "ood"
+    return SweptSet(name, role, len(points), points.sha256, has_anomalies=role == "ood" and points.masks is not None)

@@ -208,10 +208,6 @@ def test_what_a_segmentation_has_not_is_refused(cli: Call, options: tuple[str, .
     assert message in refused(cli, "evaluate", "run.toml", "--out", "refused.h5", *options)
 
 
-def test_a_sweep_is_refused(cli: Call) -> None:
-    assert "each pixel" in refused(cli, "sweep-batch-size", "run.toml", "--out", "sweep.h5")
-
-
 def test_samples_made_elsewhere_are_refused(cli: Call, folder: Path) -> None:
     other = np.full((2, small_segmentation.OTHER, 3), 1 / 3)
     np.savez(

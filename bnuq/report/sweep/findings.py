@@ -18,6 +18,8 @@ from bnuq.report.evaluation_findings import SENTENCES as OF_EVALUATION
 from bnuq.report.numbers import and_error, error_of, interval_of, named, number, signed, three_digits
 from bnuq.report.sweep.lookup import (
     Line,
+    anomalous,
+    auroc_name,
     auroc_of,
     compared_by,
     estimate_of,
@@ -102,7 +104,7 @@ def _spread(sweep: Sweep, line: Line, verdict: Callable[..., Finding]) -> Findin
         return verdict("spread-unknown", spread=spread_name(sweep))
     values = {
         "spread": spread_name(sweep),
-        "unit": " nats" if sweep.task == "classification" else "",
+        "unit": "" if sweep.task == "regression" else " nats",
         "sizes": (first.batch_size, last.batch_size),
         "ends": (before.value, after.value),
     }
@@ -128,13 +130,23 @@ def _rate(slope: Estimate) -> str:
 
 def _ranking(sweep: Sweep, line: Line, name: str, verdict: Callable[..., Finding]) -> Iterator[Finding]:
     """Whether an OOD set stays separated where the size of the score does not."""
-    known = [(point.batch_size, auroc) for point in line.random if (auroc := auroc_of(sweep, point, name)) is not None]
+    aurocs = ((point.batch_size, auroc_of(sweep, point, name)) for point in line.random)
+    known = [(b, auroc) for b, auroc in aurocs if auroc is not None and not math.isnan(auroc.estimate.value)]
     if len(known) < 2:
         yield verdict("ood-too-few-sizes", name=name)
         return
     (smallest, first), (largest, last) = known[0], known[-1]
     ends = first.estimate.value, last.estimate.value
-    verdict = partial(verdict, name=name, score=score_name(sweep), sizes=(smallest, largest), ends=ends)
+    within = name in anomalous(sweep)
+    verdict = partial(
+        verdict,
+        name=f"The anomalous part of {name}" if within else name,
+        other="the rest of its images" if within else "the test set",
+        auroc=auroc_name(sweep),
+        score=score_name(sweep),
+        sizes=(smallest, largest),
+        ends=ends,
+    )
     chance_from = _smallest_from_which(
         [(b, not interval_of(auroc.estimate)[0] > 0.5) for b, auroc in known]
     )  # NaN: unknown
@@ -152,7 +164,7 @@ def _ranking(sweep: Sweep, line: Line, name: str, verdict: Callable[..., Finding
     if chance_from is not None:
         yield verdict("ood-chance", size=chance_from)
     alike_from = _smallest_from_which([(point.batch_size, _is_alike(sweep, point, name)) for point in line.random])
-    if alike_from is not None:
+    if alike_from is not None and not within:
         code = "ood-alike" if alike_from == smallest else "ood-alike-from"
         yield verdict(code, size=alike_from, spread=spread_name(sweep))
 
@@ -217,6 +229,8 @@ def _recommendation(sweep: Sweep) -> Iterator[Finding]:
         of=chosen.of,
         mean="the mean " if len(names_of(sweep, "ood")) > 1 else "",
         ood=names_of(sweep, "ood"),
+        auroc=auroc_name(sweep),
+        other="the other pixels of their images" if _is_within(sweep) else f"the {chosen.of} set",
         score=score_name(sweep),
     )
     sizes = sorted({*chosen.behind, chosen.batch_size})
@@ -228,7 +242,7 @@ def _recommendation(sweep: Sweep) -> Iterator[Finding]:
     else:
         yield _verdict("recommended-without-errors")
     if behind := {size: chosen.behind[size] for size in _decisive_sizes(chosen, sizes, at)}:
-        yield _verdict("recommended-ahead", behind=behind, unit=_UNITS[chosen.criterion])
+        yield _verdict("recommended-ahead", behind=behind, unit=_unit(sweep, chosen))
     if chosen.decided_by == "prior":
         yield _verdict("prior-decides")
     if chosen.at_end:
@@ -248,6 +262,16 @@ def _decisive_sizes(chosen: Recommended, sizes: Sequence[int], at: int) -> list[
     others = [size for size in sizes if size != chosen.batch_size and math.isfinite(chosen.behind[size].value)]
     worst = [min(others, key=lambda size: chosen.behind[size].value)] if others else []
     return [*neighbours, *(size for size in worst if size not in neighbours)]
+
+
+def _unit(sweep: Sweep, chosen: Recommended) -> str:
+    of = "pixel" if sweep.task == "segmentation" else "point"
+    return {"elbo": " (nats of the whole training set)", "pll": f" (nats per {of})", "auroc": ""}[chosen.criterion]
+
+
+def _is_within(sweep: Sweep) -> bool:
+    """Whether all OOD sets are separated within themselves."""
+    return {*names_of(sweep, "ood")} <= {*anomalous(sweep)}
 
 
 # ── their sentences ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -280,7 +304,6 @@ _FORMATS = {
     "metric": lambda metric: named(metric, roomy=False),
     "behind": lambda behind: ", ".join(f"b = {size:,} by {and_error(_negated(each))}" for size, each in behind.items()),
 }
-_UNITS = {"elbo": " (nats of the whole training set)", "pll": " (nats per point)", "auroc": ""}
 _ENDS = "{ends[0]:digits}{unit} at b = {sizes[0]:,}, {ends[1]:digits} at {sizes[1]:,}"
 _SPREADS = {
     "spread-falls-as-inverse": "falls as 1/b",
@@ -291,14 +314,14 @@ _SPREADS = {
     "spread-rises": "rises",
 }
 _CHANGES = {"spread-increases": "rises", "spread-decreases": "falls", "spread-unchanged": "stays the same"}
-_AUROC = "AUROC by {score} {ends[0]:auroc} → {ends[1]:auroc} from b = {sizes[0]:,} to {sizes[1]:,}"
+_AUROC = "{auroc} by {score} {ends[0]:auroc} → {ends[1]:auroc} from b = {sizes[0]:,} to {sizes[1]:,}"
 _TEXTS = {
     "spread-unknown": "{spread} on the test set is not known at every size.",
     **{code: f"{{spread}} on the test set {text}: {_ENDS} ({{slope:slope}})." for code, text in _SPREADS.items()},
     **{code: f"{{spread}} on the test set {text} from size to size: {_ENDS}." for code, text in _CHANGES.items()},
     "ood-too-few-sizes": "too few sizes to say how well {name} is separated.",
-    "ood-familiar": f"{{name}} appears more familiar than the test set: {_AUROC}.",
-    "ood-not-separated": f"{{name}} is at no size separated from the test set: {_AUROC}.",
+    "ood-familiar": f"{{name}} appears more familiar than {{other}}: {_AUROC}.",
+    "ood-not-separated": f"{{name}} is at no size separated from {{other}}: {_AUROC}.",
     "ood-separated": f"{{name}} is separated, with an unknown error: {_AUROC}.",
     "ood-separated-equally": f"{{name}} is separated equally well as b grows: {_AUROC} ({{change:change}}).",
     "ood-separated-less": f"{{name}} is separated less well as b grows: {_AUROC} ({{change:change}}).",
@@ -331,7 +354,7 @@ _TEXTS = {
     "recommended-by-elbo": "Recommended{whose}: b = {size:,}, where the ELBO is highest{network}.",
     "recommended-by-pll": "Recommended{whose}: b = {size:,}, where PLL on the {of} set is highest{network}.",
     "recommended-by-auroc": (
-        "Recommended{whose}: b = {size:,}, where {mean}AUROC by {score} of {ood:names} against the {of} set is "
+        "Recommended{whose}: b = {size:,}, where {mean}{auroc} by {score} of {ood:names} against {other} is "
         "highest{network}."
     ),
     "recommended-among": "Within one standard error of the highest are {sizes:numbers}.",

@@ -52,6 +52,7 @@ INPUTS: Catalogue = {
     ),
     "set-adapted": Entry(_adapted),
     "picture-mode": Entry("pictures are {mode}"),
+    "crop-pads": Entry("pictures of {size} pixels get a black border: the crop is {crop}"),
     "target-column": Entry("the target is the {last:last column|column}{last:,|} {column!r}"),
     "split-file": Entry("split {split} by {file}"),
     # data: layouts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import sys
 from pathlib import Path
@@ -90,8 +91,10 @@ def _requested(name: str, data_root: Path | None) -> tuple[KnownSet, tuple[str, 
         raise RequestError(missing_message(members[0].suite, data_root))
     known = known_set(name)
     if known is None:
-        fetchable = ", ".join(known.name for known in known_sets())
-        raise RequestError(f"{name}: no data set is known by that name. Can be fetched: {fetchable}.")
+        names = [known.name for known in known_sets()]
+        close = difflib.get_close_matches(name.lower(), names, n=1)
+        hint = f"Did you mean {close[0]}?" if close else f"Can be fetched: {', '.join(names)}."
+        raise RequestError(f"{name}: no data set is known by that name. {hint}")
     _, colon, split = name.partition(":")
     if colon and split not in remotes_of(known.name):
         forms = ", ".join(f"{known.name}:{option}" for option in remotes_of(known.name))

@@ -420,7 +420,7 @@ class SamplingSection(Sampler, frozen=True):
         setting(
             "mcbn, mcdo, mcbn+mcdo or deterministic; or an analytic model of MCBN's noise: mcbn-chi2, mcbn-gaussian, "
             "mcbn-empirical; tta or mcbn+tta (test-time augmentation); laplace (of the last layer); predictions (made "
-            "elsewhere). Repeat it, or use commas.",
+            "elsewhere). Several checkpoints add ensemble. Repeat it, or use commas.",
             option="method",
             metavar="NAME",
             commas=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -74,7 +75,17 @@ def _with_fit(points: Points, fit: Fit, ignore: int) -> Points:
         array = inputs[:]
         inputs = Decoded(InArray(array, points.reference), np.arange(len(array)), array.shape[1:], array.dtype)
     targets = points.targets if points.masks is None else points.masks.fitted(fit, ignore)
-    return replace(points, inputs=replace(inputs, fit=fit), targets=targets)
+    fitting = replace(points, inputs=replace(inputs, fit=fit), targets=targets)
+    return fitting if inputs.source.encoded else _with_padding_noted(fitting, fit, [points.point_shape[1:]])
+
+
+def _with_padding_noted(points: Points, fit: Fit | None, sizes: Iterable[Shape]) -> Points:
+    """The points, with a note where pictures of these sizes are smaller than the crop."""
+    small = [size for size in sizes if fit is not None and fit.pads(*size)]
+    if not small or fit is None or fit.crop is None:
+        return points
+    padded = note("crop-pads", size=sides(*small[0]), crop=sides(*fit.crop))
+    return replace(points, findings=(*points.findings, padded))
 
 
 def _surveyed(points: Points) -> tuple[Points, dict[Size, int]]:
@@ -89,7 +100,7 @@ def _surveyed(points: Points) -> tuple[Points, dict[Size, int]]:
     sizes: dict[Size, int] = {}
     for size, index in survey.sizes.items():
         sizes.setdefault(inputs.fit.size_of(*size) if inputs.fit else size, index)
-    return replace(points, inputs=inputs), sizes
+    return _with_padding_noted(replace(points, inputs=inputs), inputs.fit, survey.sizes), sizes
 
 
 def _check_sizes_of_masks(masks: Masks, pictures: Survey, inputs: Decoded) -> None:

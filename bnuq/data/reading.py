@@ -349,6 +349,8 @@ def _not_found(reference: str, path: Path, beside: Collection[str]) -> str:
         name for name in difflib.get_close_matches(requested, names, n=2) if name not in used and _typo(requested, name)
     ]
     hint = f"Did you mean {close[0]}?" if close else f"Names that are known: {', '.join(names)}."
+    if len(parts := requested.split(",")) == 2 and all(part.endswith(".npy") for part in parts):
+        hint = f"A pair of files is named with a colon: {':'.join(parts)}."
     if _is_published(requested):
         hint = f"Name its path ({_FORMATS}) or a factory that reads it (file.py:function)."
     return (

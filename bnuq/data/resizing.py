@@ -50,6 +50,12 @@ class Fit:
         """The size that a picture of this size gets."""
         return self.size or self.crop or _after(self.resize, (height, width))
 
+    def pads(self, height: int, width: int) -> bool:
+        """Whether a picture of this size is smaller than the crop, and gets a border."""
+        return self.crop is not None and any(
+            new > old for new, old in zip(self.crop, _after(self.resize, (height, width)), strict=True)
+        )
+
     def of_masks(self, ignore: int) -> Fit:
         """The same geometry for masks: the nearest pixel, and `ignore` in the padding."""
         return replace(self, interpolation="nearest", channels=None, fill=ignore)

@@ -28,7 +28,7 @@ def other_networks(
     read = [points for points in sets if points is not None]
     networks, loaded = list[nn.Module](), list[LoadedModel]()
     for member in run.single[1:]:
-        found = network_of(member)
+        found = _loaded(member, alone=len({each.arch for each in run.single}) == 1)
         module = found.module.to(ready.pipeline.device, ready.pipeline.dtype)
         network = as_logits(as_taken(module, ready.pipeline, read)[0], run.outputs)
         given = Evaluation(network).passes(ready.example)
@@ -47,6 +47,16 @@ def other_networks(
         loaded.append(found)
     _check_different([ready.loaded, *loaded])
     return tuple(networks), tuple(loaded)
+
+
+def _loaded(member: Run, *, alone: bool) -> LoadedModel:
+    """The network of a member; where `alone` one architecture was named for all, the error says so."""
+    try:
+        return network_of(member)
+    except ModelError as error:
+        if member.arch is None or not alone:
+            raise
+        raise ModelError(f"{error} Networks of other architectures need one --arch for each, in this order.") from error
 
 
 def _check_different(loaded: list[LoadedModel]) -> None:

@@ -108,9 +108,10 @@ def _check_asked(subject: Subject, asked: str) -> None:
     if asked == "cross" and (count := len(test if test.group is None else np.unique(test.group))) < LEAST_POINTS:
         raise RequestError(
             f"--calibrate cross: the test set {test.reference} has {count} "
-            f"{'points' if test.group is None else 'groups of points'}; expected at least {LEAST_POINTS}, for two "
-            "halves. Fit the temperature to validation points (--validation REF --calibrate validation), or leave "
-            "--calibrate out."
+            f"{'points' if test.group is None else 'groups of points'}"
+            f"{'' if subject.run.limit is None else f' with --limit {subject.run.limit}'}; "
+            f"expected at least {LEAST_POINTS}, for two halves. Fit the temperature to validation points (--validation "
+            "REF --calibrate validation), or leave --calibrate out."
         )
 
 

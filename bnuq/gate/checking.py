@@ -126,7 +126,7 @@ def _compared(address: str, now: Row, before: Row, errors: tuple[Error, Error], 
     if now["bound"] or without_recalibration(now["method"]) == POPULATION:
         direction = "none"
     current, baseline = now.estimate.value, before.estimate.value
-    change = 0.0 if current == baseline else current - baseline
+    change = 0.0 if _differ_by_rounding(current, baseline) else current - baseline
     harm = {"higher": -change, "lower": change, "none": abs(change)}[direction] + 0.0
     total = Error.together(*errors)
     se, se_points, se_draws = (None if math.isnan(error.value) else error.value for error in (total, *errors))
@@ -157,6 +157,11 @@ def _compared(address: str, now: Row, before: Row, errors: tuple[Error, Error], 
         group=now["group"],
     )
     return comparison, total.df
+
+
+def _differ_by_rounding(a: float, b: float) -> bool:
+    """Whether sums of float64 in another order explain the difference."""
+    return a == b or math.isclose(a, b, rel_tol=1e-12, abs_tol=1e-15)
 
 
 def _judged(measured: Iterator[_Measured], current: Result, baseline: Result) -> Iterator[Comparison]:

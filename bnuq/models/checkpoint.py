@@ -370,9 +370,11 @@ def _weights_in(path: Path, holds: Any, entry: str | None) -> tuple[str | None, 
         at = at.get(name) if isinstance(at, Mapping) else None
         if not _leads_to_weights(at):
             entries = [str(key) for key, value in _entries(holds) if _leads_to_weights(value)]
-            there = (
-                f"the entries with weights are {_listed(entries, order=False)}" if entries else "no entry has weights"
-            )
+            there = "it has no entry with weights"
+            if entries:
+                there = f"the entries with weights are {_listed(entries, order=False)}"
+            elif _leads_to_tensors(holds):
+                there = "the file is a single state dict, without entries: leave --entry out"
             raise ModelError(f"{path}: --entry is {_cut(str(entry))!r}, which holds no weights; {there}.")
         way.append(name)
     for _ in range(_DEEPEST_NEST + 1):

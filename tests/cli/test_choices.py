@@ -47,6 +47,12 @@ def test_an_entry_without_weights_is_told_with_those_that_have_some(checkpoint: 
     assert len(str(told.value)) < 600
 
 
+def test_a_file_without_entries_says_so(tmp_path: Path) -> None:
+    torch.save(FIRST, tmp_path / "flat.pt")
+    with pytest.raises(ModelError, match=r"is 'ema', which holds no weights; the file is a single state dict.*leave"):
+        read_checkpoint(tmp_path / "flat.pt", entry="ema")
+
+
 def test_several_state_dicts_ask_for_the_entry(tmp_path: Path) -> None:
     torch.save({"student": FIRST, "teacher": SECOND}, tmp_path / "m.pt")
     with pytest.raises(ModelError, match=r"Name it with --entry student, or under .model.: entry = "):

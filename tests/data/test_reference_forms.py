@@ -91,6 +91,7 @@ def test_one_name_gives_inputs_alone(files):
         ("own.npz:pictures,more", "x has 6 points and y has 3"),
         ("gone.npz:test", "there is no such file or folder"),
         ("gone/x.h5:/a/b", "gone/x.h5)"),
+        ("gone.npy,labels.npy", "A pair of files is named with a colon: gone.npy:labels.npy."),
     ],
 )
 def test_a_part_that_is_not_there_is_told_with_those_that_are(files, part, message):

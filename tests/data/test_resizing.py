@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from bnuq.config import Augment, Jitter
+from bnuq.data import fitted, load_points
 from bnuq.data.pipeline import (
     check_ranges,
     jitter_of,
@@ -75,6 +76,31 @@ def test_the_centre_begins_at_the_rounded_half_of_the_rest(size, crop, first):
 
 def test_a_smaller_picture_is_padded_with_black():
     np.testing.assert_array_equal(center_cropped(np.ones((1, 1, 2), np.uint8), (4, 2))[0, :, 0], [0, 1, 0, 0])
+
+
+@pytest.mark.parametrize(
+    ("fit", "padded"),
+    [
+        (Fit(crop=(8, 8)), True),
+        (Fit(crop=(6, 6)), False),
+        (Fit(crop=(8, 8), resize=8), False),
+        (Fit(crop=(8, 8), resize=4), True),
+    ],
+)
+@pytest.mark.parametrize("in_files", [True, False])
+def test_padding_to_the_crop_is_noted(tmp_path, fit, padded, in_files):
+    if in_files:
+        for name in ("a", "b"):
+            (tmp_path / name).mkdir()
+            Image.fromarray(np.moveaxis(picture(6, 7), 0, 2)).save(tmp_path / name / "1.png")
+        points = load_points(str(tmp_path))
+    else:
+        np.savez(tmp_path / "set.npz", x=np.stack([picture(6, 7)] * 4), y=np.zeros(4, np.int64))
+        points = load_points(str(tmp_path / "set.npz"))
+    found = [finding.values for finding in fitted(points, fit).findings if finding.code == "crop-pads"]
+    assert bool(found) == padded
+    if padded:
+        assert found[0]["crop"] == "8 × 8"
 
 
 def test_grey_is_repeated_and_the_luma_is_that_of_pil():

@@ -55,6 +55,13 @@ def test_a_result_is_not_worse_than_itself_and_every_change_is_exactly_0() -> No
     assert (verdict.pairing.points, verdict.pairing.draws) == (("test",), ("mcbn",))
 
 
+def test_sums_in_another_order_change_nothing() -> None:
+    found = only(check(*pair(1e-14)))
+    assert found.change == 0.0
+    assert 0 < abs(found.current - found.baseline) < 1e-12
+    assert only(check(*pair(1e-9))).change != 0
+
+
 @pytest.mark.parametrize(
     ("metric", "change", "outcome"),
     [

@@ -188,8 +188,17 @@ def a_copy(folder: Path) -> tuple[str, ...]:
     return ("copy.pt",)
 
 
+def another_width(folder: Path) -> tuple[str, ...]:
+    wide = torch.load(folder / "model.pt")
+    torch.save(
+        {name: torch.cat([value] * 2) if value.ndim else value for name, value in wide.items()}, folder / "wide.pt"
+    )
+    return ("wide.pt",)
+
+
 WRONG: list[tuple[Callable[[Path], tuple[str, ...]], str]] = [
     (wrong_classes, "gives 5 outputs for a point, and that of .* gives 3"),
+    (another_width, r"have another shape.*Networks of other architectures need one --arch for each"),
     (cut, "cut.pt"),
     (lambda _: ("missing.pt",), "missing.pt"),
     (a_copy, "each network of an ensemble once"),

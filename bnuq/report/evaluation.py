@@ -55,7 +55,7 @@ def _sections(result: Result, found: Sequence[Finding], *, roomy: bool) -> Itera
     said = tuple(sentence(finding, SENTENCES) for finding in found if _is_of_one_method(finding))
     parts = (*([Items(said)] if said else []), _estimates(result, roomy=roomy), *_bounds(result), *intervals)
     parts = (*parts, *dim(legend))
-    yield Section(f"Test set, {result.sets['test'].n} points", parts)
+    yield Section(f"Test set, {result.sets['test'].n} {tasks.points_of(result)}", parts)
     yield from _labels(result, roomy=roomy)
     yield from _parts(result, roomy=roomy)
     yield from section("Calibration", plots.calibration(result))
@@ -67,10 +67,10 @@ def _sections(result: Result, found: Sequence[Finding], *, roomy: bool) -> Itera
     for name in ood.names(result):
         parts = (*plots.separation(result, name), *ood.tables(result, name, roomy=roomy), *dim(of_ood))
         parts = (*ood.pixel_tables(result, name, roomy=roomy), *parts)
-        yield Section(f"{name}, {result.sets[name].n} points, against the test set", parts)
+        yield Section(f"{name}, {result.sets[name].n} {tasks.points_of(result)}, against the test set", parts)
         of_ood = ()  # said once
     for suite, table in ood.suite_tables(result, roomy=roomy):
-        of_mean = "Mean AUROC over the sets ± its standard error, over points and samples together."
+        of_mean = f"Mean AUROC over the sets ± its standard error, over {tasks.points_of(result)} and samples together."
         yield Section(f"{suite}, near and far", (table, *dim([of_mean])))
     yield from section("Analytic noise models compared with mcbn", noise_models.parts(result))
     curves = (part for metric in tasks.CONVERGING[task] for part in _curves(result, metric))
@@ -122,9 +122,10 @@ def _methods_table(result: Result, metrics: Sequence[str], *, roomy: bool) -> Ta
 
 def _of_errors(result: Result) -> str:
     sampled = bool(result.sampled)
-    over = "points and samples together" if sampled else "points"
+    points = tasks.points_of(result)
+    over = f"{points} and samples together" if sampled else points
     if sampled and int(result.sampling["samples"]) < 8:
-        over = "points only; too few samples for a Monte Carlo error"
+        over = f"{points} only; too few samples for a Monte Carlo error"
     return f"± standard error over {over}. ↑ higher, ↓ lower is better."
 
 
@@ -246,7 +247,7 @@ def _facts(result: Result) -> Iterator[tuple[str, str]]:
             if evaluated.kind == kind:
                 file = numbers.of_reference(evaluated.reference)
                 source = file if kind != "ood" or Path(file).stem == name else f"{name} ({file})"
-                yield kind, f"{source}, {evaluated.n} points"
+                yield kind, f"{source}, {evaluated.n} {tasks.points_of(result)}"
     if result.sampled:
         yield "samples", _samples(result)
         if made := result.run.get("sampling", {}).get("predictions"):

@@ -141,8 +141,10 @@ def count(amount: int, noun: str) -> str:
 
 
 def of_reference(reference: str) -> str:
-    """The file or the known name in a reference, without its folder and the name that was given to it."""
+    """The file or the known name in a reference, without its folder and the name that was given to it; a folder of
+    pictures with that of their masks."""
     place, colon, part = without_name(reference)[1].partition(":")
+    part = part if Path(place).suffix else Path(part).name  # an array in a file may have a path, too
     return f"{Path(place).name}{colon}{part}"
 
 

@@ -31,6 +31,11 @@ def task_of(result: Result) -> Task:
     return result.model.get("task", "classification")
 
 
+def points_of(result: Result) -> str:
+    """What the points of a set are called."""
+    return "images" if task_of(result) == "segmentation" else "points"
+
+
 def regression_tables(result: Result) -> Iterator[Part]:
     """What normalised scores cannot say, and what the central intervals cover."""
     if limits := tuple(text for name, method in result.methods.items() for text in _limits(name, method)):

@@ -9,6 +9,7 @@ from bnuq.records.verdict import Comparison, judged
 from bnuq.report.document import Cell, Part, Row, Table, dim
 from bnuq.report.noise_models import labelled
 from bnuq.report.numbers import digits_of, headed, named, number, signed
+from bnuq.report.tasks import points_of
 
 
 def parts(result: Result, *, roomy: bool) -> tuple[Part, ...]:
@@ -33,8 +34,8 @@ def parts(result: Result, *, roomy: bool) -> tuple[Part, ...]:
         return ()
     legend = (
         "Each method is compared with the best single-pass method, the first row of each part. ± standard error of the "
-        "paired difference, over points and samples together. p: chance of a difference at least this large, "
-        f"Holm-adjusted for {len(comparisons)} comparisons. Passes: forward passes per point."
+        f"paired difference, over {points_of(result)} and samples together. p: chance of a difference at least this "
+        f"large, Holm-adjusted for {len(comparisons)} comparisons. Passes: forward passes per point."
     )
     return Table(("", "difference", "p", "passes"), tuple(rows), stacks=True), *dim([legend])
 

@@ -154,6 +154,7 @@ def test_a_report_shows_the_file_and_its_part_without_folders():
         ("runs/lr=0.1/x.npz", "x.npz"),
     ]:
         assert of_reference(reference) == shown
+    assert of_reference("camvid/test:camvid/testannot") == "test:testannot"
 
 
 def test_a_recorded_part_has_an_absolute_path(files):

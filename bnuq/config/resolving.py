@@ -8,7 +8,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
@@ -423,6 +423,41 @@ def resolve_again(record: dict[str, Any], source: Path, options: Options, *, fol
     return replace(run, given=None)
 
 
+@dataclass(frozen=True)
+class _Origin:
+    """Where texts come from: options, named from `folder`, or a run file, named from `base` or one of `folders`."""
+
+    options: Mapping[str, Any]
+    folder: Path
+    base: Path
+    named_by: NamedBy
+    folders: Mapping[str, str]
+    run_file: Path | None
+
+    def named(self, key: str, text: str) -> Named:
+        if key in self.options:
+            return Named(text, self.folder)
+        return Named(text, Path(self.folders.get(text, self.base)), self.named_by)
+
+    def path(self, key: str, text: str | None) -> Path | None:
+        return None if text is None else (self.folder if key in self.options else self.base) / expanded(text)
+
+    def key(self, key: str, section: Any) -> str:
+        """A key of a section as the user wrote it."""
+        option = option_name(key, settings_of(type(section))[key].type)
+        return f"--{option}" if key in self.options else f"{self.run_file}: data.{key}"
+
+
+def _for_each(checkpoints: Sequence[Path], archs: Sequence[Named]) -> Sequence[Named | None]:
+    """The architecture of each checkpoint, of one for all or one each."""
+    if len(archs) not in (0, 1, len(checkpoints)):
+        raise RequestError(
+            f"{len(archs)} architectures are named for {len(checkpoints)} checkpoints; expected one for all, or one "
+            "each (--arch, repeated, or a list under [model])."
+        )
+    return archs if len(archs) > 1 else [next(iter(archs), None)] * len(checkpoints)
+
+
 def _merged(
     content: RunFile,
     options: Options,
@@ -440,29 +475,15 @@ def _merged(
     mistakes = Mistakes()
     request = mistakes.of(_request, content, options_given)
 
-    def named(key: str, text: str) -> Named:
-        return (
-            Named(text, folder)
-            if key in options_given
-            else Named(text, Path((folders or {}).get(text, base)), named_by)
-        )
-
-    def where(key: str) -> str:
-        option = option_name(key, settings_of(type(request.data))[key].type)
-        return f"--{option}" if key in options_given else f"{run_file}: data.{key}"
+    origin = _Origin(options_given, folder, base, named_by, folders or {}, run_file)
+    named = origin.named
 
     def read(key: str, reader: Callable[..., Any], **settings: Any) -> Any:
-        return mistakes.of(reader, getattr(data, key), where(key), **settings)
+        return mistakes.of(reader, getattr(data, key), origin.key(key, request.data), **settings)
 
     model, data, sampling, computation = request.model, request.data, request.sampling, request.options
     checkpoint, *others = [Path(_clean(folder / each)) for each in checkpoints]
-    archs: list[Named | None] = [named("arch", text) for text in _several(model.arch)] or [None]
-    if len(archs) not in (1, len(checkpoints)):
-        raise RequestError(
-            f"{len(archs)} architectures are named for {len(checkpoints)} checkpoints; expected one for all, or one "
-            "each (--arch, repeated, or a list under [model])."
-        )
-    archs = archs * len(checkpoints) if len(archs) == 1 else archs
+    archs = _for_each(checkpoints, [named("arch", text) for text in _several(model.arch)])
     run = Run(
         checkpoint=checkpoint,
         out=folder / (computation.out or f"{checkpoint.stem}.bnuq.h5"),
@@ -481,9 +502,7 @@ def _merged(
         target=data.target,
         group=data.group,
         ignore=data.ignore,
-        palette=None
-        if data.palette is None
-        else (folder if "palette" in options_given else base) / expanded(data.palette),
+        palette=origin.path("palette", data.palette),
         resize=read("resize", read_size),
         crop=(side, side) if isinstance(side := read("crop", read_size), int) else side,
         interpolation=data.interpolation,
@@ -496,9 +515,7 @@ def _merged(
         methods=mistakes.of(_methods, sampling.methods),
         samples=sampling.samples or samples,
         samples_by_default=sampling.samples is None,
-        predictions=None
-        if sampling.predictions is None
-        else (folder if "predictions" in options_given else base) / expanded(sampling.predictions),
+        predictions=origin.path("predictions", sampling.predictions),
         bank=sampling.bank,
         mc_error=sampling.mc_error,
         max_samples=sampling.max_samples,

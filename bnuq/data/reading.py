@@ -8,7 +8,7 @@ import gzip
 import re
 import zipfile
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -70,66 +70,105 @@ def load_points(
     reports and files, so `set_name` checks it, and keeps reserved names away.
     `group` names the array or the column of its groups, where a file has such a one (default: "group"), and `target`
     the column of a table that holds the targets, which an `ood` set need not have. `palette` is the class file of
-    masks. `beside` are
-    the references of the run's other sets, none of which is suggested for what is not found. A factory may give no
-    more than half of `room` bytes; items of its Dataset that are not needed `whole` are read as they are needed.
+    masks. `beside` are the references of the run's other sets, none of which is suggested for what is not found. A
+    factory may give no more than half of `room` bytes; items of its Dataset that are not needed `whole` are read as
+    they are needed.
     Pictures in files are all looked at, unless that is left to `fitted`.
 
     Raises DataError for what cannot be found, read or used, RequestError for a name that will not do, and
     UntrustedCodeError where a found file names code (see `bnuq.code`).
     """
-    base = base or Path()
-    path = base / expanded(reference)
-    classes = None if palette is None else read_classes(palette)
-    names = None if ood else classes  # masks of an OOD set tell anomalies, not these classes
-
-    def called(default: str) -> str:
-        return set_name(name or default, reference=reference, reserved=True) if ood else name or default
-
-    shards = () if exists(path) else shards_of(path)
-    if shards or exists(path):
-        label, where, column = called(_stem(path)), str(path), group or GROUP
-        contents = (
-            _read_shards(path.parent, shards, column, target, ood) if shards else _read_path(path, column, target, ood)
-        )
-        points = _with_names(points_of(contents, name=label, reference=reference, where=where), names)
-        return fitted(points) if look else points
-    if folders := folders_of(reference, base):
-        label = called(_stem(folders[0]))
-        contents = read_masked(*folders, classes=classes)
-        points = _with_names(points_of(contents, name=label, reference=reference), names)
-        return fitted(points) if look else points
-    if known := known_set(reference):
-        label = called(known.name)
+    asked = _Asked(
+        reference,
+        base or Path(),
+        name=name,
+        ood=ood,
+        group=group or GROUP,
+        target=target,
+        classes=None if palette is None else read_classes(palette),
+    )
+    points = _of_files(asked)
+    if points is None and (known := known_set(reference)):
         contents, resolved, location = read_known(reference, split_default=split_default, data_root=data_root)
-        return points_of(contents, name=label, reference=resolved, where=str(location))
-    if members := members_of(reference):
-        if len(members) > 1:
-            names = ", ".join(member.reference for member in members)
-            raise RequestError(f"{reference}: names several sets, which only --ood takes; expected one of {names}.")
-        member = next(iter(members))
-        label = called(member.name)
-        contents, file = read_member(member, data_root)
-        points = points_of(contents, name=label, reference=member.reference, where=str(file))
+        return points_of(contents, name=asked.called(known.name), reference=resolved, where=str(location))
+    if points is None:
+        points = _of_suite(asked, data_root) or _of_part(asked)
+    if points is not None:
         return fitted(points) if look else points
-    if part := selection_of(reference, base):
-        label = called(_stem(part[0]))
-        contents = _read_part(*part, group or GROUP)
-        where = f"{part[0]}:{part[1]}"
-        points = _with_names(points_of(contents, name=label, reference=reference, where=where), names)
-        return fitted(points) if look else points
-    if wrong := _is_half_a_pair(reference, base):
+    if wrong := _is_half_a_pair(reference, asked.base):
         raise DataError(wrong)
     if _looks_like_code(reference):
         spec, _ = without_arguments(reference)
-        label = called(spec.rpartition(":")[2])
+        label = asked.called(spec.rpartition(":")[2])
         arguments, keywords = arguments_of(reference)  # before any code runs
-        factory = resolve_factory(spec, base=base, named_by=named_by, trust=trust_code, objects=True)
+        factory = resolve_factory(spec, base=asked.base, named_by=named_by, trust=trust_code, objects=True)
         make = functools.partial(factory, *arguments, **keywords)
-        contents = read_factory(reference, make, room=room, whole=whole)
-        return _with_names(points_of(contents, name=label, reference=reference), names)
-    missing = base / expanded(reference.partition(":")[0]) if _in_a_file(reference) else path
+        return asked.points(read_factory(reference, make, room=room, whole=whole), label)
+    missing = asked.base / expanded(reference.partition(":")[0]) if _in_a_file(reference) else asked.path
     raise DataError(_not_found(reference, missing, beside))
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What was asked for: a reference, and how the set that it names is called and read."""
+
+    reference: str
+    base: Path
+    name: str | None
+    ood: bool
+    group: str
+    target: str | None
+    classes: ClassFile | None
+
+    @property
+    def path(self) -> Path:
+        return self.base / expanded(self.reference)
+
+    def called(self, default: str) -> str:
+        """The name of the set."""
+        name = self.name or default
+        return set_name(name, reference=self.reference, reserved=True) if self.ood else name
+
+    def points(self, contents: Contents, label: str, where: str | None = None) -> Points:
+        """The points; the masks of an OOD set tell anomalies, not the classes of the class file."""
+        points = points_of(contents, name=label, reference=self.reference, where=where)
+        return _with_names(points, None if self.ood else self.classes)
+
+
+def _of_files(asked: _Asked) -> Points | None:
+    """The points of a path, of shards, or of a folder of pictures with one of masks."""
+    path = asked.path
+    there = exists(path)
+    shards = () if there else shards_of(path)
+    if shards or there:
+        label, how = asked.called(_stem(path)), (asked.group, asked.target, asked.ood)
+        contents = _read_shards(path.parent, shards, *how) if shards else _read_path(path, *how)
+        return asked.points(contents, label, str(path))
+    if folders := folders_of(asked.reference, asked.base):
+        label = asked.called(_stem(folders[0]))
+        return asked.points(read_masked(*folders, classes=asked.classes), label)
+    return None
+
+
+def _of_suite(asked: _Asked, data_root: Path | None) -> Points | None:
+    members = members_of(asked.reference)
+    if not members:
+        return None
+    if len(members) > 1:
+        names = ", ".join(member.reference for member in members)
+        raise RequestError(f"{asked.reference}: names several sets, which only --ood takes; expected one of {names}.")
+    member = next(iter(members))
+    label = asked.called(member.name)
+    contents, file = read_member(member, data_root)
+    return points_of(contents, name=label, reference=member.reference, where=str(file))
+
+
+def _of_part(asked: _Asked) -> Points | None:
+    part = selection_of(asked.reference, asked.base)
+    if not part:
+        return None
+    label = asked.called(_stem(part[0]))
+    return asked.points(_read_part(*part, asked.group), label, f"{part[0]}:{part[1]}")
 
 
 def _with_names(points: Points, classes: ClassFile | None) -> Points:

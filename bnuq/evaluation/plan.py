@@ -81,10 +81,30 @@ def plan(
     if LAPLACE in (run.methods or ()):
         reasons[LAPLACE] = _why_no_laplace(run, task, model, example, sites, train)
     findings = [*_not_stochastic(sites, dropout_arguments)]
-    rate_hint = ""
-    if dropout_arguments and not sites.live_dropouts:
-        zeros = f"{' and '.join(dropout_arguments)} {'is' if len(dropout_arguments) == 1 else 'are'} 0"
-        rate_hint = f" The factory's {zeros}; give the rate: --arch-arg {dropout_arguments[0]}=0.1."
+    methods, of_methods = _methods(run, reasons, _rate_hint(sites, dropout_arguments))
+    findings += of_methods
+    layers = _sampled_layers(run, methods, sites)
+    batch_size = None
+    if layers:
+        batch_size, origin = _batch_size(
+            run, model, layers, example, trained_with, None if train is None else len(train)
+        )
+        findings += origin
+        if train is not None:
+            check_mini_batches(run.sampler, train, batch_size)
+    findings += [note("setting-ignored", key=key) for key in _unused_keys(run.sampler, methods)]
+    findings += _findings_on_sites(sites)
+    if test.targets is None:
+        findings.append(note("test-unlabelled", test=test.reference))
+    with undisturbed(model):
+        _, where = located_forward(unconverted(model), example.clone())
+    findings += [note("output-taken-from", where=where)] if where else []
+    return Plan(task, sites, outputs, methods, layers, batch_size, trained_with, tuple(findings), image)
+
+
+def _methods(run: Run, reasons: Mapping[str, str], rate_hint: str) -> tuple[tuple[str, ...], list[Finding]]:
+    """The requested methods, or all that can be drawn, with notes; SamplingError for a requested one that cannot."""
+    findings: list[Finding] = []
     if run.methods is None:
         usual = {name: reason for name, reason in reasons.items() if name not in ON_REQUEST}
         methods = tuple(name for name, reason in usual.items() if not reason)
@@ -105,38 +125,36 @@ def plan(
         methods = (*methods, ENSEMBLE)
     if run.predictions is not None and PREDICTIONS not in methods:
         methods = (*methods, PREDICTIONS)
-    untracked = _untracked(sites)
-    if untracked and not any(name.startswith("mcbn") for name in methods):
+    return methods, findings
+
+
+def _rate_hint(sites: Sites, arguments: Sequence[str]) -> str:
+    """What gives the network a rate of dropout, where its factory left these at 0."""
+    if not arguments or sites.live_dropouts:
+        return ""
+    zeros = f"{' and '.join(arguments)} {'is' if len(arguments) == 1 else 'are'} 0"
+    return f" The factory's {zeros}; give the rate: --arch-arg {arguments[0]}=0.1."
+
+
+def _sampled_layers(run: Run, methods: Sequence[str], sites: Sites) -> tuple[BatchNormSite, ...]:
+    """The BatchNorms that MCBN samples, none where no method does; SamplingError where others have no statistics."""
+    sampled, untracked = any(name.startswith("mcbn") for name in methods), _untracked(sites)
+    if untracked and not sampled:
         raise SamplingError(
             f"BatchNorm {untracked[0].name} keeps no running statistics, so the network has no evaluation mode of its "
             "own: its output for a point depends on the other points. Give a reference (--train) and use method mcbn "
             "or mcbn+mcdo."
         )
-    layers: tuple[BatchNormSite, ...] = ()
-    batch_size = None
-    if any(name.startswith("mcbn") for name in methods):
-        layers = select_layers(sites.live_batchnorms, run.layers)
-        _check_noise_models(methods, layers, sites)
-        left_out = [site.name for site in untracked if site not in layers]
-        if left_out:
-            raise SamplingError(
-                f"BatchNorm {left_out[0]} keeps no running statistics and layers leaves it out; expected layers to "
-                'include every such layer: use layers = "all".'
-            )
-        batch_size, origin = _batch_size(
-            run, model, layers, example, trained_with, None if train is None else len(train)
+    if not sampled:
+        return ()
+    layers = select_layers(sites.live_batchnorms, run.layers)
+    _check_noise_models(methods, layers, sites)
+    if left_out := [site.name for site in untracked if site not in layers]:
+        raise SamplingError(
+            f"BatchNorm {left_out[0]} keeps no running statistics and layers leaves it out; expected layers to "
+            'include every such layer: use layers = "all".'
         )
-        findings += origin
-        if train is not None:
-            check_mini_batches(run.sampler, train, batch_size)
-    findings += [note("setting-ignored", key=key) for key in _unused_keys(run.sampler, methods)]
-    findings += _findings_on_sites(sites)
-    if test.targets is None:
-        findings.append(note("test-unlabelled", test=test.reference))
-    with undisturbed(model):
-        _, where = located_forward(unconverted(model), example.clone())
-    findings += [note("output-taken-from", where=where)] if where else []
-    return Plan(task, sites, outputs, methods, layers, batch_size, trained_with, tuple(findings), image)
+    return layers
 
 
 def findings_on_dropout_rate(sites: Sites, arguments: Sequence[str]) -> Iterator[Finding]:

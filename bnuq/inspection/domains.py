@@ -81,15 +81,7 @@ def domains(
         raise RequestError('outputs is "multilabel", which is not scored on domains. Leave --domain out.')
     if samples < 2:
         raise RequestError(f"the samples of a domain are {samples}; expected at least 2.")
-    layers = sites.live_batchnorms
-    if not layers:
-        raise SamplingError("the network has no BatchNorm layer whose statistics could be a domain's.")
-    sampled = select_layers(layers, run.layers)
-    if bare := [site.name for site in layers if not site.tracked and site not in sampled]:
-        raise SamplingError(
-            f"BatchNorm {bare[0]} keeps no running statistics and layers leaves it out; expected layers to include "
-            'every such layer: use layers = "all".'
-        )
+    layers, sampled = _layers(run, sites)
     if not named:
         raise RequestError("there are no domains; name one with --domain NAME=REF.")
     if len(train) < 4:
@@ -130,6 +122,20 @@ def domains(
         samples=samples,
     )
     return result, (*findings, *_evaluated_notes(evaluated, halves, test))
+
+
+def _layers(run: Run, sites: Sites) -> tuple[tuple[BatchNormSite, ...], tuple[BatchNormSite, ...]]:
+    """The network's BatchNorms, and those that are sampled."""
+    layers = sites.live_batchnorms
+    if not layers:
+        raise SamplingError("the network has no BatchNorm layer whose statistics could be a domain's.")
+    sampled = select_layers(layers, run.layers)
+    if bare := [site.name for site in layers if not site.tracked and site not in sampled]:
+        raise SamplingError(
+            f"BatchNorm {bare[0]} keeps no running statistics and layers leaves it out; expected layers to include "
+            'every such layer: use layers = "all".'
+        )
+    return layers, sampled
 
 
 # ── points ───────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -110,29 +110,23 @@ def evaluate(
             outcome = _outcome(planned, check, noise_models, posterior, journal, watch, progress)
             check_network_unchanged(checked, subject)
         watch.lap("evaluate")
+        findings = (
+            *notes_on_request([run], replaces=run.out if replaces else None),
+            *_found_before(planned),
+            *checked.findings,
+            *([note("evaluation-continued", parts=journal.reused)] if journal.reused else []),
+            *_findings(run, todo, check, outcome, ready.material),
+            *(() if noise_models is None else noise_models.findings()),
+            *of_posterior,
+            *_dead_channels(outcome.omega),
+        )
         result = Result(
             run=_resolved(subject, noise_models).record(),
             model=_model(planned),
             sampling=_sampling(planned, outcome),
             sets=planned.described,
             methods=outcome.methods,
-            findings=(
-                *notes_on_request([run], replaces=run.out if replaces else None),
-                *_without_validation(ready.material, run, todo),
-                *planned.odd_outputs,
-                *_unranked_labels(planned),
-                *findings_on_predictions(subject),
-                *(finding for loaded in (ready.loaded, *planned.members) for finding in loaded.findings),
-                *ready.material.findings,
-                *findings_on_masks(subject.sets.values()),
-                *todo.findings,
-                *checked.findings,
-                *([note("evaluation-continued", parts=journal.reused)] if journal.reused else []),
-                *_findings(run, todo, check, outcome, ready.material),
-                *(() if noise_models is None else noise_models.findings()),
-                *of_posterior,
-                *_dead_channels(outcome.omega),
-            ),
+            findings=findings,
             seconds=watch.seconds(),
             work=Work(outcome.work, memory.peak(subject.pipeline.device)),
             provenance=_provenance(planned),
@@ -145,6 +139,20 @@ def evaluate(
         result = replace(result, findings=(*result.findings, *_findings_on_noise_models(result)))
         result_file.write(result, run.out)
     return result
+
+
+def _found_before(planned: _Planned) -> Iterator[Finding]:
+    """What was noticed before anything was drawn, but for the checks of the network."""
+    ready, subject = planned.ready, planned.subject
+    yield from _without_validation(ready.material, subject.run, subject.todo)
+    yield from planned.odd_outputs
+    yield from _unranked_labels(planned)
+    yield from findings_on_predictions(subject)
+    for loaded in (ready.loaded, *planned.members):
+        yield from loaded.findings
+    yield from ready.material.findings
+    yield from findings_on_masks(subject.sets.values())
+    yield from subject.todo.findings
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from torch import Tensor
 from bnuq import metrics
 from bnuq.data import Masks
 from bnuq.evaluation import between_draws, estimates, failing_images
+from bnuq.evaluation.plan import Plan
 from bnuq.evaluation.units import Blocks, merged
 from bnuq.files.journal import Arrays
 from bnuq.metrics import COARSE_BINS, SCORE_BINS, DrawWeights
@@ -397,6 +398,12 @@ def stored_maps(maps: Mapping[str, np.ndarray], classes: int) -> dict[str, np.nd
     left_out = {"least_confidence"} | (set() if "mutual_information" in maps else {"expected_entropy"})
     kinds = {"predicted": np.min_scalar_type(classes - 1)}
     return {name: each.astype(kinds.get(name, np.float32)) for name, each in maps.items() if name not in left_out}
+
+
+def bytes_of_maps(todo: Plan) -> int:
+    """The bytes of the stored maps of an image by one method, at most: the class, all scores but one, and the largest
+    probability."""
+    return math.prod(todo.image or ()) * (2 + 4 * len(PIXEL_SCORES))
 
 
 def uncertainty_of(names: Iterable[str]) -> str:

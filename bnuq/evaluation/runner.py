@@ -34,6 +34,7 @@ from bnuq.evaluation.draws import next_stop, queries_engine
 from bnuq.evaluation.estimates import replicate_weights
 from bnuq.evaluation.image_maps import chosen_images, image_maps
 from bnuq.evaluation.passes import Feed, Passes, stochastic_of
+from bnuq.evaluation.pixels import bytes_of_maps
 from bnuq.evaluation.plan import Plan
 from bnuq.evaluation.posthoc import with_post_hoc
 from bnuq.evaluation.predictions import Predicted, subject_of_predictions
@@ -44,7 +45,7 @@ from bnuq.files.journal import Arrays, Journal
 from bnuq.findings import Finding, note, warning
 from bnuq.metrics import DrawWeights, LogitMaps
 from bnuq.progress import Advance, Progress
-from bnuq.records.evaluation import PIXEL_SCORES, ImageMaps, MethodResult, MethodWork, Samples
+from bnuq.records.evaluation import ImageMaps, MethodResult, MethodWork, Samples
 from bnuq.sampling import bank_tiles, counter_rng
 from bnuq.sampling.bank_tiles import BankEngine
 from bnuq.sampling.batch_statistics import BatchStatistics
@@ -55,7 +56,7 @@ from bnuq.sampling.per_query import PerQuery
 from bnuq.sampling.plain_loop import BySet, Engine, Ensemble, Evaluation
 
 _MAP = "map/"  # before the names of maps of pixels
-_MAPS_AT_ONCE, _MOST_MAPS = 2**26, len(PIXEL_SCORES)  # bytes, and scores: all but least confidence, and one more
+_MAPS_AT_ONCE = 2**26  # bytes of a unit's maps
 _OUTPUTS, _SECONDS = "outputs", "seconds"  # raw samples of a unit, where they are needed again, and what it took
 
 Omegas = Mapping[str, BatchStatistics]  # ω by the method that it is drawn for; "mcbn+mcdo" shares that of "mcbn"
@@ -557,7 +558,7 @@ class _Rounds:
         again = (again or name == self._subject.fitted_to) and not self._subject.todo.image
         size = self.passes.tile(engine, points, keeps_samples=again)
         if keeps_maps := _saves_maps(self._subject, name):
-            size = min(size, _images_at_once(self._subject))
+            size = min(size, max(1, _MAPS_AT_ONCE // bytes_of_maps(self._subject.todo)))
         first = self._units.setdefault((method, name), tiles(name, points, size, method=method, draws=draws))
         units = [replace(unit, draws=draws) for unit in first]  # the same tiles in every round
         for of_method, start in ((method, ""), *((f"{method}+{kind}", f"{kind}:") for kind in maps)):
@@ -596,16 +597,6 @@ def _scores_with(kind: Recalibration, of_unit: Arrays) -> Arrays:
     start = f"{kind}:"
     kept = {key: each for key, each in of_unit.items() if key.startswith(start) and not key.startswith(start + _MAP)}
     return {key.removeprefix(start): each for key, each in kept.items()}
-
-
-def _images_at_once(subject: Subject) -> int:
-    """The images of a unit whose maps are kept with it."""
-    return max(1, _MAPS_AT_ONCE // bytes_of_maps(subject))
-
-
-def bytes_of_maps(subject: Subject) -> int:
-    """The bytes of the maps of an image by one method, at most."""
-    return math.prod(subject.todo.image or ()) * (_MOST_MAPS * 4 + 2)
 
 
 def _recalibrated(reduction: Any, units: Iterable[Arrays], maps: LogitMaps, points: Points) -> Any:

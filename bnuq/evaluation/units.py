@@ -72,8 +72,8 @@ class Blocks:
     """Scores of consecutive points, block by block.
 
     Arrays of the kind "point" hold a value of each point along their first axis, those of the kind "draw" along their
-    second one; "sum" holds sums over a block, and "most" the largest of a block. Those of any other kind hold a value of
-    each block, and are only kept.
+    second one; "sum" holds sums over a block, and "most" the largest of a block. Those of any other kind, with a value
+    of each block, are only kept.
     """
 
     def __init__(self) -> None:

@@ -88,7 +88,7 @@ def numbers_of(evaluated: EvaluatedSet) -> np.ndarray:
 def _attributes(name: str, result: Result) -> dict[str, Any]:
     """By the CF conventions."""
     if name != PREDICTED:
-        return {"units": unit_of(name), "long_name": metric_of(name).name}
+        return {"units": unit_of(name), "long_name": metric_of(name).title}
     known = result.sets["test"].classes
     classes = [known[k] if k < len(known) else f"class {k}" for k in range(int(result.model["classes"]))]
     numbers = np.arange(len(classes), dtype=np.min_scalar_type(len(classes) - 1))
@@ -176,7 +176,7 @@ class SavedMaps(Sequence[MapsOfImage]):
             raise ValueError(f"{group.name} is no group")
         found = {key: each for key, each in group.items() if key not in ("image", "name", "y", "x")}
         shape = found[PREDICTED].shape
-        if shape is None or len(shape) != 3 or len(shape) and shape[0] != self.evaluated.n or 0 in shape:
+        if shape is None or len(shape) != 3 or shape[0] != self.evaluated.n or 0 in shape:
             raise ValueError(f"{PREDICTED} of {group.name} is not of the images of the set")
         for name, each in found.items():
             if each.shape != shape or each.dtype.kind not in ("u" if name == PREDICTED else "f"):

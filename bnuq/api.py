@@ -37,6 +37,8 @@ from bnuq.store.codec import kind_of_result
 if TYPE_CHECKING:
     from torch import nn
 
+    from bnuq.records.pixel_maps import SavedMaps
+
 
 _OF_REPORTS = (".html", ".md", ".json", ".csv", ".txt")
 
@@ -152,6 +154,14 @@ class Evaluation(Result):
         from bnuq.records.points import points_table
 
         return _library("pandas").DataFrame(dict(points_table(self.record, set=set, method=method)))
+
+    def maps(self, set: str = "test", method: str | None = None) -> SavedMaps:  # noqa: A002 - as on the command line
+        """The maps of the pixels of a segmentation that was evaluated with `save_maps=True`: of each image of a set, in
+        order or by its name, its predicted class and its scores, (H, W) each, by a method, the first sampled one by
+        default. Each is read from the file when it is needed. RequestError where there are none."""
+        from bnuq.records.pixel_maps import maps_of
+
+        return maps_of(self.record, set=set, method=method)
 
 
 class Figure:

@@ -45,10 +45,29 @@ Figures = Annotated[
     Path | None,
     typer.Option(help="Draw its pictures into this folder; needs matplotlib.", metavar="DIR", show_default="none"),
 ]
-Form = Annotated[str | None, typer.Option("--format", help="Of the pictures.", show_default="svg", metavar="svg|png")]
+Maps = Annotated[
+    Path | None,
+    typer.Option(
+        help="Write the maps of pixels of a segmentation, kept by evaluate --save-maps, into this folder: of a set "
+        "(--set) by a method (--method).",
+        metavar="DIR",
+        show_default="none",
+    ),
+]
+Form = Annotated[
+    str | None,
+    typer.Option(
+        "--format",
+        help="Of the pictures: svg or png; of maps: png, npz, nifti (needs bnuq[nifti]) or geotiff (needs "
+        "bnuq[geotiff]).",
+        show_default="svg; of maps png",
+        metavar="NAME",
+    ),
+]
 NoImages = Annotated[
     bool, typer.Option("--no-images", help="Leave the small copies of points' pictures out of the page.")
 ]
+_MAP_FORMATS = ("png", "npz", "nifti", "geotiff")
 _CSV = rb"set,method,index,"  # the header of a file of points
 _POINTS: Panel = "Points of bnuq evaluate"
 
@@ -66,9 +85,11 @@ class Points(Section, frozen=True):
             shown="mutual_information, or variance",
         ),
     ] = None
-    set: Annotated[str, setting("Of this set: test, or the name of an OOD set.", _POINTS, metavar="NAME")] = "test"
+    set: Annotated[
+        str, setting("Of this set: test, or the name of an OOD set; of --maps, too.", _POINTS, metavar="NAME")
+    ] = "test"
     method: Annotated[
-        str | None, setting("By this method.", _POINTS, metavar="NAME", shown="the first sampled one")
+        str | None, setting("By this method; of --maps, too.", _POINTS, metavar="NAME", shown="the first sampled one")
     ] = None
     csv: Annotated[
         str | None,
@@ -91,6 +112,7 @@ def command(
     markdown: AsMarkdown = None,
     html: AsPage = None,
     figures: Figures = None,
+    maps: Maps = None,
     form: Form = None,
     no_images: NoImages = False,
     full: Full = False,
@@ -105,6 +127,7 @@ def command(
         markdown=markdown,
         html=html,
         figures=figures,
+        maps=maps,
         form=form,
         images=not no_images,
         full=full,
@@ -120,16 +143,14 @@ def show(
     html: Path | None,
     figures: Path | None,
     form: str | None,
+    maps: Path | None = None,
     images: bool = True,
     full: bool = False,
     points: Points = Points(),  # noqa: B008 - it is frozen
 ) -> None:
     """Print and write the requested forms of the record that `read` returns."""
-    _check_points(points, as_json)
-    if form is not None and form not in ("svg", "png"):
-        raise RequestError(f"--format is {form}; expected svg or png.")
-    if form is not None and figures is None:
-        raise RequestError(f"--format {form} is the format of pictures, and none are drawn; add --figures DIR.")
+    _check_points(points, as_json, maps)
+    _check_format(form, figures, maps)
     if as_json and markdown == "-":
         raise RequestError("--json and --markdown - both go to standard output; give --markdown a file.")
     page = None if html is None else checked_target(html, "--html", "page", rb"<!DOCTYPE html>.*<title>bnuq ")
@@ -148,6 +169,7 @@ def show(
     if figures is not None and not report.pictures:
         raise RequestError(f"--figures: this result of {kind.of} has no pictures.")
     drawn = () if figures is None else draw_pictures(report, expanded(figures), "png" if form == "png" else "svg")
+    mapped = () if maps is None else _written_maps(record, expanded(maps), form, points)
     if page is not None:
         write_page(page, report)
     if table is not None:
@@ -167,14 +189,40 @@ def show(
     else:
         print_record(kind.report, record, stdout(), full=full)
     print_figures(drawn)
+    if maps is not None:
+        print_line("")
+        print_paths([PathLine(maps, f"Maps ({len(mapped)} files)")], stdout())
     written = ((page, "Page"), (document, "Markdown"), (table, "Points"))
     print_paths([PathLine(path, name) for path, name in written if path is not None], stdout())
 
 
-def _check_points(points: Points, as_json: bool) -> None:
+def _check_format(form: str | None, figures: Path | None, maps: Path | None) -> None:
+    """Raise RequestError for a format of nothing that is written."""
+    if form is None:
+        return
+    if form not in ("svg", *_MAP_FORMATS):
+        raise RequestError(f"--format is {form}; expected svg or png, or of maps {', '.join(_MAP_FORMATS)}.")
+    if form not in (*(("svg", "png") if figures else ()), *(_MAP_FORMATS if maps else ())):
+        of = {"svg": "pictures", "png": "pictures and of maps"}.get(form, "maps")
+        option = {"svg": "--figures DIR", "png": "--figures DIR or --maps DIR"}.get(form, "--maps DIR")
+        raise RequestError(f"--format {form} is a format of {of}, and none are written; add {option}.")
+
+
+def _written_maps(record: Any, folder: Path, form: str | None, points: Points) -> tuple[Path, ...]:
+    from bnuq.records.evaluation import Result
+    from bnuq.report.map_files import write_maps
+
+    if not isinstance(record, Result):
+        raise RequestError("--maps is of the images of one result of bnuq evaluate; name one such file.")
+    kind: Any = form if form in _MAP_FORMATS else "png"
+    return write_maps(record, folder, kind, set=points.set, method=points.method)
+
+
+def _check_points(points: Points, as_json: bool, maps: Path | None) -> None:
     """Raise RequestError for options that would have no effect."""
     if points.points is None:
-        given = [name for name in ("by", "set", "method") if getattr(points, name) != getattr(Points(), name)]
+        options = ("by",) if maps is not None else ("by", "set", "method")
+        given = [name for name in options if getattr(points, name) != getattr(Points(), name)]
         if given:
             raise RequestError(f"--{given[0]} says which points are listed, and none are; add --points N.")
     elif as_json:

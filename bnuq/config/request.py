@@ -117,6 +117,7 @@ class Run:
     threads: int | None = None
     limit: int | None = None
     save_samples: bool = False
+    save_maps: bool = False
     images: bool = True
     data_root: Path | None = None
     download: bool = False
@@ -184,6 +185,7 @@ class Run:
             "threads": self.threads,
             "limit": self.limit,
             "save_samples": self.save_samples,
+            "save_maps": self.save_maps or None,
             "images": None if self.images else False,
             "data_root": None if self.data_root is None else str(self.data_root),
             "folders": {

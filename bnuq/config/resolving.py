@@ -533,6 +533,7 @@ def _merged(
         threads=computation.threads,
         limit=computation.limit,
         save_samples=computation.save_samples,
+        save_maps=computation.save_maps,
         images=computation.images,
         data_root=None if computation.data_root is None else folder / expanded(computation.data_root),
         download=computation.download,

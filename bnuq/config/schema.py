@@ -792,6 +792,10 @@ class RecordedOptions(Section, frozen=True):
         Positive | None, setting("At most this many points of each evaluated set.", "Data", shown="all")
     ] = None
     save_samples: Annotated[bool, setting("Keep the raw outputs (T, n, K) in the result file.", "Output")] = False
+    save_maps: Annotated[
+        bool,
+        setting("Keep the class and the scores of every pixel of a segmentation in the result file.", "Output"),
+    ] = False
     images: Annotated[
         bool,
         setting(

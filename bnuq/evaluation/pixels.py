@@ -19,6 +19,7 @@ from torch import Tensor
 from bnuq import metrics
 from bnuq.data import Masks
 from bnuq.evaluation import between_draws, estimates, failing_images
+from bnuq.evaluation.plan import Plan
 from bnuq.evaluation.units import Blocks, merged
 from bnuq.files.journal import Arrays
 from bnuq.metrics import COARSE_BINS, SCORE_BINS, DrawWeights
@@ -83,6 +84,7 @@ class Reduction:
         self._open: _Open | None = None
         self._blocks, self._counts = Blocks(), dict[str, np.ndarray]()
         self.maps: list[dict[str, np.ndarray]] | None = None  # of each image, where they are kept
+        self.saves_maps = False  # among its arrays, as those of the kind "map"
 
     def add(self, outputs: Float[Tensor, "sample image class row column"]) -> None:
         """Add further draws of the images at hand; SamplingError where an output is not finite."""
@@ -175,6 +177,8 @@ class Reduction:
             self._blocks.add("draw", {f"ranked.{name}": value.astype(np.float32) for name, value in ranked.items()})
         if self.maps is not None:
             self.maps.append(self._maps(opened, image, mask))
+        if self.saves_maps:
+            self._blocks.add("map", stored_maps(self._maps(opened, image, None), self._classes))
 
     def _of_map(
         self, opened: _Open, image: int, region: _Region, shown: Sequence[tuple[Tensor, Tensor]]
@@ -209,20 +213,26 @@ class Reduction:
 
     def _maps(self, opened: _Open, image: int, mask: Tensor | None) -> dict[str, np.ndarray]:
         """The scores of all draws and the classes of an image, (H, W) each."""
+        full = self._weights.full
         parts: dict[str, list[np.ndarray]] = {}
         for at in torch.arange(opened.p.shape[3], device=opened.p.device).split(self._step):
-            values = self._of_pixels(opened, image, at, None)
-            for name in ("predicted", *PIXEL_SCORES):
+            values = self._of_pixels(opened, image, at, None, full)
+            for name in ("predicted", "max_probability", *PIXEL_SCORES):
                 if name in values:
-                    parts.setdefault(name, []).append(as_numpy(values[name][self._full]))
+                    parts.setdefault(name, []).append(as_numpy(values[name][0]))
         maps = {name: np.concatenate(values).reshape(opened.shape) for name, values in parts.items()}
         return maps if mask is None else maps | {"truth": as_numpy(mask).reshape(opened.shape)}
 
     def _of_pixels(
-        self, opened: _Open, image: int, at: Int64[Tensor, " pixel"], mask: Tensor | None
+        self,
+        opened: _Open,
+        image: int,
+        at: Int64[Tensor, " pixel"],
+        mask: Tensor | None,
+        replicates: slice = slice(None),
     ) -> dict[str, Tensor]:
-        """The scores of these pixels under every replicate."""
-        weights = torch.from_numpy(self._weights.weights).to(opened.p.device)
+        """The scores of these pixels under every replicate, or under some."""
+        weights = torch.from_numpy(self._weights.weights[replicates]).to(opened.p.device)
         p = opened.p[:, image][:, :, at].double()
         mean = (weights @ p.flatten(1)).view(len(weights), *p.shape[1:])
         confidence, predicted = mean.max(1)
@@ -382,6 +392,20 @@ class _Region:
     mask: Int64[Tensor, " pixel"] | None
     distance: Float[Tensor, " pixel"] | None
     plane: Bool[np.ndarray, "height width"]
+
+
+def stored_maps(maps: Mapping[str, np.ndarray], classes: int) -> dict[str, np.ndarray]:
+    """The maps of an image as a file has them: classes as the smallest numbers, and scores in float32. What follows
+    from others is left out: least confidence, and without a second draw the expected entropy."""
+    left_out = {"least_confidence"} | (set() if "mutual_information" in maps else {"expected_entropy"})
+    kinds = {"predicted": np.min_scalar_type(classes - 1)}
+    return {name: each.astype(kinds.get(name, np.float32)) for name, each in maps.items() if name not in left_out}
+
+
+def bytes_of_maps(todo: Plan) -> int:
+    """The bytes of the stored maps of an image by one method, at most: the class, all scores but one, and the largest
+    probability."""
+    return math.prod(todo.image or ()) * (2 + 4 * len(PIXEL_SCORES))
 
 
 def uncertainty_of(names: Iterable[str]) -> str:

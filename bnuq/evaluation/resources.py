@@ -16,7 +16,8 @@ from bnuq.errors import RequestError, SamplingError
 from bnuq.evaluation import memory
 from bnuq.evaluation.class_probabilities import bytes_of
 from bnuq.evaluation.estimates import RANKED, RESAMPLES
-from bnuq.evaluation.subject import Subject
+from bnuq.evaluation.pixels import bytes_of_maps
+from bnuq.evaluation.subject import VALIDATION, Subject
 from bnuq.sampling.sites import BatchNormSite
 
 _COPIES = 4  # copies of a draw of ω in memory at once: as measured, stacked, in the engine, and in the file
@@ -32,6 +33,8 @@ Need = Callable[[int], int]  # bytes as an increasing function of a number of dr
 def check_resources(subject: Subject) -> None:
     """RequestError where draws and scores of a run do not fit, with the number of draws that would fit."""
     run, bank, samples = subject.run, subject.bank, subject.max_samples
+    if run.save_maps:
+        _check_maps(subject)
     if not subject.todo.methods or subject.todo.image:  # of whose outputs a few are in memory at once
         return
     auto, purpose = run.samples == "auto", "draws and scores"
@@ -47,6 +50,21 @@ def check_resources(subject: Subject) -> None:
         hint = " Run without --save-samples, or write elsewhere (--out)." if run.save_samples else ""
         free, place = _free_on(folder), f"disk ({folder})"
         _check(option, samples, partial(_disk, subject), free, "the raw samples", place, hint=hint)
+
+
+def _check_maps(subject: Subject) -> None:
+    """RequestError where the maps of all images do not fit on the disk, once in temporary files and once in the
+    result."""
+    images = sum(len(points) for name, points in subject.sets.items() if name != VALIDATION)
+    methods = (len(subject.todo.methods) + 1) * (1 + len(subject.recalibrations))
+    need, folder = 2 * images * methods * bytes_of_maps(subject.todo), subject.run.out.parent
+    free = _free_on(folder)
+    if free is not None and need > free:
+        raise RequestError(
+            f"--save-maps: the maps of {images:,} images by {methods} methods would take about {memory.in_words(need)} "
+            f"of disk ({folder}), and {memory.in_words(free)} are free. Take fewer images (--limit) or methods, write "
+            "elsewhere (--out), or leave --save-maps out."
+        )
 
 
 def check_resources_of_sweep(subject: Subject, *, sizes: int, samples: int, draw_sets: int) -> None:

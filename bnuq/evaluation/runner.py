@@ -34,6 +34,7 @@ from bnuq.evaluation.draws import next_stop, queries_engine
 from bnuq.evaluation.estimates import replicate_weights
 from bnuq.evaluation.image_maps import chosen_images, image_maps
 from bnuq.evaluation.passes import Feed, Passes, stochastic_of
+from bnuq.evaluation.pixels import bytes_of_maps
 from bnuq.evaluation.plan import Plan
 from bnuq.evaluation.posthoc import with_post_hoc
 from bnuq.evaluation.predictions import Predicted, subject_of_predictions
@@ -54,6 +55,8 @@ from bnuq.sampling.laplace import LastLayer, Posterior
 from bnuq.sampling.per_query import PerQuery
 from bnuq.sampling.plain_loop import BySet, Engine, Ensemble, Evaluation
 
+_MAP = "map/"  # before the names of maps of pixels
+_MAPS_AT_ONCE = 2**26  # bytes of a unit's maps
 _OUTPUTS, _SECONDS = "outputs", "seconds"  # raw samples of a unit, where they are needed again, and what it took
 
 Omegas = Mapping[str, BatchStatistics]  # ω by the method that it is drawn for; "mcbn+mcdo" shares that of "mcbn"
@@ -157,6 +160,8 @@ def run_methods(
         )
         for method, method_scores in scored.items()
     }
+    if run.save_maps:
+        results = {method: rounds.with_maps(method, result) for method, result in results.items()}
     work = rounds.work()
     maps = rounds.image_maps(results, scored, draws.stop) if subject.todo.image and run.images else None
     return RunnerResult(draws.stop, bank, omega, results, work, tuple(findings), maps)
@@ -230,7 +235,7 @@ def _reduction(
     second: Bool[np.ndarray, " point"] | None,
     first: int = 0,
 ) -> Any:
-    return subject.scorer.reduction(
+    reduction = subject.scorer.reduction(
         weights,
         subject.sets[name],
         fitted=fitted,
@@ -241,6 +246,14 @@ def _reduction(
         calibrates=name == subject.fitted_to,
         second=second,
     )
+    if _saves_maps(subject, name):
+        reduction.saves_maps = True
+    return reduction
+
+
+def _saves_maps(subject: Subject, name: str) -> bool:
+    """Whether the maps of the images of a set go into the result."""
+    return subject.run.save_maps and name != VALIDATION
 
 
 def run_unit(context: Context, unit: Unit) -> Arrays:
@@ -306,6 +319,7 @@ class _Rounds:
         self._draws: list[range] = []  # of each round
         self._units: dict[tuple[str, str], list[Unit]] = {}  # of the first round
         self._method_work: dict[str, _MethodWork] = {}
+        self._maps: dict[tuple[str, str], StoredMaps] = {}  # by method and set
         for name in subject.labelled:
             points, classes = len(subject.sets[name]), subject.todo.outputs
             if subject.classifies and name in ("test", subject.fitted_to) and not are_kept(points, classes):
@@ -395,6 +409,11 @@ class _Rounds:
             for (of_method, name), units in self._units.items()
             if of_method == method
         }
+
+    def with_maps(self, method: str, result: MethodResult) -> MethodResult:
+        """The result with the maps of each set, in the journal until they are in a file."""
+        sets = {name: replace(each, maps=self._maps[method, name]) for name, each in result.sets.items()}
+        return replace(result, sets=sets)
 
     def _rounds(self, method: str) -> list[range]:
         """The draws of each round of a method of several samples."""
@@ -493,18 +512,33 @@ class _Rounds:
         draws: range,
         fits: Fits,
     ) -> Any:
-        """The scores of a labelled set with a kind of recalibration, from its raw samples."""
+        """The scores of a labelled set with a kind of recalibration, from its raw samples; of images, whose outputs are
+        too large to be kept, these are computed again."""
         subject, points = self._of(method), self._subject.sets[name]
         maps = fits.recalibrated[kind].of(name, points)
-        reduction = _reduction(subject, weights, name, fits.with_each.get(kind), maps, self._second.get(name))
-        if subject.todo.image:  # whose outputs are too large to be kept: they are computed again
-            with self.passes.feeding(points, engine) as feed:
-                for block in _blocks(subject, self.passes, engine, points, range(len(points)), feed):
-                    reduction.add(block)
-        else:
+
+        def reduction_of(first: int) -> Any:
+            fitted, second = fits.with_each.get(kind), self._second.get(name)
+            return _reduction(subject, weights, name, fitted, maps, second, first)
+
+        if not subject.todo.image:
+            reduction = reduction_of(0)
             for first, block in self._stored(method, name, draws).blocks():
                 _add(reduction, torch.from_numpy(block).to(subject.pipeline.device), first, engine)
-        return _recalibrated(reduction, [reduction.arrays()], maps, points)
+            return _recalibrated(reduction, [reduction.arrays()], maps, points)
+        units = [replace(unit, method=f"{method}+{kind}") for unit in self._units[method, name]]
+        with self.passes.feeding(points, engine) as feed:
+
+            def run_group(group: UnitGroup) -> Iterator[Arrays]:
+                for unit in group:
+                    reduction = reduction_of(unit.points.start)
+                    for block in _blocks(subject, self.passes, engine, points, unit.points, feed):
+                        reduction.add(block)
+                    yield reduction.arrays()
+
+            results = run_units(zip(units), run_group, self._journal, needed=_saves_maps(subject, name))
+            self._maps[f"{method}+{kind}", name] = StoredMaps(self._journal, units)
+            return _recalibrated(reduction_of(0), (arrays for (arrays,) in results), maps, points)
 
     def _scores(
         self,
@@ -523,8 +557,12 @@ class _Rounds:
         again = not is_single and (run.save_samples or run.samples == "auto")
         again = (again or name == self._subject.fitted_to) and not self._subject.todo.image
         size = self.passes.tile(engine, points, keeps_samples=again)
+        if keeps_maps := _saves_maps(self._subject, name):
+            size = min(size, max(1, _MAPS_AT_ONCE // bytes_of_maps(self._subject.todo)))
         first = self._units.setdefault((method, name), tiles(name, points, size, method=method, draws=draws))
         units = [replace(unit, draws=draws) for unit in first]  # the same tiles in every round
+        for of_method, start in ((method, ""), *((f"{method}+{kind}", f"{kind}:") for kind in maps)):
+            self._maps[of_method, name] = StoredMaps(self._journal, units, start)
         earlier = (() if is_single else self._rounds(method)[:-1]) if again else None
         recalibrated: dict[Recalibration, list[Arrays]] = {kind: [] for kind in maps}
         with self.passes.feeding(points, engine) as feed:
@@ -536,14 +574,13 @@ class _Rounds:
                 return (run_unit(context, unit) for unit in group)
 
             def arrays() -> Iterator[Arrays]:
-                results = run_units(zip(units), run_group, self._journal, needed=again)
+                results = run_units(zip(units), run_group, self._journal, needed=again or keeps_maps)
                 for unit, (of_unit,) in zip(units, results, strict=True):
                     work.seconds += float(of_unit[_SECONDS])
                     work.passes += engine.samples * len(unit.points)
                     advance(engine.samples * len(unit.points))
                     for kind, parts in recalibrated.items():
-                        start = f"{kind}:"
-                        parts.append({k.removeprefix(start): v for k, v in of_unit.items() if k.startswith(start)})
+                        parts.append(_scores_with(kind, of_unit))
                     yield of_unit
 
             scores = context.reduction(name).scores(arrays(), group=points.group)
@@ -555,6 +592,13 @@ class _Rounds:
         }
 
 
+def _scores_with(kind: Recalibration, of_unit: Arrays) -> Arrays:
+    """What a unit holds of its scores with a recalibration, without maps, of which there would be too many."""
+    start = f"{kind}:"
+    kept = {key: each for key, each in of_unit.items() if key.startswith(start) and not key.startswith(start + _MAP)}
+    return {key.removeprefix(start): each for key, each in kept.items()}
+
+
 def _recalibrated(reduction: Any, units: Iterable[Arrays], maps: LogitMaps, points: Points) -> Any:
     """The scores of recalibrated units; the temperature of each point is among them, where it has one."""
     scores, temperature = reduction.scores(units, group=points.group), maps.temperature
@@ -562,12 +606,16 @@ def _recalibrated(reduction: Any, units: Iterable[Arrays], maps: LogitMaps, poin
 
 
 def _raw(journal: Journal, unit: Unit) -> np.ndarray:
+    return _kept(journal, unit, "samples")[_OUTPUTS]
+
+
+def _kept(journal: Journal, unit: Unit, what: str) -> Arrays:
     arrays = journal.load(unit.name)
     if arrays is None:
         raise ResultError(
-            f"{journal.path(unit.name)}: these samples were kept there, and cannot be read any more. Run it again."
+            f"{journal.path(unit.name)}: these {what} were kept there, and cannot be read any more. Run it again."
         )
-    return arrays[_OUTPUTS]
+    return arrays
 
 
 @dataclass(frozen=True)
@@ -592,6 +640,25 @@ class StoredSamples:
         for unit in self.units:
             of_rounds = [_raw(self.journal, replace(unit, draws=draws)) for draws in self.rounds]
             yield unit.points.start, np.concatenate(of_rounds)
+
+
+@dataclass(frozen=True)
+class StoredMaps:
+    """The maps of one set in a journal, in the arrays of its `units` whose names begin with `start`."""
+
+    journal: Journal
+    units: Sequence[Unit]
+    start: str = ""
+
+    def __iter__(self) -> Iterator[dict[str, np.ndarray]]:
+        """The maps of each image by their names, (H, W) each, in order."""
+        for unit in self.units:
+            arrays, start = _kept(self.journal, unit, "maps"), self.start + _MAP
+            maps = {key.removeprefix(start): each for key, each in arrays.items() if key.startswith(start)}
+            yield from ({name: of_unit[at] for name, of_unit in maps.items()} for at in range(len(unit.points)))
+
+    def __len__(self) -> int:
+        return self.units[-1].points.stop
 
 
 def _work(method_work: _MethodWork, deterministic_work: _MethodWork, chunk: int) -> MethodWork:

@@ -72,7 +72,8 @@ class Blocks:
     """Scores of consecutive points, block by block.
 
     Arrays of the kind "point" hold a value of each point along their first axis, those of the kind "draw" along their
-    second one; "sum" holds sums over a block, and "most" the largest of a block.
+    second one; "sum" holds sums over a block, and "most" the largest of a block. Those of any other kind, with a value
+    of each block, are only kept.
     """
 
     def __init__(self) -> None:
@@ -94,8 +95,8 @@ class Blocks:
 
 
 def merged(units: Iterable[Arrays]) -> dict[str, Arrays]:
-    """The arrays of a set by kind and name, from those of its units in the order of the points. Arrays of no kind are
-    left out."""
+    """The arrays of a set by kind and name, from those of its units in the order of the points. Arrays of no kind, or
+    of another one, are left out."""
     values: dict[str, dict[str, list[np.ndarray]]] = {kind: {} for kind in _AXES}
     sums: Arrays = {}
     most: Arrays = {}

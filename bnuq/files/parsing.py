@@ -279,12 +279,18 @@ def _dataset(number: int, name: str) -> Any:
     return _files[number][name]
 
 
-def _array_in_pieces(limits: _Limits, number: int, name: str) -> _Pieces:
+def _array_in_pieces(limits: _Limits, number: int, name: str, start: int = 0, stop: int | None = None) -> _Pieces:
+    """A data set, or its rows from `start` to `stop`."""
     dataset = _dataset(number, name)
     step = _rows_at_once(dataset)
     row = math.prod(dataset.shape[1:]) * dataset.dtype.itemsize
-    limits.allow(step * row, math.prod(dataset.shape) * dataset.dtype.itemsize)
-    return _Pieces(dataset.dtype, dataset.shape, _in_pieces(dataset, step))
+    if stop is None:
+        rows, shape = range(dataset.shape[0] if dataset.shape else 1), dataset.shape
+    else:
+        rows = range(start, stop)
+        shape = (len(rows), *dataset.shape[1:])
+    limits.allow(step * row, max(len(rows), step) * row)
+    return _Pieces(dataset.dtype, shape, _in_pieces(dataset, step, rows))
 
 
 def _rows_at_once(dataset: Any) -> int:
@@ -294,12 +300,12 @@ def _rows_at_once(dataset: Any) -> int:
     return rows * max(1, _PIECE // max(1, rows * width))
 
 
-def _in_pieces(dataset: Any, step: int) -> Iterator[np.ndarray]:
+def _in_pieces(dataset: Any, step: int, rows: range) -> Iterator[np.ndarray]:
     if not dataset.shape or 0 in dataset.shape:
         yield from [np.asarray(dataset[()])] if not dataset.shape else []
         return
-    for start in range(0, dataset.shape[0], step):
-        yield dataset[start : start + step]
+    for start in rows[::step]:
+        yield dataset[start : min(start + step, rows.stop)]
 
 
 def _texts(limits: _Limits, number: int, name: str) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Protocol, runtime_checkable
@@ -70,6 +70,15 @@ class Samples(Protocol):
     def dtype(self) -> np.dtype[Any]: ...
 
     def blocks(self) -> Any: ...  # of (start, array (T, chunk, K)), in order
+
+
+@runtime_checkable
+class Maps(Protocol):
+    """Maps of each image of one set under one method: its predicted class, and scores of its pixels."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[dict[str, np.ndarray]]: ...  # of each image by name, (H, W) each, in order
 
 
 @dataclass(frozen=True)
@@ -140,6 +149,7 @@ class SetResult:
     sigma: TargetUnits | None = None
     log_likelihood: Annotated[Float[np.ndarray, "sample point *label"] | None, ByHand("")] = None
     samples: Annotated[Samples | None, ByHand("")] = None
+    maps: Annotated[Maps | None, ByHand("")] = None
     by_label: Mapping[LabelName, Estimates] = field(default_factory=dict)
     label_points: Mapping[str, Float[np.ndarray, "point label"]] = field(default_factory=dict)
     by_class: Mapping[ClassName, Estimates] = field(default_factory=dict)

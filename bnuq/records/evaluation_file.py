@@ -11,6 +11,7 @@
     /observed_data                   SET (SET_point)
     /posterior_predictive            METHOD_SET (chain, draw, SET_point, class), raw outputs, only where kept; of a
                                      regression (…, output), in target units
+    /maps/METHOD/SET                 of a segmentation, only where kept: see `pixel_maps`
 
 With several labels per point, labels, predicted and log-likelihoods have a last axis `label`, and so have the values in
 /methods/METHOD/sets/test/label_points.
@@ -35,6 +36,7 @@ from bnuq.estimates import Estimator, require
 from bnuq.files.hdf5 import image_of
 from bnuq.files.writing import replaced
 from bnuq.metrics import METRICS, SCORES
+from bnuq.records import pixel_maps
 from bnuq.records.addresses import estimates_of
 from bnuq.records.evaluation import (
     LARGEST,
@@ -60,21 +62,24 @@ __all__ = ["check_replaceable", "read", "write"]
 def write(result: Result, path: Path) -> None:
     """Write `result` to `path`, whole or not at all; ResultError where that cannot be done.
 
-    Built in memory and written as bytes, so that a full disk never reaches the HDF5 library. Only raw samples, which
-    may not fit in memory, are added on disk, after the disk space for them was reserved.
+    Built in memory and written as bytes, so that a full disk never reaches the HDF5 library. Only raw samples and maps
+    of pixels, which may not fit in memory, are added on disk, after the disk space for them was reserved.
     """
     check_replaceable(path)
     image = image_of(lambda file: _lay_out(file, result))
-    raw_samples = [set_result.samples for _, _, set_result in _set_results(result) if set_result.samples]
+    of_sets = [set_result for _, _, set_result in _set_results(result)]
+    large = [_most_bytes(of_set.samples) for of_set in of_sets if of_set.samples]
+    large += [pixel_maps.most_bytes(of_set.maps) for of_set in of_sets if of_set.maps]
     with replaced(path) as beside:
         beside.write(image)
-        if raw_samples:
+        if large:
             beside.flush()
-            _reserve(beside, len(image) + sum(map(_most_bytes, raw_samples)))
+            _reserve(beside, len(image) + sum(large))
             import h5py  # late: only writing needs it
 
             with h5py.File(beside.name, "r+", locking=False) as file:
                 _add_samples(file, result)
+                pixel_maps.add(file, result)
 
 
 def _most_bytes(raw: Samples) -> int:
@@ -142,6 +147,8 @@ def _set_results(result: Result) -> Iterator[tuple[str, str, SetResult]]:
 
 
 def _add_samples(file: Any, result: Result) -> None:
+    if not any(set_result.samples for _, _, set_result in _set_results(result)):
+        return
     group, scales, writer = file.create_group("posterior_predictive"), dict[str, Any](), Writer(file)
     last, unit = ("output", "target unit") if result.model["task"] == "regression" else ("class", "1")
     last = "label" if result.model.get("labels") else last

@@ -228,12 +228,12 @@ def file_name(*parts: str, kind: Format) -> str:
     return "_".join(re.sub(r"[^\w+-]+", "-", part).strip("-")[:60] or "x" for part in parts) + f".{kind}"
 
 
-def make_folder(folder: Path) -> None:
-    """Make `folder`, with those above it, unless it is there. RequestError where that cannot be done, ResultError where
-    nothing can be written to it."""
+def make_folder(folder: Path, what: str = "figures") -> None:
+    """Make `folder`, with those above it, for figures or what else. RequestError where that cannot be done, ResultError
+    where nothing can be written to it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         why = "it is a file" if isinstance(error, FileExistsError) else error.strerror
-        raise RequestError(f"{folder}: figures cannot be put there: {why}. Name a folder.") from error
+        raise RequestError(f"{folder}: {what} cannot be put there: {why}. Name a folder.") from error
     check_writable(folder / "figure.svg")

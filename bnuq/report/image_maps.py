@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 _WIDTH = 3.0  # inches of a panel
 _WRONG, _RIGHT, _IGNORED = INK, "#f2f2f2", "#bdbdbd"
-_UNCERTAIN = "magma"  # of increasing lightness, also in grey and to the colour-blind
-_MOST = 0.998  # quantile of a score at the end of its scale
+UNCERTAIN = "magma"  # of increasing lightness, also in grey and to the colour-blind
+MOST = 0.998  # quantile of a score at the end of its scale
 _ROOM = 5  # pixels around a number in its region
 _HOW = (
     "The numbers in the regions are those of the classes below. All images share one scale of each uncertainty; bright "
@@ -59,7 +59,7 @@ def _about(result: Result, shown: ImageMaps, at: int) -> str:
 
 def _draw(result: Result, shown: ImageMaps, at: int, path: Path) -> None:
     predicted, truth = shown.predicted[at], None if shown.truth is None else shown.truth[at]
-    colours = _colours(int(result.model["classes"]))
+    colours = colours_of(int(result.model["classes"]))
     height, width = predicted.shape
     panels = 1 + (shown.pixels is not None) + 2 * (truth is not None) + len(shown.scores)
     columns = 3 if panels > 4 else 2
@@ -84,7 +84,7 @@ def _draw(result: Result, shown: ImageMaps, at: int, path: Path) -> None:
             share = 100 * wrong.sum() / max(1, scored.sum())
             _show(next(free), _errors(wrong, scored), f"errors, {share:.0f} % of the pixels")
         for score, values in shown.scores.items():
-            _show_score(next(free), values[at], score, float(np.quantile(values.astype(np.float64), _MOST)))
+            _show_score(next(free), values[at], score, float(np.quantile(values.astype(np.float64), MOST)))
         for rest in free:
             rest.set_axis_off()
         _legend(axes[0], result, [predicted, *(() if truth is None else (truth,))], colours)
@@ -101,13 +101,13 @@ def _show(axes: Axes, pixels: np.ndarray, words: str, **how: Any) -> Any:
 
 
 def _show_score(axes: Axes, values: np.ndarray, score: str, most: float) -> None:
-    scale = {"cmap": _UNCERTAIN, "vmin": 0.0, "vmax": most or 1.0}
+    scale = {"cmap": UNCERTAIN, "vmin": 0.0, "vmax": most or 1.0}
     drawn = _show(axes, values.astype(np.float32), label_of(score), **scale)
     bar = axes.figure.colorbar(drawn, ax=axes, extend="max", shrink=0.8, pad=0.02)
     bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
 
 
-def _colours(classes: int) -> np.ndarray:
+def colours_of(classes: int) -> np.ndarray:
     """A colour for each class, (class, 3) from 0 to 1: the strong ones first."""
     import matplotlib as mpl
 

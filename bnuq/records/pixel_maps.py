@@ -1,0 +1,219 @@
+"""The maps of pixels in the file of a segmentation: written and read image by image, by the CF conventions.
+
+/maps/METHOD/SET    predicted (image, y, x), the class of each pixel under all draws; SCORE (image, y, x), in float32;
+                    the coordinates image (its number in the source), name(image) where it has one, and y and x, the
+                    numbers of rows and columns
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Shaped
+
+from bnuq.errors import RequestError, ResultError
+from bnuq.files.hdf5 import Dataset, Group, open_hdf5
+from bnuq.metrics.registry import metric_of
+from bnuq.records.evaluation import EvaluatedSet, Maps, Result
+from bnuq.records.points import chosen_method
+from bnuq.store.datasets import PACKED, Writer, name_of
+from bnuq.store.table import unit_of
+
+_GROUP, PREDICTED = "maps", "predicted"
+_CHUNK = 2**24  # bytes of a chunk at most: an image, or some of its rows
+_ENTRY, _SCALES = 4096, 2**16  # bytes that a chunk's entry takes at most, and the coordinates of a group
+
+MapsOfImage = Mapping[str, Shaped[np.ndarray, "y x"]]
+
+
+# ── writing ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def most_bytes(maps: Maps) -> int:
+    """What the maps of a set can take in the file, however badly they pack."""
+    chunks = [(each, _chunk(each)) for each in next(iter(maps)).values()]
+    of_image = sum(
+        -(-each.shape[0] // shape[1]) * (math.prod(shape) * each.itemsize * 1001 // 1000 + _ENTRY)
+        for each, shape in chunks
+    )
+    return len(maps) * (of_image + 512) + _SCALES + 16 * sum(next(iter(maps))[PREDICTED].shape)
+
+
+def _chunk(plane: np.ndarray) -> tuple[int, int, int]:
+    height, width = plane.shape
+    return 1, min(height, max(1, _CHUNK // (plane.itemsize * width))), width
+
+
+def add(file: Any, result: Result) -> None:
+    """Add the maps of every method and set, as far as there are any, to an open HDF5 file."""
+    for method, method_result in result.methods.items():
+        for name, of_set in method_result.sets.items():
+            if of_set.maps is not None:
+                _add(file, f"{_GROUP}/{name_of(method)}/{name_of(name)}", of_set.maps, result.sets[name], result)
+
+
+def _add(file: Any, path: str, maps: Maps, evaluated: EvaluatedSet, result: Result) -> None:
+    first, writer = next(iter(maps)), Writer(file)
+    shape = (len(maps), *first[PREDICTED].shape)
+    coordinates = (numbers_of(evaluated), *(np.arange(size) for size in shape[1:]))
+    scales = [
+        writer.add_scale(path, axis, values) for axis, values in zip(("image", "y", "x"), coordinates, strict=True)
+    ]
+    if evaluated.names is not None:
+        writer.add(path, "name", evaluated.names, ("image",), {"image": scales[0]})
+    for name, plane in first.items():
+        data = file[path].create_dataset(name, shape=shape, dtype=plane.dtype, chunks=_chunk(plane), **PACKED)
+        for place, scale in enumerate(scales):
+            data.dims[place].attach_scale(scale)
+        data.attrs.update(_attributes(name, result))
+        if evaluated.names is not None:
+            data.attrs["coordinates"] = "name"
+    for number, of_image in enumerate(maps):
+        for name, plane in of_image.items():
+            file[path][name][number] = plane
+
+
+def numbers_of(evaluated: EvaluatedSet) -> np.ndarray:
+    """The number of each point in its source."""
+    return np.arange(evaluated.n) if evaluated.index is None else evaluated.index
+
+
+def _attributes(name: str, result: Result) -> dict[str, Any]:
+    """By the CF conventions."""
+    if name != PREDICTED:
+        return {"units": unit_of(name), "long_name": metric_of(name).title}
+    known = result.sets["test"].classes
+    classes = [known[k] if k < len(known) else f"class {k}" for k in range(int(result.model["classes"]))]
+    numbers = np.arange(len(classes), dtype=np.min_scalar_type(len(classes) - 1))
+    meanings = " ".join("_".join(each.split()) or "_" for each in classes).encode("utf-8", "backslashreplace").decode()
+    few = {"flag_values": numbers, "flag_meanings": meanings.replace("\0", "")} if len(meanings) < 2**15 else {}
+    return {"units": "1", "long_name": "predicted class", **few}
+
+
+# ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def maps_of(result: Result, *, set: str = "test", method: str | None = None) -> SavedMaps:  # noqa: A002
+    """The maps of a set by a method (by default the first sampled one) in the file of a result.
+
+    RequestError for a set or a method that the result lacks, and where no maps were saved; ResultError where they are
+    damaged, or the result has no file.
+    """
+    method = chosen_method(result, method)
+    if set not in result.methods[method].sets:
+        known = ", ".join(result.methods[method].sets)
+        raise RequestError(f"the images of {set!r} are not in the result; expected one of {known}.")
+    if result.path is None:
+        raise ResultError("maps are in the file of a result, and this one has none.")
+    maps = SavedMaps(result.path, method, set, result.sets[set])
+    with maps.opened() as data:
+        found = data
+    if not found:
+        raise RequestError(
+            f"{result.path} holds no maps of {method} on {set}. They are kept where that is requested: "
+            "bnuq evaluate … --save-maps"
+            if result.model["task"] == "segmentation"
+            else f"{result.path} holds no maps: they are of the pixels of a segmentation, and this is a "
+            f"{result.model['task']}."
+        )
+    return maps
+
+
+@dataclass(frozen=True)
+class SavedMaps(Sequence[MapsOfImage]):
+    """The maps of the images of one set by one method, each read from the file when it is needed. `maps[3]` is the
+    fourth image of the set and `maps["frame_07.png"]` the one of that name: "predicted", the class of each pixel, and
+    its scores in their units, (H, W) each."""
+
+    path: Path
+    method: str
+    set: str
+    evaluated: EvaluatedSet
+
+    def __len__(self) -> int:
+        return self.evaluated.n
+
+    def __getitem__(self, image: Any) -> Any:
+        row = rows_of(self.evaluated, [image])[0] if isinstance(image, str) else range(len(self))[image]
+        if isinstance(row, range):
+            return list(self._read(row))
+        return next(self._read([row]))
+
+    def __iter__(self) -> Iterator[dict[str, np.ndarray]]:
+        return self._read(range(len(self)))
+
+    def _read(self, rows: Sequence[int]) -> Iterator[dict[str, np.ndarray]]:
+        with self.opened() as data:
+            for row in rows:
+                with self._damage():
+                    planes = {name: each.rows(row, row + 1)[0] for name, each in data.items()}
+                yield planes
+
+    @contextmanager
+    def opened(self) -> Iterator[dict[str, Dataset]]:
+        """The data of the maps by name, empty where there are none; ResultError where they do not fit together."""
+        with open_hdf5(self.path) as file:
+            with self._damage():
+                data = self._data_of(file)
+            yield data
+
+    def _data_of(self, file: Group) -> dict[str, Dataset]:
+        group: Any = file
+        for key in (_GROUP, name_of(self.method), name_of(self.set)):
+            if not isinstance(group, Group):
+                raise ValueError(f"{group.name} is no group")
+            if key not in group:
+                return {}
+            group = group[key]
+        if not isinstance(group, Group):
+            raise ValueError(f"{group.name} is no group")
+        found = {key: each for key, each in group.items() if key not in ("image", "name", "y", "x")}
+        shape = found[PREDICTED].shape
+        if shape is None or len(shape) != 3 or shape[0] != self.evaluated.n or 0 in shape:
+            raise ValueError(f"{PREDICTED} of {group.name} is not of the images of the set")
+        for name, each in found.items():
+            if each.shape != shape or each.dtype.kind not in ("u" if name == PREDICTED else "f"):
+                raise ValueError(f"{name} of {group.name} is no map")
+        return found
+
+    @contextmanager
+    def _damage(self) -> Iterator[None]:
+        try:
+            yield
+        except (KeyError, ValueError, OSError, AttributeError) as error:
+            reason = " ".join(str(error).split())[:300].strip("'\"")
+            raise ResultError(
+                f"{self.path}: the maps of {self.method} on {self.set} are damaged ({reason}). Fetch the file again, "
+                "or repeat the run."
+            ) from error
+
+
+def rows_of(evaluated: EvaluatedSet, images: Sequence[str | int]) -> list[int]:
+    """The rows of images of a set, by their numbers in the source or their names there, or what a name ends in;
+    RequestError for one that is not there, with names that are like it."""
+    numbers = {int(number): row for row, number in enumerate(numbers_of(evaluated))}
+    names = {} if evaluated.names is None else {str(name): row for row, name in enumerate(evaluated.names)}
+    rows = []
+    for image in images:
+        ends = [row for name, row in names.items() if name.endswith(f"/{image}")]
+        if (row := names.get(str(image))) is None and len(ends) == 1:
+            row = ends[0]
+        if row is None and str(image).isascii() and str(image).isdigit():
+            row = numbers.get(int(image))
+        if row is None:
+            alike = get_close_matches(str(image), names, n=3, cutoff=0.4) or list(names)[:3]
+            known = f"its names are like {', '.join(alike)}" if alike else "they have no names"
+            last = max(numbers, default=0)
+            raise RequestError(
+                f"image {image} is not in the set {evaluated.name}: {known}; numbers go from "
+                f"{min(numbers, default=0)} to {last}."
+            )
+        rows.append(row)
+    return rows

@@ -32,7 +32,7 @@ _BLOCK = 2**21  # replicates × classes × pixels in memory at once
 _GRID = 2048  # pixels of an image, on a regular grid, that a temperature is fitted to
 _BINS = 15  # of confidence
 _EVERY = 8  # pixels, of which one counts in the Monte Carlo error of the classwise ECE
-_SIGNED = ("max_logit", "energy")
+SIGNED = ("max_logit", "energy")
 _TINY = float(np.finfo(np.float64).tiny)  # makes 0·ln 0 equal 0
 _UNDERFLOW = -1000.0
 AT_BOUNDARIES = ("mutual_information", "predictive_entropy")
@@ -40,7 +40,7 @@ PLACES = ("boundary", "interior")  # of pixels: up to BAND from a class boundary
 _OF_IMAGES = ("class.", "classwise.", "bins.", "near.", "band.", "distance.")  # sums that are kept of each image
 _COUNTS = ("histogram.", "replicates.", "class.")  # of pixels, as sums of whole numbers
 _OF_TRUTH = {"accuracy", "pll", "brier"}
-_ANOMALY = 1  # in the masks of an OOD set, where 0 is what the network knows
+ANOMALY = 1  # in the masks of an OOD set, where 0 is what the network knows
 
 
 def parts_of_draws(samples: int, probabilities: int) -> tuple[range, ...]:
@@ -201,7 +201,7 @@ class Reduction:
         valid = torch.ones(opened.p.shape[3], dtype=torch.bool, device=opened.p.device)
         distance = None
         if mask is not None:
-            valid = mask != self._ignore if self._labelled else (mask == 0) | (mask == _ANOMALY)
+            valid = mask != self._ignore if self._labelled else (mask == 0) | (mask == ANOMALY)
         if mask is not None and self._labelled and not self._lean:
             truth = as_numpy(mask).reshape(opened.shape)
             far = np.minimum(metrics.boundary_distance(truth, truth != self._ignore), REACH)
@@ -283,9 +283,9 @@ class Reduction:
             if distance is not None:
                 sums |= _by_distance({**values, "error_rate": 1 - right}, distance, self._full)
         elif mask is not None:
-            side, sides = (mask == _ANOMALY).long().expand_as(values["predicted"]), 2
+            side, sides = (mask == ANOMALY).long().expand_as(values["predicted"]), 2
         for name in (name for name in PIXEL_SCORES if name in values):
-            bins = metrics.score_bins(values[name], signed=name in _SIGNED).long()
+            bins = metrics.score_bins(values[name], signed=name in SIGNED).long()
             for kind, rows, found, size in (
                 ("histogram", self._weights.full, bins, SCORE_BINS),
                 ("replicates", self._weights.jackknife, bins // (SCORE_BINS // COARSE_BINS), COARSE_BINS),

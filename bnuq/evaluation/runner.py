@@ -28,6 +28,7 @@ from bnuq.config import (
 from bnuq.data import Points
 from bnuq.errors import RequestError, ResultError, SamplingError
 from bnuq.evaluation import memory, recalibration
+from bnuq.evaluation.anomalies import with_segments
 from bnuq.evaluation.augmentation import Augmented, augmenting
 from bnuq.evaluation.class_probabilities import are_kept
 from bnuq.evaluation.draws import next_stop, queries_engine
@@ -160,6 +161,8 @@ def run_methods(
         )
         for method, method_scores in scored.items()
     }
+    if subject.todo.image:
+        results = {name: rounds.with_segments(name, result, scored[name].sets) for name, result in results.items()}
     if run.save_maps:
         results = {method: rounds.with_maps(method, result) for method, result in results.items()}
     work = rounds.work()
@@ -252,8 +255,9 @@ def _reduction(
 
 
 def _saves_maps(subject: Subject, name: str) -> bool:
-    """Whether the maps of the images of a set go into the result."""
-    return subject.run.save_maps and name != VALIDATION
+    """Whether the maps of the images of a set are kept: for the result, or to find the segments of anomalies."""
+    has_anomalies = name in subject.ood and subject.todo.image is not None and subject.sets[name].masks is not None
+    return has_anomalies or (subject.run.save_maps and name != VALIDATION)
 
 
 def run_unit(context: Context, unit: Unit) -> Arrays:
@@ -409,6 +413,13 @@ class _Rounds:
             for (of_method, name), units in self._units.items()
             if of_method == method
         }
+
+    def with_segments(self, method: str, result: MethodResult, scores: Mapping[str, Any]) -> MethodResult:
+        """The result with estimates of the segments of anomalies, of OOD sets whose masks say where they are."""
+        for name, points in self._subject.ood.items():
+            if points.masks is not None:
+                result = with_segments(result, name, scores[name], self._maps[method, name], points.masks)
+        return result
 
     def with_maps(self, method: str, result: MethodResult) -> MethodResult:
         """The result with the maps of each set, in the journal until they are in a file."""

@@ -479,6 +479,23 @@ _ALL = (
         )
         for name, kind, label in (("fpr95", "OOD", "FPR95"), ("fpr95_id_positive", "test", "FPR95*"))
     ),
+    *(
+        Metric(
+            f"pixel_segment_{name}",
+            f"{title} of anomalies",
+            f"segment {label}",
+            "fraction",
+            "higher",
+            "Chan et al. 2021",
+            worse="{who} finds the segments of anomalies in {where} less well",
+            better="{who} finds the segments of anomalies in {where} better",
+        )
+        for name, title, label in (
+            ("f1", "Mean F1 over thresholds of sIoU, of segments", "F1"),
+            ("siou", "Mean sIoU of true segments", "sIoU"),
+            ("ppv", "Mean PPV of predicted segments", "PPV"),
+        )
+    ),
     Metric(
         "normalized_pll",
         "PLL between constant and optimum",

@@ -15,6 +15,7 @@ from bnuq.report.noise_models import labelled
 from bnuq.report.numbers import count, named, number, with_error
 
 _BESIDE_AUROC = tuple(name for name in SEPARATIONS if name != "auroc")
+_OF_SEGMENTS = ("f1", "siou", "ppv")
 _LONG = 20  # characters of a name that leave space for a column beside it where the terminal has 40
 
 
@@ -55,16 +56,24 @@ def tables(result: Result, name: str, *, roomy: bool) -> Iterator[Table]:
 
 def pixel_tables(result: Result, name: str, *, roomy: bool) -> Iterator[Part]:
     """Every score of the pixels of a segmentation: images are separated by their means."""
-    rows: list[Row] = []
+    rows, segments = list[Row](), list[Row]()
     for method, each in result.methods.items():
         if scores := each.pixel_ood.get(name, {}):
             rows.append((labelled(method), ()))
+            if any("pixel_segment_f1" in estimates for estimates in scores.values()):
+                segments.append((labelled(method), ()))
             for score, estimates in scores.items():
                 others = (Cell(number(estimates[f"pixel_{key}"].value)) for key in _BESIDE_AUROC)
                 rows.append((f"  {named(score, roomy=roomy)}", (with_error(estimates["pixel_auroc"]), *others)))
+                if "pixel_segment_f1" in estimates:
+                    of_segments = tuple(with_error(estimates.get(f"pixel_segment_{key}")) for key in _OF_SEGMENTS)
+                    segments.append((f"  {named(score, roomy=roomy)}", of_segments))
     if rows:
         yield Heading("By pixel")
         yield Table(("AUROC", *map(named, _BESIDE_AUROC)), tuple(rows), stacks=True)
+        if segments:
+            yield Heading("By segment of anomalous pixels, at the threshold of the largest F1 of pixels")
+            yield Table(tuple(named(f"pixel_segment_{key}") for key in _OF_SEGMENTS), tuple(segments), stacks=True)
         yield Heading("By image, of which the score is the mean over its pixels")
 
 

@@ -24,7 +24,9 @@ def test_the_registry_names_every_estimate_once():
         "auroc", "aupr_out", "aupr_in", "fpr95", "fpr95_id_positive", "mean_iou", "iou", "dice", *AT_BOUNDARIES,
         "ece_boundary", *(f"component_{name}" for name in OF_COMPONENTS),
         *(f"image_aurc_{name}" for name in AGGREGATIONS), "pixel_auroc", "pixel_aupr_out",
-        "pixel_aupr_in", "pixel_fpr95", "pixel_fpr95_id_positive", "normalized_pll", "normalized_crps",
+        "pixel_aupr_in", "pixel_fpr95", "pixel_fpr95_id_positive",
+        "pixel_segment_f1", "pixel_segment_siou", "pixel_segment_ppv",
+        "normalized_pll", "normalized_crps",
         "coverage50", "coverage95",
         "spearman", "variance", "count", "temperature", "tau", "sigma",
     ]  # fmt: skip

@@ -56,7 +56,7 @@ from bnuq.sampling.per_query import PerQuery
 from bnuq.sampling.plain_loop import BySet, Engine, Ensemble, Evaluation
 
 _MAP = "map/"  # before the names of maps of pixels
-_MAPS_AT_ONCE = 2**26  # bytes of a unit's maps
+_MAPS_AT_ONCE = 2**24  # bytes of a unit's maps
 _OUTPUTS, _SECONDS = "outputs", "seconds"  # raw samples of a unit, where they are needed again, and what it took
 
 Omegas = Mapping[str, BatchStatistics]  # ω by the method that it is drawn for; "mcbn+mcdo" shares that of "mcbn"

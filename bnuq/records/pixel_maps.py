@@ -175,6 +175,8 @@ class SavedMaps(Sequence[MapsOfImage]):
         if not isinstance(group, Group):
             raise ValueError(f"{group.name} is no group")
         found = {key: each for key, each in group.items() if key not in ("image", "name", "y", "x")}
+        if PREDICTED not in found:
+            raise ValueError(f"{group.name}/{PREDICTED} is missing")
         shape = found[PREDICTED].shape
         if shape is None or len(shape) != 3 or shape[0] != self.evaluated.n or 0 in shape:
             raise ValueError(f"{PREDICTED} of {group.name} is not of the images of the set")

@@ -95,7 +95,7 @@ def option(section: type[Section], name: str, helps: Mapping[str, Help] | None =
     text, default = override if isinstance(override, tuple) else (override, default)
     return typer.Option(
         *([f"-{extra['short']}"] if "short" in extra else []),
-        f"--{long}/--no-{long}" if "no" in extra else f"--{long}",
+        {None: f"--{long}", "only": f" /--no-{long}"}.get(extra.get("no"), f"--{long}/--no-{long}"),
         help=text,
         show_default=f"{default:g}" if isinstance(default, float) else str(default) or False,
         metavar=extra.get("metavar") or _metavar(setting.type, long),

@@ -58,10 +58,9 @@ Form = Annotated[
     str | None,
     typer.Option(
         "--format",
-        help="Of the pictures: svg or png; of maps: png, npz, nifti (needs bnuq[nifti]) or geotiff (needs "
-        "bnuq[geotiff]).",
+        help="Of the pictures; of maps: png, npz, nifti (needs bnuq[nifti]) or geotiff (needs bnuq[geotiff]).",
         show_default="svg; of maps png",
-        metavar="NAME",
+        metavar="svg|png",
     ),
 ]
 NoImages = Annotated[

@@ -119,6 +119,7 @@ class Run:
     save_samples: bool = False
     save_maps: bool = False
     images: bool = True
+    show_images: tuple[str | int, ...] = ()
     data_root: Path | None = None
     download: bool = False
     trust_pickle: bool = False
@@ -187,6 +188,7 @@ class Run:
             "save_samples": self.save_samples,
             "save_maps": self.save_maps or None,
             "images": None if self.images else False,
+            "show_images": list(self.show_images),
             "data_root": None if self.data_root is None else str(self.data_root),
             "folders": {
                 named.text: str(named.base.absolute())

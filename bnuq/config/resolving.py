@@ -535,6 +535,7 @@ def _merged(
         save_samples=computation.save_samples,
         save_maps=computation.save_maps,
         images=computation.images,
+        show_images=computation.show_images,
         data_root=None if computation.data_root is None else folder / expanded(computation.data_root),
         download=computation.download,
         trust_pickle=computation.trust_pickle,

@@ -96,7 +96,8 @@ REFERENCE = "a file, a folder, a known name such as cifar10:test, or file.py:fun
 def setting(text: str, panel: Panel = "Common options", **extra: str | bool) -> Meta:
     """The help of a setting, and its help panel. `extra` holds its `short` option, its `option` where that differs from
     the key, its `metavar`, the default that is `shown` where the type has none, what is `expected` in errors where the
-    type does not say it, whether there is an option to switch it off (`no`), and, for a list whose option is repeated,
+    type does not say it, whether there is an option to switch it off (`no`,
+    "only" where that is the only one), and, for a list whose option is repeated,
     whether `commas` separate values, too."""
     return Meta(description=text, extra={"panel": panel, **extra})
 
@@ -800,11 +801,24 @@ class RecordedOptions(Section, frozen=True):
         bool,
         setting(
             "Keep small copies of at most 64 pictures in the result file: the most uncertain ones, confident mistakes, "
-            "suspected labels, familiar OOD points. Of a segmentation, at most 4 images and their maps.",
+            "suspected labels, familiar OOD points. Of a segmentation, the images that --images names, and 4 others, "
+            "with their maps.",
             "Output",
-            no=True,
+            no="only",
+            shown="",
         ),
     ] = True
+    show_images: Annotated[
+        tuple[str | Annotated[int, Meta(ge=0, le=MAX_COUNT)], ...],
+        setting(
+            "Test images of a segmentation to show on the page beside the worst, the best and the most uncertain one, "
+            "by their numbers or names: 3,frame_07.png.",
+            "Output",
+            option="images",
+            metavar="LIST",
+            commas=True,
+        ),
+    ] = ()
     data_root: Annotated[
         str | None, setting("Folder of known data sets, searched before $BNUQ_DATA.", "Data", metavar="DIR")
     ] = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 from jaxtyping import Float, Int64
@@ -33,25 +33,30 @@ def chosen_images(points: Mapping[str, Float[np.ndarray, " image"]]) -> Int64[np
 
 
 def image_maps(
-    method: str, points: Points, rows: Int64[np.ndarray, " picture"], maps: Sequence[Maps], ignore: int
+    method: str, points: Points, rows: Int64[np.ndarray, " picture"], maps: Iterable[Maps], ignore: int
 ) -> ImageMaps:
-    """The maps of these images by a method, reduced to what a page shows: of classes every n-th pixel, of scores and
-    pictures means."""
-    shape = maps[0]["predicted"].shape
+    """The maps of these images by a method, reduced one by one to what a page shows: of classes every n-th pixel, of
+    scores and pictures means."""
+    small = [_small(each, ignore) for each in maps]
+    stacked = {name: np.stack([each[name] for each in small]) for name in small[0]}
+    pixels = small_copies(points, rows, LARGEST_MAP)
+    scores = {name: stacked[name] for name in _SHOWN if name in stacked}
+    return ImageMaps(method, rows, stacked["predicted"], scores, stacked.get("truth"), pixels if len(pixels) else None)
+
+
+def _small(maps: Maps, ignore: int) -> dict[str, np.ndarray]:
+    shape = maps["predicted"].shape
     scale = min(1.0, LARGEST_MAP / max(shape))
     size = max(1, round(scale * shape[0])), max(1, round(scale * shape[1]))
 
-    def classes(name: str) -> np.ndarray:
-        return resized(np.stack([each[name] for each in maps]).astype(np.int64), size, "nearest").astype(np.int16)
+    def classes(values: np.ndarray) -> np.ndarray:
+        return resized(values[None].astype(np.int64), size, "nearest")[0].astype(np.int16)
 
-    truth = None
-    if "truth" in maps[0]:
-        ignored = resized(np.stack([each["truth"] == ignore for each in maps]).astype(np.int64), size, "nearest")
-        truth = np.where(ignored == 1, np.int16(NOT_SCORED), classes("truth"))
-    scores = {
-        name: resized(np.stack([each[name] for each in maps]).astype(np.float32), size, "bilinear").astype(np.float16)
+    small = {
+        name: resized(maps[name][None].astype(np.float32), size, "bilinear")[0].astype(np.float16)
         for name in _SHOWN
-        if name in maps[0]
+        if name in maps
     }
-    pixels = small_copies(points, rows, LARGEST_MAP)
-    return ImageMaps(method, rows, classes("predicted"), scores, truth, pixels if len(pixels) else None)
+    if "truth" in maps:
+        small["truth"] = np.where(classes(maps["truth"] == ignore) == 1, np.int16(NOT_SCORED), classes(maps["truth"]))
+    return small | {"predicted": classes(maps["predicted"])}

@@ -76,10 +76,11 @@ def plan(
     if task == "segmentation":
         _check_dense(run)
         reasons |= _not_of_pixels(run, reasons)
-    elif run.save_maps:
+    elif run.save_maps or run.show_images:
+        option = "--save-maps" if run.save_maps else "--images"
         raise RequestError(
-            f"--save-maps keeps what is estimated of each pixel of a segmentation, and this is a {task}. Leave it out; "
-            "the scores of each point are in every result."
+            f"{option} is of the pixels of a segmentation, and this is a {task}. Leave it out; the scores of each "
+            "point are in every result."
         )
     if run.sampler.by_query:
         reasons = {name: reason or _why_not_by_query(name) for name, reason in reasons.items()}

@@ -57,7 +57,7 @@ from bnuq.sampling.per_query import PerQuery
 from bnuq.sampling.plain_loop import BySet, Engine, Ensemble, Evaluation
 
 _MAP = "map/"  # before the names of maps of pixels
-_MAPS_AT_ONCE = 2**26  # bytes of a unit's maps
+_MAPS_AT_ONCE = 2**24  # bytes of a unit's maps
 _OUTPUTS, _SECONDS = "outputs", "seconds"  # raw samples of a unit, where they are needed again, and what it took
 
 Omegas = Mapping[str, BatchStatistics]  # ω by the method that it is drawn for; "mcbn+mcdo" shares that of "mcbn"
@@ -114,6 +114,7 @@ def run_methods(
     *,
     stale: bool = False,
     posterior: Posterior | None = None,
+    shown: Sequence[int] = (),
 ) -> RunnerResult:
     """Every method on every set, first on "validation" where there is one, because τ and the constant baseline are
     fitted to it.
@@ -121,7 +122,7 @@ def run_methods(
     Where the running statistics are `stale`, the network is also evaluated with the population statistics of the drawn
     mini-batches, to separate the effect of repairing them from the uncertainty that MCBN adds. Finished units are read
     from the journal; it also keeps the raw samples where they are saved or will be needed again. The method laplace
-    draws from the `posterior`.
+    draws from the `posterior`; of a segmentation, the images of the rows `shown` are among those with pictures.
     """
     run, methods, scorer, bank = subject.run, subject.todo.methods, subject.scorer, subject.bank
     rounds = _Rounds(subject, progress, journal, posterior)
@@ -166,7 +167,7 @@ def run_methods(
     if run.save_maps:
         results = {method: rounds.with_maps(method, result) for method, result in results.items()}
     work = rounds.work()
-    maps = rounds.image_maps(results, scored, draws.stop) if subject.todo.image and run.images else None
+    maps = rounds.image_maps(results, scored, draws.stop, shown) if subject.todo.image and run.images else None
     return RunnerResult(draws.stop, bank, omega, results, work, tuple(findings), maps)
 
 
@@ -387,22 +388,27 @@ class _Rounds:
         return self._run_engines({ENSEMBLE: engine}, range(engine.samples))
 
     def image_maps(
-        self, results: Mapping[str, MethodResult], scored: Mapping[str, Scored], samples: int
+        self, results: Mapping[str, MethodResult], scored: Mapping[str, Scored], samples: int, shown: Sequence[int]
     ) -> ImageMaps | None:
-        """The maps of a few images of a segmentation by the first sampled method, whose draws pass these again."""
+        """The maps of a few images of a segmentation, and of those of the rows `shown`, by the first sampled method,
+        whose draws pass these again."""
         subject, name = self._subject, "test"
         method = next((method for method in results if method not in SINGLE_SAMPLE_METHODS), DETERMINISTIC)
         engine, points = _of_set(self._method_work[method].engine, subject.sets, name), subject.sets[name]
         weights = _weights(subject, method, subject.samples_of(method, samples))
         rows = chosen_images(results[method].sets[name].points)
-        maps: list[dict[str, np.ndarray]] = []
-        with self.passes.feeding(points, engine) as feed:
-            for row in map(int, rows):
-                reduction = _reduction(subject, weights, name, scored[method].fitted, None, None, row)
-                reduction.maps = maps
-                for block in _blocks(subject, self.passes, engine, points, range(row, row + 1), feed):
-                    reduction.add(block)
-        return image_maps(method, points, rows, maps, subject.run.ignore)
+        rows = np.array([*dict.fromkeys([*rows.tolist(), *shown])])
+
+        def maps() -> Iterator[dict[str, np.ndarray]]:
+            with self.passes.feeding(points, engine) as feed:
+                for row in map(int, rows):
+                    reduction = _reduction(subject, weights, name, scored[method].fitted, None, None, row)
+                    reduction.maps, reduction.saves_maps = [], False
+                    for block in _blocks(subject, self.passes, engine, points, range(row, row + 1), feed):
+                        reduction.add(block)
+                    yield from reduction.maps
+
+        return image_maps(method, points, rows, maps(), subject.run.ignore)
 
     def raw_samples(self, method: str) -> dict[str, Samples]:
         """The raw samples of each set, where they are saved."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Shaped
+from jaxtyping import Int64, Shaped
 
 from bnuq.errors import RequestError, ResultError
 from bnuq.files.hdf5 import Dataset, Group, open_hdf5
@@ -80,7 +80,7 @@ def _add(file: Any, path: str, maps: Maps, evaluated: EvaluatedSet, result: Resu
             file[path][name][number] = plane
 
 
-def numbers_of(evaluated: EvaluatedSet) -> np.ndarray:
+def numbers_of(evaluated: EvaluatedSet) -> Int64[np.ndarray, " point"]:
     """The number of each point in its source."""
     return np.arange(evaluated.n) if evaluated.index is None else evaluated.index
 
@@ -141,7 +141,7 @@ class SavedMaps(Sequence[MapsOfImage]):
         return self.evaluated.n
 
     def __getitem__(self, image: Any) -> Any:
-        row = rows_of(self.evaluated, [image])[0] if isinstance(image, str) else range(len(self))[image]
+        row = rows_of([image], self.evaluated)[0] if isinstance(image, str) else range(len(self))[image]
         if isinstance(row, range):
             return list(self._read(row))
         return next(self._read([row]))
@@ -175,6 +175,8 @@ class SavedMaps(Sequence[MapsOfImage]):
         if not isinstance(group, Group):
             raise ValueError(f"{group.name} is no group")
         found = {key: each for key, each in group.items() if key not in ("image", "name", "y", "x")}
+        if PREDICTED not in found:
+            raise ValueError(f"{group.name}/{PREDICTED} is missing")
         shape = found[PREDICTED].shape
         if shape is None or len(shape) != 3 or shape[0] != self.evaluated.n or 0 in shape:
             raise ValueError(f"{PREDICTED} of {group.name} is not of the images of the set")
@@ -195,25 +197,21 @@ class SavedMaps(Sequence[MapsOfImage]):
             ) from error
 
 
-def rows_of(evaluated: EvaluatedSet, images: Sequence[str | int]) -> list[int]:
-    """The rows of images of a set, by their numbers in the source or their names there, or what a name ends in;
-    RequestError for one that is not there, with names that are like it."""
-    numbers = {int(number): row for row, number in enumerate(numbers_of(evaluated))}
+def rows_of(images: Sequence[str | int], evaluated: EvaluatedSet) -> list[int]:
+    """The rows of images of a set, by their names there, or what only one of these ends in, or their numbers in the
+    source; RequestError for one that is not there, with the names that are like it."""
     names = {} if evaluated.names is None else {str(name): row for row, name in enumerate(evaluated.names)}
-    rows = []
-    for image in images:
-        ends = [row for name, row in names.items() if name.endswith(f"/{image}")]
-        if (row := names.get(str(image))) is None and len(ends) == 1:
-            row = ends[0]
-        if row is None and str(image).isascii() and str(image).isdigit():
-            row = numbers.get(int(image))
-        if row is None:
-            alike = get_close_matches(str(image), names, n=3, cutoff=0.4) or list(names)[:3]
-            known = f"its names are like {', '.join(alike)}" if alike else "they have no names"
-            last = max(numbers, default=0)
-            raise RequestError(
-                f"image {image} is not in the set {evaluated.name}: {known}; numbers go from "
-                f"{min(numbers, default=0)} to {last}."
-            )
-        rows.append(row)
-    return rows
+    return [_row_of(str(image), names, numbers_of(evaluated), evaluated.name) for image in images]
+
+
+def _row_of(image: str, names: Mapping[str, int], numbers: np.ndarray, of_set: str) -> int:
+    ends = [row for name, row in names.items() if name.endswith(f"/{image}")]
+    if image in names or len(ends) == 1:
+        return names[image] if image in names else ends[0]
+    if image.isascii() and image.isdigit() and len(image) < 18 and len(at := np.flatnonzero(numbers == int(image))):
+        return int(at[0])
+    alike = get_close_matches(image, names, n=3, cutoff=0.5) or [*names][:3]
+    named = f" or their names, such as {', '.join(alike)}" if alike else ""
+    raise RequestError(
+        f"image {image} is not in the set {of_set}; expected numbers from {numbers.min()} to {numbers.max()}{named}."
+    )

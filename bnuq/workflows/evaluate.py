@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import numpy as np
 
 from bnuq.config import ANALYTIC, DETERMINISTIC, SINGLE_SAMPLE_METHODS, Run
 from bnuq.data import Points
-from bnuq.errors import SamplingError
+from bnuq.errors import RequestError, SamplingError
 from bnuq.evaluation import memory, multilabel
 from bnuq.evaluation.augmentation import check_augmentation
 from bnuq.evaluation.datasets import Material, fetch_missing
@@ -54,6 +54,7 @@ from bnuq.progress import ForecastListener, Progress, silent
 from bnuq.records import evaluation_file as result_file
 from bnuq.records.approximation import approximations
 from bnuq.records.evaluation import EvaluatedSet, ReferenceCheck, Result, Work
+from bnuq.records.pixel_maps import rows_of
 from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.laplace import Posterior
 
@@ -89,6 +90,7 @@ def evaluate(
     subject = planned.subject
     if look is not None:
         look(planned.described)
+    shown = shown_images(run, planned.described["test"])
     check_precision(run, ready.pipeline.device)
     check_calibration(subject)
     check_augmentation(subject)
@@ -107,7 +109,7 @@ def evaluate(
     with work_folder(run.out, work) as folder:
         journal = folder.journal(_facts(planned))
         with journal.forgotten_on(SamplingError):  # its units serve no other request
-            outcome = _outcome(planned, check, noise_models, posterior, journal, watch, progress)
+            outcome = _outcome(planned, shown, check, noise_models, posterior, journal, watch, progress)
             check_network_unchanged(checked, subject)
         watch.lap("evaluate")
         findings = (
@@ -153,6 +155,13 @@ def _found_before(planned: _Planned) -> Iterator[Finding]:
     yield from ready.material.findings
     yield from findings_on_masks(subject.sets.values())
     yield from subject.todo.findings
+
+
+def shown_images(run: Run, test: EvaluatedSet) -> list[int]:
+    """The rows of the images to show; RequestError for those that the test set lacks, or where none are kept."""
+    if run.show_images and not run.images:
+        raise RequestError("--images names images to show, and --no-images keeps none. Leave out one of them.")
+    return rows_of(run.show_images, test)
 
 
 @dataclass(frozen=True)
@@ -209,6 +218,7 @@ def _facts(planned: _Planned) -> dict[str, Any]:
 
 def _outcome(
     planned: _Planned,
+    shown: Sequence[int],
     check: ReferenceCheck | None,
     noise_models: NoiseModels | None,
     posterior: Posterior | None,
@@ -229,7 +239,7 @@ def _outcome(
         watch.lap("draw")
         return omegas
 
-    return run_methods(subject, draw, progress, journal, stale=stale, posterior=posterior)
+    return run_methods(subject, draw, progress, journal, stale=stale, posterior=posterior, shown=shown)
 
 
 def _model(planned: _Planned) -> dict[str, Any]:

@@ -1,0 +1,302 @@
+"""The maps of all images of a segmentation: in the result, from there one by one, and as files."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import small_segmentation
+import torch
+import xarray
+from PIL import Image
+from scipy.special import logsumexp, softmax
+
+import bnuq
+from bnuq.errors import RequestError, ResultError
+from bnuq.evaluation import runner
+from bnuq.records.evaluation import Result
+from bnuq.records.pixel_maps import maps_of
+from bnuq.report.map_files import write_maps
+
+SAMPLES, CLASSES = small_segmentation.SAMPLES, small_segmentation.CLASSES
+IMAGES, SHAPE = small_segmentation.TEST, (small_segmentation.HEIGHT, small_segmentation.WIDTH)
+OF_SAMPLES = {"predicted", "mutual_information", "predictive_entropy", "expected_entropy", "max_probability"}
+OF_LOGITS = {"max_logit", "energy"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_segmentation.write(tmp_path_factory.mktemp("maps")).parent
+
+
+@pytest.fixture(scope="module")
+def result(folder: Path) -> Result:
+    small_segmentation.evaluated(folder, save_maps=True, calibrate="cross")
+    return bnuq.open(folder / "out.h5").record
+
+
+@pytest.fixture(scope="module")
+def logits(folder: Path, result: Result) -> np.ndarray:  # noqa: ARG001 - its file
+    """Of the test images under the drawn statistics, (T, n, K, H, W), in float64."""
+    model = small_segmentation.network()
+    names = sorted((folder / "test").iterdir())
+    images = np.stack([np.asarray(Image.open(name)) for name in names]).transpose(0, 3, 1, 2)
+    x = (torch.from_numpy(images).double() / 255 - 0.5) / 0.3
+    draws = []
+    with h5py.File(folder / "out.h5") as file, torch.no_grad():
+        bank = file["statistics/layer000"]
+        for mean, var in zip(bank["mean"][()], bank["var"][()], strict=True):
+            model.double()[1].running_mean.copy_(torch.from_numpy(mean))
+            model[1].running_var.copy_(torch.from_numpy(var))
+            draws.append(model(x).numpy())
+    return np.stack(draws)
+
+
+def at_once(logits: np.ndarray) -> dict[str, np.ndarray]:
+    p = softmax(logits, axis=2)
+    mean, expected = p.mean(0), -(p * np.log(p)).sum(2).mean(0)
+    predictive = -(mean * np.log(mean)).sum(1)
+    return {
+        "predicted": mean.argmax(1),
+        "max_probability": mean.max(1),
+        "predictive_entropy": predictive,
+        "expected_entropy": expected,
+        "mutual_information": predictive - expected,
+        "max_logit": -logits.max(2).mean(0),
+        "energy": -logsumexp(logits, axis=2).mean(0),
+    }
+
+
+def test_maps_are_the_scores_of_all_draws_at_once(result, logits):
+    expected, maps = at_once(logits), maps_of(result, method="mcbn")
+    assert len(maps) == IMAGES and set(maps[0]) == set(expected) == OF_SAMPLES | OF_LOGITS
+    for row, image in enumerate(maps):
+        for name, plane in image.items():
+            assert plane.shape == SHAPE and plane.dtype == (np.uint8 if name == "predicted" else np.float32)
+            np.testing.assert_allclose(plane, expected[name][row], rtol=0, atol=3e-5, err_msg=name)
+
+
+def test_maps_with_a_temperature_are_those_of_the_divided_logits(result, logits):
+    """Fitted to the other half of the test images, whose maps are thus of a further pass."""
+    tau = result.methods["mcbn+temperature"].sets["test"].points["temperature"]
+    assert len(np.unique(tau)) == 2
+    expected, maps = at_once(logits / tau[None, :, None, None, None]), maps_of(result, method="mcbn+temperature")
+    for row, image in enumerate(maps):
+        assert set(image) == OF_SAMPLES
+        for name, plane in image.items():
+            np.testing.assert_allclose(plane, expected[name][row], rtol=0, atol=3e-5, err_msg=name)
+
+
+def test_every_method_and_set_but_validation_has_maps_whose_means_are_the_points(result):
+    assert len(result.methods) == 6
+    for method, of_method in result.methods.items():
+        for name, of_set in of_method.sets.items():
+            maps = [*maps_of(result, set=name, method=method)]
+            assert len(maps) == result.sets[name].n
+            single = {"expected_entropy", "mutual_information"} & set(maps[0])
+            assert bool(single) == (not method.startswith("deterministic"))
+            if name == "strange":  # which has no masks: all pixels are scored
+                means = [image["predictive_entropy"].mean(dtype=np.float64) for image in maps]
+                np.testing.assert_allclose(means, of_set.points["predictive_entropy"], rtol=1e-6)
+
+
+def test_an_image_is_found_by_its_row_and_by_its_name(result):
+    maps = maps_of(result)
+    np.testing.assert_array_equal(maps["07.png"]["predicted"], maps[7]["predicted"])
+    np.testing.assert_array_equal(maps[-1]["energy"], maps[18:][1]["energy"])
+    with pytest.raises(IndexError):
+        maps[IMAGES]
+    with pytest.raises(RequestError, match=r"image 7.png is not in the set test; expected numbers from 0 to 19 or"):
+        maps["7.png"]
+
+
+def test_xarray_reads_maps_with_their_coordinates(folder, result):
+    with xarray.open_dataset(folder / "out.h5", group="maps/mcbn/test", engine="h5netcdf") as opened:
+        assert opened.mutual_information.dims == ("image", "y", "x")
+        assert opened.mutual_information.attrs["units"] == "nats"
+        assert opened.max_probability.attrs["units"] == "1" and opened.energy.attrs["long_name"] == "Free energy"
+        assert opened.predicted.attrs["flag_meanings"] == "class_0 class_1 class_2"
+        np.testing.assert_array_equal(opened.predicted.attrs["flag_values"], [0, 1, 2])
+        assert list(opened.name.values) == [f"{number:02}.png" for number in range(IMAGES)]
+        assert set(opened.coords) == {"image", "name", "y", "x"}
+        image = maps_of(result, method="mcbn")[4]
+        np.testing.assert_array_equal(opened.energy.sel(image=4).values, image["energy"])
+        assert opened.energy.encoding["chunksizes"] == (1, *SHAPE)
+
+
+def planes_of(folder: Path, out: str) -> dict[str, np.ndarray]:
+    found: dict[str, np.ndarray] = {}
+    with h5py.File(folder / out) as file:
+        file["maps"].visititems(lambda name, item: found.update({name: item[()]} if hasattr(item, "shape") else {}))
+    return found
+
+
+def test_maps_do_not_depend_on_chunks(folder, result, monkeypatch):  # noqa: ARG001 - its file
+    monkeypatch.setattr(runner, "_MAPS_AT_ONCE", 1)
+    small_segmentation.evaluated(folder, save_maps=True, calibrate="cross", chunk_size=3, out="chunks.h5")
+    assert_same_maps(planes_of(folder, "chunks.h5"), planes_of(folder, "out.h5"))
+
+
+def assert_same_maps(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
+    """But for the rounding of float32, as images pass together with others."""
+    assert found.keys() == expected.keys() and len(expected) > 100
+    for name, values in expected.items():
+        if values.dtype.kind == "f":
+            np.testing.assert_allclose(found[name], values, rtol=0, atol=3e-6, err_msg=name)
+        else:
+            np.testing.assert_array_equal(found[name], values, err_msg=name)
+
+
+def test_an_interrupted_run_goes_on_with_the_maps_that_are_there(folder, result, monkeypatch):  # noqa: ARG001 - its file
+    """Stopped once while the file is written, with a unit for each image."""
+    monkeypatch.setattr(runner, "_MAPS_AT_ONCE", 1)
+    before, calls = runner._kept, []
+
+    def failing(*arguments):
+        calls.append(arguments)
+        if len(calls) == 30:
+            raise KeyboardInterrupt
+        return before(*arguments)
+
+    monkeypatch.setattr(runner, "_kept", failing)
+    with pytest.raises(KeyboardInterrupt):
+        small_segmentation.evaluated(folder, save_maps=True, calibrate="cross", out="again.h5")
+    assert not (folder / "again.h5").exists()
+    again = small_segmentation.evaluated(folder, save_maps=True, calibrate="cross", out="again.h5")
+    assert "evaluation-continued" in {finding.code for finding in again.findings}
+    assert_same_maps(planes_of(folder, "again.h5"), planes_of(folder, "out.h5"))
+
+
+def test_without_save_maps_there_are_none_and_the_error_says_how_to_have_them(folder):
+    small_segmentation.evaluated(folder, methods=("mcdo",), out="none.h5")
+    with h5py.File(folder / "none.h5") as file:
+        assert "maps" not in file
+    with pytest.raises(RequestError, match=r"holds no maps of mcdo on test.*bnuq evaluate … --save-maps"):
+        bnuq.open(folder / "none.h5").maps()
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda group: group.move("predicted", "other"), "predicted is missing"),
+        (lambda group: group.__delitem__("energy") or group.create_dataset("energy", data=np.zeros(3)), "no map"),
+        (lambda group: group.__delitem__("energy") or group.create_group("energy"), "shape"),
+    ],
+)
+def test_damaged_maps_are_one_message(folder, result, tmp_path, damage, reason):  # noqa: ARG001 - its file
+    path = shutil.copy(folder / "out.h5", tmp_path)
+    with h5py.File(path, "r+") as file:
+        damage(file["maps/mcbn/test"])
+    with pytest.raises(ResultError, match=f"the maps of mcbn on test are damaged .*{reason}"):
+        bnuq.open(path).maps(method="mcbn")
+
+
+def test_a_disk_that_maps_do_not_fit_on_is_refused_at_once(folder, monkeypatch):
+    monkeypatch.setattr("bnuq.evaluation.resources._free_on", lambda _: 1000)
+    with pytest.raises(RequestError, match="--save-maps: the maps of 32 images by 3 methods would take about"):
+        small_segmentation.evaluated(folder, save_maps=True, out="full.h5")
+
+
+# ── files ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_pictures_share_a_scale_and_hold_the_classes(result, tmp_path):
+    paths = write_maps(result, tmp_path / "maps", method="mcbn")
+    scales = json.loads((tmp_path / "maps/scales.json").read_text())
+    assert len(paths) == 1 + IMAGES * 7 and all(path.is_file() for path in paths)
+    assert [each["number"] for each in scales["classes"]] == [0, 1, 2]
+    maps = maps_of(result, method="mcbn")
+    highest = max(np.quantile(image["mutual_information"].astype(float), 0.998) for image in maps)
+    assert scales["scores"]["mutual_information"]["highest"] == pytest.approx(highest)
+    for row, image in enumerate(maps):
+        classes = Image.open(tmp_path / f"maps/{row:02}_predicted.png")
+        np.testing.assert_array_equal(np.asarray(classes), image["predicted"])
+        colour = classes.convert("RGB").getpixel((0, 0))
+        assert "#{:02x}{:02x}{:02x}".format(*colour) == scales["classes"][image["predicted"][0, 0]]["colour"]
+        for name, scale in scales["scores"].items():
+            low, high = scale["lowest"], scale["highest"]
+            indices = np.asarray(Image.open(tmp_path / f"maps/{row:02}_{name}.png")).astype(float)
+            expected = np.clip(image[name], low, high)
+            np.testing.assert_allclose(low + indices / 255 * (high - low), expected, atol=0.51 * (high - low) / 255)
+
+
+def test_arrays_hold_the_values_of_an_image(result, tmp_path):
+    paths = write_maps(result, tmp_path, "npz", set="strange", method="mcdo")
+    assert [path.name for path in paths] == [f"image_{number:06}.npz" for number in range(small_segmentation.OTHER)]
+    for path, image in zip(paths, maps_of(result, set="strange", method="mcdo"), strict=True):
+        with np.load(path) as arrays:
+            assert set(arrays) == set(image)
+            for name, plane in image.items():
+                np.testing.assert_array_equal(arrays[name], plane)
+
+
+def test_nifti_files_have_the_axes_x_and_y(result, tmp_path):
+    nibabel = pytest.importorskip("nibabel")
+    write_maps(result, tmp_path, "nifti", method="mcbn")
+    image = maps_of(result, method="mcbn")[5]
+    for name, plane in image.items():
+        read = nibabel.load(tmp_path / f"05_{name}.nii.gz")
+        assert read.get_data_dtype() == plane.dtype and read.header["descrip"].item().decode() == name
+        np.testing.assert_array_equal(np.asarray(read.dataobj)[:, :, 0], plane.T)
+
+
+def test_geotiffs_keep_the_georeference_of_their_picture(folder, tmp_path):
+    tifffile = pytest.importorskip("tifffile")
+    shutil.copytree(folder, tmp_path / "geo")
+    scale, tie = (0.5, 0.5, 0.0), (0.0, 0.0, 0.0, 4000.0, 5000.0, 0.0)
+    for path in sorted((tmp_path / "geo/test").iterdir()):
+        tags = [(33550, "d", 3, scale, True), (33922, "d", 6, tie, True)]
+        tifffile.imwrite(path.with_suffix(".tif"), np.asarray(Image.open(path)), photometric="rgb", extratags=tags)
+        path.unlink()
+    small_segmentation.evaluated(tmp_path / "geo", methods=("mcdo",), save_maps=True)
+    result = bnuq.open(tmp_path / "geo/out.h5").record
+    write_maps(result, tmp_path / "maps", "geotiff")
+    for name, plane in maps_of(result)[2].items():
+        with tifffile.TiffFile(tmp_path / f"maps/02_{name}.tif") as file:
+            np.testing.assert_array_equal(file.asarray(), plane)
+            assert file.pages[0].tags[33550].value == scale and file.pages[0].tags[33922].value == tie
+
+
+@pytest.mark.parametrize(("form", "extra"), [("nifti", "nibabel"), ("geotiff", "tifffile"), ("png", "matplotlib")])
+def test_a_missing_library_is_named_with_the_command_that_installs_it(result, tmp_path, monkeypatch, form, extra):
+    monkeypatch.setitem(sys.modules, extra, None)
+    with pytest.raises(RequestError, match=rf'{extra}, which is not installed. Install it: pip install "bnuq\['):
+        write_maps(result, tmp_path / "maps", form)
+    assert not (tmp_path / "maps").exists()
+
+
+def test_a_folder_that_is_a_file_is_refused(result, tmp_path):
+    (tmp_path / "maps").write_text("")
+    with pytest.raises(RequestError, match="maps cannot be put there: it is a file"):
+        write_maps(result, tmp_path / "maps", "npz")
+
+
+# ── images by name ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_named_images_are_shown_beside_the_others(folder):
+    chosen = small_segmentation.evaluated(folder, methods=("mcdo",), out="chosen.h5").image_maps
+    assert chosen is not None
+    other = [row for row in range(IMAGES) if row not in chosen.points][:2]
+    named = (other[0], f"{other[1]:02}.png", int(chosen.points[0]))
+    more = small_segmentation.evaluated(folder, methods=("mcdo",), out="more.h5", show_images=named).image_maps
+    assert more is not None and list(more.points) == [*chosen.points, *other]
+    np.testing.assert_array_equal(more.predicted[: len(chosen.points)], chosen.predicted)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"show_images": ("3.png",)}, r"image 3.png is not in the set test; .*such as 13.png, 03.png"),
+        ({"show_images": (20,)}, "image 20 is not in the set test; expected numbers from 0 to 19"),
+        ({"show_images": (1,), "images": False}, "--no-images keeps none"),
+    ],
+)
+def test_unknown_images_are_refused_before_anything_is_drawn(folder, settings, message):
+    with pytest.raises(RequestError, match=message):
+        small_segmentation.evaluated(folder, methods=("mcdo",), out="unknown.h5", **settings)

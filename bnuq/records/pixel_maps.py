@@ -206,10 +206,12 @@ def rows_of(images: Sequence[str | int], evaluated: EvaluatedSet) -> list[int]:
 
 def _row_of(image: str, names: Mapping[str, int], numbers: np.ndarray, of_set: str) -> int:
     ends = [row for name, row in names.items() if name.endswith(f"/{image}")]
-    if image in names or len(ends) == 1:
-        return names[image] if image in names else ends[0]
-    if image.isascii() and image.isdigit() and len(image) < 18 and len(at := np.flatnonzero(numbers == int(image))):
-        return int(at[0])
+    if image in names:
+        return names[image]
+    if len(ends) == 1:
+        return ends[0]
+    if image.isascii() and image.isdigit() and int(image) in numbers:
+        return int(np.flatnonzero(numbers == int(image))[0])
     alike = get_close_matches(image, names, n=3, cutoff=0.5) or [*names][:3]
     named = f" or their names, such as {', '.join(alike)}" if alike else ""
     raise RequestError(

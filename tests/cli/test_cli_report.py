@@ -64,7 +64,7 @@ def test_json_stays_alone_beside_pictures(cli, tmp_path):
         (("--figures", "x", "--format", "pdf"), "--format is pdf; expected svg or png, or of maps png, npz, nifti"),
         (("--format", "svg"), "--format svg is a format of pictures, and none are written; add --figures DIR."),
         (("--format", "npz"), "--format npz is a format of maps, and none are written; add --maps DIR."),
-        (("--maps", "x"), "holds no maps: they are of the pixels of a segmentation, and this is a classification."),
+        (("--maps", "x"), "holds no maps: they are of the pixels of a segmentation, and this is a regression."),
         (("--figures", RESULT), f"{RESULT}: figures cannot be put there: it is a file. Name a folder."),
         (("--figures", f"{RESULT}/x"), "figures cannot be put there: Not a directory. Name a folder."),
     ],

@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -49,7 +50,7 @@ def logits(folder: Path, result: Result) -> np.ndarray:  # noqa: ARG001 - its fi
     x = (torch.from_numpy(images).double() / 255 - 0.5) / 0.3
     draws = []
     with h5py.File(folder / "out.h5") as file, torch.no_grad():
-        bank = file["statistics/layer000"]
+        bank: Any = file["statistics/layer000"]
         for mean, var in zip(bank["mean"][()], bank["var"][()], strict=True):
             model.double()[1].running_mean.copy_(torch.from_numpy(mean))
             model[1].running_var.copy_(torch.from_numpy(var))
@@ -132,7 +133,8 @@ def test_xarray_reads_maps_with_their_coordinates(folder, result):
 def planes_of(folder: Path, out: str) -> dict[str, np.ndarray]:
     found: dict[str, np.ndarray] = {}
     with h5py.File(folder / out) as file:
-        file["maps"].visititems(lambda name, item: found.update({name: item[()]} if hasattr(item, "shape") else {}))
+        group: Any = file["maps"]
+        group.visititems(lambda name, item: found.update({name: item[()]} if hasattr(item, "shape") else {}))
     return found
 
 
@@ -216,7 +218,7 @@ def test_pictures_share_a_scale_and_hold_the_classes(result, tmp_path):
     for row, image in enumerate(maps):
         classes = Image.open(tmp_path / f"maps/{row:02}_predicted.png")
         np.testing.assert_array_equal(np.asarray(classes), image["predicted"])
-        colour = classes.convert("RGB").getpixel((0, 0))
+        colour = np.asarray(classes.convert("RGB"))[0, 0]
         assert "#{:02x}{:02x}{:02x}".format(*colour) == scales["classes"][image["predicted"][0, 0]]["colour"]
         for name, scale in scales["scores"].items():
             low, high = scale["lowest"], scale["highest"]

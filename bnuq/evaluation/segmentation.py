@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 
 from bnuq import metrics
 from bnuq.config import Run
@@ -25,6 +25,7 @@ from bnuq.findings import Finding
 from bnuq.metrics import CalibrationBins, DrawWeights, LogitMaps, SelectiveScores
 from bnuq.records.evaluation import PIXEL_MEANS, PIXEL_SCORES, MethodResult, Samples, SetResult
 
+_OF_EACH_IMAGE = ("auroc", "aupr_out", "fpr95")
 _SUMS_OF_BINS = "count", "confidence", "correct"
 
 
@@ -267,7 +268,23 @@ def _pixel_detection(
         )
         for name, of_all in value.items()
     }
+    if has_anomalies:
+        of_each = dict(_per_image(inside, outside))
+        found |= {name: _without_draws(values, ood) for name, values in of_each.items()}
+        through_ood |= of_each
     return found, through_test, through_ood
+
+
+def _per_image(
+    inside: Int64[np.ndarray, "image bin"], outside: Int64[np.ndarray, "image bin"]
+) -> Iterator[tuple[str, Float[np.ndarray, " image"]]]:
+    """What images contribute to the mean over images of how well the anomalous pixels of each are separated from its
+    own other pixels, in coarse bins; those without pixels of both kinds are left out."""
+    for name, values in vars(metrics.detection_of_histograms(inside, outside)).items():
+        known = np.isfinite(values)
+        if name in _OF_EACH_IMAGE and known.any():
+            mean = float(values[known].mean())
+            yield f"pixel_{name}_per_image", mean + np.where(known, values - mean, 0) * len(known) / known.sum()
 
 
 class Scorer:
@@ -346,12 +363,23 @@ class Scorer:
             risk=_risk_curve(test),
             boundary=_boundary_curve(test),
             pavpu=_pavpu_curve(test, self._classes),
+            class_calibration=_class_calibration(test),
         )
 
 
 def _calibration_curve(scores: Scores, draws: DrawWeights) -> dict[str, np.ndarray]:
     """The reliability diagram of the pixels: empty where there are no masks."""
     return estimates.reliability(_bins(scores), draws) if "bins.count" in scores.of_pixels else {}
+
+
+def _class_calibration(scores: Scores) -> dict[str, np.ndarray]:
+    """For each class, in bins of its probability: the pixels, their mean probability, and how many are of the class;
+    empty where there are no masks."""
+    if "classwise.all" not in scores.of_pixels:
+        return {}
+    count, confidence, correct = np.moveaxis(scores.of_pixels["classwise.all"][0], 1, 0)
+    with np.errstate(invalid="ignore"):
+        return {"count": count.astype(np.int64), "confidence": confidence / count, "accuracy": correct / count}
 
 
 def _boundary_curve(scores: Scores) -> dict[str, np.ndarray]:

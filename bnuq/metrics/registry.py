@@ -481,6 +481,22 @@ _ALL = (
     ),
     *(
         Metric(
+            f"pixel_{name}_per_image",
+            f"{title} of the pixels of an image, mean over images",
+            f"{label} per image",
+            "fraction",
+            direction,
+            "as of points",
+            **_PIXELS,
+        )
+        for name, title, label, direction in (
+            ("auroc", "AUROC", "AUROC", "higher"),
+            ("aupr_out", "AUPR (OOD positive)", "AUPR-out", "higher"),
+            ("fpr95", "FPR at 95 % TPR (OOD positive)", "FPR95", "lower"),
+        )
+    ),
+    *(
+        Metric(
             f"pixel_segment_{name}",
             f"{title} of anomalies",
             f"segment {label}",

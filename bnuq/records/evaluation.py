@@ -177,7 +177,8 @@ class MethodResult:
 
     `pixel_ood` is the separation of the pixels of a segmentation, of whose images `ood` is; `boundary` are means over
     its test pixels at each whole distance from the nearest class boundary, the last with all that are further; `pavpu`
-    are shares of these by whether they are right and by thresholds of their predictive entropy.
+    are shares of these by whether they are right and by thresholds of their predictive entropy; `class_calibration` are
+    those of each class by bins of its probability.
 
     `bounds` are the scores of the "constant" and of the "optimum" uncertainty about the same predictions, and
     `normalized` where the method's own lie between them, in percent.
@@ -192,6 +193,7 @@ class MethodResult:
     pixel_ood: Mapping[SetName, Mapping[ScoreName, Estimates]] = field(default_factory=dict)
     boundary: Mapping[str, Num[np.ndarray, " distance"]] = field(default_factory=dict)
     pavpu: Mapping[str, Num[np.ndarray, " threshold"]] = field(default_factory=dict)
+    class_calibration: Mapping[str, Num[np.ndarray, "class bin"]] = field(default_factory=dict)
     bounds: Mapping[BoundName, Estimates] = field(default_factory=dict)
     normalized: Normalized = field(default_factory=dict)
 

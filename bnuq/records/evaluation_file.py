@@ -4,7 +4,7 @@
                                      and names(point) of files or ids
     /methods/METHOD/sets/SET         predicted, and of a regression sigma; points/SCORE(point)
     /methods/METHOD/CURVE            convergence(samples), calibration(bin), risk(coverage), uncertainty_error(rank),
-                                     boundary(distance), pavpu(threshold)
+                                     boundary(distance), pavpu(threshold), class_calibration(class, bin)
     /reference_check                 mean, log_variance, expected (layer)
     /statistics/layerNNN             the bank ω: mean(draw, channel), var(draw, channel), count(draw)
     /log_likelihood                  METHOD_SET (chain, draw, SET_point)
@@ -299,6 +299,8 @@ def _check_complete(result: Result) -> None:
             raise ValueError(f"the convergence of {method} is incomplete")
         if method_result.boundary and not {"distance", "count", *_AT_BOUNDARIES} <= set(method_result.boundary):
             raise ValueError(f"the scores of {method} over the distance from a boundary are incomplete")
+        if method_result.class_calibration and set(method_result.class_calibration) != _OF_CLASSES:
+            raise ValueError(f"the reliability of the classes of {method} is incomplete")
         if method_result.pavpu and not {"threshold", "pavpu"} <= set(method_result.pavpu):
             raise ValueError(f"the accuracy of {method} over thresholds of certainty is incomplete")
         bounds, normalized = set(method_result.bounds), set(method_result.normalized)
@@ -439,4 +441,5 @@ _OF_TASK = {
     ),
 }
 _AT_BOUNDARIES = {"predictive_entropy", "error_rate"}
+_OF_CLASSES = {"count", "confidence", "accuracy"}
 _OF_OOD = {"auroc", "aupr_out", "aupr_in", "fpr95", "fpr95_id_positive"}

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from bnuq.errors import RequestError
 from bnuq.files.writing import check_writable, write_bytes
 from bnuq.report.sanitize import printable
@@ -125,6 +127,16 @@ def on_page() -> bool:
 def parts_of(path: Path) -> list[Path]:
     """The files that a picture for a page was drawn into, from left to right."""
     return [path, *sorted(path.parent.glob(f"{path.stem}__[0-9][0-9].svg"))]
+
+
+def colours_of(classes: int) -> np.ndarray:
+    """A colour for each class, (class, 3) from 0 to 1: the strong ones first."""
+    import matplotlib as mpl
+
+    if classes <= 20:
+        pairs = mpl.colormaps["tab20"](np.arange(20))[:, :3]
+        return np.concatenate([pairs[::2], pairs[1::2]])[:classes]
+    return mpl.colormaps["hsv"](np.arange(classes) * 0.618034 % 1)[:, :3]  # the golden ratio: neighbours are far apart
 
 
 @contextlib.contextmanager

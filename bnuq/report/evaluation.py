@@ -58,7 +58,7 @@ def _sections(result: Result, found: Sequence[Finding], *, roomy: bool) -> Itera
     yield Section(f"Test set, {result.sets['test'].n} {tasks.points_of(result)}", parts)
     yield from _labels(result, roomy=roomy)
     yield from _parts(result, roomy=roomy)
-    yield from section("Calibration", plots.calibration(result))
+    yield from section("Calibration", (*plots.calibration(result), *plots.class_calibration(result)))
     yield from section("Error against coverage", plots.risk_coverage(result))
     yield from section("Certain and accurate pixels", plots.pavpu(result))
     yield from section("Finding failing images", tasks.failing_images(result, roomy=roomy))

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Int16
 from bnuq.records.evaluation import NOT_SCORED, ImageMaps, Result
 from bnuq.records.points import chosen_score
 from bnuq.report.document import Picture
-from bnuq.report.drawing import GREY, INK, picture, short
+from bnuq.report.drawing import GREY, INK, colours_of, picture, short
 from bnuq.report.evaluation_findings import network_in_words
 from bnuq.report.numbers import named, number
 from bnuq.report.plots import label_of
@@ -105,16 +105,6 @@ def _show_score(axes: Axes, values: np.ndarray, score: str, most: float) -> None
     drawn = _show(axes, values.astype(np.float32), label_of(score), **scale)
     bar = axes.figure.colorbar(drawn, ax=axes, extend="max", shrink=0.8, pad=0.02)
     bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
-
-
-def colours_of(classes: int) -> np.ndarray:
-    """A colour for each class, (class, 3) from 0 to 1: the strong ones first."""
-    import matplotlib as mpl
-
-    if classes <= 20:
-        pairs = mpl.colormaps["tab20"](np.arange(20))[:, :3]
-        return np.concatenate([pairs[::2], pairs[1::2]])[:classes]
-    return mpl.colormaps["hsv"](np.arange(classes) * 0.618034 % 1)[:, :3]  # the golden ratio: neighbours are far apart
 
 
 def _coloured(classes: Int16[np.ndarray, "row column"], colours: np.ndarray) -> np.ndarray:

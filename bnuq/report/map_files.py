@@ -24,7 +24,8 @@ from bnuq.metrics.registry import LOGIT_SCORES
 from bnuq.records.evaluation import Result
 from bnuq.records.pixel_maps import PREDICTED, SavedMaps, maps_of, numbers_of
 from bnuq.report import drawing
-from bnuq.report.image_maps import MOST, UNCERTAIN, colours_of
+from bnuq.report.drawing import colours_of
+from bnuq.report.image_maps import MOST, UNCERTAIN
 from bnuq.store.table import unit_of
 
 MapFormat = Literal["png", "npz", "nifti", "geotiff"]

@@ -15,7 +15,7 @@ from bnuq.report.noise_models import labelled
 from bnuq.report.numbers import count, named, number, with_error
 
 _BESIDE_AUROC = tuple(name for name in SEPARATIONS if name != "auroc")
-_OF_SEGMENTS = ("f1", "siou", "ppv")
+_OF_SEGMENTS = ("auroc_per_image", "segment_f1", "segment_siou", "segment_ppv")
 _LONG = 20  # characters of a name that leave space for a column beside it where the terminal has 40
 
 
@@ -66,14 +66,14 @@ def pixel_tables(result: Result, name: str, *, roomy: bool) -> Iterator[Part]:
                 others = (Cell(number(estimates[f"pixel_{key}"].value)) for key in _BESIDE_AUROC)
                 rows.append((f"  {named(score, roomy=roomy)}", (with_error(estimates["pixel_auroc"]), *others)))
                 if "pixel_segment_f1" in estimates:
-                    of_segments = tuple(with_error(estimates.get(f"pixel_segment_{key}")) for key in _OF_SEGMENTS)
+                    of_segments = tuple(with_error(estimates.get(f"pixel_{key}")) for key in _OF_SEGMENTS)
                     segments.append((f"  {named(score, roomy=roomy)}", of_segments))
     if rows:
         yield Heading("By pixel")
         yield Table(("AUROC", *map(named, _BESIDE_AUROC)), tuple(rows), stacks=True)
         if segments:
-            yield Heading("By segment of anomalous pixels, at the threshold of the largest F1 of pixels")
-            yield Table(tuple(named(f"pixel_segment_{key}") for key in _OF_SEGMENTS), tuple(segments), stacks=True)
+            yield Heading("Within each image, and by segment of anomalous pixels at the threshold of the largest F1")
+            yield Table(tuple(named(f"pixel_{key}") for key in _OF_SEGMENTS), tuple(segments), stacks=True)
         yield Heading("By image, of which the score is the mean over its pixels")
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float
 
-from bnuq.config import SINGLE_SAMPLE_METHODS, recalibration_of
+from bnuq.config import DETERMINISTIC, SINGLE_SAMPLE_METHODS, recalibration_of
 from bnuq.metrics import METRICS
 from bnuq.records.evaluation import BAND, MethodResult, Result
 from bnuq.report import drawing
@@ -28,6 +28,7 @@ _HALF, _MOST = 0.6744897501960817, 1.959963984540054  # sd to the ends of the ce
 _DARK, _LIGHT = "#9ecae1", "#dbe9f4"  # their bands
 _BINS = (12, 40)  # fewest and most of a histogram
 CONVERGING = {"regression": ("crps", "pll", "rmse"), "classification": ("pll", "mutual_information")}
+_FEWEST_PIXELS, _MOST_CLASSES = 50, 24  # of a bin that is drawn, and of a legend
 _UNITS = ("nats", "target unit", "target unit²")  # others go without saying
 
 _DIAGONAL = (
@@ -39,6 +40,10 @@ HOW = {
     "interval_calibration": (
         "On the diagonal, a central interval covers as many targets as it should; below it the intervals are too "
         "narrow, above it too wide. Within the band, chance alone explains the difference."
+    ),
+    "class_reliability": (
+        "On the diagonal, as many of the pixels with this probability of a class are of it as the probability says; "
+        "below it the class is predicted too often. Bins of fewer than 50 pixels are left out."
     ),
     "risk_coverage": (
         "Error of the retained points when the most uncertain ones are deferred: the lower the curve, the better "
@@ -79,6 +84,13 @@ def calibration(result: Result) -> Iterator[Picture]:
         yield _picture("reliability", draw=partial(_reliability, result))
     elif calibrated := {name: each for name, each in result.methods.items() if "level" in each.calibration}:
         yield _picture("interval_calibration", draw=partial(_interval_calibration, result, calibrated))
+
+
+def class_calibration(result: Result) -> Iterator[Picture]:
+    """The reliability of each class of pixels, of the deterministic network and of the first sampled method."""
+    names = [DETERMINISTIC, *(name for name in result.sampled if recalibration_of(name) is None)][:2]
+    if curves := {name: each.class_calibration for name in names if (each := result.methods[name]).class_calibration}:
+        yield _picture("class_reliability", draw=partial(_class_calibration, result, curves))
 
 
 def risk_coverage(result: Result) -> Iterator[Picture]:
@@ -220,6 +232,25 @@ def _reliability(result: Result, path: Path) -> None:
         below.set_xlim(0, 1)
         below.set_xlabel("confidence")
         below.set_ylabel("points (%)")
+
+
+def _class_calibration(result: Result, curves: Mapping[str, Mapping[str, np.ndarray]], path: Path) -> None:
+    names, colours = result.sets["test"].classes, drawing.colours_of(int(result.model["classes"]))
+    with picture(
+        path, title="Reliability by class", about=_about(result), columns=len(curves), size=(4.6, 4.4), apart=True,
+    ) as panels:  # fmt: skip
+        for (method, curve), axes in zip(curves.items(), panels, strict=True):
+            axes.plot([0, 1], [0, 1], color=INK, linewidth=1)
+            for k in np.flatnonzero(curve["count"].any(1)):
+                kept = curve["count"][k] >= _FEWEST_PIXELS
+                label = names[k] if k < len(names) else f"class {k}"
+                shares = (curve[name][k][kept] for name in ("confidence", "accuracy"))
+                axes.plot(*shares, color=tuple(colours[k]), marker=".", linewidth=1.2, label=label)
+            _unit_square(axes)
+            axes.set_xlabel(f"probability of the class, {method}")
+            axes.set_ylabel("share of these pixels that are of the class")
+            if len(curve["count"]) <= _MOST_CLASSES:
+                axes.legend(loc="upper left", fontsize="x-small", ncols=2)
 
 
 def enough_points(result: Result) -> int:

@@ -242,6 +242,13 @@ def test_anomalies_are_separated_from_the_other_pixels_of_their_images(made_up: 
         expected = vars(metrics.detection(inside, outside))
         for key, value in expected.items():
             assert made_up.pixel_ood["anomalies"][name][f"pixel_{key}"].value == pytest.approx(value, abs=1e-12)
+        aurocs = []
+        for row, mask in enumerate(ANOMALIES):
+            if {0, 1} <= {*mask.ravel()}:
+                aurocs.append(metrics.auroc(*(other[name][row][side == mask] for side in (0, 1))))
+        found = made_up.pixel_ood["anomalies"][name]["pixel_auroc_per_image"]
+        assert found.value == pytest.approx(np.mean(aurocs), abs=0.01)  # in coarse bins
+        assert found.se == pytest.approx(np.std(aurocs, ddof=1) / math.sqrt(len(aurocs)), rel=0.15)
 
 
 def test_the_curves_end_in_the_estimates(made_up: MethodResult) -> None:
@@ -256,6 +263,19 @@ def test_the_curves_end_in_the_estimates(made_up: MethodResult) -> None:
     np.testing.assert_array_equal(sizes, [1, 2, 4, 8, 9])
     expected = [estimates_at_once(LOGITS[:size], MASKS)["pll"] for size in sizes]
     np.testing.assert_allclose(made_up.convergence["pll"], expected)
+
+
+def test_the_reliability_of_a_class_is_that_of_its_probability(made_up: MethodResult) -> None:
+    scores, valid = pixels(LOGITS), MASKS != IGNORE
+    curve = made_up.class_calibration
+    assert curve["count"].shape == (CLASSES, 15)
+    for k in range(CLASSES):
+        p, true = scores["mean"][:, k][valid], MASKS[valid] == k
+        for at, cell in enumerate(cells(p)):
+            assert curve["count"][k, at] == cell.sum()
+            if cell.any():
+                assert curve["confidence"][k, at] == pytest.approx(p[cell].mean())
+                assert curve["accuracy"][k, at] == pytest.approx(true[cell].mean())
 
 
 def test_certainty_is_compared_with_accuracy_at_each_threshold(made_up: MethodResult) -> None:

@@ -25,6 +25,7 @@ def test_the_registry_names_every_estimate_once():
         "ece_boundary", *(f"component_{name}" for name in OF_COMPONENTS),
         *(f"image_aurc_{name}" for name in AGGREGATIONS), "pixel_auroc", "pixel_aupr_out",
         "pixel_aupr_in", "pixel_fpr95", "pixel_fpr95_id_positive",
+        "pixel_auroc_per_image", "pixel_aupr_out_per_image", "pixel_fpr95_per_image",
         "pixel_segment_f1", "pixel_segment_siou", "pixel_segment_ppv",
         "normalized_pll", "normalized_crps",
         "coverage50", "coverage95",
@@ -75,7 +76,8 @@ def test_uncertainties_have_no_direction_and_errors_are_better_lower():
     assert {name for name, direction in directions.items() if direction == "lower"} == {
         "set_size", "set_size_aps", "brier", "ece", "ece_adaptive", "ece_classwise", "ece_debiased", "mce", "aurc",
         "augrc", "risk_at_80", "fpr95", "fpr95_id_positive", "rmse", "mae", "crps", "pixel_fpr95",
-        "pixel_fpr95_id_positive", "ece_boundary", *(f"image_aurc_{name}" for name in AGGREGATIONS),
+        "pixel_fpr95_id_positive", "pixel_fpr95_per_image", "ece_boundary",
+        *(f"image_aurc_{name}" for name in AGGREGATIONS),
     }  # fmt: skip
     assert {metric.direction for metric in metrics.SCORES.values()} == {"none"}
 

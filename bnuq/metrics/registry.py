@@ -485,14 +485,14 @@ _ALL = (
             f"{title} of the pixels of an image, mean over images",
             f"{label} per image",
             "fraction",
-            direction,
+            "lower" if name == "fpr95" else "higher",
             "as of points",
             **_PIXELS,
         )
-        for name, title, label, direction in (
-            ("auroc", "AUROC", "AUROC", "higher"),
-            ("aupr_out", "AUPR (OOD positive)", "AUPR-out", "higher"),
-            ("fpr95", "FPR at 95 % TPR (OOD positive)", "FPR95", "lower"),
+        for name, title, label in (
+            ("auroc", "AUROC", "AUROC"),
+            ("aupr_out", "AUPR (OOD positive)", "AUPR-out"),
+            ("fpr95", "FPR at 95 % TPR (OOD positive)", "FPR95"),
         )
     ),
     *(

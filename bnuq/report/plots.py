@@ -20,6 +20,7 @@ from bnuq.report.drawing import GREY, INK, PALE, PANEL, Line, picture, short
 from bnuq.report.evaluation_findings import network_in_words
 from bnuq.report.numbers import named, number
 from bnuq.report.ood import best_score_of
+from bnuq.report.tasks import points_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -145,7 +146,7 @@ def _picture(*kind: str, draw: Callable[[Path], None], instead: Iterable[Part] =
 def _about(result: Result, *, sampled: bool = True) -> str:
     model, test = Path(str(result.model["path"])).name, result.sets["test"]
     passes = f", {result.sampling['samples']} samples" if sampled and result.sampled else ""
-    return f"{model}, test set, {test.n} points{passes}"
+    return f"{model}, test set, {test.n} {points_of(result)}{passes}"
 
 
 def _lines(result: Result) -> dict[str, Line]:
@@ -231,7 +232,7 @@ def _reliability(result: Result, path: Path) -> None:
             axes.legend(loc="lower right")
         below.set_xlim(0, 1)
         below.set_xlabel("confidence")
-        below.set_ylabel("points (%)")
+        below.set_ylabel("pixels (%)" if points_of(result) == "images" else "points (%)")
 
 
 def _class_calibration(result: Result, curves: Mapping[str, Mapping[str, np.ndarray]], path: Path) -> None:

@@ -73,7 +73,7 @@ def test_the_tree_is_the_documented_one(written):
     assert not any(f"log_likelihood/deterministic_{name}" in found for name in SETS)
     groups = {name.partition("/")[0] for name in found}
     documented = set(re.findall(r"^    /([a-z_]+)", f"{result_file.__doc__}{codec.__doc__}", flags=re.MULTILINE))
-    assert groups == documented
+    assert groups == documented - {"maps"}  # of a segmentation alone: tests/runs/test_pixel_maps.py
 
 
 def test_every_data_set_has_scales_on_all_its_axes_and_every_number_has_units(written):

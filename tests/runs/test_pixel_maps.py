@@ -97,7 +97,7 @@ def test_every_method_and_set_but_validation_has_maps_whose_means_are_the_points
     assert len(result.methods) == 6
     for method, of_method in result.methods.items():
         for name, of_set in of_method.sets.items():
-            maps = [*maps_of(result, set=name, method=method)]
+            maps = maps_of(result, set=name, method=method)
             assert len(maps) == result.sets[name].n
             single = {"expected_entropy", "mutual_information"} & set(maps[0])
             assert bool(single) == (not method.startswith("deterministic"))

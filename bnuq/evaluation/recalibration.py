@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bnuq import metrics
 from bnuq.config import Recalibration, recalibration_of
-from bnuq.data import Points
+from bnuq.data import Masks, Points
 from bnuq.errors import RequestError
 from bnuq.evaluation.datasets import held_out_rows
 from bnuq.evaluation.subject import VALIDATION, Subject
@@ -45,7 +45,7 @@ def fitted(
     kind: Recalibration,
     pll: Float[np.ndarray, "temperature point"],
     samples: Callable[[], Float[Tensor, "sample point class"]],
-    y: Int64[np.ndarray, " point"],
+    y: Int64[np.ndarray, " point"] | Masks,
     second: Bool[np.ndarray, " point"] | None = None,
 ) -> Recalibrated:
     """The recalibration of points with this PLL by temperature, these raw samples and labels; with `second` also that
@@ -54,6 +54,7 @@ def fitted(
         rows_of = [...] if second is None else [..., ~second, second]
         scales = np.array([[1 / metrics.fitted_temperature(pll[:, rows])] for rows in rows_of])
         return Recalibrated(scales, np.zeros_like(scales), pll.shape[1], second)
+    assert not isinstance(y, Masks)  # pixels have a temperature alone
     logits = samples()
     maps = [metrics.fitted_vector(logits, y, metrics.fitted_temperature(pll))]
     for half in () if second is None else (~second, second):

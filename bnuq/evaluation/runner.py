@@ -544,12 +544,13 @@ class _Rounds:
                 _add(reduction, torch.from_numpy(block).to(subject.pipeline.device), first, engine)
             return _recalibrated(reduction, [reduction.arrays()], maps, points)
         units = [replace(unit, method=f"{method}+{kind}") for unit in self._units[method, name]]
+        of_set = _of_set(engine, subject.sets, name)
         with self.passes.feeding(points, engine) as feed:
 
             def run_group(group: UnitGroup) -> Iterator[Arrays]:
                 for unit in group:
                     reduction = reduction_of(unit.points.start)
-                    for block in _blocks(subject, self.passes, engine, points, unit.points, feed):
+                    for block in _blocks(subject, self.passes, of_set, points, unit.points, feed):
                         reduction.add(block)
                     yield reduction.arrays()
 

@@ -720,6 +720,16 @@ def test_flipped_pictures_are_scored_with_their_outputs_flipped_back(
         assert found[name].value == pytest.approx(expected[name], abs=2e-4), name
 
 
+def test_flipped_pictures_pass_again_with_a_temperature(folder: Path) -> None:
+    result = small_segmentation.evaluated(
+        folder, out="flipped.h5", methods=("tta",), ood=(), augment={"flip": True}, calibrate="cross"
+    )
+    plain, tempered = (result.methods[name].sets["test"].estimates for name in ("tta", "tta+temperature"))
+    assert tempered["pll"].value >= plain["pll"].value - 0.05
+    assert tempered["accuracy"].value == pytest.approx(plain["accuracy"].value, abs=0.05)
+    assert {*tempered} >= {"temperature", "mutual_information"}
+
+
 def test_an_output_that_is_not_finite_names_its_image(scorer: segmentation.Scorer) -> None:
     logits = LOGITS.copy()
     logits[3, 7, 0, 0, 0] = np.nan

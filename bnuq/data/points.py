@@ -345,7 +345,8 @@ def check_masks(points: Points, classes: int, ignore: int, progress: Progress = 
                 advance(1)
     if wrong:
         row, values = next(iter(wrong.items()))
-        shown = ", ".join(f"{count:,} pixel{'s' * (count != 1)} of {value}" for value, count in list(values.items())[:6])
+        first = list(values.items())[:6]
+        shown = ", ".join(f"{count:,} pixel{'s' * (count != 1)} of {value}" for value, count in first)
         others = f"; {len(wrong) - 1} more of {len(points)} masks have such values" * (len(wrong) > 1)
         distinct = {value for of in wrong.values() for value in of}
         option = f"--ignore {min(distinct)}" if len(distinct) == 1 else "--ignore N"

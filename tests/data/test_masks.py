@@ -402,11 +402,11 @@ def test_values_are_checked_and_counted(tmp_path):
     for at in (2, 3):
         save(tmp_path / f"testannot/{at}.png", masks[at])
     found = (
-        r"testannot/2\.png: has 1 pixels of 7, 2 pixels of 11; 1 more of 4 masks have such values; expected 0 to 2, or"
+        r"testannot/2\.png: has 1 pixel of 7, 2 pixels of 11; 1 more of 4 masks have such values; expected 0 to 2, or"
     )
     with pytest.raises(DataError, match=found + r" 255 \(ignored\).*--ignore N"):
         check_masks(load_points(ref), 3, 255)
-    with pytest.raises(DataError, match=r"has 1 pixels of 7; 1 more .* or 11 \(ignored\).*--ignore 7"):
+    with pytest.raises(DataError, match=r"has 1 pixel of 7; 1 more .* or 11 \(ignored\).*--ignore 7"):
         check_masks(load_points(ref), 3, 11)
     check_masks(load_points(ref), 12, 255)
     assert len(check_masks(load_points(ref).subset([0, 1]), 3, 255)) == 2

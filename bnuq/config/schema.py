@@ -800,9 +800,9 @@ class RecordedOptions(Section, frozen=True):
     images: Annotated[
         bool,
         setting(
-            "Keep small copies of at most 64 pictures in the result file: the most uncertain ones, confident mistakes, "
-            "suspected labels, familiar OOD points. Of a segmentation, the images that --images names, and 4 others, "
-            "with their maps.",
+            "Keep no small copies of pictures in the result file. Otherwise there are at most 64: the most uncertain ones, "
+            "confident mistakes, suspected labels, familiar OOD points; of a segmentation, the images that --images "
+            "names, and 4 others, with their maps.",
             "Output",
             no="only",
             shown="",

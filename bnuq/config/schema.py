@@ -801,8 +801,8 @@ class RecordedOptions(Section, frozen=True):
         bool,
         setting(
             "Keep no small copies of pictures in the result file. Otherwise there are at most 64: the most uncertain "
-            "ones, confident mistakes, suspected labels, familiar OOD points; of a segmentation, the images that --images "
-            "names, and 4 others, with their maps.",
+            "ones, confident mistakes, suspected labels, familiar OOD points; of a segmentation, the images that "
+            "--images names, and 4 others, with their maps.",
             "Output",
             no="only",
             shown="",

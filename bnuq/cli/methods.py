@@ -10,6 +10,11 @@ METHODS = {
     "reference (Teye, Azizpour & Smith 2018). Needs a BatchNorm layer and --train.",
     "mcdo": "Monte Carlo dropout: dropout stays active (Gal & Ghahramani 2016). Needs a dropout layer of rate above 0.",
     "mcbn+mcdo": "Both at once.",
+    "learned": "Noise of the network's own layers, drawn once for each sample: weights, scales or flows with a learned "
+    "deviation (Blundell et al. 2015; Shekhovtsov & Flach 2018). Runs where the network has such layers.",
+    "mcbn+learned": "Both at once. Only on request.",
+    "mcdo+learned": "Both at once. Only on request.",
+    "mcbn+mcdo+learned": "All three at once. Only on request.",
     "mcbn-chi2": "An approximation of mcbn: statistics drawn around the running ones, means Gaussian and variances χ², "
     "each channel independently (Shekhovtsov & Flach 2018). Needs no reference; with one, it is compared with mcbn.",
     "mcbn-gaussian": "The same with Gaussian standard deviations (Teye, Azizpour & Smith 2018, footnotes 8 and 9).",
@@ -30,4 +35,4 @@ METHODS = {
 def command() -> None:
     """List the methods, and what each needs."""
     for name, text in METHODS.items():
-        print_line(f"{name:15} {text}")
+        print_line(f"{name:17} {text}")

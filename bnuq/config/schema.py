@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin
@@ -18,6 +19,10 @@ Method = Literal[
     "mcbn",
     "mcdo",
     "mcbn+mcdo",
+    "learned",
+    "mcbn+learned",
+    "mcdo+learned",
+    "mcbn+mcdo+learned",
     "mcbn-chi2",
     "mcbn-gaussian",
     "mcbn-empirical",
@@ -29,11 +34,14 @@ Method = Literal[
 ]
 ANALYTIC: tuple[Method, ...] = ("mcbn-chi2", "mcbn-gaussian", "mcbn-empirical")  # models of q(ω), not MCBN itself
 AUGMENTED: tuple[Method, ...] = ("tta", "mcbn+tta")  # test-time augmentation
+LEARNED: Method = "learned"  # noise that the network's own layers draw
 LAPLACE: Method = "laplace"  # of the last layer
 ENSEMBLE: Method = "ensemble"  # the deterministic networks of several checkpoints
 PREDICTIONS: Method = "predictions"  # samples made elsewhere
 BY_FILES: tuple[Method, ...] = (ENSEMBLE, PREDICTIONS)  # that run where their files are named
-ON_REQUEST: tuple[Method, ...] = (*ANALYTIC, *AUGMENTED, LAPLACE, *BY_FILES)  # never among the default methods
+ON_REQUEST: tuple[Method, ...] = (  # never among the default methods
+    *ANALYTIC, *AUGMENTED, LAPLACE, *BY_FILES, "mcbn+learned", "mcdo+learned", "mcbn+mcdo+learned",
+)  # fmt: skip
 DETERMINISTIC: Method = "deterministic"  # always runs, and first
 POPULATION = "deterministic+population"  # runs beside mcbn where the reference check fails
 Recalibration = Literal["temperature", "vector"]  # one scale of all logits, or a scale and a shift for each class
@@ -48,6 +56,11 @@ SINGLE_SAMPLE_METHODS: tuple[str, ...] = (
 def recalibration_of(method: str) -> Recalibration | None:
     """How the logits of a method are recalibrated, by the end of its name; None where they are not."""
     return next((kind for kind in RECALIBRATIONS if method.endswith(f"+{kind}")), None)
+
+
+def draws_by(method: str, source: Literal["mcbn", "mcdo", "learned"]) -> bool:
+    """Whether the samples of a method differ by mini-batches, by dropout masks, or by noise of the network's layers."""
+    return source in re.split(r"[+-]", method)
 
 
 def without_recalibration(method: str) -> str:
@@ -419,9 +432,9 @@ class SamplingSection(Sampler, frozen=True):
     methods: Annotated[
         tuple[Method, ...] | None,
         setting(
-            "mcbn, mcdo, mcbn+mcdo or deterministic; or an analytic model of MCBN's noise: mcbn-chi2, mcbn-gaussian, "
-            "mcbn-empirical; tta or mcbn+tta (test-time augmentation); laplace (of the last layer); predictions (made "
-            "elsewhere). Several checkpoints add ensemble. Repeat it, or use commas.",
+            "mcbn, mcdo, learned, sums of them such as mcbn+mcdo, or deterministic; or an analytic model of MCBN's "
+            "noise: mcbn-chi2, mcbn-gaussian, mcbn-empirical; tta or mcbn+tta (test-time augmentation); laplace (of "
+            "the last layer); predictions (made elsewhere); several checkpoints add ensemble. Repeat, or use commas.",
             option="method",
             metavar="NAME",
             commas=True,

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from bnuq import metrics
-from bnuq.config import ANALYTIC, AUGMENTED, ENSEMBLE, LAPLACE, PREDICTIONS
+from bnuq.config import ANALYTIC, AUGMENTED, ENSEMBLE, LAPLACE, PREDICTIONS, draws_by
 from bnuq.data import Points
 from bnuq.errors import is_out_of_memory
 from bnuq.evaluation import memory
@@ -37,6 +37,7 @@ from bnuq.sampling import counter_rng
 from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.dropout import Dropout
 from bnuq.sampling.engine import Stochastic, chunks, default_chunk
+from bnuq.sampling.noise import Learned
 from bnuq.sampling.plain_loop import Evaluation
 
 _DRAWS = 16  # draws of a first chunk, which show how long each further draw takes
@@ -216,7 +217,8 @@ def _extrapolated(request: _Request, subject: Subject) -> _Seconds:
             subject.model,
             todo.sites,
             omega=omega if is_mcbn(method) else None,
-            dropout=Dropout(_DRAWS, run.seed) if method.endswith("mcdo") else None,
+            dropout=Dropout(_DRAWS, run.seed) if draws_by(method, "mcdo") else None,
+            learned=Learned(_DRAWS, run.seed) if draws_by(method, "learned") else None,
             precision=run.precision,
         )
         once, per_sample = (0.0, _augmented(engine, subject)) if method in AUGMENTED else _samples(engine, subject)

@@ -10,7 +10,18 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from bnuq.config import ANALYTIC, AUGMENTED, DEFAULT_SAMPLER, ENSEMBLE, LAPLACE, ON_REQUEST, PREDICTIONS, Run, Sampler
+from bnuq.config import (
+    ANALYTIC,
+    AUGMENTED,
+    DEFAULT_SAMPLER,
+    ENSEMBLE,
+    LAPLACE,
+    LEARNED,
+    ON_REQUEST,
+    PREDICTIONS,
+    Run,
+    Sampler,
+)
 from bnuq.data import Points
 from bnuq.errors import DataError, RequestError, SamplingError, first_line
 from bnuq.evaluation.batch_composition import check_mini_batches
@@ -114,7 +125,8 @@ def _methods(run: Run, reasons: Mapping[str, str], rate_hint: str) -> tuple[tupl
     if run.methods is None:
         usual = {name: reason for name, reason in reasons.items() if name not in ON_REQUEST}
         methods = tuple(name for name, reason in usual.items() if not reason)
-        findings += [note("method-left-out", method=name, reason=reason) for name, reason in usual.items() if reason]
+        left_out = {name: reason for name, reason in usual.items() if reason and name != LEARNED}  # which few have
+        findings += [note("method-left-out", method=name, reason=reason) for name, reason in left_out.items()]
     else:
         methods = run.methods
         for name in methods:
@@ -172,7 +184,7 @@ def findings_on_dropout_rate(sites: Sites, arguments: Sequence[str]) -> Iterator
 def _not_stochastic(sites: Sites, arguments: Sequence[str]) -> Iterator[Finding]:
     """Notes on layers that cannot be sampled; `arguments` are those of `findings_on_dropout_rate`."""
     rate = tuple(findings_on_dropout_rate(sites, arguments))
-    for site in (*sites.batchnorms, *sites.dropouts):
+    for site in (*sites.batchnorms, *sites.dropouts, *sites.noises):
         if site.reason and not (rate and site in sites.dropouts and site.p == 0):
             yield note("not-stochastic", kind=site.kind, layer=site.name, reason=site.reason)
     yield from rate
@@ -270,7 +282,7 @@ def _unsampled(model: nn.Module, sites: Sites, example: Tensor) -> str:
 
 def _why_not(run: Run, sites: Sites, train: Points | None, *, unsampled: str) -> dict[str, str]:
     """Why each method cannot be drawn; empty where it can."""
-    network = mcdo = ""
+    network = mcdo = learned = ""
     if not sites.batchnorms:
         network = f"the network has no BatchNorm layer{unsampled and f' that could be sampled ({unsampled})'}"
     elif not sites.live_batchnorms:
@@ -287,6 +299,10 @@ def _why_not(run: Run, sites: Sites, train: Points | None, *, unsampled: str) ->
         dead = all(site.p == 0 for site in sites.dropouts)
         why = "rate 0" if dead else f"nothing to sample ({sites.dropouts[0].reason})"
         mcdo = f"{having(sites.dropouts)} {why}"
+    if not sites.noises:
+        learned = "no layer of the network draws noise in evaluation mode"
+    elif not sites.live_noises:
+        learned = f"the noise of {sites.noises[0].name} cannot be drawn ({sites.noises[0].reason})"
     tta = ""
     if run.augment is None and run.tta is None:
         tta = (
@@ -300,6 +316,10 @@ def _why_not(run: Run, sites: Sites, train: Points | None, *, unsampled: str) ->
         "mcbn": mcbn,
         "mcdo": mcdo or alone.format("mcdo"),
         "mcbn+mcdo": mcbn or mcdo,
+        LEARNED: learned or alone.format(LEARNED),
+        "mcbn+learned": mcbn or learned,
+        "mcdo+learned": mcdo or learned or alone.format("mcdo+learned"),
+        "mcbn+mcdo+learned": mcbn or mcdo or learned,
         "mcbn-chi2": noise_model,
         "mcbn-gaussian": noise_model,
         "mcbn-empirical": mcbn,

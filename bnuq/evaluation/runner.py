@@ -23,6 +23,7 @@ from bnuq.config import (
     SINGLE_SAMPLE_METHODS,
     Recalibration,
     Run,
+    draws_by,
     without_recalibration,
 )
 from bnuq.data import Points
@@ -53,6 +54,7 @@ from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.dropout import Dropout
 from bnuq.sampling.engine import Stochastic, default_chunk
 from bnuq.sampling.laplace import LastLayer, Posterior
+from bnuq.sampling.noise import Learned
 from bnuq.sampling.per_query import PerQuery
 from bnuq.sampling.plain_loop import BySet, Engine, Ensemble, Evaluation
 
@@ -352,13 +354,14 @@ class _Rounds:
             to = {"device": subject.pipeline.device, "dtype": subject.pipeline.dtype}
             return LastLayer(subject.model, self._posterior, draws=draws, seed=seed, **to)
         bank = subject.bank if is_mcbn(method) else None
-        dropout = None
-        if method.endswith("mcdo"):  # a draw of the bank includes its mask
-            dropout = Dropout(len(draws), seed, draws.start) if bank is None else Dropout(bank, seed)
+        # a draw of the bank includes its mask and its noise
+        drawn = (len(draws), seed, draws.start) if bank is None else (bank, seed)
+        dropout = Dropout(*drawn) if draws_by(method, "mcdo") else None
+        learned = Learned(*drawn) if draws_by(method, "learned") else None
         engine: Evaluation | Stochastic | BankEngine = Evaluation(subject.model)
         if method != "tta":
             omega = omegas[kind_of_draws(method)] if is_mcbn(method) else None
-            engine = self._stochastic(omega, dropout=dropout, precision=subject.run.precision)
+            engine = self._stochastic(omega, dropout=dropout, learned=learned, precision=subject.run.precision)
             engine = engine if bank is None else BankEngine(engine, samples=len(draws), seed=seed)
         return Augmented(engine, len(draws), draws.start, augmenting(subject)) if method in AUGMENTED else engine
 
@@ -732,6 +735,8 @@ def _why_samples_agree(method: str, todo: Plan) -> str:
             f"the outputs are the same for every mini-batch of {todo.batch_size}; is the reference one point "
             "repeated, or does the output not depend on these BatchNorms?"
         )
+    elif draws_by(method, "learned"):
+        why = f"the noise of its layers changes no output: {', '.join(site.name for site in todo.sites.live_noises)}."
     elif method == LAPLACE:
         why = "the posterior of the last layer is too narrow for any sample to differ."
     else:

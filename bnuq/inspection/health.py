@@ -25,7 +25,7 @@ from bnuq.progress import Progress
 from bnuq.records.evaluation import ReferenceCheck
 from bnuq.records.inspection import FEW_VALUES, Flag, Gap, LayerGap, LayerNoise, Noise, SiteRow
 from bnuq.sampling.batch_statistics import BatchStatistics
-from bnuq.sampling.sites import BatchNormSite, Sites
+from bnuq.sampling.sites import BatchNormSite, NoiseSite, Sites
 from bnuq.sampling.statistics import statistics_of
 
 
@@ -44,8 +44,8 @@ def _is_finite(tensor: Tensor | None) -> bool:
 
 
 def site_rows(sites: Sites, broken: Sequence[str] = ()) -> tuple[SiteRow, ...]:
-    """Every BatchNorm and dropout in execution order, with flags; `broken` are the names of tensors that are not
-    finite."""
+    """Every BatchNorm, dropout and draw of noise in execution order, with flags; `broken` are the names of tensors that
+    are not finite."""
     calls = Counter(site.address for site in sites.batchnorms if site.address)
     layers = {name.rpartition(".")[0] for name in broken}
     rows = [_batchnorm_row(site, repeated=calls[site.address] > 1, layers=layers) for site in sites.batchnorms]
@@ -53,10 +53,25 @@ def site_rows(sites: Sites, broken: Sequence[str] = ()) -> tuple[SiteRow, ...]:
         SiteRow(name=site.name, kind="dropout", order=site.place, reason=site.reason, p=site.p, variety=site.variety)
         for site in sites.dropouts
     ]
-    places = [site.place for site in (*sites.batchnorms, *sites.dropouts)]
+    rows += [_noise_row(site) for site in sites.noises]
+    places = [site.place for site in (*sites.batchnorms, *sites.dropouts, *sites.noises)]
     return tuple(
         replace(row, order=order)
         for order, (_, row) in enumerate(sorted(zip(places, rows, strict=True), key=lambda pair: pair[0]))
+    )
+
+
+def _noise_row(site: NoiseSite) -> SiteRow:
+    axis, per_point = site.batch_axis, site.batch_axis is not None
+    numbers = site.rows * math.prod(size for place, size in enumerate(site.shape) if place != axis)
+    return SiteRow(
+        name=site.name,
+        kind="learned",
+        order=site.place,
+        reason=site.reason,
+        variety=site.family,
+        numbers=numbers,
+        per_point=per_point,
     )
 
 

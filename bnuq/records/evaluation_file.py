@@ -218,7 +218,7 @@ def _with_likelihoods(result: Result, likelihoods: Any) -> Iterator[tuple[str, M
 
 def _check_texts(result: Result) -> None:
     """Raise ValueError where something that a report tells is missing; the run is checked when it is run again."""
-    counts = dict.fromkeys(("parameters", "batchnorm_layers", "dropout_layers"), int)
+    counts = dict.fromkeys(("parameters", "batchnorm_layers", "dropout_layers", "learned_layers"), int)
     outputs = {"outputs" if result.model.get("task") == "regression" else "classes": int, "labels": int | None}
     require(result.model, path=str, task=Task, **counts, **outputs)
     require(

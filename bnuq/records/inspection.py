@@ -32,14 +32,16 @@ Flag = Literal["never-trained", "frozen", "not-finite", "vanishing", "untracked"
 
 @dataclass(frozen=True)
 class SiteRow:
-    """One call of a BatchNorm or a dropout in the evaluation-mode forward; `reason` says why it is not stochastic.
+    """One call of a BatchNorm or a dropout in the evaluation-mode forward, or one draw of learned noise; `reason` says
+    why it is not stochastic.
 
     `positions` are the values of a channel that one point contributes (z); `momentum` is torch's, None for a cumulative
-    average. `vanishing` counts channels whose running variance is below 10 ε. What the other kind has is None.
+    average. `vanishing` counts channels whose running variance is below 10 ε. `numbers` are the random numbers of one
+    draw of noise, or, where `per_point`, of one point. What other kinds have is None.
     """
 
     name: str
-    kind: Literal["batchnorm", "dropout"]
+    kind: Literal["batchnorm", "dropout", "learned"]
     order: Count
     reason: str = ""
     flags: tuple[Flag, ...] = ()
@@ -50,6 +52,8 @@ class SiteRow:
     vanishing: Count | None = None
     p: float | None = None
     variety: str | None = None
+    numbers: Count | None = None
+    per_point: bool | None = None
 
     @property
     def stochastic(self) -> bool:
@@ -258,7 +262,7 @@ class Inspection:
     path: Path | None = None
 
     def __post_init__(self) -> None:
-        counts = dict.fromkeys(("parameters", "batchnorm_layers", "dropout_layers"), Count)
+        counts = dict.fromkeys(("parameters", "batchnorm_layers", "dropout_layers", "learned_layers"), Count)
         require(self.model, path=str, train_batch_size=Size | None, **counts)
         require(self.seconds, total=float)
         require(self.provenance, bnuq=str)
@@ -277,6 +281,7 @@ def read(path: Path) -> Inspection:
 _OF_SITE = {
     "batchnorm": ("channels", "positions", "eps", "momentum", "vanishing"),
     "dropout": ("p", "variety"),
+    "learned": ("variety", "numbers", "per_point"),
 }
 _OF_GAP = (
     "rms_shift", "explained_shift", "mean_log_ratio", "explained_log_ratio", "ratio_mean", "ratio_log_variance", "dead",

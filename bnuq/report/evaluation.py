@@ -237,6 +237,8 @@ def _facts(result: Result) -> Iterator[tuple[str, str]]:
         numbers.count(model["dropout_layers"], "dropout layer"),
         f"{model['classes']} classes" if "classes" in model else numbers.count(model["outputs"], "output"),
     )
+    if model["learned_layers"]:
+        parts = (*parts[:3], numbers.count(model["learned_layers"], "noise layer"), *parts[3:])
     if model.get("labels"):
         parts = (*parts[:-1], numbers.count(model["labels"], "label"))
     yield "model", f"{Path(model['path']).name}: {', '.join(parts)}"

@@ -20,6 +20,7 @@ QUERY, QUERY_AUGMENT = range(20, 22)  # mini-batches of one query
 HALVES = 22  # halves of a test set
 TTA = 23  # augmentation of evaluated points
 LAPLACE = 24  # weights of a last layer
+LEARNED = 25  # noise that a network draws by itself
 
 PART, JITTER = 1, 2  # streams of a purpose beside its first, 0: parts of pictures, and their colours
 
@@ -34,9 +35,13 @@ def words(
     return _philox(seed, draw, purpose, site, block, stream).random_raw(count)
 
 
-def uniform(seed: int, draw: int, purpose: int, count: int, *, site: int = 0) -> Float64[np.ndarray, " count"]:
-    """`count` random numbers in the open interval (0, 1), made of `words`."""
-    return ((words(seed, draw, purpose, count, site=site) >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
+def uniform(
+    seed: int, draw: int, purpose: int, count: int, *, site: int = 0, first: int = 0
+) -> Float64[np.ndarray, " count"]:
+    """`count` random numbers in the open interval (0, 1), made of `words` from number `first` on."""
+    block, skipped = divmod(first, 4)
+    random = words(seed, draw, purpose, skipped + count, site=site, block=block)[skipped:]
+    return ((random >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
 
 
 def normal(seed: int, draw: int, purpose: int, count: int, *, site: int = 0) -> Float64[np.ndarray, " count"]:

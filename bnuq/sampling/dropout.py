@@ -21,13 +21,8 @@ _ALPHA = 1.7580993408473766  # −α′ of SELU, the value that alpha dropout se
 
 
 @dataclass(frozen=True)
-class Dropout:
-    """Dropout that stays active at prediction, for `samples` samples: an independent mask for every point and sample.
-
-    The samples are draws number `first`, `first` + 1, … of the seed, so that a run can be extended.
-
-    Source: Gal & Ghahramani 2016, as compared with MCBN by Teye et al. 2018.
-    """
+class Draws:
+    """The draws number `first`, `first` + 1, … of a seed, one for each of `samples` samples: a run can be extended."""
 
     samples: int
     seed: int = 0
@@ -39,6 +34,13 @@ class Dropout:
         if self.first < 0:
             raise SamplingError(f"first is {self.first}; expected a whole number of at least 0.")
         check_seed(self.seed)
+
+
+class Dropout(Draws):
+    """Dropout that stays active at prediction, for `samples` samples: an independent mask for every point and sample.
+
+    Source: Gal & Ghahramani 2016, as compared with MCBN by Teye et al. 2018.
+    """
 
 
 def check_seed(seed: int) -> None:

@@ -22,9 +22,10 @@ from bnuq.sampling.exactness import check_repeatable, check_samples_independent,
 from bnuq.sampling.executor import Executor, Work
 from bnuq.sampling.inputs import Data, tensor_of
 from bnuq.sampling.interception import fed, float32_as, is_exact_on_cpu, undisturbed
+from bnuq.sampling.noise import Learned
 from bnuq.sampling.plain_loop import Engine, PlainLoop
 from bnuq.sampling.planning import Plan, plan
-from bnuq.sampling.sites import BatchNormSite, OtherCallsError, Sites, find_sites
+from bnuq.sampling.sites import BatchNormSite, NoiseSite, OtherCallsError, Sites, find_sites
 from bnuq.sampling.trace import (
     CHECKED_ROWS,
     NotTraceableError,
@@ -78,8 +79,9 @@ class Stochastic:
     loop.
 
     The plan is made at the first passes, and verified against the plain loop on other inputs than it was made from.
-    `omega` replaces the statistics of the layers it holds; `dropout` makes dropouts active. `precision` is that of the
-    arithmetic: "float32" stands for the network's own type; "tf32" and "bfloat16" need a float32 network with a plan.
+    `omega` replaces the statistics of the layers it holds; `dropout` makes dropouts active; `learned` draws the noise
+    that the network asks for. `precision` is that of the arithmetic: "float32" stands for the network's own type;
+    "tf32" and "bfloat16" need a float32 network with a plan.
     """
 
     def __init__(
@@ -89,9 +91,10 @@ class Stochastic:
         *,
         omega: BatchStatistics | None = None,
         dropout: Dropout | None = None,
+        learned: Learned | None = None,
         precision: Precision = "float32",
     ) -> None:
-        self._plain = PlainLoop(model, sites, omega=omega, dropout=dropout)
+        self._plain = PlainLoop(model, sites, omega=omega, dropout=dropout, learned=learned)
         self.samples = self._plain.samples
         self._model, self._sites, self._dropout = model, sites, dropout
         self._precision: Precision = precision
@@ -139,7 +142,7 @@ class Stochastic:
         self.passes(inputs, start, range(1))
         if self._executor is None:
             check_samples_independent(
-                self._model, self._sites, self._plain.statistics, self._dropout, inputs, start=start
+                self._model, self._sites, self._plain.statistics, self._dropout, self._plain.noise, inputs, start=start
             )
 
     def _verify(self, inputs: Tensor, start: int) -> None:
@@ -192,7 +195,11 @@ class Stochastic:
             return executor.passes(inputs, start, draws)
 
     def _checked(self, inputs: Tensor) -> Executor:
-        sites = self._sites if self._dropout is not None else replace(self._sites, dropouts=())
+        sites = replace(
+            self._sites,
+            dropouts=() if self._dropout is None else self._sites.dropouts,
+            noises=() if self._plain.noise is None else self._sites.noises,
+        )
         trace = record(self._model, sites, inputs)
         output = trace.values[trace.output]
         if (output.axis, output.rows) != (0, 1):
@@ -203,7 +210,7 @@ class Stochastic:
             assert site is not None
             if isinstance(site, BatchNormSite):
                 return site.key in self._plain.statistics
-            return self._dropout is not None and site.stochastic
+            return isinstance(site, NoiseSite) or (self._dropout is not None and site.stochastic)
 
         schedule = plan(trace, sampled=sampled, rows=default_chunk(inputs.shape[1:], inputs.device))
         other, draws = other_inputs(inputs), sorted({0, self.samples - 1})
@@ -227,6 +234,7 @@ class Stochastic:
                 samples=self.samples,
                 statistics=self._plain.statistics,
                 dropout=self._dropout,
+                noise=self._plain.noise,
                 device=inputs.device,
             )
             outputs = executor.trial(inputs, draws, tile=uneven_tile(inputs), together=together)
@@ -340,15 +348,16 @@ class _Independent:
 class Predictor:
     """T stochastic passes over any inputs, planned once: `predict` for calls that follow each other.
 
-    With `omega` the BatchNorm layers it holds use its draws, with `dropout` every dropout is active. `chunk_size`
-    bounds memory and changes no output beyond rounding. The model is left as it was.
+    With `omega` the BatchNorm layers it holds use its draws, with `dropout` every dropout is active, with `learned` the
+    noise of the network's own layers is drawn. `chunk_size` bounds memory and changes no output beyond rounding. The
+    model is left as it was.
 
     Calling it with inputs (n, *input) gives what `predict` gives. The plan of the network's operations, made in the
     first call for each shape of a point, serves further calls as long as parameters and buffers stay the same; after
     other changes to the network, such as an attribute that its forward reads, make another Predictor.
 
-    Raises SamplingError where neither `omega` nor `dropout` is given, and when called, where ω is of another network,
-    no dropout is alive, there are no inputs, or a point's outputs depend on which points pass with it.
+    Raises SamplingError where none of the three is given, and when called, where ω is of another network, no dropout is
+    alive, no layer has noise, there are no inputs, or a point's outputs depend on which points pass with it.
     """
 
     def __init__(
@@ -357,13 +366,17 @@ class Predictor:
         omega: BatchStatistics | None = None,
         *,
         dropout: Dropout | None = None,
+        learned: Learned | None = None,
         chunk_size: int | None = None,
     ) -> None:
         if chunk_size is not None and chunk_size < 1:
             raise SamplingError(f"chunk_size is {chunk_size}; expected a whole number of at least 1.")
-        if omega is None and dropout is None:
-            raise SamplingError("predict needs omega, dropout or both; for the network as it is, call model(inputs).")
+        if omega is None and dropout is None and learned is None:
+            raise SamplingError(
+                "predict needs omega, dropout or learned, or several; for the network as it is, call model(inputs)."
+            )
         self._model, self._omega, self._dropout, self._chunk_size = model, omega, dropout, chunk_size
+        self._learned = learned
         self._engines: dict[tuple, _Independent] = {}
         self._weights: _Weights | None = None  # that they were made for
 
@@ -389,7 +402,9 @@ class Predictor:
             sites = find_sites(self._model, example, compare_with_training=False)
             if self._dropout is not None and not sites.live_dropouts:
                 raise SamplingError("the network has no live dropout: all T passes would be the same.")
-            engine = Stochastic(self._model, sites, omega=self._omega, dropout=self._dropout)
+            if self._learned is not None and not sites.live_noises:
+                raise SamplingError("no layer of the network has noise: all T passes would be the same.")
+            engine = Stochastic(self._model, sites, omega=self._omega, dropout=self._dropout, learned=self._learned)
             self._engines[kind] = _Independent(engine)
         return self._engines[kind]
 
@@ -430,16 +445,17 @@ def predict(
     omega: BatchStatistics | None = None,
     *,
     dropout: Dropout | None = None,
+    learned: Learned | None = None,
     chunk_size: int | None = None,
 ) -> Tensor:
     """Raw outputs (T, n, K) of T stochastic passes over `inputs` (n, *input), on the model's device and in its dtype.
     A DataLoader or a Dataset gives its inputs in its order.
 
-    With `omega` the BatchNorm layers it holds use its draws, with `dropout` every dropout is active. `chunk_size`
-    bounds memory and changes no output beyond rounding. The model is left as it was. For several calls with the same
-    arguments `Predictor` plans once.
+    With `omega` the BatchNorm layers it holds use its draws, with `dropout` every dropout is active, with `learned` the
+    noise of the network's own layers is drawn. `chunk_size` bounds memory and changes no output beyond rounding. The
+    model is left as it was. For several calls with the same arguments `Predictor` plans once.
 
-    Raises SamplingError where neither is given, where ω is of another network, no dropout is alive, there are no
-    inputs, or a point's outputs depend on which points pass with it.
+    Raises SamplingError where none of the three is given, where ω is of another network, no dropout is alive, no layer
+    has noise, there are no inputs, or a point's outputs depend on which points pass with it.
     """
-    return Predictor(model, omega, dropout=dropout, chunk_size=chunk_size)(inputs)
+    return Predictor(model, omega, dropout=dropout, learned=learned, chunk_size=chunk_size)(inputs)

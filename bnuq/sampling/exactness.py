@@ -31,6 +31,7 @@ from bnuq.sampling.interception import (
     undisturbed,
 )
 from bnuq.sampling.measure import Measurement, MeasurementMode
+from bnuq.sampling.noise import Noise
 from bnuq.sampling.plain_loop import SamplePass, Statistics, tensor_output
 from bnuq.sampling.sites import BatchNormSite, OtherCallsError, Sites, find_sites, other_calls
 
@@ -173,21 +174,30 @@ def check_independent(model: nn.Module, inputs: Tensor, *, where: str = "") -> f
 
 
 def check_samples_independent(
-    model: nn.Module, sites: Sites, statistics: Statistics, dropout: Dropout | None, inputs: Tensor, *, start: int = 0
+    model: nn.Module,
+    sites: Sites,
+    statistics: Statistics,
+    dropout: Dropout | None,
+    noise: Noise | None,
+    inputs: Tensor,
+    *,
+    start: int = 0,
 ) -> None:
     """Raise SamplingError where the first draw's outputs for `inputs`, points number `start` and following, are others
     in smaller chunks, by more than rounding. Unlike `check_independent`, it needs no running statistics."""
 
     def check(network: nn.Module, inputs: Tensor) -> tuple[None, float]:
         if network is model:
-            return None, _independent(network, _sampled(network, sites, statistics, dropout), inputs, "", start=start)
+            return None, _independent(
+                network, _sampled(network, sites, statistics, dropout, noise), inputs, "", start=start
+            )
         copied = find_sites(network, inputs[:3], compare_with_training=False)
         wide = {
             twin.key: (statistics[site.key][0].double(), statistics[site.key][1].double())
             for site, twin in zip(sites.batchnorms, copied.batchnorms, strict=True)
             if site.key in statistics
         }
-        return None, _independent(network, _sampled(network, copied, wide, dropout), inputs, "", start=start)
+        return None, _independent(network, _sampled(network, copied, wide, dropout, noise), inputs, "", start=start)
 
     _or_in_float64(check, model, inputs)
 
@@ -203,9 +213,11 @@ def _evaluated(model: nn.Module) -> _Run:
     return outputs
 
 
-def _sampled(model: nn.Module, sites: Sites, statistics: Statistics, dropout: Dropout | None) -> _Run:
+def _sampled(
+    model: nn.Module, sites: Sites, statistics: Statistics, dropout: Dropout | None, noise: Noise | None = None
+) -> _Run:
     def outputs(inputs: Tensor, start: int) -> Tensor:
-        with undisturbed(model), SamplePass(sites, statistics, dropout, draw=0, start=start):
+        with undisturbed(model), SamplePass(sites, statistics, dropout, noise, draw=0, start=start):
             return tensor_output(forward(model, inputs.clone())).clone()
 
     return outputs

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from bnuq.config import Precision
 from bnuq.sampling.dropout import Dropout, bytes_of_mask, dropped
-from bnuq.sampling.interception import DropoutCall, aten
+from bnuq.sampling.interception import DropoutCall, aten, noise_call
+from bnuq.sampling.noise import Noise
 from bnuq.sampling.plain_loop import Statistics
 from bnuq.sampling.planning import Activation, Level, Plan, multiply_adds, output_channels, peak_entries
 from bnuq.sampling.program import (
@@ -25,7 +26,7 @@ from bnuq.sampling.program import (
     plain_step,
     split_evenly,
 )
-from bnuq.sampling.sites import BatchNormSite, DropoutSite
+from bnuq.sampling.sites import BatchNormSite, DropoutSite, NoiseSite
 from bnuq.sampling.trace import Operation, filled
 
 # By device: entries of the largest value, over stacked draws.
@@ -48,7 +49,8 @@ class Work:
 
 
 class Executor(Program):
-    """T samples by a plan. `statistics` hold ω of the sampled BatchNorms, `dropout` makes dropouts active.
+    """T samples by a plan. `statistics` hold ω of the sampled BatchNorms, `dropout` makes dropouts active, `noise`
+    draws that of the network's layers.
 
     `precision` is that of the arithmetic, "float32" for that of the recording; outputs have the network's dtype.
     """
@@ -60,6 +62,7 @@ class Executor(Program):
         samples: int,
         statistics: Statistics,
         dropout: Dropout | None,
+        noise: Noise | None = None,
         precision: Precision = "float32",
         device: torch.device,
     ) -> None:
@@ -67,7 +70,7 @@ class Executor(Program):
         super().__init__(plan, dtype=dtype, device=device, tensor_cores=precision in ("tf32", "bfloat16"))
         self.samples = samples
         self._statistics = statistics
-        self._dropout = dropout
+        self._dropout, self._noise = dropout, noise
         # Not in bfloat16: the rounding error of folded weights differs between draws and would count as uncertainty.
         self._folded = plan.folded if dtype is None else {}
         self._affine = {
@@ -85,6 +88,7 @@ class Executor(Program):
             samples=self.samples,
             statistics=self._statistics,
             dropout=self._dropout,
+            noise=self._noise,
             precision=precision,
             device=self._device,
         )
@@ -263,7 +267,7 @@ class Executor(Program):
             return self._layer_and_affine(position, operation, arguments, layer, draws)
         if isinstance(operation.site, DropoutSite) and operation.site.stochastic:
             return self._dropout_step(operation)
-        return None
+        return self._noise_step(operation) if isinstance(operation.site, NoiseSite) else None
 
     def _folded_step(self, position: int, operation: Operation, arguments: tuple, function: Any) -> Step:
         source, rest, result = arguments[0].number, arguments[3:], operation.outputs[0]
@@ -359,6 +363,23 @@ class Executor(Program):
         def compute(values: list[Any], context: StepContext) -> None:
             call = DropoutCall(values[source], site.p, site.variety, in_place, training=False)
             values[result] = dropped(call, site, dropout, context.draws, context.start)
+
+        return compute
+
+    def _noise_step(self, operation: Operation) -> Step:
+        """Noise that all points share: nothing of its arguments depends on the number of rows."""
+        noise, site, function = self._noise, operation.site, operation.function
+        assert noise is not None and isinstance(site, NoiseSite)
+
+        def asked(*arguments: Any, **named: Any) -> Any:
+            return noise_call(function, arguments, named)
+
+        run = plain_step(function, operation.arguments, operation.result, asked)
+        (result,) = operation.outputs
+
+        def compute(values: list[Any], context: StepContext) -> None:
+            run(values, context)
+            values[result] = noise.drawn(values[result], site, context.draws[0], context.start)
 
         return compute
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import chain
 from typing import Any, Literal
+from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import bnuq.nn.noise  # noqa: F401 - registers the operation of its layers
 from bnuq.errors import BnuqError, SamplingError
 from bnuq.forms import check_form, into_evaluation_mode, uncompiled
 from bnuq.randomness import generators_restored
@@ -83,6 +85,92 @@ class DropoutCall:
     training: bool
 
 
+_NOISE: dict[Any, Literal["normal", "uniform", "bernoulli"]] = {
+    torch.ops.bnuq.standard_normal: "normal",
+    aten.randn: "normal",
+    aten.randn_like: "normal",
+    aten.normal: "normal",
+    aten.normal_: "normal",
+    aten.rand: "uniform",
+    aten.rand_like: "uniform",
+    aten.uniform_: "uniform",
+    aten.bernoulli: "bernoulli",
+    aten.bernoulli_: "bernoulli",
+}
+
+
+@dataclass(frozen=True)
+class NoiseCall:
+    """One request for independent random numbers: normal ones of mean `first` and standard deviation `second`, uniform
+    ones between `first` and `second`, or ones and zeros, ones with probability `first`. `into` is the tensor that they
+    are written into, if any."""
+
+    family: Literal["normal", "uniform", "bernoulli"]
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    first: Tensor | float
+    second: Tensor | float
+    into: Tensor | None
+    name: str  # of the operation
+
+    def means(self) -> Tensor:
+        """The result of the operation where every number is its mean."""
+        zero = torch.zeros(self.shape, dtype=self.dtype, device=self.device)
+        return self.result(self.first + zero if self.family != "uniform" else (self.first + self.second) / 2 + zero)
+
+    def result(self, numbers: Tensor) -> Tensor:
+        """The result of the operation that gives these numbers."""
+        values = numbers.to(self.dtype) if self.dtype.is_floating_point else numbers.round().to(self.dtype)
+        return values.expand(self.shape) if self.into is None else self.into.copy_(values)
+
+
+def noise_call(func: Any, args: tuple, kwargs: dict) -> NoiseCall | None:
+    """The request for random numbers that this dispatched operation is; None for any other operation."""
+    packet = func.overloadpacket
+    family = _NOISE.get(packet)
+    if family is None:
+        return None
+    names = [argument.name for argument in func._schema.arguments]
+    given = dict(zip(names, positional(func, args, kwargs), strict=True))
+    tensors = [value for name in ("self", "like", "mean", "std") if isinstance(value := given.get(name), Tensor)]
+    shape = torch.broadcast_shapes(*(tensor.shape for tensor in tensors)) if tensors else given["size"]
+    default = tensors[0].dtype if tensors else torch.get_default_dtype()
+    place = tensors[0].device if tensors else torch.get_default_device()
+    first, second = {
+        "normal": (given.get("mean", 0.0), given.get("std", 1.0)),
+        "uniform": (given.get("from", 0.0), given.get("to", 1.0)),
+        "bernoulli": (given.get("p", given.get("self")), 0.0),
+    }[family]
+    return NoiseCall(
+        family=family,
+        shape=tuple(shape),
+        dtype=given.get("dtype") or default,
+        device=given.get("device") or place,
+        first=first,
+        second=second,
+        into=given["self"] if packet.__name__.endswith("_") else None,
+        name=packet.__name__,
+    )
+
+
+class _Means(Mode):
+    """Gives the means of all noise in place of random numbers."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        call = noise_call(func, args, kwargs or {})
+        return func(*args, **(kwargs or {})) if call is None else call.means()
+
+
+_NOISELESS: WeakSet[nn.Module] = WeakSet()
+
+
+def remember_noise(model: nn.Module, *, is_noisy: bool) -> None:
+    """Remember whether the forward of `model` asks for random numbers: `undisturbed` need not look for them in a
+    network that does not, and looking costs 10 µs an operation."""
+    (_NOISELESS.discard if is_noisy else _NOISELESS.add)(model)
+
+
 def stochastic_call(func: Any, args: tuple, kwargs: dict) -> BatchNormCall | DropoutCall | None:
     """The BatchNorm or dropout call that this dispatched operation is; None for any other operation."""
     packet = func.overloadpacket
@@ -123,7 +211,8 @@ def undisturbed(model: nn.Module, *, evaluation: bool = True) -> Iterator[None]:
     """Run `model` in evaluation mode without gradients, and restore its modes and buffers, torch's flags and the global
     generators afterwards. Compiled parts run uncompiled.
 
-    The fused fast path of Transformers, which hides its dropouts, is switched off, and so is TF32.
+    The fused fast path of Transformers, which hides its dropouts, is switched off, and so is TF32. Noise that the
+    network draws is replaced by its mean, unless a mode inside draws it.
     """
     _self_test()
     check_form(model)
@@ -136,7 +225,7 @@ def undisturbed(model: nn.Module, *, evaluation: bool = True) -> Iterator[None]:
             if evaluation:
                 into_evaluation_mode(model)
             torch.backends.mha.set_fastpath_enabled(False)
-            with torch.inference_mode():
+            with torch.inference_mode(), nullcontext() if model in _NOISELESS else _Means():
                 yield
         finally:
             torch.backends.mha.set_fastpath_enabled(fast_path)

@@ -11,7 +11,16 @@ from torch import Tensor, nn
 from bnuq.errors import ModelError, SamplingError
 from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.dropout import Dropout, dropped
-from bnuq.sampling.interception import BatchNormCall, DropoutCall, Mode, forward, stochastic_call, undisturbed
+from bnuq.sampling.interception import (
+    BatchNormCall,
+    DropoutCall,
+    Mode,
+    forward,
+    noise_call,
+    stochastic_call,
+    undisturbed,
+)
+from bnuq.sampling.noise import Learned, Noise, NoiseCalls
 from bnuq.sampling.sites import BatchNormCalls, BatchNormSite, DropoutSite, Sites, fingerprint
 
 Statistics = Mapping[tuple[int, int], tuple[Tensor, Tensor]]  # (address, occurrence) of a site → mean, var (T, C)
@@ -64,8 +73,8 @@ class PlainLoop:
     """T stochastic passes by intercepting the network's operations: the plain loop, which every other engine is
     verified against.
 
-    `omega` replaces the statistics of the layers it holds; `dropout` makes `dropouts` active. All other layers run as
-    in evaluation mode.
+    `omega` replaces the statistics of the layers it holds; `dropout` makes `dropouts` active; `learned` draws the noise
+    that the network asks for, which is its mean otherwise. All other layers run as in evaluation mode.
     """
 
     def __init__(
@@ -75,12 +84,18 @@ class PlainLoop:
         *,
         omega: BatchStatistics | None = None,
         dropout: Dropout | None = None,
+        learned: Learned | None = None,
     ) -> None:
-        if omega is not None and dropout is not None and omega.samples != dropout.samples:
-            raise SamplingError(
-                f"omega holds {omega.samples} draws and dropout asks for {dropout.samples}; they must be the same."
-            )
-        self.samples = omega.samples if omega is not None else dropout.samples if dropout is not None else 1
+        samples = {
+            name: draws.samples
+            for name, draws in (("omega", omega), ("dropout", dropout), ("learned", learned))
+            if draws is not None
+        }
+        if len(set(samples.values())) > 1:
+            each = " and ".join(f"{name} has {count} draws" for name, count in samples.items())
+            raise SamplingError(f"{each}; expected the same number.")
+        self.samples = next(iter(samples.values()), 1)
+        self.noise = None if learned is None else Noise(learned)
         self.statistics = {} if omega is None else _statistics_by_call(model, sites.batchnorms, omega)
         self._model, self._sites, self._dropout = model, sites, dropout
         for site in sites.live_batchnorms:
@@ -97,7 +112,7 @@ class PlainLoop:
 
     def sample(self, inputs: Tensor, start: int, draw: int) -> Tensor:
         """The pass of one draw, inside `undisturbed`."""
-        with SamplePass(self._sites, self.statistics, self._dropout, draw=draw, start=start) as sample_pass:
+        with SamplePass(self._sites, self.statistics, self._dropout, self.noise, draw=draw, start=start) as sample_pass:
             output = forward(self._model, inputs.clone())  # a network may write into its input
         sample_pass.check_complete()
         return tensor_output(output).clone()
@@ -106,15 +121,24 @@ class PlainLoop:
 class SamplePass(Mode):
     """One pass of one chunk, draw number `draw`."""
 
-    def __init__(self, sites: Sites, statistics: Statistics, dropout: Dropout | None, *, draw: int, start: int) -> None:
+    def __init__(
+        self,
+        sites: Sites,
+        statistics: Statistics,
+        dropout: Dropout | None,
+        noise: Noise | None = None,
+        *,
+        draw: int,
+        start: int,
+    ) -> None:
         super().__init__()
         self._dropouts = sites.dropouts
         self._statistics = statistics
         self._dropout = dropout
+        self._noise, self._noise_calls = noise, NoiseCalls(sites.noises)
         self._draw, self._start = draw, start
         self._batchnorm_calls = BatchNormCalls(sites.batchnorms)
         self._dropout_calls = 0
-        self.check_complete = self._batchnorm_calls.check_complete
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
@@ -128,7 +152,17 @@ class SamplePass(Mode):
             site = self._dropout_site(call)
             if self._dropout is not None and site.stochastic:
                 return dropped(call, site, self._dropout, [self._draw], self._start)
+        elif self._noise is not None and (asked := noise_call(func, args, kwargs)) is not None:
+            site = self._noise_calls.site(asked)
+            if site.stochastic:
+                return self._noise.drawn(asked, site, self._draw, self._start)
         return func(*args, **kwargs)
+
+    def check_complete(self) -> None:
+        """Raise SamplingError where the forward skipped a call."""
+        self._batchnorm_calls.check_complete()
+        if self._noise is not None:
+            self._noise_calls.check_complete()
 
     def _dropout_site(self, call: DropoutCall) -> DropoutSite:
         number, self._dropout_calls = self._dropout_calls, self._dropout_calls + 1

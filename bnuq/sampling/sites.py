@@ -25,8 +25,11 @@ from bnuq.sampling.interception import (
     BatchNormCall,
     DropoutCall,
     Mode,
+    NoiseCall,
     forward,
+    noise_call,
     positional,
+    remember_noise,
     stochastic_call,
     tensors_in,
     undisturbed,
@@ -41,7 +44,7 @@ class Site:
     site is not stochastic, empty where it is. `order` counts the calls of its kind, `place` those of both kinds.
     """
 
-    kind: ClassVar[Literal["batchnorm", "dropout"]]
+    kind: ClassVar[Literal["batchnorm", "dropout", "learned"]]
     name: str
     order: int
     reason: str = ""
@@ -130,12 +133,25 @@ class DropoutSite(Site):
 
 
 @dataclass(frozen=True)
+class NoiseSite(Site):
+    """Random numbers that a layer draws in evaluation mode too, such as those of weights with a learned deviation; a
+    call is identified by its order. `shape` is that of one call, for two points."""
+
+    kind = "learned"
+    family: Literal["normal", "uniform", "bernoulli"] = "normal"
+    shape: tuple[int, ...] = ()
+    batch_axis: int | None = None  # the axis along which points lie; None where all points share the numbers
+    rows: int = 1  # entries along that axis that one point contributes
+
+
+@dataclass(frozen=True)
 class Sites:
     """The sites of one network, and the randomness of training that cannot be reproduced here."""
 
     batchnorms: tuple[BatchNormSite, ...]
     dropouts: tuple[DropoutSite, ...]
     unreachable: tuple[tuple[str, str], ...] = ()  # (layer, reason)
+    noises: tuple[NoiseSite, ...] = ()
 
     @property
     def live_batchnorms(self) -> tuple[BatchNormSite, ...]:
@@ -146,6 +162,10 @@ class Sites:
         yield from self.unreachable
         named = {layer for layer, _ in self.unreachable}
         yield from ((layer, reason) for layer, reason in fixed if layer not in named)
+
+    @property
+    def live_noises(self) -> tuple[NoiseSite, ...]:
+        return tuple(site for site in self.noises if site.stochastic)
 
     @property
     def live_dropouts(self) -> tuple[DropoutSite, ...]:
@@ -206,9 +226,11 @@ def find_sites(model: nn.Module, example: Tensor, *, compare_with_training: bool
         # of points that are all one value, the order of rows could not be seen
         points = points + torch.linspace(0, 0.01, points.numel(), device=points.device).view_as(points).to(points.dtype)
     two, three = points[:2], points[:3]
+    remember_noise(model, is_noisy=True)  # until that is known
     with undisturbed(model):
         calls = _recorded_calls(model, two)
         again = _recorded_calls(model, three)
+    remember_noise(model, is_noisy=any(isinstance(call.call, NoiseCall) for call in calls))
     if [(type(call.call), call.layer) for call in calls] != [(type(call.call), call.layer) for call in again]:
         raise SamplingError(
             "the network calls different BatchNorm or dropout layers when the number of points changes; "
@@ -219,16 +241,17 @@ def find_sites(model: nn.Module, example: Tensor, *, compare_with_training: bool
 
     batchnorms: list[BatchNormSite] = []
     dropouts: list[DropoutSite] = []
+    noises: list[NoiseSite] = []
     modules = dict(model.named_modules())
     names: Counter[tuple[str, str]] = Counter()
     calls_by_address = Counter(traced.call.address for traced in calls if isinstance(traced.call, BatchNormCall))
     for traced, other in zip(calls, again, strict=True):
         if isinstance(traced.call, str) or isinstance(other.call, str):
             continue
-        kind = "batchnorm" if isinstance(traced.call, BatchNormCall) else "dropout"
-        names[kind, traced.layer] += 1
-        turn = names[kind, traced.layer]
+        names[type(traced.call).__name__, traced.layer] += 1
+        turn = names[type(traced.call).__name__, traced.layer]
         name = traced.layer if turn == 1 else f"{traced.layer}#{turn}"
+        place = len(batchnorms) + len(dropouts) + len(noises)
         if isinstance(traced.call, BatchNormCall):
             earlier = sum(site.address == traced.call.address for site in batchnorms)
             site = _batchnorm_site(name, len(batchnorms), traced, other, earlier, calls_by_address)
@@ -236,12 +259,14 @@ def find_sites(model: nn.Module, example: Tensor, *, compare_with_training: bool
                 site = replace(site, momentum=None)
             if traced.layer in frozen and site.stochastic:
                 site = replace(site, reason="frozen: it keeps its running statistics in training mode too")
-            batchnorms.append(replace(site, place=len(batchnorms) + len(dropouts)))
-        else:
+            batchnorms.append(replace(site, place=place))
+        elif isinstance(traced.call, DropoutCall):
             assert isinstance(other.call, DropoutCall)
-            site = _dropout_site(name, len(dropouts), traced.call, other.call)
-            dropouts.append(replace(site, place=len(batchnorms) + len(dropouts)))
-    return Sites(tuple(batchnorms), tuple(dropouts), _unreachable(model, calls, training))
+            dropouts.append(replace(_dropout_site(name, len(dropouts), traced.call, other.call), place=place))
+        else:
+            assert isinstance(other.call, NoiseCall)
+            noises.append(replace(_noise_site(name, len(noises), traced.call, other.call), place=place))
+    return Sites(tuple(batchnorms), tuple(dropouts), _unreachable(model, calls, training), tuple(noises))
 
 
 _SMALLEST_SLICE = 4  # points; smaller slices are implausible, so the cause must be another one
@@ -330,10 +355,10 @@ def _same_calls(model: nn.Module, sites: Sequence[BatchNormSite], inputs: Tensor
 
 @dataclass(frozen=True)
 class _RecordedCall:
-    """A recorded call: a BatchNorm, a dropout, or the name of another operation that draws random numbers."""
+    """A recorded call: a BatchNorm, a dropout, noise, or the name of another operation that draws random numbers."""
 
     layer: str
-    call: BatchNormCall | DropoutCall | str
+    call: BatchNormCall | DropoutCall | NoiseCall | str
     depends_on_input: bool
 
 
@@ -415,7 +440,11 @@ class _CallRecorder(Mode):
             for tensor in tensors_in(result):
                 self._data.add(tensor.untyped_storage()._cdata)
                 self._alive.append(tensor)
-        call = stochastic_call(func, args, kwargs) or _hidden_randomness(func, args, kwargs)
+        call = (
+            stochastic_call(func, args, kwargs)
+            or noise_call(func, args, kwargs)
+            or _hidden_randomness(func, args, kwargs)
+        )
         if call is not None:
             layer = self._owners.get(call.address) if isinstance(call, BatchNormCall) and call.address else None
             self.calls.append(_RecordedCall(layer or self._inside[-1] or _anonymous(call), call, depends))
@@ -435,8 +464,10 @@ def _hidden_randomness(func: Any, args: tuple, kwargs: dict) -> str | None:
     return None
 
 
-def _anonymous(call: BatchNormCall | DropoutCall | str) -> str:
-    return "batch_norm" if isinstance(call, BatchNormCall) else "dropout" if isinstance(call, DropoutCall) else ""
+def _anonymous(call: BatchNormCall | DropoutCall | NoiseCall | str) -> str:
+    if isinstance(call, str):
+        return ""
+    return {BatchNormCall: "batch_norm", DropoutCall: "dropout", NoiseCall: "noise"}[type(call)]
 
 
 def _training_calls(model: nn.Module, inputs: Tensor) -> list[_RecordedCall] | None:
@@ -508,6 +539,16 @@ def _dropout_site(name: str, order: int, two: DropoutCall, three: DropoutCall) -
     )
 
 
+def _noise_site(name: str, order: int, two: NoiseCall, three: NoiseCall) -> NoiseSite:
+    """The site of noise. Its point axis is the one that grows from two points to three."""
+    grown = [axis for axis, (a, b) in enumerate(zip(two.shape, three.shape, strict=True)) if a != b]
+    axis = grown[0] if len(grown) == 1 else None
+    rows = 1 if axis is None else three.shape[axis] - two.shape[axis]
+    proportional = len(grown) <= 1 and (axis is None or two.shape[axis] == 2 * rows)
+    reason = "" if proportional else "its size does not grow in proportion to the number of points"
+    return NoiseSite(name, order, reason, family=two.family, shape=two.shape, batch_axis=axis, rows=rows)
+
+
 def _interleaved(two: Tensor, three: Tensor, axis: int, rows: int) -> bool:
     """Whether the rows of one point are interleaved with those of other points."""
     a, b = two.movedim(axis, 0), three.movedim(axis, 0)
@@ -549,8 +590,11 @@ def _unreachable(
         if isinstance(traced.call, str):
             unreachable[traced.layer, f"{traced.call} in evaluation mode too: estimates are not reproducible"] = None
     always = {(traced.layer, traced.call) for traced in calls if isinstance(traced.call, str)}
+    noisy = {traced.layer for traced in calls if isinstance(traced.call, NoiseCall)}
     for traced in training or ():
-        if isinstance(traced.call, str):
+        if isinstance(traced.call, NoiseCall) and traced.layer not in noisy:
+            unreachable[traced.layer, f"random numbers ({traced.call.name}) in training only"] = None
+        elif isinstance(traced.call, str):
             if (traced.layer, traced.call) not in always:
                 unreachable[traced.layer, f"{traced.call} in training only"] = None
         elif isinstance(traced.call, DropoutCall):

@@ -17,14 +17,17 @@ from bnuq.sampling.interception import (
     BatchNormCall,
     DropoutCall,
     Mode,
+    NoiseCall,
     aten,
     forward,
+    noise_call,
     positional,
     stochastic_call,
     tensors_in,
     written_by,
 )
-from bnuq.sampling.sites import BatchNormCalls, OtherCallsError, Site, Sites
+from bnuq.sampling.noise import NoiseCalls
+from bnuq.sampling.sites import BatchNormCalls, NoiseSite, OtherCallsError, Site, Sites
 
 CHECKED_ROWS = 8  # rows on which a plan is compared with the network itself
 _CHECKED_ENTRIES = 2**24  # of the input at most, unless there are only three rows
@@ -169,14 +172,18 @@ class _Recorder(Mode):
         self._dropouts = sites.dropouts
         self._batchnorm_calls = BatchNormCalls(sites.batchnorms)
         self._dropout_calls = 0
+        self._noises, self._noise_calls = sites.noises, NoiseCalls(sites.noises)
         self._dependent = {self._new(inputs)}  # the values that depend on the input
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
         call = stochastic_call(func, args, kwargs)
-        if call is None:
+        noise = None if call is not None else noise_call(func, args, kwargs)
+        if noise is not None and noise.into is None and not self._noises:
+            return self._means(noise, args)
+        if call is None and noise is None:
             _check_recordable(func, args, kwargs)
-        site = self._site(call)
+        site = self._site(call) if noise is None else self._noise_site(noise)
         arguments = tuple(self._named(value) for value in positional(func, args, kwargs))
         written = [self.numbers[id(tensor)] for tensor in written_by(func, args, kwargs)]
         result = func(*args, **kwargs)
@@ -215,6 +222,25 @@ class _Recorder(Mode):
             site = self._dropouts[number] if number < len(self._dropouts) else None
             return site if site is not None and site.stochastic else None
         return None
+
+    def _means(self, call: NoiseCall, args: tuple) -> Tensor:
+        """The means of noise that is not drawn: a constant, or numbers of the shape of another tensor."""
+        means = call.means()
+        if args and isinstance(args[0], Tensor) and means.numel():
+            value = means.flatten()[0].item()
+            if bool((means == value).all()):
+                options = (call.dtype, None, call.device, None, None)
+                arguments = (self._named(args[0]), value, *options)
+                self.operations.append(Operation(aten.full_like.default, arguments, self._results(means)))
+        return means
+
+    def _noise_site(self, call: NoiseCall) -> NoiseSite:
+        if call.into is not None:
+            raise NotTraceableError(f"{call.name} writes random numbers into a tensor")
+        site = self._noise_calls.site(call)
+        if not site.stochastic or site.batch_axis is not None:
+            raise NotTraceableError("it draws random numbers for each point")
+        return site
 
     def _named(self, value: Any) -> Any:
         if isinstance(value, Tensor):

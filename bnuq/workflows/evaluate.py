@@ -254,6 +254,7 @@ def _model(planned: _Planned) -> dict[str, Any]:
         **outputs,
         "batchnorm_layers": len(todo.sites.batchnorms),
         "dropout_layers": len(todo.sites.dropouts),
+        "learned_layers": len(todo.sites.noises),
         "parameters": loaded.parameters,
         **({"members": [_network(each) for each in (loaded, *planned.members)]} if planned.members else {}),
     }

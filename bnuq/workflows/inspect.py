@@ -126,6 +126,7 @@ def inspect(run: Run, settings: Settings = DEFAULT, *, progress: Progress = sile
             **({"train_batch_size": ready.trained_with} if ready.trained_with else {}),
             "batchnorm_layers": len(sites.batchnorms),
             "dropout_layers": len(sites.dropouts),
+            "learned_layers": len(sites.noises),
             "parameters": ready.loaded.parameters,
         },
         sites=rows,

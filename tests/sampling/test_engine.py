@@ -245,7 +245,7 @@ def dense(forward) -> tuple[nn.Module, Tensor]:
 
 
 def random_numbers(m, x):
-    return m.last(m.bn(m.fc(x)) + 0 * torch.rand_like(x))
+    return m.last(m.bn(m.fc(x)) + 0 * torch.poisson(x.abs()))
 
 
 def dropout_inside_attention(m, x):
@@ -286,7 +286,7 @@ def path_of_two_points(m, x):
 @pytest.mark.parametrize(
     ("forward", "why"),
     [
-        (random_numbers, "rand_like draws random numbers"),
+        (random_numbers, "poisson draws random numbers"),
         (dropout_inside_attention, "scaled_dot_product_attention draws random numbers"),
         (buffers_written, "add_ writes into the network's own tensors"),
         (tensors_made_in_python, "it makes tensors in Python whose size depends on the number of points"),
@@ -474,7 +474,7 @@ def test_bfloat16_needs_a_plan():
     net, x = dense(random_numbers)
     net, x = net.float(), x.float()
     engine = Stochastic(net, sites_of(net, x), omega=drawn(net, x), precision="bfloat16")
-    message = "precision bfloat16 needs a plan of the network, and there is none: rand_like draws random numbers. Use f"
+    message = "precision bfloat16 needs a plan of the network, and there is none: poisson draws random numbers. Use f"
     with pytest.raises(SamplingError, match=message):
         engine.passes(x)
 

@@ -339,7 +339,7 @@ def test_a_second_bank_of_one_network_leaves_the_first_alone():
 
 def test_omega_and_dropout_must_hold_as_many_draws():
     net, x = zoo.settled(Prefixed, (2, 4, 4)), zoo.points((2, 4, 4), 9)
-    with pytest.raises(SamplingError, match="omega holds 3 draws and dropout asks for 4; they must be the same"):
+    with pytest.raises(SamplingError, match="omega has 3 draws and dropout has 4 draws; expected the same number"):
         bnuq.predict(net, x, bnuq.draw(net, x, samples=3, batch_size=4), dropout=bnuq.Dropout(4))
 
 

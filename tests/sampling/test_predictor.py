@@ -116,7 +116,7 @@ def test_the_chunk_that_memory_allows_is_kept(net, monkeypatch):
 
 
 def test_what_cannot_be_predicted_is_refused_as_predict_refuses_it(net):
-    with pytest.raises(SamplingError, match="predict needs omega, dropout or both"):
+    with pytest.raises(SamplingError, match="predict needs omega, dropout or learned"):
         bnuq.Predictor(net)
     with pytest.raises(SamplingError, match="chunk_size is 0"):
         bnuq.Predictor(net, dropout=bnuq.Dropout(2), chunk_size=0)

@@ -184,7 +184,7 @@ def _sites(record: Inspection) -> Iterator[Finding]:
         yield _verdict("nothing-stochastic")
         return
     live = [site.kind for site in record.sites if site.stochastic]
-    yield _verdict("sites", kinds={kind: live.count(kind) for kind in ("batchnorm", "dropout")})
+    yield _verdict("sites", kinds={kind: live.count(kind) for kind in ("batchnorm", "dropout", "learned")})
     fixed: dict[str, list[str]] = {}
     for site in record.sites:
         if not site.stochastic:
@@ -369,7 +369,7 @@ def _closest(pipelines: Pipelines) -> Finding:
 
 
 def _kinds(kinds: Mapping[str, int]) -> str:
-    names = {"batchnorm": "BatchNorm layer", "dropout": "dropout"}
+    names = {"batchnorm": "BatchNorm layer", "dropout": "dropout", "learned": "noise layer"}
     return " and ".join(count(amount, names[kind]) for kind, amount in kinds.items() if amount) or "Nothing"
 
 
@@ -504,7 +504,9 @@ _TEXTS = {
         "Dead in some batch (variance below 10 ε): {channels:channels}, most in {layers:names}. Their output depends "
         "on ε."
     ),
-    "nothing-stochastic": "Nothing here can be made stochastic: the network calls no BatchNorm or dropout.",
+    "nothing-stochastic": (
+        "Nothing here can be made stochastic: the network calls no BatchNorm or dropout, and draws no noise."
+    ),
     "sites": "{kinds:kinds} can be made stochastic.",
     "sites-fixed": "Not stochastic: {sites:names} ({why}).",
     "unreachable": "Random in training, but out of reach here: {layers:names} ({why}).",

@@ -112,6 +112,8 @@ def _facts(record: Inspection) -> Iterator[tuple[str, str]]:
         count(model["batchnorm_layers"], "BatchNorm layer"),
         count(model["dropout_layers"], "dropout layer"),
     ]
+    if model["learned_layers"]:
+        facts.append(count(model["learned_layers"], "noise layer"))
     if (size := model.get("train_batch_size")) is not None:
         facts.append(f"trained in batches of {size:,}")
     yield "model", f"{Path(model['path']).name}: {', '.join(facts)}"
@@ -136,7 +138,7 @@ def _facts(record: Inspection) -> Iterator[tuple[str, str]]:
 def site_parts(record: Inspection, *, name: int) -> Iterator[Part]:
     """Every site, or of a long network groups of equal ones; names have at most `name` letters."""
     if not record.sites:
-        yield Paragraph("None: the evaluation-mode forward pass calls no torch BatchNorm or dropout.")
+        yield Paragraph("None: the evaluation-mode forward pass calls no BatchNorm or dropout, and draws no noise.")
         return
     sites, groups = record.sites, _grouped(record.sites)
     folded = len(groups) < len(sites)
@@ -145,6 +147,7 @@ def site_parts(record: Inspection, *, name: int) -> Iterator[Part]:
     header = ["sites"] * folded + ["kind", "stochastic"] + ["flags"] * any(site.flags for site in sites)
     header += ["channels", "z"] * bool(norms) + ["ε", "momentum"] * (bool(norms) and not alike)
     header += ["p"] * any(site.kind == "dropout" for site in sites)
+    header += ["numbers"] * any(site.kind == "learned" for site in sites)
     yield Table(tuple(header), tuple((_group_name(group, name), _site_cells(group, header)) for group in groups))
     if folded:
         yield _dim(
@@ -185,18 +188,22 @@ def _group_name(group: Sequence[SiteRow], most: int) -> str:
     return f"{short(group[0].name, most)} … {short(group[-1].name, most)}"
 
 
+_KINDS = {"batchnorm": "BatchNorm", "learned": "learned noise"}
+
+
 def _site_cells(group: Sequence[SiteRow], header: Sequence[str]) -> tuple[Cell, ...]:
     first = group[0]
     flags = ", ".join(first.flags)
     live = first.stochastic
     cells = {
         "sites": Cell(str(len(group))),
-        "kind": Cell("BatchNorm" if first.kind == "batchnorm" else first.variety or "dropout"),
+        "kind": Cell(_KINDS.get(first.kind) or first.variety or "dropout"),
         "channels": Cell(_span([site.channels for site in group])),
         "z": Cell(_span([site.positions for site in group])),
         "ε": Cell(_span([site.eps for site in group])),
         "momentum": Cell(_momentum(group)),
         "p": Cell(_span([site.p for site in group])),
+        "numbers": Cell(_span([site.numbers for site in group]) + " per point" * bool(first.per_point)),
         "stochastic": Cell("yes" if live else "no", style="green" if live else "yellow"),
         "flags": Cell(flags, style="bold red" if {"not-finite", "never-trained"} & set(first.flags) else "yellow"),
     }

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from bnuq.sampling.batch_statistics import BatchStatistics
     from bnuq.sampling.dropout import Dropout
     from bnuq.sampling.engine import Predictor, predict
+    from bnuq.sampling.noise import Learned
     from bnuq.sampling.statistics import draw, statistics_of
     from bnuq.workflows.precise_bn import precise_bn
 
@@ -30,6 +31,7 @@ _HOMES = {
     "predict": "bnuq.sampling.engine",
     "Predictor": "bnuq.sampling.engine",
     "Dropout": "bnuq.sampling.dropout",
+    "Learned": "bnuq.sampling.noise",
     "evaluate": "bnuq.api",
     "sweep_batch_size": "bnuq.api",
     "inspect": "bnuq.api",
@@ -46,6 +48,7 @@ __all__ = [
     "BatchStatistics",
     "BnuqError",
     "Dropout",
+    "Learned",
     "Predictor",
     "Result",
     "__version__",

@@ -173,7 +173,7 @@ def inspection(**parts: Any) -> Inspection:
         },
         "model": {
             "path": "/models/resnet.pt", "sha256": "ab" * 32, "task": "classification", "parameters": 269_722,
-            "batchnorm_layers": 20, "dropout_layers": 2, "train_batch_size": 128,
+            "batchnorm_layers": 20, "dropout_layers": 2, "learned_layers": 0, "train_batch_size": 128,
         },
         "sites": sites(),
         "unreachable": (),

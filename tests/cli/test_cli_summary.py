@@ -77,6 +77,7 @@ def test_the_summary_has_the_documented_keys_and_types(summary, small):
         "task": "classification",
         "batchnorm_layers": 1,
         "dropout_layers": 1,
+        "learned_layers": 0,
         "parameters": 591,
         "classes": 0,
     }

@@ -200,7 +200,7 @@ def test_a_healthy_network_is_called_so_with_its_worst_layer():
     assert values["layer"] == "layer1.1.bn1"
     assert (values["median"], values["worst"]) == pytest.approx((0.44, 0.88), abs=0.005)
     found = verdicts(made_up_inspection.healthy())
-    assert found["sites"].values["kinds"] == {"batchnorm": 20, "dropout": 1}
+    assert found["sites"].values["kinds"] == {"batchnorm": 20, "dropout": 1, "learned": 0}
     assert found["sites-fixed"].values == {"sites": ["drop2"], "why": "its rate is 0"}
 
 

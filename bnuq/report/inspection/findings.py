@@ -370,7 +370,8 @@ def _closest(pipelines: Pipelines) -> Finding:
 
 def _kinds(kinds: Mapping[str, int]) -> str:
     names = {"batchnorm": "BatchNorm layer", "dropout": "dropout", "learned": "noise layer"}
-    return " and ".join(count(amount, names[kind]) for kind, amount in kinds.items() if amount) or "Nothing"
+    found = [count(amount, names[kind]) for kind, amount in kinds.items() if amount]
+    return " and ".join([", ".join(found[:-1])] * (len(found) > 1) + found[-1:]) or "Nothing"
 
 
 def _range(by_layer: Mapping[str, float]) -> str:

@@ -24,8 +24,8 @@ class AnalyticSequential(nn.Sequential):
 
     The moments of the data's channels are the buffers `data_mean` and `data_variance`, see `data_moments`. At every
     forward they are propagated by `propagated`, with the present weights and with gradients, so that nothing needs to
-    be refreshed. Sequences may be nested. Raises TypeError for a layer through which moments cannot be propagated,
-    where an analytic layer follows.
+    be refreshed. Sequences may be nested. A maximum after a ReLU is taken before it, which is the same. Raises
+    TypeError for a layer through which moments cannot be propagated, where an analytic layer follows.
     """
 
     data_mean: Tensor
@@ -42,7 +42,7 @@ class AnalyticSequential(nn.Sequential):
         self.register_buffer("data_variance", data.variance.detach().clone())
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - the name in torch
-        layers = list(_leaves(self))
+        layers = _maxima_first(list(_leaves(self)))
         last = max([-1, *[i for i, layer in enumerate(layers) if _is_analytic(layer)]])
         moments = Moments(self.data_mean, self.data_variance)
         for position, layer in enumerate(layers):
@@ -70,7 +70,7 @@ def propagated(layer: Any, moments: Moments, positions: tuple[int, ...] = ()) ->
     if isinstance(layer, _BATCH_NORM) and layer.affine:
         return Moments(layer.bias, layer.weight**2)
     if isinstance(layer, nn.ReLU | nn.LeakyReLU):
-        return relu_moments(moments, getattr(layer, "negative_slope", 0.0))
+        return relu_moments(moments, _slope(layer))
     if isinstance(layer, _AVERAGE):
         return Moments(moments.mean, moments.variance / _window(layer))
     if isinstance(layer, _ADAPTIVE):
@@ -107,6 +107,19 @@ def _leaves(network: nn.Sequential) -> Iterator[nn.Module]:
             yield from _leaves(layer)
         else:
             yield layer
+
+
+def _maxima_first(layers: list[nn.Module]) -> list[nn.Module]:
+    """The same function with each ReLU after the maximum that follows it: of rectified numbers no moments are known."""
+    for i in range(len(layers) - 1):
+        layer, following = layers[i : i + 2]
+        if isinstance(layer, nn.ReLU | nn.LeakyReLU) and isinstance(following, _MAXIMUM) and _slope(layer) >= 0:
+            layers[i : i + 2] = [following, layer]
+    return layers
+
+
+def _slope(layer: Any) -> float:
+    return getattr(layer, "negative_slope", 0.0)
 
 
 def _is_analytic(layer: nn.Module) -> bool:

@@ -102,8 +102,8 @@ class StochasticScale(LearnedNoise):
 def inverse_chi(z: Tensor, n: float) -> Tensor:
     """U = σ/S of n normal values, √n χ⁻¹ of n − 1 degrees of freedom, from standard normal `z`; 1 where z is exactly 0.
 
-    U falls as z grows. The quantile of χ² is that of Wilson & Hilferty 1931: for |z| ≤ 3, U is right to 1.3 % at n = 16,
-    to 0.3 % at n = 32, to 0.1 % at n = 64. Zero stands for no noise: as with population statistics, U is 1.
+    U falls as z grows. The quantile of χ² is that of Wilson & Hilferty 1931: for |z| ≤ 3, U is right to 1.3 % at
+    n = 16, to 0.3 % at n = 32, to 0.1 % at n = 64. Zero stands for no noise: as with population statistics, U is 1.
     """
     width = 2 / (9 * (n - 1))
     chi2 = (n - 1) * (1 - width + width**0.5 * z).clamp(min=0.1) ** 3

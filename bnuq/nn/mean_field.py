@@ -1,0 +1,92 @@
+"""Linear and convolutional layers whose weights are independent and normal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bnuq.nn.learned import LearnedNoise, apply_weights, check_positive, gaussian_kl, positive, unconstrained
+from bnuq.nn.noise import standard_normal
+
+
+class _MeanField(LearnedNoise):
+    """See `MeanFieldLinear`."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def __init__(
+        self,
+        *sizes: Any,
+        prior_sd: float = 1.0,
+        initial_sd: float = 0.05,
+        device: Any = None,
+        dtype: Any = None,
+        **layer: Any,
+    ) -> None:
+        super().__init__(*sizes, **layer)
+        self.add_noise(prior_sd=prior_sd, initial_sd=initial_sd)
+        self.to(device=device, dtype=dtype)
+
+    def add_noise(self, *, prior_sd: float = 1.0, initial_sd: float = 0.05) -> None:
+        check_positive(prior_sd, "prior_sd")
+        u = unconstrained(initial_sd)
+        self.prior_sd = prior_sd
+        self.weight_u = nn.Parameter(torch.full_like(self.weight, u))
+        self.bias_u = None if self.bias is None else nn.Parameter(torch.full_like(self.bias, u))
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - the name in torch
+        sd, bias_sd = self.sds()
+        if self.training:
+            mean = apply_weights(self, input, self.weight, self.bias)
+            variance = apply_weights(self, input**2, sd**2, None if bias_sd is None else bias_sd**2)
+            return mean + root(variance) * standard_normal(mean, training=True)
+        weight = self.weight + sd * standard_normal(self.weight, training=False)
+        if self.bias is None or bias_sd is None:
+            return apply_weights(self, input, weight, None)
+        return apply_weights(self, input, weight, self.bias + bias_sd * standard_normal(self.bias, training=False))
+
+    def sds(self) -> tuple[Tensor, Tensor | None]:
+        """Standard deviations of `weight` and `bias`."""
+        return positive(self.weight_u), None if self.bias_u is None else positive(self.bias_u)
+
+    def kl(self) -> Tensor:
+        sd, bias_sd = self.sds()
+        total = gaussian_kl(self.weight, sd, prior_mean=0.0, prior_sd=self.prior_sd)
+        if self.bias is None or bias_sd is None:
+            return total
+        return total + gaussian_kl(self.bias, bias_sd, prior_mean=0.0, prior_sd=self.prior_sd)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, prior_sd={self.prior_sd:g}"
+
+
+class MeanFieldLinear(_MeanField, nn.Linear):
+    """An `nn.Linear` whose weights and biases are independent, normal, and have the prior N(0, prior_sd²).
+
+    In training mode each pre-activation is drawn (local reparameterisation), independently for each point and position.
+    In evaluation mode the weights are their means; bnuq draws them once for every sample. Parameters: `weight` and
+    `bias` are the means, as in `nn.Linear`; `positive(weight_u)` and `positive(bias_u)` the standard deviations, which
+    start at `initial_sd`. `kl()` is the closed form, in nats. Sizes are given as to `nn.Linear`, all else by name.
+
+    Source: Kingma, Salimans & Welling 2015, Variational dropout and the local reparameterization trick.
+    """
+
+
+class MeanFieldConv1d(_MeanField, nn.Conv1d):
+    """An `nn.Conv1d` with the distribution of `MeanFieldLinear`."""
+
+
+class MeanFieldConv2d(_MeanField, nn.Conv2d):
+    """An `nn.Conv2d` with the distribution of `MeanFieldLinear`."""
+
+
+class MeanFieldConv3d(_MeanField, nn.Conv3d):
+    """An `nn.Conv3d` with the distribution of `MeanFieldLinear`."""
+
+
+def root(variance: Tensor) -> Tensor:
+    """The square root, with gradient 0 where the variance is 0."""
+    return variance.clamp(min=torch.finfo(variance.dtype).tiny).sqrt()

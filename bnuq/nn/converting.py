@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from itertools import pairwise
 from types import ModuleType
 from typing import Any
 
@@ -43,11 +44,13 @@ def convert(module: nn.Module, to: str = "scales", **options: Any) -> nn.Module:
         "mean-field": lambda layer, _: _with_weights(layer, mean_field, "MeanField", **options),
         "mnf": lambda layer, _: type(layer) is nn.Linear and _with_weights(layer, flows, "MNF", **options),
     }
-    pairs = zip(layers, [*layers[1:], None], strict=True)
-    if not sum([converters[to](layer, before) for layer, before in pairs]):
+    converted = [layer for layer, before in pairwise([*layers, None]) if converters[to](layer, before)]
+    if not converted:
         raise ValueError(
             f'no layer of {type(module).__name__} can be converted to "{to}"; expected plain torch layers.'
         )
+    for layer in converted:
+        layer.train(layer.training)  # and what it has gained
     return network
 
 
@@ -78,7 +81,6 @@ def _scaled(layer: Any, before: Any, *, initial_sd: float = 0.1, **options: Any)
         layer.add_scale("none", bias=bias is not None, **options)
     _start(layer.stochastic, weight, bias, initial_sd)
     layer.stochastic.to(next(t for t in (bias, *layer.parameters(), *layer.buffers()) if t is not None))
-    layer.stochastic.train(layer.training)
     return True
 
 

@@ -138,6 +138,13 @@ def test_an_evaluation_gives_the_estimates_of_the_cpu(classifier, options):
     assert found == pytest.approx(expected, rel=1e-4, abs=1e-5)
 
 
+def test_learned_noise_is_that_of_the_cpu(tmp_path):
+    small_run.write_noisy(tmp_path)
+    methods = ("learned", "mcbn+learned", "mcdo+learned")
+    expected, found = (estimates(tmp_path, device, methods=methods) for device in ("cpu", "cuda:0"))
+    assert found == pytest.approx(expected, rel=1e-4, abs=1e-5)
+
+
 def test_an_evaluation_of_a_regression_gives_the_estimates_of_the_cpu(regressor):
     expected, found = (estimates(regressor, device) for device in ("cpu", "cuda:0"))
     assert found == pytest.approx(expected, rel=1e-4, abs=1e-5)

@@ -32,6 +32,21 @@ def net(classes: int = 3, rate: float = 0.4, norm: bool = True) -> nn.Module:
     )
 '''
 
+DEVIATION = 0.25
+NOISY = f'''
+from torch.nn import functional as F
+
+from bnuq.nn import standard_normal
+
+
+class Noisy(nn.Linear):
+    """A dense layer whose weights have a deviation of {DEVIATION}."""
+
+    def forward(self, x):
+        noise = standard_normal(self.weight, training=self.training)
+        return F.linear(x, self.weight + {DEVIATION} * noise, self.bias)
+'''
+
 RUN = """[model]
 checkpoint = "model.pt"
 arch = "net.py:net"
@@ -71,6 +86,14 @@ def write(folder: Path, *, run_file: str = "run.toml", text: str = RUN, **arch_a
     np.savez(folder / "other.npz", x=random.normal(1.0, 1.0, (OTHER, 1, 6, 6)).astype(np.float32))
     (folder / run_file).write_text(text)
     return folder / run_file
+
+
+def write_noisy(folder: Path) -> Path:
+    """The same, with noise of the weights in the dense layers."""
+    place = write(folder)
+    head, function = NET.replace("nn.Linear(", "Noisy(").split("\n\n\n")
+    (folder / "net.py").write_text(f"{head}\n{NOISY}\n\n{function}")
+    return place
 
 
 def network(**arch_args: Any) -> nn.Sequential:

@@ -43,9 +43,9 @@ def regressor(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def estimates(folder: Path, device: str, **options) -> dict[tuple[str, str], float]:
-    result = evaluate(resolve("run.toml", Options(device=device, methods=("mcbn",), **options), folder=folder))
-    sets = result.methods["mcbn"].sets
+def estimates(folder: Path, device: str, method: str = "mcbn", **options) -> dict[tuple[str, str], float]:
+    result = evaluate(resolve("run.toml", Options(device=device, methods=(method,), **options), folder=folder))
+    sets = result.methods[method].sets
     assert result.sampling["device"] == {"auto": f"{NAME}:0"}.get(device, device)
     return {(of_set, name): method.value for of_set in sets for name, method in sets[of_set].estimates.items()}
 
@@ -56,6 +56,15 @@ def test_an_evaluation_gives_the_estimates_of_the_cpu(classifier, accelerator, b
     expected = estimates(classifier, "cpu", bank=bank)
     assert not accelerator.kernels
     assert estimates(classifier, "auto", bank=bank) == pytest.approx(expected, rel=1e-5)
+    assert accelerator.kernels["convolution"]
+
+
+@pytest.mark.parametrize("method", ["learned", "mcbn+learned"])
+def test_learned_noise_is_that_of_the_cpu(method, accelerator, tmp_path):
+    small_run.write_noisy(tmp_path)
+    expected = estimates(tmp_path, "cpu", method)
+    accelerator.clear()
+    assert estimates(tmp_path, "auto", method) == pytest.approx(expected, rel=1e-5)
     assert accelerator.kernels["convolution"]
 
 

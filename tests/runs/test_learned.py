@@ -21,28 +21,13 @@ from bnuq.records.evaluation import Result
 from bnuq.report.evaluation import report
 from bnuq.sampling import counter_rng
 
-DEVIATION, SAMPLES, SEED = 0.25, 8, 0
-NOISY = f'''
-from torch.nn import functional as F
-
-from bnuq.nn import standard_normal
-
-
-class Noisy(nn.Linear):
-    """A dense layer whose weights have a deviation of {DEVIATION}."""
-
-    def forward(self, x):
-        noise = standard_normal(self.weight, training=self.training)
-        return F.linear(x, self.weight + {DEVIATION} * noise, self.bias)
-'''
+SAMPLES, SEED = small_run.SAMPLES, 0
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run whose network has noise in its dense layers, and the weights of the small one."""
-    place = small_run.write(tmp_path_factory.mktemp("learned") / "run")
-    (place.parent / "net.py").write_text(NOISY.join(small_run.NET.replace("nn.Linear(", "Noisy(").split("\n\n\n")))
-    return place
+    return small_run.write_noisy(tmp_path_factory.mktemp("learned") / "run")
 
 
 def run(place: Path, **options: Any) -> Result:
@@ -68,7 +53,7 @@ def samples_by_hand(place: Path, name: str) -> np.ndarray:
         for order, layer in enumerate((first, last)):
             weight, bias = layer.weight.detach().double().numpy(), layer.bias.detach().double().numpy()
             noise = counter_rng.normal(SEED, draw, counter_rng.LEARNED, weight.size, site=order).reshape(weight.shape)
-            values = values @ (weight + DEVIATION * noise).T + bias
+            values = values @ (weight + small_run.DEVIATION * noise).T + bias
             values = np.maximum(values, 0) if layer is first else values
         samples.append(values)
     return np.stack(samples)

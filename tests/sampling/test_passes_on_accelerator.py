@@ -15,6 +15,7 @@ from torch.testing import assert_close
 
 import bnuq
 from bnuq.errors import SamplingError
+from bnuq.nn import MeanFieldLinear
 from bnuq.sampling import executor
 from bnuq.sampling.engine import Stochastic
 from bnuq.sampling.plain_loop import Evaluation
@@ -95,6 +96,16 @@ def test_draws_of_a_bank_cost_one_wait_a_group_whatever_the_number_of_layers(log
     log.clear()
     engine.passes(x, draws=[1, 0, 6])
     assert [kind for kind, *_ in log.waits] == ["to device"] and log.waits.total() == 1, log.report()
+    log.clear()
+    engine.passes(x)
+    assert not log.waits, log.report()
+
+
+def test_noise_that_points_share_is_copied_to_the_device_once(log: Log):
+    net, x = MeanFieldLinear(3, 2).eval().to(NAME), torch.randn(16, 3).to(NAME)
+    engine = Stochastic(net, find_sites(net, x[:3]), learned=bnuq.Learned(8))
+    engine.passes(x)
+    assert engine.work(len(x)) is not None
     log.clear()
     engine.passes(x)
     assert not log.waits, log.report()

@@ -227,7 +227,7 @@ def sd_ratios(network: AnalyticSequential, x: Tensor) -> list[Tensor]:
 def pictures(data_pack: Path) -> Tensor:
     file = data_pack / "fashion-mnist" / "train-images-idx3-ubyte.gz"
     with gzip.open(file) as opened:
-        pixels = np.frombuffer(opened.read(16 + 1200 * 784), np.uint8)[16:].reshape(-1, 1, 28, 28)
+        pixels = np.frombuffer(opened.read(16 + 600 * 784), np.uint8)[16:].reshape(-1, 1, 28, 28)
     x = torch.tensor(pixels, dtype=torch.float64)
     return (x - x.mean()) / x.std()
 

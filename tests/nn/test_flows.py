@@ -103,7 +103,7 @@ def test_the_bound_is_the_true_divergence_where_the_auxiliary_is_the_posterior_o
         layer.auxiliary_log_variance.zero_()
         scale = layer.auxiliary_flow[0].phi[1]  # r(z|W) is a unit normal after this slope
         slope = 0.5 * np.log(precision)
-        scale.fill_(slope / (1 - slope / abs(np.log(1e-3))))
+        scale.fill_(slope / (1 - slope / abs(np.log(0.1))))
         layer.auxiliary_mean.fill_(gain * precision**0.5 / c)
         bounds = torch.stack([layer.kl(2000) for _ in range(10)])
     variance = 0.7**2 * 1.4**2 + 0.3**2
@@ -156,7 +156,7 @@ def test_a_regression_is_certain_at_its_points_and_not_beyond(samples) -> None:
     x = torch.rand(20, 1) * 8 - 4
     y = x**3 + 3 * torch.randn(20, 1)
     network = nn.Sequential(MNFLinear(1, 50), nn.ReLU(), MNFLinear(50, 1))
-    optimiser, unit, losses = torch.optim.Adam(network.parameters(), lr=0.05), y.std(), []
+    optimiser, unit, losses = torch.optim.Adam(network.parameters(), lr=0.02), y.std(), []
     repeated, target = x.repeat(4, 1) / 4, (y / unit).repeat(4, 1)
     for _ in range(250):
         optimiser.zero_grad()
@@ -168,7 +168,7 @@ def test_a_regression_is_certain_at_its_points_and_not_beyond(samples) -> None:
     grid = torch.tensor([[-6.0], [-2.0], [0.0], [2.0], [6.0]]) / 4
     drawn = samples(network, grid, 200)[..., 0] * unit
     truth = (grid[:, 0] * 4) ** 3
-    assert np.mean(losses[-50:]) < 0.3 * np.mean(losses[:10])
+    assert np.median(losses[-50:]) < 0.3 * np.mean(losses[:10])
     assert ((drawn.mean(0) - truth)[1:4].abs() < 10).all()
     sd = drawn.std(0)
     assert min(sd[0], sd[4]) > 2 * sd[1:4].max()

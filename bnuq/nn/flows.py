@@ -155,7 +155,7 @@ def _identity_flow(features: int, transforms: int, hidden_features: int) -> nn.M
         raise ValueError(
             f"transforms is {transforms}, hidden_features is {hidden_features}; expected at least 1 of each."
         )
-    order = torch.arange(features)
+    order: Any = torch.arange(features)
     flow = nn.ModuleList(
         MaskedAutoregressiveTransform(
             features,

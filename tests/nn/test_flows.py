@@ -152,13 +152,13 @@ def test_standard_deviations_are_at_most_the_given_one() -> None:
 
 def test_a_regression_is_certain_at_its_points_and_not_beyond(samples) -> None:
     """The toy of the paper, after Hernández-Lobato & Adams 2015: 20 points of y = x³ + ε on [−4, 4], ε ~ N(0, 3²)."""
-    torch.manual_seed(4)
+    torch.manual_seed(2)
     x = torch.rand(20, 1) * 8 - 4
     y = x**3 + 3 * torch.randn(20, 1)
     network = nn.Sequential(MNFLinear(1, 50), nn.ReLU(), MNFLinear(50, 1))
-    optimiser, unit, losses = torch.optim.Adam(network.parameters(), lr=0.02), y.std(), []
+    optimiser, unit, losses = torch.optim.Adam(network.parameters(), lr=0.03), y.std(), []
     repeated, target = x.repeat(4, 1) / 4, (y / unit).repeat(4, 1)
-    for _ in range(250):
+    for _ in range(150):
         optimiser.zero_grad()
         error = ((network(repeated) - target) * unit / 3) ** 2 / 2
         loss = error.mean() * 20 + kl(network)

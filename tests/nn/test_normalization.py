@@ -140,8 +140,10 @@ def test_projection_changes_weights_and_not_the_function(normalization: str) -> 
 @pytest.mark.parametrize("slope", [0.0, 0.1, 1.0])
 @pytest.mark.parametrize(("mean", "sd"), [(0.0, 1.0), (0.7, 0.2), (-1.5, 2.0)])
 def test_moments_of_a_rectified_normal_are_those_of_quadrature(slope: float, mean: float, sd: float) -> None:
+    density = stats.norm(mean, sd).pdf
+
     def moment(power: int) -> float:
-        function = lambda y: (y if y > 0 else slope * y) ** power * stats.norm(mean, sd).pdf(y)  # noqa: E731
+        function = lambda y: (y if y > 0 else slope * y) ** power * density(y)  # noqa: E731
         return integrate.quad(function, mean - 12 * sd, 0)[0] + integrate.quad(function, 0, mean + 12 * sd)[0]
 
     of = relu_moments(Moments(*torch.tensor([[mean], [sd**2]], dtype=torch.float64)), slope)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from itertools import pairwise
 from types import ModuleType
 from typing import Any
 
@@ -44,7 +43,7 @@ def convert(module: nn.Module, to: str = "scales", **options: Any) -> nn.Module:
         "mean-field": lambda layer, _: _with_weights(layer, mean_field, "MeanField", **options),
         "mnf": lambda layer, _: type(layer) is nn.Linear and _with_weights(layer, flows, "MNF", **options),
     }
-    converted = [layer for layer, before in pairwise([*layers, None]) if converters[to](layer, before)]
+    converted = [layer for i, layer in enumerate(layers) if converters[to](layer, next(iter(layers[i + 1 :]), None))]
     if not converted:
         raise ValueError(
             f'no layer of {type(module).__name__} can be converted to "{to}"; expected plain torch layers.'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -147,16 +148,21 @@ def _identity_flow(features: int, transforms: int, hidden_features: int) -> nn.M
     """Masked affine transformations, each of one half of the features given the other, by turns; all are identities."""
     try:
         from zuko.flows import MaskedAutoregressiveTransform
+        from zuko.transforms import MonotonicAffineTransform
     except ImportError as error:
         raise ImportError("MNFLinear needs zuko, which is not installed: pip install 'bnuq[flows]'") from error
     if transforms < 1 or hidden_features < 1:
         raise ValueError(
             f"transforms is {transforms}, hidden_features is {hidden_features}; expected at least 1 of each."
         )
-    order = torch.arange(features)
+    order: Any = torch.arange(features)
     flow = nn.ModuleList(
         MaskedAutoregressiveTransform(
-            features, passes=2, order=order if number % 2 == 0 else order.flip(0), hidden_features=(hidden_features,)
+            features,
+            passes=2,
+            order=order if number % 2 == 0 else order.flip(0),
+            univariate=partial(MonotonicAffineTransform, slope=0.1),  # steeper ones let training run away
+            hidden_features=(hidden_features,),
         )
         for number in range(transforms)
     )

@@ -140,8 +140,10 @@ def test_projection_changes_weights_and_not_the_function(normalization: str) -> 
 @pytest.mark.parametrize("slope", [0.0, 0.1, 1.0])
 @pytest.mark.parametrize(("mean", "sd"), [(0.0, 1.0), (0.7, 0.2), (-1.5, 2.0)])
 def test_moments_of_a_rectified_normal_are_those_of_quadrature(slope: float, mean: float, sd: float) -> None:
+    density = stats.norm(mean, sd).pdf
+
     def moment(power: int) -> float:
-        function = lambda y: (y if y > 0 else slope * y) ** power * stats.norm(mean, sd).pdf(y)  # noqa: E731
+        function = lambda y: (y if y > 0 else slope * y) ** power * density(y)  # noqa: E731
         return integrate.quad(function, mean - 12 * sd, 0)[0] + integrate.quad(function, 0, mean + 12 * sd)[0]
 
     of = relu_moments(Moments(*torch.tensor([[mean], [sd**2]], dtype=torch.float64)), slope)
@@ -227,7 +229,7 @@ def sd_ratios(network: AnalyticSequential, x: Tensor) -> list[Tensor]:
 def pictures(data_pack: Path) -> Tensor:
     file = data_pack / "fashion-mnist" / "train-images-idx3-ubyte.gz"
     with gzip.open(file) as opened:
-        pixels = np.frombuffer(opened.read(16 + 1200 * 784), np.uint8)[16:].reshape(-1, 1, 28, 28)
+        pixels = np.frombuffer(opened.read(16 + 600 * 784), np.uint8)[16:].reshape(-1, 1, 28, 28)
     x = torch.tensor(pixels, dtype=torch.float64)
     return (x - x.mean()) / x.std()
 

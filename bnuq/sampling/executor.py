@@ -242,7 +242,7 @@ class Executor(Program):
         """The index that selects these draws from a table, made once for all layers; a slice copies nothing."""
         if isinstance(draws, range):
             return slice(draws.start, draws.stop)
-        return torch.tensor(draws, device=self._device)
+        return torch.tensor(draws).to(self._device)
 
     def _folded_layer(
         self, position: int, layer: Operation, index: slice | Tensor

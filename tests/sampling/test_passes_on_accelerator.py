@@ -105,7 +105,7 @@ def test_noise_that_points_share_is_copied_to_the_device_once(log: Log):
     net, x = MeanFieldLinear(3, 2).eval().to(NAME), torch.randn(16, 3).to(NAME)
     engine = Stochastic(net, find_sites(net, x[:3]), learned=bnuq.Learned(8))
     engine.passes(x)
-    assert engine.work(len(x)) is not None
+    assert engine.work(len(x)) is not None, engine.why_plain
     log.clear()
     engine.passes(x)
     assert not log.waits, log.report()

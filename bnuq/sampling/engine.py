@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Literal, Protocol, runtime_checkable
@@ -156,6 +156,7 @@ class Stochastic:
             try:
                 with undisturbed(self._model), on_other_inputs():
                     expected = torch.stack([self._plain.sample(pair, start, draw)[:rows] for draw in draws])
+                with _exactly(), on_other_inputs():
                     outputs = self._exact.some_passes(tile, start, stacked, tile=rows, together=len(stacked))[draws]
                 if outputs.shape != expected.shape or not close(outputs, expected, self._exact.tolerance):
                     raise OtherPathError(f"it treats {rows} points otherwise than a few")
@@ -168,8 +169,7 @@ class Stochastic:
     def prepare(self, inputs: Tensor, *, free: int | None = None) -> None:
         """Make the plan, if there is one, from a few points; `passes` does so by itself. For `free` see `fit`."""
         try:
-            with undisturbed(self._model):
-                exact = self._checked(inputs)
+            exact = self._checked(inputs)
         except NotTraceableError as error:
             if isinstance(error, OtherPathError):
                 check_repeatable(self._model, inputs[:CHECKED_ROWS])
@@ -200,7 +200,11 @@ class Stochastic:
             dropouts=() if self._dropout is None else self._sites.dropouts,
             noises=() if self._plain.noise is None else self._sites.noises,
         )
-        trace = record(self._model, sites, inputs)
+        other, draws = other_inputs(inputs), sorted({0, self.samples - 1})
+        with undisturbed(self._model):
+            trace = record(self._model, sites, inputs)
+            with on_other_inputs():
+                expected = torch.stack([self._plain.sample(other, 0, draw) for draw in draws])
         output = trace.values[trace.output]
         if (output.axis, output.rows) != (0, 1):
             raise NotTraceableError("its output has not one row for every point")
@@ -213,9 +217,6 @@ class Stochastic:
             return isinstance(site, NoiseSite) or (self._dropout is not None and site.stochastic)
 
         schedule = plan(trace, sampled=sampled, rows=default_chunk(inputs.shape[1:], inputs.device))
-        other, draws = other_inputs(inputs), sorted({0, self.samples - 1})
-        with on_other_inputs():
-            expected = torch.stack([self._plain.sample(other, 0, draw) for draw in draws])
         executor = self._agreeing(schedule, other, draws, expected, together=1)
         if executor.stacks:
             try:
@@ -228,7 +229,7 @@ class Stochastic:
         self, schedule: Plan, inputs: Tensor, draws: Sequence[int], expected: Tensor, *, together: int
     ) -> Executor:
         """The plan at work; NotTraceableError where it differs from the plain loop by more than rounding."""
-        with on_other_inputs():
+        with _exactly(), on_other_inputs():
             executor = Executor(
                 schedule,
                 samples=self.samples,
@@ -245,7 +246,7 @@ class Stochastic:
     def _in_other_arithmetic(self, exact: Executor, inputs: Tensor) -> Executor:
         # the last draws: of several batch sizes' draws those of the largest, which differ the least
         draws = range(max(0, self.samples - _COMPARED_DRAWS), self.samples)
-        with torch.inference_mode(), float32_as("ieee"):
+        with _exactly():
             expected = exact.passes(inputs, draws=draws)
         try:
             with torch.inference_mode():
@@ -259,6 +260,13 @@ class Stochastic:
             ) from error
         self.deviation = _deviation(outputs, expected)
         return other
+
+
+@contextmanager
+def _exactly() -> Iterator[None]:
+    """Run a plan as it is verified: without gradients, and without TF32."""
+    with torch.inference_mode(), float32_as("ieee"):
+        yield
 
 
 def _deviation(outputs: Tensor, exact: Tensor) -> Deviation:

@@ -117,9 +117,9 @@ def test_the_report_names_it(result):
     assert "2 noise layers" in text and "learned" in text
 
 
-def test_inspect_lists_it(place, capsys):
+def test_inspect_lists_it(place, capsys, tmp_path):
     with pytest.raises(SystemExit):
-        main(["inspect", str(place), "--json"])
+        main(["inspect", str(place), "--json", "--out", str(tmp_path / "inspect.h5")])
     sites = [site for site in json.loads(capsys.readouterr().out)["sites"] if site["kind"] == "learned"]
     assert [(site["name"], site["numbers"], site["per_point"], site["stochastic"]) for site in sites] == [
         ("4", 64 * 8, False, True),

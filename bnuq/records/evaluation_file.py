@@ -124,7 +124,7 @@ def _lay_out_for_arviz(writer: Writer, result: Result) -> None:
     observed, likelihoods = dict[str, Any](), dict[str, Any]()  # the scales of each group
     for name, evaluated in result.sets.items():
         point = f"{name}_point"
-        if evaluated.labels is not None and evaluated.kind == "test":
+        if evaluated.labels is not None and evaluated.kind in ("test", "perturbed"):
             writer.add("/observed_data", name, evaluated.labels, (point, "label")[: evaluated.labels.ndim], observed)
         if evaluated.targets is not None:
             writer.add("/observed_data", name, evaluated.targets, (point, "output"), observed, unit="target unit")
@@ -246,7 +246,7 @@ def _check_complete(result: Result) -> None:
             raise ValueError(f"the error of {address} is infinite")
     if next(iter(result.methods), None) != DETERMINISTIC or "test" not in result.sets:
         raise ValueError("the deterministic method or the test set is missing")
-    ood_sets = {name for name, evaluated in result.sets.items() if evaluated.kind == "ood"}
+    ood_sets = {name for name, evaluated in result.sets.items() if evaluated.kind in ("ood", "perturbed")}
     evaluated_sets = ood_sets | {"test"}
     if any(evaluated.kind == "ood" and name == "validation" for name, evaluated in result.sets.items()):
         raise ValueError("a set out of distribution is called validation")
@@ -270,7 +270,7 @@ def _check_complete(result: Result) -> None:
             raise ValueError(f"{method} was not evaluated on every set")
         for name, set_result in method_result.sets.items():
             needed = {*required.anywhere, *(() if single_sample else required.of_several)}
-            needed |= required.on_test if name == "test" else set()
+            needed |= required.on_test if name == "test" or result.sets[name].kind == "perturbed" else set()
             if required is _WITHOUT_LABELS and (scored := _OF_TASK["classification"].on_test & {*set_result.estimates}):
                 raise ValueError(f"estimate {min(scored)} of {method} on {name} is of labels that are missing")
             if missing := needed - set(set_result.estimates) or set(set_result.estimates) - set(METRICS):

@@ -20,6 +20,7 @@ QUERY, QUERY_AUGMENT = range(20, 22)  # mini-batches of one query
 HALVES = 22  # halves of a test set
 TTA = 23  # augmentation of evaluated points
 LAPLACE = 24  # weights of a last layer
+PERTURBATION = 25  # noise of evaluated points
 
 PART, JITTER = 1, 2  # streams of a purpose beside its first, 0: parts of pictures, and their colours
 

@@ -91,8 +91,8 @@ class Stochastic:
         dropout: Dropout | None = None,
         precision: Precision = "float32",
     ) -> None:
-        self._plain = PlainLoop(model, sites, omega=omega, dropout=dropout)
-        self.samples = self._plain.samples
+        self.plain = PlainLoop(model, sites, omega=omega, dropout=dropout)
+        self.samples = self.plain.samples
         self._model, self._sites, self._dropout = model, sites, dropout
         self._precision: Precision = precision
         self._executor: Executor | None = None
@@ -128,7 +128,7 @@ class Stochastic:
         if self._executor is not None:
             self._verify(inputs, start)
         if self._executor is None:
-            return self._plain.passes(inputs, start, draws)
+            return self.plain.passes(inputs, start, draws)
         return self._run(self._executor, inputs, start, draws)
 
     def check_independent(self, inputs: Tensor, start: int = 0) -> None:
@@ -139,7 +139,7 @@ class Stochastic:
         self.passes(inputs, start, range(1))
         if self._executor is None:
             check_samples_independent(
-                self._model, self._sites, self._plain.statistics, self._dropout, inputs, start=start
+                self._model, self._sites, self.plain.statistics, self._dropout, inputs, start=start
             )
 
     def _verify(self, inputs: Tensor, start: int) -> None:
@@ -152,7 +152,7 @@ class Stochastic:
             pair = tile if rows > 1 else torch.cat([tile] * 2)  # a network may drop the axis of a single point
             try:
                 with undisturbed(self._model), on_other_inputs():
-                    expected = torch.stack([self._plain.sample(pair, start, draw)[:rows] for draw in draws])
+                    expected = torch.stack([self.plain.sample(pair, start, draw)[:rows] for draw in draws])
                     outputs = self._exact.some_passes(tile, start, stacked, tile=rows, together=len(stacked))[draws]
                 if outputs.shape != expected.shape or not close(outputs, expected, self._exact.tolerance):
                     raise OtherPathError(f"it treats {rows} points otherwise than a few")
@@ -202,13 +202,13 @@ class Stochastic:
             site = operation.site
             assert site is not None
             if isinstance(site, BatchNormSite):
-                return site.key in self._plain.statistics
+                return site.key in self.plain.statistics
             return self._dropout is not None and site.stochastic
 
         schedule = plan(trace, sampled=sampled, rows=default_chunk(inputs.shape[1:], inputs.device))
         other, draws = other_inputs(inputs), sorted({0, self.samples - 1})
         with on_other_inputs():
-            expected = torch.stack([self._plain.sample(other, 0, draw) for draw in draws])
+            expected = torch.stack([self.plain.sample(other, 0, draw) for draw in draws])
         executor = self._agreeing(schedule, other, draws, expected, together=1)
         if executor.stacks:
             try:
@@ -225,7 +225,7 @@ class Stochastic:
             executor = Executor(
                 schedule,
                 samples=self.samples,
-                statistics=self._plain.statistics,
+                statistics=self.plain.statistics,
                 dropout=self._dropout,
                 device=inputs.device,
             )

@@ -53,6 +53,7 @@ class Ensemble:
 
     def __init__(self, models: Sequence[nn.Module]) -> None:
         self.samples = len(models)
+        self.networks = tuple(models)
         self._networks = [Evaluation(model) for model in models]
 
     def passes(self, inputs: Tensor, start: int = 0, draws: Sequence[int] | None = None) -> Tensor:
@@ -82,7 +83,7 @@ class PlainLoop:
             )
         self.samples = omega.samples if omega is not None else dropout.samples if dropout is not None else 1
         self.statistics = {} if omega is None else _statistics_by_call(model, sites.batchnorms, omega)
-        self._model, self._sites, self._dropout = model, sites, dropout
+        self.model, self._sites, self._dropout = model, sites, dropout
         for site in sites.live_batchnorms:
             if not site.tracked and site.key not in self.statistics:
                 raise SamplingError(
@@ -91,16 +92,20 @@ class PlainLoop:
                 )
 
     def passes(self, inputs: Tensor, start: int = 0, draws: Sequence[int] | None = None) -> Tensor:
-        with undisturbed(self._model):
+        with undisturbed(self.model):
             numbers = range(self.samples) if draws is None else draws
             return torch.stack([self.sample(inputs, start, draw) for draw in numbers])
 
     def sample(self, inputs: Tensor, start: int, draw: int) -> Tensor:
         """The pass of one draw, inside `undisturbed`."""
-        with SamplePass(self._sites, self.statistics, self._dropout, draw=draw, start=start) as sample_pass:
-            output = forward(self._model, inputs.clone())  # a network may write into its input
+        with self.sample_pass(start, draw) as sample_pass:
+            output = forward(self.model, inputs.clone())  # a network may write into its input
         sample_pass.check_complete()
         return tensor_output(output).clone()
+
+    def sample_pass(self, start: int, draw: int) -> SamplePass:
+        """What replaces the network's operations in the pass of one draw."""
+        return SamplePass(self._sites, self.statistics, self._dropout, draw=draw, start=start)
 
 
 class SamplePass(Mode):
@@ -118,7 +123,11 @@ class SamplePass(Mode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
-        call = stochastic_call(func, args, kwargs)
+        replaced = self.replaced(stochastic_call(func, args, kwargs))
+        return func(*args, **kwargs) if replaced is None else replaced
+
+    def replaced(self, call: BatchNormCall | DropoutCall | None) -> Tensor | None:
+        """What this call gives under the draw; None where it is as in evaluation mode."""
         if isinstance(call, BatchNormCall):
             key = self._batchnorm_calls.key(call)
             if key in self._statistics:
@@ -128,7 +137,7 @@ class SamplePass(Mode):
             site = self._dropout_site(call)
             if self._dropout is not None and site.stochastic:
                 return dropped(call, site, self._dropout, [self._draw], self._start)
-        return func(*args, **kwargs)
+        return None
 
     def _dropout_site(self, call: DropoutCall) -> DropoutSite:
         number, self._dropout_calls = self._dropout_calls, self._dropout_calls + 1

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -250,6 +251,9 @@ def _check_complete(result: Result) -> None:
     evaluated_sets = ood_sets | {"test"}
     if any(evaluated.kind == "ood" and name == "validation" for name, evaluated in result.sets.items()):
         raise ValueError("a set out of distribution is called validation")
+    perturbed = [name for name, evaluated in result.sets.items() if evaluated.kind == "perturbed"]
+    if any(not re.fullmatch(r"test\+[a-z]+:[0-9][0-9.]*(e[-+][0-9]+)?", name, re.ASCII) for name in perturbed):
+        raise ValueError("a perturbed set has another name")
     required = _OF_TASK[result.model["task"]]
     test = result.sets["test"]
     if (test.labels is None and result.model["task"] == "classification") or (

@@ -61,8 +61,8 @@ def read_perturbations(texts: Sequence[str], where: str) -> tuple[Perturbation, 
         number = float(size) if re.fullmatch(r"\d*\.?\d+([eE][-+]?\d+)?", size, re.ASCII) else math.nan
         if kind not in (kinds := get_args(PerturbationKind)) or not 0 < number < math.inf:
             raise MistakenError(
-                f"{where} is {as_toml(text)}; expected KIND:SIZE, where KIND is {', '.join(kinds)} and SIZE a number "
-                "above 0 in units of the input before normalisation (pictures: 0 to 1), such as gaussian:0.1."
+                f"{where} is {as_toml(text)}; expected KIND:SIZE, where KIND is {', '.join(kinds)}, "
+                "and SIZE a number above 0 in units of the input (pictures go from 0 to 1), such as gaussian:0.1."
             )
         perturbation = Perturbation(kind, number)
         if str(perturbation) in found:

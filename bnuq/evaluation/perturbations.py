@@ -56,7 +56,9 @@ class Perturbed:
     def sha256(self) -> str:
         """What the points are computed from, but for the network: two networks are each attacked on the same points."""
         noise = self.pipeline.run.seed if self.perturbation.kind == "gaussian" else (_BLOCK, PGD_STEPS, PGD_STEP)
-        return hashlib.sha256(f"{self.clean.sha256} {self.perturbation} {noise}".encode()).hexdigest()
+        return hashlib.sha256(
+            f"{self.clean.sha256} {self.perturbation} {self._unit.tolist()} {noise}".encode()
+        ).hexdigest()
 
     @cached_property
     def _kept(self) -> Kept:
@@ -74,17 +76,24 @@ class Perturbed:
     def _block(self, number: int) -> Shaped[np.ndarray, "point ..."]:
         rows = slice(number * _BLOCK, min(len(self.clean), (number + 1) * _BLOCK))
         raw = self.clean.raw(rows)
-        kind, size = self.perturbation.kind, self.perturbation.size
+        kind, size = self.perturbation.kind, (self.perturbation.size * self._unit).astype(raw.dtype)
         if kind == "gaussian":
-            return self._valid(raw + (size * noise(self.pipeline.run.seed, self.clean.index[rows], raw.shape[1:])))
+            return self._valid(raw + size * noise(self.pipeline.run.seed, self.clean.index[rows], raw.shape[1:]))
         loss, low, high = self.loss_of(self.clean.targets[rows]), raw - size, raw + size
-        steps, step = (1, size) if kind == "fgsm" else (PGD_STEPS, PGD_STEP * size)
+        steps, step = (1, size) if kind == "fgsm" else (PGD_STEPS, raw.dtype.type(PGD_STEP) * size)
         changed = raw
         for _ in range(steps):
             of_input = self.through.gradient(self.pipeline.prepared(changed), loss, start=rows.start)
             signs = np.sign(self.pipeline.backwards(of_input)).astype(raw.dtype)
-            changed = self._valid(np.clip(changed + raw.dtype.type(step) * signs, low, high))
+            changed = self._valid(np.clip(changed + step * signs, low, high))
         return changed
+
+    @cached_property
+    def _unit(self) -> Float[np.ndarray, ...]:
+        """What sizes count: of pictures the units before normalisation, of rows the deviations that it divides each
+        feature by, which are in units of their own."""
+        normalize = self.pipeline.normalize
+        return np.array(1.0 if normalize is None or len(self.shape) > 2 else normalize.std)
 
     def _valid(self, values: Float[np.ndarray, "point ..."]) -> Float[np.ndarray, "point ..."]:
         """The values inside the range of the inputs, where that is known: from 0 to 1 of 8-bit pictures."""

@@ -37,7 +37,7 @@ def test_a_run_file_may_name_perturbations(cli: Cli, small: Path) -> None:
 def test_a_wrong_perturbation_is_one_message(cli: Cli, small: Path, texts: tuple[str, ...]) -> None:
     outcome = cli("evaluate", small / "run.toml", *(word for text in texts for word in ("--perturb", text)))
     assert (outcome.code, outcome.out) == (2, "")
-    assert outcome.message.startswith("bnuq: --perturb ")
+    assert outcome.message.startswith("--perturb ")
 
 
 @pytest.mark.parametrize("command", ["sweep-batch-size", "inspect", "precise-bn", "init"])

@@ -51,7 +51,7 @@ def coordinates_of(address: str) -> dict[str, str]:
             name, _, metric = rest.rpartition(".")  # which may be any name
             return {"method": method, "set": set_name, kind: name, "metric": metric}
     names = _COORDINATES.get(group, ())
-    parts = coordinates.rsplit(".", max(0, len(names) - 1))  # a set may have a point in its name: test+gaussian:0.1
+    parts = coordinates.split(".") if "set" not in names else coordinates.rsplit(".", len(names) - 1)  # test+fgsm:0.1
     if not names or len(names) != len(parts):
         raise ValueError(f"{address} is not the address of an estimate")
     if group == NORMALIZED:

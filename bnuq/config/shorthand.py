@@ -57,9 +57,11 @@ def read_perturbations(texts: Sequence[str], where: str) -> tuple[Perturbation, 
     for one that is named twice."""
     found: dict[str, Perturbation] = {}
     for text in texts:
-        kind, _, size = (part.strip() for part in text.partition(":"))
+        name, _, size = (part.strip() for part in text.partition(":"))
+        kinds: tuple[PerturbationKind, ...] = get_args(PerturbationKind)
+        kind = next((known for known in kinds if known == name), None)
         number = float(size) if re.fullmatch(r"\d*\.?\d+([eE][-+]?\d+)?", size, re.ASCII) else math.nan
-        if kind not in (kinds := get_args(PerturbationKind)) or not 0 < number < math.inf:
+        if kind is None or not 0 < number < math.inf:
             raise MistakenError(
                 f"{where} is {as_toml(text)}; expected KIND:SIZE, where KIND is {', '.join(kinds)}, "
                 "and SIZE a number above 0 in units of the input (pictures go from 0 to 1), such as gaussian:0.1."

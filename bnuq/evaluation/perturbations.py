@@ -64,16 +64,27 @@ class Perturbed:
     def _kept(self) -> Kept:
         return Kept(self.room)
 
+    @cached_property
+    def _latest(self) -> dict[int, np.ndarray]:
+        return {}
+
     def __getitem__(self, indices: Any) -> Shaped[np.ndarray, ...]:
         rows = np.arange(len(self.clean))[indices]
         result = np.empty((*rows.shape, *self.shape[1:]), dtype=self.dtype)
         numbers = rows // _BLOCK
         for number in np.unique(numbers).tolist():
-            block = self._kept.item((str(self.perturbation), number), lambda number=number: self._block(number))
-            result[numbers == number] = block[rows[numbers == number] % _BLOCK]
+            result[numbers == number] = self._block(number)[rows[numbers == number] % _BLOCK]
         return result
 
     def _block(self, number: int) -> Shaped[np.ndarray, "point ..."]:
+        """The points of one block; the latest one is at hand even where there is no room to keep any."""
+        if number not in self._latest:
+            block = self._kept.item((str(self.perturbation), number), lambda: self._made(number))
+            self._latest.clear()
+            self._latest[number] = block
+        return self._latest[number]
+
+    def _made(self, number: int) -> Shaped[np.ndarray, "point ..."]:
         rows = slice(number * _BLOCK, min(len(self.clean), (number + 1) * _BLOCK))
         raw = self.clean.raw(rows)
         kind, size = self.perturbation.kind, (self.perturbation.size * self._unit).astype(raw.dtype)

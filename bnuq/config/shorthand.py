@@ -17,6 +17,7 @@ from bnuq.config.runfile import as_toml, table_from, unusable
 from bnuq.config.schema import MAX_SIDE, Augment, Normalize, PerturbationKind, Size
 from bnuq.errors import MistakenError, Mistakes
 
+_PERTURBATIONS: dict[str, PerturbationKind] = {kind: kind for kind in get_args(PerturbationKind)}
 NONE = "none"  # switches off what a run file sets
 
 
@@ -58,12 +59,11 @@ def read_perturbations(texts: Sequence[str], where: str) -> tuple[Perturbation, 
     found: dict[str, Perturbation] = {}
     for text in texts:
         name, _, size = (part.strip() for part in text.partition(":"))
-        kinds: tuple[PerturbationKind, ...] = get_args(PerturbationKind)
-        kind = next((known for known in kinds if known == name), None)
+        kind = _PERTURBATIONS.get(name)
         number = float(size) if re.fullmatch(r"\d*\.?\d+([eE][-+]?\d+)?", size, re.ASCII) else math.nan
         if kind is None or not 0 < number < math.inf:
             raise MistakenError(
-                f"{where} is {as_toml(text)}; expected KIND:SIZE, where KIND is {', '.join(kinds)}, "
+                f"{where} is {as_toml(text)}; expected KIND:SIZE, where KIND is {', '.join(_PERTURBATIONS)}, "
                 "and SIZE a number above 0 in units of the input (pictures go from 0 to 1), such as gaussian:0.1."
             )
         perturbation = Perturbation(kind, number)

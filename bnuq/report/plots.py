@@ -374,7 +374,8 @@ def _convergence(result: Result, metrics: list[str], path: Path) -> None:
 
 def _sensitivity(result: Result, kind: str, sizes: Mapping[float, str], path: Path) -> None:
     """A panel a metric, a line a method: the estimates over the size of the change."""
-    lines, methods = _lines(result), {n: m for n, m in result.methods.items() if recalibration_of(n) is None}
+    methods = {name: each for name, each in result.methods.items() if recalibration_of(name) is None}
+    lines = drawing.lines_of([*methods])
     shown: dict[str, dict[str, list[float]]] = {}
     for metric in CHANGING[result.model["task"]]:
         having = {

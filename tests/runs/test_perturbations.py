@@ -199,6 +199,17 @@ def test_an_interrupted_run_goes_on_with_the_same_points(folder: Path, whole: Re
         assert row.estimate.value == pytest.approx(estimates_of(whole)[address].estimate.value, nan_ok=True), address
 
 
+def test_rounds_of_draws_and_a_bank_keep_the_attack_of_the_first_draws(folder: Path) -> None:
+    given: dict[str, Any] = {"perturb": ("fgsm:0.05",), "methods": ("mcbn",), "ood": ()}
+    auto = evaluated(folder, "auto", samples="auto", mc_error=0.001, max_samples=64, **given)
+    fixed = evaluated(folder, "fixed", samples=auto.sampling["samples"], **given)
+    assert auto.sampling["samples"] == 64
+    sets = [result.methods["mcbn"].sets["test+fgsm:0.05"] for result in (auto, fixed)]
+    np.testing.assert_allclose(sets[0].points["pll"], sets[1].points["pll"], rtol=1e-9)
+    banked = evaluated(folder, "banked", samples=8, bank=16, **given).methods["mcbn"].sets
+    assert banked["test+fgsm:0.05"].estimates["pll"].value < banked["test"].estimates["pll"].value
+
+
 def test_each_is_a_labelled_set_and_one_to_be_told_from_the_test_set(folder: Path, whole: Result) -> None:
     y = np.load(folder / "test.npz")["y"]
     for kind in KINDS:

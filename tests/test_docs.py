@@ -50,6 +50,7 @@ MADE = {  # by page: the files that its commands leave, but for pictures
     "learned-noise.md": "scales.pt scales.h5 scales.inspect.h5",
     "library.md": "bank.h5 epoch10.h5",
     "methods.md": "auto.h5 moment.h5 noise_models.h5 tta.h5 ensemble.h5 laplace.h5",
+    "perturbations.md": "perturbed.h5",
     "results.md": "current.h5 other.h5 summary.json report.html report.md comparison.html without.html points.csv",
     "run-file.md": "b16.h5 b16_seed1.h5 model.bnuq.h5 diabetes_mlp.bnuq.h5",
     "segmentation.md": "camvid.bnuq.h5 encoder.h5 camvid.sweep.h5 maps.h5 arrays",

@@ -27,6 +27,15 @@ def _no_validation(task: str, tau: bool, reason: str) -> str:
     return f"{absent}: {reason}; name them with --validation REF, or validation under [data]"
 
 
+def _attacked_through(methods: Sequence[tuple[str, int]]) -> str:
+    through: dict[str, list[str]] = {}
+    for method, passes in methods:
+        what = "the network in evaluation mode" if passes == 0 else f"the mean prediction of its first {passes} samples"
+        through.setdefault(what if passes != 1 else "its single pass", []).append(method)
+    texts = (f"{listed(names)} through {what}" for what, names in through.items())
+    return f"fgsm and pgd attack each method on points of its own: {'; '.join(texts)}"
+
+
 def _laplace_fitted(
     curvature: str, points: int, train_size: int, prior_precision: float, effective: float, parameters: int
 ) -> str:
@@ -256,6 +265,7 @@ EVALUATION: Catalogue = {
         "the covariances behind Mahalanobis distances are shrunk: {points:,} points of the reference for {features:,} "
         "features"
     ),
+    "attacked-through": Entry(_attacked_through),
     "laplace-fitted": Entry(_laplace_fitted),
     "temperature-fitted": Entry(partial(_temperatures, "fitted to {points:,} validation points")),
     "temperature-cross-fitted": Entry(partial(_temperatures, "cross-fitted on halves of the {points:,} test points")),

@@ -27,7 +27,7 @@ _QUESTIONS = {
 
 @with_options(
     options=(
-        SectionOptions(DataSection),
+        SectionOptions(DataSection, without="perturb"),
         SectionOptions(ModelSection),
         SectionOptions(GivenOptions, "device threads data_root trust_pickle"),
     ),

@@ -25,7 +25,7 @@ _HELP = {
 @with_options(
     settings=(SectionOptions(SweepSection),),
     options=(
-        SectionOptions(DataSection),
+        SectionOptions(DataSection, without="perturb"),
         SectionOptions(ModelSection),
         SectionOptions(SamplingSection, "samples layers seed mutual_information", _HELP),
         SectionOptions(ScoringSection, without="recalibration set_coverage"),

@@ -18,6 +18,7 @@ from bnuq.config.schema import (
     Method,
     Normalize,
     Outputs,
+    PerturbationKind,
     Precision,
     Sampler,
     Samples,
@@ -53,6 +54,23 @@ class Named:
 
 
 @dataclass(frozen=True)
+class Perturbation:
+    """A change of the inputs of the test set, of this size before normalisation: the standard deviation of noise, or
+    the largest change of a number by an attack."""
+
+    kind: PerturbationKind
+    size: float
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{str(self.size).removesuffix('.0')}"
+
+    @property
+    def set_name(self) -> str:
+        """The name of the test set after this change."""
+        return f"test+{self}"
+
+
+@dataclass(frozen=True)
 class Member:
     """A further network of an ensemble: its checkpoint and its architecture, or the network in memory."""
 
@@ -81,6 +99,7 @@ class Run:
     train: Named | None = None
     test: Named | None = None
     ood: tuple[Named, ...] = ()
+    perturb: tuple[Perturbation, ...] = ()
     validation: Named | Split | None = None
     train_size: int | None = None
     target: str | None = None
@@ -134,6 +153,7 @@ class Run:
             "train": _absolute(self.train),
             "test": _absolute(self.test),
             "ood": [_absolute(ref) for ref in self.ood],
+            "perturb": [str(perturbation) for perturbation in self.perturb],
             "validation": (
                 msgspec.to_builtins(self.validation)
                 if isinstance(self.validation, Split)

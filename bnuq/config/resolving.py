@@ -28,7 +28,14 @@ from bnuq.config.schema import (
     parts_of,
     settings_of,
 )
-from bnuq.config.shorthand import published_name, read_arguments, read_augment, read_normalize, read_size
+from bnuq.config.shorthand import (
+    published_name,
+    read_arguments,
+    read_augment,
+    read_normalize,
+    read_perturbations,
+    read_size,
+)
 from bnuq.errors import MistakenError, Mistakes, RequestError
 from bnuq.files.content import is_file
 from bnuq.files.folders import expanded
@@ -497,6 +504,7 @@ def _merged(
         train=None if data.train is None else named("train", data.train),
         test=None if data.test is None else named("test", data.test),
         ood=tuple(named("ood", text) for each in data.ood for text in references_in(each)),
+        perturb=read("perturb", read_perturbations) or (),
         validation=named("validation", data.validation) if isinstance(data.validation, str) else data.validation,
         train_size=data.train_size,
         target=data.target,

@@ -84,6 +84,7 @@ ChannelOrder = Literal["rgb", "bgr"]  # the order that the network takes; files 
 Interpolation = Literal["bilinear", "bicubic", "nearest"]  # of resized pictures, antialiased but for nearest
 Curvature = Literal["kron", "diag"]  # what is kept of the last layer's curvature: Kronecker factors, or its diagonal
 Calibration = Literal["off", "validation", "cross"]  # the points that a recalibration is fitted to
+PerturbationKind = Literal["gaussian", "fgsm", "pgd"]  # noise, one signed step of the gradient, or several of them
 Criterion = Literal["crps", "pll"]  # the criterion that τ and the constant baseline optimise on validation points
 
 MAX_COUNT = 10**12  # upper bound of every count: points, draws, sizes
@@ -262,6 +263,16 @@ class DataSection(Section, frozen=True):
     test: Annotated[str | None, setting("Labelled test set.", metavar="REF")] = None
     ood: Annotated[
         tuple[str, ...], setting("Out-of-distribution sets. Repeat it, or use commas.", metavar="REF", commas=True)
+    ] = ()
+    perturb: Annotated[
+        tuple[str, ...],
+        setting(
+            "Also evaluate the test set with changed inputs: gaussian:SIGMA (noise), fgsm:EPSILON or pgd:EPSILON "
+            "(attacks by the gradient of the loss). Repeat it.",
+            "Data",
+            metavar="KIND:SIZE",
+            commas=True,
+        ),
     ] = ()
     validation: Annotated[
         str | Split | None,

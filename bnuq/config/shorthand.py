@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import date, time
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from bnuq.config.normalizations import PUBLISHED
+from bnuq.config.request import Perturbation
 from bnuq.config.runfile import as_toml, table_from, unusable
-from bnuq.config.schema import MAX_SIDE, Augment, Normalize, Size
+from bnuq.config.schema import MAX_SIDE, Augment, Normalize, PerturbationKind, Size
 from bnuq.errors import MistakenError, Mistakes
 
+_PERTURBATIONS: dict[str, PerturbationKind] = {kind: kind for kind in get_args(PerturbationKind)}
 NONE = "none"  # switches off what a run file sets
 
 
@@ -48,6 +51,26 @@ def read_normalize(
         close = difflib.get_close_matches(text.lower(), PUBLISHED, n=1)
         hint = f" Did you mean {close[0]}?" if close else ""
     raise MistakenError(f"{where} is {as_toml(text)}; expected {expected}.{hint}")
+
+
+def read_perturbations(texts: Sequence[str], where: str) -> tuple[Perturbation, ...]:
+    """The perturbations that KIND:SIZE, set at `where`, stand for; MistakenError for a text that stands for none, and
+    for one that is named twice."""
+    found: dict[str, Perturbation] = {}
+    for text in texts:
+        name, _, size = (part.strip() for part in text.partition(":"))
+        kind = _PERTURBATIONS.get(name)
+        number = float(size) if re.fullmatch(r"\d*\.?\d+([eE][-+]?\d+)?", size, re.ASCII) else math.nan
+        if kind is None or not 0 < number < math.inf:
+            raise MistakenError(
+                f"{where} is {as_toml(text)}; expected KIND:SIZE, where KIND is {', '.join(_PERTURBATIONS)}, "
+                "and SIZE a number above 0 in units of the input (pictures go from 0 to 1), such as gaussian:0.1."
+            )
+        perturbation = Perturbation(kind, number)
+        if str(perturbation) in found:
+            raise MistakenError(f"{where} names {perturbation} twice; expected each kind and size once.")
+        found[str(perturbation)] = perturbation
+    return tuple(found.values())
 
 
 def read_augment(setting: Augment | str | None, where: str) -> Augment | None:

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,14 @@ class Inputs(Protocol):
     @property
     def dtype(self) -> np.dtype[Any]: ...
     def __getitem__(self, indices: Any, /) -> NDArray[Any]: ...
+
+
+@runtime_checkable
+class Computed(Protocol):
+    """Points that are computed from others when they are asked for, and known by what they are computed from."""
+
+    @property
+    def sha256(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -120,8 +128,10 @@ class Points:
 
     @property
     def is_user_code(self) -> bool:
-        """Whether reading them runs the user's code, which may not be for threads."""
-        return isinstance(self.inputs, Decoded) and not self.inputs.source.parallel
+        """Whether reading them runs the user's code, which may not be for threads: a Dataset's, or the network's."""
+        if isinstance(self.inputs, Decoded):
+            return not self.inputs.source.parallel
+        return not isinstance(self.inputs, np.ndarray)
 
     @property
     def decoded_in_threads(self) -> bool:
@@ -136,6 +146,8 @@ class Points:
         count the names and sizes of their files, or their numbers and the first of them.
         """
         digest, inputs = hashlib.sha256(str(self.layout or "").encode()), self.inputs
+        if isinstance(inputs, Computed):
+            return inputs.sha256
         if isinstance(inputs, Decoded) and isinstance(inputs.source, InArray):
             inputs = inputs.source.array[inputs.rows]
         if not isinstance(inputs, Decoded):
@@ -169,8 +181,9 @@ class Points:
         also given its place among them; then as `raw`."""
         inputs = self.inputs
         if not isinstance(inputs, Decoded):
-            array = inputs[:]
-            inputs = Decoded(InArray(array, self.reference), np.arange(len(array)), array.shape[1:], array.dtype)
+            array = inputs[indices]
+            indices = np.arange(len(array))
+            inputs = Decoded(InArray(array, self.reference), indices, array.shape[1:], array.dtype)
         return _scaled(inputs.changed(indices, size, change))
 
     def keeping(self, room: Room) -> Points:

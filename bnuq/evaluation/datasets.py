@@ -474,7 +474,7 @@ class Pipeline:
 
     def evaluated(self, points: Points, indices: Any) -> Tensor:
         """Evaluated points: normalisation only."""
-        return self._tensor(points.inputs[indices].astype(np.int64) if self.integers else points.raw(indices))
+        return self.prepared(points.inputs[indices].astype(np.int64) if self.integers else points.raw(indices))
 
     def masks(self, points: Points, rows: Any) -> Int64[np.ndarray, "row height width"]:
         """The masks of these rows, resized and cropped like their pictures; the run's `ignore` is in the padding."""
@@ -548,7 +548,7 @@ class Pipeline:
             if augment.jitter is not None:
                 words = counter_rng.jitter_words(*key, point=point, first=first)
                 raw = jittered(raw, jitter_of(augment), words, place=augment.place)
-        return self._tensor(raw)
+        return self.prepared(raw)
 
     def flips(self, count: int, *, draw: int, purpose: int, first: int = 0) -> Bool[Tensor, " row"]:
         """Which of so many pictures `augmented` flips left and right with this key."""
@@ -557,7 +557,14 @@ class Pipeline:
         words = counter_rng.augmentation_words(self.run.seed, draw, count, purpose, first=first)
         return torch.from_numpy(flips(words)).to(self.device)
 
-    def _tensor(self, raw: np.ndarray) -> Tensor:
+    def backwards(self, gradient: Tensor) -> np.ndarray:
+        """A gradient by the network's input as one by the raw points, to within the positive factors of the
+        normalisation, which leave its signs."""
+        values = gradient.cpu().numpy()
+        return _reversed_channels(values) if self.run.channel_order == "bgr" else values
+
+    def prepared(self, raw: np.ndarray) -> Tensor:
+        """Raw points as the network's input: normalised, in its order of channels, on its device."""
         if self.integers:
             return torch.from_numpy(raw).to(self.device)
         if self.run.channel_order == "bgr":

@@ -108,7 +108,7 @@ def forecast(subject: Subject, *, limit: float) -> Forecast | None:
         methods=todo.methods,
         replicates=samples + RESAMPLES,
         weights=replicate_weights,
-        ood=[len(points) for points in subject.ood.values()],
+        ood=[len(points) for points in subject.compared.values()],
         ranked=(bank or samples) + RESAMPLES,
     )
     if (seconds := _measured(request, subject, limit=limit)) is None:
@@ -300,7 +300,7 @@ def _separation(request: _Request, subject: Subject) -> float:
     """Seconds to separate every OOD set from the test set, under all methods."""
     if not request.ood:
         return 0.0
-    first_ood = next(iter(subject.ood.values()))
+    first_ood = next(iter(subject.compared.values()))
     test, first = (_first(points, _SEPARATED_POINTS) for points in (subject.sets["test"], first_ood))
     seconds = []
     for samples in _SEPARATED_SAMPLES:

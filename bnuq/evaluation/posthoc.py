@@ -37,12 +37,12 @@ def with_post_hoc(
     subject: Subject, scores: Mapping[str, SetScores], progress: Progress
 ) -> tuple[dict[str, SetScores], tuple[Finding, ...]]:
     """The scores of the deterministic network on each set with its post-hoc scores, and notes on those that are left
-    out. Unchanged where there is no OOD set, or the run asks for none.
+    out. Unchanged where no set is compared with the test set, or the run asks for none.
 
     The network is run once more over at most 50,000 points of the reference, of one that is read as needed those that
     mini-batches were drawn from, and over the evaluated sets.
     """
-    if not (subject.run.post_hoc and subject.ood and subject.classifies):
+    if not (subject.run.post_hoc and subject.compared and subject.classifies):
         return dict(scores), ()
     if any(not site.tracked for site in subject.todo.sites.live_batchnorms):
         return dict(scores), (note("no-post-hoc-scores", reason="its BatchNorms keep no running statistics"),)

@@ -35,8 +35,8 @@ class Recalibrated:
     second: Bool[np.ndarray, " point"] | None = None
 
     def of(self, name: str, points: Points) -> LogitMaps:
-        """The maps of the points of the set of this name."""
-        crossed = self.second if name == "test" else None
+        """The maps of the points of the set of this name; perturbed points have those of the test points."""
+        crossed = self.second if name.partition("+")[0] == "test" and len(points) == self.points else None
         numbers = np.zeros(len(points), int) if crossed is None else np.where(crossed, 1, 2)
         return LogitMaps(self.scale, self.shift, numbers)
 

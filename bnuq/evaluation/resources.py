@@ -135,7 +135,7 @@ def _memory(subject: Subject, *, samples: int, bank: int) -> int:
         labels = todo.outputs if run.outputs == "multilabel" and labelled else 1
         scores += (bank + RESAMPLES) * min(len(points), RANKED) * (_RANKED_BYTES + 4 * (labels - 1))
         scores += 8 * (samples * labelled + _POINT_SCORES * (labels - 1)) * len(points) * labels
-        scores += 8 * replicates * (_ESTIMATES + _SEPARATIONS * len(metrics.SCORES) * (not labelled))
+        scores += 8 * replicates * (_ESTIMATES + _SEPARATIONS * len(metrics.SCORES) * (name in subject.compared))
     kept = bytes_of(samples, len(subject.sets["test"]), todo.outputs) if subject.classifies else 0
     of_one_point = 8 * todo.outputs * (5 * samples + 2 * replicates)
     fitted_to = 0

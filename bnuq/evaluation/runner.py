@@ -28,7 +28,7 @@ from bnuq.config import (
 )
 from bnuq.data import Points
 from bnuq.errors import RequestError, ResultError, SamplingError
-from bnuq.evaluation import memory, recalibration
+from bnuq.evaluation import memory, perturbations, recalibration
 from bnuq.evaluation.anomalies import with_segments
 from bnuq.evaluation.augmentation import Augmented, augmenting
 from bnuq.evaluation.class_probabilities import are_kept
@@ -53,6 +53,7 @@ from bnuq.sampling.bank_tiles import BankEngine
 from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.dropout import Dropout
 from bnuq.sampling.engine import Stochastic, default_chunk
+from bnuq.sampling.gradients import Differentiable
 from bnuq.sampling.laplace import LastLayer, Posterior
 from bnuq.sampling.noise import Learned
 from bnuq.sampling.per_query import PerQuery
@@ -154,6 +155,7 @@ def run_methods(
     findings += [*_not_reached(subject, scored, draws.stop)] if run.samples == "auto" else []
     for method, method_scores in scored.items():
         findings += scorer.findings(method, method_scores.fitted)
+    findings += perturbations.findings(run, rounds.attacks)
     findings += recalibration.findings({name: each.recalibrated for name, each in scored.items() if each.recalibrated})
     results = {
         method: scorer.result(
@@ -216,6 +218,7 @@ class Context:
 
     subject: Subject
     journal: Journal
+    points: Points
     engine: Engine
     passes: Passes
     feed: Feed
@@ -269,8 +272,7 @@ def run_unit(context: Context, unit: Unit) -> Arrays:
     first = unit.points.start
     reduction = context.reduction(unit.set, first)
     recalibrated = {kind: context.reduction(unit.set, first, kind) for kind in context.maps}
-    points = context.subject.sets[unit.set]
-    blocks = _blocks(context.subject, context.passes, engine, points, unit.points, context.feed)
+    blocks = _blocks(context.subject, context.passes, engine, context.points, unit.points, context.feed)
     raw: Arrays = {}
     if context.earlier is not None:
         outputs = list(blocks)
@@ -327,6 +329,7 @@ class _Rounds:
         self._units: dict[tuple[str, str], list[Unit]] = {}  # of the first round
         self._method_work: dict[str, _MethodWork] = {}
         self._maps: dict[tuple[str, str], StoredMaps] = {}  # by method and set
+        self.attacks: dict[str, Differentiable | None] = {}  # what perturbed points of a method are attacked through
         for name in subject.labelled:
             points, classes = len(subject.sets[name]), subject.todo.outputs
             if subject.classifies and name in ("test", subject.fitted_to) and not are_kept(points, classes):
@@ -371,6 +374,16 @@ class _Rounds:
     def _of(self, method: str) -> Subject:
         """The subject of this method, with its scorer."""
         return subject_of_predictions(self._subject) if method == PREDICTIONS else self._subject
+
+    def _points(self, method: str, name: str) -> Points:
+        """The points of a set under a method, through whose first draws they are attacked."""
+        points, subject = self._subject.sets[name], self._subject
+        if name not in subject.perturbed:
+            return points
+        if method not in self.attacks:
+            example = subject.pipeline.evaluated(subject.sets["test"], slice(0, 2))
+            self.attacks[method] = perturbations.attack_of(self._method_work[method].engine, example)
+        return perturbations.attacked(points, self.attacks[method])
 
     def deterministic(self, omega: BatchStatistics | None) -> dict[str, Scored]:
         """The deterministic network; where it keeps no running statistics, with the statistics of all draws pooled."""
@@ -572,7 +585,7 @@ class _Rounds:
         fits: Fits,
     ) -> tuple[Any, dict[Recalibration, Any]]:
         """The scores of one set under all draws so far, and those with each of its recalibrations."""
-        points, run, work = self._subject.sets[name], self._subject.run, self._method_work[method]
+        points, run, work = self._points(method, name), self._subject.run, self._method_work[method]
         maps: dict[Recalibration, LogitMaps] = {k: fit.of(name, points) for k, fit in fits.recalibrated.items()}
         is_single = method in SINGLE_SAMPLE_METHODS
         again = not is_single and (run.save_samples or run.samples == "auto")
@@ -587,8 +600,8 @@ class _Rounds:
         earlier = (() if is_single else self._rounds(method)[:-1]) if again else None
         recalibrated: dict[Recalibration, list[Arrays]] = {kind: [] for kind in maps}
         with self.passes.feeding(points, engine) as feed:
-            of_set = _of_set(engine, self._subject.sets, name)
-            shared = self._of(method), self._journal, of_set, self.passes, feed, weights
+            of_set = _of_set(engine, {name: points}, name)
+            shared = self._of(method), self._journal, points, of_set, self.passes, feed, weights
             context = Context(*shared, fits, self._second.get(name), earlier, maps)
 
             def run_group(group: UnitGroup) -> Iterator[Arrays]:

@@ -78,12 +78,24 @@ class Subject:
 
     @property
     def labelled(self) -> dict[str, Points]:
-        """The sets with labels: the test set, and the validation points where there are any."""
-        return {name: points for name, points in self.sets.items() if name in ("test", VALIDATION)}
+        """The sets with labels: the test set, also perturbed, and the validation points where there are any."""
+        named = "test", VALIDATION, *self.perturbed
+        return {name: points for name, points in self.sets.items() if name in named}
+
+    @property
+    def perturbed(self) -> dict[str, Points]:
+        """The test set after each perturbation."""
+        names = [perturbation.set_name for perturbation in self.run.perturb]
+        return {name: self.sets[name] for name in names if name in self.sets}
 
     @property
     def ood(self) -> dict[str, Points]:
         return {name: points for name, points in self.sets.items() if name not in self.labelled}
+
+    @property
+    def compared(self) -> dict[str, Points]:
+        """The sets that scores are to separate from the test set."""
+        return self.ood | self.perturbed
 
     @property
     def classifies(self) -> bool:

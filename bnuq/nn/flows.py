@@ -101,7 +101,7 @@ class MNFLinear(LearnedNoise, nn.Linear):
     def kl(self, draws: int = 1) -> Tensor:
         """An unbiased estimate from `draws` draws of an upper bound of KL(q(W, b) ‖ prior), in nats.
 
-        The bound is E[KL(q(W|z) ‖ p(W)) + ln q(z) − ln r(z|W)], equation 14 of the paper. It is drawn by torch in
+        The bound is E[KL(q(W|z) ‖ p(W)) + ln q(z) − ln r(z|W)]. It is drawn by torch in
         either mode.
         """
         sd, bias_sd = self.sds()

@@ -26,7 +26,7 @@ def data_moments(x: Tensor) -> Moments:
 def relu_moments(moments: Moments, slope: float = 0.0) -> Moments:
     """Moments of max(y, 0) + slope·min(y, 0) for normal y of these moments.
 
-    Source: Shekhovtsov & Flach 2018, Feed-forward propagation in probabilistic neural networks, table 1.
+    Source: Shekhovtsov & Flach 2018, Feed-forward propagation in probabilistic neural networks.
     """
     mean, variance = moments
     sd = variance.clamp(min=torch.finfo(variance.dtype).tiny).sqrt()

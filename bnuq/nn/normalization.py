@@ -122,7 +122,7 @@ class NormalizedLinear(_Normalized, nn.Linear):
     to the variance of analytic normalisation and of BatchNorm; `momentum` is BatchNorm's. For ‖w‖ = 1, call `project`
     after each step of the optimiser.
 
-    Source: Shekhovtsov & Flach 2018, sections 3.1 to 3.5.
+    Source: Shekhovtsov & Flach 2018, Stochastic normalizations as Bayesian learning.
     """
 
 
@@ -145,7 +145,7 @@ def project(module: nn.Module) -> None:
     To be called after each step of the optimiser. The function of the layer stays as it is up to eps: running
     statistics of BatchNorm are scaled along. Layers with normalization="none" are left alone.
 
-    Source: Shekhovtsov & Flach 2018, section 3.4.
+    Source: Shekhovtsov & Flach 2018, Stochastic normalizations as Bayesian learning.
     """
     for layer in module.modules():
         if isinstance(layer, _Normalized) and layer.normalization != "none":

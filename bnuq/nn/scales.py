@@ -26,7 +26,7 @@ class StochasticScale(LearnedNoise):
     `channels` are along `channel_axis` of the input (1, or −1 for rows of a product). Parameters: `scale` s,
     `scale_u` (σ_S = `positive(u)`), `gain`, `bias`.
 
-    Source: Shekhovtsov & Flach 2018, sections 3.1 and 3.5.
+    Source: Shekhovtsov & Flach 2018, section 3.5.
     """
 
     def __init__(

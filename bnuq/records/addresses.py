@@ -50,7 +50,8 @@ def coordinates_of(address: str) -> dict[str, str]:
         if found and "." in rest:
             name, _, metric = rest.rpartition(".")  # which may be any name
             return {"method": method, "set": set_name, kind: name, "metric": metric}
-    names, parts = _COORDINATES.get(group, ()), coordinates.split(".")
+    names = _COORDINATES.get(group, ())
+    parts = coordinates.split(".") if "set" not in names else coordinates.rsplit(".", len(names) - 1)  # test+fgsm:0.1
     if not names or len(names) != len(parts):
         raise ValueError(f"{address} is not the address of an estimate")
     if group == NORMALIZED:

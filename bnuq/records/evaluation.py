@@ -83,14 +83,15 @@ class Maps(Protocol):
 
 @dataclass(frozen=True)
 class EvaluatedSet:
-    """A set as it was evaluated: after --limit, in its own order. `kind` is "test", "validation" or "ood".
+    """A set as it was evaluated: after --limit, in its own order. `kind` is "test", "validation" or "ood",
+    or "perturbed": the test set with changed inputs.
 
     `labels` are those of a classification, 0 or 1 each where a point has several; `targets` those of a regression, in
     their own unit. `index` are the points' numbers in `reference`, `names` their files or ids there.
     """
 
     name: str
-    kind: Literal["test", "validation", "ood"]
+    kind: Literal["test", "validation", "ood", "perturbed"]
     reference: str
     sha256: str
     n: Size

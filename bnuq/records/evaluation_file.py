@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -124,7 +125,7 @@ def _lay_out_for_arviz(writer: Writer, result: Result) -> None:
     observed, likelihoods = dict[str, Any](), dict[str, Any]()  # the scales of each group
     for name, evaluated in result.sets.items():
         point = f"{name}_point"
-        if evaluated.labels is not None and evaluated.kind == "test":
+        if evaluated.labels is not None and evaluated.kind in ("test", "perturbed"):
             writer.add("/observed_data", name, evaluated.labels, (point, "label")[: evaluated.labels.ndim], observed)
         if evaluated.targets is not None:
             writer.add("/observed_data", name, evaluated.targets, (point, "output"), observed, unit="target unit")
@@ -246,10 +247,13 @@ def _check_complete(result: Result) -> None:
             raise ValueError(f"the error of {address} is infinite")
     if next(iter(result.methods), None) != DETERMINISTIC or "test" not in result.sets:
         raise ValueError("the deterministic method or the test set is missing")
-    ood_sets = {name for name, evaluated in result.sets.items() if evaluated.kind == "ood"}
+    ood_sets = {name for name, evaluated in result.sets.items() if evaluated.kind in ("ood", "perturbed")}
     evaluated_sets = ood_sets | {"test"}
     if any(evaluated.kind == "ood" and name == "validation" for name, evaluated in result.sets.items()):
         raise ValueError("a set out of distribution is called validation")
+    perturbed = [name for name, evaluated in result.sets.items() if evaluated.kind == "perturbed"]
+    if any(not re.fullmatch(r"test\+[a-z]+:[0-9][0-9.]*(e[-+][0-9]+)?", name, re.ASCII) for name in perturbed):
+        raise ValueError("a perturbed set has another name")
     required = _OF_TASK[result.model["task"]]
     test = result.sets["test"]
     if (test.labels is None and result.model["task"] == "classification") or (
@@ -270,7 +274,7 @@ def _check_complete(result: Result) -> None:
             raise ValueError(f"{method} was not evaluated on every set")
         for name, set_result in method_result.sets.items():
             needed = {*required.anywhere, *(() if single_sample else required.of_several)}
-            needed |= required.on_test if name == "test" else set()
+            needed |= required.on_test if name == "test" or result.sets[name].kind == "perturbed" else set()
             if required is _WITHOUT_LABELS and (scored := _OF_TASK["classification"].on_test & {*set_result.estimates}):
                 raise ValueError(f"estimate {min(scored)} of {method} on {name} is of labels that are missing")
             if missing := needed - set(set_result.estimates) or set(set_result.estimates) - set(METRICS):

@@ -144,6 +144,8 @@ def _groups(result: Result) -> dict[str, list[Row]]:
         metric = row["metric"]
         if wrong & {"test", row["set"], "" if row["score"] else "validation"}:
             continue
+        if row["set"] and result.sets[row["set"]].kind == "perturbed":
+            continue
         if row["score"] and metric == "auroc":
             metric = f"auroc.{row['set']}"
         elif row["set"] != "test" or metric not in _OF_LABELS or len(row.coordinates) > 3:  # of a label, or a bound

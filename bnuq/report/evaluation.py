@@ -12,7 +12,7 @@ from bnuq.estimates import Estimate
 from bnuq.findings import Finding, listed, sentence
 from bnuq.metrics import METRICS
 from bnuq.records.evaluation import PARTS, MethodResult, Result
-from bnuq.report import document, gallery, image_maps, noise_models, numbers, ood, plots, tasks, verdict
+from bnuq.report import document, gallery, image_maps, noise_models, numbers, ood, perturbations, plots, tasks, verdict
 from bnuq.report.document import Cell, Heading, Items, Paragraph, Part, PathLine, Report, Section, Table, dim, section
 from bnuq.report.evaluation_findings import SENTENCES, findings, is_of_last_layer, noise_sd
 from bnuq.report.numbers import decimals, digits_of, headed, named, number, share_with_error, with_error
@@ -72,6 +72,7 @@ def _sections(result: Result, found: Sequence[Finding], *, roomy: bool) -> Itera
     for suite, table in ood.suite_tables(result, roomy=roomy):
         of_mean = f"Mean AUROC over the sets ± its standard error, over {tasks.points_of(result)} and samples together."
         yield Section(f"{suite}, near and far", (table, *dim([of_mean])))
+    yield from section("Sensitivity to the input", perturbations.parts(result, roomy=roomy))
     yield from section("Analytic noise models compared with mcbn", noise_models.parts(result))
     curves = (part for metric in tasks.CONVERGING[task] for part in _curves(result, metric))
     yield from section("Over the number of samples", plots.convergence(result, curves))
@@ -91,6 +92,7 @@ def _one_screen(result: Result, *, roomy: bool) -> Iterator[Part]:
     if ood.names(result):
         yield ood.short_table(result)
         yield from ood.post_hoc_table(result)
+    yield from perturbations.short_table(result)
     sampled = {name: work for name, work in result.work.methods.items() if name not in SINGLE_SAMPLE_METHODS}
     costs = ", ".join(f"{name} {work.ratio:.2f}" for name, work in sampled.items() if work.ratio)
     labels = result.sets["test"].labels is not None and result.model.get("labels")
@@ -250,6 +252,8 @@ def _facts(result: Result) -> Iterator[tuple[str, str]]:
                 file = numbers.of_reference(evaluated.reference)
                 source = file if kind != "ood" or Path(file).stem == name else f"{name} ({file})"
                 yield kind, f"{source}, {evaluated.n} {tasks.points_of(result)}"
+    if changed := [name.partition("+")[2] for name, each in result.sets.items() if each.kind == "perturbed"]:
+        yield "perturbed", ", ".join(changed)
     if result.sampled:
         yield "samples", _samples(result)
         if made := result.run.get("sampling", {}).get("predictions"):

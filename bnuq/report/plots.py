@@ -29,6 +29,8 @@ _HALF, _MOST = 0.6744897501960817, 1.959963984540054  # sd to the ends of the ce
 _DARK, _LIGHT = "#9ecae1", "#dbe9f4"  # their bands
 _BINS = (12, 40)  # fewest and most of a histogram
 CONVERGING = {"regression": ("crps", "pll", "rmse"), "classification": ("pll", "mutual_information")}
+CHANGING = {"regression": ("rmse", "pll", "crps", "coverage95"), "classification": ("accuracy", "pll", "ece")}
+ALARMS = ("mutual_information", "predictive_entropy", "variance")  # of changed inputs
 _FEWEST_PIXELS, _MOST_CLASSES = 50, 24  # of a bin that is drawn, and of a legend
 _UNITS = ("nats", "target unit", "target unit²")  # others go without saying
 
@@ -71,6 +73,10 @@ HOW = {
     ),
     "convergence": (
         "The same estimates from the first samples alone: once a curve is flat, more samples would change little."
+    ),
+    "sensitivity": (
+        "At 0 the inputs are unchanged. Uncertainty that is an alarm rises where accuracy falls: AUROC is the "
+        "probability that a random changed point is more uncertain than a random test point, and 0.5 is chance."
     ),
     "uncertainty_error": (
         "Points sorted by their predicted σ. Where the running mean of the errors rises with the bands, σ "
@@ -117,6 +123,21 @@ def separation(result: Result, name: str) -> Iterator[Picture]:
     """The best score on the test set and on an OOD set, and the ROC curves of all scores."""
     yield _picture("ood", name, draw=partial(_separation, result, name))
     yield _picture("roc", name, draw=partial(_roc, result, name))
+
+
+def perturbed(result: Result) -> list[tuple[str, float, str]]:
+    """Kind, size and name of each set that is the test set with changed inputs, by kind and size."""
+    names = [name for name, each in result.sets.items() if each.kind == "perturbed"]
+    texts = [name.partition("+")[2].partition(":") for name in names]
+    return sorted((kind, float(size), name) for (kind, _, size), name in zip(texts, names, strict=True))
+
+
+def sensitivity(result: Result) -> Iterator[Picture]:
+    """Metrics and the AUROC of the uncertainty over the size of each kind of change that has several sizes."""
+    found = perturbed(result)
+    for kind in dict.fromkeys(kind for kind, _, _ in found):
+        if len(sizes := {size: name for of, size, name in found if of == kind}) > 1:
+            yield _picture("sensitivity", kind, draw=partial(_sensitivity, result, kind, {0.0: "test", **sizes}))
 
 
 def convergence(result: Result, instead: Iterable[Part]) -> Iterator[Picture]:
@@ -348,6 +369,33 @@ def _convergence(result: Result, metrics: list[str], path: Path) -> None:
             axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0f}")
             axes.set_xlabel("samples")
             axes.set_ylabel(label_of(metric))
+        panels[0].legend(loc="best")
+
+
+def _sensitivity(result: Result, kind: str, sizes: Mapping[float, str], path: Path) -> None:
+    """A panel a metric, a line a method: the estimates over the size of the change."""
+    methods = {name: each for name, each in result.methods.items() if recalibration_of(name) is None}
+    lines = drawing.lines_of([*methods])
+    shown: dict[str, dict[str, list[float]]] = {}
+    for metric in CHANGING[result.model["task"]]:
+        having = {
+            name: [method.sets[s].estimates.get(metric) for s in sizes.values()] for name, method in methods.items()
+        }
+        shown[label_of(metric)] = {name: [e.value for e in each if e] for name, each in having.items() if all(each)}
+    for score in ALARMS:
+        of_sets = {n: [m.ood[s].get(score) for s in [*sizes.values()][1:]] for n, m in methods.items()}
+        aurocs = {name: [0.5, *(e["auroc"].value for e in each if e)] for name, each in of_sets.items() if all(each)}
+        shown[f"AUROC, {named(score)}"] = aurocs
+    shown = {label: curves for label, curves in shown.items() if curves}
+    with picture(
+        path, title=f"Sensitivity to the input: {kind}", about=_about(result), columns=len(shown), size=(3.4, 3.6),
+        apart=True,
+    ) as panels:  # fmt: skip
+        for (label, curves), axes in zip(shown.items(), panels, strict=True):
+            for name, values in curves.items():
+                axes.plot([*sizes], values, **lines[name].plotted, label=name)
+            axes.set_xlabel("σ of the noise" if kind == "gaussian" else "ε of the attack")
+            axes.set_ylabel(label)
         panels[0].legend(loc="best")
 
 

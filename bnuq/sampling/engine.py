@@ -94,8 +94,8 @@ class Stochastic:
         learned: Learned | None = None,
         precision: Precision = "float32",
     ) -> None:
-        self._plain = PlainLoop(model, sites, omega=omega, dropout=dropout, learned=learned)
-        self.samples = self._plain.samples
+        self.plain = PlainLoop(model, sites, omega=omega, dropout=dropout, learned=learned)
+        self.samples = self.plain.samples
         self._model, self._sites, self._dropout = model, sites, dropout
         self._precision: Precision = precision
         self._executor: Executor | None = None
@@ -131,7 +131,7 @@ class Stochastic:
         if self._executor is not None:
             self._verify(inputs, start)
         if self._executor is None:
-            return self._plain.passes(inputs, start, draws)
+            return self.plain.passes(inputs, start, draws)
         return self._run(self._executor, inputs, start, draws)
 
     def check_independent(self, inputs: Tensor, start: int = 0) -> None:
@@ -142,7 +142,7 @@ class Stochastic:
         self.passes(inputs, start, range(1))
         if self._executor is None:
             check_samples_independent(
-                self._model, self._sites, self._plain.statistics, self._dropout, self._plain.noise, inputs, start=start
+                self._model, self._sites, self.plain.statistics, self._dropout, self.plain.noise, inputs, start=start
             )
 
     def _verify(self, inputs: Tensor, start: int) -> None:
@@ -155,7 +155,7 @@ class Stochastic:
             pair = tile if rows > 1 else torch.cat([tile] * 2)  # a network may drop the axis of a single point
             try:
                 with undisturbed(self._model), on_other_inputs():
-                    expected = torch.stack([self._plain.sample(pair, start, draw)[:rows] for draw in draws])
+                    expected = torch.stack([self.plain.sample(pair, start, draw)[:rows] for draw in draws])
                 with _exactly(), on_other_inputs():
                     outputs = self._exact.some_passes(tile, start, stacked, tile=rows, together=len(stacked))[draws]
                 if outputs.shape != expected.shape or not close(outputs, expected, self._exact.tolerance):
@@ -198,13 +198,13 @@ class Stochastic:
         sites = replace(
             self._sites,
             dropouts=() if self._dropout is None else self._sites.dropouts,
-            noises=() if self._plain.noise is None else self._sites.noises,
+            noises=() if self.plain.noise is None else self._sites.noises,
         )
         other, draws = other_inputs(inputs), sorted({0, self.samples - 1})
         with undisturbed(self._model):
             trace = record(self._model, sites, inputs)
             with on_other_inputs():
-                expected = torch.stack([self._plain.sample(other, 0, draw) for draw in draws])
+                expected = torch.stack([self.plain.sample(other, 0, draw) for draw in draws])
         output = trace.values[trace.output]
         if (output.axis, output.rows) != (0, 1):
             raise NotTraceableError("its output has not one row for every point")
@@ -213,7 +213,7 @@ class Stochastic:
             site = operation.site
             assert site is not None
             if isinstance(site, BatchNormSite):
-                return site.key in self._plain.statistics
+                return site.key in self.plain.statistics
             return isinstance(site, NoiseSite) or (self._dropout is not None and site.stochastic)
 
         schedule = plan(trace, sampled=sampled, rows=default_chunk(inputs.shape[1:], inputs.device))
@@ -233,9 +233,9 @@ class Stochastic:
             executor = Executor(
                 schedule,
                 samples=self.samples,
-                statistics=self._plain.statistics,
+                statistics=self.plain.statistics,
                 dropout=self._dropout,
-                noise=self._plain.noise,
+                noise=self.plain.noise,
                 device=inputs.device,
             )
             outputs = executor.trial(inputs, draws, tile=uneven_tile(inputs), together=together)

@@ -207,9 +207,9 @@ def written_by(func: Any, args: tuple, kwargs: dict) -> Iterator[Tensor]:
 
 
 @contextmanager
-def undisturbed(model: nn.Module, *, evaluation: bool = True) -> Iterator[None]:
-    """Run `model` in evaluation mode without gradients, and restore its modes and buffers, torch's flags and the global
-    generators afterwards. Compiled parts run uncompiled.
+def undisturbed(model: nn.Module, *, evaluation: bool = True, gradients: bool = False) -> Iterator[None]:
+    """Run `model` in evaluation mode, without gradients unless these are asked for, and restore its modes and buffers,
+    torch's flags and the global generators afterwards. Compiled parts run uncompiled.
 
     The fused fast path of Transformers, which hides its dropouts, is switched off, and so is TF32. Noise that the
     network draws is replaced by its mean, unless a mode inside draws it.
@@ -225,7 +225,8 @@ def undisturbed(model: nn.Module, *, evaluation: bool = True) -> Iterator[None]:
             if evaluation:
                 into_evaluation_mode(model)
             torch.backends.mha.set_fastpath_enabled(False)
-            with torch.inference_mode(), nullcontext() if model in _NOISELESS else _Means():
+            mode = nullcontext() if model in _NOISELESS else _Means()
+            with torch.inference_mode(not gradients), torch.set_grad_enabled(gradients), mode:
                 yield
         finally:
             torch.backends.mha.set_fastpath_enabled(fast_path)

@@ -15,6 +15,7 @@ from bnuq.sampling.interception import (
     BatchNormCall,
     DropoutCall,
     Mode,
+    NoiseCall,
     forward,
     noise_call,
     stochastic_call,
@@ -62,6 +63,7 @@ class Ensemble:
 
     def __init__(self, models: Sequence[nn.Module]) -> None:
         self.samples = len(models)
+        self.networks = tuple(models)
         self._networks = [Evaluation(model) for model in models]
 
     def passes(self, inputs: Tensor, start: int = 0, draws: Sequence[int] | None = None) -> Tensor:
@@ -97,7 +99,7 @@ class PlainLoop:
         self.samples = next(iter(samples.values()), 1)
         self.noise = None if learned is None else Noise(learned)
         self.statistics = {} if omega is None else _statistics_by_call(model, sites.batchnorms, omega)
-        self._model, self._sites, self._dropout = model, sites, dropout
+        self.model, self._sites, self._dropout = model, sites, dropout
         for site in sites.live_batchnorms:
             if not site.tracked and site.key not in self.statistics:
                 raise SamplingError(
@@ -106,16 +108,20 @@ class PlainLoop:
                 )
 
     def passes(self, inputs: Tensor, start: int = 0, draws: Sequence[int] | None = None) -> Tensor:
-        with undisturbed(self._model):
+        with undisturbed(self.model):
             numbers = range(self.samples) if draws is None else draws
             return torch.stack([self.sample(inputs, start, draw) for draw in numbers])
 
     def sample(self, inputs: Tensor, start: int, draw: int) -> Tensor:
         """The pass of one draw, inside `undisturbed`."""
-        with SamplePass(self._sites, self.statistics, self._dropout, self.noise, draw=draw, start=start) as sample_pass:
-            output = forward(self._model, inputs.clone())  # a network may write into its input
+        with self.sample_pass(start, draw) as sample_pass:
+            output = forward(self.model, inputs.clone())  # a network may write into its input
         sample_pass.check_complete()
         return tensor_output(output).clone()
+
+    def sample_pass(self, start: int, draw: int) -> SamplePass:
+        """What replaces the network's operations in the pass of one draw."""
+        return SamplePass(self._sites, self.statistics, self._dropout, self.noise, draw=draw, start=start)
 
 
 class SamplePass(Mode):
@@ -142,7 +148,11 @@ class SamplePass(Mode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
-        call = stochastic_call(func, args, kwargs)
+        replaced = self.replaced(stochastic_call(func, args, kwargs) or noise_call(func, args, kwargs))
+        return func(*args, **kwargs) if replaced is None else replaced
+
+    def replaced(self, call: BatchNormCall | DropoutCall | NoiseCall | None) -> Tensor | None:
+        """What this call gives under the draw; None where it is as in evaluation mode."""
         if isinstance(call, BatchNormCall):
             key = self._batchnorm_calls.key(call)
             if key in self._statistics:
@@ -152,11 +162,11 @@ class SamplePass(Mode):
             site = self._dropout_site(call)
             if self._dropout is not None and site.stochastic:
                 return dropped(call, site, self._dropout, [self._draw], self._start)
-        elif self._noise is not None and (asked := noise_call(func, args, kwargs)) is not None:
-            site = self._noise_calls.site(asked)
+        elif call is not None and self._noise is not None:
+            site = self._noise_calls.site(call)
             if site.stochastic:
-                return self._noise.drawn(asked, site, self._draw, self._start)
-        return func(*args, **kwargs)
+                return self._noise.drawn(call, site, self._draw, self._start)
+        return None
 
     def check_complete(self) -> None:
         """Raise SamplingError where the forward skipped a call."""

@@ -24,6 +24,7 @@ from bnuq.evaluation.exactness import check_network, check_network_unchanged
 from bnuq.evaluation.gallery import gallery
 from bnuq.evaluation.laplace import fit_posterior
 from bnuq.evaluation.noise_models import NoiseModels, fit_noise_models
+from bnuq.evaluation.perturbations import Perturbed, perturbed_sets
 from bnuq.evaluation.plan import Plan, check_random, plan
 from bnuq.evaluation.predictions import (
     Predictions,
@@ -189,6 +190,7 @@ def _planned(run: Run, ready: Prepared, predictions: Predictions | None) -> _Pla
     )
     check_random(run, todo, material.train)
     sets, scorer = scored_sets(run, todo, material)
+    sets |= perturbed_sets(run, todo, model, ready.pipeline, material, sets["test"])
     odd_outputs = findings_on_outputs(ready, todo)
     described = {name: _described(name, points, todo.task) for name, points in sets.items()}
     networks, members = other_networks(run, ready, (todo.outputs, *(todo.image or ())))
@@ -391,11 +393,12 @@ def _dead_channels(omega: BatchStatistics | None) -> Iterator[Finding]:
 
 
 def _described(name: str, points: Points, task: str) -> EvaluatedSet:
-    targets = points.targets if name == "test" and points.masks is None else None
+    is_perturbed = isinstance(points.inputs, Perturbed)
+    targets = points.targets if (name == "test" or is_perturbed) and points.masks is None else None
     labels = task != "regression"
     return EvaluatedSet(
         name=name,
-        kind=name if name in ("test", VALIDATION) else "ood",
+        kind=name if name in ("test", VALIDATION) else "perturbed" if is_perturbed else "ood",
         reference=points.reference,
         sha256=points.sha256,
         n=len(points),

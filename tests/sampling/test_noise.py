@@ -14,8 +14,9 @@ from bnuq.errors import SamplingError
 from bnuq.nn import standard_normal
 from bnuq.sampling import counter_rng
 from bnuq.sampling.engine import Stochastic
+from bnuq.sampling.gradients import agrees
 from bnuq.sampling.noise import Learned
-from bnuq.sampling.plain_loop import Evaluation
+from bnuq.sampling.plain_loop import Evaluation, PlainLoop
 from bnuq.sampling.sites import find_sites
 
 FEATURES, HIDDEN, OUTPUTS, POINTS = 5, 16, 3, 40
@@ -203,6 +204,13 @@ def test_mini_batches_are_exact_where_layers_draw_in_training_mode():
     plain = nn.Sequential(*[_plain(module) for module in model])  # pyright: ignore[reportArgumentType]
     again = bnuq.draw(plain, points(200), samples=4, batch_size=32, seed=0)
     np.testing.assert_allclose(omega.layers[0].mean, again.layers[0].mean, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("layer", (*SHARED, PerPoint))
+def test_gradients_flow_through_a_draw(layer: type[nn.Linear]):
+    model = network(layer)
+    loop = PlainLoop(model, find_sites(model, points(3)), learned=Learned(4, 4))
+    assert agrees(loop, points())
 
 
 def test_generators_and_buffers_are_left_as_they_were():

@@ -1,0 +1,214 @@
+"""The test set with changed inputs: with Gaussian noise, or attacked through the gradient of its loss."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor, nn
+
+from bnuq.config import PREDICTIONS, Perturbation, Run
+from bnuq.data import Points
+from bnuq.data.decoded import Kept, Room
+from bnuq.errors import RequestError
+from bnuq.evaluation import memory
+from bnuq.evaluation.datasets import Material, Pipeline, target_scale
+from bnuq.evaluation.passes import stochastic_of
+from bnuq.evaluation.plan import Plan
+from bnuq.findings import Finding, note
+from bnuq.sampling import counter_rng
+from bnuq.sampling.gradients import Differentiable, Loss, agrees
+from bnuq.sampling.plain_loop import Engine, Ensemble
+
+ATTACKED_DRAWS = 8  # draws whose mean prediction is attacked, of a method with more
+PGD_STEPS, PGD_STEP = 10, 0.25  # steps, and the size of one as a share of ε
+_BLOCK = 64  # points that are perturbed at once, from the first one on: so no result depends on chunks
+_ROOM = 2**30  # bytes of perturbed inputs that are kept
+
+
+@dataclass(frozen=True, eq=False)
+class Perturbed:
+    """The inputs of `clean` points after a perturbation, before normalisation; computed when they are asked for, and
+    kept while there is room. `through` is what an attack goes through: the network in evaluation mode, or others."""
+
+    clean: Points
+    perturbation: Perturbation
+    pipeline: Pipeline
+    loss_of: Callable[[Any], Loss]  # the targets of some points → the loss of their outputs
+    through: Differentiable
+    room: Room = field(repr=False)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.clean.inputs.shape)
+
+    @cached_property
+    def dtype(self) -> np.dtype[Any]:
+        return self.clean.raw(slice(0, 1)).dtype
+
+    @cached_property
+    def sha256(self) -> str:
+        """What the points are computed from, but for the network: two networks are each attacked on the same points."""
+        noise = self.pipeline.run.seed if self.perturbation.kind == "gaussian" else (_BLOCK, PGD_STEPS, PGD_STEP)
+        return hashlib.sha256(
+            f"{self.clean.sha256} {self.perturbation} {self._unit.tolist()} {noise}".encode()
+        ).hexdigest()
+
+    @cached_property
+    def _kept(self) -> Kept:
+        return Kept(self.room)
+
+    @cached_property
+    def _latest(self) -> dict[int, np.ndarray]:
+        return {}
+
+    def __getitem__(self, indices: Any) -> Shaped[np.ndarray, ...]:
+        rows = np.arange(len(self.clean))[indices]
+        result = np.empty((*rows.shape, *self.shape[1:]), dtype=self.dtype)
+        numbers = rows // _BLOCK
+        for number in np.unique(numbers).tolist():
+            result[numbers == number] = self._block(number)[rows[numbers == number] % _BLOCK]
+        return result
+
+    def _block(self, number: int) -> Shaped[np.ndarray, "point ..."]:
+        """The points of one block; the latest one is at hand even where there is no room to keep any."""
+        if number not in self._latest:
+            block = self._kept.item((str(self.perturbation), number), lambda: self._made(number))
+            self._latest.clear()
+            self._latest[number] = block
+        return self._latest[number]
+
+    def _made(self, number: int) -> Shaped[np.ndarray, "point ..."]:
+        rows = slice(number * _BLOCK, min(len(self.clean), (number + 1) * _BLOCK))
+        raw = self.clean.raw(rows)
+        kind, size = self.perturbation.kind, (self.perturbation.size * self._unit).astype(raw.dtype)
+        if kind == "gaussian":
+            return self._valid(raw + size * noise(self.pipeline.run.seed, self.clean.index[rows], raw.shape[1:]))
+        loss, low, high = self.loss_of(self.clean.targets[rows]), raw - size, raw + size
+        steps, step = (1, size) if kind == "fgsm" else (PGD_STEPS, raw.dtype.type(PGD_STEP) * size)
+        changed = raw
+        for _ in range(steps):
+            of_input = self.through.gradient(self.pipeline.prepared(changed), loss, start=rows.start)
+            signs = np.sign(self.pipeline.backwards(of_input)).astype(raw.dtype)
+            changed = self._valid(np.clip(changed + step * signs, low, high))
+        return changed
+
+    @cached_property
+    def _unit(self) -> Float[np.ndarray, ...]:
+        """What sizes count: of pictures the units before normalisation, of rows the deviations that it divides each
+        feature by, which are in units of their own."""
+        normalize = self.pipeline.normalize
+        return np.array(1.0 if normalize is None or len(self.shape) > 2 else normalize.std)
+
+    def _valid(self, values: Float[np.ndarray, "point ..."]) -> Float[np.ndarray, "point ..."]:
+        """The values inside the range of the inputs, where that is known: from 0 to 1 of 8-bit pictures."""
+        is_picture = self.clean.inputs.dtype == np.uint8
+        return (np.clip(values, 0, 1) if is_picture else values).astype(self.dtype)
+
+
+def noise(seed: int, numbers: Sequence[int] | np.ndarray, shape: tuple[int, ...]) -> Float[np.ndarray, "point ..."]:
+    """Standard normal noise of this shape for each of these points, which depends on the seed and the point's number
+    in its source alone: it is the same at every σ, and with --limit."""
+    count = int(np.prod(shape))
+    rows = [counter_rng.normal(seed, int(number), counter_rng.PERTURBATION, count) for number in numbers]
+    return np.stack(rows).reshape(len(rows), *shape)
+
+
+# ── the sets ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def perturbed_sets(
+    run: Run, todo: Plan, model: nn.Module, pipeline: Pipeline, material: Material, test: Points
+) -> dict[str, Points]:
+    """The test set after each perturbation of the run, by its name; RequestError where one does not apply."""
+    if not run.perturb:
+        return {}
+    _check(run, todo, pipeline, test)
+    free = memory.available(torch.device("cpu"))
+    room = Room(_ROOM if free is None else min(_ROOM, free // 8))
+    loss_of, through = _loss_of(run, todo, material), Differentiable.of_networks([model])
+    return {
+        perturbation.set_name: replace(
+            test,
+            name=perturbation.set_name,
+            reference=f"{test.reference} + {perturbation}",
+            inputs=Perturbed(test, perturbation, pipeline, loss_of, through, room),
+            findings=(),
+        )
+        for perturbation in run.perturb
+    }
+
+
+def _check(run: Run, todo: Plan, pipeline: Pipeline, test: Points) -> None:
+    """Raise RequestError for a perturbation that does not apply to this network and these points."""
+    attacks = [perturbation for perturbation in run.perturb if perturbation.kind != "gaussian"]
+    if todo.task == "segmentation":
+        why = "is of a classification or a regression, and this is a segmentation"
+    elif test.layout is not None:
+        why = f"changes one input, and the points of {test.reference} have several ({test.form})"
+    elif pipeline.integers:
+        why = f"changes numbers, and the points of {test.reference} are integers, passed as they are"
+    elif PREDICTIONS in todo.methods:
+        why = "needs predictions for changed points, which --predictions, made elsewhere, do not hold"
+    elif attacks and test.targets is None:
+        run_in = attacks[0]
+        raise RequestError(f"--perturb {run_in} attacks the loss, and {test.reference} has no labels. Leave it out.")
+    else:
+        return
+    raise RequestError(f"--perturb {run.perturb[0]} {why}. Leave it out.")
+
+
+def _loss_of(run: Run, todo: Plan, material: Material) -> Callable[[Any], Loss]:
+    """For targets of some points the loss of their outputs (pass, n, K): the negative log-likelihood of the mean
+    probability, or the squared error of the mean."""
+    scale = target_scale(run, material.train, todo.outputs) if todo.task == "regression" else None
+
+    def classification(outputs: Tensor, y: Tensor) -> Tensor:
+        of_class = outputs.log_softmax(-1).gather(-1, y.expand(outputs.shape[:2])[..., None])
+        return -of_class.logsumexp(0).sum()
+
+    def multilabel(outputs: Tensor, y: Tensor) -> Tensor:
+        return -nn.functional.logsigmoid(torch.where(y == 1, outputs, -outputs)).logsumexp(0).sum()
+
+    def regression(outputs: Tensor, y: Tensor) -> Tensor:
+        if scale is not None:
+            outputs = outputs * outputs.new_tensor(scale.std) + outputs.new_tensor(scale.mean)
+        return (outputs.mean(0) - y).square().sum()
+
+    of = {"regression": regression, "classification": multilabel if run.outputs == "multilabel" else classification}
+    return lambda targets: lambda outputs: of[todo.task](outputs, torch.as_tensor(targets).to(outputs.device))
+
+
+# ── what is attacked ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def attacked(points: Points, through: Differentiable | None) -> Points:
+    """Points whose attack, where they are attacked, goes through these passes; None: as they are."""
+    inputs = points.inputs
+    if through is None or not isinstance(inputs, Perturbed) or inputs.perturbation.kind == "gaussian":
+        return points
+    return replace(points, inputs=replace(inputs, through=through))
+
+
+def attack_of(engine: Engine, example: Tensor) -> Differentiable | None:
+    """What the points of a method with this engine are attacked through: the mean of its first draws, or of the
+    networks of an ensemble; None for the network in evaluation mode, also where draws cannot be differentiated."""
+    if isinstance(engine, Ensemble):
+        return Differentiable.of_networks(engine.networks)
+    stochastic = stochastic_of(engine)
+    if stochastic is None or not agrees(stochastic.plain, example):
+        return None
+    return Differentiable.of_draws(stochastic.plain, range(min(ATTACKED_DRAWS, stochastic.samples)))
+
+
+def findings(run: Run, attacks: Mapping[str, Differentiable | None]) -> Iterator[Finding]:
+    """A note on what each method was attacked through."""
+    if any(perturbation.kind != "gaussian" for perturbation in run.perturb):
+        passes = {method: 0 if attack is None else len(attack.passes) for method, attack in attacks.items()}
+        yield note("attacked-through", methods=[[method, count] for method, count in passes.items()])

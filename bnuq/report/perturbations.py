@@ -1,0 +1,88 @@
+"""How a result changes with the inputs: the test set with noise and under attacks, in tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from bnuq.config import recalibration_of
+from bnuq.estimates import Estimate
+from bnuq.records.evaluation import Result
+from bnuq.report import plots
+from bnuq.report.document import Cell, Heading, Part, Row, Table, dim
+from bnuq.report.noise_models import labelled
+from bnuq.report.numbers import decimals, digits_of, headed, named, number, with_error
+from bnuq.report.plots import ALARMS, CHANGING, perturbed
+from bnuq.report.remedies import noted
+
+
+def parts(result: Result, *, roomy: bool) -> Iterator[Part]:
+    """A picture of each kind with several sizes; a table for each metric, and for the AUROC of the uncertainty: a row a
+    set, a column a method."""
+    sets = [name for _, _, name in perturbed(result)]
+    if not sets:
+        return
+    yield from plots.sensitivity(result)
+    for metric in CHANGING[result.model["task"]]:
+        by_set = {name: [of(metric, name, result, method) for method in _methods(result)] for name in ("test", *sets)}
+        if any(each for estimates in by_set.values() for each in estimates):
+            known = [estimate.value for estimates in by_set.values() for estimate in estimates if estimate]
+            digits = decimals(known) if digits_of(metric, known) is None else digits_of(metric, known)
+            yield Heading(headed(metric).strip())
+            yield _table(result, {name: tuple(with_error(each, digits) for each in by_set[name]) for name in by_set})
+    for score in ALARMS:
+        cells = {
+            name: tuple(with_error(of("auroc", name, result, method, score)) for method in _methods(result))
+            for name in sets
+        }
+        if any(cell.value != "–" for row in cells.values() for cell in row):
+            yield Heading(f"↑ AUROC against the test set by {named(score, roomy=roomy)}")
+            yield _table(result, cells)
+    yield from dim(_legend(result))
+
+
+def short_table(result: Result) -> Iterator[Table]:
+    """The largest size of each kind: the first metric, and AUROC of the first uncertainty that a method has."""
+    largest = {kind: name for kind, _, name in perturbed(result)}
+    if not largest:
+        return
+    metric = CHANGING[result.model["task"]][0]
+    rows: list[Row] = [(f"{named(metric, roomy=False)}, AUROC as an alarm", ())]
+    for name in ("test", *largest.values()):
+        cells = []
+        for method in _methods(result):
+            estimate, alarms = of(metric, name, result, method), (of("auroc", name, result, method, s) for s in ALARMS)
+            alarm = next((each for each in alarms if each), None)
+            values = (number(each.value, 3) for each in (estimate, alarm) if each)
+            cells.append(Cell(", ".join(values) or "–"))
+        rows.append((_label(name), tuple(cells)))
+    yield Table(tuple(map(labelled, _methods(result))), tuple(rows), stacks=True)
+
+
+def of(metric: str, name: str, result: Result, method: str, score: str | None = None) -> Estimate | None:
+    """An estimate of a set by a method, of the separation by a score where one is named."""
+    found = result.methods[method]
+    return (found.sets[name].estimates if score is None else found.ood.get(name, {}).get(score, {})).get(metric)
+
+
+def _methods(result: Result) -> list[str]:
+    return [name for name in result.methods if recalibration_of(name) is None]
+
+
+def _label(name: str) -> str:
+    return "unchanged" if name == "test" else name.removeprefix("test+")
+
+
+def _table(result: Result, rows: dict[str, tuple[Cell, ...]]) -> Table:
+    header = tuple(map(labelled, _methods(result)))
+    return Table(header, tuple((_label(name), cells) for name, cells in rows.items()), stacks=True)
+
+
+def _legend(result: Result) -> Iterator[str]:
+    yield (
+        "The test set, changed: gaussian:σ adds noise of this standard deviation, fgsm:ε and pgd:ε change each number "
+        "by at most ε, in one step and in ten, so that the loss rises. Sizes are in units of the input before "
+        "normalisation, of rows in standard deviations where they are standardised; 8-bit pictures stay between 0 and "
+        "1. AUROC: probability that a random changed point "
+        "is more uncertain than a random test point."
+    )
+    yield from (f"{text}." for text in noted([each for each in result.findings if each.code == "attacked-through"]))

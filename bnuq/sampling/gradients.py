@@ -1,0 +1,182 @@
+"""Gradients by the inputs of a network: through one pass, or through the mean of several draws."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from bnuq.errors import SamplingError
+from bnuq.sampling.exactness import close
+from bnuq.sampling.interception import BatchNormCall, DropoutCall, Mode, forward, noise_call, undisturbed
+from bnuq.sampling.plain_loop import PlainLoop, SamplePass, tensor_output
+
+Loss = Callable[[Float[Tensor, "pass point output"]], Tensor]  # float64 outputs → their loss, summed over the points
+Pass = Callable[[Tensor, int], Tensor]  # inputs, and the number of their first point → outputs
+
+_F = torch.nn.functional
+_DROPOUTS: dict[Any, str] = {
+    _F.dropout: "dropout",
+    _F.dropout1d: "feature_dropout",
+    _F.dropout2d: "feature_dropout",
+    _F.dropout3d: "feature_dropout",
+    _F.alpha_dropout: "alpha_dropout",
+    _F.feature_alpha_dropout: "feature_alpha_dropout",
+} | {
+    getattr(torch, name + suffix): name
+    for name in ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
+    for suffix in ("", "_")
+}
+
+
+@dataclass(frozen=True)
+class Differentiable:
+    """Passes of `networks` through which gradients flow; several are averaged by the loss."""
+
+    networks: Sequence[nn.Module]
+    passes: Sequence[Pass]
+
+    @staticmethod
+    def of_networks(networks: Sequence[nn.Module]) -> Differentiable:
+        """The passes of these networks in evaluation mode, one each."""
+
+        def of(model: nn.Module) -> Pass:
+            return lambda inputs, _: tensor_output(forward(model, inputs))
+
+        return Differentiable(networks, [of(model) for model in networks])
+
+    @staticmethod
+    def of_draws(loop: PlainLoop, draws: Sequence[int]) -> Differentiable:
+        """The passes of these draws of a plain loop."""
+
+        def of(draw: int) -> Pass:
+            return lambda inputs, start: _drawn(loop, inputs, start, draw)
+
+        return Differentiable([loop.model], [of(draw) for draw in draws])
+
+    def gradient(self, inputs: Tensor, loss: Loss, *, start: int = 0) -> Tensor:
+        """The gradient of `loss` by the inputs, points number `start`, `start` + 1, … of their set, in their dtype.
+
+        That of each point is scaled by a positive number of its own, so that a confident prediction does not make it
+        underflow. The networks, their gradients, modes and buffers stay as they were. SamplingError where there is no
+        gradient, or it is not finite.
+        """
+        with ExitStack() as closing:
+            for model in self.networks:
+                closing.enter_context(undisturbed(model, gradients=True))
+            pull = None
+            if len(self.passes) > 1:
+                with torch.no_grad():
+                    pull = _pull(torch.stack([each(inputs.clone(), start) for each in self.passes]), loss)
+            total = torch.zeros_like(inputs)
+            for number, each in enumerate(self.passes):
+                leaf = inputs.detach().clone().requires_grad_()
+                output = each(leaf.clone(), start)  # a network may write into its input
+                of_output = (_pull(output.detach()[None], loss) if pull is None else pull)[number]
+                total += _by_input(output, leaf, of_output)
+        if not bool(total.isfinite().all()):
+            raise SamplingError("the gradient by the network's inputs is not finite, so they cannot be attacked.")
+        return total
+
+
+def _by_input(output: Tensor, leaf: Tensor, of_output: Tensor) -> Tensor:
+    """The gradient by the input, where that by the output is known."""
+    if output.requires_grad:
+        try:
+            [found] = torch.autograd.grad(output, leaf, of_output, allow_unused=True)
+        except RuntimeError as error:
+            raise SamplingError(f"no gradient by the network's inputs can be computed: {error}") from error
+        if found is not None:
+            return found
+    raise SamplingError(
+        "the network's outputs have no gradient by its inputs (torch.no_grad, detach or rounding in its forward?), so "
+        "they cannot be attacked. Leave fgsm and pgd out, or remove what stops the gradient."
+    )
+
+
+def _pull(outputs: Float[Tensor, "pass point output"], loss: Loss) -> Tensor:
+    """The gradient of the loss by the outputs, each point's divided by its largest number."""
+    with torch.enable_grad():
+        leaf = outputs.detach().double().requires_grad_()
+        [found] = torch.autograd.grad(loss(leaf), leaf)
+    largest = found.abs().amax((0, *range(2, found.ndim)), keepdim=True)
+    return (found / largest.clamp_min(torch.finfo(torch.float64).tiny)).to(outputs.dtype)
+
+
+def agrees(loop: PlainLoop, inputs: Tensor) -> bool:
+    """Whether the differentiable pass of a draw is that of the plain loop, for these points: it is not where a network
+    normalises or drops by an operation that is out of Python's reach, as scripted modules do."""
+    with undisturbed(loop.model):
+        expected = loop.sample(inputs, 0, 0)
+    try:
+        with undisturbed(loop.model, gradients=True):
+            found = _drawn(loop, inputs.clone().requires_grad_().clone(), 0, 0).detach()
+    except (SamplingError, RuntimeError):
+        return False
+    return found.shape == expected.shape and close(found, expected, 1e-4 if found.dtype == torch.float32 else 1e-8)
+
+
+def _drawn(loop: PlainLoop, inputs: Tensor, start: int, draw: int) -> Tensor:
+    """The pass of one draw as a function that torch can differentiate."""
+    sample_pass = loop.sample_pass(start, draw)
+    with _Replacing(sample_pass), _Drawing(sample_pass):
+        output = tensor_output(forward(loop.model, inputs))
+    sample_pass.check_complete()
+    return output
+
+
+class _Replacing(TorchFunctionMode):
+    """Replaces the BatchNorms and dropouts of one pass as functions, above autograd."""
+
+    def __init__(self, sample_pass: SamplePass) -> None:
+        super().__init__()
+        self._pass = sample_pass
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        kwargs = kwargs or {}
+        replaced = self._pass.replaced(_call(func, args, kwargs))
+        return func(*args, **kwargs) if replaced is None else replaced
+
+
+class _Drawing(Mode):
+    """Draws the noise of one pass, which no gradient flows into."""
+
+    def __init__(self, sample_pass: SamplePass) -> None:
+        super().__init__()
+        self._pass = sample_pass
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        replaced = self._pass.replaced(noise_call(func, args, kwargs or {}))
+        return func(*args, **(kwargs or {})) if replaced is None else replaced
+
+
+def _call(func: Any, args: tuple, kwargs: dict) -> BatchNormCall | DropoutCall | None:
+    """The BatchNorm or dropout that this function is; None for any other."""
+    if func is _F.batch_norm:
+        of = _bound(func, args, kwargs)
+        values = of["weight"], of["bias"], of["running_mean"], of["running_var"]
+        return BatchNormCall(of["input"], *values, of["training"], of["momentum"], of["eps"])
+    if func is torch.batch_norm:
+        return BatchNormCall(*[*args, *kwargs.values()][:8])
+    variety = _DROPOUTS.get(func) if callable(func) and func.__hash__ is not None else None
+    if variety is None:
+        return None
+    if isinstance(func, FunctionType):
+        of = _bound(func, args, kwargs)
+        return DropoutCall(of["input"], float(of["p"]), variety, bool(of["inplace"]), bool(of["training"]))
+    values, p, training = [*args, *kwargs.values()][:3]
+    return DropoutCall(values, float(p), variety, func.__name__.endswith("_"), bool(training))
+
+
+def _bound(func: FunctionType, args: tuple, kwargs: dict) -> dict[str, Any]:
+    bound = inspect.signature(func).bind(*args, **kwargs)
+    bound.apply_defaults()
+    return bound.arguments

@@ -1,0 +1,334 @@
+"""The test set with noise and under attacks, against attacks written independently with torch in float64."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import small_regression
+import small_run
+import torch
+from report_text import rendered
+from torch import nn
+
+from bnuq.config import Options, resolve, resolve_again
+from bnuq.errors import BnuqError
+from bnuq.evaluation import perturbations
+from bnuq.gate import check
+from bnuq.metrics import auroc
+from bnuq.records import evaluation_file
+from bnuq.records.addresses import address_of, coordinates_of, estimates_of
+from bnuq.records.evaluation import Result
+from bnuq.report.evaluation import report
+from bnuq.report.plots import perturbed
+from bnuq.sampling.dropout import Dropout
+from bnuq.sampling.engine import Stochastic
+from bnuq.sampling.gradients import Differentiable, agrees
+from bnuq.sampling.plain_loop import Evaluation, PlainLoop
+from bnuq.sampling.sites import find_sites
+from bnuq.workflows.evaluate import evaluate
+
+KINDS = ("gaussian:0.1", "gaussian:0.4", "fgsm:0.05", "pgd:0.05")
+METHODS = ("mcbn", "mcdo", "mcbn+mcdo")
+PURPOSE = 25  # of noise, never to be renumbered
+
+
+def evaluated(folder: Path, name: str, **options: Any) -> Result:
+    given = {"perturb": KINDS, "methods": METHODS, "samples": 12, "precision": "float64", "save_samples": True}
+    return small_run.evaluated(folder, out=folder / f"{name}.h5", **given | options)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_run.write(tmp_path_factory.mktemp("perturbed") / "run").parent
+
+
+@pytest.fixture(scope="module")
+def whole(folder: Path) -> Result:
+    return evaluated(folder, "whole")
+
+
+def network(folder: Path) -> nn.Sequential:
+    model = small_run.network()
+    model.load_state_dict(torch.load(folder / "model.pt", weights_only=True))
+    return model.double().eval()
+
+
+def under_draws(folder: Path, result: Result, draws: range) -> list[nn.Sequential]:
+    """The network with the statistics of each draw as its running ones."""
+    networks = []
+    assert result.bank is not None
+    layer = result.bank.layers[0]
+    for t in draws:
+        model = network(folder)
+        model[1].running_mean[:] = torch.from_numpy(layer.mean[t])  # pyright: ignore[reportIndexIssue]
+        model[1].running_var[:] = torch.from_numpy(layer.var[t])  # pyright: ignore[reportIndexIssue]
+        networks.append(model)
+    return networks
+
+
+def attacked(networks: list[nn.Sequential], x: np.ndarray, y: np.ndarray, size: float, steps: int) -> torch.Tensor:
+    """x after so many signed steps up the cross entropy of the mean probability, each of ε, or of ε/4 of several."""
+    first = torch.from_numpy(x)
+    changed, step = first.clone(), np.float32(size if steps == 1 else size / 4)
+    for _ in range(steps):
+        leaf = changed.double().requires_grad_()
+        p = torch.stack([model(leaf).softmax(1) for model in networks]).mean(0)
+        nn.functional.nll_loss(p.log(), torch.from_numpy(y), reduction="sum").backward()
+        assert leaf.grad is not None
+        changed = changed + step * leaf.grad.sign().float()
+        changed = torch.maximum(torch.minimum(changed, first + np.float32(size)), first - np.float32(size))
+    return changed.double()
+
+
+@pytest.mark.parametrize(("kind", "steps"), [("fgsm", 1), ("pgd", 10)])
+def test_an_attack_raises_the_loss_of_the_mean_prediction_of_the_first_draws(
+    folder: Path, whole: Result, kind: str, steps: int
+) -> None:
+    x, y = (np.load(folder / "test.npz")[key] for key in "xy")
+    x_mcbn = attacked(under_draws(folder, whole, range(8)), x, y, 0.05, steps)
+    with h5py.File(folder / "whole.h5") as file, torch.no_grad():
+        found = file[f"posterior_predictive/mcbn_test+{kind}:0.05"][0]
+        expected = [model(x_mcbn).numpy() for model in under_draws(folder, whole, range(12))]
+        np.testing.assert_allclose(found, expected, rtol=1e-7, atol=1e-9)
+    p = torch.softmax(network(folder)(attacked([network(folder)], x, y, 0.05, steps)), 1).detach().numpy()
+    deterministic = whole.methods["deterministic"].sets[f"test+{kind}:0.05"]
+    np.testing.assert_allclose(deterministic.points["pll"], np.log(p[np.arange(len(y)), y]), rtol=1e-9)
+    for method in ("deterministic", *METHODS):
+        sets = whole.methods[method].sets
+        assert sets[f"test+{kind}:0.05"].estimates["pll"].value < sets["test"].estimates["pll"].value
+    weaker, stronger = (whole.methods["mcbn"].sets[f"test+{k}:0.05"].estimates["pll"].value for k in ("fgsm", "pgd"))
+    assert stronger <= weaker
+
+
+def test_gradients_through_draws_are_those_of_the_plain_loop(folder: Path, whole: Result) -> None:
+    """Through BatchNorm and dropout, by finite differences of the loss of the passes that evaluations make."""
+    model = network(folder)
+    inputs = torch.from_numpy(np.load(folder / "test.npz")["x"][:5]).double()
+    sites = find_sites(model, inputs)
+    for parameter in model.parameters():
+        parameter.grad = None
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    model.train()
+    assert whole.bank is not None
+    loop = PlainLoop(model, sites, omega=whole.bank, dropout=Dropout(whole.bank.samples, seed=3))
+    assert agrees(loop, inputs)
+
+    def loss(outputs: torch.Tensor) -> torch.Tensor:
+        return -outputs.softmax(-1)[..., 1].mean(0).log().sum()
+
+    def value(values: torch.Tensor) -> float:
+        return float(loss(loop.passes(values, 40, range(3))))
+
+    found = Differentiable.of_draws(loop, range(3)).gradient(inputs, loss, start=40)
+    for point, row, column in ((0, 1, 2), (2, 4, 4), (4, 0, 3), (4, 5, 0)):
+        slopes = []
+        for at in ((0, row, column), (0, 3, 3)):
+            step = torch.zeros_like(inputs)
+            step[(point, *at)] = 1e-6
+            slopes.append((value(inputs + step) - value(inputs - step)) / 2e-6)
+        assert float(found[point, 0, row, column] * slopes[1]) == pytest.approx(
+            float(found[point, 0, 3, 3] * slopes[0]), rel=1e-4, abs=1e-9
+        )
+        assert float(found[point, 0, row, column]) * slopes[0] >= 0
+    assert model.training and all(parameter.grad is None for parameter in model.parameters())
+    assert all(parameter.requires_grad for parameter in model.parameters())
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
+def test_a_network_whose_draws_torch_cannot_see_is_attacked_in_evaluation_mode(folder: Path, whole: Result) -> None:
+    inputs = torch.from_numpy(np.load(folder / "test.npz")["x"][:5]).double()
+    scripted = torch.jit.script(network(folder))
+    assert whole.bank is not None
+    loop = PlainLoop(scripted, find_sites(scripted, inputs), omega=whole.bank)
+    assert not agrees(loop, inputs)
+    sites = find_sites(scripted, inputs)
+    engines = Evaluation(scripted), Stochastic(scripted, sites, omega=whole.bank)
+    assert [perturbations.attack_of(engine, inputs) for engine in engines] == [None, None]
+
+
+def test_noise_is_gaussian_and_keyed_by_the_seed_and_the_number_of_the_point(folder: Path, whole: Result) -> None:
+    x = np.load(folder / "test.npz")["x"]
+    drawn = perturbations.noise(0, np.arange(500), (1, 6, 6))
+    words = np.random.Philox(key=np.array([0, 7], np.uint64), counter=np.array([0, 0, 0, PURPOSE], np.uint64))
+    uniform = ((words.random_raw(36) >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
+    standard = torch.distributions.Normal(0.0, 1.0).icdf(torch.from_numpy(uniform)).numpy()
+    np.testing.assert_allclose(drawn[7].ravel(), standard, rtol=1e-6, atol=1e-9)
+    assert abs(drawn.mean()) < 4 / drawn.size**0.5 and abs(drawn.var() - 1) < 4 * (2 / drawn.size) ** 0.5
+    assert abs(np.corrcoef(drawn[:-1].ravel(), drawn[1:].ravel())[0, 1]) < 4 / drawn.size**0.5
+    with torch.no_grad():
+        expected = network(folder)(
+            torch.from_numpy((x + np.float32(0.4) * drawn[: len(x)]).astype(np.float32)).double()
+        )
+    p = expected.softmax(1).numpy()
+    found = whole.methods["deterministic"].sets["test+gaussian:0.4"].points["max_probability"]
+    np.testing.assert_allclose(found, p.max(1), rtol=1e-9)
+
+
+def test_no_point_depends_on_chunks_the_order_of_sets_or_how_often_it_is_made(folder: Path, whole: Result) -> None:
+    again = evaluated(folder, "again", chunk_size=7, perturb=KINDS[::-1], ood=())
+    for kind in KINDS:
+        for method in ("deterministic", *METHODS):
+            sets = [result.methods[method].sets[f"test+{kind}"] for result in (whole, again)]
+            assert len({result.sets[f"test+{kind}"].sha256 for result in (whole, again)}) == 1
+            for score in ("pll", "predictive_entropy"):
+                np.testing.assert_allclose(sets[0].points[score], sets[1].points[score], rtol=1e-9, atol=1e-12)
+
+
+def test_an_interrupted_run_goes_on_with_the_same_points(folder: Path, whole: Result, monkeypatch: Any) -> None:
+    run = resolve("run.toml", Options(perturb=KINDS, methods=METHODS, samples=12, precision="float64"), folder=folder)
+    seen = []
+
+    def interrupted(*_: Any) -> None:
+        seen.append(1)
+        raise KeyboardInterrupt
+
+    run = replace(run, out=folder / "resumed.h5")
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr("bnuq.workflows.evaluate.check_network_unchanged", interrupted)
+        evaluate(run)
+    assert seen
+    resumed = evaluate(run)
+    assert "evaluation-continued" in [finding.code for finding in resumed.findings]
+    for address, row in estimates_of(resumed).items():
+        assert row.estimate.value == pytest.approx(estimates_of(whole)[address].estimate.value, nan_ok=True), address
+
+
+def test_rounds_of_draws_and_a_bank_keep_the_attack_of_the_first_draws(folder: Path) -> None:
+    given: dict[str, Any] = {"perturb": ("fgsm:0.05",), "methods": ("mcbn",), "ood": ()}
+    auto = evaluated(folder, "auto", samples="auto", mc_error=0.001, max_samples=64, **given)
+    fixed = evaluated(folder, "fixed", samples=auto.sampling["samples"], **given)
+    assert auto.sampling["samples"] == 64
+    sets = [result.methods["mcbn"].sets["test+fgsm:0.05"] for result in (auto, fixed)]
+    np.testing.assert_allclose(sets[0].points["pll"], sets[1].points["pll"], rtol=1e-9)
+    banked = evaluated(folder, "banked", samples=8, bank=16, **given).methods["mcbn"].sets
+    assert banked["test+fgsm:0.05"].estimates["pll"].value < banked["test"].estimates["pll"].value
+
+
+def test_each_is_a_labelled_set_and_one_to_be_told_from_the_test_set(folder: Path, whole: Result) -> None:
+    y = np.load(folder / "test.npz")["y"]
+    for kind in KINDS:
+        name = f"test+{kind}"
+        assert whole.sets[name].kind == "perturbed"
+        np.testing.assert_array_equal(whole.sets[name].labels, y)
+        for method in ("deterministic", *METHODS):
+            found = whole.methods[method]
+            assert {"accuracy", "pll", "ece", "aurc", "brier"} <= set(found.sets[name].estimates)
+            assert found.sets[name].estimates["accuracy"].value == np.mean(found.sets[name].predicted == y)
+            scores = [found.sets[of].points["predictive_entropy"] for of in ("test", name)]
+            assert found.ood[name]["predictive_entropy"]["auroc"].value == pytest.approx(auroc(*scores))
+        assert "mutual_information" in whole.methods["mcbn"].ood[name]
+        address = f"mcbn.ood.{name}.mutual_information.auroc"
+        assert address_of(coordinates_of(address)) == address and address in estimates_of(whole)
+        address = f"mcbn.sets.{name}.pll"
+        assert address_of(coordinates_of(address)) == address and address in estimates_of(whole)
+    [text] = [each for each in report(whole).notes if each.startswith("fgsm and pgd attack each method")]
+    assert "mcbn, mcdo, mcbn+mcdo through the mean prediction of its first 8 samples" in text
+    assert "deterministic through the network in evaluation mode" in text
+
+
+def test_the_file_the_gate_and_a_repetition_take_them_like_others(folder: Path, whole: Result) -> None:
+    read = evaluation_file.read(folder / "whole.h5")
+    assert estimates_of(read).keys() == estimates_of(whole).keys()
+    outcome = check(read, read)
+    assert any("test+pgd:0.05" in comparison.address for comparison in outcome.comparisons)
+    assert not outcome.failed
+    options = Options(out=folder / "third.h5", trust_code=True)
+    again = evaluate(resolve_again(dict(read.run), folder / "whole.h5", options, folder=folder))
+    assert estimates_of(again)["mcbn.sets.test+pgd:0.05.pll"].estimate.value == pytest.approx(
+        estimates_of(whole)["mcbn.sets.test+pgd:0.05.pll"].estimate.value, abs=1e-12
+    )
+
+
+def test_the_report_has_a_table_and_a_picture_of_a_kind_of_several_sizes(whole: Result, tmp_path: Path) -> None:
+    assert perturbed(whole)[1:3] == [("gaussian", 0.1, "test+gaussian:0.1"), ("gaussian", 0.4, "test+gaussian:0.4")]
+    of_result = report(whole)
+    assert [picture.kind for picture in of_result.pictures if picture.kind[0] == "sensitivity"] == [
+        ("sensitivity", "gaussian")
+    ]
+    full, short = rendered(report, whole, full=True), rendered(report, whole)
+    assert "Sensitivity to the input" in full and "AUROC against the test set by mutual information" in full
+    for method in ("deterministic", *METHODS):
+        estimate = whole.methods[method].sets["test+gaussian:0.1"].estimates["accuracy"]
+        assert f"{estimate.value:.4f}" in full[full.index("Sensitivity to the input") :]
+    assert "accuracy, AUROC as an alarm" in short and "gaussian:0.4" in short and "gaussian:0.1 " not in short
+    for picture in of_result.pictures:
+        if picture.kind[0] == "sensitivity":
+            picture.draw(tmp_path / "sensitivity.svg")
+            assert "σ of the noise" in (tmp_path / "sensitivity.svg").read_text()
+
+
+def test_a_regression_is_attacked_by_its_squared_error(tmp_path: Path) -> None:
+    folder = small_regression.write(tmp_path / "run").parent
+    options = Options(perturb=("gaussian:0.5", "fgsm:0.2"), precision="float64", out=folder / "r.h5")
+    result = evaluate(resolve("run.toml", options, folder=folder))
+    train, test = (np.load(folder / f"{name}.npz") for name in ("train", "test"))
+    mean, std = train["x"].mean(0, dtype=np.float64), train["x"].std(0, dtype=np.float64)
+    namespace: dict[str, Any] = {}
+    exec(small_regression.NET, namespace)
+    model = namespace["net"]()
+    model.load_state_dict(torch.load(folder / "model.pt", weights_only=True))
+    model.double().eval()
+    leaf = torch.from_numpy((test["x"] - mean) / std).double().requires_grad_()
+    y = torch.from_numpy(test["y"]).double().reshape(len(leaf), -1)
+    of_target = train["y"].reshape(len(train["y"]), -1)
+    scale, shift = (torch.from_numpy(f(of_target, axis=0).astype(np.float64)) for f in (np.std, np.mean))
+    ((model(leaf) * scale + shift - y) ** 2).sum().backward()
+    assert leaf.grad is not None
+    with torch.no_grad():  # sizes of rows are in standard deviations
+        error = model(leaf + 0.2 * leaf.grad.sign()) * scale + shift - y
+    found = result.methods["deterministic"].sets["test+fgsm:0.2"]
+    np.testing.assert_allclose(found.points["squared_error"], (error**2).sum(1).numpy(), rtol=1e-5)
+    assert "variance" in result.methods["mcbn"].ood["test+fgsm:0.2"]
+    assert "Sensitivity to the input" in rendered(report, result, full=True)
+
+
+def test_pictures_of_8_bits_stay_between_black_and_white(tmp_path: Path) -> None:
+    folder = small_run.write(tmp_path / "run").parent
+    for name in ("train", "test", "other"):
+        arrays = dict(np.load(folder / f"{name}.npz"))
+        arrays["x"] = (255 * np.clip(arrays["x"], 0, 1)).astype(np.uint8)
+        np.savez(folder / f"{name}.npz", **arrays)
+    result = evaluated(folder, "bytes", normalize="0.5/0.25", perturb=("pgd:0.1", "gaussian:0.3"), methods=("mcbn",))
+    x = (np.load(folder / "test.npz")["x"] / np.float32(255)).astype(np.float32)
+    changed = np.clip(x + np.float32(0.3) * perturbations.noise(0, np.arange(len(x)), (1, 6, 6)), 0, 1)
+    inputs = (torch.from_numpy(changed.astype(np.float32)).double() - 0.5) / 0.25
+    expected = network(folder)(inputs).softmax(1).detach().numpy()
+    found = result.methods["deterministic"].sets["test+gaussian:0.3"].points["max_probability"]
+    np.testing.assert_allclose(found, expected.max(1), rtol=1e-6)
+    assert result.methods["mcbn"].sets["test+pgd:0.1"].estimates["pll"].value < (
+        result.methods["mcbn"].sets["test"].estimates["pll"].value
+    )
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [("noise:0.1",), ("gaussian",), ("fgsm:0",), ("pgd:-1",), ("gaussian:inf",), ("gaussian:0.1", "gaussian:.10")],
+)
+def test_what_is_no_perturbation_is_refused(folder: Path, texts: tuple[str, ...]) -> None:
+    with pytest.raises(BnuqError, match="--perturb"):
+        resolve("run.toml", Options(perturb=texts), folder=folder)
+
+
+def test_what_cannot_be_perturbed_is_refused_by_name(folder: Path, tmp_path: Path) -> None:
+    arrays = dict(np.load(folder / "test.npz"))
+    np.savez(folder / "unlabelled.npz", x=arrays["x"])
+    with pytest.raises(BnuqError, match=r"--perturb fgsm:0.1 attacks the loss, and .* has no labels"):
+        evaluated(folder, "refused", test="unlabelled.npz", perturb=("fgsm:0.1",))
+    unlabelled = evaluated(folder, "unlabelled", test="unlabelled.npz", perturb=("gaussian:0.1",))
+    assert "mutual_information" in unlabelled.methods["mcbn"].ood["test+gaussian:0.1"]
+    stopped = small_run.write(tmp_path / "stopped").parent
+    (stopped / "net.py").write_text(
+        small_run.NET.replace("from torch import nn", "import torch\nfrom torch import nn")
+        + "\n\nclass Stopped(nn.Sequential):\n    def forward(self, x):\n        return super().forward(x.detach())\n"
+        + "\n\n_net = net\n\n\ndef net(**given):\n    return Stopped(*_net(**given))\n"
+    )
+    with pytest.raises(BnuqError, match="no gradient by its inputs"):
+        evaluated(stopped, "refused", perturb=("pgd:0.1",))
+    integers = evaluated(stopped, "noise", perturb=("gaussian:0.1",))
+    assert "test+gaussian:0.1" in integers.methods["mcbn"].sets

@@ -20,8 +20,8 @@ QUERY, QUERY_AUGMENT = range(20, 22)  # mini-batches of one query
 HALVES = 22  # halves of a test set
 TTA = 23  # augmentation of evaluated points
 LAPLACE = 24  # weights of a last layer
-LEARNED = 25  # noise that a network draws by itself
-PERTURBATION = 26  # noise of evaluated points
+PERTURBATION = 25  # noise of evaluated points
+LEARNED = 26  # noise that a network draws by itself
 
 PART, JITTER = 1, 2  # streams of a purpose beside its first, 0: parts of pictures, and their colours
 

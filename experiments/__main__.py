@@ -273,6 +273,96 @@ def batch_size(
     _show(reproduce(request, progress=_progress(printing)), "batch-size", figures, printing)
 
 
+class LearnedSettings(Section, frozen=True):
+    """The settings of `stochastic-normalization` and `bn-in-vi`."""
+
+    sets: Annotated[
+        tuple[str, ...],
+        setting("fashion-mnist, cifar10, with commas.", metavar="LIST", shown="the experiment's", commas=True),
+    ] = ()
+    images: Annotated[Positive | None, setting("The first so many of each training set.", shown="4000")] = None
+    epochs: Annotated[Positive | None, setting("Passes over the images.", shown="the experiment's")] = None
+    width: Annotated[
+        Positive | None, setting("Channels of the first layers, or units of a layer.", shown="the experiment's")
+    ] = None
+    samples: Annotated[int, Meta(ge=2, le=MAX_COUNT), setting("Samples T of each point.", short="T")] = 20
+    seeds: Annotated[Positive | None, setting("Networks of each kind.", shown="1, of bn-in-vi 5")] = None
+    workers: Workers = None
+
+
+_LEARNED_HELP = {"limit": ("At most so many test points.", "2000"), "out": "Result file."}
+
+
+def _learned(
+    name: str, figures: Path | None, work: Path | None, settings: LearnedSettings, seed: int, given: GivenOptions,
+    printing: Printing, **defaults: Any,
+) -> None:  # fmt: skip
+    out, _ = _out(given.out, f"reproduce-{name}.h5", figures)
+
+    from experiments.learned.running import Request
+
+    asked = {key: getattr(settings, key) for key in ("sets", "images", "epochs", "width", "seeds")}
+    values = defaults | {key: value for key, value in asked.items() if value}
+    request = Request(
+        out=out,
+        samples=settings.samples,
+        limit=given.limit or 2000,
+        seed=seed,
+        workers=settings.workers,
+        data_root=None if given.data_root is None else expanded(given.data_root),
+        work=work and expanded(work),
+        progress=_progress(printing),
+        **values,
+    )
+    record = import_module(_KINDS[name][0]).reproduce(request)
+    _show(record, name, figures, printing)
+
+
+@with_options(
+    settings=SectionOptions(LearnedSettings, "sets images epochs width samples workers"),
+    sampling=_SEED,
+    given=SectionOptions(GivenOptions, "out limit data_root", _LEARNED_HELP),
+    printing=_PRINTING,
+)
+def stochastic_normalization(
+    figures: Figures = None,
+    work: Work = None,
+    *,
+    settings: LearnedSettings,
+    sampling: SamplingSection,
+    given: GivenOptions,
+    printing: Printing,
+) -> None:
+    """Train normalisations without noise, with noise like BatchNorm's and with Bayesian scales, and print NLL and
+    accuracy of one pass and of samples beside Table 1 of Shekhovtsov and Flach 2018.
+
+    Needs fashion-mnist, and cifar10/lossless_train.npz and lossless_test.npz, below --data-root or $BNUQ_DATA.
+    """
+    defaults = {"sets": ("fashion-mnist", "cifar10"), "images": 4000, "epochs": 8, "width": 16}
+    _learned("stochastic-normalization", figures, work, settings, sampling.seed, given, printing, **defaults)
+
+
+@with_options(
+    settings=SectionOptions(LearnedSettings),
+    sampling=_SEED,
+    given=SectionOptions(GivenOptions, "out limit data_root", _LEARNED_HELP),
+    printing=_PRINTING,
+)
+def bn_in_vi(
+    figures: Figures = None,
+    work: Work = None,
+    *,
+    settings: LearnedSettings,
+    sampling: SamplingSection,
+    given: GivenOptions,
+    printing: Printing,
+) -> None:
+    """Train mean-field networks with and without BatchNorm from several seeds, and print the ELBO and its parts:
+    BatchNorm leaves the objective of variational inference as it is (Mukhoti et al. 2020, section 2)."""
+    defaults = {"sets": ("fashion-mnist",), "images": 4000, "epochs": 20, "width": 100, "seeds": 5}
+    _learned("bn-in-vi", figures, work, settings, sampling.seed, given, printing, **defaults)
+
+
 _PLL_HELP = {
     "samples": ("The most stochastic passes.", "128"),
     "batch_size": ("Size of MCBN's mini-batches.", "training's"),
@@ -450,6 +540,8 @@ _KINDS = {  # the modules of a result's `read` and `summary`, and of its `report
     "batch-size": ("experiments.batch_size.record", "experiments.batch_size.report"),
     "pll-over-samples": ("experiments.pll_over_samples", "experiments.pll_over_samples"),
     "inspection": ("experiments.bn_noise", "experiments.bn_noise"),
+    "stochastic-normalization": ("experiments.learned.normalization", "experiments.learned.normalization"),
+    "bn-in-vi": ("experiments.learned.bn_in_vi", "experiments.learned.bn_in_vi"),
 }
 
 app = program(
@@ -460,6 +552,8 @@ app = program(
         "batch-size": batch_size,
         "pll-over-samples": pll_over_samples,
         "bn-noise": bn_noise,
+        "stochastic-normalization": stochastic_normalization,
+        "bn-in-vi": bn_in_vi,
         "report": report,
     },
 )

@@ -1,0 +1,1 @@
+"""Networks with learned noise: stochastic normalisations, and BatchNorm in variational inference."""

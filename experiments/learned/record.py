@@ -1,0 +1,112 @@
+"""The records of the experiments on learned noise: networks by set, with what one pass and samples give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+
+from bnuq.estimates import Coordinate, Estimate, Size, require
+from bnuq.records.summary import estimate_summary, json_number
+from bnuq.store import codec
+from experiments.summary import summary_of
+
+Name = Annotated[str, Coordinate("metric")]
+
+
+@dataclass(frozen=True)
+class Network:
+    """One network. `estimates` of NLL are in nats, of accuracy in [0, 1], of "kl" and "elbo" in nats per training
+    point; those of several `seeds` are means over them. `ratios` are σ_S/|s| by layer, the median over channels."""
+
+    set: Annotated[str, Coordinate("set")]
+    name: Annotated[str, Coordinate("network")]
+    estimates: Mapping[Name, Estimate]
+    ratios: tuple[float, ...]
+    seeds: Size
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Networks that were trained on the same images. `experiment` says how; `published` holds the values that there
+    are, by network and estimate, and their source. `differences` are of two networks, or of two estimates of one."""
+
+    KIND: ClassVar[str]
+    COMMAND: ClassVar[str]
+
+    experiment: Mapping[str, Any]
+    published: Mapping[str, Any]
+    networks: tuple[Network, ...]
+    differences: Mapping[Annotated[str, Coordinate("difference")], Mapping[Name, Estimate]]
+    seconds: Mapping[str, float]
+    provenance: Mapping[str, str]
+    path: Path | None = None
+
+    def __post_init__(self) -> None:
+        require(self.experiment, images=int, epochs=int, samples=int, seed=int, width=int, sets=list[str])
+        require(self.published, source=str, of_networks=dict[str, dict[str, float]])
+        require(self.seconds, training=float)
+        require(self.provenance, bnuq=str)
+        if not self.networks:
+            raise ValueError("there is no network")
+
+    def network(self, of: str, name: str) -> Network | None:
+        return next((each for each in self.networks if (each.set, each.name) == (of, name)), None)
+
+
+@dataclass(frozen=True)
+class StochasticNormalization(Comparison):
+    """Normalisations with and without learned noise."""
+
+    KIND: ClassVar[str] = "stochastic-normalization"
+    COMMAND: ClassVar[str] = "experiments stochastic-normalization"
+
+
+@dataclass(frozen=True)
+class BnInVi(Comparison):
+    """Mean-field networks with and without BatchNorm."""
+
+    KIND: ClassVar[str] = "bn-in-vi"
+    COMMAND: ClassVar[str] = "experiments bn-in-vi"
+
+
+def summary(record: Comparison) -> dict[str, Any]:
+    """The record as JSON values."""
+    return summary_of(
+        record,
+        experiment=dict(record.experiment),
+        published=dict(record.published),
+        networks=[
+            {
+                "set": network.set,
+                "name": network.name,
+                **{name: estimate_summary(estimate) for name, estimate in network.estimates.items()},
+                "ratios": list(map(json_number, network.ratios)),
+                "seeds": network.seeds,
+                "seconds": network.seconds,
+            }
+            for network in record.networks
+        ],
+        differences={
+            name: {metric: estimate_summary(estimate) for metric, estimate in of.items()}
+            for name, of in record.differences.items()
+        },
+        seconds=dict(record.seconds),
+        provenance=dict(record.provenance),
+    )
+
+
+def reader(kind: type[Comparison]) -> Callable[[Path], Comparison]:
+    """The function that reads a record of this kind from a file; ResultError where it is none."""
+    return partial(codec.read, kind, summary=summary)
+
+
+def mean_of(values: np.ndarray) -> Estimate:
+    """The mean over points, or over networks of several seeds, and its standard error."""
+    error = float(values.std(ddof=1) / len(values) ** 0.5) if len(values) > 1 else None
+    return Estimate(float(values.mean()), se=error)

@@ -13,7 +13,6 @@ import shlex
 import sys
 import types
 import warnings
-import zipfile
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,9 +29,20 @@ from bnuq.errors import BnuqError, ModelError, UntrustedCodeError, is_out_of_mem
 from bnuq.files.content import Kind, is_file, kind_of, what_is_wrong_with
 from bnuq.files.limits import read_whole
 from bnuq.findings import Finding, note
-from bnuq.models.pickles import Survey, survey_legacy, survey_pickle
+from bnuq.models.archives import Archive, opened
+from bnuq.models.exported import read_exported
+from bnuq.models.pickles import Survey, survey_legacy
+from bnuq.models.torchscript import read_torchscript
 
-Form = Literal["state dict (zip)", "state dict (legacy pickle)", "safetensors", "pickled module", "in memory"]
+Form = Literal[
+    "state dict (zip)",
+    "state dict (legacy pickle)",
+    "safetensors",
+    "pickled module",
+    "TorchScript",
+    "exported program",
+    "in memory",
+]
 Plain = str | int | float | bool
 
 # Where training scripts put the weights, averaged ones first: they are what the script evaluated.
@@ -104,7 +114,12 @@ def read_checkpoint(
             state, metadata = _from_safetensors(data)
             checkpoint = Checkpoint(path, sha256, "safetensors", state, None, metadata=metadata)
             return _checked(checkpoint, size=size, only_finite=only_finite)
-        survey = _survey_of_zip(path, data) if kind == "zip" else _survey_of_legacy(path, data)
+        if kind == "zip" and (archive := opened(path, data)).form != "checkpoint":
+            checkpoint = _program(archive, sha256, entry, trust_pickle=trust_pickle)
+            assert checkpoint.module is not None
+            _check_values(path, checkpoint.module.state_dict(), size=size, only_finite=only_finite)
+            return checkpoint
+        survey = _survey_of_zip(archive) if kind == "zip" else _survey_of_legacy(path, data)
         holds = _unpickled(path, data, survey, trust_pickle=trust_pickle)
         del data
     form: Form = "state dict (zip)" if kind == "zip" else "state dict (legacy pickle)"
@@ -221,54 +236,29 @@ def _each_once(entries: list[tuple[str, Any]]) -> dict[str, Any]:
     return by_name
 
 
-def _survey_of_zip(path: Path, data: bytes) -> Survey:
-    """What the `data.pkl` of torch's zip asks for, after the archive itself was found sound."""
-    size = len(data)
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        members = archive.infolist()
-        names = {member.filename: member.file_size for member in members}
-        root = members[0].filename.partition("/")[0] if members else ""
-        _refuse_other_zips(path, names, root)
-        declared = sum(member.file_size for member in members)
-        if declared > size:
-            raise ModelError(
-                f"{path}: its members unpack to {declared} bytes, the file has {size}. torch stores weights "
-                f"uncompressed, so this file was changed or made to exhaust memory. Save the state dict again "
-                f"with torch.save."
-            )
-        if len({name.casefold() for name in names}) < len(members):
-            raise ModelError(f"{path}: lists a member twice, as no torch.save does. Save the state dict again.")
-        broken = archive.testzip()
-        if broken is not None:
-            raise ModelError(
-                f"{path}: {broken} does not match its checksum (CRC-32): the file is damaged. Fetch or write it again."
-            )
-        survey = survey_pickle(archive.read(f"{root}/data.pkl"))
-    for key, needed in survey.storages.items():
-        available = names.get(f"{root}/data/{key}", 0)
-        if needed > available:
-            raise ModelError(
-                f"{path}: storage {key} needs {needed} bytes and has {available}: the file is damaged or forged. "
-                f"Fetch or write it again."
-            )
-    return survey
+def _program(archive: Archive, sha256: str, entry: str | None, *, trust_pickle: bool) -> Checkpoint:
+    """The network of a TorchScript archive or an exported program."""
+    path, form = archive.path, archive.form
+    assert form != "checkpoint"
+    if entry is not None:
+        raise ModelError(f"{path}: holds a network ({form}), which has no entries; leave out --entry {entry}.")
+    if form == "TorchScript":
+        return Checkpoint(path, sha256, form, None, read_torchscript(archive, trust=trust_pickle))
+
+    def unpickled(data: bytes) -> Any:
+        return _unpickled(path, data, _survey_of_zip(opened(path, data)), trust_pickle=False)
+
+    module, findings = read_exported(archive, unpickled)
+    return Checkpoint(path, sha256, form, None, module, findings=findings)
 
 
-def _refuse_other_zips(path: Path, names: Collection[str], root: str) -> None:
-    inside = {name.partition("/")[2] for name in names} | set(names)
-    if inside & {"archive_format", "models/model.json", "serialized_exported_program.json", "serialized_state_dict.pt"}:
-        raise ModelError(
-            f"{path}: is an exported program (.pt2), which can run code while it loads and is not supported. "
-            f"Give the state dict that it was exported from, with --arch."
-        )
-    if "constants.pkl" in inside or any(name.startswith("code/") for name in inside):
-        raise ModelError(
-            f"{path}: is a TorchScript archive, which is not supported yet. "
-            f"Give the state dict of the network (torch.save(model.state_dict(), …)), with --arch."
-        )
-    if f"{root}/data.pkl" not in names:
+def _survey_of_zip(archive: Archive) -> Survey:
+    """What the `data.pkl` of torch's zip asks for; ModelError for a zip that no `torch.save` wrote."""
+    names = archive.sizes
+    if f"{archive.root}/data.pkl" not in names:
         content = "NumPy arrays (.npz)" if any(n.endswith(".npy") for n in names) else f"{_listed(names) or 'nothing'}"
-        raise ModelError(f"{path}: is a zip archive without a data.pkl; it holds {content}; {_EXPECTED}.")
+        raise ModelError(f"{archive.path}: is a zip archive without a data.pkl; it holds {content}; {_EXPECTED}.")
+    return archive.survey()
 
 
 def _survey_of_legacy(path: Path, data: bytes) -> Survey:

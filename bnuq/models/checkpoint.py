@@ -9,7 +9,6 @@ import io
 import json
 import os
 import re
-import shlex
 import sys
 import types
 import warnings
@@ -17,6 +16,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
 from typing import Any, Literal, NoReturn, TypeGuard
 
@@ -32,6 +32,7 @@ from bnuq.findings import Finding, note
 from bnuq.models.archives import Archive, opened
 from bnuq.models.exported import read_exported
 from bnuq.models.pickles import Survey, survey_legacy
+from bnuq.models.shards import METADATA, read_distributed, read_safetensors_files
 from bnuq.models.torchscript import read_torchscript
 
 Form = Literal[
@@ -41,6 +42,8 @@ Form = Literal[
     "pickled module",
     "TorchScript",
     "exported program",
+    "sharded safetensors",
+    "distributed checkpoint",
     "in memory",
 ]
 Plain = str | int | float | bool
@@ -55,6 +58,7 @@ _WRAPPERS = ("module.", "model.", "net.")  # DataParallel, Lightning, habit
 _COMPILED = "_orig_mod."
 _AVERAGED = "n_averaged"  # the counter of torch.optim.swa_utils.AveragedModel
 _BATCH_SIZES = ("train_batch_size", "batch_size", "batch-size")
+_INDEX = ".safetensors.index.json"
 _EXPECTED = "expected a PyTorch checkpoint (a state dict written by torch.save) or a safetensors file"
 
 
@@ -105,6 +109,8 @@ def read_checkpoint(
     """
     path = Path(path)
     kind = _kind(path)
+    if kind in ("folder", "text"):
+        return _of_several_files(path, entry, only_finite=only_finite)
     with _as_model_error(path):
         data = read_whole(path, copies=2, error=ModelError)  # the file's bytes and, for a while, the tensors
         size, sha256 = len(data), hashlib.sha256(data).hexdigest()
@@ -167,14 +173,8 @@ def _kind(path: Path) -> Kind:
     wrong = what_is_wrong_with(kind)
     if wrong:
         raise ModelError(f"{path}: {wrong}")
-    if kind == "folder":
-        if is_file(path / ".metadata"):
-            raise ModelError(
-                f"{path}: is a folder of shards of torch.distributed.checkpoint; {_EXPECTED}. Convert it (this "
-                "unpickles its .metadata): python -m torch.distributed.checkpoint.format_utils dcp_to_torch "
-                f"{shlex.quote(str(path))} model.pt"
-            )
-        raise ModelError(f"{path}: is a folder; {_EXPECTED}. Name the file inside it.")
+    if kind == "folder" or (kind == "text" and path.name.endswith(_INDEX)):
+        return kind
     if kind in ("zip", "safetensors", "pickle"):
         return kind
     with _as_model_error(path), path.open("rb") as file:
@@ -236,6 +236,38 @@ def _each_once(entries: list[tuple[str, Any]]) -> dict[str, Any]:
     return by_name
 
 
+def _of_several_files(path: Path, entry: str | None, *, only_finite: bool) -> Checkpoint:
+    """The weights of a folder, or of an index of safetensors files."""
+    folder = path if path.is_dir() else path.parent
+    with _as_model_error(path):
+        if folder == path and is_file(path / METADATA):
+            form, weights = "distributed checkpoint", read_distributed(path, partial(_tensors, path))
+        else:
+            index = path.name if folder != path else _index_in(path)
+            form, weights = "sharded safetensors", read_safetensors_files(path, folder, index)
+    key, state = _weights_in(path, weights.holds, entry)
+    assert isinstance(state, dict)
+    entries = tuple(str(key) for key, value in _entries(weights.holds) if _leads_to_weights(value))
+    checkpoint = Checkpoint(path, weights.sha256, form, state, None, key, entries=entries)
+    return _checked(checkpoint, size=weights.size, only_finite=only_finite)
+
+
+def _index_in(folder: Path) -> str:
+    """The only index of safetensors files in a folder."""
+    indices = [place.name for place in folder.iterdir() if place.name.endswith(_INDEX)]
+    if len(indices) != 1:
+        raise ModelError(
+            f"{folder}: is a folder without a config.json (of timm or transformers), an index of safetensors files or "
+            f"the .metadata of a distributed checkpoint; {_EXPECTED}. Name the file inside it."
+        )
+    return indices[0]
+
+
+def _tensors(path: Path, data: bytes) -> Any:
+    """What `torch.save` wrote, unpickled as tensors alone."""
+    return _unpickled(path, data, _survey_of_zip(opened(path, data)), trust_pickle=False)
+
+
 def _program(archive: Archive, sha256: str, entry: str | None, *, trust_pickle: bool) -> Checkpoint:
     """The network of a TorchScript archive or an exported program."""
     path, form = archive.path, archive.form
@@ -245,10 +277,7 @@ def _program(archive: Archive, sha256: str, entry: str | None, *, trust_pickle: 
     if form == "TorchScript":
         return Checkpoint(path, sha256, form, None, read_torchscript(archive, trust=trust_pickle))
 
-    def unpickled(data: bytes) -> Any:
-        return _unpickled(path, data, _survey_of_zip(opened(path, data)), trust_pickle=False)
-
-    module, findings = read_exported(archive, unpickled)
+    module, findings = read_exported(archive, partial(_tensors, path))
     return Checkpoint(path, sha256, form, None, module, findings=findings)
 
 

@@ -32,6 +32,7 @@ from bnuq.config.shorthand import published_name, read_arguments, read_augment, 
 from bnuq.errors import MistakenError, Mistakes, RequestError
 from bnuq.files.content import is_file
 from bnuq.files.folders import expanded
+from bnuq.files.hub import read_hub_config
 from bnuq.files.suites import references_in
 from bnuq.findings import note
 from bnuq.trust import BY_USER, NamedBy
@@ -473,7 +474,8 @@ def _merged(
     options_given = {key: os.fspath(value) if isinstance(value, Path) else value for key, value in options.items()}
     options_given = {key: value for key, value in options_given.items() if value is not None}
     mistakes = Mistakes()
-    request = mistakes.of(_request, content, options_given)
+    hub = read_hub_config(Path(_clean(folder / checkpoints[0])))
+    request = mistakes.of(_request, content, options_given, {} if hub is None else hub.data)
 
     origin = _Origin(options_given, folder, base, named_by, folders or {}, run_file)
     named = origin.named
@@ -547,10 +549,16 @@ def _merged(
     return run
 
 
-def _request(content: RunFile, options: dict[str, Any]) -> Request:
-    """The content of the run file, overridden by the options; MistakenError for options that are wrong."""
+def _request(content: RunFile, options: dict[str, Any], recorded: Mapping[str, Any]) -> Request:
+    """The content of the run file, overridden by the options, over what the config beside the weights has `recorded` of
+    [data]; MistakenError for options that are wrong."""
     mistakes = Mistakes()
     sections: dict[str, dict[str, Any]] = msgspec.to_builtins(content)
+    data = sections.setdefault("data", {})
+    resized = any(key in data or key in options for key in ("resize", "crop"))
+    for key, value in recorded.items():
+        if key not in data and (key == "normalize" or not resized):
+            data[key] = value
     for key, value in options.items():
         section = _SECTION_OF[key]
         if key == "arch_args":  # an argument overrides the run file's of the same name

@@ -27,12 +27,13 @@ from torch import Tensor, nn
 
 from bnuq.errors import BnuqError, ModelError, UntrustedCodeError, is_out_of_memory
 from bnuq.files.content import Kind, is_file, kind_of, what_is_wrong_with
+from bnuq.files.hub import CONFIG, HubConfig, read_hub_config
 from bnuq.files.limits import read_whole
 from bnuq.findings import Finding, note
 from bnuq.models.archives import Archive, opened
 from bnuq.models.exported import read_exported
 from bnuq.models.pickles import Survey, survey_legacy
-from bnuq.models.shards import METADATA, read_distributed, read_safetensors_files
+from bnuq.models.shards import METADATA, Weights, read_distributed, read_safetensors_files
 from bnuq.models.torchscript import read_torchscript
 
 Form = Literal[
@@ -44,6 +45,8 @@ Form = Literal[
     "exported program",
     "sharded safetensors",
     "distributed checkpoint",
+    "timm folder",
+    "transformers folder",
     "in memory",
 ]
 Plain = str | int | float | bool
@@ -67,7 +70,7 @@ class Checkpoint:
     """What a checkpoint file holds: `state` or, for a pickled network, `module`.
 
     `key` is the dotted path of the dict entry that was taken, None where there was nothing to choose; `entries` are all
-    that hold weights in the outermost dict. `stripped` are the prefixes taken off every name, outermost first.
+    that hold weights in the outermost dict. `hub` is the config beside them. `stripped` are the prefixes taken off every name, outermost first.
     `metadata` are the small plain values beside the weights.
     """
 
@@ -81,6 +84,7 @@ class Checkpoint:
     metadata: Mapping[str, Plain] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
     entries: tuple[str, ...] = ()
+    hub: HubConfig | None = None
 
     @property
     def train_batch_size(self) -> int | None:
@@ -239,17 +243,31 @@ def _each_once(entries: list[tuple[str, Any]]) -> dict[str, Any]:
 def _of_several_files(path: Path, entry: str | None, *, only_finite: bool) -> Checkpoint:
     """The weights of a folder, or of an index of safetensors files."""
     folder = path if path.is_dir() else path.parent
+    form: Form = "sharded safetensors"
     with _as_model_error(path):
-        if folder == path and is_file(path / METADATA):
+        hub = read_hub_config(folder) if folder == path else None
+        if folder == path and hub is None and is_file(path / METADATA):
             form, weights = "distributed checkpoint", read_distributed(path, partial(_tensors, path))
+        elif hub is not None:
+            form, weights = f"{hub.library} folder", _of_hub(path)
         else:
-            index = path.name if folder != path else _index_in(path)
-            form, weights = "sharded safetensors", read_safetensors_files(path, folder, index)
+            weights = read_safetensors_files(path, folder, path.name if folder != path else _index_in(path))
     key, state = _weights_in(path, weights.holds, entry)
     assert isinstance(state, dict)
     entries = tuple(str(key) for key, value in _entries(weights.holds) if _leads_to_weights(value))
-    checkpoint = Checkpoint(path, weights.sha256, form, state, None, key, entries=entries)
+    checkpoint = Checkpoint(path, weights.sha256, form, state, None, key, entries=entries, hub=hub)
     return _checked(checkpoint, size=weights.size, only_finite=only_finite)
+
+
+def _of_hub(folder: Path) -> Weights:
+    """The weights beside a config.json; the digest covers both."""
+    for name, index in (("model.safetensors", None), (f"model{_INDEX}", f"model{_INDEX}")):
+        if is_file(folder / name):
+            return read_safetensors_files(folder, folder, index, *([name] if index is None else []), CONFIG)
+    raise ModelError(
+        f"{folder}: has a {CONFIG} and no model.safetensors; expected both. Weights of other names or kinds "
+        "(pytorch_model.bin) are given themselves, with --arch."
+    )
 
 
 def _index_in(folder: Path) -> str:

@@ -94,14 +94,17 @@ def load_model(
             findings.append(note("architecture-unused", architecture=arch))
         arch, dropout_arguments = None, ()
     else:
+        named = []
         if arch is None:
-            raise RequestError(_ask_for_architecture(checkpoint))
+            if checkpoint.hub is None:
+                raise RequestError(_ask_for_architecture(checkpoint))
+            arch, arch_args, named = _of_the_config(checkpoint, arch_args or {})
         construct = partial(build, arch, base=base, named_by=named_by, trust=trust_code)
         built, findings = _of_the_files_classes(construct, dict(arch_args or {}), checkpoint)
         module, dropout_arguments = built.module, built.dropout_left_at_0
         check_form(module)
         checkpoint = fitted(checkpoint, _weight_names(module))
-        findings += _fill(module, checkpoint, arch)
+        findings += [*named, *_fill(module, checkpoint, arch)]
     findings = [*_how_read(checkpoint), *findings]
     _finish_lazy(module, checkpoint.path)
     return LoadedModel(
@@ -112,6 +115,30 @@ def load_model(
         findings=about(str(checkpoint.path), findings),
         dropout_arguments=dropout_arguments,
     )
+
+
+def _of_the_config(checkpoint: Checkpoint, given: Mapping[str, Any]) -> tuple[str, dict[str, Any], list[Finding]]:
+    """The architecture that the config beside the weights names, its arguments, of which those `given` override the
+    config's, and a note.
+
+    Raises ModelError where the network would be larger than its weights, before memory is taken for it.
+    """
+    hub, state = checkpoint.hub, checkpoint.state
+    assert hub is not None and state is not None
+    arch, arguments = f"{hub.library}:{hub.name}", {**hub.arguments, **given}
+    stored = sum(value.numel() for value in state.values())
+    needed = None
+    with suppress(Exception), torch.device("meta"):  # some cannot be made there; the real attempt tells why
+        needed = parameters_of(build(arch, arch_args=arguments).module)
+    if needed is not None and needed > _MOST_LARGER * stored + 2**20:
+        raise ModelError(
+            f"{checkpoint.path}: its config asks for a network of {needed:,} parameters, and its weights are {stored:,} "
+            "numbers; they are not of one network. Fetch the folder again."
+        )
+    return arch, arguments, [note("hub-config", architecture=arch, settings=["architecture", *hub.data])]
+
+
+_MOST_LARGER = 4  # times as many parameters as the file holds, in which shared ones may be once
 
 
 def _of_the_files_classes(

@@ -144,7 +144,9 @@ def _normalization(path: Path, mean: Any, std: Any, factor: float = 1.0, shift: 
     if mean is None or std is None:
         return {}
     for name, numbers in (("mean", mean), ("std", std)):
-        _check(path, name, numbers, isinstance(numbers, list) and 0 < len(numbers) < 100 and all(map(_is_number, numbers)))
+        _check(
+            path, name, numbers, isinstance(numbers, list) and 0 < len(numbers) < 100 and all(map(_is_number, numbers))
+        )
     return {"normalize": {"mean": [(m + shift) / factor for m in mean], "std": [s / factor for s in std]}}
 
 
@@ -169,7 +171,11 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_size(value: Any, numbers: int) -> bool:
-    return isinstance(value, list | tuple) and len(value) == numbers and all(type(n) is int and 0 < n <= _MOST_VALUES for n in value)
+    return (
+        isinstance(value, list | tuple)
+        and len(value) == numbers
+        and all(type(n) is int and 0 < n <= _MOST_VALUES for n in value)
+    )
 
 
 def _check(path: Path, key: str, value: Any, fine: bool) -> None:

@@ -70,8 +70,8 @@ class Checkpoint:
     """What a checkpoint file holds: `state` or, for a pickled network, `module`.
 
     `key` is the dotted path of the dict entry that was taken, None where there was nothing to choose; `entries` are all
-    that hold weights in the outermost dict. `hub` is the config beside them. `stripped` are the prefixes taken off every name, outermost first.
-    `metadata` are the small plain values beside the weights.
+    that hold weights in the outermost dict. `stripped` are the prefixes taken off every name, outermost first.
+    `metadata` are the small plain values beside the weights, `hub` the config beside them in a folder.
     """
 
     path: Path
@@ -535,8 +535,9 @@ def _check_values(path: Path, state: Mapping[str, Any], *, size: int, only_finit
         if not isinstance(value, Tensor) or nn.parameter.is_lazy(value):
             continue
         if value.layout != torch.strided or value.is_quantized or value.device.type != "cpu":
+            odd = "quantized" if value.is_quantized else "empty (meta)" if value.is_meta else "sparse"
             raise ModelError(
-                f"{path}: {name} is a quantized, sparse or empty (meta) tensor; expected plain weights. "
+                f"{path}: {name} is {'an' if odd[0] == 'e' else 'a'} {odd} tensor; expected plain weights. "
                 f"Give the checkpoint from before the conversion."
             )
         if value.numel() * value.element_size() > size:

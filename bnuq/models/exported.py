@@ -298,11 +298,11 @@ class _Reader:
             return self._unpickled(data)
         meta = entry["tensor_meta"]
         size, stride = ([number["as_int"] for number in meta[key]] for key in ("sizes", "strides"))
-        dtype = _DTYPES[meta["dtype"]]
+        offset, dtype = meta["storage_offset"]["as_int"], _DTYPES[meta["dtype"]]
         flat = torch.frombuffer(bytearray(data), dtype=dtype) if data else torch.empty(0, dtype=dtype)
-        if min([*size, *stride], default=0) < 0 or _extent(size, stride) + meta["storage_offset"]["as_int"] > len(flat):
+        if min(*size, *stride, offset, 0) < 0 or _extent(size, stride) + offset > len(flat):
             raise self._refusal(f"needs more bytes for {path} than it has")
-        return flat.as_strided(size, stride, meta["storage_offset"]["as_int"])
+        return flat.as_strided(size, stride, offset)
 
     def _step(self, node: Mapping[str, Any]) -> _Step | None:
         """The operation of a node; None where it only checks what the exporter took for granted."""

@@ -23,7 +23,7 @@ from torch.nn.parameter import is_lazy
 from bnuq.errors import BnuqError, ModelError, RequestError
 from bnuq.findings import Finding, about, note
 from bnuq.forms import check_form, into_evaluation_mode
-from bnuq.models.architecture import Built, build
+from bnuq.models.architecture import TRANSFORMERS, Built, build, renamed_by_transformers
 from bnuq.models.checkpoint import Checkpoint, fitted, read_checkpoint
 from bnuq.trust import BY_USER, NamedBy
 from bnuq.user_code import user_code
@@ -90,6 +90,7 @@ def load_model(
     if checkpoint.module is not None:
         module, findings = _unwrapped(checkpoint.module), list[Finding]()
         check_form(module)
+        _check_numbers(module, checkpoint.path)
         if arch is not None:
             findings.append(note("architecture-unused", architecture=arch))
         arch, dropout_arguments = None, ()
@@ -104,7 +105,10 @@ def load_model(
         module, dropout_arguments = built.module, built.dropout_left_at_0
         check_form(module)
         checkpoint = fitted(checkpoint, _weight_names(module))
+        if arch.startswith(f"{TRANSFORMERS}:") and checkpoint.state and _weight_names(module) - checkpoint.state.keys():
+            checkpoint = replace(checkpoint, state={**renamed_by_transformers(module, checkpoint.state)})
         findings += [*named, *_fill(module, checkpoint, arch)]
+        _check_numbers(module, checkpoint.path)
     findings = [*_how_read(checkpoint), *findings]
     _finish_lazy(module, checkpoint.path)
     return LoadedModel(
@@ -132,8 +136,8 @@ def _of_the_config(checkpoint: Checkpoint, given: Mapping[str, Any]) -> tuple[st
         needed = parameters_of(build(arch, arch_args=arguments).module)
     if needed is not None and needed > _MOST_LARGER * stored + 2**20:
         raise ModelError(
-            f"{checkpoint.path}: its config asks for a network of {needed:,} parameters, and its weights are {stored:,} "
-            "numbers; they are not of one network. Fetch the folder again."
+            f"{checkpoint.path}: its config asks for a network of {needed:,} parameters, and its weights are "
+            f"{stored:,} numbers; they are not of one network. Fetch the folder again."
         )
     return arch, arguments, [note("hub-config", architecture=arch, settings=["architecture", *hub.data])]
 
@@ -191,6 +195,7 @@ def live_model(network: nn.Module, name: Path, *, only_finite: bool = True) -> L
     Raises ModelError for what cannot be sampled, and, with `only_finite`, for weights that are NaN or infinite.
     """
     check_form(network)
+    _check_numbers(network, name)
     module, digest = _unwrapped(network, nested=False), hashlib.sha256()
     for key, tensor in module.state_dict().items():
         if is_lazy(tensor):
@@ -202,6 +207,24 @@ def live_model(network: nn.Module, name: Path, *, only_finite: bool = True) -> L
         digest.update(values.view(torch.uint8).numpy().data if values.ndim else bytes(values.view(1).view(torch.uint8)))
     checkpoint = Checkpoint(name, digest.hexdigest(), form="in memory", state=None, module=None)
     return LoadedModel(module, checkpoint, arch=None, parameters=parameters_of(module))
+
+
+def _check_numbers(module: nn.Module, path: Path) -> None:
+    """Raise ModelError for a network that computes with other than real floating-point numbers."""
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if tensor.is_complex():
+            raise ModelError(
+                f"{path}: is a complex network: {name} is {_dtypes({tensor.dtype})}. Nothing here computes with "
+                "complex weights: float32 would drop their imaginary parts. Write them as two real ones."
+            )
+    for name, layer in module.named_modules():
+        kinds = [type(layer), *(type(tensor) for tensor in layer.parameters(recurse=False))]
+        if any(re.search(r"(^|\.)(quantized|torchao)(\.|$)", kind.__module__) for kind in kinds):
+            raise ModelError(
+                f"{path}: is a quantized network: {name or 'it'} is a {type(layer).__name__} of "
+                f"{type(layer).__module__}. BatchNorm is folded into such layers, and nothing is "
+                "left to sample. Give the network from before the conversion."
+            )
 
 
 def parameters_of(module: nn.Module) -> int:

@@ -20,7 +20,8 @@ from bnuq.errors import ModelError, UntrustedCodeError
 from bnuq.models.archives import Archive, check_storages
 from bnuq.models.pickles import survey_pickle
 
-_FILES = re.compile(r"(?<!\w)(?:save|from_file|getattr)(?!\w)")  # the last would hide the names of the others
+_FILES = re.compile(r"(?<!\w)(?:save|from_file)(?!\w)")
+_TEXT = re.compile(r'"[^"\n]*"')
 _LIBRARY = re.compile(r"(?<![\w.])ops(?!\.(?:aten|prim|torchvision|quantized)\.)[\s.\w]{0,40}")
 _OBJECTS = re.compile(r"torch\.classes\.(?!quantized\.)[\w.]{0,40}")
 _QUANTIZED = re.compile(r"ops\.quantized\.|torch\.classes\.quantized\.")
@@ -67,6 +68,14 @@ def _named_by_code(texts: Collection[str]) -> Iterator[str]:
     for text in texts:
         for pattern in (_FILES, _LIBRARY, _OBJECTS):
             yield from (" ".join(found.split()) for found in pattern.findall(text))
+        if "getattr" in text and _hides_names(text):
+            yield "getattr of a name that is not written out"
+
+
+def _hides_names(text: str) -> bool:
+    """Whether a text in the code may be another than it looks: with escapes, or in several pieces."""
+    rest = _TEXT.sub("\0", text)
+    return "\\" in text or any(quote in rest for quote in "\"'") or re.search(r"\0\s*\0", rest) is not None
 
 
 def _named_by_pickles(path: Path, kept: Mapping[str, bytes], root: str) -> Iterator[str]:

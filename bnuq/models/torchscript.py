@@ -25,7 +25,7 @@ _TEXT = re.compile(r'"[^"\n]*"')
 _LIBRARY = re.compile(r"(?<![\w.])ops(?!\.(?:aten|prim|torchvision|quantized)\.)[\s.\w]{0,40}")
 _OBJECTS = re.compile(r"torch\.classes\.(?!quantized\.)[\w.]{0,40}")
 _QUANTIZED = re.compile(r"ops\.quantized\.|torch\.classes\.quantized\.")
-_KEPT = re.compile(r"code/.*\.py|(?:data|constants|tensors)/\d+|data\.pkl|constants\.pkl|version|byteorder")
+_KEPT = re.compile(r"code/.*\.py|(?:data|constants|tensors)/\d+|data\.pkl|constants\.pkl|(?:\.data/)?version|byteorder")
 _OPERATOR = re.compile(r"[-+*/%@|&^~<>=]|\b(?:not|and|or|if|elif)\b")
 _DEEPEST = 200  # brackets within each other, and levels of indentation
 _LONGEST = 2000  # operators in a statement: torch's parser recurses, and a crash has no message

@@ -273,6 +273,12 @@ def test_transformers_that_is_not_installed_is_told_with_the_command(tmp_path, m
         load_model(tmp_path / "net")
 
 
+def test_a_script_of_operations_of_a_later_format_is_read(tmp_path):
+    net = nn.Sequential(trained_cnn(), nn.GELU(approximate="tanh")).eval()  # its archive has the version elsewhere
+    torch.jit.save(torch.jit.script(net), tmp_path / "m.pt")
+    assert torch.equal(load_model(tmp_path / "m.pt").module(X), net(X))
+
+
 def test_an_index_and_its_folder_are_the_same_checkpoint(tmp_path):
     sharded(tmp_path / "net")
     folder, index = (read_checkpoint(tmp_path / "net" / name) for name in ("", "model.safetensors.index.json"))

@@ -131,6 +131,7 @@ def resolve_live(
             folder=folder,
             run_file=None,
             samples=samples,
+            in_memory=True,
         )
         first, *others = [Member(name, network=network) for name, network in zip(names, networks, strict=True)]
         run = replace(run, checkpoint=first.checkpoint, network=first.network, members=tuple(others))
@@ -470,11 +471,12 @@ def _merged(
     run_file: Path | None,
     folders: Mapping[str, str] | None = None,
     samples: int = SAMPLES,
+    in_memory: bool = False,
 ) -> Run:
     options_given = {key: os.fspath(value) if isinstance(value, Path) else value for key, value in options.items()}
     options_given = {key: value for key, value in options_given.items() if value is not None}
     mistakes = Mistakes()
-    hub = read_hub_config(Path(_clean(folder / checkpoints[0])))
+    hub = None if in_memory else read_hub_config(_clean(folder / checkpoints[0]))
     request = mistakes.of(_request, content, options_given, {} if hub is None else hub.data)
 
     origin = _Origin(options_given, folder, base, named_by, folders or {}, run_file)

@@ -128,7 +128,9 @@ def _transformers_data(path: Path, values: Mapping[str, Any]) -> dict[str, Any]:
         shift = 1.0 if values.get("rescale_offset") else 0.0
         data = _normalization(path, values.get("image_mean"), values.get("image_std"), factor, shift)
     size = _size(path, values.get("size")) if values.get("do_resize", True) else None
-    if isinstance(size, int) and _is_number(percent := values.get("crop_pct")):  # as ConvNeXt's processor does
+    percent: Any = values.get("crop_pct")
+    if isinstance(size, int) and percent is not None:  # as ConvNeXt's processor does
+        _check(path, "crop_pct", percent, _is_number(percent) and 0.01 < percent <= 1)
         data |= {"resize": int(size / percent), "crop": (size, size)} if size < 384 else {"resize": (size, size)}
     elif size is not None:
         data["resize"] = size

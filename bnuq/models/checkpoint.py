@@ -124,12 +124,13 @@ def read_checkpoint(
             state, metadata = _from_safetensors(data)
             checkpoint = Checkpoint(path, sha256, "safetensors", state, None, metadata=metadata)
             return _checked(checkpoint, size=size, only_finite=only_finite)
-        if kind == "zip" and (archive := opened(path, data)).form != "checkpoint":
+        archive = opened(path, data) if kind == "zip" else None
+        if archive is not None and archive.form != "checkpoint":
             checkpoint = _program(archive, sha256, entry, trust_pickle=trust_pickle)
             assert checkpoint.module is not None
             _check_values(path, checkpoint.module.state_dict(), size=size, only_finite=only_finite)
             return checkpoint
-        survey = _survey_of_zip(archive) if kind == "zip" else _survey_of_legacy(path, data)
+        survey = _survey_of_zip(archive) if archive is not None else _survey_of_legacy(path, data)
         holds = _unpickled(path, data, survey, trust_pickle=trust_pickle)
         del data
     form: Form = "state dict (zip)" if kind == "zip" else "state dict (legacy pickle)"
@@ -249,7 +250,7 @@ def _of_several_files(path: Path, entry: str | None, *, only_finite: bool) -> Ch
         if folder == path and hub is None and is_file(path / METADATA):
             form, weights = "distributed checkpoint", read_distributed(path, partial(_tensors, path))
         elif hub is not None:
-            form, weights = f"{hub.library} folder", _of_hub(path)
+            form, weights = "timm folder" if hub.library == "timm" else "transformers folder", _of_hub(path)
         else:
             weights = read_safetensors_files(path, folder, path.name if folder != path else _index_in(path))
     key, state = _weights_in(path, weights.holds, entry)
@@ -261,9 +262,10 @@ def _of_several_files(path: Path, entry: str | None, *, only_finite: bool) -> Ch
 
 def _of_hub(folder: Path) -> Weights:
     """The weights beside a config.json; the digest covers both."""
-    for name, index in (("model.safetensors", None), (f"model{_INDEX}", f"model{_INDEX}")):
-        if is_file(folder / name):
-            return read_safetensors_files(folder, folder, index, *([name] if index is None else []), CONFIG)
+    if is_file(folder / "model.safetensors"):
+        return read_safetensors_files(folder, folder, None, "model.safetensors", CONFIG)
+    if is_file(folder / f"model{_INDEX}"):
+        return read_safetensors_files(folder, folder, f"model{_INDEX}", CONFIG)
     raise ModelError(
         f"{folder}: has a {CONFIG} and no model.safetensors; expected both. Weights of other names or kinds "
         "(pytorch_model.bin) are given themselves, with --arch."

@@ -346,7 +346,7 @@ def distributed(folder: Path, state: Mapping[str, Tensor]) -> Path:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        dcp.save(dict(state), checkpoint_id=folder, no_dist=True)
+        dcp.save(dict(state), checkpoint_id=folder, no_dist=True)  # pyright: ignore[reportPrivateImportUsage]
     return folder
 
 

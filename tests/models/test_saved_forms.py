@@ -8,7 +8,9 @@ import types
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from findings_of import values_of
@@ -17,12 +19,15 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import bnuq
-from bnuq.config import Options, resolve
+from bnuq.config import Options, resolve, resolve_again
 from bnuq.errors import ModelError, RequestError
 from bnuq.models.checkpoint import read_checkpoint
 from bnuq.models.loading import LoadedModel, load_model
 from bnuq.models.saving import write_statistics
+from bnuq.records.evaluation import Result
+from bnuq.records.summary import summary
 from bnuq.sampling.sites import find_sites
+from bnuq.workflows.evaluate import evaluate
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(torch.jit|LeafSpec|deprecated|quantize)")
 
@@ -83,7 +88,7 @@ def distributed(path: Path) -> None:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that it runs in one process
-        dcp.save({"model": trained_cnn().state_dict(), "step": 3}, checkpoint_id=path, no_dist=True)
+        dcp.save({"model": trained_cnn().state_dict(), "step": 3}, checkpoint_id=path, no_dist=True)  # pyright: ignore[reportPrivateImportUsage]
 
 
 FORMS: dict[str, tuple[Callable[[Path], None], str]] = {
@@ -215,6 +220,33 @@ def test_a_timm_folder_needs_no_run_file(tmp_path):
         "crop",
         "interpolation",
     ]
+
+
+def write_pictures(folder: Path) -> None:
+    generator = np.random.default_rng(0)
+    for name, count in (("train", 64), ("test", 24)):
+        pictures = generator.integers(0, 256, (count, 12, 12, 3), np.uint8)
+        np.savez(folder / f"{name}.npz", x=pictures, y=generator.integers(0, 3, count))
+
+
+def estimates(result: Result) -> dict[str, Any]:
+    document = summary(result)["methods"]
+    return {name: method["sets"]["test"] for name, method in document.items()}
+
+
+def test_a_timm_folder_is_evaluated_as_its_weights_with_the_same_settings_and_again_by_its_result(tmp_path):
+    write_pictures(tmp_path)
+    folder_of(tmp_path / "net", TIMM)
+    given = {"train": "train.npz", "test": "test.npz", "samples": 4, "batch_size": 16, "post_hoc": False}
+    found = evaluate(resolve("net", Options(given), folder=tmp_path))
+    assert "hub-config" in {finding.code for finding in found.findings}
+    settings = {"resize": 10, "crop": 8, "interpolation": "bicubic", "normalize": "0.5,0.4,0.3/0.2,0.3,0.4"}
+    named = {"arch": "nets:Cnn", "out": "b.h5", **settings}
+    expected = evaluate(resolve("net/model.safetensors", Options(given | named), folder=tmp_path))
+    assert estimates(found) == estimates(expected)
+    assert set(estimates(found)) >= {"deterministic", "mcbn", "mcdo", "mcbn+mcdo"}
+    run = resolve_again(found.run, tmp_path / "net.bnuq.h5", Options(out="c.h5"), folder=tmp_path)
+    assert estimates(evaluate(run)) == estimates(found)
 
 
 def test_options_and_the_run_file_override_the_config(tmp_path):

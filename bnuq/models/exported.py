@@ -11,7 +11,7 @@ import json
 import operator
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -131,9 +131,6 @@ class _Step:
     layer: str = ""
     mode: int | str | None = None
     last_uses: tuple[str, ...] = field(default=(), compare=False)  # values that no later step needs
-
-    def with_args(self, args: Sequence[Any]) -> _Step:
-        return _Step(self.name, self.function, tuple(args), self.kwargs, self.results, self.layer, self.mode)
 
 
 class _Part(nn.Module):
@@ -406,13 +403,9 @@ def _following_the_mode(steps: Iterator[_Step]) -> list[_Step]:
     """With the mode of the module in place of that of the export, but for what was in training mode in a program that
     was not: a dropout that is always active."""
     listed = list(steps)
-    flags = [step.args[step.mode] if isinstance(step.mode, int) else step.kwargs.get(step.mode) for step in listed
-             if step.mode is not None]  # fmt: skip
-    everywhere = all(flag is True for flag in flags)
+    everywhere = all(_flag(step) is True for step in listed if step.mode is not None)
     return [
-        _Step(step.name, step.function, step.args, step.kwargs, step.results, step.layer, None)
-        if step.mode is not None and not everywhere and _flag(step) is True
-        else step
+        replace(step, mode=None) if step.mode is not None and not everywhere and _flag(step) is True else step
         for step in listed
     ]
 
@@ -440,8 +433,7 @@ def _with_last_uses(steps: Sequence[_Step], outputs: Sequence[Any]) -> tuple[_St
     for step in reversed(steps):
         last = ({*_used(step), *step.results} & made) - kept
         kept |= last
-        changed = _Step(step.name, step.function, step.args, step.kwargs, step.results, step.layer, step.mode, (*last,))
-        released.append(changed)
+        released.append(replace(step, last_uses=(*last,)))
     return tuple(reversed(released))
 
 
@@ -493,7 +485,7 @@ def _with_open_rows(step: _Step, rows: int, *, from_inputs: bool) -> _Step:
         else argument
         for argument in step.args
     ]  # fmt: skip
-    return step.with_args(args)
+    return replace(step, args=tuple(args))
 
 
 def _example(meta: Mapping[str, Any]) -> Tensor:

@@ -36,7 +36,8 @@ def into_evaluation_mode(model: nn.Module) -> nn.Module:
     """`model.eval()`; ModelError where that fails."""
     with user_code(
         "the network cannot be put into evaluation mode:",
-        advice="Programs of torch.export have no evaluation mode: use the module that was exported.",
+        advice="Programs of torch.export have no evaluation mode: use the module that was exported, or save the "
+        "program (torch.export.save) and name the file, whose graph is then run in both modes.",
         error=ModelError,
     ):
         return model.eval()

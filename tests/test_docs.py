@@ -19,7 +19,9 @@ import msgspec
 import pytest
 import torch
 from cut_sets import write_samples, write_scenes, write_set
+from safetensors.torch import save_file
 
+import bnuq
 from bnuq.cli.main import main
 from bnuq.config import read_run_file
 from bnuq.config.schema import (
@@ -45,6 +47,7 @@ MADE = {  # by page: the files that its commands leave, but for pictures
     "README.md": "model.inspect.h5 model.bnuq.h5 b16.h5 report.html model.sweep.h5 precise.pt baseline.h5",
     "benchmarks.md": "bf16.h5",
     "experiments.md": "",
+    "formats.md": "scripted.bnuq.h5 exported.bnuq.h5 shards.inspect.h5",
     "gate.md": "current.bnuq.h5 baseline.h5 bnuq.xml bnuq.md accepted.md check.json",
     "inspect.md": "model.inspect.h5 pipeline.json domains.inspect.h5 inspect.html precise_full.pt",
     "learned-noise.md": "scales.pt scales.h5 scales.inspect.h5",
@@ -141,6 +144,20 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return place
 
 
+def write_forms(place: Path) -> None:
+    """The network of `model.pt` in other forms."""
+    net = bnuq.load(place / "model.pt", arch="net.py:small_cnn", base=place)
+    torch.jit.save(torch.jit.script(net), place / "scripted.pt")
+    shapes = ({0: torch.export.Dim("points", min=1)},)
+    torch.export.save(
+        torch.export.export(net, (torch.rand(4, 1, 28, 28),), dynamic_shapes=shapes), place / "exported.pt2"
+    )
+    (place / "shards").mkdir()
+    save_file(net.state_dict(), place / "shards" / "1.safetensors")
+    index = {"weight_map": dict.fromkeys(net.state_dict(), "1.safetensors")}
+    (place / "shards" / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
 def run(arguments: list[str]) -> int:
     with pytest.raises(SystemExit) as left:
         main(arguments)
@@ -158,8 +175,11 @@ def test_no_command_stands_on_two_pages() -> None:
     assert [command for command in times if times[command] > 1] == []
 
 
+@pytest.mark.filterwarnings("ignore:.*(torch.jit|LeafSpec)")
 @pytest.mark.parametrize("page", [page for page in PAGES if page.name in MADE], ids=lambda page: page.name)
 def test_every_command_of_a_page_runs(page: Path, own_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if page.name == "formats.md":
+        write_forms(own_folder)
     before = {path.name for path in own_folder.iterdir()}
     if page.name == "gate.md":
         shutil.copy(ROOT / "sample_configs" / "ci" / "bnuq.toml", own_folder)

@@ -101,6 +101,16 @@ INPUTS: Catalogue = {
     "tensors-left-out": Entry("{count} tensors outside {prefix!r} were left out: {names}."),
     "entries-left-out": Entry("{count} entries that are no tensors were left out: {names}."),
     "architecture-unused": Entry("the file holds the whole network; the architecture {architecture} was not used."),
+    "hub-config": Entry(
+        "{settings:joined} {settings:is|are} as its config.json says ({architecture}); options and the run file "
+        "override it."
+    ),
+    "export-static": Entry(
+        "it was exported for batches of exactly {points}; its operations were found to give the same for any number."
+    ),
+    "export-decomposed": Entry(
+        "it was decomposed (run_decompositions), which removes dropout: only its BatchNorms can be sampled."
+    ),
     "classes-from-file": Entry("the factory's {argument} was not given: it is {classes}, as in the file."),
     "weights-converted": Entry("{stored} weights were converted to {used}."),
     "no-batch-counters": Entry(

@@ -39,6 +39,7 @@ from bnuq.config.shorthand import (
 from bnuq.errors import MistakenError, Mistakes, RequestError
 from bnuq.files.content import is_file
 from bnuq.files.folders import expanded
+from bnuq.files.hub import read_hub_config
 from bnuq.files.suites import references_in
 from bnuq.findings import note
 from bnuq.trust import BY_USER, NamedBy
@@ -137,6 +138,7 @@ def resolve_live(
             folder=folder,
             run_file=None,
             samples=samples,
+            in_memory=True,
         )
         first, *others = [Member(name, network=network) for name, network in zip(names, networks, strict=True)]
         run = replace(run, checkpoint=first.checkpoint, network=first.network, members=tuple(others))
@@ -476,11 +478,13 @@ def _merged(
     run_file: Path | None,
     folders: Mapping[str, str] | None = None,
     samples: int = SAMPLES,
+    in_memory: bool = False,
 ) -> Run:
     options_given = {key: os.fspath(value) if isinstance(value, Path) else value for key, value in options.items()}
     options_given = {key: value for key, value in options_given.items() if value is not None}
     mistakes = Mistakes()
-    request = mistakes.of(_request, content, options_given)
+    hub = None if in_memory else read_hub_config(_clean(folder / checkpoints[0]))
+    request = mistakes.of(_request, content, options_given, {} if hub is None else hub.data)
 
     origin = _Origin(options_given, folder, base, named_by, folders or {}, run_file)
     named = origin.named
@@ -555,10 +559,16 @@ def _merged(
     return run
 
 
-def _request(content: RunFile, options: dict[str, Any]) -> Request:
-    """The content of the run file, overridden by the options; MistakenError for options that are wrong."""
+def _request(content: RunFile, options: dict[str, Any], recorded: Mapping[str, Any]) -> Request:
+    """The content of the run file, overridden by the options, over what the config beside the weights has `recorded` of
+    [data]; MistakenError for options that are wrong."""
     mistakes = Mistakes()
     sections: dict[str, dict[str, Any]] = msgspec.to_builtins(content)
+    data = sections.setdefault("data", {})
+    resized = any(key in data or key in options for key in ("resize", "crop"))
+    for key, value in recorded.items():
+        if key not in data and (key == "normalize" or not resized):
+            data[key] = value
     for key, value in options.items():
         section = _SECTION_OF[key]
         if key == "arch_args":  # an argument overrides the run file's of the same name

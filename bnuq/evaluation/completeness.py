@@ -34,7 +34,7 @@ def check_complete(run: Run, *, needs: Collection[Need]) -> None:
     if run.arch is None:
         with suppress(UntrustedCodeError):  # a pickled network, or what loading it will say
             checkpoint = read_checkpoint(run.checkpoint, entry=run.entry, only_finite=False)
-    without_arch = checkpoint is not None and checkpoint.state is not None
+    without_arch = checkpoint is not None and checkpoint.state is not None and checkpoint.hub is None
     if not without_arch and all(getattr(run, need) for need in needs):
         return
     if checkpoint is None:

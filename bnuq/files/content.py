@@ -80,7 +80,10 @@ def what_is_wrong_with(kind: Kind) -> str | None:
 
 
 def sha256_of_file(path: Path) -> str:
-    """The SHA-256 of the file's bytes, in hexadecimal."""
+    """The SHA-256 of the file's bytes, in hexadecimal; of a folder, that of the names and SHA-256s of its files."""
+    if path.is_dir():
+        listing = (f"{file.name} {sha256_of_file(file)}" for file in sorted(path.iterdir()) if file.is_file())
+        return hashlib.sha256("\n".join(listing).encode()).hexdigest()
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

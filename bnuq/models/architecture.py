@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from bnuq.errors import ModelError, RequestError
 from bnuq.randomness import generators_restored
@@ -26,6 +26,7 @@ _WEIGHT_ARGUMENTS = {
     "timm": ("pretrained", "checkpoint_path", "pretrained_cfg", "pretrained_cfg_overlay", "cache_dir", "scriptable"),
     "torchvision": ("weights", "weights_backbone", "pretrained", "pretrained_backbone", "progress"),
 }
+TRANSFORMERS = "transformers"  # its architectures come with a config, in the folder of the weights
 # What factories call the number of classes, and what the names of rates of dropout look like, the likeliest first.
 _CLASSES = ("num_classes", "n_classes", "nb_classes", "classes", "num_labels", "n_labels", "num_class", "n_class")
 _DROPOUT = r"drop_?rate|drop(out)?|drop(out)?_?(rate|p|prob)|p_?drop(out)?", r"p|rate", r"\w*drop\w*"
@@ -78,7 +79,9 @@ def build(
     library, _, name = arch.partition(":")
     needed = None
     with generators_restored():
-        if library in _WEIGHT_ARGUMENTS:
+        if library == TRANSFORMERS:
+            factory, network = _from_transformers(arch, arguments)
+        elif library in _WEIGHT_ARGUMENTS:
             factory, network = _from_library(arch, library, name, arguments)
         else:
             if not arch.rpartition(":")[0]:
@@ -168,6 +171,41 @@ def _from_library(arch: str, library: str, name: str, arguments: Mapping[str, An
             f"{arch}: {library} could not make it with {passed} ({type(error).__name__}: {reason}). Mend "
             "model.arch_args."
         ) from error
+
+
+def _from_transformers(arch: str, config: Mapping[str, Any]) -> tuple[Callable[..., Any], Any]:
+    """The image classifier that a config of transformers describes, by the library's own code alone."""
+    module = _imported(arch, TRANSFORMERS)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            described = module.AutoConfig.for_model(**config)
+            factory = module.AutoModelForImageClassification.from_config
+            return factory, factory(described, trust_remote_code=False)
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200].rstrip(".")
+        raise RequestError(
+            f"{arch}: transformers {getattr(module, '__version__', '')} could not make it of its config "
+            f"({type(error).__name__}: {reason}). Use a release that knows {str(config.get('model_type'))[:80]!r}."
+        ) from error
+
+
+def renamed_by_transformers(module: nn.Module, state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """`state` with the names that the installed release of transformers has for the tensors of other releases; as it is
+    where that leaves anything out."""
+    logging = importlib.import_module("transformers").utils.logging
+    level = logging.get_verbosity()
+    logging.set_verbosity(logging.CRITICAL)
+    logging.disable_progress_bar()
+    try:
+        made: Any = type(module)
+        filled, told = made.from_pretrained(None, config=module.config, state_dict={**state}, output_loading_info=True)
+    except Exception:  # the names as they are will tell what does not fit
+        return state
+    finally:
+        logging.enable_progress_bar()
+        logging.set_verbosity(level)
+    return state if any(told.values()) else filled.state_dict()
 
 
 def _imported(arch: str, library: str) -> ModuleType:

@@ -9,15 +9,14 @@ import io
 import json
 import os
 import re
-import shlex
 import sys
 import types
 import warnings
-import zipfile
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
 from typing import Any, Literal, NoReturn, TypeGuard
 
@@ -28,11 +27,28 @@ from torch import Tensor, nn
 
 from bnuq.errors import BnuqError, ModelError, UntrustedCodeError, is_out_of_memory
 from bnuq.files.content import Kind, is_file, kind_of, what_is_wrong_with
+from bnuq.files.hub import CONFIG, HubConfig, read_hub_config
 from bnuq.files.limits import read_whole
 from bnuq.findings import Finding, note
-from bnuq.models.pickles import Survey, survey_legacy, survey_pickle
+from bnuq.models.archives import Archive, opened
+from bnuq.models.exported import read_exported
+from bnuq.models.pickles import Survey, survey_legacy
+from bnuq.models.shards import METADATA, Weights, read_distributed, read_safetensors_files
+from bnuq.models.torchscript import read_torchscript
 
-Form = Literal["state dict (zip)", "state dict (legacy pickle)", "safetensors", "pickled module", "in memory"]
+Form = Literal[
+    "state dict (zip)",
+    "state dict (legacy pickle)",
+    "safetensors",
+    "pickled module",
+    "TorchScript",
+    "exported program",
+    "sharded safetensors",
+    "distributed checkpoint",
+    "timm folder",
+    "transformers folder",
+    "in memory",
+]
 Plain = str | int | float | bool
 
 # Where training scripts put the weights, averaged ones first: they are what the script evaluated.
@@ -45,6 +61,7 @@ _WRAPPERS = ("module.", "model.", "net.")  # DataParallel, Lightning, habit
 _COMPILED = "_orig_mod."
 _AVERAGED = "n_averaged"  # the counter of torch.optim.swa_utils.AveragedModel
 _BATCH_SIZES = ("train_batch_size", "batch_size", "batch-size")
+_INDEX = ".safetensors.index.json"
 _EXPECTED = "expected a PyTorch checkpoint (a state dict written by torch.save) or a safetensors file"
 
 
@@ -54,7 +71,7 @@ class Checkpoint:
 
     `key` is the dotted path of the dict entry that was taken, None where there was nothing to choose; `entries` are all
     that hold weights in the outermost dict. `stripped` are the prefixes taken off every name, outermost first.
-    `metadata` are the small plain values beside the weights.
+    `metadata` are the small plain values beside the weights, `hub` the config beside them in a folder.
     """
 
     path: Path
@@ -67,6 +84,7 @@ class Checkpoint:
     metadata: Mapping[str, Plain] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
     entries: tuple[str, ...] = ()
+    hub: HubConfig | None = None
 
     @property
     def train_batch_size(self) -> int | None:
@@ -95,6 +113,8 @@ def read_checkpoint(
     """
     path = Path(path)
     kind = _kind(path)
+    if kind in ("folder", "text"):
+        return _of_several_files(path, entry, only_finite=only_finite)
     with _as_model_error(path):
         data = read_whole(path, copies=2, error=ModelError)  # the file's bytes and, for a while, the tensors
         size, sha256 = len(data), hashlib.sha256(data).hexdigest()
@@ -104,7 +124,13 @@ def read_checkpoint(
             state, metadata = _from_safetensors(data)
             checkpoint = Checkpoint(path, sha256, "safetensors", state, None, metadata=metadata)
             return _checked(checkpoint, size=size, only_finite=only_finite)
-        survey = _survey_of_zip(path, data) if kind == "zip" else _survey_of_legacy(path, data)
+        archive = opened(path, data) if kind == "zip" else None
+        if archive is not None and archive.form != "checkpoint":
+            checkpoint = _program(archive, sha256, entry, trust_pickle=trust_pickle)
+            assert checkpoint.module is not None
+            _check_values(path, checkpoint.module.state_dict(), size=size, only_finite=only_finite)
+            return checkpoint
+        survey = _survey_of_zip(archive) if archive is not None else _survey_of_legacy(path, data)
         holds = _unpickled(path, data, survey, trust_pickle=trust_pickle)
         del data
     form: Form = "state dict (zip)" if kind == "zip" else "state dict (legacy pickle)"
@@ -152,14 +178,8 @@ def _kind(path: Path) -> Kind:
     wrong = what_is_wrong_with(kind)
     if wrong:
         raise ModelError(f"{path}: {wrong}")
-    if kind == "folder":
-        if is_file(path / ".metadata"):
-            raise ModelError(
-                f"{path}: is a folder of shards of torch.distributed.checkpoint; {_EXPECTED}. Convert it (this "
-                "unpickles its .metadata): python -m torch.distributed.checkpoint.format_utils dcp_to_torch "
-                f"{shlex.quote(str(path))} model.pt"
-            )
-        raise ModelError(f"{path}: is a folder; {_EXPECTED}. Name the file inside it.")
+    if kind == "folder" or (kind == "text" and path.name.endswith(_INDEX)):
+        return kind
     if kind in ("zip", "safetensors", "pickle"):
         return kind
     with _as_model_error(path), path.open("rb") as file:
@@ -221,54 +241,73 @@ def _each_once(entries: list[tuple[str, Any]]) -> dict[str, Any]:
     return by_name
 
 
-def _survey_of_zip(path: Path, data: bytes) -> Survey:
-    """What the `data.pkl` of torch's zip asks for, after the archive itself was found sound."""
-    size = len(data)
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        members = archive.infolist()
-        names = {member.filename: member.file_size for member in members}
-        root = members[0].filename.partition("/")[0] if members else ""
-        _refuse_other_zips(path, names, root)
-        declared = sum(member.file_size for member in members)
-        if declared > size:
-            raise ModelError(
-                f"{path}: its members unpack to {declared} bytes, the file has {size}. torch stores weights "
-                f"uncompressed, so this file was changed or made to exhaust memory. Save the state dict again "
-                f"with torch.save."
-            )
-        if len({name.casefold() for name in names}) < len(members):
-            raise ModelError(f"{path}: lists a member twice, as no torch.save does. Save the state dict again.")
-        broken = archive.testzip()
-        if broken is not None:
-            raise ModelError(
-                f"{path}: {broken} does not match its checksum (CRC-32): the file is damaged. Fetch or write it again."
-            )
-        survey = survey_pickle(archive.read(f"{root}/data.pkl"))
-    for key, needed in survey.storages.items():
-        available = names.get(f"{root}/data/{key}", 0)
-        if needed > available:
-            raise ModelError(
-                f"{path}: storage {key} needs {needed} bytes and has {available}: the file is damaged or forged. "
-                f"Fetch or write it again."
-            )
-    return survey
+def _of_several_files(path: Path, entry: str | None, *, only_finite: bool) -> Checkpoint:
+    """The weights of a folder, or of an index of safetensors files."""
+    folder = path if path.is_dir() else path.parent
+    form: Form = "sharded safetensors"
+    with _as_model_error(path):
+        hub = read_hub_config(folder) if folder == path else None
+        if folder == path and hub is None and is_file(path / METADATA):
+            form, weights = "distributed checkpoint", read_distributed(path, partial(_tensors, path))
+        elif hub is not None:
+            form, weights = "timm folder" if hub.library == "timm" else "transformers folder", _of_hub(path)
+        else:
+            weights = read_safetensors_files(path, folder, path.name if folder != path else _index_in(path))
+    key, state = _weights_in(path, weights.holds, entry)
+    assert isinstance(state, dict)
+    entries = tuple(str(key) for key, value in _entries(weights.holds) if _leads_to_weights(value))
+    checkpoint = Checkpoint(path, weights.sha256, form, state, None, key, entries=entries, hub=hub)
+    return _checked(checkpoint, size=weights.size, only_finite=only_finite)
 
 
-def _refuse_other_zips(path: Path, names: Collection[str], root: str) -> None:
-    inside = {name.partition("/")[2] for name in names} | set(names)
-    if inside & {"archive_format", "models/model.json", "serialized_exported_program.json", "serialized_state_dict.pt"}:
+def _of_hub(folder: Path) -> Weights:
+    """The weights beside a config.json; the digest covers both."""
+    if is_file(folder / "model.safetensors"):
+        return read_safetensors_files(folder, folder, None, "model.safetensors", CONFIG)
+    if is_file(folder / f"model{_INDEX}"):
+        return read_safetensors_files(folder, folder, f"model{_INDEX}", CONFIG)
+    raise ModelError(
+        f"{folder}: has a {CONFIG} and no model.safetensors; expected both. Weights of other names or kinds "
+        "(pytorch_model.bin) are given themselves, with --arch."
+    )
+
+
+def _index_in(folder: Path) -> str:
+    """The only index of safetensors files in a folder."""
+    indices = [place.name for place in folder.iterdir() if place.name.endswith(_INDEX)]
+    if len(indices) != 1:
         raise ModelError(
-            f"{path}: is an exported program (.pt2), which can run code while it loads and is not supported. "
-            f"Give the state dict that it was exported from, with --arch."
+            f"{folder}: is a folder without a config.json (of timm or transformers), an index of safetensors files or "
+            f"the .metadata of a distributed checkpoint; {_EXPECTED}. Name the file inside it."
         )
-    if "constants.pkl" in inside or any(name.startswith("code/") for name in inside):
-        raise ModelError(
-            f"{path}: is a TorchScript archive, which is not supported yet. "
-            f"Give the state dict of the network (torch.save(model.state_dict(), …)), with --arch."
-        )
-    if f"{root}/data.pkl" not in names:
+    return indices[0]
+
+
+def _tensors(path: Path, data: bytes) -> Any:
+    """What `torch.save` wrote, unpickled as tensors alone."""
+    return _unpickled(path, data, _survey_of_zip(opened(path, data)), trust_pickle=False)
+
+
+def _program(archive: Archive, sha256: str, entry: str | None, *, trust_pickle: bool) -> Checkpoint:
+    """The network of a TorchScript archive or an exported program."""
+    path, form = archive.path, archive.form
+    assert form != "checkpoint"
+    if entry is not None:
+        raise ModelError(f"{path}: holds a network ({form}), which has no entries; leave out --entry {entry}.")
+    if form == "TorchScript":
+        return Checkpoint(path, sha256, form, None, read_torchscript(archive, trust=trust_pickle))
+
+    module, findings = read_exported(archive, partial(_tensors, path))
+    return Checkpoint(path, sha256, form, None, module, findings=findings)
+
+
+def _survey_of_zip(archive: Archive) -> Survey:
+    """What the `data.pkl` of torch's zip asks for; ModelError for a zip that no `torch.save` wrote."""
+    names = archive.sizes
+    if f"{archive.root}/data.pkl" not in names:
         content = "NumPy arrays (.npz)" if any(n.endswith(".npy") for n in names) else f"{_listed(names) or 'nothing'}"
-        raise ModelError(f"{path}: is a zip archive without a data.pkl; it holds {content}; {_EXPECTED}.")
+        raise ModelError(f"{archive.path}: is a zip archive without a data.pkl; it holds {content}; {_EXPECTED}.")
+    return archive.survey()
 
 
 def _survey_of_legacy(path: Path, data: bytes) -> Survey:
@@ -498,8 +537,9 @@ def _check_values(path: Path, state: Mapping[str, Any], *, size: int, only_finit
         if not isinstance(value, Tensor) or nn.parameter.is_lazy(value):
             continue
         if value.layout != torch.strided or value.is_quantized or value.device.type != "cpu":
+            odd = "quantized" if value.is_quantized else "empty (meta)" if value.is_meta else "sparse"
             raise ModelError(
-                f"{path}: {name} is a quantized, sparse or empty (meta) tensor; expected plain weights. "
+                f"{path}: {name} is {'an' if odd[0] == 'e' else 'a'} {odd} tensor; expected plain weights. "
                 f"Give the checkpoint from before the conversion."
             )
         if value.numel() * value.element_size() > size:

@@ -23,7 +23,7 @@ from torch.nn.parameter import is_lazy
 from bnuq.errors import BnuqError, ModelError, RequestError
 from bnuq.findings import Finding, about, note
 from bnuq.forms import check_form, into_evaluation_mode
-from bnuq.models.architecture import Built, build
+from bnuq.models.architecture import TRANSFORMERS, Built, build, renamed_by_transformers
 from bnuq.models.checkpoint import Checkpoint, fitted, read_checkpoint
 from bnuq.trust import BY_USER, NamedBy
 from bnuq.user_code import user_code
@@ -90,18 +90,25 @@ def load_model(
     if checkpoint.module is not None:
         module, findings = _unwrapped(checkpoint.module), list[Finding]()
         check_form(module)
+        _check_numbers(module, checkpoint.path)
         if arch is not None:
             findings.append(note("architecture-unused", architecture=arch))
         arch, dropout_arguments = None, ()
     else:
+        named = []
         if arch is None:
-            raise RequestError(_ask_for_architecture(checkpoint))
+            if checkpoint.hub is None:
+                raise RequestError(_ask_for_architecture(checkpoint))
+            arch, arch_args, named = _of_the_config(checkpoint, arch_args or {})
         construct = partial(build, arch, base=base, named_by=named_by, trust=trust_code)
         built, findings = _of_the_files_classes(construct, dict(arch_args or {}), checkpoint)
         module, dropout_arguments = built.module, built.dropout_left_at_0
         check_form(module)
         checkpoint = fitted(checkpoint, _weight_names(module))
-        findings += _fill(module, checkpoint, arch)
+        if arch.startswith(f"{TRANSFORMERS}:") and checkpoint.state and _weight_names(module) - checkpoint.state.keys():
+            checkpoint = replace(checkpoint, state={**renamed_by_transformers(module, checkpoint.state)})
+        findings += [*named, *_fill(module, checkpoint, arch)]
+        _check_numbers(module, checkpoint.path)
     findings = [*_how_read(checkpoint), *findings]
     _finish_lazy(module, checkpoint.path)
     return LoadedModel(
@@ -112,6 +119,30 @@ def load_model(
         findings=about(str(checkpoint.path), findings),
         dropout_arguments=dropout_arguments,
     )
+
+
+def _of_the_config(checkpoint: Checkpoint, given: Mapping[str, Any]) -> tuple[str, dict[str, Any], list[Finding]]:
+    """The architecture that the config beside the weights names, its arguments, of which those `given` override the
+    config's, and a note.
+
+    Raises ModelError where the network would be larger than its weights, before memory is taken for it.
+    """
+    hub, state = checkpoint.hub, checkpoint.state
+    assert hub is not None and state is not None
+    arch, arguments = f"{hub.library}:{hub.name}", {**hub.arguments, **given}
+    stored = sum(value.numel() for value in state.values())
+    needed = None
+    with suppress(Exception), torch.device("meta"):  # some cannot be made there; the real attempt tells why
+        needed = parameters_of(build(arch, arch_args=arguments).module)
+    if needed is not None and needed > _MOST_LARGER * stored + 2**20:
+        raise ModelError(
+            f"{checkpoint.path}: its config asks for a network of {needed:,} parameters, and its weights are "
+            f"{stored:,} numbers; they are not of one network. Fetch the folder again."
+        )
+    return arch, arguments, [note("hub-config", architecture=arch, settings=["architecture", *hub.data])]
+
+
+_MOST_LARGER = 4  # times as many parameters as the file holds, in which shared ones may be once
 
 
 def _of_the_files_classes(
@@ -164,6 +195,7 @@ def live_model(network: nn.Module, name: Path, *, only_finite: bool = True) -> L
     Raises ModelError for what cannot be sampled, and, with `only_finite`, for weights that are NaN or infinite.
     """
     check_form(network)
+    _check_numbers(network, name)
     module, digest = _unwrapped(network, nested=False), hashlib.sha256()
     for key, tensor in module.state_dict().items():
         if is_lazy(tensor):
@@ -175,6 +207,24 @@ def live_model(network: nn.Module, name: Path, *, only_finite: bool = True) -> L
         digest.update(values.view(torch.uint8).numpy().data if values.ndim else bytes(values.view(1).view(torch.uint8)))
     checkpoint = Checkpoint(name, digest.hexdigest(), form="in memory", state=None, module=None)
     return LoadedModel(module, checkpoint, arch=None, parameters=parameters_of(module))
+
+
+def _check_numbers(module: nn.Module, path: Path) -> None:
+    """Raise ModelError for a network that computes with other than real floating-point numbers."""
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if tensor.is_complex():
+            raise ModelError(
+                f"{path}: is a complex network: {name} is {_dtypes({tensor.dtype})}. Nothing here computes with "
+                "complex weights: float32 would drop their imaginary parts. Write them as two real ones."
+            )
+    for name, layer in module.named_modules():
+        kinds = [type(layer), *(type(tensor) for tensor in layer.parameters(recurse=False))]
+        if any(re.search(r"(^|\.)(quantized|torchao)(\.|$)", kind.__module__) for kind in kinds):
+            raise ModelError(
+                f"{path}: is a quantized network: {name or 'it'} is a {type(layer).__name__} of "
+                f"{type(layer).__module__}. BatchNorm is folded into such layers, and nothing is "
+                "left to sample. Give the network from before the conversion."
+            )
 
 
 def parameters_of(module: nn.Module) -> int:

@@ -83,7 +83,7 @@ def write_statistics(
         if _copied(source, file) != checkpoint.sha256:
             raise ModelError(f"{path}: has changed since it was read. Run it again.")
         with _as_model_error(path):
-            layout = _LAYOUTS[checkpoint.form](file, path)
+            layout = _layout(checkpoint)(file, path)
             targets = _targets(layout, checkpoint, values)
             before = _tensors_read_back(file, layout, checkpoint, targets)
         for target in targets:
@@ -108,8 +108,17 @@ def as_stored(
     Raises ModelError as that does.
     """
     with _as_model_error(checkpoint.path), checkpoint.path.open("rb") as file:
-        targets = _targets(_LAYOUTS[checkpoint.form](file, checkpoint.path), checkpoint, values)
+        targets = _targets(_layout(checkpoint)(file, checkpoint.path), checkpoint, values)
     return {target.name: target.numbers.double().numpy() for target in targets}
+
+
+def _layout(checkpoint: Checkpoint) -> Callable[[BinaryIO, Path], _Layout]:
+    if (layout := _LAYOUTS.get(checkpoint.form)) is None:
+        raise ModelError(
+            f"{checkpoint.path}: its form ({checkpoint.form}) is read and not written; expected a state dict, "
+            "safetensors in one file, or a pickled module."
+        )
+    return layout
 
 
 def _copied(source: BinaryIO, target: BinaryIO) -> str:

@@ -85,3 +85,29 @@ class MLP(nn.Module):
         for i in (1, 2, 3, 4):
             x = F.relu(getattr(self, f"bn{i}")(getattr(self, f"L{i}")(x)))
         return self.L5(x)
+
+
+class Cnn(nn.Module):
+    """A convolution with BatchNorm, and two dropouts: logits (n, 3) for pictures (n, 3, 8, 8)."""
+
+    def __init__(self, num_classes: int = 3, in_chans: int = 3) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(in_chans, 4, 3, bias=False)
+        self.bn = nn.BatchNorm2d(4)
+        self.drop = nn.Dropout(0.3)
+        self.last = nn.Linear(144, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.dropout2d(F.relu(self.bn(self.conv(x))), 0.2, self.training)
+        return self.last(self.drop(x.view(x.shape[0], -1)))
+
+
+def trained_cnn() -> Cnn:
+    """A `Cnn` whose weights and statistics are its own."""
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        network = Cnn()
+        with torch.no_grad():
+            for _ in range(20):
+                network(torch.rand(32, 3, 8, 8) * 3)
+    return network.eval()

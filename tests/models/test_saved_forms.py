@@ -1,0 +1,370 @@
+"""One network in every form that it is saved in gives the same figures; what cannot be sampled is refused by name."""
+
+from __future__ import annotations
+
+import json
+import sys
+import types
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from findings_of import values_of
+from nets import Cnn, trained_cnn
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+import bnuq
+from bnuq.config import Options, resolve, resolve_again
+from bnuq.errors import ModelError, RequestError
+from bnuq.models.checkpoint import read_checkpoint
+from bnuq.models.loading import LoadedModel, load_model
+from bnuq.models.saving import write_statistics
+from bnuq.records.evaluation import Result
+from bnuq.records.summary import summary
+from bnuq.sampling.sites import find_sites
+from bnuq.workflows.evaluate import evaluate
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*(torch.jit|LeafSpec|deprecated|quantize)")
+
+TRAIN = torch.rand(64, 3, 8, 8, generator=torch.Generator().manual_seed(0)) * 3
+X = TRAIN[:9]
+TIMM = {
+    "architecture": "cnn",
+    "num_classes": 3,
+    "pretrained_cfg": {
+        "input_size": [3, 8, 8],
+        "interpolation": "bicubic",
+        "crop_pct": 0.8,
+        "mean": [0.5, 0.4, 0.3],
+        "std": [0.2, 0.3, 0.4],
+        "num_classes": 3,
+    },
+}
+
+
+def scripted(path: Path) -> None:
+    torch.jit.save(torch.jit.script(trained_cnn()), path)
+
+
+def traced(path: Path) -> None:
+    torch.jit.save(torch.jit.trace(trained_cnn(), X), path)
+
+
+def exported(path: Path, *, points: int = 5, dynamic: bool = True, training: bool = False) -> None:
+    shapes = ({0: torch.export.Dim("points", min=1)},) if dynamic else None
+    torch.export.save(torch.export.export(trained_cnn().train(training), (X[:points],), dynamic_shapes=shapes), path)
+
+
+def decomposed(path: Path) -> None:
+    shapes = ({0: torch.export.Dim("points", min=1)},)
+    torch.export.save(torch.export.export(trained_cnn(), (X,), dynamic_shapes=shapes).run_decompositions(), path)
+
+
+def folder_of(path: Path, config: dict, **files: dict) -> None:
+    path.mkdir()
+    save_file(trained_cnn().state_dict(), path / "model.safetensors")
+    for name, values in {"config": config, **files}.items():
+        (path / f"{name}.json").write_text(json.dumps(values))
+
+
+def sharded(path: Path) -> None:
+    path.mkdir(exist_ok=True)
+    state = trained_cnn().state_dict()
+    names = sorted(state)
+    parts = {"a.safetensors": names[:3], "b.safetensors": names[3:]}
+    for file, inside in parts.items():
+        save_file({name: state[name] for name in inside}, path / file)
+    index = {"metadata": {}, "weight_map": {name: file for file, inside in parts.items() for name in inside}}
+    (path / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def distributed(path: Path) -> None:
+    import torch.distributed.checkpoint as dcp
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it runs in one process
+        dcp.save({"model": trained_cnn().state_dict(), "step": 3}, checkpoint_id=path, no_dist=True)  # pyright: ignore[reportPrivateImportUsage]
+
+
+FORMS: dict[str, tuple[Callable[[Path], None], str]] = {
+    "state dict": (lambda path: torch.save(trained_cnn().state_dict(), path), "state dict (zip)"),
+    "scripted": (scripted, "TorchScript"),
+    "traced": (traced, "TorchScript"),
+    "exported": (exported, "exported program"),
+    "exported for 5 points": (lambda path: exported(path, dynamic=False), "exported program"),
+    "exported for one point": (lambda path: exported(path, dynamic=False, points=1), "exported program"),
+    "exported in training mode": (lambda path: exported(path, training=True), "exported program"),
+    "decomposed": (decomposed, "exported program"),
+    "pickled": (lambda path: torch.save(trained_cnn(), path), "pickled module"),
+    "timm folder": (lambda path: folder_of(path, TIMM), "timm folder"),
+    "shards": (sharded, "sharded safetensors"),
+    "distributed": (distributed, "distributed checkpoint"),
+}
+
+
+@pytest.fixture(autouse=True)
+def a_timm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library of one network in the place of timm."""
+    library = types.ModuleType("timm")
+    library.list_models = lambda: ["cnn"]  # type: ignore[attr-defined]
+    library.create_model = lambda _name, *, pretrained, **rest: Cnn(**rest) if not pretrained else None  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "timm", library)
+
+
+def read(path: Path, form: str) -> LoadedModel:
+    needs_arch = form in ("state dict", "shards", "distributed")
+    return load_model(path, arch="nets:Cnn" if needs_arch else None, trust_pickle=form == "pickled")
+
+
+def passes(net: nn.Module, dropout: bnuq.Dropout | None) -> Tensor:
+    return bnuq.predict(net, X, bnuq.draw(net, TRAIN, samples=4, batch_size=16), dropout=dropout)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_gives_the_same_figures(tmp_path, form):
+    write, kind = FORMS[form]
+    path = tmp_path / ("folder" if "folder" in form else "m.pt2")
+    write(path)
+    loaded = read(path, form)
+    assert loaded.checkpoint.form == kind and loaded.parameters == 108 + 8 + 435
+    (site,) = find_sites(loaded.module, TRAIN).batchnorms
+    assert (site.name, site.stochastic, site.tracked) == ("bn", True, True)
+    for dropout in (None, bnuq.Dropout(4, seed=1)):
+        if form == "decomposed" and dropout:
+            assert values_of(loaded, "export-decomposed") == {}
+            continue
+        found, expected = passes(loaded.module, dropout), passes(trained_cnn(), dropout)
+        assert float(expected.std(0).min()) > 0
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("form", ["state dict", "scripted", "safetensors", "pickled"])
+def test_weights_in_half_precision_are_computed_with_in_float32(tmp_path, form, dtype):
+    net, path = trained_cnn().to(dtype), tmp_path / "m.pt"
+    writers: dict[str, Callable[[], object]] = {
+        "state dict": lambda: torch.save(net.state_dict(), path),
+        "safetensors": lambda: save_file(net.state_dict(), path),
+        "scripted": lambda: torch.jit.save(torch.jit.script(net), path),
+        "pickled": lambda: torch.save(net, path),
+    }
+    writers[form]()
+    arch = "nets:Cnn" if form in ("state dict", "safetensors") else None
+    found = load_model(path, arch=arch, trust_pickle=True).module.float()
+    torch.testing.assert_close(passes(found, None), passes(net.float(), None), rtol=1e-5, atol=1e-6)
+
+
+class Mixing(nn.Module):
+    """Adds to each point its number in the batch."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.flatten(1) + torch.arange(x.shape[0])[:, None]
+
+
+def test_a_program_that_holds_its_number_of_points_is_refused_with_the_remedy(tmp_path):
+    torch.export.save(torch.export.export(Mixing(), (X[:5],)), tmp_path / "m.pt2")
+    with pytest.raises(ModelError, match=r"batches of exactly 5 points.*dynamic_shapes="):
+        load_model(tmp_path / "m.pt2")
+
+
+class Outputs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = trained_cnn()
+        self.scale = torch.tensor([1.0, 2.0, 3.0])  # a constant of the program
+
+    def forward(self, x: Tensor, *, flag: bool = True) -> dict[str, Tensor]:
+        logits = self.net(x)
+        a, b = torch.split(logits, [1, 2], 1)
+        return {"features": a, "logits": torch.cat([a, b], 1) * self.scale.to(x.dtype) if flag else b}
+
+
+def test_outputs_of_a_program_keep_their_names_and_its_constants_their_values(tmp_path):
+    net = Outputs().eval()
+    torch.export.save(torch.export.export(net, (X,)), tmp_path / "m.pt2")
+    found = load_model(tmp_path / "m.pt2").module(X)
+    assert list(found) == ["features", "logits"]
+    assert torch.equal(found["logits"], net(X)["logits"])
+
+
+def test_a_dropout_that_is_always_active_stays_so_in_a_program(tmp_path):
+    class Always(Cnn):
+        def forward(self, x: Tensor) -> Tensor:
+            return nn.functional.dropout(super().forward(x), 0.5, training=True)
+
+    torch.export.save(torch.export.export(Always().eval(), (X,)), tmp_path / "m.pt2")
+    with pytest.raises(ModelError, match="exactly 9 points"):  # what it gives for them is random
+        load_model(tmp_path / "m.pt2")
+    shapes = ({0: torch.export.Dim("points", min=1)},)
+    torch.export.save(torch.export.export(Always().eval(), (X,), dynamic_shapes=shapes), tmp_path / "m.pt2")
+    module = load_model(tmp_path / "m.pt2").module
+    assert not torch.equal(module(X), module(X))
+
+
+def test_a_timm_folder_needs_no_run_file(tmp_path):
+    folder_of(tmp_path / "net", TIMM)
+    run = resolve("net", Options(test="t.npz"), folder=tmp_path)
+    assert (run.arch, run.resize, run.crop, run.interpolation) == (None, 10, (8, 8), "bicubic")
+    assert run.normalize is not None and run.normalize.std == (0.2, 0.3, 0.4)  # type: ignore[union-attr]
+    loaded = load_model(tmp_path / "net")
+    assert loaded.arch == "timm:cnn"
+    assert values_of(loaded, "hub-config")["settings"] == [
+        "architecture",
+        "normalize",
+        "resize",
+        "crop",
+        "interpolation",
+    ]
+
+
+def write_pictures(folder: Path) -> None:
+    generator = np.random.default_rng(0)
+    for name, count in (("train", 64), ("test", 24)):
+        pictures = generator.integers(0, 256, (count, 12, 12, 3), np.uint8)
+        np.savez(folder / f"{name}.npz", x=pictures, y=generator.integers(0, 3, count))
+
+
+def estimates(result: Result) -> dict[str, Any]:
+    document = summary(result)["methods"]
+    return {name: method["sets"]["test"] for name, method in document.items()}
+
+
+def test_a_timm_folder_is_evaluated_as_its_weights_with_the_same_settings_and_again_by_its_result(tmp_path):
+    write_pictures(tmp_path)
+    folder_of(tmp_path / "net", TIMM)
+    given = {"train": "train.npz", "test": "test.npz", "samples": 4, "batch_size": 16, "post_hoc": False}
+    found = evaluate(resolve("net", Options(given), folder=tmp_path))
+    assert "hub-config" in {finding.code for finding in found.findings}
+    settings = {"resize": 10, "crop": 8, "interpolation": "bicubic", "normalize": "0.5,0.4,0.3/0.2,0.3,0.4"}
+    named = {"arch": "nets:Cnn", "out": "b.h5", **settings}
+    expected = evaluate(resolve("net/model.safetensors", Options(given | named), folder=tmp_path))
+    assert estimates(found) == estimates(expected)
+    assert set(estimates(found)) >= {"deterministic", "mcbn", "mcdo", "mcbn+mcdo"}
+    run = resolve_again(found.run, tmp_path / "net.bnuq.h5", Options(out="c.h5"), folder=tmp_path)
+    assert estimates(evaluate(run)) == estimates(found)
+
+
+def test_options_and_the_run_file_override_the_config(tmp_path):
+    folder_of(tmp_path / "net", TIMM)
+    run = resolve("net", Options(resize=9, normalize="none"), folder=tmp_path)
+    assert (run.resize, run.crop, run.interpolation, run.normalize) == (9, None, "bilinear", None)
+    (tmp_path / "net.toml").write_text("[data]\ncrop = 6\n")
+    run = resolve("net", Options(), folder=tmp_path)
+    assert (run.resize, run.crop) == (None, (6, 6)) and run.normalize is not None
+
+
+PREPROCESSING = {
+    "image_mean": [0.5, 0.5, 0.5],
+    "image_std": [0.5, 0.5, 0.5],
+    "rescale_factor": 1 / 127.5,
+    "rescale_offset": True,
+    "size": {"shortest_edge": 224},
+    "crop_pct": 0.875,
+    "resample": 3,
+}
+RESNET = {"model_type": "resnet", "architectures": ["ResNetForImageClassification"], "num_labels": 3}
+
+
+def test_a_folder_of_transformers_gives_its_network_and_pipeline(tmp_path, monkeypatch):
+    library = types.ModuleType("transformers")
+    given = {}
+
+    def for_model(**config):
+        given.update(config)
+        return config
+
+    library.AutoConfig = types.SimpleNamespace(for_model=for_model)  # type: ignore[attr-defined]
+    maker = types.SimpleNamespace(
+        from_config=lambda config, *, trust_remote_code: None if trust_remote_code else Cnn(config["num_labels"])
+    )
+    library.AutoModelForImageClassification = maker  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "transformers", library)
+    config = RESNET | {"_attn_implementation": "somebody/kernel", "attn_implementation": "somebody/kernel"}
+    folder_of(tmp_path / "net", config, preprocessor_config=PREPROCESSING)
+    loaded = load_model(tmp_path / "net")
+    assert given == {"model_type": "resnet", "num_labels": 3}
+    torch.testing.assert_close(passes(loaded.module, None), passes(trained_cnn(), None))
+    run = resolve("net", Options(), folder=tmp_path)
+    assert (run.resize, run.crop, run.interpolation) == (256, (224, 224), "bicubic")
+    pixels = torch.tensor([0.0, 0.4, 1.0])
+    mean, std = run.normalize.mean[0], run.normalize.std[0]  # type: ignore[union-attr]
+    torch.testing.assert_close((pixels - mean) / std, (pixels * 255 / 127.5 - 1 - 0.5) / 0.5)
+
+
+def test_transformers_that_is_not_installed_is_told_with_the_command(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    folder_of(tmp_path / "net", RESNET)
+    with pytest.raises(
+        RequestError, match=r"transformers is not installed\. Install it with: pip install transformers"
+    ):
+        load_model(tmp_path / "net")
+
+
+def test_a_script_of_operations_of_a_later_format_is_read(tmp_path):
+    net = nn.Sequential(trained_cnn(), nn.GELU(approximate="tanh")).eval()  # its archive has the version elsewhere
+    torch.jit.save(torch.jit.script(net), tmp_path / "m.pt")
+    assert torch.equal(load_model(tmp_path / "m.pt").module(X), net(X))
+
+
+def test_an_index_and_its_folder_are_the_same_checkpoint(tmp_path):
+    sharded(tmp_path / "net")
+    folder, index = (read_checkpoint(tmp_path / "net" / name) for name in ("", "model.safetensors.index.json"))
+    assert folder.sha256 == index.sha256
+    (tmp_path / "net" / "b.safetensors").unlink()
+    with pytest.raises(ModelError, match=r"b\.safetensors, which holds a part of the weights, is missing"):
+        read_checkpoint(tmp_path / "net")
+
+
+def test_a_distributed_checkpoint_has_its_entries_and_needs_every_shard(tmp_path):
+    distributed(tmp_path / "net")
+    checkpoint = read_checkpoint(tmp_path / "net")
+    assert checkpoint.key == "model" and checkpoint.state is not None
+    for name, value in trained_cnn().state_dict().items():
+        assert torch.equal(checkpoint.state[name], value)
+    (shard,) = (tmp_path / "net").glob("*.distcp")
+    shard.write_bytes(shard.read_bytes()[:-2000])
+    with pytest.raises(ModelError, match="net: "):
+        read_checkpoint(tmp_path / "net")
+
+
+class Complex(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.wave = nn.Parameter(torch.ones(3, dtype=torch.complex64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x[:, :, 0, 0] * self.wave).abs()
+
+
+def quantized() -> nn.Module:
+    net = nn.Sequential(nn.Flatten(), nn.Linear(192, 3))
+    return torch.ao.quantization.quantize_dynamic(net, {nn.Linear}, dtype=torch.qint8)
+
+
+def test_quantized_and_complex_networks_are_named_as_such(tmp_path):
+    path = tmp_path / "m.pt"
+    torch.save(Complex(), path)
+    with pytest.raises(ModelError, match="is a complex network: wave is complex64"):
+        load_model(path, trust_pickle=True)
+    torch.jit.save(torch.jit.script(Complex()), path)
+    with pytest.raises(ModelError, match="is a complex network"):
+        load_model(path)
+    torch.save(quantized(), path)
+    with pytest.raises(ModelError, match=r"is a quantized network: 1 is a Linear of torch\.ao\.nn.quantized.dynamic"):
+        load_model(path, trust_pickle=True)
+    torch.jit.save(torch.jit.script(quantized()), path)
+    with pytest.raises(ModelError, match="is a quantized network"):
+        load_model(path)
+
+
+def test_forms_that_are_read_only_are_not_written(tmp_path):
+    scripted(tmp_path / "m.pt")
+    loaded = load_model(tmp_path / "m.pt")
+    with pytest.raises(ModelError, match=r"its form \(TorchScript\) is read and not written"):
+        write_statistics(loaded.checkpoint, {}, tmp_path / "out.pt")
+    assert not (tmp_path / "out.pt").exists()

@@ -132,7 +132,7 @@ def test_the_record_names_files_by_absolute_paths_and_is_resolved_again_to_the_s
 # ── what a wrong run file is told ────────────────────────────────────────────────────────────────────────────────────
 
 WRONG = {
-    "[data]\nbatch = 1": "data.batch is not known. Known are: train, test, ood, validation, train_size, "
+    "[data]\nbatch = 1": "data.batch is not known. Known are: train, test, ood, perturb, validation, train_size, "
     "target, group, ignore, palette, resize, crop, interpolation, channel_order, normalize, normalize_targets, "
     "augment.",
     "[data]\ntets = 'x'": "data.tets is not known. Did you mean test?",
@@ -146,7 +146,8 @@ WRONG = {
     "[sampling]\nbatch_size = 1": "sampling.batch_size is 1; expected a whole number of at least 2.",
     "[sampling]\nseed = -1": "sampling.seed is -1; expected a whole number of at least 0.",
     '[sampling]\nmethods = ["mcbm"]': 'sampling.methods[0] is "mcbm"; expected one of deterministic, mcbn, mcdo, '
-    "mcbn+mcdo, mcbn-chi2, mcbn-gaussian, mcbn-empirical, tta, mcbn+tta, laplace, ensemble, predictions.",
+    "mcbn+mcdo, learned, mcbn+learned, mcdo+learned, mcbn+mcdo+learned, "
+    "mcbn-chi2, mcbn-gaussian, mcbn-empirical, tta, mcbn+tta, laplace, ensemble, predictions.",
     "[sampling]\nlayers = 3": "sampling.layers is 3; expected a text or a list.",
     "[data]\nnormalize = { mean = [1], st = [1] }": "data.normalize.st is not known. Did you mean std?",
     "[data]\nnormalize = { mean = [1] }": "data.normalize.std is missing; it has no default.",

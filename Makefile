@@ -55,6 +55,10 @@ reproduce: .venv/installed
 	$(BIN)/python -m experiments uci --sets all --data-root $(BNUQ_TEST_DATA) --out docs/uci.h5 --markdown docs/measured/uci.md
 	$(BIN)/python -m experiments toy --figures docs/measured --out docs/toy.h5
 	$(BIN)/python -m experiments batch-size --data-root $(BNUQ_TEST_DATA) --figures docs/measured --out docs/batch-size.h5
+	$(BIN)/python -m experiments stochastic-normalization --data-root $(BNUQ_TEST_DATA) --figures docs/measured --out docs/stochastic-normalization.h5
+	$(BIN)/python -m experiments bn-in-vi --data-root $(BNUQ_TEST_DATA) --figures docs/measured --out docs/bn-in-vi.h5
+	for name in stochastic-normalization bn-in-vi; do \
+	  $(BIN)/python -m experiments report docs/$$name.h5 --markdown > docs/measured/$$name.md || exit 1; done
 	$(BIN)/python docs/make_figures.py uci
 	$(BIN)/python docs/make_figures.py batch-size
 

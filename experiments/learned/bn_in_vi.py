@@ -174,7 +174,7 @@ def _sections(record: Comparison) -> Iterator[Section]:
     legend = (
         "± standard error over seeds. ELBO, E ln p and KL in nats per training point; with BatchNorm, E ln p is over "
         "weights and mini-batches of 32 together (as in training, but for the dependence of a point on its own batch), "
-        "and “population” over weights alone, with running statistics. Test NLL: of the mean weights; of samples: of "
+        'and "population" over weights alone, with running statistics. Test NLL: of the mean weights; of samples: of '
         "the mean probability over weights, and with BatchNorm over mini-batches too."
     )
     yield Section("", tuple(dim([legend])))

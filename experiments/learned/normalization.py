@@ -160,15 +160,7 @@ def _sections(record: Comparison) -> Iterator[Section]:
         "over points; crosses are published, of CIFAR-10."
     )
     yield Section("NLL of one pass and of samples", (Picture((record.KIND,), partial(_draw, record), about),))
-    header = (
-        "NLL",
-        "accuracy",
-        "NLL of samples",
-        "accuracy of samples",
-        "change of NLL",
-        "NLL published",
-        "of samples",
-    )
+    header = ("NLL", "accuracy", "NLL, T", "accuracy, T", "change of NLL", "published", "published, T")
     for of in record.experiment["sets"]:
         rows = tuple((each.name, _cells(record, each)) for each in record.networks if each.set == of)
         yield Section(of, (Table(header, rows, stacks=True),))
@@ -182,9 +174,9 @@ def _sections(record: Comparison) -> Iterator[Section]:
             f"{of}: learned σ/s, by layer", (Table(tuple(map(str, range(1, 10))), (*layers, published), stacks=True),)
         )
     legend = (
-        "± standard error over points. One pass is that of evaluation mode, samples are drawn by learned noise, of BN "
-        "without Bayesian scales by mini-batches of 32 (MCBN). Noise: of the size that the paper measured in its "
-        "BatchNorms."
+        "± standard error over points. NLL and accuracy are those of one pass in evaluation mode; with T, of the mean "
+        "probability of T samples, drawn by learned noise, or of BN without Bayesian scales by mini-batches of 32 "
+        "(MCBN). Published: NLL on CIFAR-10. Noise: of the size that the paper measured in its BatchNorms."
     )
     yield Section("", tuple(dim([legend])))
 

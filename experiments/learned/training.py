@@ -174,7 +174,7 @@ def _right(outputs: Tensor, labels: Tensor) -> Float64[np.ndarray, " point"]:
 def ratios(network: nn.Module) -> Float64[np.ndarray, " layer"]:
     """σ_S / |s| of every Bayesian scale, the median over its channels."""
     found = [
-        float((positive(layer.scale_u) / layer.scale.abs()).median())
+        float((positive(layer.scale_u) / layer.scale.abs()).detach().median())
         for layer in network.modules()
         if isinstance(layer, StochasticScale) and layer.scale_u is not None
     ]

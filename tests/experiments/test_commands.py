@@ -24,6 +24,7 @@ from experiments.uci import protocol
 from experiments.uci.protocol import Protocol
 
 ROOT = Path(__file__).resolve().parents[2]
+_LEARNED = ["--images", "64", "--epochs", "1", "--width", "4", "--limit", "20", "--samples", "2", "--workers", "1"]
 EXPERIMENTS = {  # what each takes, whom it cites, and the kind of its result
     "uci": (["--sets", "smoke", "--workers", "1"], "Teye, Azizpour", "uci"),
     "toy": (["--samples", "20", "--figures", "pictures"], "Teye, Azizpour", "toy"),
@@ -45,7 +46,14 @@ EXPERIMENTS = {  # what each takes, whom it cites, and the kind of its result
         "Shekhovtsov & Flach",
         "inspection",
     ),
+    "stochastic-normalization": (
+        [*_LEARNED, "--figures", "pictures"],
+        "Shekhovtsov & Flach",
+        "stochastic-normalization",
+    ),
+    "bn-in-vi": ([*_LEARNED, "--seeds", "2", "--figures", "pictures"], "Mukhoti et al. 2020", "bn-in-vi"),
 }
+_WITHOUT_DEVICE = ("toy", "stochastic-normalization", "bn-in-vi")
 
 
 @dataclass(frozen=True)
@@ -77,7 +85,7 @@ def finished(
         patch.delenv("COLUMNS", raising=False)
         patch.chdir(folder)
         with pytest.raises(SystemExit) as leave:
-            main([request.param, *arguments, "--device", "cpu"][: None if request.param != "toy" else -2])
+            main([request.param, *arguments, *([] if request.param in _WITHOUT_DEVICE else ["--device", "cpu"])])
         assert leave.value.code == 0
     return Finished(request.param, kind, folder, printed.getvalue())
 

@@ -52,16 +52,21 @@ def _all_tracked(plan: Plan) -> bool:
 def draw_bank(subject: Subject, draws: range, progress: Progress, journal: Journal) -> BatchStatistics:
     """ω of the run's mini-batches with these numbers, where a method samples BatchNorm; from the journal where it was
     drawn before."""
-    plan, train, size = subject.todo, subject.train, _size_of_draws(subject)
-    assert train is not None  # ensured by the plan
-    unit = f"omega-b{size}-{draws.start}-{draws.stop}"
+    unit = f"omega-b{_size_of_draws(subject)}-{draws.start}-{draws.stop}"
     omega = journal.load(unit, BatchStatistics.load)
     if omega is None:
-        title = f"Drawing {len(draws)} mini-batches of {size}"
-        purposes = counter_rng.BATCH, counter_rng.AUGMENT
-        omega = drawn(subject.model, subject.pipeline, train, draws, size, plan.layers, purposes, progress, title)
+        omega = omega_of(subject, draws, progress)
         journal.write(unit, omega.save)
     return omega
+
+
+def omega_of(subject: Subject, draws: range, progress: Progress) -> BatchStatistics:
+    """ω of the run's mini-batches with these numbers."""
+    plan, train, size = subject.todo, subject.train, _size_of_draws(subject)
+    assert train is not None  # ensured by the plan
+    title = f"Drawing {len(draws)} mini-batches of {size}"
+    purposes = counter_rng.BATCH, counter_rng.AUGMENT
+    return drawn(subject.model, subject.pipeline, train, draws, size, plan.layers, purposes, progress, title)
 
 
 def _size_of_draws(subject: Subject) -> int:

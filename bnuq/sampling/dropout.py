@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -16,6 +16,9 @@ from bnuq.errors import SamplingError
 from bnuq.sampling import counter_rng
 from bnuq.sampling.interception import DropoutCall
 from bnuq.sampling.sites import DropoutSite
+
+# Masks of entries number `first`, `first` + 1, …, `count` of them, of each draw: 1 for kept, 0 for dropped ones.
+Entries = Callable[[int, int], UInt8[Tensor, "draw entry"]]
 
 _ALPHA = 1.7580993408473766  # −α′ of SELU, the value that alpha dropout sends dropped entries to
 
@@ -59,10 +62,20 @@ def dropped(call: DropoutCall, site: DropoutSite, dropout: Dropout, draws: Seque
     A kept entry is scaled by 1/(1 − p); p = 1 gives zeros. Feature dropout masks whole channels; alpha dropout keeps
     mean and variance as `torch.nn.AlphaDropout` does.
     """
+    numbers, device = [dropout.first + draw for draw in draws], call.input.device
+
+    def entries(first: int, count: int) -> UInt8[Tensor, "draw entry"]:
+        return _keep_entries(dropout.seed, numbers, site.order, site.p, device, first, count)
+
+    return dropped_by(call, site, entries, len(draws), start)
+
+
+def dropped_by(call: DropoutCall, site: DropoutSite, entries: Entries, draws: int, start: int) -> Tensor:
+    """`dropped`, with any source of masks; `draws` is their number."""
     x = call.input
     if site.p == 1:
         return x.zero_() if call.in_place else torch.zeros_like(x)
-    scaled = _keep_mask(x, site, dropout, draws, start).to(x.dtype)  # from uint8: several times as fast as from bool
+    scaled = _keep_mask(x, site, entries, draws, start).to(x.dtype)  # from uint8: several times as fast as from bool
     if not site.variety.endswith("alpha_dropout"):
         scaled.mul_(1 / (1 - site.p))
         if call.in_place:
@@ -75,25 +88,23 @@ def dropped(call: DropoutCall, site: DropoutSite, dropout: Dropout, draws: Seque
     return x.mul_(scaled).add_(shift) if call.in_place else (x * scaled).add_(shift)
 
 
-def _keep_mask(x: Tensor, site: DropoutSite, dropout: Dropout, draws: Sequence[int], start: int) -> Tensor:
+def _keep_mask(x: Tensor, site: DropoutSite, entries: Entries, draws: int, start: int) -> Tensor:
     """A mask (uint8) with 1 for kept and 0 for dropped entries, broadcastable to the shape of x."""
     shape = list(x.shape)
     if site.variety.startswith("feature"):
         shape[2:] = [1] * len(shape[2:])
     axis = site.batch_axis
-    numbers = [dropout.first + draw for draw in draws]
-    stream = dropout.seed, numbers, site.order, site.p, x.device
     if axis is None:  # no point axis: one mask per draw
-        return _keep_entries(*stream, 0, math.prod(shape)).view(shape)
-    points = x.shape[axis] // (len(draws) * site.rows)
+        return entries(0, math.prod(shape)).view(shape)
+    points = x.shape[axis] // (draws * site.rows)
     other_sizes = shape[:axis] + shape[axis + 1 :]
     if site.variety.startswith("feature") and axis > 1:  # each channel spans all points: one mask per draw
-        mask = _keep_entries(*stream, 0, math.prod(other_sizes)).view(len(draws), 1, 1, *other_sizes)
+        mask = entries(0, math.prod(other_sizes)).view(draws, 1, 1, *other_sizes)
         mask = mask.expand(-1, points, site.rows, *other_sizes)
     else:
         entries_per_point = site.rows * math.prod(other_sizes)
-        mask = _keep_entries(*stream, start * entries_per_point, points * entries_per_point)
-        mask = mask.view(len(draws), points, site.rows, *other_sizes)
+        mask = entries(start * entries_per_point, points * entries_per_point)
+        mask = mask.view(draws, points, site.rows, *other_sizes)
     if site.interleaved:
         mask = mask.movedim(2, 0)
     return mask.reshape(-1, *other_sizes).movedim(0, axis)

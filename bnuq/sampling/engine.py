@@ -106,6 +106,11 @@ class Stochastic:
         self.deviation: Deviation | None = None
         """How far the first passes lay from float32, where the arithmetic is another."""
 
+    @property
+    def executor(self) -> Executor | None:
+        """The plan at work in the network's own arithmetic; None where there is none, or none yet."""
+        return None if self._executor is None else self._exact
+
     def work(self, points: int) -> Work | None:
         """What is computed once and what T times, where so many points pass together; None where there is no plan, or
         none yet."""

@@ -70,10 +70,10 @@ class Executor(Program):
         super().__init__(plan, dtype=dtype, device=device, tensor_cores=precision in ("tf32", "bfloat16"))
         self.samples = samples
         self._statistics = statistics
-        self._dropout, self._noise = dropout, noise
+        self.dropout, self.noise = dropout, noise
         # Not in bfloat16: the rounding error of folded weights differs between draws and would count as uncertainty.
         self._folded = plan.folded if dtype is None else {}
-        self._affine = {
+        self.affine = {
             i: self._scale_and_shift(i) for i in plan.at(Level.SAMPLE) if self._is_sampled(plan.operations[i])
         }
         self._widest = max(entries_at_sample_level(plan), default=1)
@@ -87,8 +87,8 @@ class Executor(Program):
             self.plan,
             samples=self.samples,
             statistics=self._statistics,
-            dropout=self._dropout,
-            noise=self._noise,
+            dropout=self.dropout,
+            noise=self.noise,
             precision=precision,
             device=self._device,
         )
@@ -134,7 +134,7 @@ class Executor(Program):
         entries = 0
         for i in self.plan.at(Level.SAMPLE):
             operation = self.plan.operations[i]
-            if self._dropout is not None and isinstance(operation.site, DropoutSite) and operation.site.stochastic:
+            if self.dropout is not None and isinstance(operation.site, DropoutSite) and operation.site.stochastic:
                 value = self.plan.trace.values[operation.arguments[0].number]
                 masks_channels = operation.site.variety.startswith("feature")
                 entries = max(entries, value.entries_per_row // (prod(value.shape[2:]) if masks_channels else 1))
@@ -218,7 +218,7 @@ class Executor(Program):
         assert isinstance(site, BatchNormSite)
         mean, var = (statistic.cpu().double() for statistic in self._statistics[site.key])
         weight, bias = (
-            None if ref is None else self._fixed[ref.number].cpu().double() for ref in operation.arguments[1:3]
+            None if ref is None else self.fixed[ref.number].cpu().double() for ref in operation.arguments[1:3]
         )
         scale = (var + site.eps).rsqrt()
         scale = scale if weight is None else scale * weight
@@ -229,7 +229,7 @@ class Executor(Program):
     def _foldings(self, draws: Sequence[int]) -> Iterator[dict[int, tuple[Tensor, Tensor]]]:
         """Weights and biases of the layers with a folded BatchNorm, draw by draw; small layers for several draws at
         once."""
-        entries = sum(self._fixed[layer.arguments[1].number].numel() for layer in self._folded.values())
+        entries = sum(self.fixed[layer.arguments[1].number].numel() for layer in self._folded.values())
         step = max(1, FOLDED_ENTRIES // max(1, entries))
         for first in range(0, len(draws), step):
             block = draws[first : first + step]
@@ -247,9 +247,9 @@ class Executor(Program):
     def _folded_layer(
         self, position: int, layer: Operation, index: slice | Tensor
     ) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-        scale, shift = (table[index] for table in self._affine[position])
-        weight = self._fixed[layer.arguments[1].number]
-        bias = None if layer.arguments[2] is None else self._fixed[layer.arguments[2].number]
+        scale, shift = (table[index] for table in self.affine[position])
+        weight = self.fixed[layer.arguments[1].number]
+        bias = None if layer.arguments[2] is None else self.fixed[layer.arguments[2].number]
         sizes = [len(scale)] + [1] * weight.ndim
         sizes[1 + (output_channels(layer) or 0)] = -1
         weights = [weight * scale.view(sizes)[0]] if len(scale) == 1 else (weight * scale.view(sizes)).unbind()
@@ -290,7 +290,7 @@ class Executor(Program):
         """A convolution, the addition after it and its ReLU in one kernel, which reads and writes memory once."""
         layer = self._folded.get(position, self.plan.operations[position])
         source, stride, padding, dilation = layer.arguments[0].number, *layer.arguments[3:6]
-        fixed = [None if ref is None else self._converted(self._fixed[ref.number]) for ref in layer.arguments[1:3]]
+        fixed = [None if ref is None else self._converted(self.fixed[ref.number]) for ref in layer.arguments[1:3]]
         is_folded, other, result = position in self._folded, activation.other, activation.result
 
         def compute(values: list[Any], context: StepContext) -> None:
@@ -308,7 +308,7 @@ class Executor(Program):
     def _layer_and_affine(
         self, position: int, operation: Operation, arguments: tuple, layer: Operation, draws: int
     ) -> Step:
-        parameters = [ref if ref is None else self._converted(self._fixed[ref.number]) for ref in arguments[1:3]]
+        parameters = [ref if ref is None else self._converted(self.fixed[ref.number]) for ref in arguments[1:3]]
         run_layer = plain_step(layer.function, (arguments[0], *parameters, *arguments[3:]), layer.result)
         run_affine = self._affine_step(position, operation, draws)
         between = layer.outputs[0]
@@ -323,7 +323,7 @@ class Executor(Program):
     def _affine_step(self, position: int, operation: Operation, draws: int) -> Step:
         source, result, site = operation.arguments[0].number, operation.outputs[0], operation.site
         assert isinstance(site, BatchNormSite)
-        scale, shift = self._affine[position]
+        scale, shift = self.affine[position]
         if draws == 1 and len(self.plan.trace.values[source].shape) == 2:
             scales, shifts = scale.unbind(), shift.unbind()
 
@@ -334,7 +334,7 @@ class Executor(Program):
             return compute_table
         if draws == 1:
             mean, var = self._statistics[site.key]
-            weight, bias = (None if ref is None else self._fixed[ref.number] for ref in operation.arguments[1:3])
+            weight, bias = (None if ref is None else self.fixed[ref.number] for ref in operation.arguments[1:3])
 
             def compute(values: list[Any], context: StepContext) -> None:
                 t = context.draws[0]
@@ -354,7 +354,7 @@ class Executor(Program):
 
     def _dropout_step(self, operation: Operation) -> Step | None:
         source, result, site = operation.arguments[0].number, operation.outputs[0], operation.site
-        dropout = self._dropout
+        dropout = self.dropout
         if dropout is None:
             return None
         assert isinstance(site, DropoutSite)
@@ -368,7 +368,7 @@ class Executor(Program):
 
     def _noise_step(self, operation: Operation) -> Step:
         """Noise that all points share: nothing of its arguments depends on the number of rows."""
-        noise, site, function = self._noise, operation.site, operation.function
+        noise, site, function = self.noise, operation.site, operation.function
         assert noise is not None and isinstance(site, NoiseSite)
 
         def asked(*arguments: Any, **named: Any) -> Any:

@@ -36,7 +36,7 @@ class MeasurementProgram(Program):
     def statistics(self, batch: Tensor, *, tile: int | None = None) -> Measurement:
         """Mean, variance and values per channel of every sampled BatchNorm, by address and occurrence."""
         parts_of_batch = split_evenly(batch, tile or self.tile)
-        tiles = [self._fixed.copy() for _ in parts_of_batch]
+        tiles = [self.fixed.copy() for _ in parts_of_batch]
         for rows, values in zip(parts_of_batch, tiles, strict=True):
             for number, value in self._chunk_level(rows, 0).items():
                 values[number] = value
@@ -83,7 +83,7 @@ class MeasurementProgram(Program):
             return None
         source, result, site = operation.arguments[0].number, operation.outputs[0], operation.site
         assert isinstance(site, BatchNormSite)
-        weight, bias = (None if ref is None else self._fixed[ref.number] for ref in operation.arguments[1:3])
+        weight, bias = (None if ref is None else self.fixed[ref.number] for ref in operation.arguments[1:3])
 
         def compute(values: list[Any], context: StepContext) -> None:
             assert context.measured is not None

@@ -44,13 +44,9 @@ class Noise:
     def drawn(self, call: NoiseCall, site: NoiseSite, draw: int, start: int) -> Tensor:
         """The result of this call under sample `draw`, for points number `start`, `start` + 1, … of their set."""
         dtype = call.dtype if call.dtype.is_floating_point else torch.float32
-        numbers = self._numbers(site, call.shape, draw, start, dtype, call.device)
-        if call.family == "bernoulli":
-            return call.result((numbers < call.first).to(dtype))
-        width = call.second if call.family == "normal" else call.second - call.first
-        return call.result(call.first + width * numbers)
+        return answered(call, self.numbers(site, call.shape, draw, start, dtype, call.device))
 
-    def _numbers(
+    def numbers(
         self, site: NoiseSite, shape: tuple[int, ...], draw: int, start: int, dtype: torch.dtype, device: torch.device
     ) -> Tensor:
         """Standard normal numbers, or uniform ones between 0 and 1."""
@@ -69,6 +65,14 @@ class Noise:
             return numbers
         others = shape[:axis] + shape[axis + 1 :]
         return _on(np.moveaxis(values.reshape(shape[axis], *others), 0, axis), dtype, device)
+
+
+def answered(call: NoiseCall, numbers: Tensor) -> Tensor:
+    """The result of this call where its standard normal numbers, or uniform ones between 0 and 1, are these."""
+    if call.family == "bernoulli":
+        return call.result((numbers < call.first).to(numbers.dtype))
+    width = call.second if call.family == "normal" else call.second - call.first
+    return call.result(call.first + width * numbers)
 
 
 def _on(values: np.ndarray, dtype: torch.dtype, device: torch.device) -> Tensor:

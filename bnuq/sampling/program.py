@@ -56,17 +56,17 @@ class Program:
         if self._channels_last:
             for number in _picture_weights(plan) & constants.keys():
                 constants[number] = constants[number].contiguous(memory_format=torch.channels_last)
-        self._fixed: list[Any] = [constants.get(number) for number in range(len(trace.values))]
+        self.fixed: list[Any] = [constants.get(number) for number in range(len(trace.values))]
         self._bound: dict[tuple[Level, int, int], list[Step]] = {}
         for step in self._steps(Level.ONCE, 0, 1):
-            step(self._fixed, StepContext(range(0), 0, {}))
+            step(self.fixed, StepContext(range(0), 0, {}))
 
     def _chunk_level(self, inputs: Tensor, start: int) -> dict[int, Tensor]:
         """The values of these rows that the sample level reads."""
         inputs = self._converted(inputs)
         if self._channels_last and inputs.ndim == 4:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
-        values = self._fixed.copy()
+        values = self.fixed.copy()
         values[self.plan.trace.input] = inputs
         for step in self._steps(Level.CHUNK, len(inputs), 1):
             step(values, StepContext(range(0), start, {}))
@@ -74,7 +74,7 @@ class Program:
 
     def _sample_level(self, tile: Mapping[int, Tensor], rows: int, context: StepContext) -> list[Any]:
         """The values after one pass of these rows, or of several stacked draws."""
-        values = self._fixed.copy()
+        values = self.fixed.copy()
         for number, value in tile.items():
             values[number] = value
         for step in self._steps(Level.SAMPLE, rows, len(context.draws)):

@@ -87,7 +87,7 @@ def evaluate(
         predictions = read_predictions(run.predictions, run, ready.material)
         run = with_samples(run, predictions)
     watch.lap("load")
-    planned = _planned(run, ready, predictions)
+    planned = planned_run(run, ready, predictions)
     subject = planned.subject
     if look is not None:
         look(planned.described)
@@ -144,7 +144,7 @@ def evaluate(
     return result
 
 
-def _found_before(planned: _Planned) -> Iterator[Finding]:
+def _found_before(planned: Planned) -> Iterator[Finding]:
     """What was noticed before anything was drawn, but for the checks of the network."""
     ready, subject = planned.ready, planned.subject
     yield from _without_validation(ready.material, subject.run, subject.todo)
@@ -166,7 +166,7 @@ def shown_images(run: Run, test: EvaluatedSet) -> list[int]:
 
 
 @dataclass(frozen=True)
-class _Planned:
+class Planned:
     """What was read for a request, and what its network allows."""
 
     ready: Prepared
@@ -177,7 +177,7 @@ class _Planned:
     members: tuple[LoadedModel, ...]  # the networks of an ensemble after the first
 
 
-def _planned(run: Run, ready: Prepared, predictions: Predictions | None) -> _Planned:
+def planned_run(run: Run, ready: Prepared, predictions: Predictions | None = None) -> Planned:
     material, model = ready.material, ready.model
     todo = plan(
         run,
@@ -195,10 +195,10 @@ def _planned(run: Run, ready: Prepared, predictions: Predictions | None) -> _Pla
     described = {name: _described(name, points, todo.task) for name, points in sets.items()}
     networks, members = other_networks(run, ready, (todo.outputs, *(todo.image or ())))
     subject = Subject(run, todo, model, ready.pipeline, sets, scorer, material.train, predictions, networks)
-    return _Planned(ready, subject, odd_outputs, described, behaviour(model, ready.example), members)
+    return Planned(ready, subject, odd_outputs, described, behaviour(model, ready.example), members)
 
 
-def _facts(planned: _Planned) -> dict[str, Any]:
+def _facts(planned: Planned) -> dict[str, Any]:
     """All that determines the units of an evaluation, except their addresses."""
     run, ready = planned.subject.run, planned.ready
     sha256, validation = ready.loaded.checkpoint.sha256, ready.material.validation
@@ -219,7 +219,7 @@ def _facts(planned: _Planned) -> dict[str, Any]:
 
 
 def _outcome(
-    planned: _Planned,
+    planned: Planned,
     shown: Sequence[int],
     check: ReferenceCheck | None,
     noise_models: NoiseModels | None,
@@ -244,7 +244,7 @@ def _outcome(
     return run_methods(subject, draw, progress, journal, stale=stale, posterior=posterior, shown=shown)
 
 
-def _model(planned: _Planned) -> dict[str, Any]:
+def _model(planned: Planned) -> dict[str, Any]:
     loaded, todo = planned.ready.loaded, planned.subject.todo
     outputs = {"outputs" if todo.task == "regression" else "classes": todo.outputs}
     if planned.subject.run.outputs == "multilabel":
@@ -270,7 +270,7 @@ def _network(loaded: LoadedModel) -> dict[str, Any]:
     }
 
 
-def _sampling(planned: _Planned, outcome: RunnerResult) -> dict[str, Any]:
+def _sampling(planned: Planned, outcome: RunnerResult) -> dict[str, Any]:
     run, material = planned.subject.run, planned.ready.material
     return {
         "samples": outcome.samples,
@@ -286,7 +286,7 @@ def _sampling(planned: _Planned, outcome: RunnerResult) -> dict[str, Any]:
     }
 
 
-def _provenance(planned: _Planned) -> dict[str, str]:
+def _provenance(planned: Planned) -> dict[str, str]:
     run = planned.subject.run
     of_process = provenance(
         checkpoint=run.checkpoint,
@@ -317,7 +317,7 @@ def _without_validation(material: Material, run: Run, todo: Plan) -> Iterator[Fi
         yield note("no-validation", task=todo.task, tau=tau, reason=material.why_no_validation)
 
 
-def _unranked_labels(planned: _Planned) -> Iterator[Finding]:
+def _unranked_labels(planned: Planned) -> Iterator[Finding]:
     """A note on the labels of the test set that have no AUROC."""
     truth, scorer = planned.described["test"].labels, planned.subject.scorer
     if isinstance(scorer, multilabel.Scorer) and truth is not None:

@@ -1,0 +1,114 @@
+"""`bnuq export`: writes a network and its draws as one program, which runs with torch alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bnuq.cli.derived import SectionOptions, with_options
+from bnuq.cli.options import Model
+from bnuq.cli.output import Printing, print_line, print_result
+from bnuq.config import Options, resolve
+from bnuq.config.resolving import resolve_again
+from bnuq.config.schema import DataSection, GivenOptions, ModelSection, SamplingSection
+from bnuq.errors import RequestError
+from bnuq.evaluation.mistakes import reported_at_once
+from bnuq.files.folders import expanded
+
+_HELP = {"test": "A few points of this set are passed to compare the program with the network."}
+
+
+@with_options(
+    options=(
+        SectionOptions(DataSection, help=_HELP, without="ood perturb validation"),
+        SectionOptions(ModelSection),
+        SectionOptions(SamplingSection, "samples batch_size seed"),
+        SectionOptions(GivenOptions, "threads data_root download trust_pickle trust_code"),
+    ),
+    printing=SectionOptions(Printing, "json quiet debug"),
+)
+def command(
+    out: Annotated[
+        str,
+        typer.Option("--out", "-o", help="The program.", metavar="FILE.pt2", rich_help_panel="Common options"),
+    ],
+    model: Model = None,
+    result: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            help="Export exactly what this result file evaluated: its draws, temperature and noise level.",
+            metavar="RESULT",
+            show_default="none",
+            rich_help_panel="Common options",
+        ),
+    ] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(
+            help="mcbn, mcdo, learned or a sum of these; of a result also METHOD+temperature.",
+            metavar="METHOD",
+            show_default="the first that draws",
+            rich_help_panel="Common options",
+        ),
+    ] = None,
+    *,
+    options: Options,
+    printing: Printing,
+) -> None:
+    """Write a network with its draws as one program of torch.export: for inputs of the network it gives the mean
+    prediction and its uncertainty, with torch alone, on any device."""
+    folder = Path.cwd()
+    if result is not None and model is not None:
+        raise RequestError(f"{model} and --from {result}: the result names its network. Leave one of them out.")
+    source = None
+    if result is None:
+        with reported_at_once(()):
+            run = resolve(model, options, folder=folder)
+    else:
+        from bnuq.records.evaluation_file import read
+
+        if set(options) & {"samples", "batch_size", "seed"}:
+            raise RequestError("--from takes the draws of the result; leave --samples, --batch-size and --seed out.")
+        source = read(folder / expanded(result))
+        run = resolve_again(dict(source.run), folder / expanded(result), options, folder=folder)
+    from bnuq.cli.progress import Bars
+    from bnuq.evaluation.setup import threads
+    from bnuq.progress import silent
+    from bnuq.workflows.export import Exported, export
+
+    progress = silent if printing.quiet else Bars()
+    with threads(run.threads):
+        exported = export(run, folder / expanded(Path(out)), method=method, result=source, progress=progress)
+
+    def show(record: Exported, _: Any) -> None:
+        for line in _lines(record):
+            print_line(line)
+
+    print_result(
+        exported, summary=_summary, show=show, as_json=printing.json, quiet=printing.quiet, strict=False, findings=()
+    )
+
+
+def _summary(exported: Any) -> dict[str, Any]:
+    return {
+        "path": str(exported.path),
+        "bytes": exported.bytes,
+        **exported.metadata,
+        "compared": {"points": exported.points, "largest_difference": exported.difference},
+    }
+
+
+def _lines(exported: Any) -> tuple[str, ...]:
+    about = exported.metadata
+    shape = ", ".join(("points", *map(str, about["inputs"]["shape"])))
+    return (
+        f"{exported.path.name} was written ({exported.bytes / 1e6:.1f} MB): {about['samples']} samples by "
+        f"{about['method']} of {about['checkpoint']}.",
+        f"Compared with the network on {exported.points} points: the largest relative difference is "
+        f"{exported.difference:.1g}.",
+        f'Run it: torch.export.load("{exported.path.name}").module()(x), x of shape ({shape}), normalised as the '
+        f"network's inputs, gives a dict with {', '.join(about['outputs'])}.",
+    )

@@ -1,0 +1,246 @@
+"""`bnuq export`: programs that run with torch alone and give what the evaluation gave, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import small_regression
+import small_run
+import small_segmentation
+import torch
+from torch import Tensor, nn
+
+from bnuq.cli.main import main
+from bnuq.errors import BnuqError, SamplingError
+from bnuq.records.evaluation import Result
+from bnuq.sampling import counter_rng
+from bnuq.sampling.dropout import Dropout, _keep_by_philox
+from bnuq.sampling.predictor import Masks, philox
+from bnuq.sampling.sites import DropoutSite, find_sites
+from bnuq.workflows import export as exporting
+
+CODE = """
+import sys, torch
+program = torch.export.load(sys.argv[1]).module()
+torch.save(program(torch.load(sys.argv[2])), sys.argv[3])
+assert "bnuq" not in sys.modules
+"""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_run.write(tmp_path_factory.mktemp("export") / "run").parent
+
+
+@pytest.fixture(scope="module")
+def result(place: Path) -> Result:
+    return small_run.evaluated(place, out="run.h5", validation="train.npz")
+
+
+def exported(folder: Path, *arguments: str) -> Callable[[Tensor], dict[str, Tensor]]:
+    """The program that `bnuq export` writes in this folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        with pytest.raises(SystemExit) as leave:
+            main(["export", *arguments, "--out", "program.pt2", "--quiet"])
+    assert leave.value.code == 0
+    return torch.export.load(folder / "program.pt2").module()
+
+
+def images(folder: Path, name: str = "test") -> Tensor:
+    return torch.from_numpy(np.load(folder / f"{name}.npz")["x"])
+
+
+@pytest.mark.parametrize("method", ["mcbn", "mcdo", "mcbn+mcdo", "mcbn+temperature"])
+def test_it_gives_what_was_evaluated(place: Path, result: Result, method: str) -> None:
+    program = exported(place, "--from", "run.h5", "--method", method, "--trust-code")
+    labels = np.load(place / "test.npz")["y"]
+    given = {name: values.numpy() for name, values in program(images(place)).items()}
+    points = result.methods[method].sets["test"].points
+    pll = np.log(given["mean"][np.arange(len(labels)), labels])
+    np.testing.assert_allclose(pll, points["pll"], rtol=0, atol=1e-5)
+    for name in ("mutual_information", "predictive_entropy"):
+        np.testing.assert_allclose(given[name], points[name], rtol=0, atol=1e-5)
+    assert (given["mutual_information"] > 0).all()
+    assert list(given) == ["mean", "predictive_entropy", "mutual_information"]
+
+
+def test_without_a_result_the_draws_are_those_of_the_seed(place: Path, result: Result) -> None:
+    program = exported(place, "run.toml", "-T", str(small_run.SAMPLES))
+    points = result.methods["mcbn"].sets["other"].points
+    given = program(images(place, "other"))
+    np.testing.assert_allclose(given["mutual_information"], points["mutual_information"], rtol=0, atol=1e-5)
+    other = exported(place, "run.toml", "--seed", "5")(images(place, "other"))
+    assert (other["mean"] - given["mean"]).abs().max() > 1e-4
+
+
+def test_any_number_of_points_passes_and_none_knows_of_the_others(place: Path) -> None:
+    program, x = exported(place, "run.toml"), images(place)
+    whole = program(x)
+    for count in (1, 2, 37):
+        some = program(x[:count])
+        for name in whole:
+            np.testing.assert_allclose(some[name], whole[name][:count], rtol=0, atol=1e-6)
+
+
+def test_it_runs_where_there_is_no_bnuq(place: Path, tmp_path: Path) -> None:
+    program, x = exported(place, "run.toml", "--method", "mcbn+mcdo"), images(place)
+    torch.save(x, tmp_path / "x.pt")
+    arguments = [str(place / "program.pt2"), str(tmp_path / "x.pt"), str(tmp_path / "y.pt")]
+    subprocess.run([sys.executable, "-I", "-c", CODE, *arguments], check=True, cwd=tmp_path)
+    for name, values in torch.load(tmp_path / "y.pt").items():
+        np.testing.assert_array_equal(values, program(x)[name])
+
+
+def test_noise_of_the_networks_own_layers(tmp_path: Path) -> None:
+    folder = small_run.write_noisy(tmp_path / "run").parent
+    points = small_run.evaluated(folder, out="run.h5").methods["learned"].sets["test"].points
+    given = exported(folder, "run.toml", "--method", "learned")(images(folder))
+    np.testing.assert_allclose(given["mutual_information"], points["mutual_information"], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_a_regression_has_mean_and_variance_in_the_unit_of_its_targets(tmp_path: Path, outputs: int) -> None:
+    text = small_regression.RUN.replace('"regression"\n', f'"regression"\narch_args = {{ outputs = {outputs} }}\n')
+    folder = small_regression.write(tmp_path / "run", text=text, outputs=outputs).parent
+    result = small_regression.evaluated(folder, out="run.h5")
+    train, x = (np.load(folder / f"{name}.npz")["x"] for name in ("train", "test"))
+    inputs = torch.from_numpy(((x - train.mean(0)) / train.std(0)).astype(np.float32))
+    given = exported(folder, "--from", "run.h5", "--method", "mcbn", "--trust-code")(inputs)
+    of_set = result.methods["mcbn"].sets["test"]
+    assert of_set.sigma is not None
+    np.testing.assert_allclose(given["mean"], of_set.predicted.reshape(-1, outputs), rtol=1e-4)
+    np.testing.assert_allclose(given["variance"].sqrt(), of_set.sigma.reshape(-1, outputs), rtol=1e-4)
+
+
+def test_a_segmentation_has_a_prediction_for_each_pixel(tmp_path: Path) -> None:
+    folder = small_segmentation.write(tmp_path / "run").parent
+    result = small_segmentation.evaluated(folder, out="run.h5")
+    x = images(folder, "strange")
+    inputs = ((x.float() / 255 if x.dtype == torch.uint8 else x) - 0.5) / 0.3
+    inputs = inputs if inputs.shape[1] == 3 else inputs.movedim(-1, 1)
+    given = exported(folder, "--from", "run.h5", "--method", "mcdo", "--trust-code")(inputs)
+    assert given["mean"].shape == (small_segmentation.OTHER, small_segmentation.CLASSES, 8, 12)
+    np.testing.assert_allclose(given["mean"].sum(1), 1, atol=1e-5)
+    of_set = result.methods["mcdo"].sets["strange"]
+    predicted = given["mean"].argmax(1).flatten(1)
+    counts = np.stack([(predicted == k).sum(1) for k in range(small_segmentation.CLASSES)], 1)
+    np.testing.assert_array_equal(counts, of_set.predicted)
+    information = given["mutual_information"].flatten(1).mean(1)
+    np.testing.assert_allclose(information, of_set.points["mutual_information"], rtol=0, atol=1e-3)  # bins
+
+
+def test_what_the_file_says_of_itself(place: Path, result: Result) -> None:
+    exported(place, "--from", "run.h5", "--method", "mcbn+temperature", "--trust-code")
+    with zipfile.ZipFile(place / "program.pt2") as archive:
+        files = {name.rpartition("/")[2]: archive.read(name) for name in archive.namelist()}
+    about = json.loads(files[exporting.METADATA])
+    assert (about["method"], about["samples"], about["batch_size"]) == ("mcbn+temperature", 8, 16)
+    assert about["inputs"] == {"shape": [1, 6, 6], "dtype": "float32"}
+    temperature = result.methods["mcbn+temperature"].sets["test"].estimates["temperature"].value
+    assert about["temperature"] == pytest.approx(temperature)
+    assert b"Permission is hereby granted" in files["LICENSE.bnuq"]
+
+
+def test_the_command_says_what_was_written(place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+    monkeypatch.chdir(place)
+    for arguments in ([], ["--json"]):
+        with pytest.raises(SystemExit) as leave:
+            main(["export", "run.toml", "-o", "told.pt2", *arguments])
+        assert leave.value.code == 0
+    text, _, summary = capsys.readouterr().out.partition("{")
+    found = json.loads("{" + summary)
+    assert text.startswith("told.pt2 was written")
+    assert found["bytes"] == (place / "told.pt2").stat().st_size
+    assert 0 <= found["compared"]["largest_difference"] < 1e-5
+
+
+# ── masks ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(("seed", "purpose"), [(0, counter_rng.MASK), (2**62 + 3, counter_rng.BATCH)])
+def test_words_are_those_of_numpy(seed: int, purpose: int) -> None:
+    one = torch.ones(1, dtype=torch.int64)
+    counter = (torch.arange(1, 6), one * 4, one * 0, one * purpose)
+    found = philox(counter, one * seed, torch.tensor([[0], [7]]))
+    for row, draw in zip(found, (0, 7), strict=True):
+        np.testing.assert_array_equal(row.numpy().view(np.uint64), counter_rng.words(seed, draw, purpose, 20, site=4))
+
+
+@pytest.mark.parametrize("rate", [0.5, 0.3])
+def test_masks_are_those_of_an_evaluation_but_for_entries_that_16_bits_do_not_decide(rate: float) -> None:
+    sites = find_sites(nn.Sequential(nn.Dropout(rate)).eval(), torch.ones(3, 1000))
+    (site,) = (each for each in sites.dropouts if isinstance(each, DropoutSite))
+    dropout = Dropout(5, seed=2)
+    found = Masks(dropout, site)(torch.ones(5 * 400, 1000), 400, range(5), in_place=False).reshape(5, -1) > 0
+    expected = _keep_by_philox(2, range(5), site.order, rate, 0, 400_000) > 0
+    differ = int((found.numpy() != expected).sum())
+    assert differ == 0 if rate == 0.5 else differ < 5 * 400_000 / 2**15
+
+
+# ── what is refused ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run.toml", "-o", "program.onnx"], "expected a name that ends in .pt2"),
+        (["run.toml", "-o", "notes.pt2"], "it was not written by bnuq export"),
+        (
+            ["run.toml", "-o", "x.pt2", "--method", "laplace"],
+            "--method laplace cannot be exported; expected one of mcbn",
+        ),
+        (["run.toml", "-o", "x.pt2", "--method", "mcbn+vector"], "cannot be exported"),
+        (["run.toml", "-o", "x.pt2", "--method", "mcbn+temperature"], "Name its result: --from RESULT"),
+        (["run.toml", "-o", "x.pt2", "-T", "auto"], "expected a number, or --from RESULT"),
+        (["run.toml", "-o", "x.pt2", "--from", "run.h5"], "Leave one of them out"),
+        (["-o", "x.pt2", "--from", "run.h5", "--method", "learned"], "run.h5 has deterministic"),
+        (["-o", "x.pt2", "--from", "run.h5", "--seed", "1"], "leave --samples, --batch-size and --seed out"),
+        (["-o", "x.pt2", "--from", "model.pt"], "model.pt"),
+        (["gone.toml", "-o", "x.pt2"], "gone.toml"),
+    ],
+)
+def test_refusals_are_one_message_and_write_nothing(
+    place: Path, result: Result, arguments: list[str], message: str, capsys: Any, monkeypatch: Any
+) -> None:
+    assert result.path is not None
+    monkeypatch.chdir(place)
+    (place / "notes.pt2").write_text("mine")
+    with pytest.raises(SystemExit) as leave:
+        main(["export", *arguments])
+    said = capsys.readouterr().err
+    assert leave.value.code == 2
+    assert message in said and said.count("\n") == 1
+    assert not (place / "x.pt2").exists() and (place / "notes.pt2").read_text() == "mine"
+
+
+def test_a_network_whose_operations_cannot_be_recorded_is_refused_by_name(tmp_path: Path) -> None:
+    folder = small_run.write(tmp_path / "run").parent
+    text = small_run.NET.replace("    return nn.Sequential(", "    return Stopping(")
+    head, function = text.split("\n\n\n")
+    path = "class Stopping(nn.Sequential):\n    def forward(self, x):\n"
+    path += "        return super().forward(x) * (2.0 if float(x.sum()) > 0 else 1.0)\n"
+    (folder / "net.py").write_text(f"{head}\n\n\n{path}\n\n{function}")
+    run = small_run.resolve("run.toml", small_run.Options(), folder=folder)
+    with pytest.raises(SamplingError, match="its operations cannot be recorded"):
+        exporting.export(run, folder / "x.pt2")
+    assert not (folder / "x.pt2").exists()
+
+
+def test_a_program_that_differs_is_not_written(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    normalized = exporting.Predictor._normalized
+    monkeypatch.setattr(
+        exporting.Predictor, "_normalized", lambda self, *arguments: normalized(self, *arguments) * 1.01
+    )
+    run = small_run.resolve("run.toml", small_run.Options(), folder=place)
+    with pytest.raises(BnuqError, match="differs from the network's own"):
+        exporting.export(run, place / "x.pt2")
+    assert not (place / "x.pt2").exists()

@@ -47,6 +47,7 @@ MADE = {  # by page: the files that its commands leave, but for pictures
     "README.md": "model.inspect.h5 model.bnuq.h5 b16.h5 report.html model.sweep.h5 precise.pt baseline.h5",
     "benchmarks.md": "bf16.h5",
     "experiments.md": "",
+    "export.md": "predictor.pt2 tested.h5 tested.pt2",
     "formats.md": "scripted.bnuq.h5 exported.bnuq.h5 shards.inspect.h5",
     "gate.md": "current.bnuq.h5 baseline.h5 bnuq.xml bnuq.md accepted.md check.json",
     "inspect.md": "model.inspect.h5 pipeline.json domains.inspect.h5 inspect.html precise_full.pt",
@@ -68,6 +69,7 @@ assert omega.samples == 32 and current.path is not None and len(table) > 100 and
 """
 CODE_FIRST = {"learned-noise.md"}  # whose commands need what its code makes
 CHECKED = {
+    "export.md": "assert prediction['mean'].shape == (16, 10) and float(prediction['mutual_information'].min()) >= 0",
     "learned-noise.md": "assert float(kl(network).detach()) > 0",
     "library.md": SHAPES,
     "segmentation.md": "assert image['predicted'].ndim == 2 < len(maps)",

@@ -9,6 +9,7 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 import numpy as np
 import pytest
@@ -161,6 +162,23 @@ def test_the_command_says_what_was_written(place: Path, capsys: pytest.CaptureFi
     assert text.startswith("told.pt2 was written")
     assert found["bytes"] == (place / "told.pt2").stat().st_size
     assert 0 <= found["compared"]["largest_difference"] < 1e-5
+
+
+def test_the_service_of_the_page_answers(place: Path, tmp_path: Path) -> None:
+    program, x = exported(place, "run.toml"), images(place)[:2]
+    page = (Path(__file__).parents[2] / "docs" / "export.md").read_text(encoding="utf-8")
+    code = page.partition("# serve.py\n")[2].partition("```")[0]
+    (tmp_path / "serve.py").write_text(code.replace("HTTPServer((", "server = HTTPServer((").replace(
+        ").serve_forever()", "); print(server.server_port, flush=True); server.handle_request()"
+    ))  # fmt: skip
+    command = [sys.executable, "serve.py", str(place / "program.pt2"), "0"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as server:
+        assert server.stdout is not None
+        port = int(server.stdout.readline())
+        request = Request(f"http://127.0.0.1:{port}", json.dumps(x.tolist()).encode())
+        with urlopen(request, timeout=60) as response:
+            answer = json.loads(response.read())
+    np.testing.assert_allclose(answer["mean"], program(x)["mean"], rtol=0, atol=1e-6)
 
 
 # ── masks ────────────────────────────────────────────────────────────────────────────────────────────────────────────

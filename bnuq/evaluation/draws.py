@@ -16,13 +16,14 @@ from bnuq.evaluation.datasets import Pipeline
 from bnuq.evaluation.plan import Plan
 from bnuq.evaluation.reference_check import BATCH_SIZE, BATCHES, reference_check
 from bnuq.evaluation.resources import check_memory_of_draws
-from bnuq.evaluation.subject import Subject, kind_of_draws
+from bnuq.evaluation.subject import WITH_NOISE, Subject, kind_of_draws
 from bnuq.files.journal import Journal
 from bnuq.progress import Progress
 from bnuq.records.evaluation import ReferenceCheck
 from bnuq.sampling import counter_rng
 from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.interception import undisturbed
+from bnuq.sampling.noise import Learned
 from bnuq.sampling.per_query import PerQuery
 from bnuq.sampling.sites import BatchNormSite, largest_batch
 from bnuq.sampling.statistics import statistics_of
@@ -40,7 +41,7 @@ def next_stop(run: Run, done: int) -> int:
 def needs_bank(subject: Subject, *, stale: bool) -> bool:
     """Whether ω of the run's mini-batches is needed: where a method shares it between all points, or the network has no
     running statistics or `stale` ones."""
-    if not any(kind_of_draws(method) == "mcbn" for method in subject.todo.methods):
+    if not any(kind_of_draws(method) in ("mcbn", WITH_NOISE) for method in subject.todo.methods):
         return False
     return stale or not subject.run.sampler.by_query or not _all_tracked(subject.todo)
 
@@ -49,24 +50,28 @@ def _all_tracked(plan: Plan) -> bool:
     return all(site.tracked for site in plan.sites.live_batchnorms)
 
 
-def draw_bank(subject: Subject, draws: range, progress: Progress, journal: Journal) -> BatchStatistics:
+def draw_bank(
+    subject: Subject, draws: range, progress: Progress, journal: Journal, *, noisy: bool = False
+) -> BatchStatistics:
     """ω of the run's mini-batches with these numbers, where a method samples BatchNorm; from the journal where it was
-    drawn before."""
-    unit = f"omega-b{_size_of_draws(subject)}-{draws.start}-{draws.stop}"
+    drawn before. See `omega_of`."""
+    unit = f"omega-b{_size_of_draws(subject)}-{draws.start}-{draws.stop}{'-learned' * noisy}"
     omega = journal.load(unit, BatchStatistics.load)
     if omega is None:
-        omega = omega_of(subject, draws, progress)
+        omega = omega_of(subject, draws, progress, noisy=noisy)
         journal.write(unit, omega.save)
     return omega
 
 
-def omega_of(subject: Subject, draws: range, progress: Progress) -> BatchStatistics:
-    """ω of the run's mini-batches with these numbers."""
+def omega_of(subject: Subject, draws: range, progress: Progress, *, noisy: bool = False) -> BatchStatistics:
+    """ω of the run's mini-batches with these numbers; `noisy` ones pass with the noise of the network's own layers, of
+    the draws of the same numbers."""
     plan, train, size = subject.todo, subject.train, _size_of_draws(subject)
     assert train is not None  # ensured by the plan
     title = f"Drawing {len(draws)} mini-batches of {size}"
     purposes = counter_rng.BATCH, counter_rng.AUGMENT
-    return drawn(subject.model, subject.pipeline, train, draws, size, plan.layers, purposes, progress, title)
+    learned = Learned(len(draws), subject.run.seed, draws.start) if noisy else None
+    return drawn(subject.model, subject.pipeline, train, draws, size, plan.layers, purposes, progress, title, learned)
 
 
 def _size_of_draws(subject: Subject) -> int:
@@ -123,6 +128,7 @@ def drawn(
     purposes: tuple[int, int],
     progress: Progress,
     title: str,
+    learned: Learned | None = None,
 ) -> BatchStatistics:
     """ω of the mini-batches with these numbers, through the training pipeline; `purposes` are the random keys of
     batches and augmentation.
@@ -137,9 +143,14 @@ def drawn(
     indices = np.stack([rows_of(t, batch) for t in draws])
     batches = pipeline.batches(train, indices, draws=draws, purpose=augment)
     with progress(title, len(draws)) as advance:
-        free = memory.available(pipeline.device)
         omega = statistics_of(
-            model, batches, layers=layers, variance=sampler.variance, on_draw=lambda: advance(1), memory_limit=free
+            model,
+            batches,
+            layers=layers,
+            variance=sampler.variance,
+            on_draw=lambda: advance(1),
+            memory_limit=memory.available(pipeline.device),
+            learned=learned,
         )
     return replace(omega, seed=seed, indices=indices)
 

@@ -63,7 +63,7 @@ _MAP = "map/"  # before the names of maps of pixels
 _MAPS_AT_ONCE = 2**24  # bytes of a unit's maps
 _OUTPUTS, _SECONDS = "outputs", "seconds"  # raw samples of a unit, where they are needed again, and what it took
 
-Omegas = Mapping[str, BatchStatistics]  # ω by the method that it is drawn for; "mcbn+mcdo" shares that of "mcbn"
+Omegas = Mapping[str, BatchStatistics]  # ω by `kind_of_draws`; "mcbn+mcdo" shares that of "mcbn"
 Draw = Callable[[range], Omegas]  # ω of the draws with these numbers
 
 

@@ -17,6 +17,7 @@ from bnuq.config import (
     Calibration,
     Recalibration,
     Run,
+    draws_by,
     without_recalibration,
 )
 from bnuq.data import Points
@@ -27,6 +28,7 @@ from bnuq.metrics import DrawWeights, LogitMaps
 from bnuq.records.evaluation import MethodResult, Samples
 
 VALIDATION = "validation"
+WITH_NOISE = "mcbn+learned"
 
 
 @runtime_checkable
@@ -145,8 +147,9 @@ class Subject:
 
 
 def kind_of_draws(method: str) -> str:
-    """The method whose ω this one shares: mcbn for mcbn+mcdo and mcbn+tta."""
-    return method.partition("+")[0]
+    """The method whose ω this one shares: mcbn for mcbn+mcdo and mcbn+tta; with noise of the network's layers, through
+    which mini-batches then pass, mcbn+learned."""
+    return WITH_NOISE if is_mcbn(method) and draws_by(method, "learned") else method.partition("+")[0]
 
 
 def is_mcbn(method: str) -> bool:

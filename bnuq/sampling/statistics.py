@@ -6,8 +6,8 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
-from dataclasses import replace
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -27,6 +27,8 @@ from bnuq.sampling.exactness import check_exact, check_finite
 from bnuq.sampling.inputs import Data, tensor_of
 from bnuq.sampling.interception import fed, forward, undisturbed
 from bnuq.sampling.measure import Measurement, MeasurementMode, MeasurementProgram
+from bnuq.sampling.noise import Learned, Noise
+from bnuq.sampling.plain_loop import SamplePass
 from bnuq.sampling.planning import plan
 from bnuq.sampling.sites import (
     BatchNormSite,
@@ -49,13 +51,15 @@ def draw(
     seed: int = 0,
     layers: str | Sequence[str] = "all",
     variance: Variance = "biased",
+    learned: Learned | None = None,
 ) -> BatchStatistics:
     """T joint draws of ω from random mini-batches of `train_images` (N, *input), preprocessed as for training; of a
     DataLoader or a Dataset, its inputs.
 
     A mini-batch is drawn without replacement, independently of the others. Draw t depends only on (seed, t), and a
     smaller mini-batch is the beginning of a larger one. `variance` "unbiased" divides by n − 1, unlike training. The
-    model is not modified.
+    model is not modified. With `learned`, mini-batch t passes through the network with its own noise of draw t, for
+    samples that combine both.
 
     Raises SamplingError where there is no BatchNorm to sample, the batch exceeds N, or a layer would see fewer than two
     values per channel. Source: Teye et al. 2018, Algorithm 1.
@@ -68,7 +72,7 @@ def draw(
     rows_of = partial(counter_rng.batch_indices, population=len(images), batch_size=batch_size)
     indices = np.stack([rows_of(seed, t) for t in range(samples)])
     batches = (images[torch.from_numpy(rows)] for rows in indices)
-    omega = statistics_of(model, batches, layers=layers, variance=variance)
+    omega = statistics_of(model, batches, layers=layers, variance=variance, learned=learned)
     return replace(omega, seed=seed, indices=indices)
 
 
@@ -89,6 +93,7 @@ def statistics_of(
     variance: Variance = "biased",
     on_draw: Callable[[], object] | None = None,
     memory_limit: int | None = None,
+    learned: Learned | None = None,
 ) -> BatchStatistics:
     """ω of given mini-batches: a (T, b, *input) tensor or an iterable of (b, *input) mini-batches.
 
@@ -96,7 +101,8 @@ def statistics_of(
     deeper layers get the same inputs as in training. The other layers use their running statistics. The variance is
     biased, as in training, or "unbiased": n/(n − 1) times that, both in ω and in the normalisation. `layers` may also
     be the sites themselves; `on_draw` is called after each mini-batch. A mini-batch that would take more than
-    `memory_limit` bytes is refused with the size that fits.
+    `memory_limit` bytes is refused with the size that fits. Noise that the network draws is replaced by its mean, or,
+    with `learned`, is that of the draw: the statistics of other weights than those of a sample would not normalise it.
     """
     iterator = iter(batches)
     try:
@@ -106,9 +112,12 @@ def statistics_of(
     sites = _stochastic_sites(model, fed(model, first), layers)
     draws: list[Measurement] = []
     with undisturbed(model):
-        measure = _measure(model, sites, fed(model, first), variance, memory_limit)
+        noise = None if learned is None else _NoiseOfDraws(find_sites(model, fed(model, first)), Noise(learned))
+        measure = _measure(model, sites, fed(model, first), variance, memory_limit, noise)
         for batch in chain([first], iterator):
             draws.append(_measured(measure, fed(model, batch)))
+            if noise is not None:
+                noise.draw += 1
             if on_draw is not None:
                 on_draw()
     measured = tuple(
@@ -234,10 +243,13 @@ def _measure(
     batch: Tensor,
     variance: Variance = "biased",
     memory_limit: int | None = None,
+    noise: _NoiseOfDraws | None = None,
 ) -> Callable[[Tensor], Measurement]:
     """The function that measures the statistics of a mini-batch: a compiled plan of the network's operations, or the
     network itself where no plan agrees with it. Both are compared on other inputs, and on the first mini-batch of every
     size."""
+    if noise is not None:
+        return lambda batch: _plainly(model, sites, batch, variance, noise)
     program = _compiled(model, sites, batch, variance) if len(batch) > 1 else None
     point_bytes = program.bytes_per_point if program is not None else 0
     if memory_limit is not None and point_bytes * len(batch) > memory_limit:
@@ -268,8 +280,29 @@ def _measure(
     return measure
 
 
-def _plainly(model: nn.Module, sites: Sequence[BatchNormSite], batch: Tensor, variance: Variance) -> Measurement:
-    with MeasurementMode(sites, variance) as mode:
+@dataclass
+class _NoiseOfDraws:
+    """The noise of a network's own layers while a mini-batch passes: that of draw number `draw`."""
+
+    sites: Sites
+    noise: Noise
+    draw: int = 0
+
+    def mode(self) -> SamplePass:
+        return SamplePass(self.sites, {}, None, self.noise, draw=self.draw, start=_REFERENCE)
+
+
+_REFERENCE = 2**40  # the number of the first point of a mini-batch, whose noise of its own no evaluated point has
+
+
+def _plainly(
+    model: nn.Module,
+    sites: Sequence[BatchNormSite],
+    batch: Tensor,
+    variance: Variance,
+    noise: _NoiseOfDraws | None = None,
+) -> Measurement:
+    with MeasurementMode(sites, variance) as mode, nullcontext() if noise is None else noise.mode():
         forward(model, batch.clone())  # a network may write into its input
     return mode.measurement()
 

@@ -47,7 +47,7 @@ from bnuq.evaluation.setup import (
     prepare,
     scored_sets,
 )
-from bnuq.evaluation.subject import VALIDATION, Subject
+from bnuq.evaluation.subject import VALIDATION, WITH_NOISE, Subject, kind_of_draws
 from bnuq.files.journal import Journal, work_folder
 from bnuq.findings import Finding, note, warning
 from bnuq.models.loading import LoadedModel
@@ -238,6 +238,8 @@ def _outcome(
             omegas = {name: noise_models.draw(name, draws) for name in subject.todo.methods if name in ANALYTIC}
         if needs_bank(subject, stale=stale):
             omegas["mcbn"] = draw_bank(subject, draws, progress, journal)
+        if WITH_NOISE in map(kind_of_draws, subject.todo.methods):
+            omegas[WITH_NOISE] = draw_bank(subject, draws, progress, journal, noisy=True)
         watch.lap("draw")
         return omegas
 

@@ -157,8 +157,9 @@ def _engine(
     subject: Subject, method: str, samples: int, omega: BatchStatistics | None, progress: Progress
 ) -> Stochastic:
     seed = subject.run.seed
-    if is_mcbn(method) and omega is None:
-        omega = omega_of(subject, range(samples), progress)
+    noisy = draws_by(method, "learned")
+    if is_mcbn(method) and (omega is None or noisy):  # what a result keeps was drawn without noise
+        omega = omega_of(subject, range(samples), progress, noisy=noisy)
     return Stochastic(
         subject.model,
         subject.todo.sites,

@@ -32,7 +32,7 @@ FILES = {  # by set: training and test images below the data root
     "fashion-mnist": ("fashion-mnist:train", "fashion-mnist:test"),
     "cifar10": ("cifar10/lossless_train.npz", "cifar10/lossless_test.npz"),
 }
-_TRAINER = 1  # raised whenever the code gives other networks
+_TRAINER = 2  # raised whenever the code gives other networks
 
 
 @dataclass(frozen=True)
@@ -144,10 +144,11 @@ def _measured(job: Job, network: nn.Module, data: dict[str, Tensor]) -> Arrays:
     (single,) = _log_p(Evaluation(network).passes(test_x), test_y)
     found |= {"single": single, "single_right": _right(Evaluation(network).passes(test_x), test_y)}
     draws: dict[str, Any] = {}
-    if job.mcbn:
-        draws["omega"] = bnuq.draw(network, x, samples=job.samples, batch_size=BATCH_SIZE, seed=job.seed)
     if job.learned:
         draws["learned"] = bnuq.Learned(job.samples, job.seed)
+    if job.mcbn:
+        options = {"batch_size": BATCH_SIZE, "seed": job.seed, **draws}
+        draws["omega"] = bnuq.draw(network, x, samples=job.samples, **options)
     if draws:
         outputs = bnuq.predict(network, test_x, **draws)
         mean = torch.logsumexp(outputs.double().log_softmax(2), 0) - np.log(job.samples)

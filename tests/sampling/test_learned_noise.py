@@ -198,6 +198,35 @@ def test_noise_joins_mini_batches_and_masks():
     assert [site.place for site in (*sites.noises, *sites.batchnorms, *sites.dropouts)] == [0, 3, 1, 2]
 
 
+@pytest.mark.parametrize("layer", SHARED)
+def test_mini_batches_pass_with_the_noise_of_their_draw(layer: type[nn.Linear]):
+    """A sample is one function: its statistics are those of its own weights, and their mean no weights' of any."""
+    model, reference, learned = network(layer, nn.BatchNorm1d(HIDDEN)), points(200), Learned(5, seed=2, first=3)
+    options = {"samples": 5, "batch_size": 32, "seed": 0}
+    omega = bnuq.draw(model, reference, **options, learned=learned)
+    first, norm, _, last = (model[0], model[1], model[-2], model[-1])
+    assert isinstance(first, nn.Linear) and isinstance(norm, nn.BatchNorm1d) and isinstance(last, nn.Linear)
+    assert omega.indices is not None
+    samples = bnuq.predict(model, points(), omega, learned=learned)
+    for draw in range(5):
+        weights = []
+        for order, each in enumerate((first, last)):
+            noise = counter_rng.normal(2, 3 + draw, counter_rng.LEARNED, each.weight.numel(), site=order)
+            weights.append(
+                each.weight.detach().double() + each.deviation * torch.from_numpy(noise).view_as(each.weight)
+            )
+        batch = F.linear(reference[omega.indices[draw]].double(), weights[0], first.bias.detach().double())
+        np.testing.assert_allclose(omega.layers[0].mean[draw], batch.mean(0), rtol=0, atol=1e-5)
+        np.testing.assert_allclose(omega.layers[0].var[draw], batch.var(0, correction=0), rtol=1e-4)
+        hidden = F.linear(points().double(), weights[0], first.bias.detach().double())
+        hidden = (hidden - batch.mean(0)) / (batch.var(0, correction=0) + norm.eps).sqrt()
+        hidden = F.relu(hidden * norm.weight.detach() + norm.bias.detach())
+        expected = F.linear(hidden, weights[1], last.bias.detach().double())
+        np.testing.assert_allclose(samples[draw], expected, rtol=0, atol=1e-4)
+    without = bnuq.draw(model, reference, **options)
+    assert np.abs(without.layers[0].mean - omega.layers[0].mean).max() > 0.01
+
+
 def test_mini_batches_are_exact_where_layers_draw_in_training_mode():
     model = network(PerPoint, nn.BatchNorm1d(HIDDEN))
     omega = bnuq.draw(model, points(200), samples=4, batch_size=32, seed=0)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from bnuq.catalogue import texts
 from bnuq.report.document import Cell, Items, Paragraph, PathLine, Report, Section, Table, dim
 from bnuq.report.render import markdown as as_markdown
-from experiments.uci.record import METRICS, VERDICTS, MethodOutcome, Reproduction, SetOutcome
+from experiments.uci.record import METHODS, METRICS, VERDICTS, MethodOutcome, Reproduction, SetOutcome
 
 _WIDE = 100  # columns beyond which the 95 % intervals are shown
 _SHORT = {"crps": "CRPS", "pll": "PLL"}
-_METHODS = {"mcbn": "MCBN", "mcdo": "MCDO"}
 _VERDICT_STYLES = {"agrees": "green", "differs": "yellow"}
 
 
@@ -64,13 +64,29 @@ def _facts(result: Reproduction) -> Iterator[tuple[str, str]]:
     yield "protocol", "; ".join(texts)
     decays = ", ".join(f"{value:g}" for value in p["weight_decays"])
     sizes, rates = (", ".join(f"{value:g}" for value in p[key]) for key in ("batch_sizes", "dropouts"))
-    yield "grid", f"λ {decays}; b {sizes} (MCBN); dropout {rates} (MCDO)"
+    parts = {"mcbn": f"b {sizes} (MCBN)", "mcdo": f"dropout {rates} (MCDO)"}
+    outcome = next(iter(result.sets.values()))
+    if shown := [part for method, part in parts.items() if method in outcome.methods]:
+        yield "grid", f"λ {decays}; {'; '.join(shown)}"
+    if outcome.learned:
+        yield from _of_learned(outcome.learned, p["learned"])
     yield "sets", ", ".join(result.sets)
     seconds = result.seconds
     earlier = f", {_time(seconds['cpu_before'])} of that in an earlier run" if seconds["cpu_before"] > 0 else ""
     processes = "1 process" if result.workers == 1 else f"{result.workers} processes"
     on = f"{processes} of one thread on {result.device}"
     yield "took", f"{_time(seconds['wall'])}, {_time(seconds['cpu'])} of CPU time{earlier}; {on}; seed {result.seed}"
+
+
+def _of_learned(methods: Sequence[str], p: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    names = ", ".join(METHODS[method] for method in methods)
+    decays = ", ".join(f"{value:g}" for value in p["weight_decays"])
+    yield (
+        names,
+        f"{p['splits']} splits × {p['seeds']} {'seed' if p['seeds'] == 1 else 'seeds'}; λ {decays}, the prior of a weight "
+        f"being N(0, 1/(λN)) over N rows; mini-batches of {p['batch']}, at most {p['max_epochs']} epochs. λ, epochs, τ "
+        f"and σ by one fold of {p['folds']}, as the authors of MNF hold out one part",
+    )
 
 
 def _time(seconds: float) -> str:
@@ -96,7 +112,7 @@ def _summary(result: Reproduction) -> Iterator[str]:
         spread, error = outcome.mean("mc_sd"), outcome.mean("rmse")
         if spread > error:
             yield (
-                f"{name}, {_METHODS[method]}: passes spread by {spread:.3g}, more than the error of their mean "
+                f"{name}, {METHODS[method]}: passes spread by {spread:.3g}, more than the error of their mean "
                 f"({error:.3g}); τ can only add to that, so the prediction stays too wide."
             )
 
@@ -110,7 +126,7 @@ def _methods(result: Reproduction) -> Iterator[tuple[str, str, MethodOutcome]]:
 def _tables(result: Reproduction, *, wide: bool) -> Iterator[tuple[str, Table]]:
     def table(header: tuple[str, ...], cells_of: Callable[[SetOutcome, str], Iterable[Cell]]) -> Table:
         methods = [(name, method) for name, method, _ in _methods(result)]
-        rows = ((f"{name} {_METHODS[method]}", tuple(cells_of(result.sets[name], method))) for name, method in methods)
+        rows = ((f"{name} {METHODS[method]}", tuple(cells_of(result.sets[name], method))) for name, method in methods)
         return Table(header, tuple(rows))
 
     for metric in METRICS:
@@ -188,6 +204,8 @@ def _verdicts(result: Reproduction) -> Iterator[str]:
 
 def _notes(result: Reproduction) -> Iterator[str]:
     grid = result.protocol
+    if learned := next(iter(result.sets.values())).learned:
+        yield from _learned_notes(learned)
     for name, outcome in result.sets.items():
         chosen = outcome.protocol
         differences = [
@@ -210,16 +228,29 @@ def _notes(result: Reproduction) -> Iterator[str]:
                 f"{name}: b {', '.join(map(str, left_out))} left out, being more than half of a fold's "
                 f"{outcome.fold_rows} training rows (--paper-batches tries them)."
             )
-        yield from _batch_warning(name, outcome)
+        if "mcbn" in outcome.methods:
+            yield from _batch_warning(name, outcome)
         for method, scored in outcome.methods.items():
             if unfinished := int(scored.choices.unfinished.sum()):
                 yield (
-                    f"{name}, {_METHODS[method]}: {unfinished} of {len(scored.choices.unfinished)} splits were still "
+                    f"{name}, {METHODS[method]}: {unfinished} of {len(scored.choices.unfinished)} splits were still "
                     "within their patience when the epochs ran out."
                 )
             if hits := int(scored.runs.exact_hits.sum()):
-                yield f"{name}, {_METHODS[method]}: {hits} points that the mean hits exactly are left out of PLL."
+                yield f"{name}, {METHODS[method]}: {hits} points that the mean hits exactly are left out of PLL."
     yield from texts(result.findings)
+
+
+def _learned_notes(methods: Sequence[str]) -> Iterator[str]:
+    yield (
+        f"{', '.join(METHODS[method] for method in methods)}: trained with the ELBO, all weights Bayesian; the standard "
+        "deviation of its likelihood is learned too and serves training alone, τ is fitted as for the other methods. "
+        "Epochs are chosen by RMSE, and end most trainings long before the ELBO has converged."
+    )
+    if "mnf" in methods:
+        yield "MNF: the two hidden layers have flows; the linear output is mean-field."
+    if "vi-bn" in methods:
+        yield "VI with BN: BatchNorm has population statistics when weights are sampled; no mini-batches are drawn."
 
 
 def _batch_warning(name: str, outcome: SetOutcome) -> Iterator[str]:

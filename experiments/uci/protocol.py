@@ -86,9 +86,8 @@ class Protocol:
         """That of the networks whose noise is learned, which cost more: fewer weight decays, seeds and epochs."""
         if self.name == "paper":
             return self
-        less = (
-            {"splits": 3, "seeds": 1, "max_epochs": 100} if self.name == "smoke" else {"seeds": 3, "max_epochs": 1000}
-        )
+        quick, smoke = {"seeds": 2, "max_epochs": 500, "patience": 5}, {"splits": 3, "seeds": 1, "max_epochs": 40}
+        less = smoke if self.name == "smoke" else quick
         smaller = {key: min(value, getattr(self, key)) for key, value in less.items()}
         decays = self.weight_decays if self.name == "smoke" else (1e-2, 1e-4)
         return replace(self, race=None, weight_decays=decays, **smaller)

@@ -83,9 +83,9 @@ def _of_learned(methods: Sequence[str], p: Mapping[str, Any]) -> Iterator[tuple[
     decays = ", ".join(f"{value:g}" for value in p["weight_decays"])
     yield (
         names,
-        f"{p['splits']} splits × {p['seeds']} {'seed' if p['seeds'] == 1 else 'seeds'}; λ {decays}, the prior of a weight "
-        f"being N(0, 1/(λN)) over N rows; mini-batches of {p['batch']}, at most {p['max_epochs']} epochs. λ, epochs, τ "
-        f"and σ by one fold of {p['folds']}, as the authors of MNF hold out one part",
+        f"{p['splits']} splits × {p['seeds']} {'seed' if p['seeds'] == 1 else 'seeds'}; λ {decays}, the prior of a "
+        f"weight being N(0, 1/(λN)) over N rows; mini-batches of {p['batch']}, at most {p['max_epochs']} epochs. λ, "
+        f"epochs, τ and σ by one fold of {p['folds']}, as the authors hold out one part for MNF",
     )
 
 
@@ -243,9 +243,9 @@ def _notes(result: Reproduction) -> Iterator[str]:
 
 def _learned_notes(methods: Sequence[str]) -> Iterator[str]:
     yield (
-        f"{', '.join(METHODS[method] for method in methods)}: trained with the ELBO, all weights Bayesian; the standard "
-        "deviation of its likelihood is learned too and serves training alone, τ is fitted as for the other methods. "
-        "Epochs are chosen by RMSE, and end most trainings long before the ELBO has converged."
+        f"{', '.join(METHODS[method] for method in methods)}: trained with the ELBO, all weights Bayesian; the "
+        "standard deviation of the likelihood is learned too and serves training alone, τ is fitted as for the other "
+        "methods. Epochs are chosen by RMSE, which may end training long before the ELBO has converged."
     )
     if "mnf" in methods:
         yield "MNF: the two hidden layers have flows; the linear output is mean-field."

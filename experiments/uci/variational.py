@@ -83,8 +83,9 @@ class Stack:
     def train(self, epochs: int) -> None:
         """So many more epochs; the rows that fill no whole mini-batch are dropped anew in each."""
         batch, nets = min(BATCH, self.rows), len(self.data)
+        self.network.train()
         losses = vmap(
-            lambda state, x, y: functional_call(self.network.train(), state, (x, y, self.rows)), randomness="different"
+            lambda state, x, y: functional_call(self.network, state, (x, y, self.rows)), randomness="different"
         )
         place = torch.arange(nets, device=self._x.device)[:, None]
         for _ in range(epochs):

@@ -35,7 +35,9 @@ def report(result: Reproduction, *, columns: int = 100) -> Report:
 def markdown(result: Reproduction) -> str:
     """The report as a page of its own: headed by the paper, with the 95 % intervals, without where the result lies."""
     paper = replace(report(result, columns=_WIDE + 1), command=result.source, version="", path=None)
-    instructions = Section("", (Paragraph("Run again by `python -m experiments uci`."),))
+    methods = list(next(iter(result.sets.values())).methods)
+    option = "" if methods == ["mcbn", "mcdo"] else f" --method {','.join(m for m in methods if m != 'vi-bn')}"
+    instructions = Section("", (Paragraph(f"Run again by `python -m experiments uci{option}`."),))
     return as_markdown(replace(paper, sections=(instructions, *paper.sections)), level=1)
 
 
@@ -53,11 +55,13 @@ def _sections(result: Reproduction, *, wide: bool) -> Iterator[Section]:
 def _facts(result: Reproduction) -> Iterator[tuple[str, str]]:
     p = result.protocol
     yield "paper", result.source
-    splits, seeds = p["splits"], p["seeds"]
-    texts = [f"{p['name']}: {splits} splits × {seeds} seeds, T = {p['samples']}, {p['folds']}-fold cross-validation"]
+    outcome = next(iter(result.sets.values()))
+    drawn = [method for method in outcome.methods if method not in outcome.learned]
+    sizes = f"{p['splits']} splits × {p['seeds']} seeds, "
+    texts = [f"{p['name']}: {sizes if drawn else ''}T = {p['samples']}, {p['folds']}-fold cross-validation"]
     if p["name"] == "smoke":
         texts.append("a small run that shows that it works, not what the paper did")
-    if p["race"] is not None:
+    if drawn and p["race"] is not None:
         texts.append(f"settings more than {100 * p['race']:g} % behind are given up from epoch {p['race_from']} on")
     if p["selection_samples"] < p["samples"]:
         texts.append(f"T = {p['selection_samples']} to choose among settings, corrected")
@@ -65,9 +69,8 @@ def _facts(result: Reproduction) -> Iterator[tuple[str, str]]:
     decays = ", ".join(f"{value:g}" for value in p["weight_decays"])
     sizes, rates = (", ".join(f"{value:g}" for value in p[key]) for key in ("batch_sizes", "dropouts"))
     parts = {"mcbn": f"b {sizes} (MCBN)", "mcdo": f"dropout {rates} (MCDO)"}
-    outcome = next(iter(result.sets.values()))
-    if shown := [part for method, part in parts.items() if method in outcome.methods]:
-        yield "grid", f"λ {decays}; {'; '.join(shown)}"
+    if drawn:
+        yield "grid", f"λ {decays}; {'; '.join(parts[method] for method in drawn)}"
     if outcome.learned:
         yield from _of_learned(outcome.learned, p["learned"])
     yield "sets", ", ".join(result.sets)
@@ -99,11 +102,17 @@ def _time(seconds: float) -> str:
 
 def _summary(result: Reproduction) -> Iterator[str]:
     cells = [cell for *_, cell in result.cells() if cell.published is not None]
+    if not cells:
+        yield "Nothing was published of these methods."
     same = sum(cell.value * cell.published.value > 0 for cell in cells if cell.published is not None)
-    yield f"{same} of {len(cells)} scores have the published sign."
     counts = {name: sum(cell.verdict == name for cell in cells) for name in VERDICTS}
-    yield "Verdicts: " + ", ".join(f"{count} {name}" for name, count in counts.items() if count) + "."
-    naive, corrected = (sum(getattr(cell, key).startswith("*") for cell in cells) for key in ("stars_naive", "stars"))
+    if cells:
+        yield f"{same} of {len(cells)} scores have the published sign."
+        yield "Verdicts: " + ", ".join(f"{count} {name}" for name, count in counts.items() if count) + "."
+    everything = [cell for *_, cell in result.cells()]
+    naive, corrected = (
+        sum(getattr(cell, key).startswith("*") for cell in everything) for key in ("stars_naive", "stars")
+    )
     yield (
         f"{naive} scores have a star if all runs are taken as independent, as published; {corrected} if it is "
         "allowed for that splits share rows."

@@ -37,7 +37,9 @@ def markdown(result: Reproduction) -> str:
     paper = replace(report(result, columns=_WIDE + 1), command=result.source, version="", path=None)
     methods = list(next(iter(result.sets.values())).methods)
     option = "" if methods == ["mcbn", "mcdo"] else f" --method {','.join(m for m in methods if m != 'vi-bn')}"
-    instructions = Section("", (Paragraph(f"Run again by `python -m experiments uci{option}`."),))
+    made = [result.provenance.get(key, "") for key in ("time", "device", "torch")]
+    on = f" Made {made[0][:10]} on {made[1]}, torch {made[2]}." if all(made) else ""
+    instructions = Section("", (Paragraph(f"Run again by `python -m experiments uci{option}`.{on}"),))
     return as_markdown(replace(paper, sections=(instructions, *paper.sections)), level=1)
 
 
@@ -57,8 +59,10 @@ def _facts(result: Reproduction) -> Iterator[tuple[str, str]]:
     yield "paper", result.source
     outcome = next(iter(result.sets.values()))
     drawn = [method for method in outcome.methods if method not in outcome.learned]
-    sizes = f"{p['splits']} splits × {p['seeds']} seeds, "
-    texts = [f"{p['name']}: {sizes if drawn else ''}T = {p['samples']}, {p['folds']}-fold cross-validation"]
+    texts = [f"{p['name']}: T = {p['samples']}"]
+    if drawn:
+        sizes = f"{p['splits']} splits × {p['seeds']} seeds"
+        texts = [f"{p['name']}: {sizes}, T = {p['samples']}, {p['folds']}-fold cross-validation"]
     if p["name"] == "smoke":
         texts.append("a small run that shows that it works, not what the paper did")
     if drawn and p["race"] is not None:
@@ -224,18 +228,13 @@ def _notes(result: Reproduction) -> Iterator[str]:
         ]
         if chosen["max_epochs"] != grid["max_epochs"]:
             differences.append(f"at most {chosen['max_epochs']} epochs, racing at {100 * (chosen['race'] or 0):g} %")
-        if differences:
+        if differences and len(outcome.learned) < len(outcome.methods):
             yield f"{name}: its own grid: {'; '.join(differences)}."
         if chosen["most_rows"] is not None:
             yield (
                 f"{name}: cross-validation saw {chosen['most_rows']} of {outcome.train} training rows; the final "
                 "networks are trained on all of them, for as many steps as were chosen. So τ and the σ of the constant "
                 "baseline are those of networks that know less: the baseline is too wide for the final ones."
-            )
-        if left_out := [b for b in chosen["batch_sizes"] if b not in outcome.batch_sizes]:
-            yield (
-                f"{name}: b {', '.join(map(str, left_out))} left out, being more than half of a fold's "
-                f"{outcome.fold_rows} training rows (--paper-batches tries them)."
             )
         if "mcbn" in outcome.methods:
             yield from _batch_warning(name, outcome)
@@ -263,6 +262,11 @@ def _learned_notes(methods: Sequence[str]) -> Iterator[str]:
 
 
 def _batch_warning(name: str, outcome: SetOutcome) -> Iterator[str]:
+    if left_out := [b for b in outcome.protocol["batch_sizes"] if b not in outcome.batch_sizes]:
+        yield (
+            f"{name}: b {', '.join(map(str, left_out))} left out, being more than half of a fold's "
+            f"{outcome.fold_rows} training rows (--paper-batches tries them)."
+        )
     chosen = outcome.methods["mcbn"].choices.batch_size
     full, large = int((chosen >= outcome.fold_rows).sum()), int((2 * chosen > outcome.fold_rows).sum())
     if full:

@@ -50,9 +50,10 @@ worth: .venv/installed
 inspect: .venv/installed
 	$(BIN)/python docs/make_inspect.py
 
-# The published experiments: about two hours of CPU time. Interrupted, it goes on where it stopped.
+# The published experiments: about three hours of CPU time. Interrupted, it goes on where it stopped.
 reproduce: .venv/installed
 	$(BIN)/python -m experiments uci --sets all --data-root $(BNUQ_TEST_DATA) --out docs/uci.h5 --markdown docs/measured/uci.md
+	$(BIN)/python -m experiments uci --method mnf,vi --data-root $(BNUQ_TEST_DATA) --out docs/uci-learned.h5 --markdown docs/measured/uci-learned.md
 	$(BIN)/python -m experiments toy --figures docs/measured --out docs/toy.h5
 	$(BIN)/python -m experiments batch-size --data-root $(BNUQ_TEST_DATA) --figures docs/measured --out docs/batch-size.h5
 	$(BIN)/python -m experiments stochastic-normalization --data-root $(BNUQ_TEST_DATA) --figures docs/measured --out docs/stochastic-normalization.h5
@@ -60,6 +61,7 @@ reproduce: .venv/installed
 	for name in stochastic-normalization bn-in-vi; do \
 	  $(BIN)/python -m experiments report docs/$$name.h5 --markdown > docs/measured/$$name.md || exit 1; done
 	$(BIN)/python docs/make_figures.py uci
+	$(BIN)/python docs/make_figures.py uci-learned
 	$(BIN)/python docs/make_figures.py batch-size
 
 # An environment of its own: TorchUncertainty and what it needs. BENCH="--quick", BENCH="--only resnet32": see benchmarks/.

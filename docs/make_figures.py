@@ -1,7 +1,7 @@
 """`make figures`: runs the shipped run files in full, and writes docs/measured/evaluate.md and README.md's demo.
 
 With an argument it writes one thing alone: `speed`, the table of docs/benchmarks.md, from what `make bench` measured;
-`uci` and `batch-size`, the tables of docs/experiments.md, from what `make reproduce` ran; `sweep`,
+`uci`, `uci-learned` and `batch-size`, the tables of docs/experiments.md, from what `make reproduce` ran; `sweep`,
 docs/measured/sweep.md, from docs/sweep-NAME.h5 or, where one is missing, from a sweep that makes it (half an hour of
 CPU time in all); `segmentation`, docs/measured/segmentation.md, likewise from docs/segmentation-NAME.h5 (a quarter of
 an hour).
@@ -23,6 +23,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import date
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -100,6 +101,7 @@ def main() -> None:
         page, table = {
             "speed": ("benchmarks.md", speed),
             "uci": ("experiments.md", uci),
+            "uci-learned": ("experiments.md", partial(uci, "uci-learned")),
             "batch-size": ("experiments.md", batch_size),
         }[name]
         if (text := table()) is None:
@@ -212,11 +214,11 @@ def speed() -> str | None:
     return "\n".join(lines) + "\n"
 
 
-def uci() -> str | None:
-    """The table of the UCI experiment in short, from docs/uci.h5; None where there is none."""
-    from experiments.uci.record import Reproduction
+def uci(name: str = "uci") -> str | None:
+    """The table of the UCI experiment in short, from docs/NAME.h5; None where there is none."""
+    from experiments.uci.record import METHODS, Reproduction
 
-    file = DOCS / "uci.h5"
+    file = DOCS / f"{name}.h5"
     if not file.is_file():
         return None
     result = codec.read(Reproduction, file)
@@ -224,9 +226,9 @@ def uci() -> str | None:
         "| | CRPS, ours | published | | PLL, ours | published | |",
         "| --- | ---: | ---: | --- | ---: | ---: | --- |",
     ]
-    for name, one in result.sets.items():
+    for of, one in result.sets.items():
         for method in one.methods:
-            cells = [f"{name.capitalize()} {method.upper()}"]
+            cells = [f"{of.capitalize()} {METHODS[method]}"]
             for metric in ("crps", "pll"):
                 found = one.cell(method, metric)
                 published = found.published
@@ -237,10 +239,11 @@ def uci() -> str | None:
                 ]
             lines.append("| " + " | ".join(cells).replace("-", "−").replace("*", r"\*") + " |")
     seconds, about = result.seconds, result.provenance
+    made = result.protocol.get("learned", result.protocol)
     lines += [
         "",
-        f"{result.protocol['splits']} splits × {result.protocol['seeds']} seeds, T = {result.protocol['samples']}; "
-        f"{seconds['cpu'] / 60:.0f} minutes of CPU time, two cores, torch "
+        f"{made['splits']} splits × {made['seeds']} seeds, T = {made['samples']}; "
+        f"{seconds['cpu'] / 60:.0f} minutes of CPU time, {'one core' if result.workers == 1 else 'two cores'}, torch "
         f"{about['torch']}, {about['time'][:10]}.",
     ]
     return "\n".join(lines) + "\n"

@@ -71,6 +71,16 @@ class UciSettings(Section, frozen=True):
             commas=True,
         ),
     ] = ()
+    method: Annotated[
+        tuple[str, ...],
+        setting(
+            "mcbn, mcdo, mnf (multiplicative normalising flows), vi (mean-field VI, with and without BatchNorm), with "
+            "commas.",
+            metavar="LIST",
+            shown="mcbn,mcdo",
+            commas=True,
+        ),
+    ] = ()
     paper_batches: Annotated[
         bool | None,
         setting(
@@ -110,8 +120,9 @@ def uci(
     given: GivenOptions,
     printing: Printing,
 ) -> None:
-    """Train the networks of the UCI regression experiment of Teye, Azizpour and Smith 2018 anew, with BatchNorm and
-    with dropout, and print their Table 1 beside the published one: which scores come out again, and what explains them.
+    """Train the networks of the UCI regression experiment of Teye, Azizpour and Smith 2018 anew, with BatchNorm, with
+    dropout, or with learned noise (--method), and print their Table 1 beside the published one: which scores come out
+    again, and what explains them.
 
     Needs the eight UCI sets as uci/NAME/data.csv, target last, below --data-root or $BNUQ_DATA.
     """
@@ -122,7 +133,7 @@ def uci(
         markdown = checked_target(markdown, "--markdown", "report", b"# Teye, Azizpour and Smith 2018")
 
     from experiments.uci.experiment import Request, reproduce
-    from experiments.uci.protocol import chosen_sets
+    from experiments.uci.protocol import chosen_methods, chosen_sets
     from experiments.uci.report import markdown as as_markdown
 
     protocol, sets = chosen_sets(settings.sets, settings.protocol)
@@ -130,6 +141,7 @@ def uci(
         protocol=protocol,
         sets=sets,
         out=out,
+        methods=chosen_methods(settings.method),
         paper_batches=settings.paper_batches,
         batch_sizes=_ascending(settings.batch_sizes),
         device=given.device or "auto",

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,16 +15,20 @@ from bnuq.files.journal import Arrays, Journal, work_folder
 from bnuq.findings import Finding
 from bnuq.progress import Advance, Progress
 from bnuq.store import codec
+from experiments.uci import variational
 from experiments.uci.networks import Kind
-from experiments.uci.protocol import TAU_RANGES, UNITS, Protocol
+from experiments.uci.protocol import TAU_RANGES, UNITS, Learned, Method, Protocol
 from experiments.uci.published import GAL_RMSE, GAL_SOURCE, SOURCE, TABLE_1
-from experiments.uci.record import Choices, MethodOutcome, Reproduction, Runs, SetOutcome
+from experiments.uci.record import METRICS, Choices, MethodOutcome, Reproduction, Runs, SetOutcome
 from experiments.uci.selection import Choice, evaluate, select
 from experiments.uci.sets import UciSet, cross_validation, final, read_set, split
 from experiments.work import machine, run_all, training_device
 
-KINDS: tuple[Kind, ...] = ("batchnorm", "dropout")
-METHODS = {"batchnorm": "mcbn", "dropout": "mcdo"}
+KINDS: dict[Method, Kind | Learned] = {  # of the networks, by method
+    "mcbn": "batchnorm", "mcdo": "dropout", "mnf": "mnf", "vi": "vi", "vi-bn": "vi-bn"
+}  # fmt: skip
+_METHODS: dict[Kind | Learned, Method] = {kind: method for method, kind in KINDS.items()}
+_WORK = {"mnf": 25, "vi": 6, "vi-bn": 6}  # of a row in training, about, beside that of MCBN and MCDO
 _SECONDS = "cpu_seconds"  # that a unit took
 _TRAINER = (
     1  # raised whenever the code of training and evaluation gives other estimates: finished parts then do not count
@@ -37,6 +42,7 @@ class Request:
     protocol: Protocol
     sets: tuple[str, ...]
     out: Path
+    methods: tuple[Method, ...] = ("mcbn", "mcdo")
     paper_batches: bool | None = None
     batch_sizes: tuple[int, ...] | None = None
     device: str = "auto"
@@ -60,10 +66,9 @@ def reproduce(request: Request, *, progress: Progress) -> Reproduction:
     workers = 1 if device.type == "cuda" else request.workers or torch.get_num_threads()
     with work_folder(request.out, request.work) as folder:
         jobs = [
-            _Job(data[name], kind, set_protocol, request.seed, str(device), folder.path)
+            _Job(data[name], KINDS[method], _protocol_of(request, name, method), request.seed, str(device), folder.path)
             for name in request.sets
-            for set_protocol in [_protocol_of_set(request, name)]
-            for kind in KINDS
+            for method in request.methods
         ]
         before = sum(job.cpu_seconds() for job in jobs)
         with progress("training", sum(job.share for job in jobs)) as advance:
@@ -74,11 +79,11 @@ def reproduce(request: Request, *, progress: Progress) -> Reproduction:
             experiment="uci",
             source=SOURCE,
             gal_source=GAL_SOURCE,
-            protocol=asdict(request.protocol),
+            protocol=_told(request.protocol, request.methods),
             seed=request.seed,
             device=str(device),
             workers=min(workers, len(jobs)),
-            sets={name: _outcome(data[name], [job for job in jobs if job.data.name == name]) for name in request.sets},
+            sets={name: _outcome(request, data[name], [job for job in jobs if job.data.name == name]) for name in data},
             seconds={"wall": time.perf_counter() - started, "cpu": cpu, "cpu_before": before},
             provenance=machine(request.out, device),
             findings=request.findings,
@@ -89,8 +94,15 @@ def reproduce(request: Request, *, progress: Progress) -> Reproduction:
     return result
 
 
-def _protocol_of_set(request: Request, name: str) -> Protocol:
-    return request.protocol.of(name, paper_batches=request.paper_batches, batch_sizes=request.batch_sizes)
+def _protocol_of(request: Request, name: str, method: Method = "mcbn") -> Protocol:
+    of_set = request.protocol.of(name, paper_batches=request.paper_batches, batch_sizes=request.batch_sizes)
+    return of_set.for_learned() if method in _WORK else of_set
+
+
+def _told(protocol: Protocol, methods: Sequence[Method]) -> dict[str, Any]:
+    """A protocol as the record has it; where noise is learned, with what holds for that."""
+    learned = {"learned": asdict(protocol.for_learned()) | {"batch": variational.BATCH}}
+    return asdict(protocol) | (learned if _WORK.keys() & set(methods) else {})
 
 
 # ── jobs and their parts ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -101,7 +113,7 @@ class _Job:
     """One kind of network on one set: the choice of its settings, then its runs, each a unit of a journal."""
 
     data: UciSet
-    kind: Kind
+    kind: Kind | Learned
     protocol: Protocol
     seed: int
     device: str
@@ -111,6 +123,9 @@ class _Job:
     def share(self) -> int:
         """About how much work this is, in thousands of training rows; what its progress adds up to."""
         protocol, rows = self.protocol, min(len(self.data.y), self.protocol.most_rows or len(self.data.y))
+        if self.kind in _WORK:
+            nets = protocol.splits * (len(protocol.weight_decays) + protocol.seeds)
+            return 1 + int(nets * rows * protocol.max_epochs * _WORK[self.kind] / 1e6)
         kinds = len(protocol.batch_sizes) if self.kind == "batchnorm" else len(protocol.dropouts)
         nets = protocol.splits * (protocol.folds * kinds * len(protocol.weight_decays) + protocol.seeds)
         return 1 + int(nets * rows * protocol.max_epochs * UNITS[self.data.name] / 5e7)
@@ -138,7 +153,8 @@ class _Job:
             material, of, _ = cross_validation(
                 self.data, splits=self._splits, number=self.protocol.folds, most_rows=self.protocol.most_rows
             )
-            choices = select(
+            choose: Any = variational.select if self.kind in _WORK else select
+            choices = choose(
                 self.kind,
                 UNITS[self.data.name],
                 material,
@@ -167,7 +183,8 @@ class _Job:
         """Every estimate of every run: (split, seed)."""
 
         def compute() -> Arrays:
-            estimates = evaluate(
+            score: Any = variational.evaluate if self.kind in _WORK else evaluate
+            estimates = score(
                 self.kind,
                 UNITS[self.data.name],
                 final(self.data, splits=self._splits),
@@ -212,28 +229,31 @@ def _work_off(job: _Job, advance: Advance) -> None:
             advance(now - reported)
             reported = now
 
-    choices = job.choices(lambda steps: tell(0.9 * steps / job.protocol.max_epochs))
-    done = max(done, 0.9)
+    choosing = 0.5 if job.kind in _WORK else 0.9
+    choices = job.choices(lambda steps: tell(choosing * steps / job.protocol.max_epochs))
+    done = max(done, choosing)
     longest = max(job.epochs(choices))
-    job.runs(choices, lambda steps: tell(0.1 * steps / longest))
+    job.runs(choices, lambda steps: tell((1 - choosing) * steps / longest))
     tell(1.0)
 
 
 # ── the outcome ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _outcome(data: UciSet, jobs: list[_Job]) -> SetOutcome:
-    protocol = jobs[0].protocol
+def _outcome(request: Request, data: UciSet, jobs: list[_Job]) -> SetOutcome:
+    protocol = _protocol_of(request, data.name)
     train, test = split(len(data.y), 1)
     used = min(len(train), protocol.most_rows or len(train))
     fold_rows = used - -(-used // protocol.folds)
     methods = {}
     for job in jobs:
-        name, choices = METHODS[job.kind], job.choices(_nobody)
+        name, choices = _METHODS[job.kind], job.choices(_nobody)
         methods[name] = MethodOutcome(
             runs=Runs(**job.runs(choices, _nobody)),
             choices=Choices(**_columns(choices), final_epochs=np.array(job.epochs(choices))),
-            published={metric: TABLE_1[data.name, name, metric] for metric in ("crps", "pll")},
+            published={
+                metric: TABLE_1[data.name, name, metric] for metric in METRICS if (data.name, name, metric) in TABLE_1
+            },
         )
     return SetOutcome(
         name=data.name,
@@ -244,7 +264,7 @@ def _outcome(data: UciSet, jobs: list[_Job]) -> SetOutcome:
         fold_rows=fold_rows,
         units=UNITS[data.name],
         batch_sizes=protocol.batches_for(fold_rows),
-        protocol=asdict(protocol),
+        protocol=_told(protocol, request.methods),
         tau_range=TAU_RANGES[data.name],
         sha256=data.sha256,
         methods=methods,

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from typing import Literal
 
 from bnuq.errors import RequestError
 
 Name = Literal["quick", "paper", "smoke"]
+Learned = Literal["mnf", "vi", "vi-bn"]  # the methods whose noise is learned
+Method = Literal["mcbn", "mcdo"] | Learned
 SETS = ("boston", "concrete", "energy", "kin8nm", "power", "protein", "wine", "yacht")
 QUICK_SETS = ("boston", "yacht", "energy", "concrete", "wine")
 SMOKE_SETS = ("boston", "yacht")
@@ -79,6 +82,16 @@ class Protocol:
         overrides = {"paper_batches": paper_batches, "batch_sizes": batch_sizes}
         return replace(result, **{key: value for key, value in overrides.items() if value is not None})
 
+    def for_learned(self) -> Protocol:
+        """That of the networks whose noise is learned, which cost more: fewer weight decays, seeds and epochs."""
+        if self.name == "paper":
+            return self
+        quick, smoke = {"seeds": 2, "max_epochs": 500, "patience": 5}, {"splits": 3, "seeds": 1, "max_epochs": 40}
+        less = smoke if self.name == "smoke" else quick
+        smaller = {key: min(value, getattr(self, key)) for key, value in less.items()}
+        decays = self.weight_decays if self.name == "smoke" else (1e-2, 1e-4)
+        return replace(self, race=None, weight_decays=decays, **smaller)
+
     def batches_for(self, fold_rows: int) -> tuple[int, ...]:
         """The batch sizes that are tried where a fold trains on so many rows; at least the smallest."""
         if self.paper_batches:
@@ -127,3 +140,23 @@ def chosen_sets(words: Sequence[str], name: Literal["quick", "paper"]) -> tuple[
         if word not in SETS:
             raise RequestError(f"--sets: there is no set {word}; expected some of {', '.join(SETS)}, or smoke, or all.")
     return protocol, tuple(dict.fromkeys(requested)) or QUICK_SETS
+
+
+_OF_METHOD: dict[str, tuple[Method, ...]] = {
+    "mcbn": ("mcbn",),
+    "mcdo": ("mcdo",),
+    "mnf": ("mnf",),
+    "vi": ("vi", "vi-bn"),
+}
+
+
+def chosen_methods(words: Sequence[str]) -> tuple[Method, ...]:
+    """What `--method` stands for, in the order of the tables; MCBN and MCDO where none is named, and VI with and
+    without BatchNorm for vi. Raises RequestError for an unknown method, and where MNF's flows are not installed."""
+    requested = [word.strip().lower() for word in words if word.strip()] or ["mcbn", "mcdo"]
+    for word in requested:
+        if word not in _OF_METHOD:
+            raise RequestError(f"--method: there is no method {word}; expected some of {', '.join(_OF_METHOD)}.")
+    if "mnf" in requested and find_spec("zuko") is None:
+        raise RequestError("--method mnf needs zuko, which is not installed: pip install 'bnuq[flows]'")
+    return tuple(method for word, methods in _OF_METHOD.items() if word in requested for method in methods)

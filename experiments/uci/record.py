@@ -19,6 +19,8 @@ from bnuq.records.summary import json_number
 from bnuq.store import codec
 from experiments.summary import summary_of
 
+METHODS = {"mcbn": "MCBN", "mcdo": "MCDO", "mnf": "MNF", "vi": "VI", "vi-bn": "VI with BN"}  # as shown
+LEARNED = ("mnf", "vi", "vi-bn")
 METRICS = {"crps": "normalized_crps", "pll": "normalized_pll"}  # of the published table, and the estimate of ours
 
 Verdict = Literal["agrees", "same sign", "differs", "inconclusive", "n/a"]
@@ -28,7 +30,7 @@ VERDICTS: dict[Verdict, str] = {
     "published size from none",
     "same sign": "the published value lies outside our interval, and our value has its sign",
     "differs": "the published value lies outside our interval, and our value has the other sign",
-    "n/a": "there are too few splits for an interval, or a score has no value",
+    "n/a": "nothing was published, there are too few splits for an interval, or a score has no value",
 }
 
 
@@ -174,9 +176,17 @@ class SetOutcome:
     mnf: Mapping[str, Published]
 
     def __post_init__(self) -> None:
-        if list(self.methods) != ["mcbn", "mcdo"]:
-            raise ValueError(f"{self.name} was not run whole")
+        if not self.methods or not METHODS.keys() >= self.methods.keys():
+            raise ValueError(f"{self.name} has no methods, or an unknown one")
         _check_protocol(self.protocol)
+        if self.learned:
+            _check_protocol(self.protocol["learned"])
+            require(self.protocol["learned"], batch=Size)
+
+    @property
+    def learned(self) -> tuple[str, ...]:
+        """Its methods whose noise is learned."""
+        return tuple(method for method in self.methods if method in LEARNED)
 
     def cell(self, method: str, metric: str) -> Cell:
         """The cell of "crps" or "pll"; with "pll_gaussian" that of the Gaussian PLL, beside the published mixture."""

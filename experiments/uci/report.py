@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from bnuq.catalogue import texts
 from bnuq.report.document import Cell, Items, Paragraph, PathLine, Report, Section, Table, dim
 from bnuq.report.render import markdown as as_markdown
-from experiments.uci.record import METRICS, VERDICTS, MethodOutcome, Reproduction, SetOutcome
+from experiments.uci.record import METHODS, METRICS, VERDICTS, MethodOutcome, Reproduction, SetOutcome
 
 _WIDE = 100  # columns beyond which the 95 % intervals are shown
 _SHORT = {"crps": "CRPS", "pll": "PLL"}
-_METHODS = {"mcbn": "MCBN", "mcdo": "MCDO"}
 _VERDICT_STYLES = {"agrees": "green", "differs": "yellow"}
 
 
@@ -35,7 +35,11 @@ def report(result: Reproduction, *, columns: int = 100) -> Report:
 def markdown(result: Reproduction) -> str:
     """The report as a page of its own: headed by the paper, with the 95 % intervals, without where the result lies."""
     paper = replace(report(result, columns=_WIDE + 1), command=result.source, version="", path=None)
-    instructions = Section("", (Paragraph("Run again by `python -m experiments uci`."),))
+    methods = list(next(iter(result.sets.values())).methods)
+    option = "" if methods == ["mcbn", "mcdo"] else f" --method {','.join(m for m in methods if m != 'vi-bn')}"
+    made = [result.provenance.get(key, "") for key in ("time", "device", "torch")]
+    on = f" Made {made[0][:10]} on {made[1]}, torch {made[2]}." if all(made) else ""
+    instructions = Section("", (Paragraph(f"Run again by `python -m experiments uci{option}`.{on}"),))
     return as_markdown(replace(paper, sections=(instructions, *paper.sections)), level=1)
 
 
@@ -53,24 +57,43 @@ def _sections(result: Reproduction, *, wide: bool) -> Iterator[Section]:
 def _facts(result: Reproduction) -> Iterator[tuple[str, str]]:
     p = result.protocol
     yield "paper", result.source
-    splits, seeds = p["splits"], p["seeds"]
-    texts = [f"{p['name']}: {splits} splits × {seeds} seeds, T = {p['samples']}, {p['folds']}-fold cross-validation"]
+    outcome = next(iter(result.sets.values()))
+    drawn = [method for method in outcome.methods if method not in outcome.learned]
+    texts = [f"{p['name']}: T = {p['samples']}"]
+    if drawn:
+        sizes = f"{p['splits']} splits × {p['seeds']} seeds"
+        texts = [f"{p['name']}: {sizes}, T = {p['samples']}, {p['folds']}-fold cross-validation"]
     if p["name"] == "smoke":
         texts.append("a small run that shows that it works, not what the paper did")
-    if p["race"] is not None:
+    if drawn and p["race"] is not None:
         texts.append(f"settings more than {100 * p['race']:g} % behind are given up from epoch {p['race_from']} on")
     if p["selection_samples"] < p["samples"]:
         texts.append(f"T = {p['selection_samples']} to choose among settings, corrected")
     yield "protocol", "; ".join(texts)
     decays = ", ".join(f"{value:g}" for value in p["weight_decays"])
     sizes, rates = (", ".join(f"{value:g}" for value in p[key]) for key in ("batch_sizes", "dropouts"))
-    yield "grid", f"λ {decays}; b {sizes} (MCBN); dropout {rates} (MCDO)"
+    parts = {"mcbn": f"b {sizes} (MCBN)", "mcdo": f"dropout {rates} (MCDO)"}
+    if drawn:
+        yield "grid", f"λ {decays}; {'; '.join(parts[method] for method in drawn)}"
+    if outcome.learned:
+        yield from _of_learned(outcome.learned, p["learned"])
     yield "sets", ", ".join(result.sets)
     seconds = result.seconds
     earlier = f", {_time(seconds['cpu_before'])} of that in an earlier run" if seconds["cpu_before"] > 0 else ""
     processes = "1 process" if result.workers == 1 else f"{result.workers} processes"
     on = f"{processes} of one thread on {result.device}"
     yield "took", f"{_time(seconds['wall'])}, {_time(seconds['cpu'])} of CPU time{earlier}; {on}; seed {result.seed}"
+
+
+def _of_learned(methods: Sequence[str], p: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    names = ", ".join(METHODS[method] for method in methods)
+    decays = ", ".join(f"{value:g}" for value in p["weight_decays"])
+    yield (
+        names,
+        f"{p['splits']} splits × {p['seeds']} {'seed' if p['seeds'] == 1 else 'seeds'}; λ {decays}, the prior of a "
+        f"weight being N(0, 1/(λN)) over N rows; mini-batches of {p['batch']}, at most {p['max_epochs']} epochs. λ, "
+        f"epochs, τ and σ by one fold of {p['folds']}, as the authors hold out one part for MNF",
+    )
 
 
 def _time(seconds: float) -> str:
@@ -83,11 +106,17 @@ def _time(seconds: float) -> str:
 
 def _summary(result: Reproduction) -> Iterator[str]:
     cells = [cell for *_, cell in result.cells() if cell.published is not None]
+    if not cells:
+        yield "Nothing was published of these methods."
     same = sum(cell.value * cell.published.value > 0 for cell in cells if cell.published is not None)
-    yield f"{same} of {len(cells)} scores have the published sign."
     counts = {name: sum(cell.verdict == name for cell in cells) for name in VERDICTS}
-    yield "Verdicts: " + ", ".join(f"{count} {name}" for name, count in counts.items() if count) + "."
-    naive, corrected = (sum(getattr(cell, key).startswith("*") for cell in cells) for key in ("stars_naive", "stars"))
+    if cells:
+        yield f"{same} of {len(cells)} scores have the published sign."
+        yield "Verdicts: " + ", ".join(f"{count} {name}" for name, count in counts.items() if count) + "."
+    everything = [cell for *_, cell in result.cells()]
+    naive, corrected = (
+        sum(getattr(cell, key).startswith("*") for cell in everything) for key in ("stars_naive", "stars")
+    )
     yield (
         f"{naive} scores have a star if all runs are taken as independent, as published; {corrected} if it is "
         "allowed for that splits share rows."
@@ -96,7 +125,7 @@ def _summary(result: Reproduction) -> Iterator[str]:
         spread, error = outcome.mean("mc_sd"), outcome.mean("rmse")
         if spread > error:
             yield (
-                f"{name}, {_METHODS[method]}: passes spread by {spread:.3g}, more than the error of their mean "
+                f"{name}, {METHODS[method]}: passes spread by {spread:.3g}, more than the error of their mean "
                 f"({error:.3g}); τ can only add to that, so the prediction stays too wide."
             )
 
@@ -110,7 +139,7 @@ def _methods(result: Reproduction) -> Iterator[tuple[str, str, MethodOutcome]]:
 def _tables(result: Reproduction, *, wide: bool) -> Iterator[tuple[str, Table]]:
     def table(header: tuple[str, ...], cells_of: Callable[[SetOutcome, str], Iterable[Cell]]) -> Table:
         methods = [(name, method) for name, method, _ in _methods(result)]
-        rows = ((f"{name} {_METHODS[method]}", tuple(cells_of(result.sets[name], method))) for name, method in methods)
+        rows = ((f"{name} {METHODS[method]}", tuple(cells_of(result.sets[name], method))) for name, method in methods)
         return Table(header, tuple(rows))
 
     for metric in METRICS:
@@ -188,6 +217,8 @@ def _verdicts(result: Reproduction) -> Iterator[str]:
 
 def _notes(result: Reproduction) -> Iterator[str]:
     grid = result.protocol
+    if learned := next(iter(result.sets.values())).learned:
+        yield from _learned_notes(learned)
     for name, outcome in result.sets.items():
         chosen = outcome.protocol
         differences = [
@@ -197,7 +228,7 @@ def _notes(result: Reproduction) -> Iterator[str]:
         ]
         if chosen["max_epochs"] != grid["max_epochs"]:
             differences.append(f"at most {chosen['max_epochs']} epochs, racing at {100 * (chosen['race'] or 0):g} %")
-        if differences:
+        if differences and len(outcome.learned) < len(outcome.methods):
             yield f"{name}: its own grid: {'; '.join(differences)}."
         if chosen["most_rows"] is not None:
             yield (
@@ -205,24 +236,37 @@ def _notes(result: Reproduction) -> Iterator[str]:
                 "networks are trained on all of them, for as many steps as were chosen. So τ and the σ of the constant "
                 "baseline are those of networks that know less: the baseline is too wide for the final ones."
             )
-        if left_out := [b for b in chosen["batch_sizes"] if b not in outcome.batch_sizes]:
-            yield (
-                f"{name}: b {', '.join(map(str, left_out))} left out, being more than half of a fold's "
-                f"{outcome.fold_rows} training rows (--paper-batches tries them)."
-            )
-        yield from _batch_warning(name, outcome)
+        if "mcbn" in outcome.methods:
+            yield from _batch_warning(name, outcome)
         for method, scored in outcome.methods.items():
             if unfinished := int(scored.choices.unfinished.sum()):
                 yield (
-                    f"{name}, {_METHODS[method]}: {unfinished} of {len(scored.choices.unfinished)} splits were still "
+                    f"{name}, {METHODS[method]}: {unfinished} of {len(scored.choices.unfinished)} splits were still "
                     "within their patience when the epochs ran out."
                 )
             if hits := int(scored.runs.exact_hits.sum()):
-                yield f"{name}, {_METHODS[method]}: {hits} points that the mean hits exactly are left out of PLL."
+                yield f"{name}, {METHODS[method]}: {hits} points that the mean hits exactly are left out of PLL."
     yield from texts(result.findings)
 
 
+def _learned_notes(methods: Sequence[str]) -> Iterator[str]:
+    yield (
+        f"{', '.join(METHODS[method] for method in methods)}: trained with the ELBO, all weights Bayesian; the "
+        "standard deviation of the likelihood is learned too and serves training alone, τ is fitted as for the other "
+        "methods. Epochs are chosen by RMSE, which may end training long before the ELBO has converged."
+    )
+    if "mnf" in methods:
+        yield "MNF: the two hidden layers have flows; the linear output is mean-field."
+    if "vi-bn" in methods:
+        yield "VI with BN: BatchNorm has population statistics when weights are sampled; no mini-batches are drawn."
+
+
 def _batch_warning(name: str, outcome: SetOutcome) -> Iterator[str]:
+    if left_out := [b for b in outcome.protocol["batch_sizes"] if b not in outcome.batch_sizes]:
+        yield (
+            f"{name}: b {', '.join(map(str, left_out))} left out, being more than half of a fold's "
+            f"{outcome.fold_rows} training rows (--paper-batches tries them)."
+        )
     chosen = outcome.methods["mcbn"].choices.batch_size
     full, large = int((chosen >= outcome.fold_rows).sum()), int((2 * chosen > outcome.fold_rows).sum())
     if full:

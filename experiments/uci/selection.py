@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -362,19 +363,31 @@ def _choice(group: Group, pools: list[_Pool], split: int, protocol: Protocol, ta
             variances.append(f.var(0))
             weights.append(np.full(points, 1 / (len(nets) * points)))
     error, variance, weight = (np.concatenate(parts) for parts in (errors, variances, weights))
-    fit = metrics.optimal_tau(error, variance, weights=weight, tau_range=tau_range)
     return Choice(
         weight_decay=pool.decays[candidate],
         batch_size=pool.setting.batch_size,
         dropout=pool.setting.dropout,
         epochs=epochs,
         rmse=float(pool.best[candidate, split]),
-        mc_sd=math.sqrt(float(np.sum(weight * variance))),
-        sigma=metrics.constant_sigma(error, weights=weight),
-        tau=fit.tau,
-        tau_at_end=fit.at_end,
         unfinished=epochs + protocol.patience * protocol.interval > protocol.max_epochs,
+        **fitted(error, variance, weight, tau_range),
     )
+
+
+def fitted(
+    error: Float64[np.ndarray, " point"],
+    variance: Float64[np.ndarray, " point"],
+    weight: Float64[np.ndarray, " point"],
+    tau_range: tuple[float, float],
+) -> dict[str, Any]:
+    """What of a `Choice` is fitted to held-out rows, by name; `variance` is over samples."""
+    fit = metrics.optimal_tau(error, variance, weights=weight, tau_range=tau_range)
+    return {
+        "mc_sd": math.sqrt(float(np.sum(weight * variance))),
+        "sigma": metrics.constant_sigma(error, weights=weight),
+        "tau": fit.tau,
+        "tau_at_end": fit.at_end,
+    }
 
 
 # ── evaluating ───────────────────────────────────────────────────────────────────────────────────────────────────────

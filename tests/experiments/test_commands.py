@@ -143,6 +143,39 @@ def test_a_newer_another_and_a_damaged_result_are_refused(
         _kind(finished.kind).read(path)
 
 
+def test_the_methods_whose_noise_is_learned_stand_beside_the_published_column(
+    called: Callable[..., tuple[object, str, str]], small_root: Path, tiny: Protocol, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("zuko")
+    monkeypatch.setattr(protocol, "SMOKE", tiny)
+    arguments = (
+        "--sets",
+        "smoke",
+        "--method",
+        "mnf,vi",
+        "--data-root",
+        small_root,
+        "--workers",
+        "1",
+        "--device",
+        "cpu",
+    )
+    code, printed, errors = called("uci", *arguments, "--markdown", "page.md")
+    assert (code, errors) == (0, "")
+    assert called("report", "reproduce-uci.h5") == (0, printed, "")
+    assert "MNF, VI, VI with BN 2 splits × 1 seed; λ 0.001, 1e-05" in " ".join(printed.split())
+    assert "(MCBN)" not in printed
+    page = Path("page.md").read_text()
+    assert page.count("\n| boston MNF |") == page.count("\n| yacht VI with BN |") == 5
+    (crps,) = (line for line in page.splitlines() if line.startswith("| yacht MNF |") and "24.92" in line)
+    assert any(f"| {verdict} |" in crps for verdict in ("agrees", "inconclusive", "same sign", "differs"))
+    code, summary, _ = called("report", "reproduce-uci.h5", "--json")
+    methods = json.loads(summary)["sets"]["boston"]["methods"]
+    assert list(methods) == ["mnf", "vi", "vi-bn"]
+    assert methods["mnf"]["crps"]["published"] == 5.88
+    assert "published" not in methods["vi"]["crps"]
+
+
 @pytest.mark.parametrize("arguments", [["--help"], ["report", "--help"], *([name, "--help"] for name in EXPERIMENTS)])
 def test_help_does_not_import_torch(arguments: list[str]) -> None:
     script = (

@@ -314,6 +314,7 @@ def test_an_interrupted_command_says_that_it_goes_on(
         (["--sets", "smoke,boston"], "a small run of its own"),
         (["--sets", "smoke", "--protocol", "paper"], "a small run of its own"),
         (["--protocol", "slow"], "expected quick or paper"),
+        (["--method", "mcbn,svi"], "there is no method svi; expected some of mcbn, mcdo, mnf, vi."),
         (["--workers", "0"], "--workers is 0"),
         (["--batch-sizes", "32,few"], "--batch-sizes is 32,few"),
         (["--batch-sizes", "1"], "--batch-sizes is 1"),

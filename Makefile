@@ -58,8 +58,8 @@ reproduce: .venv/installed
 	$(BIN)/python -m experiments batch-size --data-root $(BNUQ_TEST_DATA) --figures docs/measured --out docs/batch-size.h5
 	$(BIN)/python -m experiments stochastic-normalization --data-root $(BNUQ_TEST_DATA) --figures docs/measured --out docs/stochastic-normalization.h5
 	$(BIN)/python -m experiments bn-in-vi --data-root $(BNUQ_TEST_DATA) --figures docs/measured --out docs/bn-in-vi.h5
-	for name in stochastic-normalization bn-in-vi; do \
-	  $(BIN)/python -m experiments report docs/$$name.h5 --markdown > docs/measured/$$name.md || exit 1; done
+	$(BIN)/python docs/make_figures.py stochastic-normalization
+	$(BIN)/python docs/make_figures.py bn-in-vi
 	$(BIN)/python docs/make_figures.py uci
 	$(BIN)/python docs/make_figures.py uci-learned
 	$(BIN)/python docs/make_figures.py batch-size

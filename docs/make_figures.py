@@ -1,7 +1,8 @@
 """`make figures`: runs the shipped run files in full, and writes docs/measured/evaluate.md and README.md's demo.
 
 With an argument it writes one thing alone: `speed`, the table of docs/benchmarks.md, from what `make bench` measured;
-`uci`, `uci-learned` and `batch-size`, the tables of docs/experiments.md, from what `make reproduce` ran; `sweep`,
+`uci`, `uci-learned` and `batch-size`, the tables of docs/experiments.md, and `stochastic-normalization` and `bn-in-vi`,
+pages of docs/measured, from what `make reproduce` ran; `sweep`,
 docs/measured/sweep.md, from docs/sweep-NAME.h5 or, where one is missing, from a sweep that makes it (half an hour of
 CPU time in all); `segmentation`, docs/measured/segmentation.md, likewise from docs/segmentation-NAME.h5 (a quarter of
 an hour).
@@ -40,6 +41,7 @@ from bnuq.report import sweep as sweep_report
 from bnuq.report.evaluation import report
 from bnuq.report.numbers import named, total
 from bnuq.report.render import draw_pictures, print_record
+from bnuq.report.render.markdown import markdown
 from bnuq.store import codec
 from bnuq.workflows.evaluate import evaluate
 from bnuq.workflows.sweep import sweep
@@ -93,6 +95,7 @@ def jobs(pack: Path) -> Iterable[Job]:
 def main() -> None:
     """Run every job, and write what it gave."""
     pages = {"sweep": sweeps, "segmentation": segmentations}
+    pages |= {name: partial(learned, name) for name in ("stochastic-normalization", "bn-in-vi")}
     if len(sys.argv) > 1 and sys.argv[1] in pages:
         (MEASURED / f"{sys.argv[1]}.md").write_text(pages[sys.argv[1]](), encoding="utf-8")
         return
@@ -289,6 +292,18 @@ def batch_size() -> str | None:
         *(f"- {text}" for text in sentences(result)),
     ]
     return "\n".join(lines) + "\n"
+
+
+def learned(name: str) -> str:
+    """The page of an experiment on learned noise, from docs/NAME.h5, which `make reproduce` made, and its picture."""
+    from experiments.__main__ import _kind
+
+    kind = _kind(name)
+    record = replace(kind.read(DOCS / f"{name}.h5"), path=None)
+    about = record.provenance
+    picture = f"![{name}]({name}.svg)"
+    made = f"{picture}\n\nMade {about['time'][:10]} on {about['device']}, torch {about['torch']}.\n"
+    return f"{markdown(kind.report(record), level=1)}\n{made}"
 
 
 SWEPT = {  # run file: what is changed in it, and sizes

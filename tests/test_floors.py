@@ -143,3 +143,11 @@ def test_the_public_list_is_honest() -> None:
     again = {name for name in bnuq.__all__ if isinstance(getattr(bnuq, name), ModuleType)}
     assert again == {"metrics"}  # a file that is named like its function does not take its place
     assert all(getattr(bnuq.metrics, name) is not None for name in bnuq.metrics.__all__)
+
+
+def test_every_test_file_has_a_name_of_its_own() -> None:
+    """pytest imports them by their bare names: of two with one name it refuses the second."""
+    names = [
+        path.name for path in Path(__file__).parent.rglob("*.py") if path.name not in ("conftest.py", "__init__.py")
+    ]
+    assert [name for name in set(names) if names.count(name) > 1] == []

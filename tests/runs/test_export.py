@@ -19,6 +19,7 @@ import small_segmentation
 import torch
 from torch import Tensor, nn
 
+from bnuq.cli.export import _lines
 from bnuq.cli.main import main
 from bnuq.errors import BnuqError, SamplingError
 from bnuq.records.evaluation import Result
@@ -27,6 +28,7 @@ from bnuq.sampling.dropout import Dropout, _keep_by_philox
 from bnuq.sampling.predictor import Masks, philox
 from bnuq.sampling.sites import DropoutSite, find_sites
 from bnuq.workflows import export as exporting
+from bnuq.workflows.export import Exported
 
 CODE = """
 import sys, torch
@@ -46,14 +48,20 @@ def result(place: Path) -> Result:
     return small_run.evaluated(place, out="run.h5", validation="train.npz")
 
 
-def exported(folder: Path, *arguments: str) -> Callable[[Tensor], dict[str, Tensor]]:
+def exported(folder: Path, *arguments: str, name: str = "program.pt2") -> Callable[[Tensor], dict[str, Tensor]]:
     """The program that `bnuq export` writes in this folder."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         with pytest.raises(SystemExit) as leave:
-            main(["export", *arguments, "--out", "program.pt2", "--quiet"])
+            main(["export", *arguments, "--out", name, "--quiet"])
     assert leave.value.code == 0
-    return torch.export.load(folder / "program.pt2").module()
+    return torch.export.load(folder / name).module()
+
+
+@pytest.fixture(scope="module")
+def program(place: Path) -> Callable[[Tensor], dict[str, Tensor]]:
+    """That of mini-batches and masks: both.pt2 at `place`."""
+    return exported(place, "run.toml", "--method", "mcbn+mcdo", name="both.pt2")
 
 
 def images(folder: Path, name: str = "test") -> Tensor:
@@ -83,8 +91,8 @@ def test_without_a_result_the_draws_are_those_of_the_seed(place: Path, result: R
     assert (other["mean"] - given["mean"]).abs().max() > 1e-4
 
 
-def test_any_number_of_points_passes_and_none_knows_of_the_others(place: Path) -> None:
-    program, x = exported(place, "run.toml"), images(place)
+def test_any_number_of_points_passes_and_none_knows_of_the_others(place: Path, program: Any) -> None:
+    x = images(place)
     whole = program(x)
     for count in (1, 2, 37):
         some = program(x[:count])
@@ -92,10 +100,10 @@ def test_any_number_of_points_passes_and_none_knows_of_the_others(place: Path) -
             np.testing.assert_allclose(some[name], whole[name][:count], rtol=0, atol=1e-6)
 
 
-def test_it_runs_where_there_is_no_bnuq(place: Path, tmp_path: Path) -> None:
-    program, x = exported(place, "run.toml", "--method", "mcbn+mcdo"), images(place)
+def test_it_runs_where_there_is_no_bnuq(place: Path, program: Any, tmp_path: Path) -> None:
+    x = images(place)
     torch.save(x, tmp_path / "x.pt")
-    arguments = [str(place / "program.pt2"), str(tmp_path / "x.pt"), str(tmp_path / "y.pt")]
+    arguments = [str(place / "both.pt2"), str(tmp_path / "x.pt"), str(tmp_path / "y.pt")]
     subprocess.run([sys.executable, "-I", "-c", CODE, *arguments], check=True, cwd=tmp_path)
     for name, values in torch.load(tmp_path / "y.pt").items():
         np.testing.assert_array_equal(values, program(x)[name])
@@ -153,25 +161,25 @@ def test_what_the_file_says_of_itself(place: Path, result: Result) -> None:
 
 def test_the_command_says_what_was_written(place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
     monkeypatch.chdir(place)
-    for arguments in ([], ["--json"]):
-        with pytest.raises(SystemExit) as leave:
-            main(["export", "run.toml", "-o", "told.pt2", *arguments])
-        assert leave.value.code == 0
-    text, _, summary = capsys.readouterr().out.partition("{")
-    found = json.loads("{" + summary)
-    assert text.startswith("told.pt2 was written")
+    with pytest.raises(SystemExit) as leave:
+        main(["export", "run.toml", "-o", "told.pt2", "--json"])
+    assert leave.value.code == 0
+    found = json.loads(capsys.readouterr().out)
+    path, size, compared = place / "told.pt2", found["bytes"], found["compared"]
+    told = Exported(path, found, compared["largest_difference"], compared["points"], size)
+    assert _lines(told)[0].startswith("told.pt2 was written") and "(points, 1, 6, 6)" in _lines(told)[2]
     assert found["bytes"] == (place / "told.pt2").stat().st_size
     assert 0 <= found["compared"]["largest_difference"] < 1e-5
 
 
-def test_the_service_of_the_page_answers(place: Path, tmp_path: Path) -> None:
-    program, x = exported(place, "run.toml"), images(place)[:2]
+def test_the_service_of_the_page_answers(place: Path, program: Any, tmp_path: Path) -> None:
+    x = images(place)[:2]
     page = (Path(__file__).parents[2] / "docs" / "export.md").read_text(encoding="utf-8")
     code = page.partition("# serve.py\n")[2].partition("```")[0]
     (tmp_path / "serve.py").write_text(code.replace("HTTPServer((", "server = HTTPServer((").replace(
         ").serve_forever()", "); print(server.server_port, flush=True); server.handle_request()"
     ))  # fmt: skip
-    command = [sys.executable, "serve.py", str(place / "program.pt2"), "0"]
+    command = [sys.executable, "serve.py", str(place / "both.pt2"), "0"]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as server:
         assert server.stdout is not None
         port = int(server.stdout.readline())

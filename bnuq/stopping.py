@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 from collections.abc import Iterator
 from types import FrameType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _received: int | None = None
+_deferring = False
 
 
 class Terminated(BaseException):
@@ -17,16 +19,29 @@ class Terminated(BaseException):
 
 def check() -> None:
     """Raise a received signal again: a bare `except`, a `__del__` or a C callback may have swallowed its exception."""
-    if _received is not None:
+    if _received is not None and not _deferring:
         raise KeyboardInterrupt if _received == signal.SIGINT else Terminated
+
+
+@contextlib.contextmanager
+def deferred() -> Iterator[None]:
+    """A block that a first signal does not interrupt: its exception is raised at the end. A second one ends it at
+    once."""
+    global _deferring
+    before, _deferring = _deferring, True
+    try:
+        yield
+    finally:
+        _deferring = before
+    check()
 
 
 @contextlib.contextmanager
 def on_signals() -> Iterator[None]:
     """Inside the block, SIGINT raises KeyboardInterrupt and SIGTERM raises Terminated. Where that exception was
     swallowed, the end of the block raises it again. An ignored signal stays ignored (nohup)."""
-    global _received
-    _received = None
+    global _received, _deferring
+    _received, _deferring = None, False
     before = {number: signal.getsignal(number) for number in SIGNALS}
     with contextlib.suppress(ValueError):  # outside the main thread signals cannot be handled
         for number, handler in before.items():
@@ -53,6 +68,11 @@ def on_signals() -> Iterator[None]:
 
 
 def _stop(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001 - a signal handler
-    global _received
+    global _received, _deferring
+    if _received is not None:
+        _deferring = False
+    elif _deferring:
+        with contextlib.suppress(OSError):
+            os.write(2, b"\nbnuq: ending after the work in hand; the same signal again ends it at once.\n")
     _received = signum
     check()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
+from functools import reduce
 
 import numpy as np
 from torch import Tensor, nn
@@ -13,12 +15,14 @@ from bnuq.data import Points
 from bnuq.evaluation import memory
 from bnuq.evaluation.batch_composition import mini_batches
 from bnuq.evaluation.datasets import Pipeline
+from bnuq.evaluation.executors import Executor
 from bnuq.evaluation.plan import Plan
 from bnuq.evaluation.reference_check import BATCH_SIZE, BATCHES, reference_check
 from bnuq.evaluation.resources import check_memory_of_draws
 from bnuq.evaluation.subject import Subject, kind_of_draws
-from bnuq.files.journal import Journal
-from bnuq.progress import Progress
+from bnuq.evaluation.units import Unit, UnitGroup
+from bnuq.files.journal import Arrays
+from bnuq.progress import Progress, silent
 from bnuq.records.evaluation import ReferenceCheck
 from bnuq.sampling import counter_rng
 from bnuq.sampling.batch_statistics import BatchStatistics
@@ -49,19 +53,30 @@ def _all_tracked(plan: Plan) -> bool:
     return all(site.tracked for site in plan.sites.live_batchnorms)
 
 
-def draw_bank(subject: Subject, draws: range, progress: Progress, journal: Journal) -> BatchStatistics:
-    """ω of the run's mini-batches with these numbers, where a method samples BatchNorm; from the journal where it was
-    drawn before."""
+def draw_bank(subject: Subject, draws: range, progress: Progress, executor: Executor) -> BatchStatistics:
+    """ω of the run's mini-batches with these numbers, where a method samples BatchNorm; in units of a few draws, of
+    which those that are in the journal are not drawn again."""
     plan, train, size = subject.todo, subject.train, _size_of_draws(subject)
     assert train is not None  # ensured by the plan
-    unit = f"omega-b{size}-{draws.start}-{draws.stop}"
-    omega = journal.load(unit, BatchStatistics.load)
-    if omega is None:
-        title = f"Drawing {len(draws)} mini-batches of {size}"
-        purposes = counter_rng.BATCH, counter_rng.AUGMENT
-        omega = drawn(subject.model, subject.pipeline, train, draws, size, plan.layers, purposes, progress, title)
-        journal.write(unit, omega.save)
-    return omega
+    title, purposes = f"Drawing {len(draws)} mini-batches of {size}", (counter_rng.BATCH, counter_rng.AUGMENT)
+    check_memory_of_draws(len(draws), plan.layers, size, title=title)
+    starts = range(draws.start, draws.stop, _DRAWS)
+    parts = [range(start, min(start + _DRAWS, draws.stop)) for start in starts]
+    units = [Unit(_OMEGA, "train", train.sha256, range(size), part) for part in parts]
+    is_there = all(executor.journal.has(unit.name) for unit in units)
+    with (silent if is_there else progress)(title, len(draws)) as advance:
+
+        def run(group: UnitGroup) -> Iterator[Arrays]:
+            for unit in group:
+                counted: Progress = lambda *_: nullcontext(advance)  # noqa: E731 - within the progress of all
+                of_unit = (unit.draws, size, plan.layers, purposes, counted, title)
+                yield drawn(subject.model, subject.pipeline, train, *of_unit).arrays()
+
+        banks = [BatchStatistics.of_arrays(arrays) for (arrays,) in executor.run(zip(units), run)]
+    return reduce(BatchStatistics.joined, banks)
+
+
+_OMEGA, _DRAWS = "omega", 8  # how units of ω begin, and the draws of each
 
 
 def _size_of_draws(subject: Subject) -> int:

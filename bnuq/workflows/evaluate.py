@@ -21,6 +21,7 @@ from bnuq.evaluation.duration import forecast
 from bnuq.evaluation.ensemble import other_networks
 from bnuq.evaluation.estimates import MIN_SAMPLES
 from bnuq.evaluation.exactness import check_network, check_network_unchanged
+from bnuq.evaluation.executors import Executor
 from bnuq.evaluation.gallery import gallery
 from bnuq.evaluation.laplace import fit_posterior
 from bnuq.evaluation.noise_models import NoiseModels, fit_noise_models
@@ -48,7 +49,7 @@ from bnuq.evaluation.setup import (
     scored_sets,
 )
 from bnuq.evaluation.subject import VALIDATION, Subject
-from bnuq.files.journal import Journal, work_folder
+from bnuq.files.journal import work_folder
 from bnuq.findings import Finding, note, warning
 from bnuq.models.loading import LoadedModel
 from bnuq.progress import ForecastListener, Progress, silent
@@ -65,7 +66,7 @@ FEW = 20  # points, below which what is fitted to them is not to be trusted
 def evaluate(
     run: Run,
     *,
-    work: Path | None = None,
+    work: Path | str | None = None,
     progress: Progress = silent,
     look: Callable[[Mapping[str, EvaluatedSet]], None] | None = None,
     forecast_listener: ForecastListener | None = None,
@@ -110,7 +111,7 @@ def evaluate(
     with work_folder(run.out, work) as folder:
         journal = folder.journal(_facts(planned))
         with journal.forgotten_on(SamplingError):  # its units serve no other request
-            outcome = _outcome(planned, shown, check, noise_models, posterior, journal, watch, progress)
+            outcome = _outcome(planned, shown, check, noise_models, posterior, Executor(journal), watch, progress)
             check_network_unchanged(checked, subject)
         watch.lap("evaluate")
         findings = (
@@ -224,7 +225,7 @@ def _outcome(
     check: ReferenceCheck | None,
     noise_models: NoiseModels | None,
     posterior: Posterior | None,
-    journal: Journal,
+    executor: Executor,
     watch: Stopwatch,
     progress: Progress,
 ) -> RunnerResult:
@@ -237,11 +238,11 @@ def _outcome(
         if noise_models is not None:
             omegas = {name: noise_models.draw(name, draws) for name in subject.todo.methods if name in ANALYTIC}
         if needs_bank(subject, stale=stale):
-            omegas["mcbn"] = draw_bank(subject, draws, progress, journal)
+            omegas["mcbn"] = draw_bank(subject, draws, progress, executor)
         watch.lap("draw")
         return omegas
 
-    return run_methods(subject, draw, progress, journal, stale=stale, posterior=posterior, shown=shown)
+    return run_methods(subject, draw, progress, executor, stale=stale, posterior=posterior, shown=shown)
 
 
 def _model(planned: _Planned) -> dict[str, Any]:

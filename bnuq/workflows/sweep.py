@@ -18,6 +18,7 @@ from bnuq.data import Points
 from bnuq.errors import DataError, RequestError
 from bnuq.evaluation.completeness import Need
 from bnuq.evaluation.datasets import Material, fetch_missing
+from bnuq.evaluation.executors import Executor
 from bnuq.evaluation.provenance import Stopwatch, provenance
 from bnuq.evaluation.setup import check_request, notes_on_request, prepare
 from bnuq.evaluation.subject import VALIDATION
@@ -71,7 +72,7 @@ def sweep(
     if forecast_listener is not None:
         _foresee(ready, forecast_listener)
     with work_folder(out, work) as folder:
-        networks = [network.swept(network.journal(folder), watch, progress) for network in ready]
+        networks = [network.swept(Executor(network.journal(folder)), watch, progress) for network in ready]
         result = _result(runs, settings, ready[0], networks, watch, out=out, replaces=replaces)
         sweep_file.write(result, out)
     return result

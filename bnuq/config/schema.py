@@ -859,6 +859,26 @@ class GivenOptions(RecordedOptions, frozen=True):
     """The recorded options, and those that are not recorded."""
 
     out: Annotated[str | None, setting("Result file.", short="o", metavar="FILE", shown="MODEL.bnuq.h5")] = None
+    on: Annotated[
+        Annotated[str, Meta(pattern=r"^(local(:[1-9][0-9]{0,3})?|ray)\Z")],
+        setting(
+            "What computes the units of work: this process (local), N processes of this machine (local:N), or the "
+            "workers of a Ray cluster (ray; needs bnuq[ray]).",
+            "Computation",
+            metavar="local|local:N|ray",
+            expected="local, local:N of N processes, or ray",
+        ),
+    ] = "local"
+    shard: Annotated[
+        Annotated[str, Meta(pattern=r"^([0-9]{1,6}/[1-9][0-9]{0,5}|env)\Z")] | None,
+        setting(
+            "Compute part I of N (from 0) of the units, into --work, without a result; env: as torchrun, Slurm or "
+            "Kubernetes say. `bnuq merge` makes the result.",
+            "Computation",
+            metavar="I/N|env",
+            expected="I/N with I from 0 to N − 1, or env",
+        ),
+    ] = None
     download: Annotated[
         bool, setting("Fetch known data sets that are not found, such as svhn (needs bnuq[data]).", "Data")
     ] = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import reduce
 
@@ -22,7 +22,7 @@ from bnuq.evaluation.resources import check_memory_of_draws
 from bnuq.evaluation.subject import Subject, kind_of_draws
 from bnuq.evaluation.units import Unit, UnitGroup
 from bnuq.files.journal import Arrays
-from bnuq.progress import Progress, silent
+from bnuq.progress import Advance, Progress, silent
 from bnuq.records.evaluation import ReferenceCheck
 from bnuq.sampling import counter_rng
 from bnuq.sampling.batch_statistics import BatchStatistics
@@ -66,10 +66,12 @@ def draw_bank(subject: Subject, draws: range, progress: Progress, executor: Exec
     is_there = all(executor.journal.has(unit.name) for unit in units)
     with (silent if is_there else progress)(title, len(draws)) as advance:
 
+        def within(title: str, total: int) -> AbstractContextManager[Advance]:  # noqa: ARG001 - a Progress
+            return nullcontext(advance)
+
         def run(group: UnitGroup) -> Iterator[Arrays]:
             for unit in group:
-                counted: Progress = lambda *_: nullcontext(advance)  # noqa: E731 - within the progress of all
-                of_unit = (unit.draws, size, plan.layers, purposes, counted, title)
+                of_unit = (unit.draws, size, plan.layers, purposes, within, title)
                 yield drawn(subject.model, subject.pipeline, train, *of_unit).arrays()
 
         banks = [BatchStatistics.of_arrays(arrays) for (arrays,) in executor.run(zip(units), run)]

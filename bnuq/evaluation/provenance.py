@@ -57,6 +57,7 @@ def provenance(
         "platform": platform.platform(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
         **(_cuda_versions() | _float32_settings(precision) if device.type == "cuda" else {}),
+        "threads": str(torch.get_num_threads()),
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": " ".join(sys.argv),
         "reference_sha256": None if train is None else train.sha256,

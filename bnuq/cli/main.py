@@ -17,7 +17,7 @@ import typer
 
 import bnuq
 from bnuq import stopping
-from bnuq.cli import check, data, evaluate, init, inspect, methods, metrics, precise_bn, report, sweep
+from bnuq.cli import check, data, evaluate, init, inspect, merge, methods, metrics, precise_bn, report, sweep
 from bnuq.cli.ci import workflow_commands_disabled
 from bnuq.cli.help import Command, Group
 from bnuq.cli.output import discard_stdout, print_line, reserved_stdout, stdout_to_stderr
@@ -70,6 +70,7 @@ app = program(
         "inspect": inspect.command,
         "precise-bn": precise_bn.command,
         "check": check.command,
+        "merge": merge.command,
         "report": report.command,
         "data": data.command,
         "metrics": metrics.command,

@@ -8,7 +8,7 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from bnuq.cli.derived import SectionOptions, with_options
-from bnuq.cli.options import Figures, Work
+from bnuq.cli.options import Figures, WorkPlace
 from bnuq.cli.output import Printing, print_result
 from bnuq.cli.report import print_figures
 from bnuq.config import Options, resolve_sweep
@@ -48,7 +48,7 @@ def command(
         ),
     ] = None,
     figures: Figures = None,
-    work: Work = None,
+    work: WorkPlace = None,
     *,
     options: Options,
     settings: dict[str, Any],

@@ -291,6 +291,6 @@ def _is_module_in_base(named: Named) -> bool:
     """Whether the text names a module that exists in its base folder."""
     spec = without_arguments(without_name(named.text)[1])[0]
     top = spec.rpartition(":")[0].partition(".")[0]
-    if not top.isidentifier() or names_a_file(spec):
+    if not top.isidentifier() or names_a_file(spec) or _absolute(named) != named.text:
         return False
     return exists(named.base / top) or exists(named.base / f"{top}.py")

@@ -21,7 +21,7 @@ from bnuq.files.journal import MOST_ATTEMPTS, Arrays, Journal
 from bnuq.files.writing import is_alive
 
 Compute = Callable[[UnitGroup], Iterable[Arrays]]
-_POLL = 0.1  # seconds between two looks at units that others have begun
+_POLL, _LONGEST_POLL = 0.05, 5.0  # seconds between two looks at units that others have begun
 
 
 class UnitsLostError(Exception):
@@ -157,7 +157,7 @@ class Worker(Executor):
     def _walk(self, groups: Sequence[UnitGroup], compute: Compute, *, until_all: bool) -> None:
         """Compute what is missing: of the share, and `until_all` is there also what others have left for too long."""
         pending = self.share.order(groups)
-        news, impatient, lost = time.monotonic(), False, False
+        news, pause, impatient, lost = time.monotonic(), _POLL, False, False
         while pending:
             left, acted = [], False
             for number, group in pending:
@@ -180,14 +180,15 @@ class Worker(Executor):
                 elif not self._attempt(missing, compute, len(attempts)):
                     left.append((number, group))
             if acted:
-                news, impatient = time.monotonic(), False
+                news, pause, impatient = time.monotonic(), _POLL, False
             elif not until_all:
                 break
             elif impatient := time.monotonic() - news > self.share.patience:
                 self.on_wait("taking over what others have left.")
             else:
                 self.on_wait(f"waiting for {len(left)} units that others compute.")
-                time.sleep(_POLL)
+                time.sleep(pause)
+                pause = min(1.5 * pause, _LONGEST_POLL)
             pending = left
         if lost and until_all:
             raise UnitsLostError

@@ -225,8 +225,19 @@ def work_folder(out: Path, work: Path | str | None = None) -> Iterator[WorkFolde
     beside = out.with_name(f"{out.name[:200]}.work")  # a name may have 255 bytes
     place = place_of(work or beside)
     opened = WorkFolder(place, named=work is not None)
-    try:
+    with keeping(place, removes_empty=work is None):
         yield opened
+        for journal in opened.opened:
+            journal.forget()
+    if work is None:
+        _remove_all(place)
+
+
+@contextlib.contextmanager
+def keeping(place: Place, *, removes_empty: bool = False) -> Iterator[None]:
+    """A block whose exceptions say that the finished units of a place are kept, where there are any."""
+    try:
+        yield
     except BaseException as error:
         names = []
         with contextlib.suppress(ResultError):  # the store is gone
@@ -235,13 +246,9 @@ def work_folder(out: Path, work: Path | str | None = None) -> Iterator[WorkFolde
             note = f"finished parts are kept in {place}: the same command goes on from them."
             if note not in getattr(error, "__notes__", ()):  # as an experiment's sweep has said before
                 error.add_note(note)
-        elif work is None:
+        elif removes_empty:
             _remove_all(place)
         raise
-    for journal in opened.opened:
-        journal.forget()
-    if work is None:
-        _remove_all(place)
 
 
 def _remove_all(place: Place) -> None:

@@ -76,13 +76,14 @@ def evaluate(
     progress: Progress = silent,
     look: Callable[[Mapping[str, EvaluatedSet]], None] | None = None,
     forecast_listener: ForecastListener | None = None,
+    merged: bool = False,
 ) -> Result:
     """Evaluate `run`, write its result file, and return the result.
 
     Finished units are saved in `work` (by default beside the result) and read after an interruption. `look` receives
     the sets before anything is drawn, and may raise where they cannot be used; `forecast_listener` receives a forecast
-    of the duration, where it is long. Raises BnuqError with one message where the request cannot be carried out; the
-    result file is then not touched.
+    of the duration, where it is long. Units in `work` that are `merged` were computed by others. Raises BnuqError with
+    one message where the request cannot be carried out; the result file is then not touched.
     """
     watch = Stopwatch()
     check_request(run)
@@ -105,11 +106,12 @@ def evaluate(
                 outcome = run_methods(subject, draw, progress, executor, **of_methods)
                 check_network_unchanged(checked, subject)
         watch.lap("evaluate")
+        continued = journal.reused and run.on == "local" and not merged
         findings = (
             *notes_on_request([run], replaces=run.out if replaces else None),
             *_found_before(planned),
             *checked.findings,
-            *([note("evaluation-continued", parts=journal.reused)] if journal.reused and run.on == "local" else []),
+            *([note("evaluation-continued", parts=journal.reused)] if continued else []),
             *_findings(run, subject.todo, begun.check, outcome, planned.ready.material),
             *(() if begun.noise_models is None else begun.noise_models.findings()),
             *begun.of_posterior,

@@ -44,7 +44,7 @@ def sweep(
     settings: Settings = DEFAULT,
     *,
     out: Path | None = None,
-    work: Path | None = None,
+    work: Path | str | None = None,
     progress: Progress = silent,
     forecast_listener: ForecastListener | None = None,
 ) -> Sweep:

@@ -2,79 +2,31 @@
 
 from __future__ import annotations
 
+import platform
+import subprocess
+import sys
+import threading
 from collections.abc import Callable
 from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import small_regression
 import small_run
-import small_segmentation
+from disturbed import SMALL, assert_same, evaluated, figures, soak
+from making_units import FACTS, arrays_of, computed, unit
 
 from bnuq.config import Options, resolve
-from bnuq.errors import RequestError, ResultError
-from bnuq.evaluation.executors import Share
+from bnuq.errors import RequestError, ResultError, SamplingError
+from bnuq.evaluation.executors import Share, Worker
 from bnuq.files.journal import Journal
-from bnuq.records.evaluation import Result
+from bnuq.files.places import place_of
+from bnuq.progress import silent
 from bnuq.records.evaluation_file import read
-from bnuq.workflows.evaluate import evaluate
+from bnuq.workflows.processes import Job, Processes
 from bnuq.workflows.shards import compute_shard, merge, share_of
 
 pytestmark = pytest.mark.held(False)
-SMALL: dict[str, tuple[Callable[[Path], Path], dict[str, Any]]] = {
-    "classification": (small_run.write, {"methods": ("mcbn", "mcdo"), "chunk_size": 10, "validation": "test.npz"}),
-    "regression": (small_regression.write, {"chunk_size": 10}),
-    "segmentation": (small_segmentation.write, {"chunk_size": 4, "save_maps": True}),
-}
-
-
-def evaluated(folder: Path, name: str, work: Path | str | None = None, **options: Any) -> Result:
-    evaluate(resolve("run.toml", Options(out=folder / name, **options), folder=folder), work=work)
-    return read(folder / name)
-
-
-def assert_same(found: Any, expected: Any, place: str = "") -> None:
-    """Bitwise, NaN included; seconds and what it took aside."""
-    if isinstance(expected, dict):
-        assert list(found) == list(expected), place
-        for name, value in expected.items():
-            assert_same(found[name], value, f"{place}.{name}")
-    elif isinstance(expected, np.ndarray):
-        assert found.dtype == expected.dtype, place
-        np.testing.assert_array_equal(found, expected, err_msg=place)
-    elif hasattr(expected, "__dict__"):
-        assert_same(vars(found), vars(expected), place)
-    else:
-        assert found == expected or (found != found and expected != expected), place
-
-
-def figures(result: Result) -> dict[str, Any]:
-    """All of a result but times, paths and the machine."""
-    maps = {
-        (method, name): list(each.maps)
-        for method, of_method in result.methods.items()
-        for name, each in of_method.sets.items()
-        if each.maps is not None
-    }
-    estimates = {
-        method: {
-            name: value if name != "sets" else {key: vars(each) | {"maps": None} for key, each in value.items()}
-            for name, value in vars(of_method).items()
-        }
-        for method, of_method in result.methods.items()
-    }
-    return {
-        "methods": estimates,
-        "maps": maps,
-        "sets": {name: vars(each) | {"reference": None} for name, each in result.sets.items()},
-        "bank": result.bank,
-        "units": dict(result.units),
-        "root": result.provenance["units"],
-        "gallery": list(result.gallery),
-        "findings": [finding.code for finding in result.findings],
-    }
 
 
 @pytest.mark.parametrize("kind", SMALL)
@@ -155,3 +107,86 @@ def test_a_folder_of_nothing_or_of_several_requests_is_not_merged(tmp_path: Path
         Journal(tmp_path, {"seed": seed}, about).save("unit", {})
     with pytest.raises(RequestError, match=r"units of 2 requests \((0.h5, 1.h5|1.h5, 0.h5)\)"):
         merge(str(tmp_path), Options(), folder=tmp_path)
+
+
+# ── what is lost ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def waited(folder: Path, kinds: tuple[str, ...], count: int = 2) -> Journal:
+    """The journal of units of these kinds, after processes have worked at them."""
+    folder.mkdir(exist_ok=True)
+    with Processes(Job(computed, (kinds,), str(folder), "cpu"), count) as processes:
+        processes.wait(silent, 0)
+    return Journal(folder, FACTS)
+
+
+def test_a_unit_that_ends_every_process_is_named_and_all_others_are_finished(tmp_path: Path) -> None:
+    kinds = ("good", "kill", "good", "killed once", "good", "raise", "good")
+    with pytest.raises(ResultError) as refused:
+        waited(tmp_path, kinds)
+    message = str(refused.value)
+    assert message.startswith("2 units of work could not be computed, after 3 attempts each:")
+    assert "mcbn on points 10 to 19 of test: begun 3 times" in message and "SIGKILL" in message
+    assert "mcbn on points 50 to 59 of test" in message and "ValueError: no such luck" in message
+    journal = Journal(tmp_path, FACTS)
+    for number, kind in enumerate(kinds):
+        found = journal.load(unit(number).name)
+        assert (found is None) == (kind in ("kill", "raise"))
+        if found is not None:
+            assert_same(found["point/score"], arrays_of(unit(number))["point/score"])
+    assert {len(journal.attempts(unit(number).name)) for number in (1, 5)} == {3}
+    assert not any(journal.attempts(unit(number).name) for number in (0, 2, 3, 4, 6))
+
+
+def test_an_error_that_bnuq_raises_ends_all_processes(tmp_path: Path) -> None:
+    with pytest.raises(SamplingError, match="these samples cannot be"):
+        waited(tmp_path, ("good", "refuse"), count=1)
+
+
+def test_a_worker_takes_what_the_dead_have_left_and_in_the_end_what_nobody_finishes(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, FACTS)
+    dead = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
+    others = {
+        0: {"by": "a", "machine": platform.node(), "process": int(dead.stdout)},
+        1: {"by": "b", "machine": "another", "process": 1},
+        2: {"by": "me", "machine": "another", "process": 1},
+    }
+    for number, who in others.items():
+        journal.begin(unit(number).name, 0, who)
+    done: list[int] = []
+    share = Share(0, 2, "me", patience=0.3)
+
+    def worker(journal: Journal) -> Worker:
+        return Worker(journal, share, on_unit=lambda unit: done.append(unit.points.start // 10))
+
+    [first] = computed(("good",) * 4, journal.place, worker)
+    assert done == [0, 2, 3] and not first.lost  # another machine may still be at it
+    assert journal.attempts(unit(1).name) and not journal.attempts(unit(0).name)
+    groups = [(unit(number),) for number in range(4)]
+    found = list(worker(journal).run(groups, lambda group: map(arrays_of, group)))
+    assert done == [0, 2, 3, 1] and len(found) == 4
+
+
+def test_a_fixed_share_waits_for_others_and_computes_only_its_own(tmp_path: Path) -> None:
+    done: dict[int, list[int]] = {0: [], 1: []}
+
+    def worker(number: int) -> Callable[[Journal], Worker]:
+        share = Share(number, 2, f"shard {number} of 2", fixed=True)
+        return lambda journal: Worker(journal, share, on_unit=lambda unit: done[number].append(unit.points.start // 10))
+
+    groups = [(unit(number),) for number in range(5)]
+    place = place_of(tmp_path)
+
+    def run_all() -> None:
+        assert len(list(worker(0)(Journal(place, FACTS)).run(groups, lambda group: map(arrays_of, group)))) == 5
+
+    waiting = threading.Thread(target=run_all)
+    waiting.start()
+    computed(("good",) * 5, place, worker(1))
+    waiting.join(20)
+    assert done == {0: [0, 2, 4], 1: [1, 3]} and not waiting.is_alive()
+
+
+def test_killed_processes_change_nothing(tmp_path: Path) -> None:
+    _, killed = soak(tmp_path, 4, most=2, pause=(3.0, 5.0))
+    assert killed

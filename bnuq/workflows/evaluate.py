@@ -14,7 +14,7 @@ import numpy as np
 
 from bnuq.config import ANALYTIC, DETERMINISTIC, SINGLE_SAMPLE_METHODS, Run
 from bnuq.data import Points
-from bnuq.errors import RequestError, SamplingError
+from bnuq.errors import RequestError, ResultError, SamplingError
 from bnuq.evaluation import memory, multilabel
 from bnuq.evaluation.augmentation import check_augmentation
 from bnuq.evaluation.datasets import Material, fetch_missing
@@ -140,17 +140,51 @@ def evaluate(
 
 
 def compute(
-    run: Run, named: bool, place: Place, make: Callable[[Journal], AnyExecutor], progress: Progress = silent
+    run: Run,
+    named: bool,
+    place: Place,
+    make: Callable[[Journal], AnyExecutor],
+    progress: Progress = silent,
+    *,
+    expected: Result | None = None,
 ) -> list[AnyExecutor]:
-    """Those units of `run` that the executor computes which is made of their journal at this place, and no result."""
+    """Those units of `run` that the executor computes which is made of their journal at this place, and no result.
+    ResultError where `run` is not, bit by bit, the request of the `expected` result any more."""
     watch = Stopwatch()
     begun = _begun(run, watch, progress, None, None)
     subject = begun.planned.subject
+    if expected is not None:
+        _check_unchanged(begun.planned, expected)
     executor = make(WorkFolder(place, named).journal(_facts(begun.planned), _about(subject.run)))
     draw = partial(_draw, begun, executor, watch, progress)
     with suppress(UnitsLostError):
         compute_units(subject, draw, progress, executor, stale=begun.stale, posterior=begun.posterior)
     return [executor]
+
+
+def _check_unchanged(planned: _Planned, expected: Result) -> None:
+    """Raise ResultError where a result was made of anything else."""
+    made = _provenance(planned)
+    pairs: dict[str, tuple[Any, Any]] = {
+        "the checkpoint": (_files_of(_model(planned)), _files_of(expected.model)),
+        "the code of the network": (made["network"], expected.provenance.get("network")),
+        "the reference": (made.get("reference_sha256"), expected.provenance.get("reference_sha256")),
+        **{name: (made[name], expected.provenance.get(name)) for name in ("bnuq", "torch")},
+        "the device": (str(planned.ready.pipeline.device), expected.sampling["device"]),
+    }
+    for name in {**planned.described, **expected.sets}:
+        of_both = [sets[name].sha256 if name in sets else None for sets in (planned.described, expected.sets)]
+        pairs[f"set {name}"] = of_both[0], of_both[1]
+    for name, (here, there) in pairs.items():
+        if here != there:
+            raise ResultError(
+                f"{expected.path}: {name} is not that of the result any more: {here!s:.64}, and there {there!s:.64}. "
+                "Nothing was compared."
+            )
+
+
+def _files_of(model: Mapping[str, Any]) -> list[str]:
+    return [each["sha256"] for each in model.get("members", [model])]
 
 
 @dataclass(frozen=True)

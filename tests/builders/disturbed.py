@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import sys
 import tempfile
@@ -82,7 +83,8 @@ def figures(result: Result) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def killing(chance: random.Random, most: int, pause: tuple[float, float]) -> Iterator[list[int]]:
-    """A block in which processes that compute units are killed at random, at most so many; whom it killed."""
+    """A block in which processes that compute units are killed at random, at most so many, after so many seconds of
+    processor time of theirs; whom it killed."""
     started: list[Any] = []
     killed: list[int] = []
     plain, over = processes.Processes._started, threading.Event()
@@ -92,10 +94,15 @@ def killing(chance: random.Random, most: int, pause: tuple[float, float]) -> Ite
         return found
 
     def kill() -> None:
-        while len(killed) < most and not over.wait(chance.uniform(*pause)):
-            if running := [process for process in started if process.poll() is None]:
-                (victim := chance.choice(running)).kill()
-                killed.append(victim.pid)
+        limits: dict[int, float] = {}
+        while len(killed) < most and not over.wait(0.02):
+            for process in started:
+                if process.poll() is None and len(killed) < most:
+                    limit = limits.setdefault(process.pid, chance.uniform(*pause))
+                    if seconds_of(process.pid) > limit:
+                        process.kill()
+                        killed.append(process.pid)
+                        break
 
     killer = threading.Thread(target=kill, daemon=True)
     processes.Processes._started = noted
@@ -108,13 +115,25 @@ def killing(chance: random.Random, most: int, pause: tuple[float, float]) -> Ite
         processes.Processes._started = plain
 
 
-def soak(folder: Path, seed: int, *, most: int = 10**6, pause: tuple[float, float] = (0.5, 6.0)) -> tuple[str, int]:
+def seconds_of(process: int) -> float:
+    """The processor time that a process of this machine has taken: its starts take as much however busy that is."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
+
+
+def soak(
+    folder: Path, seed: int, *, samples: int = 0, most: int = 10**6, pause: tuple[float, float] = (1.0, 8.0)
+) -> tuple[str, int]:
     """Compare one random evaluation under kills with the undisturbed one; what it was, and how many were killed."""
     chance = random.Random(seed)
     kind = chance.choice([*SMALL])
     write, options = SMALL[kind]
     write(folder)
-    options = options | {"seed": seed, "samples": chance.choice([32, 128, 256]), "chunk_size": chance.choice([1, 2, 5])}
+    options = options | {"seed": seed, "samples": samples or chance.choice([32, 128, 256])}
+    options |= {"chunk_size": chance.choice([1, 2, 5])}
     if kind != "segmentation":
         options |= chance.choice([{}, {"save_samples": True}, {"bank": 300}])
     count = chance.choice([2, 2, 3])

@@ -3,36 +3,42 @@
 from __future__ import annotations
 
 import platform
+import shutil
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import small_regression
 import small_run
+import torch
 from disturbed import SMALL, assert_same, evaluated, figures, soak
 from making_units import FACTS, arrays_of, computed, unit
 
 from bnuq.config import Options, resolve
 from bnuq.errors import RequestError, ResultError, SamplingError
 from bnuq.evaluation.executors import Share, Worker
-from bnuq.files.journal import Journal
+from bnuq.files.journal import Journal, root_of
 from bnuq.files.places import place_of
 from bnuq.progress import silent
-from bnuq.records.evaluation_file import read
+from bnuq.records.evaluation_file import read, write
 from bnuq.workflows.processes import Job, Processes
 from bnuq.workflows.shards import compute_shard, merge, share_of
+from bnuq.workflows.verify import Verified, verify
 
 pytestmark = pytest.mark.held(False)
 
 
 @pytest.mark.parametrize("kind", SMALL)
 def test_two_processes_give_the_figures_of_one(tmp_path: Path, kind: str) -> None:
-    write, options = SMALL[kind]
-    write(tmp_path)
+    make, options = SMALL[kind]
+    make(tmp_path)
     one = evaluated(tmp_path, "one.h5", **options)
     two = evaluated(tmp_path, "two.h5", on="local:2", **options)
     assert_same(figures(two), figures(one))
@@ -50,8 +56,8 @@ def shard(folder: Path, text: str, work: Path, **options: Any) -> None:
 @pytest.mark.parametrize("kind", SMALL)
 def test_shards_merge_to_the_result_of_one_process(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Share, "__init__", partialmethod(Share.__init__, patience=0.0))  # take over at once
-    write, options = SMALL[kind]
-    write(tmp_path)
+    make, options = SMALL[kind]
+    make(tmp_path)
     work = tmp_path / "units"
     shard(tmp_path, "1/3", work, **options)
     before = len([*work.glob("*.part")])
@@ -188,5 +194,77 @@ def test_a_fixed_share_waits_for_others_and_computes_only_its_own(tmp_path: Path
 
 
 def test_killed_processes_change_nothing(tmp_path: Path) -> None:
-    _, killed = soak(tmp_path, 4, most=2, pause=(3.0, 5.0))
+    _, killed = soak(tmp_path, 4, samples=8, most=2, pause=(2.0, 4.0))
     assert killed
+
+
+# ── bnuq verify ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the small networks, each with its result one.h5."""
+    folder = tmp_path_factory.mktemp("made")
+    for kind, (make, options) in SMALL.items():
+        make(folder / kind)
+        evaluated(folder / kind, "one.h5", **options)
+    return folder
+
+
+def verified(folder: Path, **options: Any) -> Verified:
+    return verify(folder / "one.h5", Options(trust_code=True), folder=folder, **{"units": 5} | options)
+
+
+@pytest.mark.parametrize("kind", SMALL)
+def test_units_computed_again_are_those_of_the_result(made: Path, kind: str) -> None:
+    found = verified(made / kind)
+    assert len(found.chosen) == 5 and {*found.chosen} <= {*found.computed} and not found.differing
+    alone = [name for name in found.result.units if name.startswith("omega")][:1]
+    assert len(verified(made / kind, chosen=alone).computed) < len(found.result.units)
+
+
+def test_a_unit_that_differs_is_named(made: Path, tmp_path: Path) -> None:
+    shutil.copytree(made / "regression", tmp_path / "it")
+    result = read(tmp_path / "it" / "one.h5")
+    name = next(name for name in result.units if name.startswith("mcdo-test"))
+    units = {**result.units, name: "0" * 64}
+    write(replace(result, units=units, provenance={**result.provenance, "units": root_of(units)}), result.path)
+    assert verified(tmp_path / "it", chosen=[name]).differing == (name,)
+    done = subprocess.run(
+        [sys.executable, "-m", "bnuq", "verify", "one.h5", "--units", "999", "--trust-code"],
+        cwd=tmp_path / "it",
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1 and f"Different: {name}\n" in done.stdout
+    write(replace(result, units=units), result.path)
+    with pytest.raises(ResultError, match="are not those of its root"):
+        verified(tmp_path / "it")
+
+
+def other_checkpoint(folder: Path) -> None:
+    weights = torch.load(folder / "model.pt")
+    torch.save({name: value * 1.01 for name, value in weights.items()}, folder / "model.pt")
+
+
+def other_points(folder: Path) -> None:
+    with np.load(folder / "test.npz") as file:
+        x, y = file["x"], file["y"]
+    np.savez(folder / "test.npz", x=x + 0.01, y=y)
+
+
+def other_code(folder: Path) -> None:
+    (folder / "net.py").write_text(small_regression.NET.replace("nn.ReLU()", "nn.GELU()"))
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [(other_checkpoint, "the checkpoint is not"), (other_points, "set test is"), (other_code, "the code of the")],
+)
+def test_what_was_changed_is_not_compared(tmp_path: Path, change: Callable[[Path], None], complaint: str) -> None:
+    make, options = SMALL["regression"]
+    make(tmp_path / "it")
+    evaluated(tmp_path / "it", "one.h5", **options | {"methods": ("mcdo",), "samples": 4})
+    change(tmp_path / "it")
+    with pytest.raises(ResultError, match=complaint):
+        verified(tmp_path / "it")

@@ -38,7 +38,7 @@ from bnuq.files.places import Place, place_of
 from bnuq.progress import Advance, Progress
 
 _RUN = "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from bnuq.workflows.processes import main; main()"
-_MOST_STARTS = 10  # of a process that is killed before it begins any unit
+MOST_STARTS = 10  # of a process that is killed before it begins any unit
 _GRACE = 60.0  # seconds in which an interrupted process may finish its unit
 
 Make = Callable[[Journal], Worker]
@@ -180,7 +180,7 @@ class Processes:
         why = f"its process ended by {_words(code)}" + (f", and said last:\n{last}" if last else "")
         if note_why(self._place, child.share.name, why):
             child.starts = 0
-        if child.starts >= _MOST_STARTS:
+        if child.starts >= MOST_STARTS:
             raise ResultError(f"{child.share.name} was started {child.starts} times and began no unit: {why}.")
         self._close(child)
         child.starts += 1

@@ -125,7 +125,7 @@ def seconds_of(process: int) -> float:
 
 
 def soak(
-    folder: Path, seed: int, *, samples: int = 0, most: int = 10**6, pause: tuple[float, float] = (1.0, 8.0)
+    folder: Path, seed: int, *, samples: int = 0, most: int = 10**6, pause: tuple[float, float] = (1.5, 5.0)
 ) -> tuple[str, int]:
     """Compare one random evaluation under kills with the undisturbed one; what it was, and how many were killed."""
     chance = random.Random(seed)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partialmethod
@@ -19,8 +22,10 @@ import small_regression
 import small_run
 import torch
 from disturbed import SMALL, assert_same, evaluated, figures, soak
+from findings_of import noted
 from making_units import FACTS, arrays_of, computed, unit
 
+from bnuq import stopping
 from bnuq.config import Options, resolve
 from bnuq.errors import RequestError, ResultError, SamplingError
 from bnuq.evaluation.executors import Share, Worker
@@ -268,3 +273,42 @@ def test_what_was_changed_is_not_compared(tmp_path: Path, change: Callable[[Path
     change(tmp_path / "it")
     with pytest.raises(ResultError, match=complaint):
         verified(tmp_path / "it")
+
+
+# ── signals ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_first_signal_waits_for_the_work_in_hand_and_a_second_does_not() -> None:
+    done: list[str] = []
+    with pytest.raises(KeyboardInterrupt), stopping.on_signals(), stopping.deferred():
+        os.kill(os.getpid(), signal.SIGINT)
+        stopping.check()
+        done.append("first")
+    with pytest.raises(stopping.Terminated), stopping.on_signals(), stopping.deferred():
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+        done.append("second")
+    assert done == ["first"]
+
+
+def test_a_signal_ends_all_processes_after_their_units_and_the_run_goes_on_from_them(tmp_path: Path) -> None:
+    make, options = SMALL["regression"]
+    make(tmp_path)
+    given = ["-T", "512", "--chunk-size", "1", "--quiet", "-o", "two.h5"]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "2"}
+    command = [sys.executable, "-m", "bnuq", "evaluate", "run.toml", *given, "--on", "local:2"]
+    child = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
+    work = tmp_path / "two.h5.work"
+    deadline = time.monotonic() + 60
+    while len([*work.glob("*mc*.part")]) < 3:
+        assert child.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
+    child.send_signal(signal.SIGTERM)
+    _, said = child.communicate(timeout=60)
+    assert child.returncode == 143 and not (tmp_path / "two.h5").exists()
+    assert said.endswith(f"bnuq: terminated; finished parts are kept in {work}: the same command goes on from them.\n")
+    assert [*work.glob("*.part")] and not [*work.glob("*.try*")]
+    options = {**options, "samples": 512, "chunk_size": 1}
+    two, one = (evaluated(tmp_path, name, **options) for name in ("two.h5", "one.h5"))
+    assert "evaluation-continued" in noted(two)
+    assert_same(figures(two)["methods"], figures(one)["methods"])

@@ -139,6 +139,10 @@ _SIZE_EXPECTED = f"[height, width] of 1 to {MAX_SIDE} pixels, such as 224x224"
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """A table of the run file; an unknown key is an error that names it."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled as in a run file: what is left out there, because it is the default, is so again."""
+        return msgspec.convert, (msgspec.to_builtins(self), type(self))
+
 
 class Normalize(Section, frozen=True):
     """Per-channel (or per-feature) affine of the inputs: (x − mean) / std, after uint8 was scaled to 0–1."""

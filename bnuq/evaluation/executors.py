@@ -196,21 +196,21 @@ class Worker(Executor):
     def _attempt(self, units: UnitGroup, compute: Compute, number: int) -> bool:
         """Whether the units were computed: not, where that raised an error of the unit alone, which is noted."""
         first, who = units[0].name, self._who()
-        self.journal.begin(first, number, who)
-        try:
-            self._computed(units, compute, needed=True)
-        except BnuqError:
-            self.journal.end(first, number + 1)
-            raise
-        except Exception as error:
-            who["why"] = traceback.format_exc()
+        with stopping.deferred():
             self.journal.begin(first, number, who)
-            if is_device_failure(error):
-                raise  # nothing works in this process any more
-            return False
-        self.journal.end(first, number + 1)
-        for unit in units:
-            self.on_unit(unit)
+            try:
+                self._computed(units, compute, needed=True)
+            except BnuqError:
+                self.journal.end(first, number + 1)
+                raise
+            except Exception as error:
+                self.journal.begin(first, number, who | {"why": traceback.format_exc()})
+                if is_device_failure(error):
+                    raise  # nothing works in this process any more
+                return False
+            self.journal.end(first, number + 1)
+            for unit in units:
+                self.on_unit(unit)
         return True
 
     def _who(self) -> dict[str, Any]:

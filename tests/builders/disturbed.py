@@ -22,6 +22,7 @@ import small_run
 import small_segmentation
 
 from bnuq.config import Options, resolve
+from bnuq.evaluation import runner
 from bnuq.records.evaluation import Result
 from bnuq.records.evaluation_file import read
 from bnuq.workflows import processes
@@ -82,6 +83,21 @@ def figures(result: Result) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
+def computing_nothing() -> Iterator[None]:
+    """A block in which this process computes no unit: others have to."""
+    plain = runner.run_unit
+
+    def refused(_: Any, unit: Any) -> Any:
+        raise AssertionError(f"{unit.name} was computed by this process")
+
+    runner.run_unit = refused
+    try:
+        yield
+    finally:
+        runner.run_unit = plain
+
+
+@contextlib.contextmanager
 def killing(chance: random.Random, most: int, pause: tuple[float, float]) -> Iterator[list[int]]:
     """A block in which processes that compute units are killed at random, at most so many, after so many seconds of
     processor time of theirs; whom it killed."""
@@ -138,7 +154,7 @@ def soak(
         options |= chance.choice([{}, {"save_samples": True}, {"bank": 300}])
     count = chance.choice([2, 2, 3])
     expected = figures(evaluated(folder, "undisturbed.h5", **options))
-    with killing(chance, most, pause) as killed:
+    with killing(chance, most, pause) as killed, computing_nothing():
         found = evaluated(folder, "disturbed.h5", on=f"local:{count}", **options)
     assert_same(figures(found), expected)
     assert not (folder / "disturbed.h5.work").exists()

@@ -31,7 +31,7 @@ _HELP = {
         SectionOptions(ScoringSection, without="recalibration set_coverage"),
         SectionOptions(
             GivenOptions,
-            "out device precision chunk_size threads limit data_root download trust_pickle trust_code",
+            "out on device precision chunk_size threads limit data_root download trust_pickle trust_code",
             _HELP,
         ),
     ),

@@ -26,15 +26,17 @@ from findings_of import noted
 from making_units import FACTS, arrays_of, computed, unit
 
 from bnuq import stopping
-from bnuq.config import Options, resolve
+from bnuq.config import Options, resolve, resolve_sweep
 from bnuq.errors import RequestError, ResultError, SamplingError
 from bnuq.evaluation.executors import Share, Worker
 from bnuq.files.journal import Journal, root_of
 from bnuq.files.places import place_of
 from bnuq.progress import silent
 from bnuq.records.evaluation_file import read, write
+from bnuq.sweeping.sizes import _AllSizes
 from bnuq.workflows.processes import Job, Processes
 from bnuq.workflows.shards import compute_shard, merge, share_of
+from bnuq.workflows.sweep import sweep
 from bnuq.workflows.verify import Verified, verify
 
 pytestmark = pytest.mark.held(False)
@@ -49,6 +51,20 @@ def test_two_processes_give_the_figures_of_one(tmp_path: Path, kind: str) -> Non
         two = evaluated(tmp_path, "two.h5", on="local:2", **options)
     assert_same(figures(two), figures(one))
     assert len(one.units) > 10 and not (tmp_path / "two.h5.work").exists()
+
+
+def test_a_sweep_in_two_processes_is_that_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small_run.write(tmp_path)
+    found = []
+    for name, on in (("one.h5", "local"), ("two.h5", "local:2")):
+        options = Options(samples=8, out=tmp_path / name, chunk_size=10, on=on)
+        runs, settings = resolve_sweep(("run.toml",), options, {"batch_sizes": (8, 16)}, folder=tmp_path)
+        with monkeypatch.context() as patch:
+            if on != "local":
+                patch.setattr(_AllSizes, "_blocks", None)  # others have to compute
+            found.append(sweep(runs, settings, out=tmp_path / name))
+    one, two = ([vars(point) for point in record.points] for record in found)
+    assert_same(dict(enumerate(two)), dict(enumerate(one)))
 
 
 # ── shards ────────────────────────────────────────────────────────────────────────────────────────────────────────────

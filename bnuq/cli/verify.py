@@ -18,7 +18,7 @@ DIFFERENT = 1  # exit code
 
 
 @with_options(
-    options=(SectionOptions(GivenOptions, "threads data_root trust_pickle trust_code"),),
+    options=(SectionOptions(GivenOptions, "data_root trust_pickle trust_code"),),
     printing=SectionOptions(Printing, "json quiet debug"),
 )
 def command(
@@ -40,18 +40,12 @@ def command(
     if units < 1:
         raise RequestError(f"--units is {units}; expected a whole number of at least 1.")
     from bnuq.cli.progress import Bars
-    from bnuq.config import resolve_again
-    from bnuq.evaluation.setup import threads
     from bnuq.files.folders import expanded
     from bnuq.progress import silent
-    from bnuq.records.evaluation_file import read
     from bnuq.workflows.verify import verify
 
-    path, given = expanded(result), Options(options)
-    run = resolve_again(dict(read(path).run), path.resolve(), given, folder=Path.cwd())
-    with threads(run.threads):
-        progress = silent if printing.quiet else Bars()
-        found = verify(path, given, units=units, folder=Path.cwd(), progress=progress)
+    path, progress = expanded(result), silent if printing.quiet else Bars()
+    found = verify(path, Options(options), units=units, folder=Path.cwd(), progress=progress)
     record = found.result
     if printing.json:
         parts = {"chosen": found.chosen, "computed": found.computed, "differing": found.differing}

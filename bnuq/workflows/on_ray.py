@@ -9,8 +9,6 @@ import secrets
 import sys
 from typing import Any
 
-import torch
-
 from bnuq import errors, stopping
 from bnuq.errors import BnuqError, RequestError, ResultError
 from bnuq.evaluation.executors import Share
@@ -31,6 +29,7 @@ class Actors:
             raise RequestError("--on ray needs the package ray: pip install 'bnuq[ray]'.") from error
         self._ray, self._job, self._place = ray, job, place_of(job.work)
         self._driver, self._own = secrets.token_hex(3), not ray.is_initialized()
+        self.threads = 1  # of an actor, and so of this process
         self._starts: dict[int, int] = {}
         self._actors: list[Any] = []
 
@@ -104,7 +103,7 @@ class _Actor:
     def work(self, job: Job, share: Share) -> dict[str, Any]:
         """The job's units of this share: what is lost, or the error of bnuq that ended it."""
         try:
-            with threads(None if torch.cuda.is_available() else 1):
+            with threads(1):
                 return {"lost": job.done_by(share, lambda _: None)}
         except BnuqError as error:
             return {"error": [type(error).__name__, str(error)]}

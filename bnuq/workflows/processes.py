@@ -79,17 +79,19 @@ class Nobody:
 
 @contextlib.contextmanager
 def helpers(run: Run, job: Job) -> Iterator[Any]:
-    """The processes that `run.on` names, at work inside the block: `wait` until they have finished."""
+    """The processes that `run.on` names, at work inside the block: `wait` until they have finished. All of them, this
+    one too, compute with the same number of threads, as sums are rounded by it."""
     if run.on == "local":
         yield Nobody()
-    elif run.on == "ray":
+        return
+    if run.on == "ray":
         from bnuq.workflows.on_ray import Actors
 
-        with Actors(job) as actors:
-            yield actors
+        others: Any = Actors(job)
     else:
-        with Processes(job, int(run.on.removeprefix("local:"))) as processes:
-            yield processes
+        others = Processes(job, int(run.on.removeprefix("local:")))
+    with threads(others.threads), others:
+        yield others
 
 
 def raise_lost(lost: Mapping[str, str]) -> None:
@@ -117,7 +119,7 @@ class Processes:
 
     def __init__(self, job: Job, count: int) -> None:
         self._job, self._count, self._place = job, count, place_of(job.work)
-        self._threads = max(1, torch.get_num_threads() // count)
+        self.threads = max(1, torch.get_num_threads() // count)
         self._messages: queue.SimpleQueue[tuple[_Child, dict[str, Any] | None]] = queue.SimpleQueue()
         self._children: list[_Child] = []
         self._lost: dict[str, str] = {}
@@ -148,7 +150,7 @@ class Processes:
     def wait(self, progress: Progress, total: int) -> None:
         """Wait until all units are finished, of `total` passes. ResultError for units that are lost, and the error of
         a process, where it has one."""
-        with progress(f"{self._count} processes, {self._threads} threads each", total) as advance:
+        with progress(f"{self._count} processes, {self.threads} threads each", total) as advance:
             while not all(child.ended for child in self._children):
                 stopping.check()
                 with contextlib.suppress(queue.Empty):
@@ -198,7 +200,7 @@ class Processes:
 
     def _started(self, share: Share) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
         said = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
-        counts = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(self._threads))
+        counts = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(self.threads))
         process = subprocess.Popen(
             [sys.executable, "-P", "-c", _RUN, json.dumps(sys.path)],
             stdin=subprocess.PIPE,
@@ -209,7 +211,7 @@ class Processes:
         )
         assert process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
-            pickle.dump((self._job, share, self._threads), process.stdin)
+            pickle.dump((self._job, share, self.threads), process.stdin)
             process.stdin.flush()  # it stays open: its end tells the process that this one is gone
         return process, said
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from bnuq.config import Options, Run, resolve_again
 from bnuq.errors import RequestError, ResultError
 from bnuq.evaluation.executors import Missing, Share, Worker
-from bnuq.evaluation.setup import check_request
+from bnuq.evaluation.setup import check_request, threads
 from bnuq.files.journal import keeping, requests_at
 from bnuq.files.places import place_of
 from bnuq.progress import Progress, silent
@@ -99,7 +99,7 @@ def merge(work: str, options: Options, *, folder: Path, progress: Progress = sil
     given = Options({"out": about["out"], **{name: value for name, value in options.items() if value is not None}})
     run = replace(resolve_again(about["run"], source, given, folder=folder), on="local")
     check_request(run)
-    with keeping(place):
+    with keeping(place), threads(about["facts"].get("threads")):
         [found] = compute(run, True, place, Missing, progress)
         if found.journal.key != key:
             raise ResultError(f"{work}: the checkpoint, the data or the software are not those of the shards any more.")

@@ -29,6 +29,7 @@ from bnuq import stopping
 from bnuq.config import Options, resolve, resolve_sweep
 from bnuq.errors import RequestError, ResultError, SamplingError
 from bnuq.evaluation.executors import Share, Worker
+from bnuq.evaluation.setup import threads
 from bnuq.files.journal import Journal, root_of
 from bnuq.files.places import place_of
 from bnuq.progress import silent
@@ -46,8 +47,9 @@ pytestmark = pytest.mark.held(False)
 def test_two_processes_give_the_figures_of_one(tmp_path: Path, kind: str) -> None:
     make, options = SMALL[kind]
     make(tmp_path)
-    one = evaluated(tmp_path, "one.h5", **options)
-    with computing_nothing():
+    with threads(1):
+        one = evaluated(tmp_path, "one.h5", **options)
+    with computing_nothing(), threads(2):
         two = evaluated(tmp_path, "two.h5", on="local:2", **options)
     assert_same(figures(two), figures(one))
     assert len(one.units) > 10 and not (tmp_path / "two.h5.work").exists()
@@ -327,6 +329,7 @@ def test_a_signal_ends_all_processes_after_their_units_and_the_run_goes_on_from_
     assert said.endswith(f"bnuq: terminated; finished parts are kept in {work}: the same command goes on from them.\n")
     assert [*work.glob("*.part")] and not [*work.glob("*.try*")]
     options = {**options, "samples": 512, "chunk_size": 1}
-    two, one = (evaluated(tmp_path, name, **options) for name in ("two.h5", "one.h5"))
+    with threads(1):
+        two, one = (evaluated(tmp_path, name, **options) for name in ("two.h5", "one.h5"))
     assert "evaluation-continued" in noted(two)
     assert_same(figures(two)["methods"], figures(one)["methods"])

@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-cuda test-slow hostile lint figures gate laws worth inspect reproduce bench clean
+.PHONY: demo test test-cuda test-slow test-ray soak hostile lint figures gate laws worth inspect reproduce bench clean
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -25,6 +25,14 @@ test-slow: .venv/installed
 # Every hostile file, and genuine ones changed in 14,000 places: minutes.
 hostile: .venv/installed
 	$(BIN)/python -m pytest tests/hostile -m "hostile or not hostile"
+
+# Random evaluations in processes that are killed at random, compared bitwise: MINUTES=5.
+soak: .venv/installed
+	PYTHONPATH=.:tests/builders $(BIN)/python tests/builders/disturbed.py $(or $(MINUTES),5)
+
+# On Ray, which is not among the packages of the tests: pip install 'ray>=2.9' into .venv first. A minute or two.
+test-ray: .venv/installed
+	$(BIN)/python -m pytest tests/runs/test_ray.py -m slow
 
 lint: .venv/installed
 	$(BIN)/ruff check

@@ -11,8 +11,8 @@ import typer
 
 from bnuq.cli.derived import SectionOptions, with_options
 from bnuq.cli.gate import Gate
-from bnuq.cli.options import Models, Work
-from bnuq.cli.output import Printing, print_result
+from bnuq.cli.options import Models, WorkPlace
+from bnuq.cli.output import Printing, print_line, print_result
 from bnuq.config import Options, Run, Runs, resolve_again, resolve_all, resolve_all_again, resolve_ensemble
 from bnuq.config.schema import DataSection, GivenOptions, ModelSection, SamplingSection, ScoringSection
 from bnuq.errors import RequestError
@@ -45,7 +45,7 @@ def command(
             rich_help_panel="Output",
         ),
     ] = None,
-    work: Work = None,
+    work: WorkPlace = None,
     *,
     options: Options,
     printing: Printing,
@@ -59,6 +59,9 @@ def command(
     progress, forecast_listener = (silent, None) if printing.quiet else (bars, bars.forecast_listener)
     with reported_at_once():
         runs = _runs(model or (), again, options)
+    if options.get("shard"):
+        _compute_shard(runs or _run(model or (), again, options), baseline, work, quiet=printing.quiet)
+        return
     if runs is not None:
         from bnuq.evaluation.setup import threads
         from bnuq.records import multirun
@@ -100,6 +103,23 @@ def command(
         )
     else:
         gate.end(result, as_json=printing.json, strict=printing.strict)
+
+
+def _compute_shard(requested: Run | Runs, baseline: Path | None, work: str | None, *, quiet: bool) -> None:
+    """Compute a part of the units, without a result."""
+    from bnuq.cli.progress import Bars
+    from bnuq.evaluation.setup import threads
+    from bnuq.progress import silent
+    from bnuq.workflows.shards import compute_shard
+
+    runs = [requested] if isinstance(requested, Run) else [each.run for each in requested.all]
+    if baseline is not None:
+        raise RequestError(f"--baseline {baseline} is compared with a result, and --shard makes none. Leave it out.")
+    with threads(runs[0].threads):
+        compute_shard(runs, work, progress=silent if quiet else Bars(), say=partial(typer.echo, err=True))
+    if not quiet:
+        merging = f"bnuq merge {work}" if isinstance(requested, Run) else "the same command without --shard"
+        print_line(f"Shard {runs[0].shard} is finished. When all are, {merging} makes the result.")
 
 
 def _runs(models: Sequence[str], again: Path | None, options: Options) -> Runs | None:

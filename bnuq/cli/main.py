@@ -17,7 +17,21 @@ import typer
 
 import bnuq
 from bnuq import stopping
-from bnuq.cli import check, data, evaluate, export, init, inspect, methods, metrics, precise_bn, report, sweep
+from bnuq.cli import (
+    check,
+    data,
+    evaluate,
+    export,
+    init,
+    inspect,
+    merge,
+    methods,
+    metrics,
+    precise_bn,
+    report,
+    sweep,
+    verify,
+)
 from bnuq.cli.ci import workflow_commands_disabled
 from bnuq.cli.help import Command, Group
 from bnuq.cli.output import discard_stdout, print_line, reserved_stdout, stdout_to_stderr
@@ -71,7 +85,9 @@ app = program(
         "precise-bn": precise_bn.command,
         "export": export.command,
         "check": check.command,
+        "merge": merge.command,
         "report": report.command,
+        "verify": verify.command,
         "data": data.command,
         "metrics": metrics.command,
         "methods": methods.command,

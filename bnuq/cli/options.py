@@ -40,6 +40,16 @@ Work = Annotated[
         rich_help_panel="Output",
     ),
 ]
+WorkPlace = Annotated[
+    str | None,
+    typer.Option(
+        help="Folder, or URL such as s3://bucket/name, of finished parts, from which an interrupted run continues; "
+        "several processes may share it. Removed when the run completes.",
+        show_default="OUT.work",
+        metavar="DIR|URL",
+        rich_help_panel="Output",
+    ),
+]
 Train = Annotated[str | None, option(DataSection, "train")]
 Test = Annotated[str | None, option(DataSection, "test")]
 Arch = Annotated[str | None, option(ModelSection, "arch")]

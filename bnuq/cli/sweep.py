@@ -8,7 +8,7 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from bnuq.cli.derived import SectionOptions, with_options
-from bnuq.cli.options import Figures, Work
+from bnuq.cli.options import Figures, WorkPlace
 from bnuq.cli.output import Printing, print_result
 from bnuq.cli.report import print_figures
 from bnuq.config import Options, resolve_sweep
@@ -31,7 +31,7 @@ _HELP = {
         SectionOptions(ScoringSection, without="recalibration set_coverage"),
         SectionOptions(
             GivenOptions,
-            "out device precision chunk_size threads limit data_root download trust_pickle trust_code",
+            "out on device precision chunk_size threads limit data_root download trust_pickle trust_code",
             _HELP,
         ),
     ),
@@ -48,7 +48,7 @@ def command(
         ),
     ] = None,
     figures: Figures = None,
-    work: Work = None,
+    work: WorkPlace = None,
     *,
     options: Options,
     settings: dict[str, Any],

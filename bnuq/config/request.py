@@ -141,6 +141,8 @@ class Run:
     show_images: tuple[str | int, ...] = ()
     data_root: Path | None = None
     download: bool = False
+    on: str = "local"  # what computes: local, local:N or ray
+    shard: str | None = None  # the part of the units that is computed: I/N, or env
     trust_pickle: bool = False
     trust_code: bool = False
     run_file: Path | None = None
@@ -289,6 +291,6 @@ def _is_module_in_base(named: Named) -> bool:
     """Whether the text names a module that exists in its base folder."""
     spec = without_arguments(without_name(named.text)[1])[0]
     top = spec.rpartition(":")[0].partition(".")[0]
-    if not top.isidentifier() or names_a_file(spec):
+    if not top.isidentifier() or names_a_file(spec) or _absolute(named) != named.text:
         return False
     return exists(named.base / top) or exists(named.base / f"{top}.py")

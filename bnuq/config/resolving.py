@@ -550,6 +550,8 @@ def _merged(
         show_images=computation.show_images,
         data_root=None if computation.data_root is None else folder / expanded(computation.data_root),
         download=computation.download,
+        on=computation.on,
+        shard=computation.shard,
         trust_pickle=computation.trust_pickle,
         trust_code=computation.trust_code,
         run_file=run_file,

@@ -139,6 +139,10 @@ _SIZE_EXPECTED = f"[height, width] of 1 to {MAX_SIDE} pixels, such as 224x224"
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """A table of the run file; an unknown key is an error that names it."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled as in a run file: what is left out there, because it is the default, is so again."""
+        return msgspec.convert, (msgspec.to_builtins(self), type(self))
+
 
 class Normalize(Section, frozen=True):
     """Per-channel (or per-feature) affine of the inputs: (x − mean) / std, after uint8 was scaled to 0–1."""
@@ -859,6 +863,26 @@ class GivenOptions(RecordedOptions, frozen=True):
     """The recorded options, and those that are not recorded."""
 
     out: Annotated[str | None, setting("Result file.", short="o", metavar="FILE", shown="MODEL.bnuq.h5")] = None
+    on: Annotated[
+        Annotated[str, Meta(pattern=r"^(local(:[1-9][0-9]{0,3})?|ray)\Z")],
+        setting(
+            "What computes the units of work: this process (local), N processes of this machine (local:N), or the "
+            "workers of a Ray cluster (ray; needs bnuq[ray]).",
+            "Computation",
+            metavar="local|local:N|ray",
+            expected="local, local:N of N processes, or ray",
+        ),
+    ] = "local"
+    shard: Annotated[
+        Annotated[str, Meta(pattern=r"^([0-9]{1,6}/[1-9][0-9]{0,5}|env)\Z")] | None,
+        setting(
+            "Compute part I of N (from 0) of the units, into --work, without a result; env: as torchrun, Slurm or "
+            "Kubernetes say. `bnuq merge` makes the result.",
+            "Computation",
+            metavar="I/N|env",
+            expected="I/N with I from 0 to N − 1, or env",
+        ),
+    ] = None
     download: Annotated[
         bool, setting("Fetch known data sets that are not found, such as svhn (needs bnuq[data]).", "Data")
     ] = False

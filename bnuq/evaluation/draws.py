@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import reduce
+from pathlib import Path
 
 import numpy as np
 from torch import Tensor, nn
@@ -13,12 +17,14 @@ from bnuq.data import Points
 from bnuq.evaluation import memory
 from bnuq.evaluation.batch_composition import mini_batches
 from bnuq.evaluation.datasets import Pipeline
+from bnuq.evaluation.executors import Executor
 from bnuq.evaluation.plan import Plan
 from bnuq.evaluation.reference_check import BATCH_SIZE, BATCHES, reference_check
 from bnuq.evaluation.resources import check_memory_of_draws
 from bnuq.evaluation.subject import WITH_NOISE, Subject, kind_of_draws
-from bnuq.files.journal import Journal
-from bnuq.progress import Progress
+from bnuq.evaluation.units import Unit, UnitGroup
+from bnuq.files.journal import Arrays, Journal
+from bnuq.progress import Advance, Progress, silent
 from bnuq.records.evaluation import ReferenceCheck
 from bnuq.sampling import counter_rng
 from bnuq.sampling.batch_statistics import BatchStatistics
@@ -51,27 +57,42 @@ def _all_tracked(plan: Plan) -> bool:
 
 
 def draw_bank(
-    subject: Subject, draws: range, progress: Progress, journal: Journal, *, noisy: bool = False
+    subject: Subject, draws: range, progress: Progress, executor: Executor, *, noisy: bool = False
 ) -> BatchStatistics:
-    """ω of the run's mini-batches with these numbers, where a method samples BatchNorm; from the journal where it was
-    drawn before. See `omega_of`."""
-    unit = f"omega-b{_size_of_draws(subject)}-{draws.start}-{draws.stop}{'-learned' * noisy}"
-    omega = journal.load(unit, BatchStatistics.load)
-    if omega is None:
-        omega = omega_of(subject, draws, progress, noisy=noisy)
-        journal.write(unit, omega.save)
-    return omega
+    """ω of the run's mini-batches with these numbers, where a method samples BatchNorm; in units of a few draws, of
+    which those that are in the journal are not drawn again. `noisy` ones pass with the noise of the network's own
+    layers, of the draws of the same numbers."""
+    plan, train, size = subject.todo, subject.train, _size_of_draws(subject)
+    assert train is not None  # ensured by the plan
+    title, purposes = f"Drawing {len(draws)} mini-batches of {size}", (counter_rng.BATCH, counter_rng.AUGMENT)
+    check_memory_of_draws(len(draws), plan.layers, size, title=title)
+    starts = range(draws.start, draws.stop, _DRAWS)
+    parts = [range(start, min(start + _DRAWS, draws.stop)) for start in starts]
+    name = f"{_OMEGA}-learned" if noisy else _OMEGA
+    units = [Unit(name, "train", train.sha256, range(size), part) for part in parts]
+    is_there = all(executor.journal.has(unit.name) for unit in units)
+    with (silent if is_there else progress)(title, len(draws)) as advance:
+
+        def within(title: str, total: int) -> AbstractContextManager[Advance]:  # noqa: ARG001 - a Progress
+            return nullcontext(advance)
+
+        def run(group: UnitGroup) -> Iterator[Arrays]:
+            for unit in group:
+                of_unit = (unit.draws, size, plan.layers, purposes, within, title)
+                learned = Learned(len(unit.draws), subject.run.seed, unit.draws.start) if noisy else None
+                yield drawn(subject.model, subject.pipeline, train, *of_unit, learned).arrays()
+
+        banks = [BatchStatistics.of_arrays(arrays) for (arrays,) in executor.run(zip(units), run)]
+    return reduce(BatchStatistics.joined, banks)
+
+
+_OMEGA, _DRAWS = "omega", 8  # how units of ω begin, and the draws of each
 
 
 def omega_of(subject: Subject, draws: range, progress: Progress, *, noisy: bool = False) -> BatchStatistics:
-    """ω of the run's mini-batches with these numbers; `noisy` ones pass with the noise of the network's own layers, of
-    the draws of the same numbers."""
-    plan, train, size = subject.todo, subject.train, _size_of_draws(subject)
-    assert train is not None  # ensured by the plan
-    title = f"Drawing {len(draws)} mini-batches of {size}"
-    purposes = counter_rng.BATCH, counter_rng.AUGMENT
-    learned = Learned(len(draws), subject.run.seed, draws.start) if noisy else None
-    return drawn(subject.model, subject.pipeline, train, draws, size, plan.layers, purposes, progress, title, learned)
+    """`draw_bank`, where nothing is kept."""
+    with tempfile.TemporaryDirectory() as folder:
+        return draw_bank(subject, draws, progress, Executor(Journal(Path(folder), {})), noisy=noisy)
 
 
 def _size_of_draws(subject: Subject) -> int:

@@ -57,6 +57,7 @@ def provenance(
         "platform": platform.platform(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
         **(_cuda_versions() | _float32_settings(precision) if device.type == "cuda" else {}),
+        "threads": str(torch.get_num_threads()),
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": " ".join(sys.argv),
         "reference_sha256": None if train is None else train.sha256,
@@ -165,13 +166,15 @@ def content(
     train: Points | None,
     by_group: bool = False,
 ) -> dict[str, Any]:
-    """What determines an outcome beside the request: versions, the network by its file and its `behaviour` to within
-    the rounding of another machine, and the reference, whose groups count where mini-batches are drawn by them."""
+    """What determines an outcome beside the request: versions, threads of the CPU, whose number changes the rounding,
+    the network by its file and its `behaviour` to within the rounding of another machine, and the reference, whose
+    groups count where mini-batches are drawn by them."""
     outputs = np.array(network["outputs"].split(), dtype=np.float64)
     size = float(np.max(np.abs(outputs))) or 1.0
     codes = train.group if by_group and train is not None else None
     return {
         "versions": [bnuq.__version__, torch.__version__, device.type],
+        "threads": torch.get_num_threads() if device.type == "cpu" else None,
         "network": [checkpoint_sha256, network["network"], f"{size:.2e}", *(f"{x:.3f}" for x in outputs / size)],
         "reference": [None if train is None else train.sha256, None if codes is None else _digest_of(codes)],
     }

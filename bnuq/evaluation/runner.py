@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -34,6 +35,7 @@ from bnuq.evaluation.augmentation import Augmented, augmenting
 from bnuq.evaluation.class_probabilities import are_kept
 from bnuq.evaluation.draws import next_stop, queries_engine
 from bnuq.evaluation.estimates import replicate_weights
+from bnuq.evaluation.executors import Executor, UnitsLostError
 from bnuq.evaluation.image_maps import chosen_images, image_maps
 from bnuq.evaluation.passes import Feed, Passes, stochastic_of
 from bnuq.evaluation.pixels import bytes_of_maps
@@ -42,8 +44,8 @@ from bnuq.evaluation.posthoc import with_post_hoc
 from bnuq.evaluation.predictions import Predicted, subject_of_predictions
 from bnuq.evaluation.recalibration import Recalibrated
 from bnuq.evaluation.subject import VALIDATION, Scorer, Subject, is_mcbn, kind_of_draws
-from bnuq.evaluation.units import Unit, UnitGroup, run_units, tiles
-from bnuq.files.journal import Arrays, Journal
+from bnuq.evaluation.units import Unit, UnitGroup, tiles
+from bnuq.files.journal import SECONDS, Arrays, Journal
 from bnuq.findings import Finding, note, warning
 from bnuq.metrics import DrawWeights, LogitMaps
 from bnuq.progress import Advance, Progress
@@ -61,7 +63,7 @@ from bnuq.sampling.plain_loop import BySet, Engine, Ensemble, Evaluation
 
 _MAP = "map/"  # before the names of maps of pixels
 _MAPS_AT_ONCE = 2**24  # bytes of a unit's maps
-_OUTPUTS, _SECONDS = "outputs", "seconds"  # raw samples of a unit, where they are needed again, and what it took
+_OUTPUTS = "outputs"  # raw samples of a unit, where they are needed again
 
 Omegas = Mapping[str, BatchStatistics]  # ω by `kind_of_draws`; "mcbn+mcdo" shares that of "mcbn"
 Draw = Callable[[range], Omegas]  # ω of the draws with these numbers
@@ -113,7 +115,7 @@ def run_methods(
     subject: Subject,
     draw: Draw,
     progress: Progress,
-    journal: Journal,
+    executor: Executor,
     *,
     stale: bool = False,
     posterior: Posterior | None = None,
@@ -123,12 +125,63 @@ def run_methods(
     fitted to it.
 
     Where the running statistics are `stale`, the network is also evaluated with the population statistics of the drawn
-    mini-batches, to separate the effect of repairing them from the uncertainty that MCBN adds. Finished units are read
-    from the journal; it also keeps the raw samples where they are saved or will be needed again. The method laplace
-    draws from the `posterior`; of a segmentation, the images of the rows `shown` are among those with pictures.
+    mini-batches, to separate the effect of repairing them from the uncertainty that MCBN adds. The `executor` says
+    which units are computed, and keeps them; its journal also keeps the raw samples where they are saved or will be
+    needed again. The method laplace draws from the `posterior`; of a segmentation, the images of the rows `shown` are
+    among those with pictures.
     """
+    run, scorer = subject.run, subject.scorer
+    passed = compute_units(subject, draw, progress, executor, stale=stale, posterior=posterior)
+    rounds, scored, samples = passed.rounds, passed.scored, passed.samples
+    with_scores, of_post_hoc = with_post_hoc(subject, scored[DETERMINISTIC].sets, progress)
+    scored |= {DETERMINISTIC: replace(scored[DETERMINISTIC], sets=with_scores)}
+    findings = [*rounds.passes.findings, *of_post_hoc]
+    findings += [*_not_reached(subject, scored, samples)] if run.samples == "auto" else []
+    for method, method_scores in scored.items():
+        findings += scorer.findings(method, method_scores.fitted)
+    findings += perturbations.findings(run, rounds.attacks)
+    findings += recalibration.findings({name: each.recalibrated for name, each in scored.items() if each.recalibrated})
+    results = {
+        method: scorer.result(
+            method_scores.sets,
+            method_scores.fitted,
+            _weights(subject, method, subject.samples_of(method, samples)),
+            rounds.raw_samples(method),
+        )
+        for method, method_scores in scored.items()
+    }
+    if subject.todo.image:
+        results = {name: rounds.with_segments(name, result, scored[name].sets) for name, result in results.items()}
+    if run.save_maps:
+        results = {method: rounds.with_maps(method, result) for method, result in results.items()}
+    work = rounds.work()
+    maps = rounds.image_maps(results, scored, samples, shown) if subject.todo.image and run.images else None
+    return RunnerResult(samples, subject.bank, passed.omega, results, work, tuple(findings), maps)
+
+
+@dataclass(frozen=True)
+class Passed:
+    """What all passes gave: their rounds, T, ω, and the scores of each method in the order of the report; of an
+    executor that makes no result only those that other units depend on."""
+
+    rounds: _Rounds
+    samples: int
+    omega: BatchStatistics | None
+    scored: dict[str, Scored]
+
+
+def compute_units(
+    subject: Subject,
+    draw: Draw,
+    progress: Progress,
+    executor: Executor,
+    *,
+    stale: bool = False,
+    posterior: Posterior | None = None,
+) -> Passed:
+    """The units of `run_methods`, as its executor says."""
     run, methods, scorer, bank = subject.run, subject.todo.methods, subject.scorer, subject.bank
-    rounds = _Rounds(subject, progress, journal, posterior)
+    rounds = _Rounds(subject, progress, executor, posterior)
     omega: BatchStatistics | None = None
     draws = range(0)
     scored: dict[str, Scored] = {}
@@ -147,32 +200,9 @@ def run_methods(
         ):
             break
     deterministic = rounds.deterministic(omega)
-    with_scores, of_post_hoc = with_post_hoc(subject, deterministic[DETERMINISTIC].sets, progress)
-    deterministic[DETERMINISTIC] = replace(deterministic[DETERMINISTIC], sets=with_scores)
     population = rounds.population(omega) if stale and omega is not None else {}
-    scored = deterministic | population | scored | (rounds.ensemble() if ENSEMBLE in methods else {})
-    findings = [*rounds.passes.findings, *of_post_hoc]
-    findings += [*_not_reached(subject, scored, draws.stop)] if run.samples == "auto" else []
-    for method, method_scores in scored.items():
-        findings += scorer.findings(method, method_scores.fitted)
-    findings += perturbations.findings(run, rounds.attacks)
-    findings += recalibration.findings({name: each.recalibrated for name, each in scored.items() if each.recalibrated})
-    results = {
-        method: scorer.result(
-            method_scores.sets,
-            method_scores.fitted,
-            _weights(subject, method, subject.samples_of(method, draws.stop)),
-            rounds.raw_samples(method),
-        )
-        for method, method_scores in scored.items()
-    }
-    if subject.todo.image:
-        results = {name: rounds.with_segments(name, result, scored[name].sets) for name, result in results.items()}
-    if run.save_maps:
-        results = {method: rounds.with_maps(method, result) for method, result in results.items()}
-    work = rounds.work()
-    maps = rounds.image_maps(results, scored, draws.stop, shown) if subject.todo.image and run.images else None
-    return RunnerResult(draws.stop, bank, omega, results, work, tuple(findings), maps)
+    ensemble = rounds.ensemble() if ENSEMBLE in methods else {}
+    return Passed(rounds, draws.stop, omega, deterministic | population | scored | ensemble)
 
 
 def _joined(omega: BatchStatistics | None, fresh: BatchStatistics | None) -> BatchStatistics | None:
@@ -286,7 +316,7 @@ def run_unit(context: Context, unit: Unit) -> Arrays:
             _add(each, block, first, engine)
         first += block.shape[1]
     more = {f"{kind}:{name}": v for kind, each in recalibrated.items() for name, v in each.arrays().items()}
-    return reduction.arrays() | raw | {_SECONDS: np.array(context.passes.seconds - before)} | more
+    return reduction.arrays() | raw | {SECONDS: np.array(context.passes.seconds - before)} | more
 
 
 def _blocks(
@@ -315,7 +345,7 @@ def _add(reduction: Any, block: Tensor, first: int, engine: Engine) -> None:
 class _Rounds:
     """The rounds of draws of one run: which raw samples are kept, and the work of each method."""
 
-    def __init__(self, subject: Subject, progress: Progress, journal: Journal, posterior: Posterior | None) -> None:
+    def __init__(self, subject: Subject, progress: Progress, executor: Executor, posterior: Posterior | None) -> None:
         image = subject.todo.image
         outputs = subject.todo.outputs * math.prod(image or ())
         self.passes = Passes(subject.run, subject.pipeline, outputs, dense=image is not None)
@@ -324,7 +354,8 @@ class _Rounds:
             self.passes.add(note("bank-of-draws", tile=counter_rng.TILE, samples=samples, bank=subject.bank))
         if subject.run.sampler.by_query and "mcbn" in subject.todo.methods:
             self.passes.add(_passes_by_query(subject))
-        self._subject, self._progress, self._journal, self._posterior = subject, progress, journal, posterior
+        self._subject, self._progress, self._executor, self._posterior = subject, progress, executor, posterior
+        self._journal = executor.journal
         self._draws: list[range] = []  # of each round
         self._units: dict[tuple[str, str], list[Unit]] = {}  # of the first round
         self._method_work: dict[str, _MethodWork] = {}
@@ -452,6 +483,12 @@ class _Rounds:
         """The draws of each round of a method of several samples."""
         return [range(1 + len(self._subject.members))] if method == ENSEMBLE else self._draws
 
+    def _matters(self, name: str) -> bool:
+        """Whether anything depends on the scores of a set: the result, what is fitted to it, or the number of draws."""
+        subject = self._subject
+        is_fitted_to = name in (VALIDATION, subject.fitted_to)
+        return self._executor.makes_result or is_fitted_to or subject.run.samples == "auto"
+
     def work(self) -> dict[str, MethodWork]:
         """The work of each method, relative to the same number of passes of the deterministic network."""
         deterministic_work = self._method_work[DETERMINISTIC]
@@ -477,7 +514,10 @@ class _Rounds:
                 self._method_work.setdefault(method, _MethodWork(engine)).engine = engine
                 if self._subject.pipeline.device.type == "cuda":
                     self.passes.warm_up(_of_set(engine, sets, next(iter(sets))), next(iter(sets.values())))
-                result |= self._scored(method, engine, draws, pooled or draws, advance)
+                if not self._executor.wants(method):
+                    continue
+                with nullcontext() if self._executor.makes_result else suppress(UnitsLostError):
+                    result |= self._scored(method, engine, draws, pooled or draws, advance)
                 if draws.start == 0:
                     self.passes.note_precision(method, engine)
         return result
@@ -555,6 +595,8 @@ class _Rounds:
             return _reduction(subject, weights, name, fitted, maps, second, first)
 
         if not subject.todo.image:
+            if not self._matters(name):
+                return None
             reduction = reduction_of(0)
             for first, block in self._stored(method, name, draws).blocks():
                 _add(reduction, torch.from_numpy(block).to(subject.pipeline.device), first, engine)
@@ -570,7 +612,9 @@ class _Rounds:
                         reduction.add(block)
                     yield reduction.arrays()
 
-            results = run_units(zip(units), run_group, self._journal, needed=_saves_maps(subject, name))
+            if not self._matters(name):
+                return self._executor.finish(zip(units), run_group)
+            results = self._executor.run(zip(units), run_group, needed=_saves_maps(subject, name))
             self._maps[f"{method}+{kind}", name] = StoredMaps(self._journal, units)
             return _recalibrated(reduction_of(0), (arrays for (arrays,) in results), maps, points)
 
@@ -607,10 +651,14 @@ class _Rounds:
             def run_group(group: UnitGroup) -> Iterator[Arrays]:
                 return (run_unit(context, unit) for unit in group)
 
+            if not self._matters(name):
+                self._executor.finish(zip(units), run_group)
+                return None, dict.fromkeys(maps)
+
             def arrays() -> Iterator[Arrays]:
-                results = run_units(zip(units), run_group, self._journal, needed=again or keeps_maps)
+                results = self._executor.run(zip(units), run_group, needed=again or keeps_maps)
                 for unit, (of_unit,) in zip(units, results, strict=True):
-                    work.seconds += float(of_unit[_SECONDS])
+                    work.seconds += float(of_unit[SECONDS])
                     work.passes += engine.samples * len(unit.points)
                     advance(engine.samples * len(unit.points))
                     for kind, parts in recalibrated.items():

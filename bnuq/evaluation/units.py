@@ -1,18 +1,18 @@
-"""Units of work: samples of one method for a tile of points of one set, scored; how they merge, and who runs them.
+"""Units of work: samples of one method for a tile of points of one set, scored; and how they merge.
 
 A unit is a pure function of the request and its address, independent of its neighbours, and small when finished. Any
-executor that gives the same units in the same order, as `run_units` does in this process, gives the same result.
+of the `executors` that gives the same units in the same order gives the same result.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from bnuq.data import Points
-from bnuq.files.journal import Arrays, Journal
+from bnuq.files.journal import Arrays
 
 _AXES = {"point": 0, "draw": 1}  # the axis of the points, by kind of array
 
@@ -44,28 +44,6 @@ def tiles(name: str, points: Points, size: int, *, method: str, draws: range) ->
 
 
 UnitGroup = tuple[Unit, ...]  # units of the same points, which pass together
-
-
-def run_units(
-    units: Iterable[UnitGroup],
-    run: Callable[[UnitGroup], Iterable[Arrays]],
-    journal: Journal,
-    *,
-    needed: bool = False,
-) -> Iterator[tuple[Arrays, ...]]:
-    """The arrays of the units, in order: from the journal, or of `run`, which gets the unfinished ones of each group.
-
-    ResultError where they cannot be saved, and are `needed` again. This is the executor of this process; another one
-    would distribute the groups.
-    """
-    for group in units:
-        arrays = {unit: journal.load(unit.name) for unit in group}
-        missing = tuple(unit for unit in group if arrays[unit] is None)
-        if missing:
-            for unit, computed in zip(missing, run(missing), strict=True):
-                journal.save(unit.name, computed, needed=needed)
-                arrays[unit] = computed
-        yield tuple(unit_arrays for unit_arrays in arrays.values() if unit_arrays is not None)
 
 
 class Blocks:

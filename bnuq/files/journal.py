@@ -1,4 +1,8 @@
-"""Finished units of long work, each in a file until all is done, so that an interruption costs a single unit."""
+"""Finished units of long work, each in a file until all is done, so that an interruption costs a single unit.
+
+Several processes may share a journal: a unit is whole or absent, and is the same whoever computed it. A unit that is
+begun has a file that says by whom, until it is finished.
+"""
 
 from __future__ import annotations
 
@@ -6,77 +10,119 @@ import contextlib
 import hashlib
 import io
 import json
-import os
+import re
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
-from bnuq.errors import BnuqError, RequestError, ResultError
-from bnuq.files.writing import write_bytes
+from bnuq.errors import RequestError, ResultError
+from bnuq.files.places import Folder, Place, place_of
 
 Arrays = dict[str, np.ndarray]
-_Value = TypeVar("_Value")
 
+SECONDS = "seconds"  # the array that says what a unit took: no figure, so no part of its digest
+MOST_ATTEMPTS = 3  # to finish a unit
+_SHA256 = "sha256"  # the array of a file that is the digest of all others
 _KEY, _SUFFIX = 24, ".part"  # hexadecimal digits of a key, and how the name of a unit's file ends
+_OF_ANY_KEY = re.compile(rf"[0-9a-f]{{{_KEY}}}-.*{re.escape(_SUFFIX)}")
+_LEFT_OVER = re.compile(rf"[0-9a-f]{{{_KEY}}}(-.*\.(part|try\d)|\.json)|\.[0-9a-f]{{{_KEY}}}[-.].*\.tmp")
 
 
-def _arrays(path: Path) -> Arrays:
-    with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as archive:
-        return {name: archive[name] for name in archive.files}
+def digest_of(arrays: Mapping[str, np.ndarray]) -> str:
+    """SHA-256 of the arrays that hold figures: their names, types, shapes and values."""
+    sha256 = hashlib.sha256()
+    for name in sorted({*arrays} - {SECONDS, _SHA256}):
+        values = np.ascontiguousarray(arrays[name])
+        sha256.update(json.dumps([name, values.dtype.str, arrays[name].shape]).encode())
+        sha256.update(values.tobytes() if values.dtype.kind == "U" else values.reshape(-1).view(np.uint8).data)
+    return sha256.hexdigest()
+
+
+def root_of(digests: Mapping[str, str]) -> str:
+    """The root of the Merkle tree of units, whose leaves are their names and digests, in the order of the names."""
+    level = [hashlib.sha256(f"{unit}\0{digests[unit]}".encode()).digest() for unit in sorted(digests)]
+    while len(level) > 1:
+        pairs = (level[at : at + 2] for at in range(0, len(level), 2))
+        level = [hashlib.sha256(b"".join(pair)).digest() if len(pair) == 2 else pair[0] for pair in pairs]
+    return level[0].hex() if level else ""
 
 
 class Journal:
-    """Finished units, in a folder that others may share: only those that the same `facts` determined are seen."""
+    """Finished units, in a place that others may share: only those that the same `facts` determined are seen. What
+    these facts are `about`, where it is given, stands beside the units as KEY.json."""
 
-    def __init__(self, folder: Path, facts: Mapping[str, Any]) -> None:
+    def __init__(self, place: Place | Path, facts: Mapping[str, Any], about: Mapping[str, Any] | None = None) -> None:
         text = json.dumps(facts, sort_keys=True)
-        self.folder, self._key = folder, hashlib.sha256(text.encode()).hexdigest()[:_KEY]
+        self.place: Place = Folder(place) if isinstance(place, Path) else place
+        self.key = hashlib.sha256(text.encode()).hexdigest()[:_KEY]
         self.reused = 0
         """The number of units that were finished before, and read."""
-        self._seen: set[str] = set()
+        self.digests: dict[str, str] = {}
+        """The digest of each unit that was saved or read."""
+        self._told = None if about is None else {"facts": json.loads(text), **about}  # until it is written
         self._given_up = False  # units could not be written
 
-    def path(self, unit: str) -> Path:
-        """The file of a unit."""
-        return self.folder / f"{self._key}-{unit}{_SUFFIX}"
+    def path(self, unit: str) -> Any:
+        """The file of a unit: a path, or a URL."""
+        return self.place.of(self._name(unit))
 
-    def load(self, unit: str, read: Callable[[Path], _Value] = _arrays) -> _Value | None:
-        """A finished unit, by default arrays by name; None where it does not exist or is not whole."""
+    def _name(self, unit: str, suffix: str = _SUFFIX) -> str:
+        return f"{self.key}-{unit}{suffix}"
+
+    def has(self, unit: str) -> bool:
+        """Whether a unit is finished; that it can be read is seen by `load`."""
+        return self.place.exists(self._name(unit))
+
+    def load(self, unit: str) -> Arrays | None:
+        """The arrays of a finished unit by name; None where it does not exist, or is not what was saved."""
+        content = self.place.read(self._name(unit))
         try:
-            value = read(self.path(unit))
-        except (BnuqError, OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+            with np.load(io.BytesIO(content or b""), allow_pickle=False) as archive:
+                arrays = {name: archive[name] for name in archive.files}
+            expected = str(arrays.pop(_SHA256))
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
             return None
-        self.reused += unit not in self._seen
-        self._seen.add(unit)
-        return value
+        if digest_of(arrays) != expected:
+            return None
+        self.reused += unit not in self.digests
+        self.digests[unit] = expected
+        return arrays
 
     def save(self, unit: str, arrays: Mapping[str, np.ndarray], *, needed: bool = True) -> None:
-        """Save a finished unit; see `write`."""
+        """Save a finished unit. Where it cannot be written, that is a ResultError if it is `needed` again, in this run
+        or by another process; otherwise the disk is left to the result, without any units."""
+        self.digests[unit] = digest_of(arrays)
+        if self._given_up and not needed:
+            return
         buffer = io.BytesIO()
-        np.savez(buffer, **arrays)  # pyright: ignore[reportArgumentType] - its stub takes `allow_pickle` for one of them
-        self.write(unit, lambda path: write_bytes(path, buffer.getbuffer()), needed=needed)
+        np.savez(buffer, **arrays, sha256=np.array(self.digests[unit]))  # pyright: ignore[reportArgumentType] - its stub
+        try:
+            self._tell()
+            self.place.write(self._name(unit), buffer.getvalue())
+        except ResultError:
+            if needed:
+                raise
+            self._given_up = True
+            self.forget()
 
-    def write(self, unit: str, write: Callable[[Path], object], *, needed: bool = False) -> None:
-        """Let `write` make the file of a finished unit. Where it cannot be written, that is a ResultError if the unit
-        is `needed` again in this run; otherwise the disk is left to the result, without any units."""
-        if needed:
-            write(self.path(unit))
-        elif not self._given_up:
-            try:
-                write(self.path(unit))
-            except ResultError:
-                self._given_up = True
-                self.forget()
-        self._seen.add(unit)
+    def _tell(self) -> None:
+        if self._told is not None:
+            name = f"{self.key}.json"
+            if not self.place.exists(name):
+                self.place.write(name, json.dumps(self._told, indent=1).encode())
+            self._told = None
+
+    def remove(self, *units: str) -> None:
+        """Remove these units."""
+        self.place.remove(map(self._name, units))
 
     def forget(self) -> None:
         """Remove every unit of these facts."""
-        for path in self.folder.glob(f"{self._key}-*{_SUFFIX}"):
-            path.unlink(missing_ok=True)
+        self.place.remove([name for name in self.place.names() if name.startswith((f"{self.key}-", f"{self.key}."))])
 
     @contextlib.contextmanager
     def forgotten_on(self, kind: type[BaseException]) -> Iterator[None]:
@@ -87,62 +133,126 @@ class Journal:
             self.forget()
             raise
 
+    # ── attempts ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def attempts(self, unit: str) -> list[dict[str, Any]]:
+        """Who began the unit without having finished it so far, from the first to the last."""
+        found = []
+        for number in range(MOST_ATTEMPTS):
+            if (content := self.place.read(self._try(unit, number))) is None:
+                break
+            with contextlib.suppress(ValueError):
+                found.append(json.loads(content))
+        return found
+
+    def begin(self, unit: str, number: int, who: Mapping[str, Any]) -> None:
+        """Note who begins the unit, after so many attempts."""
+        self.place.write(self._try(unit, number), json.dumps(who).encode())
+
+    def end(self, unit: str, attempts: int) -> None:
+        """Remove the notes of so many attempts."""
+        self.place.remove([self._try(unit, number) for number in range(attempts)])
+
+    def _try(self, unit: str, number: int) -> str:
+        return self._name(unit, f".try{number}")
+
+
+def requests_at(place: Place) -> dict[str, dict[str, Any]]:
+    """What the journals at a place are about, by their keys."""
+    found = {}
+    for name in place.names():
+        if re.fullmatch(rf"[0-9a-f]{{{_KEY}}}\.json", name) and (content := place.read(name)) is not None:
+            with contextlib.suppress(ValueError):
+                found[name.removesuffix(".json")] = json.loads(content)
+    return found
+
 
 @dataclass(frozen=True)
 class WorkFolder:
-    """A folder of finished units, and the journals that were opened there."""
+    """A place of finished units, and the journals that were opened there. It is `named` by the user, or beside the
+    result."""
 
-    path: Path
+    place: Place
+    named: bool = True
     opened: list[Journal] = field(default_factory=list)
 
-    def journal(self, facts: Mapping[str, Any]) -> Journal:
-        """The journal of the units that these facts determine."""
-        self.opened.append(Journal(self.path, facts))
-        return self.opened[-1]
+    @property
+    def path(self) -> Path:
+        """The folder of this machine that it is; RequestError for a store."""
+        if not isinstance(self.place, Folder):
+            raise RequestError(f"--work {self.place}: expected a folder of this machine.")
+        return self.place.path
+
+    def journal(self, facts: Mapping[str, Any], about: Mapping[str, Any] | None = None) -> Journal:
+        """The journal of the units that these facts determine. RequestError where a named folder has units of another
+        request for the same result."""
+        self.opened.append(journal := Journal(self.place, facts, about))
+        if self.named and about is not None:
+            for key, other in requests_at(self.place).items():
+                if key != journal.key and other.get("out") == about["out"]:
+                    raise RequestError(
+                        f"--work {self.place} holds units of another request for {about['out']}: "
+                        f"{_difference(other, {'facts': facts, **about})}. Name another folder, or remove {key}* there."
+                    )
+        return journal
+
+
+def _difference(other: Mapping[str, Any], this: Mapping[str, Any]) -> str:
+    """The first setting, or else the first fact, in which two requests differ."""
+    for part in ("run", "facts"):
+        old, new = (dict(_settings(json.loads(json.dumps(each.get(part, {}))))) for each in (other, this))
+        for name in sorted({*old, *new}):
+            if old.get(name) != new.get(name):
+                return f"its {name} is {old.get(name)!s:.80}, and here {new.get(name)!s:.80}"
+    return "its facts are others"
+
+
+def _settings(table: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(table, dict):
+        for key, value in table.items():
+            yield from _settings(value, f"{name}.{key}" if name else key)
+    else:
+        yield name, table
 
 
 @contextlib.contextmanager
-def work_folder(out: Path, work: Path | None = None) -> Iterator[WorkFolder]:
-    """The folder of units that work towards `out` goes on from: `work`, or beside `out` where None.
+def work_folder(out: Path, work: Path | str | None = None) -> Iterator[WorkFolder]:
+    """The place of units that work towards `out` goes on from: `work`, or a folder beside `out` where None.
 
     At the end of the block the units of its journals are removed, and a folder beside `out` altogether; after an
-    interruption they stay, which the exception says. RequestError where the folder cannot be made or written to.
+    interruption they stay, which the exception says. RequestError where it cannot be made or written to.
     """
-    folder = work or out.with_name(f"{out.name[:200]}.work")  # a name may have 255 bytes
-    _make(folder)
-    opened = WorkFolder(folder)
-    try:
+    beside = out.with_name(f"{out.name[:200]}.work")  # a name may have 255 bytes
+    place = place_of(work or beside)
+    opened = WorkFolder(place, named=work is not None)
+    with keeping(place, removes_empty=work is None):
         yield opened
+        for journal in opened.opened:
+            journal.forget()
+    if work is None:
+        _remove_all(place)
+
+
+@contextlib.contextmanager
+def keeping(place: Place, *, removes_empty: bool = False) -> Iterator[None]:
+    """A block whose exceptions say that the finished units of a place are kept, where there are any."""
+    try:
+        yield
     except BaseException as error:
-        if next(folder.glob(_OF_ANY_KEY), None) is not None:
-            note = f"finished parts are kept in {folder}: the same command goes on from them."
+        names = []
+        with contextlib.suppress(ResultError):  # the store is gone
+            names = place.names()
+        if any(_OF_ANY_KEY.fullmatch(name) for name in names):
+            note = f"finished parts are kept in {place}: the same command goes on from them."
             if note not in getattr(error, "__notes__", ()):  # as an experiment's sweep has said before
                 error.add_note(note)
-        elif work is None:
-            _remove_empty(folder)
+        elif removes_empty:
+            _remove_all(place)
         raise
-    for journal in opened.opened:
-        journal.forget()
-    if work is None:
-        for path in (*folder.glob(_OF_ANY_KEY), *folder.glob(f".{_OF_ANY_KEY}.*.tmp")):  # of a killed process, too
-            path.unlink(missing_ok=True)
-        _remove_empty(folder)
 
 
-_OF_ANY_KEY = f"{'[0-9a-f]' * _KEY}-*{_SUFFIX}"
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(exist_ok=True)
-    except OSError as error:
-        raise RequestError(
-            f"{folder}: the work folder cannot be made ({error.strerror}). Name another with --work FOLDER."
-        ) from error
-    if not os.access(folder, os.W_OK):
-        raise RequestError(f"{folder}: the work folder is not writable. Name another with --work FOLDER.")
-
-
-def _remove_empty(folder: Path) -> None:
-    with contextlib.suppress(OSError):  # something else is in it
-        folder.rmdir()
+def _remove_all(place: Place) -> None:
+    """Remove the folder with all that finished and killed processes left there, unless something else is in it."""
+    place.remove([name for name in place.names() if _LEFT_OVER.fullmatch(name)])
+    if isinstance(place, Folder):
+        place.remove_empty()

@@ -139,14 +139,15 @@ def _remove_abandoned(target: Path) -> None:
     with contextlib.suppress(OSError):  # a folder that cannot be listed
         for path in target.parent.iterdir():
             number = _OF_PROCESS.fullmatch(path.name.removeprefix(start)) if path.name.startswith(start) else None
-            if number and not _is_alive(int(number[1])):
+            if number and not is_alive(int(number[1])):
                 path.unlink(missing_ok=True)
 
 
 _OF_PROCESS = re.compile(r"(\d{1,9})-[0-9a-f]{8}\.tmp")
 
 
-def _is_alive(process: int) -> bool:
+def is_alive(process: int) -> bool:
+    """Whether a process of this machine with this number is there."""
     if os.name != "posix":
         return True  # there, os.kill would end it
     try:

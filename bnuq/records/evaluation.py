@@ -278,7 +278,8 @@ class Work:
 @dataclass(frozen=True)
 class Result:
     """The result of one `bnuq evaluate`. The deterministic method is always there, and first; beside mcbn
-    "deterministic+population" is there where the reference check failed."""
+    "deterministic+population" is there where the reference check failed. `units` are the SHA-256 of the units of work
+    that its figures were made of, by their names; the root of their Merkle tree stands in the provenance."""
 
     KIND: ClassVar[str] = "evaluate"
     COMMAND: ClassVar[str] = "evaluate"
@@ -297,6 +298,7 @@ class Result:
     image_maps: ImageMaps | None = None
     bank: Annotated[Bank | None, ByHand("")] = field(default=None, repr=False)
     path: Path | None = None
+    units: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def sampled(self) -> tuple[str, ...]:

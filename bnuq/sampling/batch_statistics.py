@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
@@ -90,6 +92,30 @@ class BatchStatistics:
             self.write_to(file)
 
         write_bytes(Path(path), image_of(lay_out))
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The bank as arrays by name, of which `of_arrays` makes it again."""
+        facts = {
+            "fingerprint": self.fingerprint,
+            "batch_size": self.batch_size,
+            "seed": self.seed,
+            "variance": self.variance,
+        }
+        layers = [(layer.name, layer.eps) for layer in self.layers]
+        arrays = {"facts": np.array(json.dumps([facts, layers]))}
+        for order, layer in enumerate(self.layers):
+            arrays |= {f"{order}/mean": layer.mean, f"{order}/var": layer.var, f"{order}/count": layer.count}
+        return arrays if self.indices is None else arrays | {"indices": self.indices}
+
+    @classmethod
+    def of_arrays(cls, arrays: Mapping[str, np.ndarray]) -> BatchStatistics:
+        """The bank that `arrays` was made of."""
+        facts, layers = json.loads(str(arrays["facts"]))
+        of_layers = tuple(
+            LayerStatistics(name, eps, *(arrays[f"{order}/{part}"] for part in ("mean", "var", "count")))
+            for order, (name, eps) in enumerate(layers)
+        )
+        return cls(layers=of_layers, indices=arrays.get("indices"), **facts)
 
     def write_to(self, group: Any) -> None:
         """Write the bank to an open HDF5 group: one group per layer, numbered in execution order."""

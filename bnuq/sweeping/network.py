@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -19,7 +20,8 @@ from bnuq.evaluation.datasets import Scale, target_scale
 from bnuq.evaluation.draws import check_reference
 from bnuq.evaluation.duration import forecast_of_sweep
 from bnuq.evaluation.estimates import interval
-from bnuq.evaluation.exactness import check_network, check_network_unchanged
+from bnuq.evaluation.exactness import Checked, check_network, check_network_unchanged
+from bnuq.evaluation.executors import Executor
 from bnuq.evaluation.passes import deterministic_outputs
 from bnuq.evaluation.plan import plan
 from bnuq.evaluation.provenance import Stopwatch, behaviour, code_of, content
@@ -32,6 +34,7 @@ from bnuq.files.journal import Journal, WorkFolder
 from bnuq.findings import Finding, note, warning
 from bnuq.metrics.decay import least_squares_coefficients
 from bnuq.progress import Forecast, Progress
+from bnuq.records.evaluation import ReferenceCheck
 from bnuq.records.sweep import Compared, Decay, Repeated, SweepPoint, SweptModel
 from bnuq.sampling import counter_rng
 from bnuq.sampling.batch_statistics import BatchStatistics
@@ -45,6 +48,7 @@ from bnuq.sweeping.sizes import (
     SPREAD,
     AtSize,
     DrawSets,
+    SweepPasses,
     Training,
     banks_of,
     classification_likelihood,
@@ -113,6 +117,16 @@ class Swept:
     points: tuple[SweepPoint, ...]
     candidates: tuple[Candidate, ...]
     findings: tuple[Finding, ...]
+
+
+class AllPassed(NamedTuple):
+    """The passes of one network: its checks, ω and scores at each size, and what MCBN is compared with."""
+
+    checked: Checked
+    check: ReferenceCheck | None
+    banks: dict[int, BatchStatistics]
+    passed: SweepPasses
+    comparisons: dict[int, dict[str, dict[str, Compared]]]
 
 
 class Network:
@@ -218,23 +232,29 @@ class Network:
     def _validation(self) -> Points | None:
         return self.sets.get(VALIDATION)
 
-    def swept(self, journal: Journal, watch: Stopwatch, progress: Progress) -> Swept:
-        """The network at all its sizes."""
-        run, prepared, todo, train = self.run, self.ready, self.todo, self._train
+    def passed(self, executor: Executor, watch: Stopwatch, progress: Progress) -> AllPassed:
+        """The passes at all sizes: those units of them that the executor computes."""
+        prepared, todo, train = self.ready, self.todo, self._train
         ends = sorted({min(self.sizes), max(self.sizes)})
         checked = check_network(self.subject, batch_sizes=ends)
         layers = todo.sites.live_batchnorms
         check = check_reference(
             prepared.model, prepared.pipeline, train, layers, progress, trained_with=todo.trained_with
         )
-        banks = banks_of(self.sizes, self._draw_sets, self.subject, journal, progress)
+        banks = banks_of(self.sizes, self._draw_sets, self.subject, executor, progress)
         watch.lap("draw")
-        passed = run_at_sizes(banks, self._draw_sets, self.subject, journal, progress, training=self._training)
-        at_sizes = passed.at
-        comparisons = {} if check is None or check.passed else self._comparisons(at_sizes, banks, journal, progress)
-        with journal.forgotten_on(SamplingError):
+        passed = run_at_sizes(banks, self._draw_sets, self.subject, executor, progress, training=self._training)
+        comparisons = {} if check is None or check.passed else self._comparisons(passed.at, banks, executor, progress)
+        with executor.journal.forgotten_on(SamplingError):
             check_network_unchanged(checked, self.subject)
         watch.lap("evaluate")
+        return AllPassed(checked, check, banks, passed, comparisons)
+
+    def swept(self, executor: Executor, watch: Stopwatch, progress: Progress) -> Swept:
+        """The network at all its sizes."""
+        run, prepared, todo, train = self.run, self.ready, self.todo, self._train
+        checked, check, banks, passed, comparisons = self.passed(executor, watch, progress)
+        at_sizes = passed.at
         bound = None
         if self._training is not None:
             training_points = self._training.points
@@ -280,12 +300,16 @@ class Network:
                 *reference_findings(check, run, self._train),
                 *passed.findings,
                 *self._findings_on_sizes(at_sizes, banks),
-                *self._notes(journal.reused),
+                *self._notes(executor.journal.reused),
             ),
         )
 
     def _comparisons(
-        self, at_sizes: Mapping[int, AtSize], banks: Mapping[int, BatchStatistics], journal: Journal, progress: Progress
+        self,
+        at_sizes: Mapping[int, AtSize],
+        banks: Mapping[int, BatchStatistics],
+        executor: Executor,
+        progress: Progress,
     ) -> dict[int, dict[str, dict[str, Compared]]]:
         """MCBN compared with the network under its running statistics, and under population statistics, at each
         size."""
@@ -294,7 +318,7 @@ class Network:
         labelled = replace(self.subject, run=replace(self.run, precision="float32"), sets=self.subject.labelled)
         result: dict[int, dict[str, dict[str, Compared]]] = {size: {} for size in banks}
         for name, omegas in ((DETERMINISTIC, running), (POPULATION, pooled)):
-            passed = run_at_sizes(omegas, DrawSets(1, 1), labelled, journal, progress, training=None, method=name)
+            passed = run_at_sizes(omegas, DrawSets(1, 1), labelled, executor, progress, training=None, method=name)
             for size, network in passed.at.items():
                 result[size][name] = _compared(at_sizes[size], network, self.sets["test"], self.todo.task)
         return result

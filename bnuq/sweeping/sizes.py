@@ -22,10 +22,11 @@ from bnuq.data import Points
 from bnuq.errors import SamplingError
 from bnuq.evaluation import memory
 from bnuq.evaluation.draws import draw_bank
+from bnuq.evaluation.executors import Executor
 from bnuq.evaluation.passes import Feed, Passes
 from bnuq.evaluation.subject import VALIDATION, Subject
-from bnuq.evaluation.units import UnitGroup, merged, run_units, tiles
-from bnuq.files.journal import Arrays, Journal
+from bnuq.evaluation.units import UnitGroup, merged, tiles
+from bnuq.files.journal import Arrays
 from bnuq.findings import Finding
 from bnuq.progress import Advance, Progress
 from bnuq.sampling.batch_statistics import BatchStatistics
@@ -112,7 +113,7 @@ class _OfSet:
 
 
 def banks_of(
-    sizes: Sequence[int], draw_sets: DrawSets, subject: Subject, journal: Journal, progress: Progress
+    sizes: Sequence[int], draw_sets: DrawSets, subject: Subject, executor: Executor, progress: Progress
 ) -> dict[int, BatchStatistics]:
     """ω of all draws at each size; a single draw where every mini-batch is the whole reference, without
     augmentation."""
@@ -121,7 +122,7 @@ def banks_of(
     for size in sizes:
         draws = range(1 if size == len(train) and subject.run.augment is None else draw_sets.draws)
         at_size = replace(subject, todo=replace(subject.todo, batch_size=size))
-        bank = draw_bank(at_size, draws, progress, journal)
+        bank = draw_bank(at_size, draws, progress, executor)
         banks[size] = replace(bank, indices=None)
     return banks
 
@@ -130,7 +131,7 @@ def run_at_sizes(
     banks: Mapping[int, BatchStatistics],
     draw_sets: DrawSets,
     subject: Subject,
-    journal: Journal,
+    executor: Executor,
     progress: Progress,
     *,
     training: Training | None,
@@ -145,7 +146,7 @@ def run_at_sizes(
     draws = sum(bank.samples for bank in banks.values())
     sizes = f"{len(banks)} sizes" if len(banks) > 1 else f"b = {next(iter(banks))}"
     with progress(f"{points} points, {draws} draws, {sizes}", points * draws) as advance:
-        at_sizes = _AllSizes(banks, draw_sets, subject, journal, advance, method)
+        at_sizes = _AllSizes(banks, draw_sets, subject, executor, advance, method)
         fitted: dict[int, list[Any]] = {size: [None] * at_sizes.rows[size][1] for size in banks}
         if task == "regression":
             fitted = at_sizes.fitted(sets.get(VALIDATION))
@@ -190,11 +191,11 @@ class _AllSizes:
         banks: Mapping[int, BatchStatistics],
         draw_sets: DrawSets,
         subject: Subject,
-        journal: Journal,
+        executor: Executor,
         advance: Advance,
         method: str,
     ) -> None:
-        self._banks, self._subject, self._journal, self._advance = banks, subject, journal, advance
+        self._banks, self._subject, self._executor, self._advance = banks, subject, executor, advance
         self._method = method
         self.rows = {
             size: (1, 1) if bank.samples == 1 else (draw_sets.samples, draw_sets.sets) for size, bank in banks.items()
@@ -303,7 +304,7 @@ class _AllSizes:
             def run(group: UnitGroup) -> Iterable[Arrays]:
                 return compute(group, self._blocks(points, group[0].points, _sizes(group), feed, advance))
 
-            for group, arrays in zip(units, run_units(units, run, self._journal), strict=True):
+            for group, arrays in zip(units, self._executor.run(units, run), strict=True):
                 for of_size, total in zip(arrays, counts, strict=False):
                     images.add_counts(of_size, total)
                 of_tiles.append(arrays)

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
 
 from bnuq.config import ANALYTIC, DETERMINISTIC, SINGLE_SAMPLE_METHODS, Run
 from bnuq.data import Points
-from bnuq.errors import RequestError, SamplingError
+from bnuq.errors import RequestError, ResultError, SamplingError
 from bnuq.evaluation import memory, multilabel
 from bnuq.evaluation.augmentation import check_augmentation
 from bnuq.evaluation.datasets import Material, fetch_missing
-from bnuq.evaluation.draws import check_reference, draw_bank, needs_bank, part_drawn
+from bnuq.evaluation.draws import check_reference, draw_bank, needs_bank, next_stop, part_drawn
 from bnuq.evaluation.duration import forecast
 from bnuq.evaluation.ensemble import other_networks
 from bnuq.evaluation.estimates import MIN_SAMPLES
-from bnuq.evaluation.exactness import check_network, check_network_unchanged
+from bnuq.evaluation.exactness import Checked, check_network, check_network_unchanged
+from bnuq.evaluation.executors import Executor, UnitsLostError
 from bnuq.evaluation.gallery import gallery
 from bnuq.evaluation.laplace import fit_posterior
 from bnuq.evaluation.noise_models import NoiseModels, fit_noise_models
@@ -37,7 +40,7 @@ from bnuq.evaluation.provenance import Stopwatch, behaviour, content, provenance
 from bnuq.evaluation.recalibration import check_calibration
 from bnuq.evaluation.reference_check import findings as reference_findings
 from bnuq.evaluation.resources import check_resources
-from bnuq.evaluation.runner import RunnerResult, check_precision, run_methods
+from bnuq.evaluation.runner import Omegas, RunnerResult, check_precision, compute_units, run_methods
 from bnuq.evaluation.setup import (
     Prepared,
     check_request,
@@ -48,7 +51,8 @@ from bnuq.evaluation.setup import (
     scored_sets,
 )
 from bnuq.evaluation.subject import VALIDATION, WITH_NOISE, Subject, kind_of_draws
-from bnuq.files.journal import Journal, work_folder
+from bnuq.files.journal import Journal, WorkFolder, root_of, work_folder
+from bnuq.files.places import Place
 from bnuq.findings import Finding, note, warning
 from bnuq.models.loading import LoadedModel
 from bnuq.progress import ForecastListener, Progress, silent
@@ -58,6 +62,9 @@ from bnuq.records.evaluation import EvaluatedSet, ReferenceCheck, Result, Work
 from bnuq.records.pixel_maps import rows_of
 from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.laplace import Posterior
+from bnuq.workflows.processes import Job, check_shareable, helpers
+
+AnyExecutor = TypeVar("AnyExecutor", bound=Executor)
 
 FEW = 20  # points, below which what is fitted to them is not to be trusted
 
@@ -65,22 +72,147 @@ FEW = 20  # points, below which what is fitted to them is not to be trusted
 def evaluate(
     run: Run,
     *,
-    work: Path | None = None,
+    work: Path | str | None = None,
     progress: Progress = silent,
     look: Callable[[Mapping[str, EvaluatedSet]], None] | None = None,
     forecast_listener: ForecastListener | None = None,
+    merged: bool = False,
 ) -> Result:
     """Evaluate `run`, write its result file, and return the result.
 
     Finished units are saved in `work` (by default beside the result) and read after an interruption. `look` receives
     the sets before anything is drawn, and may raise where they cannot be used; `forecast_listener` receives a forecast
-    of the duration, where it is long. Raises BnuqError with one message where the request cannot be carried out; the
-    result file is then not touched.
+    of the duration, where it is long. Units in `work` that are `merged` were computed by others. Raises BnuqError with
+    one message where the request cannot be carried out; the result file is then not touched.
     """
     watch = Stopwatch()
     check_request(run)
+    if run.on != "local":
+        check_shareable([run], work, f"--on {run.on}")
     fetch_missing(run, progress)
     replaces = run.out.exists()
+    with work_folder(run.out, work) as folder:
+        job = Job(compute, (replace(run, on="local"), folder.named), str(folder.place), run.device)
+        with helpers(run, job) as others:
+            begun = _begun(run, watch, progress, look, forecast_listener)
+            planned, checked, subject = begun.planned, begun.checked, begun.planned.subject
+            run = subject.run
+            journal = folder.journal(_facts(planned), _about(run))
+            with journal.forgotten_on(SamplingError):  # its units serve no other request
+                others.wait(progress, _passes(subject))
+                executor = Executor(journal)
+                draw = partial(_draw, begun, executor, watch, progress)
+                of_methods = {"stale": begun.stale, "posterior": begun.posterior, "shown": begun.shown}
+                outcome = run_methods(subject, draw, progress, executor, **of_methods)
+                check_network_unchanged(checked, subject)
+        watch.lap("evaluate")
+        continued = journal.reused and run.on == "local" and not merged
+        findings = (
+            *notes_on_request([run], replaces=run.out if replaces else None),
+            *_found_before(planned),
+            *checked.findings,
+            *([note("evaluation-continued", parts=journal.reused)] if continued else []),
+            *_findings(run, subject.todo, begun.check, outcome, planned.ready.material),
+            *(() if begun.noise_models is None else begun.noise_models.findings()),
+            *begun.of_posterior,
+            *_dead_channels(outcome.omega),
+        )
+        result = Result(
+            run=_resolved(subject, begun.noise_models).record(),
+            model=_model(planned),
+            sampling=_sampling(planned, outcome),
+            sets=planned.described,
+            methods=outcome.methods,
+            findings=findings,
+            seconds=watch.seconds(),
+            work=Work(outcome.work, memory.peak(subject.pipeline.device)),
+            provenance=_provenance(planned) | {"units": root_of(journal.digests)},
+            reference_check=begun.check,
+            gallery=gallery(subject, outcome.methods, planned.described),
+            image_maps=outcome.image_maps,
+            bank=outcome.omega,
+            path=run.out,
+            units=dict(sorted(journal.digests.items())),
+        )
+        result = replace(result, findings=(*result.findings, *_findings_on_noise_models(result)))
+        result_file.write(result, run.out)
+    return result
+
+
+def compute(
+    run: Run,
+    named: bool,
+    place: Place,
+    make: Callable[[Journal], AnyExecutor],
+    progress: Progress = silent,
+    *,
+    expected: Result | None = None,
+) -> list[AnyExecutor]:
+    """Those units of `run` that the executor computes which is made of their journal at this place, and no result.
+    ResultError where `run` is not, bit by bit, the request of the `expected` result any more."""
+    watch = Stopwatch()
+    begun = _begun(run, watch, progress, None, None)
+    subject = begun.planned.subject
+    if expected is not None:
+        _check_unchanged(begun.planned, expected)
+    executor = make(WorkFolder(place, named).journal(_facts(begun.planned), _about(subject.run)))
+    draw = partial(_draw, begun, executor, watch, progress)
+    with suppress(UnitsLostError):
+        compute_units(subject, draw, progress, executor, stale=begun.stale, posterior=begun.posterior)
+    return [executor]
+
+
+def _check_unchanged(planned: Planned, expected: Result) -> None:
+    """Raise ResultError where a result was made of anything else."""
+    made = _provenance(planned)
+    pairs: dict[str, tuple[Any, Any]] = {
+        "the checkpoint": (_files_of(_model(planned)), _files_of(expected.model)),
+        "the code of the network": (made["network"], expected.provenance.get("network")),
+        "the reference": (made.get("reference_sha256"), expected.provenance.get("reference_sha256")),
+        **{name: (made[name], expected.provenance.get(name)) for name in ("bnuq", "torch")},
+        "the device": (str(planned.ready.pipeline.device), expected.sampling["device"]),
+    }
+    for name in {**planned.described, **expected.sets}:
+        of_both = [sets[name].sha256 if name in sets else None for sets in (planned.described, expected.sets)]
+        pairs[f"set {name}"] = of_both[0], of_both[1]
+    for name, (here, there) in pairs.items():
+        if here != there:
+            raise ResultError(
+                f"{expected.path}: {name} is not that of the result any more: {here!s:.64}, and there {there!s:.64}. "
+                "Nothing was compared."
+            )
+
+
+def _files_of(model: Mapping[str, Any]) -> list[str]:
+    return [each["sha256"] for each in model.get("members", [model])]
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """A request that can be carried out: all that comes before its units."""
+
+    planned: Planned
+    shown: list[int]
+    checked: Checked
+    check: ReferenceCheck | None
+    noise_models: NoiseModels | None
+    posterior: Posterior | None
+    of_posterior: tuple[Finding, ...]
+
+    @property
+    def stale(self) -> bool:
+        """Whether the running statistics are not those of the reference."""
+        return self.check is not None and not self.check.passed
+
+
+def _begun(
+    run: Run,
+    watch: Stopwatch,
+    progress: Progress,
+    look: Callable[[Mapping[str, EvaluatedSet]], None] | None,
+    forecast_listener: ForecastListener | None,
+) -> _Begun:
+    """The network and the points, checked, and what is fitted before anything is evaluated."""
     ready = prepare(run)
     predictions = None
     if run.predictions is not None:
@@ -107,41 +239,13 @@ def evaluate(
     noise_models = fit_noise_models(subject, progress)
     posterior, of_posterior = fit_posterior(subject, progress)
     watch.lap("draw")
-    with work_folder(run.out, work) as folder:
-        journal = folder.journal(_facts(planned))
-        with journal.forgotten_on(SamplingError):  # its units serve no other request
-            outcome = _outcome(planned, shown, check, noise_models, posterior, journal, watch, progress)
-            check_network_unchanged(checked, subject)
-        watch.lap("evaluate")
-        findings = (
-            *notes_on_request([run], replaces=run.out if replaces else None),
-            *_found_before(planned),
-            *checked.findings,
-            *([note("evaluation-continued", parts=journal.reused)] if journal.reused else []),
-            *_findings(run, todo, check, outcome, ready.material),
-            *(() if noise_models is None else noise_models.findings()),
-            *of_posterior,
-            *_dead_channels(outcome.omega),
-        )
-        result = Result(
-            run=_resolved(subject, noise_models).record(),
-            model=_model(planned),
-            sampling=_sampling(planned, outcome),
-            sets=planned.described,
-            methods=outcome.methods,
-            findings=findings,
-            seconds=watch.seconds(),
-            work=Work(outcome.work, memory.peak(subject.pipeline.device)),
-            provenance=_provenance(planned),
-            reference_check=check,
-            gallery=gallery(subject, outcome.methods, planned.described),
-            image_maps=outcome.image_maps,
-            bank=outcome.omega,
-            path=run.out,
-        )
-        result = replace(result, findings=(*result.findings, *_findings_on_noise_models(result)))
-        result_file.write(result, run.out)
-    return result
+    return _Begun(planned, shown, checked, check, noise_models, posterior, tuple(of_posterior))
+
+
+def _passes(subject: Subject) -> int:
+    """About how many passes the methods of several samples take."""
+    draws = next_stop(subject.run, 0)
+    return sum(map(len, subject.sets.values())) * sum(subject.samples_of(name, draws) for name in subject.todo.methods)
 
 
 def _found_before(planned: Planned) -> Iterator[Finding]:
@@ -218,32 +322,24 @@ def _facts(planned: Planned) -> dict[str, Any]:
     }
 
 
-def _outcome(
-    planned: Planned,
-    shown: Sequence[int],
-    check: ReferenceCheck | None,
-    noise_models: NoiseModels | None,
-    posterior: Posterior | None,
-    journal: Journal,
-    watch: Stopwatch,
-    progress: Progress,
-) -> RunnerResult:
-    """The draws, and every method over every set."""
-    subject, stale = planned.subject, check is not None and not check.passed
+def _about(run: Run) -> dict[str, Any]:
+    """What the journal of an evaluation is about, for people and for `bnuq merge`."""
+    return {"command": "evaluate", "out": str(run.out.absolute()), "run": run.record()}
 
-    def draw(draws: range) -> dict[str, BatchStatistics]:
-        watch.lap("evaluate")
-        omegas = {}
-        if noise_models is not None:
-            omegas = {name: noise_models.draw(name, draws) for name in subject.todo.methods if name in ANALYTIC}
-        if needs_bank(subject, stale=stale):
-            omegas["mcbn"] = draw_bank(subject, draws, progress, journal)
-        if WITH_NOISE in map(kind_of_draws, subject.todo.methods):
-            omegas[WITH_NOISE] = draw_bank(subject, draws, progress, journal, noisy=True)
-        watch.lap("draw")
-        return omegas
 
-    return run_methods(subject, draw, progress, journal, stale=stale, posterior=posterior, shown=shown)
+def _draw(begun: _Begun, executor: Executor, watch: Stopwatch, progress: Progress, draws: range) -> Omegas:
+    """ω of the draws with these numbers, by the method that it is drawn for."""
+    subject, noise_models = begun.planned.subject, begun.noise_models
+    watch.lap("evaluate")
+    omegas = {}
+    if noise_models is not None:
+        omegas = {name: noise_models.draw(name, draws) for name in subject.todo.methods if name in ANALYTIC}
+    if needs_bank(subject, stale=begun.stale):
+        omegas["mcbn"] = draw_bank(subject, draws, progress, executor)
+    if WITH_NOISE in map(kind_of_draws, subject.todo.methods):
+        omegas[WITH_NOISE] = draw_bank(subject, draws, progress, executor, noisy=True)
+    watch.lap("draw")
+    return omegas
 
 
 def _model(planned: Planned) -> dict[str, Any]:

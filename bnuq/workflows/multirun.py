@@ -33,7 +33,7 @@ NOT_SHARED = ("reference_sha256", "reference_groups_sha256", "predictions_sha256
 def evaluate_several(
     runs: Runs,
     *,
-    work: Path | None = None,
+    work: Path | str | None = None,
     progress: Progress = silent,
     forecast_listener: ForecastListener | None = None,
 ) -> Several:

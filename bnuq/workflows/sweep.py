@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,12 @@ from bnuq.data import Points
 from bnuq.errors import DataError, RequestError
 from bnuq.evaluation.completeness import Need
 from bnuq.evaluation.datasets import Material, fetch_missing
+from bnuq.evaluation.executors import Executor, UnitsLostError, Worker
 from bnuq.evaluation.provenance import Stopwatch, provenance
 from bnuq.evaluation.setup import check_request, notes_on_request, prepare
 from bnuq.evaluation.subject import VALIDATION
-from bnuq.files.journal import work_folder
+from bnuq.files.journal import Journal, WorkFolder, work_folder
+from bnuq.files.places import Place
 from bnuq.findings import Finding, about, note, notes, warning, warnings
 from bnuq.progress import Forecast, ForecastListener, Progress, silent
 from bnuq.records import sweep as sweep_file
@@ -31,6 +34,7 @@ from bnuq.sweeping.elbo import prior_of
 from bnuq.sweeping.network import Network, Swept, default_sizes, samples_of, sizes_of
 from bnuq.sweeping.recommendation import CriterionData, recommend
 from bnuq.sweeping.sizes import SPREAD
+from bnuq.workflows.processes import Job, check_shareable, helpers
 
 __all__ = ["Settings", "default_sizes", "sweep"]
 
@@ -43,7 +47,7 @@ def sweep(
     settings: Settings = DEFAULT,
     *,
     out: Path | None = None,
-    work: Path | None = None,
+    work: Path | str | None = None,
     progress: Progress = silent,
     forecast_listener: ForecastListener | None = None,
 ) -> Sweep:
@@ -58,23 +62,58 @@ def sweep(
     watch = Stopwatch()
     out = runs[0].out if out is None else out
     _check(runs, settings, out)
+    if runs[0].on != "local":
+        check_shareable(runs, work, f"--on {runs[0].on}")
     for run in runs:
         fetch_missing(run, progress)
     replaces = out.exists()
+    with work_folder(out, work) as folder:
+        job = Job(compute, ([replace(run, on="local") for run in runs], settings), str(folder.place), runs[0].device)
+        with helpers(runs[0], job) as others:
+            ready = _networks(runs, settings)
+            watch.lap("load")
+            if forecast_listener is not None:
+                _foresee(ready, forecast_listener)
+            executors = [Executor(network.journal(folder)) for network in ready]
+            others.wait(progress, sum(_passes(network, settings) for network in ready))
+            networks = [
+                network.swept(executor, watch, progress) for network, executor in zip(ready, executors, strict=True)
+            ]
+        result = _result(runs, settings, ready[0], networks, watch, out=out, replaces=replaces)
+        sweep_file.write(result, out)
+    return result
+
+
+def compute(
+    runs: Sequence[Run],
+    settings: Settings,
+    place: Place,
+    make: Callable[[Journal], Worker],
+    progress: Progress = silent,
+) -> list[Worker]:
+    """Those units of a sweep that the executors compute which are made of the journals at this place, and no result."""
+    executors = []
+    for network in _networks(runs, settings):
+        executors.append(make(network.journal(WorkFolder(place))))
+        with suppress(UnitsLostError):
+            network.passed(executors[-1], Stopwatch(), progress)
+    return executors
+
+
+def _networks(runs: Sequence[Run], settings: Settings) -> list[Network]:
     names = _names(runs)
     ready: list[Network] = []
     for number, run in enumerate(runs):
         prepared = prepare(run, _shared_material(run, ready))
         ready.append(Network(number, names[number], run, prepared, settings, several=len(runs) > 1))
         _check_alike(ready)
-    watch.lap("load")
-    if forecast_listener is not None:
-        _foresee(ready, forecast_listener)
-    with work_folder(out, work) as folder:
-        networks = [network.swept(network.journal(folder), watch, progress) for network in ready]
-        result = _result(runs, settings, ready[0], networks, watch, out=out, replaces=replaces)
-        sweep_file.write(result, out)
-    return result
+    return ready
+
+
+def _passes(network: Network, settings: Settings) -> int:
+    """About how many passes a network takes."""
+    points = sum(map(len, network.sets.values()))
+    return points * len(network.sizes) * samples_of(network.run) * settings.draw_sets
 
 
 def _result(

@@ -160,7 +160,7 @@ def train(job: Job, advance: Advance) -> None:
     measured = {"loss": loss, "accuracy": accuracy, "seconds": before + clock() - started}
     values = {name: np.array(value) for name, value in measured.items()}
     job.journal.save("network", values | _arrays(_NETWORK, network.state_dict()))
-    job.journal.path("state").unlink(missing_ok=True)
+    job.journal.remove("state")
 
 
 def _loaded(data: Path, device: torch.device) -> tuple[Tensor, Int64[Tensor, " n"]]:

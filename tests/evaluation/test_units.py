@@ -19,7 +19,8 @@ from findings_of import noted
 from bnuq.config import Options, ScoringSection, resolve
 from bnuq.evaluation import classification, regression, runner
 from bnuq.evaluation.estimates import replicate_weights
-from bnuq.evaluation.units import Unit, run_units
+from bnuq.evaluation.executors import Executor
+from bnuq.evaluation.units import Unit
 from bnuq.files.journal import Arrays, Journal
 from bnuq.progress import silent
 from bnuq.records.evaluation import Result
@@ -58,11 +59,11 @@ def test_units_that_are_finished_are_not_run_and_all_come_in_order(tmp_path: Pat
         ran.extend(units)
         return [{"points": np.array(each.points.start)} for each in units]
 
-    journal = Journal(tmp_path, {})
-    list(run_units([(unit(1),), (unit(2),)], run, journal))
+    executor = Executor(Journal(tmp_path, {}))
+    list(executor.run([(unit(1),), (unit(2),)], run))
     ran.clear()
     groups = [(unit(0), unit(1)), (unit(2),), (unit(3), unit(4))]
-    found = [tuple(int(arrays["points"]) for arrays in group) for group in run_units(groups, run, journal)]
+    found = [tuple(int(arrays["points"]) for arrays in group) for group in executor.run(groups, run)]
     assert found == [(0, 1), (2,), (3, 4)]
     assert ran == [unit(0), unit(3), unit(4)]
 

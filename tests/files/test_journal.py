@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from bnuq.errors import RequestError, ResultError
-from bnuq.files.journal import Journal, work_folder
+from bnuq.files.journal import Journal, digest_of, requests_at, root_of, work_folder
+from bnuq.files.places import Store, place_of
 
 FACTS = {"network": "abc", "seed": 0}
 UNIT = {"point/score": np.arange(4.0), "name": np.array("a"), "empty": np.empty((0, 3), np.float32)}
@@ -47,20 +48,105 @@ def test_a_unit_with_a_flipped_bit_is_absent(tmp_path: Path) -> None:
     assert journal.load("unit") is None
 
 
-def full(path: Path) -> None:
-    raise ResultError(f"{path}: could not be written: the disk is full.")
-
-
-def test_units_that_only_an_interruption_needs_leave_a_full_disk_to_the_result(tmp_path: Path) -> None:
+def test_a_unit_whose_arrays_are_not_those_of_its_digest_is_absent(tmp_path: Path) -> None:
     journal = Journal(tmp_path, FACTS)
+    journal.save("unit", UNIT)
+    other = {**UNIT, "point/score": np.arange(4.0) + 1}
+    for sha256 in ("0" * 64, digest_of(UNIT)):
+        np.savez(tmp_path / "other.npz", **other, sha256=np.array(sha256))
+        (tmp_path / "other.npz").replace(journal.path("unit"))
+        assert journal.load("unit") is None
+
+
+def test_the_digest_is_of_figures_alone_and_the_root_of_all_of_them() -> None:
+    digest = digest_of(UNIT)
+    assert digest == digest_of(dict(reversed(UNIT.items()))) == digest_of(UNIT | {"seconds": np.array(3.0)})
+    changed = [UNIT | {"point/score": UNIT["point/score"].astype(np.float32)}, UNIT | {"name": np.array("b")}]
+    assert len({digest, *map(digest_of, changed)}) == 3
+    units = {f"unit{number}": str(number) for number in range(5)}
+    assert root_of(units) == root_of(dict(reversed(units.items())))
+    assert len({root_of(units), root_of(units | {"unit4": "x"}), root_of({**units, "unit5": "5"})}) == 3
+
+
+@pytest.mark.parametrize("kind", ["folder", "memory"])
+def test_a_place_holds_units_and_attempts_of_whoever_shares_it(tmp_path: Path, kind: str) -> None:
+    url = str(tmp_path / "units") if kind == "folder" else f"memory://{tmp_path.name}"
+    journal, other = (Journal(place_of(url), FACTS, {"out": "a.h5", "run": {}}) for _ in range(2))
+    assert journal.load("unit") is None and not journal.attempts("unit")
+    for number in range(2):
+        journal.begin("unit", number, {"by": f"worker {number}"})
+    assert [attempt["by"] for attempt in other.attempts("unit")] == ["worker 0", "worker 1"]
+    journal.save("unit", UNIT)
+    journal.end("unit", 2)
+    assert other.has("unit") and other.load("unit") is not None and not other.attempts("unit")
+    assert [about["facts"] for about in requests_at(other.place).values()] == [FACTS]
+    other.remove("unit")
+    assert not journal.has("unit")
+    journal.forget()
+    assert not journal.place.names()
+
+
+def test_another_request_for_the_same_result_is_named(tmp_path: Path) -> None:
+    about = {"out": "a.h5", "run": {"sampling": {"seed": 0}}}
+    with pytest.raises(KeyboardInterrupt), work_folder(tmp_path / "a.h5", tmp_path / "work") as work:
+        work.journal(FACTS, about).save("unit", UNIT)
+        raise KeyboardInterrupt
+    with (
+        pytest.raises(RequestError, match=r"another request for a.h5: its sampling.seed is 0, and here 1\."),
+        work_folder(tmp_path / "a.h5", tmp_path / "work") as work,
+    ):
+        work.journal(FACTS | {"seed": 1}, about | {"run": {"sampling": {"seed": 1}}})
+    with work_folder(tmp_path / "a.h5", tmp_path / "work") as work:
+        assert work.journal(FACTS, about).load("unit") is not None
+        assert work.journal(FACTS | {"seed": 1}, about | {"out": "b.h5"}).load("unit") is None
+
+
+@pytest.mark.parametrize(
+    ("url", "complaint"),
+    [
+        ("s3://bucket/folder", "s3fs"),
+        ("nowhere://bucket", "nowhere"),
+    ],
+)
+def test_a_store_that_cannot_be_opened_is_refused(url: str, complaint: str) -> None:
+    with pytest.raises(RequestError, match=rf"--work {url}: .*{complaint}"):
+        place_of(url)
+
+
+def test_a_store_is_tried_again_and_then_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bnuq.files.places._PAUSE", 0)
+    store, answers = Store("memory://tried"), [OSError("slow down"), None]
+
+    def answering(*_: object) -> None:
+        if (answer := answers.pop(0)) is not None:
+            raise answer
+
+    monkeypatch.setattr(store._fs, "pipe_file", answering)
+    store.write("name", b"")
+    assert not answers
+    answers += [OSError("out of space")] * 3
+    with pytest.raises(ResultError, match=r"memory://tried could not be written: out of space\."):
+        store.write("name", b"")
+
+
+def full(*_: object) -> None:
+    raise ResultError("could not be written: the disk is full.")
+
+
+def test_units_that_only_an_interruption_needs_leave_a_full_disk_to_the_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = Journal(tmp_path, FACTS, {"out": "a.h5"})
     journal.save("first", UNIT)
-    journal.write("second", full)
-    journal.save("third", UNIT, needed=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(journal.place, "write", full)
+        with pytest.raises(ResultError, match="the disk is full"):
+            journal.save("second", UNIT, needed=True)
+        journal.save("third", UNIT, needed=False)
+    journal.save("fourth", UNIT, needed=False)
     assert not list(tmp_path.iterdir())
-    journal.save("fourth", UNIT, needed=True)
-    assert journal.load("fourth") is not None
-    with pytest.raises(ResultError, match="the disk is full"):
-        journal.write("fifth", full, needed=True)
+    journal.save("fifth", UNIT, needed=True)
+    assert journal.load("fifth") is not None
 
 
 def test_only_units_of_an_earlier_journal_count_as_reused(tmp_path: Path) -> None:
@@ -79,6 +165,8 @@ def test_the_folder_beside_the_result_goes_with_all_that_killed_processes_left(t
         other = Journal(work.path, {"seed": 1})
         other.save("unit", UNIT)
         (work.path / f".{other.path('unit').name}.0a1b2c3d-1-00000000.tmp").touch()
+        other.begin("killed", 0, {"by": "nobody"})
+        work.journal({"seed": 2}, {"out": "other.h5"}).save("unit", UNIT)
         assert work.path == tmp_path / "out.h5.work"
     assert not work.path.exists()
 

@@ -534,12 +534,12 @@ def test_an_interrupted_sweep_goes_on_from_what_was_done(folder: Path) -> None:
     runs, settings = interrupted(folder)
     assert not (folder / "s.h5").exists()
     work = folder / "s.h5.work"
-    kinds = sorted(path.name.split("-")[1] for path in work.iterdir())
-    assert kinds == ["mcbn", "mcbn", "omega", "omega"]
+    kinds = [path.name.split("-")[1] for path in work.glob("*.part")]
+    assert kinds.count("mcbn") == 2 and {*kinds} == {"mcbn", "omega"}
     again = _Interrupting(10**9)
     record = sweep(runs, settings, progress=again)
     assert not any(title.startswith("Drawing") for title in again.titles)
-    assert values_of(record, "sweep-continued")["parts"] == 4
+    assert values_of(record, "sweep-continued")["parts"] == len(kinds)
     assert not work.exists()
     whole = sweep(runs, settings)
     for size in (8, 16):
@@ -558,7 +558,7 @@ def test_sizes_that_were_done_are_not_drawn_again_when_one_is_added(folder: Path
 def test_a_smaller_chunk_takes_the_parts_of_a_larger_one(folder: Path) -> None:
     runs, settings = interrupted(folder)
     record = sweep([replace(run, chunk_size=5) for run in runs], settings)
-    assert values_of(record, "sweep-continued")["parts"] == 4
+    assert values_of(record, "sweep-continued")["parts"] == len(kinds)
 
 
 @pytest.mark.parametrize(
@@ -569,7 +569,7 @@ def test_parts_of_another_request_are_left(folder: Path, changed: dict[str, Any]
     runs, settings = request(folder, (8, 16))
     record = sweep([replace(run, **changed) for run in runs], settings)
     if "layers" in changed:  # of this network, the only one: under another name it is the same request
-        assert values_of(record, "sweep-continued")["parts"] == 4
+        assert values_of(record, "sweep-continued")["parts"] == len(kinds)
         return
     assert "sweep-continued" not in noted(record)
 

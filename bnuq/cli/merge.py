@@ -1,0 +1,43 @@
+"""`bnuq merge`: makes the result of an evaluation whose units were computed in parts."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bnuq.cli.derived import SectionOptions, with_options
+from bnuq.cli.output import Printing, print_result
+from bnuq.config import Options
+from bnuq.config.schema import GivenOptions
+
+_HELP = {"out": ("Result file.", "as the shards were told")}
+
+
+@with_options(
+    options=(SectionOptions(GivenOptions, "out data_root trust_pickle trust_code", _HELP),),
+    printing=SectionOptions(Printing),
+)
+def command(
+    work: Annotated[str, typer.Argument(help="The --work of the shards: a folder or a URL.", metavar="WORK")],
+    *,
+    options: Options,
+    printing: Printing,
+) -> None:
+    """Make the result of `bnuq evaluate --shard`, once all shards are finished, as one process would have. Where units
+    are missing, it names them and writes nothing."""
+    from bnuq.cli.progress import Bars
+    from bnuq.progress import silent
+    from bnuq.records.summary import summary
+    from bnuq.report.evaluation import report
+    from bnuq.report.render import print_record
+    from bnuq.workflows.shards import merge
+
+    progress = silent if printing.quiet else Bars()
+    result = merge(work, Options(options), folder=Path.cwd(), progress=progress)
+    show = partial(print_record, report, full=printing.full)
+    print_result(
+        result, summary=summary, show=show, as_json=printing.json, quiet=printing.quiet, strict=printing.strict
+    )

@@ -1,0 +1,62 @@
+"""`bnuq verify`: computes some units of a result again, and says whether they are bitwise the same."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bnuq.cli.derived import SectionOptions, with_options
+from bnuq.cli.output import Printing, print_line
+from bnuq.config import Options
+from bnuq.config.schema import GivenOptions
+from bnuq.errors import RequestError
+
+DIFFERENT = 1  # exit code
+
+
+@with_options(
+    options=(SectionOptions(GivenOptions, "data_root trust_pickle trust_code"),),
+    printing=SectionOptions(Printing, "json quiet debug"),
+)
+def command(
+    result: Annotated[Path, typer.Argument(help="A result of bnuq evaluate.", metavar="RESULT")],
+    units: Annotated[
+        int,
+        typer.Option(
+            help="Units to compute again, chosen at random; with each, what it depends on.",
+            metavar="INTEGER",
+            rich_help_panel="Common options",
+        ),
+    ] = 5,
+    *,
+    options: Options,
+    printing: Printing,
+) -> None:
+    """Compute some units of a result again from its request, and compare them bitwise with the digests in the file.
+    Exit code 1 if one differs. Needs the same checkpoint, data and software."""
+    if units < 1:
+        raise RequestError(f"--units is {units}; expected a whole number of at least 1.")
+    from bnuq.cli.progress import Bars
+    from bnuq.files.folders import expanded
+    from bnuq.progress import silent
+    from bnuq.workflows.verify import verify
+
+    path, progress = expanded(result), silent if printing.quiet else Bars()
+    found = verify(path, Options(options), units=units, folder=Path.cwd(), progress=progress)
+    record = found.result
+    if printing.json:
+        parts = {"chosen": found.chosen, "computed": found.computed, "differing": found.differing}
+        print_line(json.dumps({"result": str(path), "root": record.provenance["units"], **parts}, indent=2))
+    elif not printing.quiet:
+        print_line(f"{len(found.chosen)} of {len(record.units)} units chosen, {len(found.computed)} computed again.")
+        for name in found.differing:
+            print_line(f"Different: {name}")
+        if not found.differing:
+            print_line(f"Bitwise those of {path}. Root of all units: {record.provenance['units']}")
+        elif made := record.provenance.get("platform"):
+            print_line(f"It was made on {made}, {record.provenance.get('device')}; another processor rounds otherwise.")
+    if found.differing:
+        raise typer.Exit(DIFFERENT)

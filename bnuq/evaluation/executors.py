@@ -1,0 +1,228 @@
+"""Who computes which units: this process all that are missing, or one of several processes that share a journal.
+
+The program is the same in each process, and a unit the same whoever computes it, so that nothing is locked: processes
+differ only in the units that they begin, and in whether they go on to a result.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+import traceback
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from bnuq import stopping
+from bnuq.errors import BnuqError, is_device_failure
+from bnuq.evaluation.units import Unit, UnitGroup
+from bnuq.files.journal import MOST_ATTEMPTS, Arrays, Journal
+from bnuq.files.writing import is_alive
+
+Compute = Callable[[UnitGroup], Iterable[Arrays]]
+_POLL, _LONGEST_POLL = 0.05, 5.0  # seconds between two looks at units that others have begun
+
+
+class UnitsLostError(Exception):
+    """Units that something depends on, and that are not there: what follows from them is left out."""
+
+
+class Executor:
+    """Computes in this process what is missing, in order; the result is made of it."""
+
+    makes_result = True
+
+    def __init__(self, journal: Journal) -> None:
+        self.journal = journal
+
+    def wants(self, method: str) -> bool:  # noqa: ARG002 - for others
+        """Whether the units of a method are of interest."""
+        return True
+
+    def run(
+        self, groups: Iterable[UnitGroup], compute: Compute, *, needed: bool = False
+    ) -> Iterator[tuple[Arrays, ...]]:
+        """The arrays of the units, in order: from the journal, or of `compute`, which gets the missing ones of each
+        group. ResultError where they cannot be saved, and are `needed` again."""
+        for group in groups:
+            arrays = {unit: self.journal.load(unit.name) for unit in group}
+            missing = tuple(unit for unit in group if arrays[unit] is None)
+            if missing:
+                arrays |= self._computed(missing, compute, needed=needed)
+            yield tuple(unit_arrays for unit_arrays in arrays.values() if unit_arrays is not None)
+
+    def finish(self, groups: Iterable[UnitGroup], compute: Compute) -> None:
+        """See to units whose arrays this process does not need."""
+        for _ in self.run(groups, compute, needed=True):
+            pass
+
+    def _computed(self, units: UnitGroup, compute: Compute, *, needed: bool) -> dict[Unit, Arrays]:
+        found = {}
+        with stopping.deferred():  # a signal ends the run after the units in hand
+            for unit, arrays in zip(units, compute(units), strict=True):
+                self.journal.save(unit.name, arrays, needed=needed)
+                found[unit] = arrays
+        return found
+
+
+class Chosen(Executor):
+    """Computes chosen units, and those that they depend on; of no result."""
+
+    makes_result = False
+
+    def __init__(self, journal: Journal, names: Collection[str]) -> None:
+        super().__init__(journal)
+        self._names = names
+
+    def wants(self, method: str) -> bool:
+        return any(name.startswith(f"{method}-") for name in self._names)
+
+    def finish(self, groups: Iterable[UnitGroup], compute: Compute) -> None:
+        super().finish((group for group in groups if any(unit.name in self._names for unit in group)), compute)
+
+
+class Missing(Executor):
+    """Computes nothing, and notes what is missing."""
+
+    makes_result = False
+
+    def __init__(self, journal: Journal) -> None:
+        super().__init__(journal)
+        self.missing: list[str] = []
+
+    def run(
+        self, groups: Iterable[UnitGroup], compute: Compute, *, needed: bool = False
+    ) -> Iterator[tuple[Arrays, ...]]:
+        groups, before = list(groups), len(self.missing)
+        self.finish(groups, compute)
+        if len(self.missing) > before:
+            raise UnitsLostError
+        yield from super().run(groups, compute, needed=needed)
+
+    def finish(self, groups: Iterable[UnitGroup], compute: Compute) -> None:  # noqa: ARG002 - nothing is computed
+        self.missing += [unit.name for group in groups for unit in group if not self.journal.has(unit.name)]
+
+
+@dataclass(frozen=True)
+class Share:
+    """Which units process `number` of `count` computes: its own, that is every `count`-th (`fixed`, the first phase of
+    a cluster's array), or any that nobody has begun, from its own place in the list on. `name` says who it is, also
+    after it was started again; `patience` are the seconds without news after which it takes what others have begun."""
+
+    number: int
+    count: int
+    name: str
+    fixed: bool = False
+    patience: float = 600.0
+
+    def order(self, groups: Sequence[UnitGroup]) -> list[tuple[int, UnitGroup]]:
+        """All groups with their numbers, in the order in which this process looks at them."""
+        numbered = list(enumerate(groups))
+        if self.fixed:
+            return sorted(numbered, key=lambda each: not self.owns(each[0]))
+        start = len(numbered) * self.number // self.count
+        return numbered[start:] + numbered[:start]
+
+    def owns(self, number: int) -> bool:
+        """Whether the group of this number is its own."""
+        return not self.fixed or number % self.count == self.number
+
+
+@dataclass
+class Worker(Executor):
+    """Computes its share of the units, of which others compute the rest at the same time; of no result.
+
+    A unit that is begun is noted in the journal until it is finished. One whose process died, or raised an unexpected
+    error, is begun again, three times in all; then it is `lost`: its name, and why.
+    """
+
+    journal: Journal
+    share: Share
+    on_unit: Callable[[Unit], object] = lambda _: None
+    on_wait: Callable[[str], object] = lambda _: None
+    lost: dict[str, str] = field(default_factory=dict)
+    makes_result = False
+
+    def run(
+        self, groups: Iterable[UnitGroup], compute: Compute, *, needed: bool = False
+    ) -> Iterator[tuple[Arrays, ...]]:
+        groups = list(groups)
+        self._walk(groups, compute, until_all=True)
+        yield from super().run(groups, compute, needed=needed or True)
+
+    def finish(self, groups: Iterable[UnitGroup], compute: Compute) -> None:
+        self._walk(list(groups), compute, until_all=False)
+
+    def _walk(self, groups: Sequence[UnitGroup], compute: Compute, *, until_all: bool) -> None:
+        """Compute what is missing: of the share, and `until_all` is there also what others have left for too long."""
+        pending = self.share.order(groups)
+        news, pause, impatient, lost = time.monotonic(), _POLL, False, False
+        while pending:
+            left, acted = [], False
+            for number, group in pending:
+                stopping.check()
+                missing = tuple(unit for unit in group if not self.journal.has(unit.name))
+                if not missing:
+                    acted = True
+                    continue
+                if not (self.share.owns(number) or impatient):
+                    left.append((number, group))
+                    continue
+                attempts = self.journal.attempts(missing[0].name)
+                if attempts and not (impatient or self._ended(attempts[-1])):
+                    left.append((number, group))
+                    continue
+                acted = True
+                if len(attempts) >= MOST_ATTEMPTS:
+                    self.lost[missing[0].name] = self._why(missing[0], attempts)
+                    lost = True
+                elif not self._attempt(missing, compute, len(attempts)):
+                    left.append((number, group))
+            if acted:
+                news, pause, impatient = time.monotonic(), _POLL, False
+            elif not until_all:
+                break
+            elif impatient := time.monotonic() - news > self.share.patience:
+                self.on_wait("taking over what others have left.")
+            else:
+                self.on_wait(f"waiting for {len(left)} units that others compute.")
+                time.sleep(pause)
+                pause = min(1.5 * pause, _LONGEST_POLL)
+            pending = left
+        if lost and until_all:
+            raise UnitsLostError
+
+    def _attempt(self, units: UnitGroup, compute: Compute, number: int) -> bool:
+        """Whether the units were computed: not, where that raised an error of the unit alone, which is noted."""
+        first, who = units[0].name, self._who()
+        with stopping.deferred():
+            self.journal.begin(first, number, who)
+            try:
+                self._computed(units, compute, needed=True)
+            except BnuqError:
+                self.journal.end(first, number + 1)
+                raise
+            except Exception as error:
+                self.journal.begin(first, number, who | {"why": traceback.format_exc()})
+                if is_device_failure(error):
+                    raise  # nothing works in this process any more
+                return False
+            self.journal.end(first, number + 1)
+            for unit in units:
+                self.on_unit(unit)
+        return True
+
+    def _who(self) -> dict[str, Any]:
+        return {"by": self.share.name, "machine": platform.node(), "process": os.getpid()}
+
+    def _ended(self, attempt: dict[str, Any]) -> bool:
+        """Whether an attempt is known to have failed: by an error, by this process, or by one that is gone."""
+        if "why" in attempt or attempt.get("by") == self.share.name:
+            return True
+        return attempt.get("machine") == platform.node() and not is_alive(int(attempt.get("process", 0)))
+
+    def _why(self, unit: Unit, attempts: Sequence[dict[str, Any]]) -> str:
+        why = attempts[-1].get("why", "its process ended without a word")
+        where = f"{unit.method} on points {unit.points.start} to {unit.points.stop - 1} of {unit.set}"
+        return f"{where}: begun {len(attempts)} times, last by {attempts[-1].get('by')}: {why.strip()}"

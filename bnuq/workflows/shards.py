@@ -1,0 +1,120 @@
+"""Parts of the units of an evaluation, each computed by a process of its own on any machine, and their result."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from bnuq.config import Options, Run, resolve_again
+from bnuq.errors import RequestError, ResultError
+from bnuq.evaluation.executors import Missing, Share, Worker
+from bnuq.evaluation.setup import check_request, threads
+from bnuq.files.journal import keeping, requests_at
+from bnuq.files.places import place_of
+from bnuq.progress import Progress, silent
+from bnuq.records.evaluation import Result
+from bnuq.workflows.evaluate import compute, evaluate
+from bnuq.workflows.processes import check_shareable, raise_lost
+
+_ENVIRONMENT = (  # number and count, as launchers say them
+    ("RANK", "WORLD_SIZE"),
+    ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT"),
+    ("SLURM_PROCID", "SLURM_NTASKS"),
+    ("JOB_COMPLETION_INDEX", "JOB_COMPLETIONS"),
+)
+_SILENCE = 60.0  # seconds between two messages while others are waited for
+_NAMED = 8  # missing units that a message names
+
+
+def share_of(shard: str, environment: Mapping[str, str] = os.environ) -> Share:
+    """The share that `--shard` names: I/N, or env; RequestError where that is none."""
+    text = shard
+    if shard == "env":
+        found = [pair for pair in _ENVIRONMENT if all(environment.get(name, "").isdigit() for name in pair)]
+        if not found:
+            pairs = ", ".join(" and ".join(pair) for pair in _ENVIRONMENT)
+            raise RequestError(f"--shard env: none of these is set: {pairs}. Name the shard, as in --shard 0/4.")
+        index, of = next((pair for pair in found if int(environment[pair[1]]) > 1), found[0])
+        first = int(environment.get("SLURM_ARRAY_TASK_MIN", 0)) if index == "SLURM_ARRAY_TASK_ID" else 0
+        text = f"{int(environment[index]) - first}/{environment[of]}"
+    number, count = map(int, text.split("/"))
+    if not 0 <= number < count:
+        raise RequestError(f"--shard {shard} is part {number} of {count}; parts are numbered from 0 to {count - 1}.")
+    return Share(number, count, f"shard {number} of {count}", fixed=True)
+
+
+def compute_shard(
+    runs: Sequence[Run], work: str | None, *, progress: Progress = silent, say: Callable[[str], object] = print
+) -> None:
+    """Compute the part of the units of each run that `run.shard` names, and leave them at `work`.
+
+    Where others' units are needed before further ones can begin, it waits for them, which it says, and computes them
+    itself where nothing is heard of them for ten minutes. Raises BnuqError as `evaluate` does.
+    """
+    shard = runs[0].shard
+    assert shard is not None
+    share = share_of(shard)
+    if work is None:
+        raise RequestError(f"--shard {shard} needs --work, the folder or URL that all shards share.")
+    if runs[0].on != "local":
+        raise RequestError(
+            f"--shard {shard} is a part for one process, and --on {runs[0].on} has several. Leave it out."
+        )
+    check_shareable(runs, work, f"--shard {shard}")
+    place, said = place_of(work), -_SILENCE
+
+    def wait(text: str) -> None:
+        nonlocal said
+        if time.monotonic() - said >= _SILENCE:
+            said = time.monotonic()
+            say(f"{share.name}: {text}")
+
+    lost: dict[str, str] = {}
+    with keeping(place):
+        for run in runs:
+            check_request(run)
+            made = compute(run, True, place, lambda journal: Worker(journal, share, on_wait=wait), progress)
+            lost |= {unit: why for worker in made for unit, why in worker.lost.items()}
+        raise_lost(lost)
+
+
+def merge(work: str, options: Options, *, folder: Path, progress: Progress = silent) -> Result:
+    """The result of the evaluation whose units are at `work`, written as `evaluate` would have; the units are then
+    removed. ResultError where some are missing, which it names."""
+    place = place_of(work)
+    known = {key: about for key, about in requests_at(place).items() if about.get("command") == "evaluate"}
+    if not known:
+        raise RequestError(f"{work}: there are no units of an evaluation; expected the --work of its shards.")
+    if len(known) > 1:
+        outs = ", ".join(str(about.get("out")) for about in known.values())
+        raise RequestError(
+            f"{work}: there are units of {len(known)} requests ({outs}). `bnuq evaluate` with the same options, "
+            "without --shard, makes the results of each."
+        )
+    [(key, about)] = known.items()
+    source = folder / f"{key}.json" if "://" in work else Path(work).absolute() / f"{key}.json"
+    given = Options({"out": about["out"], **{name: value for name, value in options.items() if value is not None}})
+    run = replace(resolve_again(about["run"], source, given, folder=folder), on="local")
+    check_request(run)
+    with keeping(place), threads(about["facts"].get("threads")):
+        [found] = compute(run, True, place, Missing, progress)
+        if found.journal.key != key:
+            raise ResultError(f"{work}: the checkpoint, the data or the software are not those of the shards any more.")
+        if found.missing:
+            raise ResultError(_complaint(work, found))
+        return evaluate(run, work=work, progress=progress, merged=True)
+
+
+def _complaint(work: str, found: Missing) -> str:
+    names = [*dict.fromkeys(found.missing)]
+    lines = []
+    for name in names[:_NAMED]:
+        tried = found.journal.attempts(name)
+        lines.append(f"  - {name}" + (f" (begun {len(tried)} times, last by {tried[-1].get('by')})" if tried else ""))
+    if len(names) > _NAMED:
+        lines.append(f"  - and {len(names) - _NAMED} others")
+    units = "1 unit is" if len(names) == 1 else f"{len(names)} units are"
+    return f"{work}: {units} missing, and what depends on them:\n" + "\n".join(lines) + "\nRun their shards again."

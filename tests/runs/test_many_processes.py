@@ -1,0 +1,335 @@
+"""Several processes compute the units of a run, are killed, and the result is bitwise that of one process."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partialmethod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import small_regression
+import small_run
+import torch
+from disturbed import SMALL, assert_same, computing_nothing, evaluated, figures, soak
+from findings_of import noted
+from making_units import FACTS, arrays_of, computed, unit
+
+from bnuq import stopping
+from bnuq.config import Options, resolve, resolve_sweep
+from bnuq.errors import RequestError, ResultError, SamplingError
+from bnuq.evaluation.executors import Share, Worker
+from bnuq.evaluation.setup import threads
+from bnuq.files.journal import Journal, root_of
+from bnuq.files.places import place_of
+from bnuq.progress import silent
+from bnuq.records.evaluation_file import read, write
+from bnuq.sweeping.sizes import _AllSizes
+from bnuq.workflows.processes import Job, Processes
+from bnuq.workflows.shards import compute_shard, merge, share_of
+from bnuq.workflows.sweep import sweep
+from bnuq.workflows.verify import Verified, verify
+
+pytestmark = pytest.mark.held(False)
+
+
+@pytest.mark.parametrize("kind", SMALL)
+def test_two_processes_give_the_figures_of_one(tmp_path: Path, kind: str) -> None:
+    make, options = SMALL[kind]
+    make(tmp_path)
+    with threads(1):
+        one = evaluated(tmp_path, "one.h5", **options)
+    with computing_nothing(), threads(2):
+        two = evaluated(tmp_path, "two.h5", on="local:2", **options)
+    assert_same(figures(two), figures(one))
+    assert len(one.units) > 10 and not (tmp_path / "two.h5.work").exists()
+
+
+def test_a_sweep_in_two_processes_is_that_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small_run.write(tmp_path)
+    found = []
+    for name, on in (("one.h5", "local"), ("two.h5", "local:2")):
+        options = Options(samples=8, out=tmp_path / name, chunk_size=10, on=on)
+        runs, settings = resolve_sweep(("run.toml",), options, {"batch_sizes": (8, 16)}, folder=tmp_path)
+        with monkeypatch.context() as patch:
+            if on != "local":
+                patch.setattr(_AllSizes, "_blocks", None)  # others have to compute
+            found.append(sweep(runs, settings, out=tmp_path / name))
+    one, two = ([vars(point) for point in record.points] for record in found)
+    assert_same(dict(enumerate(two)), dict(enumerate(one)))
+
+
+# ── shards ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def shard(folder: Path, text: str, work: Path, **options: Any) -> None:
+    run = resolve("run.toml", Options(shard=text, out=folder / "merged.h5", **options), folder=folder)
+    compute_shard([run], str(work), say=str)
+
+
+@pytest.mark.parametrize("kind", SMALL)
+def test_shards_merge_to_the_result_of_one_process(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Share, "__init__", partialmethod(Share.__init__, patience=0.0))  # take over at once
+    make, options = SMALL[kind]
+    make(tmp_path)
+    work = tmp_path / "units"
+    shard(tmp_path, "1/3", work, **options)
+    before = len([*work.glob("*.part")])
+    with pytest.raises(ResultError, match=r"units are missing, and what depends on them:\n  - mc"):
+        merge(str(work), Options(trust_code=True), folder=tmp_path)
+    assert not (tmp_path / "merged.h5").exists() and len([*work.glob("*.part")]) == before
+    for text in ("2/3", "0/3"):
+        shard(tmp_path, text, work, **options)
+    assert not [*work.glob("*.try*")]
+    with computing_nothing():
+        merge(str(work), Options(trust_code=True), folder=tmp_path)
+    assert_same(figures(read(tmp_path / "merged.h5")), figures(evaluated(tmp_path, "one.h5", **options)))
+    assert not [*work.iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({"RANK": "2", "WORLD_SIZE": "4"}, (2, 4)),
+        ({"SLURM_PROCID": "1", "SLURM_NTASKS": "3"}, (1, 3)),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_ARRAY_TASK_ID": "5", "SLURM_ARRAY_TASK_COUNT": "6"}, (5, 6)),
+        ({"SLURM_ARRAY_TASK_ID": "6", "SLURM_ARRAY_TASK_COUNT": "6", "SLURM_ARRAY_TASK_MIN": "1"}, (5, 6)),
+        ({"JOB_COMPLETION_INDEX": "0", "JOB_COMPLETIONS": "2"}, (0, 2)),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}, (0, 1)),
+    ],
+)
+def test_a_launcher_says_which_shard_this_is(environment: dict[str, str], expected: tuple[int, int]) -> None:
+    share = share_of("env", environment)
+    assert (share.number, share.count) == expected
+    assert {share.order([()] * 7)[0][0]} == {share.number} and share.fixed
+
+
+@pytest.mark.parametrize(
+    ("shard", "work", "complaint"),
+    [
+        ("3/3", "w", "parts are numbered from 0 to 2"),
+        ("env", "w", "none of these is set: RANK and WORLD_SIZE"),
+        ("0/2", None, "--shard 0/2 needs --work"),
+        ("0/2", "memory://w", "is the memory of this process"),
+    ],
+)
+def test_shards_that_cannot_be_are_refused(tmp_path: Path, shard: str, work: str | None, complaint: str) -> None:
+    small_run.write(tmp_path)
+    run = resolve("run.toml", Options(shard=shard), folder=tmp_path)
+    with pytest.raises(RequestError, match=complaint):
+        compute_shard([run], work)
+
+
+def test_a_folder_of_nothing_or_of_several_requests_is_not_merged(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="there are no units of an evaluation"):
+        merge(str(tmp_path / "none"), Options(), folder=tmp_path)
+    for seed in range(2):
+        about = {"command": "evaluate", "out": f"{seed}.h5", "run": {}}
+        Journal(tmp_path, {"seed": seed}, about).save("unit", {})
+    with pytest.raises(RequestError, match=r"units of 2 requests \((0.h5, 1.h5|1.h5, 0.h5)\)"):
+        merge(str(tmp_path), Options(), folder=tmp_path)
+
+
+# ── what is lost ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def waited(folder: Path, kinds: tuple[str, ...], count: int = 2) -> Journal:
+    """The journal of units of these kinds, after processes have worked at them."""
+    folder.mkdir(exist_ok=True)
+    with Processes(Job(computed, (kinds,), str(folder), "cpu"), count) as processes:
+        processes.wait(silent, 0)
+    return Journal(folder, FACTS)
+
+
+def test_a_unit_that_ends_every_process_is_named_and_all_others_are_finished(tmp_path: Path) -> None:
+    kinds = ("good", "kill", "good", "killed once", "good", "raise", "good")
+    with pytest.raises(ResultError) as refused:
+        waited(tmp_path, kinds)
+    message = str(refused.value)
+    assert message.startswith("2 units of work could not be computed, after 3 attempts each:")
+    assert "mcbn on points 10 to 19 of test: begun 3 times" in message and "SIGKILL" in message
+    assert "mcbn on points 50 to 59 of test" in message and "ValueError: no such luck" in message
+    journal = Journal(tmp_path, FACTS)
+    for number, kind in enumerate(kinds):
+        found = journal.load(unit(number).name)
+        assert (found is None) == (kind in ("kill", "raise"))
+        if found is not None:
+            assert_same(found["point/score"], arrays_of(unit(number))["point/score"])
+    assert {len(journal.attempts(unit(number).name)) for number in (1, 5)} == {3}
+    assert not any(journal.attempts(unit(number).name) for number in (0, 2, 3, 4, 6))
+
+
+def test_an_error_that_bnuq_raises_ends_all_processes(tmp_path: Path) -> None:
+    with pytest.raises(SamplingError, match="these samples cannot be"):
+        waited(tmp_path, ("good", "refuse"), count=1)
+
+
+def test_a_worker_takes_what_the_dead_have_left_and_in_the_end_what_nobody_finishes(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, FACTS)
+    dead = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
+    others = {
+        0: {"by": "a", "machine": platform.node(), "process": int(dead.stdout)},
+        1: {"by": "b", "machine": "another", "process": 1},
+        2: {"by": "me", "machine": "another", "process": 1},
+    }
+    for number, who in others.items():
+        journal.begin(unit(number).name, 0, who)
+    done: list[int] = []
+    share = Share(0, 2, "me", patience=0.3)
+
+    def worker(journal: Journal) -> Worker:
+        return Worker(journal, share, on_unit=lambda unit: done.append(unit.points.start // 10))
+
+    [first] = computed(("good",) * 4, journal.place, worker)
+    assert done == [0, 2, 3] and not first.lost  # another machine may still be at it
+    assert journal.attempts(unit(1).name) and not journal.attempts(unit(0).name)
+    groups = [(unit(number),) for number in range(4)]
+    found = list(worker(journal).run(groups, lambda group: map(arrays_of, group)))
+    assert done == [0, 2, 3, 1] and len(found) == 4
+
+
+def test_a_fixed_share_waits_for_others_and_computes_only_its_own(tmp_path: Path) -> None:
+    done: dict[int, list[int]] = {0: [], 1: []}
+
+    def worker(number: int) -> Callable[[Journal], Worker]:
+        share = Share(number, 2, f"shard {number} of 2", fixed=True)
+        return lambda journal: Worker(journal, share, on_unit=lambda unit: done[number].append(unit.points.start // 10))
+
+    groups = [(unit(number),) for number in range(5)]
+    place = place_of(tmp_path)
+
+    def run_all() -> None:
+        assert len(list(worker(0)(Journal(place, FACTS)).run(groups, lambda group: map(arrays_of, group)))) == 5
+
+    waiting = threading.Thread(target=run_all)
+    waiting.start()
+    computed(("good",) * 5, place, worker(1))
+    waiting.join(20)
+    assert done == {0: [0, 2, 4], 1: [1, 3]} and not waiting.is_alive()
+
+
+def test_killed_processes_change_nothing(tmp_path: Path) -> None:
+    _, killed = soak(tmp_path, 4, samples=8, most=2, pause=(2.0, 4.0))
+    assert killed
+
+
+# ── bnuq verify ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the small networks, each with its result one.h5."""
+    folder = tmp_path_factory.mktemp("made")
+    for kind, (make, options) in SMALL.items():
+        make(folder / kind)
+        evaluated(folder / kind, "one.h5", **options)
+    return folder
+
+
+def verified(folder: Path, **options: Any) -> Verified:
+    return verify(folder / "one.h5", Options(trust_code=True), folder=folder, **{"units": 5} | options)
+
+
+@pytest.mark.parametrize("kind", SMALL)
+def test_units_computed_again_are_those_of_the_result(made: Path, kind: str) -> None:
+    found = verified(made / kind)
+    assert len(found.chosen) == 5 and {*found.chosen} <= {*found.computed} and not found.differing
+    alone = [name for name in found.result.units if name.startswith("omega")][:1]
+    assert len(verified(made / kind, chosen=alone).computed) < len(found.result.units)
+
+
+def test_a_unit_that_differs_is_named(made: Path, tmp_path: Path) -> None:
+    shutil.copytree(made / "regression", tmp_path / "it")
+    result = read(tmp_path / "it" / "one.h5")
+    name = next(name for name in result.units if name.startswith("mcdo-test"))
+    units = {**result.units, name: "0" * 64}
+    write(replace(result, units=units, provenance={**result.provenance, "units": root_of(units)}), result.path)
+    assert verified(tmp_path / "it", chosen=[name]).differing == (name,)
+    done = subprocess.run(
+        [sys.executable, "-m", "bnuq", "verify", "one.h5", "--units", "999", "--trust-code"],
+        cwd=tmp_path / "it",
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1 and f"Different: {name}\n" in done.stdout
+    write(replace(result, units=units), result.path)
+    with pytest.raises(ResultError, match="are not those of its root"):
+        verified(tmp_path / "it")
+
+
+def other_checkpoint(folder: Path) -> None:
+    weights = torch.load(folder / "model.pt")
+    torch.save({name: value * 1.01 for name, value in weights.items()}, folder / "model.pt")
+
+
+def other_points(folder: Path) -> None:
+    with np.load(folder / "test.npz") as file:
+        x, y = file["x"], file["y"]
+    np.savez(folder / "test.npz", x=x + 0.01, y=y)
+
+
+def other_code(folder: Path) -> None:
+    (folder / "net.py").write_text(small_regression.NET.replace("nn.ReLU()", "nn.GELU()"))
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [(other_checkpoint, "the checkpoint is not"), (other_points, "set test is"), (other_code, "the code of the")],
+)
+def test_what_was_changed_is_not_compared(tmp_path: Path, change: Callable[[Path], None], complaint: str) -> None:
+    make, options = SMALL["regression"]
+    make(tmp_path / "it")
+    evaluated(tmp_path / "it", "one.h5", **options | {"methods": ("mcdo",), "samples": 4})
+    change(tmp_path / "it")
+    with pytest.raises(ResultError, match=complaint):
+        verified(tmp_path / "it")
+
+
+# ── signals ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_first_signal_waits_for_the_work_in_hand_and_a_second_does_not() -> None:
+    done: list[str] = []
+    with pytest.raises(KeyboardInterrupt), stopping.on_signals(), stopping.deferred():
+        os.kill(os.getpid(), signal.SIGINT)
+        stopping.check()
+        done.append("first")
+    with pytest.raises(stopping.Terminated), stopping.on_signals(), stopping.deferred():
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+        done.append("second")
+    assert done == ["first"]
+
+
+def test_a_signal_ends_all_processes_after_their_units_and_the_run_goes_on_from_them(tmp_path: Path) -> None:
+    make, options = SMALL["regression"]
+    make(tmp_path)
+    given = ["-T", "512", "--chunk-size", "1", "--quiet", "-o", "two.h5"]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "2"}
+    command = [sys.executable, "-m", "bnuq", "evaluate", "run.toml", *given, "--on", "local:2"]
+    child = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
+    work = tmp_path / "two.h5.work"
+    deadline = time.monotonic() + 60
+    while len([*work.glob("*mc*.part")]) < 3:
+        assert child.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
+    child.send_signal(signal.SIGTERM)
+    _, said = child.communicate(timeout=60)
+    assert child.returncode == 143 and not (tmp_path / "two.h5").exists()
+    assert said.endswith(f"bnuq: terminated; finished parts are kept in {work}: the same command goes on from them.\n")
+    assert [*work.glob("*.part")] and not [*work.glob("*.try*")]
+    options = {**options, "samples": 512, "chunk_size": 1}
+    with threads(1):
+        two, one = (evaluated(tmp_path, name, **options) for name in ("two.h5", "one.h5"))
+    assert "evaluation-continued" in noted(two)
+    assert_same(figures(two)["methods"], figures(one)["methods"])

@@ -6,26 +6,23 @@ import pickle
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
+from bnuq import devices
+
 
 @contextmanager
 def generators_restored() -> Iterator[None]:
-    """Restore the generators of Python, numpy and torch (CPU, CUDA, MPS) at the end of the block."""
+    """Restore the generators of Python, numpy and torch (CPU and accelerators) at the end of the block."""
     states: list[tuple[Callable[[Any], object], Any]] = [
         (torch.set_rng_state, torch.get_rng_state()),
         (random.setstate, random.getstate()),
         (np.random.set_state, np.random.get_state()),
     ]
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        for device in range(torch.cuda.device_count()):
-            states.append((partial(torch.cuda.set_rng_state, device=device), torch.cuda.get_rng_state(device)))
-    if torch.backends.mps.is_available():
-        states.append((torch.mps.set_rng_state, torch.mps.get_rng_state()))
+    states += devices.generator_states()
     try:
         yield
     finally:

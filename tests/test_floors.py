@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "bnuq"
 
 # A file imports only from floors below its own, or from its own room.
 FLOORS = [
-    {"errors", "estimates", "findings", "nn", "stopping", "surroundings"},
+    {"devices", "errors", "estimates", "findings", "nn", "stopping", "surroundings"},
     {"catalogue", "metrics", "files", "packing", "randomness", "progress", "user_code"},
     {"trust", "forms"},
     {"config"},

@@ -792,13 +792,13 @@ class RecordedOptions(Section, frozen=True):
     """
 
     device: Annotated[
-        Annotated[str, Meta(pattern=r"^(auto|cpu|cuda(:[0-9]+)?|mps)\Z")] | None,
+        Annotated[str, Meta(pattern=r"^(auto|cpu|(cuda|xpu)(:[0-9]+)?|mps)\Z")] | None,
         setting(
-            "What computes; auto is CUDA where there is one.",
+            "What computes; auto is a GPU (CUDA, ROCm, XPU) where there is one.",
             "Computation",
-            metavar="auto|cpu|cuda[:N]|mps",
+            metavar="auto|cpu|cuda[:N]|xpu[:N]|mps",
             shown="auto",
-            expected="auto, cpu, cuda, cuda:N or mps",
+            expected="auto, cpu, cuda, cuda:N, xpu, xpu:N or mps",
         ),
     ] = None
     precision: Annotated[

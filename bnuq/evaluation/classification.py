@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from bnuq import metrics
+from bnuq import devices, metrics
 from bnuq.config import Run
 from bnuq.data import Points
 from bnuq.errors import SamplingError, is_out_of_memory
@@ -59,7 +59,7 @@ class Scores(estimates.SetScores):
 def bytes_of_scoring(samples: int, points: int, classes: int, device: torch.device) -> int:
     """About how many bytes a Reduction takes on an accelerator while it adds this many points; 0 on a CPU, where blocks
     are small."""
-    if device.type == "cpu":
+    if devices.is_host(device):
         return 0
     replicates = samples + estimates.RESAMPLES + samples.bit_length() + 1
     at_once = max(1, min(points, _DEVICE_BLOCK // (replicates * classes)))
@@ -119,7 +119,7 @@ class Reduction:
         CPU where the device has no float64 (mps).
         """
         block = torch.from_numpy(np.array(logits)) if isinstance(logits, np.ndarray) else logits
-        block = block.cpu() if block.device.type == "mps" else block
+        block = devices.with_float64(block)
         self._made_in = block.dtype
         if draws is None:
             weights = self._all = self._all.to(block.device)
@@ -128,7 +128,7 @@ class Reduction:
         done = 0
         with torch.inference_mode():
             while done < block.shape[1]:
-                most = min(_BLOCK if block.device.type == "cpu" else _DEVICE_BLOCK, self._block_limit)
+                most = min(_BLOCK if devices.is_host(block.device) else _DEVICE_BLOCK, self._block_limit)
                 step = max(1, most // (len(weights.tensor) * block.shape[-1]))
                 points = block[:, done : done + step]
                 try:

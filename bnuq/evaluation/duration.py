@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bnuq import metrics
+from bnuq import devices, metrics
 from bnuq.config import ANALYTIC, AUGMENTED, ENSEMBLE, LAPLACE, PREDICTIONS, draws_by
 from bnuq.data import Points
 from bnuq.errors import is_out_of_memory
@@ -343,7 +343,7 @@ def _seconds(work: Callable[[], object], device: torch.device | None = None, *, 
     for _ in range(times):
         before = time.perf_counter()
         work()
-        if device is not None and device.type == "cuda":
-            torch.cuda.synchronize(device)
+        if device is not None:
+            devices.synchronize(device)
         seconds = time.perf_counter() - before
     return seconds

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from bnuq import devices
 from bnuq.data import Points
 from bnuq.evaluation import memory
 from bnuq.evaluation.datasets import limited
@@ -20,7 +21,7 @@ _MOST_POINTS, _MOST_DECODED = 50_000, 5_000  # reference points, and those that 
 def head_of(subject: Subject, points: Points, rows: slice) -> Head:
     """The last linear layer for these rows of a set, in evaluation mode; NoHeadError where there is none."""
     last = head(unconverted(subject.model), subject.pipeline.evaluated(points, rows))
-    return last if last.features.device.type != "mps" else last.on_cpu  # mps has no float64
+    return last if devices.traits(last.features.device).float64 else last.on_cpu
 
 
 def heads(subject: Subject, points: Points) -> Iterator[Head]:

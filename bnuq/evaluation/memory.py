@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import torch
 
+from bnuq import devices
 from bnuq.errors import is_out_of_memory
 from bnuq.files.limits import available_memory, in_words
 
@@ -18,23 +19,20 @@ Result = TypeVar("Result")
 
 def available(device: torch.device) -> int | None:
     """Free bytes; None where that is not known."""
-    if device.type == "cuda":
-        unused_reserve = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return torch.cuda.mem_get_info(device)[0] + unused_reserve
-    return available_memory()
+    free = devices.free_bytes(device)
+    return available_memory() if free is None else free
 
 
 def reset_peak(device: torch.device) -> None:
     """Reset `peak` of a GPU; that of main memory is the whole process's."""
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
+    devices.reset_peak(device)
 
 
 def peak(device: torch.device) -> int | None:
     """The peak use of memory in bytes: on a GPU by torch since `reset_peak`, otherwise main memory of this process;
     None where that is not known."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
+    if (most := devices.peak_bytes(device)) is not None:
+        return most
     try:
         import resource
     except ImportError:  # Windows has no such module

@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 import torch
 from torch import Tensor, nn
 
+from bnuq import devices
 from bnuq.config import Run
 from bnuq.data import Points
 from bnuq.errors import is_out_of_memory
@@ -87,7 +88,7 @@ class Passes:
             return self._pipeline.evaluated(points, rows)
 
         with ExitStack() as closing:
-            ahead = self._pipeline.device.type == "cuda" or points.decoded_in_threads
+            ahead = not devices.is_host(self._pipeline.device) or points.decoded_in_threads
             yield Prefetch(load, len(points), closing) if ahead and not points.is_user_code else load
 
     def blocks(self, engine: Engine, points: Points, rows: range, feed: Feed) -> Iterator[Tensor]:
@@ -108,8 +109,7 @@ class Passes:
         while True:
             before = time.perf_counter()
             block = next(outputs, None)
-            if device.type == "cuda":
-                torch.cuda.synchronize(device)
+            devices.synchronize(device)
             if block is None:
                 return
             self.seconds += time.perf_counter() - before - loading
@@ -133,8 +133,7 @@ class Passes:
                 else:
                     assert isinstance(engine, Stochastic | Ensemble | Augmented)
                     outputs = engine.passes(inputs, start, numbers)
-                if inputs.device.type == "cuda":
-                    torch.cuda.synchronize(inputs.device)
+                devices.synchronize(inputs.device)
                 self.seconds += time.perf_counter() - before
                 yield outputs
 
@@ -153,7 +152,7 @@ class Passes:
         except (MemoryError, RuntimeError, OtherCallsError) as error:
             if not (is_out_of_memory(error) or isinstance(error, OtherCallsError)):
                 raise  # otherwise the timed passes halve their chunks
-        torch.cuda.synchronize(self._pipeline.device)
+        devices.synchronize(self._pipeline.device)
 
     def add(self, finding: Finding) -> None:
         """Add a finding, once."""

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Bool, Float, Int64, Num
 from torch import Tensor
 
-from bnuq import metrics
+from bnuq import devices, metrics
 from bnuq.data import Masks
 from bnuq.evaluation import between_draws, estimates, failing_images
 from bnuq.evaluation.plan import Plan
@@ -88,7 +88,7 @@ class Reduction:
 
     def add(self, outputs: Float[Tensor, "sample image class row column"]) -> None:
         """Add further draws of the images at hand; SamplingError where an output is not finite."""
-        block = outputs.cpu() if outputs.device.type == "mps" else outputs
+        block = devices.with_float64(outputs)
         with torch.inference_mode():
             for sample in block:
                 self._add_draw(sample)

@@ -10,6 +10,7 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
+from bnuq import devices
 from bnuq.config import (
     ANALYTIC,
     AUGMENTED,
@@ -438,25 +439,25 @@ def _findings_on_sites(sites: Sites) -> Iterator[Finding]:
 
 
 def device_named(name: str) -> torch.device:
-    """The device, with its index, that `name` (auto, cpu, cuda, cuda:N, mps) stands for here; RequestError where it
-    cannot be used."""
+    """The device, with its index, that `name` (one of devices.NAMES) stands for here; RequestError where it cannot be
+    used."""
     return device_and_notes(name)[0]
 
 
 def device_and_notes(name: str) -> tuple[torch.device, tuple[Finding, ...]]:
     """The device of `device_named`, and a note where "auto" does not use a GPU that is there."""
     if name == "auto":
-        if not torch.cuda.is_available():
+        if (accelerator := devices.preferred()) is None:
             return torch.device("cpu"), ()
         try:
-            return _probed("cuda"), ()
+            return _probed(accelerator), ()
         except RuntimeError as error:
             return torch.device("cpu"), (note("gpu-unusable", reason=first_line(error)),)
     try:
         return _probed(name), ()
     except (RuntimeError, AssertionError) as error:
         raise RequestError(
-            f"--device {name} cannot be used here ({first_line(error)}); expected auto, cpu, cuda, cuda:N or mps."
+            f"--device {name} cannot be used here ({first_line(error)}); expected {devices.NAMES}."
         ) from error
 
 

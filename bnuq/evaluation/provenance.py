@@ -24,6 +24,7 @@ from jaxtyping import Int64
 from torch import Tensor, nn
 
 import bnuq
+from bnuq import devices
 from bnuq.config import Named, Precision, Run
 from bnuq.data import Points
 from bnuq.files.content import is_file, sha256_of_file
@@ -55,8 +56,8 @@ def provenance(
         "numpy": np.__version__,
         "h5py": h5py.__version__,
         "platform": platform.platform(),
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
-        **(_cuda_versions() | _float32_settings(precision) if device.type == "cuda" else {}),
+        "device": devices.name_of(device),
+        **(devices.versions(device) | _float32_settings(precision) if devices.traits(device).tf32 else {}),
         "threads": str(torch.get_num_threads()),
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": " ".join(sys.argv),
@@ -66,16 +67,6 @@ def provenance(
         "git": _git_revision(checkpoint.parent),
     }
     return {name: value for name, value in values.items() if value is not None}
-
-
-def _cuda_versions() -> dict[str, str | None]:
-    driver = getattr(torch._C, "_cuda_getDriverVersion", None)
-    values = {
-        "cuda": torch.version.cuda or torch.version.hip,
-        "cuda_driver": None if driver is None else driver(),
-        "cudnn": torch.backends.cudnn.version(),
-    }
-    return {name: None if version is None else str(version) for name, version in values.items()}
 
 
 def _float32_settings(precision: Precision) -> dict[str, str]:
@@ -174,7 +165,7 @@ def content(
     codes = train.group if by_group and train is not None else None
     return {
         "versions": [bnuq.__version__, torch.__version__, device.type],
-        "threads": torch.get_num_threads() if device.type == "cpu" else None,
+        "threads": torch.get_num_threads() if devices.is_host(device) else None,
         "network": [checkpoint_sha256, network["network"], f"{size:.2e}", *(f"{x:.3f}" for x in outputs / size)],
         "reference": [None if train is None else train.sha256, None if codes is None else _digest_of(codes)],
     }

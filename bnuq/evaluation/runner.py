@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
+from bnuq import devices
 from bnuq.config import (
     AUGMENTED,
     DETERMINISTIC,
@@ -105,7 +106,7 @@ class RunnerResult:
 
 def check_precision(run: Run, device: torch.device) -> None:
     """Raise RequestError for a precision that this device does not have."""
-    if run.precision == "tf32" and device.type != "cuda":
+    if run.precision == "tf32" and not devices.traits(device).tf32:
         raise RequestError(
             f"--precision tf32 is an arithmetic of CUDA devices, and this is {device}; use float32 or bfloat16."
         )
@@ -512,7 +513,7 @@ class _Rounds:
         with self._progress(title, points * sum(engine.samples for engine in engines.values())) as advance:
             for method, engine in engines.items():
                 self._method_work.setdefault(method, _MethodWork(engine)).engine = engine
-                if self._subject.pipeline.device.type == "cuda":
+                if not devices.is_host(self._subject.pipeline.device):
                     self.passes.warm_up(_of_set(engine, sets, next(iter(sets))), next(iter(sets.values())))
                 if not self._executor.wants(method):
                     continue
@@ -565,7 +566,8 @@ class _Rounds:
             whole = torch.empty(stored.shape, dtype=torch.from_numpy(np.empty(0, stored.dtype)).dtype)
             for first, block in stored.blocks():
                 whole[:, first : first + block.shape[1]] = torch.from_numpy(block)
-            return whole if subject.pipeline.device.type == "mps" else whole.to(subject.pipeline.device)
+            device = subject.pipeline.device
+            return whole.to(device) if devices.traits(device).float64 else whole
 
         pll, y, second = scores.pll_by_temperature, points.targets, self._second.get(name)
         return {kind: recalibration.fitted(kind, pll, samples, y, second) for kind in subject.recalibrations}

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Int64, UInt8
 from torch import Tensor
 
+from bnuq import devices
 from bnuq.errors import SamplingError
 from bnuq.sampling import counter_rng
 from bnuq.sampling.interception import DropoutCall
@@ -119,7 +120,7 @@ def _keep_entries(
     drawn independently. CUDA devices compute masks themselves, by another function; other devices use masks from the
     CPU.
     """
-    if device.type == "cuda":
+    if devices.traits(device).draws:
         return _keep_by_squares(_squares_keys_on(device, seed, tuple(draws), site), p, first, count)
     return torch.from_numpy(_keep_by_philox(seed, draws, site, p, first, count)).to(device)
 
@@ -186,5 +187,5 @@ def _swap_halves(x: Tensor, out: Tensor) -> None:
 
 def bytes_of_mask(entries: int, itemsize: int, device: torch.device) -> int:
     """The approximate peak bytes of a mask of `entries` entries, while it is drawn and while it is applied."""
-    drawing = _BYTES_PER_ENTRY * min(entries, _BLOCK_ENTRIES) if device.type == "cuda" else 2 * entries
+    drawing = _BYTES_PER_ENTRY * min(entries, _BLOCK_ENTRIES) if devices.traits(device).draws else 2 * entries
     return entries + max(drawing, itemsize * entries)

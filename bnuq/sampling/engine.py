@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from bnuq import metrics
+from bnuq import devices, metrics
 from bnuq.config import Precision
 from bnuq.errors import SamplingError, first_line, is_device_failure, is_out_of_memory
 from bnuq.sampling.batch_statistics import BatchStatistics
@@ -45,7 +45,7 @@ def default_chunk(point_shape: Sequence[int], device: torch.device | str = "cpu"
     """The default number of points that pass together: it bounds memory and changes results only by rounding. A GPU
     needs four times as many to be busy."""
     size = math.prod(point_shape)
-    times = 4 if torch.device(device).type == "cuda" else 1
+    times = devices.traits(device).points
     return max(16, min(256, times * 2**23 // size), min(4096, times * 2**20 // size))
 
 
@@ -195,7 +195,7 @@ class Stochastic:
 
     def _run(self, executor: Executor, inputs: Tensor, start: int = 0, draws: Sequence[int] | None = None) -> Tensor:
         rounding = "tf32" if self._precision == "tf32" else "ieee"
-        exact = inputs.device.type == "cpu" and is_exact_on_cpu()
+        exact = devices.is_host(inputs.device) and is_exact_on_cpu()
         with torch.inference_mode(), nullcontext() if exact else float32_as(rounding):
             return executor.passes(inputs, start, draws)
 

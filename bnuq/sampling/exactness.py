@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as module_hooks
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from bnuq import devices
 from bnuq.errors import SamplingError, is_out_of_memory
 from bnuq.sampling.dropout import Dropout
 from bnuq.sampling.interception import (
@@ -98,7 +99,7 @@ def check_unchanged(model: nn.Module, inputs: Tensor, outputs: Tensor, *, where:
     """Raise SamplingError where the network in evaluation mode no longer gives these `outputs` for these inputs."""
     difference = deviation(_evaluated(model)(inputs, 0), outputs)
     # accelerators may choose another algorithm as their memory fills
-    if difference > _tolerance(outputs) / (100 if inputs.device.type == "cpu" else 1):
+    if difference > _tolerance(outputs) / (100 if devices.is_host(inputs.device) else 1):
         raise SamplingError(
             f"the network changed during the run: its outputs{where} are no longer those that it gave for the same "
             f"inputs at the start (they differ by {100 * difference:.3g} % of the largest). Its forward keeps "
@@ -300,7 +301,7 @@ def _or_in_float64(
         refusal = error
     narrow = _Narrow()
     try:
-        if inputs.device.type != "mps":
+        if devices.traits(inputs.device).float64:
             copied, wide = copy.deepcopy(model).double(), inputs.double() if inputs.is_floating_point() else inputs
             with narrow:
                 in_float64 = check(copied, wide)[0]

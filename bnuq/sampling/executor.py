@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bnuq import devices
 from bnuq.config import Precision
 from bnuq.sampling.dropout import Dropout, bytes_of_mask, dropped
 from bnuq.sampling.interception import DropoutCall, aten, noise_call
@@ -29,8 +30,6 @@ from bnuq.sampling.program import (
 from bnuq.sampling.sites import BatchNormSite, DropoutSite, NoiseSite
 from bnuq.sampling.trace import Operation, filled
 
-# By device: entries of the largest value, over stacked draws.
-STACKED_ENTRIES = {"cpu": 2**16, "cuda": 2**28, "mps": 2**24}
 FOLDED_ENTRIES = 2**18  # entries of folded weights that are computed at once, for as many draws as fit
 BLOCK_ENTRIES = 2**25  # entries of the chunk-level values that are held for one block of rows
 
@@ -77,7 +76,7 @@ class Executor(Program):
             i: self._scale_and_shift(i) for i in plan.at(Level.SAMPLE) if self._is_sampled(plan.operations[i])
         }
         self._widest = max(entries_at_sample_level(plan), default=1)
-        self._stacked = STACKED_ENTRIES.get(device.type, STACKED_ENTRIES["cpu"]) if plan.stackable else 0
+        self._stacked = devices.traits(device).stacked_entries if plan.stackable else 0
         self._boundary_entries = sum(plan.trace.values[n].entries_per_row for n in plan.boundary)
         self._block = max(self.tile, BLOCK_ENTRIES // max(1, self._boundary_entries))
 
@@ -278,7 +277,7 @@ class Executor(Program):
         return compute
 
     def _activated_steps(self, level: Level, draws: int) -> dict[int, Step]:
-        if level is not Level.SAMPLE or not _fuses_activations(self._device) or self._itemsize > 4:
+        if level is not Level.SAMPLE or not devices.fuses_activations(self._device) or self._itemsize > 4:
             return {}
         return {
             i: self._activated_step(i, activation)
@@ -382,10 +381,6 @@ class Executor(Program):
             values[result] = noise.drawn(values[result], site, context.draws[0], context.start)
 
         return compute
-
-
-def _fuses_activations(device: torch.device) -> bool:
-    return device.type == "cuda" and torch.backends.cudnn.enabled and torch.version.hip is None
 
 
 def _affine(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:

@@ -7,14 +7,17 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from bnuq import devices
+
 
 def moments(values: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and biased variance of each channel (axis 1) over all other axes, accurate even where |mean| ≫ deviation."""
     rows = values.movedim(1, -1)
-    if values.device.type == "cpu" and values.shape[2:].numel() > 1 and rows.is_contiguous():
+    if devices.is_host(values.device) and values.shape[2:].numel() > 1 and rows.is_contiguous():
         return _moments_of_rows(rows.reshape(-1, values.shape[1]))
-    if values.shape[2:].numel() == 1 or values.device.type == "mps":
-        wide = values if values.device.type == "mps" else values.double()
+    has_float64 = devices.traits(values.device).float64
+    if values.shape[2:].numel() == 1 or not has_float64:
+        wide = values.double() if has_float64 else values
         var, mean = torch.var_mean(wide, dim=[axis for axis in range(values.ndim) if axis != 1], correction=0)
         return mean.to(values.dtype), var.to(values.dtype)
     # torch's own kernel accumulates in double; in channels_last it would not (mean off by 9 at mean 10⁴)

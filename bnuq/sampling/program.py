@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bnuq import devices
 from bnuq.sampling.interception import aten
 from bnuq.sampling.planning import Level, Plan, is_layer
 from bnuq.sampling.trace import Operation, Ref, filled
 
-TILE_ENTRIES = {"cpu": 2**19, "cuda": 2**28, "mps": 2**24}  # by device: entries of the largest value in a tile
 MIN_TILE_ROWS = 16
 LARGE_PRODUCT_SIZE = 2**21  # multiply-adds from which oneDNN is faster despite its start-up cost
 _HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
@@ -46,7 +46,7 @@ class Program:
         self.plan = plan
         # On a GPU tensor cores compute images channels last in half the time; exact products take up to five times as
         # long as in torch's own layout.
-        self._channels_last = plan.channels_last and (tensor_cores or device.type != "cuda")
+        self._channels_last = plan.channels_last and (tensor_cores or not devices.traits(device).plain_layout)
         self._dtype, self._device = dtype, device
         self._large_product = LARGE_PRODUCT_SIZE
         self.tile = tile_rows(plan, device)
@@ -118,7 +118,7 @@ class Program:
         elif self._channels_last and function is aten.view.default:
             function = aten.reshape.default  # a channels-last tensor cannot always be viewed
         run = self._product(function, operation, rows)
-        if function is aten.relu_.default and self._dtype is torch.bfloat16 and self._device.type == "cpu":
+        if function is aten.relu_.default and self._dtype is torch.bfloat16 and devices.is_host(self._device):
             run = _relu_of_bfloat16_
         if self._dtype is not None and _is_output_layer(self.plan, operation):
             run = _in_dtype_of_weight(function)
@@ -131,7 +131,7 @@ class Program:
 
         On non-Intel processors it is twice as fast as torch's default library.
         """
-        if function is not aten.linear.default or not _HAS_ONEDNN or self._device.type != "cpu":
+        if function is not aten.linear.default or not _HAS_ONEDNN or not devices.is_host(self._device):
             return function
         output, weight = (self.plan.trace.values[n] for n in (layer.outputs[0], layer.arguments[1].number))
         float32 = output.dtype == weight.dtype == torch.float32 and self._dtype is None
@@ -155,7 +155,7 @@ def tile_rows(plan: Plan, device: torch.device) -> int:
     read for every tile, are a small part of the memory traffic."""
     entries = entries_at_sample_level(plan)
     weights = sum(tensor.numel() for tensor in plan.trace.constants.values())
-    largest = TILE_ENTRIES.get(device.type, TILE_ENTRIES["cpu"]) // max(entries, default=1)
+    largest = devices.traits(device).tile_entries // max(entries, default=1)
     return max(MIN_TILE_ROWS, largest, 2 * weights // max(1, sum(entries)))
 
 

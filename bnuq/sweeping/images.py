@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Float64, Integer
 from torch import Tensor
 
-from bnuq import metrics
+from bnuq import devices, metrics
 from bnuq.evaluation.pixels import Scores
 from bnuq.files.journal import Arrays
 from bnuq.records.evaluation import PIXEL_MEANS, PIXEL_SCORES
@@ -134,7 +134,7 @@ def log_likelihood(
 ) -> Float64[Tensor, "draw image"]:
     """The log-likelihood of each mask under each draw, in nats: the sum over its pixels that are not `ignore`, which
     are independent given the draw; 0 for a mask without others. Source: the summand of Mukhoti et al. 2020, eq. 1."""
-    y = torch.from_numpy(masks).to("cpu" if outputs.device.type == "mps" else outputs.device)
+    y = torch.from_numpy(masks).to(outputs.device if devices.traits(outputs.device).float64 else "cpu")
     scored = y != ignore
     found = []
     for draw in outputs:  # of which float64 takes twice the memory

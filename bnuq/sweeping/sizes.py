@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from bnuq import metrics
+from bnuq import devices, metrics
 from bnuq.data import Points
 from bnuq.errors import SamplingError
 from bnuq.evaluation import memory
@@ -379,7 +379,7 @@ def _of_points(scores: Sequence[Any], left_out: Collection[str]) -> Arrays:
 def classification_likelihood(outputs: Tensor, targets: np.ndarray) -> Tensor:
     """ln softmax of the class of each label, (draw, n), in nats."""
     labels = torch.from_numpy(np.asarray(targets)).to(outputs.device)
-    wide = outputs.cpu().double() if outputs.device.type == "mps" else outputs.double()
+    wide = devices.with_float64(outputs).double()
     return torch.as_tensor(metrics.log_likelihood(wide, labels.to(wide.device)))
 
 

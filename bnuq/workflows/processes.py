@@ -29,6 +29,7 @@ import torch
 
 from bnuq import errors, stopping
 from bnuq.config import Run
+from bnuq.devices import count
 from bnuq.errors import BnuqError, RequestError, ResultError, is_device_failure
 from bnuq.evaluation.executors import Share, Worker
 from bnuq.evaluation.setup import threads
@@ -244,11 +245,11 @@ def note_why(place: Place, name: str, why: str) -> bool:
 
 def _device_of(device: str, number: int) -> dict[str, str]:
     """What shows a process its own of several accelerators."""
-    if device not in ("auto", "cuda") or torch.cuda.device_count() < 2:
+    if device not in ("auto", "cuda") or (devices := count("cuda")) < 2:
         return {}
-    shown = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(torch.cuda.device_count())))
-    devices = shown.split(",")
-    return {"CUDA_VISIBLE_DEVICES": devices[number % len(devices)]}
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(devices)))
+    names = shown.split(",")
+    return {"CUDA_VISIBLE_DEVICES": names[number % len(names)]}
 
 
 def _words(code: int) -> str:

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 import bnuq
-from bnuq import metrics
+from bnuq import devices, metrics
 from bnuq.errors import ModelError, SamplingError
 from bnuq.sampling import counter_rng, executor, measure, program, statistics
 from bnuq.sampling.batch_statistics import BatchStatistics
@@ -55,7 +55,7 @@ def compiled_and_plain(net: nn.Module, x: Tensor, **stochastic: object) -> tuple
 
 
 def stack(monkeypatch: pytest.MonkeyPatch, *, stacked: bool) -> None:
-    monkeypatch.setitem(executor.STACKED_ENTRIES, "cpu", 2**30 if stacked else 0)
+    monkeypatch.setitem(devices._TRAITS, "cpu", replace(devices.traits("cpu"), stacked_entries=2**30 if stacked else 0))
 
 
 def small_tiles(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:

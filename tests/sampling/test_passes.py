@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,8 +15,9 @@ from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import bnuq
+from bnuq import devices
 from bnuq.errors import SamplingError
-from bnuq.sampling import counter_rng, executor
+from bnuq.sampling import counter_rng
 from bnuq.sampling.engine import Stochastic
 from bnuq.sampling.sites import find_sites
 
@@ -92,7 +94,7 @@ def prepared(net: nn.Module, x: Tensor, **stochastic: object) -> Stochastic:
 @pytest.mark.parametrize(("samples", "chunks"), [(1, 1), (5, 1), (5, 3)])
 def test_what_precedes_the_first_draw_is_run_once_a_chunk(samples, chunks, stacked, monkeypatch):
     if not stacked:
-        monkeypatch.setitem(executor.STACKED_ENTRIES, "cpu", 0)
+        monkeypatch.setitem(devices._TRAITS, "cpu", replace(devices.traits("cpu"), stacked_entries=0))
     net, x = zoo.settled(Prefixed, (2, 4, 4)), zoo.points((2, 4, 4), 9)
     engine = prepared(net, x, omega=bnuq.draw(net, x, samples=samples, batch_size=4))
     for chunk in x.chunk(chunks):
@@ -104,7 +106,7 @@ def test_what_precedes_the_first_draw_is_run_once_a_chunk(samples, chunks, stack
 
 
 def test_only_what_follows_the_first_dropout_is_run_again(monkeypatch):
-    monkeypatch.setitem(executor.STACKED_ENTRIES, "cpu", 0)
+    monkeypatch.setitem(devices._TRAITS, "cpu", replace(devices.traits("cpu"), stacked_entries=0))
     net, x = zoo.settled(Prefixed, (2, 4, 4)), zoo.points((2, 4, 4), 9)
     engine = prepared(net, x, dropout=bnuq.Dropout(5))
     engine.passes(x)

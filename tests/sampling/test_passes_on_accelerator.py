@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import adversaries
 import pytest
@@ -14,9 +15,9 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 import bnuq
+from bnuq import devices
 from bnuq.errors import SamplingError
 from bnuq.nn import MeanFieldLinear
-from bnuq.sampling import executor
 from bnuq.sampling.engine import Stochastic
 from bnuq.sampling.plain_loop import Evaluation
 from bnuq.sampling.sites import find_sites
@@ -87,7 +88,7 @@ def test_the_host_never_waits_inside_a_group_of_stacked_draws(log: Log, dropout)
 
 @pytest.mark.parametrize("stacked", [True, False])
 def test_draws_of_a_bank_cost_one_wait_a_group_whatever_the_number_of_layers(log: Log, monkeypatch, stacked):
-    monkeypatch.setitem(executor.STACKED_ENTRIES, NAME, 2**28 if stacked else 0)
+    monkeypatch.setitem(devices._TRAITS, NAME, replace(devices.traits(NAME), stacked_entries=2**28 if stacked else 0))
     net, x = zoo.settled(wide, (3, 32, 32), torch.float32).to(NAME), torch.randn(16, 3, 32, 32).to(NAME)
     engine = Stochastic(net, find_sites(net, x[:3]), omega=bnuq.draw(net, x, samples=8, batch_size=8))
     engine.passes(x, draws=[5, 2, 7])
@@ -250,7 +251,7 @@ def a_view_of_the_shortcut_is_read_later(block: Block, h: Tensor) -> Tensor:
 def test_a_relu_is_computed_with_its_convolution_where_nothing_else_sees_what_lies_between(
     log, join, options, with_relu, with_sum, monkeypatch
 ):
-    monkeypatch.setitem(executor.STACKED_ENTRIES, NAME, 0)
+    monkeypatch.setitem(devices._TRAITS, NAME, replace(devices.traits(NAME), stacked_entries=0))
     net = zoo.settled(lambda: Block(join, **options), (2, 6, 6), torch.float32)
     x = zoo.points((2, 6, 6), 21, dtype=torch.float32)
     expected, why_plain = passes(net, x)

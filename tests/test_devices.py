@@ -1,0 +1,74 @@
+"""The device layer: what it says of each kind, and that no other file tells kinds apart."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from bnuq import devices
+
+PACKAGE = Path(devices.__file__).parent
+CPU = torch.device("cpu")
+
+
+def test_no_other_file_tells_kinds_of_devices_apart() -> None:
+    asks = re.compile(r"\.type (==|!=|in|not in) |torch\.(cuda|xpu|mps)\.")
+    found = {
+        str(path.relative_to(PACKAGE))
+        for path in PACKAGE.rglob("*.py")
+        if any(asks.search(line) for line in path.read_text(encoding="utf-8").splitlines() if "device" in line)
+    }
+    assert found - {"devices.py"} == {"models/checkpoint.py"}  # tensors of a file that are not in memory
+
+
+def accelerator(log: list[str], *, number: int = 2) -> Any:
+    return SimpleNamespace(
+        is_available=lambda: True,
+        is_initialized=lambda: True,
+        device_count=lambda: number,
+        synchronize=lambda device: log.append(f"wait for {device}"),
+        memory_reserved=lambda _: 50,
+        memory_allocated=lambda _: 20,
+        mem_get_info=lambda _: (100, 1000),
+        max_memory_allocated=lambda _: 70,
+        reset_peak_memory_stats=lambda device: log.append(f"reset {device}"),
+        get_device_name=lambda _: "A fast one",
+        get_rng_state=lambda device: f"state {device}",
+        set_rng_state=lambda state, device: log.append(f"{device} has {state}"),
+    )
+
+
+def test_an_intel_gpu_is_used_by_auto_and_by_the_interface_that_it_shares_with_cuda(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log: list[str] = []
+    monkeypatch.setattr(torch, "xpu", accelerator(log))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    device = torch.device("xpu", 1)
+    assert (devices.preferred(), devices.count("xpu"), devices.count("cuda")) == ("xpu", 2, 0)
+    assert (devices.free_bytes(device), devices.peak_bytes(device)) == (100 + 50 - 20, 70)
+    assert devices.name_of(device) == "A fast one"
+    devices.synchronize(device)
+    devices.reset_peak(device)
+    for restore, state in devices.generator_states():
+        restore(state)
+    assert log == ["wait for xpu:1", "reset xpu:1", "0 has state 0", "1 has state 1"]
+    traits = devices.traits(device)
+    assert traits.draws and traits.float64 and not traits.tf32 and not devices.fuses_activations(device)
+    assert devices.versions(device) == {}
+
+
+def test_of_a_cpu_there_is_nothing_to_wait_for_and_no_memory_of_its_own() -> None:
+    devices.synchronize(CPU)
+    devices.reset_peak(CPU)
+    assert devices.free_bytes(CPU) is None and devices.peak_bytes(CPU) is None
+    assert devices.is_host(CPU) and not devices.is_host(torch.device("mps"))
+    values = torch.ones(3)
+    assert devices.with_float64(values) is values
+    assert not devices.traits("mps").float64
+    assert devices.traits("hpu") == devices.traits("cpu")  # a kind that is not known

@@ -35,7 +35,7 @@ from bnuq.files.places import place_of
 from bnuq.progress import silent
 from bnuq.records.evaluation_file import read, write
 from bnuq.sweeping.sizes import _AllSizes
-from bnuq.workflows.processes import Job, Processes
+from bnuq.workflows.processes import Job, Processes, forgive
 from bnuq.workflows.shards import compute_shard, merge, share_of
 from bnuq.workflows.sweep import sweep
 from bnuq.workflows.verify import Verified, verify
@@ -167,6 +167,9 @@ def test_a_unit_that_ends_every_process_is_named_and_all_others_are_finished(tmp
             assert_same(found["point/score"], arrays_of(unit(number))["point/score"])
     assert {len(journal.attempts(unit(number).name)) for number in (1, 5)} == {3}
     assert not any(journal.attempts(unit(number).name) for number in (0, 2, 3, 4, 6))
+    journal.begin(unit(0).name, 0, {"by": "another", "machine": "another", "process": 1})
+    forgive(journal.place)  # as the next command does
+    assert not any(journal.attempts(unit(number).name) for number in (1, 5)) and journal.attempts(unit(0).name)
 
 
 def test_an_error_that_bnuq_raises_ends_all_processes(tmp_path: Path) -> None:

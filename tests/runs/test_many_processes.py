@@ -97,6 +97,28 @@ def test_shards_merge_to_the_result_of_one_process(tmp_path: Path, kind: str, mo
     assert not [*work.iterdir()]
 
 
+def test_shards_that_a_launcher_starts_wait_for_each_other_and_are_merged(tmp_path: Path) -> None:
+    make, options = SMALL["regression"]
+    make(tmp_path)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1", "WORLD_SIZE": "2"}
+    bnuq = [sys.executable, "-m", "bnuq"]
+    command = [*bnuq, "evaluate", "run.toml", "--chunk-size", "10", "--shard", "env", "--work", "units"]
+    shards = [
+        subprocess.Popen(command, cwd=tmp_path, env=environment | {"RANK": rank}, stdout=subprocess.PIPE, text=True)
+        for rank in "01"
+    ]
+    said = [each.communicate(timeout=100)[0] for each in shards]
+    assert [each.returncode for each in shards] == [0, 0]
+    assert said == ["Shard env is finished. When all are, bnuq merge units makes the result.\n"] * 2
+    assert not list(tmp_path.glob("*.h5"))
+    merged = [*bnuq, "merge", "units", "--trust-code", "--quiet"]
+    home = {"XDG_CONFIG_HOME": str(tmp_path / "config")}
+    assert subprocess.run(merged, cwd=tmp_path, env=environment | home).returncode == 0
+    with threads(1):
+        one = evaluated(tmp_path, "one.h5", **options)
+    assert_same(figures(read(tmp_path / "model.bnuq.h5")), figures(one))
+
+
 @pytest.mark.parametrize(
     ("environment", "expected"),
     [
@@ -314,10 +336,13 @@ def test_a_first_signal_waits_for_the_work_in_hand_and_a_second_does_not() -> No
     assert done == ["first"]
 
 
-def test_a_signal_ends_all_processes_after_their_units_and_the_run_goes_on_from_them(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_signal_ends_all_processes_and_the_run_goes_on_from_their_units(
+    tmp_path: Path, number: signal.Signals
+) -> None:
     make, options = SMALL["regression"]
     make(tmp_path)
-    given = ["-T", "512", "--chunk-size", "1", "--quiet", "-o", "two.h5"]
+    given = ["-T", "128", "--chunk-size", "1", "--quiet", "-o", "two.h5"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "2"}
     command = [sys.executable, "-m", "bnuq", "evaluate", "run.toml", *given, "--on", "local:2"]
     child = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
@@ -326,12 +351,14 @@ def test_a_signal_ends_all_processes_after_their_units_and_the_run_goes_on_from_
     while len([*work.glob("*mc*.part")]) < 3:
         assert child.poll() is None and time.monotonic() < deadline
         time.sleep(0.01)
-    child.send_signal(signal.SIGTERM)
+    child.send_signal(number)
     _, said = child.communicate(timeout=60)
-    assert child.returncode == 143 and not (tmp_path / "two.h5").exists()
-    assert said.endswith(f"bnuq: terminated; finished parts are kept in {work}: the same command goes on from them.\n")
-    assert [*work.glob("*.part")] and not [*work.glob("*.try*")]
-    options = {**options, "samples": 512, "chunk_size": 1}
+    assert not (tmp_path / "two.h5").exists()
+    if number == signal.SIGTERM:
+        kept = f"finished parts are kept in {work}: the same command goes on from them."
+        assert child.returncode == 143 and said.endswith(f"bnuq: terminated; {kept}\n")
+        assert [*work.glob("*.part")] and not [*work.glob("*.try*")]
+    options = {**options, "samples": 128, "chunk_size": 1}
     with threads(1):
         two, one = (evaluated(tmp_path, name, **options) for name in ("two.h5", "one.h5"))
     assert "evaluation-continued" in noted(two)

@@ -52,6 +52,7 @@ def test_two_processes_give_the_figures_of_one(tmp_path: Path, kind: str) -> Non
     with computing_nothing(), threads(2):
         two = evaluated(tmp_path, "two.h5", on="local:2", **options)
     assert_same(figures(two), figures(one))
+    assert one.provenance["threads"] == two.provenance["threads"] == "1"
     assert len(one.units) > 10 and not (tmp_path / "two.h5.work").exists()
 
 

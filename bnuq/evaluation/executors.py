@@ -10,7 +10,7 @@ import os
 import platform
 import time
 import traceback
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -102,6 +102,12 @@ class Missing(Executor):
 
     def finish(self, groups: Iterable[UnitGroup], compute: Compute) -> None:  # noqa: ARG002 - nothing is computed
         self.missing += [unit.name for group in groups for unit in group if not self.journal.has(unit.name)]
+
+
+def has_ended(attempt: Mapping[str, Any]) -> bool:
+    """Whether an attempt is known to have failed: by an error, or by the end of its process on this machine."""
+    gone = attempt.get("machine") == platform.node() and not is_alive(int(attempt.get("process", 0)))
+    return "why" in attempt or gone
 
 
 @dataclass(frozen=True)
@@ -216,11 +222,8 @@ class Worker(Executor):
     def _who(self) -> dict[str, Any]:
         return {"by": self.share.name, "machine": platform.node(), "process": os.getpid()}
 
-    def _ended(self, attempt: dict[str, Any]) -> bool:
-        """Whether an attempt is known to have failed: by an error, by this process, or by one that is gone."""
-        if "why" in attempt or attempt.get("by") == self.share.name:
-            return True
-        return attempt.get("machine") == platform.node() and not is_alive(int(attempt.get("process", 0)))
+    def _ended(self, attempt: Mapping[str, Any]) -> bool:
+        return attempt.get("by") == self.share.name or has_ended(attempt)
 
     def _why(self, unit: Unit, attempts: Sequence[dict[str, Any]]) -> str:
         why = attempts[-1].get("why", "its process ended without a word")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 
 from bnuq.config import Run
 from bnuq.data import Points, check_label_matrix, check_labels, check_masks, check_targets
-from bnuq.errors import DataError, ModelError, RequestError, SamplingError
+from bnuq.errors import DataError, ModelError, RequestError, ResultError, SamplingError
 from bnuq.evaluation import classification, memory, multilabel, regression, segmentation
 from bnuq.evaluation.batch_composition import check_classes
 from bnuq.evaluation.completeness import Need, check_complete
@@ -77,6 +78,15 @@ def threads(count: int | None) -> Iterator[None]:
     finally:
         if count is not None:
             torch.set_num_threads(before)
+
+
+def recorded_threads(value: object, source: Path | str) -> int | None:
+    """The number of threads that a file records; ResultError where it is none."""
+    if value is None:
+        return None
+    if not re.fullmatch("[1-9][0-9]{0,3}", str(value)):
+        raise ResultError(f"{source}: the number of threads is {value!s:.40}; expected a whole number of at least 1.")
+    return int(str(value))
 
 
 def network_of(run: Run, *, only_finite: bool = True) -> LoadedModel:

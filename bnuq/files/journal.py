@@ -162,8 +162,9 @@ def requests_at(place: Place) -> dict[str, dict[str, Any]]:
     found = {}
     for name in place.names():
         if re.fullmatch(rf"[0-9a-f]{{{_KEY}}}\.json", name) and (content := place.read(name)) is not None:
-            with contextlib.suppress(ValueError):
-                found[name.removesuffix(".json")] = json.loads(content)
+            with contextlib.suppress(ValueError, RecursionError):
+                if isinstance(about := json.loads(content), dict):
+                    found[name.removesuffix(".json")] = about
     return found
 
 

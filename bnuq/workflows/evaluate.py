@@ -105,6 +105,7 @@ def evaluate(
                 of_methods = {"stale": begun.stale, "posterior": begun.posterior, "shown": begun.shown}
                 outcome = run_methods(subject, draw, progress, executor, **of_methods)
                 check_network_unchanged(checked, subject)
+            made = _provenance(planned) | {"units": root_of(journal.digests)}
         watch.lap("evaluate")
         continued = journal.reused and run.on == "local" and not merged
         findings = (
@@ -126,7 +127,7 @@ def evaluate(
             findings=findings,
             seconds=watch.seconds(),
             work=Work(outcome.work, memory.peak(subject.pipeline.device)),
-            provenance=_provenance(planned) | {"units": root_of(journal.digests)},
+            provenance=made,
             reference_check=begun.check,
             gallery=gallery(subject, outcome.methods, planned.described),
             image_maps=outcome.image_maps,

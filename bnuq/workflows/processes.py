@@ -12,6 +12,7 @@ import json
 import os
 import pickle
 import queue
+import re
 import secrets
 import signal
 import subprocess
@@ -31,7 +32,7 @@ from bnuq import errors, stopping
 from bnuq.config import Run
 from bnuq.devices import count
 from bnuq.errors import BnuqError, RequestError, ResultError, is_device_failure
-from bnuq.evaluation.executors import Share, Worker
+from bnuq.evaluation.executors import Share, Worker, has_ended
 from bnuq.evaluation.setup import threads
 from bnuq.files import apart
 from bnuq.files.journal import MOST_ATTEMPTS, Journal
@@ -91,6 +92,7 @@ def helpers(run: Run, job: Job) -> Iterator[Any]:
         others: Any = Actors(job)
     else:
         others = Processes(job, int(run.on.removeprefix("local:")))
+    forgive(place_of(job.work))
     with threads(others.threads), others:
         yield others
 
@@ -233,14 +235,22 @@ class Processes:
 
 def note_why(place: Place, name: str, why: str) -> bool:
     """Note why the process of this name ended beside the units that it had begun; whether there are any."""
-    found = False
+    begun = [(file, attempt) for file, attempt in _attempts(place) if attempt.get("by") == name]
+    unexplained = [(file, attempt) for file, attempt in begun if "why" not in attempt]
+    for file, attempt in unexplained:
+        place.write(file, json.dumps(attempt | {"why": why}).encode())
+    return bool(unexplained)
+
+
+def forgive(place: Place) -> None:
+    """Remove the notes of attempts that have failed: a command that goes on has new ones."""
+    place.remove([file for file, attempt in _attempts(place) if has_ended(attempt)])
+
+
+def _attempts(place: Place) -> Iterator[tuple[str, dict[str, Any]]]:
     for file in place.names():
-        if ".try" in file[-5:] and (content := place.read(file)) is not None:
-            attempt = json.loads(content)
-            if attempt.get("by") == name and "why" not in attempt:
-                place.write(file, json.dumps(attempt | {"why": why}).encode())
-                found = True
-    return found
+        if re.search(r"\.try\d$", file) and (content := place.read(file)) is not None:
+            yield file, json.loads(content)
 
 
 def _device_of(device: str, number: int) -> dict[str, str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from bnuq.config import Options, Run, resolve_again
 from bnuq.errors import RequestError, ResultError
 from bnuq.evaluation.executors import Missing, Share, Worker
-from bnuq.evaluation.setup import check_request, threads
+from bnuq.evaluation.setup import check_request, recorded_threads, threads
 from bnuq.files.journal import keeping, requests_at
 from bnuq.files.places import place_of
 from bnuq.progress import Progress, silent
@@ -85,7 +85,12 @@ def merge(work: str, options: Options, *, folder: Path, progress: Progress = sil
     """The result of the evaluation whose units are at `work`, written as `evaluate` would have; the units are then
     removed. ResultError where some are missing, which it names."""
     place = place_of(work)
-    known = {key: about for key, about in requests_at(place).items() if about.get("command") == "evaluate"}
+    expected = {"command": str, "out": str, "run": dict, "facts": dict}
+    known = {
+        key: about
+        for key, about in requests_at(place).items()
+        if about.get("command") == "evaluate" and all(isinstance(about.get(k), kind) for k, kind in expected.items())
+    }
     if not known:
         raise RequestError(f"{work}: there are no units of an evaluation; expected the --work of its shards.")
     if len(known) > 1:
@@ -99,7 +104,7 @@ def merge(work: str, options: Options, *, folder: Path, progress: Progress = sil
     given = Options({"out": about["out"], **{name: value for name, value in options.items() if value is not None}})
     run = replace(resolve_again(about["run"], source, given, folder=folder), on="local")
     check_request(run)
-    with keeping(place), threads(about["facts"].get("threads")):
+    with keeping(place), threads(recorded_threads(about["facts"].get("threads"), source)):
         [found] = compute(run, True, place, Missing, progress)
         if found.journal.key != key:
             raise ResultError(f"{work}: the checkpoint, the data or the software are not those of the shards any more.")

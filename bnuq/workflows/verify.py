@@ -12,7 +12,7 @@ from pathlib import Path
 from bnuq.config import Options, resolve_again
 from bnuq.errors import RequestError, ResultError
 from bnuq.evaluation.executors import Chosen
-from bnuq.evaluation.setup import check_readable, threads
+from bnuq.evaluation.setup import check_readable, recorded_threads, threads
 from bnuq.files.journal import root_of
 from bnuq.files.places import Folder
 from bnuq.gate.recomputing import recomputed
@@ -57,7 +57,7 @@ def verify(
     names = chosen or random.SystemRandom().sample(sorted(result.units), min(units, len(result.units)))
     if unknown := set(names) - set(result.units):
         raise RequestError(f"{path}: has no unit {min(unknown)}.")
-    made_with = int(result.provenance["threads"])
+    made_with = recorded_threads(result.provenance.get("threads"), path)
     with tempfile.TemporaryDirectory(prefix="bnuq-verify-") as work, threads(made_with):
         [executor] = compute(run, False, Folder(Path(work)), partial(Chosen, names=names), progress, expected=result)
     found = executor.journal.digests

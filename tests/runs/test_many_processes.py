@@ -35,7 +35,7 @@ from bnuq.files.places import place_of
 from bnuq.progress import silent
 from bnuq.records.evaluation_file import read, write
 from bnuq.sweeping.sizes import _AllSizes
-from bnuq.workflows.processes import Job, Processes
+from bnuq.workflows.processes import Job, Processes, forgive
 from bnuq.workflows.shards import compute_shard, merge, share_of
 from bnuq.workflows.sweep import sweep
 from bnuq.workflows.verify import Verified, verify
@@ -52,6 +52,7 @@ def test_two_processes_give_the_figures_of_one(tmp_path: Path, kind: str) -> Non
     with computing_nothing(), threads(2):
         two = evaluated(tmp_path, "two.h5", on="local:2", **options)
     assert_same(figures(two), figures(one))
+    assert one.provenance["threads"] == two.provenance["threads"] == "1"
     assert len(one.units) > 10 and not (tmp_path / "two.h5.work").exists()
 
 
@@ -95,6 +96,28 @@ def test_shards_merge_to_the_result_of_one_process(tmp_path: Path, kind: str, mo
         merge(str(work), Options(trust_code=True), folder=tmp_path)
     assert_same(figures(read(tmp_path / "merged.h5")), figures(evaluated(tmp_path, "one.h5", **options)))
     assert not [*work.iterdir()]
+
+
+def test_shards_that_a_launcher_starts_wait_for_each_other_and_are_merged(tmp_path: Path) -> None:
+    make, options = SMALL["regression"]
+    make(tmp_path)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1", "WORLD_SIZE": "2"}
+    bnuq = [sys.executable, "-m", "bnuq"]
+    command = [*bnuq, "evaluate", "run.toml", "--chunk-size", "10", "--shard", "env", "--work", "units"]
+    shards = [
+        subprocess.Popen(command, cwd=tmp_path, env=environment | {"RANK": rank}, stdout=subprocess.PIPE, text=True)
+        for rank in "01"
+    ]
+    said = [each.communicate(timeout=100)[0] for each in shards]
+    assert [each.returncode for each in shards] == [0, 0]
+    assert said == ["Shard env is finished. When all are, bnuq merge units makes the result.\n"] * 2
+    assert not list(tmp_path.glob("*.h5"))
+    merged = [*bnuq, "merge", "units", "--trust-code", "--quiet"]
+    home = {"XDG_CONFIG_HOME": str(tmp_path / "config")}
+    assert subprocess.run(merged, cwd=tmp_path, env=environment | home).returncode == 0
+    with threads(1):
+        one = evaluated(tmp_path, "one.h5", **options)
+    assert_same(figures(read(tmp_path / "model.bnuq.h5")), figures(one))
 
 
 @pytest.mark.parametrize(
@@ -167,6 +190,9 @@ def test_a_unit_that_ends_every_process_is_named_and_all_others_are_finished(tmp
             assert_same(found["point/score"], arrays_of(unit(number))["point/score"])
     assert {len(journal.attempts(unit(number).name)) for number in (1, 5)} == {3}
     assert not any(journal.attempts(unit(number).name) for number in (0, 2, 3, 4, 6))
+    journal.begin(unit(0).name, 0, {"by": "another", "machine": "another", "process": 1})
+    forgive(journal.place)  # as the next command does
+    assert not any(journal.attempts(unit(number).name) for number in (1, 5)) and journal.attempts(unit(0).name)
 
 
 def test_an_error_that_bnuq_raises_ends_all_processes(tmp_path: Path) -> None:
@@ -311,10 +337,13 @@ def test_a_first_signal_waits_for_the_work_in_hand_and_a_second_does_not() -> No
     assert done == ["first"]
 
 
-def test_a_signal_ends_all_processes_after_their_units_and_the_run_goes_on_from_them(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_signal_ends_all_processes_and_the_run_goes_on_from_their_units(
+    tmp_path: Path, number: signal.Signals
+) -> None:
     make, options = SMALL["regression"]
     make(tmp_path)
-    given = ["-T", "512", "--chunk-size", "1", "--quiet", "-o", "two.h5"]
+    given = ["-T", "128", "--chunk-size", "1", "--quiet", "-o", "two.h5"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "2"}
     command = [sys.executable, "-m", "bnuq", "evaluate", "run.toml", *given, "--on", "local:2"]
     child = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
@@ -323,12 +352,14 @@ def test_a_signal_ends_all_processes_after_their_units_and_the_run_goes_on_from_
     while len([*work.glob("*mc*.part")]) < 3:
         assert child.poll() is None and time.monotonic() < deadline
         time.sleep(0.01)
-    child.send_signal(signal.SIGTERM)
+    child.send_signal(number)
     _, said = child.communicate(timeout=60)
-    assert child.returncode == 143 and not (tmp_path / "two.h5").exists()
-    assert said.endswith(f"bnuq: terminated; finished parts are kept in {work}: the same command goes on from them.\n")
-    assert [*work.glob("*.part")] and not [*work.glob("*.try*")]
-    options = {**options, "samples": 512, "chunk_size": 1}
+    assert not (tmp_path / "two.h5").exists()
+    if number == signal.SIGTERM:
+        kept = f"finished parts are kept in {work}: the same command goes on from them."
+        assert child.returncode == 143 and said.endswith(f"bnuq: terminated; {kept}\n")
+        assert [*work.glob("*.part")] and not [*work.glob("*.try*")]
+    options = {**options, "samples": 128, "chunk_size": 1}
     with threads(1):
         two, one = (evaluated(tmp_path, name, **options) for name in ("two.h5", "one.h5"))
     assert "evaluation-continued" in noted(two)

@@ -794,9 +794,9 @@ class RecordedOptions(Section, frozen=True):
     device: Annotated[
         Annotated[str, Meta(pattern=r"^(auto|cpu|(cuda|xpu)(:[0-9]+)?|mps)\Z")] | None,
         setting(
-            "What computes; auto is a GPU (CUDA, ROCm, XPU) where there is one.",
+            "What computes, also cuda:N and xpu:N; auto is a GPU where there is one.",
             "Computation",
-            metavar="auto|cpu|cuda[:N]|xpu[:N]|mps",
+            metavar="auto|cpu|cuda|xpu|mps",
             shown="auto",
             expected="auto, cpu, cuda, cuda:N, xpu, xpu:N or mps",
         ),

@@ -52,6 +52,8 @@ def assert_same(found: Any, expected: Any, place: str = "") -> None:
     elif isinstance(expected, np.ndarray):
         assert found.dtype == expected.dtype, place
         np.testing.assert_array_equal(found, expected, err_msg=place)
+    elif isinstance(expected, list | tuple):
+        assert_same(dict(enumerate(found)), dict(enumerate(expected)), place)
     elif hasattr(expected, "__dict__"):
         assert_same(vars(found), vars(expected), place)
     else:

@@ -60,10 +60,11 @@ def read_perturbations(texts: Sequence[str], where: str) -> tuple[Perturbation, 
     for text in texts:
         name, _, size = (part.strip() for part in text.partition(":"))
         kind = _PERTURBATIONS.get(name)
-        number = float(size) if re.fullmatch(r"\d*\.?\d+([eE][-+]?\d+)?", size, re.ASCII) else math.nan
+        parts = re.fullmatch(r"(\d*\.?\d+(?:[eE][-+]?\d+)?)(?:/(\d*[1-9]\d*))?", size, re.ASCII)  # 0.03 or 8/255
+        number = math.nan if parts is None else float(parts[1]) / float(parts[2] or 1)
         if kind is None or not 0 < number < math.inf:
             raise MistakenError(
-                f"{where} is {as_toml(text)}; expected KIND:SIZE, where KIND is {', '.join(_PERTURBATIONS)}, "
+                f"{where} is {as_toml(text)}; expected KIND:SIZE, where KIND is gaussian, fgsm or pgd, "
                 "and SIZE a number above 0 in units of the input (pictures go from 0 to 1), such as gaussian:0.1."
             )
         perturbation = Perturbation(kind, number)

@@ -301,7 +301,7 @@ def _why_not(run: Run, sites: Sites, train: Points | None, *, unsampled: str) ->
         why = "rate 0" if dead else f"nothing to sample ({sites.dropouts[0].reason})"
         mcdo = f"{having(sites.dropouts)} {why}"
     if not sites.noises:
-        learned = "no layer of the network draws noise in evaluation mode"
+        learned = "no layer of the network asks torch for normal, uniform or Bernoulli numbers in evaluation mode"
     elif not sites.live_noises:
         learned = f"the noise of {sites.noises[0].name} cannot be drawn ({sites.noises[0].reason})"
     tta = ""

@@ -34,6 +34,10 @@ def convert(module: nn.Module, to: str = "scales", **options: Any) -> nn.Module:
     their weights may be used otherwise. Outputs agree up to rounding. Raises ValueError where nothing can be converted.
     """
     check_choice(to, "to", FORMS)
+    if to == "batch-noise" and options.get("effective_size") is None:
+        raise ValueError(
+            '"batch-noise" is that of mini-batches of some size; say which: effective_size=32, for example.'
+        )
     network = copy.deepcopy(module)
     elsewhere = {id(part) for whole in network.modules() if isinstance(whole, _FUSED) for part in whole.modules()}
     layers = [layer for layer in network.modules() if _is_plain(layer) and id(layer) not in elsewhere]
@@ -72,7 +76,7 @@ def _scaled(layer: Any, before: Any, *, initial_sd: float = 0.1, **options: Any)
         weight, bias = layer.weight, layer.bias
         layer.weight, layer.bias, layer.affine, layer.__class__ = None, None, False, normalization.BatchNorm
         layer.stochastic = StochasticScale(layer.num_features, bias=bias is not None, **options)
-    elif type(before) in _BATCH_NORM and before.num_features == layer.weight.shape[0]:
+    elif isinstance(before, (*_BATCH_NORM, normalization.BatchNorm)) and before.num_features == layer.weight.shape[0]:
         return False
     else:
         weight, bias, layer.bias = None, layer.bias, None

@@ -126,13 +126,16 @@ class NoiseCall:
 
 
 def noise_call(func: Any, args: tuple, kwargs: dict) -> NoiseCall | None:
-    """The request for random numbers that this dispatched operation is; None for any other operation."""
+    """The request for random numbers that this dispatched operation is; None for any other operation, and where the
+    network draws from a generator of its own, which may be seeded so that the numbers are always the same."""
     packet = func.overloadpacket
     family = _NOISE.get(packet)
     if family is None:
         return None
     names = [argument.name for argument in func._schema.arguments]
     given = dict(zip(names, positional(func, args, kwargs), strict=True))
+    if given.get("generator") is not None:
+        return None
     tensors = [value for name in ("self", "like", "mean", "std") if isinstance(value := given.get(name), Tensor)]
     shape = torch.broadcast_shapes(*(tensor.shape for tensor in tensors)) if tensors else given["size"]
     default = tensors[0].dtype if tensors else torch.get_default_dtype()

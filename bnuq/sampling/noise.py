@@ -106,6 +106,6 @@ def _shared(site: NoiseSite, shape: tuple[int, ...]) -> list[int]:
 
 
 _OTHER_NOISE = (
-    "the network draws other noise than it did on a first look; bnuq needs a network whose path does not depend on its "
+    "the network drew different noise from the first time; bnuq needs a network whose path does not depend on its "
     "input."
 )

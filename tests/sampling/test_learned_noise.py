@@ -271,5 +271,22 @@ def test_a_path_that_depends_on_the_input_is_refused():
 
     model = nn.Sequential(Sometimes(FEATURES, OUTPUTS), Gaussian(OUTPUTS, OUTPUTS)).eval()
     made = engine(model)
-    with pytest.raises(SamplingError, match="draws other noise than it did on a first look"):
+    with pytest.raises(SamplingError, match="drew different noise from the first time"):
         made.passes(1000 * points())
+
+
+class Seeded(nn.Linear):
+    """Adds fixed numbers of a generator of its own."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight + torch.randn(self.weight.shape, generator=torch.Generator().manual_seed(0)))
+
+
+def test_numbers_of_a_generator_of_the_networks_own_are_left_alone():
+    model = network(Seeded, nn.BatchNorm1d(HIDDEN))
+    assert find_sites(model, points(3)).noises == ()
+    np.testing.assert_array_equal(Evaluation(model).passes(points())[0], model(points()).detach())
+    with pytest.warns(UserWarning, match="random numbers \\(randn\\) in evaluation mode too"):
+        omega = bnuq.draw(model, points(200), samples=3, batch_size=32, seed=0)
+    first, again = (bnuq.predict(model, points(), omega) for _ in range(2))
+    np.testing.assert_array_equal(first, again)

@@ -7,7 +7,6 @@ once more with the same weights, to see which of them compute the same. A few mi
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import logging
 import os
@@ -16,11 +15,13 @@ import warnings
 from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from bnuq.errors import RequestError
 from bnuq.models.architecture import build
 from bnuq.models.recognition import INDEX, Architecture, Head, Index, digest_of, shapes_of, write_index
 
@@ -71,7 +72,7 @@ def start() -> None:
         for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
             del sys.modules[name]
         for name in ("nms", "qnms"):
-            with contextlib.suppress(RuntimeError):
+            with suppress(RuntimeError):
                 torch.library.define(f"torchvision::{name}", "(Tensor dets, Tensor scores, float threshold) -> Tensor")
         importlib.import_module("torchvision")
     importlib.import_module("timm")
@@ -97,11 +98,13 @@ class Described:
 
 def describe(architecture: Architecture) -> Described | str:
     """The head of a network and its digest, or why there is none."""
+    network = None
     try:
-        with torch.device("meta"):
+        with suppress(RequestError), torch.device("meta"):  # some compute sizes with tensors while they are made
             network = made(architecture, CLASSES)
+        network = network or made(architecture, CLASSES)
     except Exception as error:
-        return f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
+        return " ".join(str(error).split())[:160]
     shapes = shapes_of(network.state_dict())
     axes = [(name, axis) for name, shape in shapes.items() for axis, size in enumerate(shape) if size % CLASSES == 0]
     axes = [(name, axis) for name, axis in axes if shapes[name][axis]]

@@ -36,6 +36,10 @@ class Architecture:
     def __str__(self) -> str:
         return " ".join([self.arch, *(f"{name}={json.dumps(value)}" for name, value in self.arguments.items())])
 
+    @property
+    def library(self) -> str:
+        return self.arch.partition(":")[0]
+
     @classmethod
     def of(cls, text: str) -> Architecture:
         arch, *arguments = text.split(" ")
@@ -57,7 +61,7 @@ class Recognised:
         networks that compute different things."""
         if len(self.groups) != 1:
             return None
-        return next((each for each in self.groups[0] if _is_installed(each.arch)), self.groups[0][0])
+        return next((each for each in self.groups[0] if is_installed(each.library)), self.groups[0][0])
 
     @property
     def first(self) -> tuple[Architecture, ...]:
@@ -66,7 +70,7 @@ class Recognised:
 
     @property
     def known_from(self) -> str:
-        libraries = sorted({each.arch.partition(":")[0] for group in self.groups for each in group})
+        libraries = sorted({each.library for group in self.groups for each in group})
         return " and ".join(f"{library} {self.releases.get(library, '')}".strip() for library in libraries)
 
 
@@ -137,5 +141,5 @@ def write_index(path: Path, index: Index) -> None:
     path.write_bytes(gzip.compress(json.dumps(holds, separators=(",", ":")).encode(), mtime=0))
 
 
-def _is_installed(arch: str) -> bool:
-    return importlib.util.find_spec(arch.partition(":")[0]) is not None
+def is_installed(library: str) -> bool:
+    return importlib.util.find_spec(library) is not None

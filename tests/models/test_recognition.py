@@ -3,6 +3,7 @@
 import gzip
 import json
 import sys
+import tomllib
 from itertools import pairwise
 from types import ModuleType
 
@@ -27,6 +28,7 @@ from bnuq.models.recognition import (
     shipped_index,
     write_index,
 )
+from bnuq.workflows import init
 
 HEAD = (("fc.bias", 0), ("fc.weight", 0))
 
@@ -170,6 +172,16 @@ def test_recognised_weights_need_no_architecture(weights, known_as):
     assert (found["classes"], found["others"]) == (7, ["timm:small"])
     run = resolve(str(weights), Options(test="test.npz", train="train.npz"), folder=weights.parent)
     check_complete(run, needs=("train", "test"))
+
+
+@pytest.mark.usefixtures("library")
+def test_init_writes_the_recognised_architecture(weights, known_as, monkeypatch):
+    monkeypatch.setattr(init, "is_installed", lambda library: library == "torchvision")
+    known_as(["torchvision:small"])
+    run, path = resolve(str(weights), Options(), folder=weights.parent), weights.with_suffix(".toml")
+    assert "arch" not in init.init(run, path).todo
+    model = tomllib.loads(path.read_text())["model"]
+    assert (model["arch"], model["arch_args"]) == ("torchvision:small", {"num_classes": 7})
 
 
 def test_without_the_library_the_error_names_architecture_and_installation(weights, known_as):

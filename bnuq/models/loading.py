@@ -301,7 +301,7 @@ def _alike(checkpoint: Checkpoint) -> str:
         return ""
     return (
         f". The names and shapes are those of {' and '.join(map(str, network.first))} ({network.known_from}), which "
-        "compute different things"
+        "may compute different things"
     )
 
 

@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-cuda test-slow test-ray soak hostile lint figures gate laws worth inspect reproduce bench clean
+.PHONY: demo test test-cuda test-slow test-ray soak hostile lint figures gate laws worth inspect reproduce bench clean architectures
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -41,6 +41,10 @@ lint: .venv/installed
 
 figures: .venv/installed
 	$(BIN)/python docs/make_figures.py
+
+# The index by which networks are recognised. In an environment with timm and torchvision: PYTHON=python3 make architectures
+architectures:
+	PYTHONPATH=. $(PYTHON) docs/make_architectures.py
 
 # What `bnuq check` finds, and its false alarms: an hour of CPU time. Interrupted, it goes on where it stopped.
 gate: .venv/installed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bnuq.findings import Catalogue, Entry
+from bnuq.findings import Catalogue, Entry, joined
 
 
 def _adapted(channels: Sequence[int], size: Sequence[str], resized: bool) -> str:
@@ -104,6 +104,13 @@ INPUTS: Catalogue = {
     "hub-config": Entry(
         "{settings:joined} {settings:is|are} as its config.json says ({architecture}); options and the run file "
         "override it."
+    ),
+    "architecture-recognised": Entry(
+        lambda architecture, others, classes, releases: (
+            f"its tensors have the names and shapes of {architecture} with {classes} classes, and of nothing else in "
+            f"{releases}{f' but {joined(others)}, which compute the same' if others else ''}: it was built as that. "
+            "--arch names another."
+        )
     ),
     "export-static": Entry(
         "it was exported for batches of exactly {points}; its operations were found to give the same for any number."

@@ -13,7 +13,8 @@ from bnuq.config.schema import DataSection, ModelSection, settings_of
 from bnuq.errors import BnuqError, RequestError, UntrustedCodeError
 from bnuq.evaluation.plan import DEFAULT_BATCH_SIZE
 from bnuq.models.checkpoint import Checkpoint, read_checkpoint
-from bnuq.models.loading import described
+from bnuq.models.loading import described, suggested_architectures
+from bnuq.models.recognition import recognised
 
 Need = Literal["test", "train", "ood"]
 _DRAW_FROM_REFERENCE = ("mcbn", "mcbn+mcdo", "mcbn+tta", "mcbn-empirical")
@@ -35,6 +36,9 @@ def check_complete(run: Run, *, needs: Collection[Need]) -> None:
         with suppress(UntrustedCodeError):  # a pickled network, or what loading it will say
             checkpoint = read_checkpoint(run.checkpoint, entry=run.entry, only_finite=False)
     without_arch = checkpoint is not None and checkpoint.state is not None and checkpoint.hub is None
+    if without_arch and checkpoint is not None and checkpoint.state is not None:
+        network = recognised(checkpoint.state)
+        without_arch = network is None or network.one is None
     if not without_arch and all(getattr(run, need) for need in needs):
         return
     if checkpoint is None:
@@ -59,7 +63,8 @@ def _lacks(run: Run, weights: Checkpoint | None, needs: Collection[Need], batchn
     absent = {need for need in needs if not getattr(run, need)}
     if weights is not None:
         sentence = f"no architecture: the file {described(weights)}"
-        yield _Lack("model", "arch", "file.py:factory", "--arch file.py:factory", sentence)
+        archs = suggested_architectures(weights)
+        yield _Lack("model", "arch", archs[0], f"--arch {' or '.join(archs)}", sentence)
     uses = [*_uses_of_reference(run, batchnorms)] if needs else []
     if "train" in absent or (run.train is None and uses):
         sentence = f"no reference, the training set{f': {uses[0]}' if uses else ''}"

@@ -147,7 +147,7 @@ def _from_library(arch: str, library: str, name: str, arguments: Mapping[str, An
             f"{arch}: model.arch_args has {refused[0]!r}, which is about weights to fetch; the weights come "
             f"from the checkpoint. Leave it out."
         )
-    module = _imported(arch, library)
+    module = imported(arch, library)
     known = list(module.list_models() if library == "timm" else module.models.list_models())
     # timm takes a tag of pretrained weights behind a full stop
     if name not in known and name.partition(".")[0] not in known:
@@ -175,7 +175,7 @@ def _from_library(arch: str, library: str, name: str, arguments: Mapping[str, An
 
 def _from_transformers(arch: str, config: Mapping[str, Any]) -> tuple[Callable[..., Any], Any]:
     """The image classifier that a config of transformers describes, by the library's own code alone."""
-    module = _imported(arch, TRANSFORMERS)
+    module = imported(arch, TRANSFORMERS)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -208,8 +208,9 @@ def renamed_by_transformers(module: nn.Module, state: Mapping[str, Tensor]) -> M
     return state if any(told.values()) else filled.state_dict()
 
 
-def _imported(arch: str, library: str) -> ModuleType:
-    """Beside another build of torch, torchvision raises RuntimeError while it is imported, and timm imports it."""
+def imported(arch: str, library: str) -> ModuleType:
+    """The library that `arch` is of. RequestError where it is not installed, or cannot be imported: beside another
+    build of torch, torchvision raises RuntimeError, and timm imports it."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -23,8 +23,9 @@ from torch.nn.parameter import is_lazy
 from bnuq.errors import BnuqError, ModelError, RequestError
 from bnuq.findings import Finding, about, note
 from bnuq.forms import check_form, into_evaluation_mode
-from bnuq.models.architecture import TRANSFORMERS, Built, build, renamed_by_transformers
+from bnuq.models.architecture import TRANSFORMERS, Built, build, imported, renamed_by_transformers
 from bnuq.models.checkpoint import Checkpoint, fitted, read_checkpoint
+from bnuq.models.recognition import recognised
 from bnuq.trust import BY_USER, NamedBy
 from bnuq.user_code import user_code
 
@@ -97,9 +98,8 @@ def load_model(
     else:
         named = []
         if arch is None:
-            if checkpoint.hub is None:
-                raise RequestError(_ask_for_architecture(checkpoint))
-            arch, arch_args, named = _of_the_config(checkpoint, arch_args or {})
+            of_the_file = _of_the_weights if checkpoint.hub is None else _of_the_config
+            arch, arch_args, named = of_the_file(checkpoint, arch_args or {})
         construct = partial(build, arch, base=base, named_by=named_by, trust=trust_code)
         built, findings = _of_the_files_classes(construct, dict(arch_args or {}), checkpoint)
         module, dropout_arguments = built.module, built.dropout_left_at_0
@@ -140,6 +140,33 @@ def _of_the_config(checkpoint: Checkpoint, given: Mapping[str, Any]) -> tuple[st
             f"{stored:,} numbers; they are not of one network. Fetch the folder again."
         )
     return arch, arguments, [note("hub-config", architecture=arch, settings=["architecture", *hub.data])]
+
+
+def _of_the_weights(checkpoint: Checkpoint, given: Mapping[str, Any]) -> tuple[str, dict[str, Any], list[Finding]]:
+    """The architecture that the weights are recognised as, its arguments, which those `given` override, and a note.
+
+    Raises RequestError where they fit no known network, or several that compute different things, and where the library
+    of the one is not installed.
+    """
+    assert checkpoint.state is not None
+    network = recognised(checkpoint.state)
+    if network is None or (one := network.one) is None:
+        raise RequestError(_ask_for_architecture(checkpoint))
+    try:
+        imported(one.arch, one.library)
+    except RequestError as error:
+        raise RequestError(
+            f"{checkpoint.path}: its tensors have the names and shapes of {one} with {network.classes} classes. "
+            f"{error}\nFor another network, name the function that builds it: --arch file.py:factory"
+        ) from error
+    found = note(
+        "architecture-recognised",
+        architecture=str(one),
+        others=[str(each) for each in network.groups[0] if each != one],
+        classes=network.classes,
+        releases=network.known_from,
+    )
+    return one.arch, {**one.arguments, "num_classes": network.classes, **given}, [found]
 
 
 _MOST_LARGER = 4  # times as many parameters as the file holds, in which shared ones may be once
@@ -255,7 +282,8 @@ def _how_read(checkpoint: Checkpoint) -> list[Finding]:
 
 
 def described(checkpoint: Checkpoint) -> str:
-    """What a file of weights holds, after its name: how many tensors, the first and the last."""
+    """What a file of weights holds, after its name: how many tensors, the first and the last, and the known networks
+    that they fit, where these are several."""
     assert checkpoint.state is not None
     state = checkpoint.state
     names = list(state)
@@ -263,18 +291,35 @@ def described(checkpoint: Checkpoint) -> str:
     outputs = f", probably {weights[-1].shape[0]} outputs" if weights else ""
     return (
         f"holds weights without the network they belong to: {len(names)} tensors, "
-        f"{names[0]} {_shape(state[names[0]])} to {names[-1]} {_shape(state[names[-1]])}{outputs}"
+        f"{names[0]} {_shape(state[names[0]])} to {names[-1]} {_shape(state[names[-1]])}{outputs}{_alike(checkpoint)}"
     )
 
 
+def _alike(checkpoint: Checkpoint) -> str:
+    network = recognised(checkpoint.state or {})
+    if network is None or network.one is not None:
+        return ""
+    return (
+        f". The names and shapes are those of {' and '.join(map(str, network.first))} ({network.known_from}), which "
+        "may compute different things"
+    )
+
+
+def suggested_architectures(checkpoint: Checkpoint) -> tuple[str, ...]:
+    """What --arch may be: the known networks that the weights fit, or else an example."""
+    network = recognised(checkpoint.state or {})
+    return ("file.py:factory",) if network is None else tuple(each.arch for each in network.first)
+
+
 def _ask_for_architecture(checkpoint: Checkpoint) -> str:
+    archs = suggested_architectures(checkpoint)
     return (
         f"{checkpoint.path}: {described(checkpoint)}. "
         f"Name the function that builds the network, on the command line:\n"
-        f"    --arch file.py:factory\n"
+        f"    --arch {' or '.join(archs)}\n"
         f"or in the run file:\n"
         f"    [model]\n"
-        f'    arch = "file.py:factory"      # or "package.module:factory", "timm:NAME", "torchvision:NAME"'
+        f'    arch = "{archs[0]}"      # or "package.module:factory", "timm:NAME", "torchvision:NAME"'
     )
 
 

@@ -25,7 +25,8 @@ from bnuq.inspection.load import LoadedNetwork, load_network
 from bnuq.inspection.pipelines import QUICK, suggest
 from bnuq.inspection.suggested_lines import LIKELY, TODO, suggested_lines
 from bnuq.models.checkpoint import Checkpoint, read_checkpoint
-from bnuq.models.loading import LoadedModel, described
+from bnuq.models.loading import LoadedModel, described, suggested_architectures
+from bnuq.models.recognition import is_installed, recognised
 from bnuq.progress import Progress, silent
 from bnuq.sampling.outputs import as_logits, unconverted
 from bnuq.sampling.plain_loop import Evaluation
@@ -58,6 +59,7 @@ def init(run: Run, path: Path, *, given: Collection[str] = (), progress: Progres
     check_writable(path)
     _check_reachable(run, path)
     checkpoint = read_checkpoint(run.checkpoint, entry=run.entry, trust_pickle=run.trust_pickle, only_finite=False)
+    run = _with_recognised(run, checkpoint, path.parent)
     sets = _read_sets(run)
     loaded, ready = None, None
     if run.arch is not None or checkpoint.module is not None:
@@ -86,6 +88,17 @@ def init(run: Run, path: Path, *, given: Collection[str] = (), progress: Progres
     needs_reference = batchnorms(checkpoint) > 0
     needed = ("arch", "test", "task", "outputs", *(["train"] if needs_reference else []))
     return Written(path, todo, tuple(key for key in todo if key in needed), unsure)
+
+
+def _with_recognised(run: Run, checkpoint: Checkpoint, folder: Path) -> Run:
+    """`run` with the architecture that its weights are recognised as, where none was named and it can be built."""
+    if run.arch is not None or checkpoint.state is None or checkpoint.hub is not None:
+        return run
+    network = recognised(checkpoint.state)
+    if network is None or (one := network.one) is None or not is_installed(one.library):
+        return run
+    arguments = {**one.arguments, "num_classes": network.classes, **run.arch_args}
+    return replace(run, arch=Named(one.arch, folder), arch_args=arguments)
 
 
 def _check_reachable(run: Run, path: Path) -> None:
@@ -122,7 +135,7 @@ def _model_lines(run: Run, checkpoint: Checkpoint, loaded: LoadedModel | None) -
     elif checkpoint.state is not None:
         yield Line(
             "arch",
-            "file.py:factory",
+            suggested_architectures(checkpoint)[0],
             f'{TODO}or "package.module:factory", "timm:NAME", "torchvision:NAME"',
             active=False,
             above=f"The file {described(checkpoint)}.",

@@ -208,7 +208,7 @@ def test_what_cannot_be_converted_is_said() -> None:
         convert(nn.Sequential(nn.ReLU()))
     with pytest.raises(ValueError, match="to is 'sacles'; expected 'scales', 'batch-noise', 'mean-field' or 'mnf'"):
         convert(nn.Linear(2, 2), "sacles")
-    with pytest.raises(ValueError, match="such as effective_size=32|effective_size=32, for example"):
+    with pytest.raises(ValueError, match="effective_size=32"):
         convert(nn.Linear(2, 2), "batch-noise")
     with pytest.raises(TypeError, match="prior"):
         convert(nn.Linear(2, 2), "mean-field", prior=1.0)

@@ -62,7 +62,8 @@ from bnuq.records.evaluation import EvaluatedSet, ReferenceCheck, Result, Work
 from bnuq.records.pixel_maps import rows_of
 from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.laplace import Posterior
-from bnuq.workflows.processes import Job, check_shareable, helpers
+from bnuq.workflows.helpers import helpers
+from bnuq.workflows.processes import Job, check_shareable
 
 AnyExecutor = TypeVar("AnyExecutor", bound=Executor)
 

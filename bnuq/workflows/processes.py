@@ -72,31 +72,6 @@ def check_shareable(runs: Sequence[Run], work: Path | str | None, option: str) -
         raise RequestError(f"--work {work} is the memory of this process, and {option} has others. Name a folder.")
 
 
-@dataclass
-class Nobody:
-    """No other process: this one computes all units."""
-
-    def wait(self, progress: Progress, total: int) -> None: ...
-
-
-@contextlib.contextmanager
-def helpers(run: Run, job: Job) -> Iterator[Any]:
-    """The processes that `run.on` names, at work inside the block: `wait` until they have finished. All of them, this
-    one too, compute with the same number of threads, as sums are rounded by it."""
-    if run.on == "local":
-        yield Nobody()
-        return
-    if run.on == "ray":
-        from bnuq.workflows.on_ray import Actors
-
-        others: Any = Actors(job)
-    else:
-        others = Processes(job, int(run.on.removeprefix("local:")))
-    forgive(place_of(job.work))
-    with threads(others.threads), others:
-        yield others
-
-
 def raise_lost(lost: Mapping[str, str]) -> None:
     """Raise ResultError where units are lost."""
     if lost:

@@ -34,7 +34,8 @@ from bnuq.sweeping.elbo import prior_of
 from bnuq.sweeping.network import Network, Swept, default_sizes, samples_of, sizes_of
 from bnuq.sweeping.recommendation import CriterionData, recommend
 from bnuq.sweeping.sizes import SPREAD
-from bnuq.workflows.processes import Job, check_shareable, helpers
+from bnuq.workflows.helpers import helpers
+from bnuq.workflows.processes import Job, check_shareable
 
 __all__ = ["Settings", "default_sizes", "sweep"]
 

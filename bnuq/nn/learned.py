@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +11,8 @@ from torch import Tensor, nn
 
 class LearnedNoise(nn.Module):
     """A module whose own weights or scales have a learned distribution. Submodules answer for themselves."""
+
+    is_scale: ClassVar[bool] = False
 
     def kl(self) -> Tensor:
         """KL divergence of the distribution from its prior, in nats, as a tensor without axes."""
@@ -23,12 +26,10 @@ def kl(module: nn.Module, *, doubled_scales: bool = False) -> Tensor:
     torch in either mode. With `doubled_scales` that of every Bayesian scale counts twice, as in the formula of the
     paper (Shekhovtsov & Flach 2018, section 3.5), which is twice the true divergence up to a constant.
     """
-    from bnuq.nn.scales import StochasticScale
-
     total = next((torch.zeros((), dtype=p.dtype, device=p.device) for p in module.parameters()), torch.zeros(()))
     for layer in module.modules():
         if isinstance(layer, LearnedNoise):
-            total = total + (2 if doubled_scales and isinstance(layer, StochasticScale) else 1) * layer.kl()
+            total = total + (2 if doubled_scales and layer.is_scale else 1) * layer.kl()
     return total
 
 

@@ -29,6 +29,8 @@ class StochasticScale(LearnedNoise):
     Source: Shekhovtsov & Flach 2018, section 3.5.
     """
 
+    is_scale = True
+
     def __init__(
         self,
         channels: int,

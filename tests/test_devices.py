@@ -72,3 +72,10 @@ def test_of_a_cpu_there_is_nothing_to_wait_for_and_no_memory_of_its_own() -> Non
     assert devices.with_float64(values) is values
     assert not devices.traits("mps").float64
     assert devices.traits("hpu") == devices.traits("cpu")  # a kind that is not known
+
+
+def test_versions_of_cuda_that_are_known_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    monkeypatch.setattr(torch._C, "_cuda_getDriverVersion", lambda: 13000, raising=False)
+    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91002)
+    assert devices.versions(torch.device("cuda", 0)) == {"cuda": "12.8", "cuda_driver": "13000", "cudnn": "91002"}

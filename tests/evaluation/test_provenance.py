@@ -4,18 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
-
 from bnuq.config import Named
 from bnuq.evaluation import provenance
 from bnuq.files.content import sha256_of_file
-
-
-def test_versions_of_cuda_that_are_known_are_recorded(monkeypatch):
-    monkeypatch.setattr(torch.version, "cuda", "12.8")
-    monkeypatch.setattr(torch._C, "_cuda_getDriverVersion", lambda: 13000, raising=False)
-    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91002)
-    assert provenance._cuda_versions() == {"cuda": "12.8", "cuda_driver": "13000", "cudnn": "91002"}
 
 
 def test_code_is_the_named_file_and_all_that_it_imports_from_its_folder(tmp_path: Path):

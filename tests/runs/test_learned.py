@@ -130,5 +130,7 @@ def test_inspect_lists_it(place, capsys, tmp_path):
 
 def test_a_network_without_noise_refuses_it(tmp_path):
     small_run.write(tmp_path / "run")
-    with pytest.raises(SamplingError, match="method learned cannot be drawn: no layer of the network draws noise"):
+    with pytest.raises(
+        SamplingError, match="method learned cannot be drawn: no layer of the network asks torch for normal"
+    ):
         small_run.evaluated(tmp_path / "run", methods=("learned",))

@@ -59,7 +59,7 @@ def command(
     printing: Printing,
 ) -> None:
     """Write a network with its draws as one program of torch.export: for inputs of the network it gives the mean
-    prediction and its uncertainty, with torch alone, on any device."""
+    prediction and its uncertainty, with torch alone."""
     folder = Path.cwd()
     if result is not None and model is not None:
         raise RequestError(f"{model} and --from {result}: the result names its network. Leave one of them out.")

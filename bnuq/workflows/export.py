@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, distribution
@@ -69,13 +69,14 @@ def export(
     _check_target(path)
     check_readable(run)
     check_complete(run, needs=("test",))
-    base = _method(run, method, result)
+    base = _method(method, result)
     samples = _samples(run, result)
-    run = replace(run, methods=(base,), samples=samples, bank=None, perturb=())
+    run = replace(run, methods=run.methods if base is None else (base,), samples=samples, bank=None, perturb=())
     ready = prepare(run)
     subject = planned_run(run, ready).subject
     if isinstance(unconverted(ready.model), Unpacked):
         raise RequestError("a network of several inputs cannot be exported; its program would take packed rows.")
+    base = base or _first(subject.todo.methods, str(run.checkpoint))
     engine = _engine(subject, base, samples, _bank(result), progress)
     points = min(_COMPARED, len(subject.sets["test"]))
     inputs = ready.pipeline.evaluated(subject.sets["test"], slice(0, points))
@@ -113,12 +114,20 @@ def _check_target(path: Path) -> None:
     check_writable(path)
 
 
-def _method(run: Run, method: str | None, result: Result | None) -> str:
-    """The method whose samples are exported, before recalibration; RequestError for one that cannot be."""
+def _first(methods: Iterable[str], where: str) -> str:
+    """The first method that can be exported; RequestError where there is none."""
+    found = next((name for name in methods if name in _METHODS), None)
+    if found is None:
+        raise RequestError(f"{where}: no method of {', '.join(methods)} can be exported.")
+    return found
+
+
+def _method(method: str | None, result: Result | None) -> str | None:
+    """The method whose samples are exported, before recalibration; None where the network decides. RequestError for one
+    that cannot be."""
     known = (*result.methods,) if result is not None else ()
     if method is None:
-        asked = known or run.methods or ()
-        return next((name for name in asked if name in _METHODS), "mcbn")
+        return None if result is None else _first(known, str(result.path))
     base = without_recalibration(method)
     if base not in _METHODS or recalibration_of(method) == "vector":
         expected = ", ".join((*_METHODS, "each with +temperature"))

@@ -261,6 +261,18 @@ def test_a_network_whose_operations_cannot_be_recorded_is_refused_by_name(tmp_pa
     assert not (folder / "x.pt2").exists()
 
 
+def test_without_a_method_it_is_the_first_that_draws(tmp_path: Path) -> None:
+    text = small_run.RUN.replace('net.py:net"\n', 'net.py:net"\narch_args = { norm = false }\n')
+    folder = small_run.write(tmp_path / "run", text=text, norm=False).parent
+    exported_by = exporting.export(small_run.resolve("run.toml", small_run.Options(), folder=folder), folder / "x.pt2")
+    assert exported_by.metadata["method"] == "mcdo"
+    result = small_run.evaluated(folder, out="single.h5", methods=("deterministic",))
+    run = small_run.resolve("run.toml", small_run.Options(), folder=folder)
+    with pytest.raises(BnuqError, match=r"single\.h5: no method of deterministic can be exported"):
+        exporting.export(run, folder / "y.pt2", result=result)
+    assert not (folder / "y.pt2").exists()
+
+
 def test_a_program_that_differs_is_not_written(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     normalized = exporting.Predictor._normalized
     monkeypatch.setattr(

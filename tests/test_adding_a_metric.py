@@ -30,10 +30,7 @@ CHANGES = {  # by file: what is put before which text
 ''',
         ),
     ),
-    "metrics/__init__.py": (
-        ("    variation_ratio,\n)", "    true_probability,\n"),
-        ('    "tau_of_distances",', '    "true_probability",\n'),
-    ),
+    "metrics/__init__.py": (("    variation_ratio as", "    true_probability as true_probability,\n"),),
     "metrics/registry.py": (
         (
             '    Metric(\n        "aurc",',

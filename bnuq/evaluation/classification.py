@@ -530,9 +530,8 @@ def _calibration_estimates(scores: Scores, draws: DrawWeights) -> dict[str, Esti
     if scores.ranked_wrong is not None:
         rows, wrong = scores.ranked_rows, scores.ranked_wrong
         before = metrics.ece_adaptive(1 - scores.points["least_confidence"][rows].astype(np.float32), right[rows])
-        pairs = zip(1 - scores.ranked["least_confidence"], 1.0 - wrong, strict=True)
-        moved = np.array([metrics.ece_adaptive(*pair) for pair in pairs]) - before
-        adaptive[draws.jackknife.start : draws.bootstrap.stop] += moved
+        after = metrics.ece_adaptive_of_replicates(1 - scores.ranked["least_confidence"], 1.0 - wrong)
+        adaptive[draws.jackknife.start : draws.bootstrap.stop] += after - before
     influence = metrics.ece_adaptive_influence(confidence, right, group=scores.group)
     return result | {"ece_adaptive": _mean_estimate("ece_adaptive", influence, np.clip(adaptive, 0, 1), scores, draws)}
 
@@ -547,11 +546,9 @@ def selective_estimates(scores: Scores, draws: DrawWeights) -> dict[str, Estimat
     if scores.ranked_wrong is not None:
         rows = scores.ranked_rows
         before = vars(metrics.selective(uncertainty[rows].astype(np.float32), loss[rows]))
-        pairs = zip(scores.ranked["predictive_entropy"], scores.ranked_wrong, strict=True)
-        after = [vars(metrics.selective(u, w.astype(np.float64))) for u, w in pairs]
+        after = vars(metrics.selective_of_replicates(scores.ranked["predictive_entropy"], scores.ranked_wrong))
         for name, of_all in replicates.items():
-            moved = np.array([one[name] for one in after]) - before[name]
-            of_all[draws.jackknife.start : draws.bootstrap.stop] += moved
+            of_all[draws.jackknife.start : draws.bootstrap.stop] += after[name] - before[name]
     return {
         name: _resampled_estimate(name, np.clip(replicates[name], 0, 1), drawn[name], scores, draws) for name in drawn
     }

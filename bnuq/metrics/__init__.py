@@ -19,6 +19,7 @@ from bnuq.metrics.calibration import (
     classwise_signs as classwise_signs,
     ece as ece,
     ece_adaptive as ece_adaptive,
+    ece_adaptive_of_replicates as ece_adaptive_of_replicates,
     ece_classwise as ece_classwise,
     ece_debiased_of_bins as ece_debiased_of_bins,
     ece_of_bins as ece_of_bins,
@@ -202,6 +203,7 @@ from bnuq.metrics.selective import (
     excess_aurc as excess_aurc,
     risk_coverage as risk_coverage,
     selective as selective,
+    selective_of_replicates as selective_of_replicates,
     selective_bootstrap as selective_bootstrap,
 )
 from bnuq.metrics.significance import (

@@ -11,6 +11,7 @@ from bnuq.metrics.arrays import Array, as_float64, as_numpy, like
 from bnuq.metrics.classification import correct, predictive
 from bnuq.metrics.replicates import group_index
 from bnuq.metrics.resampling import blocks, resampled_counts
+from bnuq.metrics.ties import ties_of_rows
 
 
 @dataclass(frozen=True)
@@ -139,12 +140,22 @@ def ece_adaptive(confidence: Float[Array, "point"], correct: Float[Array, "point
     Source: Nguyen & O'Connor 2015, Posterior Calibration and Exploratory Analysis, §3 (adaptive bins); Nixon et al.
     2019, Measuring Calibration in Deep Learning, §4.
     """
+    return float(ece_adaptive_of_replicates(as_float64(confidence)[None], as_float64(correct)[None], bins=bins)[0])
+
+
+def ece_adaptive_of_replicates(
+    confidence: Float[Array, "replicate point"], correct: Float[Array, "replicate point"], *, bins: int = 15
+) -> Float[np.ndarray, "replicate"]:
+    """`ece_adaptive` of each row, as if computed one by one.
+
+    Source: as `ece_adaptive`.
+    """
     stated, hits = as_float64(confidence), as_float64(correct)
-    order, start, count = by_confidence(stated)
-    over = (hits - stated)[order]
-    tied = np.repeat(np.add.reduceat(over, start) / count, count)
-    total = np.concatenate([[0.0], np.cumsum(tied)])
-    return float(np.sum(np.abs(np.diff(total[equal_mass(stated.size, bins)]))) / stated.size)
+    ties = ties_of_rows(stated)
+    tied = np.repeat(ties.sums(hits - stated) / ties.count, ties.count).reshape(stated.shape)
+    total = np.concatenate([np.zeros((len(tied), 1)), np.cumsum(tied, axis=1)], axis=1)
+    edges = equal_mass(stated.shape[1], bins)
+    return np.sum(np.abs(np.diff(total[:, edges], axis=1)), axis=1) / stated.shape[1]
 
 
 def classwise_signs(
@@ -184,16 +195,6 @@ def ece_classwise(
     signs = classwise_signs(p, y) if signs is None else signs
     hit = signs[np.arange(len(truth)), truth].astype(np.float64)
     return (hit - np.einsum("...ik,ik->...i", of_class, signs, dtype=np.float64)) / of_class.shape[-1]
-
-
-def by_confidence(
-    stated: Float[np.ndarray, "point"],
-) -> tuple[Integer[np.ndarray, "point"], Integer[np.ndarray, "tie"], Integer[np.ndarray, "tie"]]:
-    """The order of points by confidence, where each tie starts in it, and its number of points."""
-    order = np.argsort(stated, kind="stable")
-    ranked = stated[order]
-    start = np.flatnonzero(np.concatenate([[True], ranked[1:] != ranked[:-1]]))
-    return order, start, np.diff(start, append=ranked.size)
 
 
 def equal_mass(points: int, bins: int) -> Integer[np.ndarray, "edge"]:

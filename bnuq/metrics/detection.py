@@ -203,8 +203,8 @@ class _Ranked:
 
     @staticmethod
     def of(test: Shaped[np.ndarray, "*resample rung"], ood: Shaped[np.ndarray, "*resample rung"]) -> "_Ranked":
-        counts = (test, ood, np.cumsum(test, axis=-1), np.cumsum(ood, axis=-1))
-        return _Ranked(*(count.astype(np.float64) for count in counts))
+        test, ood = (count.astype(np.float64) for count in (test, ood))
+        return _Ranked(test, ood, np.cumsum(test, axis=-1), np.cumsum(ood, axis=-1))
 
     def reversed(self) -> "_Ranked":
         """The same with test and OOD points exchanged, and the smallest score first."""

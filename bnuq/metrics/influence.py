@@ -21,10 +21,11 @@ from jaxtyping import Float, Integer, Shaped
 
 from bnuq.metrics.arrays import Array, as_float64
 from bnuq.metrics.bounds import normalized
-from bnuq.metrics.calibration import by_confidence, edges_of, equal_mass
+from bnuq.metrics.calibration import edges_of, equal_mass
 from bnuq.metrics.detection import DetectionScores, detection_of_counts
 from bnuq.metrics.replicates import group_index
 from bnuq.metrics.selective import COVERAGE, SelectiveScores
+from bnuq.metrics.ties import ties_of_rows
 
 TPR = 0.95  # that of `fpr95` and `fpr95_id_positive`
 NORMAL = np.array([NormalDist().inv_cdf((k + 0.5) / 63) for k in range(63)])  # equally probable normal quantiles, …
@@ -133,7 +134,8 @@ def ece_adaptive_influence(
     Source: as `ece_influence`.
     """
     stated, hits = as_float64(confidence), as_float64(correct)
-    order, start, count = by_confidence(stated)
+    ties = ties_of_rows(stated[None])
+    order, start, count = ties.order[0], ties.start, ties.count
     over = hits - stated
     cell = np.repeat(np.arange(bins), np.diff(equal_mass(stated.size, bins)))
     of_order = None if group is None else group_index(group)[order]

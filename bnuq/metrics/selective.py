@@ -12,6 +12,7 @@ from jaxtyping import Float, Integer, Shaped
 from bnuq.metrics.arrays import Array, as_float64, like
 from bnuq.metrics.replicates import group_index
 from bnuq.metrics.resampling import blocks, resampled_counts
+from bnuq.metrics.ties import ties_of_rows
 
 COVERAGE, RISK = 0.8, 0.05  # at which risk and coverage are given
 _ROUNDING = 1e-9  # of a count of points
@@ -41,21 +42,10 @@ def risk_coverage(
     Source: Geifman & El-Yaniv 2017, Selective Classification for Deep Neural Networks, §2; Shekhovtsov & Flach 2018,
     Fig. A.3.
     """
-    count, total, _, _ = _by_certainty(as_float64(uncertainty), as_float64(loss))
-    covered = np.arange(1, count.sum() + 1)
-    risk = np.cumsum(np.repeat(total / count, count)) / covered
+    ties, losses = ties_of_rows(as_float64(uncertainty)[None]), as_float64(loss)
+    covered = np.arange(1, losses.size + 1)
+    risk = np.cumsum(np.repeat(ties.sums(losses[None]) / ties.count, ties.count)) / covered
     return like(covered / covered.size, loss), like(risk, loss)
-
-
-def _by_certainty(
-    uncertainty: Float[np.ndarray, "point"], loss: Float[np.ndarray, "point"]
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Number and loss of points at each distinct uncertainty, most certain first; the order of points; starts of
-    ties."""
-    order = np.argsort(uncertainty, kind="stable")
-    ranked = uncertainty[order]
-    starts = np.flatnonzero(np.concatenate([[True], ranked[1:] != ranked[:-1]]))
-    return np.diff(starts, append=ranked.size), np.add.reduceat(loss[order], starts), order, starts
 
 
 def aurc(uncertainty: Float[Array, "point"], loss: Float[Array, "point"]) -> float:
@@ -80,8 +70,25 @@ def selective(uncertainty: Float[Array, "point"], loss: Float[Array, "point"]) -
     Source: Traub et al. 2024, Overcoming Common Flaws in the Evaluation of Selective Classification Systems, the AUGRC;
     Geifman & El-Yaniv 2017, Selective Classification for Deep Neural Networks, §2 and 3.
     """
-    count, total, _, _ = _by_certainty(as_float64(uncertainty), as_float64(loss))
-    return SelectiveScores(**{name: float(value) for name, value in vars(selective_of_ties(count, total)).items()})
+    scores = selective_of_replicates(as_float64(uncertainty)[None], as_float64(loss)[None])
+    return SelectiveScores(**{name: float(value[0]) for name, value in vars(scores).items()})
+
+
+def selective_of_replicates(
+    uncertainty: Float[Array, "replicate point"], loss: Float[Array, "replicate point"]
+) -> SelectiveScores[np.ndarray]:
+    """The results of `selective` for each row, each of shape (replicate,), as if computed one by one.
+
+    Source: as `selective`.
+    """
+    ties = ties_of_rows(as_float64(uncertainty))
+    total = ties.sums(as_float64(loss))
+    result = np.empty((len(SelectiveScores.__dataclass_fields__), len(ties.number)))
+    for number in np.unique(ties.number):  # sums over rows padded to one length would be rounded otherwise
+        rows = ties.number == number
+        count, lost = (values[np.repeat(rows, ties.number)].reshape(-1, number) for values in (ties.count, total))
+        result[:, rows] = list(vars(selective_of_ties(count, lost)).values())
+    return SelectiveScores(*result)
 
 
 def selective_of_ties(
@@ -145,8 +152,8 @@ def selective_bootstrap(
     Source: Efron & Tibshirani 1993, An Introduction to the Bootstrap, ch. 6 and 13.
     """
     losses = as_float64(loss)
-    _, _, order, starts = _by_certainty(as_float64(uncertainty), losses)
-    points = losses.size
+    ties = ties_of_rows(as_float64(uncertainty)[None])
+    order, starts, points = ties.order[0], ties.start, losses.size
     place = np.argsort(order)
     groups = None if group is None else group_index(group)
     generator = np.random.default_rng(seed)

@@ -40,7 +40,6 @@ def relu_moments(moments: Moments, slope: float = 0.0) -> Moments:
     return Moments(output, (square - output**2).clamp(min=0))
 
 
-@torch.compiler.assume_constant_result
 def maximum_of_normals(count: int) -> tuple[float, float]:
     """Mean and variance of the largest of `count` independent standard normal numbers, by the trapezoidal rule."""
     grid = [0.02 * i for i in range(-500, 501)]

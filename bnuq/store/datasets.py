@@ -15,6 +15,7 @@ class Writer:
 
     def __init__(self, file: Any) -> None:
         self.file = file
+        self._groups: dict[str, Any] = {}  # those already opened: asking HDF5 for each again is slow
 
     def add(
         self, group: str, name: str, values: Any, axes: Sequence[str], scales: dict[str, Any], *, unit: str = "1"
@@ -23,7 +24,7 @@ class Writer:
         if tuple(axes) == (name,):  # it is the scale of its neighbours
             scales[name] = self.add_scale(group, name, values)
             return
-        data = self.file.require_group(group or "/").create_dataset(
+        data = self._group(group).create_dataset(
             name, data=_storable(values), **(PACKED if np.size(values) > 1024 else {})
         )
         if data.dtype.kind != "O":
@@ -37,7 +38,7 @@ class Writer:
 
     def add_scale(self, group: str, name: str, values: Any) -> Any:
         """A dimension scale, for other data sets to be attached to."""
-        home = self.file.require_group(group or "/")
+        home = self._group(group)
         if name in home:  # of another length
             name = f"{name}_{sum(key.startswith(name) for key in home)}"
         scale = home.create_dataset(name, data=_storable(np.asarray(values)))
@@ -45,6 +46,11 @@ class Writer:
         if scale.dtype.kind != "O":
             scale.attrs["units"] = "1"
         return scale
+
+    def _group(self, group: str) -> Any:
+        if group not in self._groups:
+            self._groups[group] = self.file.require_group(group or "/")
+        return self._groups[group]
 
 
 def name_of(key: str) -> str:

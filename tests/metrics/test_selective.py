@@ -179,3 +179,16 @@ def test_five_errors_of_a_hundred_are_a_risk_of_5_percent():
     loss[[10, 30, 50, 70, 90]] = 1
     assert metrics.selective(np.arange(100.0), loss).coverage_at_5 == 1
     assert metrics.selective(np.zeros(100), loss).coverage_at_5 == 1
+
+
+@pytest.mark.parametrize("coarse", [2, 1000])
+def test_rows_are_scored_as_if_one_by_one(coarse):
+    random = np.random.default_rng(0)
+    uncertainty = random.integers(coarse, size=(9, 40)) / coarse
+    loss = random.integers(2, size=(9, 40)).astype(np.float64)
+    rows = metrics.selective_of_replicates(uncertainty, loss)
+    alone = [metrics.selective(*row) for row in zip(uncertainty, loss, strict=True)]
+    for name, values in vars(rows).items():
+        assert values.tolist() == [getattr(scores, name) for scores in alone]
+    adaptive = metrics.ece_adaptive_of_replicates(uncertainty, loss)
+    assert adaptive.tolist() == [metrics.ece_adaptive(*row) for row in zip(uncertainty, loss, strict=True)]

@@ -12,7 +12,9 @@ BIN := .venv/bin
 demo: .venv/installed
 	$(BIN)/bnuq evaluate sample_configs/quickstart.toml
 
+# The tests start hundreds of processes: bytecode for them, also where PYTHONDONTWRITEBYTECODE is set.
 test: .venv/installed
+	@$(BIN)/python -m compileall -q bnuq
 	$(BIN)/python -m pytest -n auto
 
 # On a GPU, in an environment that has torch for it: PYTHON=python3 make test-cuda

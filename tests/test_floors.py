@@ -136,6 +136,13 @@ def test_importing_bnuq_and_its_metrics_and_results_does_not_import_torch() -> N
     assert not modules & {"torch", "scipy.stats"}
 
 
+def test_an_evaluation_starts_without_what_it_rarely_needs() -> None:
+    """A compiler takes a second to import, in every process that computes units."""
+    modules = loaded_by("import bnuq.workflows.evaluate")
+    assert "torch" in modules
+    assert not modules & {"torch._dynamo", "torch._inductor", "sympy", "scipy.optimize", "scipy.stats", "matplotlib"}
+
+
 def test_the_public_list_is_honest() -> None:
     import bnuq
 

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from jaxtyping import Float, Float64
-from scipy.optimize import root_scalar
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -100,6 +99,8 @@ def fitted_precision(
     derivative by ln δ falls throughout, and is zero where Σ λ/(λ + δ) = δ‖θ*‖². Source: MacKay 1992, Bayesian
     Interpolation.
     """
+    from scipy.optimize import root_scalar  # late: a fifth of a second, and rarely needed
+
     square, largest = float(np.square(theta).sum()), float(curvature.max())
     if not square > 0 or not largest > 0:
         why = (

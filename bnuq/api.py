@@ -106,8 +106,8 @@ class Result:
         target = Path(path)
         if target.suffix.lower() in _OF_REPORTS:
             raise RequestError(
-                f"{path} is named like a report, and what is saved is the result file; expected a name such as "
-                f"{target.with_suffix('.h5')}. Reports are made of that by `bnuq report`."
+                f"{path} is named like a report, but save() writes the result file; expected a name such as "
+                f"{target.with_suffix('.h5')}. `bnuq report` makes reports from it."
             )
         check_replaceable(target)
         write_bytes(target, self._file().read_bytes())
@@ -173,7 +173,7 @@ class Figure:
     def save(self, path: str | Path) -> Path:
         """Draw it into a file, SVG or PNG by its name."""
         if Path(path).suffix not in (".svg", ".png"):
-            raise RequestError(f"{path}: pictures are .svg or .png files.")
+            raise RequestError(f"{path}: figures are .svg or .png files.")
         self._draw(Path(path))
         return Path(path)
 

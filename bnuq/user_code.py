@@ -55,9 +55,9 @@ def user_code(
         if isinstance(raised.__cause__, StopIteration):  # a generator in between made it another error
             raised = raised.__cause__
         if isinstance(raised, SystemExit):
-            advice = "It is that code itself that asks for the end of the process (sys.exit): take the call out."
+            advice = "That code itself ends the process (sys.exit): remove the call."
         elif not is_failure(raised):
-            advice = "It is that code itself that raises this, and no operation that fails: mend it there."
+            advice = "That code itself raises this error, not an operation in it: fix it there."
         message = message_of(raised)
         place = place_of(raised, file)
         raise error(

@@ -120,4 +120,4 @@ def test_json_has_the_code_and_the_sentence_of_warnings_and_the_sentences_of_not
     ("where", "part"), [('["logits"]', "its `logits` entry"), (".logits", "its `logits` entry"), ("[0]", "the first")]
 )
 def test_the_part_of_the_output_that_is_scored_is_named(where, part):
-    assert f"returns several things; {part}" in text_of(note("output-taken-from", where=where))
+    assert f"returns several outputs; {part}" in text_of(note("output-taken-from", where=where))

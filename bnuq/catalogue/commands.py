@@ -9,10 +9,10 @@ from bnuq.findings import Catalogue, Entry, listed
 
 def _random_points(shape: Sequence[int], requested: bool) -> str:
     why = (
-        "as given by --input-shape"
+        "given by --input-shape"
         if requested
-        else "the first that it accepts: positions, and numbers that depend on them, are for that shape; --input-shape "
-        "sets another"
+        else "the first shape that it accepts: positions, and numbers that depend on them, hold for that shape; set "
+        "another with --input-shape"
     )
     return f"the network was run on random points of shape {','.join(map(str, shape))}, {why}"
 
@@ -27,7 +27,7 @@ def _domain_batch_size(batch_size: int, requested: int, smallest: str, points: i
 
 def _domain_points(sets: Sequence[tuple[str, int, int]]) -> str:
     selected = ", ".join(f"{points} of {of} ({name})" for name, points, of in sets)
-    return f"of the points not used for statistics, a random selection was evaluated: {selected}"
+    return f"a random selection of the points that were not used for statistics was evaluated: {selected}"
 
 
 def _dead_channels(layers: Sequence[tuple[str, int]]) -> str:
@@ -35,7 +35,7 @@ def _dead_channels(layers: Sequence[tuple[str, int]]) -> str:
     return (
         f"{channels} {'channel is' if channels == 1 else 'channels are'} nearly constant in some mini-batch, with "
         f"the variance below 10 times eps ({listed([f'{name} {count}' for name, count in layers])}): under MCBN a "
-        "point that differs there is scaled up as far as eps allows."
+        "point that differs in them is scaled up as far as eps allows."
     )
 
 
@@ -93,14 +93,14 @@ COMMANDS: Catalogue = {
     ),
     "vanishing": Entry(
         "{channels} {channels:channel|channels} of BatchNorm {layers:listed} {channels:has|have} a running variance "
-        "below 10 times eps: what differs there from the training data is scaled up as far as eps allows.",
+        "below 10 times eps: deviations from the training data in them are scaled up as far as eps allows.",
         "Check whether the activations before these layers are constant (a dead ReLU, a pruned filter), and whether "
         "the running variances were stored with too little precision.",
     ),
     # inspection: running averages and noise
     "unmeasured": Entry("the lag of the running averages and the noise were not measured: {reason}"),
     "training-batch-size-assumed": Entry(
-        "what batch noise explains assumes training batches of {batch_size}, as train_batch_size is not known"
+        "the limits of batch noise assume training batches of {batch_size}, as train_batch_size is not known"
     ),
     "noise-batch-size": Entry(
         "the noise is that of mini-batches of {batch_size}, {origin}, as the training batch size is not known; set "
@@ -180,16 +180,17 @@ COMMANDS: Catalogue = {
         "--batch-size, or train_batch_size under [model]"
     ),
     "all-points-used": Entry(
-        "the reference has {points} points, fewer than the {requested} asked for: all of them were used"
+        "the reference has {points} points, fewer than the {requested} requested: all of them were used"
     ),
     "few-points": Entry(
-        "the statistics are from only {points} points, so they are noisy; use at least {minimum}, better a few thousand"
+        "the statistics are from only {points} points, so they are noisy; use at least {minimum}, preferably a few "
+        "thousand"
     ),
     "not-finite-before": Entry(_not_finite_before),
     "no-comparison": Entry("no estimates before and after: {reason}"),
     "variances-too-small": Entry(
-        "{tensor}: {small} of {channels} variances are too small for the type they are stored in, and became 0; beside "
-        "ε = {eps:.3g} that is almost no change"
+        "{tensor}: {small} of {channels} variances are too small for the type they are stored in, and became 0; next "
+        "to ε = {eps:.3g} this makes almost no difference"
     ),
     "settings-unused": Entry(
         "{keys:joined} of [sampling] {keys:is|are} not used here: precise-bn recomputes all layers, from random "
@@ -197,24 +198,24 @@ COMMANDS: Catalogue = {
     ),
     "statistics-unchanged": Entry("{layer} keeps its statistics: {reason}"),
     "no-statistics": Entry("BatchNorm {layer} keeps no running statistics, so it has none to replace"),
-    "dropout-off": Entry("dropout was off while statistics were taken, as it is at prediction"),
+    "dropout-off": Entry("dropout was off while statistics were computed, as at prediction time"),
     # check against a baseline
     "settings-of-run-file": Entry("tolerances and minimums are those of [check] in {file}"),
     "new-since-baseline": Entry("new since the baseline, and not compared with anything: {what} {names:joined}"),
     "not-compared": Entry("Not compared with the old baseline: {reason}"),
     "older-than-baseline": Entry(
-        "{current} was made before {baseline}, its baseline: are the two swapped? CURRENT comes first."
+        "{current} is older than {baseline}, its baseline: are the two swapped? CURRENT comes first."
     ),
     "same-file": Entry("Both are the same file, which is never worse than itself."),
     "other-layers": Entry("layers of the sampling: {current} now, {baseline} in the baseline."),
     "other-bank": Entry("bank of the sampling: {current} now, {baseline} in the baseline."),
     "hidden-by-draws": Entry(
-        "{estimates:joined}: worse by more than tolerated, and clearly so over the points. Only the Monte Carlo error "
-        "explains it, and that has grown more than {growth}-fold since the baseline. Evaluate with more samples, and "
-        "where the file may have been changed, evaluate again."
+        "{estimates:joined}: worse by more than the tolerance, and clearly so over the points. Only the Monte Carlo "
+        "error explains it, and that has grown more than {growth}-fold since the baseline. Evaluate with more samples; "
+        "if the file may have been tampered with, evaluate again."
     ),
     "new-warnings": Entry(_new_warnings),
     "unused-tolerance": Entry("No estimate of these results matches the tolerance of {tolerances:joined}."),
-    "not-a-number": Entry("{estimates:joined}: not a number in the baseline, and so not gated."),
+    "not-a-number": Entry("{estimates:joined}: not a number in the baseline, and therefore not gated."),
     "infinite": Entry("{estimates:joined}: infinite in both; a change cannot be detected."),
 }

@@ -33,7 +33,7 @@ def _attacked_through(methods: Sequence[tuple[str, int]]) -> str:
         what = "the network in evaluation mode" if passes == 0 else f"the mean prediction of its first {passes} samples"
         through.setdefault(what if passes != 1 else "its single pass", []).append(method)
     texts = (f"{listed(names)} through {what}" for what, names in through.items())
-    return f"fgsm and pgd attack each method on points of its own: {'; '.join(texts)}"
+    return f"fgsm and pgd compute separate points for each method: {'; '.join(texts)}"
 
 
 def _laplace_fitted(
@@ -42,7 +42,7 @@ def _laplace_fitted(
     kept = "Kronecker-factored curvature" if curvature == "kron" else "the diagonal of the curvature"
     stands = "" if train_size == points else f", counted as {train_size:,}"
     return (
-        f"laplace: the last layer's posterior has {kept}, at {points:,} points of the reference{stands}; its prior "
+        f"laplace: the last layer's posterior has {kept}, from {points:,} points of the reference{stands}; its prior "
         f"precision is {prior_precision:.3g}, by the marginal likelihood, and the data determine {effective:,.0f} of "
         f"its {parameters:,} parameters"
     )
@@ -76,7 +76,7 @@ def _reference_mismatch(
 ) -> str:
     given = "No {} was given." if run_file is None else f"{run_file} has no {{}}."
     advice = f" {given.format(' and no '.join(f'`{key}`' for key in missing))}" if missing else ""
-    leads = "" if suggest is None else f" `{suggest}` says which of the common pipelines fits."
+    leads = "" if suggest is None else f" `{suggest}` shows which of the common pipelines fits."
     leads += "" if precise is None else f" If the pipeline is right, `{precise}` recomputes the running statistics."
     return (
         "The reference or its pipeline does not match what the network was trained on. Its batch statistics differ "
@@ -116,7 +116,7 @@ def _channels_nearly_constant(layers: Sequence[tuple[str, int]]) -> str:
     names = _begun([f"{name} {channels}" for name, channels in layers])
     return (
         f"{sum(channels for _, channels in layers)} channels are nearly constant in some mini-batch, their variance "
-        f"below 10 times eps ({names}): a point that differs there is scaled up as far as eps allows"
+        f"below 10 times eps ({names}): a point that differs in them is scaled up as far as eps allows"
     )
 
 
@@ -145,22 +145,22 @@ def _precision(
 def _undefined_in_some_runs(method: str, estimates: Sequence[str], without: Sequence[str]) -> str:
     where = "; ".join(without[:4]) + (f" and {len(without) - 4} more" if len(without) > 4 else "")
     return (
-        f"{method}: {', '.join(estimates)} not defined in {where}, and so not over all runs. The reports of those runs "
-        "say why."
+        f"{method}: {', '.join(estimates)} not defined in {where}, and therefore not over all runs. The reports of "
+        "those runs say why."
     )
 
 
 def _output_taken_from(where: str) -> str:
     name = where.strip('[]."')
     part = "the first of them" if name == "0" else f"its `{name}` entry"
-    return f"the network returns several things; {part} is scored"
+    return f"the network returns several outputs; {part} is scored"
 
 
 def _dropout_rate_unset(arguments: Sequence[str]) -> str:
     were = "was not given and is" if len(arguments) == 1 else "were not given and are"
     return (
         f"no dropout is active: the factory's {' and '.join(arguments)} {were} 0, and a state dict holds no rate; if "
-        f"the network was trained with dropout, give its rate, such as --arch-arg {arguments[0]}=0.1"
+        f"the network was trained with dropout, set its rate, for example --arch-arg {arguments[0]}=0.1"
     )
 
 
@@ -189,14 +189,14 @@ EVALUATION: Catalogue = {
         "is smaller, but different points see different sampled networks"
     ),
     "passes-by-query": Entry(
-        "every query passes {in_batch:inside|beside} {own_batches:mini-batches of its own|each of the mini-batches}: "
-        "{at_most:at most |}{forwards:,} forwards of {points} points for mcbn; --limit evaluates fewer points of each "
-        "set"
+        "every query is computed {in_batch:inside|together with} "
+        "{own_batches:its own mini-batches|each of the mini-batches}: {at_most:at most |}{forwards:,} forwards of "
+        "{points} points for mcbn; --limit evaluates fewer points of each set"
     ),
     "few-samples": Entry("With {samples} samples no Monte Carlo error can be estimated; use at least {minimum}."),
     "nothing-stochastic": Entry(
         "Only the deterministic network was evaluated; the notes say what was left out.",
-        "See the notes for what was left out; a network without BatchNorm and dropout has nothing to sample.",
+        "The notes say what was left out; a network without BatchNorm and dropout has nothing to sample.",
     ),
     # the network and its reference
     "mcbn-verified": Entry(
@@ -218,11 +218,11 @@ EVALUATION: Catalogue = {
         "Check that the checkpoint holds `running_mean` and `running_var` of these layers under the names that the "
         "architecture gives them, and that it is the trained one.",
     ),
-    "several-inputs": Entry("the network takes several inputs, which are passed as they are: {inputs}"),
-    "integer-inputs": Entry("the network takes whole numbers only: inputs are passed as integers"),
+    "several-inputs": Entry("the network takes several inputs, which are passed unchanged: {inputs}"),
+    "integer-inputs": Entry("the network takes only integers: inputs are passed as integers"),
     "test-unlabelled": Entry(
-        "the test set ({test}) has no labels: accuracy, likelihoods, calibration and all that is compared with labels "
-        "are left out; entropies, mutual information and the separation of OOD sets need none"
+        "the test set ({test}) has no labels: accuracy, likelihoods, calibration and everything else that needs labels "
+        "are left out; entropies, mutual information and the separation of OOD sets are computed"
     ),
     "output-taken-from": Entry(_output_taken_from),
     "labels-without-auroc": Entry(
@@ -233,9 +233,9 @@ EVALUATION: Catalogue = {
         "itself. If the architecture ends in a sigmoid or another map to probabilities, remove it."
     ),
     "deterministic-from-reference": Entry(
-        "Some BatchNorm layers keep no running statistics, so the network has no evaluation mode of its own: its "
+        "Some BatchNorm layers keep no running statistics, so the network has no true evaluation mode: its "
         "deterministic estimates use the pooled statistics of all drawn mini-batches.",
-        "Its deterministic estimates do not describe a single forward pass in deployment. To have running statistics, "
+        "The deterministic estimates do not describe a single forward pass in deployment. To get running statistics, "
         "train with `track_running_stats=True`.",
     ),
     "reference-unchecked": Entry(
@@ -246,10 +246,10 @@ EVALUATION: Catalogue = {
     ),
     "reference-mismatch": Entry(
         _reference_mismatch,
-        "Give `normalize` (and `augment` for images) as in the training script, by the options of these names or under "
-        "[data] of a run file, name the actual training set as `train`, and evaluate again: the warning disappears "
-        "once they match. Where the script is lost, `bnuq inspect --suggest-pipeline` tries the usual ones. Until "
-        "then, do not trust the mcbn estimates for this network.",
+        "Set `normalize` (and `augment` for images) as in the training script, with the options of these names or "
+        "under [data] of a run file, name the actual training set as `train`, and evaluate again: the warning "
+        "disappears once they match. If the script is lost, `bnuq inspect --suggest-pipeline` tries the usual "
+        "pipelines. Until then, do not trust the mcbn estimates for this network.",
     ),
     "no-post-hoc-scores": Entry("post-hoc OOD scores need a network that ends in one linear layer: {reason}"),
     "no-fitted-scores": Entry(
@@ -275,14 +275,14 @@ EVALUATION: Catalogue = {
     ),
     "temperature-at-end": Entry(
         lambda temperatures: (
-            "The best temperature may lie beyond 0.1 to 10, where it is sought: "
+            "The best temperature may lie outside the search range of 0.1 to 10: "
             f"{', '.join(f'{method} {value:.3g}' for method, value in temperatures)}."
         ),
-        "Check --outputs, and the labels that it is fitted to.",
+        "Check --outputs, and the labels that the temperature is fitted to.",
     ),
     "probabilities-not-kept": Entry(
-        "{set}: the probabilities of {classes:,} classes for {points:,} points are too many to keep, so classwise ECE "
-        "and prediction sets that need them are left out; `--limit` takes fewer points"
+        "{set}: the probabilities of {classes:,} classes for {points:,} points are too many to store, so classwise ECE "
+        "and the prediction sets that need them are left out; `--limit` evaluates fewer points"
     ),
     "channels-nearly-constant": Entry(_channels_nearly_constant),
     "counts-measured": Entry(_counts_measured),
@@ -305,8 +305,8 @@ EVALUATION: Catalogue = {
     ),
     # passes
     "chunk-reduced": Entry(
-        "{points} points are processed at once, because {free} of memory are free and these take about {needed} with "
-        "{samples} samples"
+        "{points} points are processed at once, because {free} of memory are free and these points need about {needed} "
+        "with {samples} samples"
     ),
     "chunk-halved": Entry("{reason}, so {points} points are processed at once from there on (--chunk-size {points})"),
     "reduced-precision": Entry(_precision),
@@ -320,14 +320,14 @@ EVALUATION: Catalogue = {
         "Evaluate on more points, or leave out `group` if the points are independent.",
     ),
     "few-validation-points": Entry(
-        "Only {points} validation points: what is fitted to them (τ, the constant baseline) has an error that the "
+        "Only {points} validation points: the values fitted to them (τ, the constant baseline) have an error that the "
         "stated errors do not include.",
-        "Hold more points out of training and name them as `validation`; a few hundred will do.",
+        "Hold more points out of training and name them as `validation`; a few hundred are enough.",
     ),
     "worse-than-the-mean": Entry(
         "The network's mean error, {error:.3g}, is far above the standard deviation of the test targets, {sd:.3g}: "
         "predicting their mean would do better. Do normalize and normalize_targets match training?",
-        "Set `normalize` and `normalize_targets` to what training used, and evaluate again.",
+        "Set `normalize` and `normalize_targets` as in training, and evaluate again.",
     ),
     "constant-targets": Entry(
         "All targets of {set} are the same.", "Check that the right column was used as the target."
@@ -338,8 +338,8 @@ EVALUATION: Catalogue = {
         "Convert both to one unit, or set `normalize_targets`, and evaluate again.",
     ),
     "constant-is-zero": Entry(
-        "{of}: so many validation points are predicted exactly that the best constant uncertainty is 0; the constant "
-        "baseline's PLL is not defined, and neither is the normalised PLL.",
+        "{of}: so many validation points are predicted exactly that the best constant uncertainty is 0; the PLL of the "
+        "constant baseline and the normalised PLL are undefined.",
         "Use CRPS, or name validation points that are not predicted exactly.",
     ),
     "tau-infinite": Entry(

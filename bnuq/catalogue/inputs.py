@@ -11,7 +11,7 @@ def _adapted(channels: Sequence[int], size: Sequence[str], resized: bool) -> str
     changes = [f"from {size[0]}{' sizes' * (size[0] == 'several')} to {size[1]} pixels"] if resized else []
     if channels[0] != channels[1]:
         changes.append("from grey to RGB" if channels[1] == 3 else "from RGB to grey (luma)")
-    return f"pictures are converted {' and '.join(changes)}, as the test set's"
+    return f"images are converted {' and '.join(changes)}, as the test set's"
 
 
 def _shape(shape: Sequence[int]) -> str:
@@ -20,17 +20,17 @@ def _shape(shape: Sequence[int]) -> str:
 
 def _entries_unchanged(entry: str, others: Sequence[str]) -> str:
     names = ", ".join(map(repr, others))
-    return f"the statistics in its entry {entry!r} were changed; those in {names} are what they were"
+    return f"the statistics in its entry {entry!r} were changed; those in {names} are unchanged"
 
 
 INPUTS: Catalogue = {
     # data: files
-    "arrays-unused": Entry(lambda names: f"also there and not used: {', '.join(names[:10])}"),
+    "arrays-unused": Entry(lambda names: f"also present but not used: {', '.join(names[:10])}"),
     "parts-unused": Entry(
-        "each item's first two parts are its input and its label; {parts} more {parts:is|are} not used. Several inputs "
-        "are given as ((a, b), label)"
+        "the first two elements of each item are its input and its label; {parts} more {parts:is|are} not used. Pass "
+        "several inputs as ((a, b), label)"
     ),
-    "no-label-file": Entry("no file of labels beside the pictures"),
+    "no-label-file": Entry("no label file next to the images"),
     "label-file": Entry("labels from {file}"),
     "read-from-factory": Entry("read from {factory}"),
     "points-on-last-axis": Entry("the points are on the last axis (H, W, C, N)"),
@@ -45,45 +45,45 @@ INPUTS: Catalogue = {
     "masks": Entry("masks from {folder}"),
     "masks-ignored": Entry(
         lambda count, names, ignore: (
-            f"every pixel is {ignore}, which is ignored, in {count} mask{'s' * (count > 1)}, which count for nothing: "
+            f"every pixel is {ignore}, which is ignored, in {count} mask{'s' * (count > 1)}, which contribute nothing: "
             f"{', '.join(names)}" + ", …" * (count > len(names))
         ),
-        "Check that they are the masks of these pictures, and --ignore.",
+        "Check --ignore, and that these are the masks of the images.",
     ),
     "set-adapted": Entry(_adapted),
-    "picture-mode": Entry("pictures are {mode}"),
-    "crop-pads": Entry("pictures of {size} pixels get a black border: the crop is {crop}"),
+    "picture-mode": Entry("images are {mode}"),
+    "crop-pads": Entry("images of {size} pixels get a black border: the crop is {crop}"),
     "target-column": Entry("the target is the {last:last column|column}{last:,|} {column!r}"),
     "split-file": Entry("split {split} by {file}"),
     # data: layouts
-    "one-hot-targets": Entry("targets are one-hot rows of {classes}: taken as labels"),
-    "inputs-as-they-are": Entry("inputs are {dtype}: taken as they are"),
-    "no-feature-axis": Entry("inputs have no feature axis: one feature a point"),
-    "no-channel-axis": Entry("pictures have no channel axis (N, H, W): one channel"),
+    "one-hot-targets": Entry("targets are one-hot rows of {classes}: used as labels"),
+    "inputs-as-they-are": Entry("inputs are {dtype}: used unchanged"),
+    "no-feature-axis": Entry("inputs have no feature axis: one feature per point"),
+    "no-channel-axis": Entry("images have no channel axis (N, H, W): one channel"),
     "floats-without-channel-axis": Entry(
-        "float inputs (N, a, b) are taken as they are, without a channel axis: pictures need (N, 1, H, W)"
+        "float inputs (N, a, b) are used unchanged, without a channel axis: images need (N, 1, H, W)"
     ),
     "ambiguous-layout": Entry(
-        lambda shape, channel: f"the layout of {_shape(shape)} is ambiguous: taken as channel-{channel}"
+        lambda shape, channel: f"the layout of {_shape(shape)} is ambiguous: read as channel-{channel}"
     ),
-    "channel-last": Entry("pictures are channel-last (N, H, W, C)"),
+    "channel-last": Entry("images are channel-last (N, H, W, C)"),
     "no-axis-like-channels": Entry(
-        lambda shape: f"neither axis of {_shape(shape)} looks like channels: taken as channel-first"
+        lambda shape: f"neither axis of {_shape(shape)} looks like channels: read as channel-first"
     ),
     # data: sets
     "limited": Entry("at most {limit} points of each evaluated set, drawn at random with seed {seed} (--limit)"),
     "inputs-of-another-scale": Entry(
         "the inputs of {set} ({source}) lie between {low:.3g} and {high:.3g}, with a standard deviation of {sd:.3g}, "
         "those of the reference ({reference}) between {reference_low:.3g} and {reference_high:.3g}, with "
-        "{reference_sd:.3g}: they were prepared differently, so estimates on {set} mean nothing.",
-        "Prepare both files as in training. Only uint8 pixels are scaled to 0 to 1 here; floats are taken as they are, "
-        "so save pixels from 0 to 255 as uint8, or divide them by 255. Rows of a table need the same units. No key "
-        "helps, since `normalize` is applied to all sets alike.",
+        "{reference_sd:.3g}: they were prepared differently, so estimates on {set} are meaningless.",
+        "Prepare both files as in training. Only uint8 pixels are scaled to 0 to 1 here; floats are used unchanged, so "
+        "save pixels from 0 to 255 as uint8, or divide them by 255. Rows of a table need the same units. No key helps, "
+        "since `normalize` is applied to all sets alike.",
     ),
     "validation-in-test": Entry(
-        "{shared} of the {points} validation points are also in the test set ({test}): what is fitted to them (τ, the "
-        "constant baseline) is tested on the same points.",
-        "Name validation points that are in no other set.",
+        "{shared} of the {points} validation points are also in the test set ({test}): the values fitted to them (τ, "
+        "the constant baseline) are tested on the same points.",
+        "Use validation points that are in no other set.",
     ),
     "test-in-reference": Entry(
         "{shared} of the {points} test points are also in the reference ({reference}): the network was trained on "
@@ -91,29 +91,29 @@ INPUTS: Catalogue = {
         "Remove these points from the test set, or report that the estimates include training points.",
     ),
     "validation-in-reference": Entry(
-        "{shared} of the {points} validation points are also in the reference ({reference}): what is fitted to them "
-        "(τ, the constant baseline) is too optimistic, as the network was trained on them.",
-        "Name validation points that the network never trained on.",
+        "{shared} of the {points} validation points are also in the reference ({reference}): the values fitted to them "
+        "(τ, the constant baseline) are too optimistic, as the network was trained on these points.",
+        "Use validation points that the network was never trained on.",
     ),
     # checkpoints, and where the network runs
     "weights-in-entry": Entry("the weights were taken from its entry {entry!r}."),
-    "prefix-removed": Entry("the prefix {prefix!r} was taken off the names of the weights."),
+    "prefix-removed": Entry("the prefix {prefix!r} was removed from the names of the weights."),
     "tensors-left-out": Entry("{count} tensors outside {prefix!r} were left out: {names}."),
-    "entries-left-out": Entry("{count} entries that are no tensors were left out: {names}."),
+    "entries-left-out": Entry("{count} entries that are not tensors were left out: {names}."),
     "architecture-unused": Entry("the file holds the whole network; the architecture {architecture} was not used."),
     "hub-config": Entry(
-        "{settings:joined} {settings:is|are} as its config.json says ({architecture}); options and the run file "
-        "override it."
+        "{settings:joined} {settings:was|were} read from its config.json ({architecture}); options and the run file "
+        "override them."
     ),
     "architecture-recognised": Entry(
         lambda architecture, others, classes, releases: (
-            f"its tensors have the names and shapes of {architecture} with {classes} classes, and of nothing else in "
-            f"{releases}{f' but {joined(others)}, which compute the same' if others else ''}: it was built as that. "
-            "--arch names another."
+            f"its tensors have the names and shapes of {architecture} with {classes} classes, and of no other network "
+            f"in {releases}{f' except {joined(others)}, which compute the same' if others else ''}, so this "
+            "architecture was used. --arch names another."
         )
     ),
     "export-static": Entry(
-        "it was exported for batches of exactly {points}; its operations were found to give the same for any number."
+        "it was exported for batches of exactly {points}; its operations were tested to give the same for any number."
     ),
     "export-decomposed": Entry(
         "it was decomposed (run_decompositions), which removes dropout: only its BatchNorms can be sampled."
@@ -121,9 +121,9 @@ INPUTS: Catalogue = {
     "classes-from-file": Entry("the factory's {argument} was not given: it is {classes}, as in the file."),
     "weights-converted": Entry("{stored} weights were converted to {used}."),
     "no-batch-counters": Entry(
-        "{layers} BatchNorm layers have no num_batches_tracked, as before torch 0.4.1; nothing here needs it."
+        "{layers} BatchNorm layers have no num_batches_tracked, as before torch 0.4.1; it is not needed here."
     ),
     "gpu-unusable": Entry("the GPU cannot be used ({reason}), so everything ran on the CPU"),
-    "entry-shared": Entry("its entry {shared!r} holds the very tensors of {entry!r}, and changed with it"),
+    "entry-shared": Entry("its entry {shared!r} shares the tensors of {entry!r}, and changed with it"),
     "entries-unchanged": Entry(_entries_unchanged),
 }

@@ -34,7 +34,8 @@ _REPORT_STARTS = {  # beginnings of earlier reports, the only existing files tha
 @with_options(settings=(SectionOptions(CheckSection),), printing=SectionOptions(Printing, "json quiet strict debug"))
 def command(
     current: Annotated[
-        Path, typer.Argument(help="The result file to check, of bnuq evaluate.", readable=False, metavar="CURRENT")
+        Path,
+        typer.Argument(help="The result file to check, written by bnuq evaluate.", readable=False, metavar="CURRENT"),
     ],
     baseline: Annotated[
         Path | None,
@@ -53,12 +54,14 @@ def command(
     markdown: Annotated[
         Path | None,
         typer.Option(
-            help="Write it as Markdown, for a pull request; - prints it.", metavar="FILE", rich_help_panel="Output"
+            help="Write the report as Markdown, for a pull request; - prints it.",
+            metavar="FILE",
+            rich_help_panel="Output",
         ),
     ] = None,
     update: Annotated[
         bool,
-        typer.Option("--update", help="Accept CURRENT as the new baseline; the old one is kept beside it."),
+        typer.Option("--update", help="Accept CURRENT as the new baseline; the old one is kept next to it."),
     ] = False,
     *,
     settings: dict[str, Any],

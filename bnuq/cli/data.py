@@ -22,8 +22,8 @@ def command(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            help="get and the names of known sets (NAME, or NAME:SPLIT for a part), which are then fetched into the "
-            "first of the searched folders. Default: list the sets.",
+            help="get and the names of known sets (NAME, or NAME:SPLIT for a part), to download them into the first of "
+            "the searched folders. Default: list the sets.",
             metavar="get NAME",
             show_default=False,
         ),

@@ -32,7 +32,7 @@ _HELP = {"test": "A few points of this set are passed to compare the program wit
 def command(
     out: Annotated[
         str,
-        typer.Option("--out", "-o", help="The program.", metavar="FILE.pt2", rich_help_panel="Common options"),
+        typer.Option("--out", "-o", help="File of the program.", metavar="FILE.pt2", rich_help_panel="Common options"),
     ],
     model: Model = None,
     result: Annotated[
@@ -48,7 +48,7 @@ def command(
     method: Annotated[
         str | None,
         typer.Option(
-            help="mcbn, mcdo, learned or a sum of these; of a result also METHOD+temperature.",
+            help="mcbn, mcdo, learned or a combination; with --from also METHOD+temperature.",
             metavar="METHOD",
             show_default="the first that draws",
             rich_help_panel="Common options",

@@ -44,13 +44,13 @@ def command(
             "--out",
             "-o",
             help="The run file.",
-            show_default="CHECKPOINT.toml, or bnuq.toml where no checkpoint is named",
+            show_default="CHECKPOINT.toml, or bnuq.toml without CHECKPOINT",
             metavar="FILE",
             rich_help_panel="Common options",
         ),
     ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Replace a run file that exists.", rich_help_panel="Common options")
+        bool, typer.Option("--force", help="Replace an existing run file.", rich_help_panel="Common options")
     ] = False,
     *,
     options: Options,
@@ -108,7 +108,7 @@ def _checkpoint(named: str | None, folder: Path) -> Path:
 
 def _check_out(path: Path, *, force: bool) -> None:
     if path.suffix.lower() != ".toml":
-        raise RequestError(f"--out {path} is no name of a run file; expected one that ends in .toml.")
+        raise RequestError(f"--out {path} is not a run file name; expected one that ends in .toml.")
     if exists(path) and not (force and is_file(path)):
         raise RequestError(f"{path} exists already. Replace it with --force, or name another file with --out.")
 

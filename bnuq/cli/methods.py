@@ -5,7 +5,7 @@ from __future__ import annotations
 from bnuq.cli.output import print_line
 
 METHODS = {
-    "deterministic": "The deterministic network, in evaluation mode. Always runs beside the others.",
+    "deterministic": "The deterministic network, in evaluation mode. Always included.",
     "mcbn": "Monte Carlo Batch Normalization: every sample normalises by the statistics of a random mini-batch of the "
     "reference (Teye, Azizpour & Smith 2018). Needs a BatchNorm layer and --train.",
     "mcdo": "Monte Carlo dropout: dropout stays active (Gal & Ghahramani 2016). Needs a dropout layer of rate above 0.",
@@ -28,7 +28,7 @@ METHODS = {
     "Only on request.",
     "ensemble": "The deterministic networks of several checkpoints: bnuq evaluate a.pt b.pt c.pt (Lakshminarayanan, "
     "Pritzel & Blundell 2017). Runs where they are named.",
-    "predictions": "Samples made elsewhere, by another method or library, from the file of --predictions.",
+    "predictions": "Samples from another method or library, read from the file of --predictions.",
 }
 
 

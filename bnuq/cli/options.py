@@ -28,7 +28,7 @@ Models = Annotated[
 Figures = Annotated[
     Path | None,
     typer.Option(
-        help="Draw the figures into this folder, too; needs matplotlib.", metavar="DIR", rich_help_panel="Output"
+        help="Also draw the figures into this folder; needs matplotlib.", metavar="DIR", rich_help_panel="Output"
     ),
 ]
 Work = Annotated[

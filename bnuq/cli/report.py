@@ -36,19 +36,19 @@ AsPage = Annotated[
     Path | None,
     typer.Option(
         "--html",
-        help="Write the report as one self-contained HTML page, with its pictures (needs matplotlib).",
+        help="Write the report as one self-contained HTML page, with its figures (needs matplotlib).",
         metavar="FILE",
         show_default="none",
     ),
 ]
 Figures = Annotated[
     Path | None,
-    typer.Option(help="Draw its pictures into this folder; needs matplotlib.", metavar="DIR", show_default="none"),
+    typer.Option(help="Draw the figures into this folder; needs matplotlib.", metavar="DIR", show_default="none"),
 ]
 Maps = Annotated[
     Path | None,
     typer.Option(
-        help="Write the maps of pixels of a segmentation, kept by evaluate --save-maps, into this folder: of a set "
+        help="Write the pixel maps of a segmentation, stored by evaluate --save-maps, into this folder: those of a set "
         "(--set) by a method (--method).",
         metavar="DIR",
         show_default="none",
@@ -58,14 +58,12 @@ Form = Annotated[
     str | None,
     typer.Option(
         "--format",
-        help="Of the pictures; of maps: png, npz, nifti (needs bnuq[nifti]) or geotiff (needs bnuq[geotiff]).",
-        show_default="svg; of maps png",
+        help="Format of the figures; of maps: png, npz, nifti (needs bnuq[nifti]) or geotiff (needs bnuq[geotiff]).",
+        show_default="svg; for maps png",
         metavar="svg|png",
     ),
 ]
-NoImages = Annotated[
-    bool, typer.Option("--no-images", help="Leave the small copies of points' pictures out of the page.")
-]
+NoImages = Annotated[bool, typer.Option("--no-images", help="Leave the small copies of images out of the page.")]
 _MAP_FORMATS = ("png", "npz", "nifti", "geotiff")
 _CSV = rb"set,method,index,"  # the header of a file of points
 _POINTS: Panel = "Points of bnuq evaluate"
@@ -74,11 +72,11 @@ _POINTS: Panel = "Points of bnuq evaluate"
 class Points(Section, frozen=True):
     """Which evaluated points are listed, and the file that all of them are written to."""
 
-    points: Annotated[Positive | None, setting("List so many points, those worst by the score.", _POINTS)] = None
+    points: Annotated[Positive | None, setting("List this many points, the worst by the score.", _POINTS)] = None
     by: Annotated[
         str | None,
         setting(
-            "The score; another name lists those there are.",
+            "The score; an unknown name lists those available.",
             _POINTS,
             metavar="SCORE",
             shown="mutual_information, or variance",
@@ -166,7 +164,7 @@ def show(
     kept = (each for each in report.sections if images or not any(isinstance(part, Gallery) for part in each.parts))
     report = replace(report, sections=(*listed, *kept))
     if figures is not None and not report.pictures:
-        raise RequestError(f"--figures: this result of {kind.of} has no pictures.")
+        raise RequestError(f"--figures: this result of {kind.of} has no figures.")
     drawn = () if figures is None else draw_pictures(report, expanded(figures), "png" if form == "png" else "svg")
     mapped = () if maps is None else _written_maps(record, expanded(maps), form, points)
     if page is not None:
@@ -202,7 +200,7 @@ def _check_format(form: str | None, figures: Path | None, maps: Path | None) -> 
     if form not in ("svg", *_MAP_FORMATS):
         raise RequestError(f"--format is {form}; expected svg or png, or of maps {', '.join(_MAP_FORMATS)}.")
     if form not in (*(("svg", "png") if figures else ()), *(_MAP_FORMATS if maps else ())):
-        of = {"svg": "pictures", "png": "pictures and of maps"}.get(form, "maps")
+        of = {"svg": "figures", "png": "figures and of maps"}.get(form, "maps")
         option = {"svg": "--figures DIR", "png": "--figures DIR or --maps DIR"}.get(form, "--maps DIR")
         raise RequestError(f"--format {form} is a format of {of}, and none are written; add {option}.")
 

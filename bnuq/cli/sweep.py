@@ -42,7 +42,7 @@ def command(
         list[str] | None,
         typer.Argument(
             help="A checkpoint (model.pt) or a run file (model.toml), which is swept over --batch-sizes; or several, "
-            "each at the batch size it was trained with. Default: bnuq.toml in this folder.",
+            "each at its training batch size. Default: bnuq.toml in this folder.",
             metavar="MODEL",
             show_default=False,
         ),

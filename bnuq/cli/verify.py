@@ -26,7 +26,7 @@ def command(
     units: Annotated[
         int,
         typer.Option(
-            help="Units to compute again, chosen at random; with each, what it depends on.",
+            help="Number of randomly chosen units to compute again, with the units that they depend on.",
             metavar="INTEGER",
             rich_help_panel="Common options",
         ),

@@ -37,7 +37,7 @@ AUGMENTED: tuple[Method, ...] = ("tta", "mcbn+tta")  # test-time augmentation
 LEARNED: Method = "learned"  # noise that the network's own layers draw
 LAPLACE: Method = "laplace"  # of the last layer
 ENSEMBLE: Method = "ensemble"  # the deterministic networks of several checkpoints
-PREDICTIONS: Method = "predictions"  # samples made elsewhere
+PREDICTIONS: Method = "predictions"  # samples from other software
 BY_FILES: tuple[Method, ...] = (ENSEMBLE, PREDICTIONS)  # that run where their files are named
 ON_REQUEST: tuple[Method, ...] = (  # never among the default methods
     *ANALYTIC, *AUGMENTED, LAPLACE, *BY_FILES, "mcbn+learned", "mcdo+learned", "mcbn+mcdo+learned",
@@ -81,7 +81,7 @@ Variance = Literal["biased", "unbiased"]  # divisor n, as training normalises; o
 Batches = Literal["random", "stratified", "group"]  # any points; every class in proportion; all of one group
 PopulationEstimator = Literal["population", "mean_of_var", "full"]  # how precise-bn pools mini-batches
 ChannelOrder = Literal["rgb", "bgr"]  # the order that the network takes; files hold red first
-Interpolation = Literal["bilinear", "bicubic", "nearest"]  # of resized pictures, antialiased but for nearest
+Interpolation = Literal["bilinear", "bicubic", "nearest"]  # of resized images, antialiased but for nearest
 Curvature = Literal["kron", "diag"]  # what is kept of the last layer's curvature: Kronecker factors, or its diagonal
 Calibration = Literal["off", "validation", "cross"]  # the points that a recalibration is fitted to
 PerturbationKind = Literal["gaussian", "fgsm", "pgd"]  # noise, one signed step of the gradient, or several of them
@@ -125,7 +125,7 @@ FinitePositive = Annotated[float, Meta(gt=0, le=sys.float_info.max, extra=_ABOVE
 MonteCarloError = Annotated[float, Meta(gt=0, lt=1)]
 BatchSize = Annotated[int, Meta(ge=2, le=MAX_COUNT)]
 MAX_SIDE = 16_384
-Side = Annotated[int, Meta(ge=1, le=MAX_SIDE)]  # pixels of a picture
+Side = Annotated[int, Meta(ge=1, le=MAX_SIDE)]  # pixels of an image
 JitterRange = Annotated[float, Meta(ge=0, le=100)]
 # One number, [height, width], or HEIGHTxWIDTH as on the command line; `resolving` makes numbers of it.
 Size = (
@@ -162,7 +162,7 @@ class Jitter(Section, frozen=True):
 
 
 class Augment(Section, frozen=True):
-    """The training-input pipeline of image points: a random part of the original picture resized to `resized_crop`;
+    """The training-input pipeline of image points: a random part of the original image resized to `resized_crop`;
     then of the raw 0–1 pixels pad, crop at random, flip at random, and jitter.
 
     `scale` is the range of the part's share of the area, `ratio` that of its width to its height. A list in `jitter` is
@@ -212,7 +212,7 @@ class ModelSection(Section, frozen=True):
         str | tuple[str, ...] | None,
         setting(
             "Factory that builds the network: file.py:factory, package.module:factory, timm:NAME or torchvision:NAME. "
-            "Of an ensemble, repeat it for each network, unless it builds them all.",
+            "For an ensemble, repeat it for each network, unless one factory builds them all.",
             metavar="FACTORY",
             commas=False,
         ),
@@ -230,7 +230,7 @@ class ModelSection(Section, frozen=True):
     entry: Annotated[
         str | None,
         setting(
-            "Entry of the checkpoint that holds the weights, where there are several: model_ema.",
+            "Entry of the checkpoint that holds the weights, if there are several: model_ema.",
             "Model",
             metavar="NAME",
             shown="averaged weights first",
@@ -244,7 +244,7 @@ class ModelSection(Section, frozen=True):
         Outputs,
         setting(
             "What the network's outputs are: logits, probabilities (a softmax or sigmoid at the end), "
-            "log_probabilities, binary (one logit, of class 1), or multilabel (the logit of a yes/no label each).",
+            "log_probabilities, binary (one logit, of class 1), or multilabel (one logit per yes/no label).",
             "Classification",
         ),
     ] = "logits"
@@ -272,7 +272,7 @@ class DataSection(Section, frozen=True):
         tuple[str, ...],
         setting(
             "Also evaluate the test set with changed inputs: gaussian:SIGMA (noise), fgsm:EPSILON or pgd:EPSILON "
-            "(attacks by the gradient of the loss). Repeat it.",
+            "(gradient attacks on the loss). Repeat it.",
             "Data",
             metavar="KIND:SIZE",
             commas=True,
@@ -285,7 +285,7 @@ class DataSection(Section, frozen=True):
     train_size: Annotated[
         Positive | None,
         setting(
-            "Size of the whole training set, where the reference is a part of it.",
+            "Size of the full training set, if the reference is only a part of it.",
             "Data",
             shown="size of the reference",
         ),
@@ -324,7 +324,7 @@ class DataSection(Section, frozen=True):
     resize: Annotated[
         Size | None,
         setting(
-            "Resize the pictures of all sets, as in training: their shorter side (256), or all of it (256x256).",
+            "Resize the images of all sets, as in training: the shorter side (256), or height and width (256x256).",
             "Data",
             metavar="SIZE",
             expected=f"the shorter side in pixels, such as 256, or {_SIZE_EXPECTED}",
@@ -333,21 +333,21 @@ class DataSection(Section, frozen=True):
     crop: Annotated[
         Size | None,
         setting(
-            "Crop the centre of the pictures of all sets, after --resize: 224, or 224x224.",
+            "Crop the centre of the images of all sets, after --resize: 224, or 224x224.",
             "Data",
             metavar="SIZE",
             expected=f"a side in pixels, such as 224, or {_SIZE_EXPECTED}",
         ),
     ] = None
     interpolation: Annotated[
-        Interpolation, setting("How pictures are resized: bilinear, bicubic or nearest.", "Data")
+        Interpolation, setting("Interpolation of resized images: bilinear, bicubic or nearest.", "Data")
     ] = "bilinear"
-    channel_order: Annotated[ChannelOrder, setting("Order of the channels that the network takes.", "Data")] = "rgb"
+    channel_order: Annotated[ChannelOrder, setting("Channel order that the network expects.", "Data")] = "rgb"
     normalize: Annotated[
         Normalize | str | None,
         setting(
             "Normalisation of the inputs, as in training: MEAN/STD (0.4914,0.4822,0.4465/0.2470,0.2435,0.2616; one "
-            "number serves all channels), train (mean and std of the reference), none, or a published one: "
+            "number applies to all channels), train (mean and std of the reference), none, or a published one: "
             f"{', '.join(PUBLISHED)}.",
             metavar="NAME|MEAN/STD",
             expected=f"{_NORMALIZE_EXPECTED}, or a published one: {', '.join(PUBLISHED)}",
@@ -365,7 +365,7 @@ class DataSection(Section, frozen=True):
     augment: Annotated[
         Augment | str | None,
         setting(
-            "Augmentation of the training, for reference batches: pad=4,crop=32,flip; or none.",
+            "Augmentation used in training, for reference batches: pad=4,crop=32,flip; or none.",
             metavar="KEY=VALUE",
             expected='a table such as { pad = 4, crop = 32, flip = true }, or "pad=4,crop=32,flip"',
         ),
@@ -430,7 +430,7 @@ class Sampler(Section, frozen=True):
     laplace: Annotated[
         Curvature,
         setting(
-            "laplace: what is kept of the last layer's curvature, kron (Kronecker factors) or diag (its diagonal).",
+            "laplace: approximation of the last layer's curvature, kron (Kronecker factors) or diag (diagonal).",
             "Classification",
         ),
     ] = "kron"
@@ -447,9 +447,9 @@ class SamplingSection(Sampler, frozen=True):
     methods: Annotated[
         tuple[Method, ...] | None,
         setting(
-            "mcbn, mcdo, learned, sums of them such as mcbn+mcdo, or deterministic; or an analytic model of MCBN's "
+            "mcbn, mcdo, learned, combinations such as mcbn+mcdo, or deterministic; or an analytic model of MCBN's "
             "noise: mcbn-chi2, mcbn-gaussian, mcbn-empirical; tta or mcbn+tta (test-time augmentation); laplace (of "
-            "the last layer); predictions (made elsewhere); several checkpoints add ensemble. Repeat, or use commas.",
+            "the last layer); predictions (from a file); several checkpoints add ensemble. Repeat it, or use commas.",
             option="method",
             metavar="NAME",
             commas=True,
@@ -478,8 +478,8 @@ class SamplingSection(Sampler, frozen=True):
     predictions: Annotated[
         str | None,
         setting(
-            "Predictions made elsewhere, evaluated as a method of this name: a .npz file with an array (T, n, K) for "
-            "every evaluated set, by its name.",
+            "Predictions from other software, evaluated as the method predictions: a .npz file with an array (T, n, K) "
+            "for every evaluated set, by its name.",
             "Sampling",
             metavar="FILE",
         ),
@@ -516,8 +516,8 @@ class SamplingSection(Sampler, frozen=True):
     post_hoc: Annotated[
         bool,
         setting(
-            "Separate OOD sets by post-hoc scores of the deterministic network, too: energy, nearest neighbours, ViM, "
-            "and others. They are fitted to the reference.",
+            "Also separate OOD sets by post-hoc scores of the deterministic network: energy, nearest neighbours, ViM, "
+            "and others, fitted to the reference.",
             "Classification",
             no=True,
         ),
@@ -525,10 +525,10 @@ class SamplingSection(Sampler, frozen=True):
     calibrate: Annotated[
         Calibration | None,
         setting(
-            "Evaluate every method recalibrated, too (--recalibration): fitted to the validation points, or "
+            "Also evaluate every method recalibrated (--recalibration): fitted to the validation points, or "
             "cross-fitted on halves of the test set (cross).",
             "Classification",
-            shown="validation, where there are validation points",
+            shown="validation, if there are validation points",
         ),
     ] = None
 
@@ -573,7 +573,7 @@ class ScoringSection(Section, frozen=True):
     tau: Annotated[
         FinitePositive | None,
         setting(
-            "The precision τ of the observations, 1 / (noise sd)², where it is known.",
+            "The precision τ of the observations, 1 / (noise sd)², if known.",
             "Regression",
             shown="fitted to the validation points",
         ),
@@ -582,7 +582,7 @@ class ScoringSection(Section, frozen=True):
     set_coverage: Annotated[
         Annotated[float, Meta(gt=0, lt=1)],
         setting(
-            "Nominal coverage of prediction sets, which are made where temperatures are fitted.",
+            "Nominal coverage of prediction sets, which are built if temperatures are fitted.",
             "Classification",
             expected="a number above 0 and below 1, such as 0.9",
         ),
@@ -603,7 +603,7 @@ class SweepSection(Section, frozen=True):
     batch_sizes: Annotated[
         Annotated[tuple[Positive, ...], Meta(min_length=1)] | None,
         setting(
-            "Sizes to sweep, with commas. With several models: beside the size that each was trained with.",
+            "Sizes to sweep, with commas. With several models: in addition to their training batch sizes.",
             shown="16,32,…,2048, up to half the reference",
             expected="whole numbers from 1 to 10^12, such as 32,128,512",
         ),
@@ -619,8 +619,8 @@ class SweepSection(Section, frozen=True):
     criterion: Annotated[
         SizeCriterion,
         setting(
-            "What a size is recommended by: elbo, on training points; or pll or auroc (mean over OOD sets), on "
-            "validation points where there are any, else on the test set."
+            "Criterion for recommending a size: elbo, on training points; or pll or auroc (mean over OOD sets), on "
+            "validation points if there are any, otherwise on the test set."
         ),
     ] = "elbo"
     prior: Annotated[
@@ -651,15 +651,15 @@ class SweepSection(Section, frozen=True):
     counts: Annotated[
         Counts,
         setting(
-            "Values that a channel's statistics are taken over, in the KL: nominal (b times positions), or as many "
-            "independent ones as the draws vary like: measured.",
+            "Number of values behind a channel's statistics, in the KL: nominal (b times positions), or measured "
+            "(effective, from how much the draws vary).",
             "ELBO",
         ),
     ] = "measured"
     kl_weight: Annotated[
         float,
         Meta(ge=0, le=1e9),
-        setting("Weight of the KL: below 1 against counting correlated channels twice.", "ELBO"),
+        setting("Weight of the KL; below 1 avoids counting correlated channels twice.", "ELBO"),
     ] = 1.0
 
 
@@ -697,8 +697,8 @@ class CheckSection(Section, frozen=True):
     allow: Annotated[
         tuple[str, ...],
         setting(
-            "What may differ all the same: samples, batch-size, sampling, scoring, data, data:SET, "
-            "missing:ADDRESS (as missing:mcdo). Repeat it.",
+            "Differences to allow: samples, batch-size, sampling, scoring, data, data:SET, "
+            "missing:ADDRESS (such as missing:mcdo). Repeat it.",
             "Tolerances",
             metavar="NAME",
             commas=False,
@@ -712,19 +712,19 @@ class InspectSection(Section, frozen=True):
     domain: Annotated[
         tuple[str, ...],
         setting(
-            "Points of one laboratory, camera or site, as NAME=REF: which layers separate it from the reference, and "
-            "what its statistics do. Repeat it, or use commas.",
+            "Points of one laboratory, camera or site, as NAME=REF: reports which layers separate it from the "
+            "reference, and the effect of its statistics. Repeat it, or use commas.",
             metavar="NAME=REF",
             commas=True,
         ),
     ] = ()
     suggest_pipeline: Annotated[
-        bool, setting("Try the common normalisations and augmentations, and say which the network was trained with.")
+        bool, setting("Try the common normalisations and augmentations, and report which the network was trained with.")
     ] = False
     input_shape: Annotated[
         tuple[Annotated[int, Meta(ge=1, le=2**24)], ...] | None,
         setting(
-            "Shape of a point, without the batch, where no data can be read: 3,32,32.",
+            "Shape of a point, without the batch axis, if no data can be read: 3,32,32.",
             "Data",
             shown="found by trying",
             expected="whole numbers, such as 3,32,32",
@@ -738,7 +738,7 @@ class InspectSection(Section, frozen=True):
     draws: Annotated[
         int,
         Meta(ge=8, le=MAX_COUNT),
-        setting("Mini-batches that the noise is measured on, at each of some sizes.", "Sampling"),
+        setting("Mini-batches per size that the noise is measured on.", "Sampling"),
     ] = 64
     batch_size: Annotated[
         BatchSize | None,
@@ -794,7 +794,7 @@ class RecordedOptions(Section, frozen=True):
     device: Annotated[
         Annotated[str, Meta(pattern=r"^(auto|cpu|(cuda|xpu)(:[0-9]+)?|mps)\Z")] | None,
         setting(
-            "What computes, also cuda:N and xpu:N; auto is a GPU where there is one.",
+            "Device, also cuda:N and xpu:N; auto uses a GPU if there is one.",
             "Computation",
             metavar="auto|cpu|cuda|xpu|mps",
             shown="auto",
@@ -808,29 +808,29 @@ class RecordedOptions(Section, frozen=True):
     chunk_size: Annotated[
         Positive | None,
         setting(
-            "Points per chunk: bounds memory, and changes results only by rounding (1e-7).",
+            "Points per chunk: limits memory, and changes results only by rounding (1e-7).",
             "Computation",
             shown="by the free memory",
         ),
     ] = None
     threads: Annotated[
         Annotated[int, Meta(ge=1, le=4096)] | None,
-        setting("Threads of the arithmetic on the CPU.", "Computation", shown="all cores"),
+        setting("CPU threads for computation.", "Computation", shown="all cores"),
     ] = None
     limit: Annotated[
         Positive | None, setting("At most this many points of each evaluated set.", "Data", shown="all")
     ] = None
-    save_samples: Annotated[bool, setting("Keep the raw outputs (T, n, K) in the result file.", "Output")] = False
+    save_samples: Annotated[bool, setting("Store the raw outputs (T, n, K) in the result file.", "Output")] = False
     save_maps: Annotated[
         bool,
-        setting("Keep the class and the scores of every pixel of a segmentation in the result file.", "Output"),
+        setting("Store the class and the scores of every pixel of a segmentation in the result file.", "Output"),
     ] = False
     images: Annotated[
         bool,
         setting(
-            "Keep no small copies of pictures in the result file. Otherwise there are at most 64: the most uncertain "
-            "ones, confident mistakes, suspected labels, familiar OOD points; of a segmentation, the images that "
-            "--images names, and 4 others, with their maps.",
+            "Store no small copies of images in the result file. By default there are at most 64: the most uncertain "
+            "ones, confident mistakes, suspected label errors, familiar OOD points; for a segmentation, the images "
+            "named by --images, and 4 others, with their maps.",
             "Output",
             no="only",
             shown="",
@@ -839,8 +839,8 @@ class RecordedOptions(Section, frozen=True):
     show_images: Annotated[
         tuple[str | Annotated[int, Meta(ge=0, le=MAX_COUNT)], ...],
         setting(
-            "Test images of a segmentation to show on the page beside the worst, the best and the most uncertain one, "
-            "by their numbers or names: 3,frame_07.png.",
+            "Test images of a segmentation to show on the page in addition to the worst, the best and the most "
+            "uncertain one, by number or name: 3,frame_07.png.",
             "Output",
             option="images",
             metavar="LIST",
@@ -866,8 +866,8 @@ class GivenOptions(RecordedOptions, frozen=True):
     on: Annotated[
         Annotated[str, Meta(pattern=r"^(local(:[1-9][0-9]{0,3})?|ray)\Z")],
         setting(
-            "What computes the units of work: this process (local), N processes of this machine (local:N), or the "
-            "workers of a Ray cluster (ray; needs bnuq[ray]).",
+            "Where to compute the units of work: in this process (local), in N processes of this machine (local:N), or "
+            "on the workers of a Ray cluster (ray; needs bnuq[ray]).",
             "Computation",
             metavar="local|local:N|ray",
             expected="local, local:N of N processes, or ray",
@@ -876,19 +876,19 @@ class GivenOptions(RecordedOptions, frozen=True):
     shard: Annotated[
         Annotated[str, Meta(pattern=r"^([0-9]{1,6}/[1-9][0-9]{0,5}|env)\Z")] | None,
         setting(
-            "Compute part I of N (from 0) of the units, into --work, without a result; env: as torchrun, Slurm or "
-            "Kubernetes say. `bnuq merge` makes the result.",
+            "Compute part I of N (from 0) of the units, into --work, without a result; env: as set by torchrun, Slurm "
+            "or Kubernetes. `bnuq merge` writes the result.",
             "Computation",
             metavar="I/N|env",
             expected="I/N with I from 0 to N − 1, or env",
         ),
     ] = None
     download: Annotated[
-        bool, setting("Fetch known data sets that are not found, such as svhn (needs bnuq[data]).", "Data")
+        bool, setting("Download known data sets that are not found, such as svhn (needs bnuq[data]).", "Data")
     ] = False
     trust_pickle: Annotated[bool, setting("Run the code inside a pickled checkpoint.", "Safety")] = False
     trust_code: Annotated[
-        bool, setting("Run code named by a file that bnuq found, not you, and remember that.", "Safety")
+        bool, setting("Run code that is named only in a file that bnuq found, and remember the permission.", "Safety")
     ] = False
 
 

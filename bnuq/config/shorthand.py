@@ -65,7 +65,7 @@ def read_perturbations(texts: Sequence[str], where: str) -> tuple[Perturbation, 
         if kind is None or not 0 < number < math.inf:
             raise MistakenError(
                 f"{where} is {as_toml(text)}; expected KIND:SIZE, where KIND is gaussian, fgsm or pgd, "
-                "and SIZE a number above 0 in units of the input (pictures go from 0 to 1), such as gaussian:0.1."
+                "and SIZE a number above 0 in units of the input (images go from 0 to 1), such as gaussian:0.1."
             )
         perturbation = Perturbation(kind, number)
         if str(perturbation) in found:
@@ -95,7 +95,7 @@ def read_augment(setting: Augment | str | None, where: str) -> Augment | None:
 
 
 def read_size(setting: Size | None, where: str) -> int | tuple[int, int] | None:
-    """The side, or height and width, of `setting`, set at `where`; MistakenError for sizes that no picture has."""
+    """The side, or height and width, of `setting`, set at `where`; MistakenError for sizes that no image has."""
     if setting is None or isinstance(setting, int):
         return setting
     height, width = map(int, re.split("[x×]", setting)) if isinstance(setting, str) else setting

@@ -195,7 +195,7 @@ class Decoded:
         if self.surveyed:
             return (
                 f"was {sides(*self.first_shape[1:])} when it was looked at first. Run it again once nobody changes "
-                "the pictures."
+                "the images."
             )
         if item.ndim != len(expected):
             return f"others have shape {expected}; expected one shape."

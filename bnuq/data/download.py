@@ -79,7 +79,7 @@ def _fetch_table(remote: Remote, target: Path, progress: Progress) -> None:
     stay in a folder beside it until then, for the next attempt; where they are wrong, all are fetched once more."""
     texts, made = target.with_name(f".{target.name}.part"), target.with_name(f".{target.name}.tmp")
     if exists(target) and any(target.iterdir()):
-        raise DataError(f"{target}: is there and holds no data.csv. Move that folder away, so that it can be fetched.")
+        raise DataError(f"{target}: exists but holds no data.csv. Move that folder away, so that it can be downloaded.")
     names, failure = uci.published_names(remote.splits), ""
     for is_new in dict.fromkeys((not exists(texts), True)):
         texts.mkdir(exist_ok=True)
@@ -129,7 +129,7 @@ def _download(remote: Remote, target: Path, progress: Progress) -> None:
     except (KeyboardInterrupt, stopping.Terminated) as stop:
         if exists(part := part_of(target)):
             received = f"{part.stat().st_size:,} bytes of {target.name} are kept in {part}"
-            stop.add_note(f"{received}, and the same command goes on from them.")
+            stop.add_note(f"{received}, and the same command resumes from them.")
         raise
 
 

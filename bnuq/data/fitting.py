@@ -62,7 +62,7 @@ def fitted(
 def _with_fit(points: Points, fit: Fit, ignore: int) -> Points:
     if len(points.point_shape) != 3:
         raise RequestError(
-            f"data.{'resize' if fit.resize else 'crop'} needs pictures (channels, height, width); the points of "
+            f"data.{'resize' if fit.resize else 'crop'} needs images (channels, height, width); the points of "
             f"{points.reference} have shape {points.point_shape}."
         )
     same = (fit.channels in (None, points.point_shape[0])) and fit.size_of(
@@ -110,9 +110,9 @@ def _check_sizes_of_masks(masks: Masks, pictures: Survey, inputs: Decoded) -> No
         row = int(wrong[0])
         others = f"; {len(wrong) - 1} more masks are of another size" * (len(wrong) > 1)
         raise DataError(
-            f"{masks.name(row)}: is {sides(*of_masks[row])} pixels, and its picture "
+            f"{masks.name(row)}: is {sides(*of_masks[row])} pixels, and its image "
             f"{inputs.source.name(int(inputs.rows[row]), short=True)} is {sides(*pictures.each[row])}{others}; "
-            "expected the size of the picture. Make masks of the original pictures: --resize then applies to both."
+            "expected the size of the image. Make masks of the original images: --resize then applies to both."
         )
 
 

@@ -56,7 +56,7 @@ def augmented(raw: NDArray[Any], augment: Augment, words: NDArray[np.uint64]) ->
     """
     if raw.ndim != 4:
         raise RequestError(
-            f"{augment.place} needs pictures (channels, height, width); the points have shape {raw.shape[1:]}."
+            f"{augment.place} needs images (channels, height, width); the points have shape {raw.shape[1:]}."
         )
     height, width = raw.shape[2:]
     crop = (augment.crop, augment.crop) if augment.crop is not None else (height, width)
@@ -85,12 +85,12 @@ def _check(augment: Augment, crop: tuple[int, int], height: int, width: int) -> 
     if augment.pad_mode == "reflect" and augment.pad >= min(height, width):
         raise RequestError(
             f'{augment.place}.pad is {augment.pad}; with pad_mode = "reflect" expected less than the size of the '
-            f"pictures, {height} × {width}."
+            f"images, {height} × {width}."
         )
     if min(crop) < 1 or crop[0] > height + 2 * augment.pad or crop[1] > width + 2 * augment.pad:
         raise RequestError(
             f"{augment.place}.crop is {augment.crop}; expected 1 to {min(height, width) + 2 * augment.pad}, "
-            f"the size of the pictures ({height} × {width}) with {augment.pad} pixels of padding on each side."
+            f"the size of the images ({height} × {width}) with {augment.pad} pixels of padding on each side."
         )
 
 
@@ -134,7 +134,7 @@ def jittered(
     that are not 0 to 1. Source: torchvision's ColorJitter on tensors.
     """
     if raw.ndim != 4 or raw.shape[1] not in (1, 3):
-        raise RequestError(f"{place}.jitter needs grey or RGB pictures; the points have shape {raw.shape[1:]}.")
+        raise RequestError(f"{place}.jitter needs grey or RGB images; the points have shape {raw.shape[1:]}.")
     if raw.min() < 0 or raw.max() > 1:
         raise RequestError(
             f"{place}.jitter needs pixels from 0 to 1; here they go from {raw.min():g} to {raw.max():g}."

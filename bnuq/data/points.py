@@ -334,7 +334,7 @@ def check_masks(points: Points, classes: int, ignore: int, progress: Progress = 
     ignored, and for names of fewer classes.
     """
     masks, name = points.masks, f"{points.reference}: the masks of {points.name!r}"
-    expected = f"expected a mask for each picture, of class numbers from 0 to {classes - 1}, or {ignore} (ignored)"
+    expected = f"expected a mask for each image, of class numbers from 0 to {classes - 1}, or {ignore} (ignored)"
     if masks is None:
         found = "are missing" if points.targets is None else f"are labels of shape {points.targets.shape}"
         forms = "Two folders are named as IMAGES:MASKS, arrays as FILE.npz:INPUTS,MASKS."
@@ -399,7 +399,7 @@ def check_targets(points: Points, outputs: int) -> Points:
     if not (largest := float(np.abs(y).max())) < _LARGEST_TARGET:
         raise DataError(
             f"{points.reference}: the targets of {points.name!r} go up to {largest:.3g}, whose square float64 does not "
-            f"hold; expected numbers below {_LARGEST_TARGET:g}. Scale them, or mend what is missing there."
+            f"hold; expected numbers below {_LARGEST_TARGET:g}. Scale them, or fix missing values there."
         )
     return replace(points, targets=y.reshape(len(y), outputs).astype(np.float64))
 
@@ -437,7 +437,7 @@ def _channel_first(inputs: Inputs, where: str) -> tuple[Inputs, tuple[Finding, .
     if kind in "iu" and x.dtype != np.uint8:
         if x.ndim > 2:
             raise DataError(
-                f"{where}: x holds {x.dtype} pictures of {_shown(x)}; expected uint8 (0 to 255, scaled to 0–1 here) "
+                f"{where}: x holds {x.dtype} images of {_shown(x)}; expected uint8 (0 to 255, scaled to 0–1 here) "
                 "or float (taken as it is). Convert it to the one that the network was trained on."
             )
         findings.append(note("inputs-as-they-are", dtype=str(x.dtype)))
@@ -474,8 +474,8 @@ def _check_masks_fit(masks: Masks, inputs: Inputs, where: str) -> None:
     """DataError where masks in arrays have another size than the pictures."""
     if len(inputs.shape) == 4 and masks.shape[1:] != inputs.shape[2:]:
         raise DataError(
-            f"{where}: the pictures are {sides(*inputs.shape[2:])} pixels and their masks {sides(*masks.shape[1:])}; "
-            "expected a mask of the size of its picture, with one number for each pixel."
+            f"{where}: the images are {sides(*inputs.shape[2:])} pixels and their masks {sides(*masks.shape[1:])}; "
+            "expected a mask of the size of its image, with one number for each pixel."
         )
 
 

@@ -78,9 +78,7 @@ def resized(pixels: Pixels, size: Size, interpolation: Interpolation) -> Pixels:
     if pixels.shape[1:] == size:
         return pixels
     if max(size) > 2**16 or math.prod(size) > 2**28:
-        raise RequestError(
-            f"data.resize would make a picture of {size[0]} × {size[1]} pixels; expected a smaller size."
-        )
+        raise RequestError(f"data.resize would make an image of {size[0]} × {size[1]} pixels; expected a smaller size.")
     resample = _RESAMPLING[interpolation]
     to = (size[1], size[0])
     if pixels.dtype.kind in "iu" and pixels.dtype != np.uint8:

@@ -36,14 +36,14 @@ def missing_message(suite: str, data_root: Path | None = None) -> str:
     """What is missing of a suite, where it was looked for, and how it is published."""
     missing = missing_sets(suite, data_root)
     lines = [f"{suite}: {len(missing)} of its {len(suites()[suite])} sets are missing:" if missing else f"{suite}:"]
-    lines += [f"  {member.list_file}, with its pictures in {member.pictures}/" for member in missing]
+    lines += [f"  {member.list_file}, with its images in {member.pictures}/" for member in missing]
     lines += ["Looked in:", *(f"  {top}" for top in _tops(data_root)), _how_to_get(suite)]
     return "\n".join(lines)
 
 
 def _how_to_get(suite: str) -> str:
     return (
-        "OpenOOD publishes lists and pictures by a script, without checksums, so bnuq does not fetch them. In a copy "
+        "OpenOOD publishes lists and images by a script, without checksums, so bnuq does not fetch them. In a copy "
         f"of github.com/Jingkang50/OpenOOD run {SCRIPT} {benchmark_of(suite)}, and name that folder by --data-root or "
         "the environment variable BNUQ_DATA."
     )

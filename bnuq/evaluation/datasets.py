@@ -229,8 +229,8 @@ def check_same_shape(run: Run, label: str, points: Points, test: Points, *, refe
             advice = "Make them one size: --resize 256 --crop 224, or resize and crop in [data]."
         elif len(first) == len(second) == 3 and {first[0], second[0]} == {1, 3}:
             advice = (
-                'Save the pictures of both with the channels that the network takes, picture.convert("RGB") or '
-                'picture.convert("L") in Pillow; of an array, np.repeat(x, 3, axis=1) makes RGB of grey.'
+                'Save the images of both with the channels that the network takes, image.convert("RGB") or '
+                'image.convert("L") in Pillow; of an array, np.repeat(x, 3, axis=1) makes RGB of grey.'
             )
         raise DataError(
             f"{label} ({points.reference}) has points of shape {first}, the test set ({test.reference}) of {second}; "
@@ -529,7 +529,7 @@ class Pipeline:
             return points.raw(indices)
         if len(points.point_shape) != 3:
             raise RequestError(
-                f"{augment.place}.resized_crop needs pictures; the points have shape {points.point_shape}."
+                f"{augment.place}.resized_crop needs images; the points have shape {points.point_shape}."
             )
         check_ranges(augment)
         words = counter_rng.part_words(self.run.seed, draw, len(indices), WORDS, purpose, point=point, first=first)

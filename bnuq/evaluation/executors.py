@@ -190,7 +190,7 @@ class Worker(Executor):
             elif not until_all:
                 break
             elif impatient := time.monotonic() - news > self.share.patience:
-                self.on_wait("taking over what others have left.")
+                self.on_wait("taking over the units that others left.")
             else:
                 self.on_wait(f"waiting for {len(left)} units that others compute.")
                 time.sleep(pause)

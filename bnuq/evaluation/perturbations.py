@@ -153,9 +153,9 @@ def _check(run: Run, todo: Plan, pipeline: Pipeline, test: Points) -> None:
     elif test.layout is not None:
         why = f"changes one input, and the points of {test.reference} have several ({test.form})"
     elif pipeline.integers:
-        why = f"changes numbers, and the points of {test.reference} are integers, passed as they are"
+        why = f"changes floats, and the points of {test.reference} are integers, passed as they are"
     elif PREDICTIONS in todo.methods:
-        why = "needs predictions for changed points, which --predictions, made elsewhere, do not hold"
+        why = "needs predictions for changed points, which --predictions do not contain"
     elif attacks and test.targets is None:
         run_in = attacks[0]
         raise RequestError(f"--perturb {run_in} attacks the loss, and {test.reference} has no labels. Leave it out.")

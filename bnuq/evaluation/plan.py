@@ -235,8 +235,8 @@ def _output(model: nn.Module, example: Tensor, test: Points) -> Tensor:
     if output.ndim == 4 and output.shape[2:] != example.shape[2:]:
         sizes = [" × ".join(map(str, tensor.shape[:1:-1])) for tensor in (output, example)]
         raise DataError(
-            f"the network gives {sizes[0]} pixels for pictures of {sizes[1]}; expected a class for each pixel. Resize "
-            "its output in the architecture's function (torch.nn.functional.interpolate), or the pictures (--resize) "
+            f"the network gives {sizes[0]} pixels for images of {sizes[1]}; expected a class for each pixel. Resize "
+            "its output in the architecture's function (torch.nn.functional.interpolate), or the images (--resize) "
             "to a size that its layers divide."
         )
     return output
@@ -327,7 +327,7 @@ def _why_not(run: Run, sites: Sites, train: Points | None, *, unsampled: str) ->
         "tta": tta or alone.format("tta"),
         "mcbn+tta": mcbn or tta,
         ENSEMBLE: alone.partition(",")[0] if run.members else "there is one network; name the checkpoints of several",
-        PREDICTIONS: "" if run.predictions else "there are none made elsewhere; add --predictions FILE.npz",
+        PREDICTIONS: "" if run.predictions else "there is no file of samples; add --predictions FILE.npz",
     }
 
 
@@ -371,7 +371,7 @@ def _not_of_pixels(run: Run, reasons: Mapping[str, str]) -> dict[str, str]:
     augment = run.augment if run.tta is None else run.tta
     if augment is not None and (augment.pad or augment.crop is not None or augment.resized_crop is not None):
         why = (
-            "the pixels of a segmentation can be flipped back, not cropped back; say how evaluated pictures are "
+            "the pixels of a segmentation can be flipped back, not cropped back; say how evaluated images are "
             "augmented in a table [tta] of the run file, with flip or jitter alone"
         )
         no |= dict.fromkeys(AUGMENTED, why)

@@ -1,4 +1,4 @@
-"""Predictions made elsewhere: samples of every evaluated set from a file, scored like those of the network."""
+"""Predictions from other software: samples of every evaluated set from a file, scored like those of the network."""
 
 from __future__ import annotations
 

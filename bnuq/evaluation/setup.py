@@ -197,7 +197,7 @@ def with_masks(points: Points, run: Run, todo: Plan, *, anomalies: bool = False)
     points = check_masks(points, 2 if anomalies else todo.outputs, run.ignore)
     if points.masks is not None and points.masks.shape[1:] != todo.image:
         found, expected = (" × ".join(map(str, size[::-1])) for size in (points.masks.shape[1:], todo.image or ()))
-        raise DataError(f"{points.reference}: the masks are {found} pixels; expected {expected}, as the pictures.")
+        raise DataError(f"{points.reference}: the masks are {found} pixels; expected {expected}, as the images.")
     return points
 
 

@@ -1,4 +1,4 @@
-"""Folders of timm and transformers: what their JSON files say of the network and of how its pictures are prepared."""
+"""Folders of timm and transformers: what their JSON files say of the network and of how its images are prepared."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ def _read(path: Path) -> dict[str, Any]:
             raise ValueError(f"it has more than {_MOST_BYTES:,} bytes")
         values = json.loads(data)
         if not isinstance(values, dict):
-            raise ValueError("it is no object")
+            raise ValueError("it is not an object")
     except (ValueError, RecursionError) as error:
-        raise ModelError(f"{path}: is no JSON file of a network: {str(error)[:200]}. Fetch it again.") from error
+        raise ModelError(f"{path}: is not a JSON file of a network: {str(error)[:200]}. Download it again.") from error
     return values
 
 

@@ -244,7 +244,7 @@ def keeping(place: Place, *, removes_empty: bool = False) -> Iterator[None]:
         with contextlib.suppress(ResultError):  # the store is gone
             names = place.names()
         if any(_OF_ANY_KEY.fullmatch(name) for name in names):
-            note = f"finished parts are kept in {place}: the same command goes on from them."
+            note = f"finished parts are kept in {place}: the same command resumes from them."
             if note not in getattr(error, "__notes__", ()):  # as an experiment's sweep has said before
                 error.add_note(note)
         elif removes_empty:

@@ -27,7 +27,7 @@ _PIECE = 64 * 2**20
 _LITTLE, _AT_ONCE = 2**20, 32 * 2**20  # bytes of a data set, and of all, that are sent when a file is opened
 _SPARE_MEMORY = 512 * 2**20
 _SPARE_SECONDS, _BYTES_PER_SECOND = 8, 10_000_000
-_ROWS = 256  # pictures that are sent at once
+_ROWS = 256  # images that are sent at once
 _SIMPLE = "fiubcS"
 _LINKS = {h5l.TYPE_SOFT: "a soft link", h5l.TYPE_EXTERNAL: "a link to another file"}
 
@@ -369,7 +369,7 @@ def _parquet_file(limits: _Limits, path: str, decoded: int, **options: Any) -> A
 
 
 def _parquet(limits: _Limits, path: str) -> dict[str, Any]:
-    """The number of rows; the columns' names, those that do not hold numbers, those of encoded pictures, and the class
+    """The number of rows; the columns' names, those that do not hold numbers, those of encoded images, and the class
     names of labels; what all columns take as they are read and in one table; and of each group of rows, which can be
     read alone, the number of rows and of bytes."""
     if _is_parquet(path):

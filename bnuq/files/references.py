@@ -35,7 +35,7 @@ def arguments_of(spec: str) -> tuple[list[Any], dict[str, Any]]:
     try:
         call = ast.parse(f"f{without_arguments(spec)[1] or '()'}", mode="eval").body
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
-            raise ValueError("this is no single call")
+            raise ValueError("this is not a single call")
         keywords = {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords if keyword.arg}
         if len(keywords) < len(call.keywords):
             raise ValueError("a keyword is given twice, or by **")
@@ -58,7 +58,7 @@ def selection_of(text: str, base: Path) -> tuple[Path, str] | None:
 
 
 def folders_of(text: str, base: Path) -> tuple[Path, Path, str] | None:
-    """(pictures, masks, pattern) of `IMAGES:MASKS`, two folders, or `IMAGES:MASKS/PATTERN`, where the pattern of the
+    """(images, masks, pattern) of `IMAGES:MASKS`, two folders, or `IMAGES:MASKS/PATTERN`, where the pattern of the
     masks' file names holds a *; None where they are not both there. The second folder is looked for beside the first,
     then relative to `base`."""
     for colon in reversed([at for at, mark in enumerate(text) if mark == ":"]):

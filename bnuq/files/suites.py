@@ -20,7 +20,7 @@ _CLASSIC, _LARGE = "images_classic", "images_largescale"
 
 @dataclass(frozen=True)
 class Member:
-    """An OOD set of the suite `suite`: its list of pictures, and the folder that the names in it start from, below a
+    """An OOD set of the suite `suite`: its list of images, and the folder that the names in it start from, below a
     data root in OpenOOD's layout."""
 
     suite: str
@@ -74,7 +74,7 @@ def references_in(text: str) -> tuple[str, ...]:
     return (text,) if name is not None or not members else tuple(member.reference for member in members)
 
 
-# By the set that the network was trained on: the folder of pictures, and the list, of each near and far set.
+# By the set that the network was trained on: the folder of images, and the list, of each near and far set.
 _OF_IMAGENET: dict[Distance, dict[str, tuple[str, str]]] = {
     "near": {name: (_LARGE, f"imagenet/test_{name}.txt") for name in ("ssb_hard", "ninco")},
     "far": {

@@ -286,7 +286,7 @@ def _data_statistics(train: Points) -> tuple[Normalize, int | None]:
     """Mean and standard deviation of every channel, to 4 digits; and the maximum of the pixel range, 1 or 255: None
     where pixels are already normalised.
 
-    Resized pictures overshoot a little, and a few of their pixels a lot: the range ignores a thousandth of the pixels
+    Resized images overshoot a little, and a few of their pixels a lot: the range ignores a thousandth of the pixels
     at either end.
     """
     rows = np.arange(len(train))
@@ -505,7 +505,7 @@ class _Trials:
         kept = replace(self.train, inputs=self.train.inputs[rows], targets=None, group=None)
         for setting in settings:
             parts = setting.augment is not None and setting.augment.resized_crop is not None
-            points = self.train.subset(rows) if parts else kept  # of the original pictures, or of those as resized
+            points = self.train.subset(rows) if parts else kept  # of the original images, or of those as resized
             pipeline = setting.pipeline(self.run)
             yield pipeline.trained(points, np.arange(batch_size), draw=draw, purpose=counter_rng.CHECK_AUGMENT)
 

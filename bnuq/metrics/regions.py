@@ -150,7 +150,7 @@ def components(
 ) -> Integer[np.ndarray, "height width"]:
     """The number 1, 2, … of each pixel's connected component in a binary mask, 0 outside of it; no direction.
 
-    Source: Rosenfeld & Pfaltz 1966, Sequential Operations in Digital Picture Processing; scipy.ndimage.label.
+    Source: Rosenfeld & Pfaltz 1966, Sequential Operations in Digital Image Processing; scipy.ndimage.label.
     """
     from scipy.ndimage import generate_binary_structure, label
 

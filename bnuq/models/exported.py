@@ -289,7 +289,7 @@ class _Reader:
 
     def _tensor(self, path: str, folder: str, entry: Mapping[str, Any]) -> Tensor:
         if not re.fullmatch(r"(weight|tensor)_\d+", entry["path_name"]):
-            raise self._refusal(f"holds in {path} an object that is no tensor")
+            raise self._refusal(f"holds in {path} an object that is not a tensor")
         data = self._archive.content.read(f"{folder}/{entry['path_name']}")
         if entry["use_pickle"]:
             return self._unpickled(data)
@@ -329,7 +329,7 @@ class _Reader:
             return torch.ops.bnuq.standard_normal.default
         match = _TARGET.fullmatch(target)
         if match is None:
-            raise self._refusal(f"calls {target[:100]}, which is no operation of torch's own")
+            raise self._refusal(f"calls {target[:100]}, which is not an operation of torch itself")
         name, overload = match.groups()
         packet = None if name.startswith("__") else getattr(aten, name, None)
         allowed = name not in _FORBIDDEN and (not name.startswith("_") or _PRIVATE.fullmatch(name))

@@ -137,7 +137,7 @@ def _of_the_config(checkpoint: Checkpoint, given: Mapping[str, Any]) -> tuple[st
     if needed is not None and needed > _MOST_LARGER * stored + 2**20:
         raise ModelError(
             f"{checkpoint.path}: its config asks for a network of {needed:,} parameters, and its weights are "
-            f"{stored:,} numbers; they are not of one network. Fetch the folder again."
+            f"{stored:,} numbers; they are not of one network. Download the folder again."
         )
     return arch, arguments, [note("hub-config", architecture=arch, settings=["architecture", *hub.data])]
 

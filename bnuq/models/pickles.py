@@ -118,7 +118,7 @@ class _InertUnpickler(BoundedUnpickler):
         if kind in ("module", b"module"):  # of a pickled network: its class, with its source
             return _Inert()
         if kind not in ("storage", b"storage") or len(pid) < 5:
-            raise ValueError("it refers to something outside that is no storage")
+            raise ValueError("it refers to something outside that is not a storage")
         _, kind, key, location, count, *_ = pid
         if not isinstance(key, int | str):  # of nested tuples, the text alone may not end
             raise ValueError(f"the name of a storage is a {type(key).__name__}")

@@ -126,7 +126,7 @@ def _bytes_of(entry: Any) -> int:
 def _sizes(sizes: Any) -> tuple[int, ...]:
     values = tuple(sizes)
     if not all(type(value) is int and value >= 0 for value in values):
-        raise ValueError("a size is no whole number")
+        raise ValueError("a size is not a whole number")
     return values
 
 

@@ -26,7 +26,7 @@ Normalized = Mapping[Annotated[str, Coordinate("metric"), Prefix("normalized_")]
 TargetUnits = Annotated[Float[np.ndarray, "point output"], Unit("target unit")]  # pyright: ignore
 BatchNoise = Annotated[Float[np.ndarray, " layer"], Unit("standard deviations of batch noise")]
 
-LARGEST, LARGEST_MAP = 64, 256  # pixels of a side of a small copy of a picture, and of one whose pixels are scored
+LARGEST, LARGEST_MAP = 64, 256  # pixels of a side of a small copy of an image, and of one whose pixels are scored
 NOT_SCORED = -1  # in place of the true class of a pixel
 PARTS = {"class": "by_class", "group": "by_group"}  # of a labelled test set, and where their estimates stand
 FEWEST_POINTS, MOST_PARTS = 20, 100  # of a class or a group that has estimates of its own, and of these
@@ -201,7 +201,7 @@ class MethodResult:
 
 @dataclass(frozen=True)
 class Thumbnails:
-    """Small copies of the pictures of a set that say most, the first one most; `kind` says of what, `method` by which
+    """Small copies of the images of a set that say most, the first one most; `kind` says of what, `method` by which
     method. `points` are their numbers in the set, `pixels` are 8-bit, grey or RGB."""
 
     kind: Literal["uncertain", "confidently-wrong", "suspected-label", "familiar"]
@@ -215,7 +215,7 @@ class Thumbnails:
 class ImageMaps:
     """Small copies of images of the test set of a segmentation, and of their maps by `method`: the predicted class and
     scores of each pixel, and where it is known its true class, or `NOT_SCORED`. `points` are their numbers in the set,
-    `pixels` are 8-bit, grey or RGB; None where inputs are no pictures."""
+    `pixels` are 8-bit, grey or RGB; None where inputs are no images."""
 
     method: MethodName
     points: Int64[np.ndarray, " picture"]

@@ -313,11 +313,11 @@ def _check_complete(result: Result) -> None:
     for shown in result.gallery:
         evaluated = result.sets.get(shown.set)
         if evaluated is None or shown.method not in result.methods or len(shown.points) != len(shown.pixels):
-            raise ValueError(f"the pictures of {shown.set} are not those of a set and a method")
+            raise ValueError(f"the images of {shown.set} are not those of a set and a method")
         if shown.points.size and not 0 <= shown.points.min() <= shown.points.max() < evaluated.n:
-            raise ValueError(f"a picture of {shown.set} is of no point")
+            raise ValueError(f"an image of {shown.set} is of no point")
         if shown.pixels.shape[3] not in (1, 3) or 0 in shown.pixels.shape or max(shown.pixels.shape) > LARGEST:
-            raise ValueError(f"the pictures of {shown.set} are of another shape")
+            raise ValueError(f"the images of {shown.set} are of another shape")
     if result.image_maps is not None:
         _check_image_maps(result, result.image_maps)
     if result.reference_check and not result.reference_check.layers:

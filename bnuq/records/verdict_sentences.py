@@ -27,19 +27,19 @@ def _worth(passes: int, by: Judged, others: Judged, worse: Judged, of: int, exam
 def _enough(passes: int, others: Judged, worse: Judged, example: Mapping[str, Any]) -> str:
     single, sampled = _values(example)
     if others:
-        shown = f"by {_joined(others, 'or')} none beats the best single pass beyond chance.{_lost(worse)}"
+        shown = f"by {_joined(others, 'or')}, no method beats the best single pass beyond chance.{_lost(worse)}"
     else:
-        shown = f"by {_joined(worse, 'and')} all are worse than the best single pass."
-    use = f"{_by(example)} use {single} at 1 to {passes} passes; {sampled}."
-    return f"No gain from {passes} passes is shown: {shown} {use}"
+        shown = f"by {_joined(worse, 'and')}, all methods are worse than the best single pass."
+    use = f"Recommended {_by(example, 'by')} at 1 to {passes} passes: {single}; for comparison, {sampled}."
+    return f"{passes} passes show no gain: {shown} {use}"
 
 
 def _lost(worse: Judged) -> str:
-    return f" By {_joined(worse, 'and')} all are worse." if worse else ""
+    return f" By {_joined(worse, 'and')}, all are worse." if worse else ""
 
 
-def _by(example: Mapping[str, Any]) -> str:
-    return f"By {_named((example['metric'], example['set']))}"
+def _by(example: Mapping[str, Any], word: str = "By") -> str:
+    return f"{word} {_named((example['metric'], example['set']))}"
 
 
 def _values(example: Mapping[str, Any], chance: str = "") -> tuple[str, str]:
@@ -56,7 +56,7 @@ def _values(example: Mapping[str, Any], chance: str = "") -> tuple[str, str]:
 
 def _single(method: str, metric: str, set: str, value: float) -> str:  # noqa: A002 - a field of a comparison
     best = f"{method} {_number(value, metric_of(metric).digits)}"
-    return f"No method of several passes was evaluated. The best single pass by {_named((metric, set))}: {best}."
+    return f"No multi-pass method was evaluated. The best single-pass method by {_named((metric, set))}: {best}."
 
 
 def _choice(choices: Sequence[tuple[int, str, float]]) -> str:
@@ -93,13 +93,13 @@ VERDICT: Catalogue = {
     "samples-worth-their-passes": Entry(_worth),
     "one-pass-is-enough": Entry(_enough),
     "worth-unknown-few": Entry(
-        "Whether samples are worth their {passes} passes cannot be told: too few points or samples for an error."
+        "Whether samples are worth their {passes} passes is undecided: too few points or samples to estimate an error."
     ),
     "worth-unknown-mismatched": Entry(
-        "Whether samples are worth their {passes} passes cannot be told: the reference does not match the network."
+        "Whether samples are worth their {passes} passes is undecided: the reference does not match the network."
     ),
     "no-temperature-to-compare": Entry(
-        "No temperature was fitted, which may gain as much in a single pass: compare with `--calibrate cross`, or name "
+        "No temperature was fitted, although it may gain as much in a single pass: add `--calibrate cross`, or name "
         "validation points."
     ),
     "best-choice": Entry(_choice),

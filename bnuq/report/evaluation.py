@@ -82,7 +82,7 @@ def _sections(result: Result, found: Sequence[Finding], *, roomy: bool) -> Itera
     if work := tuple(_work(result)):
         yield Section("Computational cost", (Items(work),), folded=True)
     if pictures := tuple(gallery.parts(result)):
-        yield Section("Pictures that say most", pictures, only_on_page=True)
+        yield Section("Most informative images", pictures, only_on_page=True)
     yield evaluation_provenance(result)
 
 
@@ -197,7 +197,7 @@ def _parts(result: Result, *, roomy: bool) -> Iterator[Section]:
             ]
             tables += [Heading(headed(metric).strip()), Table(header, tuple(rows), stacks=True)]
         left_out = len(first) - len(names)
-        texts = [f"The {_SHOWN} of least accuracy; {left_out} more are in the JSON."] if left_out else []
+        texts = [f"The {_SHOWN} with the lowest accuracy; {left_out} more are in the JSON."] if left_out else []
         yield Section(f"By {kind}", (*tables, *dim(texts)), folded=True)
 
 
@@ -257,7 +257,7 @@ def _facts(result: Result) -> Iterator[tuple[str, str]]:
     if result.sampled:
         yield "samples", _samples(result)
         if made := result.run.get("sampling", {}).get("predictions"):
-            yield "predictions", f"{Path(made).name}, made elsewhere"
+            yield "predictions", f"{Path(made).name}, from other software"
         batches, models = sampler_in_words(result), laws_in_words(result)
         augmented = augmentation_in_words(result)
         rows = (("layers", _layers(result)), ("batches", batches), ("noise models", models), ("augmented", augmented))

@@ -381,10 +381,10 @@ def _deterministic_classification(accuracy: Estimate, pll: Estimate) -> str:
 
 def _collapsed_sentence(method: str, classes: Sequence[Sequence[Any]], found: int, mean: float) -> str:
     named_classes = listed([f"{name} ({100 * share:.0f} % of {count} points)" for name, share, count in classes])
-    which = "class is" if found == 1 else "classes are"
+    which = "class has an" if found == 1 else "classes have an"
     worst = ", such as " if found > len(classes) else ": "
     return (
-        f"{found} {which} far less often right than all points ({100 * mean:.0f} %) under {network_in_words(method)}"
+        f"{found} {which} accuracy far below the mean ({100 * mean:.0f} %) under {network_in_words(method)}"
         f"{worst}{named_classes}."
     )
 
@@ -394,7 +394,7 @@ def _boundary_sentence(score: str, methods: Sequence[tuple[str, Estimate, Estima
     where = f" as high within {BAND} pixels of a class boundary as further inside"
     times = [
         f"{number(near.value / inside.value, 1)} times{where if at == 0 else ''} for {network_in_words(method)} "
-        f"({and_error(near)} against {and_error(inside)} nats)"
+        f"({and_error(near)} and {and_error(inside)} nats)"
         for at, (method, near, inside) in enumerate(methods)
     ]
     return f"{name[0].upper()}{name[1:]} is {listed(times)}."
@@ -447,7 +447,7 @@ def _population_sentence(
 _AS_GOOD = {"better": "better than", "as-well": "about as well as", "worse": "worse than"}
 
 
-_NO_GAIN = "this is no gain from uncertainty that could be relied on, as the reference does not match"
+_NO_GAIN = "this is not a reliable gain from uncertainty, because the reference does not match"
 
 
 def _explain(method: str) -> str:
@@ -462,7 +462,7 @@ def _labels_sentence(
     if accuracy.verdict in ("better", "worse"):
         link = "and" if accuracy.verdict == pll.verdict or pll.error is None else "but"
         often = "more" if accuracy.verdict == "better" else "less"
-        text += f", {link} is right {often} often: {_change_in_words(accuracy)}"
+        text += f", {link} is {often} accurate: {_change_in_words(accuracy)}"
     text += f"; ECE {100 * ece[0]:.1f} → {100 * ece[1]:.1f} %"
     if pll.error is None:
         return f"{name}: {text}; too few points or samples to tell whether PLL differs."
@@ -547,9 +547,9 @@ SENTENCES: Catalogue = {
         "not describe your network; see the warnings."
     ),
     OTHER_SCALE: Entry(
-        "Warning: the inputs of {set} are on another scale than the reference's (standard deviation {sd:.3g} against "
-        "{reference_sd:.3g}). The figures of {set} mean nothing, and no conclusion is drawn from them; the warnings "
-        "below say what to do."
+        "Warning: the inputs of {set} are scaled differently from the reference's (standard deviations {sd:.3g} and "
+        "{reference_sd:.3g}). The estimates on {set} are meaningless, and no conclusion is drawn from them; the "
+        "warnings below say what to do."
     ),
     "reference-match": Entry(
         "Reference check passed: {median:.1f} × batch noise in the median layer, {worst:.1f} in the worst "

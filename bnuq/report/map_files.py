@@ -150,9 +150,7 @@ class _Palettes:
             name: {"lowest": low, "highest": high, "unit": unit_of(name), "colours": UNCERTAIN}
             for name, (low, high) in self.ranges.items()
         }
-        about = (
-            "index i of a picture of a score is the value lowest + i / 255 * (highest - lowest), or beyond that range"
-        )
+        about = "index i of a map of a score is the value lowest + i / 255 * (highest - lowest), or beyond that range"
         content = {"method": self.maps.method, "set": self.maps.set, "about": about, "scores": scores}
         return (json.dumps(content | {"classes": classes}, indent=2) + "\n").encode()
 

@@ -81,7 +81,7 @@ def _legend(result: Result) -> Iterator[str]:
     yield (
         "The test set, changed: gaussian:σ adds noise of this standard deviation, fgsm:ε and pgd:ε change each number "
         "by at most ε, in one step and in ten, so that the loss rises. Sizes are in units of the input before "
-        "normalisation, of rows in standard deviations where they are standardised; 8-bit pictures stay between 0 and "
+        "normalisation, of rows in standard deviations where they are standardised; 8-bit images stay between 0 and "
         "1. AUROC: probability that a random changed point "
         "is more uncertain than a random test point."
     )

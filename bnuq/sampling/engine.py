@@ -245,7 +245,7 @@ class Stochastic:
             )
             outputs = executor.trial(inputs, draws, tile=uneven_tile(inputs), together=together)
         if outputs.shape != expected.shape or not close(outputs, expected, executor.tolerance):
-            raise OtherPathError("its recorded operations do not give what it gives")
+            raise OtherPathError("its recorded operations give different outputs")
         return executor
 
     def _in_other_arithmetic(self, exact: Executor, inputs: Tensor) -> Executor:
@@ -386,7 +386,7 @@ class Predictor:
             raise SamplingError(f"chunk_size is {chunk_size}; expected a whole number of at least 1.")
         if omega is None and dropout is None and learned is None:
             raise SamplingError(
-                "predict needs omega, dropout or learned, or several; for the network as it is, call model(inputs)."
+                "predict needs omega, dropout or learned, or several; for deterministic outputs, call model(inputs)."
             )
         self._model, self._omega, self._dropout, self._chunk_size = model, omega, dropout, chunk_size
         self._learned = learned

@@ -97,8 +97,8 @@ def _by_input(output: Tensor, leaf: Tensor, of_output: Tensor) -> Tensor:
         if found is not None:
             return found
     raise SamplingError(
-        "the network's outputs have no gradient by its inputs (torch.no_grad, detach or rounding in its forward?), so "
-        "they cannot be attacked. Leave fgsm and pgd out, or remove what stops the gradient."
+        "the network's outputs have no gradient with respect to its inputs (torch.no_grad, detach or rounding in its "
+        "forward?), so they cannot be attacked. Leave fgsm and pgd out, or remove what stops the gradient."
     )
 
 

@@ -150,7 +150,7 @@ def _samples(run: Run, result: Result | None) -> int:
     if run.samples == "auto":
         raise RequestError("--samples auto needs labels to stop by; expected a number, or --from RESULT.")
     if run.sampler.by_query:
-        raise RequestError("mini-batches of a query of its own cannot be exported. Leave out --per-query.")
+        raise RequestError("per-query mini-batches cannot be exported. Leave out --per-query.")
     return run.samples
 
 

@@ -78,7 +78,7 @@ def init(run: Run, path: Path, *, given: Collection[str] = (), progress: Progres
     try:
         content = f"{text}\n".encode()
     except UnicodeEncodeError as error:
-        raise RequestError(f"{path}: a path in it is no text ({error.reason}). Rename that file.") from error
+        raise RequestError(f"{path}: a path in it is not text ({error.reason}). Rename that file.") from error
     _trust(run, NamedBy(path, hashlib.sha256(content).hexdigest()))
     write_bytes(path, content)
     lines = (*model, *data)
@@ -170,8 +170,8 @@ def _task_lines(run: Run, ready: LoadedNetwork, sets: dict[str, Points]) -> Iter
     if outputs == 1 and bool(np.all((points.targets == 0) | (points.targets == 1))):
         by_labels = points.targets.dtype.kind in "iu"
         what = _outputs(ready, points, ("binary", "probabilities"))
-        comment = f"{LIKELY}{where}, and labels 0 and 1" if by_labels else f"{TODO}if this is no regression"
-        yield Line("task", "regression", "if this is no classifier of two classes", active=False)
+        comment = f"{LIKELY}{where}, and labels 0 and 1" if by_labels else f"{TODO}if this is not a regression"
+        yield Line("task", "regression", "if this is not a classifier of two classes", active=False)
         yield Line("outputs", what or "binary", comment, active=by_labels)
         return
     if are_several_labels(points.targets, outputs):
@@ -179,14 +179,14 @@ def _task_lines(run: Run, ready: LoadedNetwork, sets: dict[str, Points]) -> Iter
         ends_in_sigmoid = f"{TODO}remove the sigmoid at the end of the network first; {where}, and several labels"
         by_logits = _outputs(ready, points, ("multilabel",)) is not None
         yield Line("outputs", "multilabel", found if by_logits else ends_in_sigmoid, active=by_logits)
-        yield Line("task", "regression", "if these targets are no labels", active=False)
+        yield Line("task", "regression", "if these targets are not labels", active=False)
         return
     try:
         task = task_of(run, outputs, points)
     except BnuqError as error:
         yield Line("task", "classification", f"{TODO}{error}", active=False)
         return
-    labels = "labels" if task == "classification" else "targets that are no labels"
+    labels = "labels" if task == "classification" else "targets that are not labels"
     yield Line("task", task, f"found: {where}, and {labels}")
     if task == "classification":
         what = _outputs(ready, points, ("logits", "probabilities"))

@@ -138,7 +138,7 @@ def _finished_runs_text(finished: int) -> str:
     if not finished:
         return ""
     several = f"The {finished} runs before it are" if finished > 1 else "The run before it is"
-    return f"\n{several} kept: the same command goes on from here."
+    return f"\n{several} kept: the same command resumes from here."
 
 
 def _existing_result(run: Run) -> Result | None:

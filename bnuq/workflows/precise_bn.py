@@ -181,7 +181,7 @@ def _check_out(run: Run) -> None:
     suffix = run.checkpoint.suffix
     if ".safetensors" in (out.suffix, suffix) and out.suffix != suffix:
         raise RequestError(
-            f"--out {out}: what is written is a file of the kind that was read; name it {out.with_suffix(suffix).name}."
+            f"--out {out}: the file is written in the format that was read; name it {out.with_suffix(suffix).name}."
         )
     check_writable(out)
 

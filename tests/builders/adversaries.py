@@ -502,12 +502,12 @@ def one_entry_a_row_by_its_number(m, x):
     return m.last(y + y[torch.arange(len(x)), best][:, None])
 
 
-@of(dense, 4, why_plain="its recorded operations do not give what it gives")
+@of(dense, 4, why_plain="its recorded operations give different outputs")
 def points_that_know_their_place(m, x):
     return m.last(m.bn(m.fc(x)) + torch.arange(len(x), dtype=x.dtype)[:, None])
 
 
-@of(dense, 4, why_plain="its recorded operations do not give what it gives")
+@of(dense, 4, why_plain="its recorded operations give different outputs")
 def points_that_know_one_another(m, x):
     y = m.bn(m.fc(x))
     return m.last(y - 0.1 * y.mean(0))

@@ -66,7 +66,7 @@ def test_a_signal_ends_the_run_with_its_code_and_leaves_the_old_result(small, nu
     out, err = child.communicate(timeout=20)
     assert child.returncode == code
     assert out == ""
-    kept = f"finished parts are kept in {small / 'model.bnuq.h5.work'}: the same command goes on from them."
+    kept = f"finished parts are kept in {small / 'model.bnuq.h5.work'}: the same command resumes from them."
     assert err in (f"bnuq: {word}; an unfinished result is not saved.\n", f"bnuq: {word}; {kept}\n")
     assert (small / "model.bnuq.h5").read_bytes() == old
     assert not list(small.glob(".*"))

@@ -55,7 +55,7 @@ def test_a_set_is_read_from_its_list_without_labels(tmp_path, below):
     assert points.targets is None and points.point_shape == (1, 6, 6)
     assert points.names is not None and points.names[3] == "tin/class 1/3.png"
     (tmp_path / below / "images_classic" / points.names[3]).unlink()
-    with pytest.raises(DataError, match=r"row 3 .* names 'tin/class 1/3.png'.*OpenOOD publishes lists and pictures"):
+    with pytest.raises(DataError, match=r"row 3 .* names 'tin/class 1/3.png'.*OpenOOD publishes lists and images"):
         load_points("openood:cifar10:near:tin", data_root=tmp_path, ood=True)
 
 
@@ -69,8 +69,8 @@ def test_what_is_missing_is_named_at_once_with_how_it_is_published(cli, small, t
         lines = done.message.splitlines()
         assert done.code == 2 and lines[0] == "openood:cifar10: 2 of its 6 sets are missing:"
         assert lines[1:4] == [
-            "  benchmark_imglist/cifar10/test_tin.txt, with its pictures in images_classic/",
-            "  benchmark_imglist/cifar10/test_svhn.txt, with its pictures in images_classic/",
+            "  benchmark_imglist/cifar10/test_tin.txt, with its images in images_classic/",
+            "  benchmark_imglist/cifar10/test_svhn.txt, with its images in images_classic/",
             "Looked in:",
         ]
         assert lines[4] == f"  {tmp_path / 'root'}" and "download.py" in lines[-1]

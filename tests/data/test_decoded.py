@@ -65,7 +65,7 @@ def test_resizing_changes_no_digest_and_one_size_no_pixel(mixed, tmp_path):
     assert small.subset([3, 1]).sha256 == array.subset([3, 1]).sha256
     np.testing.assert_array_equal(small.raw([2])[0], Fit(resize=4)(x[2]) / np.float32(255))
     np.save(tmp_path / "rows.npy", np.zeros((4, 3)))
-    with pytest.raises(RequestError, match=r"data\.resize needs pictures"):
+    with pytest.raises(RequestError, match=r"data\.resize needs images"):
         fitted(load_points(str(tmp_path / "rows.npy")), Fit(resize=4))
 
 
@@ -122,7 +122,7 @@ def test_a_damaged_reference_picture_is_named_when_it_is_read(mixed, form, tmp_p
     points = fitted(load_points(str(mixed), look=False), Fit(resize=(4, 4)), whole=False)
     bad = points.inputs.source.files.index("b/3.png")
     points.raw([at for at in range(6) if at != bad])
-    with pytest.raises(DataError, match=r"b/3\.png: cannot be read as a picture"):
+    with pytest.raises(DataError, match=r"b/3\.png: cannot be read as an image"):
         points.raw(slice(None))
 
 
@@ -143,11 +143,11 @@ def test_threads_leave_the_order_the_errors_and_the_warnings(tmp_path):
     assert list(ahead([lambda value=value: value for value in range(5)])) == list(range(5))
 
     def fail() -> int:
-        raise DataError("a picture")
+        raise DataError("an image")
 
     results = ahead([lambda: 1, fail, lambda: 3])
     assert next(results) == 1
-    with pytest.raises(DataError, match="a picture"):
+    with pytest.raises(DataError, match="an image"):
         next(results)
     folder = write(tmp_path / "set", {f"a/{at}.png": (6, 6) for at in range(40)})
     points, before = load_points(str(folder)), warnings.filters[:]

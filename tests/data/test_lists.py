@@ -154,7 +154,7 @@ def test_the_target_option_names_the_column_and_numbers_with_fractions_are_a_reg
 
 def test_pictures_of_a_list_are_read_when_they_are_needed(forms):
     points = fitted(load_points("words.csv", base=forms, look=False), Fit(resize=4), whole=False)
-    (forms / "pics/cat 3.png").write_bytes(b"no picture")
+    (forms / "pics/cat 3.png").write_bytes(b"no image")
     assert points.raw([0, 1]).shape == (2, 3, 4, 4)
     with pytest.raises(BnuqError, match=r"cat 3\.png"):
         points.raw([3])
@@ -163,16 +163,16 @@ def test_pictures_of_a_list_are_read_when_they_are_needed(forms):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("path,label\npics/gone.png,1\n", "row 0 (counted from 0) names 'pics/gone.png', which is no picture"),
+        ("path,label\npics/gone.png,1\n", "row 0 (counted from 0) names 'pics/gone.png', which is no image"),
         ("path,label\npics/ant 0.png,\n", "row 0 (counted from 0) has no label"),
         ("path,label\npics/ant 0.png,1,2\n", "row 0 has 3 fields and others have 2"),
-        ("path,label\npics/ant 0.png,1\n/etc/passwd,1\n", "names '/etc/passwd', which is no picture in a file"),
+        ("path,label\npics/ant 0.png,1\n/etc/passwd,1\n", "names '/etc/passwd', which is no image in a file"),
         ("path,label\npics/ant 0.png,1\n../up,1\n", "names '../up'"),
         ("path,label\npics,1\npics/ant 0.png,1\n", "expected a table of numbers"),
         ("path,a,b\npics/ant 0.png,1,2\n", "which holds the label is not clear"),
         ("path,label,target\npics/ant 0.png,1,2\n", "which holds the label is not clear"),
         ("pics/ant 0.png 1\npics/cat 1.png\n", "row 1 has 1 fields and others have 2"),
-        ('path,label\n"pics/ant 0.png,1\n', "cannot be read as a list of pictures"),
+        ('path,label\n"pics/ant 0.png,1\n', "cannot be read as a list of images"),
     ],
 )  # fmt: skip
 def test_a_list_with_a_wrong_row_is_refused_by_that_row(forms, text, message):
@@ -188,7 +188,7 @@ def test_columns_that_are_not_there_are_told_with_those_that_are(forms):
     assert expected in refusal("words.csv:path,kind", base=forms)
     assert expected in refusal("words.csv", base=forms, target="kind")
     assert "has 0 columns called 'img'; expected one of 'image', 'label'" in refusal("hf.parquet:img", base=forms)
-    assert "column 'label' holds no encoded pictures; expected 'image'" in refusal("hf.parquet:label", base=forms)
+    assert "column 'label' holds no encoded images; expected 'image'" in refusal("hf.parquet:label", base=forms)
     (forms / "fine.csv").write_text("path,label\n")
     assert "fine.csv: " in refusal("fine.csv", base=forms)
 
@@ -221,14 +221,14 @@ PNG = next(iter(PICTURES.values()))
         ),
         ({"a.png": PNG, "./a.png": PNG}, "lists a.png twice"),
         ({"a.png": PNG, "a.jpg": PNG, "a.cls": b"1"}, "sample 'a' has two of a kind: a.png, a.jpg"),
-        ({"a.png": PNG, "b.cls": b"1"}, "sample 'b' has no picture"),
+        ({"a.png": PNG, "b.cls": b"1"}, "sample 'b' has no image"),
         ({"a.png": PNG, "b.png": PNG, "b.cls": b"1"}, "sample 'a' has no label, which others have"),
         ({"a.png": PNG, "a.json": b"{}"}, "a.json has no label"),
         ({"a.png": PNG, "a.json": b"[" * 100_000}, "a.json: cannot be read as a label"),
         ({"a.png": PNG, "a.cls": b"\xff"}, "a.cls: cannot be read as a label"),
         ({"a.png": PNG, "a.cls": bytes(2**20 + 1)}, "a.cls has 1,048,577 bytes; expected a label"),
-        ({"a.txt": b"1"}, "contains no pictures, only a.txt"),
-        ({"a.png": b"no picture", "a.cls": b"1"}, "a.png: cannot be read as a picture"),
+        ({"a.txt": b"1"}, "contains no images, only a.txt"),
+        ({"a.png": b"no image", "a.cls": b"1"}, "a.png: cannot be read as an image"),
     ],
 )
 def test_hostile_and_incomplete_tars_are_refused(tmp_path, members, message):
@@ -265,16 +265,16 @@ def test_tables_of_pictures_that_cannot_be_used_are_refused(forms):
         ),
         forms / "p.parquet",
     )
-    assert "row 0 has no bytes of a picture; a path alone is not followed" in refusal("p.parquet", base=forms)
+    assert "row 0 has no bytes of an image; a path alone is not followed" in refusal("p.parquet", base=forms)
     pq.write_table(hugging_face().slice(0, 0), forms / "none.parquet")
-    assert "contains no pictures" in refusal("none.parquet", base=forms)
+    assert "contains no images" in refusal("none.parquet", base=forms)
     pq.write_table(hugging_face(fine=LABELS).rename_columns(["image", "coarse", "fine"]), forms / "two.parquet")
     assert "which holds the label is not clear" in refusal("two.parquet", base=forms)
     assert load_points("two.parquet:image,fine", base=forms).targets is not None
     pq.write_table(hugging_face().set_column(1, "label", pa.array([0, 1, None, 1, 0, 1])), forms / "gap.parquet")
     assert "y holds NaN" in refusal("gap.parquet", base=forms)
     pq.write_table(pa.table({"image": [PNG, b"x" * 40], "label": [0, 1]}), forms / "bad.parquet")
-    assert "bad.parquet/row 1: cannot be read as a picture" in refusal("bad.parquet", base=forms)
+    assert "bad.parquet/row 1: cannot be read as an image" in refusal("bad.parquet", base=forms)
     data = (forms / "hf.parquet").read_bytes()
     for at in range(4, len(data), 97):  # never a crash, and never other pictures than those
         (forms / "flip.parquet").write_bytes(data[:at] + bytes([data[at] ^ 0x55]) + data[at + 1 :])
@@ -297,7 +297,7 @@ def test_a_saved_data_set_is_one_split_and_its_own_files(forms, tmp_path):
         state.write_text(text)
         assert "state.json" in refusal("saved/train", base=forms)
     save_to_disk(tmp_path / "numbers", [pa.table({"a": [1.0], "label": [1]})])
-    assert "has no column of encoded pictures" in refusal(tmp_path / "numbers")
+    assert "has no column of encoded images" in refusal(tmp_path / "numbers")
 
 
 def test_a_damaged_arrow_file_is_refused_and_crashes_nothing(forms):

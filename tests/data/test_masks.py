@@ -105,7 +105,7 @@ def test_masks_are_paired_by_name(pictures, masks):
     ("pictures", "masks", "message"),
     [
         (["a.jpg", "b.jpg", "c.jpg"], ["a.png", "c.png"], r"images/b\.jpg: has no mask in masks; expected b\.png"),
-        (["a.jpg", "c.jpg"], ["a_m.png", "b_m.png", "c_m.png"], r"masks/b_m\.png: has no picture in images"),
+        (["a.jpg", "c.jpg"], ["a_m.png", "b_m.png", "c_m.png"], r"masks/b_m\.png: has no image in images"),
         (["a.jpg", "b.jpg"], ["c.png", "d.png"], r"images/a\.jpg: has no mask in masks, and 1 more"),
         (
             ["a_rgb.png", "b_rgb.png", "c_rgb.png"],
@@ -139,7 +139,7 @@ def test_a_pattern_says_which_files_are_masks(tmp_path):
     points = load_points("one:one/*_mask.png", base=tmp_path)
     assert points.names.tolist() == ["0.png", "1.png", "2.png"]
     assert points.masks[:][:, 0, 0].tolist() == [3, 4, 5]
-    with pytest.raises(DataError, match=r"of the pictures and of the masks"):
+    with pytest.raises(DataError, match=r"of the images and of the masks"):
         load_points("one:one", base=tmp_path)
     with pytest.raises(DataError, match=r"contains no masks whose names match \*_labels\.png"):
         load_points("one:one/*_labels.png", base=tmp_path)
@@ -157,7 +157,7 @@ def test_class_folders_and_single_folders_stay_what_they_are(tmp_path):
     assert alone.targets is None
     assert len(alone) == 1
     for points, found in ((alone, "are missing"), (classes, r"are labels of shape \(2,\)")):
-        with pytest.raises(DataError, match=rf"{found}; expected a mask for each picture.*IMAGES:MASKS"):
+        with pytest.raises(DataError, match=rf"{found}; expected a mask for each image.*IMAGES:MASKS"):
             check_masks(points, 2, 255)
 
 
@@ -204,9 +204,7 @@ def test_sizes_are_checked_where_a_set_is_evaluated(tmp_path, reads):
     with pytest.raises(DataError, match=r"1\.png: is 8 × 7 pixels, and 0\.png is 8 × 6.*--resize 256 --crop 224"):
         load_points(ref)
     save(tmp_path / "testannot/1.png", pixels(0, 7, 9, below=3))
-    with pytest.raises(
-        DataError, match=r"testannot/1\.png: is 9 × 7 pixels, and its picture 1\.png is 8 × 7; expected"
-    ):
+    with pytest.raises(DataError, match=r"testannot/1\.png: is 9 × 7 pixels, and its image 1\.png is 8 × 7; expected"):
         fitted(load_points(ref, look=False), Fit((4, 4)))
     reads.clear()
     reference = fitted(load_points(ref, look=False), Fit((4, 4)), whole=False)
@@ -380,7 +378,7 @@ def test_masks_in_another_form_are_refused_by_name(tmp_path):
         decoded(tmp_path, (tmp_path / "a.tif").read_bytes(), suffix="tif")
     ref, masks = make(tmp_path, [(40, 40)] * 2)
     save(tmp_path / "testannot/1.png", png(masks[1])[:-30])
-    with pytest.raises(DataError, match=r"testannot/1\.png: cannot be read as a picture: it is cut short or damaged"):
+    with pytest.raises(DataError, match=r"testannot/1\.png: cannot be read as an image: it is cut short or damaged"):
         load_points(ref)
 
 
@@ -467,7 +465,7 @@ def test_masks_in_arrays_are_held_as_they_are_and_equal_those_in_files(tmp_path)
     assert len({points.sha256 for points in sets}) == 1
     assert fitted(sets[0], Fit((2, 3))).sha256 == sets[0].sha256
     assert sets[0].subset([3, 0]).group.tolist() == [1, 0]
-    with pytest.raises(DataError, match=r"the pictures are 6 × 4 pixels and their masks 5 × 4"):
+    with pytest.raises(DataError, match=r"the images are 6 × 4 pixels and their masks 5 × 4"):
         points_in_memory((x, y[:, :, :5]), name="test")
 
 

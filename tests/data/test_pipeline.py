@@ -103,7 +103,7 @@ def test_an_impossible_augmentation_names_its_key(augment, message):
 
 
 def test_rows_of_features_are_not_augmented():
-    with pytest.raises(RequestError, match=r"data\.augment needs pictures"):
+    with pytest.raises(RequestError, match=r"data\.augment needs images"):
         augmented(np.zeros((2, 5)), Augment(flip=True), np.zeros((2, 3), np.uint64))
 
 

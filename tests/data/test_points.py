@@ -72,7 +72,7 @@ def test_other_whole_numbers_are_features_but_no_pictures():
     assert values_of(actual, "inputs-as-they-are") == {"dtype": "int64"}
     np.testing.assert_array_equal(actual.raw([0]), [[1, 300]])
     message = refusal(points, np.full((2, 4, 4, 3), 255, np.int64))
-    assert "x holds int64 pictures of values from 255 to 255; expected uint8" in message
+    assert "x holds int64 images of values from 255 to 255; expected uint8" in message
 
 
 def test_what_is_no_set_of_numbers_is_refused():

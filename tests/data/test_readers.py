@@ -349,14 +349,14 @@ def test_a_file_much_larger_than_its_picture_is_refused(tmp_path):
     os.truncate(path, 2**25)
     assert "has 33,554,432 bytes for 6 × 6 pixels" in refusal(tmp_path / "set")
     os.truncate(path, 2**40)
-    assert "expected a picture of at most 536,870,912" in refusal(tmp_path / "set")
+    assert "expected an image of at most 536,870,912" in refusal(tmp_path / "set")
 
 
 def test_a_zip_that_lists_a_picture_twice_is_refused(tmp_path):
     with zipfile.ZipFile(tmp_path / "d.zip", "w") as archive, pytest.warns(UserWarning, match="Duplicate name"):
         for _ in range(2):
             archive.writestr("a/1.png", png(np.zeros((6, 6), np.uint8)))
-    assert "lists a picture twice" in refusal(tmp_path / "d.zip")
+    assert "lists an image twice" in refusal(tmp_path / "d.zip")
 
 
 def test_the_free_memory_is_looked_at_once_for_a_zip_of_many_pictures(tmp_path, monkeypatch):
@@ -389,7 +389,7 @@ def test_grey_pictures_have_one_channel_unless_one_of_them_has_colour(tmp_path):
 
 def test_a_flat_folder_has_no_labels_and_an_uneven_one_is_refused(tmp_path):
     picture = png(np.zeros((4, 4), np.uint8))
-    assert "contains no pictures; expected class folders" in refusal(tmp_path)
+    assert "contains no images; expected class folders" in refusal(tmp_path)
     (tmp_path / "1.png").write_bytes(picture)
     (tmp_path / ".hidden.png").write_bytes(b"")
     (tmp_path / "notes.txt").write_text("text")
@@ -415,7 +415,7 @@ def test_a_picture_cut_short_anywhere_is_refused_by_name(tmp_path, form):
     assert len(load_points(str(tmp_path)).raw(slice(None))) == 1
     for cut in [1, 4, 12, 13, 20, 21, 200, len(whole) // 2, len(whole)]:
         path.write_bytes(whole[:-cut])
-        with pytest.raises(DataError, match=rf"{path.name}: cannot be read as a picture"):
+        with pytest.raises(DataError, match=rf"{path.name}: cannot be read as an image"):
             load_points(str(tmp_path)).raw(slice(None))
 
 
@@ -424,7 +424,7 @@ def test_a_png_whose_pixels_do_not_match_their_checksum_is_refused(tmp_path):
     content = bytearray(png(np.zeros((8, 8, 3), np.uint8)))
     content[content.index(b"IDAT") - 2 + 12] ^= 1
     (tmp_path / "a" / "1.png").write_bytes(content)
-    assert "1.png: cannot be read as a picture" in refusal(tmp_path)
+    assert "1.png: cannot be read as an image" in refusal(tmp_path)
 
 
 def test_a_data_set_that_is_declared_empty_is_said_to_be_so(tmp_path):
@@ -449,7 +449,7 @@ def test_postscript_called_a_picture_starts_nothing(tmp_path, monkeypatch, suffi
     script = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\n%%EOF\n"
     (tmp_path / "set" / "a").mkdir(parents=True)
     (tmp_path / "set" / "a" / f"1.{suffix}").write_bytes(script)
-    with pytest.raises(DataError, match=rf"1\.{suffix}: cannot be read as a picture.*of none of these formats: PNG"):
+    with pytest.raises(DataError, match=rf"1\.{suffix}: cannot be read as an image.*of none of these formats: PNG"):
         load_points(str(tmp_path / "set")).raw(slice(None))
     assert not mark.exists()
 
@@ -464,7 +464,7 @@ def test_a_picture_or_folder_that_changes_while_it_is_in_use_is_named(tmp_path):
         points.raw([0])
     path.unlink()
     os.mkfifo(path)  # it would never be read to its end
-    with pytest.raises(DataError, match=r"1\.png: is no regular file any more"):
+    with pytest.raises(DataError, match=r"1\.png: is no longer a regular file"):
         points.raw([0])
     shutil.rmtree(tmp_path / "a")
     for use in (lambda: points.raw([0]), lambda: points.sha256):

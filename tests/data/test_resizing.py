@@ -198,7 +198,7 @@ def test_factors_stay_within_their_ranges():
     ("act", "message"),
     [
         (lambda: jittered(pictures * 3, FULL, words_of(0, 30).reshape(6, 5)), "needs pixels from 0 to 1"),
-        (lambda: jittered(np.zeros((2, 5)), FULL, words_of(0, 10).reshape(2, 5)), "needs grey or RGB pictures"),
+        (lambda: jittered(np.zeros((2, 5)), FULL, words_of(0, 10).reshape(2, 5)), "needs grey or RGB images"),
         (lambda: jitter_of(Augment(jitter=(0.1, 0.1, 0.1, 0.6))), "expected a hue, the last, of at most 0.5"),
         (lambda: check_ranges(Augment(scale=(0.5, 0.1))), "data.augment.scale is [0.5, 0.1]"),
         (lambda: check_ranges(Augment(ratio=(0.0, 1.0))), "data.augment.ratio is [0.0, 1.0]"),

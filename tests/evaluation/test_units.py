@@ -179,7 +179,7 @@ def test_an_interrupted_evaluation_goes_on_and_equals_an_undisturbed_one(
     ran |= {"units": [], "passes": 0, "stop": len(units) // 2}
     with pytest.raises(KeyboardInterrupt) as stopped:
         evaluated(folder, **options)
-    assert "out.h5.work: the same command goes on" in stopped.value.__notes__[0]
+    assert "out.h5.work: the same command resumes" in stopped.value.__notes__[0]
     assert not (folder / "out.h5").exists()
     before, ran["stop"], ran["units"] = list(ran["units"]), None, []
     result = evaluated(folder, **options)

@@ -120,7 +120,7 @@ def test_an_interrupted_run_goes_on_from_what_is_finished(request_of, record, tm
     monkeypatch.setattr(experiment, "train", counting)
     with pytest.raises(KeyboardInterrupt) as stopped:
         reproduce(request_of)
-    assert "b.h5.work: the same command goes on from them." in stopped.value.__notes__[0]
+    assert "b.h5.work: the same command resumes from them." in stopped.value.__notes__[0]
     assert not request_of.out.exists() and len(list((tmp_path / "b.h5.work").glob("*-network.part"))) == 2
     again = reproduce(request_of)
     assert len(trained) == 3 + 3  # of five networks, two were there

@@ -199,7 +199,7 @@ def test_an_interrupted_run_goes_on_bitwise_as_if_it_had_not_been(
     monkeypatch.setattr(experiment, "evaluate", interrupted)
     with pytest.raises(KeyboardInterrupt) as stopped:
         reproduce(cut, progress=silent)
-    assert "the same command goes on" in " ".join(stopped.value.__notes__)
+    assert "the same command resumes" in " ".join(stopped.value.__notes__)
     assert len(list((tmp_path / "cut.h5.work").iterdir())) == 3  # both parts of one job, and the choice of the next
     assert not cut.out.exists()
     monkeypatch.undo()
@@ -304,7 +304,7 @@ def test_an_interrupted_command_says_that_it_goes_on(
         "uci", "--sets", "smoke", "--data-root", made_up, "--out", out, "--workers", "1", "--device", "cpu"
     )
     assert (code, printed) == (130, "")
-    assert f"finished parts are kept in {out}.work: the same command goes on" in said
+    assert f"finished parts are kept in {out}.work: the same command resumes" in said
 
 
 @pytest.mark.parametrize(

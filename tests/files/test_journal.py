@@ -179,7 +179,7 @@ def test_an_interruption_keeps_the_units_and_says_so_once(tmp_path: Path) -> Non
     ):
         same.journal(FACTS).save("unit", UNIT)
         raise KeyboardInterrupt
-    note = f"finished parts are kept in {work.path}: the same command goes on from them."
+    note = f"finished parts are kept in {work.path}: the same command resumes from them."
     assert stopped.value.__notes__ == [note]
     with work_folder(tmp_path / "out.h5") as again:
         assert again.journal(FACTS).load("unit") is not None

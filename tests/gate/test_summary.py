@@ -79,5 +79,5 @@ def test_the_sides_and_what_they_share_are_told() -> None:
         "passed": False,
     }
     (older,) = told["warnings"]
-    assert older["code"] == "older-than-baseline" and older["text"].startswith("now.h5 was made before base.h5")
+    assert older["code"] == "older-than-baseline" and older["text"].startswith("now.h5 is older than base.h5")
     assert told["notes"] == ["tolerances and minimums are those of [check] in bnuq.toml"] and told["seconds"] == 0.25

@@ -360,7 +360,7 @@ def _(folder: Path) -> list[str]:
     return of_data(written(folder / "d.mat", content.replace(shape, struct.pack("<4i", 2**15, 2**15, 1, 1))).name)
 
 
-@case("data: PostScript called a picture", quick=True)
+@case("data: PostScript called an image", quick=True)
 def _(folder: Path) -> list[str]:
     programs = folder / "programs"
     programs.mkdir()
@@ -393,7 +393,7 @@ def _(folder: Path) -> list[str]:
     return of_data("set")
 
 
-@case("data: a zip of pictures that unpack to 3 GB")
+@case("data: a zip of images that unpack to 3 GB")
 def _(folder: Path) -> list[str]:
     with zipfile.ZipFile(folder / "d.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         for name in range(10):
@@ -401,7 +401,7 @@ def _(folder: Path) -> list[str]:
     return of_data("d.zip")
 
 
-@case("data: a zip of 300,000 pictures that are none")
+@case("data: a zip of 300,000 images that are none")
 def _(folder: Path) -> list[str]:
     with zipfile.ZipFile(folder / "d.zip", "w") as archive:
         for name in range(300_000):
@@ -409,7 +409,7 @@ def _(folder: Path) -> list[str]:
     return of_data("d.zip")
 
 
-@case("data: a picture with 3 GB behind it")
+@case("data: an image with 3 GB behind it")
 def _(folder: Path) -> list[str]:
     (folder / "set" / "a").mkdir(parents=True)
     Image.fromarray(np.zeros((6, 6), np.uint8)).save(folder / "set" / "a" / "1.png")

@@ -239,7 +239,7 @@ def _meta(path: str, **changed: Any) -> Callable[[Any], None]:
 @pytest.mark.parametrize(
     ("member", "edit", "text"),
     [
-        (WEIGHTS, _config("conv.weight", path_name="../../../etc/passwd"), "an object that is no tensor"),
+        (WEIGHTS, _config("conv.weight", path_name="../../../etc/passwd"), "an object that is not a tensor"),
         (WEIGHTS, _meta("conv.weight", sizes=[{"as_int": 10**6}] * 4), "needs more bytes"),
         (WEIGHTS, _meta("conv.weight", strides=[{"as_int": -1}] * 4), "needs more bytes"),
         (WEIGHTS, _meta("conv.weight", storage_offset={"as_int": -1}), "needs more bytes"),
@@ -291,7 +291,7 @@ def write_folder(folder: Path, config: object) -> Path:
 @pytest.mark.parametrize(
     ("config", "text"),
     [
-        ([], "is no JSON file of a network"),
+        ([], "is not a JSON file of a network"),
         ({}, "names neither an architecture"),
         ({"architecture": "hf-hub:somebody/net"}, "expected the plain name"),
         ({"architecture": "../net"}, "expected the plain name"),

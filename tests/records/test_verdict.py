@@ -76,8 +76,8 @@ def test_a_metric_is_named_once(gain, others, worse):
     [finding] = judged(made(gain)).findings
     assert (finding.values["others"], finding.values["worse"]) == (others, worse)
     text = sentence(finding, VERDICT)
-    assert ("all are worse than the best single pass" in text) is bool(worse)
-    assert ("none beats the best single pass" in text) is bool(others)
+    assert ("all methods are worse than the best single pass" in text) is bool(worse)
+    assert ("no method beats the best single pass" in text) is bool(others)
 
 
 def test_a_gain_from_a_reference_that_does_not_match_is_none():

@@ -262,5 +262,5 @@ def test_markdown_shows_what_failed_with_all_its_numbers_and_folds_the_rest() ->
     assert titles == ["Warnings", "Worse: 7 estimates", "Moved: 1 estimate"]
     assert "| &emsp;↑ PLL | −0.3010 | −0.3420 | −0.0410 ±0.0090 | 0.01 | 0.004 |" in shown
     assert "<summary>Worse, within tolerance: 1 estimate</summary>" in folded and "| &emsp;↑ AUPR-out |" in folded
-    assert "now.h5 was made before base.h5" in shown and "tolerances and minimums are those" in folded
+    assert "now.h5 is older than base.h5" in shown and "tolerances and minimums are those" in folded
     assert "Current: `/runs/now.h5`" in folded and "Baseline: `/runs/base.h5`" in folded

@@ -185,10 +185,10 @@ def test_the_paired_error_of_a_likelihood_goes_by_group(four_methods):
 @pytest.mark.parametrize(
     ("change", "wrong", "accuracy", "words"),
     [
-        (0.0, 20, "worse", ", but is right less often: accuracy"),
-        (0.2, 20, "worse", ", but is right less often: accuracy"),
-        (-0.2, 20, "worse", ", and is right less often: accuracy"),
-        (-math.inf, 20, "worse", ", and is right less often: accuracy"),
+        (0.0, 20, "worse", ", but is less accurate: accuracy"),
+        (0.2, 20, "worse", ", but is less accurate: accuracy"),
+        (-0.2, 20, "worse", ", and is less accurate: accuracy"),
+        (-math.inf, 20, "worse", ", and is less accurate: accuracy"),
         (0.0, 1, "as-well", "; ECE"),
     ],
 )

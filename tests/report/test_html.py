@@ -289,4 +289,4 @@ def test_without_matplotlib_the_page_says_that_pictures_are_left_out(
     monkeypatch.setattr(drawing, "why_not", lambda: "figures are drawn by matplotlib, which is not installed.")
     assert ran("report", str(path), "--html", str(tmp_path / "page.html"), "--json") == 0
     read = Reader((tmp_path / "page.html").read_text(encoding="utf-8"))
-    assert read.tags["svg"] == 0 and "Pictures are left out" in read.text
+    assert read.tags["svg"] == 0 and "Figures are left out" in read.text

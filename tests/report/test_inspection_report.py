@@ -590,7 +590,7 @@ def test_the_page_has_its_sections_and_says_what_to_do(monkeypatch):
     assert re.findall(r"<h2[^>]*>([^<]+)</h2>", text) == ["In short", *titles]
     assert "2 warnings below, with what to do: reference-unchecked, never-trained." in text
     assert "What to do:" in text and "[sampling]" in text and "SHA-256" in text
-    assert "Pictures are left out: there is no matplotlib." in text
+    assert "Figures are left out: there is no matplotlib." in text
 
 
 @pytest.mark.parametrize("name", ["bare", "whole"])

@@ -86,7 +86,7 @@ def test_without_pictures_the_curves_are_drawn_in_characters_and_it_is_said_why(
     assert "PLL of the first" not in four_page
     monkeypatch.setattr(drawing, "why_not", lambda: "no matplotlib")
     text = page(report(four_methods))
-    assert "<svg" not in text and "Pictures are left out: no matplotlib" in text
+    assert "<svg" not in text and "Figures are left out: no matplotlib" in text
     assert "PLL of the first" in text and "Calibration" not in headings(text)
 
 

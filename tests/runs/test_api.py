@@ -247,6 +247,6 @@ def test_a_setting_of_a_list_takes_a_single_text(model: nn.Module, sets: dict[st
 
 
 def test_a_result_is_not_saved_under_the_name_of_a_report(result: bnuq.Result, tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match=r"page\.h5\. Reports are made of that by `bnuq report`"):
+    with pytest.raises(RequestError, match=r"page\.h5\. `bnuq report` makes reports from it"):
         result.save(tmp_path / "page.html")
     assert not list(tmp_path.iterdir())

@@ -104,8 +104,8 @@ def test_nothing_is_concluded_from_a_set_on_another_scale_than_the_references(tm
         pixels(tmp_path, each, scale=255 if each == name else 1)
     result = small_run.evaluated(tmp_path)
     shown = report(result)
-    of_scale = "on another scale than the reference's (standard deviation"
-    assert of_scale in shown.summary[0] and f"The figures of {name} mean nothing" in shown.summary[0]
+    of_scale = "are scaled differently from the reference's (standard deviations"
+    assert of_scale in shown.summary[0] and f"The estimates on {name} are meaningless" in shown.summary[0]
     said = {finding.code.partition("-")[0] for finding in findings(result)}
     assert said & {"explains", "deterministic", "ood", "samples", "temperature"} == judged
     [(text, remedy)] = [(text, remedy) for text, code, remedy in shown.warnings if code == "inputs-of-another-scale"]

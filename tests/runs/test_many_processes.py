@@ -356,7 +356,7 @@ def test_a_signal_ends_all_processes_and_the_run_goes_on_from_their_units(
     _, said = child.communicate(timeout=60)
     assert not (tmp_path / "two.h5").exists()
     if number == signal.SIGTERM:
-        kept = f"finished parts are kept in {work}: the same command goes on from them."
+        kept = f"finished parts are kept in {work}: the same command resumes from them."
         assert child.returncode == 143 and said.endswith(f"bnuq: terminated; {kept}\n")
         assert [*work.glob("*.part")] and not [*work.glob("*.try*")]
     options = {**options, "samples": 128, "chunk_size": 1}

@@ -227,7 +227,7 @@ def test_each_is_a_labelled_set_and_one_to_be_told_from_the_test_set(folder: Pat
         assert address_of(coordinates_of(address)) == address and address in estimates_of(whole)
         address = f"mcbn.sets.{name}.pll"
         assert address_of(coordinates_of(address)) == address and address in estimates_of(whole)
-    [text] = [each for each in report(whole).notes if each.startswith("fgsm and pgd attack each method")]
+    [text] = [each for each in report(whole).notes if each.startswith("fgsm and pgd compute separate points")]
     assert "mcbn, mcdo, mcbn+mcdo through the mean prediction of its first 8 samples" in text
     assert "deterministic through the network in evaluation mode" in text
 
@@ -328,7 +328,7 @@ def test_what_cannot_be_perturbed_is_refused_by_name(folder: Path, tmp_path: Pat
         + "\n\nclass Stopped(nn.Sequential):\n    def forward(self, x):\n        return super().forward(x.detach())\n"
         + "\n\n_net = net\n\n\ndef net(**given):\n    return Stopped(*_net(**given))\n"
     )
-    with pytest.raises(BnuqError, match="no gradient by its inputs"):
+    with pytest.raises(BnuqError, match="no gradient with respect to its inputs"):
         evaluated(stopped, "refused", perturb=("pgd:0.1",))
     integers = evaluated(stopped, "noise", perturb=("gaussian:0.1",))
     assert "test+gaussian:0.1" in integers.methods["mcbn"].sets

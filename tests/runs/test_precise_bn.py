@@ -346,7 +346,7 @@ def test_no_input_of_the_run_is_written_over(reset):
         refused(reset, "is another file than a checkpoint", out=out)
     refused(reset, "it is a folder", out="folder")
     refused(reset, "the folder .*absent does not exist", out="absent/new.pt")
-    refused(reset, r"a file of the kind that was read; name it new.pt", out="new.safetensors")
+    refused(reset, r"in the format that was read; name it new.pt", out="new.safetensors")
 
 
 OF_WEIGHTS = """

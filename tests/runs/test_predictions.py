@@ -1,4 +1,4 @@
-"""Predictions made elsewhere: scored as numpy scores them, by the rows of the evaluated points; what is refused."""
+"""Predictions from other software: scored as numpy scores them, by the rows of evaluated points; what is refused."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_they_are_scored_as_numpy_scores_them(folder: Path, whole: Result) -> No
     assert found.ood["other"]["predictive_entropy"]["auroc"].value == pytest.approx(auroc)
     assert "energy" not in found.ood["other"] and "energy" in whole.methods["deterministic"].sets["test"].points
     assert "predictions" not in whole.work.methods  # their cost is not known
-    assert "predictions samples.npz, made elsewhere" in " ".join(rendered(report, whole).split())
+    assert "predictions samples.npz, from other software" in " ".join(rendered(report, whole).split())
 
 
 def test_no_estimate_depends_on_chunks(folder: Path, whole: Result) -> None:
@@ -229,7 +229,7 @@ BAD: dict[str, tuple[Callable[[Arrays], Arrays], dict[str, Any], str]] = {
     "the same": (lambda p: {k: np.tile(v[:1], (T, 1, 1)) for k, v in p.items()}, {}, "of predictions are identical"),
     "no file": (lambda p: p, {"predictions": "nowhere.npz"}, "nowhere.npz"),
     "no archive": (lambda p: p, {"predictions": "run.toml"}, "is no .npz file"),
-    "not named": (lambda p: p, {"predictions": None}, "there are none made elsewhere; add --predictions FILE.npz"),
+    "not named": (lambda p: p, {"predictions": None}, "there is no file of samples; add --predictions FILE.npz"),
 }
 
 

@@ -201,7 +201,7 @@ def refused(cli: Call, *arguments: str) -> str:
         (("--task", "classification"), '"segmentation"'),
         (("--task", "regression"), '"segmentation"'),
         (("--mutual-information", "corrected"), "--mutual-information"),
-        (("--arch-arg", "stride=2"), "pixels for pictures"),
+        (("--arch-arg", "stride=2"), "pixels for images"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, tuple) else "",
 )

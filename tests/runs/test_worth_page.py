@@ -21,7 +21,7 @@ def test_a_section_has_the_verdict_and_every_method_with_its_difference(tmp_path
     small_run.write(tmp_path)
     result = small_run.evaluated(tmp_path, samples=8, calibrate="cross")
     text = make_worth.section("A network", result)
-    assert text.startswith("## A network\n\nNo gain from 8 passes is shown: ")
+    assert text.startswith("## A network\n\n8 passes show no gain: ")
     rows = {row.split(" | ")[0].removeprefix("| "): row for row in text.splitlines() if row.startswith("| ")}
     assert [*rows][2:] == [*result.methods]
     best = next(each for each in judged(result).comparisons if each.metric == "pll")

@@ -31,7 +31,7 @@ from bnuq.sampling.sites import Sites, find_sites
 
 EVERY = pytest.mark.parametrize("name", ADVERSARIES)
 ROWS = 21
-OTHERWISE = "its recorded operations do not give what it gives"
+OTHERWISE = "its recorded operations give different outputs"
 
 
 def close(found: Tensor, expected: Tensor, tolerance: float = 1e-9) -> None:
@@ -167,14 +167,14 @@ def test_a_transposed_convolution_with_groups_is_not_folded():
     )  # the second BatchNorm; the first is drawn from the data
 
 
-@pytest.mark.parametrize("layout", ["channels last", "every second row", "transposed pictures"])
+@pytest.mark.parametrize("layout", ["channels last", "every second row", "transposed images"])
 def test_inputs_may_lie_in_memory_as_they_like(layout):
     net, x = zoo.made("in a shortcut"), zoo.points("in a shortcut", 2 * ROWS)
     engine, plain = compiled_and_plain(net, x, omega=drawn(net, x))
     other = {
         "channels last": lambda: x.contiguous(memory_format=torch.channels_last),
         "every second row": lambda: x[::2],
-        "transposed pictures": lambda: x.transpose(2, 3),
+        "transposed images": lambda: x.transpose(2, 3),
     }[layout]()
     close(engine.passes(other), plain.passes(other.contiguous()))
 

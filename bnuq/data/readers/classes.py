@@ -57,7 +57,8 @@ class ClassFile:
 def read_classes(path: Path) -> ClassFile:
     """The classes that a file lists. DataError for lines that do not fit together, and for a colour of two classes."""
     if (kind := kind_of(path)) != "text":
-        raise DataError(f"{path}: {what_is_wrong_with(kind) or 'is no text file.'} It is to list classes: {_EXPECTED}.")
+        wrong = what_is_wrong_with(kind) or "is not a text file."
+        raise DataError(f"{path}: {wrong} Expected a list of classes: {_EXPECTED}.")
     with readable(path, "a list of classes"):
         if path.stat().st_size > _LARGEST_FILE:
             raise DataError(f"{path}: has {path.stat().st_size:,} bytes; {_EXPECTED}.")
@@ -141,4 +142,4 @@ def _colour(path: Path, values: Any) -> tuple[int, int, int]:
 
 
 def _refuse(path: Path, entry: Any) -> NoReturn:
-    raise DataError(f"{path}: {json.dumps(entry)[:80]} is no class; {_EXPECTED}.")
+    raise DataError(f"{path}: {json.dumps(entry)[:80]} is not a class; {_EXPECTED}.")

@@ -24,7 +24,7 @@ def read_idx(path: Path, *, labels: Path | None = None) -> Contents:
     """Pictures, with the labels from the file beside them with the published name (`images-idx3` → `labels-idx1`)."""
     inputs = _read_array(path)
     if inputs.ndim < 2:
-        raise DataError(f"{path}: holds labels (one axis); expected the file of pictures. Labels beside it are found.")
+        raise DataError(f"{path}: holds labels (one axis); expected the file of images. Labels beside it are found.")
     labels = labels or _labels_beside(path)
     if labels is None:
         return Contents(inputs, findings=(note("no-label-file"),))
@@ -53,7 +53,7 @@ def _read_array(path: Path) -> NDArray[Any]:
         check_size(path, needed, stored=path.stat().st_size, error=DataError)
         data = _exactly(file, needed, path)
         if file.read(1):
-            raise DataError(f"{path}: goes on after the {needed} bytes that its header declares; it is damaged.")
+            raise DataError(f"{path}: continues after the {needed} bytes that its header declares; it is damaged.")
         return data.view(dtype).reshape(shape)
 
 

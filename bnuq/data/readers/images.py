@@ -52,7 +52,7 @@ class PictureFiles:
     def item(self, index: int, channels: int | None) -> NDArray[np.uint8]:
         path = self.where / self.files[index]
         self.check(path, data := self.content(index))
-        with readable(path, "a picture"), opened(data) as picture:
+        with readable(path, "an image"), opened(data) as picture:
             mode = {1: "L", 3: "RGB"}[channels or (1 if picture.mode in GREY else 3)]
             pixels = np.asarray(picture.convert(mode), dtype=np.uint8)
         return pixels[None] if pixels.ndim == 2 else np.moveaxis(pixels, 2, 0)
@@ -66,14 +66,14 @@ class PictureFiles:
         if mode not in GREY | COLOUR:
             depth = "16 bits or more a channel" if mode.startswith(("I", "F")) else f"pixels of mode {mode}"
             raise DataError(
-                f"{path}: has {depth}; expected 8 bits a channel, grey or RGB. Convert the pictures (with Pillow and "
-                "NumPy: Image.fromarray((np.asarray(picture) / 257).astype(np.uint8))), or name an .npz of their "
+                f"{path}: has {depth}; expected 8 bits a channel, grey or RGB. Convert the images (with Pillow and "
+                "NumPy: Image.fromarray((np.asarray(image) / 257).astype(np.uint8))), or name an .npz of their "
                 "pixels as floats, scaled as in training."
             )
         return mode in COLOUR, (height, width)
 
     def content(self, index: int) -> bytes:
-        with readable(self.where / self.files[index], "a picture"):
+        with readable(self.where / self.files[index], "an image"):
             return self.read(self.files[index])
 
     def listed(self, index: int) -> bytes:
@@ -82,7 +82,7 @@ class PictureFiles:
 
 def header_of(path: Path, data: bytes) -> tuple[str, str | None, Size]:
     """The mode, the format and the size of the picture in a file's bytes; DataError for a damaged one."""
-    with readable(path, "a picture"), opened(data) as picture:
+    with readable(path, "an image"), opened(data) as picture:
         mode, form, (width, height) = picture.mode, picture.format, picture.size
         if len(data) > _BESIDE_PIXELS + 4 * width * height:
             raise DataError(f"{path}: has {len(data):,} bytes for {width} × {height} pixels; it is damaged.")
@@ -93,7 +93,7 @@ def header_of(path: Path, data: bytes) -> tuple[str, str | None, Size]:
 def read_image_folder(path: Path, *, without: Collection[str] = ()) -> Contents:
     """The pictures in the class folders of `path`, less those `without`; the sorted names of the folders are the
     classes from 0."""
-    with readable(path, "a folder of pictures"):
+    with readable(path, "a folder of images"):
         files = {name: size for name, size in files_below(path) if name not in without}
 
     return contents_of(path, files, lambda file: read_picture(path / file))
@@ -102,7 +102,7 @@ def read_image_folder(path: Path, *, without: Collection[str] = ()) -> Contents:
 def read_picture(picture: Path) -> bytes:
     """The bytes of a picture in a regular file."""
     if not picture.is_file() and picture.exists():
-        raise DataError(f"{picture}: is no regular file any more; a picture was replaced while it was in use.")
+        raise DataError(f"{picture}: is no longer a regular file; an image was replaced while it was in use.")
     check_file_size(picture, picture.stat().st_size)
     return picture.read_bytes()
 
@@ -126,13 +126,13 @@ def files_below(path: Path) -> Iterator[tuple[str, int]]:
                 elif is_picture(name):
                     broken = entry.is_symlink() and not Path(entry).exists()
                     reason = "a link to nothing" if broken else "no regular file"
-                    raise DataError(f"{path / name}: is {reason}; expected a picture. Mend or remove it.")
+                    raise DataError(f"{path / name}: is {reason}; expected an image. Repair or remove it.")
 
 
 def check_file_size(file: Path, size: int) -> None:
     """DataError for a file that is larger than pictures are."""
     if size > _LARGEST_FILE:
-        raise DataError(f"{file}: has {size:,} bytes; expected a picture of at most {_LARGEST_FILE:,}.")
+        raise DataError(f"{file}: has {size:,} bytes; expected an image of at most {_LARGEST_FILE:,}.")
 
 
 def read_image_zip(path: Path) -> Contents:
@@ -142,10 +142,10 @@ def read_image_zip(path: Path) -> Contents:
         members = [info for info in archive.infolist() if not info.is_dir()]
         infos = {info.filename: info for info in members}
         if len(infos) < len(members):
-            raise DataError(f"{path}: lists a picture twice. Make the archive again.")
+            raise DataError(f"{path}: lists an image twice. Create the archive again.")
 
     def read(file: str) -> bytes:
-        with readable(path / file, "a picture"):
+        with readable(path / file, "an image"):
             return archive.read(infos[file])
 
     for info in members:
@@ -160,7 +160,7 @@ def contents_of(path: Path, files: Mapping[str, int], read: Callable[[str], byte
     pictures = sorted(filter(is_picture, files))
     if not pictures:
         shown = f", only {', '.join(sorted(files)[:5])}" if files else ""
-        raise DataError(f"{path}: contains no pictures{shown}; expected class folders with .png or .jpg files.")
+        raise DataError(f"{path}: contains no images{shown}; expected class folders with .png or .jpg files.")
     labels, classes, findings = _labels(path, pictures)
     inputs = pictures_of(path, tuple(pictures), files.__getitem__, read)
     return Contents(inputs, labels, classes=classes, findings=findings, names=pictures)
@@ -190,7 +190,7 @@ def _labels(
     above = {file.count("/"): file for file in reversed(files)}
     if len(above) > 1:
         first, second = sorted(map(PurePosixPath, above.values()))[:2]
-        raise DataError(f"{path}: has pictures at different depths ({first}, {second}); expected folder/class/picture.")
+        raise DataError(f"{path}: has images at different depths ({first}, {second}); expected folder/class/image.")
     if 0 in above:
         return None, None, (note("no-class-folders"),)
     folders = {folder: PurePosixPath(folder) for folder in {file.rpartition("/")[0] for file in files}}

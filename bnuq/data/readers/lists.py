@@ -37,7 +37,7 @@ _KEPT = 2**28  # bytes of encoded pictures of a set that stay in memory
 
 def lists_pictures(path: Path) -> bool:
     """Whether the first or the second line of a text names a picture."""
-    with readable(path, "a list of pictures"), path.open(encoding="utf-8-sig") as file:
+    with readable(path, "a list of images"), path.open(encoding="utf-8-sig") as file:
         lines = [file.readline(_LARGEST_HEADER) for _ in range(2)]
     return any(has_suffix(word.strip('" \n')) for line in lines for word in re.split(r"[,;\t\n ]", line))
 
@@ -53,7 +53,7 @@ def read_list(
 ) -> Contents:
     """The pictures that a text lists, relative to `folder` (default: its own): a table with a column of their names,
     and columns of labels and groups; or lines of a name, or of a name and a label."""
-    with readable(path, "a list of pictures"), path.open(encoding="utf-8-sig", newline="") as file:
+    with readable(path, "a list of images"), path.open(encoding="utf-8-sig", newline="") as file:
         check_memory(path, _TEXT_IN_MEMORY * path.stat().st_size, error=DataError)
         first = file.readline()
         separator = next((mark for mark in (",", ";", "\t") if mark in first), None)
@@ -97,7 +97,7 @@ def _columns(
         columns = [_column(path, names, name) for name in selected]
         return columns[0], columns[1] if len(columns) > 1 else None
     if True not in pictures:
-        raise DataError(f"{path}: its first row names no picture; expected a column of .png or .jpg files.")
+        raise DataError(f"{path}: its first row names no image; expected a column of .png or .jpg files.")
     inputs = pictures.index(True)
     others = [at for at, name in enumerate(names) if at != inputs and name != group]
     if target is not None and (target in names or needs_target):
@@ -121,10 +121,10 @@ def _column(path: Path, names: list[str], name: str) -> int:
 
 def _size_of(path: Path, folder: Path, row: int, file: str) -> int:
     picture = folder / file
-    with readable(picture, "a picture"):
+    with readable(picture, "an image"):
         if not has_suffix(file) or not picture.is_file():
             raise DataError(
-                f"{path}: row {row} (counted from 0) names {file!r}, which is no picture in a file ({picture}); "
+                f"{path}: row {row} (counted from 0) names {file!r}, which is not an image file ({picture}); "
                 f"expected paths relative to {folder}, or absolute ones."
             )
         return picture.stat().st_size
@@ -157,7 +157,7 @@ def read_tar(path: Path, shards: Sequence[Path] = ()) -> Contents:
 
     def read(name: str) -> bytes:
         tar, start, size = members[name]
-        with readable(path / name, "a picture"), tar.open("rb") as file:
+        with readable(path / name, "an image"), tar.open("rb") as file:
             file.seek(start)
             return file.read(size)
 
@@ -178,7 +178,7 @@ def read_tar(path: Path, shards: Sequence[Path] = ()) -> Contents:
             parts[kind] = name
     bare = next((key for key, parts in samples.items() if "picture" not in parts), None)
     if bare is not None:
-        raise DataError(f"{path}: sample {bare!r} has no picture; expected a .jpg or .png beside {samples[bare]}.")
+        raise DataError(f"{path}: sample {bare!r} has no image; expected a .jpg or .png beside {samples[bare]}.")
     texts = [_label(path, key, parts, sizes, read) for key, parts in samples.items()]
     y, classes, findings = labels_of(path, texts)
     files = tuple(parts["picture"] for parts in samples.values())
@@ -267,13 +267,13 @@ def read_pictures_of_columns(
         return None
     with readable(path, "parquet"):
         if not all(header["rows"] for header in headers):
-            raise DataError(f"{path}: contains no pictures, or a file without any; expected at least one row in each.")
+            raise DataError(f"{path}: contains no images, or a file without any; expected at least one row in each.")
         declared = sum(header["bytes"] for header in headers)
         check_size(path, declared, stored=sum(file.stat().st_size for file in files), error=DataError, memory=False)
         flags = [name == pictures[0] for name in names]
         inputs, label = _columns(path, names, flags, "", target, needs_target, selected)
         if names[inputs] not in pictures:
-            raise DataError(f"{path}: column {names[inputs]!r} holds no encoded pictures; expected {listed(pictures)}.")
+            raise DataError(f"{path}: column {names[inputs]!r} holds no encoded images; expected {listed(pictures)}.")
         y, classes, findings = None, None, ()
         if label is not None:
             y, classes, findings = _labels_in_column(path, files, names[label], headers)
@@ -316,9 +316,7 @@ class _Groups:
             self._latest.move_to_end((file, group))
             picture = self._latest[file, group][row]
         if not len(picture):
-            raise DataError(
-                f"{self._path}: {name} has no bytes of a picture; a path alone is not followed. Embed them."
-            )
+            raise DataError(f"{self._path}: {name} has no bytes of an image; a path alone is not followed. Embed them.")
         return picture.tobytes()
 
     def bytes_around(self, name: str) -> int:
@@ -337,7 +335,7 @@ class _Groups:
         data = ask("pictures", str(self._files[file].absolute()), self._column, group, size)
         lengths, content = data[: 8 * rows].view(np.int64), data[8 * rows :]
         if len(lengths) != rows or lengths.min() < 0 or lengths.sum() != len(content):
-            raise DataError(f"{self._path}: does not hold the pictures that it declares; it is damaged.")
+            raise DataError(f"{self._path}: does not hold the images that it declares; it is damaged.")
         return np.split(content, np.cumsum(lengths)[:-1])
 
 
@@ -373,5 +371,5 @@ def read_saved_folder(path: Path, *, target: str | None = None, needs_target: bo
         raise DataError(f"{state}: lists {strange!r}; expected names of .arrow files beside it.")
     contents = read_pictures_of_columns(path, [path / file for file in files], target=target, needs_target=needs_target)
     if contents is None:
-        raise DataError(f"{path}: has no column of encoded pictures; other columns are read from .parquet or .csv.")
+        raise DataError(f"{path}: has no column of encoded images; other columns are read from .parquet or .csv.")
     return contents

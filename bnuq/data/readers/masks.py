@@ -92,18 +92,18 @@ def read_masked(pictures: Path, masks: Path, pattern: str = "*", *, classes: Cla
     mask_files = {name: below[name] for name in below if fnmatch.fnmatchcase(name.rpartition("/")[2], pattern)}
     if not mask_files:
         shown = "" if pattern == "*" else f" whose names match {pattern}"
-        raise DataError(f"{masks}: contains no masks{shown}; expected .png files, one for each picture of {pictures}.")
+        raise DataError(f"{masks}: contains no masks{shown}; expected .png files, one for each image of {pictures}.")
     sizes = _pictures_below(pictures)
     within = os.path.relpath(os.path.realpath(masks), os.path.realpath(pictures))
     if within == "." and pattern == "*":
         raise DataError(
-            f"{pictures}: is named as the folder of the pictures and of the masks. Say which files are masks: "
+            f"{pictures}: is given as the folder of the images and of the masks. Say which files are masks: "
             f"{pictures}:{pictures}/*_mask.png."
         )
     inside = set(mask_files) if within == "." else {name for name in sizes if name.startswith(f"{within}/")}
     sizes = {name: size for name, size in sizes.items() if name not in inside}
     if not sizes:
-        raise DataError(f"{pictures}: contains no pictures; expected .png or .jpg files, each with a mask in {masks}.")
+        raise DataError(f"{pictures}: contains no images; expected .png or .jpg files, each with a mask in {masks}.")
     files = tuple(sorted(sizes))
     partner = partners(files, sorted(mask_files), pictures, masks)
     inputs = pictures_of(pictures, files, sizes.__getitem__, _reader(pictures))
@@ -171,7 +171,7 @@ def _unpaired(
         )
     if missing := [name for name in pictures if name not in found]:
         stem = PurePosixPath(missing[0]).stem.removesuffix(ending)
-        others = f", and {len(missing) - 1} more pictures have none" * (len(missing) > 1)
+        others = f", and {len(missing) - 1} more images have none" * (len(missing) > 1)
         return DataError(
             f"{images / missing[0]}: has no mask in {folder}{others}; expected {stem}{tail}.png there. A set without "
             f"masks is named by its folder alone."
@@ -179,7 +179,7 @@ def _unpaired(
     used = {mask for of in found.values() for _, mask in of}
     left = [name for name in masks if name not in used]
     others = f", and {len(left) - 1} more masks have none" * (len(left) > 1)
-    return DataError(f"{folder / left[0]}: has no picture in {images}{others}; expected one for each mask.")
+    return DataError(f"{folder / left[0]}: has no image in {images}{others}; expected one for each mask.")
 
 
 def _stem(name: str, flat: bool) -> str:
@@ -199,7 +199,7 @@ def _common_ending(stems: Sequence[str]) -> str:
 
 
 def _pictures_below(folder: Path) -> dict[str, int]:
-    with readable(folder, "a folder of pictures"):
+    with readable(folder, "a folder of images"):
         return {name: size for name, size in files_below(folder) if is_picture(name)}
 
 

@@ -506,11 +506,11 @@ _TEXTS = {
         "on ε."
     ),
     "nothing-stochastic": (
-        "Nothing here can be made stochastic: the network calls no BatchNorm or dropout, and draws no noise."
+        "Nothing can be made stochastic: the network calls no BatchNorm or dropout, and draws no noise."
     ),
     "sites": "{kinds:kinds} can be made stochastic.",
     "sites-fixed": "Not stochastic: {sites:names} ({why}).",
-    "unreachable": "Random in training, but out of reach here: {layers:names} ({why}).",
+    "unreachable": "Random in training, but out of reach for bnuq: {layers:names} ({why}).",
     "noise-size": (
         "At b = {batch_size:,}, batch noise scales activations by U with sd {sigma_u:range} and shifts them by V with "
         "sd {sigma_v:range}, in units of a channel's standard deviation."
@@ -530,13 +530,13 @@ _TEXTS = {
         "(most in {layer}, {factor:times} times less)."
     ),
     "slopes-uncertain": (
-        "The slopes are too uncertain to say whether the noise falls as 1/b ({slopes:slopes}, −1 expected)."
+        "The slopes are too uncertain to tell whether the noise falls as 1/b ({slopes:slopes}, −1 expected)."
     ),
-    "slopes-expected": "The noise falls as 1/b, as it should: {slopes:slopes}.",
+    "slopes-expected": "The noise falls as 1/b, as expected: {slopes:slopes}.",
     "slopes-off": (
         "In {layers:len} of {of:of} the noise does not fall as 1/b ({slopes:slopes}, −1 expected): {layers:names}."
     ),
-    "slopes-partly-uncertain": ("In {layers:len} of {of:of} the slope is too uncertain to say: {layers:names}."),
+    "slopes-partly-uncertain": ("In {layers:len} of {of:of} the slope is too uncertain to judge: {layers:names}."),
     "variance-bias-matters": (
         "Biased or unbiased variance matters in {layers:names}: at n = {nominal} values per channel they differ by "
         "{change:percent} in scale. Training normalises by the biased one, evaluation by an average of unbiased ones; "
@@ -562,10 +562,10 @@ _TEXTS = {
         f"(up to {MEDIAN_LIMIT:.0f} is normal)."
     ),
     "domain-unmeasured": "No layer of {name} could be compared with the reference.",
-    "own-statistics-no-effect": "{name} with its own statistics, little change: {changes:changes}.",
-    "own-statistics-better": "{name} with its own statistics, better: {changes:changes}.",
-    "own-statistics-worse": "{name} with its own statistics, worse: {changes:changes}.",
-    "own-statistics-mixed": "{name} with its own statistics, mixed effect: {changes:changes}.",
+    "own-statistics-no-effect": "With its own statistics, {name} changes little: {changes:changes}.",
+    "own-statistics-better": "With its own statistics, {name} is better: {changes:changes}.",
+    "own-statistics-worse": "With its own statistics, {name} is worse: {changes:changes}.",
+    "own-statistics-mixed": "With its own statistics, {name} shows a mixed effect: {changes:changes}.",
     "no-pipeline-tried": "No pipeline could be tried.",
     "no-pipeline-fits": (
         "None of the pipelines tried fits the running statistics. The closest is {pipeline}: {exceeded:limits}."
@@ -578,6 +578,6 @@ _TEXTS = {
         "The running statistics fit {pipeline} best: {worst:times} times batch noise in the worst layer, {layer}."
     ),
     "pipeline-undetermined": "Undetermined by the statistics: {text}.",
-    "pipelines-equivalent": "As good by these statistics: {pipelines:names}.",
+    "pipelines-equivalent": "These pipelines fit equally well: {pipelines:names}.",
 }
 SENTENCES: Catalogue = {code: Entry(text) for code, text in _TEXTS.items()}

@@ -88,7 +88,7 @@ def _summary(report: Report) -> Iterator[str]:
         codes = ", ".join(dict.fromkeys(code for _, code, _ in report.warnings))
         yield f"{count(len(report.warnings), 'warning')} below, with what to do: {codes}."
     if report.pictures and (why_not := drawing.why_not()) is not None:
-        yield f"Pictures are left out: {why_not}"
+        yield f"Figures are left out: {why_not}"
 
 
 def _sections(report: Report, drawn: dict[tuple[str, ...], Drawn]) -> Iterator[_Section]:

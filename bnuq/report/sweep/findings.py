@@ -321,15 +321,15 @@ _TEXTS = {
     **{code: f"{{spread}} on the test set {text} from size to size: {_ENDS}." for code, text in _CHANGES.items()},
     "ood-too-few-sizes": "too few sizes to say how well {name} is separated.",
     "ood-familiar": f"{{name}} appears more familiar than {{other}}: {_AUROC}.",
-    "ood-not-separated": f"{{name}} is at no size separated from {{other}}: {_AUROC}.",
+    "ood-not-separated": f"{{name}} is not separated from {{other}} at any size: {_AUROC}.",
     "ood-separated": f"{{name}} is separated, with an unknown error: {_AUROC}.",
     "ood-separated-equally": f"{{name}} is separated equally well as b grows: {_AUROC} ({{change:change}}).",
     "ood-separated-less": f"{{name}} is separated less well as b grows: {_AUROC} ({{change:change}}).",
     "ood-separated-better": f"{{name}} is separated better as b grows: {_AUROC} ({{change:change}}).",
     "ood-chance": "{name} is separated no better than by chance from b = {size:,} on.",
-    "ood-alike": "{name} has a mean {spread} that is at no size more than two errors above the test set's.",
+    "ood-alike": "the mean {spread} of {name} is at no size more than two errors above the test set's.",
     "ood-alike-from": (
-        "{name} has a mean {spread} that is not more than two errors above the test set's from b = {size:,} on."
+        "the mean {spread} of {name} is not more than two errors above the test set's from b = {size:,} on."
     ),
     "statistics-stale": (
         "the running statistics do not fit the reference. {metric:metric} on the test set, MCBN minus the "
@@ -343,10 +343,11 @@ _TEXTS = {
         "and retraining may change them by more than the stated errors."
     ),
     "not-recommended-mismatched": (
-        "No size is recommended while the reference check fails, as MCBN at any size may not be that of your network."
+        "No size is recommended while the reference check fails, because MCBN may not describe your network at any "
+        "size."
     ),
     "not-recommended-scale": (
-        "No size is recommended, because the criterion is computed on inputs of another scale than the reference's."
+        "No size is recommended, because the criterion uses inputs that are scaled differently from the reference's."
     ),
     "not-recommended-criterion": "No size is recommended: the criterion is not available; the notes say why.",
     "not-recommended-few": "No size is recommended: fewer than two sizes could be compared.",
@@ -362,12 +363,10 @@ _TEXTS = {
     "recommended-without-errors": "The errors of the differences between sizes are unknown.",
     "recommended-ahead": "Lower than the recommended size{unit}: {behind:behind}.",
     "prior-decides": (
-        "The likelihood changes over the sizes by less than its error: the prior decides, through the KL, and another "
+        "The likelihood changes by less than its error between sizes: the prior decides, through the KL, and another "
         "prior may decide differently."
     ),
-    "recommended-is-trained-end": (
-        "It is the {end} of the sizes that networks were trained with: the optimum may lie beyond."
-    ),
+    "recommended-is-trained-end": ("It is the {end} of the training batch sizes: the optimum may lie beyond."),
     "recommended-is-largest": (
         "It is the largest of the sizes that were compared, and the optimum lies at or beyond it: sweep larger ones."
     ),

@@ -371,7 +371,7 @@ def legend(sweep: Sweep, lines: Sequence[Line]) -> Iterator[str]:
     if sweep.task == "segmentation" and names_of(sweep, "ood"):
         inside = {*names_of(sweep, "ood")} & {*anomalous(sweep)}
         masked = (
-            ", or a random anomaly than a random other pixel of its set where masks tell them apart" if inside else ""
+            ", or a random anomaly than a random other pixel of its set where masks distinguish them" if inside else ""
         )
         yield (
             f"Pixel AUROC: probability that a random pixel of the OOD set has more {score_name(sweep)} than a random "

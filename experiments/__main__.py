@@ -484,10 +484,9 @@ def _ascending(sizes: tuple[int, ...] | None) -> tuple[int, ...] | None:
 
 
 def _progress(printing: Printing) -> Any:
-    from bnuq.cli.progress import Bars
-    from bnuq.progress import silent
+    from bnuq.cli.progress import progress_of
 
-    return silent if printing.quiet else Bars()
+    return progress_of(printing)[0]
 
 
 def _written(record: Any, out: Path) -> Any:
@@ -503,15 +502,7 @@ def _show(record: Any, name: str, figures: Path | None, printing: Printing) -> N
     if figures is not None:
         for form in ("svg", "png"):
             draw_pictures(kind.report(record), figures, form)
-    print_result(
-        record,
-        summary=kind.summary,
-        show=partial(print_record, kind.report),
-        as_json=printing.json,
-        quiet=printing.quiet,
-        strict=False,
-        findings=(),
-    )
+    print_result(record, printing, summary=kind.summary, show=partial(print_record, kind.report), findings=())
 
 
 # ── results, shown again ─────────────────────────────────────────────────────────────────────────────────────────────

@@ -13,7 +13,7 @@ import typer
 from bnuq.cli.ci import annotate_ci, workflow_commands_disabled
 from bnuq.cli.derived import SectionOptions, with_options
 from bnuq.cli.gate import end
-from bnuq.cli.output import Printing, print_result, stdout, strict_error
+from bnuq.cli.output import Printing, print_result, stdout, strict_error, without_strict
 from bnuq.cli.paths import checked_target
 from bnuq.config import CheckSection
 from bnuq.errors import BnuqError, RequestError, ResultError
@@ -106,9 +106,7 @@ def command(
             _write(reports, verdict)
         finally:  # print the verdict even where a report could not be written
             show = _print_markdown if to_stdout else _print
-            print_result(
-                verdict, summary=_summary, show=show, as_json=printing.json, quiet=printing.quiet, strict=False
-            )
+            print_result(verdict, without_strict(printing), summary=_summary, show=show)
 
     end(verdict, print_verdict, as_json=printing.json or to_stdout, quiet=printing.quiet)
 

@@ -52,15 +52,13 @@ def command(
 ) -> None:
     """Evaluate the uncertainty of a trained network: how large it is, whether it is calibrated, and whether it
     separates unfamiliar data from the test set. Writes one HDF5 file and prints a report."""
-    from bnuq.cli.progress import Bars
-    from bnuq.progress import silent
+    from bnuq.cli.progress import progress_of
 
-    bars = Bars()
-    progress, forecast_listener = (silent, None) if printing.quiet else (bars, bars.forecast_listener)
+    progress, forecast_listener = progress_of(printing)
     with reported_at_once():
         runs = _runs(model or (), again, options)
     if options.get("shard"):
-        _compute_shard(runs or _run(model or (), again, options), baseline, work, quiet=printing.quiet)
+        _compute_shard(runs or _run(model or (), again, options), baseline, work, printing)
         return
     if runs is not None:
         from bnuq.evaluation.setup import threads
@@ -75,18 +73,11 @@ def command(
             )
         with threads(runs.all[0].run.threads):
             aggregate = evaluate_several(runs, work=work, progress=progress, forecast_listener=forecast_listener)
-        print_result(
-            aggregate,
-            summary=multirun.summary,
-            show=partial(print_record, report),
-            as_json=printing.json,
-            quiet=printing.quiet,
-            strict=printing.strict,
-        )
+        print_result(aggregate, printing, summary=multirun.summary, show=partial(print_record, report))
         return
     with reported_at_once():
         run = _run(model or (), again, options)
-    gate = None if baseline is None else Gate(baseline, run, full=printing.full, quiet=printing.quiet)
+    gate = None if baseline is None else Gate(baseline, run, printing)
     from bnuq.evaluation.setup import threads
     from bnuq.records.summary import summary
     from bnuq.report.evaluation import report
@@ -97,27 +88,24 @@ def command(
     with threads(run.threads):
         result = evaluate(run, work=work, progress=progress, look=look, forecast_listener=forecast_listener)
     if gate is None:
-        show = partial(print_record, report, full=printing.full)
-        print_result(
-            result, summary=summary, show=show, as_json=printing.json, quiet=printing.quiet, strict=printing.strict
-        )
+        print_result(result, printing, summary=summary, show=partial(print_record, report, full=printing.full))
     else:
-        gate.end(result, as_json=printing.json, strict=printing.strict)
+        gate.end(result)
 
 
-def _compute_shard(requested: Run | Runs, baseline: Path | None, work: str | None, *, quiet: bool) -> None:
+def _compute_shard(requested: Run | Runs, baseline: Path | None, work: str | None, printing: Printing) -> None:
     """Compute a part of the units, without a result."""
-    from bnuq.cli.progress import Bars
+    from bnuq.cli.progress import progress_of
     from bnuq.evaluation.setup import threads
-    from bnuq.progress import silent
     from bnuq.workflows.shards import compute_shard
 
     runs = [requested] if isinstance(requested, Run) else [each.run for each in requested.all]
     if baseline is not None:
         raise RequestError(f"--baseline {baseline} is compared with a result, and --shard makes none. Leave it out.")
+    progress, _ = progress_of(printing)
     with threads(runs[0].threads):
-        compute_shard(runs, work, progress=silent if quiet else Bars(), say=partial(typer.echo, err=True))
-    if not quiet:
+        compute_shard(runs, work, progress=progress, say=partial(typer.echo, err=True))
+    if not printing.quiet:
         merging = f"bnuq merge {work}" if isinstance(requested, Run) else "the same command without --shard"
         print_line(f"Shard {runs[0].shard} is finished. When all are, {merging} makes the result.")
 

@@ -74,12 +74,11 @@ def command(
             raise RequestError("--from takes the draws of the result; leave --samples, --batch-size and --seed out.")
         source = read(folder / expanded(result))
         run = resolve_again(dict(source.run), folder / expanded(result), options, folder=folder)
-    from bnuq.cli.progress import Bars
+    from bnuq.cli.progress import progress_of
     from bnuq.evaluation.setup import threads
-    from bnuq.progress import silent
     from bnuq.workflows.export import Exported, export
 
-    progress = silent if printing.quiet else Bars()
+    progress, _ = progress_of(printing)
     with threads(run.threads):
         exported = export(run, folder / expanded(Path(out)), method=method, result=source, progress=progress)
 
@@ -87,9 +86,7 @@ def command(
         for line in _lines(record):
             print_line(line)
 
-    print_result(
-        exported, summary=_summary, show=show, as_json=printing.json, quiet=printing.quiet, strict=False, findings=()
-    )
+    print_result(exported, printing, summary=_summary, show=show, findings=())
 
 
 def _summary(exported: Any) -> dict[str, Any]:

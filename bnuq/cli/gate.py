@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import typer
 
 from bnuq.cli.ci import annotate_ci, workflow_commands_disabled
-from bnuq.cli.output import discard_stdout, print_result, stdout
+from bnuq.cli.output import Printing, discard_stdout, print_result, stdout, without_strict
 from bnuq.config import Run
 from bnuq.errors import BnuqError, RequestError, ResultError
 from bnuq.files.content import exists
@@ -52,8 +52,8 @@ class Gate:
     result would replace it.
     """
 
-    def __init__(self, baseline: Path, run: Run, *, full: bool, quiet: bool) -> None:
-        self._full, self._quiet = full, quiet
+    def __init__(self, baseline: Path, run: Run, printing: Printing) -> None:
+        self._printing = printing
         with self._annotating_ci():
             self._prepare(baseline, run)
 
@@ -86,29 +86,23 @@ class Gate:
         try:
             yield
         except BnuqError as error:
-            annotate_ci(str(error), marks=None if self._quiet else sys.stderr)
+            annotate_ci(str(error), marks=None if self._printing.quiet else sys.stderr)
             raise
 
-    def end(self, result: Result, *, as_json: bool, strict: bool) -> None:
+    def end(self, result: Result) -> None:
         """Print the result and the verdict; exit with code 1 for a regression."""
         from bnuq.records.summary import summary
         from bnuq.report import check, evaluation
         from bnuq.report.render import print_record
 
-        quiet = self._quiet
+        printing, full = self._printing, self._printing.full
         try:
             with self._annotating_ci():
                 verdict = self._verdict(result)
         except ResultError as error:
-            if not as_json:  # JSON output is empty after an error
-                print_result(
-                    result,
-                    summary=summary,
-                    show=partial(print_record, evaluation.report, full=self._full),
-                    as_json=False,
-                    quiet=quiet,
-                    strict=False,
-                )
+            if not printing.json:  # JSON output is empty after an error
+                show = partial(print_record, evaluation.report, full=full)
+                print_result(result, without_strict(printing), summary=summary, show=show)
             raise ResultError(f"{error}\n{result.path} was written.") from error
 
         def summary_with_verdict(result: Result) -> dict[str, Any]:
@@ -117,22 +111,16 @@ class Gate:
             return {**summary(result), "check": of_verdict(verdict)}
 
         def show(result: Result, stream: TextIO) -> None:
-            print_record(evaluation.report, result, stream, full=self._full)
+            print_record(evaluation.report, result, stream, full=full)
             stream.write("\n")
             print_record(check.report, verdict, stream)
 
         def report() -> None:
-            print_result(
-                result,
-                summary=summary_with_verdict,
-                show=show,
-                as_json=as_json,
-                quiet=quiet,
-                strict=strict and not verdict.failed,
-                findings=(*result.findings, *verdict.findings),
-            )
+            how = without_strict(printing) if verdict.failed else printing
+            of_both = (*result.findings, *verdict.findings)
+            print_result(result, how, summary=summary_with_verdict, show=show, findings=of_both)
 
-        end(verdict, report, as_json=as_json, quiet=quiet)
+        end(verdict, report, as_json=printing.json, quiet=printing.quiet)
 
     def _verdict(self, result: Result) -> Verdict:
         """The verdict on the result as read from its file, so that a later `bnuq check` of the file agrees."""

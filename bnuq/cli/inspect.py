@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TextIO
 
 from bnuq.cli.derived import SectionOptions, with_options
 from bnuq.cli.options import Figures, Model
-from bnuq.cli.output import Printing, print_result
-from bnuq.cli.report import print_figures
+from bnuq.cli.output import Printing
+from bnuq.cli.report import check_figures, print_with_figures
 from bnuq.config import Options, Run, resolve
 from bnuq.config.schema import REFERENCE, DataSection, GivenOptions, InspectSection, ModelSection, SamplingSection
 from bnuq.evaluation.mistakes import reported_at_once
@@ -46,31 +45,18 @@ def command(
     Writes one HDF5 file and prints a report."""
     with reported_at_once(("train",) if settings.suggest_pipeline or settings.domain else ()):
         run = placed(resolve(model, options, folder=Path.cwd()), options)
-    if figures is not None:
-        from bnuq.report import drawing
-
-        drawing.check()
-        drawing.make_folder(figures)
-    from bnuq.cli.progress import Bars
+    check_figures(figures)
+    from bnuq.cli.progress import progress_of
     from bnuq.evaluation.setup import threads
-    from bnuq.progress import silent
     from bnuq.records.inspection import summary
     from bnuq.report.inspection import report
-    from bnuq.report.render import draw_pictures, print_record
     from bnuq.workflows.inspect import Settings, inspect
 
     inspect_settings = Settings.of(settings, folder=Path.cwd(), needs_reference="train" in options)
+    progress, _ = progress_of(printing)
     with threads(run.threads):
-        result = inspect(run, inspect_settings, progress=silent if printing.quiet else Bars())
-    drawn = () if figures is None else draw_pictures(report(result), figures)
-
-    def show(record: Any, stream: TextIO) -> None:
-        print_record(report, record, stream)
-        print_figures(drawn)
-
-    print_result(
-        result, summary=summary, show=show, as_json=printing.json, quiet=printing.quiet, strict=printing.strict
-    )
+        result = inspect(run, inspect_settings, progress=progress)
+    print_with_figures(result, printing, figures, report=report, summary=summary)
 
 
 def placed(run: Run, options: Options) -> Run:

@@ -28,16 +28,12 @@ def command(
 ) -> None:
     """Make the result of `bnuq evaluate --shard`, once all shards are finished, as one process would have. Where units
     are missing, it names them and writes nothing."""
-    from bnuq.cli.progress import Bars
-    from bnuq.progress import silent
+    from bnuq.cli.progress import progress_of
     from bnuq.records.summary import summary
     from bnuq.report.evaluation import report
     from bnuq.report.render import print_record
     from bnuq.workflows.shards import merge
 
-    progress = silent if printing.quiet else Bars()
+    progress, _ = progress_of(printing)
     result = merge(work, Options(options), folder=Path.cwd(), progress=progress)
-    show = partial(print_record, report, full=printing.full)
-    print_result(
-        result, summary=summary, show=show, as_json=printing.json, quiet=printing.quiet, strict=printing.strict
-    )
+    print_result(result, printing, summary=summary, show=partial(print_record, report, full=printing.full))

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, TextIO
 
+import msgspec
 import typer
 
 from bnuq.config.schema import Section, setting
@@ -26,25 +27,27 @@ class Printing(Section, frozen=True):
     debug: Annotated[bool, setting("Show the traceback of an error.", "Safety")] = False  # read by main
 
 
+def without_strict(printing: Printing) -> Printing:
+    return msgspec.structs.replace(printing, strict=False)
+
+
 def print_result(
     result: Any,
+    printing: Printing,
     *,
     summary: Callable[[Any], Any],
     show: Callable[[Any, TextIO], None],
-    as_json: bool,
-    quiet: bool,
-    strict: bool,
     findings: Sequence[Finding] | None = None,
 ) -> None:
-    """Print `result`, which was already written to its path, if it has one. With `strict`, RequestError where it has
+    """Print `result`, which was already written to its path, if it has one. With --strict, RequestError where it has
     warnings (or among `findings`, where they are given)."""
     warned = warnings(result.findings if findings is None else findings)
-    refused = strict and bool(warned)
-    if as_json:
+    refused = printing.strict and bool(warned)
+    if printing.json:
         if not refused:
             text = json.dumps(summary(result), allow_nan=False, indent=2)
             print_line(text.replace("##[", "\\u0023#["))  # equivalent JSON, but not a command to a CI runner
-    elif not quiet:
+    elif not printing.quiet:
         show(result, stdout())
     if refused:
         path = getattr(result, "path", None)

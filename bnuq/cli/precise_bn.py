@@ -52,24 +52,16 @@ def command(
     were never computed. Prints what changed and, with a test set, whether it improved the network."""
     with reported_at_once(("train",)):
         run = resolve(model, Options(options | {"out": out}), folder=Path.cwd())
-    from bnuq.cli.progress import Bars
+    from bnuq.cli.progress import progress_of
     from bnuq.evaluation.setup import threads
-    from bnuq.progress import silent
     from bnuq.records.precise_bn import summary
     from bnuq.report.precise_bn import report
     from bnuq.report.render import print_record
     from bnuq.workflows.precise_bn import precise_bn
 
-    progress = silent if printing.quiet else Bars()
+    progress, _ = progress_of(printing)
     with threads(run.threads):
         result = precise_bn(
             run, estimator=settings.estimator, points=settings.points, batch_size=settings.batch_size, progress=progress
         )
-    print_result(
-        result,
-        summary=summary,
-        show=partial(print_record, report),
-        as_json=printing.json,
-        quiet=printing.quiet,
-        strict=printing.strict,
-    )
+    print_result(result, printing, summary=summary, show=partial(print_record, report))

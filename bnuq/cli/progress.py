@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as RichProgress
 from rich.text import Text
 
 from bnuq import stopping
-from bnuq.progress import Forecast, ForecastListener
+from bnuq.cli.output import Printing
+from bnuq.progress import Forecast, ForecastListener, Progress, silent
 
 _MIN_ELAPSED, _MAX_ELAPSED = 2.0, 600.0  # seconds of work between which its rate predicts the duration
 _DAY = 86_400.0
@@ -42,6 +44,12 @@ class _DurationWarning:
         if (seconds := elapsed * self._total / self._done) > _DAY:
             self._ended = True
             _write(f"{self._title}: about {_in_days(seconds)} at this rate. Ctrl-C stops it.")
+
+
+def progress_of(printing: Printing) -> tuple[Progress, ForecastListener | None]:
+    """How a command shows its progress, and the listener that announces long work before it starts."""
+    bars = Bars()
+    return (silent, None) if printing.quiet else (bars, bars.forecast_listener)
 
 
 class Bars:
@@ -81,7 +89,7 @@ class Bars:
             yield count
             return
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate(), TimeRemainingColumn())
-        with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        with RichProgress(*columns, console=Console(stderr=True), transient=True) as progress:
             task = progress.add_task(title, total=total)
 
             def advance_bar(steps: int) -> None:

@@ -7,19 +7,20 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
 from bnuq.cli.derived import SectionOptions, with_options
 from bnuq.cli.options import AsJson, Debug, Full
-from bnuq.cli.output import print_line, stdout
+from bnuq.cli.output import Printing, print_line, print_result, stdout
 from bnuq.cli.paths import checked_target
 from bnuq.config.schema import Panel, Positive, Section, setting
 from bnuq.errors import RequestError
 from bnuq.files.folders import expanded
 
 if TYPE_CHECKING:
+    from bnuq.report.document import Report
     from bnuq.report.document import Section as ReportSection
     from bnuq.report.kinds import Kind
 
@@ -243,6 +244,35 @@ def _points_of(record: Any, points: Points) -> tuple[tuple[ReportSection, ...], 
     chosen = {"by": points.by, "set": points.set, "method": points.method}
     section = () if points.points is None else (points_section(record, points=points.points, **chosen),)
     return section, b"" if points.csv is None else points_csv(record)
+
+
+def check_figures(folder: Path | None) -> None:
+    """Make the folder of pictures, if one is named, before anything is computed; errors as of `draw_pictures`."""
+    if folder is not None:
+        from bnuq.report import drawing
+
+        drawing.check()
+        drawing.make_folder(folder)
+
+
+def print_with_figures(
+    result: Any,
+    printing: Printing,
+    folder: Path | None,
+    *,
+    report: Callable[..., Report],
+    summary: Callable[[Any], Any],
+) -> None:
+    """Draw the pictures of the result into `folder`, if one is named, and print it."""
+    from bnuq.report.render import draw_pictures, print_record
+
+    drawn = () if folder is None else draw_pictures(report(result), folder)
+
+    def show(record: Any, stream: TextIO) -> None:
+        print_record(report, record, stream)
+        print_figures(drawn)
+
+    print_result(result, printing, summary=summary, show=show)
 
 
 def print_figures(paths: Sequence[Path]) -> None:

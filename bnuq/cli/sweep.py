@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import Annotated, Any
 
 import typer
 
 from bnuq.cli.derived import SectionOptions, with_options
 from bnuq.cli.options import Figures, WorkPlace
-from bnuq.cli.output import Printing, print_result
-from bnuq.cli.report import print_figures
+from bnuq.cli.output import Printing
+from bnuq.cli.report import check_figures, print_with_figures
 from bnuq.config import Options, resolve_sweep
 from bnuq.config.schema import DataSection, GivenOptions, ModelSection, SamplingSection, ScoringSection, SweepSection
 from bnuq.evaluation.mistakes import reported_at_once
@@ -59,29 +59,14 @@ def command(
     prints a report."""
     with reported_at_once(("test", "train")):
         runs, swept = resolve_sweep(models or [], options, settings, folder=Path.cwd())
-    if figures is not None:
-        from bnuq.report import drawing
-
-        drawing.check()
-        drawing.make_folder(figures)
-    from bnuq.cli.progress import Bars
+    check_figures(figures)
+    from bnuq.cli.progress import progress_of
     from bnuq.evaluation.setup import threads
-    from bnuq.progress import silent
     from bnuq.records.sweep import summary
-    from bnuq.report.render import draw_pictures, print_record
     from bnuq.report.sweep import report
     from bnuq.workflows.sweep import sweep
 
-    bars = Bars()
-    progress, forecast_listener = (silent, None) if printing.quiet else (bars, bars.forecast_listener)
+    progress, forecast_listener = progress_of(printing)
     with threads(runs[0].threads):
         result = sweep(runs, swept, work=work, progress=progress, forecast_listener=forecast_listener)
-    drawn = () if figures is None else draw_pictures(report(result), figures)
-
-    def show(record: Any, stream: TextIO) -> None:
-        print_record(report, record, stream)
-        print_figures(drawn)
-
-    print_result(
-        result, summary=summary, show=show, as_json=printing.json, quiet=printing.quiet, strict=printing.strict
-    )
+    print_with_figures(result, printing, figures, report=report, summary=summary)

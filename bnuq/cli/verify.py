@@ -39,12 +39,11 @@ def command(
     Exit code 1 if one differs. Needs the same checkpoint, data and software."""
     if units < 1:
         raise RequestError(f"--units is {units}; expected a whole number of at least 1.")
-    from bnuq.cli.progress import Bars
+    from bnuq.cli.progress import progress_of
     from bnuq.files.folders import expanded
-    from bnuq.progress import silent
     from bnuq.workflows.verify import verify
 
-    path, progress = expanded(result), silent if printing.quiet else Bars()
+    path, (progress, _) = expanded(result), progress_of(printing)
     found = verify(path, Options(options), units=units, folder=Path.cwd(), progress=progress)
     record = found.result
     if printing.json:

@@ -14,17 +14,22 @@ from bnuq.config.schema import (
     Augment,
     Calibration,
     ChannelOrder,
+    DataSection,
     Interpolation,
     Method,
+    ModelSection,
     Normalize,
     Outputs,
     PerturbationKind,
     Precision,
+    RecordedOptions,
     Sampler,
     Samples,
+    SamplingSection,
     ScoringSection,
     Split,
     Task,
+    settings_of,
 )
 from bnuq.estimates import Estimator
 from bnuq.files.content import exists
@@ -151,78 +156,33 @@ class Run:
 
     def record(self) -> dict[str, Any]:
         """The run in the form of a run file, with absolute paths, and the options that run files do not hold."""
-        data = {
-            "train": _absolute(self.train),
-            "test": _absolute(self.test),
-            "ood": [_absolute(ref) for ref in self.ood],
-            "perturb": [str(perturbation) for perturbation in self.perturb],
-            "validation": (
-                msgspec.to_builtins(self.validation)
-                if isinstance(self.validation, Split)
-                else _absolute(self.validation)
-            ),
-            "train_size": self.train_size,
-            "target": self.target,
-            "group": self.group,
-            "ignore": None if self.ignore == 255 else self.ignore,
-            "palette": None if self.palette is None else str(self.palette.absolute()),
-            "resize": list(self.resize) if isinstance(self.resize, tuple) else self.resize,
-            "crop": None if self.crop is None else list(self.crop),
-            "interpolation": None if self.interpolation == "bilinear" else self.interpolation,
-            "channel_order": None if self.channel_order == "rgb" else self.channel_order,
-            "normalize": msgspec.to_builtins(self.normalize),
-            "normalize_targets": msgspec.to_builtins(self.normalize_targets),
-            "augment": msgspec.to_builtins(self.augment),
-        }
-        checkpoints = [str(each.checkpoint) for each in (self, *self.members)]
-        archs = [each.arch for each in (self, *self.members)]
-        factories = list(map(_absolute, archs))
-        model = {
-            "checkpoint": checkpoints if self.members else checkpoints[0],
+        networks = (self, *self.members)
+        factories = [_absolute(each.arch) for each in networks]
+        special = {
+            "checkpoint": [str(each.checkpoint) for each in networks] if self.members else str(self.checkpoint),
             "arch": factories if len({*factories}) > 1 else factories[0],
-            "arch_args": self.arch_args,
-            "entry": self.entry,
-            "task": self.task,
-            "outputs": None if self.outputs == "logits" else self.outputs,
-            "train_batch_size": self.train_batch_size,
-        }
-        sampling = {
+            "ood": list(map(_absolute, self.ood)),
+            "perturb": list(map(str, self.perturb)),
             "methods": None if self.methods is None else self.methods or (DETERMINISTIC,),
-            "samples": self.samples,
-            "bank": self.bank,
-            "predictions": None if self.predictions is None else str(self.predictions.absolute()),
             "mc_error": self.mc_error if self.samples == "auto" else None,
             "max_samples": self.max_samples if self.samples == "auto" else None,
-            "batch_size": self.batch_size,
             "layers": self.layers,
-            "seed": self.seed,
-            "mutual_information": self.mutual_information,
-            "post_hoc": None if self.post_hoc else False,
-            "calibrate": self.calibrate,
-            **msgspec.to_builtins(self.sampler),
-        }
-        options = {
-            "device": self.device,
-            "precision": self.precision,
-            "chunk_size": self.chunk_size,
-            "threads": self.threads,
-            "limit": self.limit,
-            "save_samples": self.save_samples,
-            "save_maps": self.save_maps or None,
-            "images": None if self.images else False,
-            "show_images": list(self.show_images),
-            "data_root": None if self.data_root is None else str(self.data_root),
             "folders": {
                 named.text: str(named.base.absolute())
-                for named in (*archs, self.train, self.test, self.validation, *self.ood)
+                for named in (*(each.arch for each in networks), self.train, self.test, self.validation, *self.ood)
                 if isinstance(named, Named) and _is_module_in_base(named)
             },
         }
-        scoring = msgspec.to_builtins(self.scoring)
-        sections = {"model": model, "data": data, "sampling": sampling, "scoring": scoring, "options": options}
+        special |= {key: None for key in _WHERE_CHANGED if getattr(self, key) == getattr(Run, key)}
+        sections = {
+            name: {key: special[key] if key in special else _recorded(getattr(self, key)) for key in keys}
+            for name, keys in _SECTIONS.items()
+        }
+        sections["sampling"] |= msgspec.to_builtins(self.sampler)
+        sections["scoring"] = msgspec.to_builtins(self.scoring)
         record = {
-            name: {k: v for k, v in section.items() if v is not None and v not in ({}, [])}
-            for name, section in sections.items()
+            name: {key: value for key, value in sections[name].items() if value is not None and value not in ({}, [])}
+            for name in ("model", "data", "sampling", "scoring", "options")
         }
         return record if self.tta is None else record | {"tta": msgspec.to_builtins(self.tta)}
 
@@ -231,6 +191,24 @@ class Run:
         """The request for each network of an ensemble alone, or this one."""
         others = (replace(self, members=(), **vars(member)) for member in self.members)
         return replace(self, members=()), *others
+
+
+_WHERE_CHANGED = ("outputs", "ignore", "interpolation", "channel_order", "post_hoc", "save_maps", "images")
+_SECTIONS = {  # of the record, and their keys
+    "model": settings_of(ModelSection),
+    "data": settings_of(DataSection),
+    "sampling": [key for key in settings_of(SamplingSection) if key not in settings_of(Sampler)],
+    "options": settings_of(RecordedOptions),
+}
+
+
+def _recorded(value: Any) -> Any:
+    """A value as it stands in a run file."""
+    if isinstance(value, Named):
+        return _absolute(value)
+    if isinstance(value, Path):
+        return str(value.absolute())
+    return list(value) if isinstance(value, tuple) else msgspec.to_builtins(value)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
@@ -495,70 +495,47 @@ def _merged(
     model, data, sampling, computation = request.model, request.data, request.sampling, request.options
     checkpoint, *others = [Path(_clean(folder / each)) for each in checkpoints]
     archs = _for_each(checkpoints, [named("arch", text) for text in _several(model.arch)])
-    run = Run(
-        checkpoint=checkpoint,
-        out=folder / (computation.out or f"{checkpoint.stem}.bnuq.h5"),
-        arch=archs[0],
-        members=tuple(map(Member, others, archs[1:])),
-        arch_args=model.arch_args,
-        entry=model.entry,
-        task=model.task,
-        outputs=model.outputs,
-        train_batch_size=model.train_batch_size,
-        train=None if data.train is None else named("train", data.train),
-        test=None if data.test is None else named("test", data.test),
-        ood=tuple(named("ood", text) for each in data.ood for text in references_in(each)),
-        perturb=read("perturb", read_perturbations) or (),
-        validation=named("validation", data.validation) if isinstance(data.validation, str) else data.validation,
-        train_size=data.train_size,
-        target=data.target,
-        group=data.group,
-        ignore=data.ignore,
-        palette=origin.path("palette", data.palette),
-        resize=read("resize", read_size),
-        crop=(side, side) if isinstance(side := read("crop", read_size), int) else side,
-        interpolation=data.interpolation,
-        channel_order=data.channel_order,
-        normalize=read("normalize", read_normalize),
-        normalize_name=published_name(data.normalize),
-        normalize_targets=read("normalize_targets", read_normalize, published=False),
-        augment=read("augment", read_augment),
-        tta=request.tta,
-        methods=mistakes.of(_methods, sampling.methods),
-        samples=sampling.samples or samples,
-        samples_by_default=sampling.samples is None,
-        predictions=origin.path("predictions", sampling.predictions),
-        bank=sampling.bank,
-        mc_error=sampling.mc_error,
-        max_samples=sampling.max_samples,
-        batch_size=sampling.batch_size,
-        layers=_single(sampling.layers) if "layers" in options_given else sampling.layers,
-        seed=sampling.seed,
-        mutual_information=sampling.mutual_information,
-        post_hoc=sampling.post_hoc,
-        calibrate=sampling.calibrate,
-        sampler=Sampler(**{key: getattr(sampling, key) for key in settings_of(Sampler)}),
-        scoring=request.scoring,
-        device=computation.device or "auto",
-        precision=computation.precision or "float32",
-        chunk_size=computation.chunk_size,
-        threads=computation.threads,
-        limit=computation.limit,
-        save_samples=computation.save_samples,
-        save_maps=computation.save_maps,
-        images=computation.images,
-        show_images=computation.show_images,
-        data_root=None if computation.data_root is None else folder / expanded(computation.data_root),
-        download=computation.download,
-        on=computation.on,
-        shard=computation.shard,
-        trust_pickle=computation.trust_pickle,
-        trust_code=computation.trust_code,
-        run_file=run_file,
-        given=options_given,
-    )
+    sections = (model, data, sampling, computation)
+    as_requested = {
+        key: getattr(section, key) for section in sections for key in settings_of(type(section)) if key in _FIELDS
+    }
+    resolved: dict[str, Any] = {
+        "out": folder / (computation.out or f"{checkpoint.stem}.bnuq.h5"),
+        "checkpoint": checkpoint,
+        "arch": archs[0],
+        "members": tuple(map(Member, others, archs[1:])),
+        "train": None if data.train is None else named("train", data.train),
+        "test": None if data.test is None else named("test", data.test),
+        "ood": tuple(named("ood", text) for each in data.ood for text in references_in(each)),
+        "perturb": read("perturb", read_perturbations) or (),
+        "validation": named("validation", data.validation) if isinstance(data.validation, str) else data.validation,
+        "palette": origin.path("palette", data.palette),
+        "resize": read("resize", read_size),
+        "crop": (side, side) if isinstance(side := read("crop", read_size), int) else side,
+        "normalize": read("normalize", read_normalize),
+        "normalize_name": published_name(data.normalize),
+        "normalize_targets": read("normalize_targets", read_normalize, published=False),
+        "augment": read("augment", read_augment),
+        "tta": request.tta,
+        "methods": mistakes.of(_methods, sampling.methods),
+        "samples": sampling.samples or samples,
+        "samples_by_default": sampling.samples is None,
+        "predictions": origin.path("predictions", sampling.predictions),
+        "layers": _single(sampling.layers) if "layers" in options_given else sampling.layers,
+        "sampler": Sampler(**{key: getattr(sampling, key) for key in settings_of(Sampler)}),
+        "scoring": request.scoring,
+        "device": computation.device or "auto",
+        "precision": computation.precision or "float32",
+        "data_root": None if computation.data_root is None else folder / expanded(computation.data_root),
+        "run_file": run_file,
+        "given": options_given,
+    }
+    run = Run(**as_requested | resolved)
     mistakes.report(run)
     return run
+
+
+_FIELDS = {field.name for field in fields(Run)}
 
 
 def _request(content: RunFile, options: dict[str, Any], recorded: Mapping[str, Any]) -> Request:

@@ -212,7 +212,7 @@ CHECK, EVALUATE = "check worse.h5 base.h5", "evaluate broken.toml --baseline bas
     [
         (CHECK, False, "head -1"),
         (CHECK, True, "true"),
-        (EVALUATE, False, "true"),
+        pytest.param(EVALUATE, False, "true", marks=pytest.mark.slow),
         pytest.param(CHECK, False, "true", marks=pytest.mark.slow),
         pytest.param(CHECK, True, "head -1", marks=pytest.mark.slow),
     ],

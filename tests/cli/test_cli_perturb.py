@@ -11,7 +11,8 @@ from conftest import Cli
 
 def test_the_quickstart_with_noise_and_under_an_attack(cli: Cli, sample_configs: Path, tmp_path: Path) -> None:
     given = ("--perturb", "gaussian:0.1", "--perturb", "fgsm:0.01", "--limit", "60", "--samples", "4", "--json")
-    outcome = cli("evaluate", sample_configs / "quickstart.toml", *given, "--out", tmp_path / "q.h5")
+    given = (*given, "--method", "mcbn", "--no-post-hoc", "--out", tmp_path / "q.h5")
+    outcome = cli("evaluate", sample_configs / "quickstart.toml", *given)
     assert outcome.code == 0
     summary = json.loads(outcome.out)
     for name in ("test+gaussian:0.1", "test+fgsm:0.01"):

@@ -72,6 +72,7 @@ def test_a_signal_ends_the_run_with_its_code_and_leaves_the_old_result(small, nu
     assert not list(small.glob(".*"))
 
 
+@pytest.mark.slow
 def test_a_killed_run_leaves_the_old_result_and_nothing_beside_it(small):
     old = small_run.old_result(small / "model.bnuq.h5")
     child = started(small, "--save-samples")
@@ -239,6 +240,7 @@ def tiny_disk(tmp_path: Path):
     subprocess.run(["umount", str(place)], check=True)
 
 
+@pytest.mark.usefixtures("small")
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -247,12 +249,11 @@ def tiny_disk(tmp_path: Path):
     ],
     ids=["result", "samples"],
 )
-def test_a_full_disk_is_one_message_and_leaves_nothing(small, tiny_disk, options, said):
+def test_a_full_disk_is_one_message_and_leaves_nothing(cli, tiny_disk, options, said):
     (tiny_disk / "filler").write_bytes(bytes(380_000))
-    command = [*BNUQ, "evaluate", "run.toml", "-o", str(tiny_disk / "r.h5"), *options]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment(), cwd=small, check=False)
-    assert done.returncode == 2, done
-    assert re.fullmatch(rf"bnuq: .*{said}\n", done.stderr)
+    done = cli("evaluate", "run.toml", "-o", tiny_disk / "r.h5", *options)
+    assert done.code == 2
+    assert re.fullmatch(rf".*{said}", done.message)
     assert [path.name for path in tiny_disk.iterdir()] == ["filler"]
 
 
@@ -293,10 +294,10 @@ def net():
     "command",
     [
         "evaluate run.toml -T 2 --limit 20 --baseline base.h5",
-        "inspect run.toml --draws 8",
         *(  # the wall is one, in main
             pytest.param(command, marks=pytest.mark.slow)
             for command in (
+                "inspect run.toml --draws 8",
                 "sweep-batch-size run.toml -T 2 --draw-sets 2 --batch-sizes 8,16",
                 "precise-bn run.toml --out new.pt",
             )
@@ -319,13 +320,6 @@ def test_an_abort_in_user_code_says_at_which_line(small):
     done = shell("bnuq evaluate run.toml", small)
     assert done.returncode not in (0, 1)
     assert f'"{small / "net.py"}", line 3 in net' in done.stderr
-
-
-def test_user_code_that_ends_the_process_is_exit_code_2(small):
-    (small / "net.py").write_text("import sys\ndef net():\n    sys.exit(0)\n")
-    done = shell("bnuq evaluate run.toml --json", small)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert f"{small / 'net.py'}, line 3" in done.stderr
 
 
 # ── signals while modules are imported, and signals that somebody swallows ───────────────────────────────────────────
@@ -352,7 +346,7 @@ runpy.run_module("bnuq", {}, "__main__")
         ("typer", 15, 143, "terminated"),
         ("msgspec", 2, 130, "interrupted"),
         ("torch.nn", 2, 130, "interrupted"),
-        ("h5py", 15, 143, "terminated"),
+        pytest.param("h5py", 15, 143, "terminated", marks=pytest.mark.slow),  # torch was imported before it
     ],
 )
 def test_a_signal_while_modules_are_imported_is_one_line_and_its_code(small, module, number, code, word):
@@ -368,7 +362,10 @@ def test_a_signal_while_modules_are_imported_is_one_line_and_its_code(small, mod
 
 @pytest.mark.parametrize(
     ("swallow", "number", "code", "word"),
-    [("pass", 2, 130, "interrupted"), ("raise ValueError", 15, 143, "terminated")],
+    [
+        pytest.param("pass", 2, 130, "interrupted", marks=pytest.mark.slow),
+        ("raise ValueError", 15, 143, "terminated"),
+    ],
 )
 def test_a_signal_that_user_code_swallows_ends_the_run_all_the_same(small, swallow, number, code, word):
     body = f"        try: os.kill(os.getpid(), {number})\n        except BaseException: {swallow}\n"

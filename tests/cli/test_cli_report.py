@@ -183,19 +183,15 @@ def test_results_of_two_tasks_do_not_stand_side_by_side(cli, copies):
 
 
 def test_matplotlib_is_loaded_for_pictures_alone_and_torch_for_none(there, tmp_path):
-    def loaded(*arguments: str) -> set[str]:
-        script = (
-            "import sys\nfrom bnuq.cli import main\n"
-            f"try:\n    main({['report', RESULT, *arguments]!r})\n"
-            "except SystemExit as leave:\n    assert not leave.code\n"
-            "print('\\n'.join(sys.modules), file=sys.stderr)"
-        )
-        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=there)
-        return set(done.stderr.split()) & {"matplotlib", "matplotlib.pyplot", "torch"}
-
-    assert loaded() == set()
-    assert loaded("--markdown", "-") == set()
-    assert loaded("--figures", str(tmp_path)) == {"matplotlib"}
+    script = (
+        "import sys\nfrom bnuq.cli import main\n"
+        f"for arguments in ([], ['--markdown', '-'], ['--figures', {str(tmp_path)!r}]):\n"
+        f"    try:\n        main(['report', {RESULT!r}, *arguments])\n"
+        "    except SystemExit as leave:\n        assert not leave.code\n"
+        "    print({*sys.modules} & {'matplotlib', 'matplotlib.pyplot', 'torch'}, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=there)
+    assert done.stderr.splitlines() == ["set()", "set()", "{'matplotlib'}"]
 
 
 # ── points ───────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -195,7 +195,7 @@ def test_the_same_seed_gives_the_same_estimates_and_another_seed_others(summary)
 def test_estimates_do_not_depend_on_the_chunk_size(summary):
     few = ("--precision", "float64", "--limit", "20")  # no multiple of 7
     whole = summary(*few)["methods"]
-    for size in ("1", "7", "1000"):
+    for size in ("1", "7"):
         chunked = summary(*few, "--chunk-size", size)["methods"]
         assert_same(chunked, whole, tolerance=1e-9)
 

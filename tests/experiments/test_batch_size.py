@@ -106,6 +106,7 @@ def test_what_is_kept_can_be_evaluated_again_by_hand(finished, small_root, tmp_p
         assert arrays["x"].shape == (IMAGES, 1, SIDE, SIDE) and arrays["x"].dtype == np.uint8
 
 
+@pytest.mark.slow  # test_batch_size_training.py and the other experiments interrupt the same journal in less time
 def test_an_interrupted_run_goes_on_from_what_is_finished(request_of, record, tmp_path, monkeypatch):
     trained: list[training.Job] = []
     train = experiment.train

@@ -266,11 +266,16 @@ def refused(task: int, advance: Callable[[int], object]) -> None:  # noqa: ARG00
     raise RequestError(f"task {task} cannot be done.")
 
 
-def test_a_process_that_is_killed_and_a_task_that_fails_are_told() -> None:
-    with pytest.raises(BnuqError, match="exit code -9"):
-        run_all([0, 1], killed, workers=2, advance=lambda _: None)
-    with pytest.raises(RequestError, match="cannot be done"):
-        run_all([0, 1], refused, workers=2, advance=lambda _: None)
+@pytest.mark.parametrize(
+    ("work", "error", "message"),
+    [
+        (killed, BnuqError, "exit code -9"),
+        pytest.param(refused, RequestError, "cannot be done", marks=pytest.mark.slow),  # two more processes with torch
+    ],
+)
+def test_a_process_that_is_killed_and_a_task_that_fails_are_told(work, error, message) -> None:
+    with pytest.raises(error, match=message):
+        run_all([0, 1], work, workers=2, advance=lambda _: None)
 
 
 # ── the command ──────────────────────────────────────────────────────────────────────────────────────────────────────

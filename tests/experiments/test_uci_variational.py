@@ -113,7 +113,7 @@ def test_its_samples_are_distributed_as_those_of_the_method_learned(kind: Learne
     torch.manual_seed(0)
     stack = Stack(kind, 10, material, [0, 1], 1e-2, CPU)
     stack.train(20)
-    network, samples = stack.network, 4000
+    network, samples = stack.network, 1500
     network.load_state_dict({name: values[1] for name, values in stack.copied().items()})
     f, plain = stack.outputs(stack.state, 1, samples), stack.outputs(stack.state, 1, 0)
     x = torch.from_numpy(material.x_point[1, : f.shape[1]])

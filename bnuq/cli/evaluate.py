@@ -5,18 +5,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from bnuq.cli.derived import SectionOptions, with_options
 from bnuq.cli.gate import Gate
 from bnuq.cli.options import Models, WorkPlace
-from bnuq.cli.output import Printing, print_line, print_result
-from bnuq.config import Options, Run, Runs, resolve_again, resolve_all, resolve_all_again, resolve_ensemble
+from bnuq.cli.output import Printing, print_json, print_line, print_result
+from bnuq.config import (
+    Options,
+    Run,
+    Runs,
+    is_run_file,
+    resolve_again,
+    resolve_all,
+    resolve_all_again,
+    resolve_each,
+    resolve_ensemble,
+)
 from bnuq.config.schema import DataSection, GivenOptions, ModelSection, SamplingSection, ScoringSection
 from bnuq.errors import RequestError
 from bnuq.evaluation.mistakes import reported_at_once
+
+if TYPE_CHECKING:
+    from bnuq.progress import ForecastListener, Progress
+    from bnuq.records.evaluation import Result
 
 
 @with_options(
@@ -57,10 +71,18 @@ def command(
 
     bars = Bars()
     progress, forecast_listener = (silent, None) if printing.quiet else (bars, bars.forecast_listener)
+    if again is None and sum(map(is_run_file, model or ())) > 1:
+        several = resolve_each(model or (), options, folder=Path.cwd())
+        if options.get("shard"):
+            _compute_shard(several, baseline, work, quiet=printing.quiet)
+        else:
+            _evaluate_each(several, baseline, work, progress, forecast_listener, printing)
+        return
     with reported_at_once():
         runs = _runs(model or (), again, options)
     if options.get("shard"):
-        _compute_shard(runs or _run(model or (), again, options), baseline, work, quiet=printing.quiet)
+        shared = [_run(model or (), again, options)] if runs is None else [each.run for each in runs.all]
+        _compute_shard(shared, baseline, work, quiet=printing.quiet)
         return
     if runs is not None:
         from bnuq.evaluation.setup import threads
@@ -105,20 +127,59 @@ def command(
         gate.end(result, as_json=printing.json, strict=printing.strict)
 
 
-def _compute_shard(requested: Run | Runs, baseline: Path | None, work: str | None, *, quiet: bool) -> None:
+def _evaluate_each(
+    runs: Sequence[Run],
+    baseline: Path | None,
+    work: str | None,
+    progress: Progress,
+    forecast_listener: ForecastListener | None,
+    printing: Printing,
+) -> None:
+    """Evaluate several run files, and print the report of each when it is finished; exit code 2 where some failed."""
+    from bnuq.cli.failures import reported
+    from bnuq.evaluation.setup import threads
+    from bnuq.records.summary import summary
+    from bnuq.report.evaluation import report
+    from bnuq.report.render import print_record
+    from bnuq.workflows.queue import evaluate_all
+
+    if baseline is not None:
+        raise RequestError(f"--baseline {baseline} is compared with one result, and {len(runs)} runs were requested.")
+    summaries, failed, show = list[Any](), dict[str, int](), partial(print_record, report, full=printing.full)
+
+    def on_result(_: Run, result: Result) -> None:
+        if printing.json:
+            summaries.append(summary(result))
+        quiet = printing.quiet or printing.json
+        print_result(result, summary=summary, show=show, as_json=False, quiet=quiet, strict=printing.strict)
+
+    def on_error(run: Run, error: Exception) -> None:
+        name = (run.run_file or run.checkpoint).name
+        failed[name] = reported(error, subject=f"{name}: ")
+
+    with threads(runs[0].threads):
+        listeners = {"progress": progress, "forecast_listener": forecast_listener}
+        evaluate_all(runs, on_result=on_result, on_error=on_error, work=work, **listeners)
+    if printing.json:
+        print_json(summaries)
+    if failed:
+        typer.echo(f"bnuq: {len(failed)} of {len(runs)} runs failed: {', '.join(failed)}.", err=True)
+        raise typer.Exit(max(failed.values()))
+
+
+def _compute_shard(runs: Sequence[Run], baseline: Path | None, work: str | None, *, quiet: bool) -> None:
     """Compute a part of the units, without a result."""
     from bnuq.cli.progress import Bars
     from bnuq.evaluation.setup import threads
     from bnuq.progress import silent
     from bnuq.workflows.shards import compute_shard
 
-    runs = [requested] if isinstance(requested, Run) else [each.run for each in requested.all]
     if baseline is not None:
         raise RequestError(f"--baseline {baseline} is compared with a result, and --shard makes none. Leave it out.")
     with threads(runs[0].threads):
         compute_shard(runs, work, progress=silent if quiet else Bars(), say=partial(typer.echo, err=True))
     if not quiet:
-        merging = f"bnuq merge {work}" if isinstance(requested, Run) else "the same command without --shard"
+        merging = f"bnuq merge {work}" if len(runs) == 1 else "the same command without --shard"
         print_line(f"Shard {runs[0].shard} is finished. When all are, {merging} makes the result.")
 
 

@@ -5,18 +5,33 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from bnuq.cli.derived import SectionOptions, with_options
 from bnuq.cli.gate import Gate
 from bnuq.cli.options import Models, WorkPlace
-from bnuq.cli.output import Printing, print_line, print_result
-from bnuq.config import Options, Run, Runs, resolve_again, resolve_all, resolve_all_again, resolve_ensemble
+from bnuq.cli.output import Printing, print_json, print_line, print_result
+from bnuq.config import (
+    Options,
+    Run,
+    Runs,
+    is_run_file,
+    resolve_again,
+    resolve_all,
+    resolve_all_again,
+    resolve_each,
+    resolve_ensemble,
+)
 from bnuq.config.schema import DataSection, GivenOptions, ModelSection, SamplingSection, ScoringSection
 from bnuq.errors import RequestError
 from bnuq.evaluation.mistakes import reported_at_once
+
+if TYPE_CHECKING:
+    from bnuq.progress import ForecastListener, Progress
+    from bnuq.records.evaluation import Result
 
 
 @with_options(
@@ -55,10 +70,18 @@ def command(
     from bnuq.cli.progress import progress_of
 
     progress, forecast_listener = progress_of(printing)
+    if again is None and sum(map(is_run_file, model or ())) > 1:
+        several = resolve_each(model or (), options, folder=Path.cwd())
+        if options.get("shard"):
+            _compute_shard(several, baseline, work, printing)
+        else:
+            _evaluate_each(several, baseline, work, progress, forecast_listener, printing)
+        return
     with reported_at_once():
         runs = _runs(model or (), again, options)
     if options.get("shard"):
-        _compute_shard(runs or _run(model or (), again, options), baseline, work, printing)
+        shared = [_run(model or (), again, options)] if runs is None else [each.run for each in runs.all]
+        _compute_shard(shared, baseline, work, printing)
         return
     if runs is not None:
         from bnuq.evaluation.setup import threads
@@ -93,20 +116,59 @@ def command(
         gate.end(result)
 
 
-def _compute_shard(requested: Run | Runs, baseline: Path | None, work: str | None, printing: Printing) -> None:
+def _evaluate_each(
+    runs: Sequence[Run],
+    baseline: Path | None,
+    work: str | None,
+    progress: Progress,
+    forecast_listener: ForecastListener | None,
+    printing: Printing,
+) -> None:
+    """Evaluate several run files, and print the report of each when it is finished; exit code 2 where some failed."""
+    from bnuq.cli.failures import reported
+    from bnuq.evaluation.setup import threads
+    from bnuq.records.summary import summary
+    from bnuq.report.evaluation import report
+    from bnuq.report.render import print_record
+    from bnuq.workflows.queue import evaluate_all
+
+    if baseline is not None:
+        raise RequestError(f"--baseline {baseline} is compared with one result, and {len(runs)} runs were requested.")
+    summaries, failed, show = list[Any](), dict[str, int](), partial(print_record, report, full=printing.full)
+    of_each = msgspec.structs.replace(printing, json=False, quiet=printing.quiet or printing.json)
+
+    def on_result(_: Run, result: Result) -> None:
+        if printing.json:
+            summaries.append(summary(result))
+        print_result(result, of_each, summary=summary, show=show)
+
+    def on_error(run: Run, error: Exception) -> None:
+        name = (run.run_file or run.checkpoint).name
+        failed[name] = reported(error, subject=f"{name}: ")
+
+    with threads(runs[0].threads):
+        listeners = {"progress": progress, "forecast_listener": forecast_listener}
+        evaluate_all(runs, on_result=on_result, on_error=on_error, work=work, **listeners)
+    if printing.json:
+        print_json(summaries)
+    if failed:
+        typer.echo(f"bnuq: {len(failed)} of {len(runs)} runs failed: {', '.join(failed)}.", err=True)
+        raise typer.Exit(max(failed.values()))
+
+
+def _compute_shard(runs: Sequence[Run], baseline: Path | None, work: str | None, printing: Printing) -> None:
     """Compute a part of the units, without a result."""
     from bnuq.cli.progress import progress_of
     from bnuq.evaluation.setup import threads
     from bnuq.workflows.shards import compute_shard
 
-    runs = [requested] if isinstance(requested, Run) else [each.run for each in requested.all]
     if baseline is not None:
         raise RequestError(f"--baseline {baseline} is compared with a result, and --shard makes none. Leave it out.")
     progress, _ = progress_of(printing)
     with threads(runs[0].threads):
         compute_shard(runs, work, progress=progress, say=partial(typer.echo, err=True))
     if not printing.quiet:
-        merging = f"bnuq merge {work}" if isinstance(requested, Run) else "the same command without --shard"
+        merging = f"bnuq merge {work}" if len(runs) == 1 else "the same command without --shard"
         print_line(f"Shard {runs[0].shard} is finished. When all are, {merging} makes the result.")
 
 

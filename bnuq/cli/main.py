@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import functools
 import io
 import os
@@ -32,16 +31,10 @@ from bnuq.cli import (
     sweep,
     verify,
 )
-from bnuq.cli.ci import workflow_commands_disabled
+from bnuq.cli.failures import DONE, reported
 from bnuq.cli.help import Command, Group
-from bnuq.cli.output import discard_stdout, print_line, reserved_stdout, stdout_to_stderr
-from bnuq.errors import BnuqError, device_failure_message, is_device_failure, is_out_of_memory
+from bnuq.cli.output import print_line, reserved_stdout, stdout_to_stderr
 from bnuq.files import apart
-from bnuq.report.sanitize import printable
-from bnuq.surroundings import environment_problem
-from bnuq.user_code import message_of, place_of
-
-DONE, REFUSED, FAULT, INTERRUPTED, TERMINATED = 0, 2, 3, 130, 143
 
 
 def program(help: str, commands: Mapping[str, Callable[..., None]]) -> typer.Typer:  # noqa: A002 - typer's name
@@ -120,7 +113,7 @@ def run(app: typer.Typer, name: str, arguments: Sequence[str] | None = None, *, 
         if "--debug" in words and not isinstance(error, (typer.Exit, BrokenPipeError)):
             with contextlib.suppress(OSError):
                 traceback.print_exc()
-        code = _exit_code(error, folder)
+        code = reported(error, folder)
     code = code if isinstance(code, int) else DONE
     if arguments is None:
         _leave(code)
@@ -141,52 +134,6 @@ def _run(app: typer.Typer, name: str, arguments: list[str]) -> Any:
         return app(arguments, prog_name=name, standalone_mode=False)
     except _WrappedException as wrapped:
         raise wrapped.error from wrapped.error.__cause__
-
-
-def _exit_code(error: BaseException, folder: Path | None) -> int:
-    """Report `error`, raised in a program whose code is in `folder`, and return its exit code."""
-    if isinstance(error, BnuqError):
-        return _report_error(" ".join((str(error), *getattr(error, "__notes__", ()))), REFUSED)
-    if isinstance(error, KeyboardInterrupt):
-        return _report_error(f"interrupted; {_interruption_note(error)}", INTERRUPTED)
-    if isinstance(error, stopping.Terminated):
-        return _report_error(f"terminated; {_interruption_note(error)}", TERMINATED)
-    if isinstance(error, BrokenPipeError):
-        discard_stdout()
-        return DONE
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
-        discard_stdout()
-        return _report_error(f"the output could not be written: {error.strerror}. Free some space.", REFUSED)
-    if callable(show := getattr(error, "show", None)):  # typer's own: an unknown option, a missing value
-        with contextlib.suppress(OSError):  # the reader is gone
-            show()
-        return REFUSED
-    place = place_of(error, users_only=True, program=folder)
-    if not place and (problem := environment_problem(error)) is not None:
-        return _report_error(problem, REFUSED)
-    if is_out_of_memory(error):
-        return _report_error("out of memory. Use a smaller --chunk-size, or fewer --samples.", REFUSED)
-    if is_device_failure(error):
-        return _report_error(device_failure_message(error), REFUSED)
-    raised = f"{type(error).__name__}: {message_of(error)}"
-    if isinstance(error, SystemExit) or place:
-        location = place or place_of(error) or "a place that is not known"
-        return _report_error(f"user code ended the run with {raised}, at {location}. Fix that code.", REFUSED)
-    return _report_error(
-        f"a fault in bnuq: {raised}\nPlease report it, with the output of the same command and --debug.",
-        FAULT,
-    )
-
-
-def _interruption_note(error: BaseException) -> str:
-    """The note that the stopped command added to the exception."""
-    return " ".join(getattr(error, "__notes__", ())) or "an unfinished result is not saved."
-
-
-def _report_error(message: str, code: int) -> int:
-    with contextlib.suppress(OSError), workflow_commands_disabled(sys.stderr):
-        typer.echo(f"bnuq: {printable(message)}", err=True)
-    return code
 
 
 def _prepare_streams() -> None:

@@ -45,13 +45,18 @@ def print_result(
     refused = printing.strict and bool(warned)
     if printing.json:
         if not refused:
-            text = json.dumps(summary(result), allow_nan=False, indent=2)
-            print_line(text.replace("##[", "\\u0023#["))  # equivalent JSON, but not a command to a CI runner
+            print_json(summary(result))
     elif not printing.quiet:
         show(result, stdout())
     if refused:
         path = getattr(result, "path", None)
         raise strict_error(warned, "" if path is None else f"; {path} was written and holds them")
+
+
+def print_json(value: Any) -> None:
+    """Print a value as JSON."""
+    text = json.dumps(value, allow_nan=False, indent=2)
+    print_line(text.replace("##[", "\\u0023#["))  # equivalent JSON, but not a command to a CI runner
 
 
 def strict_error(warned: Sequence[Finding], consequence: str = "") -> RequestError:

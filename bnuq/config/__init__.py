@@ -5,12 +5,14 @@ An option overrides the run file, the run file overrides the checkpoint's record
 
 from bnuq.config.request import DEFAULT_SAMPLER, Member, Named, Options, Perturbation, Run, RunOfSeveral, Runs
 from bnuq.config.resolving import (
+    is_run_file,
     only_network,
     resolve,
     resolve_again,
     resolve_all,
     resolve_all_again,
     resolve_checkpoint,
+    resolve_each,
     resolve_ensemble,
     resolve_live,
     resolve_sweep,

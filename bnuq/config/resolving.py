@@ -260,8 +260,10 @@ def _resolved(
         if not (written := _several(content.model.checkpoint)):
             raise MistakenError(f'{path} names no checkpoint. Add to it:\n\n[model]\ncheckpoint = "model.pt"')
         checkpoints = [base / expanded(text) for text in written]
-    if run_files := [text for text in others if Path(text).suffix.lower() == ".toml"]:
-        raise RequestError(f"{run_files[0]} is a run file; expected checkpoints after the first: those of an ensemble.")
+    if run_files := [text for text in others if is_run_file(text)]:
+        raise RequestError(
+            f"{run_files[0]} is a run file; expected checkpoints after the first (those of an ensemble), or run files."
+        )
     run = _merged(
         content,
         options,
@@ -273,6 +275,35 @@ def _resolved(
         samples=samples,
     )
     return replace(run, run_file_is_implicit=is_implicit and path is not None)
+
+
+def resolve_each(models: Sequence[str], options: Options, *, folder: Path) -> tuple[Run, ...]:
+    """The runs of several run files, to which the options apply. Each result is named after its run file, in `folder`
+    or in the folder that --out names. Raises RequestError as `resolve` does, and where two would have one name."""
+    if others := [text for text in models if not is_run_file(text)]:
+        raise RequestError(
+            f"{others[0]} is no run file, and {next(filter(is_run_file, models))} is one; expected several run "
+            "files, which are evaluated one by one, or checkpoints alone, which are an ensemble."
+        )
+    out = folder / (options.get("out") or ".")
+    if not out.is_dir():
+        raise RequestError(f"--out {options.get('out')}: {len(models)} run files were named; expected a folder.")
+    runs: dict[Path, Run] = {}
+    for text in models:
+        path = out / f"{Path(text).stem}.bnuq.h5"
+        if path in runs:
+            raise RequestError(f"{runs[path].run_file} and {text} would both write {path.name}. Rename one of them.")
+        try:
+            run = resolve_ensemble((text,), Options({**options, "out": None}), folder=folder)
+        except MistakenError as error:
+            raise RequestError(f"{text}: {error}") from None
+        runs[path] = replace(run, out=path)
+    return tuple(runs.values())
+
+
+def is_run_file(model: str) -> bool:
+    """Whether a model on the command line is a run file."""
+    return Path(model).suffix.lower() == ".toml"
 
 
 def resolve_all(models: Sequence[str], options: Options, *, folder: Path) -> Runs | None:
@@ -583,7 +614,7 @@ def _run_file(model: str | None, folder: Path) -> tuple[Path | None, Path | None
             )
         return path, None, True
     path = folder / expanded(model)
-    if path.suffix.lower() == ".toml":
+    if is_run_file(model):
         if not is_file(path):
             raise RequestError(f"{model}: there is no such run file.")
         return path, None, False

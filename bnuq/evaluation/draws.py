@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 from pathlib import Path
 
 import numpy as np
@@ -65,11 +65,35 @@ def draw_bank(
     plan, train, size = subject.todo, subject.train, _size_of_draws(subject)
     assert train is not None  # ensured by the plan
     title, purposes = f"Drawing {len(draws)} mini-batches of {size}", (counter_rng.BATCH, counter_rng.AUGMENT)
-    check_memory_of_draws(len(draws), plan.layers, size, title=title)
+    name = f"{_OMEGA}-learned" if noisy else _OMEGA
+    of_draws = (draws, size, plan.layers, purposes, progress, title)
+    return drawn_in_units(name, executor, subject.model, subject.pipeline, train, *of_draws, noisy=noisy)
+
+
+_OMEGA, _DRAWS = "omega", 8  # how units of ω begin, and the draws of each
+
+
+def drawn_in_units(
+    name: str,
+    executor: Executor,
+    model: nn.Module,
+    pipeline: Pipeline,
+    train: Points,
+    draws: range,
+    batch_size: int,
+    layers: Sequence[BatchNormSite],
+    purposes: tuple[int, int],
+    progress: Progress,
+    title: str,
+    *,
+    noisy: bool = False,
+) -> BatchStatistics:
+    """ω as `drawn` gives it, in units of a few draws whose names begin with `name`: those that are in the journal are
+    not drawn again."""
+    check_memory_of_draws(len(draws), layers, batch_size, title=title)
     starts = range(draws.start, draws.stop, _DRAWS)
     parts = [range(start, min(start + _DRAWS, draws.stop)) for start in starts]
-    name = f"{_OMEGA}-learned" if noisy else _OMEGA
-    units = [Unit(name, "train", train.sha256, range(size), part) for part in parts]
+    units = [Unit(name, "train", train.sha256, range(batch_size), part) for part in parts]
     is_there = all(executor.journal.has(unit.name) for unit in units)
     with (silent if is_there else progress)(title, len(draws)) as advance:
 
@@ -78,15 +102,12 @@ def draw_bank(
 
         def run(group: UnitGroup) -> Iterator[Arrays]:
             for unit in group:
-                of_unit = (unit.draws, size, plan.layers, purposes, within, title)
-                learned = Learned(len(unit.draws), subject.run.seed, unit.draws.start) if noisy else None
-                yield drawn(subject.model, subject.pipeline, train, *of_unit, learned).arrays()
+                of_unit = (unit.draws, batch_size, layers, purposes, within, title)
+                learned = Learned(len(unit.draws), pipeline.run.seed, unit.draws.start) if noisy else None
+                yield drawn(model, pipeline, train, *of_unit, learned).arrays()
 
         banks = [BatchStatistics.of_arrays(arrays) for (arrays,) in executor.run(zip(units), run)]
     return reduce(BatchStatistics.joined, banks)
-
-
-_OMEGA, _DRAWS = "omega", 8  # how units of ω begin, and the draws of each
 
 
 def omega_of(subject: Subject, draws: range, progress: Progress, *, noisy: bool = False) -> BatchStatistics:
@@ -123,9 +144,10 @@ def check_reference(
     progress: Progress,
     *,
     trained_with: int | None,
+    executor: Executor | None = None,
 ) -> ReferenceCheck | None:
     """The reference compared with the running statistics of the network's stochastic BatchNorms; None where that cannot
-    be checked."""
+    be checked. Its mini-batches are units of the `executor`, where there is one."""
     batch_size = min(BATCH_SIZE, len(train) // 2)
     if batch_size < 2 or not layers:
         return None
@@ -134,7 +156,8 @@ def check_reference(
     with undisturbed(model):
         batch_size = largest_batch(model, layers, few, batch_size)
     title = "Checking the reference"
-    bank = drawn(model, pipeline, train, range(BATCHES), batch_size, layers, purposes, progress, title)
+    draw = drawn if executor is None else partial(drawn_in_units, "check", executor)
+    bank = draw(model, pipeline, train, range(BATCHES), batch_size, layers, purposes, progress, title)
     known = {"train_size": pipeline.run.train_size, "train_batch_size": trained_with}
     return reference_check(bank, layers, population=len(train), **known)
 

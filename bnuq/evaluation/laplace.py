@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import numpy as np
+
 from bnuq.config import LAPLACE
+from bnuq.evaluation.executors import Executor
 from bnuq.evaluation.features import fitted_points, head_of, heads
 from bnuq.evaluation.resources import check_memory_of_last_layer
 from bnuq.evaluation.subject import Subject
+from bnuq.evaluation.units import UnitGroup, tiles
+from bnuq.files.journal import Arrays
 from bnuq.findings import Finding, note
 from bnuq.progress import Progress
 from bnuq.sampling.head import Head
-from bnuq.sampling.laplace import Posterior, fitted
+from bnuq.sampling.laplace import Posterior, fitted, terms
+
+_TILE = 1024  # reference points of a unit
 
 
-def fit_posterior(subject: Subject, progress: Progress) -> tuple[Posterior | None, tuple[Finding, ...]]:
+def fit_posterior(
+    subject: Subject, progress: Progress, executor: Executor
+) -> tuple[Posterior | None, tuple[Finding, ...]]:
     """The posterior of the network's last layer, and a note on it; None where no method draws from it.
 
     The network runs once over the reference in evaluation mode, without augmentation: over at most 50,000 points, of a
@@ -22,19 +33,27 @@ def fit_posterior(subject: Subject, progress: Progress) -> tuple[Posterior | Non
         return None, ()
     run, train = subject.run, subject.train
     assert train is not None  # ensured by the plan
-    outputs, features = head_of(subject, subject.sets["test"], slice(0, 1)).weight.shape
+    last, structure = head_of(subject, subject.sets["test"], slice(0, 1)), run.sampler.laplace
+    outputs, features = last.weight.shape
     check_memory_of_last_layer(subject, features=features, outputs=outputs)
     points, train_size = fitted_points(subject), run.train_size or len(train)
+    units = tiles("train", points, _TILE, method="curvature", draws=range(1))
     with progress(f"Curvature of the last layer at {len(points)} reference points", len(points)) as advance:
 
         def counted(last: Head) -> Head:
             advance(len(last.features))
             return last
 
-        posterior = fitted(map(counted, heads(subject, points)), run.sampler.laplace, train_size=train_size)
+        def run_group(group: UnitGroup) -> Iterator[Arrays]:
+            for unit in group:
+                of_unit = points.subset(np.arange(unit.points.start, unit.points.stop))
+                yield terms(map(counted, heads(subject, of_unit)), structure)
+
+        of_units = [arrays for (arrays,) in executor.run(zip(units), run_group)]
+    posterior = fitted(of_units, last, structure, train_size=train_size)
     fit = note(
         "laplace-fitted",
-        curvature=run.sampler.laplace,
+        curvature=structure,
         points=len(points),
         train_size=train_size,
         prior_precision=posterior.prior_precision,

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from bnuq import metrics
 from bnuq.config import ANALYTIC, Counts, Run
 from bnuq.data import Points
-from bnuq.evaluation.draws import drawn
+from bnuq.evaluation.draws import drawn_in_units
+from bnuq.evaluation.executors import Executor
 from bnuq.evaluation.subject import Subject
 from bnuq.findings import Finding, note
 from bnuq.progress import Progress
@@ -68,7 +69,7 @@ def counts_of(run: Run, train: Points | None) -> Counts:
     return run.sampler.counts or ("nominal" if train is None else "measured")
 
 
-def fit_noise_models(subject: Subject, progress: Progress) -> NoiseModels | None:
+def fit_noise_models(subject: Subject, progress: Progress, executor: Executor) -> NoiseModels | None:
     """The noise models of the run's analytic methods; None where there are none.
 
     They are measured on separate mini-batches, not on those that MCBN draws.
@@ -84,7 +85,9 @@ def fit_noise_models(subject: Subject, progress: Progress) -> NoiseModels | None
     if "mcbn-empirical" in requested or (factorised and measured):
         assert train is not None  # ensured by the plan
         number = run.sampler.law_draws
-        recorded = drawn(
+        recorded = drawn_in_units(
+            "law",
+            executor,
             model,
             subject.pipeline,
             train,

@@ -13,7 +13,7 @@ from bnuq.data import Points
 from bnuq.data.points import labelled
 from bnuq.evaluation.estimates import SetScores
 from bnuq.evaluation.features import fitted_points, head_of, heads
-from bnuq.evaluation.subject import Subject
+from bnuq.evaluation.subject import VALIDATION, Subject
 from bnuq.findings import Finding, note
 from bnuq.metrics import posthoc
 from bnuq.metrics.arrays import as_numpy
@@ -33,32 +33,42 @@ class PostHoc:
     findings: tuple[Finding, ...]
 
 
-def with_post_hoc(
-    subject: Subject, scores: Mapping[str, SetScores], progress: Progress
-) -> tuple[dict[str, SetScores], tuple[Finding, ...]]:
-    """The scores of the deterministic network on each set with its post-hoc scores, and notes on those that are left
-    out. Unchanged where no set is compared with the test set, or the run asks for none.
+@dataclass(frozen=True)
+class OfSets:
+    """The post-hoc scores of the points of each set by their names, and notes on those that are left out."""
+
+    points: Mapping[str, Mapping[str, np.ndarray]]
+    findings: tuple[Finding, ...] = ()
+
+    def added_to(self, scores: Mapping[str, SetScores]) -> dict[str, SetScores]:
+        """The scores of sets with these."""
+        return {
+            name: replace(of_set, points={**of_set.points, **self.points.get(name, {})})
+            for name, of_set in scores.items()
+        }
+
+
+def post_hoc_scores(subject: Subject, progress: Progress) -> OfSets:
+    """The post-hoc scores of the deterministic network on the evaluated sets; none where no set is compared with the
+    test set, or the run asks for none.
 
     The network is run once more over at most 50,000 points of the reference, of one that is read as needed those that
     mini-batches were drawn from, and over the evaluated sets.
     """
     if not (subject.run.post_hoc and subject.compared and subject.classifies):
-        return dict(scores), ()
+        return OfSets({})
     if any(not site.tracked for site in subject.todo.sites.live_batchnorms):
-        return dict(scores), (note("no-post-hoc-scores", reason="its BatchNorms keep no running statistics"),)
+        return OfSets({}, (note("no-post-hoc-scores", reason="its BatchNorms keep no running statistics"),))
     try:
         head_of(subject, subject.sets["test"], slice(0, 2))
     except NoHeadError as error:
-        return dict(scores), (note("no-post-hoc-scores", reason=str(error)),)
+        return OfSets({}, (note("no-post-hoc-scores", reason=str(error)),))
     fitted = _fitted(subject, progress)
-    evaluated = {name: points for name, points in subject.sets.items() if name in scores}
+    evaluated = {name: points for name, points in subject.sets.items() if name != VALIDATION}
     total = sum(map(len, evaluated.values()))
     with progress(f"Post-hoc scores of {total} points", total) as advance:
-        result = {
-            name: replace(scores[name], points={**scores[name].points, **_scored(subject, points, fitted, advance)})
-            for name, points in evaluated.items()
-        }
-    return result, fitted.findings
+        result = {name: _scored(subject, points, fitted, advance) for name, points in evaluated.items()}
+    return OfSets(result, fitted.findings)
 
 
 def _scored(

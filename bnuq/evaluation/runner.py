@@ -4,7 +4,7 @@ suffice."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -38,10 +38,11 @@ from bnuq.evaluation.draws import next_stop, queries_engine
 from bnuq.evaluation.estimates import replicate_weights
 from bnuq.evaluation.executors import Executor, UnitsLostError
 from bnuq.evaluation.image_maps import chosen_images, image_maps
+from bnuq.evaluation.measured import Measured, Omegas
 from bnuq.evaluation.passes import Feed, Passes, stochastic_of
 from bnuq.evaluation.pixels import bytes_of_maps
 from bnuq.evaluation.plan import Plan
-from bnuq.evaluation.posthoc import with_post_hoc
+from bnuq.evaluation.posthoc import OfSets, post_hoc_scores
 from bnuq.evaluation.predictions import Predicted, subject_of_predictions
 from bnuq.evaluation.recalibration import Recalibrated
 from bnuq.evaluation.subject import VALIDATION, Scorer, Subject, is_mcbn, kind_of_draws
@@ -57,7 +58,7 @@ from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.dropout import Dropout
 from bnuq.sampling.engine import Stochastic, default_chunk
 from bnuq.sampling.gradients import Differentiable
-from bnuq.sampling.laplace import LastLayer, Posterior
+from bnuq.sampling.laplace import LastLayer
 from bnuq.sampling.noise import Learned
 from bnuq.sampling.per_query import PerQuery
 from bnuq.sampling.plain_loop import BySet, Engine, Ensemble, Evaluation
@@ -65,9 +66,6 @@ from bnuq.sampling.plain_loop import BySet, Engine, Ensemble, Evaluation
 _MAP = "map/"  # before the names of maps of pixels
 _MAPS_AT_ONCE = 2**24  # bytes of a unit's maps
 _OUTPUTS = "outputs"  # raw samples of a unit, where they are needed again
-
-Omegas = Mapping[str, BatchStatistics]  # ω by `kind_of_draws`; "mcbn+mcdo" shares that of "mcbn"
-Draw = Callable[[range], Omegas]  # ω of the draws with these numbers
 
 
 @dataclass(frozen=True)
@@ -114,29 +112,29 @@ def check_precision(run: Run, device: torch.device) -> None:
 
 def run_methods(
     subject: Subject,
-    draw: Draw,
+    measured: Measured,
     progress: Progress,
     executor: Executor,
     *,
-    stale: bool = False,
-    posterior: Posterior | None = None,
+    post_hoc: OfSets | None = None,
     shown: Sequence[int] = (),
 ) -> RunnerResult:
     """Every method on every set, first on "validation" where there is one, because τ and the constant baseline are
     fitted to it.
 
-    Where the running statistics are `stale`, the network is also evaluated with the population statistics of the drawn
+    Where the running statistics are stale, the network is also evaluated with the population statistics of the drawn
     mini-batches, to separate the effect of repairing them from the uncertainty that MCBN adds. The `executor` says
     which units are computed, and keeps them; its journal also keeps the raw samples where they are saved or will be
-    needed again. The method laplace draws from the `posterior`; of a segmentation, the images of the rows `shown` are
-    among those with pictures.
+    needed again. Scores that are `post_hoc` are computed where they are not given; of a segmentation, the images of the
+    rows `shown` are among those with pictures.
     """
     run, scorer = subject.run, subject.scorer
-    passed = compute_units(subject, draw, progress, executor, stale=stale, posterior=posterior)
+    passed = compute_units(subject, measured, progress, executor)
     rounds, scored, samples = passed.rounds, passed.scored, passed.samples
-    with_scores, of_post_hoc = with_post_hoc(subject, scored[DETERMINISTIC].sets, progress)
-    scored |= {DETERMINISTIC: replace(scored[DETERMINISTIC], sets=with_scores)}
-    findings = [*rounds.passes.findings, *of_post_hoc]
+    post_hoc = post_hoc or post_hoc_scores(subject, progress)
+    deterministic = scored[DETERMINISTIC]
+    scored |= {DETERMINISTIC: replace(deterministic, sets=post_hoc.added_to(deterministic.sets))}
+    findings = [*rounds.passes.findings, *post_hoc.findings]
     findings += [*_not_reached(subject, scored, samples)] if run.samples == "auto" else []
     for method, method_scores in scored.items():
         findings += scorer.findings(method, method_scores.fitted)
@@ -171,25 +169,17 @@ class Passed:
     scored: dict[str, Scored]
 
 
-def compute_units(
-    subject: Subject,
-    draw: Draw,
-    progress: Progress,
-    executor: Executor,
-    *,
-    stale: bool = False,
-    posterior: Posterior | None = None,
-) -> Passed:
+def compute_units(subject: Subject, measured: Measured, progress: Progress, executor: Executor) -> Passed:
     """The units of `run_methods`, as its executor says."""
     run, methods, scorer, bank = subject.run, subject.todo.methods, subject.scorer, subject.bank
-    rounds = _Rounds(subject, progress, executor, posterior)
+    rounds = _Rounds(subject, progress, executor, measured)
     omega: BatchStatistics | None = None
     draws = range(0)
     scored: dict[str, Scored] = {}
     drawn = [method for method in methods if method != ENSEMBLE]
     while drawn or not scored:
         draws = range(draws.stop, next_stop(run, draws.stop))
-        fresh = draw(draws if bank is None else range(bank))
+        fresh = measured.omegas(draws if bank is None else range(bank))
         omega = _joined(omega, fresh.get("mcbn"))
         scored = rounds.run(draws, fresh)
         if not drawn or run.samples != "auto" or draws.stop >= run.max_samples:
@@ -201,8 +191,8 @@ def compute_units(
         ):
             break
     deterministic = rounds.deterministic(omega)
-    population = rounds.population(omega) if stale and omega is not None else {}
     ensemble = rounds.ensemble() if ENSEMBLE in methods else {}
+    population = rounds.population(omega) if measured.stale and omega is not None else {}
     return Passed(rounds, draws.stop, omega, deterministic | population | scored | ensemble)
 
 
@@ -346,7 +336,7 @@ def _add(reduction: Any, block: Tensor, first: int, engine: Engine) -> None:
 class _Rounds:
     """The rounds of draws of one run: which raw samples are kept, and the work of each method."""
 
-    def __init__(self, subject: Subject, progress: Progress, executor: Executor, posterior: Posterior | None) -> None:
+    def __init__(self, subject: Subject, progress: Progress, executor: Executor, measured: Measured) -> None:
         image = subject.todo.image
         outputs = subject.todo.outputs * math.prod(image or ())
         self.passes = Passes(subject.run, subject.pipeline, outputs, dense=image is not None)
@@ -355,7 +345,7 @@ class _Rounds:
             self.passes.add(note("bank-of-draws", tile=counter_rng.TILE, samples=samples, bank=subject.bank))
         if subject.run.sampler.by_query and "mcbn" in subject.todo.methods:
             self.passes.add(_passes_by_query(subject))
-        self._subject, self._progress, self._executor, self._posterior = subject, progress, executor, posterior
+        self._subject, self._progress, self._executor, self._measured = subject, progress, executor, measured
         self._journal = executor.journal
         self._draws: list[range] = []  # of each round
         self._units: dict[tuple[str, str], list[Unit]] = {}  # of the first round
@@ -385,9 +375,10 @@ class _Rounds:
         if method == "mcbn" and subject.run.sampler.by_query:
             return queries_engine(subject, draws)
         if method == LAPLACE:
-            assert self._posterior is not None
+            posterior, _ = self._measured.posterior
+            assert posterior is not None
             to = {"device": subject.pipeline.device, "dtype": subject.pipeline.dtype}
-            return LastLayer(subject.model, self._posterior, draws=draws, seed=seed, **to)
+            return LastLayer(subject.model, posterior, draws=draws, seed=seed, **to)
         bank = subject.bank if is_mcbn(method) else None
         # a draw of the bank includes its mask and its noise
         drawn = (len(draws), seed, draws.start) if bank is None else (bank, seed)

@@ -124,15 +124,6 @@ class Journal:
         """Remove every unit of these facts."""
         self.place.remove([name for name in self.place.names() if name.startswith((f"{self.key}-", f"{self.key}."))])
 
-    @contextlib.contextmanager
-    def forgotten_on(self, kind: type[BaseException]) -> Iterator[None]:
-        """A block whose units are removed where it raises this: they are wrong then, or of no use."""
-        try:
-            yield
-        except kind:
-            self.forget()
-            raise
-
     # ── attempts ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def attempts(self, unit: str) -> list[dict[str, Any]]:
@@ -197,6 +188,17 @@ class WorkFolder:
                     )
         return journal
 
+    @contextlib.contextmanager
+    def forgotten_on(self, kind: type[BaseException]) -> Iterator[None]:
+        """A block after which the units of all its journals are removed where it raises this: they are wrong then, or
+        of no use."""
+        try:
+            yield
+        except kind:
+            for journal in self.opened:
+                journal.forget()
+            raise
+
 
 def _difference(other: Mapping[str, Any], this: Mapping[str, Any]) -> str:
     """The first setting, or else the first fact, in which two requests differ."""
@@ -216,6 +218,11 @@ def _settings(table: Any, name: str = "") -> Iterator[tuple[str, Any]]:
         yield name, table
 
 
+def beside(out: Path) -> Path:
+    """The folder of units beside a result."""
+    return out.with_name(f"{out.name[:200]}.work")  # a name may have 255 bytes
+
+
 @contextlib.contextmanager
 def work_folder(out: Path, work: Path | str | None = None) -> Iterator[WorkFolder]:
     """The place of units that work towards `out` goes on from: `work`, or a folder beside `out` where None.
@@ -223,8 +230,7 @@ def work_folder(out: Path, work: Path | str | None = None) -> Iterator[WorkFolde
     At the end of the block the units of its journals are removed, and a folder beside `out` altogether; after an
     interruption they stay, which the exception says. RequestError where it cannot be made or written to.
     """
-    beside = out.with_name(f"{out.name[:200]}.work")  # a name may have 255 bytes
-    place = place_of(work or beside)
+    place = place_of(work or beside(out))
     opened = WorkFolder(place, named=work is not None)
     with keeping(place, removes_empty=work is None):
         yield opened

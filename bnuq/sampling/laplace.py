@@ -11,7 +11,7 @@ Source: Daxberger et al. 2021, Laplace Redux; Kristiadi, Hein & Hennig 2020; Rit
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,32 +60,39 @@ class Posterior:
         return self.scaled(normal.reshape(self.curvature.shape))
 
 
-def fitted(heads: Iterable[Head], structure: Curvature, *, train_size: int) -> Posterior:
-    """The posterior of the last layer whose features and logits at reference points are those of `heads`.
+def terms(heads: Iterable[Head], structure: Curvature) -> dict[str, np.ndarray]:
+    """What reference points add to the curvature of the last layer, `heads` being its features and logits there:
+    sums over them, and "points", their number; see `fitted`."""
+    parts: dict[str, list[Tensor]] = {}
+    for last in heads:
+        features = F.pad(last.features.double(), (0, int(last.has_bias)), value=1.0)
+        p = last.two_class.logits.double().softmax(-1)[:, -len(last.weight) :]
+        if structure == "diag":
+            parts.setdefault("outputs", []).append((p * (1 - p)).mT @ features.square())
+        else:
+            parts.setdefault("outputs", []).append(p.sum(0).diag() - p.mT @ p)
+            parts.setdefault("features", []).append(features.mT @ features)
+        parts.setdefault("points", []).append(torch.tensor(len(features)))
+    return {name: sum(values[1:], values[0]).cpu().numpy() for name, values in parts.items()}
+
+
+def fitted(
+    parts: Sequence[Mapping[str, np.ndarray]], last: Head, structure: Curvature, *, train_size: int
+) -> Posterior:
+    """The posterior of the `last` layer, from the `terms` of parts of the reference.
 
     H is the sum over the points times `train_size` over their number. "kron": N·A ⊗ G for H, A the mean of φφᵀ and G
     that of diag(p) − ppᵀ, which is exact where the two are independent; "diag": the diagonal of H. SamplingError where
     H or θ* is zero, so that nothing says how wide the posterior is.
     """
-    points, first, second = 0, None, None
-    last = None
-    for last in heads:
-        features = F.pad(last.features.double(), (0, int(last.has_bias)), value=1.0)
-        p = last.two_class.logits.double().softmax(-1)[:, -len(last.weight) :]
-        if structure == "diag":
-            terms = (p * (1 - p)).mT @ features.square(), features.new_zeros(())
-        else:
-            terms = p.sum(0).diag() - p.mT @ p, features.mT @ features
-        first, second = terms if first is None or second is None else (first + terms[0], second + terms[1])
-        points += len(features)
-    assert last is not None and first is not None and second is not None  # a reference has points
-    parts = [last.weight, last.bias[:, None]] if last.has_bias else [last.weight]
-    theta = torch.cat(parts, 1).double().cpu().numpy()
-    outputs, inputs = first.cpu().numpy() / points, second.cpu().numpy() / points
+    weights = [last.weight, last.bias[:, None]] if last.has_bias else [last.weight]
+    theta = torch.cat(weights, 1).double().cpu().numpy()
+    sums = {name: sum((part[name] for part in parts[1:]), parts[0][name]) for name in parts[0]}
+    means = {name: values / sums["points"] for name, values in sums.items()}
     if structure == "diag":
-        curvature = train_size * outputs
+        curvature = train_size * means["outputs"]
         return Posterior(curvature, fitted_precision(curvature, theta))
-    (of_g, g), (of_a, a) = np.linalg.eigh(outputs), np.linalg.eigh(inputs)
+    (of_g, g), (of_a, a) = np.linalg.eigh(means["outputs"]), np.linalg.eigh(means["features"])
     curvature = train_size * np.outer(np.maximum(of_g, 0), np.maximum(of_a, 0))
     return Posterior(curvature, fitted_precision(curvature, theta), g, a)
 

@@ -14,7 +14,7 @@ from scipy.special import stdtrit
 from bnuq import metrics
 from bnuq.config import DETERMINISTIC, POPULATION, Run, SweepSection, Task
 from bnuq.data import Points, check_labels, check_targets, labelled
-from bnuq.errors import RequestError, SamplingError
+from bnuq.errors import RequestError
 from bnuq.estimates import Estimate
 from bnuq.evaluation.datasets import Scale, target_scale
 from bnuq.evaluation.draws import check_reference
@@ -120,9 +120,9 @@ class Swept:
 
 
 class AllPassed(NamedTuple):
-    """The passes of one network: its checks, ω and scores at each size, and what MCBN is compared with."""
+    """The passes of one network: the check of its reference, ω and scores at each size, and what MCBN is compared
+    with."""
 
-    checked: Checked
     check: ReferenceCheck | None
     banks: dict[int, BatchStatistics]
     passed: SweepPasses
@@ -234,26 +234,27 @@ class Network:
 
     def passed(self, executor: Executor, watch: Stopwatch, progress: Progress) -> AllPassed:
         """The passes at all sizes: those units of them that the executor computes."""
-        prepared, todo, train = self.ready, self.todo, self._train
-        ends = sorted({min(self.sizes), max(self.sizes)})
-        checked = check_network(self.subject, batch_sizes=ends)
-        layers = todo.sites.live_batchnorms
-        check = check_reference(
-            prepared.model, prepared.pipeline, train, layers, progress, trained_with=todo.trained_with
-        )
         banks = banks_of(self.sizes, self._draw_sets, self.subject, executor, progress)
         watch.lap("draw")
         passed = run_at_sizes(banks, self._draw_sets, self.subject, executor, progress, training=self._training)
-        comparisons = {} if check is None or check.passed else self._comparisons(passed.at, banks, executor, progress)
-        with executor.journal.forgotten_on(SamplingError):
-            check_network_unchanged(checked, self.subject)
         watch.lap("evaluate")
-        return AllPassed(checked, check, banks, passed, comparisons)
+        subject, todo = self.subject, self.todo
+        of_network = subject.model, subject.pipeline, self._train, todo.sites.live_batchnorms, progress
+        check = check_reference(*of_network, trained_with=todo.trained_with, executor=executor)
+        watch.lap("draw")
+        comparisons = {} if check is None or check.passed else self._comparisons(passed.at, banks, executor, progress)
+        watch.lap("evaluate")
+        return AllPassed(check, banks, passed, comparisons)
 
-    def swept(self, executor: Executor, watch: Stopwatch, progress: Progress) -> Swept:
-        """The network at all its sizes."""
+    def checked(self) -> Checked:
+        """SamplingError unless MCBN is exact at the smallest and the largest size."""
+        return check_network(self.subject, batch_sizes=sorted({min(self.sizes), max(self.sizes)}))
+
+    def swept(self, checked: Checked, executor: Executor, watch: Stopwatch, progress: Progress) -> Swept:
+        """The network, which was checked, at all its sizes."""
         run, prepared, todo, train = self.run, self.ready, self.todo, self._train
-        checked, check, banks, passed, comparisons = self.passed(executor, watch, progress)
+        check, banks, passed, comparisons = self.passed(executor, watch, progress)
+        check_network_unchanged(checked, self.subject)
         at_sizes = passed.at
         bound = None
         if self._training is not None:

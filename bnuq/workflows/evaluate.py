@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,17 +17,18 @@ from bnuq.errors import RequestError, ResultError, SamplingError
 from bnuq.evaluation import memory, multilabel
 from bnuq.evaluation.augmentation import check_augmentation
 from bnuq.evaluation.datasets import Material, fetch_missing
-from bnuq.evaluation.draws import check_reference, draw_bank, needs_bank, next_stop, part_drawn
+from bnuq.evaluation.draws import next_stop
 from bnuq.evaluation.duration import forecast
 from bnuq.evaluation.ensemble import other_networks
 from bnuq.evaluation.estimates import MIN_SAMPLES
-from bnuq.evaluation.exactness import Checked, check_network, check_network_unchanged
+from bnuq.evaluation.exactness import check_network, check_network_unchanged
 from bnuq.evaluation.executors import Executor, UnitsLostError
 from bnuq.evaluation.gallery import gallery
-from bnuq.evaluation.laplace import fit_posterior
-from bnuq.evaluation.noise_models import NoiseModels, fit_noise_models
+from bnuq.evaluation.measured import Measured
+from bnuq.evaluation.noise_models import NoiseModels
 from bnuq.evaluation.perturbations import Perturbed, perturbed_sets
 from bnuq.evaluation.plan import Plan, check_random, plan
+from bnuq.evaluation.posthoc import post_hoc_scores
 from bnuq.evaluation.predictions import (
     Predictions,
     check_predictions,
@@ -40,7 +40,7 @@ from bnuq.evaluation.provenance import Stopwatch, behaviour, content, provenance
 from bnuq.evaluation.recalibration import check_calibration
 from bnuq.evaluation.reference_check import findings as reference_findings
 from bnuq.evaluation.resources import check_resources
-from bnuq.evaluation.runner import Omegas, RunnerResult, check_precision, compute_units, run_methods
+from bnuq.evaluation.runner import RunnerResult, check_precision, compute_units, run_methods
 from bnuq.evaluation.setup import (
     Prepared,
     check_request,
@@ -50,8 +50,8 @@ from bnuq.evaluation.setup import (
     prepare,
     scored_sets,
 )
-from bnuq.evaluation.subject import VALIDATION, WITH_NOISE, Subject, kind_of_draws
-from bnuq.files.journal import Journal, WorkFolder, root_of, work_folder
+from bnuq.evaluation.subject import VALIDATION, Subject
+from bnuq.files.journal import Journal, WorkFolder, beside, root_of, work_folder
 from bnuq.files.places import Place
 from bnuq.findings import Finding, note, warning
 from bnuq.models.loading import LoadedModel
@@ -61,9 +61,8 @@ from bnuq.records.approximation import approximations
 from bnuq.records.evaluation import EvaluatedSet, ReferenceCheck, Result, Work
 from bnuq.records.pixel_maps import rows_of
 from bnuq.sampling.batch_statistics import BatchStatistics
-from bnuq.sampling.laplace import Posterior
 from bnuq.workflows.helpers import helpers
-from bnuq.workflows.processes import Job, check_shareable
+from bnuq.workflows.processes import Job, Turn, check_shareable
 
 AnyExecutor = TypeVar("AnyExecutor", bound=Executor)
 
@@ -78,13 +77,15 @@ def evaluate(
     look: Callable[[Mapping[str, EvaluatedSet]], None] | None = None,
     forecast_listener: ForecastListener | None = None,
     merged: bool = False,
+    turn: AbstractContextManager[Turn] | None = None,
 ) -> Result:
     """Evaluate `run`, write its result file, and return the result.
 
     Finished units are saved in `work` (by default beside the result) and read after an interruption. `look` receives
     the sets before anything is drawn, and may raise where they cannot be used; `forecast_listener` receives a forecast
-    of the duration, where it is long. Units in `work` that are `merged` were computed by others. Raises BnuqError with
-    one message where the request cannot be carried out; the result file is then not touched.
+    of the duration, where it is long. Units in `work` that are `merged` were computed by others; those of a `turn` are,
+    by processes that are at work already, see `job_of`. Raises BnuqError with one message where the request cannot be
+    carried out; the result file is then not touched.
     """
     watch = Stopwatch()
     check_request(run)
@@ -92,20 +93,19 @@ def evaluate(
         check_shareable([run], work, f"--on {run.on}")
     fetch_missing(run, progress)
     replaces = run.out.exists()
-    with work_folder(run.out, work) as folder:
-        job = Job(compute, (replace(run, on="local"), folder.named), str(folder.place), run.device)
-        with helpers(run, job) as others:
-            begun = _begun(run, watch, progress, look, forecast_listener)
-            planned, checked, subject = begun.planned, begun.checked, begun.planned.subject
-            run = subject.run
+    with work_folder(run.out, work) as folder, folder.forgotten_on(SamplingError):  # units that serve no other request
+        with turn or helpers(run.on, job_of(run, work)) as others:
+            planned, shown = _planned(run, watch, look)
+            subject, run = planned.subject, planned.subject.run
             journal = folder.journal(_facts(planned), _about(run))
-            with journal.forgotten_on(SamplingError):  # its units serve no other request
-                others.wait(progress, _passes(subject))
-                executor = Executor(journal)
-                draw = partial(_draw, begun, executor, watch, progress)
-                of_methods = {"stale": begun.stale, "posterior": begun.posterior, "shown": begun.shown}
-                outcome = run_methods(subject, draw, progress, executor, **of_methods)
-                check_network_unchanged(checked, subject)
+            checked = check_network(subject)
+            _foresee(subject, forecast_listener)
+            post_hoc = None if run.on == "local" else post_hoc_scores(subject, progress)  # while others are at work
+            others.wait(progress, _passes(subject))
+            executor = Executor(journal)
+            measured = Measured(subject, executor, watch, progress)
+            outcome = run_methods(subject, measured, progress, executor, post_hoc=post_hoc, shown=shown)
+            check_network_unchanged(checked, subject)
             made = _provenance(planned) | {"units": root_of(journal.digests)}
         watch.lap("evaluate")
         continued = journal.reused and run.on == "local" and not merged
@@ -114,13 +114,13 @@ def evaluate(
             *_found_before(planned),
             *checked.findings,
             *([note("evaluation-continued", parts=journal.reused)] if continued else []),
-            *_findings(run, subject.todo, begun.check, outcome, planned.ready.material),
-            *(() if begun.noise_models is None else begun.noise_models.findings()),
-            *begun.of_posterior,
+            *_findings(run, subject.todo, measured.check, outcome, planned.ready.material),
+            *(() if measured.noise_models is None else measured.noise_models.findings()),
+            *measured.posterior[1],
             *_dead_channels(outcome.omega),
         )
         result = Result(
-            run=_resolved(subject, begun.noise_models).record(),
+            run=_resolved(subject, measured.noise_models).record(),
             model=_model(planned),
             sampling=_sampling(planned, outcome),
             sets=planned.described,
@@ -129,7 +129,7 @@ def evaluate(
             seconds=watch.seconds(),
             work=Work(outcome.work, memory.peak(subject.pipeline.device)),
             provenance=made,
-            reference_check=begun.check,
+            reference_check=measured.check,
             gallery=gallery(subject, outcome.methods, planned.described),
             image_maps=outcome.image_maps,
             bank=outcome.omega,
@@ -141,6 +141,11 @@ def evaluate(
     return result
 
 
+def job_of(run: Run, work: Path | str | None) -> Job:
+    """What other processes do for `evaluate` with these arguments."""
+    return Job(compute, (replace(run, on="local"), work is not None), str(work or beside(run.out)), run.device)
+
+
 def compute(
     run: Run,
     named: bool,
@@ -149,18 +154,21 @@ def compute(
     progress: Progress = silent,
     *,
     expected: Result | None = None,
+    checks: bool = False,
 ) -> list[AnyExecutor]:
     """Those units of `run` that the executor computes which is made of their journal at this place, and no result.
-    ResultError where `run` is not, bit by bit, the request of the `expected` result any more."""
+    ResultError where `run` is not, bit by bit, the request of the `expected` result any more. Who makes the result
+    checks that MCBN is exact; with `checks`, so does this process."""
     watch = Stopwatch()
-    begun = _begun(run, watch, progress, None, None)
-    subject = begun.planned.subject
+    planned, _ = _planned(run, watch, None)
+    subject = planned.subject
     if expected is not None:
-        _check_unchanged(begun.planned, expected)
-    executor = make(WorkFolder(place, named).journal(_facts(begun.planned), _about(subject.run)))
-    draw = partial(_draw, begun, executor, watch, progress)
+        _check_unchanged(planned, expected)
+    executor = make(WorkFolder(place, named).journal(_facts(planned), _about(subject.run)))
+    if checks:
+        check_network(subject)
     with suppress(UnitsLostError):
-        compute_units(subject, draw, progress, executor, stale=begun.stale, posterior=begun.posterior)
+        compute_units(subject, Measured(subject, executor, watch, progress), progress, executor)
     return [executor]
 
 
@@ -189,32 +197,11 @@ def _files_of(model: Mapping[str, Any]) -> list[str]:
     return [each["sha256"] for each in model.get("members", [model])]
 
 
-@dataclass(frozen=True)
-class _Begun:
-    """A request that can be carried out: all that comes before its units."""
-
-    planned: Planned
-    shown: list[int]
-    checked: Checked
-    check: ReferenceCheck | None
-    noise_models: NoiseModels | None
-    posterior: Posterior | None
-    of_posterior: tuple[Finding, ...]
-
-    @property
-    def stale(self) -> bool:
-        """Whether the running statistics are not those of the reference."""
-        return self.check is not None and not self.check.passed
-
-
-def _begun(
-    run: Run,
-    watch: Stopwatch,
-    progress: Progress,
-    look: Callable[[Mapping[str, EvaluatedSet]], None] | None,
-    forecast_listener: ForecastListener | None,
-) -> _Begun:
-    """The network and the points, checked, and what is fitted before anything is evaluated."""
+def _planned(
+    run: Run, watch: Stopwatch, look: Callable[[Mapping[str, EvaluatedSet]], None] | None
+) -> tuple[Planned, list[int]]:
+    """The network and the points, which `look` receives, and what is to be computed of them; and the rows of the images
+    to show. Only what is quickly found is checked."""
     ready = prepare(run)
     predictions = None
     if run.predictions is not None:
@@ -231,17 +218,12 @@ def _begun(
     check_augmentation(subject)
     check_predictions(subject)
     check_resources(subject)
-    checked = check_network(subject)
+    return planned, shown
+
+
+def _foresee(subject: Subject, forecast_listener: ForecastListener | None) -> None:
     if forecast_listener is not None and (expected := forecast(subject, limit=forecast_listener.limit)) is not None:
         forecast_listener.notify(expected)
-    todo, check = subject.todo, None
-    if (part := part_drawn(subject)) is not None:
-        layers, known = todo.sites.live_batchnorms, {"trained_with": todo.trained_with}
-        check = check_reference(subject.model, subject.pipeline, part, layers, progress, **known)
-    noise_models = fit_noise_models(subject, progress)
-    posterior, of_posterior = fit_posterior(subject, progress)
-    watch.lap("draw")
-    return _Begun(planned, shown, checked, check, noise_models, posterior, tuple(of_posterior))
 
 
 def _passes(subject: Subject) -> int:
@@ -327,21 +309,6 @@ def _facts(planned: Planned) -> dict[str, Any]:
 def _about(run: Run) -> dict[str, Any]:
     """What the journal of an evaluation is about, for people and for `bnuq merge`."""
     return {"command": "evaluate", "out": str(run.out.absolute()), "run": run.record()}
-
-
-def _draw(begun: _Begun, executor: Executor, watch: Stopwatch, progress: Progress, draws: range) -> Omegas:
-    """ω of the draws with these numbers, by the method that it is drawn for."""
-    subject, noise_models = begun.planned.subject, begun.noise_models
-    watch.lap("evaluate")
-    omegas = {}
-    if noise_models is not None:
-        omegas = {name: noise_models.draw(name, draws) for name in subject.todo.methods if name in ANALYTIC}
-    if needs_bank(subject, stale=begun.stale):
-        omegas["mcbn"] = draw_bank(subject, draws, progress, executor)
-    if WITH_NOISE in map(kind_of_draws, subject.todo.methods):
-        omegas[WITH_NOISE] = draw_bank(subject, draws, progress, executor, noisy=True)
-    watch.lap("draw")
-    return omegas
 
 
 def _model(planned: Planned) -> dict[str, Any]:

@@ -1,17 +1,14 @@
-"""Who else computes the units of a run: nobody, processes of this machine, or actors of Ray."""
+"""Who else computes the units of runs: nobody, processes of this machine, or actors of Ray."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from bnuq.config import Run
 from bnuq.evaluation.setup import threads
-from bnuq.files.places import place_of
 from bnuq.progress import Progress
-from bnuq.workflows.processes import Job, Processes, forgive
+from bnuq.workflows.processes import Job, Processes, Turn, Workers, forgive
 
 
 @dataclass
@@ -22,18 +19,26 @@ class Nobody:
 
 
 @contextlib.contextmanager
-def helpers(run: Run, job: Job) -> Iterator[Any]:
-    """The processes that `run.on` names, at work inside the block: `wait` until they have finished. All of them, this
-    one too, compute with the same number of threads, as sums are rounded by it."""
-    if run.on == "local":
-        yield Nobody()
-        return
-    if run.on == "ray":
+def workers(on: str, jobs: Sequence[Job]) -> Iterator[Workers]:
+    """The processes that `on` names, other than "local", at work inside the block. All of them, this one too, compute
+    with the same number of threads, as sums are rounded by it."""
+    if on == "ray":
         from bnuq.workflows.on_ray import Actors  # late: Ray is optional
 
-        others: Any = Actors(job)
+        others = Actors(jobs)
     else:
-        others = Processes(job, int(run.on.removeprefix("local:")))
-    forgive(place_of(job.work))
+        others = Processes(jobs, int(on.removeprefix("local:")))
+    for place in others.places:
+        forgive(place)
     with threads(others.threads), others:
         yield others
+
+
+@contextlib.contextmanager
+def helpers(on: str, job: Job) -> Iterator[Nobody | Turn]:
+    """The processes that `on` names, at work at one job inside the block: `wait` until they have finished."""
+    if on == "local":
+        yield Nobody()
+        return
+    with workers(on, [job]) as others, others.turn(0) as turn:
+        yield turn

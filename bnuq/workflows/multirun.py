@@ -25,6 +25,7 @@ from bnuq.records import multirun as several_file
 from bnuq.records.evaluation import Result
 from bnuq.records.multirun import Several, one_run, shared_warnings, table_of
 from bnuq.workflows.evaluate import evaluate
+from bnuq.workflows.queue import queued
 
 # Provenance that runs do not share
 NOT_SHARED = ("reference_sha256", "reference_groups_sha256", "predictions_sha256", "request", "network", "outputs")
@@ -48,20 +49,23 @@ def evaluate_several(
     start = time.perf_counter()
     replaces = runs.out.exists()
     _check(runs)
-    rows, first, reused = [], None, 0
+    rows, first = [], None
     summaries: list[_RunSummary] = []
-    with progress("runs", len(runs.all)) as advance:
+    missing = [each.run for each in runs.all if _existing_result(each.run) is None]
+    reused = len(runs.all) - len(missing)
+    with progress("runs", len(runs.all)) as advance, queued(missing, work) as turns:
         for run_of_series in runs.all:
             try:
-                result = _existing_result(run_of_series.run)
-                reused += result is not None
-                if result is None:
+                if run_of_series.run in missing:
                     result = evaluate(
                         run_of_series.run,
                         work=work,
                         forecast_listener=_foresight_of_all(forecast_listener, len(runs.all) - len(rows)),
+                        turn=next(turns),
                     )
                     forecast_listener = None  # the forecast covers all runs
+                else:
+                    result = result_file.read(run_of_series.run.out)
                 first = first or (run_of_series, _form(result))
                 _check_alike(*first, _form(result))
             except BnuqError as error:

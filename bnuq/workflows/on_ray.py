@@ -1,41 +1,33 @@
-"""The units of one journal on Ray: an actor for each accelerator or core, which runs what a process of `--on local:N`
-runs. The journal does the work; Ray starts the actors, and starts them again."""
+"""The units of runs on Ray: an actor for each accelerator or core, which runs what a process of `--on local:N` runs.
+The journal does the work; Ray starts the actors."""
 
 from __future__ import annotations
 
 import importlib
 import os
-import secrets
 import sys
+from collections.abc import Sequence
 from typing import Any
 
-from bnuq import errors, stopping
-from bnuq.errors import BnuqError, RequestError, ResultError
+from bnuq import errors
+from bnuq.errors import RequestError, ResultError
 from bnuq.evaluation.executors import Share
 from bnuq.evaluation.setup import threads
-from bnuq.files.places import place_of
-from bnuq.progress import Progress
-from bnuq.workflows.processes import MOST_STARTS, Job, note_why, raise_lost
+from bnuq.workflows.processes import MOST_STARTS, Job, Workers
 
 
-class Actors:
-    """Actors of the Ray cluster that RAY_ADDRESS names, or of one that is started here, that compute the units of a
-    job."""
+class Actors(Workers):
+    """Actors of the Ray cluster that RAY_ADDRESS names, or of one that is started here, that compute the units of
+    jobs."""
 
-    def __init__(self, job: Job) -> None:
+    _kind, threads = "actor", 1
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
         try:
-            ray = importlib.import_module("ray")
+            self._ray = ray = importlib.import_module("ray")
         except ImportError as error:
             raise RequestError("--on ray needs the package ray: pip install 'bnuq[ray]'.") from error
-        self._ray, self._job, self._place = ray, job, place_of(job.work)
-        self._driver, self._own = secrets.token_hex(3), not ray.is_initialized()
-        self.threads = 1  # of an actor, and so of this process
-        self._starts: dict[int, int] = {}
-        self._actors: list[Any] = []
-
-    def __enter__(self) -> Actors:
-        ray = self._ray
-        if self._own:
+        if own := not ray.is_initialized():
             paths = {"env_vars": {"PYTHONPATH": os.pathsep.join(sys.path)}}
             try:
                 ray.init(
@@ -46,64 +38,66 @@ class Actors:
             except Exception as error:
                 raise RequestError(f"--on ray: no cluster ({errors.first_line(error)}). See RAY_ADDRESS.") from error
         there = ray.cluster_resources()
-        gpus = int(there.get("GPU", 0)) if self._job.device in ("auto", "cuda") else 0
-        self._count = gpus or max(1, int(there.get("CPU", 1)))
-        self._title = f"{self._count} actors of Ray, each with a {'GPU' if gpus else 'core'}"
-        actor = ray.remote(_Actor).options(num_cpus=1, num_gpus=1 if gpus else 0, max_restarts=-1)
-        self._actors = [actor.remote() for _ in range(self._count)]
-        self._tasks = {self._begun(number): number for number in range(self._count)}
+        gpus = int(there.get("GPU", 0)) if jobs[0].device in ("auto", "cuda") else 0
+        super().__init__(jobs, gpus or max(1, int(there.get("CPU", 1))))
+        self.title = f"{len(self.finished)} actors of Ray, each with a {'GPU' if gpus else 'core'}"
+        self._own, self._kind_of_actor = own, ray.remote(_Actor).options(num_cpus=1, num_gpus=1 if gpus else 0)
+        self._actors: list[Any] = [None] * len(self.finished)
+        self._starts = [0] * len(self.finished)
+        self._tasks: dict[Any, tuple[int, int]] = {}  # worker and job
+
+    def __enter__(self) -> Actors:
+        for worker in range(len(self.finished)):
+            self._started_again(worker)
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, actor in enumerate(self._actors):
-            self._ray.kill(actor)
-            note_why(self._place, self._share(number).name, "its driver ended")
+        for worker, actor in enumerate(self._actors):
+            if actor is not None:
+                self._ray.kill(actor)
+            self._note_why(worker, "its driver ended")
         if self._own:
             self._ray.shutdown()
 
-    def wait(self, progress: Progress, total: int) -> None:
-        """Wait until all units are finished. ResultError for units that are lost, and the error of an actor, where it
-        has one."""
-        lost: dict[str, str] = {}
-        with progress(self._title, total) as advance:
-            while self._tasks:
-                stopping.check()
-                for task in self._ray.wait([*self._tasks], timeout=0.5)[0]:
-                    number = self._tasks.pop(task)
-                    try:
-                        answer = self._ray.get(task)
-                    except self._ray.exceptions.RayActorError as error:
-                        self._died(number, errors.first_line(error))
-                        continue
-                    if "error" in answer:
-                        kind, text = answer["error"]
-                        raise getattr(errors, kind, BnuqError)(text)
-                    lost |= answer["lost"]
-                    advance(total // self._count)
-        raise_lost(lost)
+    def _attend(self) -> None:
+        for task in self._ray.wait([*self._tasks], timeout=0.5)[0]:
+            if task not in self._tasks:
+                continue  # of an actor that has just died
+            worker, job = self._tasks.pop(task)
+            try:
+                answer = self._ray.get(task)
+            except self._ray.exceptions.RayActorError as error:
+                self._died(worker, errors.first_line(error))
+                continue
+            self._starts[worker] = 0
+            self._passes[job] += answer.pop("passes")
+            self._heed(worker, answer)
 
-    def _share(self, number: int) -> Share:
-        return Share(number, self._count, f"actor {number} of {self._count} ({self._driver})")
+    def _died(self, worker: int, why: str) -> None:
+        """Note why beside what an actor had begun, and start another in its place."""
+        if self._note_why(worker, f"its actor ended: {why}"):
+            self._starts[worker] = 0
+        if self._starts[worker] >= MOST_STARTS:
+            raise ResultError(f"{self.share(worker).name} ended {MOST_STARTS} times and began no unit: {why}.")
+        self._started_again(worker)
 
-    def _begun(self, number: int) -> Any:
-        return self._actors[number].work.remote(self._job, self._share(number))
-
-    def _died(self, number: int, why: str) -> None:
-        """Note why beside what an actor had begun; Ray starts it again."""
-        begun = note_why(self._place, self._share(number).name, f"its actor ended: {why}")
-        self._starts[number] = 0 if begun else self._starts.get(number, 0) + 1
-        if self._starts[number] >= MOST_STARTS:
-            raise ResultError(f"{self._share(number).name} ended {MOST_STARTS} times and began no unit: {why}.")
-        self._tasks[self._begun(number)] = number
+    def _started_again(self, worker: int) -> None:
+        self._tasks = {task: of_task for task, of_task in self._tasks.items() if of_task[0] != worker}
+        if self._actors[worker] is not None:
+            self._ray.kill(self._actors[worker])
+        self._starts[worker] += 1
+        if self.finished[worker] < len(self.jobs):
+            self._actors[worker] = self._kind_of_actor.remote()
+            for job in range(self.finished[worker], len(self.jobs)):
+                task = self._actors[worker].work.remote(self.jobs[job], job, self.share(worker))
+                self._tasks[task] = worker, job
 
 
 class _Actor:
     """One process of Ray."""
 
-    def work(self, job: Job, share: Share) -> dict[str, Any]:
-        """The job's units of this share: what is lost, or the error of bnuq that ended it."""
-        try:
-            with threads(1):
-                return {"lost": job.done_by(share, lambda _: None)}
-        except BnuqError as error:
-            return {"error": [type(error).__name__, str(error)]}
+    def work(self, job: Job, number: int, share: Share) -> dict[str, Any]:
+        """Do a job, and return what there is to say of it."""
+        passes: list[int] = []
+        with threads(1):
+            return job.done(number, share, passes.append) | {"passes": sum(passes)}

@@ -1,4 +1,4 @@
-"""Several processes of this machine that compute the units of one journal, watched by this one.
+"""Several processes of this machine that compute the units of one or more runs, watched by this one.
 
 Each is a spawned Python that runs the ordinary program with a worker as its executor. It is started again where it
 dies, and what it had begun is begun again: the figures are those of one undisturbed process.
@@ -34,10 +34,11 @@ from bnuq.devices import count
 from bnuq.errors import BnuqError, RequestError, ResultError, is_device_failure
 from bnuq.evaluation.executors import Share, Worker, has_ended
 from bnuq.evaluation.setup import threads
+from bnuq.evaluation.units import Unit
 from bnuq.files import apart
 from bnuq.files.journal import MOST_ATTEMPTS, Journal
 from bnuq.files.places import Place, place_of
-from bnuq.progress import Advance, Progress
+from bnuq.progress import Progress
 
 _RUN = "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from bnuq.workflows.processes import main; main()"
 MOST_STARTS = 10  # of a process that is killed before it begins any unit
@@ -56,10 +57,18 @@ class Job:
     work: str
     device: str
 
-    def done_by(self, share: Share, on_unit: Callable[[Any], object]) -> dict[str, str]:
-        """Compute the units of this share here; those that are lost, and why."""
-        made = self.function(*self.arguments, place_of(self.work), lambda journal: Worker(journal, share, on_unit))
-        return {unit: why for worker in made for unit, why in worker.lost.items()}
+    def done(self, number: int, share: Share, on_passes: Callable[[int], object]) -> dict[str, Any]:
+        """Compute the units of this share here, and return what there is to say: which are lost, and why, or the error
+        of bnuq that ended it."""
+
+        def on_unit(unit: Unit) -> None:
+            on_passes(len(unit.points) * len(unit.draws))
+
+        try:
+            made = self.function(*self.arguments, place_of(self.work), lambda journal: Worker(journal, share, on_unit))
+        except BnuqError as error:
+            return {"job": number, "error": [type(error).__name__, str(error)]}
+        return {"job": number, "lost": {unit: why for worker in made for unit, why in worker.lost.items()}}
 
 
 def check_shareable(runs: Sequence[Run], work: Path | str | None, option: str) -> None:
@@ -80,34 +89,122 @@ def raise_lost(lost: Mapping[str, str]) -> None:
         raise ResultError(f"{units} of work could not be computed, after {MOST_ATTEMPTS} attempts each:\n{named}\n")
 
 
+class Workers:
+    """`count` workers, each of which does all `jobs`, one after the other, while this process attends to them in turn.
+
+    A worker goes on to the next job without this process. What it says is noted until the turn of its job.
+    """
+
+    threads: int  # of a worker, and so of this process
+    title: str
+
+    def __init__(self, jobs: Sequence[Job], count: int) -> None:
+        self.jobs, self.places = tuple(jobs), tuple(place_of(job.work) for job in jobs)
+        self.finished = [0] * count
+        """The number of jobs that each worker has finished."""
+        self._passes, self._lost = [0] * len(jobs), [dict[str, str]() for _ in jobs]
+        self._errors: dict[int, Exception] = {}
+        self._driver = secrets.token_hex(3)
+
+    @contextlib.contextmanager
+    def turn(self, job: int) -> Iterator[Turn]:
+        """The turn of a job, to `wait` for inside the block. Where that raises an error, workers leave the job."""
+        try:
+            yield Turn(self, job)
+        except Exception:
+            for worker, finished in enumerate(self.finished):
+                if finished <= job:
+                    self.finished[worker] = job + 1
+                    self._started_again(worker)
+            raise
+
+    def wait(self, job: int, progress: Progress, total: int) -> None:
+        """Wait until all units of a job are finished, of `total` passes. ResultError for units that are lost, and the
+        error of a worker, where it has one."""
+        with progress(self.title, total) as advance:
+            counted = 0
+            while min(self.finished) <= job and job not in self._errors:
+                stopping.check()
+                self._attend()
+                advance(self._passes[job] - counted)
+                counted = self._passes[job]
+        if job in self._errors:
+            raise self._errors[job]
+        raise_lost(self._lost[job])
+
+    def share(self, worker: int) -> Share:
+        """The share of a worker."""
+        count = len(self.finished)
+        return Share(worker, count, f"{self._kind} {worker} of {count} ({self._driver})")
+
+    def _heed(self, worker: int, message: Mapping[str, Any]) -> None:
+        """Note what a worker says of a job."""
+        job = message["job"]
+        if "passes" in message:
+            self._passes[job] += message["passes"]
+            return
+        if "error" in message:
+            kind, text = message["error"]
+            self._errors.setdefault(job, getattr(errors, kind, BnuqError)(text))
+        elif "fault" in message:
+            self._errors.setdefault(job, RuntimeError(f"{self.share(worker).name} ended with\n{message['fault']}"))
+        else:
+            self._lost[job] |= message["lost"]
+        self.finished[worker] = job + 1
+
+    def _note_why(self, worker: int, why: str) -> bool:
+        """Note why a worker ended beside the units that it had begun; whether there are any."""
+        job = min(self.finished[worker], len(self.jobs) - 1)
+        return note_why(self.places[job], self.share(worker).name, why)
+
+    _kind: str
+
+    def _attend(self) -> None:
+        """Heed what workers say, for a moment, and start again those that died."""
+        raise NotImplementedError
+
+    def _started_again(self, worker: int) -> None:
+        """End a worker, if it has not, and start it with the jobs that it has not finished, if any."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Turn:
+    """The turn of one job."""
+
+    workers: Workers
+    job: int
+
+    def wait(self, progress: Progress, total: int) -> None:
+        """Wait until its units are finished, see `Workers.wait`."""
+        self.workers.wait(self.job, progress, total)
+
+
 @dataclass
 class _Child:
-    """One process: its share, and how often it was started without having begun a unit."""
+    """One process, and how often it was started without having begun a unit."""
 
-    share: Share
     process: subprocess.Popen[bytes]
     errors: IO[bytes]
     starts: int = 1
-    ended: bool = False
     listener: threading.Thread | None = None
 
 
-class Processes:
-    """`count` processes that compute the units of a job."""
+class Processes(Workers):
+    """`count` processes of this machine that compute the units of jobs."""
 
-    def __init__(self, job: Job, count: int) -> None:
-        self._job, self._count, self._place = job, count, place_of(job.work)
+    _kind = "process"
+
+    def __init__(self, jobs: Sequence[Job], count: int) -> None:
+        super().__init__(jobs, count)
         self.threads = max(1, torch.get_num_threads() // count)
-        self._messages: queue.SimpleQueue[tuple[_Child, dict[str, Any] | None]] = queue.SimpleQueue()
+        self.title = f"{count} processes, {self.threads} threads each"
+        self._messages: queue.SimpleQueue[tuple[subprocess.Popen[bytes], dict[str, Any] | None]] = queue.SimpleQueue()
         self._children: list[_Child] = []
-        self._lost: dict[str, str] = {}
 
     def __enter__(self) -> Processes:
-        driver = secrets.token_hex(3)
-        for number in range(self._count):
-            share = Share(number, self._count, f"process {number} of {self._count} ({driver})")
-            self._children.append(_Child(share, *self._started(share)))
-            self._listen(self._children[-1])
+        for worker in range(len(self.finished)):
+            self._children.append(self._started(worker))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -122,53 +219,43 @@ class Processes:
                     time.sleep(0.05)
         finally:
             for child in self._children:
-                child.process.kill()
                 self._close(child)
 
-    def wait(self, progress: Progress, total: int) -> None:
-        """Wait until all units are finished, of `total` passes. ResultError for units that are lost, and the error of
-        a process, where it has one."""
-        with progress(f"{self._count} processes, {self.threads} threads each", total) as advance:
-            while not all(child.ended for child in self._children):
-                stopping.check()
-                with contextlib.suppress(queue.Empty):
-                    self._heed(*self._messages.get(timeout=0.2), advance)
-        raise_lost(self._lost)
+    def _attend(self) -> None:
+        with contextlib.suppress(queue.Empty):
+            process, message = self._messages.get(timeout=0.2)
+            for worker, child in enumerate(self._children):
+                if child.process is not process:
+                    continue  # one that was left behind
+                if message is None:
+                    self._ended(worker, child)
+                else:
+                    child.starts = 0
+                    self._heed(worker, message)
 
-    def _heed(self, child: _Child, message: dict[str, Any] | None, advance: Advance) -> None:
-        if message is None:
-            self._ended(child)
-        elif "error" in message:
-            kind, text = message["error"]
-            raise getattr(errors, kind, BnuqError)(text)
-        elif "fault" in message:
-            raise RuntimeError(f"{child.share.name} ended with\n{message['fault']}")
-        elif "passes" in message:
-            child.starts = 0
-            advance(message["passes"])
-        else:
-            self._lost |= message["lost"]
-            child.ended = True
-
-    def _ended(self, child: _Child) -> None:
+    def _ended(self, worker: int, child: _Child) -> None:
         """A process is gone: where it has not finished, note why beside what it had begun, and start it again."""
         code = child.process.wait()
-        if child.ended:
+        if self.finished[worker] == len(self.jobs):
             return
         child.errors.seek(max(0, child.errors.seek(0, os.SEEK_END) - 2000))
         last = child.errors.read().decode(errors="replace").strip()
         why = f"its process ended by {_words(code)}" + (f", and said last:\n{last}" if last else "")
-        if note_why(self._place, child.share.name, why):
+        if self._note_why(worker, why):
             child.starts = 0
         if child.starts >= MOST_STARTS:
-            raise ResultError(f"{child.share.name} was started {child.starts} times and began no unit: {why}.")
-        self._close(child)
-        child.starts += 1
-        child.process, child.errors = self._started(child.share)
-        self._listen(child)
+            raise ResultError(f"{self.share(worker).name} was started {child.starts} times and began no unit: {why}.")
+        self._started_again(worker)
+
+    def _started_again(self, worker: int) -> None:
+        before = self._children[worker]
+        self._close(before)
+        if self.finished[worker] < len(self.jobs):
+            self._children[worker] = self._started(worker, before.starts + 1)
 
     def _close(self, child: _Child) -> None:
-        """Leave nothing of a process that has ended, or was killed."""
+        """Leave nothing of a process."""
+        child.process.kill()
         child.process.wait()
         with contextlib.suppress(OSError):
             child.process.stdin.close()  # type: ignore[union-attr]
@@ -176,7 +263,7 @@ class Processes:
             child.listener.join()
         child.errors.close()
 
-    def _started(self, share: Share) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
+    def _started(self, worker: int, starts: int = 1) -> _Child:
         said = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
         counts = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(self.threads))
         process = subprocess.Popen(
@@ -184,28 +271,29 @@ class Processes:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=said,
-            env={**os.environ, **counts, **_device_of(self._job.device, share.number)},
+            env={**os.environ, **counts, **_device_of(self.jobs[0].device, worker)},
             start_new_session=True,  # signals of the terminal reach this process alone
         )
         assert process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
-            pickle.dump((self._job, share, self.threads), process.stdin)
+            pickle.dump((self.jobs, self.finished[worker], self.share(worker), self.threads), process.stdin)
             process.stdin.flush()  # it stays open: its end tells the process that this one is gone
-        return process, said
+        return _Child(process, said, starts, self._listener(process))
 
-    def _listen(self, child: _Child) -> None:
-        stream = child.process.stdout
+    def _listener(self, process: subprocess.Popen[bytes]) -> threading.Thread:
+        stream = process.stdout
         assert stream is not None
 
         def listen() -> None:
             with stream:
                 for line in stream:
                     with contextlib.suppress(ValueError):  # half a line of a killed process
-                        self._messages.put((child, json.loads(line)))
-            self._messages.put((child, None))
+                        self._messages.put((process, json.loads(line)))
+            self._messages.put((process, None))
 
-        child.listener = threading.Thread(target=listen, daemon=True)
-        child.listener.start()
+        listener = threading.Thread(target=listen, daemon=True)
+        listener.start()
+        return listener
 
 
 def note_why(place: Place, name: str, why: str) -> bool:
@@ -250,27 +338,26 @@ def _say(text: str) -> None:
 
 
 def main() -> None:
-    """Do the job that stands on standard input, and say on standard output what is finished."""
+    """Do the jobs that stand on standard input, and say on standard output what is finished."""
     faulthandler.enable()
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what user code prints is no answer
-    job, share, count = pickle.load(sys.stdin.buffer)
+    jobs, first, share, count = pickle.load(sys.stdin.buffer)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
     def say(**message: Any) -> None:
         print(json.dumps(message), file=answers, flush=True)
 
-    code = 0
+    code, number = 0, first
     try:
         with stopping.on_signals(), threads(count):
-            say(lost=job.done_by(share, lambda unit: say(passes=len(unit.points) * len(unit.draws))))
-    except BnuqError as error:
-        say(error=[type(error).__name__, str(error)])
+            for number in range(first, len(jobs)):
+                say(**jobs[number].done(number, share, lambda passes, number=number: say(job=number, passes=passes)))
     except (KeyboardInterrupt, stopping.Terminated):
         code = 143
     except BaseException as error:
         if not is_device_failure(error):
-            say(fault=traceback.format_exc())
+            say(job=number, fault=traceback.format_exc())
         traceback.print_exc()
         code = 1
     apart.stop()

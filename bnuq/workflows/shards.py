@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from bnuq.config import Options, Run, resolve_again
@@ -76,7 +77,8 @@ def compute_shard(
     with keeping(place):
         for run in runs:
             check_request(run)
-            made = compute(run, True, place, lambda journal: Worker(journal, share, on_wait=wait), progress)
+            make = partial(Worker, share=share, on_wait=wait)
+            made = compute(run, True, place, make, progress, checks=True)
             lost |= {unit: why for worker in made for unit, why in worker.lost.items()}
         raise_lost(lost)
 

@@ -16,7 +16,7 @@ import msgspec
 from bnuq.catalogue import distinct
 from bnuq.config import DEFAULT_SAMPLER, Run, SweepSection
 from bnuq.data import Points
-from bnuq.errors import DataError, RequestError
+from bnuq.errors import DataError, RequestError, SamplingError
 from bnuq.evaluation.completeness import Need
 from bnuq.evaluation.datasets import Material, fetch_missing
 from bnuq.evaluation.executors import Executor, UnitsLostError, Worker
@@ -68,17 +68,19 @@ def sweep(
     for run in runs:
         fetch_missing(run, progress)
     replaces = out.exists()
-    with work_folder(out, work) as folder:
+    with work_folder(out, work) as folder, folder.forgotten_on(SamplingError):
         job = Job(compute, ([replace(run, on="local") for run in runs], settings), str(folder.place), runs[0].device)
-        with helpers(runs[0], job) as others:
+        with helpers(runs[0].on, job) as others:
             ready = _networks(runs, settings)
             watch.lap("load")
             if forecast_listener is not None:
                 _foresee(ready, forecast_listener)
             executors = [Executor(network.journal(folder)) for network in ready]
+            checked = [network.checked() for network in ready]
             others.wait(progress, sum(_passes(network, settings) for network in ready))
             networks = [
-                network.swept(executor, watch, progress) for network, executor in zip(ready, executors, strict=True)
+                network.swept(of_network, executor, watch, progress)
+                for network, of_network, executor in zip(ready, checked, executors, strict=True)
             ]
         result = _result(runs, settings, ready[0], networks, watch, out=out, replaces=replaces)
         sweep_file.write(result, out)

@@ -110,8 +110,8 @@ def killing(chance: random.Random, most: int, pause: tuple[float, float]) -> Ite
     killed: list[int] = []
     plain, over = processes.Processes._started, threading.Event()
 
-    def noted(self: Any, share: Any) -> Any:
-        started.append((found := plain(self, share))[0])
+    def noted(*given: Any) -> Any:
+        started.append((found := plain(*given)).process)
         return found
 
     def kill() -> None:

@@ -169,8 +169,8 @@ def test_a_folder_of_nothing_or_of_several_requests_is_not_merged(tmp_path: Path
 def waited(folder: Path, kinds: tuple[str, ...], count: int = 2) -> Journal:
     """The journal of units of these kinds, after processes have worked at them."""
     folder.mkdir(exist_ok=True)
-    with Processes(Job(computed, (kinds,), str(folder), "cpu"), count) as processes:
-        processes.wait(silent, 0)
+    with Processes([Job(computed, (kinds,), str(folder), "cpu")], count) as processes:
+        processes.wait(0, silent, 0)
     return Journal(folder, FACTS)
 
 

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from bnuq.config import Curvature
 from bnuq.sampling.head import head
-from bnuq.sampling.laplace import fitted
+from bnuq.sampling.laplace import fitted, terms
 
 POINTS, CLASSES, FEATURES = 200, 4, 6
 
@@ -47,7 +47,7 @@ def test_prior_precision_and_variance_of_logits_are_those_of_laplace_torch(struc
         )
 
     precision = math.exp(minimize_scalar(loss, bracket=(-1.0, 1.0), tol=1e-12).x)
-    posterior = fitted([head(network, x)], structure, train_size=POINTS)
+    posterior = fitted([terms([last := head(network, x)], structure)], last, structure, train_size=POINTS)
     assert posterior.prior_precision == pytest.approx(precision, rel=1e-5)
     theirs.prior_precision = torch.tensor(posterior.prior_precision).double()
     expected = theirs._glm_predictive_distribution(x[:7])[1].detach().numpy()
@@ -64,5 +64,5 @@ def test_prior_precision_and_variance_of_logits_are_those_of_laplace_torch(struc
 @pytest.mark.parametrize("bias", [True, False])
 def test_a_layer_without_a_bias_has_no_draws_of_one(bias: bool):
     network, x, _ = trained(bias=bias)
-    posterior = fitted([head(network, x)], "kron", train_size=POINTS)
+    posterior = fitted([terms([last := head(network, x)], "kron")], last, "kron", train_size=POINTS)
     assert posterior.curvature.shape == (CLASSES, FEATURES + bias)

@@ -11,12 +11,13 @@ from scipy.optimize import minimize_scalar
 from scipy.special import softmax
 from torch import nn
 
+from bnuq.config import Curvature
 from bnuq.errors import SamplingError
 from bnuq.sampling.head import Head
-from bnuq.sampling.laplace import LastLayer, Posterior, fitted
+from bnuq.sampling.laplace import LastLayer, Posterior, fitted, terms
 
 POINTS, FEATURES, CLASSES, TRAIN_SIZE = 50, 4, 3, 400
-STRUCTURES = ("kron", "diag")
+STRUCTURES: tuple[Curvature, ...] = ("kron", "diag")
 RANDOM = np.random.default_rng(0)
 PHI = RANDOM.normal(0.5, 1, (POINTS, FEATURES)).astype(np.float32)
 WEIGHT, BIAS = (RANDOM.normal(0, 0.7, shape).astype(np.float32) for shape in ((CLASSES, FEATURES), (CLASSES,)))
@@ -31,7 +32,7 @@ def extended(phi: np.ndarray) -> np.ndarray:
     return np.concatenate([phi.astype(np.float64), np.ones((len(phi), 1))], axis=1)
 
 
-def curvature(structure: str) -> np.ndarray:
+def curvature(structure: Curvature) -> np.ndarray:
     """H over the parameters in the order (class, feature), the bias as the last feature."""
     phi = extended(PHI)
     p = softmax(PHI.astype(np.float64) @ WEIGHT.T + BIAS, axis=1)
@@ -46,11 +47,15 @@ def theta() -> np.ndarray:
     return np.concatenate([WEIGHT, BIAS[:, None]], axis=1).astype(np.float64).ravel()
 
 
-def posterior(structure: str) -> Posterior:
-    return fitted([head(PHI[:20]), head(PHI[20:])], structure, train_size=TRAIN_SIZE)  # pyright: ignore[reportArgumentType]
+def fitted_to(*heads: Head, structure: Curvature = "kron", train_size: int = POINTS) -> Posterior:
+    return fitted([terms([each], structure) for each in heads], heads[0], structure, train_size=train_size)
 
 
-def covariance(structure: str) -> np.ndarray:
+def posterior(structure: Curvature) -> Posterior:
+    return fitted_to(head(PHI[:20]), head(PHI[20:]), structure=structure, train_size=TRAIN_SIZE)
+
+
+def covariance(structure: Curvature) -> np.ndarray:
     """Of the parameters, with the prior precision that was fitted."""
     return np.linalg.inv(curvature(structure) + posterior(structure).prior_precision * np.eye(theta().size))
 
@@ -62,13 +67,13 @@ def root(of: Posterior) -> np.ndarray:
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)
-def test_the_eigenvalues_are_those_of_the_curvature(structure: str) -> None:
+def test_the_eigenvalues_are_those_of_the_curvature(structure: Curvature) -> None:
     found = np.sort(posterior(structure).curvature.ravel())
     np.testing.assert_allclose(found, np.linalg.eigvalsh(curvature(structure)), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)
-def test_the_prior_precision_has_the_largest_marginal_likelihood(structure: str) -> None:
+def test_the_prior_precision_has_the_largest_marginal_likelihood(structure: Curvature) -> None:
     hessian, weights = curvature(structure), theta()
 
     def negative_evidence(logarithm: float) -> float:
@@ -84,7 +89,7 @@ def test_the_prior_precision_has_the_largest_marginal_likelihood(structure: str)
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)
-def test_the_covariance_is_the_inverse_of_curvature_and_prior(structure: str) -> None:
+def test_the_covariance_is_the_inverse_of_curvature_and_prior(structure: Curvature) -> None:
     found = root(posterior(structure))
     np.testing.assert_allclose(found, found.T, atol=1e-12)
     np.testing.assert_allclose(found @ found.T, covariance(structure), rtol=1e-4, atol=1e-7)
@@ -117,7 +122,7 @@ def engine(of: Posterior, samples: int, weight: np.ndarray = WEIGHT, bias: np.nd
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)
-def test_samples_have_the_moments_of_the_predictive_distribution(structure: str) -> None:
+def test_samples_have_the_moments_of_the_predictive_distribution(structure: Curvature) -> None:
     samples = 20_000
     points = PHI[:3] * 3
     logits = engine(posterior(structure), samples).passes(torch.from_numpy(points)).double().numpy()
@@ -150,7 +155,7 @@ def test_points_share_their_draws_whatever_passes_together() -> None:
 
 def test_one_logit_is_that_of_a_logistic_regression() -> None:
     weight, bias = WEIGHT[:1], BIAS[:1]
-    of = fitted([head(PHI, weight, bias)], "kron", train_size=POINTS)
+    of = fitted_to(head(PHI, weight, bias))
     phi = extended(PHI)
     p = 1 / (1 + np.exp(-(PHI.astype(np.float64) @ weight[0] + bias[0])))
     hessian = phi.T @ phi * np.mean(p * (1 - p))
@@ -162,15 +167,15 @@ def test_one_logit_is_that_of_a_logistic_regression() -> None:
 
 
 def test_fewer_points_than_features_are_regularised_by_the_prior() -> None:
-    of = fitted([head(PHI[:2])], "kron", train_size=2)
+    of = fitted_to(head(PHI[:2]), train_size=2)
     assert np.isfinite(root(of)).all()
     assert (of.curvature < 1e-6).sum() > of.curvature.size / 2
 
 
 def test_a_layer_that_says_nothing_about_its_spread_is_refused() -> None:
     with pytest.raises(SamplingError, match="the weights of its last layer are all zero"):
-        fitted([head(weight=0 * WEIGHT, bias=0 * BIAS)], "kron", train_size=POINTS)
+        fitted_to(head(weight=0 * WEIGHT, bias=0 * BIAS))
     certain = 0 * BIAS + np.array([5000, 0, 0], dtype=np.float32)
-    for structure in ("kron", "diag"):
+    for structure in STRUCTURES:
         with pytest.raises(SamplingError, match="certain of every point of the reference"):
-            fitted([head(bias=certain)], structure, train_size=POINTS)
+            fitted_to(head(bias=certain), structure=structure)

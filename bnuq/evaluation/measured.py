@@ -1,0 +1,72 @@
+"""What a run measures at its reference: ω, the reference check, noise models, and the curvature of the last layer.
+
+Each is made when it is first needed, of units that the processes of a run share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+
+from bnuq.config import ANALYTIC
+from bnuq.evaluation.draws import check_reference, draw_bank, needs_bank, part_drawn
+from bnuq.evaluation.executors import Executor
+from bnuq.evaluation.laplace import fit_posterior
+from bnuq.evaluation.noise_models import NoiseModels, fit_noise_models
+from bnuq.evaluation.provenance import Stopwatch
+from bnuq.evaluation.subject import WITH_NOISE, Subject, kind_of_draws
+from bnuq.findings import Finding
+from bnuq.progress import Progress
+from bnuq.records.evaluation import ReferenceCheck
+from bnuq.sampling.batch_statistics import BatchStatistics
+from bnuq.sampling.laplace import Posterior
+
+Omegas = Mapping[str, BatchStatistics]  # ω by `kind_of_draws`; "mcbn+mcdo" shares that of "mcbn"
+
+
+class Measured:
+    """Measured at the reference of the subject, by units of the executor; the `watch` counts it as drawing."""
+
+    def __init__(self, subject: Subject, executor: Executor, watch: Stopwatch, progress: Progress) -> None:
+        self._subject, self._executor, self._watch, self._progress = subject, executor, watch, progress
+
+    @cached_property
+    def check(self) -> ReferenceCheck | None:
+        """The reference compared with the running statistics; None where that cannot be done."""
+        subject = self._subject
+        if (part := part_drawn(subject)) is None:
+            return None
+        self._watch.lap("evaluate")
+        of_network = subject.model, subject.pipeline, part, subject.todo.sites.live_batchnorms, self._progress
+        check = check_reference(*of_network, trained_with=subject.todo.trained_with, executor=self._executor)
+        self._watch.lap("draw")
+        return check
+
+    @property
+    def stale(self) -> bool:
+        """Whether the running statistics are not those of the reference."""
+        return self.check is not None and not self.check.passed
+
+    @cached_property
+    def noise_models(self) -> NoiseModels | None:
+        """The fitted noise models; None where no method draws from them."""
+        return fit_noise_models(self._subject, self._progress, self._executor)
+
+    @cached_property
+    def posterior(self) -> tuple[Posterior | None, tuple[Finding, ...]]:
+        """The posterior of the last layer, and notes on it; None where no method draws from it."""
+        return fit_posterior(self._subject, self._progress, self._executor)
+
+    def omegas(self, draws: range) -> Omegas:
+        """ω of the draws with these numbers, by the method that it is drawn for."""
+        subject, methods = self._subject, self._subject.todo.methods
+        self._watch.lap("evaluate")
+        omegas: dict[str, BatchStatistics] = {}
+        if self.noise_models is not None:
+            omegas = {name: self.noise_models.draw(name, draws) for name in methods if name in ANALYTIC}
+        if needs_bank(subject, stale=False) or (needs_bank(subject, stale=True) and self.stale):
+            omegas["mcbn"] = draw_bank(subject, draws, self._progress, self._executor)
+        if WITH_NOISE in map(kind_of_draws, methods):
+            omegas[WITH_NOISE] = draw_bank(subject, draws, self._progress, self._executor, noisy=True)
+        self._watch.lap("draw")
+        return omegas

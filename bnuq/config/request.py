@@ -174,8 +174,8 @@ class Run:
             "normalize_targets": msgspec.to_builtins(self.normalize_targets),
             "augment": msgspec.to_builtins(self.augment),
         }
-        checkpoints = [str(each.checkpoint) for each in (self, *self.members)]
-        archs = [each.arch for each in (self, *self.members)]
+        checkpoints = [str(run.checkpoint) for run in (self, *self.members)]
+        archs = [run.arch for run in (self, *self.members)]
         factories = list(map(_absolute, archs))
         model = {
             "checkpoint": checkpoints if self.members else checkpoints[0],
@@ -235,7 +235,7 @@ class Run:
 
 @dataclass(frozen=True)
 class RunOfSeveral:
-    """One of several runs: its request, split and seed; None where no splits or seeds are listed."""
+    """One of several runs: its request, split and seed; None if no splits or seeds are listed."""
 
     run: Run
     split: int | None = None

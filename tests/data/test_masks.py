@@ -343,7 +343,7 @@ def test_class_files_may_have_an_ignored_number_names_alone_or_grey_values(tmp_p
         ('[{"name": "a", "color": [1, 2, 3]}, "b"]', r"'b' has no colour and others have one"),
         ('["a"', r"cannot be read as a list of classes"),
         ("70000 sky 1 2 3\n", r"an index of 70000"),
-        ("\0\1", r"is no text file"),
+        ("\0\1", r"is not a text file"),
     ],
 )
 def test_class_files_that_do_not_fit_are_refused(tmp_path, text, message):

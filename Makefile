@@ -48,23 +48,23 @@ figures: .venv/installed
 architectures:
 	PYTHONPATH=. $(PYTHON) docs/make_architectures.py
 
-# What `bnuq check` finds, and its false alarms: an hour of CPU time. Interrupted, it goes on where it stopped.
+# What `bnuq check` detects, and its false alarms: an hour of CPU time. If interrupted, it resumes where it stopped.
 gate: .venv/installed
 	$(BIN)/python docs/make_gate.py
 
-# Every analytic noise model beside MCBN: half an hour of CPU time. What is done is kept.
+# Every analytic noise model compared with MCBN: half an hour of CPU time. Finished parts are kept.
 laws: .venv/installed
 	$(BIN)/python docs/make_laws.py
 
-# Every method beside the free baselines: half an hour of CPU time. What is done is kept.
+# Every method compared with the free baselines: half an hour of CPU time. Finished parts are kept.
 worth: .venv/installed
 	$(BIN)/python docs/make_worth.py
 
-# What the statistics of real networks say, and what correcting them does: a quarter of an hour of CPU time.
+# The statistics of real networks, and the effect of correcting them: a quarter of an hour of CPU time.
 inspect: .venv/installed
 	$(BIN)/python docs/make_inspect.py
 
-# The published experiments: about three hours of CPU time. Interrupted, it goes on where it stopped.
+# The published experiments: about three hours of CPU time. If interrupted, it resumes where it stopped.
 reproduce: .venv/installed
 	$(BIN)/python -m experiments uci --sets all --data-root $(BNUQ_TEST_DATA) --out docs/uci.h5 --markdown docs/measured/uci.md
 	$(BIN)/python -m experiments uci --method mnf,vi --data-root $(BNUQ_TEST_DATA) --out docs/uci-learned.h5 --markdown docs/measured/uci-learned.md

@@ -47,7 +47,7 @@ class Result:
     """The result of a command, with its file: the record's fields (`result.methods`, `result.findings`, …), and forms
     to look at it. A notebook shows it as the page of `bnuq report --html`, `print` as its terminal report.
 
-    Without `out`, its file is a temporary one, which goes when the object goes; `save` keeps it.
+        Without `out`, its file is temporary and is deleted with the object; `save` keeps it.
     """
 
     def __init__(self, record: Any, kind: Kind, *, folder: Path | None = None) -> None:
@@ -100,7 +100,7 @@ class Result:
             return tree.load()
 
     def save(self, path: str | Path) -> Path:
-        """Copy the result file to `path`, whole or not at all; RequestError for the name of a report."""
+        """Copy the result file to `path`, completely or not at all; RequestError for the name of a report."""
         from bnuq.store.codec import check_replaceable
 
         target = Path(path)
@@ -115,11 +115,11 @@ class Result:
 
     @property
     def figures(self) -> tuple[str, ...]:
-        """The names of the report's pictures, for `figure`."""
+        """The names of the report's figures, for `figure`."""
         return tuple(" ".join(picture.kind) for picture in self._kind.report(self._shown()).pictures)
 
     def figure(self, name: str) -> Figure:
-        """A picture of the report; RequestError for a name that is not in `figures`, or without matplotlib."""
+        """A figure of the report; RequestError for a name that is not in `figures`, or without matplotlib."""
         from bnuq.report import drawing
 
         drawing.check()
@@ -158,14 +158,14 @@ class Evaluation(Result):
     def maps(self, set: str = "test", method: str | None = None) -> SavedMaps:  # noqa: A002 - as on the command line
         """The maps of the pixels of a segmentation that was evaluated with `save_maps=True`: of each image of a set, in
         order or by its name, its predicted class and its scores, (H, W) each, by a method, the first sampled one by
-        default. Each is read from the file when it is needed. RequestError where there are none."""
+        default. Each is read from the file lazily. RequestError if there are none."""
         from bnuq.records.pixel_maps import maps_of
 
         return maps_of(self.record, set=set, method=method)
 
 
 class Figure:
-    """A picture, which a notebook shows; `save` writes it as SVG or PNG."""
+    """A figure, which a notebook shows; `save` writes it as SVG or PNG."""
 
     def __init__(self, draw: Any) -> None:
         self._draw = draw
@@ -204,7 +204,7 @@ def evaluate(
     methods, samples, batch_size, layers, seed, task, precision, …
 
     A network is evaluated on its device and in its precision, unless `device` or `precision` name others; it is copied
-    for that. Raises BnuqError where the request cannot be carried out.
+    for that. Raises BnuqError if the request cannot be carried out.
     """
     from bnuq.workflows.evaluate import evaluate as run_evaluation
 
@@ -276,7 +276,7 @@ def inspect(
 
 def check(current: Result | str | Path, baseline: Result | str | Path | None = None, **settings: Any) -> Result:
     """Whether the uncertainty of `current` is worse than that of `baseline`: `bnuq check`. The verdict's `passed` says
-    so; `settings` are the keys of [check]: tolerance, require, allow. ResultError where the two cannot be compared."""
+    so; `settings` are the keys of [check]: tolerance, require, allow. ResultError if the two cannot be compared."""
     from bnuq.gate import Settings
     from bnuq.gate import check as compared
     from bnuq.gate.records import summary
@@ -326,7 +326,9 @@ def _at_rest(model: Any, settings: Mapping[str, Any]) -> Iterator[tuple[Any, dic
 
     if isinstance(model, list | tuple):
         with ExitStack() as stack:
-            networks, chosen = zip(*(stack.enter_context(_at_rest(each, settings)) for each in model), strict=True)
+            networks, chosen = zip(
+                *(stack.enter_context(_at_rest(network, settings)) for network in model), strict=True
+            )
             yield networks, chosen[0]
         return
     if not isinstance(model, torch.nn.Module):
@@ -356,7 +358,7 @@ def _progress(shown: bool) -> Progress:
 
 
 def _library(*names: str) -> Any:
-    """The first of these packages; RequestError with the command that installs them where one is missing."""
+    """The first of these packages; RequestError with the command that installs them if one is missing."""
     from importlib import import_module
 
     try:

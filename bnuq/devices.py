@@ -1,4 +1,4 @@
-"""What the kinds of devices can do, and torch's interface to each of them: the only place that tells them apart."""
+"""The capabilities of each kind of device, and torch's interface to it: the only place that distinguishes them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def fuses_activations(device: torch.device) -> bool:
 
 
 def with_float64(values: Tensor) -> Tensor:
-    """The values on their device, or on the CPU where that has no float64."""
+    """The values on their device, or on the CPU if that has no float64."""
     return values if traits(values.device).float64 else values.cpu()
 
 
@@ -69,7 +69,7 @@ def synchronize(device: torch.device) -> None:
 
 
 def free_bytes(device: torch.device) -> int | None:
-    """Free bytes of an accelerator's own memory; None where it has none, or torch does not tell."""
+    """Free bytes of an accelerator's own memory; None if it has none, or torch does not tell."""
     module = _module(device.type)
     if is_host(device) or not hasattr(module, "mem_get_info"):
         return None
@@ -84,7 +84,7 @@ def reset_peak(device: torch.device) -> None:
 
 
 def peak_bytes(device: torch.device) -> int | None:
-    """The most bytes of an accelerator's own memory in use since `reset_peak`; None where torch does not tell."""
+    """The most bytes of an accelerator's own memory in use since `reset_peak`; None if torch does not tell."""
     if is_host(device) or not hasattr(module := _module(device.type), "max_memory_allocated"):
         return None
     return module.max_memory_allocated(device)
@@ -109,7 +109,7 @@ def count(kind: str) -> int:
 
 
 def generator_states() -> Iterator[tuple[Callable[[Any], object], Any]]:
-    """How the state of each accelerator's random generator is restored, and that state, where one is in use."""
+    """How the state of each accelerator's random generator is restored, and that state, if one is in use."""
     for kind in ("cuda", "xpu"):
         module = getattr(torch, kind, None)
         if module is not None and module.is_available() and module.is_initialized():

@@ -9,7 +9,7 @@
     ├── SamplingError       passes that cannot be drawn, or that would all be the same
     └── ResultError         a result file or a bank: unreadable, hostile, newer, or not comparable
 
-Any other exception is a fault in bnuq (exit code 3).
+Any other exception is a bug in bnuq (exit code 3).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Mistakes:
             return error.rest
 
     def report(self, rest: Any = None) -> None:
-        """Raise MistakenError where there are any."""
+        """Raise MistakenError if there are any."""
         if self._found:
             raise MistakenError(*dict.fromkeys(self._found), rest=rest)
 

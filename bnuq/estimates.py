@@ -16,12 +16,12 @@ Estimator = Literal["plug-in", "corrected", "jackknife"]  # of mutual informatio
 
 @dataclass(frozen=True)
 class Metric:
-    """Everything that is known of a metric beside its formula: files, tables, sentences and the gate ask here.
+    """Everything about a metric except its formula, for files, tables, sentences and the gate.
 
-    `label` is what tables and sentences call it, `short` the same where there is little room. `direction` says which
+        `label` is its name in tables and sentences, `short` the name if there is little space. `direction` says which
     way is better, "none" where neither is (shown, never gated). `tolerance` is how much worse `bnuq check` lets it be
     by default: in its unit, or "1%" of the baseline's. `mc_error`: its Monte Carlo error is by the jackknife, or by the
-    bootstrap where it goes in steps of 1/n. `digits` are the decimals shown, None where they depend on the scale of
+    bootstrap where it goes in steps of 1/n. `digits` are the decimals shown, None if they depend on the scale of
     the targets; `percent`: sentences show it in percent. `worse` and `better` say what a change means: {who}, {where}
     and {truth} are the method, the set, and labels or targets.
     """
@@ -48,10 +48,10 @@ class Metric:
 
 @dataclass(frozen=True)
 class Estimate:
-    """One number with what is known of its error.
+    """A number with its errors.
 
     `se` is the standard error over points, `mc_se` the Monte Carlo standard error over the T draws, `low` and `high`
-    a 95 % interval over both; None where there is no such thing. `jackknife` holds the T leave-one-draw-out values and
+    a 95 % interval over both; None if there is no such thing. `jackknife` holds the T leave-one-draw-out values and
     `bootstrap` those of the shared bootstrap weights over draws: two results can only be compared through them.
     """
 
@@ -94,7 +94,7 @@ MetricName = Annotated[str, Coordinate("metric")]
 
 
 def require(values: Mapping[str, Any], **types: Any) -> None:
-    """Raise ValueError where a value is missing, or not of its type; one that may be None may be missing."""
+    """Raise ValueError if a value is missing, or not of its type; one that may be None may be missing."""
     for key, wanted in types.items():
         try:
             msgspec.convert(values.get(key), wanted)

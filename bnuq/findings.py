@@ -14,8 +14,8 @@ Severity = Literal["verdict", "warning", "note"]
 class Finding:
     """A statement about a result. `code` is stable, `values` are those of its sentence: plain JSON values.
 
-    A verdict answers what was asked, a warning says why an answer may not hold, a note how the request was handled.
-    `subject` is the set, file or network that it is about, where there are several; `runs` counts the runs that it
+    A verdict is a conclusion, a warning says why conclusions may not hold, a note says how the request was handled.
+    `subject` is the set, file or network that it is about, if there are several; `runs` counts the runs that it
     holds for, where several runs are reported together.
     """
 
@@ -64,7 +64,7 @@ Formats = Mapping[str, Callable[[Any], object]]  # by name, what writes a value 
 
 
 def sentence(finding: Finding, catalogue: Catalogue, formats: Formats | None = None) -> str:
-    """The sentence of the finding; KeyError where the catalogue does not have its code."""
+    """The sentence of the finding; KeyError if the catalogue does not have its code."""
     template = catalogue[finding.code].sentence
     if isinstance(template, str):
         text = _Formatter(formats or {}).vformat(template, (), finding.values)

@@ -33,7 +33,7 @@ def check_form(model: Any) -> None:
 
 
 def into_evaluation_mode(model: nn.Module) -> nn.Module:
-    """`model.eval()`; ModelError where that fails."""
+    """`model.eval()`; ModelError if that fails."""
     with user_code(
         "the network cannot be put into evaluation mode:",
         advice="Programs of torch.export have no evaluation mode: use the module that was exported, or save the "

@@ -1,5 +1,5 @@
-"""Several inputs of a point, side by side in one row of words: exact for numbers of every type, so that sets,
-mini-batches and plans hold one array."""
+"""Packs several inputs of a point into one row of words, exactly for numbers of every type, so that sets, mini-batches
+and plans hold a single array."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _STORED = {"float16": "float32", "uint16": "int32", "uint32": "int64", "uint64":
 
 @dataclass(frozen=True)
 class Input:
-    """One input of a point; `name` is empty where it is passed by its place."""
+    """One input of a point; `name` is empty if it is passed by its place."""
 
     name: str
     shape: tuple[int, ...]
@@ -53,8 +53,8 @@ class Layout:
 
 
 def difference(layout: Layout | None, expected: Layout | None) -> str:
-    """The first input in which two layouts differ, for a message; empty where they are the same."""
-    pair = (() if each is None else each.inputs for each in (layout, expected))
+    """The first input in which two layouts differ, for a message; empty if they are the same."""
+    pair = (() if side is None else side.inputs for side in (layout, expected))
     first = next(((a, b) for a, b in zip_longest(*pair) if a != b), None)
     return "" if first is None else f"{first[0] or 'no further input'}, where the others have {first[1] or 'none'}"
 
@@ -63,7 +63,7 @@ def pack(inputs: Mapping[str, NDArray[Any]] | Sequence[NDArray[Any]], where: str
     """The points (n, words) that have these inputs, arrays (n, …) by name or by place, and their layout.
 
     Floats keep float32 or float64, and integers and truth values their type. Raises DataError, which begins with
-    `where` and names the input, where one is no array of finite numbers, or their lengths differ.
+    `where` and names the input, if one is no array of finite numbers, or their lengths differ.
     """
     named = inputs.items() if isinstance(inputs, Mapping) else [("", values) for values in inputs]
     arrays = [
@@ -75,12 +75,12 @@ def pack(inputs: Mapping[str, NDArray[Any]] | Sequence[NDArray[Any]], where: str
         shown = ", ".join(f"{name or place} {len(array)}" for place, (name, array) in enumerate(arrays, start=1))
         raise DataError(f"{where}: its inputs have different numbers of points ({shown}); expected one for all.")
     layout = Layout(tuple(Input(name, array.shape[1:], array.dtype.name) for name, array in arrays))
-    packed = np.zeros((lengths[0], sum(each.words for each in layout.inputs)), np.int64)
+    packed = np.zeros((lengths[0], sum(part.words for part in layout.inputs)), np.int64)
     start = 0
-    for each, (_, array) in zip(layout.inputs, arrays, strict=True):
-        part = array.reshape(len(array), -1).view(np.uint8)
-        packed.view(np.uint8)[:, start : start + part.shape[1]] = part
-        start += _WORD * each.words
+    for part, (_, array) in zip(layout.inputs, arrays, strict=True):
+        content = array.reshape(len(array), -1).view(np.uint8)
+        packed.view(np.uint8)[:, start : start + content.shape[1]] = content
+        start += _WORD * part.words
     return packed, layout
 
 
@@ -88,9 +88,9 @@ def _numbers(values: NDArray[Any], where: str) -> NDArray[Any]:
     """`values` as an array that torch can hold."""
     array = np.asarray(values)
     if array.dtype.kind == "O":
-        raise DataError(f"{where} is no array of numbers of one shape; pad sequences to one length.")
+        raise DataError(f"{where} is not an array of numbers of one shape; pad sequences to one length.")
     if array.dtype.kind not in "fiub":
-        raise DataError(f"{where} holds {array.dtype} values; expected numbers. Leave out what is none.")
+        raise DataError(f"{where} holds {array.dtype} values; expected numbers. Leave out all other inputs.")
     if array.ndim == 0 or array.size == 0:
         raise DataError(f"{where} has shape {array.shape}; expected numbers for each point.")
     if array.dtype.kind == "f" and not np.isfinite(array).all():

@@ -9,7 +9,7 @@ MIN_ADDRESS_SPACE = 10**9  # bytes; with less, numpy's and scipy's libraries abo
 
 
 def environment_problem(error: BaseException) -> str | None:
-    """The problem of the environment that explains `error`, with its remedy; None where there is none."""
+    """The problem of the environment that explains `error`, with its remedy; None if there is none."""
     try:
         os.getcwd()  # noqa: PTH109 - light
     except OSError:
@@ -27,7 +27,7 @@ def environment_problem(error: BaseException) -> str | None:
 
 
 def limited_address_space() -> str:
-    """A sentence on a limit of the address space, with its remedy; empty where there is no limit."""
+    """A sentence about the limit of the address space, with its remedy; empty if there is no limit."""
     if not (limit := _address_space()):
         return ""
     size = f"{limit / 1e9:.1g} GB"
@@ -40,7 +40,7 @@ def too_small() -> bool:
 
 
 def _address_space() -> int:
-    """The limit on addresses, in bytes; 0 where there is none."""
+    """The limit on addresses, in bytes; 0 if there is none."""
     try:
         import resource
     except ImportError:  # Windows

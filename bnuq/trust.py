@@ -32,7 +32,7 @@ from bnuq.user_code import user_code
 
 @dataclass(frozen=True)
 class NamedBy:
-    """Who named a piece of code: a `file` that the user did not name, or the user, where that is None. `sha256` is that
+    """Who named a piece of code: a `file` that the user did not name, or the user, if `file` is None. `sha256` is that
     of a file that is yet to be written."""
 
     file: Path | None = None

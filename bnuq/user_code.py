@@ -1,8 +1,8 @@
-"""The one wall around code that is not bnuq's own: whatever it raises becomes one BnuqError that says where.
+"""Runs user code such that whatever it raises becomes a single BnuqError that says where.
 
 Networks, factories, data sets and their transforms may raise anything: SystemExit, GeneratorExit, exceptions that
-cannot be printed. None of it may end the process with an exit code that means something else. What raises nothing
-passes it: `os._exit`, a signal that cannot be caught, and a crash in native code end the process with no message.
+cannot be printed. None of these may end the process with an exit code that means something else. Only what raises no
+exception escapes: `os._exit`, a signal that cannot be caught, and a crash in native code end the process silently.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def user_code(
     error: type[BnuqError] = RequestError,
     file: Path | None = None,
 ) -> Iterator[None]:
-    """Turn what the block raises into an `error`: "`doing` ValueError at FILE, line N: what it says. `advice`".
+    """Turn any exception of the block into an `error`: "`doing` ValueError at FILE, line N: its message. `advice`".
 
     Errors of bnuq, an exhausted memory and a signal that ends the run pass through. `advice` may depend on what
     was said; `file` counts as the user's own code wherever it lies.
@@ -74,14 +74,14 @@ def is_failure(error: BaseException | None) -> bool:
 
 
 def message_of(error: BaseException) -> str:
-    """What an exception says, on one line; empty where it says nothing, or cannot say it."""
+    """The message of an exception, on one line; empty if it has none, or cannot be printed."""
     return " ".join(_answer(str, error, or_else="").split())[:300]
 
 
 def place_of(
     error: BaseException, file: Path | None = None, *, users_only: bool = False, program: Path | None = None
 ) -> str:
-    """FILE, line N: the innermost line of the user's own code, else of a library other than torch; empty where there is
+    """FILE, line N: the innermost line of the user's own code, else of a library other than torch; empty if there is
     none. With `users_only`, lines of libraries do not count; code in the folder `program` is as bnuq's own."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}, line {error.lineno}"

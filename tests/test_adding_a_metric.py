@@ -20,7 +20,7 @@ CHANGES = {  # by file: what is put before which text
         (
             "def predicted(",
             '''def true_probability(p_mean, y):
-    """Mean probability of the true class, from 0 to 1; more is better.
+    """Mean probability of the true class, from 0 to 1; higher is better.
 
     Source: this test.
     """

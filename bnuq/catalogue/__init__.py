@@ -15,7 +15,7 @@ _MISFITS = (KeyError, IndexError, TypeError, ValueError, AttributeError, Arithme
 
 
 def text_of(finding: Finding) -> str:
-    """The sentence of a finding; its values alone where it is not one of this version's, as in a newer file."""
+    """The sentence of a finding; its values alone if it is not one of this version's, as in a newer file."""
     try:
         return sentence(finding, CATALOGUE)
     except _MISFITS:
@@ -28,7 +28,7 @@ def texts(findings: Iterable[Finding]) -> tuple[str, ...]:
 
 
 def remedy(finding: Finding) -> str:
-    """What to do about a finding; empty where its sentence says so, or nothing is to be done."""
+    """What to do about a finding; empty if its sentence says so, or nothing is to be done."""
     entry = CATALOGUE.get(finding.code)
     return "" if entry is None else entry.remedy
 

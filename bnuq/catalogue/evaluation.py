@@ -58,7 +58,7 @@ def _never_trained(layers: Sequence[str], evaluated: bool) -> str:
 
 
 def _begun(names: Sequence[object]) -> str:
-    """The first names, and an ellipsis where there are more."""
+    """The first names, and an ellipsis if there are more."""
     return joined(names[:5]) + (" …" if len(names) > 5 else "")
 
 

@@ -53,7 +53,7 @@ def reported(error: BaseException, folder: Path | None = None, *, subject: str =
         location = place or place_of(error) or "a place that is not known"
         return say(f"user code ended the run with {raised}, at {location}. Fix that code.", REFUSED)
     return say(
-        f"a fault in bnuq: {raised}\nPlease report it, with the output of the same command and --debug.",
+        f"a bug in bnuq: {raised}\nPlease report it, with the output of the same command and --debug.",
         FAULT,
     )
 

@@ -101,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def run(app: typer.Typer, name: str, arguments: Sequence[str] | None = None, *, folder: Path | None = None) -> NoReturn:
-    """Run a command line and exit: 0 done, 1 `check` found a regression, 2 refused with a message, 3 a fault in bnuq,
+    """Run a command line and exit: 0 done, 1 `check` found a regression, 2 refused with a message, 3 a bug in bnuq,
     130/143 interrupted. Without `arguments` it owns the process, and file descriptor 1 is reserved for bnuq's output.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)

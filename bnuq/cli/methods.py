@@ -6,12 +6,12 @@ from bnuq.cli.output import print_line
 
 METHODS = {
     "deterministic": "The deterministic network, in evaluation mode. Always included.",
-    "mcbn": "Monte Carlo Batch Normalization: every sample normalises by the statistics of a random mini-batch of the "
-    "reference (Teye, Azizpour & Smith 2018). Needs a BatchNorm layer and --train.",
+    "mcbn": "Monte Carlo Batch Normalization: every sample normalises with the statistics of a random mini-batch of "
+    "the reference (Teye, Azizpour & Smith 2018). Needs a BatchNorm layer and --train.",
     "mcdo": "Monte Carlo dropout: dropout stays active (Gal & Ghahramani 2016). Needs a dropout layer of rate above 0.",
     "mcbn+mcdo": "Both at once.",
     "learned": "Noise of the network's own layers, drawn once for each sample: weights, scales or flows with a learned "
-    "deviation (Blundell et al. 2015; Shekhovtsov & Flach 2018). Runs where the network has such layers.",
+    "deviation (Blundell et al. 2015; Shekhovtsov & Flach 2018). Runs if the network has such layers.",
     "mcbn+learned": "Both at once. Only on request.",
     "mcdo+learned": "Both at once. Only on request.",
     "mcbn+mcdo+learned": "All three at once. Only on request.",
@@ -27,7 +27,7 @@ METHODS = {
     "posterior (Daxberger et al. 2021). Needs a classifier that ends in one linear layer, and --train. "
     "Only on request.",
     "ensemble": "The deterministic networks of several checkpoints: bnuq evaluate a.pt b.pt c.pt (Lakshminarayanan, "
-    "Pritzel & Blundell 2017). Runs where they are named.",
+    "Pritzel & Blundell 2017). Runs if they are given.",
     "predictions": "Samples from another method or library, read from the file of --predictions.",
 }
 

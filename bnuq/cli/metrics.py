@@ -5,7 +5,7 @@ from __future__ import annotations
 from bnuq.cli.output import print_line
 from bnuq.estimates import Metric
 
-_WORDS = {"higher": "more is better", "lower": "less is better", "none": "no direction"}
+_WORDS = {"higher": "higher is better", "lower": "lower is better", "none": "no direction"}
 
 
 def command() -> None:

@@ -1,4 +1,4 @@
-"""The command line that asks something else of a run's model and reference, as in a warning that leads on."""
+"""The command that a warning suggests: another bnuq command on the model and reference of a run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NAMED = {  # the settings of the model and of its reference that such a command
 
 
 def other_command(run: Run, name: str, *words: str) -> str | None:
-    """`bnuq NAME` with the model and the reference of `run`, quoted for a shell; None where either is in memory.
+    """`bnuq NAME` with the model and the reference of `run`, quoted for a shell; None if either is in memory.
 
     The model and the options are those that were typed; of a run that was not typed as such (one of several, or that of
     a result file) they are the checkpoint and all its settings.
@@ -61,7 +61,7 @@ def _option(section: type[Section], key: str, value: Any) -> Iterator[str]:
 
 
 def _text(key: str, value: Any) -> str:
-    """A value as it is typed."""
+    """A value as typed on the command line."""
     if isinstance(value, Section):
         value = msgspec.to_builtins(value)
     if key == "normalize" and isinstance(value, Mapping):

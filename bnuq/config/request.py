@@ -213,7 +213,7 @@ def _recorded(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class RunOfSeveral:
-    """One of several runs: its request, split and seed; None where no splits or seeds are listed."""
+    """One of several runs: its request, split and seed; None if no splits or seeds are listed."""
 
     run: Run
     split: int | None = None

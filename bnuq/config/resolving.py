@@ -56,7 +56,7 @@ def resolve(model: str | None, options: Options, *, folder: Path) -> Run:
 
 
 def only_network(run: Run) -> Run:
-    """`run`; RequestError where it names an ensemble."""
+    """`run`; RequestError if it names an ensemble."""
     if run.members:
         raise RequestError(
             f"{1 + len(run.members)} checkpoints are named, from {run.checkpoint.name} to "
@@ -112,7 +112,7 @@ def resolve_live(
     in a run file; a list is an ensemble, of networks or of paths.
 
     `sets` holds "train", "test" and "validation", each a reference or data in memory, and "ood", which holds those by
-    name; None where the run file decides. Raises RequestError as `resolve` does, and for a setting that is not known.
+    name; None if the run file decides. Raises RequestError as `resolve` does, and for a setting that is not known.
     """
     mistakes = Mistakes()
     mistakes.of(_check_known, settings)
@@ -307,7 +307,7 @@ def is_run_file(model: str) -> bool:
 
 
 def resolve_all(models: Sequence[str], options: Options, *, folder: Path) -> Runs | None:
-    """The runs of a run file with [runs]: for every split, every seed. None where the run file requests a single run.
+    """The runs of a run file with [runs]: for every split, every seed. None if the run file requests a single run.
 
     Options apply to every run. Without `{seed}` in the file, the listed seeds are the sampling seeds. The aggregate
     goes to --out, or to the run file's stem with `.bnuq.h5` in `folder`. Raises RequestError as `resolve` does, and for
@@ -405,8 +405,8 @@ def _check_listed(listed: Mapping[str, tuple[int, ...]], used: set[str], path: P
         raise RequestError(f"{path}: [runs] lists nothing; expected split = [0, 1, 2], or seed = [0, 1, 2], or both.")
     for name, values in listed.items():
         if not values or len(set(values)) < len(values):
-            wrong = "lists a number twice" if values else "is empty"
-            raise RequestError(f"{path}: runs.{name} {wrong}; expected whole numbers, each once, such as [0, 1, 2].")
+            problem = "lists a number twice" if values else "is empty"
+            raise RequestError(f"{path}: runs.{name} {problem}; expected whole numbers, each once, such as [0, 1, 2].")
     if "split" in listed and "split" not in used:
         raise RequestError(
             f"{path}: runs.split is {list(listed['split'])}, but the file does not contain {{split}}, so all splits "
@@ -524,7 +524,7 @@ def _merged(
         return mistakes.of(reader, getattr(data, key), origin.key(key, request.data), **settings)
 
     model, data, sampling, computation = request.model, request.data, request.sampling, request.options
-    checkpoint, *others = [Path(_clean(folder / each)) for each in checkpoints]
+    checkpoint, *others = [Path(_clean(folder / path)) for path in checkpoints]
     archs = _for_each(checkpoints, [named("arch", text) for text in _several(model.arch)])
     sections = (model, data, sampling, computation)
     as_requested = {
@@ -629,16 +629,16 @@ _TEXTS += ("data_root", "palette")
 def _check_texts(options: Mapping[str, Any]) -> None:
     """Raise MistakenError for options that are empty or contain a NUL character, and for an output that is named like a
     folder."""
-    wrong = []
+    mistakes = []
     for key in _TEXTS:
         value = options.get(key)
         for text in value if isinstance(value, tuple) else (value,):
             if isinstance(text, str) and (not text.strip() or "\0" in text):
-                wrong.append(f"--{key.replace('_', '-')} is {text[:80]!r}; expected a name.")
+                mistakes.append(f"--{key.replace('_', '-')} is {text[:80]!r}; expected a name.")
     if isinstance(out := options.get("out"), str) and out.endswith(("/", os.sep)):
-        wrong.append(f"--out {out} names a folder; expected the file to write, such as {out}result.h5.")
-    if wrong:
-        raise MistakenError(*wrong)
+        mistakes.append(f"--out {out} names a folder; expected the file to write, such as {out}result.h5.")
+    if mistakes:
+        raise MistakenError(*mistakes)
 
 
 def _methods(methods: tuple[Method, ...] | None) -> tuple[Method, ...] | None:

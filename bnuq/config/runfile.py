@@ -65,7 +65,7 @@ def _line_of(content: bytes, pattern: bytes) -> str:
 
 
 def unusable(document: dict[str, Any]) -> str | None:
-    """A sentence on the first value that cannot be used, with its key; None where all can."""
+    """A sentence on the first value that cannot be used, with its key; None if all can."""
     pending: list[tuple[str, Any, int]] = [("", document, 0)]
     while pending:
         key, value, depth = pending.pop()
@@ -135,7 +135,7 @@ def _checked(
 
 
 def _without_wrong(error: msgspec.ValidationError, document: dict[str, Any]) -> bool:
-    """Take the setting that the error is about out of the document, so that the rest can be checked; False where that
+    """Take the setting that the error is about out of the document, so that the rest can be checked; False if that
     is the whole document."""
     complaint, _, where = str(error).partition(" - at `")
     path = [part for part in re.sub(r"\[.*", "", where.rstrip("`").removeprefix("$")).split(".") if part]
@@ -167,7 +167,7 @@ def section_from(kind: type[AnySection], settings: Mapping[str, Any]) -> AnySect
 
 
 def _typed(value: Any) -> str:
-    """A value as it is typed on the command line, shortened where it is long."""
+    """A value as it is typed on the command line, shortened if it is long."""
     values = value if isinstance(value, list | tuple) else (value,)
     text = ",".join(
         f"{part:g}" if isinstance(part, float) else as_toml(part) if isinstance(part, int) else part for part in values
@@ -242,7 +242,7 @@ _WORDS = {
 
 
 def as_toml(value: Any) -> str:
-    """A value as it is written in a run file, shortened where it is long."""
+    """A value as it is written in a run file, shortened if it is long."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int) and value.bit_length() > 256:

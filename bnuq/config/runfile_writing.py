@@ -51,7 +51,7 @@ _PATHS = (
 
 
 def table(name: str, lines: Iterable[Line], folder: Path | None) -> str:
-    """A table of a run file in `folder`; None where that is not known."""
+    """A table of a run file in `folder`; None if that is not known."""
     return "\n".join([f"[{name}]", *(line.text(folder) for line in lines)])
 
 

@@ -54,7 +54,7 @@ SINGLE_SAMPLE_METHODS: tuple[str, ...] = (
 
 
 def recalibration_of(method: str) -> Recalibration | None:
-    """How the logits of a method are recalibrated, by the end of its name; None where they are not."""
+    """How the logits of a method are recalibrated, by the end of its name; None if they are not."""
     return next((kind for kind in RECALIBRATIONS if method.endswith(f"+{kind}")), None)
 
 
@@ -81,7 +81,7 @@ Variance = Literal["biased", "unbiased"]  # divisor n, as training normalises; o
 Batches = Literal["random", "stratified", "group"]  # any points; every class in proportion; all of one group
 PopulationEstimator = Literal["population", "mean_of_var", "full"]  # how precise-bn pools mini-batches
 ChannelOrder = Literal["rgb", "bgr"]  # the order that the network takes; files hold red first
-Interpolation = Literal["bilinear", "bicubic", "nearest"]  # of resized images, antialiased but for nearest
+Interpolation = Literal["bilinear", "bicubic", "nearest"]  # of resized images, antialiased except for nearest
 Curvature = Literal["kron", "diag"]  # what is kept of the last layer's curvature: Kronecker factors, or its diagonal
 Calibration = Literal["off", "validation", "cross"]  # the points that a recalibration is fitted to
 PerturbationKind = Literal["gaussian", "fgsm", "pgd"]  # noise, one signed step of the gradient, or several of them
@@ -111,7 +111,7 @@ def setting(text: str, panel: Panel = "Common options", **extra: str | bool) -> 
     """The help of a setting, and its help panel. `extra` holds its `short` option, its `option` where that differs from
     the key, its `metavar`, the default that is `shown` where the type has none, what is `expected` in errors where the
     type does not say it, whether there is an option to switch it off (`no`,
-    "only" where that is the only one), and, for a list whose option is repeated,
+    "only" if that is the only one), and, for a list whose option is repeated,
     whether `commas` separate values, too."""
     return Meta(description=text, extra={"panel": panel, **extra})
 
@@ -378,7 +378,7 @@ class Sampler(Section, frozen=True):
 
     For MCBN: how the points of a mini-batch are drawn (`batches`, `replacement`), the divisor of their variance,
     whether the query replaces the last of them, and whether every query has its own mini-batches. For the analytic
-    noise models: `counts` (None: measured where there is a reference), the number of mini-batches that they are fitted
+    noise models: `counts` (None: measured if there is a reference), the number of mini-batches that they are fitted
     to, and what varies jointly in mcbn-empirical: "channel", "layer", "layer:k" (k directions), "network".
     """
 

@@ -1,4 +1,4 @@
-"""Reads the texts that stand for tables of settings: `cifar10`, `MEAN/STD`, `pad=4,crop=32,flip` and `NAME=VALUE`."""
+"""Parses strings in place of tables of settings: `cifar10`, `MEAN/STD`, `pad=4,crop=32,flip` and `NAME=VALUE`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def published_name(text: Normalize | str | None) -> str | None:
 def read_normalize(
     setting: Normalize | str | None, where: str, *, published: bool = True
 ) -> Normalize | Literal["train"] | None:
-    """The normalisation that `setting`, set at `where`, stands for; MistakenError for a text that stands for none.
+    """The normalisation that `setting`, set at `where`, denotes; MistakenError for an invalid string.
     Names are known where `published`."""
     if not isinstance(setting, str):
         return setting
@@ -54,7 +54,7 @@ def read_normalize(
 
 
 def read_perturbations(texts: Sequence[str], where: str) -> tuple[Perturbation, ...]:
-    """The perturbations that KIND:SIZE, set at `where`, stand for; MistakenError for a text that stands for none, and
+    """The perturbations that KIND:SIZE, set at `where`, denote; MistakenError for an invalid string, and
     for one that is named twice."""
     found: dict[str, Perturbation] = {}
     for text in texts:
@@ -75,8 +75,8 @@ def read_perturbations(texts: Sequence[str], where: str) -> tuple[Perturbation, 
 
 
 def read_augment(setting: Augment | str | None, where: str) -> Augment | None:
-    """The augmentation that `setting`, set at `where`, stands for: the keys of the section as KEY=VALUE, or as KEY for
-    true, with commas. MistakenError for a text that stands for none."""
+    """The augmentation that `setting`, set at `where`, denotes: the keys of the section as KEY=VALUE, or as KEY for
+    true, with commas. MistakenError for an invalid string."""
     if not isinstance(setting, str):
         return setting
     if setting.strip() == NONE:
@@ -105,7 +105,7 @@ def read_size(setting: Size | None, where: str) -> int | tuple[int, int] | None:
 
 
 def read_arguments(texts: Iterable[str] | Mapping[str, Any]) -> dict[str, Any]:
-    """The keyword arguments in NAME=VALUE texts: a value is read as TOML where it is, else as a text. MistakenError
+    """The keyword arguments in NAME=VALUE texts: a value is read as TOML if possible, else as a string. MistakenError
     for all other texts."""
     if isinstance(texts, Mapping):
         return dict(texts)
@@ -135,7 +135,7 @@ def _toml_or_text(text: str) -> Any:
 
 
 def _numbers(text: str) -> tuple[float, ...]:
-    """The numbers in a list with commas; none where it is no such list."""
+    """The numbers in a list with commas; none if it is no such list."""
     words = [word.strip() for word in text.split(",")]
     try:
         return tuple(float(word) for word in words) if text.isascii() and "_" not in text else ()

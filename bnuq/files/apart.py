@@ -1,8 +1,8 @@
-"""Runs parsers that a forged file can crash or keep busy forever in a separate process.
+"""Runs parsers in a separate process, because a forged file can crash them or keep them busy forever.
 
-HDF5 and MATLAB files are opened and parsed in a child, which `bnuq.files.parsing` runs, and this process sees nothing
-but names, texts and numbers. Where the child crashes, or takes more time or memory than the file can be worth, that
-becomes an OSError. It is started with the first such file, serves all of them, and ends with this process.
+HDF5 and MATLAB files are opened and parsed in a child process, which runs `bnuq.files.parsing`; this process receives
+only names, strings and numbers. If the child crashes, or takes more time or memory than the size of the file explains,
+that becomes an OSError. The child is started with the first such file, serves all of them, and ends with this process.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class _Child(NamedTuple):
 
 
 def start() -> None:
-    """Start the child early, so that it starts up while the caller goes on importing."""
+    """Start the child early, so that it starts up while the caller is still importing."""
     with _lock:
         _running()
 
 
 def ask(operation: str, *arguments: Any) -> Any:
-    """What the child answers: JSON, or an array of numbers.
+    """The answer of the child: JSON, or an array of numbers.
 
     Raises KeyError for what is not in the file, ValueError for what is in it and cannot be read, OSError for a file
     that cannot be opened, or that the parser did not survive.

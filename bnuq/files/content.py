@@ -33,7 +33,7 @@ def kind_of(path: Path) -> Kind:
 
 
 def exists(path: Path) -> bool:
-    """Whether anything is at `path`; what cannot be looked at, as under a name that is too long, is not there."""
+    """Whether anything exists at `path`; False for a path that cannot be examined, such as one that is too long."""
     try:
         return path.exists()
     except (OSError, ValueError):
@@ -41,12 +41,12 @@ def exists(path: Path) -> bool:
 
 
 def is_file(path: Path) -> bool:
-    """Whether a file is at `path`; what cannot be looked at is none."""
+    """Whether `path` is a file; False if it cannot be examined."""
     return exists(path) and path.is_file()
 
 
 def is_folder(path: Path) -> bool:
-    """Whether a folder is at `path`; what cannot be looked at is none."""
+    """Whether `path` is a folder; False if it cannot be examined."""
     return exists(path) and path.is_dir()
 
 
@@ -75,7 +75,7 @@ def kind_of_bytes(head: bytes) -> Kind:
 
 
 def what_is_wrong_with(kind: Kind) -> str | None:
-    """Why nothing at all can be read from a file of this kind, with what to do; None where something might be."""
+    """Why no data can be read from a file of this kind, with a remedy; None if this is possible."""
     return _UNUSABLE.get(kind)
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 
 def config_folder() -> Path:
-    """The folder of what the user decided, as which code to trust: `$XDG_CONFIG_HOME/bnuq` or `~/.config/bnuq`."""
+    """The folder of the user's decisions, such as which code to trust: `$XDG_CONFIG_HOME/bnuq` or `~/.config/bnuq`."""
     return _folder("XDG_CONFIG_HOME", ".config", mac="Library/Application Support", windows="APPDATA")
 
 
 def cache_folder() -> Path:
-    """The folder of what can be fetched again, such as data sets: `$XDG_CACHE_HOME/bnuq` or `~/.cache/bnuq`."""
+    """The folder of files that can be fetched again, such as data sets: `$XDG_CACHE_HOME/bnuq` or `~/.cache/bnuq`."""
     return _folder("XDG_CACHE_HOME", ".cache", mac="Library/Caches", windows="LOCALAPPDATA")
 
 
@@ -31,7 +31,7 @@ def _folder(variable: str, usual: str, *, mac: str, windows: str) -> Path:
 
 
 def expanded(path: str | Path) -> Path:
-    """`path` with a leading ~ or ~user resolved; as it stands where there is no such user, which is then not found."""
+    """`path` with a leading ~ or ~user resolved; as it stands if there is no such user, which is then not found."""
     try:
         return Path(path).expanduser()
     except RuntimeError:

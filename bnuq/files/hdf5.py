@@ -124,7 +124,7 @@ class Dataset(_Object):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The type of its numbers; that of objects where it holds something else, variable texts too."""
+        """The type of its numbers; that of objects if it holds something else, variable texts too."""
         return np.dtype(self._facts["dtype"] or object)
 
     @property

@@ -1,4 +1,4 @@
-"""Folders of timm and transformers: what their JSON files say of the network and of how its images are prepared."""
+"""Reads folders of timm and transformers: the architecture and the image pipeline in their JSON files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LEFT_OUT = ("attn_implementation", "use_kernels", "dtype", "torch_dtype", "arch
 @dataclass(frozen=True)
 class HubConfig:
     """The architecture that a folder names, with its arguments, and the settings of [data] that follow: `normalize`,
-    `resize`, `crop` and `interpolation`, where they are known."""
+    `resize`, `crop` and `interpolation`, if they are known."""
 
     library: Literal["timm", "transformers"]
     name: str
@@ -35,7 +35,7 @@ class HubConfig:
 
 
 def read_hub_config(folder: Path) -> HubConfig | None:
-    """What the `config.json` in `folder` says; None where there is none.
+    """What the `config.json` in `folder` says; None if there is none.
 
     Nothing is imported or fetched. Raises ModelError for a config that is damaged, is neither of timm nor an image
     classifier of transformers, or needs code beside these libraries.
@@ -114,10 +114,10 @@ def _transformers(folder: Path, config: Mapping[str, Any]) -> HubConfig:
             f"{path}: has {fetches[0]!r}, for which code or weights from elsewhere would be run or fetched. Give the "
             "state dict, with --arch file.py:factory."
         )
-    kept = {key: value for key, value in config.items() if not key.startswith("_") and key not in _LEFT_OUT}
+    arguments = {key: value for key, value in config.items() if not key.startswith("_") and key not in _LEFT_OUT}
     place = folder / PREPROCESSOR
     data = _transformers_data(place, _read(place)) if is_file(place) else {}
-    return HubConfig("transformers", name, kept, data)
+    return HubConfig("transformers", name, arguments, data)
 
 
 def _transformers_data(path: Path, values: Mapping[str, Any]) -> dict[str, Any]:

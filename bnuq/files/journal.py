@@ -1,7 +1,7 @@
-"""Finished units of long work, each in a file until all is done, so that an interruption costs a single unit.
+"""Keeps each finished unit of work in a file until the result is written, so that an interruption costs a single unit.
 
-Several processes may share a journal: a unit is whole or absent, and is the same whoever computed it. A unit that is
-begun has a file that says by whom, until it is finished.
+Several processes may share a journal: a unit is complete or absent, and is the same whichever process computed it. A
+unit that was started has a file that names the process, until it is finished.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def root_of(digests: Mapping[str, str]) -> str:
 
 class Journal:
     """Finished units, in a place that others may share: only those that the same `facts` determined are seen. What
-    these facts are `about`, where it is given, stands beside the units as KEY.json."""
+    these facts are `about`, if it is given, stands beside the units as KEY.json."""
 
     def __init__(self, place: Place | Path, facts: Mapping[str, Any], about: Mapping[str, Any] | None = None) -> None:
         text = json.dumps(facts, sort_keys=True)
@@ -78,7 +78,7 @@ class Journal:
         return self.place.exists(self._name(unit))
 
     def load(self, unit: str) -> Arrays | None:
-        """The arrays of a finished unit by name; None where it does not exist, or is not what was saved."""
+        """The arrays of a finished unit by name; None if it does not exist, or is not what was saved."""
         content = self.place.read(self._name(unit))
         try:
             with np.load(io.BytesIO(content or b""), allow_pickle=False) as archive:
@@ -93,7 +93,7 @@ class Journal:
         return arrays
 
     def save(self, unit: str, arrays: Mapping[str, np.ndarray], *, needed: bool = True) -> None:
-        """Save a finished unit. Where it cannot be written, that is a ResultError if it is `needed` again, in this run
+        """Save a finished unit. If it cannot be written, that is a ResultError if it is `needed` again, in this run
         or by another process; otherwise the disk is left to the result, without any units."""
         self.digests[unit] = digest_of(arrays)
         if self._given_up and not needed:
@@ -128,13 +128,13 @@ class Journal:
 
     def attempts(self, unit: str) -> list[dict[str, Any]]:
         """Who began the unit without having finished it so far, from the first to the last."""
-        found = []
+        notes = []
         for number in range(MOST_ATTEMPTS):
             if (content := self.place.read(self._try(unit, number))) is None:
                 break
             with contextlib.suppress(ValueError):
-                found.append(json.loads(content))
-        return found
+                notes.append(json.loads(content))
+        return notes
 
     def begin(self, unit: str, number: int, who: Mapping[str, Any]) -> None:
         """Note who begins the unit, after so many attempts."""
@@ -150,13 +150,13 @@ class Journal:
 
 def requests_at(place: Place) -> dict[str, dict[str, Any]]:
     """What the journals at a place are about, by their keys."""
-    found = {}
+    requests = {}
     for name in place.names():
         if re.fullmatch(rf"[0-9a-f]{{{_KEY}}}\.json", name) and (content := place.read(name)) is not None:
             with contextlib.suppress(ValueError, RecursionError):
                 if isinstance(about := json.loads(content), dict):
-                    found[name.removesuffix(".json")] = about
-    return found
+                    requests[name.removesuffix(".json")] = about
+    return requests
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ class WorkFolder:
         return self.place.path
 
     def journal(self, facts: Mapping[str, Any], about: Mapping[str, Any] | None = None) -> Journal:
-        """The journal of the units that these facts determine. RequestError where a named folder has units of another
+        """The journal of the units that these facts determine. RequestError if a named folder has units of another
         request for the same result."""
         self.opened.append(journal := Journal(self.place, facts, about))
         if self.named and about is not None:
@@ -203,7 +203,7 @@ class WorkFolder:
 def _difference(other: Mapping[str, Any], this: Mapping[str, Any]) -> str:
     """The first setting, or else the first fact, in which two requests differ."""
     for part in ("run", "facts"):
-        old, new = (dict(_settings(json.loads(json.dumps(each.get(part, {}))))) for each in (other, this))
+        old, new = (dict(_settings(json.loads(json.dumps(facts.get(part, {}))))) for facts in (other, this))
         for name in sorted({*old, *new}):
             if old.get(name) != new.get(name):
                 return f"its {name} is {old.get(name)!s:.80}, and here {new.get(name)!s:.80}"
@@ -225,10 +225,10 @@ def beside(out: Path) -> Path:
 
 @contextlib.contextmanager
 def work_folder(out: Path, work: Path | str | None = None) -> Iterator[WorkFolder]:
-    """The place of units that work towards `out` goes on from: `work`, or a folder beside `out` where None.
+    """The place of the units that work towards `out` resumes from: `work`, or a folder next to `out` if None.
 
     At the end of the block the units of its journals are removed, and a folder beside `out` altogether; after an
-    interruption they stay, which the exception says. RequestError where it cannot be made or written to.
+    interruption they stay, which the exception says. RequestError if it cannot be made or written to.
     """
     place = place_of(work or beside(out))
     opened = WorkFolder(place, named=work is not None)
@@ -242,7 +242,7 @@ def work_folder(out: Path, work: Path | str | None = None) -> Iterator[WorkFolde
 
 @contextlib.contextmanager
 def keeping(place: Place, *, removes_empty: bool = False) -> Iterator[None]:
-    """A block whose exceptions say that the finished units of a place are kept, where there are any."""
+    """A block whose exceptions say that the finished units of a place are kept, if there are any."""
     try:
         yield
     except BaseException as error:

@@ -24,7 +24,7 @@ def check_size(where: object, declared: int, *, stored: int, error: type[BnuqErr
 
 
 def check_memory(where: object, needed: int, *, error: type[BnuqError], size: int | None = None) -> None:
-    """Raise `error` where reading takes more memory than is available; `size` is the file's, where that is less."""
+    """Raise `error` if reading takes more memory than is available; `size` is the file's, if that is less."""
     free = available_memory()
     if free is not None and needed > free:
         has = "" if size in (None, needed) else f"has {in_words(size)}, "
@@ -49,7 +49,7 @@ def read_whole(path: Path, *, copies: int = 1, error: type[BnuqError]) -> bytes:
 
 
 def available_memory() -> int | None:
-    """Bytes that this process may still take; None where that is unknown."""
+    """Bytes that this process may still take; None if that is unknown."""
     amounts = (_of_the_machine(), _of_the_container(), _of_the_process())
     return min((amount for amount in amounts if amount is not None), default=None)
 

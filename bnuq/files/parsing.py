@@ -1,7 +1,7 @@
-"""The child of `bnuq.files.apart`: opens untrusted files, and sends their contents.
+"""The child process of `bnuq.files.apart`: opens untrusted files, and sends their contents.
 
-A request is a line of JSON, an operation with its arguments; so is an answer. Numbers follow in pieces, each behind a
-line with its length, so that this process holds little of them. Light: imports neither torch nor the rest of bnuq.
+A request is a line of JSON, an operation with its arguments; so is an answer. Numbers follow in pieces, each after a
+line with its length, so that this process holds few of them. Light: imports neither torch nor the rest of bnuq.
 """
 
 from __future__ import annotations
@@ -248,7 +248,7 @@ def _storage_complaint(dataset: Any, name: str) -> str | None:
 def _bytes(item: Any) -> int:
     # In Python's integers: HDF5's own product wraps around.
     dims = item.get_space().get_simple_extent_dims()
-    return 0 if dims is None else math.prod(dims) * item.get_type().get_size()  # None where it is declared empty
+    return 0 if dims is None else math.prod(dims) * item.get_type().get_size()  # None if it is declared empty
 
 
 def _stored(dataset: Any) -> int:
@@ -466,7 +466,7 @@ def _class_names(metadata: dict[bytes, bytes]) -> dict[str, list[str]]:
 
 
 def _pictures(limits: _Limits, path: str, name: str, group: int, decoded: int) -> _Pieces:
-    """The number of bytes of each row of a group, as int64, and then all bytes; 0 where there are none."""
+    """The number of bytes of each row of a group, as int64, and then all bytes; 0 if there are none."""
     column = _columns_read(limits, path, [name], decoded, group).column(name)
     import pyarrow.compute as compute
     import pyarrow.types as kinds

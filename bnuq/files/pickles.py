@@ -58,7 +58,7 @@ class BoundedUnpickler(pickle._Unpickler):  # type: ignore[name-defined]
     def check_call(self, function: Any, arguments: Any) -> list[Any]:  # noqa: ARG002 - subclasses know it
         """What the tuple of arguments, and the tuples in it, hold.
 
-        Raises ValueError where calls have been given the same values over and over, which they may copy.
+        Raises ValueError if calls have been given the same values over and over, which they may copy.
         """
         contents, pending = [], [arguments]
         if type(arguments) is tuple:

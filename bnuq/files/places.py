@@ -1,7 +1,7 @@
-"""Where the files of long work lie: a folder of this machine, or a store behind a URL that fsspec knows.
+"""Where finished units of work are stored: a local folder, or a store behind a URL that fsspec supports.
 
-Either gives a reader a whole file or none: a local file is written beside and renamed, a remote one is a single PUT.
-Nothing is locked, and nothing is appended to.
+A reader sees a complete file or none: a local file is written under a temporary name and renamed, a remote one is a
+single PUT. Nothing is locked, and nothing is appended to.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _TRIES, _PAUSE = 3, 0.5  # of a remote operation, and the seconds before the sec
 class Place(Protocol):
     """A flat collection of files by name."""
 
-    def read(self, name: str) -> bytes | None: ...  # None where there is no such file
+    def read(self, name: str) -> bytes | None: ...  # None if there is no such file
 
-    def write(self, name: str, data: bytes) -> None: ...  # ResultError where it cannot be written
+    def write(self, name: str, data: bytes) -> None: ...  # ResultError if it cannot be written
 
     def exists(self, name: str) -> bool: ...
 
@@ -39,7 +39,7 @@ class Place(Protocol):
 
 
 def place_of(work: str | Path) -> Place:
-    """The place that a path or a URL names; RequestError where it cannot be made or written to."""
+    """The place that a path or a URL names; RequestError if it cannot be made or written to."""
     text = str(work).removeprefix("file://")
     return Store(text) if _URL.match(text) else Folder.made(Path(text))
 
@@ -52,7 +52,7 @@ class Folder:
 
     @classmethod
     def made(cls, path: Path) -> Folder:
-        """The folder, made where it is missing; RequestError where that, or writing there, is impossible."""
+        """The folder, made if it is missing; RequestError if that, or writing there, is impossible."""
         try:
             path.mkdir(exist_ok=True)
         except OSError as error:
@@ -150,7 +150,7 @@ class Store:
         return f"{self._root}/{name}"
 
     def _tried(self, what: str, operation: Callable[[], Any], where_missing: Any = None) -> Any:
-        """What the operation gives, or `where_missing`; ResultError where it fails again and again."""
+        """What the operation gives, or `where_missing`; ResultError if it fails again and again."""
         for left in range(_TRIES - 1, -1, -1):
             try:
                 self._fs.invalidate_cache()

@@ -1,4 +1,4 @@
-"""What a REF says besides where its points lie: `NAME=REF`, `FILE:selection`, `IMAGES:MASKS` and
+"""Parses what a REF contains besides a path: `NAME=REF`, `FILE:selection`, `IMAGES:MASKS` and
 `file.py:function(arguments)`."""
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def selection_of(text: str, base: Path) -> tuple[Path, str] | None:
 
 def folders_of(text: str, base: Path) -> tuple[Path, Path, str] | None:
     """(images, masks, pattern) of `IMAGES:MASKS`, two folders, or `IMAGES:MASKS/PATTERN`, where the pattern of the
-    masks' file names holds a *; None where they are not both there. The second folder is looked for beside the first,
+    masks' file names holds a *; None if they are not both there. The second folder is looked for beside the first,
     then relative to `base`."""
     for colon in reversed([at for at, mark in enumerate(text) if mark == ":"]):
         images, written = base / expanded(text[:colon]), text[colon + 1 :]

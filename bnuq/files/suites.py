@@ -41,27 +41,27 @@ def suites() -> dict[str, tuple[Member, ...]]:
 
 
 def benchmark_of(suite: str) -> str:
-    """What OpenOOD's script is told to download for a suite."""
+    """The argument of OpenOOD's download script for a suite."""
     return _BENCHMARKS[suite.removeprefix(_PREFIX)]
 
 
 def members_of(reference: str) -> tuple[Member, ...]:
-    """The sets that `openood:ID`, `openood:ID:near` or `openood:ID:near:NAME` names; none where this is no reference to
+    """The sets that `openood:ID`, `openood:ID:near` or `openood:ID:near:NAME` names; none if this is no reference to
     a suite. RequestError for one that does not exist."""
     if not reference.startswith(_PREFIX):
         return ()
-    found = tuple(
+    members_named = tuple(
         member
         for members in suites().values()
         for member in members
         if reference in (member.suite, f"{member.suite}:{member.distance}", member.reference)
     )
-    if not found:
+    if not members_named:
         raise RequestError(
             f"{reference}: there is no such suite; expected {', '.join(suites())}, or a part of one: "
             "openood:cifar10:near, openood:cifar10:near:tin."
         )
-    return found
+    return members_named
 
 
 def references_in(text: str) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from bnuq.files.content import exists, is_file
 
 
 def write_bytes(path: Path, data: bytes | memoryview) -> None:
-    """Put `data` at `path`. Raises ResultError where it cannot be written; the old file is then untouched."""
+    """Put `data` at `path`. Raises ResultError if it cannot be written; the old file is then untouched."""
     with replaced(path) as file:
         file.write(data)
 
@@ -68,7 +68,7 @@ def continued(path: Path) -> Iterator[BinaryIO]:
 
 
 def part_of(path: Path) -> Path:
-    """Where `continued` keeps what is to become `path`."""
+    """The partial file of `path`, which `continued` writes to."""
     return path.with_name(f"{path.name}.part")
 
 
@@ -88,7 +88,7 @@ def _locked(part: Path) -> Iterator[BinaryIO]:
 
 
 def check_writable(path: Path) -> None:
-    """Raise ResultError where `replaced` could not put a file at `path`, by making one beside it. What killed processes
+    """Raise ResultError if `replaced` could not put a file at `path`, by making one beside it. What killed processes
     have left there of the same file is removed."""
     target = _target(path)
     _remove_abandoned(target)
@@ -109,7 +109,7 @@ def append_text(path: Path, text: str) -> None:
 
 
 def _target(path: Path) -> Path:
-    """The file that is replaced, behind symbolic links. ResultError where that is none: a folder, a pipe, a device."""
+    """The file that is replaced, behind symbolic links. ResultError if that is none: a folder, a pipe, a device."""
     target, requested = path.resolve(), str(path.absolute())
     if (exists(target) and not is_file(target)) or (_STREAMS.match(requested) and exists(path)):
         raise ResultError(f"{path}: is not a file, so it cannot be replaced by one. Name a file to write.")
@@ -122,7 +122,7 @@ _STREAMS = re.compile("/dev/(std(in|out|err)$|fd/)|/proc/")  # what they stand f
 
 
 def _beside(target: Path) -> Path:
-    """A new name beside `target` that says which process of which machine writes there."""
+    """A new name next to `target`, which identifies the process and the machine that write there."""
     return target.with_name(f"{_start_of_name(target)}{_MACHINE}-{os.getpid()}-{secrets.token_hex(4)}.tmp")
 
 

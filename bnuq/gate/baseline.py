@@ -15,10 +15,10 @@ from bnuq.records.evaluation_file import check_replaceable, read
 
 
 def accept(current: Path, baseline: Path) -> Path | None:
-    """Put a copy of `current` at `baseline`; return the path of the old baseline's backup, None where there was none.
+    """Put a copy of `current` at `baseline`; return the path of the old baseline's backup, None if there was none.
 
     The backup is named after the time at which the old baseline was made, `base.20261122T101500Z.h5`, so that none is
-    ever lost. Raises ResultError where `baseline` is not a result file, is `current` itself, or cannot be written; it
+    ever lost. Raises ResultError if `baseline` is not a result file, is `current` itself, or cannot be written; it
     is then unchanged.
     """
     check_acceptable(current, baseline)
@@ -32,7 +32,7 @@ def accept(current: Path, baseline: Path) -> Path | None:
 
 
 def check_acceptable(current: Path, baseline: Path) -> None:
-    """Raise ResultError where `baseline` cannot be replaced by `current`."""
+    """Raise ResultError if `baseline` cannot be replaced by `current`."""
     check_replaceable(baseline)
     if exists(baseline) and current.samefile(baseline):
         raise ResultError(f"{current} is the baseline itself; there is nothing to accept.")

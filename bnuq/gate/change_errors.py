@@ -25,7 +25,7 @@ from bnuq.store.table import Row
 
 @dataclass(frozen=True)
 class Error:
-    """A standard error, and the degrees of freedom that it was estimated from; NaN where it is not known."""
+    """A standard error, and the degrees of freedom that it was estimated from; NaN if it is not known."""
 
     value: float
     df: float
@@ -118,7 +118,7 @@ class Errors:
 
 
 def _moved(current: np.ndarray | None, baseline: np.ndarray | None) -> np.ndarray | None:
-    """The change of each replicate; None where the two results do not have the same replicates."""
+    """The change of each replicate; None if the two results do not have the same replicates."""
     if current is None or baseline is None or len(current) != len(baseline):
         return None
     with np.errstate(invalid="ignore"):

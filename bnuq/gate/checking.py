@@ -38,7 +38,7 @@ def check(current: Result, baseline: Result | None = None, settings: Settings = 
 
     An estimate is worse where its degradation exceeds its tolerance and "there is no degradation" is rejected at the 5
     % level for all gated estimates together (one-sided, Student's t with Satterthwaite's degrees of freedom, adjusted
-    by Holm's method). Raises ResultError where the two cannot be compared (another task, T, b, scoring or data, or an
+    by Holm's method). Raises ResultError if the two cannot be compared (another task, T, b, scoring or data, or an
     estimate that only the baseline has, unless `settings` allow it by name), where a change above its tolerance has no
     error, and where nothing was compared.
 
@@ -71,7 +71,7 @@ def check(current: Result, baseline: Result | None = None, settings: Settings = 
 
 
 def uncompared(current: Result, settings: Settings, *, why: str = "") -> Verdict:
-    """The verdict on required minimums alone; with a warning where there was a baseline, and `why` it was not compared.
+    """The verdict on required minimums alone; with a warning if there was a baseline, and `why` it was not compared.
 
     Raises ResultError for a damaged result.
     """
@@ -94,7 +94,7 @@ def _side(result: Result) -> Side:
 
 
 def _floor(current: Result, required: Required) -> Floor:
-    """The named estimate compared with its bound; ResultError where there is no such estimate."""
+    """The named estimate compared with its bound; ResultError if there is no such estimate."""
     known = estimates_of(current)
     if required.address not in known:
         import difflib
@@ -188,7 +188,7 @@ def _judged(measured: Iterator[_Measured], current: Result, baseline: Result) ->
 
 
 def _p_value(comparison: Comparison, df: float, *, gain: bool) -> float:
-    """The p-value of "there is no degradation", or of "there is no gain"; NaN where a change above its tolerance has no
+    """The p-value of "there is no degradation", or of "there is no gain"; NaN if a change above its tolerance has no
     error.
 
     Within its tolerance a change without an error has p = 1: the estimate cannot be worse, but still counts among those

@@ -39,7 +39,7 @@ _USUAL: dict[str, Any] = {key: getattr(DEFAULT_SAMPLER, key) for key in DEFAULT_
 
 
 def made_at(result: Result) -> datetime | None:
-    """The time at which a result was made, in UTC; None where its file does not say."""
+    """The time at which a result was made, in UTC; None if its file does not say."""
     try:
         return datetime.fromisoformat(str(result.provenance["time"])).astimezone(UTC)
     except (KeyError, ValueError, OverflowError):
@@ -53,7 +53,7 @@ def check_comparable(current: Result, baseline: Result, settings: Settings) -> N
 
 
 def check_request_comparable(run: Run, baseline: Result, settings: Settings) -> None:
-    """Raise ResultError where the result of `run` will not be comparable with `baseline`, as far as the request
+    """Raise ResultError if the result of `run` will not be comparable with `baseline`, as far as the request
     tells."""
     addresses = estimates_of(baseline)
     by_file = run.predictions is not None and run.samples_by_default  # T is then that of the file
@@ -73,8 +73,8 @@ def check_request_comparable(run: Run, baseline: Result, settings: Settings) -> 
 
 
 def _is_requested(run: Run, method: str) -> bool:
-    """Whether a run evaluates this method, if the network allows it: some methods only on request, and mcbn with
-    analytic ones where there is a reference; recalibrated ones as --calibrate and --recalibration say."""
+    """Whether a run evaluates this method, if the network allows it: some methods run only on request, and mcbn runs
+    with analytic ones if there is a reference; recalibrated ones as --calibrate and --recalibration say."""
     if (kind := recalibration_of(method)) and (run.calibrate == "off" or kind not in run.scoring.recalibration):
         return False
     method = without_recalibration(method)
@@ -89,7 +89,7 @@ def _is_requested(run: Run, method: str) -> bool:
 
 
 def check_sets_comparable(sets: Mapping[str, EvaluatedSet], baseline: Result, settings: Settings) -> None:
-    """Raise ResultError where an evaluation on `sets` would not be comparable with `baseline`."""
+    """Raise ResultError if an evaluation on `sets` would not be comparable with `baseline`."""
     problems = list(_other_data(sets, baseline.sets, settings))
     addresses = estimates_of(baseline)
     for name in baseline.sets:
@@ -184,7 +184,7 @@ def _drawn_by(method: str, sampler: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _differing(new: Mapping[str, Any], old: Mapping[str, Any]) -> list[str]:
-    """The keys whose values differ, of those that both have: a key that only one has goes with a key that both have."""
+    """The keys whose values differ, among those that both have: a key that only one has depends on a shared key."""
     return sorted(key for key in new.keys() & old.keys() if new[key] != old[key])
 
 
@@ -205,7 +205,7 @@ def _of_task(run: Mapping[str, Any], *, task: str) -> dict[str, Any]:
 
 def _calibrated(result: Result, methods: Iterable[str]) -> dict[str, Any]:
     """What the recalibrations of these methods and the thresholds of their prediction sets were fitted to, and the
-    nominal coverage; nothing where they have none."""
+    nominal coverage; nothing if they have none."""
     if not any(map(recalibration_of, methods)):
         return {}
     nominal = result.run.get("scoring", {}).get("set_coverage", ScoringSection().set_coverage)
@@ -226,7 +226,7 @@ def _other_scoring(new: Mapping[str, Any], old: Mapping[str, Any], settings: Set
 
 
 def _other_points(new: EvaluatedSet, old: EvaluatedSet) -> str | None:
-    """The difference between the points of a set, in words; None where they are the same."""
+    """The difference between the points of a set, in words; None if they are the same."""
     if new.n != old.n:
         return f"{new.n} points now, {old.n} in the baseline"
     if new.sha256 != old.sha256:

@@ -1,8 +1,8 @@
-"""Recomputes what a result file states from the points in it: an estimate that its own points contradict is refused
-before anything is compared.
+"""Recomputes the estimates of a result file from its points: one that its own points contradict is refused before
+anything is compared.
 
 Each estimate is computed from the scores of the points. The scores are computed from labels, targets, predictions and
-log-likelihoods, where the file has these. The error over points is recomputed where it has a formula. Replicates over
+log-likelihoods, if the file has these. The error over points is recomputed if it has a formula. Replicates over
 the draws are checked in `replicates`.
 """
 

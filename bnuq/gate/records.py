@@ -51,7 +51,7 @@ class Comparison:
 
     `change` is current − baseline, `harm` the part of it that is a degradation, both in `unit`; without a direction
     `harm` is |change|. `se` is the standard error of the change over points and draws, with the parts `se_points` and
-    `se_draws`; None where it is not known. `p_value` is that of "there is no degradation", one-sided (two-sided without
+    `se_draws`; None if it is not known. `p_value` is that of "there is no degradation", one-sided (two-sided without
     a direction), and `p_adjusted` is Holm's, among all gated estimates; `tolerance` is in `unit`. All three are None
     where the estimate is not gated.
     """
@@ -104,7 +104,7 @@ class Floor:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The outcome of a check. Comparisons come worst first; `baseline` and `pairing` are None where only required
+    """The outcome of a check. Comparisons come worst first; `baseline` and `pairing` are None if only required
     minimums were checked.
 
     `gated` counts the comparisons that were tested together. `accepted` is the file that the current result was

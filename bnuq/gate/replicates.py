@@ -1,13 +1,13 @@
-"""The replicates over the draws, checked: recomputed where the file has the values they come from, bounded where it has
-not, so that no changed Monte Carlo error goes unnoticed.
+"""Checks the replicates over draws: recomputed if the file has the values they come from, bounded otherwise, so that no
+changed Monte Carlo error goes unnoticed.
 
-Exact are the PLL (log-likelihoods of the draws, also with a bank), the mutual information (the difference of two
-entropies), bounds and normalised scores (their parts), the bootstrap of an expected entropy (linear in the draws), and
-of a regression rmse² + Q·variance (the mean squared distance of the draws). The leave-one-out replicates of accuracy,
-Brier score, maximum probability, RMSE and MAE are bounded by the log-likelihood of the draw, those of entropies and OOD
-separation by the largest possible effect of a draw. AUROC and FPR95 are counts of points, so that replicates that were
-scaled show. A forged replicate that is a count within these bounds passes, as the file has no draws of unlabelled
-points: the check warns where a larger Monte Carlo error hides a change.
+Recomputed exactly are the PLL (log-likelihoods of the draws, also with a bank), the mutual information (the difference
+of two entropies), bounds and normalised scores (their parts), the bootstrap of an expected entropy (linear in the
+draws), and for a regression rmse² + Q·variance (the mean squared distance of the draws). The leave-one-out replicates
+of accuracy, Brier score, maximum probability, RMSE and MAE are bounded by the log-likelihood of the draw, those of
+entropies and OOD separation by the largest possible effect of a draw. AUROC and FPR95 are counts of points, so that
+replicates that were scaled show. A forged replicate that is a count within these bounds passes, as the file has no
+draws of unlabelled points: the check warns where a larger Monte Carlo error hides a change.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _LEAPING = {"fpr95", "fpr95_id_positive"}  # from one tie to another, perhaps un
 _BROKEN = {"mce", "ece_debiased", "risk_at_80", "coverage_at_5", "set_size", "set_size_aps"}  # a draw may make a leap
 _STEPPED = {"auroc", "fpr95", "fpr95_id_positive"}
 _OFF_STEP = 0.01  # of a step: rounding leaves less than 1e-5
-_NEVER = 27.0  # −ln of the chance that whole numbers have a common factor: once in 5e11
+_NEVER = 27.0  # −ln of the chance that integers have a common factor: once in 5e11
 _STILL, _MOVING = 1e-9, 1e-4  # relative errors of estimates that no draw changes, and of others
 _RANGES = {
     **dict.fromkeys(("rmse", "mae", "variance", "tau", "sigma"), (0.0, math.inf)),
@@ -75,7 +75,7 @@ def agree(stated: np.ndarray | float, recomputed: np.ndarray | float, scale: flo
 
 
 def rounded_at(metric: str) -> float:
-    """The scale of rounding of an estimate that may be near 0; 0 where rounding is relative to the estimate itself."""
+    """The scale of rounding of an estimate that may be near 0; 0 if rounding is relative to the estimate itself."""
     unit = metrics.METRICS[metric].unit if metric in metrics.METRICS else "percent"
     return {"fraction": 1.0, "1": 1.0, "nats": 1.0, "percent": 100.0}.get(unit, 0.0)
 
@@ -107,7 +107,7 @@ class _OfMethod:
                 yield f"{address}{problem}"
 
     def _estimate(self, name: str) -> Estimate | None:
-        """The estimate at an address without the method, such as sets.test.pll; None where there is none."""
+        """The estimate at an address without the method, such as sets.test.pll; None if there is none."""
         row = self._rows.get(f"{self._method}.{name}")
         return None if row is None else row.estimate
 
@@ -130,7 +130,7 @@ class _OfMethod:
         return None
 
     def _errors(self, estimate: Estimate) -> tuple[float, float]:
-        """The Monte Carlo errors by the jackknife and by the bootstrap; NaN where there is none."""
+        """The Monte Carlo errors by the jackknife and by the bootstrap; NaN if there is none."""
         left_out, drawn = estimate.jackknife, estimate.bootstrap
         return (
             math.nan if left_out is None else float(metrics.jackknife_error(left_out)),
@@ -229,7 +229,7 @@ class _OfMethod:
     # ── replicates computed again ────────────────────────────────────────────────────────────────────────────────────
 
     def _recomputed(self, row: Row) -> np.ndarray | None:
-        """The replicates that follow from the rest of the file; None where they do not."""
+        """The replicates that follow from the rest of the file; None if they do not."""
         estimate, set_name, metric = row.estimate, row["set"], row["metric"]
         if row["score"]:
             return None
@@ -264,7 +264,7 @@ class _OfMethod:
         return None
 
     def _from(self, of: Callable[..., np.ndarray], *parts: str) -> np.ndarray | None:
-        """A function of the replicates of other estimates; None where one has no replicates, or another number of
+        """A function of the replicates of other estimates; None if one has no replicates, or another number of
         them."""
         values = []
         for part in parts:
@@ -317,12 +317,12 @@ class _OfMethod:
         return self._from(lambda predictive, expected: factor * (predictive - expected) + offset, *names)
 
     def _likelihoods(self, set_name: str) -> np.ndarray | None:
-        """Those of the draws; None where a point has several, one a label."""
+        """Those of the draws; None if a point has several, one a label."""
         values = self._result.methods[self._method].sets[set_name].log_likelihood
         return None if values is None or values.ndim > 2 else values
 
     def _of_tiles(self, likelihoods: np.ndarray) -> np.ndarray | None:
-        """The mean PLL where every tile of points uses its own draws of a bank; None where τ also varies."""
+        """The mean PLL where every tile of points uses its own draws of a bank; None if τ also varies."""
         scoring = self._result.run.get("scoring", {})
         if self._result.model["task"] == "regression" and scoring.get("tau") is None:
             return None
@@ -529,7 +529,7 @@ def _over_points(of: Callable[[np.ndarray], np.ndarray], likelihoods: np.ndarray
 
 
 def _with_tau(likelihoods: np.ndarray, weights: np.ndarray, tau: float, taus: np.ndarray, outputs: int) -> np.ndarray:
-    """The PLL under each replicate's own τ, as in an evaluation: to first order in ln τ where that is near."""
+    """The PLL under each replicate's own τ, as in an evaluation: to first order in ln τ if that is near."""
     step = np.log(taus / tau)
     largest = outputs / 2 * math.log(tau / (2 * math.pi))
 

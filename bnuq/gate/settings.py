@@ -48,7 +48,7 @@ class Tolerance:
         return Tolerance(float(matched[1]) / (100 if scale == "relative" else 1), scale)
 
     def in_unit(self, *, baseline: float, se: float | None) -> float:
-        """The tolerance in the estimate's unit, for this baseline and this error of the change; 0 where the error is
+        """The tolerance in the estimate's unit, for this baseline and this error of the change; 0 if the error is
         not known."""
         if self.scale == "absolute":
             return self.amount
@@ -151,7 +151,7 @@ class Settings:
 
 
 def _of_part(address: str) -> bool:
-    """Whether the estimate is of a class or a group: of these, accuracy alone is gated by default."""
+    """Whether the estimate is of a class or a group: of these, only accuracy is gated by default."""
     return any(f".{place}." in address for place in PARTS.values())
 
 

@@ -64,14 +64,14 @@ def domains(
     """How far every domain's BatchNorm statistics are from the reference's, and the scores of its points under the
     statistics of each domain: the record, and notes on sets that were limited.
 
-    Half of a domain (by the run's seed, whole groups where it has groups) gives its statistics, through the training
+    Half of a domain (by the run's seed, whole groups if it has groups) gives its statistics, through the training
     pipeline; the other half is evaluated, and so is `test`. Accuracy and PLL (RMSE of a regression) are those of the
     network with population statistics; mutual information (the variance) is that of `samples` draws of MCBN with
     mini-batches from the same source, in the layers that `run.layers` selects. "mixed" mini-batches hold equally many
     points of every domain, or, for a single domain, of the domain and the reference. `run.limit` bounds the evaluated
     points of each set.
 
-    Mini-batches hold at most a tenth of the smallest set that they are drawn from, or 8 where that is less: drawing
+    Mini-batches hold at most a tenth of the smallest set that they are drawn from, or 8 if that is less: drawing
     without replacement reduces their noise by (b − 1)/(n − 1), which would make small sets differ from large sets.
 
     Raises DataError, RequestError or SamplingError, with the domain's name, for a domain that cannot be read, has
@@ -188,7 +188,7 @@ def _halves(points: Points, seed: int) -> tuple[Points, Points]:
 
 def _batch_size(requested: int, halves: Mapping[str, Points], train: Points) -> tuple[int, tuple[Finding, ...]]:
     """The mini-batch size of all statistics: a tenth of the smallest set that they are drawn from at most, so that
-    drawing without replacement affects the noise of all sets alike; 8, or half of a set, where that is less than 8."""
+    drawing without replacement affects the noise of all sets alike; 8, or half of a set, if that is less than 8."""
     sets = {**halves, TRAIN: train}
     smallest = min(sets, key=lambda name: len(sets[name]))
     least = len(sets[smallest])
@@ -424,7 +424,7 @@ def _estimate(
 
 
 def _scorer(run: Run, model: nn.Module, pipeline: Pipeline, train: Points, sets: Sequence[Points]) -> _Scorer:
-    """The scorer of the run's task, which is inferred from outputs and labels where it is not set."""
+    """The scorer of the run's task, which is inferred from outputs and labels if it is not set."""
     output = Evaluation(model).passes(pipeline.evaluated(train, slice(0, 3)))[0]
     if output.ndim != 2:
         raise DataError(

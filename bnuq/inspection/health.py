@@ -128,10 +128,10 @@ def gap(
     train_batch_size: int | None,
 ) -> Gap | None:
     """The running averages compared with `population`, the pooled batches of `bank`: `points` of the `reference`
-    points, which are a part of the `train_size` training points. None where no layer has running averages.
+    points, which are a part of the `train_size` training points. None if no layer has running averages.
 
     The gap that batch noise explains follows from the measured noise. The training batch size M is assumed to be 128
-    where it is unknown. NaN where the average is cumulative. Gaps are in units of √(σ² + ε), the divisor of evaluation
+    if it is unknown. NaN if the average is cumulative. Gaps are in units of √(σ² + ε), the divisor of evaluation
     mode.
     """
     measured = dict(zip((site.name for site in sites), noise.layers, strict=True))

@@ -1,4 +1,4 @@
-"""Loads a network for inspection, with its reference where there is one, otherwise with random points."""
+"""Loads a network for inspection, with its reference if there is one, otherwise with random points."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MADE_UP_POINTS = 3
 
 @dataclass(frozen=True)
 class LoadedNetwork:
-    """The network on its device, the reference and the test set where they could be read, and a few points as network
+    """The network on its device, the reference and the test set if they could be read, and a few points as network
     input."""
 
     loaded: LoadedModel
@@ -53,14 +53,14 @@ class LoadedNetwork:
 
     @property
     def trained_with(self) -> int | None:
-        """The training batch size, where it is known."""
+        """The training batch size, if it is known."""
         return self.pipeline.run.train_batch_size or self.loaded.checkpoint.train_batch_size
 
 
 def load_network(
     run: Run, *, input_shape: Shape | None = None, needs_reference: bool = False, needs_test: bool = False
 ) -> LoadedNetwork:
-    """Read the network of `run` and its reference, and the test set where it is needed or there is no reference.
+    """Read the network of `run` and its reference, and the test set if it is needed or there is no reference.
     Weights that are not finite are read as well.
 
     A reference that cannot be read is a warning, unless `needs_reference`. A test set that cannot be read is a note.

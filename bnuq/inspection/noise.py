@@ -94,7 +94,7 @@ def sizes_for(sites: Sequence[BatchNormSite], *, batch_size: int, reference: int
     small.
 
     Where a dense layer has too few values at a small `batch_size`, larger sizes are used: up to four times as many as
-    are enough, or 16 times in a network of dense layers alone, where that is cheap; at most a tenth of the reference.
+    are enough, or 16 times in a network of dense layers alone, if that is cheap; at most a tenth of the reference.
     `batch_size` replaces the nearest size, unless it leaves too few values.
     """
     positions = [site.positions for site in sites]

@@ -96,7 +96,7 @@ def suggest(
     and flipping; other points with the usual normalisations. In the first round every candidate is checked on the first
     layers, with 8 batches of 64. The 12 closest, and the pipeline that `run` sets (normalize, channel_order, augment),
     are then checked as in `reference_check`; another `effort` has other numbers. `trained_with` is the training batch
-    size, where it is known.
+    size, if it is known.
 
     A candidate is tied where the running statistics are less than 3 standard deviations of noise from it in the
     direction of the best candidate (times the excess of the best's median layer over noise). The direction is the
@@ -104,7 +104,7 @@ def suggest(
     other half. Where the best does not pass, none is tied with it and nothing is undetermined: the ranking of pipelines
     that do not fit means little.
 
-    Raises SamplingError where no BatchNorm keeps an exponential running average that was ever trained, or the reference
+    Raises SamplingError if no BatchNorm keeps an exponential running average that was ever trained, or the reference
     holds fewer than 8 points.
     """
     if train.layout is not None:
@@ -142,7 +142,9 @@ def suggest(
     )  # of tied candidates, published numbers come first
     chosen, passed = tied[0], best.check.passed
     close = tied if passed else [candidate for candidate in final if candidate.worst < SURE * best.worst]
-    differing = frozenset(key for key in _SETTINGS if len({_compared(each.setting, key) for each in close}) > 1)
+    differing = frozenset(
+        key for key in _SETTINGS if len({_compared(candidate.setting, key) for candidate in close}) > 1
+    )
     result = Pipelines(
         candidates=(
             *(candidate.record(train, tied=True) for candidate in tied),
@@ -226,7 +228,7 @@ def _padded(setting: _Setting, pads: Sequence[int], train: Points) -> list[_Sett
 
 
 def _run_setting(run: Run, train: Points) -> _Setting | None:
-    """The pipeline that the run sets; None where it sets none."""
+    """The pipeline that the run sets; None if it sets none."""
     if run.normalize is None and run.augment is None and run.channel_order == "rgb":
         return None
     return _Setting(RUN_FILE, input_normalize(run, train), run.channel_order, augment=run.augment)
@@ -502,10 +504,10 @@ class _Trials:
             self.run.seed, draw, population=len(half), batch_size=batch_size, purpose=counter_rng.CHECK
         )
         rows = half[rows]
-        kept = replace(self.train, inputs=self.train.inputs[rows], targets=None, group=None)
+        drawn = replace(self.train, inputs=self.train.inputs[rows], targets=None, group=None)
         for setting in settings:
             parts = setting.augment is not None and setting.augment.resized_crop is not None
-            points = self.train.subset(rows) if parts else kept  # of the original images, or of those as resized
+            points = self.train.subset(rows) if parts else drawn  # of the original images, or of those as resized
             pipeline = setting.pipeline(self.run)
             yield pipeline.trained(points, np.arange(batch_size), draw=draw, purpose=counter_rng.CHECK_AUGMENT)
 
@@ -616,7 +618,7 @@ def _lines(setting: _Setting, remarks: Sequence[str], *, unsure: Collection[str]
 
 
 def _options(setting: _Setting) -> str:
-    """The same settings on the command line; empty where they need a table."""
+    """The same settings on the command line; empty if they need a table."""
     options = {}
     if (normalize := setting.normalize) is not None:
         name = _TRIED.get(setting.name or "", "")

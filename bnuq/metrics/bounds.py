@@ -14,7 +14,7 @@ _CRPS_OPTIMUM = math.erf(math.sqrt(math.log(2) / 2))
 
 
 def crps_optimum(mean: Float[Array, "..."], y: Float[Array, "point *output"]) -> Float[Array, "*replicate point"]:
-    """Least CRPS of any Gaussian around `mean`, erf(√(ln 2/2)) |y − mean|, in target units, ≥ 0; less is better.
+    """Least CRPS of any Gaussian around `mean`, erf(√(ln 2/2)) |y − mean|, in target units, ≥ 0; lower is better.
 
     That of σ = |y − mean|/√ln 2, averaged over outputs; 0.5949 times the absolute error.
 
@@ -25,7 +25,7 @@ def crps_optimum(mean: Float[Array, "..."], y: Float[Array, "point *output"]) ->
 
 
 def pll_optimum(mean: Float[Array, "..."], y: Float[Array, "point *output"]) -> Float[Array, "*replicate point"]:
-    """Largest log-density of any isotropic Gaussian around `mean`, in nats (of target units); more is better.
+    """Largest log-density of any isotropic Gaussian around `mean`, in nats (of target units); higher is better.
 
     −(Q/2) ln(2π‖e‖²/Q) − Q/2, that of σ² = ‖e‖²/Q; +∞ where e = y − mean is 0. A mixture may exceed it.
 
@@ -47,10 +47,10 @@ def pll_optimum(mean: Float[Array, "..."], y: Float[Array, "point *output"]) -> 
 def normalized(
     score: Float[Array, "*any"] | float, constant: Float[Array, "*any"] | float, optimum: Float[Array, "*any"] | float
 ) -> Float[Array, "*any"] | float:
-    """A run's score on the scale from constant uncertainty (0) to the optimum (100), in percent; more is better.
+    """A run's score on the scale from constant uncertainty (0) to the optimum (100), in percent; higher is better.
 
     100 (S − S_CU)/(S_opt − S_CU), for CRPS and PLL; not clipped: a negative value is worse than constant uncertainty.
-    For means over the points of a run, not for single points, whose bounds may coincide. NaN where the bounds coincide
+    For means over the points of a run, not for single points, whose bounds may coincide. NaN if the bounds coincide
     or one of them is not finite.
 
     Source: Teye, Azizpour & Smith 2018, §4, as their code has it: means over the test set first, then the ratio.
@@ -78,7 +78,7 @@ def constant_confidence(accuracy: float, *, n: int, classes: int) -> float:
 
 
 def constant_pll(accuracy: float, confidence: float, classes: int) -> float:
-    """Mean log-likelihood of a classifier that always states the same confidence, in nats, ≤ 0; more is better.
+    """Mean log-likelihood of a classifier that always states the same confidence, in nats, ≤ 0; higher is better.
 
     a ln c + (1 − a) ln((1 − c)/(K − 1)); −∞ for confidence 1 with errors.
 
@@ -92,7 +92,7 @@ def constant_pll(accuracy: float, confidence: float, classes: int) -> float:
 
 
 def optimum_pll(accuracy: float, classes: int) -> float:
-    """Largest mean log-likelihood that keeps every predicted class, −(1 − a) ln K in nats, ≤ 0; more is better.
+    """Largest mean log-likelihood that keeps every predicted class, −(1 − a) ln K in nats, ≤ 0; higher is better.
 
     Probability 1 for correct predictions; the uniform distribution for wrong ones.
 

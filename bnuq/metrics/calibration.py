@@ -73,7 +73,7 @@ def edges_of(confidence: Float[Array, "*replicate point"], bins: int) -> Float[n
 
 
 def ece_of_bins(bins: CalibrationBins) -> Float[Array, "*replicate"]:
-    """Expected calibration error Σ_k (n_k/n) |accuracy_k − confidence_k|, in [0, 1]; less is better.
+    """Expected calibration error Σ_k (n_k/n) |accuracy_k − confidence_k|, in [0, 1]; lower is better.
 
     Empty bins add nothing.
 
@@ -86,7 +86,7 @@ def ece_of_bins(bins: CalibrationBins) -> Float[Array, "*replicate"]:
 
 
 def ece(p: Float[Array, "*sample point class"], y: Integer[Array, "point"], *, bins: int = 15) -> float:
-    """Expected calibration error of the most probable class, in [0, 1]; less is better.
+    """Expected calibration error of the most probable class, in [0, 1]; lower is better.
 
     Equal-width bins (low, high] of the largest probability of the mean prediction, that of samples (T, n, K) or (n, K).
 
@@ -109,7 +109,7 @@ def mce_of_bins(bins: CalibrationBins) -> Float[Array, "*replicate"]:
 
 
 def ece_debiased_of_bins(bins: CalibrationBins) -> Float[Array, "*replicate"]:
-    """Root mean square calibration error without the bias of finitely many points, in [0, 1]; less is better.
+    """Root mean square calibration error without the bias of finitely many points, in [0, 1]; lower is better.
 
     √max(0, Σ_k (n_k/n) [(accuracy_k − confidence_k)² − accuracy_k (1 − accuracy_k)/(n_k − 1)]). The square of a gap
     contains the variance of its accuracy, which is subtracted: 0 means that no miscalibration shows above the noise.
@@ -132,7 +132,7 @@ def ece_debiased_of_bins(bins: CalibrationBins) -> Float[Array, "*replicate"]:
 
 def ece_adaptive(confidence: Float[Array, "point"], correct: Float[Array, "point"], *, bins: int = 15) -> float:
     """Adaptive calibration error Σ_k (n_k/n) |accuracy_k − confidence_k| over bins of equally many points, in [0, 1];
-    less is better.
+    lower is better.
 
     Of the most probable class, in the order of its confidence. Bin k has the points from place ⌊kn/15⌋ on. Points of
     equal confidence count with the mean of their tie, so that their order does not matter.
@@ -182,7 +182,7 @@ def ece_classwise(
     *,
     signs: Integer[np.ndarray, "point class"] | None = None,
 ) -> Float[np.ndarray, "*sample point"]:
-    """What each point adds to the classwise calibration error, in [−1, 1]; their mean is the error, less is better.
+    """What each point adds to the classwise calibration error, in [−1, 1]; their mean is the error, lower is better.
 
     1/K Σ_k s_k (1[y = k] − p_k), with the signs of `classwise_signs`, whose mean over points is
     1/(nK) Σ_k Σ_bins |Σ_{points in the bin} (1[y = k] − p_k)|. Without `signs` they are

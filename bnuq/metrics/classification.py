@@ -15,7 +15,7 @@ from bnuq.metrics.arrays import Array, log
 def log_likelihood(
     logits: Float[Array, "*sample point class"], y: Integer[Array, "point"]
 ) -> Float[Array, "*sample point"]:
-    """Log-likelihood of the true class in nats, ln softmax(logits)[y], in (−∞, 0]; more is better.
+    """Log-likelihood of the true class in nats, ln softmax(logits)[y], in (−∞, 0]; higher is better.
 
     Computed by logsumexp: finite even where the probability underflows to 0.
 
@@ -33,7 +33,7 @@ def _true_class_values(values: Float[Array, "*sample point class"], y: Integer[A
 
 
 def pll_classification(p: Float[Array, "sample point class"], y: Integer[Array, "point"]) -> Float[Array, "point"]:
-    """Predictive log-likelihood in nats, ln of the mean over samples of p[y], in [−∞, 0]; more is better.
+    """Predictive log-likelihood in nats, ln of the mean over samples of p[y], in [−∞, 0]; higher is better.
 
     A mean of 0 gives −∞, without clipping. `pll_from_log_likelihood` stays finite where probabilities underflow.
 
@@ -46,7 +46,7 @@ def pll_classification(p: Float[Array, "sample point class"], y: Integer[Array, 
 def pll_from_log_likelihood(
     log_likelihood: Float[Array, "sample point"], weights: Float[Array, "*replicate sample"] | None = None
 ) -> Float[Array, "*replicate point"]:
-    """Predictive log-likelihood in nats, ln Σ_t w_t exp(log-likelihood_t), in [−∞, 0]; more is better.
+    """Predictive log-likelihood in nats, ln Σ_t w_t exp(log-likelihood_t), in [−∞, 0]; higher is better.
 
     Without `weights` every sample has weight 1/T. Weights of shape (R, T), each row summing to 1, give R replicates
     (R, n). Accurate even where a replicate leaves out the only sample with a likely true class.
@@ -226,7 +226,7 @@ def predicted(p: Float[Array, "*any class"]) -> Integer[Array, "*any"]:
 
 
 def correct(p: Float[Array, "*sample point class"], y: Integer[Array, "point"]) -> Float[Array, "point"]:
-    """1 where the most probable class of the mean prediction is the true one, else 0; more is better.
+    """1 where the most probable class of the mean prediction is the true one, else 0; higher is better.
 
     Source: definition.
     """
@@ -235,7 +235,7 @@ def correct(p: Float[Array, "*sample point class"], y: Integer[Array, "point"]) 
 
 
 def brier(p: Float[Array, "*sample point class"], y: Integer[Array, "point"]) -> Float[Array, "point"]:
-    """Brier score Σ_c (p_c − 1[c = y])² of the mean prediction, in [0, 2]; less is better.
+    """Brier score Σ_c (p_c − 1[c = y])² of the mean prediction, in [0, 2]; lower is better.
 
     Source: Brier 1950, Verification of Forecasts Expressed in Terms of Probability.
     """
@@ -246,7 +246,7 @@ def brier(p: Float[Array, "*sample point class"], y: Integer[Array, "point"]) ->
 
 
 def accuracy(p: Float[Array, "*sample point class"], y: Integer[Array, "point"]) -> float:
-    """Share of points whose most probable class in the mean prediction is the true one, in [0, 1]; more is better.
+    """Share of points whose most probable class in the mean prediction is the true one, in [0, 1]; higher is better.
 
     Source: definition.
     """

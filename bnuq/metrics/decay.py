@@ -15,7 +15,7 @@ class Slope:
 
     `value` is that of the mean over draw sets, `low` and `high` the ends of its 95 % interval, `of_sets` the slope of
     each draw set, (R,). `residual` is the largest |residual| of the mean from its line, in ln units: 0.05 is 5 % off
-    somewhere. NaN where a value is undefined.
+    somewhere. NaN if a value is undefined.
     """
 
     value: float

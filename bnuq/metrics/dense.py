@@ -74,7 +74,7 @@ def histogram(
 ) -> Integer[Array, "*row bin"]:
     """The number of pixels in each bin, int64 of shape (*row, size); no direction.
 
-    `weight` is a whole number for each pixel, or whether it counts. For coarse bins: `histogram(bins >> 6, size=1024)`.
+    `weight` is an integer for each pixel, or whether it counts. For coarse bins: `histogram(bins >> 6, size=1024)`.
 
     Source: definition.
     """
@@ -101,7 +101,7 @@ def detection_of_histograms(
 ) -> DetectionScores[np.ndarray]:
     """The results of `detection` on the bins of pixels, each of shape (*replicate,).
 
-    `inside` counts in-distribution (or right) pixels, `outside` OOD (or wrong) ones, by `histogram`. NaN where a row of
+    `inside` counts in-distribution (or right) pixels, `outside` OOD (or wrong) ones, by `histogram`. NaN if a row of
     either is empty.
 
     Source: as `detection`.
@@ -150,7 +150,7 @@ def best_f1_bin(inside: Integer[np.ndarray, "bin"], outside: Integer[np.ndarray,
 def ratio_contributions(
     total: Shaped[np.ndarray, "image *rest"], count: Shaped[np.ndarray, "image *rest"]
 ) -> Float[np.ndarray, "image *rest"]:
-    """The contributions of images to Σ total/Σ count, in its unit; no direction. NaN where Σ count is 0.
+    """The contributions of images to Σ total/Σ count, in its unit; no direction. NaN if Σ count is 0.
 
     Source: Cochran 1977, Sampling Techniques, §2.11, the error of a ratio.
     """
@@ -234,7 +234,7 @@ def detection_contributions(
 ) -> DetectionScores[np.ndarray]:
     """The contributions of images to `values`, the `detection_of_histograms` of all their pixels, each (image,).
 
-    From (coarse) histograms of each image. NaN where there are no pixels of either kind. No direction.
+    From (coarse) histograms of each image. NaN if there are no pixels of either kind. No direction.
 
     Source: as `detection_influence_of_images`.
     """
@@ -249,7 +249,7 @@ def selective_of_histograms(
 ) -> SelectiveScores[np.ndarray]:
     """The results of `selective` for the 0/1 errors of pixels by the bins of their uncertainty, each (*replicate,).
 
-    `right` and `wrong` count pixels by `histogram`. NaN where a row of both is empty.
+    `right` and `wrong` count pixels by `histogram`. NaN if a row of both is empty.
 
     Source: as `selective`.
     """
@@ -271,7 +271,7 @@ def selective_contributions(
     """The contributions of images to `values`, the `selective_of_histograms` of all their pixels, each (image,).
 
     The pseudo-values of the jackknife over images, shifted to the mean `values`, from (coarse) histograms of each
-    image. The coverage at 5 % risk leaps where the risk is at 5 % more than once: its error is rough there. NaN for a
+    image. The coverage at 5 % risk jumps where the risk is at 5 % more than once: its error is rough there. NaN for a
     single image. No direction.
 
     Source: Efron & Tibshirani 1993, An Introduction to the Bootstrap, ch. 11.
@@ -291,16 +291,16 @@ def risk_coverage_of_histograms(
     """
     covered, lost = (np.concatenate([[0], np.cumsum(counts)]) for counts in (right + wrong, wrong))
     pixels = int(covered[-1])
-    kept = np.unique(-(-np.arange(1, places + 1) * pixels // places))
-    kept = kept[kept > 0]
-    return kept / max(pixels, 1), np.interp(kept, covered, lost) / kept
+    retained = np.unique(-(-np.arange(1, places + 1) * pixels // places))
+    retained = retained[retained > 0]
+    return retained / max(pixels, 1), np.interp(retained, covered, lost) / retained
 
 
 @dataclass(frozen=True)
 class PavpuCurve:
-    """Patch accuracy against patch uncertainty at each threshold of the uncertainty, in [0, 1]; more is better.
+    """Patch accuracy against patch uncertainty at each threshold of the uncertainty, in [0, 1]; higher is better.
 
-    A patch is certain up to the threshold, in the unit of the uncertainty. NaN where there is no patch of which the
+    A patch is certain up to the threshold, in the unit of the uncertainty. NaN if there is no patch of which the
     share is meant: no certain one, or no wrong one.
     """
 
@@ -318,7 +318,7 @@ def pavpu_of_histograms(
     signed: bool = False,
 ) -> PavpuCurve:
     """p(accurate | certain), p(uncertain | inaccurate) and PAvPU, the share of patches that are either accurate and
-    certain or inaccurate and uncertain, as a curve over thresholds; each in [0, 1], more is better.
+    certain or inaccurate and uncertain, as a curve over thresholds; each in [0, 1], higher is better.
 
     Patches are pixels, or the `patch_means` of larger ones, counted by the bins of their uncertainty; exact to the bin.
     Thresholds are by default u_min + t (u_max − u_min) for t = 0, 0.05, …, 1; give them to compare methods.
@@ -344,7 +344,7 @@ def ece_contributions(sums: Shaped[np.ndarray, "image 3 bin"]) -> Float[np.ndarr
     """The contributions of images to the ECE of all their pixels, `ece_of_bins` of the sums over images; no direction.
 
     `sums` are the number of pixels, their confidence and their hits in each bin, as in `CalibrationBins`. Gaps count
-    with their sign, less where they are within their noise, as in `ece_influence`.
+    with their sign, less if they are within their noise, as in `ece_influence`.
 
     Source: as `ece_influence`, with images for groups.
     """
@@ -362,7 +362,7 @@ def ece_contributions(sums: Shaped[np.ndarray, "image 3 bin"]) -> Float[np.ndarr
 
 
 def classwise_ece(sums: Shaped[np.ndarray, "*replicate class 3 bin"]) -> Float[Array, "*replicate"]:
-    """The mean over classes of Σ_k |hits − probability|/n, in [0, 1]; less is better.
+    """The mean over classes of Σ_k |hits − probability|/n, in [0, 1]; lower is better.
 
     `sums` over the pixels are, for each class, of its probability as the confidence and of whether it is the true class
     as the hits. Stored for each image they take 3 K bins numbers; for many classes, only the sums are worth it.

@@ -1,6 +1,6 @@
-"""Telling out-of-distribution points from test points by a score: larger is more uncertain, OOD is positive.
+"""Separation of out-of-distribution points from test points by a score: larger is more uncertain, OOD is positive.
 
-Scores are ranked in float64 by numpy, wherever they come from. An empty set or a NaN score is a ValueError.
+Scores are ranked in float64 by numpy, for all array types. An empty set or a NaN score is a ValueError.
 """
 
 import math
@@ -32,7 +32,7 @@ class DetectionScores(Generic[Value]):
 
 
 def auroc(test: Float[Array, "test"], ood: Float[Array, "ood"]) -> float:
-    """Area under the ROC curve, P(ood > test) + ½ P(ood = test), in [0, 1]; more is better, ½ is chance.
+    """Area under the ROC curve, P(ood > test) + ½ P(ood = test), in [0, 1]; higher is better, ½ is chance.
 
     Source: Hanley & McNeil 1982, The Meaning and Use of the Area under a ROC Curve; Hendrycks & Gimpel 2017.
     """
@@ -41,9 +41,9 @@ def auroc(test: Float[Array, "test"], ood: Float[Array, "ood"]) -> float:
 
 def label_auroc(score: Float[Array, "point"], y: Integer[Array, "point"]) -> float:
     """AUROC of one label of several: how well `score` ranks the points that have it (y = 1) above those that do not,
-    in [0, 1]; more is better, ½ is chance.
+    in [0, 1]; higher is better, ½ is chance.
 
-    ValueError where all points have the label, or none.
+    ValueError if all points have the label, or none.
 
     Source: Hanley & McNeil 1982; the mean over labels is the macro AUROC of Tsoumakas, Katakis & Vlahavas 2010, Mining
     Multi-label Data.
@@ -88,7 +88,7 @@ def _placements(below: Float[np.ndarray, "below"], points: Float[np.ndarray, "po
 
 
 def aupr(test: Float[Array, "test"], ood: Float[Array, "ood"], *, positive: Literal["ood", "test"] = "ood") -> float:
-    """Area under the precision–recall curve as average precision, in (0, 1]; more is better.
+    """Area under the precision–recall curve as average precision, in (0, 1]; higher is better.
 
     Σ_k (R_k − R_{k−1}) P_k over distinct thresholds, ties in one step; chance is the share of positives. "ood" is
     AUPR-out; "test" is AUPR-in, with test points as positives, ranked by the negative score.
@@ -106,7 +106,7 @@ def fpr_at_tpr(
     tpr: float = 0.95,
     positive: Literal["ood", "test"] = "ood",
 ) -> float:
-    """Smallest false-positive rate at a true-positive rate of at least `tpr`, in [0, 1]; less is better.
+    """Smallest false-positive rate at a true-positive rate of at least `tpr`, in [0, 1]; lower is better.
 
     Thresholds are the scores themselves: if all scores are tied, the rate is 1. "test" makes test points the positives,
     ranked by the negative score; the two rates can differ widely on skewed scores, so always state which one is meant.
@@ -118,7 +118,7 @@ def fpr_at_tpr(
 
 
 def detection(test: Float[Array, "test"], ood: Float[Array, "ood"]) -> DetectionScores[float]:
-    """AUROC, both AUPR and both FPR at 95 % TPR from one sort, each in [0, 1]; the FPR less, the others more is better.
+    """AUROC, both AUPR and both FPR at 95 % TPR from one sort, each in [0, 1]; lower FPR, higher others are better.
 
     Source: as `auroc`, `aupr` and `fpr_at_tpr`.
     """
@@ -252,11 +252,11 @@ def delong_variance(
     test_group: Shaped[Array, "test"] | None = None,
     ood_group: Shaped[Array, "ood"] | None = None,
 ) -> float:
-    """Variance of the AUROC over points, ≥ 0; less is better.
+    """Variance of the AUROC over points, ≥ 0; lower is better.
 
     From the structural components: the share of the other set that each point exceeds. With groups, components are
     first summed by group, with G/(G−1) in place of n/(n−1); groups of the two sets are assumed to be unrelated, even
-    with equal labels. Exactly 0 at an AUROC of 0 or 1, where it is not meaningful. NaN where a set has fewer than two
+    with equal labels. Exactly 0 at an AUROC of 0 or 1, where it is not meaningful. NaN if a set has fewer than two
     points or groups.
 
     Source: DeLong, DeLong & Clarke-Pearson 1988, Comparing the Areas under Two or More Correlated ROC Curves;
@@ -275,10 +275,10 @@ def delong_difference_variance(
     test_group: Shaped[Array, "test"] | None = None,
     ood_group: Shaped[Array, "ood"] | None = None,
 ) -> float:
-    """Variance over points of the difference of two AUROCs, ≥ 0; less is better.
+    """Variance over points of the difference of two AUROCs, ≥ 0; lower is better.
 
-    Each pair holds the scores of the same (test, ood) points by one of two scores. 0 where both rank all points alike;
-    groups as in `delong_variance`. NaN where a set has fewer than two points or groups.
+    Each pair holds the scores of the same (test, ood) points by one of two scores. 0 if both rank all points alike;
+    groups as in `delong_variance`. NaN if a set has fewer than two points or groups.
 
     Source: DeLong, DeLong & Clarke-Pearson 1988: the covariance of correlated curves, by components.
     """

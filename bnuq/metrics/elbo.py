@@ -114,7 +114,7 @@ def kl_of_statistics(
     count_sd: Shaped[Array, " unit"],
     kurtosis: float = 3.0,
 ) -> float:
-    """KL(q_b(ω) ‖ p(ω)) in nats, summed over units, in [0, ∞] for a proper prior and else in (−∞, ∞]; less is better.
+    """KL(q_b(ω) ‖ p(ω)) in nats, summed over units, in [0, ∞] for a proper prior and else in (−∞, ∞]; lower is better.
 
     `mean` and `sd` are the population's, in the layer's unit, `count_mean` and `count_sd` the number n of independent
     values that a mini-batch holds for each of the two. With `kurtosis` κ, q(μ) = N(mean, sd²/n) and q(σ) =
@@ -163,7 +163,7 @@ def _kl_flat(variance: Float[np.ndarray, " unit"]) -> Float[np.ndarray, " unit"]
 class EffectiveCount:
     """The effective number of independent values per channel and item of the mini-batch, for the mean and for the sd.
 
-    1 for one value per item; the number of positions for a convolution whose positions are independent. ≥ 0; NaN where
+    1 for one value per item; the number of positions for a convolution whose positions are independent. ≥ 0; NaN if
     it is undefined.
     """
 
@@ -235,7 +235,7 @@ def _inverse_trigamma(value: float) -> float:
 class LikelihoodSlope:
     """The fit of E_q ln p = intercept − c · (N − b)/(N − 1)/b, in nats per training example: c, its error, intercept.
 
-    The intercept is the mean log-likelihood under the population's statistics. NaN where a value is undefined.
+    The intercept is the mean log-likelihood under the population's statistics. NaN if a value is undefined.
     """
 
     c: float
@@ -251,12 +251,12 @@ def likelihood_slope(
     population: int | float,
     replicates: Float[Array, "set size"] | None = None,
 ) -> LikelihoodSlope:
-    """The loss of mean log-likelihood per example that mini-batches cause, in nats × batch size; less is better.
+    """The loss of mean log-likelihood per example that mini-batches cause, in nats × batch size; lower is better.
 
     c is minus the least-squares slope over sizes b of `mean_log_likelihood`, (B,), in nats per example (mean over draws
     of the logarithm), on (N − b)/(N − 1)/b with N = `population`, the reference that mini-batches are drawn from; ∞
     stands for drawing with replacement. Weights are 1/error², or equal where an error is 0 or NaN. c includes the
-    effects of the curvature of ln p and of the bias of the statistics; where it is negative, noise improves the
+    effects of the curvature of ln p and of the bias of the statistics; if it is negative, noise improves the
     likelihood.
 
     The standard error assumes independent errors of the sizes. Sizes that share their draws are not independent: with

@@ -28,8 +28,8 @@ def constant_sigma(
 ) -> float:
     """The constant σ of N(f̄, σ²) that scores best on these errors, in target units, ≥ 0; no direction.
 
-    By CRPS, whose mean is convex in σ, it is the root of Σ w exp(−e²/2σ²) = 1/√2, and 0 where the weight of exact zeros
-    is at least that; by PLL it is the root mean square. NaN where an error is not finite; ValueError without points.
+    By CRPS, whose mean is convex in σ, it is the root of Σ w exp(−e²/2σ²) = 1/√2, and 0 if the weight of exact zeros
+    is at least that; by PLL it is the root mean square. NaN if an error is not finite; ValueError without points.
 
     Source: CUBN and CUDO of Teye, Azizpour & Smith 2018, §4; the root is ∂CRPS/∂σ = 2φ(e/σ) − 1/√π set to 0 here.
     """
@@ -126,7 +126,7 @@ def _root(slope: Callable[[float], float], *, start: float, low: float, high: fl
 
 
 def _bracketed(slope: Callable[[float], float], low: tuple[float, float], high: tuple[float, float]) -> float:
-    """The root between a negative and a positive value: false position (Illinois), with bisection where that is
+    """The root between a negative and a positive value: false position (Illinois), with bisection if that is
     slow."""
     (a, at_a), (b, at_b) = low, high
     last_side = 0
@@ -177,8 +177,8 @@ def optimal_tau(
     `variance` is v, over samples, in (target unit)²; the samples are the same for every τ. The mean is not convex in τ.
     It is therefore first computed on a grid of 40 values per decade in s = τ^(−1/2), over [1e-4, 1e2] times the root
     mean square error and at s = 0, or over `tau_range` = (low, high) only; then the root of its slope around the best
-    value is found. Errors that are all 0 have τ = ∞. The score is the CRPS in target units, less is better; with
-    `metric` "pll" the mean PLL of that Gaussian in nats, more is better (`optimal_tau_pll` uses the mixture). Raises
+    value is found. Errors that are all 0 have τ = ∞. The score is the CRPS in target units, lower is better; with
+    `metric` "pll" the mean PLL of that Gaussian in nats, higher is better (`optimal_tau_pll` uses the mixture). Raises
     ValueError for a range that is not positive, finite and ordered, and without points.
 
     Source: Teye, Azizpour & Smith 2018, §4 (the optimal τ); they search numerically with new samples for every τ.
@@ -320,7 +320,7 @@ def optimal_tau_pll(
 
     The search is that of `optimal_tau`, with 10 values per decade over [1e-4, 1e2] times the root mean square of
     y − f_t, without s = 0, where the mixture has no density. Samples without any error have τ = ∞ and PLL +∞. T × n
-    numbers are in memory. The score is the PLL in nats, more is better. Errors as in `optimal_tau`.
+    numbers are in memory. The score is the PLL in nats, higher is better. Errors as in `optimal_tau`.
 
     Source: Gal & Ghahramani 2016, Dropout as a Bayesian Approximation (τ by validation log-likelihood).
     """
@@ -395,7 +395,7 @@ def refined_tau(
     """The τ of each replicate that is best by `metric` near a given τ, in 1/(target unit)²; no direction.
 
     The nearest minimum of the mean CRPS downhill from `tau`, within a factor of 4 in s = τ^(−1/2) and within
-    `tau_range`; the end of the range where there is none. An infinite τ stays infinite.
+    `tau_range`; the end of the range if there is none. An infinite τ stays infinite.
 
     Source: as `optimal_tau`.
     """

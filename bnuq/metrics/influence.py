@@ -35,7 +35,7 @@ NORMAL /= np.std(NORMAL)  # … scaled to sd 1
 def rmse_influence(squared_error: Float[Array, "point"]) -> Float[np.ndarray, "point"]:
     """(e² − mse)/(2 rmse) of each point, in the unit of e; no direction.
 
-    0 where all errors are 0, NaN where the rmse is not finite.
+    0 if all errors are 0, NaN if the rmse is not finite.
 
     Source: the slope of the root in `rmse`; Hampel 1974.
     """
@@ -51,7 +51,7 @@ def normalized_influence(
 ) -> Float[np.ndarray, "point"]:
     """The influence on `normalized` of three means over the same points, in percent; no direction.
 
-    100 (S − C − (O − C) θ/100)/mean(O − C), for the ratio of means θ. NaN where θ is NaN or infinite.
+    100 (S − C − (O − C) θ/100)/mean(O − C), for the ratio of means θ. NaN if θ is NaN or infinite.
 
     Source: Teye, Azizpour & Smith 2018, §4.1, a ratio of means over the test set; Cochran 1977, Sampling Techniques,
     §2.11, the error of a ratio.
@@ -224,7 +224,7 @@ def selective_influence(uncertainty: Float[Array, "point"], loss: Float[Array, "
 
     AUGRC is a mean over pairs of points. The risk at 80 % coverage also moves with the threshold, by the mean loss near
     it: that of the √(n c (1 − c)) places before and after it, which is how far a share c varies. The coverage at 5 %
-    risk moves in leaps that have no slope: its influences are NaN.
+    risk moves in jumps that have no slope: its influences are NaN.
 
     Source: Hampel 1974; Hoeffding 1948, A Class of Statistics with Asymptotically Normal Distribution; Woodruff 1952,
     Confidence Intervals for Medians and Other Position Measures.
@@ -236,10 +236,10 @@ def selective_influence(uncertainty: Float[Array, "point"], loss: Float[Array, "
     after = n - before - count / 2  # points that are less certain, and half of those that are as certain
     lost = np.cumsum(total) - total / 2
     pairs = (losses * after[rung] + lost[rung]) / n
-    kept = math.ceil(COVERAGE * n - 1e-9)
-    reach = max(1, round(math.sqrt(kept * (n - kept) / n)))
-    near = np.repeat(total / count, count)[max(0, kept - reach) : kept + reach]
-    risk = np.clip((kept - before) / count, 0, 1)[rung] * (losses - np.mean(near)) * n / kept
+    retained = math.ceil(COVERAGE * n - 1e-9)
+    reach = max(1, round(math.sqrt(retained * (n - retained) / n)))
+    near = np.repeat(total / count, count)[max(0, retained - reach) : retained + reach]
+    risk = np.clip((retained - before) / count, 0, 1)[rung] * (losses - np.mean(near)) * n / retained
     return SelectiveScores(
         aurc=aurc_influence(uncertainty, loss),
         augrc=pairs - np.mean(pairs),
@@ -264,7 +264,7 @@ def spearman_influence(a: Float[Array, "point"], b: Float[Array, "point"]) -> Fl
     """The influence on `spearman`, the rank correlation, without unit; no direction.
 
     A point counts by its own two ranks and by its effect on the ranks of the other points. Ties have their mean rank.
-    NaN where `spearman` is NaN.
+    NaN if `spearman` is NaN.
 
     Source: Croux & Dehon 2010, Influence Functions of the Spearman and Kendall Correlation Measures; with ties by the
     mid-distribution function, which they do not need.

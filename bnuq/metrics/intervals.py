@@ -56,9 +56,9 @@ def interval_calibration(
 
 
 def spearman(a: Float[Array, "point"], b: Float[Array, "point"]) -> float:
-    """Rank correlation of two scores, in [−1, 1]; for σ and |error|, more is better.
+    """Rank correlation of two scores, in [−1, 1]; for σ and |error|, higher is better.
 
-    Ties have their mean rank. NaN where either score is constant or holds a NaN, and for a single point.
+    Ties have their mean rank. NaN if either score is constant or holds a NaN, and for a single point.
 
     Source: Spearman 1904, The Proof and Measurement of Association between Two Things.
     """
@@ -72,7 +72,7 @@ def spearman(a: Float[Array, "point"], b: Float[Array, "point"]) -> float:
 
 
 def _ranks(values: Float[np.ndarray, "point"]) -> Float[np.ndarray, "point"]:
-    """Twice each point's rank from 1, with mean ranks for ties: whole numbers, so that constants remain exact."""
+    """Twice each point's rank from 1, with mean ranks for ties: integers, so that constants remain exact."""
     ranked = np.sort(values)
     below = np.searchsorted(ranked, values, "left") + np.searchsorted(ranked, values, "right")
     return (below + 1).astype(np.float64)

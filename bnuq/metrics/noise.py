@@ -147,7 +147,7 @@ def log_slope(size: Shaped[Array, " point"], values: Float[Array, " point"]) -> 
 def small_sample_slope(counts: Shaped[Array, " point"]) -> float | None:
     """The slope for independent Gaussian values: of ln 1/(n − 3) on ln n at these n, slightly below −1.
 
-    None where some n is 3 or less, or where all n are equal. Source: Shekhovtsov & Flach 2018, §3.1.
+    None if some n is 3 or less, or where all n are equal. Source: Shekhovtsov & Flach 2018, §3.1.
     """
     n = as_float64(counts)
     if np.unique(n).size < 2 or (n <= 3).any():
@@ -171,7 +171,7 @@ def share_left_by_averaging(
     reference.
 
     (1/M)·m/(2 − m) from the average, (1/P)(1 − P/N) from a population estimated on P of the reference's N points, and
-    (1/N)(1 − N/N_train) from a reference that is a part of the training set. > 0; NaN where `momentum` is 0, because
+    (1/N)(1 − N/N_train) from a reference that is a part of the training set. > 0; NaN if `momentum` is 0, because
     the number of batches of a cumulative average is unknown.
 
     Source: Wu & Johnson 2021, Rethinking "Batch" in BatchNorm (the average); Cochran 1977, theorem 2.2 (the parts).

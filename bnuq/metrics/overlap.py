@@ -34,7 +34,7 @@ def iou_of_counts(
     predicted: Integer[np.ndarray, "*any class"],
     common: Integer[np.ndarray, "*any class"],
 ) -> Float[np.ndarray, "*any class"]:
-    """Intersection over union of each class, in [0, 1]; more is better. NaN where a class occurs in neither mask.
+    """Intersection over union of each class, in [0, 1]; higher is better. NaN if a class occurs in neither mask.
 
     Of counts summed over images it is the pooled IoU; leading axes are images or replicates. The mean IoU is its
     `mean_of_present`.
@@ -50,7 +50,7 @@ def dice_of_counts(
     predicted: Integer[np.ndarray, "*any class"],
     common: Integer[np.ndarray, "*any class"],
 ) -> Float[np.ndarray, "*any class"]:
-    """Dice coefficient 2 |both|/(|true| + |predicted|) of each class, in [0, 1]; more is better. NaN and axes as
+    """Dice coefficient 2 |both|/(|true| + |predicted|) of each class, in [0, 1]; higher is better. NaN and axes as
     `iou_of_counts`.
 
     Source: Dice 1945, Measures of the Amount of Ecologic Association Between Species.
@@ -60,7 +60,7 @@ def dice_of_counts(
 
 
 def mean_of_present(values: Float[np.ndarray, "*any class"]) -> Float[Array, "*any"]:
-    """The mean over the classes that are not NaN, in the unit and direction of the values; NaN where all are.
+    """The mean over the classes that are not NaN, in the unit and direction of the values; NaN if all are.
 
     Of `iou_of_counts` over all images it is the mean IoU; of counts of single images, the mean IoU of each over the
     classes present there. Of `iou_contributions` it gives the contributions to the mean IoU.

@@ -55,7 +55,7 @@ class Neighbours:
 
 
 def fitted_neighbours(features: Float[Array, "reference feature"], *, k: int = 50) -> Neighbours:
-    """The k-th nearest neighbour among these features, or the last where there are fewer.
+    """The k-th nearest neighbour among these features, or the last if there are fewer.
 
     Source: Sun et al. 2022, Out-of-Distribution Detection with Deep Nearest Neighbors; k = 50 as for CIFAR-10.
     """
@@ -96,7 +96,7 @@ class Gaussians:
 
 
 def fitted_gaussians(features: Float[Array, "reference feature"], labels: Int64[np.ndarray, "reference"]) -> Gaussians:
-    """Gaussians of these features by maximum likelihood, directions without variance left out. Where there are no more
+    """Gaussians of these features by maximum likelihood, directions without variance left out. If there are no more
     points than features beyond one for each class, covariances are shrunk by the oracle approximating formula.
 
     Source: Lee et al. 2018, A Simple Unified Framework for Detecting Out-of-Distribution Samples, eq. 1; Ren et al.
@@ -157,7 +157,7 @@ def fitted_virtual_logit(
     principal: int | None = None,
 ) -> VirtualLogit | None:
     """The virtual logit of a network with this last layer. `principal` is the number of principal directions: 1000 of
-    2048 features or more, 512 of 768 or more, otherwise half of them. None where no training feature has a residual.
+    2048 features or more, 512 of 768 or more, otherwise half of them. None if no training feature has a residual.
 
     Source: Wang et al. 2022, ViM: Out-Of-Distribution with Virtual-logit Matching, §4 and their code.
     """

@@ -7,13 +7,13 @@ from jaxtyping import Float, Integer
 
 from bnuq.metrics.arrays import Array, as_float64, as_numpy
 
-_ROUNDING = 1e-9  # of (n + 1)(1 − α), which may be a whole number
+_ROUNDING = 1e-9  # of (n + 1)(1 − α), which may be an integer
 
 
 def conformal_threshold(scores: Float[Array, "point"], coverage: float) -> float:
     """The ⌈(n + 1)(1 − α)⌉-th smallest score of n calibration points, 1 − α the `coverage`; no direction.
 
-    +∞ where there are fewer points than that. The true class of a point that is exchangeable with them has a score of
+    +∞ if there are fewer points than that. The true class of a point that is exchangeable with them has a score of
     at most this with a probability of at least 1 − α.
 
     Source: Papadopoulos et al. 2002, Inductive Confidence Machines for Regression; Vovk, Gammerman & Shafer 2005,

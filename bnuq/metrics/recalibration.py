@@ -30,7 +30,7 @@ class LogitMaps:
 
     @property
     def temperature(self) -> Float[np.ndarray, " point"] | None:
-        """The temperature of each point; None where each class has a scale of its own."""
+        """The temperature of each point; None if each class has a scale of its own."""
         return 1 / self.scale[self.of_point, 0] if self.scale.shape[1] == 1 else None
 
 
@@ -38,7 +38,7 @@ def pll_by_temperature(
     logits: Float[Array, "sample point class"], y: Integer[Array, "point"]
 ) -> Float[Array, "temperature point"]:
     """Predictive log-likelihood in nats, ln of the mean over samples of softmax(logits/τ)[y], for each of TEMPERATURES;
-    more is better.
+    higher is better.
 
     Source: Guo et al. 2017, §4.2, with the mean probability of T samples in place of that of one.
     """
@@ -92,8 +92,8 @@ def fitted_vector(
 
     start = np.repeat([1.0, 0.0], classes)
     options = {"maxiter": 1000, "maxfun": 2000, "maxcor": 30, "ftol": 1e-14, "gtol": 1e-8}
-    found = scipy.optimize.minimize(loss, start, jac=True, method="L-BFGS-B", options=options)
-    scale, shift = found.x.reshape(2, classes)
+    optimum = scipy.optimize.minimize(loss, start, jac=True, method="L-BFGS-B", options=options)
+    scale, shift = optimum.x.reshape(2, classes)
     return scale / temperature, shift
 
 

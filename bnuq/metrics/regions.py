@@ -24,7 +24,7 @@ def boundary_distance(
     """The distance of each pixel to the nearest class boundary, in pixels, ≥ 0; no direction.
 
     Pixels beside a valid pixel of another class (of the four neighbours) are the boundary, at 0. Ignored pixels are
-    none. A band is `distance <= d`. Infinite where there is no boundary.
+    none. A band is `distance <= d`. Infinite if there is no boundary.
 
     Source: Kohli, Ladický & Torr 2009, Robust Higher Order Potentials for Enforcing Label Consistency (trimaps);
     the exact Euclidean distance, Maurer, Qi & Raghavan 2003.
@@ -66,7 +66,7 @@ def distance_profile(
 
 
 def map_mean(uncertainty: Float[np.ndarray, "height width"], region: Bool[np.ndarray, "height width"]) -> float:
-    """The mean over the pixels of a region, in the unit of the map; no direction. NaN where it has none.
+    """The mean over the pixels of a region, in the unit of the map; no direction. NaN if it has none.
 
     A region is all valid pixels, the predicted foreground among them, or those further than d from a boundary.
 
@@ -179,7 +179,7 @@ def component_variation(
     pairs of draws, in [0, 1]; no direction.
 
     In a draw a component is all components of the draw that touch it, so that it may grow, split or be missing, of size
-    0. Pairs in which both miss it are left out. The standard deviation has the divisor T. NaN where all draws miss it;
+    0. Pairs in which both miss it are left out. The standard deviation has the divisor T. NaN if all draws miss it;
     the IoU also for a single draw.
 
     Source: Roy et al. 2019, Bayesian QuickNAT (CV of volumes; overlap of samples, there of all at once); the matching
@@ -213,7 +213,7 @@ def component_variation(
 @dataclass(frozen=True)
 class ComponentOverlap:
     """How well the segments of anomalies in an image are found: sIoU of each true one, PPV of each predicted one, each
-    in [0, 1]; more is better."""
+    in [0, 1]; higher is better."""
 
     siou: Float[np.ndarray, "true"]
     ppv: Float[np.ndarray, "predicted"]
@@ -253,15 +253,15 @@ def component_overlap(
     both, alone = table[1:, 1:], table[0, 1:]  # pixels of each pair of segments, and of predicted ones on no true one
     size = table[1:].sum(1)
     outside = (both > 0) @ alone
-    kept, predictions = size > 0, both.sum(0) + alone
+    scored, predictions = size > 0, both.sum(0) + alone
     return ComponentOverlap(
-        siou=both.sum(1)[kept] / (size + outside)[kept],
+        siou=both.sum(1)[scored] / (size + outside)[scored],
         ppv=both.sum(0)[predictions > 0] / predictions[predictions > 0],
     )
 
 
 def component_f1(counts: Shaped[np.ndarray, "*any 3 threshold"]) -> Float[np.ndarray, "*any threshold"]:
-    """F1 = 2 found/(2 found + missed + false) of segments at each threshold, in [0, 1]; more is better.
+    """F1 = 2 found/(2 found + missed + false) of segments at each threshold, in [0, 1]; higher is better.
 
     From `ComponentOverlap.counts` summed over images; its mean over thresholds is the mean F1. NaN without any segment.
 

@@ -19,7 +19,7 @@ from bnuq.metrics.classification import pll_from_log_likelihood
 def gaussian_log_likelihood(
     f: Float[Array, "sample point *output"], y: Float[Array, "point *output"], *, tau: float
 ) -> Float[Array, "sample point"]:
-    """Log-density ln N(y; f_t, I/τ) of every sample, in nats (of a density in target units); more is better.
+    """Log-density ln N(y; f_t, I/τ) of every sample, in nats (of a density in target units); higher is better.
 
     (Q/2) ln(τ/2π) − (τ/2) ‖y − f_t‖². A τ that is not positive and finite is a ValueError.
 
@@ -61,7 +61,7 @@ def pll_regression(
     tau: float,
     kind: Literal["mixture", "moment", "moment_full"] = "mixture",
 ) -> Float[Array, "point"]:
-    """Predictive log-likelihood in nats (of a density in target units), in [−∞, ∞]; more is better.
+    """Predictive log-likelihood in nats (of a density in target units), in [−∞, ∞]; higher is better.
 
     "mixture" is ln of the mean over samples of N(y; f_t, I/τ); τ = ∞ is a ValueError, because there is no density.
     "moment" is ln N(y; f̄, diag(v + 1/τ)) with v the variance over samples (divisor T), "moment_full" the same with the
@@ -89,7 +89,7 @@ def _pll_full(
 def pll_of_covariance(
     error: Float[np.ndarray, "point output"], covariance: Float[np.ndarray, "point output output"], *, tau: float
 ) -> Float[np.ndarray, "point"]:
-    """Log-density ln N(error; 0, covariance + I/τ) in nats (of a density in target units); more is better.
+    """Log-density ln N(error; 0, covariance + I/τ) in nats (of a density in target units); higher is better.
 
     In a direction without variance it is −∞, or +∞ where the error in that direction is 0, too.
 
@@ -109,7 +109,7 @@ def pll_of_covariance(
 def pll_gaussian(
     mean: Float[Array, "..."], sigma: Float[Array, "..."] | float, y: Float[Array, "point *output"]
 ) -> Float[Array, "*replicate point"]:
-    """Log-density ln N(y; mean, diag(σ²)) in nats (of a density in target units), in [−∞, ∞]; more is better.
+    """Log-density ln N(y; mean, diag(σ²)) in nats (of a density in target units), in [−∞, ∞]; higher is better.
 
     Summed over outputs. σ = 0 gives +∞ where the error is 0, and −∞ where the error of any such output is not.
 
@@ -149,7 +149,7 @@ def predictive_moments(
 def crps_gaussian(
     mean: Float[Array, "..."], sigma: Float[Array, "..."] | float, y: Float[Array, "point *output"]
 ) -> Float[Array, "*replicate point"]:
-    """Continuous ranked probability score of N(mean, σ²) in target units, ≥ 0; less is better.
+    """Continuous ranked probability score of N(mean, σ²) in target units, ≥ 0; lower is better.
 
     Averaged over outputs. σ = 0 gives |y − mean|.
 
@@ -159,7 +159,7 @@ def crps_gaussian(
 
 
 def crps_of_error(error: Float[Array, "..."], sigma: Float[Array, "..."]) -> Float[Array, "..."]:
-    """CRPS of N(0, σ²) at `error`, entry by entry, in their unit, ≥ 0; less is better.
+    """CRPS of N(0, σ²) at `error`, entry by entry, in their unit, ≥ 0; lower is better.
 
     σ = 0 gives |error|.
 
@@ -190,7 +190,7 @@ def _erf(x: Float[Array, "..."]) -> Float[Array, "..."]:
 def crps_mixture(
     f: Float[Array, "sample point *output"], y: Float[Array, "point *output"], *, tau: float
 ) -> Float[Array, "point"]:
-    """CRPS of the mixture of N(f_t, 1/τ) over samples, exactly, in target units, ≥ 0; less is better.
+    """CRPS of the mixture of N(f_t, 1/τ) over samples, exactly, in target units, ≥ 0; lower is better.
 
     Averaged over outputs. T² terms per point, in blocks of bounded memory; at τ = ∞ it is `crps_ensemble`. Computed in
     float64. Raises ValueError for a τ that is not positive.
@@ -248,7 +248,7 @@ def _by_blocks(
 def crps_ensemble(
     f: Float[Array, "sample point *output"], y: Float[Array, "point *output"], *, fair: bool = False
 ) -> Float[Array, "point"]:
-    """CRPS of the empirical distribution of the samples, in target units, ≥ 0 unless `fair`; less is better.
+    """CRPS of the empirical distribution of the samples, in target units, ≥ 0 unless `fair`; lower is better.
 
     E|f − y| − ½ E|f − f'|, averaged over outputs, by sorting. `fair` divides the second term by T(T−1) instead of T²:
     its expectation is then that of infinitely many samples. It needs T ≥ 2, else a ValueError. Computed in float64.
@@ -302,7 +302,7 @@ def crps_terms(
 
 
 def rmse(mean: Float[Array, "..."], y: Float[Array, "point *output"]) -> float:
-    """Root mean square error √(Σ‖y − mean‖²/n) in target units, ≥ 0; less is better.
+    """Root mean square error √(Σ‖y − mean‖²/n) in target units, ≥ 0; lower is better.
 
     Summed over outputs, averaged over points. Samples (T, n, Q) are scored by their mean.
 
@@ -313,7 +313,7 @@ def rmse(mean: Float[Array, "..."], y: Float[Array, "point *output"]) -> float:
 
 
 def mae(mean: Float[Array, "..."], y: Float[Array, "point *output"]) -> float:
-    """Mean absolute error in target units, ≥ 0; less is better.
+    """Mean absolute error in target units, ≥ 0; lower is better.
 
     Averaged over outputs and points. Samples (T, n, Q) are scored by their mean.
 

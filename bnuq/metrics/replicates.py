@@ -25,7 +25,7 @@ from bnuq.metrics.arrays import Array, as_float64, as_numpy
 
 
 def standard_error(values: Float[Array, "point"], *, group: Shaped[Array, "point"] | None = None) -> float:
-    """Standard error of the mean of `values`, in their unit, ≥ 0 or NaN; less is better.
+    """Standard error of the mean of `values`, in their unit, ≥ 0 or NaN; lower is better.
 
     sd/√n with ddof 1. With `group`, points of the same group may be correlated, and only groups are independent:
     √(G/(G−1) Σ_g (Σ_{i∈g} (x_i − x̄))²)/n, which is the same number where every group is a single point. NaN for fewer
@@ -51,7 +51,7 @@ def _deviations(x: Float[np.ndarray, "first *rest"]) -> Float[np.ndarray, "first
 
 
 def jackknife_error(leave_one_out: Float[Array, "sample *rest"]) -> Float[Array, "*rest"] | float:
-    """Monte Carlo standard error over T draws, √((T−1)/T Σ_t (θ₍₋ₜ₎ − mean)²), in the unit of θ; less is better.
+    """Monte Carlo standard error over T draws, √((T−1)/T Σ_t (θ₍₋ₜ₎ − mean)²), in the unit of θ; lower is better.
 
     `leave_one_out` holds θ without draw t along its first axis; a single axis gives a float. NaN for T < 2. With a bank
     the axis has length N, and N replaces T. Valid for smooth estimates only: the 1/n steps of an accuracy inflate it;
@@ -67,7 +67,7 @@ def jackknife_error(leave_one_out: Float[Array, "sample *rest"]) -> Float[Array,
 def bootstrap_error(
     replicates: Float[Array, "replicate *rest"], *, samples: int, bank: int | None = None
 ) -> Float[Array, "*rest"] | float:
-    """Monte Carlo standard error over T draws, sd of the replicates × √(T/(T−1)), in their unit; less is better.
+    """Monte Carlo standard error over T draws, sd of the replicates × √(T/(T−1)), in their unit; lower is better.
 
     `replicates` come from rows of weights over `samples` = T draws; the factor corrects for resampling, which shows
     only 1 − 1/T of the variance of T draws. With a bank of N draws, of which each tile uses T, it is T/(T−1)

@@ -49,7 +49,7 @@ def risk_coverage(
 
 
 def aurc(uncertainty: Float[Array, "point"], loss: Float[Array, "point"]) -> float:
-    """Area under the risk–coverage curve, (1/n) Σ_k risk_k, in the loss's unit; less is better.
+    """Area under the risk–coverage curve, (1/n) Σ_k risk_k, in the loss's unit; lower is better.
 
     An uninformative uncertainty (all tied) gives the mean loss.
 
@@ -62,10 +62,10 @@ def selective(uncertainty: Float[Array, "point"], loss: Float[Array, "point"]) -
     """`aurc`, and from the same sort:
 
     AUGRC, the area under the generalised risk (loss of the points covered, over all n) by coverage, in the loss's unit,
-    less is better: straight between points, so that (1 − AUROC) a (1 − a) + (1 − a)²/2 for 0/1 errors, accuracy a, and
+    lower is better: straight between points, so that (1 − AUROC) a (1 − a) + (1 − a)²/2 for 0/1 errors, accuracy a, and
     the AUROC of the uncertainty against errors. The risk at 80 % coverage, of the ⌈0.8 n⌉ most certain points, in the
-    loss's unit, less is better. The largest coverage k/n at which risk_k is at most 0.05, in [0, 1], more is better; 0
-    where none is. That is the share measured here, without the guarantee of the source.
+    loss's unit, lower is better. The largest coverage k/n at which risk_k is at most 0.05, in [0, 1], higher is better;
+    0 if none is. That is the share measured on these points, without the guarantee of the source.
 
     Source: Traub et al. 2024, Overcoming Common Flaws in the Evaluation of Selective Classification Systems, the AUGRC;
     Geifman & El-Yaniv 2017, Selective Classification for Deep Neural Networks, §2 and 3.
@@ -107,10 +107,10 @@ def selective_of_ties(
     area = np.sum(total + excess * (through - until), axis=-1) / n
     generalised = np.sum(count * (lost - total / 2), axis=-1) / n**2
 
-    kept = np.ceil(COVERAGE * n - _ROUNDING)
-    at = np.argmax(covered >= kept[..., None], axis=-1)[..., None]
+    retained = np.ceil(COVERAGE * n - _ROUNDING)
+    at = np.argmax(covered >= retained[..., None], axis=-1)[..., None]
     lost_there, mean_there = (np.take_along_axis(values, at, -1)[..., 0] for values in (excess, mean))
-    risk = mean_there + lost_there / kept
+    risk = mean_there + lost_there / retained
 
     with np.errstate(divide="ignore", invalid="ignore"):
         crossing = np.floor(-excess / (mean - RISK) + _ROUNDING)
@@ -130,7 +130,7 @@ def _harmonic(number: Integer[np.ndarray, "*any"]) -> Float[np.ndarray, "*any"]:
 
 
 def excess_aurc(uncertainty: Float[Array, "point"], loss: Float[Array, "point"]) -> float:
-    """AURC minus that of the optimal order, which is by the loss itself, in the unit of the loss, ≥ 0; less is better.
+    """AURC minus that of the optimal order, which is by the loss itself, in the unit of the loss, ≥ 0; lower is better.
 
     Source: Geifman, Uziel & El-Yaniv 2019 (E-AURC, here with the exact optimal order, not its approximation).
     """

@@ -1,4 +1,4 @@
-"""Somebody's own network with learned noise in its layers."""
+"""Adds learned noise to the layers of an existing network."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def convert(module: nn.Module, to: str = "scales", **options: Any) -> nn.Module:
     - `to="mnf"`: every Linear is an `MNFLinear` (options: those of it).
 
     Layers of a subclass, those with hooks or parametrisations, and those of attention are left as they are, since
-    their weights may be used otherwise. Outputs agree up to rounding. Raises ValueError where nothing can be converted.
+    their weights may be used otherwise. Outputs agree up to rounding. Raises ValueError if nothing can be converted.
     """
     check_choice(to, "to", FORMS)
     if to == "batch-noise" and options.get("effective_size") is None:

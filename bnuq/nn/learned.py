@@ -1,4 +1,4 @@
-"""What every layer with learned noise has in common: standard deviations, and a divergence from its prior."""
+"""The base of all layers with learned noise: standard deviations, and the divergence from the prior."""
 
 from __future__ import annotations
 

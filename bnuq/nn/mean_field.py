@@ -88,5 +88,5 @@ class MeanFieldConv3d(_MeanField, nn.Conv3d):
 
 
 def root(variance: Tensor) -> Tensor:
-    """The square root, with gradient 0 where the variance is 0."""
+    """The square root, with gradient 0 if the variance is 0."""
     return variance.clamp(min=torch.finfo(variance.dtype).tiny).sqrt()

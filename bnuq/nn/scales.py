@@ -91,7 +91,7 @@ class StochasticScale(LearnedNoise):
         return scale, torch.zeros_like(scale) if self.bias is None else self.bias
 
     def kl(self) -> Tensor:
-        """KL divergence of q(S) from N(1, 10²), in nats; 0 where nothing about the noise is learned."""
+        """KL divergence of q(S) from N(1, 10²), in nats; 0 if nothing about the noise is learned."""
         if self.scale_u is None:
             return self.scale.new_zeros(())
         return gaussian_kl(self.scale, positive(self.scale_u), prior_mean=PRIOR_MEAN, prior_sd=PRIOR_SD)

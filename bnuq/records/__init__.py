@@ -1,1 +1,1 @@
-"""The record of every kind of result, what its file holds beside it, and its JSON summary."""
+"""The record of every kind of result, the further contents of its file, and its JSON summary."""

@@ -42,7 +42,7 @@ def path_of(at: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def coordinates_of(address: str) -> dict[str, str]:
-    """The coordinates of the estimate at this address; ValueError where it is none."""
+    """The coordinates of the estimate at this address; ValueError if it is none."""
     method, _, inside = address.partition(".")
     group, _, coordinates = inside.partition(".")
     for kind, by in _BY.items() if group == "sets" else ():
@@ -60,7 +60,7 @@ def coordinates_of(address: str) -> dict[str, str]:
 
 
 def nested(groups: Iterable[tuple[str, ...]], by_path: Mapping[tuple[str, ...], Any]) -> dict[str, Any]:
-    """Values by their paths as nested objects; `groups` are there also where they are empty."""
+    """Values by their paths as nested objects; `groups` are there also if they are empty."""
     methods: dict[str, Any] = {}
 
     def home(path: Iterable[str]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ class Approximation:
     the Spearman correlation of the two points' uncertainties; `uncertainty` says which: mutual information, or the
     variance of a regression. `pll` is the difference on the test set, in nats, `auroc` that of separating each OOD set
     by the same uncertainty; both noise model − MCBN. The draws of the two are independent: Monte Carlo errors add in
-    squares. `fit` bounds the relative error that a fit to R mini-batches leaves in the ratio, √(2/(R − 1)); 0 where
+    squares. `fit` bounds the relative error that a fit to R mini-batches leaves in the ratio, √(2/(R − 1)); 0 if
     nothing was fitted.
     """
 
@@ -36,12 +36,12 @@ class Approximation:
     @property
     def understates(self) -> bool:
         """Whether the model's uncertainty on the test set is below half of MCBN's by more than twice its error, that of
-        the fit included; False where no error is known."""
+        the fit included; False if no error is known."""
         return self.ratio["test"].value + 2 * self._error < UNDERSTATES
 
     @property
     def overstates(self) -> bool:
-        """Whether it is above twice MCBN's by more than twice its error; False where no error is known."""
+        """Whether it is above twice MCBN's by more than twice its error; False if no error is known."""
         return self.ratio["test"].value - 2 * self._error > OVERSTATES
 
     @property
@@ -51,7 +51,7 @@ class Approximation:
 
 
 def approximations(result: Result) -> tuple[Approximation, ...]:
-    """Every analytic method of a result beside its MCBN; empty where either is absent."""
+    """Every analytic method of a result beside its MCBN; empty if either is absent."""
     if "mcbn" not in result.methods:
         return ()
     return tuple(_approximation(result, name) for name in result.methods if name in ANALYTIC)

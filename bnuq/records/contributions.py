@@ -1,4 +1,4 @@
-"""Estimates computed again from the points in a result file, and the contribution of each point to each estimate.
+"""Recomputes estimates from the points in a result file, and the contribution of each point to each estimate.
 
 To first order an estimate is a mean of the contributions of the points (`metrics.influence`).
 """
@@ -42,7 +42,7 @@ class Points:
         return self._result
 
     def value(self, row: Row) -> float | None:
-        """The estimate of this row; None where the file lacks the values it is computed from."""
+        """The estimate of this row; None if the file lacks the values it is computed from."""
         if row["metric"].startswith(_OF_PIXELS):
             parts = self._of_pixels(row)
             return None if parts is None else float(np.mean(parts[row["set"]]))
@@ -61,7 +61,7 @@ class Points:
         return None if computed is None else computed.of.value(computed.points)
 
     def contributions(self, row: Row) -> dict[str, np.ndarray] | None:
-        """The contributions to first order, by set; None where the file lacks the values they are computed from."""
+        """The contributions to first order, by set; None if the file lacks the values they are computed from."""
         if row["metric"].startswith(_OF_PIXELS):
             parts = self._of_pixels(row)
             return None if parts is None else {name: part - np.mean(part) for name, part in parts.items()}
@@ -101,7 +101,7 @@ class Points:
         return contributions.get(f"{row['metric']}.{row['class']}")
 
     def rows(self, row: Row) -> np.ndarray | None:
-        """The points of the class or group that an estimate is of; None where it is of none, or of pixels."""
+        """The points of the class or group that an estimate is of; None if it is of none, or of pixels."""
         if self._is_dense:
             return None
         kind = next((kind for kind in PARTS if row[kind]), None)
@@ -112,7 +112,7 @@ class Points:
         return parts_of(evaluated.labels, evaluated.classes, evaluated.group)
 
     def _labels(self, row: Row) -> list[tuple[Points, Row]]:
-        """The labels that an estimate is of, or the mean of, each with its own row; none where it is of points."""
+        """The labels that an estimate is of, or the mean of, each with its own row; none if it is of points."""
         method, set_name, metric = row["method"], row["set"], row["metric"]
         names = [row["label"]] if row["label"] else []
         if not names and metric in _BY_LABEL and set_name in self._result.methods[method].sets:
@@ -126,7 +126,7 @@ class Points:
         return RankedScores.of(*(sets[name].points[score] for name in (_TEST, set_name)))
 
     def _mixed(self, method: str, set_name: str) -> np.ndarray | None:
-        """The PLL of each point from the log-likelihoods of its draws; None where there are none."""
+        """The PLL of each point from the log-likelihoods of its draws; None if there are none."""
         values = self._result.methods[method].sets[set_name].log_likelihood
         if values is None:
             return None

@@ -1,4 +1,4 @@
-"""The finished record of one evaluation: the request, the results, and their warnings and notes."""
+"""The record of an evaluation: the request, the results, and their warnings and notes."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def parts_of(
 ) -> dict[str, dict[str, Int64[np.ndarray, " _"]]]:
     """The points of each "class" and of each "group", by its name, or its number where the data give none.
 
-    Those of at least 20 points; where there are more than 100 of these, the 100 with the most points. Empty for a set
+    Those of at least 20 points; if there are more than 100 of these, the 100 with the most points. Empty for a set
     without labels, and where points have several.
     """
     if labels is None or labels.ndim > 1:
@@ -201,8 +201,8 @@ class MethodResult:
 
 @dataclass(frozen=True)
 class Thumbnails:
-    """Small copies of the images of a set that say most, the first one most; `kind` says of what, `method` by which
-    method. `points` are their numbers in the set, `pixels` are 8-bit, grey or RGB."""
+    """Small copies of the most informative images of a set, the most informative first; `kind` says in what sense,
+    `method` by which method. `points` are their numbers in the set, `pixels` are 8-bit, grey or RGB."""
 
     kind: Literal["uncertain", "confidently-wrong", "suspected-label", "familiar"]
     set: SetName
@@ -214,8 +214,8 @@ class Thumbnails:
 @dataclass(frozen=True)
 class ImageMaps:
     """Small copies of images of the test set of a segmentation, and of their maps by `method`: the predicted class and
-    scores of each pixel, and where it is known its true class, or `NOT_SCORED`. `points` are their numbers in the set,
-    `pixels` are 8-bit, grey or RGB; None where inputs are no images."""
+    scores of each pixel, and if it is known its true class, or `NOT_SCORED`. `points` are their numbers in the set,
+    `pixels` are 8-bit, grey or RGB; None if inputs are no images."""
 
     method: MethodName
     points: Int64[np.ndarray, " picture"]
@@ -244,7 +244,7 @@ class ReferenceCheck:
 class MethodWork:
     """The cost of the forward passes of one method.
 
-    `ratio` is their cost over that of as many plain forwards. Where there was a plan: multiply-adds of a point done
+    `ratio` is their cost over that of as many plain forwards. If there was a plan: multiply-adds of a point done
     `once` and for `each` draw, BatchNorms `folded` into the layers before them, draws `stacked` in one pass. Where
     there was none, `why_plain` says why.
     """
@@ -267,7 +267,7 @@ class Work:
     peak_bytes: int | None = None
 
     def summary(self) -> dict[str, Any]:
-        """As JSON values, without what is not known."""
+        """As JSON values, without unknown ones."""
         methods = {
             name: {key: value for key, value in vars(method).items() if value is not None}
             for name, method in self.methods.items()

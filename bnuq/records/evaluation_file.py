@@ -1,4 +1,4 @@
-"""The file of an evaluation: what `store.codec` writes of a Result, and beside it what ArviZ reads.
+"""The file of an evaluation: the part of a Result that `store.codec` writes, and the groups that ArviZ reads.
 
     /sets/SET                        labels(point), or targets(point, output); group(point); index(point) in the source,
                                      and names(point) of files or ids
@@ -61,7 +61,7 @@ __all__ = ["check_replaceable", "read", "write"]
 
 
 def write(result: Result, path: Path) -> None:
-    """Write `result` to `path`, whole or not at all; ResultError where that cannot be done.
+    """Write `result` to `path`, completely or not at all; ResultError if that cannot be done.
 
     Built in memory and written as bytes, so that a full disk never reaches the HDF5 library. Only raw samples and maps
     of pixels, which may not fit in memory, are added on disk, after the disk space for them was reserved.
@@ -97,9 +97,9 @@ def _chunk_points(raw: Samples) -> int:
 
 
 def _reserve(file: BinaryIO, size: int) -> None:
-    """Take the room on the disk now, or raise the system's error: HDF5 does not survive to find out itself.
+    """Reserve the disk space now, or raise the system's error: the HDF5 library would not survive running out of it.
 
-    Opened to be changed, not made anew, the file keeps the room; what is left of it goes when HDF5 closes the file.
+    The file is opened for modification, not created anew, so it keeps the space; HDF5 releases the rest on closing.
     """
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(file.fileno(), 0, size)
@@ -187,7 +187,7 @@ def _in_chunks(blocks: Iterable[tuple[int, np.ndarray]], size: int) -> Iterator[
 
 
 def read(path: Path, *, log_likelihoods: bool = True) -> Result:
-    """The result in the file at `path`, without its bank and raw samples; ResultError where that is not one.
+    """The result in the file at `path`, without its bank and raw samples; ResultError if that is not one.
 
     All fields that a report or a summary uses are validated, so their readers need no further checks. The
     log-likelihoods (T × n), most of a file, may be left out.
@@ -218,7 +218,7 @@ def _with_likelihoods(result: Result, likelihoods: Any) -> Iterator[tuple[str, M
 
 
 def _check_texts(result: Result) -> None:
-    """Raise ValueError where something that a report tells is missing; the run is checked when it is run again."""
+    """Raise ValueError if something that a report shows is missing; the run is checked when it is run again."""
     counts = dict.fromkeys(("parameters", "batchnorm_layers", "dropout_layers", "learned_layers"), int)
     outputs = {"outputs" if result.model.get("task") == "regression" else "classes": int, "labels": int | None}
     require(result.model, path=str, task=Task, **counts, **outputs)
@@ -241,7 +241,7 @@ def _check_texts(result: Result) -> None:
 
 
 def _check_complete(result: Result) -> None:
-    """Raise ValueError where an estimate is missing that every result has, or is one that this version cannot know."""
+    """Raise ValueError if an estimate is missing that every result has, or is one that this version cannot know."""
     for address, row in estimates_of(result).items():
         if math.isinf(row.estimate.se or 0) or math.isinf(row.estimate.mc_se or 0):
             raise ValueError(f"the error of {address} is infinite")
@@ -325,7 +325,7 @@ def _check_complete(result: Result) -> None:
 
 
 def _check_image_maps(result: Result, shown: ImageMaps) -> None:
-    """Raise ValueError where the maps of images are not those of the test set of a segmentation, or of their size."""
+    """Raise ValueError if the maps of images are not those of the test set of a segmentation, or of their size."""
     shape, classes = shown.predicted.shape, result.model.get("classes", 0)
     if (
         shown.method not in result.methods
@@ -346,14 +346,14 @@ def _check_image_maps(result: Result, shown: ImageMaps) -> None:
 
 
 def _several(result: Result) -> tuple[int, ...]:
-    """The length of the axis that predictions have beside that of the points, where they have one: outputs of a
+    """The length of the axis that predictions have beside that of the points, if they have one: outputs of a
     regression, or labels."""
     key = "outputs" if result.model["task"] == "regression" else "labels"
     return () if result.model.get(key) is None else (result.model[key],)
 
 
 def _check_labels(result: Result, method: str, name: str) -> None:
-    """Raise ValueError where the parts of a result with several labels per point do not fit together."""
+    """Raise ValueError if the parts of a result with several labels per point do not fit together."""
     set_result, truth = result.methods[method].sets[name], result.sets[name].labels
     labels = _several(result) if truth is not None and result.model["task"] == "classification" else ()
     shape, found = (result.sets[name].n, *labels), tuple(set_result.by_label)
@@ -372,7 +372,7 @@ def _check_labels(result: Result, method: str, name: str) -> None:
 
 
 def _check_parts(result: Result, method: str, name: str) -> None:
-    """Raise ValueError where the estimates by class or group are not those of the set's classes and groups."""
+    """Raise ValueError if the estimates by class or group are not those of the set's classes and groups."""
     evaluated, first = result.sets[name], result.methods[DETERMINISTIC].sets[name]
     parts = parts_of(evaluated.labels, evaluated.classes, evaluated.group)
     for kind, place in PARTS.items():
@@ -388,7 +388,7 @@ def _check_parts(result: Result, method: str, name: str) -> None:
 
 
 def _check_log_likelihoods(result: Result) -> None:
-    """Raise ValueError where a PLL over draws has not those that it is the mean of."""
+    """Raise ValueError if a PLL over draws has not those that it is the mean of."""
     if result.model["task"] == "segmentation":  # of pixels none are kept
         return
     mixture = result.run.get("scoring", {}).get("pll", "mixture") == "mixture"
@@ -402,7 +402,7 @@ def _check_log_likelihoods(result: Result) -> None:
 
 
 def _check_regression(method: str, result: MethodResult) -> None:
-    """Raise ValueError where only some of the estimates that belong together are present."""
+    """Raise ValueError if only some of the estimates that belong together are present."""
     estimates = result.sets["test"].estimates
     together = {"tau", "crps", "coverage50", "coverage95"}
     if (together - {"crps"}) & set(estimates) and not together <= set(estimates):

@@ -1,5 +1,5 @@
-"""What an inspection found: the sites of a network, the health of its BatchNorm, its noise, the domains and
-the pipelines that its statistics tell apart. Its record, its file and its JSON summary."""
+"""The record of an inspection, its file and its JSON summary: the sites of a network, the health of its BatchNorm, its
+noise, and the domains and pipelines that its statistics distinguish."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class LayerGap:
     that hardly varies counts as it is divided. `explained_shift` and `explained_log_ratio` are the root mean squares
     that batch noise explains under a fixed network, by the noise that was measured; NaN for a cumulative average.
     `ratio_mean` and `ratio_log_variance` are the reference check's: in units of batch noise, over what it explains (1
-    is normal); NaN where the layer could not be checked.
+    is normal); NaN if the layer could not be checked.
     `dead` channels have a batch variance below 10 ε in some batch. Source: spec of PreciseBN's diagnostic (Wu & Johnson
     2021).
     """
@@ -102,8 +102,8 @@ class LayerGap:
 class Gap:
     """The running averages against the population of `points` reference points (batches of `batch_size`).
 
-    `worth` is the number of samples that the running averages hold, M(2 − m)/m, None where momentum or M is not known.
-    `passed` is the reference check's verdict, None where nothing could be checked.
+    `worth` is the number of samples that the running averages hold, M(2 − m)/m, None if momentum or M is not known.
+    `passed` is the reference check's verdict, None if nothing could be checked.
     """
 
     points: Size
@@ -120,12 +120,12 @@ class LayerNoise:
     `sigma_u`, `sigma_v`: sd over draws (ddof 1) of U = σ/S and V = (μ − M)/σ, mean over channels. `nominal` = b·z
     values a channel; `values_mean` = σ²/Var(M) and `values_deviation` (1/(2 Var U) of many, by Var ln S² of few) are
     the independent ones that the statistics move like, pooled over channels (`metrics.effective_counts`).
-    `spread` holds S²/σ² (biased S²) of every draw and channel, NaN where σ² < 10 ε or some S² is 0: such channels are
+    `spread` holds S²/σ² (biased S²) of every draw and channel, NaN if σ² < 10 ε or some S² is 0: such channels are
     left out of every estimate. `rejected`: share of channels whose S² is not in proportion to χ² with n − 1 degrees of
-    freedom (Kolmogorov–Smirnov, false discoveries held at 5 %), by the nominal n, and as many more degrees as drawing
+    freedom (Kolmogorov–Smirnov, false discovery rate 5 %), by the nominal n, and as many more degrees as drawing
     without replacement takes off the noise; `rejected_fitted`: the same with ν = 2·mean²/variance degrees of each
-    channel. Both tell the shape alone: S² is in units of the draws' own mean, as all draws share the error of σ².
-    `slope` is that of ln Var[(x − M)/S] at x = μ on ln b, −1 expected, with the error that its residuals tell as
+    channel. Both concern only the shape: S² is in units of the draws' own mean, as all draws share the error of σ².
+    `slope` is that of ln Var[(x − M)/S] at x = μ on ln b, −1 expected, with the error from its residuals as
     `mc_se` and Student's interval; `variances` are those variances (mean over channels) at `Noise.sizes`.
     `unbiased_scale` is √(n/(n − 1)), what normalising by the unbiased variance changes.
     Source: Shekhovtsov & Flach 2018, §3.1.
@@ -152,7 +152,7 @@ class Noise:
     """The noise of BatchNorm's statistics at `batch_size` (R = `draws`), and how it falls with the size.
 
     `sizes` hold `batch_size`, unless it leaves a layer fewer than 8 values. `spatial_slope` is that of ln(b·Var) on
-    ln z across layers that have a variance: only roughly −1 is expected; None where all have the same z.
+    ln z across layers that have a variance: only roughly −1 is expected; None if all have the same z.
     """
 
     batch_size: Size
@@ -173,7 +173,7 @@ class Domain:
     """One domain: `n` points, half of them for its statistics. By layer: its population's distance from the reference's
     (`shift`: RMS over channels of (m_domain − m_train)/σ_train, `log_ratio`: mean |ln(v_domain/v_train)|) and over what
     batch noise explains (`ratio`, the larger of mean and log variance; 1 is normal). All with σ² + ε for the variance,
-    and without the channels whose variance is below 10 ε in both; NaN where no channel is left."""
+    and without the channels whose variance is below 10 ε in both; NaN if no channel is left."""
 
     name: str
     reference: str
@@ -214,7 +214,7 @@ class Candidate:
     """A training pipeline that was tried. `normalize` names where mean and std come from ("imagenet", "the data's own",
     …; None for none), `scale` is what uint8 pixels run to (1 or 255), `augment` is in words ("pad 4, crop 32"; "" for
     none). `median` and `worst` are the reference check's ratios (1 is batch noise) in the median and the worst layer.
-    `tied`: the statistics cannot tell it from the best."""
+    `tied`: the statistics cannot distinguish it from the best."""
 
     normalize: str | None
     mean: tuple[float, ...]
@@ -233,7 +233,7 @@ class Candidate:
 class Pipelines:
     """The candidates, best first; what the statistics leave open, in words; and the lines for the run file.
 
-    `first_round` are the candidates that fell out on fewer batches, with the ratios that they had there.
+    `first_round` are the candidates eliminated on fewer batches, with their ratios there.
     """
 
     candidates: tuple[Candidate, ...]
@@ -269,7 +269,7 @@ class Inspection:
 
 
 def read(path: Path) -> Inspection:
-    """The inspection in the file at `path`; ResultError where that is not one, is newer, or is damaged.
+    """The inspection in the file at `path`; ResultError if that is not one, is newer, or is damaged.
 
     All fields that a report or a summary uses are validated, so their readers need no further checks.
     """

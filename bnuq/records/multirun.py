@@ -29,7 +29,7 @@ from bnuq.store import codec
 
 @dataclass(frozen=True)
 class OneRun:
-    """One run: the split and the seed it is of, where its result lies, and its request.
+    """One run: its split and seed, the path of its result, and its request.
 
     `test_share` is n_test/n_train, how many points it was tested on for each that its network was trained on; None
     where the training set is not known.
@@ -60,7 +60,7 @@ class Aggregate:
     run), in its unit.
 
     `nadeau_bengio` is over split means, None for fewer than two splits or where no run knows its `test_share`. Of a
-    normalised score, which is 0 where the uncertainty is worth a constant one: `t_test` over the runs as if they were
+    normalised score, which is 0 if the uncertainty is worth a constant one: `t_test` over the runs as if they were
     independent, None for fewer than two, and `ratio_of_means`, the score of the mean scores and bounds.
     """
 
@@ -71,7 +71,7 @@ class Aggregate:
     ratio_of_means: float | None = None
 
     def __getitem__(self, coordinate: str) -> str:
-        """A coordinate; empty where the estimate has none of this name."""
+        """A coordinate; empty if the estimate has none of this name."""
         return self.coordinates.get(coordinate, "")
 
     @property
@@ -95,7 +95,7 @@ class Aggregate:
 
 @dataclass(frozen=True)
 class Several:
-    """Everything that several runs found together. `values` are their estimates, NaN where a run has one not, in the
+    """The record of several runs. `values` are their estimates, NaN if a run has one not, in the
     order of `estimates`, their addresses."""
 
     KIND: ClassVar[str] = "several"
@@ -123,12 +123,12 @@ class Several:
 
     @property
     def splits(self) -> list[int]:
-        """The different splits; one where none are listed."""
+        """The different splits; one if none are listed."""
         return list(dict.fromkeys(0 if run.split is None else run.split for run in self.runs))
 
     @property
     def test_share(self) -> float | None:
-        """n_test/n_train, the mean over runs; None where a run does not know its own."""
+        """n_test/n_train, the mean over runs; None if a run does not know its own."""
         shares = [run.test_share for run in self.runs if run.test_share is not None]
         return sum(shares) / len(shares) if len(shares) == len(self.runs) else None
 
@@ -139,7 +139,7 @@ class Several:
 
     @cached_property
     def aggregates(self) -> Mapping[str, Aggregate]:
-        """Every estimate that any run has over all runs, by its address; NaN where a run does not have it.
+        """Every estimate that any run has over all runs, by its address; NaN if a run does not have it.
 
         The mean over runs of a normalised score is that of the runs' own ratios.
         Source: Teye, Azizpour & Smith 2018, §4, and their code; Nadeau & Bengio 2003.
@@ -195,7 +195,7 @@ def table_of(estimates: Sequence[Mapping[str, float]]) -> dict[str, Any]:
 
 
 def write(several: Several, path: Path) -> None:
-    """Write `several` to `path`, whole or not at all; ResultError where that cannot be done."""
+    """Write `several` to `path`, completely or not at all; ResultError if that cannot be done."""
     folder = path.absolute().parent
     beside = (run.path.relative_to(folder) if run.path.is_relative_to(folder) else run.path for run in several.runs)
     runs = tuple(replace(run, path=path) for run, path in zip(several.runs, beside, strict=True))
@@ -203,7 +203,7 @@ def write(several: Several, path: Path) -> None:
 
 
 def read(path: Path) -> Several:
-    """The runs in the file at `path`; ResultError where that is not one of several runs, is newer, or is damaged."""
+    """The runs in the file at `path`; ResultError if that is not one of several runs, is newer, or is damaged."""
 
     def with_paths(_: Any, several: Several) -> Several:
         return replace(several, runs=tuple(replace(run, path=path.parent / run.path) for run in several.runs))

@@ -1,7 +1,7 @@
 """The maps of pixels in the file of a segmentation: written and read image by image, by the CF conventions.
 
 /maps/METHOD/SET    predicted (image, y, x), the class of each pixel under all draws; SCORE (image, y, x), in float32;
-                    the coordinates image (its number in the source), name(image) where it has one, and y and x, the
+                    the coordinates image (its number in the source), name(image) if it has one, and y and x, the
                     numbers of rows and columns
 """
 
@@ -103,7 +103,7 @@ def _attributes(name: str, result: Result) -> dict[str, Any]:
 def maps_of(result: Result, *, set: str = "test", method: str | None = None) -> SavedMaps:  # noqa: A002
     """The maps of a set by a method (by default the first sampled one) in the file of a result.
 
-    RequestError for a set or a method that the result lacks, and where no maps were saved; ResultError where they are
+    RequestError for a set or a method that the result lacks, and if no maps were saved; ResultError if they are
     damaged, or the result has no file.
     """
     method = chosen_method(result, method)
@@ -158,7 +158,7 @@ class SavedMaps(Sequence[MapsOfImage]):
 
     @contextmanager
     def opened(self) -> Iterator[dict[str, Dataset]]:
-        """The data of the maps by name, empty where there are none; ResultError where they do not fit together."""
+        """The data of the maps by name, empty if there are none; ResultError if they do not fit together."""
         with open_hdf5(self.path) as file:
             with self._damage():
                 data = self._data_of(file)
@@ -198,8 +198,8 @@ class SavedMaps(Sequence[MapsOfImage]):
 
 
 def rows_of(images: Sequence[str | int], evaluated: EvaluatedSet) -> list[int]:
-    """The rows of images of a set, by their names there, or what only one of these ends in, or their numbers in the
-    source; RequestError for one that is not there, with the names that are like it."""
+    """The rows of images of a set, by name, by a unique ending of a name, or by number in the source; RequestError for
+    an unknown image, with similar names."""
     names = {} if evaluated.names is None else {str(name): row for row, name in enumerate(evaluated.names)}
     return [_row_of(str(image), names, numbers_of(evaluated), evaluated.name) for image in images]
 

@@ -1,4 +1,4 @@
-"""The evaluated points of a result as tables: where each comes from, what is predicted for it, and its scores."""
+"""The evaluated points of a result as tables: the source of each, its prediction and its scores."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _PREFERRED = ("mutual_information", "variance", "predictive_entropy", "squared_e
 
 
 def points_table(result: Result, *, set: str = "test", method: str | None = None) -> Columns:  # noqa: A002
-    """The points of a set by column, in their order: index, name, what is known and predicted, and every score.
+    """The points of a set by column, in their order: index, name, label, prediction and every score.
 
     Of a classification label and prediction, by name where the data name their classes, and of several labels those
-    that the point has; of a regression target, mean, sd and error (mean − target), numbered from 0 where there are
+    that the point has; of a regression target, mean, sd and error (mean − target), numbered from 0 if there are
     several outputs. A column is left out where nothing is known of it. Without a `method` it is `default_method`.
     RequestError for a set or a method that the result lacks.
     """
@@ -53,8 +53,8 @@ def scores_of(result: Result, *, set: str = "test", method: str | None = None) -
 
 
 def chosen_method(result: Result, method: str | None) -> str:
-    """`method`, or without one the first sampled method (or the deterministic one); RequestError for one that the
-    result lacks."""
+    """`method`, or without one the first sampled method (or the deterministic one); RequestError for a method that
+    the result lacks."""
     if method is None:
         return next(iter(result.sampled or result.methods))
     if method not in result.methods:
@@ -91,7 +91,7 @@ def largest_first(scores: Shaped[np.ndarray, " point"]) -> Int64[np.ndarray, " p
 
 
 def points_csv(result: Result) -> bytes:
-    """All points of all sets under all methods as CSV (UTF-8), a row each; a field is empty where nothing is known."""
+    """All points of all sets under all methods as CSV (UTF-8), a row each; a field is empty if nothing is known."""
     tables = {
         (name, method): points_table(result, set=name, method=method)
         for method, method_result in result.methods.items()

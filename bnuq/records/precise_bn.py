@@ -1,4 +1,4 @@
-"""The finished record of one `bnuq precise-bn`: what it changed in a checkpoint, and whether that helped."""
+"""The record of a `bnuq precise-bn` run: what it changed in a checkpoint, and whether that helped."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class LayerChange:
     """How far the running statistics of a BatchNorm moved.
 
     `shift` is the root mean square over channels of (new mean − old mean)/new standard deviation, `log_variance` the
-    mean of |ln(new variance/old variance)|. Both are over the channels that are alive, NaN where none is: `dead` of
+    mean of |ln(new variance/old variance)|. Both are over the channels that are alive, NaN if none is: `dead` of
     them have a new variance below 10 ε, an old one of 0, or old statistics that are not finite. `never_trained` ones
     were at (0, 1).
     """
@@ -74,7 +74,7 @@ class TestChange:
 @dataclass(frozen=True)
 class PreciseBN:
     """Everything that one `bnuq precise-bn` did. `points` passed, of `reference_points`, in `batches` mini-batches of
-    at most `batch_size`; `test` is None where there was no test set. `path` is the checkpoint that was written."""
+    at most `batch_size`; `test` is None if there was no test set. `path` is the checkpoint that was written."""
 
     model: Mapping[str, Any]
     estimator: PopulationEstimator

@@ -47,7 +47,7 @@ class Part:
 
 
 def parts_of_suites(result: Result) -> dict[str, tuple[Part, ...]]:
-    """For each suite with sets in the result, its near and its far sets, where there are any."""
+    """For each suite with sets in the result, its near and its far sets, if there are any."""
     by_reference = {each.reference: name for name, each in result.sets.items() if each.kind == "ood"}
     parts: dict[str, tuple[Part, ...]] = {}
     for suite, members in suites().items():

@@ -47,7 +47,7 @@ def summary(result: Result) -> dict[str, Any]:
 
 
 def _verdict(verdict: Verdict) -> dict[str, Any]:
-    """Whether samples are worth their passes, the best method by each metric, and what that follows from."""
+    """Whether samples are worth their passes, the best method by each metric, and the comparisons behind it."""
     return {
         **json_fields(verdict, "worth", "best", "comparisons"),
         "text": [sentence(finding, VERDICT) for finding in verdict.findings],
@@ -55,7 +55,7 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
 
 
 def _reference_check(check: ReferenceCheck | None) -> dict[str, Any] | None:
-    """Layer by layer, in units of what batch noise explains; None where it could not be done."""
+    """Layer by layer, in units of what batch noise explains; None if it could not be done."""
     if check is None:
         return None
     ratios = zip(check.layers, check.mean / check.expected, check.log_variance / check.expected, strict=True)

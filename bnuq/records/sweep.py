@@ -1,5 +1,5 @@
-"""What a sweep over mini-batch sizes found: every network at every size, the ELBO, how MI decays, and the choice. Its
-record, its file and its JSON summary."""
+"""The record of a sweep over mini-batch sizes, its file and its JSON summary: every network at every size, the ELBO,
+the decay of MI, and the recommendation."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class SweepPoint:
     """One network at one size. `estimates` are by metric and set, `auroc` by score and OOD set. Of a segmentation that
     is the AUROC of its images, by the means over their pixels, and `pixel_auroc` that of the pixels.
 
-    `compared_with` is by network ("deterministic", "deterministic+population") and metric, and empty where the
+    `compared_with` is by network ("deterministic", "deterministic+population") and metric, and empty if the
     reference check has not failed: population statistics are those of this size's mini-batches.
 
     Where every mini-batch is the whole reference nothing is random: `degenerate`, mutual information and variance are
@@ -99,7 +99,7 @@ class SweepPoint:
 @dataclass(frozen=True)
 class LayerCounts:
     """The numbers of values a channel of one layer has for each item of a mini-batch: `nominal` (its positions), and
-    how many independent ones its mean (`mean`) and its deviation (`sd`) move like; NaN where that is unknown."""
+    how many independent ones its mean (`mean`) and its deviation (`sd`) move like; NaN if that is unknown."""
 
     name: str
     channels: int
@@ -113,7 +113,7 @@ class ElboTerms:
     """The terms of the ELBO of one network, and its asymptotics.
 
     `points` training points stood for `train_size`. `c` is minus the slope of the mean log-likelihood per example on
-    (1/b)(N_ref − b)/(N_ref − 1), in nats; `predicted` is b* = 2Nc/P + mean(1/ρ), P = 2 · `units`; None where they
+    (1/b)(N_ref − b)/(N_ref − 1), in nats; `predicted` is b* = 2Nc/P + mean(1/ρ), P = 2 · `units`; None if they
     cannot be determined: fewer than two sizes, or no size is too large.
     """
 
@@ -163,7 +163,7 @@ class SweptModel:
 class Recommended:
     """The size that `criterion` is the highest at, on the points of `of` ("train", "validation" or "test").
 
-    `behind` tells for every size that was compared how far its criterion lies above (+) or below (−) the recommended
+    `behind` says for every compared size how far its criterion lies above (+) or below (−) the recommended
     one's, with the error of that difference on common random numbers; `within` are the sizes that lie behind by no more
     than one such error. `decided_by` is "prior" where the likelihood changes over the sizes by less than its error.
     """
@@ -242,7 +242,7 @@ class Sweep:
 
 
 def read(path: Path) -> Sweep:
-    """The sweep in the file at `path`; ResultError where that is not one, is newer, or is damaged.
+    """The sweep in the file at `path`; ResultError if that is not one, is newer, or is damaged.
 
     All fields that a report or a summary uses are validated, so their readers need no further checks.
     """

@@ -1,4 +1,4 @@
-"""Whether samples are worth their passes: every method of a result compared with the best that needs a single pass."""
+"""Are samples worth their passes? Every method of a result is compared with the best single-pass method."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Comparison:
     points.
 
     `difference` is `value` − `value_of_against`, in the metric's unit. `se` is its standard error, over points and
-    draws, and `p`, two-sided, is adjusted for all comparisons of a result by Holm's method; None where the error is not
+    draws, and `p`, two-sided, is adjusted for all comparisons of a result by Holm's method; None if the error is not
     known. `score` is that of a separation, and `score_of_against` the best one of `against`. `passes` are those of
     `method` through the network, for each point.
 
@@ -71,7 +71,7 @@ class Comparison:
 @dataclass(frozen=True)
 class Verdict:
     """What a result says of its methods. `worth`: whether some method of several passes is better than the best of a
-    single one by some metric; None where there is none, or that cannot be told. `best` is the method with the best
+    single one by some metric; None if there is none, or that is undecidable. `best` is the method with the best
     estimate by metric, an AUROC by "auroc.SET"."""
 
     worth: bool | None
@@ -216,7 +216,7 @@ def _over_draws(row: Row, against: Row) -> float:
 
 
 def _mc_error(method: str, estimate: Estimate) -> float:
-    """0 of a single pass and of an ensemble, whose networks are given, and NaN where too few draws have none."""
+    """0 of a single pass and of an ensemble, whose networks are given, and NaN if too few draws have none."""
     if without_recalibration(method) == ENSEMBLE:
         return 0.0
     if estimate.mc_se is not None:
@@ -281,7 +281,7 @@ def _fits_temperatures(result: Result, gained: Sequence[tuple[str, str]]) -> boo
 
 
 def _choice(result: Result, better: Collection[str]) -> Iterator[Finding]:
-    """The method with the best PLL at each number of passes, where some are `better` than the best of a single pass
+    """The method with the best PLL at each number of passes, if some are `better` than the best of a single pass
     with all of their samples: with fewer of them, one that is better by more than twice the error of the difference."""
     plls = {name: method.sets["test"].estimates.get("pll") for name, method in result.methods.items()}
     single = {n: e.value for n, e in plls.items() if e and passes_of(n, result) == 1 and math.isfinite(e.value)}
@@ -299,7 +299,7 @@ def _choice(result: Result, better: Collection[str]) -> Iterator[Finding]:
 
 
 def _better_than(first: str, method: str, passes: int, result: Result) -> float | None:
-    """The PLL of a method's first draws, where it is better than that of `first` beyond the error; else None."""
+    """The PLL of a method's first draws, if it is better than that of `first` beyond the error; else None."""
     samples, test = result.samples_of(method), result.sets["test"]
     passes = min(passes, samples)
     of_test = result.methods[method].sets["test"]

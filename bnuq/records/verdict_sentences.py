@@ -30,7 +30,7 @@ def _enough(passes: int, others: Judged, worse: Judged, example: Mapping[str, An
         shown = f"by {_joined(others, 'or')}, no method beats the best single pass beyond chance.{_lost(worse)}"
     else:
         shown = f"by {_joined(worse, 'and')}, all methods are worse than the best single pass."
-    use = f"Recommended {_by(example, 'by')} at 1 to {passes} passes: {single}; for comparison, {sampled}."
+    use = f"Recommended {_by(example, 'by')} at 1 to {passes} passes: {single}; {sampled}."
     return f"{passes} passes show no gain: {shown} {use}"
 
 

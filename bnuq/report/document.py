@@ -42,7 +42,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Cell:
-    """A value, and its error where it has one."""
+    """A value, and its error if it has one."""
 
     value: str
     error: str = ""
@@ -94,7 +94,7 @@ class PathLine:
 class Picture:
     """What `draw` draws into the file of a path, SVG or PNG by its name; `how` says how to read it.
 
-    `kind` names it, and what it is of: ("roc", "svhn"). Where there are no pictures, `instead` stands for it.
+    `kind` names it, and what it is of: ("roc", "svhn"). If there are no pictures, `instead` stands for it.
     """
 
     kind: tuple[str, ...]
@@ -166,7 +166,7 @@ class Report:
 def section(
     title: str, parts: Iterable[Part], *, folded: bool = False, only_on_page: bool = False
 ) -> Iterator[Section]:
-    """A section of these parts; none where there are none."""
+    """A section of these parts; none if there are none."""
     if collected := tuple(parts):
         yield Section(title, collected, folded, only_on_page)
 

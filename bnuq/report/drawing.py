@@ -1,4 +1,4 @@
-"""Pictures in one style: drawn by matplotlib, which is imported late, and the same bytes for the same data."""
+"""Figures in one style: drawn by matplotlib, which is imported late, with the same bytes for the same data."""
 
 from __future__ import annotations
 
@@ -89,13 +89,13 @@ def lines_of(names: Sequence[str]) -> dict[str, Line]:
 
 
 def check() -> None:
-    """RequestError where matplotlib is not installed."""
+    """RequestError if matplotlib is not installed."""
     if (why := why_not()) is not None:
         raise RequestError(why)
 
 
 def why_not() -> str | None:
-    """Why nothing can be drawn; None where matplotlib is installed."""
+    """Why nothing can be drawn; None if matplotlib is installed."""
     chosen = os.environ.pop("MPLBACKEND", None)  # as Jupyter sets it: matplotlib refuses what it cannot import
     try:
         import matplotlib  # noqa: F401 - whether it is there
@@ -155,7 +155,7 @@ def picture(
 
     `title` is bold above all of them and `about` (which data, how many) below it; `size` is of one panel, in inches,
     and `heights` those of the rows, relative to it. `apart` says that each column has its own labels. Raises
-    RequestError without matplotlib, ResultError where the file cannot be written.
+    RequestError without matplotlib, ResultError if the file cannot be written.
     """
     check()
     import matplotlib as mpl
@@ -230,7 +230,7 @@ def _save(figure: Figure, path: Path, words: dict[str, str]) -> None:
 
 
 def short(text: str, most: int = 40) -> str:
-    """`text`, fit to be drawn, with its middle left out where it is longer than that."""
+    """`text`, fit to be drawn, with its middle left out if it is longer than that."""
     text = printable(text, lines=False)
     return text if len(text) <= most else f"{text[: most // 2]}…{text[-(most - most // 2 - 1) :]}"
 
@@ -241,7 +241,7 @@ def file_name(*parts: str, kind: Format) -> str:
 
 
 def make_folder(folder: Path, what: str = "figures") -> None:
-    """Make `folder`, with those above it, for figures or what else. RequestError where that cannot be done, ResultError
+    """Make `folder`, with those above it, for figures or what else. RequestError if that cannot be done, ResultError
     where nothing can be written to it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The report of one evaluation: what was evaluated, what it shows, and every estimate."""
+"""The report of one evaluation: the request, the conclusions, and every estimate."""
 
 from __future__ import annotations
 
@@ -277,7 +277,7 @@ def _samples(result: Result) -> str:
 
 
 def _layers(result: Result) -> str:
-    """Which BatchNorms were sampled, where that is not all."""
+    """Which BatchNorms were sampled, if that is not all."""
     layers, total = result.sampling.get("layers"), int(result.model["batchnorm_layers"])
     names = list(map(str, layers)) if isinstance(layers, list | tuple) else []
     return "" if not names or len(names) >= total else f"{len(names)} of {total} BatchNorm layers: {listed(names)}"

@@ -43,7 +43,7 @@ Verdict = Literal["better", "as-well", "worse", "unknown"]
 
 @dataclass(frozen=True)
 class Change:
-    """A metric before and after; `error` is that of the difference, over points and samples, None where it is unknown.
+    """A metric before and after; `error` is that of the difference, over points and samples, None if it is unknown.
 
     `normalised` says how far between constant and optimal uncertainty the metric lies, in percent.
     """
@@ -141,7 +141,7 @@ def _of_classification(result: Result) -> Iterator[Finding]:
 
 
 def _at_boundaries(result: Result) -> Iterator[Finding]:
-    """How much more uncertain the pixels of a segmentation are near class boundaries: by MI where there are samples,
+    """How much more uncertain the pixels of a segmentation are near class boundaries: by MI if there are samples,
     else by the entropy of the deterministic network."""
     methods = _not_recalibrated(result)
     score = "mutual_information" if methods else "predictive_entropy"
@@ -253,7 +253,7 @@ def _of_regression(result: Result) -> Iterator[Finding]:
 
 
 def _targets(name: str, result: Result) -> Iterator[Finding]:
-    """Whether the scores are better than those of a constant σ, or where there is none, of a deterministic network."""
+    """Whether the scores are better than those of a constant σ, or if there is none, of a deterministic network."""
     changes = tuple(change for metric in ("crps", "pll") if (change := _score_change(metric, name, result)))
     if changes:
         verdicts = {change.verdict for change in changes}
@@ -317,7 +317,7 @@ def _intervals(name: str, result: Result) -> Iterator[Finding]:
 
 def _separation(result: Result, name: str) -> Finding:
     """How well the best of all scores separates a set from the test set, and how far behind it is the best of the
-    others: of those that take several passes where it takes one, and the reverse."""
+    others: of those that take several passes if it takes one, and the reverse."""
     aurocs = {
         (method, score): estimates["auroc"]
         for method, each in result.methods.items()
@@ -363,7 +363,7 @@ def _separation_code(auroc: Estimate) -> str:
 
 
 def _noise_models(result: Result) -> Iterator[Finding]:
-    """How far every analytic noise model is from MCBN, where that was evaluated."""
+    """How far every analytic noise model is from MCBN, if that was evaluated."""
     compared = approximations(result)
     for model in compared:
         outcome = "understates" if model.understates else "overstates" if model.overstates else "compared"

@@ -1,4 +1,4 @@
-"""The pictures of a result that say most, with what is known and predicted of each; for the HTML page."""
+"""The most informative images of a result, with the label and prediction of each; for the HTML page."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _KINDS = {
 
 
 def parts(result: Result) -> Iterator[Part]:
-    """A heading and pictures for each kind; nothing where the result has no pictures."""
+    """A heading and pictures for each kind; nothing if the result has no pictures."""
     for (kind, name, method), group in groupby(result.gallery, key=lambda each: (each.kind, each.set, each.method)):
         score = chosen_score(scores_of(result, set=name, method=method), None)
         heading = _KINDS[kind].format(score=named(score), method=network_in_words(method), set=name)

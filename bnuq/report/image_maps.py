@@ -1,4 +1,4 @@
-"""The images of a segmentation that say most: input, truth, prediction, errors and uncertainty side by side."""
+"""The most informative images of a segmentation: input, truth, prediction, errors and uncertainty side by side."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def _errors(wrong: Bool[np.ndarray, "row column"], scored: Bool[np.ndarray, "row
 
 
 def _number_regions(axes: Axes, classes: Int16[np.ndarray, "row column"]) -> None:
-    """The number of each class in the middle of its widest region, where there is room."""
+    """The number of each class in the middle of its widest region, if there is room."""
     from matplotlib.patheffects import withStroke
     from scipy.ndimage import distance_transform_edt
 

@@ -1,5 +1,4 @@
-"""The maps of pixels in a result as files: pictures, arrays, or what viewers of medical and of remote-sensing images
-open."""
+"""Writes the pixel maps of a result as files: PNG, arrays, or formats of medical and remote-sensing viewers."""
 
 from __future__ import annotations
 
@@ -44,14 +43,14 @@ def write_maps(
     set: str = "test",  # noqa: A002 - as on the command line
     method: str | None = None,
 ) -> tuple[Path, ...]:
-    """Write the maps of a set by a method (by default the first sampled one) into `folder`, which is made where it is
+    """Write the maps of a set by a method (by default the first sampled one) into `folder`, which is made if it is
     missing: a file IMAGE_MAP for each map of each image, or IMAGE.npz with all of them; their paths, in order.
 
     PNGs are indexed: of classes, whose numbers the indices are, and of scores in one scale for all images, which
     scales.json has with the colours. NIfTI files have the axes x, y; GeoTIFFs have the georeference of the picture that
-    the image was read from, where that is a GeoTIFF of the same size.
+    the image was read from, if that is a GeoTIFF of the same size.
 
-    RequestError where no maps are in the file, or the library that writes the format is not installed; ResultError
+    RequestError if no maps are in the file, or the library that writes the format is not installed; ResultError
     where a file cannot be written, or the maps are damaged.
     """
     maps = maps_of(result, set=set, method=method)
@@ -75,7 +74,7 @@ def write_maps(
 
 
 def check_format(form: MapFormat) -> None:
-    """RequestError where what writes the format is not installed."""
+    """RequestError if what writes the format is not installed."""
     if form == "png":
         drawing.check()
     elif form in _LIBRARY:
@@ -209,7 +208,7 @@ def _geotiff(sources: Sequence[Path | None], name: str, plane: np.ndarray, row: 
 
 
 def _georeference(source: Path, shape: tuple[int, ...]) -> list[tuple[Any, ...]]:
-    """The tags of a TIFF that say where its pixels lie on the earth; none where it has none, or is of another size."""
+    """The tags of a TIFF that say where its pixels lie on the earth; none if it has none, or is of another size."""
     import tifffile  # pyright: ignore[reportMissingImports]
 
     try:
@@ -224,7 +223,7 @@ def _georeference(source: Path, shape: tuple[int, ...]) -> list[tuple[Any, ...]]
 
 
 def _pictures(result: Result, maps: SavedMaps) -> list[Path | None]:
-    """The files that the images of the set were read from, where they are TIFFs in a folder that is still there."""
+    """The files that the images of the set were read from, if they are TIFFs in a folder that is still there."""
     data, names = result.run.get("data", {}), maps.evaluated.names
     reference = maps.evaluated.reference
     references = [data.get("test")] if maps.set == "test" else data.get("ood", [])

@@ -13,14 +13,14 @@ from bnuq.report.numbers import number, signed
 
 
 def labelled(method: str, *, roomy: bool = True) -> str:
-    """A method's name at the head of a column; ≈ before one that is an approximation. Where there is little room, long
+    """A method's name at the head of a column; ≈ before one that is an approximation. If there is little room, long
     names are shorter."""
     method = method if roomy else method.replace("deterministic+", "det.+")
     return f"≈ {method}" if without_recalibration(method) in ANALYTIC else method
 
 
 def parts(result: Result) -> Iterator[Part]:
-    """The table of the noise models beside MCBN, and what it says; nothing where there is none to compare with."""
+    """The table of the noise models beside MCBN, and what it says; nothing if there is none to compare with."""
     compared = approximations(result)
     if not compared:
         return

@@ -56,7 +56,7 @@ def share(value: float) -> str:
 
 
 def share_with_error(estimate: Estimate | None) -> Cell:
-    """Percents in a table; a dash where there are none."""
+    """Percents in a table; a dash if there are none."""
     if estimate is None or math.isnan(estimate.value):
         return Cell("–")
     error = total(estimate)
@@ -69,12 +69,12 @@ def percent(estimate: Estimate) -> str:
 
 
 def total(estimate: Estimate) -> float | None:
-    """Over points and draws together; None where that over points is unknown: the other alone would mislead."""
+    """Over points and draws together; None if that over points is unknown: the other alone would mislead."""
     return None if estimate.se is None else math.hypot(estimate.se, estimate.mc_se or 0.0)
 
 
 def with_error(estimate: Estimate | None, digits: int = 4) -> Cell:
-    """An estimate in a table; a dash where there is none."""
+    """An estimate in a table; a dash if there is none."""
     if estimate is None:
         return Cell("–")
     error = total(estimate)
@@ -90,7 +90,7 @@ def error_of(estimate: Estimate) -> float | None:
 
 
 def interval_of(estimate: Estimate) -> tuple[float, float]:
-    """The 95 % interval of the estimate, or by its errors; NaN where it has neither."""
+    """The 95 % interval of the estimate, or by its errors; NaN if it has neither."""
     if estimate.low is not None and estimate.high is not None:
         return estimate.low, estimate.high
     error = error_of(estimate)

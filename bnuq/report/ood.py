@@ -117,7 +117,7 @@ _SHOWN = ("energy", "knn", "vim", "react", "mahalanobis")  # of the post-hoc sco
 
 
 def post_hoc_table(result: Result) -> Iterator[Table]:
-    """A row a set, a column a post-hoc score: the AUROC of the deterministic network, where it has them."""
+    """A row a set, a column a post-hoc score: the AUROC of the deterministic network, if it has them."""
     scores = result.methods[DETERMINISTIC].ood
     shown = [score for score in _SHOWN if any(score in scores[name] for name in names(result))]
     if not {*shown} & {*FEATURE_SCORES}:
@@ -143,7 +143,7 @@ def _auroc(estimate: Estimate | None) -> Cell:
 
 
 def legend(result: Result) -> Iterator[str]:
-    """What the columns mean, where there are OOD sets."""
+    """What the columns mean, if there are OOD sets."""
     if names(result):
         yield (
             "AUROC: probability that a random OOD point is more uncertain than a random test point; 0.5 is "

@@ -59,7 +59,7 @@ def short_table(result: Result) -> Iterator[Table]:
 
 
 def of(metric: str, name: str, result: Result, method: str, score: str | None = None) -> Estimate | None:
-    """An estimate of a set by a method, of the separation by a score where one is named."""
+    """An estimate of a set by a method, of the separation by a score if one is named."""
     found = result.methods[method]
     return (found.sets[name].estimates if score is None else found.ood.get(name, {}).get(score, {})).get(metric)
 

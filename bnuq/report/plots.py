@@ -1,4 +1,4 @@
-"""The pictures of a result, drawn from what its file holds."""
+"""The figures of a result, drawn from its record."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ HOW = {
 
 
 def calibration(result: Result) -> Iterator[Picture]:
-    """Accuracy over confidence, or the coverage of central intervals, where they were computed."""
+    """Accuracy over confidence, or the coverage of central intervals, if they were computed."""
     if all("confidence" in each.calibration for each in result.methods.values()):
         yield _picture("reliability", draw=partial(_reliability, result))
     elif calibrated := {name: each for name, each in result.methods.items() if "level" in each.calibration}:

@@ -16,7 +16,7 @@ _LONGEST_NAME = 48  # letters of a name in the table; the CSV file has all of th
 
 
 def points_section(result: Result, *, points: int, by: str | None, set: str, method: str | None) -> Section:  # noqa: A002
-    """At most so many points of a set: the worst where one direction of the score is better, else those where it is
+    """At most so many points of a set: the worst where one direction of the score is better, else those if it is
     largest. RequestError for what the result lacks."""
     method = chosen_method(result, method)
     table = points_table(result, set=set, method=method)

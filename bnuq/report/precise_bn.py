@@ -181,7 +181,7 @@ def _table(layers: Sequence[LayerChange], *, marked: LayerChange | None) -> Tabl
 
 
 def _size(layer: LayerChange) -> float:
-    """The larger of its two changes, which are of one scale; 0 where neither is known."""
+    """The larger of its two changes, which are of one scale; 0 if neither is known."""
     known = [value for value in (layer.shift, layer.log_variance) if not math.isnan(value)]
     return max(known, default=0.0)
 

@@ -1,4 +1,4 @@
-"""Of a record's findings: the warnings with what to do about each, and the notes, as a report shows them."""
+"""The warnings of a record, each with its remedy, and its notes, as a report shows them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bnuq.findings import Finding, notes, warnings
 
 
 def advised(findings: Iterable[Finding]) -> tuple[tuple[str, str, str], ...]:
-    """Text, code and remedy of each warning, in their order; the remedy is empty where the text says it."""
+    """Text, code and remedy of each warning, in their order; the remedy is empty if the text says it."""
     return tuple((text_of(finding), finding.code, remedy(finding)) for finding in warnings(findings))
 
 

@@ -9,7 +9,7 @@ USUAL = "random points, biased variance"
 
 
 def sampler_in_words(result: Result) -> str:
-    """How MCBN's mini-batches were drawn; "" where that was as usual, or no method drew any."""
+    """How MCBN's mini-batches were drawn; "" if that was as usual, or no method drew any."""
     if not any("mcbn" in method for method in result.methods):
         return ""
     sampling = result.run.get("sampling", {})

@@ -1,4 +1,4 @@
-"""Text of any origin, made fit for a terminal or a log."""
+"""Sanitizes untrusted text for a terminal or a log."""
 
 from __future__ import annotations
 

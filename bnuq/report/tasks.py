@@ -1,4 +1,4 @@
-"""What differs by task: which metrics come first, the tables of a regression, and what the words of a report mean."""
+"""The parts of a report that differ by task: which metrics come first, the tables of a regression, and the legend."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def errors_by_sigma(result: Result) -> Iterator[Part]:
 def _by_sigma(
     method: MethodResult, result: Result
 ) -> tuple[Float[np.ndarray, " group"], Float[np.ndarray, " group"]] | None:
-    """Mean |error|, and √(2/π) times mean σ, of as many points each by ascending σ; None where σ has no order."""
+    """Mean |error|, and √(2/π) times mean σ, of as many points each by ascending σ; None if σ has no order."""
     test, targets = method.sets["test"], result.sets["test"].targets
     curve = method.uncertainty_error.get("sigma", np.empty(0))
     if test.sigma is None or targets is None or len(targets) < 2 * _GROUPS or not np.ptp(curve) > 0:

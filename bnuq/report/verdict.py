@@ -1,4 +1,4 @@
-"""The table of the verdict: every method beside the best that needs a single pass."""
+"""The table of the verdict: every method compared with the best single-pass method."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bnuq.report.tasks import points_of
 
 def parts(result: Result, *, roomy: bool) -> tuple[Part, ...]:
     """A part of the table for each metric, methods in order of its estimates, of a separation each by its best score;
-    nothing where there is one method."""
+    nothing if there is one method."""
     rows: list[Row] = []
     comparisons = judged(result).comparisons
     for (metric, name), group in groupby(comparisons, key=lambda each: (each.metric, each.set)):
@@ -53,5 +53,5 @@ def _row(each: Comparison, digits: int, *, roomy: bool) -> Row:
 
 
 def _label(method: str, score: str, *, roomy: bool) -> str:
-    """A method, and the score that it is judged by, where there is room."""
+    """A method, and the score that it is judged by, if there is room."""
     return f"  {labelled(method, roomy=roomy)}{f' ({named(score, roomy=False)})' if score and roomy else ''}"

@@ -18,14 +18,14 @@ def _once(function: Callable[..., Found]) -> Callable[..., Found]:
 
     By identity: annotations that differ only in the kind of their metadata are equal.
     """
-    found: dict[Any, tuple[Any, Found]] = {}
+    results: dict[Any, tuple[Any, Found]] = {}
 
     @wraps(function)
     def once(hint: Any, *rest: Any) -> Found:
         key = (id(hint), *rest)
-        if key not in found:
-            found[key] = hint, function(hint, *rest)  # the annotation is kept, so that no other gets its id
-        return found[key][1]
+        if key not in results:
+            results[key] = hint, function(hint, *rest)  # the annotation is kept, so that no other gets its id
+        return results[key][1]
 
     return once
 
@@ -38,7 +38,7 @@ def fields_of(record: type) -> dict[str, Any]:
 
 
 def _parts(hint: Any) -> Iterator[Any]:
-    """The annotation itself and, of an optional or annotated one, what it is of."""
+    """The annotation itself and, for an optional or annotated one, the inner type."""
     yield hint
     if typing.get_origin(hint) is Annotated:
         yield from _parts(typing.get_args(hint)[0])
@@ -65,7 +65,7 @@ def arguments(hint: Any, of: type, count: int) -> tuple[Any, ...]:
 
 @_once
 def axes_of(hint: Any) -> tuple[str, ...] | None:
-    """("draw", "channel") of Float[np.ndarray, "draw channel"], also where that is what a mapping holds."""
+    """("draw", "channel") of Float[np.ndarray, "draw channel"], even if that is what a mapping holds."""
     for part in _parts(hint):
         if (text := getattr(part, "dim_str", None)) is not None:
             return tuple(name.lstrip("*#") for name in text.split())

@@ -1,7 +1,7 @@
 """Writes a record to an HDF5 file and reads it back, by the type annotations of its fields.
 
     /            attributes: format, bnuq, kind, command
-    /record      the record as JSON; {"array": PATH} and {"estimate": ROW} stand for what lies elsewhere in the file,
+    /record      the record as JSON; {"array": PATH} and {"estimate": ROW} refer to data elsewhere in the file,
                  {"values": […]} for an array of a few numbers
     /estimates   the table of estimates (`store.table`)
     /PATH        an array; its axes are named by its annotation: Float[np.ndarray, "draw channel"]
@@ -55,13 +55,13 @@ R = TypeVar("R", bound=Record)
 
 
 def write(record: Record, path: Path) -> None:
-    """Write `record` to `path`, whole or not at all; ResultError where that cannot be done."""
+    """Write `record` to `path`, completely or not at all; ResultError if that cannot be done."""
     check_replaceable(path)
     write_bytes(path, image_of(lambda file: lay_out(file, record)))
 
 
 def check_replaceable(path: Path) -> None:
-    """Raise ResultError where a result cannot be put at `path`, or would replace a file that is not one."""
+    """Raise ResultError if a result cannot be put at `path`, or would replace a file that is not one."""
     kind = kind_of(path)
     if kind in ("folder", "special"):
         raise ResultError(f"{path}: is not a file, so it cannot be replaced by one. Name a file to write.")
@@ -139,7 +139,7 @@ class _Encoder:
 
 
 def kind_of_result(path: Path, known: Collection[str] = KINDS) -> str:
-    """The kind of the result file at `path`; ResultError where it is no result of a known kind, or cannot be read."""
+    """The kind of the result file at `path`; ResultError if it is no result of a known kind, or cannot be read."""
     with open_hdf5(path) as file:
         kind, command = file.attrs.get("kind"), file.attrs.get("command")
         if not isinstance(kind, str) or "bnuq" not in file.attrs:
@@ -159,7 +159,7 @@ def read(
     summary: Callable[[R], Any] | None = None,
     by_hand: Callable[[Any, R], R] | None = None,
 ) -> R:
-    """The record in the file at `path`; ResultError where it is of another kind, is newer, or is damaged.
+    """The record in the file at `path`; ResultError if it is of another kind, is newer, or is damaged.
 
     `summary` is computed once as a check, so that readers of the record need no further checks. `by_hand` completes
     the record from the open file.
@@ -234,7 +234,7 @@ def _records(value: Any) -> Iterator[Any]:
 
 
 def _check_axes(record: Any) -> None:
-    """Raise ValueError where two arrays of a record share an axis and differ in its length."""
+    """Raise ValueError if two arrays of a record share an axis and differ in its length."""
     lengths: dict[str, int] = {}
     for key, hint in fields_of(type(record)).items():
         value, axis = getattr(record, key), metadata(hint, Axis)

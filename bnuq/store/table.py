@@ -28,7 +28,7 @@ _LEAVES = (str, int, float, np.ndarray, type(None))
 
 @dataclass(frozen=True)
 class Row:
-    """An estimate of a record: where it stands in it, and the coordinates that it is found by (metric, set, …)."""
+    """An estimate of a record: its path in the record, and its coordinates (metric, set, …)."""
 
     path: str
     coordinates: Mapping[str, str]
@@ -36,7 +36,7 @@ class Row:
     estimate: Estimate
 
     def __getitem__(self, coordinate: str) -> str:
-        """A coordinate; empty where the estimate has none of this name."""
+        """A coordinate; empty if the estimate has none of this name."""
         return self.coordinates.get(coordinate, "")
 
 
@@ -77,7 +77,7 @@ def unit_of(name: str) -> str:
 
 
 def write_table(writer: Writer, rows: Sequence[Row]) -> None:
-    """Write the rows as the group /estimates; nothing where there are none."""
+    """Write the rows as the group /estimates; nothing if there are none."""
     if not rows:
         return
     scales = dict[str, Any]()
@@ -106,7 +106,7 @@ def write_table(writer: Writer, rows: Sequence[Row]) -> None:
 
 
 def read_table(group: Any) -> list[dict[str, Any]]:
-    """The fields of every estimate in the group; ValueError where the group does not hold them."""
+    """The fields of every estimate in the group; ValueError if the group does not hold them."""
     replicates = {key: axis for key, axis in _REPLICATES.items() if key in group}
     columns = {key: group[key][()] for key in (*_NUMBERS, *replicates, *(f"{axis}s" for axis in replicates.values()))}
     count = len(columns["value"])

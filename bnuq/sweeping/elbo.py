@@ -36,7 +36,7 @@ class LowerBound:
 @dataclass(frozen=True)
 class TrainingErrors:
     """The errors from estimating the mean over the training set from `points` points: over points, or over groups where
-    there are any, and 0 where all points are used."""
+    there are any, and 0 if all points are used."""
 
     train_size: int
     points: int
@@ -76,7 +76,7 @@ def lower_bound(
     augmented: bool,
     tau: float | None,
 ) -> LowerBound | None:
-    """ELBO(b) = N · mean expected log-likelihood − KL(q_b(ω) ‖ p(ω)); None where every size is degenerate.
+    """ELBO(b) = N · mean expected log-likelihood − KL(q_b(ω) ‖ p(ω)); None if every size is degenerate.
 
     q_b is that of Gaussian statistics, factorised over channels, with the nominal or the measured number of values.
     Source: Mukhoti et al. 2020, eq. 1; Teye et al. 2018, §3.3.

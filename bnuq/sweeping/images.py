@@ -1,5 +1,5 @@
-"""The images of a segmentation under every draw set: what each contributes to estimates over the pixels of all images,
-and how well the pixels of an OOD set are separated."""
+"""The images of a segmentation under every draw set: the contribution of each to estimates over the pixels of all
+images, and how well the pixels of an OOD set are separated."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Separation:
 
 def separation(score: str, test: Pixels, ood: Pixels) -> Separation:
     """How well a score separates the pixels of an OOD set from those of the test set; or, where its masks say what is
-    an anomaly, the anomalies from the other pixels of that set. NaN where there are no pixels on one side.
+    an anomaly, the anomalies from the other pixels of that set. NaN if there are no pixels on one side.
 
     Influences are those on the AUROC of the pixels of all draw sets together. Source: `metrics.detection_of_histograms`
     and `metrics.detection_influence_of_images`.
@@ -79,15 +79,15 @@ def of_unit(scores: Sequence[Scores], *, separates: bool) -> Arrays:
     """What is kept of some images, from their scores in every draw set: means over the pixels of each, and counts of
     its classes and bins; with `separates` the pixels by the bins of each score, too."""
     first = scores[0]
-    kept = {f"draw/{name}": [each.points[name] for each in scores] for name in _MEANS if name in first.points}
+    values_of = {f"draw/{name}": [of_set.points[name] for of_set in scores] for name in _MEANS if name in first.points}
     if "class.true" in first.of_images:
         for name in (*(f"class.{kind}" for kind in _OVERLAP), *(f"bins.{kind}" for kind in _BINS)):
-            kept[f"draw/{name}"] = [each.of_images[name] for each in scores]
-    arrays = {name: np.stack(values) for name, values in kept.items()}
+            values_of[f"draw/{name}"] = [of_set.of_images[name] for of_set in scores]
+    arrays = {name: np.stack(values) for name, values in values_of.items()}
     for name in (name for name in SCORES if separates and name in first.points):
-        counts = np.stack([each.of_pixels[f"histogram.{name}"] for each in scores])
+        counts = np.stack([of_set.of_pixels[f"histogram.{name}"] for of_set in scores])
         arrays[f"{_COUNTS}{name}"] = counts.astype(np.uint32)  # of a few images
-        arrays[f"point/{name}"] = np.stack([each.of_images[f"coarse.{name}"] for each in scores]).sum(0, np.uint32)
+        arrays[f"point/{name}"] = np.stack([of_set.of_images[f"coarse.{name}"] for of_set in scores]).sum(0, np.uint32)
     return arrays | {"point/pixels": first.points["pixels"]}
 
 
@@ -111,12 +111,12 @@ def contributions(draws: Arrays, pixels: Float64[np.ndarray, " image"]) -> dict[
     Source: `metrics.ratio_contributions`, `metrics.iou_contributions`, `metrics.ece_contributions`.
     """
     means = {name: draws[name] for name in _MEANS if name in draws}
-    found = {
+    estimates = {
         name: np.stack([metrics.ratio_contributions(of_set * pixels, pixels) for of_set in values])
         for name, values in means.items()
     }
     if "class.true" not in draws:
-        return found
+        return estimates
     overlap, bins = ([draws[f"{kind}.{n}"] for n in of] for kind, of in (("class", _OVERLAP), ("bins", _BINS)))
     of_sets = [
         (
@@ -126,7 +126,7 @@ def contributions(draws: Arrays, pixels: Float64[np.ndarray, " image"]) -> dict[
         for counts, cells in zip(zip(*overlap, strict=True), zip(*bins, strict=True), strict=True)
     ]
     mean_iou, ece = (np.stack(values) for values in zip(*of_sets, strict=True))
-    return found | {"mean_iou": mean_iou, "ece": ece}
+    return estimates | {"mean_iou": mean_iou, "ece": ece}
 
 
 def log_likelihood(
@@ -136,9 +136,9 @@ def log_likelihood(
     are independent given the draw; 0 for a mask without others. Source: the summand of Mukhoti et al. 2020, eq. 1."""
     y = torch.from_numpy(masks).to(outputs.device if devices.traits(outputs.device).float64 else "cpu")
     scored = y != ignore
-    found = []
+    sums = []
     for draw in outputs:  # of which float64 takes twice the memory
         logits = draw.to(y.device).double()
         of_truth = logits.gather(1, torch.where(scored, y, 0)[:, None])[:, 0]
-        found.append(torch.where(scored, of_truth - logits.logsumexp(1), 0.0).sum((1, 2)))
-    return torch.stack(found)
+        sums.append(torch.where(scored, of_truth - logits.logsumexp(1), 0.0).sum((1, 2)))
+    return torch.stack(sums)

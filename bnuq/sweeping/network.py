@@ -90,7 +90,7 @@ _SHARES = ("accuracy", "mean_iou", "ece", "auroc", "pixel_auroc", "coverage50", 
 
 
 def default_sizes(reference_points: int) -> tuple[int, ...]:
-    """Powers of two from 16 to 2048, at most half the reference; only 2 where that is below 16."""
+    """Powers of two from 16 to 2048, at most half the reference; only 2 if that is below 16."""
     largest = min(_LARGEST, reference_points // 2)
     return tuple(size for size in (_SMALLEST * 2**k for k in range(8)) if size <= largest) or (2,)
 
@@ -105,7 +105,7 @@ def samples_of(run: Run) -> int:
 
 
 def sizes_of(requested: Sequence[int] | None, default: Sequence[int]) -> tuple[int, ...]:
-    """The requested sizes in ascending order without repeats; the default where none were requested."""
+    """The requested sizes in ascending order without repeats; the default if none were requested."""
     return tuple(sorted(set(requested if requested is not None else default)))
 
 
@@ -192,7 +192,7 @@ class Network:
             self.sizes = self._swept_sizes = tuple(size for size in self.sizes if size <= largest) or (largest,)
 
     def points_of(self, name: str) -> Points | None:
-        """The points of a set, or of the reference ("train"); None where there is no such set."""
+        """The points of a set, or of the reference ("train"); None if there is no such set."""
         return self._train if name == "train" else self.sets.get(name)
 
     def journal(self, work: WorkFolder) -> Journal:
@@ -217,7 +217,7 @@ class Network:
         )
 
     def forecast(self, *, limit: float) -> Forecast | None:
-        """The forecast of the sweep of this network from scratch; None where it takes less than `limit` seconds."""
+        """The forecast of the sweep of this network from scratch; None if it takes less than `limit` seconds."""
         training_points = 0 if self._training is None else len(self._training.points)
         return forecast_of_sweep(
             self.subject,
@@ -524,11 +524,12 @@ def _separation(at_size: AtSize, score: str, test: Points, ood: Points, name: st
 
 def _pixel_separation(at_size: AtSize, score: str, test: Points, ood: Points, name: str) -> Repeated:
     """The AUROC of the pixels of the OOD set `name` by a score: against those of the test set, or within the set."""
-    found = images.separation(score, at_size.pixels["test"], at_size.pixels[name])
+    separation = images.separation(score, at_size.pixels["test"], at_size.pixels[name])
     errors = [
-        metrics.standard_error(each, group=of.group) for each, of in zip(found.influences, (test, ood), strict=True)
+        metrics.standard_error(influence, group=of.group)
+        for influence, of in zip(separation.influences, (test, ood), strict=True)
     ]
-    return _repeated("pixel_auroc", found.of_draw_sets, math.hypot(*errors), test, ood)
+    return _repeated("pixel_auroc", separation.of_draw_sets, math.hypot(*errors), test, ood)
 
 
 def _repeated(metric: str, of_sets: np.ndarray, se: float | None, *points: Points) -> Repeated:

@@ -46,7 +46,7 @@ class CriterionData:
 def recommend(
     candidates: Sequence[Candidate], criterion: SizeCriterion, protocol: Protocol, data: CriterionData
 ) -> Recommended | None:
-    """The best candidate (in ascending order of size) by the criterion; None where fewer than two can be compared.
+    """The best candidate (in ascending order of size) by the criterion; None if fewer than two can be compared.
 
     Differences are paired by draw and by point, which all sizes share. Their error over points and draws together
     is √(se² + mc_se²), an upper bound.

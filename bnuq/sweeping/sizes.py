@@ -81,7 +81,7 @@ class AtSize:
 
     A point contributes its score. The points of a segmentation are images: each is ranked by the mean over its pixels,
     and contributes to an estimate over all pixels, which is the mean of the contributions; `pixels` are those of each
-    set, where there are OOD sets.
+    set, if there are OOD sets.
 
     `degenerate`: the draws do not differ. R is 1 then where every mini-batch is the whole reference.
     """
@@ -264,17 +264,19 @@ class _AllSizes:
 
         def compute(units: UnitGroup, blocks: Iterator[Tensor]) -> Iterator[Arrays]:
             first, count = units[0].points.start, len(units[0].points)
-            found = {size: np.empty((self._banks[size].samples, count)) for size in _sizes(units)}
+            likelihoods = {size: np.empty((self._banks[size].samples, count)) for size in _sizes(units)}
             targets, read = np.empty(0), slice(0)
-            for size, draws, at, outputs in _parted(blocks, [(size, len(values)) for size, values in found.items()]):
+            for size, draws, at, outputs in _parted(
+                blocks, [(size, len(values)) for size, values in likelihoods.items()]
+            ):
                 if at != read:
                     targets, read = all_targets[first + at.start : first + at.stop], at
 
                 def of_points(rows: slice, outputs: Tensor = outputs, targets: np.ndarray = targets) -> np.ndarray:
                     return training.log_likelihood(outputs[:, rows], targets[rows]).double().cpu().numpy()
 
-                found[size][draws, at] = np.concatenate([*memory.in_halves(of_points, outputs.shape[1])], axis=1)
-            return ({"sum/draw": values.sum(1)[None], "point/mean": values.mean(0)} for values in found.values())
+                likelihoods[size][draws, at] = np.concatenate([*memory.in_halves(of_points, outputs.shape[1])], axis=1)
+            return ({"sum/draw": values.sum(1)[None], "point/mean": values.mean(0)} for values in likelihoods.values())
 
         return {
             size: (arrays["sum"]["draw"] / len(points), arrays["point"]["mean"])

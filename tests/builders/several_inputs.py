@@ -13,7 +13,7 @@ from torch import nn
 
 
 class Branches(nn.Module):
-    """An image, and numbers about it, each through a BatchNorm."""
+    """A picture, and numbers about it, each through a BatchNorm."""
 
     def __init__(self):
         super().__init__()

@@ -200,7 +200,7 @@ def test_a_fault_in_the_command_is_exit_code_3_and_never_1(
         "check", f"{name}.h5", "base.h5", "--junit", "junit.xml", *(["--update"] if "accept" in place else [])
     )
     assert outcome.code == 3
-    assert "a fault in bnuq: ZeroDivisionError: a slip" in outcome.message
+    assert "a bug in bnuq: ZeroDivisionError: a slip" in outcome.message
     assert (there / "junit.xml").exists() == ("print" in place)
 
 

@@ -344,7 +344,7 @@ def test_a_fault_of_bnuq_is_exit_code_3_and_one_message(cli, monkeypatch, fault)
     monkeypatch.setattr("bnuq.records.evaluation_file.write", Mock(side_effect=fault))
     done = cli("evaluate", "run.toml", *TINY)
     assert (done.code, done.out) == (3, "")
-    assert done.message.startswith(f"a fault in bnuq: {type(fault).__name__}: ")
+    assert done.message.startswith(f"a bug in bnuq: {type(fault).__name__}: ")
     assert "--debug" in done.message
 
 

@@ -57,7 +57,7 @@ def evaluated(cli, *options: str) -> dict:
 def test_token_numbers_reach_the_embedding_as_they_are_and_a_note_says_so(cli, tokens):
     found = evaluated(cli)
     assert list(found["methods"]) == ["deterministic", "mcbn", "mcdo", "mcbn+mcdo"]
-    assert [text for text in found["notes"] if "whole numbers only" in text]
+    assert [text for text in found["notes"] if "takes only integers" in text]
     namespace: dict = {}
     exec(TOKENS, namespace)
     model = namespace["Tokens"]()

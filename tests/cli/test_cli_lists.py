@@ -34,7 +34,7 @@ def test_metrics_lists_every_metric_with_unit_direction_and_source(cli):
     assert done.code == 0
     for metric in METRICS.values():
         assert metric.name in done.out and metric.unit in done.out and metric.source in done.out
-    assert {"more is better", "less is better", "no direction"} <= set(done.out.replace("\n", ";").split("; "))
+    assert {"higher is better", "lower is better", "no direction"} <= set(done.out.replace("\n", ";").split("; "))
 
 
 def test_methods_lists_every_method(cli):

@@ -62,7 +62,7 @@ def test_json_stays_alone_beside_pictures(cli, tmp_path):
     ("arguments", "message"),
     [
         (("--figures", "x", "--format", "pdf"), "--format is pdf; expected svg or png, or of maps png, npz, nifti"),
-        (("--format", "svg"), "--format svg is a format of images, and none are written; add --figures DIR."),
+        (("--format", "svg"), "--format svg is a format of figures, and none are written; add --figures DIR."),
         (("--format", "npz"), "--format npz is a format of maps, and none are written; add --maps DIR."),
         (("--maps", "x"), "holds no maps: they are of the pixels of a segmentation, and this is a regression."),
         (("--figures", RESULT), f"{RESULT}: figures cannot be put there: it is a file. Name a folder."),

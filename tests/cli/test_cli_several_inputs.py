@@ -100,7 +100,7 @@ def test_token_numbers_and_their_mask_give_what_one_input_of_both_gives():
         (["--test", "test.npz:image,labels"], "has image (1, 5, 5) float32, where the others have none"),
         (
             ["--train", "other.npz:picture+numbers,labels", "--test", "other.npz:picture+numbers,labels"],
-            "forward takes image, numbers, and the inputs are image",
+            "forward takes image, numbers, and the inputs are picture",
         ),
     ],
 )

@@ -53,9 +53,9 @@ def test_whatever_a_forward_raises_is_one_message_with_its_line(small, cli, comm
     assert (done.code, done.out) == (2, "")
     assert "the network's forward fails on inputs of shape (" in done.message
     assert f"at {small / 'net.py'}, line {line_of(source)}" in done.message
-    assert ("asks for the end of the process (sys.exit)" in done.message) == body.startswith("sys.exit")
+    assert ("ends the process (sys.exit)" in done.message) == body.startswith("sys.exit")
     assert ("does not accept points" in done.message) == (body == "raise StopIteration")
-    assert ("no operation that fails: mend it there" in done.message) == ("exit" not in body and "Stop" not in body)
+    assert ("not an operation in it: fix it there" in done.message) == ("exit" not in body and "Stop" not in body)
     assert not list(small.glob("*.h5"))
 
 

@@ -163,10 +163,10 @@ def test_pictures_of_a_list_are_read_when_they_are_needed(forms):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("path,label\npics/gone.png,1\n", "row 0 (counted from 0) names 'pics/gone.png', which is no image"),
+        ("path,label\npics/gone.png,1\n", "row 0 (counted from 0) names 'pics/gone.png', which is not an image"),
         ("path,label\npics/ant 0.png,\n", "row 0 (counted from 0) has no label"),
         ("path,label\npics/ant 0.png,1,2\n", "row 0 has 3 fields and others have 2"),
-        ("path,label\npics/ant 0.png,1\n/etc/passwd,1\n", "names '/etc/passwd', which is no image in a file"),
+        ("path,label\npics/ant 0.png,1\n/etc/passwd,1\n", "names '/etc/passwd', which is not an image file"),
         ("path,label\npics/ant 0.png,1\n../up,1\n", "names '../up'"),
         ("path,label\npics,1\npics/ant 0.png,1\n", "expected a table of numbers"),
         ("path,a,b\npics/ant 0.png,1,2\n", "which holds the label is not clear"),

@@ -336,14 +336,14 @@ def test_class_files_may_have_an_ignored_number_names_alone_or_grey_values(tmp_p
     ("text", "message"),
     [
         ("sky 1 2 3\nroad\n", r"'road' has no colour, and other classes have one"),
-        ("sky 1 2 300\nroad 4 5 6\n", r"\[1, 2, 300\] is no class"),
+        ("sky 1 2 300\nroad 4 5 6\n", r"\[1, 2, 300\] is not a class"),
         ("sky 1 2 3\nroad 1 2 3\n", r"colour \(1, 2, 3\) is that of 'sky' and of 'road'"),
         ("# nothing\n", r"lists no class; expected a line for each class"),
-        ('[{"name": 3}]', r"is no class"),
+        ('[{"name": 3}]', r"is not a class"),
         ('[{"name": "a", "color": [1, 2, 3]}, "b"]', r"'b' has no colour and others have one"),
         ('["a"', r"cannot be read as a list of classes"),
         ("70000 sky 1 2 3\n", r"an index of 70000"),
-        ("\0\1", r"is no text file"),
+        ("\0\1", r"is not a text file"),
     ],
 )
 def test_class_files_that_do_not_fit_are_refused(tmp_path, text, message):

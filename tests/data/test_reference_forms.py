@@ -54,7 +54,7 @@ def files(tmp_path):
 @pytest.mark.parametrize(
     "part",
     [
-        "own.npz:pictures,kinds", "own.npz: images , kinds", "own.mat:pictures,kinds", "own.h5:pictures,kinds",
+        "own.npz:pictures,kinds", "own.npz: pictures , kinds", "own.mat:pictures,kinds", "own.h5:pictures,kinds",
         "own.h5:/pictures,/kinds", "own.h5:/deep/er/px,/deep/er/lb", "own.h5:deep/er/px,kinds", "own.h5:test",
         "own.h5:/test", "own73.mat:/set/pictures,/set/kinds", "medmnist.npz:test", "keras.npz:test",
         "medmnist.npz:test_images,test_labels",
@@ -78,11 +78,11 @@ def test_one_name_gives_inputs_alone(files):
     [
         (
             "own.npz:images,kinds",
-            "own.npz: holds nothing called 'images'; it has 'images', 'kinds', 'more'. Expected",
+            "own.npz: holds nothing called 'images'; it has 'pictures', 'kinds', 'more'. Expected",
         ),
         ("own.npz:pictures,labels", "holds nothing called 'labels'"),
-        ("own.mat:x,y", "own.mat: holds nothing called 'x'; it has 'images', 'kinds'"),
-        ("own.h5:/test/images", "nothing called 'test/images'; it has 'kinds', 'images', "),
+        ("own.mat:x,y", "own.mat: holds nothing called 'x'; it has 'pictures', 'kinds'"),
+        ("own.h5:/test/images", "nothing called 'test/images'; it has 'kinds', 'pictures', "),
         ("medmnist.npz:val", "'test_labels' and, of inputs and labels, 'train', 'test'. Expected medmnist.npz:INPUTS"),
         ("medmnist.npz", "Name one of its sets: medmnist.npz:train or medmnist.npz:test."),
         ("own.npz", "or name both: own.npz:INPUTS,LABELS"),

@@ -127,7 +127,7 @@ def test_files_name_their_inputs_with_a_plus(kind, tmp_path: Path):
             Items(lambda i: ({"a": IDS[i], "b": IDS[i][: 1 + i % 5]}, 0)),
             r"gives b \(2,\) int64, where the others have b",
         ),
-        (Items(lambda _: {"a": [[1], [1, 2]], "b": 1, "y": 0}), "input a is no array of numbers of one shape; pad"),
+        (Items(lambda _: {"a": [[1], [1, 2]], "b": 1, "y": 0}), "input a is not an array of numbers of one shape; pad"),
         (Items(lambda i: {"a": IDS[i], "b": MASK[i], **({"c": 1} if i else {}), "y": 0}), "no further input|c \\(\\)"),
         ({"a": IDS, "b": np.zeros((10, 0)), "y": LABELS}, r"input b has shape \(10, 0\)"),
     ],

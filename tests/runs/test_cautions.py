@@ -122,7 +122,7 @@ def test_an_ood_set_may_vary_more_than_the_reference(tmp_path):
 @pytest.mark.parametrize(
     ("change", "remedy"),
     [
-        (lambda x: np.repeat(x, 3, axis=1), r'picture.convert\("RGB"\)'),
+        (lambda x: np.repeat(x, 3, axis=1), r'image.convert\("RGB"\)'),
         (lambda x: np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1))), "--resize 256 --crop 224"),
         (lambda x: x.reshape(len(x), -1), "Give both sets the same inputs"),
     ],

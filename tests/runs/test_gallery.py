@@ -71,7 +71,7 @@ def test_the_page_shows_each_with_what_is_known_of_it(pictures):
     assert found[0][1].startswith(
         f"point {at}, label {result.sets['test'].labels[at]}, prediction {sets.predicted[at]}, confidence "
     )
-    assert "Images that say most" not in page(report(replace(result, gallery=())))
+    assert "Most informative images" not in page(report(replace(result, gallery=())))
 
 
 def test_without_images_the_file_holds_none_and_larger_ones_become_small(pictures, monkeypatch):
@@ -117,5 +117,5 @@ def test_a_page_without_images_is_written_on_request(pictures, capsys):
         target = pictures / f"page{len(options)}.html"
         with pytest.raises(SystemExit, match="0"):
             main(["report", str(result.path), "--html", str(target), *options])
-        assert ("Images that say most" in target.read_text(encoding="utf-8")) is shown
-    assert "Images that say most" not in capsys.readouterr().out
+        assert ("Most informative images" in target.read_text(encoding="utf-8")) is shown
+    assert "Most informative images" not in capsys.readouterr().out

@@ -136,7 +136,7 @@ def annotations(outcome: Verdict | str) -> Iterator[str]:
     """Workflow commands, one a line: an error for each broken requirement and each regression, worst first, a warning
     for each warning, and a notice where the check passed. A regression that was accepted is a warning.
 
-    Where there are more of a kind than GitHub shows, the last one counts the rest. No text ends its line or starts a
+    If there are more of a kind than GitHub shows, the last one counts the rest. No text ends its line or starts a
     command of its own.
     """
     if isinstance(outcome, str):

@@ -211,7 +211,7 @@ def place(set_name: str) -> str:
 
 
 def change_and_error(comparison: Comparison) -> tuple[str, str]:
-    """The change, and its error where it is known; a change of nothing is "0", not so many decimals of it."""
+    """The change, and its error if it is known; a change of nothing is "0", not so many decimals of it."""
     digits = _digits(comparison)
     change, error = comparison.change, comparison.se
     text = "0" if change == 0 else signed(change, digits)

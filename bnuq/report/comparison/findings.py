@@ -1,4 +1,4 @@
-"""What several results show side by side: settings that differ, warnings, and how the results rank; by code."""
+"""The findings of a comparison of several results: settings that differ, warnings, and the ranking of the results."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class _Standing:
         )
 
     def error_from(self, other: _Standing) -> float:
-        """Of the difference of two estimates of the same points, over points; NaN where it is not known."""
+        """Of the difference of two estimates of the same points, over points; NaN if it is not known."""
         errors = []
         for name, values in self.points.items():
             with np.errstate(invalid="ignore"):  # a PLL of −∞
@@ -150,7 +150,7 @@ def _by_metric(results: Results, method: str, metric: str) -> tuple[Place, ...]:
 
 
 def _contributions(test: SetResult, metric: str) -> dict[str, np.ndarray]:
-    """What each test point contributes to an estimate; nothing where the file does not hold it."""
+    """What each test point contributes to an estimate; nothing if the file does not hold it."""
     if metric == "rmse" and "squared_error" in test.points:
         return {"test": rmse_influence(test.points["squared_error"])}
     return {"test": np.asarray(test.points[metric])} if metric in test.points else {}

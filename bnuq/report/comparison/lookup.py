@@ -26,7 +26,7 @@ def is_regression(results: Results) -> bool:
 
 
 def separations(result: Result, method: str, name: str) -> Mapping[str, Estimates]:
-    """How well a method separates an OOD set, by score; empty where the result does not have it."""
+    """How well a method separates an OOD set, by score; empty if the result does not have it."""
     return result.methods[method].ood.get(name, {}) if method in result.methods else {}
 
 

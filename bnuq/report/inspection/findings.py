@@ -144,7 +144,7 @@ def _cause(record: Inspection, far: Sequence[str]) -> Iterator[Finding]:
 
 
 def _is_far(layer: LayerGap, *, comparable: bool) -> bool:
-    """Whether what was not checked is far beyond what batch noise explains; where that is unknown, or running averages
+    """Whether what was not checked is far beyond what batch noise explains; if that is unknown, or running averages
     are not `comparable` as they mix several calls, beyond a standard deviation or a factor e of the variance."""
     rows = (
         (layer.ratio_mean, layer.rms_shift, layer.explained_shift),
@@ -208,7 +208,7 @@ def _noise(noise: Noise) -> Iterator[Finding]:
 
 
 def independence(noise: Noise) -> Iterator[Finding]:
-    """Whether a channel's values are as good as independent, and the error of a noise model of nominal n; nothing where
+    """Whether a channel's values are as good as independent, and the error of a noise model of nominal n; nothing if
     that is unknown."""
     layers = worst_first(
         (layer for layer in noise.layers if math.isfinite(least_share(layer))), lambda layer: -least_share(layer)

@@ -43,7 +43,7 @@ def percent(share: float) -> str:
 
 
 def ratio_of(layer: LayerGap) -> float:
-    """The larger of mean and log variance; NaN where neither is known."""
+    """The larger of mean and log variance; NaN if neither is known."""
     return float(np.fmax(layer.ratio_mean, layer.ratio_log_variance))
 
 
@@ -60,7 +60,7 @@ def share_of(values: float, layer: LayerNoise) -> float:
 
 
 def least_share(layer: LayerNoise) -> float:
-    """The effective sample size of the noisier of mean and deviation, as a share; NaN where neither is known."""
+    """The effective sample size of the noisier of mean and deviation, as a share; NaN if neither is known."""
     return share_of(float(np.fmin(layer.values_mean, layer.values_deviation)), layer)
 
 
@@ -70,7 +70,7 @@ def worst_first(rows: Iterable[T], by: Callable[[T], float]) -> list[T]:
 
 
 def median(values: Sequence[float]) -> float:
-    """The median of what is known; NaN where nothing is."""
+    """The median of what is known; NaN if nothing is."""
     known = [value for value in values if not math.isnan(value)]
     return statistics.median(known) if known else math.nan
 

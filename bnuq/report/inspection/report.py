@@ -166,7 +166,7 @@ def _dim(text: str) -> Paragraph:
 
 
 def _grouped(sites: Sequence[SiteRow]) -> list[list[SiteRow]]:
-    """Each by itself where there are few; else those that are alike, at first in their sizes too."""
+    """Each by itself if there are few; else those that are alike, at first in their sizes too."""
     if len(sites) <= _ALL:
         return [[site] for site in sites]
     shown = ("kind", "reason", "flags")

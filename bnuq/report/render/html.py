@@ -55,7 +55,7 @@ class _Section:
 
 
 def write_page(path: Path, report: Report) -> None:
-    """Put the page at `path`, whole or not at all; ResultError where it cannot be written."""
+    """Put the page at `path`, completely or not at all; ResultError if it cannot be written."""
     write_bytes(path, page(report).encode("utf-8", "backslashreplace"))
 
 

@@ -30,9 +30,9 @@ class Drawn:
 
 
 def draw_pictures(report: Report, folder: Path, form: drawing.Format = "svg") -> tuple[Path, ...]:
-    """Draw every picture of the report into `folder`, which is made where it is missing; their paths, in order.
+    """Draw every picture of the report into `folder`, which is made if it is missing; their paths, in order.
 
-    Raises RequestError without matplotlib, or where `folder` is a file, ResultError where one cannot be written.
+    Raises RequestError without matplotlib, or where `folder` is a file, ResultError if one cannot be written.
     """
     drawing.check()
     drawing.make_folder(folder)

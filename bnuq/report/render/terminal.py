@@ -30,13 +30,13 @@ _SCREEN, _WIDE = 39, 100  # lines before the notes' title and the last lines of 
 
 
 def columns_of(stream: TextIO, width: int | None = None) -> int:
-    """The width to draw with: `width`, or that of the terminal, or 80 where there is none; from 40 to 100."""
+    """The width to draw with: `width`, or that of the terminal, or 80 if there is none; from 40 to 100."""
     columns = width or (shutil.get_terminal_size((80, 24)).columns if stream.isatty() else 80)
     return max(40, min(columns, 100))
 
 
 def print_report(report: Report, stream: TextIO, *, full: bool = False, width: int | None = None) -> None:
-    """Draw the report on `stream`: one screen of what matters, where it has that; everything with `full`."""
+    """Draw the report on `stream`: one screen of what matters, if it has that; everything with `full`."""
     clean = cleaner(getattr(stream, "encoding", None) or "utf-8")
     lines = _one_screen if report.one_screen is not None and not full else _everything
     _print(lines(report, columns_of(stream, width), clean), stream)
@@ -79,7 +79,7 @@ def _print(lines: Iterable[Text], stream: TextIO) -> None:
 
 
 def cleaner(encoding: str) -> Clean:
-    """What makes a text fit for the stream: without control characters, and in ASCII where it cannot take ours."""
+    """What makes a text fit for the stream: without control characters, and in ASCII if it cannot take ours."""
 
     def cleaned(text: str) -> str:
         text = printable(text, lines=False)

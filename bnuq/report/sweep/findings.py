@@ -34,7 +34,7 @@ _WIDE = 0.5  # an interval of a slope that says little
 
 
 def findings(sweep: Sweep) -> Iterator[Finding]:
-    """The verdicts, line by line, then the recommendation. `line` names it where there are several. Nothing is said of
+    """The verdicts, line by line, then the recommendation. `line` names it if there are several. Nothing is said of
     sets whose inputs are on another scale than the reference's, and no size recommended while a reference check fails.
     """
     wrong = on_another_scale(sweep.findings)
@@ -69,7 +69,7 @@ def findings(sweep: Sweep) -> Iterator[Finding]:
 
 
 def sentences(sweep: Sweep) -> tuple[str, ...]:
-    """The sentences of the findings, behind the names of their lines where there are several."""
+    """The sentences of the findings, behind the names of their lines if there are several."""
     return tuple(map(_sentence, findings(sweep)))
 
 
@@ -170,7 +170,7 @@ def _ranking(sweep: Sweep, line: Line, name: str, verdict: Callable[..., Finding
 
 
 def _smallest_from_which(claims: Sequence[tuple[int, bool]]) -> int | None:
-    """The size from which on the claim holds, up to the largest; None where it does not hold there."""
+    """The size from which on the claim holds, up to the largest; None if it does not hold there."""
     smallest = None
     for size, holds in reversed(claims):
         if not holds:

@@ -88,13 +88,13 @@ def image_auroc_of(sweep: Sweep, point: SweepPoint, name: str) -> Repeated | Non
 
 
 def compared_by(line: Line) -> str:
-    """The metric that MCBN is compared with deterministic networks by; empty where nothing is compared."""
+    """The metric that MCBN is compared with deterministic networks by; empty if nothing is compared."""
     networks = [estimates for point in line.compared for estimates in point.compared_with.values()]
     return next((metric for metric in ("pll", "mae") if networks and all(metric in each for each in networks)), "")
 
 
 def behind_best(sweep: Sweep, line: Line) -> dict[int, Estimate]:
-    """The ELBO of each size minus that of the best, by place in the line; empty where none is known."""
+    """The ELBO of each size minus that of the best, by place in the line; empty if none is known."""
     known = {
         place: point.elbo
         for place, point in enumerate(line.points)

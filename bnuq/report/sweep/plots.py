@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 def draw(sweep: Sweep, path: Path) -> None:
     """Draw the picture to `path`: mean mutual information (variance, of a regression) against the size, below it the
-    AUROC and the ELBO, where there are any; the two protocols beside each other.
+    AUROC and the ELBO, if there are any; the two protocols beside each other.
 
     Source: the layout is that of Teye, Azizpour & Smith 2018, Fig. 1.
     """

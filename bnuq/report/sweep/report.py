@@ -293,7 +293,7 @@ def _asymptotics(terms: ElboTerms) -> str:
 
 
 def _assumptions(sweep: Sweep, line: Line) -> str:
-    """What the ELBO of the networks of a line assumes; empty where none has terms."""
+    """What the ELBO of the networks of a line assumes; empty if none has terms."""
     models = [sweep.models[number] for number in dict.fromkeys(point.model for point in line.points)]
     terms = [model.elbo for model in models if model.elbo is not None]
     if not terms:
@@ -448,7 +448,7 @@ def _rows(curves: list[Mapping[int, float]], sizes: list[int], columns: int) -> 
 
 
 def _positive(sweep: Sweep, line: Line, name: str) -> dict[int, float]:
-    """The mean spread of a set by size, where it has a logarithm."""
+    """The mean spread of a set by size, if it has a logarithm."""
     estimates = {point.batch_size: estimate_of(point, spread_of(sweep), name) for point in line.random}
     return {
         size: estimate.value

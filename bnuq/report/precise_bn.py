@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from bnuq.catalogue import advised, noted
 from bnuq.findings import Catalogue, Entry, Finding, sentence, verdict
 from bnuq.metrics.registry import metric_of
 from bnuq.records.precise_bn import COMMAND, EstimateChange, LayerChange, PreciseBN, TestChange
 from bnuq.report.document import Cell, Paragraph, PathLine, Report, Section, Table, dim
 from bnuq.report.numbers import count, named, number, of_reference, signed, written
-from bnuq.report.remedies import advised, noted
 
 _MANY, _SHOWN = 20, 10  # layers, from which only so many of them are shown
 _LEGEND = {

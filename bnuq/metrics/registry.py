@@ -256,14 +256,14 @@ _ALL = (
     ),
     *(
         Metric(
-            f"pixel_{name}", f"{title} of pixels", f"pixel {label}", "fraction", direction, "as of points",
-            **_PIXELS,
+            f"pixel_{name}", f"{title} of pixels", f"pixel {label}", "fraction",
+            "lower" if name.startswith("fpr") else "higher", "as of points", **_PIXELS,
         )
-        for name, title, label, direction in (
-            ("aupr_out", "AUPR (OOD positive)", "AUPR-out", "higher"),
-            ("aupr_in", "AUPR (test positive)", "AUPR-in", "higher"),
-            ("fpr95", "FPR at 95 % TPR (OOD positive)", "FPR95", "lower"),
-            ("fpr95_id_positive", "FPR at 95 % TPR (test positive)", "FPR95*", "lower"),
+        for name, title, label in (
+            ("aupr_out", "AUPR (OOD positive)", "AUPR-out"),
+            ("aupr_in", "AUPR (test positive)", "AUPR-in"),
+            ("fpr95", "FPR at 95 % TPR (OOD positive)", "FPR95"),
+            ("fpr95_id_positive", "FPR at 95 % TPR (test positive)", "FPR95*"),
         )
     ),
     *(

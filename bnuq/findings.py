@@ -98,4 +98,10 @@ def joined(names: Sequence[object]) -> str:
     return ", ".join(map(str, names))
 
 
+def all_of(names: Iterable[object], link: str = "and") -> str:
+    """a; a and b; a, b and c."""
+    *first, last = map(str, names)
+    return f"{', '.join(first)} {link} {last}" if first else last
+
+
 _OF_LISTS: dict[str, Callable[[Any], object]] = {"listed": listed, "joined": joined, "number": len}

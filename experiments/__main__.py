@@ -15,10 +15,9 @@ from msgspec import Meta
 from bnuq.cli import report as showing
 from bnuq.cli.derived import SectionOptions, with_options
 from bnuq.cli.main import program, run
-from bnuq.cli.options import AsJson, Debug, Figures, Model, Work
+from bnuq.cli.options import Figures, Model, Work
 from bnuq.cli.output import Printing, print_result
 from bnuq.cli.paths import checked_target
-from bnuq.cli.report import AsMarkdown, AsPage, Form
 from bnuq.config import Options, resolve, section_from
 from bnuq.config.schema import (
     MAX_COUNT,
@@ -508,17 +507,17 @@ def _show(record: Any, name: str, figures: Path | None, printing: Printing) -> N
 # ── results, shown again ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@with_options(
+    forms=SectionOptions(showing.Forms, "markdown html figures format"), printing=SectionOptions(Printing, "json debug")
+)
 def report(
     result: Annotated[Path, typer.Argument(help="The result file of an experiment.", show_default=False)],
-    as_json: AsJson = False,
-    markdown: AsMarkdown = None,
-    html: AsPage = None,
-    figures: showing.Figures = None,
-    form: Form = None,
-    debug: Debug = False,  # noqa: ARG001 - read by run
+    *,
+    forms: showing.Forms,
+    printing: Printing,
 ) -> None:
     """Show the report of an experiment's result file, as it was printed when it was made."""
-    showing.show(lambda: _read(result), as_json=as_json, markdown=markdown, html=html, figures=figures, form=form)
+    showing.show(lambda: _read(result), forms, printing)
 
 
 def _read(path: Path) -> tuple[Kind, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from bnuq.catalogue import advised, noted
 from bnuq.config import Run
 from bnuq.errors import ResultError
 from bnuq.progress import Progress, silent
@@ -21,7 +22,6 @@ from bnuq.report.inspection.lookup import brief
 from bnuq.report.inspection.plots import noise_panels
 from bnuq.report.inspection.report import name_width, noise_parts
 from bnuq.report.numbers import count, number
-from bnuq.report.remedies import advised, noted
 from bnuq.workflows.inspect import Settings, inspect
 
 BATCH_SIZE, DRAWS, SIZE_DRAWS = 32, 256, 64

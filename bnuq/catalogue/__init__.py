@@ -33,6 +33,17 @@ def remedy(finding: Finding) -> str:
     return "" if entry is None else entry.remedy
 
 
+def advised(findings: Iterable[Finding]) -> tuple[tuple[str, str, str], ...]:
+    """Text, code and remedy of each warning among the findings, in their order; the remedy is empty where the text says
+    it."""
+    return tuple((text_of(finding), finding.code, remedy(finding)) for finding in warnings(findings))
+
+
+def noted(findings: Iterable[Finding]) -> tuple[str, ...]:
+    """The sentences of the notes among the findings, in their order."""
+    return texts(notes(findings))
+
+
 def distinct(findings: Iterable[Finding]) -> dict[tuple[str, str], Finding]:
     """The first finding of each code and sentence, by both: values may differ beyond the digits that are shown."""
     by_text: dict[tuple[str, str], Finding] = {}
@@ -49,5 +60,5 @@ def summary(findings: Iterable[Finding]) -> dict[str, Any]:
             {"code": finding.code, "text": text_of(finding)} | ({} if finding.runs is None else {"runs": finding.runs})
             for finding in warnings(findings)
         ],
-        "notes": list(texts(notes(findings))),
+        "notes": list(noted(findings)),
     }

@@ -101,8 +101,8 @@ class Gate:
                 verdict = self._verdict(result)
         except ResultError as error:
             if not printing.json:  # JSON output is empty after an error
-                show = partial(print_record, evaluation.report, full=full)
-                print_result(result, without_strict(printing), summary=summary, show=show)
+                alone = partial(print_record, evaluation.report, full=full)
+                print_result(result, without_strict(printing), summary=summary, show=alone)
             raise ResultError(f"{error}\n{result.path} was written.") from error
 
         def summary_with_verdict(result: Result) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import typer
 
 from bnuq.cli.derived import option
 from bnuq.cli.output import Printing
-from bnuq.config.schema import DataSection, GivenOptions, ModelSection, SamplingSection
+from bnuq.config.schema import GivenOptions
 
 Model = Annotated[
     str | None,
@@ -50,15 +50,5 @@ WorkPlace = Annotated[
         rich_help_panel="Output",
     ),
 ]
-Train = Annotated[str | None, option(DataSection, "train")]
-Test = Annotated[str | None, option(DataSection, "test")]
-Arch = Annotated[str | None, option(ModelSection, "arch")]
-Seed = Annotated[int | None, option(SamplingSection, "seed")]
-Device = Annotated[str | None, option(GivenOptions, "device")]
 DataRoot = Annotated[Path | None, option(GivenOptions, "data_root")]
-TrustPickle = Annotated[bool, option(GivenOptions, "trust_pickle")]
-TrustCode = Annotated[bool, option(GivenOptions, "trust_code")]
-AsJson = Annotated[bool, option(Printing, "json")]
-Full = Annotated[bool, option(Printing, "full")]
 Quiet = Annotated[bool, option(Printing, "quiet")]
-Debug = Annotated[bool, option(Printing, "debug")]

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from bnuq.cli.derived import SectionOptions, with_options
-from bnuq.cli.options import AsJson, Debug, Full
 from bnuq.cli.output import Printing, print_line, print_result, stdout
 from bnuq.cli.paths import checked_target
 from bnuq.config.schema import Panel, Positive, Section, setting
@@ -24,47 +23,44 @@ if TYPE_CHECKING:
     from bnuq.report.document import Section as ReportSection
     from bnuq.report.kinds import Kind
 
-AsMarkdown = Annotated[
-    str | None,
-    typer.Option(
-        "--markdown",
-        help="Write the report as GitHub Markdown; - prints only that.",
-        metavar="FILE",
-        show_default="none",
-    ),
-]
-AsPage = Annotated[
-    Path | None,
-    typer.Option(
-        "--html",
-        help="Write the report as one self-contained HTML page, with its figures (needs matplotlib).",
-        metavar="FILE",
-        show_default="none",
-    ),
-]
-Figures = Annotated[
-    Path | None,
-    typer.Option(help="Draw the figures into this folder; needs matplotlib.", metavar="DIR", show_default="none"),
-]
-Maps = Annotated[
-    Path | None,
-    typer.Option(
-        help="Write the pixel maps of a segmentation, stored by evaluate --save-maps, into this folder: those of a set "
-        "(--set) by a method (--method).",
-        metavar="DIR",
-        show_default="none",
-    ),
-]
-Form = Annotated[
-    str | None,
-    typer.Option(
-        "--format",
-        help="Format of the figures; of maps: png, npz, nifti (needs bnuq[nifti]) or geotiff (needs bnuq[geotiff]).",
-        show_default="svg; for maps png",
-        metavar="svg|png",
-    ),
-]
-NoImages = Annotated[bool, typer.Option("--no-images", help="Leave the small copies of images out of the page.")]
+
+class Forms(Section, frozen=True):
+    """The forms in which a report is written, beside what is printed."""
+
+    markdown: Annotated[
+        str | None, setting("Write the report as GitHub Markdown; - prints only that.", metavar="FILE", shown="none")
+    ] = None
+    html: Annotated[
+        str | None,
+        setting(
+            "Write the report as one self-contained HTML page, with its figures (needs matplotlib).",
+            metavar="FILE",
+            shown="none",
+        ),
+    ] = None
+    figures: Annotated[
+        str | None, setting("Draw the figures into this folder; needs matplotlib.", metavar="DIR", shown="none")
+    ] = None
+    maps: Annotated[
+        str | None,
+        setting(
+            "Write the pixel maps of a segmentation, stored by evaluate --save-maps, into this folder: those of a set "
+            "(--set) by a method (--method).",
+            metavar="DIR",
+            shown="none",
+        ),
+    ] = None
+    format: Annotated[
+        str | None,
+        setting(
+            "Format of the figures; of maps: png, npz, nifti (needs bnuq[nifti]) or geotiff (needs bnuq[geotiff]).",
+            metavar="svg|png",
+            shown="svg; for maps png",
+        ),
+    ] = None
+    images: Annotated[bool, setting("Leave the small copies of images out of the page.", no="only", shown="")] = True
+
+
 _MAP_FORMATS = ("png", "npz", "nifti", "geotiff")
 _CSV = rb"set,method,index,"  # the header of a file of points
 _POINTS: Panel = "Points of bnuq evaluate"
@@ -95,7 +91,9 @@ class Points(Section, frozen=True):
     ] = None
 
 
-@with_options(points=SectionOptions(Points))
+@with_options(
+    forms=SectionOptions(Forms), points=SectionOptions(Points), printing=SectionOptions(Printing, "json full debug")
+)
 def command(
     results: Annotated[
         list[str],
@@ -106,54 +104,26 @@ def command(
             show_default=False,
         ),
     ],
-    as_json: AsJson = False,
-    markdown: AsMarkdown = None,
-    html: AsPage = None,
-    figures: Figures = None,
-    maps: Maps = None,
-    form: Form = None,
-    no_images: NoImages = False,
-    full: Full = False,
-    debug: Debug = False,  # noqa: ARG001 - read by main
     *,
+    forms: Forms,
     points: Points,
+    printing: Printing,
 ) -> None:
     """Show the report of a result file, as originally printed; several are shown side by side."""
-    show(
-        lambda: _read(results),
-        as_json=as_json,
-        markdown=markdown,
-        html=html,
-        figures=figures,
-        maps=maps,
-        form=form,
-        images=not no_images,
-        full=full,
-        points=points,
-    )
+    show(lambda: _read(results), forms, printing, points)
 
 
-def show(
-    read: Callable[[], tuple[Kind, Any]],
-    *,
-    as_json: bool,
-    markdown: str | None,
-    html: Path | None,
-    figures: Path | None,
-    form: str | None,
-    maps: Path | None = None,
-    images: bool = True,
-    full: bool = False,
-    points: Points = Points(),  # noqa: B008 - it is frozen
-) -> None:
+def show(read: Callable[[], tuple[Kind, Any]], forms: Forms, printing: Printing, points: Points | None = None) -> None:
     """Print and write the requested forms of the record that `read` returns."""
-    _check_points(points, as_json, maps)
-    _check_format(form, figures, maps)
-    if as_json and markdown == "-":
+    points = points or Points()
+    figures, maps = (None if folder is None else expanded(folder) for folder in (forms.figures, forms.maps))
+    _check_points(points, printing.json, maps)
+    _check_format(forms.format, figures, maps)
+    if printing.json and forms.markdown == "-":
         raise RequestError("--json and --markdown - both go to standard output; give --markdown a file.")
-    page = None if html is None else checked_target(html, "--html", "page", rb"<!DOCTYPE html>.*<title>bnuq ")
-    document = None if markdown in (None, "-") else checked_target(Path(markdown), "--markdown", "report", b"# bnuq ")
-    table = None if points.csv is None else checked_target(Path(points.csv), "--csv", "table of points", _CSV)
+    page = _target(forms.html, "--html", "page", rb"<!DOCTYPE html>.*<title>bnuq ")
+    document = _target(None if forms.markdown == "-" else forms.markdown, "--markdown", "report", b"# bnuq ")
+    table = _target(points.csv, "--csv", "table of points", _CSV)
     kind, record = read()
     from bnuq.files.writing import write_bytes
     from bnuq.report.document import Gallery, PathLine
@@ -162,22 +132,24 @@ def show(
 
     report = kind.report(record, columns=100)
     listed, rows = _points_of(record, points)
-    kept = (each for each in report.sections if images or not any(isinstance(part, Gallery) for part in each.parts))
+    kept = (
+        each for each in report.sections if forms.images or not any(isinstance(part, Gallery) for part in each.parts)
+    )
     report = replace(report, sections=(*listed, *kept))
     if figures is not None and not report.pictures:
         raise RequestError(f"--figures: this result of {kind.of} has no figures.")
-    drawn = () if figures is None else draw_pictures(report, expanded(figures), "png" if form == "png" else "svg")
-    mapped = () if maps is None else _written_maps(record, expanded(maps), form, points)
+    drawn = () if figures is None else draw_pictures(report, figures, "png" if forms.format == "png" else "svg")
+    mapped = () if maps is None else _written_maps(record, maps, forms.format, points)
     if page is not None:
         write_page(page, report)
     if table is not None:
         write_bytes(table, rows)
     if document is not None:
         write_bytes(document, in_markdown(report, level=1).encode("utf-8", "backslashreplace"))
-    if as_json:
+    if printing.json:
         print_line(json.dumps(kind.summary(record), allow_nan=False, indent=2))
         return
-    if markdown == "-":
+    if forms.markdown == "-":
         print_line(in_markdown(report, level=1), nl=False)
         return
     if listed:
@@ -185,13 +157,17 @@ def show(
 
         print_report(alone(report, listed[0]), stdout())
     else:
-        print_record(kind.report, record, stdout(), full=full)
+        print_record(kind.report, record, stdout(), full=printing.full)
     print_figures(drawn)
     if maps is not None:
         print_line("")
         print_paths([PathLine(maps, f"Maps ({len(mapped)} files)")], stdout())
     written = ((page, "Page"), (document, "Markdown"), (table, "Points"))
     print_paths([PathLine(path, name) for path, name in written if path is not None], stdout())
+
+
+def _target(path: str | None, option: str, what: str, start: bytes) -> Path | None:
+    return None if path is None else checked_target(Path(path), option, what, start)
 
 
 def _check_format(form: str | None, figures: Path | None, maps: Path | None) -> None:

@@ -15,23 +15,9 @@ from bnuq.config.normalizations import PUBLISHED
 from bnuq.estimates import Estimator
 
 Method = Literal[
-    "deterministic",
-    "mcbn",
-    "mcdo",
-    "mcbn+mcdo",
-    "learned",
-    "mcbn+learned",
-    "mcdo+learned",
-    "mcbn+mcdo+learned",
-    "mcbn-chi2",
-    "mcbn-gaussian",
-    "mcbn-empirical",
-    "tta",
-    "mcbn+tta",
-    "laplace",
-    "ensemble",
-    "predictions",
-]
+    "deterministic", "mcbn", "mcdo", "mcbn+mcdo", "learned", "mcbn+learned", "mcdo+learned", "mcbn+mcdo+learned",
+    "mcbn-chi2", "mcbn-gaussian", "mcbn-empirical", "tta", "mcbn+tta", "laplace", "ensemble", "predictions",
+]  # fmt: skip
 ANALYTIC: tuple[Method, ...] = ("mcbn-chi2", "mcbn-gaussian", "mcbn-empirical")  # models of q(ω), not MCBN itself
 AUGMENTED: tuple[Method, ...] = ("tta", "mcbn+tta")  # test-time augmentation
 LEARNED: Method = "learned"  # noise that the network's own layers draw

@@ -27,6 +27,7 @@ from bnuq.config import (
     without_recalibration,
 )
 from bnuq.errors import ResultError
+from bnuq.findings import all_of
 from bnuq.gate.records import Pairing
 from bnuq.gate.settings import Settings
 from bnuq.metrics import METRICS
@@ -293,7 +294,7 @@ def pairing(current: Result, baseline: Result) -> Pairing:
     for method in (m for m in current.methods if m in baseline.methods and without_recalibration(m) not in fixed):
         differing = list(_drawn_otherwise(method, current, baseline))
         if differing:
-            apart.append((method, f"{listed(differing)} {'differs' if len(differing) == 1 else 'differ'}"))
+            apart.append((method, f"{all_of(differing)} {'differs' if len(differing) == 1 else 'differ'}"))
         else:
             shared.append(method)
     return Pairing(tuple(points), tuple(shared), tuple(apart))
@@ -349,9 +350,3 @@ def _pipeline(run: Mapping[str, Any]) -> tuple[Any, ...]:
 
 def _kind(result: Result) -> str:
     return str(result.sampling["device"]).partition(":")[0]
-
-
-def listed(names: Iterable[str]) -> str:
-    """a; a and b; a, b and c."""
-    *first, last = names
-    return f"{', '.join(first)} and {last}" if first else last

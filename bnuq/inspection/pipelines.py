@@ -27,7 +27,7 @@ from bnuq.errors import SamplingError
 from bnuq.evaluation import memory
 from bnuq.evaluation.datasets import Pipeline, input_normalize
 from bnuq.evaluation.reference_check import BATCH_SIZE, BATCHES, reference_check
-from bnuq.findings import Finding, warning
+from bnuq.findings import Finding, all_of, warning
 from bnuq.progress import Progress, silent
 from bnuq.records.evaluation import ReferenceCheck
 from bnuq.records.inspection import SURE, Candidate, Pipelines
@@ -567,7 +567,7 @@ def _undetermined(tied: Sequence[_Setting]) -> Iterator[str]:
     sentence = "with and without {} the statistics agree equally well"
     names = list(dict.fromkeys((setting.name, setting.scale) for setting in tied))
     if len(names) > 1:
-        yield f"normalize: {_listed(_name_words(*name) for name in names)} agree equally well"
+        yield f"normalize: {all_of(_name_words(*name) for name in names)} agree equally well"
     if len({setting.channel_order for setting in tied}) > 1:
         yield "channel order: RGB and BGR agree equally well"
     if len({setting.crops for setting in tied}) > 1:
@@ -580,11 +580,6 @@ def _name_words(name: str | None, scale: int) -> str:
     if name is None:
         return "pixels as they are (0 to 1)" if scale == 1 else "pixels from 0 to 255"
     return name
-
-
-def _listed(words: Iterator[str]) -> str:
-    *first, last = words
-    return f"{', '.join(first)} and {last}" if first else last
 
 
 _SETTINGS = ("normalize", "channel_order", "augment")
@@ -642,7 +637,7 @@ def _normalize_line(setting: _Setting) -> str:
     if setting.name == DATA_OWN and len(setting.normalize.mean) > 4:
         return 'normalize = "train"'
     mean, std = (f"[{', '.join(map(repr, values))}]" for values in (setting.normalize.mean, setting.normalize.std))
-    comments = {1: f"  # {setting.name}", 255: f"  # {_listed(iter([setting.name or 'pixels', 'scale 0 to 255']))}"}
+    comments = {1: f"  # {setting.name}", 255: f"  # {all_of([setting.name or 'pixels', 'scale 0 to 255'])}"}
     return f"normalize = {{ mean = {mean}, std = {std} }}{comments[setting.scale]}"
 
 

@@ -31,24 +31,13 @@ NOT_SCORED = -1  # in place of the true class of a pixel
 PARTS = {"class": "by_class", "group": "by_group"}  # of a labelled test set, and where their estimates stand
 FEWEST_POINTS, MOST_PARTS = 20, 100  # of a class or a group that has estimates of its own, and of these
 PIXEL_SCORES = (  # of the pixels of a segmentation
-    "mutual_information",
-    "predictive_entropy",
-    "expected_entropy",
-    "least_confidence",
-    "max_logit",
-    "energy",
-)
+    "mutual_information", "predictive_entropy", "expected_entropy", "least_confidence", "max_logit", "energy",
+)  # fmt: skip
 PIXEL_MEANS = ("accuracy", "pll", "brier", "max_probability", *PIXEL_SCORES)  # estimates that are means over pixels
 BAND, REACH = 2, 16  # pixels from a class boundary: what is near it, and how far distances are told apart
 AGGREGATIONS = (  # of the uncertainty of the pixels of an image
-    "mean",
-    "upper_tail",
-    "patch_maximum",
-    "share_above",
-    "foreground",
-    "without_boundaries",
-    "pairwise_dice",
-)
+    "mean", "upper_tail", "patch_maximum", "share_above", "foreground", "without_boundaries", "pairwise_dice",
+)  # fmt: skip
 OF_COMPONENTS = ("uncertainty", "variation", "iou")  # means over the connected components of a prediction
 MEDIAN_LIMIT, WORST_LIMIT = 3.0, 6.0  # of a reference check, times what batch noise alone gives
 

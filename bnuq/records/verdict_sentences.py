@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from bnuq.findings import Catalogue, Entry
+from bnuq.findings import Catalogue, Entry, all_of
 from bnuq.metrics.registry import metric_of
 
 Judged = Sequence[tuple[str, str]]  # metric and set
@@ -80,7 +80,7 @@ def _joined(by: Judged, link: str) -> str:
     separated = [name for metric, name in by if metric == "auroc"]
     if separated:
         names.append(f"AUROC of {separated[0] if len(separated) == 1 else f'{len(separated)} OOD sets'}")
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} {link} {names[-1]}"
+    return all_of(names, link)
 
 
 def _number(value: float, digits: int | None = 4) -> str:

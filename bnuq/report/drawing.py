@@ -219,6 +219,25 @@ def legend_apart(axes: Axes, *, columns: int = 2) -> None:
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=columns, columnspacing=1.4)
 
 
+def sizes_across(axes: Axes, ticks: Sequence[float]) -> None:
+    """An x axis of sizes by factors of 2, with these numbers written out."""
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(ticks)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    axes.minorticks_off()
+
+
+def factors_up(axes: Axes, low: float, high: float, *, whole: float = 300, ticks: int = 12) -> None:
+    """A y axis from `low` to `high` by factors, its numbers written out: powers of 10 alone from a range of `whole`."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axes.set_yscale("log")
+    axes.set_ylim(low, high)
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0,) if high > whole * low else (1.0, 2.0, 5.0), numticks=ticks))
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
 def _save(figure: Figure, path: Path, words: dict[str, str]) -> None:
     buffer = io.BytesIO()
     kind = path.suffix.removeprefix(".").lower()

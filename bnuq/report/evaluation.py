@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bnuq.catalogue import advised, noted
 from bnuq.config import DETERMINISTIC, SINGLE_SAMPLE_METHODS
 from bnuq.estimates import Estimate
 from bnuq.findings import Finding, listed, sentence
@@ -17,7 +18,6 @@ from bnuq.report.document import Cell, Heading, Items, Paragraph, Part, PathLine
 from bnuq.report.evaluation_findings import SENTENCES, findings, is_of_last_layer, noise_sd
 from bnuq.report.numbers import decimals, digits_of, headed, named, number, share_with_error, with_error
 from bnuq.report.provenance import evaluation_provenance
-from bnuq.report.remedies import advised, noted
 from bnuq.report.sampler import augmentation_in_words, laplace_in_words, laws_in_words, sampler_in_words
 
 _SHOWN = 20  # classes or groups in a table

@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
+from bnuq.catalogue import advised, noted
 from bnuq.findings import warnings
 from bnuq.metrics import SEPARATIONS, TTest
 from bnuq.records.multirun import Aggregate, Several
 from bnuq.report.document import Cell, PathLine, Report, Row, Section, Table, dim
 from bnuq.report.numbers import count, headed, named
-from bnuq.report.remedies import advised, noted
 
 _ROOMY = 60  # columns from which names are written out
 _MANY = 12  # splits or seeds, from which not all are listed

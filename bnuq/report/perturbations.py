@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from bnuq.catalogue import noted
 from bnuq.config import recalibration_of
 from bnuq.estimates import Estimate
 from bnuq.records.evaluation import Result
@@ -12,7 +13,6 @@ from bnuq.report.document import Cell, Heading, Part, Row, Table, dim
 from bnuq.report.noise_models import labelled
 from bnuq.report.numbers import decimals, digits_of, headed, named, number, with_error
 from bnuq.report.plots import ALARMS, CHANGING, perturbed
-from bnuq.report.remedies import noted
 
 
 def parts(result: Result, *, roomy: bool) -> Iterator[Part]:

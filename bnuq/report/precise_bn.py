@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-from bnuq.findings import Catalogue, Entry, Finding, sentence
+from bnuq.catalogue import advised, noted
+from bnuq.findings import Catalogue, Entry, Finding, sentence, verdict
 from bnuq.metrics.registry import metric_of
 from bnuq.records.precise_bn import COMMAND, EstimateChange, LayerChange, PreciseBN, TestChange
 from bnuq.report.document import Cell, Paragraph, PathLine, Report, Section, Table, dim
 from bnuq.report.numbers import count, named, number, of_reference, signed, written
-from bnuq.report.remedies import advised, noted
 
 _MANY, _SHOWN = 20, 10  # layers, from which only so many of them are shown
 _LEGEND = {
@@ -80,21 +79,17 @@ def _facts(result: PreciseBN) -> Iterator[tuple[str, str]]:
 def findings(result: PreciseBN) -> Iterator[Finding]:
     """The answers: what was replaced, where most, and whether it helped."""
     layers = result.layers
-    yield _verdict("statistics-replaced", layers=len(layers), untrained=sum(layer.never_trained for layer in layers))
+    yield verdict("statistics-replaced", layers=len(layers), untrained=sum(layer.never_trained for layer in layers))
     worst = max(layers, key=_size)
     if _size(worst) > 0:
-        yield _verdict("largest-change", layer=worst.name, shift=worst.shift, factor=math.exp(worst.log_variance))
+        yield verdict("largest-change", layer=worst.name, shift=worst.shift, factor=math.exp(worst.log_variance))
     if dead := sum(layer.dead for layer in layers):
-        yield _verdict("channels-constant", channels=dead)
+        yield verdict("channels-constant", channels=dead)
     if result.test is not None:
         effects = {change.verdict for change in result.test.estimates.values()}
         effect = next((effect for effect in ("better", "worse", "unknown") if effect in effects), "same")
         effect = "mixed" if effects >= {"better", "worse"} else effect
-        yield _verdict(f"test-{effect}", changes=dict(result.test.estimates))
-
-
-def _verdict(code: str, **values: Any) -> Finding:
-    return Finding(code, "verdict", values)
+        yield verdict(f"test-{effect}", changes=dict(result.test.estimates))
 
 
 def _change_in_words(name: str, change: EstimateChange) -> str:

@@ -64,25 +64,10 @@ _SCORES = {
     "regression": metrics.REGRESSION_SCORES,
 }
 _FEW_VALUES = 3  # values per channel up to which 1/S has no finite variance
+_UNCERTAINTIES = ("mutual_information", "predictive_entropy", "expected_entropy")
 _MEANS: dict[str, tuple[str, ...]] = {
-    "classification": (
-        "accuracy",
-        "pll",
-        "brier",
-        "mutual_information",
-        "predictive_entropy",
-        "expected_entropy",
-    ),
-    "segmentation": (
-        "accuracy",
-        "mean_iou",
-        "pll",
-        "brier",
-        "ece",
-        "mutual_information",
-        "predictive_entropy",
-        "expected_entropy",
-    ),
+    "classification": ("accuracy", "pll", "brier", *_UNCERTAINTIES),
+    "segmentation": ("accuracy", "mean_iou", "pll", "brier", "ece", *_UNCERTAINTIES),
     "regression": ("mae", "pll", "crps", "coverage50", "coverage95", "variance"),
 }
 _DIFFERENCE = "difference"

@@ -90,3 +90,18 @@ def with_estimate(given: Result, method: str, metric: str, **changes: Any) -> Re
         points[metric] = np.full(len(points[metric]), changes["value"])
     sets = {**found.sets, "test": replace(one, estimates=estimates, points=points)}
     return replace(given, methods={**given.methods, method: replace(found, sets=sets)})
+
+
+def changed(result: Result, method: str, **changes: object) -> Result:
+    """The result, with these fields of one method replaced."""
+    return replace(result, methods=dict(result.methods) | {method: replace(result.methods[method], **changes)})
+
+
+def with_test(result: Result, method: str, **changes: object) -> Result:
+    """The result, with these fields of one method on the test set replaced."""
+    sets = result.methods[method].sets
+    return changed(result, method, sets=dict(sets) | {"test": replace(sets["test"], **changes)})
+
+
+def with_estimates(result: Result, method: str, **estimates: Estimate) -> Result:
+    return with_test(result, method, estimates=dict(result.methods[method].sets["test"].estimates) | estimates)

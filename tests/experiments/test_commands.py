@@ -70,7 +70,13 @@ class Finished:
         return self.folder / f"reproduce-{self.name}.h5"
 
 
-@pytest.fixture(scope="module", params=EXPERIMENTS)
+@pytest.fixture(
+    scope="module",
+    params=[  # bn-in-vi goes through the same code with four networks instead of thirteen
+        pytest.param(name, marks=pytest.mark.slow) if name == "stochastic-normalization" else name
+        for name in EXPERIMENTS
+    ],
+)
 def finished(
     request: pytest.FixtureRequest, small_root: Path, tiny: Protocol, tmp_path_factory: pytest.TempPathFactory
 ) -> Finished:

@@ -266,12 +266,9 @@ def refused(task: int, advance: Callable[[int], object]) -> None:  # noqa: ARG00
     raise RequestError(f"task {task} cannot be done.")
 
 
+@pytest.mark.slow  # two processes that import torch for each
 @pytest.mark.parametrize(
-    ("work", "error", "message"),
-    [
-        (killed, BnuqError, "exit code -9"),
-        pytest.param(refused, RequestError, "cannot be done", marks=pytest.mark.slow),  # two more processes with torch
-    ],
+    ("work", "error", "message"), [(killed, BnuqError, "exit code -9"), (refused, RequestError, "cannot be done")]
 )
 def test_a_process_that_is_killed_and_a_task_that_fails_are_told(work, error, message) -> None:
     with pytest.raises(error, match=message):

@@ -4,8 +4,6 @@ import inspect
 import subprocess
 import sys
 
-import pytest
-
 from bnuq import metrics
 from bnuq.metrics.registry import metric_of
 from bnuq.records.evaluation import AGGREGATIONS, OF_COMPONENTS
@@ -13,7 +11,6 @@ from bnuq.records.evaluation import AGGREGATIONS, OF_COMPONENTS
 AT_BOUNDARIES = [
     f"{score}_{place}" for score in ("mutual_information", "predictive_entropy") for place in ("boundary", "interior")
 ]
-FUNCTIONS = [name for name, value in vars(metrics).items() if inspect.isfunction(value)]
 
 
 def test_the_registry_names_every_estimate_once():
@@ -86,9 +83,10 @@ def test_detection_scores_are_named_as_their_metrics():
     assert set(inspect.signature(metrics.DetectionScores).parameters) < set(metrics.METRICS)
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_every_public_function_says_where_it_comes_from(name):
-    assert "Source: " in (inspect.getdoc(getattr(metrics, name)) or "")
+def test_every_public_function_says_where_it_comes_from():
+    functions = {name: value for name, value in vars(metrics).items() if inspect.isfunction(value)}
+    assert len(functions) > 100
+    assert not [name for name, function in functions.items() if "Source: " not in (inspect.getdoc(function) or "")]
 
 
 def test_importing_metrics_imports_neither_torch_nor_scipy():

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import io
 import re
 from dataclasses import replace
+from functools import partial
 from html.parser import HTMLParser
 
 import pytest
 import small_verdicts as made
 from markdown_it import MarkdownIt
+from report_text import rendered
 
 from bnuq.gate.records import Verdict
 from bnuq.metrics import METRICS
 from bnuq.report.check import report
 from bnuq.report.check.findings import SENTENCES, change, findings, headline, in_words, judgement
-from bnuq.report.render import markdown, print_record
+from bnuq.report.render import markdown
 from bnuq.report.sanitize import printable
 
-
-def drawn(verdict: Verdict, *, width: int = 80, encoding: str = "utf-8") -> str:
-    raw = io.BytesIO()
-    stream = io.TextIOWrapper(raw, encoding=encoding)
-    print_record(report, verdict, stream, width=width)
-    stream.flush()
-    return raw.getvalue().decode(encoding)
+drawn = partial(rendered, report, width=80)
 
 
 def in_short(verdict: Verdict) -> tuple[str, ...]:

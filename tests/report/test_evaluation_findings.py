@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from made_up import changed, with_estimates, with_test
 from verdicts import codes, said, verdict
 
 from bnuq.config import DETERMINISTIC, POPULATION
@@ -17,21 +18,6 @@ from bnuq.records.approximation import Approximation
 from bnuq.records.evaluation import ReferenceCheck, Result
 from bnuq.report import evaluation_findings
 from bnuq.report.evaluation_findings import findings
-
-
-def changed(result: Result, method: str, **changes: object) -> Result:
-    """The result, with these fields of one method replaced."""
-    return replace(result, methods=dict(result.methods) | {method: replace(result.methods[method], **changes)})
-
-
-def with_test(result: Result, method: str, **changes: object) -> Result:
-    """The result, with these fields of one method on the test set replaced."""
-    sets = result.methods[method].sets
-    return changed(result, method, sets=dict(sets) | {"test": replace(sets["test"], **changes)})
-
-
-def with_estimates(result: Result, method: str, **estimates: Estimate) -> Result:
-    return with_test(result, method, estimates=dict(result.methods[method].sets["test"].estimates) | estimates)
 
 
 def with_points(result: Result, method: str, **points: np.ndarray) -> Result:

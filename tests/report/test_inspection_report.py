@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import small_run
 from matplotlib.axes import Axes
+from report_text import rendered
 from scipy import stats
 
 from bnuq.cli.main import main
@@ -28,18 +29,13 @@ from bnuq.report.document import Listing, Section, Table
 from bnuq.report.inspection import report
 from bnuq.report.inspection.findings import SENTENCES, findings, sentences, spatial_slope
 from bnuq.report.inspection.plots import chi2_density, nominal_deviations
-from bnuq.report.render import draw_pictures, markdown, page, print_record
+from bnuq.report.render import draw_pictures, markdown, page
 from bnuq.workflows.inspect import inspect
 
 HERE = Path("/results/of/a/long/path/that/is/printed/whole/model.inspect.h5")
 
 
-def drawn(record: Inspection, *, width: int = 80, encoding: str = "utf-8") -> str:
-    raw = io.BytesIO()
-    stream = io.TextIOWrapper(raw, encoding=encoding)
-    print_record(report, record, stream, width=width)
-    stream.flush()
-    return raw.getvalue().decode(encoding)
+drawn = partial(rendered, report, width=80)
 
 
 def verdicts(record: Inspection) -> dict[str, Finding]:

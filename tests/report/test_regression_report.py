@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import io
 import math
 import re
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from made_up import changed, with_test
+from report_text import rendered
 
 from bnuq.estimates import Estimate
 from bnuq.records.evaluation import MethodResult, Result
 from bnuq.report.evaluation import report
 from bnuq.report.numbers import decimals, number
-from bnuq.report.render import print_record
 
-
-def drawn(result: Result, *, width: int = 80, encoding: str = "utf-8") -> str:
-    raw = io.BytesIO()
-    stream = io.TextIOWrapper(raw, encoding=encoding)
-    print_record(report, result, stream, full=True, width=width)
-    stream.flush()
-    return raw.getvalue().decode(encoding)
+drawn = partial(rendered, report, width=80, full=True)
 
 
 def one_line(text: str) -> str:
@@ -33,21 +28,6 @@ def one_line(text: str) -> str:
 
 def numbers_in(text: str) -> np.ndarray:
     return np.array([float(text.replace("−", "-")) for text in re.findall(r"−?\d+\.?\d*(?:e[−+]\d+)?", text)])
-
-
-def changed(result: Result, method: str, **changes: object) -> Result:
-    """The result, with these fields of one method replaced."""
-    return replace(result, methods=dict(result.methods) | {method: replace(result.methods[method], **changes)})
-
-
-def with_test(result: Result, method: str, **changes: object) -> Result:
-    """The result, with these fields of one method on the test set replaced."""
-    sets = result.methods[method].sets
-    return changed(result, method, sets=dict(sets) | {"test": replace(sets["test"], **changes)})
-
-
-def with_estimates(result: Result, method: str, **estimates: Estimate) -> Result:
-    return with_test(result, method, estimates=dict(result.methods[method].sets["test"].estimates) | estimates)
 
 
 # ── numbers ──────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import math
 import re
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +17,7 @@ import pytest
 import small_sweep
 from matplotlib.axes import Axes
 from PIL import Image
+from report_text import rendered
 
 from bnuq.cli.main import main
 from bnuq.errors import RequestError
@@ -25,7 +26,7 @@ from bnuq.findings import Finding, warning
 from bnuq.records.sweep import Decay, Repeated, Sweep, SweepPoint, write
 from bnuq.report import drawing
 from bnuq.report.document import Drawing, Section, Table
-from bnuq.report.render import draw_pictures, page, print_record
+from bnuq.report.render import draw_pictures, page
 from bnuq.report.sweep import report
 from bnuq.report.sweep.findings import SENTENCES, findings, sentences
 
@@ -33,12 +34,7 @@ HERE = Path("/results/of/a/long/path/that/is/printed/whole/sweep.h5")
 LONG = "even_stranger_things_seen_at_night_from_far"
 
 
-def drawn(sweep: Sweep, *, width: int = 80, encoding: str = "utf-8") -> str:
-    raw = io.BytesIO()
-    stream = io.TextIOWrapper(raw, encoding=encoding)
-    print_record(report, sweep, stream, width=width)
-    stream.flush()
-    return raw.getvalue().decode(encoding)
+drawn = partial(rendered, report, width=80)
 
 
 def verdicts(sweep: Sweep, name: str = "") -> dict[str, Finding]:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import io
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
+from report_text import rendered
 
 from bnuq.catalogue import text_of
 from bnuq.config import recalibration_of
 from bnuq.estimates import Estimate
 from bnuq.findings import note, warning, warnings
 from bnuq.records import evaluation_file as result_file
-from bnuq.records.evaluation import Result
 from bnuq.report.evaluation import report
 from bnuq.report.numbers import sparkline
 from bnuq.report.render import print_record
@@ -28,12 +29,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def drawn(result: Result, *, full: bool = True, width: int = 80, encoding: str = "utf-8") -> str:
-    raw = io.BytesIO()
-    stream = io.TextIOWrapper(raw, encoding=encoding)
-    print_record(report, result, stream, full=full, width=width)
-    stream.flush()
-    return raw.getvalue().decode(encoding)
+drawn = partial(rendered, report, width=80, full=True)
 
 
 def one_line(text: str) -> str:

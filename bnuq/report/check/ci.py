@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 from xml.etree import ElementTree
 
+from bnuq.catalogue import advised, noted
 from bnuq.gate.records import Comparison, Floor, Verdict
 from bnuq.report.check.findings import (
     NOTHING_CHECKED,
@@ -22,7 +23,6 @@ from bnuq.report.check.findings import (
     subject,
 )
 from bnuq.report.numbers import count
-from bnuq.report.remedies import advised, noted
 from bnuq.report.sanitize import printable
 
 _MOST_SHOWN = 10  # of one kind that GitHub shows for a step

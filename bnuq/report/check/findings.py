@@ -8,9 +8,9 @@ from functools import partial
 from typing import Any
 
 from bnuq.config import SINGLE_SAMPLE_METHODS
-from bnuq.findings import Catalogue, Entry, Finding, sentence
+from bnuq.findings import Catalogue, Entry, Finding, all_of, sentence
+from bnuq.findings import verdict as _verdict
 from bnuq.gate.checking import LEVEL
-from bnuq.gate.compatibility import listed
 from bnuq.gate.records import BOUNDS, NORMALIZED, Comparison, Floor, Verdict
 from bnuq.metrics.registry import metric_of
 from bnuq.report.evaluation_findings import network_in_words
@@ -54,10 +54,6 @@ def headline(verdict: Verdict) -> Finding:
         compared=verdict.baseline is not None,
         accepted=verdict.accepted is not None and bool(verdict.comparisons),
     )
-
-
-def _verdict(code: str, **values: Any) -> Finding:
-    return Finding(code, "verdict", values)
 
 
 def findings(verdict: Verdict) -> Iterator[Finding]:
@@ -171,7 +167,7 @@ def paired(verdict: Verdict) -> str:
     """What the two results share."""
     assert verdict.pairing is not None
     shared = [("points", verdict.pairing.points), ("draws", verdict.pairing.draws)]
-    return "; ".join(f"the {noun} of {listed(names)}" for noun, names in shared if names) or "nothing"
+    return "; ".join(f"the {noun} of {all_of(names)}" for noun, names in shared if names) or "nothing"
 
 
 def not_paired(verdict: Verdict) -> str:
@@ -182,8 +178,8 @@ def not_paired(verdict: Verdict) -> str:
     methods: dict[str, list[str]] = {}
     for method, reason in verdict.pairing.why_not:
         methods.setdefault(reason, []).append(method)
-    parts = [f"the points of {listed(sets)}: they are different points"] if sets else []
-    return "; ".join([*parts, *(f"the draws of {listed(names)}: {reason}" for reason, names in methods.items())])
+    parts = [f"the points of {all_of(sets)}: they are different points"] if sets else []
+    return "; ".join([*parts, *(f"the draws of {all_of(names)}: {reason}" for reason, names in methods.items())])
 
 
 def estimate_name(comparison: Comparison) -> str:

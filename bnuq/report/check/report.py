@@ -7,6 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
+from bnuq.catalogue import advised, noted
 from bnuq.config import DETERMINISTIC
 from bnuq.estimates import ARROWS
 from bnuq.findings import warnings
@@ -33,7 +34,6 @@ from bnuq.report.check.findings import (
 )
 from bnuq.report.document import Cell, Items, Paragraph, Part, PathLine, Report, Row, Section, Table, dim, section
 from bnuq.report.numbers import count, named
-from bnuq.report.remedies import advised, noted
 
 _ROOMY = 60  # columns from which names are written out
 _MANY = 12  # estimates that did not fail the check, from which a terminal shows their changes alone

@@ -12,7 +12,7 @@ import numpy as np
 
 from bnuq.catalogue import text_of
 from bnuq.config import SINGLE_SAMPLE_METHODS
-from bnuq.findings import Catalogue, Entry, Finding, note, verdict, warning, warnings
+from bnuq.findings import Catalogue, Entry, Finding, all_of, note, verdict, warning, warnings
 from bnuq.metrics import METRICS, detection_influence, rmse_influence, standard_error
 from bnuq.records.evaluation import EvaluatedSet, Result, SetResult
 from bnuq.report import ood
@@ -217,7 +217,7 @@ def _settings_shared(*, settings: Mapping[str, str]) -> str:
 
 def _result_warning(*, names: Sequence[str], text: str, others: int) -> str:
     others_text = f", and {count(others, 'other warning')} below" if others else ""
-    return f"Warning for {_listed(names)}: {text}{others_text}."
+    return f"Warning for {all_of(names)}: {text}{others_text}."
 
 
 def _ranking(*, method: str, rankings: Mapping[str, Sequence[Place]], results: int) -> str:
@@ -238,7 +238,7 @@ def _in_order(places: Sequence[Place], metric: str, results: int) -> str:
         digits = max(0, decimals(place.value for place in places) - 1)
     texts = []
     for place in places:
-        names = _listed(place.names) if len(place.names) < results else "all"
+        names = all_of(place.names) if len(place.names) < results else "all"
         remarks = [f"by the {place.score}"] if place.score else []
         if place.distance in ("within", "beyond"):
             error = f"{signed(scale * place.difference, digits)} ± {number(scale * place.error, digits)}"
@@ -251,10 +251,6 @@ def _in_order(places: Sequence[Place], metric: str, results: int) -> str:
 
 
 _UNKNOWN = {"other-points": "on different points", "error-unknown": "the error of the difference is unknown"}
-
-
-def _listed(names: Sequence[str]) -> str:
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 SENTENCES: Catalogue = {

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from bnuq.catalogue import advised
 from bnuq.findings import sentence, warnings
 from bnuq.metrics import METRICS, SEPARATIONS
 from bnuq.records.evaluation import Result
@@ -22,7 +23,6 @@ from bnuq.report.comparison.settings import compared
 from bnuq.report.document import Heading, Items, Part, PathLine, Picture, Report, Row, Section, Table, dim, section
 from bnuq.report.numbers import count, digits_of, headed, named, share_with_error, with_error
 from bnuq.report.provenance import origin
-from bnuq.report.remedies import advised
 
 
 def report(results: Results, *, columns: int = 100) -> Report:  # noqa: ARG001 - every report has it

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
-from typing import Any
 
 import numpy as np
 
 from bnuq.estimates import Estimate
-from bnuq.findings import Catalogue, Entry, Finding, sentence, warnings
+from bnuq.findings import Catalogue, Entry, Finding, all_of, sentence, warnings
+from bnuq.findings import verdict as _verdict
 from bnuq.metrics.noise import small_sample_slope
 from bnuq.records.evaluation import MEDIAN_LIMIT, WORST_LIMIT
 from bnuq.records.inspection import (
@@ -66,10 +66,6 @@ def findings(record: Inspection) -> Iterator[Finding]:
 def sentences(findings: Iterable[Finding]) -> tuple[str, ...]:
     """What the findings say."""
     return tuple(sentence(finding, SENTENCES, _FORMATS) for finding in findings)
-
-
-def _verdict(code: str, **values: Any) -> Finding:
-    return Finding(code, "verdict", values)
 
 
 # ── health ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -371,7 +367,7 @@ def _closest(pipelines: Pipelines) -> Finding:
 def _kinds(kinds: Mapping[str, int]) -> str:
     names = {"batchnorm": "BatchNorm layer", "dropout": "dropout", "learned": "noise layer"}
     found = [count(amount, names[kind]) for kind, amount in kinds.items() if amount]
-    return " and ".join([", ".join(found[:-1])] * (len(found) > 1) + found[-1:]) or "Nothing"
+    return all_of(found) if found else "Nothing"
 
 
 def _range(by_layer: Mapping[str, float]) -> str:

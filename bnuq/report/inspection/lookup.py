@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from bnuq.findings import all_of
 from bnuq.records.evaluation import MEDIAN_LIMIT, WORST_LIMIT
 from bnuq.records.inspection import Candidate, LayerGap, LayerNoise
 from bnuq.report.drawing import short
@@ -85,7 +86,7 @@ def listed(names: Sequence[str], most: int = 3) -> str:
     words = [short(name, 48) for name in names]
     if len(words) > most + 1:
         words = [*words[:most], f"{len(words) - most} others"]
-    return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
+    return all_of(words) if words else ""
 
 
 def pipeline_of(candidate: Candidate) -> str:

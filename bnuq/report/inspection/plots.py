@@ -108,17 +108,8 @@ def _layer_axis(axes: Axes, names: Sequence[str]) -> None:
 
 def _logarithmic(axes: Axes, values: Sequence[float] | Float[np.ndarray, " any"], *, around: float = 1.5) -> None:
     """A y axis by factors around what of these is positive, its numbers written out."""
-    from matplotlib.ticker import LogLocator, NullFormatter
-
-    known = [float(value) for value in values if math.isfinite(value) and value > 0]
-    if not known:
-        return
-    low, high = max(min(known) / around, 1e-300), min(max(known) * around, 1e300)
-    axes.set_yscale("log")
-    axes.set_ylim(low, high)
-    axes.yaxis.set_major_locator(LogLocator(subs=(1.0,) if high > 300 * low else (1.0, 2.0, 5.0), numticks=12))
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.yaxis.set_minor_formatter(NullFormatter())
+    if known := [float(value) for value in values if math.isfinite(value) and value > 0]:
+        drawing.factors_up(axes, max(min(known) / around, 1e-300), min(max(known) * around, 1e300))
 
 
 def _drawable(values: Sequence[float] | Float[np.ndarray, " any"]) -> np.ndarray:
@@ -361,10 +352,7 @@ def _by_size(axes: Axes, noise: Noise) -> None:
     middle = math.exp(float(np.nanmean(np.log(every))))
     centre = math.exp(float(np.log(sizes).mean()))
     axes.plot(sizes[order], middle * centre / sizes[order], color=INK, linewidth=1, linestyle="--", label="slope −1")
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(list(sizes[order][:: math.ceil(sizes.size / 7)]))
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-    axes.minorticks_off()
+    drawing.sizes_across(axes, list(sizes[order][:: math.ceil(sizes.size / 7)]))
     _logarithmic(axes, every.ravel(), around=2)
     _legend_below(axes)
 
@@ -402,10 +390,7 @@ def _by_positions(axes: Axes, noise: Noise) -> None:
             level = math.exp(float(np.log(values).mean()) - slope.value * float(np.log(z).mean()))
             label = f"slope {slope.value:.2f}".replace("-", "−")
             axes.plot(ends, level * ends**slope.value, color="#D55E00", linewidth=1.4, label=label)
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(sorted(set(z))[:: math.ceil(np.unique(z).size / 7)])
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-    axes.minorticks_off()
+    drawing.sizes_across(axes, sorted(set(z))[:: math.ceil(np.unique(z).size / 7)])
     axes.set_xlim(z.min() / 1.5, z.max() * 1.5)
     _logarithmic(axes, [*values, 1 / z.min(), 1 / z.max()], around=2)
     _legend_below(axes)

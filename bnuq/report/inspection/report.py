@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from bnuq.catalogue import advised, noted
 from bnuq.estimates import Estimate
 from bnuq.records.evaluation import MEDIAN_LIMIT, WORST_LIMIT
 from bnuq.records.inspection import (
@@ -54,7 +55,6 @@ from bnuq.report.inspection.lookup import (
 from bnuq.report.inspection.plots import pictures_of
 from bnuq.report.numbers import count, decimals, error_of, headed, number, of_reference
 from bnuq.report.provenance import provenance_section
-from bnuq.report.remedies import advised, noted
 
 _ALL, _FEW = 24, 12  # rows up to which all are shown, and rows that are shown of more
 

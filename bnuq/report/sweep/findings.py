@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from bnuq.config import NETWORKS
 from bnuq.estimates import Estimate
-from bnuq.findings import Catalogue, Entry, Finding, sentence
+from bnuq.findings import Catalogue, Entry, Finding, all_of, sentence
+from bnuq.findings import verdict as _verdict
 from bnuq.records.sweep import Recommended, Repeated, Sweep, SweepPoint
 from bnuq.records.verdict import OTHER_SCALE, on_another_scale
 from bnuq.report.evaluation_findings import SENTENCES as OF_EVALUATION
@@ -76,10 +76,6 @@ def sentences(sweep: Sweep) -> tuple[str, ...]:
 def _sentence(finding: Finding) -> str:
     text, line = sentence(finding, SENTENCES, _FORMATS), finding.values.get("line")
     return f"{line}: {text}" if line else text if "name" in finding.values else text[:1].upper() + text[1:]
-
-
-def _verdict(code: str, **values: Any) -> Finding:
-    return Finding(code, "verdict", values)
 
 
 def _is_mismatched(sweep: Sweep) -> bool:
@@ -277,11 +273,6 @@ def _is_within(sweep: Sweep) -> bool:
 # ── their sentences ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _and(words: Iterable[str]) -> str:
-    *most, last = words
-    return f"{', '.join(most)} and {last}" if most else last
-
-
 def _slope(slope: Estimate) -> str:
     interval = "" if slope.low is None else f" [{number(slope.low, 2)}, {number(slope.high, 2)}]"
     return f"log-log slope {number(slope.value, 2)}{interval}"
@@ -292,15 +283,15 @@ def _negated(estimate: Estimate) -> Estimate:
 
 
 _FORMATS = {
-    "names": _and,
-    "sizes": lambda sizes: _and(f"b = {size:,}" for size in sizes),
-    "numbers": lambda sizes: _and(f"{size:,}" for size in sizes),
+    "names": all_of,
+    "sizes": lambda sizes: all_of(f"b = {size:,}" for size in sizes),
+    "numbers": lambda sizes: all_of(f"{size:,}" for size in sizes),
     "digits": three_digits,
     "auroc": lambda value: number(value, 3),
     "change": lambda change: f"{signed(change.value, 3)} ± {number(error_of(change), 3)}",
     "slope": _slope,
     "estimate": and_error,
-    "estimates": lambda estimates: _and(map(and_error, estimates)),
+    "estimates": lambda estimates: all_of(map(and_error, estimates)),
     "metric": lambda metric: named(metric, roomy=False),
     "behind": lambda behind: ", ".join(f"b = {size:,} by {and_error(_negated(each))}" for size, each in behind.items()),
 }

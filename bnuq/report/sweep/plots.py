@@ -74,27 +74,13 @@ def draw(sweep: Sweep, path: Path) -> None:
 
 def _size_axis(axes: Axes, sweep: Sweep, column: Sequence[Line]) -> None:
     sizes = sorted({point.batch_size for point in sweep.points})
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(sizes[:: math.ceil(len(sizes) / 9)])
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-    axes.minorticks_off()
+    drawing.sizes_across(axes, sizes[:: math.ceil(len(sizes) / 9)])
     axes.set_xlim(sizes[0] / 1.25, sizes[-1] * 1.25)
     chosen = sweep.recommended
     if chosen is not None and (chosen.protocol == "matched") == (column[0].model is None):
         size = chosen.batch_size
         label = f"recommended: b = {size:,}"
         axes.axvline(size, color=drawing.PALE, linewidth=5, alpha=0.6, zorder=0, label=label)
-
-
-def _logarithmic(axes: Axes, low: float, high: float) -> None:
-    """A y axis from `low` to `high` by factors, its numbers written out."""
-    from matplotlib.ticker import LogLocator, NullFormatter
-
-    axes.set_yscale("log")
-    axes.set_ylim(low, high)
-    axes.yaxis.set_major_locator(LogLocator(subs=(1.0,) if high > 1000 * low else (1.0, 2.0, 5.0), numticks=20))
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:.6g}")
-    axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _looks(sweep: Sweep, column: Sequence[Line]) -> dict[tuple[int, str], drawing.Line]:
@@ -145,7 +131,7 @@ def _draw_spread(axes: Axes, sweep: Sweep, column: Sequence[Line]) -> None:
             estimates = [estimate_of(point, metric, name) for point in line.random]
             _draw_bars(axes, line.random, estimates, looks[place, name], _label(column, line, name))
     if logarithmic:
-        _logarithmic(axes, min(every) / 1.8, max(every) * 1.8)
+        drawing.factors_up(axes, min(every) / 1.8, max(every) * 1.8, whole=1000, ticks=20)
     fixed_sizes = sorted({point.batch_size for line in column for point in line.points if point.degenerate})
     if fixed_sizes:
         at_bottom = axes.get_xaxis_transform()

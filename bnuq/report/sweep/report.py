@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from bnuq.catalogue import advised, noted
 from bnuq.config import NETWORKS
 from bnuq.estimates import Estimate
 from bnuq.metrics import METRICS
@@ -45,7 +46,6 @@ from bnuq.report.numbers import (
     with_error,
 )
 from bnuq.report.provenance import provenance_section
-from bnuq.report.remedies import advised, noted
 from bnuq.report.sweep.findings import sentences
 from bnuq.report.sweep.lookup import (
     Line,

@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-cuda test-slow test-ray soak hostile lint figures gate laws worth inspect reproduce bench clean architectures
+.PHONY: demo test test-cuda test-slow test-ray soak hostile lint figures gate laws worth inspect reproduce bench bench-scale clean architectures
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -88,6 +88,10 @@ reproduce: .venv/installed
 bench: .venv-bench/installed
 	.venv-bench/bin/python benchmarks/run.py $(BENCH)
 	.venv-bench/bin/python docs/make_figures.py speed
+
+# One process, two, two shards and, where it is installed, Ray: five minutes. SCALE="--samples 8", SCALE="--only local".
+bench-scale: .venv/installed
+	$(BIN)/python benchmarks/scale.py $(SCALE)
 
 clean:
 	rm -rf .venv .venv-bench .pytest_cache .ruff_cache .hypothesis

@@ -212,6 +212,12 @@ def machine(device: str) -> dict[str, object]:
     return facts
 
 
+def file_name(about: Mapping[str, object]) -> str:
+    """How the files of a machine are named."""
+    text = str(about.get("gpu") or f"{about['cpu']} {about['cores']} cores").lower()
+    return "-".join("".join(c if c.isalnum() else " " for c in text).split())
+
+
 def _cpu_information() -> dict[str, str]:
     try:
         lines = Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines()

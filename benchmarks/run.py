@@ -23,7 +23,7 @@ def main(arguments: list[str] | None = None) -> None:
     import torch
     from comparing import ROUND_SECONDS, ROWS, compare
     from drawing import Terminal, draw_figure, write_json
-    from measuring import accelerator, machine
+    from measuring import accelerator, file_name, machine
     from networks import AbsentError
     from targets import Extra, verdicts
     from whole import end_to_end, peaks, scaling
@@ -79,7 +79,7 @@ def main(arguments: list[str] | None = None) -> None:
     terminal.targets(judgements)
 
     whole_run = not (options.only or options.quick)
-    out = options.out or HERE / "results" / f"{_file_name(about)}{'' if whole_run else '.part'}.json"
+    out = options.out or HERE / "results" / f"{file_name(about)}{'' if whole_run else '.part'}.json"
     out.parent.mkdir(parents=True, exist_ok=True)
     settings = {"device": device, "threads": options.threads, "quick": options.quick, "rows": list(names)}
     write_json(
@@ -112,11 +112,6 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, metavar="M", help="about how long the rounds may take (15)")
     parser.add_argument("--out", type=Path, metavar="FILE", help="the JSON file; the figure lies beside it")
     return parser.parse_args(arguments)
-
-
-def _file_name(about: dict[str, object]) -> str:
-    text = str(about.get("gpu") or f"{about['cpu']} {about['cores']} cores").lower()
-    return "-".join("".join(c if c.isalnum() else " " for c in text).split())
 
 
 if __name__ == "__main__":

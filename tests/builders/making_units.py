@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -39,6 +41,10 @@ def computed(kinds: tuple[str, ...], place: Any, make: Callable[[Journal], Any])
                 raise ValueError("no such luck")
             if kind == "refuse":
                 raise SamplingError("these samples cannot be")
+            if kind == "last":
+                shutil.rmtree(place.path)
+            if kind == "long":
+                time.sleep(600)
             yield arrays_of(of)
 
     executor = make(Journal(place, FACTS))

@@ -11,8 +11,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import partialmethod
+from functools import partial, partialmethod
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +27,19 @@ from findings_of import noted
 from making_units import FACTS, arrays_of, computed, unit
 
 from bnuq import stopping
-from bnuq.config import Options, resolve, resolve_sweep
-from bnuq.errors import RequestError, ResultError, SamplingError
+from bnuq.config import Options, resolve, resolve_each, resolve_sweep
+from bnuq.errors import DataError, RequestError, ResultError, SamplingError
 from bnuq.evaluation.executors import Share, Worker
 from bnuq.evaluation.setup import threads
 from bnuq.files.journal import Journal, root_of
 from bnuq.files.places import place_of
-from bnuq.progress import silent
+from bnuq.progress import Advance, silent
 from bnuq.records.evaluation_file import read, write
+from bnuq.sampling.engine import Stochastic
 from bnuq.sweeping.sizes import _AllSizes
+from bnuq.workflows.evaluate import compute, evaluate
 from bnuq.workflows.processes import Job, Processes, forgive
+from bnuq.workflows.queue import evaluate_all
 from bnuq.workflows.shards import compute_shard, merge, share_of
 from bnuq.workflows.sweep import sweep
 from bnuq.workflows.verify import Verified, verify
@@ -198,6 +202,109 @@ def test_a_unit_that_ends_every_process_is_named_and_all_others_are_finished(tmp
 def test_an_error_that_bnuq_raises_ends_all_processes(tmp_path: Path) -> None:
     with pytest.raises(SamplingError, match="these samples cannot be"):
         waited(tmp_path, ("good", "refuse"), count=1)
+
+
+def test_a_store_that_is_gone_ends_all_processes(tmp_path: Path) -> None:
+    with pytest.raises(ResultError, match=r"could not be written: its folder does not exist\. Make the folder first"):
+        waited(tmp_path / "units", ("good", "last", "good"), count=1)
+
+
+def test_processes_go_on_to_the_next_job_whatever_becomes_of_one(tmp_path: Path) -> None:
+    all_kinds = ("good", "refuse"), ("good", "long"), ("good", "good")
+    places = [tmp_path / str(number) for number in range(len(all_kinds))]
+    jobs = [Job(computed, (kinds,), str(place), "cpu") for kinds, place in zip(all_kinds, places, strict=True)]
+    with Processes(jobs, 1) as processes:
+        with pytest.raises(SamplingError, match="these samples cannot be"), processes.turn(0) as turn:
+            turn.wait(silent, 0)
+        with pytest.raises(DataError), processes.turn(1):  # this process refuses what the other is at
+            while not Journal(places[1], FACTS).attempts(unit(1).name):
+                time.sleep(0.01)
+            raise DataError
+        with processes.turn(2) as turn:
+            turn.wait(silent, 0)
+    names = [{unit(number).name for number in range(2) if Journal(p, FACTS).has(unit(number).name)} for p in places]
+    assert [len(of_place) for of_place in names] == [1, 1, 2]
+
+
+def test_several_runs_are_one_queue_and_each_is_that_of_its_own(tmp_path: Path) -> None:
+    small_run.write(tmp_path)
+    (tmp_path / "net.py").write_text((tmp_path / "net.py").read_text() + COUNTING)
+    text = (tmp_path / "run.toml").read_text()
+    for name, change in (("a", "net"), ("b", "counting"), ("c", "net")):
+        (tmp_path / f"{name}.toml").write_text(text.replace("net.py:net", f"net.py:{change}"))
+    names = ("a.toml", "b.toml", "c.toml")
+    runs = resolve_each(names, Options(chunk_size=10, methods=("mcbn",), on="local:1"), folder=tmp_path)
+    ended: list[tuple[str, str]] = []
+    with computing_nothing(), threads(1):
+        evaluate_all(
+            runs,
+            on_result=lambda run, result: ended.append((run.run_file.name, result.path.name)),
+            on_error=lambda run, error: ended.append((run.run_file.name, str(error))),
+        )
+    assert [name for name, _ in ended] == [*names] and "the same inputs" in ended[1][1]
+    assert {path.name for path in tmp_path.glob("*.bnuq*")} == {"a.bnuq.h5", "c.bnuq.h5"}
+    with threads(1):
+        alone = evaluated(tmp_path, "alone.h5", chunk_size=10, methods=("mcbn",))
+    for name in ("a", "c"):
+        assert_same(figures(read(tmp_path / f"{name}.bnuq.h5")), figures(alone))
+
+
+COUNTING = """
+
+class Counting(nn.Sequential):
+    calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return super().forward(x) + 0.01 * self.calls
+
+
+def counting():
+    return Counting(*net())
+"""
+
+
+def test_another_process_that_makes_the_same_result_meanwhile_changes_nothing(tmp_path: Path) -> None:
+    small_run.write(tmp_path)
+    options = {"chunk_size": 10, "methods": ("mcbn",)}
+    expected, titles = figures(evaluated(tmp_path, "one.h5", **options)), list[str]()
+
+    def meddling(title: str, total: int) -> AbstractContextManager[Advance]:
+        titles.append(title)
+        if "deterministic" in title and len(titles) < 10:  # half of the units are finished
+            titles.extend([""] * 10)
+            assert_same(figures(evaluated(tmp_path, "same.h5", **options))["methods"], expected["methods"])
+            assert not (tmp_path / "same.h5.work").exists()
+        return silent(title, total)
+
+    run = resolve("run.toml", Options(out=tmp_path / "same.h5", **options), folder=tmp_path)
+    evaluate(run, progress=meddling)
+    assert_same(figures(read(tmp_path / "same.h5")), expected)
+    assert len(titles) > 10 and not (tmp_path / "same.h5.work").exists()
+
+
+def test_memory_that_runs_out_in_a_worker_halves_the_chunk_inside_the_unit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_run.write(tmp_path)
+    run = resolve("run.toml", Options(methods=("mcbn",), out=tmp_path / "one.h5"), folder=tmp_path)
+    plain, sizes = Stochastic.passes, set[int]()
+
+    def passes(self: Stochastic, inputs: torch.Tensor, *rest: Any) -> torch.Tensor:
+        if len(inputs) > 16:
+            raise MemoryError
+        sizes.add(len(inputs))
+        return plain(self, inputs, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Stochastic, "passes", passes)
+        [worker] = compute(run, True, place_of(tmp_path / "units"), partial(Worker, share=Share(0, 1, "alone")))
+    assert not worker.lost and sizes and max(sizes) <= 16
+    with computing_nothing():
+        found = evaluate(run, work=tmp_path / "units", merged=True)
+    expected = evaluated(tmp_path, "two.h5", methods=("mcbn",)).methods["mcbn"].sets["test"].estimates
+    for name, value in found.methods["mcbn"].sets["test"].estimates.items():
+        assert value.value == pytest.approx(expected[name].value, rel=1e-4, nan_ok=True)
 
 
 def test_a_worker_takes_what_the_dead_have_left_and_in_the_end_what_nobody_finishes(tmp_path: Path) -> None:

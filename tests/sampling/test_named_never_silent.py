@@ -182,8 +182,44 @@ def test_the_dropouts_of_a_transformer_are_seen_although_its_fast_path_would_hid
     assert {site.name for site in sites.live_dropouts} >= {"layer.dropout", "layer.dropout1", "layer.dropout2"}
     assert all(site.p == 0.25 for site in sites.live_dropouts)
     x = torch.randn(6, 5, 4)
-    found = bnuq.predict(net, x, dropout=bnuq.Dropout(3))
-    assert not torch.equal(found[0], found[1])
+    with pytest.warns(UserWarning, match="layer.self_attn is not sampled: dropout inside scaled_dot_product_attention"):
+        samples = bnuq.predict(net, x, dropout=bnuq.Dropout(3))
+    assert not torch.equal(samples[0], samples[1])
+
+
+def test_predict_with_dropout_warns_of_dropout_that_it_does_not_sample_alone():
+    net = Wrapped(
+        lambda m, x: m.drop(m.rnn(x)[0].mean(1)), spare=nn.BatchNorm1d(3),
+        rnn=nn.GRU(3, 4, num_layers=2, dropout=0.5, batch_first=True), drop=nn.Dropout(0.2),
+    )  # fmt: skip
+    x = torch.randn(6, 5, 3)
+    with pytest.warns(UserWarning) as issued:
+        for _ in "12":  # once per network
+            bnuq.predict(net, x, dropout=bnuq.Dropout(2))
+    assert [str(each.message) for each in issued] == ["rnn is not sampled: dropout inside gru in training only."]
+
+
+def test_the_refusal_to_predict_with_dropout_names_what_is_random_in_training():
+    net = Wrapped(lambda m, x: m.rnn(x)[0].mean(1), rnn=nn.LSTM(3, 4, num_layers=2, dropout=0.5, batch_first=True))
+    with pytest.raises(SamplingError, match=r"no live dropout that can be sampled \(rnn: dropout inside lstm in training"):
+        bnuq.predict(net, torch.randn(6, 5, 3), dropout=bnuq.Dropout(2))
+
+
+def noise_beside_noise(m: Wrapped, x: Tensor) -> Tensor:
+    x = m.fc(x) * torch.rand_like(x[:, :1])
+    return x * torch.rand_like(x) if m.training else x
+
+
+@pytest.mark.parametrize(
+    ("forward", "drawn"),
+    [
+        (lambda m, x: torch.native_dropout(m.fc(x), 0.5, m.training)[0], "native_dropout"),
+        (noise_beside_noise, "rand_like"),
+    ],
+)
+def test_random_numbers_of_training_alone_are_named_in_every_form(forward, drawn):
+    sites = sites_of(Wrapped(forward, fc=nn.Linear(4, 3)), 4)
+    assert [text for _, text in sites.hidden] == [f"random numbers ({drawn}) in training only"]
 
 
 def test_a_network_without_batchnorm_cannot_be_drawn():

@@ -201,7 +201,9 @@ def test_predict_with_dropout_warns_of_dropout_that_it_does_not_sample_alone():
 
 def test_the_refusal_to_predict_with_dropout_names_what_is_random_in_training():
     net = Wrapped(lambda m, x: m.rnn(x)[0].mean(1), rnn=nn.LSTM(3, 4, num_layers=2, dropout=0.5, batch_first=True))
-    with pytest.raises(SamplingError, match=r"no live dropout that can be sampled \(rnn: dropout inside lstm in training"):
+    with pytest.raises(
+        SamplingError, match=r"no live dropout that can be sampled \(rnn: dropout inside lstm in training"
+    ):
         bnuq.predict(net, torch.randn(6, 5, 3), dropout=bnuq.Dropout(2))
 
 

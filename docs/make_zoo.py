@@ -61,7 +61,7 @@ def main() -> None:
     asked = arguments()
     start()
     KEPT.mkdir(exist_ok=True)
-    zoo = (each for networks in (spelled(), of_timm(), of_torchvision()) for each in networks)
+    zoo = (each for networks in (spelled(), of_torchvision(), of_timm()) for each in networks)
     zoo = (each for each in zoo if asked.only in (None, each.name) and asked.family in (None, each.family))
     zoo = check_all(islice(zoo, asked.limit), jobs=asked.jobs, again=asked.again)
     if (asked.only, asked.family, asked.limit) == (None, None, None):
@@ -279,8 +279,9 @@ def page(records: list[dict[str, Any]]) -> str:
 {made_by("make zoo")[:-2]}, {releases}).
 
 One network of every family of timm and of torchvision, the smallest that has BatchNorm where there is one, and every
-segmentation and video network of torchvision; then {small} small networks that say dropout in other ways. Random weights and statistics, float64, rates of dropout above 0 where a constructor takes them. bnuq is held against the network's own training-mode forward:
-what is random there must be sampled, or be named in a warning or a refusal.
+segmentation and video network of torchvision; then {small} small networks that say dropout in other ways. Random
+weights and statistics, float64, rates of dropout above 0 where a constructor takes them. bnuq is held against the
+network's own training-mode forward: what is random there must be sampled, or be named in a warning or a refusal.
 
 {summary(published)}
 

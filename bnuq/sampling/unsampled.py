@@ -6,7 +6,6 @@ import os
 import sys
 import warnings
 from collections.abc import Iterable
-from itertools import islice
 from pathlib import Path
 from weakref import WeakValueDictionary
 
@@ -18,8 +17,10 @@ _warned: WeakValueDictionary[tuple[int, str], nn.Module] = WeakValueDictionary()
 
 
 def listed(layers: Iterable[tuple[str, str]]) -> str:
-    """The first layers and the reasons, in one text; empty where there is none."""
-    return "; ".join(f"{layer or 'the network'}: {reason}" for layer, reason in islice(layers, _NAMED))
+    """The first layers with the reasons, and how many more there are, in one text; empty where there is none."""
+    named = [f"{layer or 'the network'}: {reason}" for layer, reason in layers]
+    more = [f"{len(named) - _NAMED} more"] if len(named) > _NAMED else []
+    return "; ".join(named[:_NAMED] + more)
 
 
 def warn_of_unsampled(model: nn.Module, layers: Iterable[tuple[str, str]]) -> None:

@@ -207,6 +207,13 @@ def test_the_refusal_to_predict_with_dropout_names_what_is_random_in_training():
         bnuq.predict(net, torch.randn(6, 5, 3), dropout=bnuq.Dropout(2))
 
 
+def test_a_refusal_counts_the_layers_that_it_does_not_name():
+    layers = {f"rnn{i}": nn.GRU(3, 3, num_layers=2, dropout=0.5, batch_first=True) for i in range(5)}
+    net = Wrapped(lambda m, x: sum(getattr(m, name)(x)[0] for name in layers).mean(1), **layers)
+    with pytest.raises(SamplingError, match=r"rnn2: dropout inside gru in training only; 2 more\): all T passes"):
+        bnuq.predict(net, torch.randn(6, 5, 3), dropout=bnuq.Dropout(2))
+
+
 def noise_beside_noise(m: Wrapped, x: Tensor) -> Tensor:
     x = m.fc(x) * torch.rand_like(x[:, :1])
     return x * torch.rand_like(x) if m.training else x

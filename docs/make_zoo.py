@@ -1,7 +1,7 @@
 """`make zoo`: samples a network of every family of timm and torchvision, and writes docs/measured/zoo.md.
 
-Needs timm and torchvision. No weights are fetched. Of each family the smallest network with BatchNorm is taken, or the
-smallest where none has; all rates of dropout that its constructor takes are set. Each network is checked in a
+Needs timm and torchvision. No weights are fetched. Of each family the smallest candidate with BatchNorm is taken, or
+the smallest where none has; all rates of dropout that its constructor takes are set. Each network is checked in a
 process of its own with limits of time and memory; what is done is kept in docs/zoo/. About half an hour of CPU time.
 """
 
@@ -38,7 +38,10 @@ from zoo_spellings import SHAPE, SPELLINGS
 KEPT = DOCS / "zoo"
 CLASSES = 10
 FRAMES = 16  # of a video
-LARGE = re.compile(r"base|large|huge|giant|so\d+m|_\db_|101|152|200|_[lx]\d*(_|$)")  # not built in large families
+CANDIDATES = 5  # members of a family that are built to find the smallest: those whose names say that they are small
+SMALL = re.compile(
+    r"atto|femto|pico|nano|zepto|tiny|mini|xxs|xs|small|_[sta]?0\d*|00[2-9]|_s\d?(_|$)|b0|[a-z]1[0148]t?$"
+)
 SIZES = (32, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512)
 RATES = {  # arguments of constructors, as far as they take them
     "drop_rate": 0.2,
@@ -129,11 +132,11 @@ def of_torchvision() -> Iterator[Network]:
 
 
 def smallest_of(library: str, families: Mapping[str, list[str]]) -> Iterator[Network]:
-    """The smallest member with BatchNorm of each family; of all, where none has any."""
+    """The smallest candidate with BatchNorm of each family; of all, where none has any."""
     file = KEPT / f"{library}.sizes.json"
     sizes: dict[str, tuple[bool, int]] = json.loads(file.read_text()) if file.exists() else {}
     for family, names in sorted(families.items()):
-        small = [name for name in names if not LARGE.search(name)] if len(names) > 12 else names
+        small = sorted(names, key=lambda name: (not SMALL.search(name), len(name), name))[:CANDIDATES]
         for name in small:
             if name not in sizes:
                 sizes[name] = size_of(library, name)
@@ -278,7 +281,7 @@ def page(records: list[dict[str, Any]]) -> str:
 
 {made_by("make zoo")[:-2]}, {releases}).
 
-One network of every family of timm and of torchvision, the smallest that has BatchNorm where there is one, and every
+One small network of every family of timm and of torchvision, with BatchNorm where there is one, and every
 segmentation and video network of torchvision; then {small} small networks that say dropout in other ways. Random
 weights and statistics, float64, rates of dropout above 0 where a constructor takes them. bnuq is held against the
 network's own training-mode forward: what is random there must be sampled, or be named in a warning or a refusal.

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from make_figures import DOCS, MEASURED
+from make_figures import DOCS, MEASURED, made_by
 from torch import Tensor, nn
 from zoo_checks import BATCH, checked, is_refused, settled
 from zoo_spellings import SHAPE, SPELLINGS
@@ -42,7 +42,7 @@ CANDIDATES = 5  # members of a family that are built to find the smallest: those
 SMALL = re.compile(
     r"atto|femto|pico|nano|zepto|tiny|mini|xxs|xs|small|_[sta]?0\d*|00[2-9]|_s\d?(_|$)|b0|[a-z]1[0148]t?$"
 )
-SIZES = (32, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512)
+SIZES = (32, 64, 96, 128, 160, 192, 224, 240, 256, 320, 384, 448, 512)
 RATES = {  # arguments of constructors, as far as they take them
     "drop_rate": 0.2,
     "drop_path_rate": 0.1,
@@ -55,8 +55,8 @@ RATES = {  # arguments of constructors, as far as they take them
     "attention_dropout": 0.1,
     "stochastic_depth_prob": 0.1,
 }
-CPU_SECONDS = 150  # for one network
-MEMORY = 6 * 2**30  # bytes
+CPU_SECONDS = 400  # for one network
+MEMORY = 8 * 2**30  # bytes
 
 
 def main() -> None:
@@ -165,10 +165,11 @@ def built(library: str, name: str, arguments: Mapping[str, Any]) -> nn.Module:
             get = sys.modules["torchvision"].models.get_model
             return get(name, weights=None, num_classes=CLASSES, **backbone, **given)
         except TypeError as error:
-            unknown = re.search(r"keyword argument '(\w+)'", str(error))
-            if unknown is None or unknown[1] not in given:
+            unknown = given.keys() & set(re.findall(r"'(\w+)'", str(error)))
+            if not unknown:
                 raise
-            del given[unknown[1]]
+            for argument in unknown:
+                del given[argument]
 
 
 def is_of(library: str, name: str, module: str) -> bool:

@@ -134,6 +134,21 @@ def test_weights_standardised_by_batch_norm_are_no_site():
     assert torch.allclose(one, torch.cat([bnuq.predict(net, x, omega[t : t + 1]) for t in range(3)]), atol=1e-6)
 
 
+def test_weights_standardised_with_a_computed_scale_are_no_site_in_any_forward():
+    class ScaledConv(nn.Conv2d):
+        def forward(self, x: Tensor) -> Tensor:
+            rows, memory = self.weight.reshape(1, self.out_channels, -1), torch.ones(len(kept) + 1)
+            kept.append((scale := 0.3 * rows.new_ones(self.out_channels), memory))  # each lies elsewhere
+            return F.conv2d(x, F.batch_norm(rows, None, None, scale, training=True).reshape_as(self.weight), self.bias)
+
+    kept: list = []
+    net = nn.Sequential(ScaledConv(2, 3, 2), nn.BatchNorm2d(3), nn.Dropout(0.3), ScaledConv(3, 3, 3), nn.Flatten())
+    x = torch.randn(6, 2, 4, 4)
+    omega = bnuq.draw(net.eval(), x, samples=2, batch_size=4)
+    assert [layer.name for layer in omega.layers] == ["1"]
+    assert bnuq.predict(net, x, omega, dropout=bnuq.Dropout(2)).shape == (2, 6, 3)
+
+
 def test_a_layer_that_normalises_each_point_by_itself_is_not_stochastic():
     class Instance(nn.Module):
         def forward(self, x: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-cuda test-slow test-ray soak hostile lint figures gate laws worth inspect reproduce bench bench-scale clean architectures
+.PHONY: demo test test-cuda test-slow test-ray soak hostile lint figures gate laws worth inspect reproduce bench bench-scale clean architectures zoo
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -47,6 +47,11 @@ figures: .venv/installed
 # The index by which networks are recognised. In an environment with timm and torchvision: PYTHON=python3 make architectures
 architectures:
 	PYTHONPATH=. $(PYTHON) docs/make_architectures.py
+
+# A network of every family, checked against its training-mode forward: half an hour of CPU time. Finished networks are
+# kept. In an environment with timm and torchvision: PYTHON=python3 make zoo
+zoo:
+	PYTHONPATH=. $(PYTHON) docs/make_zoo.py
 
 # What `bnuq check` detects, and its false alarms: an hour of CPU time. If interrupted, it resumes where it stopped.
 gate: .venv/installed

@@ -42,6 +42,7 @@ from bnuq.sampling.sites import (
     select_layers,
     slices_in_training,
 )
+from bnuq.sampling.unsampled import listed
 from bnuq.user_code import is_failure
 
 DEFAULT_BATCH_SIZE = 128
@@ -278,7 +279,7 @@ def _unsampled(model: nn.Module, sites: Sites, example: Tensor) -> str:
         layers = check_exact(model, sites, example, ()).held if len(example) > 1 else ()
     except SamplingError:  # which the checks before the passes raise, with more points
         return ""
-    return "; ".join(f"{layer or 'the network'}: {reason}" for layer, reason in layers[:3])
+    return listed(layers)
 
 
 def _why_not(run: Run, sites: Sites, train: Points | None, *, unsampled: str) -> dict[str, str]:
@@ -295,7 +296,8 @@ def _why_not(run: Run, sites: Sites, train: Points | None, *, unsampled: str) ->
     if not noise_model and (untracked := _untracked(sites)):
         noise_model = f"BatchNorm {untracked[0].name} keeps no running statistics, which an analytic noise model needs"
     if not sites.dropouts:
-        mcdo = "the network has no dropout layer that its evaluation-mode forward pass calls"
+        named = f" ({hidden})" if (hidden := listed(sites.hidden)) else ""
+        mcdo = f"the network has no dropout layer that its evaluation-mode forward pass calls{named}"
     elif not sites.live_dropouts:
         dead = all(site.p == 0 for site in sites.dropouts)
         why = "rate 0" if dead else f"nothing to sample ({sites.dropouts[0].reason})"

@@ -36,6 +36,7 @@ from bnuq.sampling.trace import (
     record,
     uneven_tile,
 )
+from bnuq.sampling.unsampled import listed, warn_of_unsampled
 
 _COMPARED_POINTS = 64  # points of the first chunk on which another arithmetic is compared with float32
 _COMPARED_DRAWS = 32  # and draws: the MI of fewer deviates by chance (64 points, 8 draws: by 2 %, 32 draws: by 1 %)
@@ -412,9 +413,12 @@ class Predictor:
         example = fed(self._model, inputs[:3])
         kind = (example.shape[1:], example.dtype)
         if kind not in self._engines or not len(example):
-            sites = find_sites(self._model, example, compare_with_training=False)
-            if self._dropout is not None and not sites.live_dropouts:
-                raise SamplingError("the network has no live dropout: all T passes would be the same.")
+            sites = find_sites(self._model, example, compare_with_training=self._dropout is not None)
+            if self._dropout is not None:
+                if not sites.live_dropouts:
+                    cause = f" that can be sampled ({named})" if (named := listed(sites.hidden)) else ""
+                    raise SamplingError(f"the network has no live dropout{cause}: all T passes would be the same.")
+                warn_of_unsampled(self._model, sites.hidden)
             if self._learned is not None and not sites.live_noises:
                 raise SamplingError("no layer of the network has noise: all T passes would be the same.")
             engine = Stochastic(self._model, sites, omega=self._omega, dropout=self._dropout, learned=self._learned)

@@ -63,9 +63,11 @@ class BatchNormCall:
 
     @property
     def address(self) -> int:
-        """Identifies the layer: the memory address of its running mean, else of its scale; 0 where it has neither."""
-        tensor = self.running_mean if self.running_mean is not None else self.weight
-        return 0 if tensor is None else tensor.data_ptr()
+        """Identifies the layer: the memory address of its running mean, else of its scale; 0 where it has neither, or
+        where its scale is computed in the forward and lies elsewhere in the next one."""
+        if self.running_mean is not None:
+            return self.running_mean.data_ptr()
+        return self.weight.data_ptr() if isinstance(self.weight, nn.Parameter) else 0
 
     def normalized(self, mean: Tensor, var: Tensor) -> Tensor:
         """The layer's output with these statistics in place of its running ones; the layer's ε is added here, once."""

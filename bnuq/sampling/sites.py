@@ -146,12 +146,18 @@ class NoiseSite(Site):
 
 @dataclass(frozen=True)
 class Sites:
-    """The sites of one network, and the randomness of training that cannot be reproduced here."""
+    """The sites of one network, and the randomness of training that cannot be reproduced here: BatchNorms that are out
+    of reach, and dropout and other noise that is `hidden`; (layer, reason) each."""
 
     batchnorms: tuple[BatchNormSite, ...]
     dropouts: tuple[DropoutSite, ...]
-    unreachable: tuple[tuple[str, str], ...] = ()  # (layer, reason)
     noises: tuple[NoiseSite, ...] = ()
+    unreachable_batchnorms: tuple[tuple[str, str], ...] = ()
+    hidden: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def unreachable(self) -> tuple[tuple[str, str], ...]:
+        return self.unreachable_batchnorms + self.hidden
 
     @property
     def live_batchnorms(self) -> tuple[BatchNormSite, ...]:
@@ -266,7 +272,13 @@ def find_sites(model: nn.Module, example: Tensor, *, compare_with_training: bool
         else:
             assert isinstance(other.call, NoiseCall)
             noises.append(replace(_noise_site(name, len(noises), traced.call, other.call), place=place))
-    return Sites(tuple(batchnorms), tuple(dropouts), _unreachable(model, calls, training), tuple(noises))
+    return Sites(
+        tuple(batchnorms),
+        tuple(dropouts),
+        tuple(noises),
+        _unreachable_batchnorms(model, calls),
+        _hidden(calls, training),
+    )
 
 
 _SMALLEST_SLICE = 4  # points; smaller slices are implausible, so the cause must be another one
@@ -458,8 +470,8 @@ def _hidden_randomness(func: Any, args: tuple, kwargs: dict) -> str | None:
     rate = arguments.get("dropout", arguments.get("dropout_p"))
     if isinstance(rate, float):
         return f"dropout inside {name}" if rate > 0 and arguments.get("train", True) else None
-    active = arguments.get("training", True)
-    if torch.Tag.nondeterministic_seeded in func.tags and "dropout" not in name and active:
+    is_active = arguments.get("training", arguments.get("train", True))
+    if torch.Tag.nondeterministic_seeded in func.tags and is_active is not False:
         return f"random numbers ({name})"
     return None
 
@@ -560,9 +572,7 @@ def _close(a: Tensor, b: Tensor) -> bool:
     return torch.allclose(a, b, rtol=1e-3, atol=1e-5 * float(a.abs().max()))
 
 
-def _unreachable(
-    model: nn.Module, calls: Sequence[_RecordedCall], training: Sequence[_RecordedCall] | None
-) -> tuple[tuple[str, str], ...]:
+def _unreachable_batchnorms(model: nn.Module, calls: Sequence[_RecordedCall]) -> tuple[tuple[str, str], ...]:
     unreachable: dict[tuple[str, str], None] = {}
     called = {traced.layer for traced in calls if isinstance(traced.call, BatchNormCall)}
     for name, module in ((original_name(name), module) for name, module in model.named_modules()):
@@ -585,23 +595,30 @@ def _unreachable(
             if isinstance(module := model.get_submodule(layer), _InstanceNorm):
                 reason = f"{type(module).__name__} with running statistics: training normalises each point separately"
             unreachable[layer, reason] = None
+    return tuple(unreachable)
+
+
+def _hidden(calls: Sequence[_RecordedCall], training: Sequence[_RecordedCall] | None) -> tuple[tuple[str, str], ...]:
+    hidden: dict[tuple[str, str], None] = {}
     evaluation_calls = Counter(traced.layer for traced in calls if isinstance(traced.call, DropoutCall))
     for traced in calls:
         if isinstance(traced.call, str):
-            unreachable[traced.layer, f"{traced.call} in evaluation mode too: estimates are not reproducible"] = None
+            hidden[traced.layer, f"{traced.call} in evaluation mode too: estimates are not reproducible"] = None
     always = {(traced.layer, traced.call) for traced in calls if isinstance(traced.call, str)}
-    noisy = {traced.layer for traced in calls if isinstance(traced.call, NoiseCall)}
+    noise_calls = Counter(traced.layer for traced in calls if isinstance(traced.call, NoiseCall))
     for traced in training or ():
-        if isinstance(traced.call, NoiseCall) and traced.layer not in noisy:
-            unreachable[traced.layer, f"random numbers ({traced.call.name}) in training only"] = None
+        if isinstance(traced.call, NoiseCall):
+            noise_calls[traced.layer] -= 1
+            if noise_calls[traced.layer] < 0:
+                hidden[traced.layer, f"random numbers ({traced.call.name}) in training only"] = None
         elif isinstance(traced.call, str):
             if (traced.layer, traced.call) not in always:
-                unreachable[traced.layer, f"{traced.call} in training only"] = None
+                hidden[traced.layer, f"{traced.call} in training only"] = None
         elif isinstance(traced.call, DropoutCall):
             evaluation_calls[traced.layer] -= 1
             if evaluation_calls[traced.layer] < 0 and traced.call.p > 0:
-                unreachable[traced.layer, "a dropout that is called in training mode only"] = None
-    return tuple(unreachable)
+                hidden[traced.layer, "a dropout that is called in training mode only"] = None
+    return tuple(hidden)
 
 
 def fingerprint(model: nn.Module) -> str:

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import sys
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
-from pathlib import Path
 from typing import Any
-from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
@@ -40,6 +35,7 @@ from bnuq.sampling.sites import (
     select_layers,
 )
 from bnuq.sampling.trace import NotTraceableError, on_other_inputs, other_inputs, record, uneven_tile
+from bnuq.sampling.unsampled import listed, warn_of_unsampled
 
 
 def draw(
@@ -210,31 +206,14 @@ def exact_sites(model: nn.Module, batch: Tensor, layers: str | Sequence[str] = "
     if not sites.live_batchnorms:
         reasons = [(site.name, site.reason) for site in sites.batchnorms[:1]]
         reasons = reasons or [*sites.left_out(check_exact(model, sites, batch, ()).held)]
-        cause = "; ".join(f"{layer or 'the network'}: {reason}" for layer, reason in reasons[:3])
-        cause = f" ({cause})" if cause else ""
+        cause = f" ({named})" if (named := listed(reasons)) else ""
         raise SamplingError(
             f"the network has no BatchNorm layer that could be sampled{cause}; MCBN needs at least one."
         )
     selected = select_layers(sites.live_batchnorms, layers)
-    for layer, reason in sites.left_out(check_exact(model, sites, batch, selected).held):
-        _warn_once(model, f"{layer or 'the network'} is not sampled: {reason}.")
+    warn_of_unsampled(model, sites.left_out(check_exact(model, sites, batch, selected).held))
     check_finite(model, batch, sites, selected)
     return selected
-
-
-_PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
-_warned: WeakValueDictionary[tuple[int, str], nn.Module] = WeakValueDictionary()  # networks, by id and warning
-
-
-def _warn_once(model: nn.Module, text: str) -> None:
-    """Issue a UserWarning at the line that called this package, once per network and text."""
-    if _warned.get((id(model), text)) is model:
-        return
-    _warned[id(model), text] = model
-    level, frame = 1, sys._getframe()
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
-        level, frame = level + 1, frame.f_back
-    warnings.warn(text, stacklevel=level)
 
 
 def _measure(

@@ -134,6 +134,21 @@ def test_weights_standardised_by_batch_norm_are_no_site():
     assert torch.allclose(one, torch.cat([bnuq.predict(net, x, omega[t : t + 1]) for t in range(3)]), atol=1e-6)
 
 
+def test_weights_standardised_with_a_computed_scale_are_no_site_in_any_forward():
+    class ScaledConv(nn.Conv2d):
+        def forward(self, x: Tensor) -> Tensor:
+            rows, memory = self.weight.reshape(1, self.out_channels, -1), torch.ones(len(kept) + 1)
+            kept.append((scale := 0.3 * rows.new_ones(self.out_channels), memory))  # each lies elsewhere
+            return F.conv2d(x, F.batch_norm(rows, None, None, scale, training=True).reshape_as(self.weight), self.bias)
+
+    kept: list = []
+    net = nn.Sequential(ScaledConv(2, 3, 2), nn.BatchNorm2d(3), nn.Dropout(0.3), ScaledConv(3, 3, 3), nn.Flatten())
+    x = torch.randn(6, 2, 4, 4)
+    omega = bnuq.draw(net.eval(), x, samples=2, batch_size=4)
+    assert [layer.name for layer in omega.layers] == ["1"]
+    assert bnuq.predict(net, x, omega, dropout=bnuq.Dropout(2)).shape == (2, 6, 3)
+
+
 def test_a_layer_that_normalises_each_point_by_itself_is_not_stochastic():
     class Instance(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
@@ -182,8 +197,53 @@ def test_the_dropouts_of_a_transformer_are_seen_although_its_fast_path_would_hid
     assert {site.name for site in sites.live_dropouts} >= {"layer.dropout", "layer.dropout1", "layer.dropout2"}
     assert all(site.p == 0.25 for site in sites.live_dropouts)
     x = torch.randn(6, 5, 4)
-    found = bnuq.predict(net, x, dropout=bnuq.Dropout(3))
-    assert not torch.equal(found[0], found[1])
+    with pytest.warns(UserWarning, match="layer.self_attn is not sampled: dropout inside scaled_dot_product_attention"):
+        samples = bnuq.predict(net, x, dropout=bnuq.Dropout(3))
+    assert not torch.equal(samples[0], samples[1])
+
+
+def test_predict_with_dropout_warns_of_dropout_that_it_does_not_sample_alone():
+    net = Wrapped(
+        lambda m, x: m.drop(m.rnn(x)[0].mean(1)), spare=nn.BatchNorm1d(3),
+        rnn=nn.GRU(3, 4, num_layers=2, dropout=0.5, batch_first=True), drop=nn.Dropout(0.2),
+    )  # fmt: skip
+    x = torch.randn(6, 5, 3)
+    with pytest.warns(UserWarning) as issued:
+        for _ in "12":  # once per network
+            bnuq.predict(net, x, dropout=bnuq.Dropout(2))
+    assert [str(each.message) for each in issued] == ["rnn is not sampled: dropout inside gru in training only."]
+
+
+def test_the_refusal_to_predict_with_dropout_names_what_is_random_in_training():
+    net = Wrapped(lambda m, x: m.rnn(x)[0].mean(1), rnn=nn.LSTM(3, 4, num_layers=2, dropout=0.5, batch_first=True))
+    with pytest.raises(
+        SamplingError, match=r"no live dropout that can be sampled \(rnn: dropout inside lstm in training"
+    ):
+        bnuq.predict(net, torch.randn(6, 5, 3), dropout=bnuq.Dropout(2))
+
+
+def test_a_refusal_counts_the_layers_that_it_does_not_name():
+    layers = {f"rnn{i}": nn.GRU(3, 3, num_layers=2, dropout=0.5, batch_first=True) for i in range(5)}
+    net = Wrapped(lambda m, x: sum(getattr(m, name)(x)[0] for name in layers).mean(1), **layers)
+    with pytest.raises(SamplingError, match=r"rnn2: dropout inside gru in training only; 2 more\): all T passes"):
+        bnuq.predict(net, torch.randn(6, 5, 3), dropout=bnuq.Dropout(2))
+
+
+def noise_beside_noise(m: Wrapped, x: Tensor) -> Tensor:
+    x = m.fc(x) * torch.rand_like(x[:, :1])
+    return x * torch.rand_like(x) if m.training else x
+
+
+@pytest.mark.parametrize(
+    ("forward", "drawn"),
+    [
+        (lambda m, x: torch.native_dropout(m.fc(x), 0.5, m.training)[0], "native_dropout"),
+        (noise_beside_noise, "rand_like"),
+    ],
+)
+def test_random_numbers_of_training_alone_are_named_in_every_form(forward, drawn):
+    sites = sites_of(Wrapped(forward, fc=nn.Linear(4, 3)), 4)
+    assert [text for _, text in sites.hidden] == [f"random numbers ({drawn}) in training only"]
 
 
 def test_a_network_without_batchnorm_cannot_be_drawn():

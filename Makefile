@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-cuda test-slow test-ray soak hostile lint figures gate laws worth inspect reproduce bench bench-scale clean architectures zoo
+.PHONY: demo test test-cuda test-slow test-ray soak hostile lint figures gate laws worth inspect reproduce bench bench-scale bench-gpu clean architectures zoo
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -97,6 +97,10 @@ bench: .venv-bench/installed
 # One process, two, two shards and, where it is installed, Ray: five minutes. SCALE="--samples 8", SCALE="--only local".
 bench-scale: .venv/installed
 	$(BIN)/python benchmarks/scale.py $(SCALE)
+
+# What only a GPU can tell, in nine minutes, in an environment that has torch for it: PYTHON=python3 make bench-gpu
+bench-gpu:
+	$(PYTHON) benchmarks/gpu.py --device cuda
 
 clean:
 	rm -rf .venv .venv-bench .pytest_cache .ruff_cache .hypothesis

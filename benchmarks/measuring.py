@@ -20,6 +20,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from bnuq import devices
+
 MIN_SECONDS = 0.03  # seconds; a shorter action is repeated until it takes this long
 
 
@@ -61,8 +63,7 @@ def timed(action: Callable[[], object], device: str, repeats: int = 1) -> Second
 
 
 def _finish(device: str) -> None:
-    if device == "cuda":
-        torch.cuda.synchronize()
+    devices.synchronize(torch.device(device))
 
 
 def rounds(
@@ -185,9 +186,7 @@ ACCELERATORS = {  # by a part of torch's device name; the first match counts
 
 def accelerator(device: str) -> Accelerator | None:
     """The peaks of this machine's GPU; None on a CPU, and where its name is not in the table."""
-    if device != "cuda":
-        return None
-    name = torch.cuda.get_device_name()
+    name = devices.name_of(torch.device(device))
     return next((peaks for part, peaks in ACCELERATORS.items() if part in name), None)
 
 
@@ -207,8 +206,8 @@ def machine(device: str) -> dict[str, object]:
         "threads": torch.get_num_threads(),
         "date": datetime.now(UTC).date().isoformat(),
     }
-    if device == "cuda":
-        facts |= {"gpu": torch.cuda.get_device_name(), "cuda": torch.version.cuda}
+    if not devices.is_host(torch.device(device)):
+        facts |= {"gpu": devices.name_of(torch.device(device)), **devices.versions(torch.device(device))}
     return facts
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,7 +23,7 @@ class Traits:
     """A kind of device: the entries of the largest value in a tile, and over stacked draws; how many times more points
     pass together than on a CPU; whether it `draws` masks of dropout by itself, in another stream than a CPU; whether
     it has `float64`, `tf32`, and a kernel for a convolution with its ReLU (`fused`); whether exact products are faster
-    in images' `plain_layout` than channels last."""
+    in images' `plain_layout` than channels last; whether it takes `copies` from pinned memory while it computes."""
 
     tile_entries: int
     stacked_entries: int
@@ -30,11 +33,12 @@ class Traits:
     tf32: bool = False
     fused: bool = False
     plain_layout: bool = False
+    copies: bool = False
 
 
 _TRAITS = {
     "cpu": Traits(2**19, 2**16),
-    "cuda": Traits(2**28, 2**28, points=4, draws=True, tf32=True, fused=True, plain_layout=True),
+    "cuda": Traits(2**28, 2**28, points=4, draws=True, tf32=True, fused=True, plain_layout=True, copies=True),
     "xpu": Traits(2**28, 2**28, points=4, draws=True, plain_layout=True),
     "mps": Traits(2**24, 2**24, float64=False),
 }
@@ -66,6 +70,65 @@ def synchronize(device: torch.device) -> None:
         return
     module = _module(device.type)
     module.synchronize() if device.type == "mps" else module.synchronize(device)
+
+
+def upload(values: Tensor, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
+    """The values on the device and in the dtype. Where it takes copies while it computes, the host does not wait: what
+    this thread asks of the device from now on comes after the copy."""
+    if not traits(device).copies or not is_host(values.device):
+        return values.to(device, dtype)
+    module = _module(device.type)
+    current, copying = module.current_stream(device), _copying_stream(device)
+    with module.stream(copying):
+        copied = _pinned(values.to(dtype or values.dtype)).to(device, non_blocking=True)
+    current.wait_stream(copying)
+    copied.record_stream(current)  # its memory is not used again before what is asked of it so far is done
+    return copied
+
+
+def _pinned(values: Tensor) -> Tensor:
+    try:
+        return values.pin_memory()
+    except RuntimeError:  # some containers and virtual machines allow little; the copy is then waited for
+        return values
+
+
+@cache
+def _copying_stream(device: torch.device) -> Any:
+    return _module(device.type).Stream(device)
+
+
+def queue_of_this_thread(device: torch.device) -> Callable[[], AbstractContextManager[object]]:
+    """Makes contexts in which another thread gives its work to the device in the order of this thread's."""
+    if not traits(device).copies:
+        return nullcontext
+    module = _module(device.type)
+    return partial(module.stream, module.current_stream(device))
+
+
+def fetch(values: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
+    """The values as arrays of the host, which waits for an accelerator once for all of a dtype."""
+    arrays: dict[str, np.ndarray] = {}
+    by_kind: dict[tuple, list[str]] = {}
+    for name, value in values.items():
+        by_kind.setdefault((value.device, value.dtype), []).append(name)
+    for (device, _), names in by_kind.items():
+        if is_host(device):
+            arrays |= {name: values[name].numpy() for name in names}
+            continue
+        joined = torch.cat([values[name].flatten() for name in names]).cpu().numpy()
+        ends = np.cumsum([values[name].numel() for name in names])
+        parts = np.split(joined, ends[:-1])
+        arrays |= {name: part.reshape(values[name].shape) for name, part in zip(names, parts, strict=True)}
+    return {name: arrays[name] for name in values}
+
+
+def counted(numbers: Tensor, bins: int, weights: Tensor | None = None) -> Tensor:
+    """How often each of 0 … bins − 1 occurs, or the sum of the weights there; an accelerator is not waited for."""
+    if is_host(numbers.device):
+        return torch.bincount(numbers, weights, minlength=bins)
+    weights = torch.ones_like(numbers) if weights is None else weights
+    return torch.zeros(bins, dtype=weights.dtype, device=numbers.device).index_add_(0, numbers, weights)
 
 
 def free_bytes(device: torch.device) -> int | None:
@@ -106,6 +169,20 @@ def count(kind: str) -> int:
     """How many accelerators of this kind there are."""
     module = getattr(torch, kind, None)
     return module.device_count() if module is not None and module.is_available() else 0
+
+
+_SHOWS = {"cuda": "CUDA_VISIBLE_DEVICES", "xpu": "ZE_AFFINITY_MASK"}  # the variable that shows devices to a process
+
+
+def shown_to_process(name: str, number: int) -> dict[str, str]:
+    """The variables with which process number `number` sees its own of several accelerators, where `name`, that of
+    --device, leaves open which."""
+    kind = preferred() if name == "auto" else name
+    if kind not in _SHOWS or (several := count(kind)) < 2:
+        return {}
+    shown = os.environ.get(_SHOWS[kind]) or ",".join(map(str, range(several)))
+    names = shown.split(",")
+    return {_SHOWS[kind]: names[number % len(names)]}
 
 
 def generator_states() -> Iterator[tuple[Callable[[Any], object], Any]]:

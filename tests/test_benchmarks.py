@@ -21,9 +21,9 @@ SAMPLES, POINTS, BATCH = 4, 40, 16
 
 @pytest.fixture
 def benchmarks(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """The files of benchmarks/, imported as its command imports them."""
+    """The files of benchmarks/, imported as its commands import them."""
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    names = ("comparing", "contestants", "measuring", "targets")
+    names = ("comparing", "contestants", "gpu", "gpu_parts", "measuring", "targets")
     return SimpleNamespace(**{name: importlib.import_module(name) for name in names})
 
 
@@ -165,3 +165,49 @@ def test_a_row_that_is_not_there_is_named_with_those_that_are(run_command: Any) 
     done, written = run_command("--only", "resnet33")
     assert done.returncode == 1 and written is None
     assert "--only resnet33: there is no such row; expected one of resnet20, resnet32" in done.stderr
+
+
+def test_the_recipe_for_a_gpu_runs_without_one_and_writes_what_it_measured(
+    benchmarks: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu, parts = benchmarks.gpu, benchmarks.gpu_parts
+    monkeypatch.syspath_prepend(str(ROOT))  # restores what the command adds
+    monkeypatch.setattr(parts.Bench, "seconds", lambda *given: _once(given[1]))
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError("CUDA error: misaligned address")
+
+    monkeypatch.setitem(parts.PARTS, "waits", fail)
+    with pytest.raises(SystemExit) as leave:
+        gpu.main(["--device", "cpu", "--tiny", "--only", "waits,about,fast,masks", "--out", str(tmp_path / "gpu.json")])
+    assert leave.value.code == 1  # a part failed, and the others ran
+    record = json.loads((tmp_path / "gpu.json").read_text(encoding="utf-8"))
+    assert record["parts"]["waits"]["error"] == "RuntimeError: CUDA error: misaligned address"
+    assert not any(record["parts"][name]["error"] for name in ("about", "fast", "masks"))
+    lines = {line["what"]: line for line in record["parts"]["fast"]["lines"]}
+    for precision in ("float32", "bfloat16"):
+        assert lines[f"{precision}: plain forwards, NCHW"]["per_second"] > 0
+        assert lines[f"{precision}: loop that swaps statistics"]["of_plain"] > 0
+        (own,) = [line for what, line in lines.items() if what.startswith(f"{precision}: bnuq")]
+        assert own["of_plain"] > 0
+        peer = [line for what, line in lines.items() if what.startswith(f"{precision}: TorchUncertainty")]
+        assert len(peer) == 1 and ("per_second" in peer[0] or "not installed" in peer[0]["why"])
+    assert record["parts"]["masks"]["lines"][0]["as_on_the_cpu"] is True
+    page = (tmp_path / "gpu.md").read_text(encoding="utf-8")
+    assert "Tiny networks" in page and "stopped by RuntimeError" in page and "## masks" in page
+
+
+def _once(action: Any) -> float:
+    action()
+    return 1.0
+
+
+def test_the_recipe_names_its_parts_and_needs_a_gpu_unless_told_otherwise(
+    benchmarks: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu = benchmarks.gpu
+    with pytest.raises(SystemExit, match="--only speed: there is no such part; expected some of about, right"):
+        gpu.main(["--only", "speed"])
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(SystemExit, match="torch sees no GPU here"):
+        gpu.main(["--device", "cuda"])

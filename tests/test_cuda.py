@@ -1,43 +1,59 @@
-"""On a real GPU: what the CPU gives, within its rounding. Skipped where there is none; the fake accelerator of the
-other tests models neither rounding, nor memory of libraries, nor whether CUDA has a kernel."""
+"""On an accelerator: what the CPU gives, within its rounding. On a real GPU where torch has one; otherwise on the fake
+one, which models neither rounding, nor memory of libraries, nor whether CUDA has a kernel: what needs those is skipped.
+"""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import adversaries
+import h5py
 import numpy as np
 import pytest
 import small_regression
 import small_run
+import small_segmentation
 import torch
 import zoo
 from torch import Tensor, nn
+from torch.export.passes import move_to_device_pass
 from torch.testing import assert_close
 
 import bnuq
-from bnuq.config import Options, resolve, resolve_sweep
+from bnuq.config import Options, resolve, resolve_ensemble, resolve_sweep
+from bnuq.evaluation.setup import threads
+from bnuq.nn import AnalyticSequential, MeanFieldConv2d, MeanFieldLinear, Moments, NormalizedConv2d, NormalizedLinear
+from bnuq.records.evaluation import Result
 from bnuq.sampling import dropout
 from bnuq.sampling.engine import Stochastic
 from bnuq.sampling.sites import find_sites
 from bnuq.workflows.evaluate import evaluate
+from bnuq.workflows.export import export
 from bnuq.workflows.inspect import Settings, inspect
 from bnuq.workflows.precise_bn import precise_bn
 from bnuq.workflows.sweep import sweep
 
-pytestmark = [
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU in $CUDA_VISIBLE_DEVICES"),
-    pytest.mark.usefixtures("same_masks"),
-]
+REAL = torch.cuda.is_available()
+DEVICE = "cuda:0" if REAL else "pretend:0"
+on_a_gpu = pytest.mark.skipif(not REAL, reason="no GPU in $CUDA_VISIBLE_DEVICES")
+slow_on_a_cpu = on_a_gpu if REAL else pytest.mark.slow
+pytestmark = [pytest.mark.usefixtures("device", "same_masks"), pytest.mark.held(False)]
 
 OF_THE_CPU = {
     "slices_assigned", "points_repeated_before_the_first_draw", "points_that_know_their_place", "attention_over_tokens",
     "memory_of_numpy",
 }  # fmt: skip  # networks that make tensors of the CPU in their forward
 NETWORKS = [*zoo.KINDS, *(name for name in adversaries.ADVERSARIES if name not in OF_THE_CPU)]
+
+
+@pytest.fixture(scope="module")
+def device(request: pytest.FixtureRequest) -> None:
+    """The fake accelerator, where there is no GPU."""
+    if not REAL:
+        request.getfixturevalue("accelerator")
 
 
 @pytest.fixture
@@ -51,18 +67,7 @@ def same_masks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dropout, "_keep_by_philox", by_squares)
 
 
-@pytest.fixture(scope="module")
-def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("classifier")
-    small_run.write(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def regressor(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("regressor")
-    small_regression.write(folder)
-    return folder
+# ── networks ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def sampled(net: nn.Module, x: Tensor) -> tuple[dict[str, Tensor], str]:
@@ -80,7 +85,7 @@ def test_samples_are_those_of_the_cpu_and_planned_where_they_are(name):
     made = zoo if name in zoo.KINDS else adversaries
     net, x = made.made(name), made.points(name, 21)
     expected, why_plain = sampled(net, x)
-    found, why = sampled(copy.deepcopy(net).to("cuda"), x.to("cuda"))
+    found, why = sampled(copy.deepcopy(net).to(DEVICE), x.to(DEVICE))
     assert why == why_plain
     for method, values in expected.items():
         # CUDA's convolutions of volumes in float64 differ from the CPU's by 1e-8 without bnuq, too.
@@ -88,6 +93,7 @@ def test_samples_are_those_of_the_cpu_and_planned_where_they_are(name):
         assert_close(found[method], values, rtol=0, atol=tolerance * float(values.abs().max()))
 
 
+@on_a_gpu
 def test_float32_is_exact_and_tf32_is_not_where_relus_are_computed_with_convolutions():
     net = zoo.settled(lambda: Stem(), (3, 16, 16))
     x = zoo.points((3, 16, 16), 40)
@@ -121,70 +127,222 @@ class Stem(nn.Module):
         return self.last(out.relu().mean((2, 3)))
 
 
-def estimates(folder: Path, device: str, **options) -> dict[tuple[str, str, str], float]:
-    result = evaluate(resolve("run.toml", Options(device=device, **options), folder=folder))
-    assert result.sampling["device"] == device
-    return {
-        (name, of_set, score): estimate.value
+def normalised() -> nn.Module:
+    layers = [
+        NormalizedConv2d(3, 4, 3, normalization="analytic", noise="batch", effective_size=32), nn.ReLU(), nn.Flatten(),
+        NormalizedLinear(144, 5, normalization="weight", noise="scale"),
+    ]  # fmt: skip
+    return AnalyticSequential(*layers, data=Moments(torch.zeros(3), torch.ones(3)))
+
+
+def mean_field() -> nn.Module:
+    return nn.Sequential(
+        MeanFieldConv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), MeanFieldLinear(144, 5)
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("layers", [normalised, mean_field])
+def test_noise_of_the_networks_own_layers_is_that_of_the_cpu(layers):
+    net, x = layers().eval(), torch.randn(12, 3, 8, 8)
+    expected = bnuq.predict(net, x, learned=bnuq.Learned(6, seed=1))
+    assert expected.std(0).min() > 0
+    found = bnuq.predict(copy.deepcopy(net).to(DEVICE), x, learned=bnuq.Learned(6, seed=1))
+    assert_close(found.cpu(), expected, rtol=1e-4, atol=1e-5)
+
+
+# ── whole evaluations ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def classifier(folder: Path, text: str = small_run.RUN) -> None:
+    small_run.write(folder, text=text)
+    state = torch.load(folder / "model.pt", weights_only=True)
+    torch.save({**state, "7.weight": state["7.weight"].flip(1)}, folder / "second.pt")
+
+
+def augmented(folder: Path) -> None:
+    classifier(folder, small_run.RUN + "\n[tta]\npad = 1\ncrop = 6\nflip = true\n")
+
+
+def several_labels(folder: Path) -> None:
+    outputs = 'outputs = "multilabel"\narch_args = { classes = 4 }\ntrain_batch_size'
+    small_run.write(folder, text=small_run.RUN.replace("train_batch_size", outputs), classes=4)
+    for name in ("train", "test"):
+        x = np.load(folder / f"{name}.npz")["x"]
+        np.savez(folder / f"{name}.npz", x=x, y=(x.reshape(len(x), -1)[:, :4] > 0.5).astype(np.int64))
+
+
+EVERY_METHOD = (
+    "mcbn", "mcdo", "mcbn+mcdo", "mcbn-chi2", "mcbn-gaussian", "mcbn-empirical", "tta", "mcbn+tta", "laplace"
+)  # fmt: skip
+ATTACKS = ("gaussian:0.1", "fgsm:0.1", "pgd:0.1")
+FOLDERS = {
+    "classes": classifier, "augmented": augmented, "labels": several_labels, "pictures": small_segmentation.write,
+    "noisy": small_run.write_noisy, "numbers": small_regression.write,
+}  # fmt: skip
+EVALUATIONS: dict[str, tuple[str, tuple[str, ...], dict[str, Any]]] = {
+    "every method, post-hoc scores": ("augmented", (), {"methods": EVERY_METHOD}),
+    "an ensemble, temperatures": ("classes", ("second.pt",), {"methods": ("mcbn", "ensemble"), "calibrate": "cross"}),
+    "inputs under attack": ("classes", (), {"methods": ("mcbn",), "perturb": ATTACKS}),
+    "a bank": ("classes", (), {"methods": ("mcbn",), "bank": 12}),
+    "mini-batches by the query": ("classes", (), {"methods": ("mcbn",), "per_query": True, "limit": 6}),
+    "draws until they suffice": ("classes", (), {"methods": ("mcbn",), "samples": "auto", "max_samples": 32}),
+    "several labels": ("labels", (), {"methods": ("mcbn", "mcdo")}),
+    "learned noise": ("noisy", (), {"methods": ("learned", "mcbn+learned", "mcdo+learned")}),
+    "a segmentation": (
+        "pictures",
+        (),
+        {"save_maps": True, "samples": 4, **({"calibrate": "cross"} if REAL else {"limit": 5})},
+    ),
+    "a regression": ("numbers", (), {}),
+}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder of a kind of network, written once."""
+    root = tmp_path_factory.mktemp("runs")
+
+    def folder(kind: str) -> Path:
+        if not (root / kind).exists():
+            FOLDERS[kind](root / kind)
+        return root / kind
+
+    return folder
+
+
+def evaluated(folder: Path, on: str, *members: str, **options: Any) -> Result:
+    device = "cpu" if on == "cpu" else "auto"  # no option names the fake one
+    given = Options(device=device, out=folder / f"{device}.h5", **options)
+    result = evaluate(resolve_ensemble(("run.toml", *members), given, folder=folder))
+    assert result.sampling["device"] == on
+    return result
+
+
+def estimates(result: Result) -> dict[tuple[str, ...], float]:
+    """Those of every method and set, also those that tell sets apart."""
+    values = {
+        (name, of_set, metric): estimate.value
         for name, method in result.methods.items()
-        for of_set, values in method.sets.items()
-        for score, estimate in values.estimates.items()
+        for of_set, scores in method.sets.items()
+        for metric, estimate in scores.estimates.items()
+    }
+    return values | {
+        (name, of_set, score, metric): estimate.value
+        for name, method in result.methods.items()
+        for of_set, scores in method.ood.items()
+        for score, metrics in scores.items()
+        for metric, estimate in metrics.items()
     }
 
 
-@pytest.mark.parametrize("options", [{}, {"bank": 12}, {"per_query": True, "limit": 20}])
-def test_an_evaluation_gives_the_estimates_of_the_cpu(classifier, options):
-    expected, found = (estimates(classifier, device, **options) for device in ("cpu", "cuda:0"))
-    assert found == pytest.approx(expected, rel=1e-4, abs=1e-5)
+@pytest.mark.parametrize("case", EVALUATIONS)
+def test_an_evaluation_gives_the_estimates_of_the_cpu(case, folders):
+    kind, members, options = EVALUATIONS[case]
+    of_cpu, of_device = (estimates(evaluated(folders(kind), on, *members, **options)) for on in ("cpu", DEVICE))
+    # Where a gradient is almost 0, its sign and so the attack is a matter of rounding.
+    rough = 0.02 if REAL and case == "inputs under attack" else 0
+    assert of_device == pytest.approx(of_cpu, rel=rough or 1e-4, abs=rough or 1e-5, nan_ok=True)
+    if options.get("save_maps"):
+        maps_of_cpu, maps_of_device = (maps(folders(kind) / f"{name}.h5") for name in ("cpu", "auto"))
+        assert maps_of_cpu.keys() == maps_of_device.keys() and len(maps_of_cpu) > 10
+        for name, values in maps_of_cpu.items():
+            np.testing.assert_allclose(maps_of_device[name], values, rtol=1e-3, atol=1e-4)
 
 
-def test_learned_noise_is_that_of_the_cpu(tmp_path):
-    small_run.write_noisy(tmp_path)
-    methods = ("learned", "mcbn+learned", "mcdo+learned")
-    expected, found = (estimates(tmp_path, device, methods=methods) for device in ("cpu", "cuda:0"))
-    assert found == pytest.approx(expected, rel=1e-4, abs=1e-5)
+def maps(path: Path) -> dict[str, np.ndarray]:
+    found: dict[str, np.ndarray] = {}
+
+    def look(name: str, item: Any) -> None:
+        if isinstance(item, h5py.Dataset) and item.ndim == 3 and item.dtype == np.float32:
+            found[name] = item[()]
+
+    with h5py.File(path) as file:
+        file.visititems(look)
+    return found
 
 
-def test_an_evaluation_of_a_regression_gives_the_estimates_of_the_cpu(regressor):
-    expected, found = (estimates(regressor, device) for device in ("cpu", "cuda:0"))
-    assert found == pytest.approx(expected, rel=1e-4, abs=1e-5)
+def test_every_precision_runs(folders):
+    options = {"methods": ("mcbn",), "limit": 30, "post_hoc": False}
+    expected = estimates(evaluated(folders("classes"), "cpu", precision="float64", **options))
+    for precision, tolerance in (("bfloat16", 0.2), ("tf32", 0.02), ("float64", 1e-4)):
+        found = estimates(evaluated(folders("classes"), DEVICE, precision=precision, **options))
+        assert found == pytest.approx(expected, rel=tolerance, abs=0.05)
 
 
-@pytest.mark.parametrize(("precision", "tolerance"), [("bfloat16", 0.2), ("tf32", 0.02), ("float64", 1e-4)])
-def test_every_precision_runs(classifier, precision, tolerance):
-    expected = estimates(classifier, "cpu", precision="float64", methods=("mcbn",))
-    found = estimates(classifier, "cuda:0", precision=precision, methods=("mcbn",))
-    assert found == pytest.approx(expected, rel=tolerance, abs=0.05)
+# ── the other commands ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_sweep_an_inspection_and_precise_bn_give_what_they_give_on_the_cpu(classifier, tmp_path):
-    points, found, weights = [], [], []
-    for device in ("cpu", "cuda"):
-        runs, settings = resolve_sweep(
-            ("run.toml",),
-            Options(device=device, samples=8, out=tmp_path / f"{device}.h5"),
-            {"batch_sizes": (8, 16), "draw_sets": 2},
-            folder=classifier,
-        )
-        points.append({
-            (point.batch_size, method): point.estimates[method]["test"].estimate.value
-            for point in sweep(runs, settings).points
-            for method in point.estimates
+@pytest.mark.parametrize("kind", ["classes", "pictures"])
+def test_a_sweep_gives_the_estimates_of_the_cpu(kind, folders):
+    found = []
+    for on in ("cpu", "auto"):
+        limit = {"limit": 4, "samples": 2} if kind == "pictures" else {"samples": 8}
+        options = Options(device=on, out=folders(kind) / f"sweep-{on}.h5", **limit)
+        settings = {"batch_sizes": (4, 8), "draw_sets": 2}
+        runs, section = resolve_sweep(("run.toml",), options, settings, folder=folders(kind))
+        found.append({
+            (point.batch_size, metric): point.estimates[metric]["test"].estimate.value
+            for point in sweep(runs, section).points
+            for metric in point.estimates
         })  # fmt: skip
-        run = resolve("run.toml", Options(device=device), folder=classifier)
-        found.append(inspect(replace(run, out=tmp_path / f"inspected-{device}.h5"), Settings(draws=12)))
-        precise_bn(resolve("run.toml", Options(device=device, out=tmp_path / f"{device}.pt"), folder=classifier))
-        weights.append(torch.load(tmp_path / f"{device}.pt", weights_only=True))
-    assert points[1] == pytest.approx(points[0], rel=1e-4)
-    for of_cpu, of_gpu in zip(found[0].gap.layers, found[1].gap.layers, strict=True):
-        np.testing.assert_allclose(of_gpu.shift, of_cpu.shift, rtol=1e-3, atol=1e-5)
-    for of_cpu, of_gpu in zip(found[0].noise.layers, found[1].noise.layers, strict=True):
-        np.testing.assert_allclose(of_gpu.spread, of_cpu.spread, rtol=1e-3, atol=1e-5)
+    assert found[1] == pytest.approx(found[0], rel=1e-4)
+
+
+def test_an_inspection_finds_what_it_finds_on_the_cpu(folders):
+    found = []
+    for on in ("cpu", "auto"):
+        options = Options(device=on, out=folders("classes") / f"inspected-{on}.h5")
+        run = resolve("run.toml", options, folder=folders("classes"))
+        found.append(inspect(run, Settings(draws=12)))
+    for of_cpu, of_device in zip(found[0].gap.layers, found[1].gap.layers, strict=True):
+        np.testing.assert_allclose(of_device.shift, of_cpu.shift, rtol=1e-3, atol=1e-5)
+    for of_cpu, of_device in zip(found[0].noise.layers, found[1].noise.layers, strict=True):
+        np.testing.assert_allclose(of_device.spread, of_cpu.spread, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["classes", "pictures"])
+def test_precise_bn_writes_the_statistics_of_the_cpu(kind, folders):
+    weights = []
+    for on in ("cpu", "auto"):
+        out = folders(kind) / f"precise-{on}.pt"
+        precise_bn(resolve("run.toml", Options(device=on, out=out), folder=folders(kind)))
+        weights.append(torch.load(out, weights_only=True))
     for name, tensor in weights[0].items():
         assert_close(weights[1][name], tensor, rtol=1e-4, atol=1e-5)
         assert weights[1][name].device.type == "cpu"
 
 
+@slow_on_a_cpu
+def test_an_exported_program_gives_on_the_device_what_it_gives_on_the_cpu(folders, tmp_path, monkeypatch):
+    monkeypatch.undo()  # of the same masks: a program has those of a CPU, wherever it runs
+    x = torch.from_numpy(np.load(folders("classes") / "test.npz")["x"])
+    run = resolve("run.toml", Options(samples=4), folder=folders("classes"))  # which would choose the device
+    export(run, tmp_path / "program.pt2", method="mcbn+mcdo")
+    program = torch.export.load(tmp_path / "program.pt2")
+    expected = program.module()(x)
+    moved = move_to_device_pass(program, DEVICE).module()
+    found = moved(x.to(DEVICE))
+    assert found.keys() == expected.keys()
+    for name, values in expected.items():
+        assert found[name].device == torch.device(DEVICE)
+        assert_close(found[name].cpu(), values, rtol=1e-4, atol=1e-5)
+
+
+@slow_on_a_cpu
+def test_two_processes_share_one_device_and_give_the_figures_of_one(folders):
+    device = "cuda" if REAL else "cpu"  # other processes cannot have the fake one
+    found = []
+    for name, on in (("one", "local"), ("two", "local:2")):
+        options = Options(device=device, on=on, methods=("mcbn", "mcdo"), out=folders("classes") / f"{name}.h5")
+        with threads(2 if on == "local:2" else 1):
+            found.append(estimates(evaluate(resolve("run.toml", options, folder=folders("classes")))))
+    assert found[1] == found[0]
+
+
+# ── memory, and what is left behind ───────────────────────────────────────────────────────────────────────────────────
+
+
+@on_a_gpu
 def test_a_full_gpu_halves_the_chunk_and_changes_nothing():
     net = nn.Sequential(nn.Conv2d(3, 64, 3, padding=1, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.Conv2d(64, 64, 3),
                         nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10)).cuda().eval()  # fmt: skip
@@ -202,16 +360,19 @@ def test_a_full_gpu_halves_the_chunk_and_changes_nothing():
 
 
 def test_a_live_network_stays_where_and_as_it_was():
-    net = small_run.network().cuda().eval()
+    module = getattr(torch, torch.device(DEVICE).type)
+    net = small_run.network().to(DEVICE).eval()
     before = {name: value.clone() for name, value in net.state_dict().items()}
-    random = torch.cuda.get_rng_state()
+    random = module.get_rng_state()
     x = torch.randn(60, 1, 6, 6)
-    omega = bnuq.draw(net, x.cuda(), samples=4, batch_size=16)
-    assert bnuq.predict(net, x.cuda(), omega, dropout=bnuq.Dropout(4)).shape == (4, 60, 3)
-    assert torch.equal(torch.cuda.get_rng_state(), random)
-    assert all(torch.equal(value, before[name]) and value.is_cuda for name, value in net.state_dict().items())
+    omega = bnuq.draw(net, x.to(DEVICE), samples=4, batch_size=16)
+    assert bnuq.predict(net, x.to(DEVICE), omega, dropout=bnuq.Dropout(4)).shape == (4, 60, 3)
+    assert torch.equal(module.get_rng_state(), random)
+    for name, value in net.state_dict().items():
+        assert torch.equal(value, before[name]) and value.device == torch.device(DEVICE)
 
 
+@on_a_gpu
 @pytest.mark.parametrize("name", ["cifar_resnet20", "mnist_mlp"])
 def test_published_networks_give_the_estimates_of_the_cpu(name, data_pack, sample_configs, tmp_path):
     folder = tmp_path / "configs"

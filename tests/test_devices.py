@@ -17,13 +17,40 @@ CPU = torch.device("cpu")
 
 
 def test_no_other_file_tells_kinds_of_devices_apart() -> None:
-    asks = re.compile(r"\.type (==|!=|in|not in) |torch\.(cuda|xpu|mps)\.")
+    asks = re.compile(
+        r"device\w*\.type (==|!=|in|not in) |(device|kind)\w* (==|!=|in|not in) \(?\"(cuda|xpu|mps)"
+        r"|\btorch\.(cuda|xpu|mps)\.|\.is_(cuda|xpu|mps)\b"
+    )
+    root = PACKAGE.parent
     found = {
-        str(path.relative_to(PACKAGE))
-        for path in PACKAGE.rglob("*.py")
-        if any(asks.search(line) for line in path.read_text(encoding="utf-8").splitlines() if "device" in line)
+        str(path.relative_to(root))
+        for path in (*PACKAGE.rglob("*.py"), *(root / "benchmarks").glob("*.py"))
+        if asks.search(path.read_text(encoding="utf-8"))
     }
-    assert found - {"devices.py"} == {"models/checkpoint.py"}  # tensors of a file that are not in memory
+    of_package = {"bnuq/devices.py", "bnuq/models/checkpoint.py"}  # the latter: tensors of a file that are elsewhere
+    of_cuda = {"comparing", "gpu", "gpu_parts"}  # sizes of jobs, and what CUDA alone has, such as graphs
+    assert found == of_package | {f"benchmarks/{name}.py" for name in of_cuda}
+
+
+def test_each_process_is_shown_its_own_of_several_accelerators(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "count", lambda kind: 2 if kind == "xpu" else 0)
+    monkeypatch.delenv("ZE_AFFINITY_MASK", raising=False)
+    assert devices.shown_to_process("auto", 3) == {"ZE_AFFINITY_MASK": "1"}
+    monkeypatch.setenv("ZE_AFFINITY_MASK", "4,7")
+    assert devices.shown_to_process("xpu", 1) == {"ZE_AFFINITY_MASK": "7"}
+    for name in ("xpu:0", "cpu", "cuda", "mps"):
+        assert devices.shown_to_process(name, 1) == {}
+
+
+def test_what_an_accelerator_counts_and_hands_over_is_what_the_host_does() -> None:
+    numbers, weights = torch.tensor([2, 0, 2, 3]), torch.tensor([1.0, 2.0, 3.0, 4.0])
+    assert devices.counted(numbers, 5).tolist() == [1, 0, 2, 1, 0]
+    assert devices.counted(numbers, 5, weights).tolist() == [2.0, 0.0, 4.0, 4.0, 0.0]
+    values = {"a": torch.arange(6).view(2, 3), "b": weights, "c": numbers[:0]}
+    assert {name: array.tolist() for name, array in devices.fetch(values).items()} == {
+        name: value.tolist() for name, value in values.items()
+    }
+    assert devices.upload(weights, CPU) is weights
 
 
 def accelerator(log: list[str], *, number: int = 2) -> Any:

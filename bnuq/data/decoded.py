@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
@@ -253,12 +254,20 @@ def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1), thread_name_prefix="decoding")
 
 
-def ahead(makers: Iterable[Callable[[], A]]) -> Iterator[A]:
-    """What the makers make, in order; the next one is made in a thread while the current one is in use."""
+def ahead(
+    makers: Iterable[Callable[[], A]], within: Callable[[], AbstractContextManager[object]] = nullcontext
+) -> Iterator[A]:
+    """What the makers make, in order; the next one is made in a thread, `within` a context, while the current one is in
+    use."""
+
+    def made(make: Callable[[], A]) -> A:
+        with within():
+            return make()
+
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="prefetch") as thread:
         following = None
         for make in makers:
-            current, following = following, thread.submit(make)
+            current, following = following, thread.submit(made, make)
             if current is not None:
                 yield current.result()
         if following is not None:

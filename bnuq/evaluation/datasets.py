@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
+from bnuq import devices
 from bnuq.catalogue import distinct
 from bnuq.config import Augment, Named, Normalize, Run, Split
 from bnuq.data import (
@@ -502,13 +503,24 @@ class Pipeline:
     def batches(
         self, points: Points, rows: Iterable[Int64[np.ndarray, " _"]], *, draws: Iterable[int], purpose: int
     ) -> Iterator[Tensor]:
-        """The reference batches with these rows and numbers, see `trained`; while one is in use, the pictures of the
-        next are decoded."""
+        """The reference batches with these rows and numbers, see `trained` and `made`."""
         makers = (
             partial(self.trained, points, batch, draw=draw, purpose=purpose)
             for draw, batch in zip(draws, rows, strict=True)
         )
-        return ahead(makers) if points.decoded_in_threads else (make() for make in makers)
+        return self.made(makers, points)
+
+    def made(self, makers: Iterable[Callable[[], Tensor]], *sets: Points) -> Iterator[Tensor]:
+        """What the makers make of the points of these sets; the next one while one is in use, where `makes_ahead`."""
+        if not self.makes_ahead(*sets):
+            return (make() for make in makers)
+        return ahead(makers, devices.queue_of_this_thread(self.device))
+
+    def makes_ahead(self, *sets: Points) -> bool:
+        """Whether a thread makes the next inputs of these sets while some are in use: for an accelerator, or where they
+        are decoded, but for those that the user's code makes."""
+        worthwhile = not devices.is_host(self.device) or any(points.decoded_in_threads for points in sets)
+        return worthwhile and not any(points.is_user_code for points in sets)
 
     def pixels(
         self,
@@ -566,12 +578,12 @@ class Pipeline:
     def prepared(self, raw: np.ndarray) -> Tensor:
         """Raw points as the network's input: normalised, in its order of channels, on its device."""
         if self.integers:
-            return torch.from_numpy(raw).to(self.device)
+            return devices.upload(torch.from_numpy(raw), self.device)
         if self.run.channel_order == "bgr":
             raw = _reversed_channels(raw)
         wide = raw.astype(np.float64) if self.run.precision == "float64" else raw
         inputs = np.require(normalized(wide, self.normalize), requirements="W")  # the array may be read-only
-        return torch.from_numpy(inputs).to(self.device, self.dtype)
+        return devices.upload(torch.from_numpy(inputs), self.device, self.dtype)
 
 
 def _check_padding_fits(raw: np.ndarray, augment: Augment) -> None:

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -78,18 +78,13 @@ class Passes:
 
     @contextmanager
     def feeding(self, points: Points, engine: Engine | None = None) -> Iterator[Feed]:
-        """Loads rows of a set; the next ones meanwhile on a GPU, and where they are decoded. Of an engine that loads
-        them by itself, their numbers."""
+        """Loads rows of a set, see `loading`. Of an engine that loads them by itself, their numbers."""
         if isinstance(engine, BySet):
             yield lambda rows: torch.arange(rows.start, rows.stop)
             return
 
-        def load(rows: slice) -> Tensor:
-            return self._pipeline.evaluated(points, rows)
-
-        with ExitStack() as closing:
-            ahead = not devices.is_host(self._pipeline.device) or points.decoded_in_threads
-            yield Prefetch(load, len(points), closing) if ahead and not points.is_user_code else load
+        with loading(self._pipeline, points) as load:
+            yield load
 
     def blocks(self, engine: Engine, points: Points, rows: range, feed: Feed) -> Iterator[Tensor]:
         """The outputs (T, chunk, K) for these rows of a set, chunk by chunk."""
@@ -176,10 +171,23 @@ class Passes:
         self.add(note("chunk-halved", reason=why, points=size))
 
 
+@contextmanager
+def loading(pipeline: Pipeline, points: Points) -> Iterator[Feed]:
+    """Loads rows of a set, the next ones meanwhile where the pipeline `makes_ahead`."""
+
+    def load(rows: slice) -> Tensor:
+        return pipeline.evaluated(points, rows)
+
+    with ExitStack() as closing:
+        queue = devices.queue_of_this_thread(pipeline.device)
+        yield Prefetch(load, len(points), queue, closing) if pipeline.makes_ahead(points) else load
+
+
 def deterministic_outputs(model: nn.Module, pipeline: Pipeline, points: Points) -> Iterator[Tensor]:
     """The outputs (1, chunk, K) of the deterministic network, chunk by chunk."""
     size = pipeline.run.chunk_size or default_chunk(points.point_shape, pipeline.device)
-    return chunks(Evaluation(model), len(points), lambda rows: pipeline.evaluated(points, rows), size=size)
+    with loading(pipeline, points) as feed:
+        yield from chunks(Evaluation(model), len(points), feed, size=size)
 
 
 def fitting_chunk(engines: Sequence[Engine], outputs: int, size: int, device: torch.device) -> int:
@@ -226,10 +234,16 @@ def bytes_taken(engine: Engine, size: int, outputs: int, device: torch.device) -
 
 
 class Prefetch:
-    """Loads the next chunk of points in a thread while the device works on the current chunk."""
+    """Loads the next chunk of points in a thread, within its `queue`, while the device works on the current chunk."""
 
-    def __init__(self, load: Callable[[slice], Tensor], count: int, closing: ExitStack) -> None:
-        self._load, self._count = load, count
+    def __init__(
+        self,
+        load: Callable[[slice], Tensor],
+        count: int,
+        queue: Callable[[], AbstractContextManager[object]],
+        closing: ExitStack,
+    ) -> None:
+        self._load, self._count, self._queue = load, count, queue
         self._thread = closing.enter_context(ThreadPoolExecutor(max_workers=1))
         self._next: tuple[slice, Future[Tensor]] | None = None
 
@@ -239,8 +253,12 @@ class Prefetch:
         next_rows = slice(rows.stop, min(self._count, rows.stop + rows.stop - rows.start))
         self._next = None
         if next_rows.start < next_rows.stop:
-            self._next = next_rows, self._thread.submit(self._load, next_rows)
+            self._next = next_rows, self._thread.submit(self._loaded, next_rows)
         return points
+
+    def _loaded(self, rows: slice) -> Tensor:
+        with self._queue():
+            return self._load(rows)
 
 
 def stochastic_of(engine: Engine) -> Stochastic | None:

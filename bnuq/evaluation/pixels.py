@@ -93,6 +93,9 @@ class Reduction:
             for sample in block:
                 self._add_draw(sample)
             opened = self._open
+            if opened is not None and not math.isfinite(float(opened.apart)):
+                image = int((~block.isfinite().flatten(2).all(2).all(0)).nonzero()[0, 0])
+                raise estimates.not_finite(self._n + image, self._where)
             if opened is not None and opened.draws == self._parts[-1].stop:
                 self._close(opened)
 
@@ -103,17 +106,13 @@ class Reduction:
         opened = self._open
         part = next(number for number, draws in enumerate(self._parts) if opened.draws in draws)
         share = 1 / len(self._parts[part])
-        apart = []
+        apart = [opened.apart]
         for image in range(len(logits)):
             tau = 1.0 if self._temperature is None else float(self._temperature[self._n + image])
             for start in range(0, logits.shape[2], max(1, _BLOCK // self._classes)):
                 at = part, image, slice(start, start + max(1, _BLOCK // self._classes))
                 apart.append(opened.add(at, logits[image, :, at[2]], tau, share))
-        largest = float(torch.stack(apart).max())
-        if not math.isfinite(largest):
-            image = int((~logits.isfinite().flatten(1).all(1)).nonzero()[0, 0])
-            raise estimates.not_finite(self._n + image, self._where)
-        opened.apart = max(opened.apart, largest)
+        opened.apart = torch.stack(apart).amax()
         if self._labelled and self._masks is not None and self._parts[-1].stop > 1 and not self._lean:
             opened.predicted.append(logits.argmax(1).to(torch.uint8 if self._classes <= 256 else torch.int16))
         if self._fits_temperature:  # copies, as a view would keep all pixels
@@ -126,13 +125,14 @@ class Reduction:
         masks = None
         if self._masks is not None:
             rows = np.arange(self._n, self._n + images)
-            masks = torch.from_numpy(self._masks[rows]).flatten(1).to(device)
+            masks = self._masks[rows]
         for image in range(images):
             self._add_image(opened, image, None if masks is None else masks[image])
         if self._fits_temperature and masks is not None:
-            columns = [self._by_temperature(opened, image, mask) for image, mask in enumerate(masks)]
+            classes = devices.upload(torch.from_numpy(masks), device).flatten(1)
+            columns = [self._by_temperature(opened, image, mask) for image, mask in enumerate(classes)]
             self._blocks.add("draw", {"by_temperature": np.stack(columns, axis=1)})
-        values = {"apart": opened.apart, "size": opened.size, "rounding": opened.rounding}
+        values = {"apart": float(opened.apart), "size": opened.size, "rounding": opened.rounding}
         self._blocks.add("most", {name: np.array(value) for name, value in values.items()})
         self._n, self._open = self._n + images, None
 
@@ -144,15 +144,16 @@ class Reduction:
         logits = torch.stack([draw[image][:, valid] for draw in opened.grid]).movedim(1, -1)
         return as_numpy(metrics.pll_by_temperature(logits, mask[grid][valid])).sum(1) / len(valid)
 
-    def _add_image(self, opened: _Open, image: int, mask: Tensor | None) -> None:
+    def _add_image(self, opened: _Open, image: int, mask: Int64[np.ndarray, "height width"] | None) -> None:
         region = self._region(opened, mask)
-        total: dict[str, np.ndarray] = {}
+        sums_of_pixels: dict[str, Tensor] = {}
         shown: list[tuple[Tensor, Tensor]] = []  # uncertainty and prediction under all draws
         for at in region.rows.split(self._step):
             values = self._of_pixels(opened, image, at, region.mask)
             shown.append((values[uncertainty_of(values)][self._full], values["predicted"][self._full]))
             for name, value in self._sums(values, region, at).items():
-                total[name] = total[name] + value if name in total else value
+                sums_of_pixels[name] = sums_of_pixels[name] + value if name in sums_of_pixels else value
+        total = devices.fetch(sums_of_pixels)
         means = {name: total[name] / len(region.rows) for name in (*PIXEL_MEANS, *PIXEL_SCORES) if name in total}
         if not region.count:
             total = {name: 0 * value for name, value in total.items()}
@@ -184,44 +185,49 @@ class Reduction:
         self, opened: _Open, image: int, region: _Region, shown: Sequence[tuple[Tensor, Tensor]]
     ) -> dict[str, np.ndarray]:
         """What the map of the uncertainty of an image and that of its prediction, in pieces, are needed for."""
+        uncertainty, predicted = (torch.cat(pieces) for pieces in zip(*shown, strict=True))
+        of_draws = {"draws": torch.stack([each[image] for each in opened.predicted])} if opened.predicted else {}
+        fetched = devices.fetch({"uncertainty": uncertainty, "predicted": predicted, **of_draws})
         planes = np.zeros(opened.shape), np.zeros(opened.shape, np.int64)
-        for plane, pieces in zip(planes, zip(*shown, strict=True), strict=True):
-            plane[region.plane] = as_numpy(torch.cat(pieces))
+        for plane, name in zip(planes, ("uncertainty", "predicted"), strict=True):
+            plane[region.plane] = fetched[name]
         values = failing_images.aggregated(*planes, region.plane)
         found: dict[str, np.ndarray] = {}
         if opened.predicted:
-            draws = np.stack([as_numpy(each[image]).reshape(opened.shape) for each in opened.predicted])
+            draws = fetched["draws"].reshape(-1, *opened.shape)
             values["pairwise_dice"] = between_draws.disagreement(draws, region.plane, classes=self._classes)
             if self._temperature is None:  # which changes no draw's prediction
                 sums = between_draws.components_of_image(draws, *planes, region.plane, classes=self._classes)
                 found = {f"component.{name}": value * bool(region.count) for name, value in sums.items()}
         return found | {f"map.{name}": np.array(value) for name, value in values.items()}
 
-    def _region(self, opened: _Open, mask: Tensor | None) -> _Region:
-        valid = torch.ones(opened.p.shape[3], dtype=torch.bool, device=opened.p.device)
-        distance = None
+    def _region(self, opened: _Open, mask: Int64[np.ndarray, "height width"] | None) -> _Region:
+        valid, distance = np.ones(opened.shape, dtype=bool), None
         if mask is not None:
             valid = mask != self._ignore if self._labelled else (mask == 0) | (mask == ANOMALY)
         if mask is not None and self._labelled and not self._lean:
-            truth = as_numpy(mask).reshape(opened.shape)
-            far = np.minimum(metrics.boundary_distance(truth, truth != self._ignore), REACH)
-            distance = torch.from_numpy(far).flatten().to(valid.device)
+            distance = np.minimum(metrics.boundary_distance(mask, valid), REACH)
         count = int(valid.sum())
         if not count:  # only the scores of such an image are used, of all its pixels
-            valid, mask = torch.ones_like(valid), None if mask is None else mask.clamp(0, self._classes - 1)
-        return _Region(count, valid.nonzero()[:, 0], mask, distance, as_numpy(valid).reshape(opened.shape))
+            valid, mask = np.ones_like(valid), None if mask is None else mask.clip(0, self._classes - 1)
+        rows, mask_here, distance_here = (
+            None if values is None else devices.upload(torch.from_numpy(values).flatten(), opened.p.device)
+            for values in (np.flatnonzero(valid), mask, distance)
+        )
+        assert rows is not None
+        return _Region(count, rows, mask_here, distance_here, valid)
 
-    def _maps(self, opened: _Open, image: int, mask: Tensor | None) -> dict[str, np.ndarray]:
+    def _maps(self, opened: _Open, image: int, mask: Int64[np.ndarray, "height width"] | None) -> dict[str, np.ndarray]:
         """The scores of all draws and the classes of an image, (H, W) each."""
         full = self._weights.full
-        parts: dict[str, list[np.ndarray]] = {}
+        parts: dict[str, list[Tensor]] = {}
         for at in torch.arange(opened.p.shape[3], device=opened.p.device).split(self._step):
             values = self._of_pixels(opened, image, at, None, full)
             for name in ("predicted", "max_probability", *PIXEL_SCORES):
                 if name in values:
-                    parts.setdefault(name, []).append(as_numpy(values[name][0]))
-        maps = {name: np.concatenate(values).reshape(opened.shape) for name, values in parts.items()}
-        return maps if mask is None else maps | {"truth": as_numpy(mask).reshape(opened.shape)}
+                    parts.setdefault(name, []).append(values[name][0])
+        maps = devices.fetch({name: torch.cat(values).view(opened.shape) for name, values in parts.items()})
+        return maps if mask is None else maps | {"truth": mask}
 
     def _of_pixels(
         self,
@@ -232,7 +238,7 @@ class Reduction:
         replicates: slice = slice(None),
     ) -> dict[str, Tensor]:
         """The scores of these pixels under every replicate, or under some."""
-        weights = torch.from_numpy(self._weights.weights[replicates]).to(opened.p.device)
+        weights = devices.upload(torch.from_numpy(self._weights.weights[replicates]), opened.p.device)
         p = opened.p[:, image][:, :, at].double()
         mean = (weights @ p.flatten(1)).view(len(weights), *p.shape[1:])
         confidence, predicted = mean.max(1)
@@ -257,13 +263,11 @@ class Reduction:
             values["brier"] = mean.square().sum(1) - 2 * of_truth + 1
         return values
 
-    def _sums(
-        self, values: Mapping[str, Tensor], region: _Region, at: Int64[Tensor, " pixel"]
-    ) -> dict[str, np.ndarray]:
+    def _sums(self, values: Mapping[str, Tensor], region: _Region, at: Int64[Tensor, " pixel"]) -> dict[str, Tensor]:
         """The sums over these pixels: of scores and classes under every replicate, and the histogram of each score, on
         one or on both sides of what it is to tell apart."""
         mask, distance = (None if of is None else of[at] for of in (region.mask, region.distance))
-        sums = {name: as_numpy(values[name].sum(1)) for name in PIXEL_MEANS if name in values}
+        sums = {name: values[name].sum(1) for name in PIXEL_MEANS if name in values}
         sums["class.predicted"] = _counted(values["predicted"], self._classes)
         side, sides = None, 1
         if mask is not None and self._labelled:
@@ -271,14 +275,13 @@ class Reduction:
             side, sides = (None, 1) if self._lean else ((right == 0).long(), 2)
             truth = mask.expand(len(right), -1)
             sums["class.true"] = _counted(truth, self._classes)
-            sums["class.common"] = _counted(truth, self._classes, right).astype(np.int64)
+            sums["class.common"] = _counted(truth, self._classes, right).long()
             confidence = values["max_probability"]
             cells = _bins_of(confidence)
-            near = torch.ones_like(mask, dtype=torch.bool) if distance is None else distance <= BAND
+            near = cells if distance is None else torch.where(distance <= BAND, cells, _BINS)  # the others lie beyond
             for name, summed in (("count", None), ("confidence", confidence), ("correct", right)):
                 sums[f"bins.{name}"] = _counted(cells, _BINS, summed)
-                of_near = None if summed is None else summed[:, near]
-                sums[f"near.{name}"] = _counted(cells[:, near], _BINS, of_near)
+                sums[f"near.{name}"] = _counted(near, _BINS + 1, summed)[:, :-1]
             sums |= {} if self._lean else self._by_class(values["mean"], mask)
             if distance is not None:
                 sums |= _by_distance({**values, "error_rate": 1 - right}, distance, self._full)
@@ -296,9 +299,7 @@ class Reduction:
                     sums[f"{kind}.{name}"] = counts[0] if kind == "histogram" else counts
         return sums
 
-    def _by_class(
-        self, p: Float[Tensor, "replicate class pixel"], mask: Int64[Tensor, " pixel"]
-    ) -> dict[str, np.ndarray]:
+    def _by_class(self, p: Float[Tensor, "replicate class pixel"], mask: Int64[Tensor, " pixel"]) -> dict[str, Tensor]:
         """Of each class the number of pixels, its probability and how often it is true, in bins of its probability:
         under all draws of all pixels, and of every few pixels also with each part of the draws left out."""
         sums = {"classwise.all": _class_bins(p[self._weights.full], mask)}
@@ -349,7 +350,7 @@ class _Open:
     shape: tuple[int, int]
     size: float
     rounding: float
-    apart: float = 0.0
+    apart: Float[Tensor, ""]
     draws: int = 0
     grid: list[Tensor] = field(default_factory=list)
     predicted: list[Tensor] = field(default_factory=list)  # the class of each pixel in each draw, where there are masks
@@ -362,7 +363,9 @@ class _Open:
         p, *sums = (torch.zeros(shape, dtype=dtype, device=sample.device) for shape in shapes)
         rounding = min(128 * torch.finfo(sample.dtype).eps, estimates.HALF_ROUNDING)
         size = float(torch.stack([sample.amax(), -sample.amin()]).max())
-        return _Open(p, *sums, first=sample.flatten(2).clone(), shape=(height, width), size=size, rounding=rounding)
+        apart = torch.zeros((), dtype=sample.dtype, device=sample.device)
+        of_first = {"first": sample.flatten(2).clone(), "shape": (height, width), "size": size, "apart": apart}
+        return _Open(p, *sums, **of_first, rounding=rounding)
 
     def add(
         self, at: tuple[int, int, slice], sample: Float[Tensor, "class pixel"], tau: float, share: float
@@ -417,14 +420,11 @@ def _grid(pixels: int) -> slice:
     return slice(None, None, max(1, pixels // _GRID))
 
 
-def _counted(
-    numbers: Int64[Tensor, "row pixel"], bins: int, values: Tensor | None = None
-) -> Num[np.ndarray, "row bin"]:
+def _counted(numbers: Int64[Tensor, "row pixel"], bins: int, values: Tensor | None = None) -> Num[Tensor, "row bin"]:
     """How often each of 0 … bins − 1 occurs in each row, or the sum of the values there."""
     rows = torch.arange(len(numbers), device=numbers.device)[:, None]
     weights = None if values is None else values.expand_as(numbers).flatten()
-    total = torch.bincount((numbers + bins * rows).flatten(), weights, minlength=bins * len(numbers))
-    return as_numpy(total).reshape(len(numbers), bins)
+    return devices.counted((numbers + bins * rows).flatten(), bins * len(numbers), weights).view(-1, bins)
 
 
 def _bins_of(p: Float[Tensor, "*any"]) -> Int64[Tensor, "*any"]:
@@ -433,15 +433,15 @@ def _bins_of(p: Float[Tensor, "*any"]) -> Int64[Tensor, "*any"]:
 
 def _class_bins(
     p: Float[Tensor, "replicate class pixel"], mask: Int64[Tensor, " pixel"]
-) -> Float[np.ndarray, "replicate class 3 bin"]:
+) -> Float[Tensor, "replicate class 3 bin"]:
     flat = p.flatten(0, 1).contiguous()
     cells = _bins_of(flat)
     true = (mask == torch.arange(p.shape[1], device=p.device)[:, None]).double().repeat(len(p), 1)
     sums = [_counted(cells, _BINS), _counted(cells, _BINS, flat), _counted(cells, _BINS, true)]
-    return np.stack(sums, axis=1).reshape(len(p), p.shape[1], 3, _BINS).astype(np.float64)
+    return torch.stack([each.double() for each in sums], dim=1).view(len(p), p.shape[1], 3, _BINS)
 
 
-def _by_distance(values: Mapping[str, Tensor], distance: Tensor, full: int) -> dict[str, np.ndarray]:
+def _by_distance(values: Mapping[str, Tensor], distance: Tensor, full: int) -> dict[str, Tensor]:
     """The sums over pixels near class boundaries and over those inside, under every replicate, and of all draws those
     at each whole distance."""
     known: dict[str, Tensor] = {name: values[name] for name in AT_BOUNDARIES if name in values}

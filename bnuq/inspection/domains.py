@@ -292,7 +292,7 @@ def _statistics(
             population, all_layers, *sampled_layers = (
                 statistics_of(
                     model,
-                    (batch() for batch in batches),
+                    pipeline.made(batches, *source.parts),
                     layers=sites,
                     on_draw=lambda: advance(1),
                     memory_limit=memory.available(pipeline.device),

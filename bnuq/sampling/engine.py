@@ -163,7 +163,8 @@ class Stochastic:
                 with undisturbed(self._model), on_other_inputs():
                     expected = torch.stack([self.plain.sample(pair, start, draw)[:rows] for draw in draws])
                 with _exactly(), on_other_inputs():
-                    outputs = self._exact.some_passes(tile, start, stacked, tile=rows, together=len(stacked))[draws]
+                    outputs = self._exact.some_passes(tile, start, stacked, tile=rows, together=len(stacked))
+                outputs = torch.stack([outputs[draw] for draw in draws])
                 if outputs.shape != expected.shape or not close(outputs, expected, self._exact.tolerance):
                     raise OtherPathError(f"it treats {rows} points otherwise than a few")
             except NotTraceableError as error:

@@ -23,6 +23,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import bnuq.nn.noise  # noqa: F401 - registers the operation of its layers
+from bnuq import devices
 from bnuq.errors import BnuqError, SamplingError
 from bnuq.forms import check_form, into_evaluation_mode, uncompiled
 from bnuq.randomness import generators_restored
@@ -359,7 +360,8 @@ def fed(model: nn.Module, values: Tensor | np.ndarray) -> Tensor:
     reference = next((t for t in chain(model.parameters(), model.buffers()) if t.is_floating_point()), None)
     if reference is None:
         return tensor
-    return tensor.to(reference.device, reference.dtype if tensor.is_floating_point() else tensor.dtype)
+    dtype = reference.dtype if tensor.is_floating_point() else tensor.dtype
+    return devices.upload(tensor, reference.device, dtype)
 
 
 @cache

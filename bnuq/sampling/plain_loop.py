@@ -8,6 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from bnuq import devices
 from bnuq.errors import ModelError, SamplingError
 from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.dropout import Dropout, dropped
@@ -227,7 +228,7 @@ def _statistics_by_call(
             )
         # A network in half precision may have running statistics of another dtype.
         layer_dtype = dtype if site.running_mean is None else site.running_mean.dtype
-        mean, var = (torch.from_numpy(v).to(device, layer_dtype) for v in (layer.mean, layer.var))
+        mean, var = (devices.upload(torch.from_numpy(v), device, layer_dtype) for v in (layer.mean, layer.var))
         statistics[site.key] = mean, var
     if fingerprint(model) != omega.fingerprint:
         raise SamplingError(

@@ -18,6 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.parameter import is_lazy
 
+from bnuq import devices
 from bnuq.errors import RequestError, SamplingError
 from bnuq.forms import check_form, original_name
 from bnuq.randomness import states_outside_torch
@@ -623,12 +624,14 @@ def _hidden(calls: Sequence[_RecordedCall], training: Sequence[_RecordedCall] | 
 
 def fingerprint(model: nn.Module) -> str:
     """SHA-256 over the names, shapes and a sample of the values of the network's parameters and buffers."""
+    tensors = {
+        name: tensor.detach()
+        for name, tensor in model.state_dict().items()
+        if isinstance(tensor, Tensor) and not name.endswith("num_batches_tracked")
+    }
     digest = hashlib.sha256()
-    for name, tensor in model.state_dict().items():
-        if not isinstance(tensor, Tensor) or name.endswith("num_batches_tracked"):
-            continue
-        flat = tensor.detach().reshape(-1)
-        step = max(1, flat.numel() // 256)
-        digest.update(f"{original_name(name)}{tuple(tensor.shape)}".encode())
-        digest.update(flat[::step].to("cpu", torch.float32).numpy().tobytes())
+    some = {name: t.reshape(-1)[:: max(1, t.numel() // 256)].to(torch.float32) for name, t in tensors.items()}
+    for name, values in devices.fetch(some).items():
+        digest.update(f"{original_name(name)}{tuple(tensors[name].shape)}".encode())
+        digest.update(values.tobytes())
     return digest.hexdigest()

@@ -71,7 +71,8 @@ def export(
     check_complete(run, needs=("test",))
     base = _method(method, result)
     samples = _samples(run, result)
-    run = replace(run, methods=run.methods if base is None else (base,), samples=samples, bank=None, perturb=())
+    methods = run.methods if base is None else (base,)  # on the CPU, whose masks the program has
+    run = replace(run, methods=methods, samples=samples, bank=None, perturb=(), device="cpu")
     ready = prepare(run)
     subject = planned_run(run, ready).subject
     if isinstance(unconverted(ready.model), Unpacked):

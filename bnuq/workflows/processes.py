@@ -28,9 +28,8 @@ from typing import IO, Any
 
 import torch
 
-from bnuq import errors, stopping
+from bnuq import devices, errors, stopping
 from bnuq.config import Run
-from bnuq.devices import count
 from bnuq.errors import BnuqError, RequestError, ResultError, is_device_failure
 from bnuq.evaluation.executors import Share, Worker, has_ended
 from bnuq.evaluation.setup import threads
@@ -271,7 +270,7 @@ class Processes(Workers):
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=said,
-            env={**os.environ, **counts, **_device_of(self.jobs[0].device, worker)},
+            env={**os.environ, **counts, **devices.shown_to_process(self.jobs[0].device, worker)},
             start_new_session=True,  # signals of the terminal reach this process alone
         )
         assert process.stdin is not None
@@ -314,15 +313,6 @@ def _attempts(place: Place) -> Iterator[tuple[str, dict[str, Any]]]:
     for file in place.names():
         if re.search(r"\.try\d$", file) and (content := place.read(file)) is not None:
             yield file, json.loads(content)
-
-
-def _device_of(device: str, number: int) -> dict[str, str]:
-    """What shows a process its own of several accelerators."""
-    if device not in ("auto", "cuda") or (devices := count("cuda")) < 2:
-        return {}
-    shown = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(devices)))
-    names = shown.split(",")
-    return {"CUDA_VISIBLE_DEVICES": names[number % len(names)]}
 
 
 def _words(code: int) -> str:

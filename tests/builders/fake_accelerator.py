@@ -7,12 +7,15 @@ treats CUDA tensors: composite operations are decomposed above the backend, disp
 - refuses CPU operands of one dimension or more (index tensors excepted), as CUDA does;
 - counts kernels, and every time the host waits for the device, with the innermost line of bnuq that caused it;
 - raises `torch.OutOfMemoryError` beyond `memory.capacity`;
+- refuses a tensor that another stream copied and that this thread's stream has not waited for;
 - computes the result on the CPU.
+
+Memory that a stream of its own copied to and that another stream used is to be recorded there, or counts as a race.
 
 `standing_in_for_cuda()` makes bnuq take its CUDA branches for this device: in its functions the constant "cuda" becomes
 "pretend", `torch.cuda.f` becomes `torch.pretend.f`, and tables with a "cuda" entry get another.
 
-Not modelled: time, streams and races (every operation is synchronous), the rounding and the choice of algorithms of
+Not modelled: time (every operation is synchronous), other races, the rounding and the choice of algorithms of
 cuDNN and cuBLAS, memory that libraries take, generators, and whether CUDA has a kernel for an operation and a dtype.
 Written for torch 2.13.0, whose `_setup_privateuseone_for_python_backend` is experimental.
 """
@@ -26,7 +29,7 @@ import sys
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -48,10 +51,13 @@ class Log:
 
     kernels: Counter[str] = field(default_factory=Counter)  # by operation
     waits: Counter[tuple[str, str, str]] = field(default_factory=Counter)  # by (kind, operation, place)
+    copies: int = 0  # to the device that the host did not wait for
+    races: int = 0
 
     def clear(self) -> None:
         self.kernels.clear()
         self.waits.clear()
+        self.copies = self.races = 0
 
     def wait(self, kind: str, operation: str) -> None:
         self.waits[kind, operation, _place()] += 1
@@ -94,6 +100,47 @@ class Memory:
 log, memory = Log(), Memory()
 
 
+class Stream:
+    """A queue of the device; the work of different streams is ordered by `wait_stream` alone."""
+
+    def __init__(self, device: Any = None) -> None:  # noqa: ARG002 - torch gives it
+        self.written: list[weakref.ref[_Lane]] = []  # in this stream
+
+    def wait_stream(self, other: Stream) -> None:
+        for lane in (of() for of in other.written):
+            if lane is not None:
+                lane.ordered.add(self)
+        other.written.clear()
+
+
+class _Lane:
+    """Memory that a stream of its own copied to: the streams that may read it, those that did, and those that its
+    release waits for."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.ordered, self.used, self.recorded = {stream}, set[Stream](), {stream}
+        stream.written.append(weakref.ref(self))
+
+    def released(self) -> None:
+        log.races += bool(self.used - self.recorded)
+
+
+_DEFAULT, _here = Stream(), threading.local()
+
+
+def _current(device: Any = None) -> Stream:  # noqa: ARG001 - torch gives it
+    return getattr(_here, "stream", _DEFAULT)
+
+
+@contextmanager
+def _in_stream(stream: Stream) -> Iterator[None]:
+    before, _here.stream = _current(), stream
+    try:
+        yield
+    finally:
+        _here.stream = before
+
+
 class _Module:
     """`torch.pretend`: the part of `torch.cuda` that bnuq uses."""
 
@@ -110,6 +157,7 @@ class _Module:
     memory_allocated = memory_reserved = staticmethod(lambda device=None: memory.held)  # noqa: ARG005
     max_memory_allocated = staticmethod(lambda device=None: memory.peak)  # noqa: ARG005
     reset_peak_memory_stats = staticmethod(lambda device=None: memory.reset_peak())  # noqa: ARG005
+    Stream, stream, current_stream = Stream, staticmethod(_in_stream), staticmethod(_current)
     get_device_name = staticmethod(lambda device=None: "Fake accelerator")  # noqa: ARG005
 
 
@@ -200,6 +248,7 @@ def _fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
         same = (argument.shape, argument.stride()) == (value.shape, value.stride())
         return argument if same or not is_on_device(argument) else _laid_out(argument, value)
 
+    _check_order(given)
     _count(op)
     arguments, named = _mapped(to_host, (args, kwargs))
     on_host = _tensors((arguments, named))
@@ -208,6 +257,15 @@ def _fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
     # a view is an inference tensor where its base is
     with torch.inference_mode(False) if _is_view(op) and not given[0].is_inference() else nullcontext():
         return _mapped(to_device, result)
+
+
+def _check_order(tensors: Iterable[torch.Tensor]) -> None:
+    for tensor in filter(is_on_device, tensors):
+        lane = getattr(tensor.untyped_storage(), "lane", None)
+        if lane is not None:
+            lane.used.add(_current())
+            if _current() not in lane.ordered:
+                raise RuntimeError(f"a tensor is used before it was copied, at {_place()}")
 
 
 def _count(op: Any) -> None:
@@ -225,8 +283,16 @@ def _copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = 
     """Between host and device the host waits, unless the copy is non-blocking and the host memory pinned."""
     if is_on_device(source) and is_on_device(target):
         log.kernels["copy_"] += 1
-    elif not (non_blocking and (target if is_on_device(source) else source).is_pinned()):
+    elif non_blocking and hasattr(source, "pinned_here"):
+        log.copies += 1
+        if _current() is not _DEFAULT:
+            storage: Any = target.untyped_storage()
+            storage.lane = lane = _Lane(_current())
+            weakref.finalize(storage, lane.released).atexit = False
+    else:
         log.wait("to device" if is_on_device(target) else "to host", "copy_")
+    if is_on_device(source):
+        _check_order([source])
     to, of = (_to_host(tensor) if is_on_device(tensor) else tensor for tensor in (target, source))
     to.copy_(of)
     return target
@@ -248,6 +314,11 @@ def _gru_cell(gates: Any, hidden_gates: Any, hidden: Any, *biases: Any) -> tuple
     return (hidden - new) * (z[0] + z[1]).sigmoid() + new, gates
 
 
+def _convolution_backward(gradient: Any, x: Any, weight: Any, *geometry: Any) -> Any:
+    sizes = [weight.shape[0]] if geometry[-1][2] else None  # of the bias
+    return _fallback(aten.convolution_backward.default, gradient, x, weight, sizes, *geometry)
+
+
 def _convolution_relu(x: Any, weight: Any, bias: Any, *geometry: Any) -> torch.Tensor:
     log.kernels["cudnn_convolution_relu"] += 1
     return torch.conv2d(x, weight, bias, *geometry).relu_()
@@ -261,6 +332,7 @@ def _convolution_add_relu(x: Any, weight: Any, other: Any, alpha: Any, bias: Any
 KERNELS = {  # that a backend must register itself; the two norms would be decomposed otherwise, unlike on CUDA
     "_copy_from": _copy_from,
     "convolution_overrideable": partial(_fallback, aten.convolution.default),
+    "convolution_backward_overrideable": _convolution_backward,
     "native_group_norm": partial(_fallback, aten.native_group_norm.default),
     "native_layer_norm": partial(_fallback, aten.native_layer_norm.default),
     "cudnn_convolution_relu": _convolution_relu,
@@ -276,6 +348,17 @@ def _deep_copied(original: Any, tensor: torch.Tensor, memo: dict) -> torch.Tenso
     copied = tensor.detach().clone()
     as_parameter = partial(torch.nn.Parameter, requires_grad=tensor.requires_grad)
     return memo.setdefault(id(tensor), as_parameter(copied) if isinstance(tensor, torch.nn.Parameter) else copied)
+
+
+def _pinned(tensor: torch.Tensor) -> torch.Tensor:
+    pinned: Any = tensor.clone()
+    pinned.pinned_here = True
+    return pinned
+
+
+def _recorded(tensor: torch.Tensor, stream: Stream) -> None:
+    storage: Any = tensor.untyped_storage()
+    storage.lane.recorded.add(stream)
 
 
 @cache
@@ -318,7 +401,7 @@ def standing_in_for_cuda() -> Iterator[Log]:
     codes = [(entry, entry.__code__) for entry in functions if f"{entry.__module__}.".startswith("bnuq.")]
     tables = [table for module in modules for table in vars(module).values() if isinstance(table, dict)]
     tables = [table for table in tables if "cuda" in table]
-    capacity = memory.capacity
+    capacity, methods = memory.capacity, (torch.Tensor.pin_memory, torch.Tensor.record_stream)
     log.clear()
     memory.reset_peak()
     try:
@@ -327,9 +410,11 @@ def standing_in_for_cuda() -> Iterator[Log]:
         for table in tables:
             table[NAME] = table["cuda"]
         _Module.stands_in = True
+        torch.Tensor.pin_memory, torch.Tensor.record_stream = _pinned, _recorded  # pyright: ignore
         yield log
     finally:
         _Module.stands_in = False
+        torch.Tensor.pin_memory, torch.Tensor.record_stream = methods
         for function, code in codes:
             function.__code__ = code
         for table in tables:

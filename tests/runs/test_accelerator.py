@@ -1,32 +1,26 @@
-"""Whole commands on an accelerator: the estimates of the CPU."""
+"""Whole runs on the fake accelerator: which device is chosen, what is recorded, and how often the host waits.
+
+That their figures are those of the CPU is tested in tests/test_cuda.py.
+"""
 
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import fake_accelerator
-import numpy as np
 import pytest
-import small_regression
 import small_run
+import small_segmentation
 import torch
 from fake_accelerator import NAME
 from findings_of import values_of
 
-from bnuq.config import Options, resolve, resolve_sweep
 from bnuq.errors import RequestError
 from bnuq.sampling.engine import Stochastic
 from bnuq.sampling.plain_loop import Evaluation
-from bnuq.workflows.evaluate import evaluate
-from bnuq.workflows.inspect import Settings, inspect
-from bnuq.workflows.precise_bn import precise_bn
-from bnuq.workflows.sweep import sweep
 
 pytestmark = pytest.mark.usefixtures("accelerator")
-
-DEVICES = "cpu", "auto"  # the second is the accelerator
 
 
 @pytest.fixture(scope="module")
@@ -34,89 +28,6 @@ def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("classifier")
     small_run.write(folder)
     return folder
-
-
-@pytest.fixture(scope="module")
-def regressor(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("regressor")
-    small_regression.write(folder)
-    return folder
-
-
-def estimates(folder: Path, device: str, method: str = "mcbn", **options) -> dict[tuple[str, str], float]:
-    result = evaluate(resolve("run.toml", Options(device=device, methods=(method,), **options), folder=folder))
-    sets = result.methods[method].sets
-    assert result.sampling["device"] == {"auto": f"{NAME}:0"}.get(device, device)
-    return {(of_set, name): method.value for of_set in sets for name, method in sets[of_set].estimates.items()}
-
-
-@pytest.mark.parametrize("bank", [None, 12])
-def test_an_evaluation_gives_the_estimates_of_the_cpu(classifier, accelerator, bank):
-    accelerator.clear()
-    expected = estimates(classifier, "cpu", bank=bank)
-    assert not accelerator.kernels
-    assert estimates(classifier, "auto", bank=bank) == pytest.approx(expected, rel=1e-5)
-    assert accelerator.kernels["convolution"]
-
-
-@pytest.mark.parametrize("method", ["learned", "mcbn+learned"])
-def test_learned_noise_is_that_of_the_cpu(method, accelerator, tmp_path):
-    small_run.write_noisy(tmp_path)
-    expected = estimates(tmp_path, "cpu", method)
-    accelerator.clear()
-    assert estimates(tmp_path, "auto", method) == pytest.approx(expected, rel=1e-5)
-    assert accelerator.kernels["convolution"]
-
-
-def test_an_evaluation_of_a_regression_gives_the_estimates_of_the_cpu(regressor):
-    expected, values = (estimates(regressor, device) for device in DEVICES)
-    assert values == pytest.approx(expected, rel=1e-4)
-
-
-@pytest.mark.parametrize("precision", ["bfloat16", "tf32", "float64"])
-def test_every_precision_runs(classifier, precision):
-    expected = estimates(classifier, "cpu", precision="float64")
-    values = estimates(classifier, "auto", precision=precision)
-    assert values == pytest.approx(expected, rel=0.2 if precision == "bfloat16" else 1e-4, abs=0.05)
-
-
-def test_dropout_saved_samples_and_mini_batches_by_the_query_run(classifier, tmp_path):
-    options = Options(device="auto", out=tmp_path / "r.h5", methods=("mcdo", "mcbn+mcdo"), save_samples=True)
-    assert set(evaluate(resolve("run.toml", options, folder=classifier)).methods) >= {"mcdo", "mcbn+mcdo"}
-    options = Options(device="auto", out=tmp_path / "q.h5", methods=("mcbn",), limit=6, per_query=True)
-    result = evaluate(resolve("run.toml", options, folder=classifier))
-    assert len(result.methods["mcbn"].sets["test"].predicted) == 6
-
-
-def test_a_sweep_gives_the_estimates_of_the_cpu(classifier, tmp_path):
-    values = []
-    for device in DEVICES:
-        options = Options(device=device, samples=8, out=tmp_path / f"{device}.h5")
-        runs, settings = resolve_sweep(
-            ("run.toml",), options, {"batch_sizes": (8, 16), "draw_sets": 2}, folder=classifier
-        )
-        points = sweep(runs, settings).points
-        values.append({(p.batch_size, m): p.estimates[m]["test"].estimate.value for p in points for m in p.estimates})
-    assert values[1] == pytest.approx(values[0], rel=1e-4)
-
-
-def test_an_inspection_finds_what_it_finds_on_the_cpu(classifier, tmp_path):
-    values = []
-    for device in DEVICES:
-        run = resolve("run.toml", Options(device=device), folder=classifier)
-        values.append(inspect(replace(run, out=tmp_path / f"{device}.h5"), Settings(draws=12)))
-    for of_cpu, of_device in zip(values[0].gap.layers, values[1].gap.layers, strict=True):
-        np.testing.assert_allclose(of_device.shift, of_cpu.shift, rtol=1e-4, atol=1e-6)
-    for of_cpu, of_device in zip(values[0].noise.layers, values[1].noise.layers, strict=True):
-        np.testing.assert_allclose(of_device.spread, of_cpu.spread, rtol=1e-4, atol=1e-6)
-
-
-def test_precise_bn_writes_the_statistics_of_the_cpu(classifier, tmp_path):
-    for device in DEVICES:
-        precise_bn(resolve("run.toml", Options(device=device, out=tmp_path / f"{device}.pt"), folder=classifier))
-    of_cpu, of_device = (torch.load(tmp_path / f"{device}.pt", weights_only=True) for device in DEVICES)
-    for name, tensor in of_cpu.items():
-        torch.testing.assert_close(of_device[name], tensor, rtol=1e-5, atol=1e-6)
 
 
 def test_auto_passes_over_a_gpu_that_cannot_run_a_kernel_and_says_so(classifier, monkeypatch):
@@ -145,6 +56,25 @@ def test_whether_products_were_rounded_to_tf32_is_recorded_as_it_was_in_the_samp
     recorded = {name: result.provenance.get(name) for name in ("cuda_matmul_allow_tf32", "cudnn_allow_tf32")}
     assert recorded == dict.fromkeys(recorded, rounded)
     assert result.provenance["float32_matmul_precision"] == {"false": "highest", "true": "high"}[rounded]
+
+
+def test_mini_batches_and_points_are_copied_while_the_device_computes(classifier, accelerator):
+    accelerator.clear()
+    small_run.evaluated(classifier, device="auto", methods=("mcbn",), samples=16)
+    assert accelerator.copies > 2 * 16  # the reference check has as many mini-batches
+    assert not accelerator.races
+    waits = [place for kind, _, place in accelerator.waits if kind == "to device"]
+    assert not any("datasets.py" in place for place in waits), accelerator.report()
+
+
+def test_the_host_waits_a_few_times_for_each_image_of_a_segmentation(tmp_path, accelerator):
+    small_segmentation.write(tmp_path)
+    counts = []
+    for limit in (4, 8):
+        accelerator.clear()
+        small_segmentation.evaluated(tmp_path, device="auto", methods=("mcbn",), limit=limit, ood=())
+        counts.append(accelerator.waits.total())
+    assert (counts[1] - counts[0]) / 4 <= 2 * 7, accelerator.report()  # two methods
 
 
 @pytest.mark.parametrize("bank", [None, 12])

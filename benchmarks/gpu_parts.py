@@ -361,6 +361,17 @@ def masks(bench: Bench, part: Part) -> None:
         same = torch.equal(draw(here, 0.3, 5, 2**16).cpu(), expected)
         taken = bench.seconds(lambda draw=draw: draw(here, 0.3, 0, count))
         part.say(f"masks, {name}", as_on_the_cpu=same, ps_per_entry=1e12 * taken / count)
+    rows, bins = 64, 15  # replicates, and bins of confidence, into most of which few pixels fall
+    numbers = (torch.rand(rows, count // rows, device=bench.device) ** 0.1 * bins).long()
+    numbers = (numbers + bins * torch.arange(rows, device=bench.device)[:, None]).flatten()
+    values = torch.rand(len(numbers), dtype=torch.float64, device=bench.device)
+    for name, count_pixels in {"as they are": devices.counted, "bincount, which waits": _bincount}.items():
+        taken = bench.seconds(partial(count_pixels, numbers, rows * bins, values))
+        part.say(f"sums over pixels, {name}", ps_per_entry=1e12 * taken / len(numbers))
+
+
+def _bincount(numbers: Tensor, bins: int, values: Tensor) -> Tensor:
+    return torch.bincount(numbers, values, minlength=bins)
 
 
 def waits(bench: Bench, part: Part) -> None:

@@ -364,8 +364,8 @@ class _Open:
         rounding = min(128 * torch.finfo(sample.dtype).eps, estimates.HALF_ROUNDING)
         size = float(torch.stack([sample.amax(), -sample.amin()]).max())
         apart = torch.zeros((), dtype=sample.dtype, device=sample.device)
-        of_first = {"first": sample.flatten(2).clone(), "shape": (height, width), "size": size, "apart": apart}
-        return _Open(p, *sums, **of_first, rounding=rounding)
+        first = sample.flatten(2).clone()
+        return _Open(p, *sums, first=first, shape=(height, width), size=size, rounding=rounding, apart=apart)
 
     def add(
         self, at: tuple[int, int, slice], sample: Float[Tensor, "class pixel"], tau: float, share: float

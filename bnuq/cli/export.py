@@ -8,9 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from bnuq.cli.derived import SectionOptions, with_options
-from bnuq.cli.options import Model
+from bnuq.cli.options import Models
 from bnuq.cli.output import Printing, print_line, print_result
-from bnuq.config import Options, resolve
+from bnuq.config import Options, resolve_ensemble
 from bnuq.config.resolving import resolve_again
 from bnuq.config.schema import DataSection, GivenOptions, ModelSection, SamplingSection
 from bnuq.errors import RequestError
@@ -34,7 +34,7 @@ def command(
         str,
         typer.Option("--out", "-o", help="The program.", metavar="FILE.pt2", rich_help_panel="Common options"),
     ],
-    model: Model = None,
+    model: Models = None,
     result: Annotated[
         Path | None,
         typer.Option(
@@ -48,7 +48,8 @@ def command(
     method: Annotated[
         str | None,
         typer.Option(
-            help="mcbn, mcdo, learned or a sum of these; of a result also METHOD+temperature.",
+            help="mcbn, mcdo, learned or a sum of these, tta, mcbn+tta, laplace, ensemble, deterministic; of a result "
+            "also METHOD+temperature and METHOD+vector.",
             metavar="METHOD",
             show_default="the first that draws",
             rich_help_panel="Common options",
@@ -62,11 +63,11 @@ def command(
     prediction and its uncertainty, with torch alone."""
     folder = Path.cwd()
     if result is not None and model is not None:
-        raise RequestError(f"{model} and --from {result}: the result names its network. Leave one of them out.")
+        raise RequestError(f"{model[0]} and --from {result}: the result names its network. Leave one of them out.")
     source = None
     if result is None:
         with reported_at_once(()):
-            run = resolve(model, options, folder=folder)
+            run = resolve_ensemble(model or (), options, folder=folder)
     else:
         from bnuq.records.evaluation_file import read
 
@@ -106,7 +107,7 @@ def _lines(exported: Any) -> tuple[str, ...]:
     shape = ", ".join(("points", *map(str, about["inputs"]["shape"])))
     return (
         f"{exported.path.name} was written ({exported.bytes / 1e6:.1f} MB): {about['samples']} samples by "
-        f"{about['method']} of {about['checkpoint']}.",
+        f"{about['method']} of {', '.join(about['checkpoints'])}.",
         f"Compared with the network on {exported.points} points: the largest relative difference is "
         f"{exported.difference:.1g}.",
         f'Run it: torch.export.load("{exported.path.name}").module()(x), x of shape ({shape}), normalised as the '

@@ -67,6 +67,7 @@ _MEMORY_FORMATS = {
 }  # fmt: skip
 _MAKES_ROWS = ("expand", "zeros", "ones", "full", "empty", "rand", "randn", "new_zeros", "new_ones", "new_full")
 _SHAPES = ("view", "reshape", "_unsafe_view", *_MAKES_ROWS)  # whose sizes may hold the number of points
+PREDICTOR = "bnuq.json"  # the member in which `bnuq export` says what it wrote
 _TOLERANCE = 1e-4  # of outputs for other numbers of points, relative to the largest
 
 
@@ -74,8 +75,15 @@ def read_exported(archive: Archive, unpickled: Callable[[bytes], Any]) -> tuple[
     """The program in an archive of `torch.export.save`, as a module on the CPU, and notes.
 
     `unpickled` reads tensors that are stored as `torch.save` writes them, safely. Raises ModelError for a program that
-    does more than compute with torch's own operations, and for one that takes a single number of points only.
+    does more than compute with torch's own operations, for one that takes a single number of points only, and for a
+    predictor, which `bnuq export` made of a network's draws.
     """
+    if any(name.rpartition("/")[2] == PREDICTOR for name in archive.sizes):
+        raise ModelError(
+            f"{archive.path}: is a predictor that bnuq export wrote: samples that were drawn, in one program, of which "
+            f"no more can be drawn. Give the network that it was made of (checkpoints, in its {PREDICTOR}), or run it: "
+            "torch.export.load."
+        )
     graphs = [
         name for name in archive.sizes if re.fullmatch(r"(.+/)?(models/.+|serialized_exported_program)\.json", name)
     ]

@@ -39,6 +39,7 @@ from bnuq.evaluation.subject import Subject, is_mcbn, kind_of_draws
 from bnuq.files.content import exists
 from bnuq.files.hdf5 import open_hdf5
 from bnuq.files.writing import check_writable, replaced
+from bnuq.models.exported import PREDICTOR
 from bnuq.progress import Progress, silent
 from bnuq.records.evaluation import Result
 from bnuq.sampling.bank_tiles import BankEngine
@@ -54,7 +55,6 @@ from bnuq.sampling.program_draws import Augmentation, Bank
 from bnuq.sampling.sites import find_sites
 from bnuq.workflows.evaluate import planned_run
 
-METADATA = "bnuq.json"  # in the program's file
 _DRAWING = (
     "mcbn", "mcdo", "mcbn+mcdo", "learned", "mcbn+learned", "mcdo+learned", "mcbn+mcdo+learned", *AUGMENTED, LAPLACE,
     ENSEMBLE,
@@ -147,7 +147,7 @@ def _check_target(path: Path) -> None:
     if exists(path):
         try:
             with zipfile.ZipFile(path) as archive:
-                ours = any(name.rpartition("/")[2] == METADATA for name in archive.namelist())
+                ours = any(name.rpartition("/")[2] == PREDICTOR for name in archive.namelist())
         except (OSError, zipfile.BadZipFile):
             ours = False
         if not ours:
@@ -313,7 +313,7 @@ def _metadata(subject: Subject, method: str, samples: int, scoring: Scoring, inp
 
 def _extra_files(metadata: dict[str, Any]) -> dict[str, Any]:
     """The metadata, and the licence of bnuq."""
-    files = {METADATA: json.dumps(metadata, indent=1)}
+    files = {PREDICTOR: json.dumps(metadata, indent=1)}
     try:
         licence = distribution("bnuq").read_text("licenses/LICENSE")
     except PackageNotFoundError:

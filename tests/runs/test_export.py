@@ -237,12 +237,23 @@ def test_what_the_file_says_of_itself(place: Path, result: Result) -> None:
     exported(place, "--from", "run.h5", "--method", "mcbn+temperature", "--trust-code")
     with zipfile.ZipFile(place / "program.pt2") as archive:
         files = {name.rpartition("/")[2]: archive.read(name) for name in archive.namelist()}
-    about = json.loads(files[exporting.METADATA])
+    about = json.loads(files["bnuq.json"])
     assert (about["method"], about["samples"], about["batch_size"]) == ("mcbn+temperature", 8, 16)
     assert about["inputs"] == {"shape": [1, 6, 6], "dtype": "float32"}
     temperature = result.methods["mcbn+temperature"].sets["test"].estimates["temperature"].value
     assert about["temperature"] == pytest.approx(temperature)
     assert b"Permission is hereby granted" in files["LICENSE.bnuq"]
+
+
+def test_a_predictor_is_no_network_to_evaluate(place: Path, program: Any, capsys: Any, monkeypatch: Any) -> None:
+    assert program is not None
+    monkeypatch.chdir(place)
+    for arguments in (["evaluate", "both.pt2", "--train", "train.npz", "--test", "test.npz"], ["inspect", "both.pt2"]):
+        with pytest.raises(SystemExit) as leave:
+            main(arguments)
+        said = capsys.readouterr().err
+        assert leave.value.code == 2 and said.count("\n") == 1
+        assert "both.pt2: is a predictor that bnuq export wrote" in said and "Give the network" in said
 
 
 def test_the_command_says_what_was_written(place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:

@@ -32,7 +32,9 @@ _HELP = {"test": "A few points of this set are passed to compare the program wit
 def command(
     out: Annotated[
         str,
-        typer.Option("--out", "-o", help="The program.", metavar="FILE.pt2", rich_help_panel="Common options"),
+        typer.Option(
+            "--out", "-o", help="The program: NAME.pt2, or NAME.onnx.", metavar="FILE", rich_help_panel="Common options"
+        ),
     ],
     model: Models = None,
     result: Annotated[
@@ -59,8 +61,8 @@ def command(
     options: Options,
     printing: Printing,
 ) -> None:
-    """Write a network with its draws as one program of torch.export: for inputs of the network it gives the mean
-    prediction and its uncertainty, with torch alone."""
+    """Write a network with its draws as one program: for inputs of the network it gives the mean prediction and its
+    uncertainty, with torch alone (.pt2) or in any runtime of ONNX (.onnx)."""
     folder = Path.cwd()
     if result is not None and model is not None:
         raise RequestError(f"{model[0]} and --from {result}: the result names its network. Leave one of them out.")
@@ -105,11 +107,15 @@ def _summary(exported: Any) -> dict[str, Any]:
 def _lines(exported: Any) -> tuple[str, ...]:
     about = exported.metadata
     shape = ", ".join(("points", *map(str, about["inputs"]["shape"])))
+    name = exported.path.name
+    call = f'torch.export.load("{name}").module()(x)'
+    if exported.path.suffix == ".onnx":
+        call = f'onnxruntime.InferenceSession("{name}").run(None, {{"inputs": x}})'
     return (
-        f"{exported.path.name} was written ({exported.bytes / 1e6:.1f} MB): {about['samples']} samples by "
+        f"{name} was written ({exported.bytes / 1e6:.1f} MB): {about['samples']} samples by "
         f"{about['method']} of {', '.join(about['checkpoints'])}.",
         f"Compared with the network on {exported.points} points: the largest relative difference is "
         f"{exported.difference:.1g}.",
-        f'Run it: torch.export.load("{exported.path.name}").module()(x), x of shape ({shape}), normalised as the '
-        f"network's inputs, gives a dict with {', '.join(about['outputs'])}.",
+        f"Run it: {call}, x of shape ({shape}), normalised as the network's inputs, gives "
+        f"{', '.join(about['outputs'])}.",
     )

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import warnings
-import zipfile
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +32,8 @@ from bnuq.evaluation.laplace import fit_posterior
 from bnuq.evaluation.runner import engine_of
 from bnuq.evaluation.setup import check_readable, prepare
 from bnuq.evaluation.subject import Subject, is_mcbn, kind_of_draws
-from bnuq.files.content import exists
 from bnuq.files.hdf5 import open_hdf5
 from bnuq.files.writing import check_writable, replaced
-from bnuq.models.exported import PREDICTOR
 from bnuq.progress import Progress, silent
 from bnuq.records.evaluation import Result
 from bnuq.sampling.bank_tiles import BankEngine
@@ -54,6 +48,7 @@ from bnuq.sampling.predictor import Change, Passes, Predictor, Scoring
 from bnuq.sampling.program_draws import Augmentation, Bank
 from bnuq.sampling.sites import find_sites
 from bnuq.workflows.evaluate import planned_run
+from bnuq.workflows.predictor_files import check_target, encoded, loaded
 
 _DRAWING = (
     "mcbn", "mcdo", "mcbn+mcdo", "learned", "mcbn+learned", "mcdo+learned", "mcbn+mcdo+learned", *AUGMENTED, LAPLACE,
@@ -81,24 +76,24 @@ class Exported:
 def export(
     run: Run, path: Path, *, method: str | None = None, result: Result | None = None, progress: Progress = silent
 ) -> Exported:
-    """Write the network of `run` with its draws under `method` to `path`, as a program of `torch.export`.
+    """Write the network of `run` with its draws under `method` to `path`, as a program of `torch.export`, or of ONNX.
 
     With a `result`, of which `run` is the request, the draws, the temperature and the noise level τ are those that were
     evaluated; otherwise draws are those of the seed, and nothing is fitted. By default `method` is the first that
     draws. The program is compared with the network's own samples. Raises BnuqError with one message where that
     network, or that method, cannot be exported; `path` is then not touched.
     """
-    _check_target(path)
+    check_target(path)
+    check_writable(path)
     made = assembled(run, method=method, result=result, progress=progress)
+    with progress("Exporting", 1) as advance:
+        data = encoded(_program(made.predictor, made.inputs), made.metadata, path.suffix)
+        advance(1)
+    given = loaded(data, path.suffix)(made.inputs)
+    difference = _compared(given, made.engine.passes(made.inputs), made.predictor)
     with replaced(path) as file:
-        with progress("Exporting", 1) as advance:
-            program = _program(made.predictor, made.inputs)
-            with _without_warnings():
-                torch.export.save(program, file, extra_files=_extra_files(made.metadata))
-            advance(1)
-        size = file.seek(0, 2)
-        difference = _compared(file, made.engine.passes(made.inputs), made.predictor, made.inputs)
-    return Exported(path, made.metadata, difference, len(made.inputs), size)
+        file.write(data)
+    return Exported(path, made.metadata, difference, len(made.inputs), len(data))
 
 
 @dataclass(frozen=True)
@@ -138,21 +133,6 @@ def assembled(
     metadata = _metadata(subject, method or base, engine.samples, scoring, inputs)
     of_set = engine.of("test", subject.sets["test"]) if isinstance(engine, BySet) else engine
     return Assembled(predictor, of_set, inputs, metadata)
-
-
-def _check_target(path: Path) -> None:
-    """Raise RequestError where `path` is not to be replaced: only programs of this command are."""
-    if path.suffix != ".pt2":
-        raise RequestError(f"--out {path}: expected a name that ends in .pt2, a program of torch.export.")
-    if exists(path):
-        try:
-            with zipfile.ZipFile(path) as archive:
-                ours = any(name.rpartition("/")[2] == PREDICTOR for name in archive.namelist())
-        except (OSError, zipfile.BadZipFile):
-            ours = False
-        if not ours:
-            raise RequestError(f"--out {path}: there is a file, and it was not written by bnuq export. Name another.")
-    check_writable(path)
 
 
 def _first(methods: Iterable[str], where: str) -> str:
@@ -311,23 +291,14 @@ def _metadata(subject: Subject, method: str, samples: int, scoring: Scoring, inp
     }
 
 
-def _extra_files(metadata: dict[str, Any]) -> dict[str, Any]:
-    """The metadata, and the licence of bnuq."""
-    files = {PREDICTOR: json.dumps(metadata, indent=1)}
-    try:
-        licence = distribution("bnuq").read_text("licenses/LICENSE")
-    except PackageNotFoundError:
-        licence = None
-    return files | ({} if licence is None else {"LICENSE.bnuq": licence})
-
-
 def _program(predictor: Predictor, inputs: Tensor) -> torch.export.ExportedProgram:
     """The program, for any number of points; ModelError where torch cannot trace the network."""
     few = inputs[: min(3, len(inputs))].clone()
     few = few if len(few) > 1 else torch.cat([few] * 3)
     points = {0: torch.export.Dim.DYNAMIC}
     try:
-        with torch.no_grad(), _without_warnings():
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             program = torch.export.export(predictor, (few,), dynamic_shapes=(points,), strict=False)
     except Exception as error:  # torch raises of many kinds here
         raise ModelError(f"torch.export cannot trace the network: {first_line(error)}.") from error
@@ -337,12 +308,10 @@ def _program(predictor: Predictor, inputs: Tensor) -> torch.export.ExportedProgr
     return program
 
 
-def _compared(file: Any, samples: Tensor, predictor: Predictor, inputs: Tensor) -> float:
-    """The largest difference between the program's outputs and those of the network's own `samples`. SamplingError
+def _compared(given: Mapping[str, Tensor], samples: Tensor, predictor: Predictor) -> float:
+    """The largest difference between what a program gave and the outputs of the network's own `samples`. SamplingError
     where it is more than rounding explains."""
-    file.seek(0)
-    with torch.no_grad(), _without_warnings():
-        given = torch.export.load(file).module()(inputs)
+    with torch.no_grad():
         expected = predictor.scored(samples)
     largest = 0.0
     for name, values in expected.items():
@@ -356,10 +325,3 @@ def _compared(file: Any, samples: Tensor, predictor: Predictor, inputs: Tensor) 
             )
         largest = max(largest, float(relative.max()))
     return largest
-
-
-@contextmanager
-def _without_warnings() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of torch, about its own archives
-        yield

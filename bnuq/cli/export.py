@@ -8,9 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from bnuq.cli.derived import SectionOptions, with_options
-from bnuq.cli.options import Model
+from bnuq.cli.options import Models
 from bnuq.cli.output import Printing, print_line, print_result
-from bnuq.config import Options, resolve
+from bnuq.config import Options, resolve_ensemble
 from bnuq.config.resolving import resolve_again
 from bnuq.config.schema import DataSection, GivenOptions, ModelSection, SamplingSection
 from bnuq.errors import RequestError
@@ -32,9 +32,15 @@ _HELP = {"test": "A few points of this set are passed to compare the program wit
 def command(
     out: Annotated[
         str,
-        typer.Option("--out", "-o", help="File of the program.", metavar="FILE.pt2", rich_help_panel="Common options"),
+        typer.Option(
+            "--out",
+            "-o",
+            help="File of the program: NAME.pt2 or NAME.onnx.",
+            metavar="FILE",
+            rich_help_panel="Common options",
+        ),
     ],
-    model: Model = None,
+    model: Models = None,
     result: Annotated[
         Path | None,
         typer.Option(
@@ -48,7 +54,8 @@ def command(
     method: Annotated[
         str | None,
         typer.Option(
-            help="mcbn, mcdo, learned or a combination; with --from also METHOD+temperature.",
+            help="mcbn, mcdo, learned or a combination, tta, mcbn+tta, laplace, ensemble, deterministic; with --from "
+            "also METHOD+temperature and METHOD+vector.",
             metavar="METHOD",
             show_default="the first that draws",
             rich_help_panel="Common options",
@@ -58,15 +65,15 @@ def command(
     options: Options,
     printing: Printing,
 ) -> None:
-    """Write a network with its draws as one program of torch.export: for inputs of the network it gives the mean
-    prediction and its uncertainty, with torch alone."""
+    """Write a network with its draws as one program: for inputs of the network it gives the mean prediction and its
+    uncertainty, with torch alone (.pt2) or in any runtime of ONNX (.onnx)."""
     folder = Path.cwd()
     if result is not None and model is not None:
-        raise RequestError(f"{model} and --from {result}: the result names its network. Leave one of them out.")
+        raise RequestError(f"{model[0]} and --from {result}: the result names its network. Leave one of them out.")
     source = None
     if result is None:
         with reported_at_once(()):
-            run = resolve(model, options, folder=folder)
+            run = resolve_ensemble(model or (), options, folder=folder)
     else:
         from bnuq.records.evaluation_file import read
 
@@ -101,11 +108,15 @@ def _summary(exported: Any) -> dict[str, Any]:
 def _lines(exported: Any) -> tuple[str, ...]:
     about = exported.metadata
     shape = ", ".join(("points", *map(str, about["inputs"]["shape"])))
+    name = exported.path.name
+    call = f'torch.export.load("{name}").module()(x)'
+    if exported.path.suffix == ".onnx":
+        call = f'onnxruntime.InferenceSession("{name}").run(None, {{"inputs": x}})'
     return (
-        f"{exported.path.name} was written ({exported.bytes / 1e6:.1f} MB): {about['samples']} samples by "
-        f"{about['method']} of {about['checkpoint']}.",
+        f"{name} was written ({exported.bytes / 1e6:.1f} MB): {about['samples']} samples by "
+        f"{about['method']} of {', '.join(about['checkpoints'])}.",
         f"Compared with the network on {exported.points} points: the largest relative difference is "
         f"{exported.difference:.1g}.",
-        f'Run it: torch.export.load("{exported.path.name}").module()(x), x of shape ({shape}), normalised as the '
-        f"network's inputs, gives a dict with {', '.join(about['outputs'])}.",
+        f"Run it: {call}, x of shape ({shape}), normalised as the network's inputs, gives "
+        f"{', '.join(about['outputs'])}.",
     )

@@ -22,12 +22,13 @@ _TILE = 1024  # reference points of a unit
 
 
 def fit_posterior(
-    subject: Subject, progress: Progress, executor: Executor
+    subject: Subject, progress: Progress, executor: Executor | None = None
 ) -> tuple[Posterior | None, tuple[Finding, ...]]:
     """The posterior of the network's last layer, and a note on it; None where no method draws from it.
 
     The network runs once over the reference in evaluation mode, without augmentation: over at most 50,000 points, of a
-    reference that is read as needed at most 5,000. They stand for the whole training set (`train_size`).
+    reference that is read as needed at most 5,000. They stand for the whole training set (`train_size`), and are units
+    of the `executor`, if there is one.
     """
     if LAPLACE not in subject.todo.methods:
         return None, ()
@@ -49,7 +50,10 @@ def fit_posterior(
                 of_unit = points.subset(np.arange(unit.points.start, unit.points.stop))
                 yield terms(map(counted, heads(subject, of_unit)), structure)
 
-        of_units = [arrays for (arrays,) in executor.run(zip(units), run_group)]
+        if executor is None:
+            of_units = list(run_group(tuple(units)))
+        else:
+            of_units = [arrays for (arrays,) in executor.run(zip(units), run_group)]
     posterior = fitted(of_units, last, structure, train_size=train_size)
     fit = note(
         "laplace-fitted",

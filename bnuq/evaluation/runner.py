@@ -58,7 +58,7 @@ from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.dropout import Dropout
 from bnuq.sampling.engine import Stochastic, default_chunk
 from bnuq.sampling.gradients import Differentiable
-from bnuq.sampling.laplace import LastLayer
+from bnuq.sampling.laplace import LastLayer, Posterior
 from bnuq.sampling.noise import Learned
 from bnuq.sampling.per_query import PerQuery
 from bnuq.sampling.plain_loop import BySet, Engine, Ensemble, Evaluation
@@ -333,6 +333,35 @@ def _add(reduction: Any, block: Tensor, first: int, engine: Engine) -> None:
         reduction.add(block)
 
 
+def engine_of(
+    subject: Subject, method: str, draws: range, omegas: Omegas, posterior: Posterior | None = None
+) -> Engine:
+    """The engine of these draws of a method."""
+    seed = subject.run.seed
+    if method == PREDICTIONS:
+        return Predicted(subject, len(draws), draws)
+    if method == ENSEMBLE:
+        return Ensemble([subject.model, *subject.members])
+    if method == "mcbn" and subject.run.sampler.by_query:
+        return queries_engine(subject, draws)
+    if method == LAPLACE:
+        assert posterior is not None
+        to = {"device": subject.pipeline.device, "dtype": subject.pipeline.dtype}
+        return LastLayer(subject.model, posterior, draws=draws, seed=seed, **to)
+    bank = subject.bank if is_mcbn(method) else None
+    # a draw of the bank includes its mask and its noise
+    drawn = (len(draws), seed, draws.start) if bank is None else (bank, seed)
+    dropout = Dropout(*drawn) if draws_by(method, "mcdo") else None
+    learned = Learned(*drawn) if draws_by(method, "learned") else None
+    engine: Evaluation | Stochastic | BankEngine = Evaluation(subject.model)
+    if method not in ("tta", DETERMINISTIC):
+        omega = omegas[kind_of_draws(method)] if is_mcbn(method) else None
+        options = {"omega": omega, "dropout": dropout, "learned": learned, "precision": subject.run.precision}
+        engine = Stochastic(subject.model, subject.todo.sites, **options)
+        engine = engine if bank is None else BankEngine(engine, samples=len(draws), seed=seed)
+    return Augmented(engine, len(draws), draws.start, augmenting(subject)) if method in AUGMENTED else engine
+
+
 class _Rounds:
     """The rounds of draws of one run: which raw samples are kept, and the work of each method."""
 
@@ -366,30 +395,10 @@ class _Rounds:
         if not methods:
             return {}
         self._draws.append(draws)
-        return self._run_engines({method: self._engine(method, draws, omegas) for method in methods}, draws)
-
-    def _engine(self, method: str, draws: range, omegas: Omegas) -> Engine:
-        subject, seed = self._subject, self._subject.run.seed
-        if method == PREDICTIONS:
-            return Predicted(subject, len(draws), draws)
-        if method == "mcbn" and subject.run.sampler.by_query:
-            return queries_engine(subject, draws)
-        if method == LAPLACE:
-            posterior, _ = self._measured.posterior
-            assert posterior is not None
-            to = {"device": subject.pipeline.device, "dtype": subject.pipeline.dtype}
-            return LastLayer(subject.model, posterior, draws=draws, seed=seed, **to)
-        bank = subject.bank if is_mcbn(method) else None
-        # a draw of the bank includes its mask and its noise
-        drawn = (len(draws), seed, draws.start) if bank is None else (bank, seed)
-        dropout = Dropout(*drawn) if draws_by(method, "mcdo") else None
-        learned = Learned(*drawn) if draws_by(method, "learned") else None
-        engine: Evaluation | Stochastic | BankEngine = Evaluation(subject.model)
-        if method != "tta":
-            omega = omegas[kind_of_draws(method)] if is_mcbn(method) else None
-            engine = self._stochastic(omega, dropout=dropout, learned=learned, precision=subject.run.precision)
-            engine = engine if bank is None else BankEngine(engine, samples=len(draws), seed=seed)
-        return Augmented(engine, len(draws), draws.start, augmenting(subject)) if method in AUGMENTED else engine
+        posterior = self._measured.posterior[0] if LAPLACE in methods else None
+        return self._run_engines(
+            {name: engine_of(self._subject, name, draws, omegas, posterior) for name in methods}, draws
+        )
 
     def _stochastic(self, omega: BatchStatistics | None, **options: Any) -> Stochastic:
         return Stochastic(self._subject.model, self._subject.todo.sites, omega=omega, **options)
@@ -423,7 +432,7 @@ class _Rounds:
 
     def ensemble(self) -> dict[str, Scored]:
         """The deterministic networks of the ensemble."""
-        engine = Ensemble([self._subject.model, *self._subject.members])
+        engine = engine_of(self._subject, ENSEMBLE, range(1 + len(self._subject.members)), {})
         return self._run_engines({ENSEMBLE: engine}, range(engine.samples))
 
     def image_maps(

@@ -44,6 +44,7 @@ def read_hub_config(folder: Path) -> HubConfig | None:
         return None
     config = _read(folder / CONFIG)
     if isinstance(config.get("architecture"), str):
+        _check(folder / CONFIG, "architecture", config["architecture"], len(config["architecture"]) <= 200)
         return _timm(folder / CONFIG, config)
     if isinstance(config.get("model_type"), str):
         return _transformers(folder, config)

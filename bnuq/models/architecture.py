@@ -165,7 +165,7 @@ def _from_library(arch: str, library: str, name: str, arguments: Mapping[str, An
             backbone = {"weights_backbone": None} if "weights_backbone" in _parameters(factory) else {}
             return factory, module.models.get_model(name, weights=None, **backbone, **arguments)
     except Exception as error:
-        passed = ", ".join(f"{key}={value!r}" for key, value in arguments.items()) or "no arguments"
+        passed = ", ".join(f"{key}={value!r}" for key, value in arguments.items())[:300] or "no arguments"
         reason = " ".join(str(error).split())[:200].rstrip(".")
         raise RequestError(
             f"{arch}: {library} could not make it with {passed} ({type(error).__name__}: {reason}). Mend "

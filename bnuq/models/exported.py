@@ -67,6 +67,7 @@ _MEMORY_FORMATS = {
 }  # fmt: skip
 _MAKES_ROWS = ("expand", "zeros", "ones", "full", "empty", "rand", "randn", "new_zeros", "new_ones", "new_full")
 _SHAPES = ("view", "reshape", "_unsafe_view", *_MAKES_ROWS)  # whose sizes may hold the number of points
+PREDICTOR = "bnuq.json"  # the member in which `bnuq export` says what it wrote
 _TOLERANCE = 1e-4  # of outputs for other numbers of points, relative to the largest
 
 
@@ -74,8 +75,15 @@ def read_exported(archive: Archive, unpickled: Callable[[bytes], Any]) -> tuple[
     """The program in an archive of `torch.export.save`, as a module on the CPU, and notes.
 
     `unpickled` reads tensors that are stored as `torch.save` writes them, safely. Raises ModelError for a program that
-    does more than compute with torch's own operations, and for one that takes a single number of points only.
+    does more than compute with torch's own operations, for one that takes a single number of points only, and for a
+    predictor, which `bnuq export` made of a network's draws.
     """
+    if any(name.rpartition("/")[2] == PREDICTOR for name in archive.sizes):
+        raise ModelError(
+            f"{archive.path}: is a predictor that bnuq export wrote: samples that were drawn, in one program, of which "
+            f"no more can be drawn. Give the network that it was made of (checkpoints, in its {PREDICTOR}), or run it: "
+            "torch.export.load."
+        )
     graphs = [
         name for name in archive.sizes if re.fullmatch(r"(.+/)?(models/.+|serialized_exported_program)\.json", name)
     ]
@@ -451,7 +459,8 @@ def _static_rows(module: Mapping[str, Any]) -> int | None:
 def _for_any_rows(archive: Archive, program: Program, module: Mapping[str, Any], rows: int) -> Program:
     """The program with the number of points of its input in place of the one that it was exported for.
 
-    Raises ModelError where that does not give what it gives for exactly so many points.
+    Raises ModelError where that does not give what it gives for exactly so many points; dropouts that are always active
+    drop nothing while the two are compared.
     """
     written, depends = program.steps, set(program.inputs)
     steps = []
@@ -462,15 +471,22 @@ def _for_any_rows(archive: Archive, program: Program, module: Mapping[str, Any],
     examples = [_example(module["graph"]["tensor_values"][name]) for name in program.inputs]
     with torch.no_grad():
         try:
+            program.steps = tuple(map(_without_dropout, written))
             exact = [program(*(_part(x, k, rows) for x in examples)) for k in range(0, _EXAMPLES, rows)]
-            program.steps = tuple(steps)
-            found = program(*examples)
-            agree = _agree(exact, found)
+            program.steps = tuple(map(_without_dropout, steps))
+            agree = _agree(exact, program(*examples))
         except Exception as error:
             raise ModelError(_only_so_many(archive, rows)) from error
     if not agree:
         raise ModelError(_only_so_many(archive, rows))
+    program.steps = tuple(steps)
     return program
+
+
+def _without_dropout(step: _Step) -> _Step:
+    """The step, with the rate 0 of a dropout that is always active."""
+    always = step.name.endswith("dropout") and step.mode is None
+    return replace(step, args=(step.args[0], 0.0, *step.args[2:])) if always else step
 
 
 _EXAMPLES = 3  # points that the program is tried on

@@ -148,17 +148,17 @@ class LastLayer:
         dtype: torch.dtype,
     ) -> None:
         self.samples = len(draws)
-        self._network, self._normalised = unconverted(model), outputs_of(model).endswith("probabilities")
+        self._network, self.normalised = unconverted(model), outputs_of(model).endswith("probabilities")
         drawn = [torch.from_numpy(posterior.drawn(draw, seed)).to(dtype) for draw in draws]
-        self._change = torch.stack(drawn).flatten(0, 1).to(device)  # (T·K, D + 1)
+        self.change = torch.stack(drawn).flatten(0, 1).to(device)  # (T·K, D + 1)
 
     def passes(self, inputs: Tensor, start: int = 0) -> Tensor:  # noqa: ARG002 - the points' numbers do not matter here
         """Logits (T, n, K)."""
         last = head(self._network, inputs)
         with torch.inference_mode(), float32_as("ieee"):
-            weight, bias = self._change.tensor_split([last.features.shape[1]], 1)
+            weight, bias = self.change.tensor_split([last.features.shape[1]], 1)
             change = F.linear(last.features, weight, bias[:, 0] if last.has_bias else None)
             logits = last.logits + change.unflatten(1, (self.samples, -1)).movedim(1, 0)
             if logits.shape[2] == 1:
                 logits = torch.cat([torch.zeros_like(logits), logits], 2)
-            return logits.log_softmax(2) if self._normalised else logits
+            return logits.log_softmax(2) if self.normalised else logits

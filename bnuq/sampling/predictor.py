@@ -11,16 +11,16 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Int64
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from bnuq.sampling import counter_rng
-from bnuq.sampling.dropout import Dropout, dropped_by
+from bnuq.errors import SamplingError
 from bnuq.sampling.executor import Executor
-from bnuq.sampling.interception import DropoutCall, aten, noise_call
+from bnuq.sampling.interception import aten, noise_call
 from bnuq.sampling.noise import answered
 from bnuq.sampling.planning import Level
 from bnuq.sampling.program import StepContext, plain_step
+from bnuq.sampling.program_draws import Augmentation, Bank, Masks, Numbers
 from bnuq.sampling.sites import DropoutSite, NoiseSite
 from bnuq.sampling.trace import Operation, filled
 
@@ -29,35 +29,102 @@ Kind = Literal["classes", "labels", "values"]  # of a classification or segmenta
 
 @dataclass(frozen=True)
 class Scoring:
-    """How samples become outputs: logits are divided by the `temperature`; values, of which there is one for each
-    output, are scaled to the unit of the targets and have an observation noise of this variance."""
+    """How samples become outputs: logits are multiplied by `scale` and moved by `shift`, one number or one for each
+    class; values, of which there is one for each output, are scaled to the unit of the targets and have an observation
+    noise of this variance."""
 
     kind: Kind
-    temperature: float = 1.0
+    scale: tuple[float, ...] = (1.0,)
+    shift: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
     mean: tuple[float, ...] = (0.0,)
     noise: tuple[float, ...] = (0.0,)
 
 
 class Predictor(nn.Module):
-    """The mean prediction and its uncertainty from all samples of a plan.
+    """The mean prediction and its uncertainty from all samples of some `passes`, one after the other.
 
     For inputs (points, …) `forward` gives a dict, float32: of classes and labels "mean" (probabilities),
-    "predictive_entropy" and "mutual_information" in nats; of values "mean" and "variance". Masks of dropout are those
-    of points number 0, 1, … of a set. All samples pass together: memory is that of as many times the points.
+    "predictive_entropy" and "mutual_information" in nats; of values "mean" and "variance".
     """
 
-    std: Tensor
-    mean: Tensor
-    noise: Tensor
-
-    def __init__(self, executor: Executor, scoring: Scoring) -> None:
+    def __init__(self, passes: Sequence[Passes], scoring: Scoring) -> None:
         super().__init__()
-        plan, self.samples, self._scoring = executor.plan, executor.samples, scoring
+        self.passes, self._kind = nn.ModuleList(passes), scoring.kind
+        self.has_masks = any(each.has_masks for each in passes)
+        for name in ("scale", "shift", "std", "mean", "noise"):
+            self.register_buffer(name, torch.tensor(getattr(scoring, name), dtype=torch.float64))
+
+    def forward(self, inputs: Tensor) -> dict[str, Tensor]:
+        """The mean and its uncertainty for these inputs (points, …)."""
+        return self.scored(torch.cat([each(inputs) for each in self.passes]))
+
+    def scored(self, samples: Tensor) -> dict[str, Tensor]:
+        """The mean and its uncertainty of these raw outputs (T, points, …)."""
+        samples = samples.double()
+        of_outputs = (-1, *[1] * (samples.ndim - 3))
+        scale, shift, std, mean, noise = (
+            getattr(self, name).view(of_outputs) for name in ("scale", "shift", "std", "mean", "noise")
+        )
+        if self._kind == "values":
+            values = samples * std + mean
+            variance = values.var(0, correction=0) + noise
+            return {"mean": values.mean(0).float(), "variance": variance.float()}
+        logits = samples * scale + shift
+        if self._kind == "labels":  # two classes for each label
+            logits = torch.stack([torch.zeros_like(logits), logits], 2)
+        log_p = logits.log_softmax(2)
+        p, log_mean = log_p.exp(), log_p.logsumexp(0) - float(np.log(samples.shape[0]))
+        mean = log_mean.exp()
+        found = {
+            "mean": mean if self._kind == "classes" else mean[:, 1],
+            "predictive_entropy": -(mean * log_mean).sum(1),
+            "mutual_information": (p * (log_p - log_mean)).sum(2).mean(0).clamp_min(0.0),
+        }
+        return {name: values.float() for name, values in found.items()}
+
+
+TOGETHER = 8  # more take longer for many points, since their values leave the cache, and fewer for a single one
+
+
+@dataclass(frozen=True)
+class Change:
+    """Draws of a network's last linear layer: what each adds to its weight and, where it has one, its bias, (T, K,
+    D + 1) or (T, K, D). `normalised` networks give the logarithms of probabilities."""
+
+    weights: Tensor
+    normalised: bool
+
+
+class Passes(nn.Module):
+    """T passes by a plan: (points, …) → (T, points, …). Points are number 0, 1, … of their set.
+
+    The draws are those of the executor, or T of its `bank` for each point; with an `augmentation` each is a pass of
+    points that are augmented anew; with a `change` the draws are those of the last layer. Where draws can be stacked,
+    `TOGETHER` samples pass at once: memory is that of as many times the points.
+    """
+
+    draws: Tensor
+    change: Tensor
+
+    def __init__(
+        self,
+        executor: Executor,
+        samples: int,
+        *,
+        augmentation: Augmentation | None = None,
+        bank: Bank | None = None,
+        change: Change | None = None,
+    ) -> None:
+        super().__init__()
+        plan, self.samples = executor.plan, samples
         self._plan, self._affine = plan, [*executor.affine]
+        self.augmentation, self.bank, self._change = augmentation, bank, change
+        self._together = min(samples, TOGETHER) if plan.stackable else 1
         self._masks: dict[int, Masks] = {}
         self._noises: dict[int, NoiseSite] = {}
         self._constants = [number for number, value in enumerate(executor.fixed) if value is not None]
+        self._keep("draws", torch.arange(samples)[:, None])
         for number in self._constants:
             self._keep(f"constant_{number}", executor.fixed[number])
         for position, (scale, shift) in executor.affine.items():
@@ -71,89 +138,111 @@ class Predictor(nn.Module):
             elif isinstance(site, NoiseSite) and executor.noise is not None:
                 value = plan.trace.values[plan.operations[position].outputs[0]]
                 options = (value.dtype, torch.device("cpu"))
-                draws = [executor.noise.numbers(site, value.shape, draw, 0, *options) for draw in range(self.samples)]
+                draws = [executor.noise.numbers(site, value.shape, draw, 0, *options) for draw in range(samples)]
                 self._noises[position] = site
                 self._keep(f"noise_{position}", torch.stack(draws))
-        for name in ("std", "mean", "noise"):
-            self._keep(name, torch.tensor(getattr(scoring, name), dtype=torch.float64))
+        if change is not None:
+            self._keep("change", change.weights.flatten(0, 1))
+            self._last = next(each for each in reversed(plan.operations) if each.function is aten.linear.default)
+        if bank is not None and not plan.stackable:
+            raise SamplingError(
+                "the network cannot be exported with a bank of draws, as its samples do not pass together. Leave out "
+                "--bank."
+            )
 
     def _keep(self, name: str, tensor: Tensor) -> None:
         # A tensor of inference mode cannot be exported, and one in another layout is taken for a part of another.
         self.register_buffer(name, tensor.detach().clone(memory_format=torch.contiguous_format))
 
-    def forward(self, inputs: Tensor) -> dict[str, Tensor]:
-        """The mean and its uncertainty for these inputs (points, …)."""
-        return self.scored(self.passes(inputs))
-
     @property
     def has_masks(self) -> bool:
         return bool(self._masks)
 
-    def scored(self, samples: Tensor) -> dict[str, Tensor]:
-        """The mean and its uncertainty of these raw outputs (T, points, …)."""
-        samples = samples.double()
-        if self._scoring.kind == "values":
-            values = samples * self.std + self.mean
-            variance = values.var(0, correction=0) + self.noise
-            return {"mean": values.mean(0).float(), "variance": variance.float()}
-        logits = samples / self._scoring.temperature
-        if self._scoring.kind == "labels":  # two classes for each label
-            logits = torch.stack([torch.zeros_like(logits), logits], 2)
-        log_p = logits.log_softmax(2)
-        p, log_mean = log_p.exp(), log_p.logsumexp(0) - float(np.log(self.samples))
-        mean = log_mean.exp()
-        found = {
-            "mean": mean if self._scoring.kind == "classes" else mean[:, 1],
-            "predictive_entropy": -(mean * log_mean).sum(1),
-            "mutual_information": (p * (log_p - log_mean)).sum(2).mean(0).clamp_min(0.0),
-        }
-        return {name: values.float() for name, values in found.items()}
-
-    def passes(self, inputs: Tensor) -> Tensor:
+    def forward(self, inputs: Tensor) -> Tensor:
         """Raw outputs (T, points, …)."""
-        rows, plan = inputs.shape[0], self._plan
+        rows = inputs.shape[0]
+        numbers = self.draws if self.bank is None else self.bank(rows)
+        inputs = inputs.clone()  # the network may write into its input
+        shared = None if self.augmentation is not None else self._chunk_level(inputs, rows)
+        if self._change is not None and shared is not None:
+            return self._last_layer(shared)
+        outputs = []
+        for first in range(0, self.samples, self._together):
+            draws = range(first, min(self.samples, first + self._together))
+            of_draws = numbers[draws.start : draws.stop]
+            if shared is not None:
+                output = self._sample_level(self._repeated(shared, len(draws)), rows, draws, of_draws)
+            else:
+                assert self.augmentation is not None
+                augmented, flipped = self.augmentation(inputs, of_draws)
+                chunk = self._chunk_level(augmented, rows * len(draws))
+                output = self._sample_level(chunk, rows, draws, of_draws)
+                if flipped is not None and output.ndim == 4:  # pictures, flipped back
+                    output = torch.where(flipped[:, None, None, None], output.flip(-1), output)
+            outputs.append(output.unflatten(0, (len(draws), rows)))
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+
+    def _chunk_level(self, inputs: Tensor, rows: int) -> list[Any]:
+        """The values that all draws of these rows share."""
+        plan = self._plan
         values: list[Any] = [None] * len(plan.trace.values)
         for number in self._constants:
             values[number] = getattr(self, f"constant_{number}")
-        values[plan.trace.input] = inputs.clone()  # the network may write into its input
+        if plan.channels_last and inputs.ndim == 4:  # half the time on a CPU
+            inputs = inputs.contiguous(memory_format=torch.channels_last)
+        values[plan.trace.input] = inputs
         for position in plan.at(Level.CHUNK):
             _run(plan.operations[position], values, rows)
-        together = self.samples if plan.stackable else 1
-        outputs = [
-            self._sample_level(values, rows, range(first, first + together))
-            for first in range(0, self.samples, together)
-        ]
-        return torch.cat(outputs)
+        return values
 
-    def _sample_level(self, chunk: Sequence[Any], rows: int, draws: range) -> Tensor:
-        """Raw outputs (draws, points, …) of some draws."""
+    def _repeated(self, chunk: Sequence[Any], draws: int) -> list[Any]:
         values, plan = [*chunk], self._plan
         for number in plan.boundary:
-            if len(draws) > 1 and (axis := plan.trace.values[number].axis) is not None:
-                values[number] = torch.cat([values[number]] * len(draws), axis)
+            if draws > 1 and (axis := plan.trace.values[number].axis) is not None:
+                values[number] = torch.cat([values[number]] * draws, axis)
+        return values
+
+    def _sample_level(self, values: list[Any], rows: int, draws: range, numbers: Numbers) -> Tensor:
+        """Raw outputs (draw·point, …)."""
+        plan = self._plan
         for position in plan.at(Level.SAMPLE):
             operation, layer = plan.operations[position], plan.folded.get(position)
             if layer is not None:
                 _run(layer, values, rows * len(draws))
             if position in self._affine:
-                values[operation.outputs[0]] = self._normalized(position, values[operation.arguments[0].number], draws)
+                source = values[operation.arguments[0].number]
+                values[operation.outputs[0]] = self._normalized(position, source, rows, draws, numbers)
             elif position in self._masks:
                 source, mask = values[operation.arguments[0].number], self._masks[position]
-                values[operation.outputs[0]] = mask(source, rows, draws, in_place=bool(operation.writes))
+                values[operation.outputs[0]] = mask(source, rows, numbers, in_place=bool(operation.writes))
             elif position in self._noises:
-                numbers = getattr(self, f"noise_{position}")[draws[0]]
-                _run(operation, values, rows, numbers)
+                noise = getattr(self, f"noise_{position}")[draws[0]]
+                _run(operation, values, rows, noise)
             else:
                 _run(operation, values, rows * len(draws))
-        output = values[plan.trace.output]
-        return output.unflatten(0, (len(draws), rows))
+        return values[plan.trace.output]
 
-    def _normalized(self, position: int, x: Tensor, draws: range) -> Tensor:
-        spread = (len(draws), 1, -1, *[1] * (x.ndim - 2))
-        scale, shift = (
-            getattr(self, f"{name}_{position}")[draws.start : draws.stop].view(spread) for name in ("scale", "shift")
-        )
-        return (x.unflatten(0, (len(draws), -1)) * scale + shift).flatten(0, 1).to(x.dtype)
+    def _normalized(self, position: int, x: Tensor, rows: int, draws: range, numbers: Numbers) -> Tensor:
+        tables = [getattr(self, f"{name}_{position}") for name in ("scale", "shift")]
+        if self.bank is None:
+            parts = (len(draws), -1)
+            scale, shift = (table[draws.start : draws.stop, None] for table in tables)
+        else:
+            parts = (len(draws), rows, -1)
+            scale, shift = (table[numbers][:, :, None] for table in tables)
+        scale, shift = (each.unflatten(-1, (-1, *[1] * (x.ndim - 2))) for each in (scale, shift))
+        return torch.addcmul(shift, x.unflatten(0, parts), scale).flatten(0, len(parts) - 1).to(x.dtype)
+
+    def _last_layer(self, values: Sequence[Any]) -> Tensor:
+        """Logits (T, points, K) under the draws of the last layer."""
+        assert self._change is not None
+        features, logits = values[self._last.arguments[0].number], values[self._last.outputs[0]]
+        width = self._change.weights.shape[2]
+        features = F.pad(features, (0, width - features.shape[1]), value=1.0)  # a bias is the weight of 1
+        logits = logits + F.linear(features, self.change).unflatten(1, (self.samples, -1)).movedim(1, 0)
+        if self._change.weights.shape[1] == 1:
+            logits = torch.cat([torch.zeros_like(logits), logits], 2)
+        return logits.log_softmax(2) if self._change.normalised else logits
 
 
 def _run(operation: Operation, values: list[Any], rows: Any, noise: Tensor | None = None) -> None:
@@ -171,76 +260,3 @@ def _run(operation: Operation, values: list[Any], rows: Any, noise: Tensor | Non
 
 
 _NOTHING = StepContext(range(0), 0, {})
-
-
-class Masks(nn.Module):
-    """The masks of one dropout, from numbers that only depend on the seed, the draw and the entry.
-
-    They are those of an evaluation on a CPU, except for the one entry in 65,536 whose first 16 bits do not decide: it
-    is kept where that is more likely.
-    """
-
-    draws: Tensor
-    one: Tensor
-
-    def __init__(self, dropout: Dropout, site: DropoutSite) -> None:
-        super().__init__()
-        self._site, self._seed = site, dropout.seed
-        draws = torch.arange(dropout.first, dropout.first + dropout.samples)
-        self.register_buffer("draws", draws)
-        self.register_buffer("one", torch.ones(1, dtype=torch.int64))
-
-    def forward(self, x: Tensor, rows: int, draws: range, *, in_place: bool) -> Tensor:
-        """`x` of so many points for each of the draws, after the dropout."""
-        call = DropoutCall(x, self._site.p, self._site.variety, in_place, training=False)
-        keys = self.draws[draws.start : draws.stop]
-
-        def entries(first: int, count: int) -> Tensor:
-            assert first == 0
-            # Enough blocks of 16 entries, as a product: a quotient would tie the program to its number of points.
-            enough = rows * (1 + int(count // rows) // 16) + 1
-            blocks = self.one.expand(enough).cumsum(0)  # which Philox counts from 1
-            counter = (blocks, *(self.one * int(each) for each in (self._site.order, 0, counter_rng.MASK)))
-            random = philox(counter, self.one * self._seed, keys[:, None])
-            quarters = torch.stack([random >> shift & 0xFFFF for shift in (0, 16, 32, 48)], -1)
-            threshold = self._site.p * 2**16
-            return (quarters.flatten(1)[:, :count] >= int(threshold + 0.5)).to(torch.uint8)
-
-        return dropped_by(call, self._site, entries, len(keys), 0)
-
-
-_MULTIPLIERS = (0xD2E7470EE14C6C93, 0xCA5A826395121157)
-_WEYL = (0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B)
-
-
-def philox(counter: Sequence[Tensor], seed: Tensor, draw: Tensor) -> Int64[Tensor, "draw word"]:
-    """The words of numpy's Philox for each `draw` (draw, 1) and block, of four words each, as signed numbers.
-
-    `counter` has four parts, the first with the numbers of the blocks.
-
-    Source: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3", Philox4x64-10.
-    """
-    a, b, c, d = counter
-    keys = [seed, draw]
-    for _ in range(10):
-        (high_a, low_a), (high_c, low_c) = (_product(m, x) for m, x in zip(_MULTIPLIERS, (a, c), strict=True))
-        a, b, c, d = high_c ^ b ^ keys[0], low_c, high_a ^ d ^ keys[1], low_a
-        keys = [key + _signed(step) for key, step in zip(keys, _WEYL, strict=True)]
-    return torch.stack(torch.broadcast_tensors(a, b, c, d), -1).flatten(1)
-
-
-def _product(multiplier: int, x: Tensor) -> tuple[Tensor, Tensor]:
-    """The high and the low word of the product of two unsigned words."""
-    high, low = multiplier >> 32, multiplier & 0xFFFFFFFF
-    x_high, x_low = _upper(x), x & 0xFFFFFFFF
-    middle = high * x_low + _upper(low * x_low)
-    other = low * x_high + (middle & 0xFFFFFFFF)
-    return high * x_high + _upper(middle) + _upper(other), x * _signed(multiplier)
-
-
-def _upper(x: Tensor) -> Tensor:
-    return x >> 32 & 0xFFFFFFFF
-
-
-def _signed(word: int) -> int:
-    return word - 2**64 if word >= 2**63 else word

@@ -2,46 +2,63 @@
 
 from __future__ import annotations
 
-import json
 import warnings
-import zipfile
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bnuq import __version__
-from bnuq.config import Run, draws_by, recalibration_of, without_recalibration
+from bnuq.config import (
+    AUGMENTED,
+    DETERMINISTIC,
+    ENSEMBLE,
+    LAPLACE,
+    Run,
+    draws_by,
+    recalibration_of,
+    without_recalibration,
+)
 from bnuq.errors import ModelError, RequestError, SamplingError, first_line
+from bnuq.evaluation.augmentation import Augmented, augmenting, check_augmentation
 from bnuq.evaluation.completeness import check_complete
-from bnuq.evaluation.datasets import target_scale
+from bnuq.evaluation.datasets import Pipeline, target_scale
 from bnuq.evaluation.draws import omega_of
+from bnuq.evaluation.laplace import fit_posterior
+from bnuq.evaluation.runner import engine_of
 from bnuq.evaluation.setup import check_readable, prepare
-from bnuq.evaluation.subject import Subject, is_mcbn
-from bnuq.files.content import exists
+from bnuq.evaluation.subject import Subject, is_mcbn, kind_of_draws
 from bnuq.files.hdf5 import open_hdf5
 from bnuq.files.writing import check_writable, replaced
 from bnuq.progress import Progress, silent
 from bnuq.records.evaluation import Result
+from bnuq.sampling.bank_tiles import BankEngine
 from bnuq.sampling.batch_statistics import BatchStatistics
-from bnuq.sampling.dropout import Dropout
 from bnuq.sampling.engine import Stochastic
+from bnuq.sampling.executor import Executor
 from bnuq.sampling.inputs import Unpacked
-from bnuq.sampling.noise import Learned
+from bnuq.sampling.laplace import LastLayer
 from bnuq.sampling.outputs import unconverted
-from bnuq.sampling.predictor import Predictor, Scoring
+from bnuq.sampling.plain_loop import BySet, Engine, Ensemble
+from bnuq.sampling.predictor import Change, Passes, Predictor, Scoring
+from bnuq.sampling.program_draws import Augmentation, Bank
+from bnuq.sampling.sites import find_sites
 from bnuq.workflows.evaluate import planned_run
+from bnuq.workflows.predictor_files import check_target, encoded, loaded
 
-METADATA = "bnuq.json"  # in the program's file
-_METHODS = ("mcbn", "mcdo", "mcbn+mcdo", "learned", "mcbn+learned", "mcdo+learned", "mcbn+mcdo+learned")
+_DRAWING = (
+    "mcbn", "mcdo", "mcbn+mcdo", "learned", "mcbn+learned", "mcdo+learned", "mcbn+mcdo+learned", *AUGMENTED, LAPLACE,
+    ENSEMBLE,
+)  # fmt: skip
+_METHODS = (*_DRAWING, DETERMINISTIC)
 _COMPARED = 64  # points on which the program is compared with the network
+_COMPARED_BANK = 160  # with a bank, of which every 64 points use other draws
 _TOLERANCE = 1e-4  # relative to the largest value
-_UNDECIDED = 0.01  # of the points: their masks may differ in an entry, see `predictor.Masks`
+_UNDECIDED = 0.01  # of the points: their masks may differ in an entry, see `program_draws.Masks`
 
 
 @dataclass(frozen=True)
@@ -59,67 +76,75 @@ class Exported:
 def export(
     run: Run, path: Path, *, method: str | None = None, result: Result | None = None, progress: Progress = silent
 ) -> Exported:
-    """Write the network of `run` with its draws under `method` to `path`, as a program of `torch.export`.
+    """Write the network of `run` with its draws under `method` to `path`, as a program of `torch.export`, or of ONNX.
 
     With a `result`, of which `run` is the request, the draws, the temperature and the noise level τ are those that were
     evaluated; otherwise draws are those of the seed, and nothing is fitted. By default `method` is the first that
     draws. The program is compared with the network's own samples. Raises BnuqError with one message where that
     network, or that method, cannot be exported; `path` is then not touched.
     """
-    _check_target(path)
+    check_target(path)
+    check_writable(path)
+    made = assembled(run, method=method, result=result, progress=progress)
+    with progress("Exporting", 1) as advance:
+        data = encoded(_program(made.predictor, made.inputs), made.metadata, path.suffix)
+        advance(1)
+    given = loaded(data, path.suffix)(made.inputs)
+    difference = _compared(given, made.engine.passes(made.inputs), made.predictor)
+    with replaced(path) as file:
+        file.write(data)
+    return Exported(path, made.metadata, difference, len(made.inputs), len(data))
+
+
+@dataclass(frozen=True)
+class Assembled:
+    """What is exported: the `predictor` of an `engine`, whose samples it takes; `inputs` are some of the test set."""
+
+    predictor: Predictor
+    engine: Engine
+    inputs: Tensor
+    metadata: dict[str, Any]
+
+
+def assembled(
+    run: Run, *, method: str | None = None, result: Result | None = None, progress: Progress = silent
+) -> Assembled:
+    """The network of `run` with its draws as one module; see `export`."""
     check_readable(run)
     check_complete(run, needs=("test",))
     base = _method(method, result)
     samples = _samples(run, result)
-    methods = run.methods if base is None else (base,)  # on the CPU, whose masks the program has
-    run = replace(run, methods=methods, samples=samples, bank=None, perturb=(), device="cpu")
+    methods = () if base == DETERMINISTIC else run.methods if base is None else (base,)
+    # on the CPU, whose masks the program has
+    run = replace(run, methods=methods, samples=samples, perturb=(), predictions=None, device="cpu")
     ready = prepare(run)
     subject = planned_run(run, ready).subject
     if isinstance(unconverted(ready.model), Unpacked):
         raise RequestError("a network of several inputs cannot be exported; its program would take packed rows.")
     base = base or _first(subject.todo.methods, str(run.checkpoint))
-    engine = _engine(subject, base, samples, _bank(result), progress)
-    points = min(_COMPARED, len(subject.sets["test"]))
+    subject = replace(subject, todo=replace(subject.todo, methods=(base,)))
+    if base in AUGMENTED:
+        _check_augmentation(augmenting(subject).run)
+        check_augmentation(subject)
+    engine = _engine(subject, base, _bank(result), progress)
+    points = min(_COMPARED if subject.bank is None else _COMPARED_BANK, len(subject.sets["test"]))
     inputs = ready.pipeline.evaluated(subject.sets["test"], slice(0, points))
-    engine.prepare(inputs)
-    if engine.executor is None:
-        raise SamplingError(
-            f"the network cannot be exported, as its operations cannot be recorded: {engine.why_plain}."
-        )
     scoring = _scoring(subject, ready.material.train, method or base, result)
-    predictor = Predictor(engine.executor, scoring).eval()
-    metadata = _metadata(subject, method or base, samples, scoring, inputs)
-    with replaced(path) as file:
-        with progress("Exporting", 1) as advance:
-            program = _program(predictor, inputs)
-            with _without_warnings():
-                torch.export.save(program, file, extra_files=_extra_files(metadata))
-            advance(1)
-        size = file.seek(0, 2)
-        difference = _compared(file, engine.passes(inputs), predictor, inputs)
-    return Exported(path, metadata, difference, points, size)
-
-
-def _check_target(path: Path) -> None:
-    """Raise RequestError where `path` is not to be replaced: only programs of this command are."""
-    if path.suffix != ".pt2":
-        raise RequestError(f"--out {path}: expected a name that ends in .pt2, a program of torch.export.")
-    if exists(path):
-        try:
-            with zipfile.ZipFile(path) as archive:
-                ours = any(name.rpartition("/")[2] == METADATA for name in archive.namelist())
-        except (OSError, zipfile.BadZipFile):
-            ours = False
-        if not ours:
-            raise RequestError(f"--out {path}: there is a file, and it was not written by bnuq export. Name another.")
-    check_writable(path)
+    predictor = Predictor(_passes(subject, engine, inputs), scoring).eval()
+    metadata = _metadata(subject, method or base, engine.samples, scoring, inputs)
+    of_set = engine.of("test", subject.sets["test"]) if isinstance(engine, BySet) else engine
+    return Assembled(predictor, of_set, inputs, metadata)
 
 
 def _first(methods: Iterable[str], where: str) -> str:
-    """The first method that can be exported; RequestError where there is none."""
-    found = next((name for name in methods if name in _METHODS), None)
+    """The first method of several samples that can be exported; RequestError where there is none."""
+    names = tuple(methods)
+    found = next((name for name in names if name in _DRAWING), None)
     if found is None:
-        raise RequestError(f"{where}: no method of {', '.join(methods)} can be exported.")
+        raise RequestError(
+            f"{where}: no method of {', '.join(names)} draws samples that can be exported. The network as it is: "
+            "--method deterministic."
+        )
     return found
 
 
@@ -130,8 +155,8 @@ def _method(method: str | None, result: Result | None) -> str | None:
     if method is None:
         return None if result is None else _first(known, str(result.path))
     base = without_recalibration(method)
-    if base not in _METHODS or recalibration_of(method) == "vector":
-        expected = ", ".join((*_METHODS, "each with +temperature"))
+    if base not in _METHODS:
+        expected = ", ".join((*_METHODS, "each with +temperature or +vector"))
         raise RequestError(f"--method {method} cannot be exported; expected one of {expected}.")
     if result is not None and method not in known:
         raise RequestError(f"--method {method}: {result.path} has {', '.join(known)}.")
@@ -141,17 +166,12 @@ def _method(method: str | None, result: Result | None) -> str | None:
 
 
 def _samples(run: Run, result: Result | None) -> int:
+    if run.sampler.by_query:
+        raise RequestError("mini-batches of a query of its own cannot be exported. Leave out --per-query.")
     if result is not None:
-        if result.sampling.get("bank"):
-            raise RequestError(
-                f"{result.path} was evaluated with a bank of draws, of which points use different ones. Evaluate "
-                "without --bank."
-            )
         return int(result.sampling["samples"])
     if run.samples == "auto":
         raise RequestError("--samples auto needs labels to stop by; expected a number, or --from RESULT.")
-    if run.sampler.by_query:
-        raise RequestError("per-query mini-batches cannot be exported. Leave out --per-query.")
     return run.samples
 
 
@@ -163,66 +183,113 @@ def _bank(result: Result | None) -> BatchStatistics | None:
         return BatchStatistics.read_from(file["statistics"], str(result.path)) if "statistics" in file else None
 
 
-def _engine(
-    subject: Subject, method: str, samples: int, omega: BatchStatistics | None, progress: Progress
-) -> Stochastic:
-    seed = subject.run.seed
-    noisy = draws_by(method, "learned")
-    if is_mcbn(method) and (omega is None or noisy):  # what a result keeps was drawn without noise
-        omega = omega_of(subject, range(samples), progress, noisy=noisy)
-    return Stochastic(
-        subject.model,
-        subject.todo.sites,
-        omega=omega if is_mcbn(method) else None,
-        dropout=Dropout(samples, seed) if draws_by(method, "mcdo") else None,
-        learned=Learned(samples, seed) if draws_by(method, "learned") else None,
-    )
+def _engine(subject: Subject, method: str, omega: BatchStatistics | None, progress: Progress) -> Engine:
+    """The engine of an evaluation with this method."""
+    draws = range(subject.samples_of(method, subject.max_samples))
+    noisy, omegas = draws_by(method, "learned"), dict[str, BatchStatistics]()
+    if is_mcbn(method):
+        if omega is None or noisy:  # what a result keeps was drawn without noise
+            omega = omega_of(subject, range(subject.bank or len(draws)), progress, noisy=noisy)
+        omegas[kind_of_draws(method)] = omega
+    return engine_of(subject, method, draws, omegas, fit_posterior(subject, progress)[0])
+
+
+def _passes(subject: Subject, engine: Engine, inputs: Tensor) -> list[Passes]:
+    """The passes of an engine as modules, planned by these inputs; SamplingError for a network that has no plan."""
+    if isinstance(engine, Ensemble):
+        return [Passes(_executor(network, inputs), 1) for network in engine.networks]
+    if isinstance(engine, LastLayer):
+        change = Change(engine.change.unflatten(0, (engine.samples, -1)), engine.normalised)
+        return [Passes(_executor(unconverted(subject.model), inputs), engine.samples, change=change)]
+    augmentation = bank = None
+    if isinstance(engine, Augmented):
+        augmentation, engine = _augmentation(engine.pipeline, inputs), engine.engine
+    samples = subject.samples_of(subject.todo.methods[0], subject.max_samples)
+    if isinstance(engine, BankEngine):
+        bank, engine = Bank(engine.engine.samples, samples, subject.run.seed), engine.engine
+    executor = _planned(engine, inputs) if isinstance(engine, Stochastic) else _executor(subject.model, inputs)
+    return [Passes(executor, samples, augmentation=augmentation, bank=bank)]
+
+
+def _executor(network: nn.Module, inputs: Tensor) -> Executor:
+    """The plan of a network that draws nothing."""
+    return _planned(Stochastic(network, find_sites(network, inputs[:3], compare_with_training=False)), inputs)
+
+
+def _planned(engine: Stochastic, inputs: Tensor) -> Executor:
+    engine.prepare(inputs)
+    if engine.executor is None:
+        raise SamplingError(
+            f"the network cannot be exported, as its operations cannot be recorded: {engine.why_plain}."
+        )
+    return engine.executor
+
+
+def _check_augmentation(run: Run) -> None:
+    """RequestError for a part of the augmentation that needs the original pictures."""
+    for key in ("jitter", "resized_crop"):
+        if run.augment is not None and getattr(run.augment, key) is not None:
+            raise RequestError(
+                f"{run.augment.place}.{key} cannot be exported: it changes original pictures, and a program takes "
+                "those that are ready for the network. Padding, crops and flips can be (pad, pad_mode, crop, flip)."
+            )
+
+
+def _augmentation(pipeline: Pipeline, inputs: Tensor) -> Augmentation:
+    """The augmentation of evaluated points as a module."""
+    augment = pipeline.run.augment
+    assert augment is not None  # ensured by the plan
+    channels, *size = inputs.shape[1:]
+    border = None
+    if augment.pad_mode != "reflect":  # the value of the padding, normalised
+        border = pipeline.prepared(np.full((1, channels, 1, 1), augment.pad_value, np.float32))[0]
+    crop = (size[0], size[1]) if augment.crop is None else (augment.crop, augment.crop)
+    return Augmentation(pipeline.run.seed, border=border, pad=augment.pad, crop=crop, flip=augment.flip)
 
 
 def _scoring(subject: Subject, train: Any, method: str, result: Result | None) -> Scoring:
-    """How samples become outputs, with what the evaluation fitted."""
-    todo, run = subject.todo, subject.run
+    """How samples become outputs, with what the evaluation fitted; of a cross-fitted temperature the mean, of a
+    cross-fitted vector scaling that of all points."""
+    todo, run, kind = subject.todo, subject.run, recalibration_of(method)
     estimates: Mapping[str, Any] = {} if result is None else result.methods[method].sets["test"].estimates
     if todo.task != "regression":
-        recalibrated = recalibration_of(method) is not None
-        temperature = float(estimates["temperature"].value) if recalibrated else 1.0  # the mean of cross-fitted ones
-        return Scoring("labels" if run.outputs == "multilabel" else "classes", temperature)
+        labels = "labels" if run.outputs == "multilabel" else "classes"
+        if kind == "temperature":
+            return Scoring(labels, scale=(1 / float(estimates["temperature"].value),))
+        if kind == "vector":
+            assert result is not None
+            fits = [fit for each in result.findings for fit in each.values.get("maps", ())]
+            scale, shift = next((*fit[1:],) for fit in fits if fit[0] == method)
+            return Scoring(labels, scale=(*scale,), shift=(*shift,))
+        return Scoring(labels)
     tau = run.scoring.tau if "tau" not in estimates else estimates["tau"].value
     scale = target_scale(run, train, todo.outputs)
     of_targets = {} if scale is None else {"std": tuple(scale.std.tolist()), "mean": tuple(scale.mean.tolist())}
-    return Scoring("values", 1.0, noise=(0.0 if tau is None else 1 / tau,), **of_targets)
+    return Scoring("values", noise=(0.0 if tau is None else 1 / tau,), **of_targets)
 
 
 def _metadata(subject: Subject, method: str, samples: int, scoring: Scoring, inputs: Tensor) -> dict[str, Any]:
     run = subject.run
-    record = run.record()
+    record, is_ensemble = run.record(), without_recalibration(method) == ENSEMBLE
     outputs = ["mean", "variance"] if scoring.kind == "values" else ["mean", "predictive_entropy", "mutual_information"]
     return {
         "bnuq": __version__,
         "torch": torch.__version__,
-        "checkpoint": run.checkpoint.name,
+        "checkpoints": [each.checkpoint.name for each in (run.single if is_ensemble else (run,))],
         "task": subject.todo.task,
         "method": method,
         "samples": samples,
         "batch_size": subject.todo.batch_size if is_mcbn(method) else None,
+        "bank": subject.bank,
         "seed": run.seed,
         "inputs": {"shape": list(inputs.shape[1:]), "dtype": str(inputs.dtype).removeprefix("torch.")},
         "normalize": record["data"].get("normalize"),
         "classes": list(subject.sets["test"].classes or ()),
         "outputs": outputs,
-        "temperature": scoring.temperature,
+        "temperature": 1 / scoring.scale[0] if len(scoring.scale) == 1 else None,
+        "vector": [scoring.scale, scoring.shift] if len(scoring.scale) > 1 else None,
         "observation_variance": scoring.noise[0] if scoring.kind == "values" else None,
     }
-
-
-def _extra_files(metadata: dict[str, Any]) -> dict[str, Any]:
-    """The metadata, and the licence of bnuq."""
-    files = {METADATA: json.dumps(metadata, indent=1)}
-    try:
-        licence = distribution("bnuq").read_text("licenses/LICENSE")
-    except PackageNotFoundError:
-        licence = None
-    return files | ({} if licence is None else {"LICENSE.bnuq": licence})
 
 
 def _program(predictor: Predictor, inputs: Tensor) -> torch.export.ExportedProgram:
@@ -231,18 +298,21 @@ def _program(predictor: Predictor, inputs: Tensor) -> torch.export.ExportedProgr
     few = few if len(few) > 1 else torch.cat([few] * 3)
     points = {0: torch.export.Dim.DYNAMIC}
     try:
-        with torch.no_grad(), _without_warnings():
-            return torch.export.export(predictor, (few,), dynamic_shapes=(points,), strict=False)
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            program = torch.export.export(predictor, (few,), dynamic_shapes=(points,), strict=False)
     except Exception as error:  # torch raises of many kinds here
         raise ModelError(f"torch.export cannot trace the network: {first_line(error)}.") from error
+    for node in program.graph.nodes:  # lines of code and folders of this machine, most of the file
+        for key in ("stack_trace", "from_node"):
+            node.meta.pop(key, None)
+    return program
 
 
-def _compared(file: Any, samples: Tensor, predictor: Predictor, inputs: Tensor) -> float:
-    """The largest difference between the program's outputs and those of the network's own `samples`. SamplingError
+def _compared(given: Mapping[str, Tensor], samples: Tensor, predictor: Predictor) -> float:
+    """The largest difference between what a program gave and the outputs of the network's own `samples`. SamplingError
     where it is more than rounding explains."""
-    file.seek(0)
-    with torch.no_grad(), _without_warnings():
-        given = torch.export.load(file).module()(inputs)
+    with torch.no_grad():
         expected = predictor.scored(samples)
     largest = 0.0
     for name, values in expected.items():
@@ -256,10 +326,3 @@ def _compared(file: Any, samples: Tensor, predictor: Predictor, inputs: Tensor) 
             )
         largest = max(largest, float(relative.max()))
     return largest
-
-
-@contextmanager
-def _without_warnings() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of torch, about its own archives
-        yield

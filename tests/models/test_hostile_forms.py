@@ -228,6 +228,42 @@ def test_pickles_and_expressions_in_a_program_do_not_run(tmp_path, program):
     assert not marker.exists()
 
 
+def test_a_pickle_with_code_runs_in_no_member_of_a_program(tmp_path, program):
+    marker = tmp_path / "ran"
+    with zipfile.ZipFile(io.BytesIO(program)) as archive:
+        names = [name.partition("/")[2] for name in archive.namelist()]
+    assert len(names) > 10
+    for name in names:
+        for evil in (
+            saved(Evil(marker)),
+            pickle.dumps(Evil(marker), protocol=2),
+            pickle.dumps(Evil(marker), protocol=0),
+        ):
+            path = rewritten(program, tmp_path / "p.pt2", lambda members, name=name, evil=evil: members | {name: evil})
+            try:
+                load_model(path)
+            except BnuqError as error:
+                assert str(error).startswith(f"{path}") and "\n" not in str(error)
+            assert not marker.exists()
+
+
+@pytest.mark.parametrize("name", ["../../x.json", "/etc/x", "models/../../../x.json", "..\\x"])
+def test_a_member_of_a_program_may_not_lie_outside_of_it(tmp_path, program, name):
+    path = tmp_path / "p.pt2"
+    path.write_bytes(program)
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr(name, b"{}")
+    assert_one_message(path, "lies outside of it")
+
+
+def test_a_program_that_unpacks_to_more_than_it_is_is_refused(tmp_path, program):
+    path = tmp_path / "p.pt2"
+    path.write_bytes(program)
+    with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("m/data/weights/weight_99", bytes(2**26))
+    assert_one_message(path, "unpack to .* exhaust memory")
+
+
 def _config(path: str, **changed: Any) -> Callable[[Any], None]:
     return lambda document: document["config"][path].update(changed)
 
@@ -295,6 +331,19 @@ def write_folder(folder: Path, config: object) -> Path:
         ({}, "names neither an architecture"),
         ({"architecture": "hf-hub:somebody/net"}, "expected the plain name"),
         ({"architecture": "../net"}, "expected the plain name"),
+        ({"architecture": "/etc/passwd"}, "expected the plain name"),
+        ({"architecture": "os.system"}, "has no model 'os.system'"),
+        ({"architecture": "cnn; import os"}, "expected the plain name"),
+        ({"architecture": "cnn\0"}, "expected the plain name"),
+        ({"architecture": "c" * 10**6}, "architecture is c{80}, which"),
+        ({"architecture": "resnet"}, "resnet"),
+        ({"architecture": "cnn", "num_classes": 10**12}, "of one network"),
+        ({"architecture": "cnn", "num_classes": -1}, "num_classes is -1"),
+        ({"architecture": "cnn", "num_classes": 1e300}, "num_classes is 1e"),
+        ({"architecture": "cnn", "model_args": {"in_chans": 10**12}}, "of one network"),
+        ({"architecture": "cnn", "model_args": {"in_chans": -3}}, "could not make it"),
+        ({"architecture": "cnn", "model_args": {"no_such": "x" * 10**6}}, "no_such"),
+        ({"architecture": "cnn", "pretrained_cfg": {"input_size": [10**12, 8, 8]}}, "input_size is"),
         ({"architecture": "cnn", "model_args": {"checkpoint_path": "/etc/passwd"}}, "about weights to fetch"),
         ({"architecture": "cnn", "model_args": {"pretrained": True}}, "about weights to fetch"),
         ({"architecture": "cnn", "model_args": [1]}, "model_args is"),
@@ -319,8 +368,9 @@ def test_a_config_that_lies_is_one_message(tmp_path, monkeypatch, config, text):
 
     monkeypatch.setitem(sys.modules, "timm", types.SimpleNamespace(list_models=lambda: ["cnn"], create_model=create))
     folder = write_folder(tmp_path / "net", config)
-    with pytest.raises(BnuqError, match=text):
+    with pytest.raises(BnuqError, match=text) as caught:
         load_model(folder)
+    assert len(str(caught.value)) < 3000
 
 
 def test_a_folder_of_pickled_weights_is_refused(tmp_path):

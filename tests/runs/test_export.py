@@ -7,6 +7,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
@@ -21,13 +22,15 @@ from torch import Tensor, nn
 
 from bnuq.cli.export import _lines
 from bnuq.cli.main import main
+from bnuq.config import Options, Run, resolve, resolve_again, resolve_ensemble
 from bnuq.errors import BnuqError, SamplingError
 from bnuq.records.evaluation import Result
 from bnuq.sampling import counter_rng
 from bnuq.sampling.dropout import Dropout, _keep_by_philox
-from bnuq.sampling.predictor import Masks, philox
+from bnuq.sampling.program_draws import Bank, Masks
 from bnuq.sampling.sites import DropoutSite, find_sites
 from bnuq.workflows import export as exporting
+from bnuq.workflows.evaluate import evaluate
 from bnuq.workflows.export import Exported
 
 CODE = """
@@ -59,35 +62,115 @@ def exported(folder: Path, *arguments: str, name: str = "program.pt2") -> Callab
 
 
 @pytest.fixture(scope="module")
-def program(place: Path) -> Callable[[Tensor], dict[str, Tensor]]:
+def program(place: Path, result: Result) -> Callable[[Tensor], dict[str, Tensor]]:
     """That of mini-batches and masks: both.pt2 at `place`."""
-    return exported(place, "run.toml", "--method", "mcbn+mcdo", name="both.pt2")
+    assert result.path is not None
+    return exported(place, "--from", "run.h5", "--method", "mcbn+mcdo", "--trust-code", name="both.pt2")
 
 
 def images(folder: Path, name: str = "test") -> Tensor:
     return torch.from_numpy(np.load(folder / f"{name}.npz")["x"])
 
 
-@pytest.mark.parametrize("method", ["mcbn", "mcdo", "mcbn+mcdo", "mcbn+temperature"])
-def test_it_gives_what_was_evaluated(place: Path, result: Result, method: str) -> None:
-    program = exported(place, "--from", "run.h5", "--method", method, "--trust-code")
-    labels = np.load(place / "test.npz")["y"]
-    given = {name: values.numpy() for name, values in program(images(place)).items()}
+@pytest.fixture(scope="module")
+def of_free_methods(place: Path) -> Result:
+    """A result of the methods without mini-batches or masks, and of test-time augmentation."""
+    state, generator = torch.load(place / "model.pt", weights_only=True), torch.Generator().manual_seed(1)
+    for name in ("b.pt", "c.pt"):
+        for value in state.values():
+            if value.ndim > 1:
+                value += 0.1 * torch.randn(value.shape, generator=generator)
+        torch.save(state, place / name)
+    methods = ("tta", "mcbn+tta", "laplace", "ensemble")
+    options = {"methods": methods, "augment": AUGMENT, "validation": "train.npz", "post_hoc": False, "out": "free.h5"}
+    given = Options({**options, "recalibration": ("temperature", "vector")})
+    return evaluate(resolve_ensemble(("run.toml", "b.pt", "c.pt"), given, folder=place))
+
+
+AUGMENT = "pad=2,pad_value=0.4,crop=6,flip"
+
+
+def again(folder: Path, result: Result) -> Run:
+    assert result.path is not None
+    return resolve_again(dict(result.run), result.path, Options(trust_code=True), folder=folder)
+
+
+def assert_evaluated(given: Any, result: Result, method: str, folder: Path) -> None:
+    """That these outputs for the test set are those of the result."""
+    labels = np.load(folder / "test.npz")["y"]
     points = result.methods[method].sets["test"].points
-    pll = np.log(given["mean"][np.arange(len(labels)), labels])
+    found = {name: values.numpy() for name, values in given.items()}
+    pll = np.log(found["mean"][np.arange(len(labels)), labels])
     np.testing.assert_allclose(pll, points["pll"], rtol=0, atol=1e-5)
-    for name in ("mutual_information", "predictive_entropy"):
-        np.testing.assert_allclose(given[name], points[name], rtol=0, atol=1e-5)
-    assert (given["mutual_information"] > 0).all()
-    assert list(given) == ["mean", "predictive_entropy", "mutual_information"]
+    for name in {"mutual_information", "predictive_entropy"} & {*points}:
+        np.testing.assert_allclose(found[name], points[name], rtol=0, atol=1e-5)
+    single = method.startswith("deterministic")
+    assert (found["mutual_information"] == 0).all() if single else (found["mutual_information"] > 0).all()
+
+
+def check_module(result: Result, method: str, folder: Path, inputs: Tensor) -> None:
+    """That the module gives what was evaluated, before it is traced, which takes seconds."""
+    made = exporting.assembled(again(folder, result), method=method, result=result)
+    with torch.no_grad():
+        assert_evaluated(made.predictor(inputs), result, method, folder)
+
+
+@pytest.mark.parametrize("method", ["mcbn", "mcdo", "mcbn+temperature", "deterministic"])
+def test_the_module_gives_what_was_evaluated(place: Path, result: Result, method: str) -> None:
+    check_module(result, method, place, images(place))
+
+
+FREE = ["tta", "tta+vector", "mcbn+tta+temperature", "laplace", "ensemble", "ensemble+vector", "deterministic+vector"]
+
+
+@pytest.mark.parametrize("method", FREE)
+def test_so_it_does_with_other_sources_of_samples(place: Path, of_free_methods: Result, method: str) -> None:
+    check_module(of_free_methods, method, place, images(place))
+
+
+def test_the_program_gives_what_was_evaluated(place: Path, result: Result, program: Any) -> None:
+    assert_evaluated(program(images(place)), result, "mcbn+mcdo", place)
+
+
+def test_an_ensemble_is_one_program(place: Path, of_free_methods: Result) -> None:
+    program = exported(place, "run.toml", "b.pt", "c.pt", "--method", "ensemble")
+    assert_evaluated(program(images(place)), of_free_methods, "ensemble", place)
+    made = exporting.assembled(again(place, of_free_methods), method="ensemble", result=of_free_methods)
+    assert made.metadata["checkpoints"] == ["model.pt", "b.pt", "c.pt"] and made.metadata["samples"] == 3
+
+
+@pytest.fixture(scope="module")
+def with_a_bank(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
+    """A result of 5 draws of a bank of 24 for every 64 points, of which there are 150, normalised."""
+    folder = small_run.write(tmp_path_factory.mktemp("bank") / "run").parent
+    random = np.random.default_rng(5)
+    x = random.normal(0.5, 0.3, (150, 1, 6, 6)).astype(np.float32)
+    np.savez(folder / "test.npz", x=x, y=random.integers(0, small_run.CLASSES, 150))
+    options = {"methods": ("mcbn", "mcbn+mcdo", "mcbn+tta"), "augment": "pad=2,pad_mode=reflect,crop=6,flip"}
+    options |= {"samples": 5, "bank": 24, "normalize": "0.5/0.3", "post_hoc": False, "out": "bank.h5"}
+    return folder, small_run.evaluated(folder, **options)
+
+
+@pytest.mark.parametrize("method", ["mcbn", "mcbn+mcdo"])
+def test_each_64_points_use_their_own_draws_of_a_bank(with_a_bank: tuple[Path, Result], method: str) -> None:
+    folder, result = with_a_bank
+    check_module(result, method, folder, (images(folder) - 0.5) / 0.3)
+
+
+def test_so_they_do_in_a_program_that_augments_them(with_a_bank: tuple[Path, Result]) -> None:
+    folder, result = with_a_bank
+    program = exported(folder, "--from", "bank.h5", "--method", "mcbn+tta", "--trust-code")
+    inputs = (images(folder) - 0.5) / 0.3
+    whole = program(inputs)
+    assert_evaluated(whole, result, "mcbn+tta", folder)
+    np.testing.assert_allclose(program(inputs[:1])["mean"], whole["mean"][:1], rtol=0, atol=1e-6)
 
 
 def test_without_a_result_the_draws_are_those_of_the_seed(place: Path, result: Result) -> None:
-    program = exported(place, "run.toml", "-T", str(small_run.SAMPLES))
+    run = resolve("run.toml", Options(samples=small_run.SAMPLES), folder=place)
     points = result.methods["mcbn"].sets["other"].points
-    given = program(images(place, "other"))
+    given, other = (exporting.assembled(replace(run, seed=seed)).predictor(images(place, "other")) for seed in (0, 5))
     np.testing.assert_allclose(given["mutual_information"], points["mutual_information"], rtol=0, atol=1e-5)
-    other = exported(place, "run.toml", "--seed", "5")(images(place, "other"))
     assert (other["mean"] - given["mean"]).abs().max() > 1e-4
 
 
@@ -109,10 +192,39 @@ def test_it_runs_where_there_is_no_bnuq(place: Path, program: Any, tmp_path: Pat
         np.testing.assert_array_equal(values, program(x)[name])
 
 
+@pytest.mark.parametrize("method", ["mcbn+mcdo", "ensemble"])
+def test_onnx_gives_the_same(place: Path, result: Result, of_free_methods: Result, method: str) -> None:
+    runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed: pip install bnuq[onnx]")
+    source = of_free_methods if method == "ensemble" else result
+    path = place / f"{method}.onnx"
+    for _ in range(2):  # it may be replaced
+        written = exporting.export(again(place, source), path, method=method, result=source)
+    session = runtime.InferenceSession(path)
+    assert [(each.name, each.shape) for each in session.get_inputs()] == [("inputs", ["points", 1, 6, 6])]
+    names = [output.name for output in session.get_outputs()]
+    for count in (1, small_run.TEST):
+        given = session.run(names, {"inputs": images(place)[:count].numpy()})
+        assert [len(values) for values in given] == [count] * 3
+    assert_evaluated({name: torch.from_numpy(v) for name, v in zip(names, given, strict=True)}, source, method, place)
+    about = session.get_modelmeta().custom_metadata_map
+    assert json.loads(about["bnuq.json"]) == json.loads(json.dumps(written.metadata)) and "LICENSE.bnuq" in about
+    path.write_bytes(b"mine")
+    with pytest.raises(BnuqError, match="it was not written by bnuq export"):
+        exporting.export(again(place, source), path, method=method, result=source)
+
+
+def test_onnx_that_is_not_installed_is_told_with_the_command(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    run = resolve("run.toml", Options(), folder=place)
+    with pytest.raises(BnuqError, match=r"onnx.* is not installed.*pip install \"bnuq\[onnx\]\""):
+        exporting.export(run, place / "x.onnx")
+
+
 def test_noise_of_the_networks_own_layers(tmp_path: Path) -> None:
     folder = small_run.write_noisy(tmp_path / "run").parent
     points = small_run.evaluated(folder, out="run.h5").methods["learned"].sets["test"].points
-    given = exported(folder, "run.toml", "--method", "learned")(images(folder))
+    run = resolve("run.toml", Options(), folder=folder)
+    given = exporting.assembled(run, method="learned").predictor(images(folder))
     np.testing.assert_allclose(given["mutual_information"], points["mutual_information"], rtol=0, atol=1e-5)
 
 
@@ -123,7 +235,7 @@ def test_a_regression_has_mean_and_variance_in_the_unit_of_its_targets(tmp_path:
     result = small_regression.evaluated(folder, out="run.h5")
     train, x = (np.load(folder / f"{name}.npz")["x"] for name in ("train", "test"))
     inputs = torch.from_numpy(((x - train.mean(0)) / train.std(0)).astype(np.float32))
-    given = exported(folder, "--from", "run.h5", "--method", "mcbn", "--trust-code")(inputs)
+    given = exporting.assembled(again(folder, result), method="mcbn", result=result).predictor(inputs)
     of_set = result.methods["mcbn"].sets["test"]
     assert of_set.sigma is not None
     np.testing.assert_allclose(given["mean"], of_set.predicted.reshape(-1, outputs), rtol=1e-4)
@@ -132,31 +244,44 @@ def test_a_regression_has_mean_and_variance_in_the_unit_of_its_targets(tmp_path:
 
 def test_a_segmentation_has_a_prediction_for_each_pixel(tmp_path: Path) -> None:
     folder = small_segmentation.write(tmp_path / "run").parent
-    result = small_segmentation.evaluated(folder, out="run.h5")
+    result = small_segmentation.evaluated(folder, out="run.h5", methods=("mcdo", "tta"), augment="flip")
     x = images(folder, "strange")
     inputs = ((x.float() / 255 if x.dtype == torch.uint8 else x) - 0.5) / 0.3
     inputs = inputs if inputs.shape[1] == 3 else inputs.movedim(-1, 1)
-    given = exported(folder, "--from", "run.h5", "--method", "mcdo", "--trust-code")(inputs)
-    assert given["mean"].shape == (small_segmentation.OTHER, small_segmentation.CLASSES, 8, 12)
-    np.testing.assert_allclose(given["mean"].sum(1), 1, atol=1e-5)
-    of_set = result.methods["mcdo"].sets["strange"]
-    predicted = given["mean"].argmax(1).flatten(1)
-    counts = np.stack([(predicted == k).sum(1) for k in range(small_segmentation.CLASSES)], 1)
-    np.testing.assert_array_equal(counts, of_set.predicted)
-    information = given["mutual_information"].flatten(1).mean(1)
-    np.testing.assert_allclose(information, of_set.points["mutual_information"], rtol=0, atol=1e-3)  # bins
+    for method in ("mcdo", "tta"):
+        with torch.no_grad():
+            given = exporting.assembled(again(folder, result), method=method, result=result).predictor(inputs)
+        assert given["mean"].shape == (small_segmentation.OTHER, small_segmentation.CLASSES, 8, 12)
+        np.testing.assert_allclose(given["mean"].sum(1), 1, atol=1e-5)
+        of_set = result.methods[method].sets["strange"]
+        predicted = given["mean"].argmax(1).flatten(1)
+        counts = np.stack([(predicted == k).sum(1) for k in range(small_segmentation.CLASSES)], 1)
+        np.testing.assert_array_equal(counts, of_set.predicted)
+        information = given["mutual_information"].flatten(1).mean(1)
+        np.testing.assert_allclose(information, of_set.points["mutual_information"], rtol=0, atol=1e-3)  # bins
 
 
 def test_what_the_file_says_of_itself(place: Path, result: Result) -> None:
     exported(place, "--from", "run.h5", "--method", "mcbn+temperature", "--trust-code")
     with zipfile.ZipFile(place / "program.pt2") as archive:
         files = {name.rpartition("/")[2]: archive.read(name) for name in archive.namelist()}
-    about = json.loads(files[exporting.METADATA])
+    about = json.loads(files["bnuq.json"])
     assert (about["method"], about["samples"], about["batch_size"]) == ("mcbn+temperature", 8, 16)
     assert about["inputs"] == {"shape": [1, 6, 6], "dtype": "float32"}
     temperature = result.methods["mcbn+temperature"].sets["test"].estimates["temperature"].value
     assert about["temperature"] == pytest.approx(temperature)
     assert b"Permission is hereby granted" in files["LICENSE.bnuq"]
+
+
+def test_a_predictor_is_no_network_to_evaluate(place: Path, program: Any, capsys: Any, monkeypatch: Any) -> None:
+    assert program is not None
+    monkeypatch.chdir(place)
+    for arguments in (["evaluate", "both.pt2", "--train", "train.npz", "--test", "test.npz"], ["inspect", "both.pt2"]):
+        with pytest.raises(SystemExit) as leave:
+            main(arguments)
+        said = capsys.readouterr().err
+        assert leave.value.code == 2 and said.count("\n") == 1
+        assert "both.pt2: is a predictor that bnuq export wrote" in said and "Give the network" in said
 
 
 def test_the_command_says_what_was_written(place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
@@ -192,24 +317,34 @@ def test_the_service_of_the_page_answers(place: Path, program: Any, tmp_path: Pa
 # ── masks ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(("seed", "purpose"), [(0, counter_rng.MASK), (2**62 + 3, counter_rng.BATCH)])
-def test_words_are_those_of_numpy(seed: int, purpose: int) -> None:
-    one = torch.ones(1, dtype=torch.int64)
-    counter = (torch.arange(1, 6), one * 4, one * 0, one * purpose)
-    found = philox(counter, one * seed, torch.tensor([[0], [7]]))
+@pytest.mark.parametrize("seed", [0, 2**62 + 3])
+def test_words_are_those_of_numpy(seed: int) -> None:
+    found = Masks(Dropout(8, seed), masks(0.5)).words(torch.tensor([[0], [7]]), 5, counter_rng.MASK, site=4)
     for row, draw in zip(found, (0, 7), strict=True):
-        np.testing.assert_array_equal(row.numpy().view(np.uint64), counter_rng.words(seed, draw, purpose, 20, site=4))
+        expected = counter_rng.words(seed, draw, counter_rng.MASK, 20, site=4)
+        np.testing.assert_array_equal(row.numpy().view(np.uint64), expected)
+
+
+def masks(rate: float) -> DropoutSite:
+    sites = find_sites(nn.Sequential(nn.Dropout(rate)).eval(), torch.ones(3, 1000))
+    return next(each for each in sites.dropouts if isinstance(each, DropoutSite))
 
 
 @pytest.mark.parametrize("rate", [0.5, 0.3])
 def test_masks_are_those_of_an_evaluation_but_for_entries_that_16_bits_do_not_decide(rate: float) -> None:
-    sites = find_sites(nn.Sequential(nn.Dropout(rate)).eval(), torch.ones(3, 1000))
-    (site,) = (each for each in sites.dropouts if isinstance(each, DropoutSite))
-    dropout = Dropout(5, seed=2)
-    found = Masks(dropout, site)(torch.ones(5 * 400, 1000), 400, range(5), in_place=False).reshape(5, -1) > 0
+    site, numbers = masks(rate), torch.arange(5)[:, None]
+    found = Masks(Dropout(5, seed=2), site)(torch.ones(5 * 400, 1000), 400, numbers, in_place=False).reshape(5, -1) > 0
     expected = _keep_by_philox(2, range(5), site.order, rate, 0, 400_000) > 0
     differ = int((found.numpy() != expected).sum())
     assert differ == 0 if rate == 0.5 else differ < 5 * 400_000 / 2**15
+
+
+@pytest.mark.parametrize(("bank", "samples"), [(24, 5), (8, 8), (3000, 2)])
+def test_draws_of_a_bank_are_those_of_an_evaluation(bank: int, samples: int) -> None:
+    found = Bank(bank, samples, seed=9)(200)
+    for row in (0, 63, 64, 199):
+        expected = counter_rng.draws_of_tile(9, row // 64, bank=bank, samples=samples)
+        np.testing.assert_array_equal(found[:, row], expected)
 
 
 # ── what is refused ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -218,13 +353,19 @@ def test_masks_are_those_of_an_evaluation_but_for_entries_that_16_bits_do_not_de
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["run.toml", "-o", "program.onnx"], "expected a name that ends in .pt2"),
+        (["run.toml", "-o", "program.bin"], "expected a name that ends in .pt2"),
         (["run.toml", "-o", "notes.pt2"], "it was not written by bnuq export"),
         (
-            ["run.toml", "-o", "x.pt2", "--method", "laplace"],
-            "--method laplace cannot be exported; expected one of mcbn",
+            ["run.toml", "-o", "x.pt2", "--method", "mcbn-chi2"],
+            "--method mcbn-chi2 cannot be exported; expected one of mcbn",
         ),
-        (["run.toml", "-o", "x.pt2", "--method", "mcbn+vector"], "cannot be exported"),
+        (
+            ["run.toml", "-o", "x.pt2", "--method", "tta", "--augment", "resized_crop=6"],
+            "augment.resized_crop cannot be exported",
+        ),
+        (["run.toml", "-o", "x.pt2", "--method", "tta"], "tta cannot be drawn"),
+        (["run.toml", "-o", "x.pt2", "--method", "ensemble"], "ensemble cannot be drawn"),
+        (["run.toml", "-o", "x.pt2", "--method", "mcbn+vector"], "Name its result: --from RESULT"),
         (["run.toml", "-o", "x.pt2", "--method", "mcbn+temperature"], "Name its result: --from RESULT"),
         (["run.toml", "-o", "x.pt2", "-T", "auto"], "expected a number, or --from RESULT"),
         (["run.toml", "-o", "x.pt2", "--from", "run.h5"], "Leave one of them out"),
@@ -255,7 +396,7 @@ def test_a_network_whose_operations_cannot_be_recorded_is_refused_by_name(tmp_pa
     path = "class Stopping(nn.Sequential):\n    def forward(self, x):\n"
     path += "        return super().forward(x) * (2.0 if float(x.sum()) > 0 else 1.0)\n"
     (folder / "net.py").write_text(f"{head}\n\n\n{path}\n\n{function}")
-    run = small_run.resolve("run.toml", small_run.Options(), folder=folder)
+    run = resolve("run.toml", Options(), folder=folder)
     with pytest.raises(SamplingError, match="its operations cannot be recorded"):
         exporting.export(run, folder / "x.pt2")
     assert not (folder / "x.pt2").exists()
@@ -264,21 +405,19 @@ def test_a_network_whose_operations_cannot_be_recorded_is_refused_by_name(tmp_pa
 def test_without_a_method_it_is_the_first_that_draws(tmp_path: Path) -> None:
     text = small_run.RUN.replace('net.py:net"\n', 'net.py:net"\narch_args = { norm = false }\n')
     folder = small_run.write(tmp_path / "run", text=text, norm=False).parent
-    exported_by = exporting.export(small_run.resolve("run.toml", small_run.Options(), folder=folder), folder / "x.pt2")
-    assert exported_by.metadata["method"] == "mcdo"
+    run = resolve("run.toml", Options(), folder=folder)
+    assert exporting.assembled(run).metadata["method"] == "mcdo"
     result = small_run.evaluated(folder, out="single.h5", methods=("deterministic",))
-    run = small_run.resolve("run.toml", small_run.Options(), folder=folder)
-    with pytest.raises(BnuqError, match=r"single\.h5: no method of deterministic can be exported"):
+    run = resolve("run.toml", Options(), folder=folder)
+    with pytest.raises(BnuqError, match=r"single\.h5: no method of deterministic draws samples"):
         exporting.export(run, folder / "y.pt2", result=result)
     assert not (folder / "y.pt2").exists()
 
 
 def test_a_program_that_differs_is_not_written(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    normalized = exporting.Predictor._normalized
-    monkeypatch.setattr(
-        exporting.Predictor, "_normalized", lambda self, *arguments: normalized(self, *arguments) * 1.01
-    )
-    run = small_run.resolve("run.toml", small_run.Options(), folder=place)
+    normalized = exporting.Passes._normalized
+    monkeypatch.setattr(exporting.Passes, "_normalized", lambda self, *arguments: normalized(self, *arguments) * 1.01)
+    run = resolve("run.toml", Options(), folder=place)
     with pytest.raises(BnuqError, match="differs from the network's own"):
         exporting.export(run, place / "x.pt2")
     assert not (place / "x.pt2").exists()

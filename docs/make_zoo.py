@@ -74,7 +74,7 @@ def main() -> None:
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", help="the name of one network")
     parser.add_argument("--family", help="the name of one family: a module of timm.models or of torchvision.models")
     parser.add_argument("--limit", type=int, help="check the first networks alone")
@@ -206,7 +206,8 @@ def check_all(networks: Iterator[Network], *, jobs: int, again: bool) -> list[Ne
 
 def limited(network: Network) -> None:
     pages = int(Path("/proc/self/statm").read_text().split()[0])
-    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + MEMORY,) * 2)
+    most = pages * resource.getpagesize() + MEMORY
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
     used = int(time.process_time())
     resource.setrlimit(resource.RLIMIT_CPU, (used + CPU_SECONDS, used + CPU_SECONDS + 5))
     record = asdict(network) | checked_record(network)

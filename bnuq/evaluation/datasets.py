@@ -417,7 +417,7 @@ def input_normalize(run: Run, train: Points | None, evaluated: Points | None = N
             'data.normalize is "train", which takes mean and std of the reference, and there is none. Add --train REF, '
             "or write normalize = { mean = [...], std = [...] }."
         )
-    if isinstance(train.inputs, Decoded) and 8 * math.prod(train.inputs.shape) > _IN_MEMORY:
+    if isinstance(train.inputs, Decoded | np.memmap) and 8 * math.prod(train.inputs.shape) > _IN_MEMORY:
         return _streamed_statistics(train)
     values = train.raw(slice(None))
     return _statistics(np.moveaxis(values, 1, -1).reshape(-1, values.shape[1]))
@@ -502,13 +502,13 @@ class Pipeline:
     def batches(
         self, points: Points, rows: Iterable[Int64[np.ndarray, " _"]], *, draws: Iterable[int], purpose: int
     ) -> Iterator[Tensor]:
-        """The reference batches with these rows and numbers, see `trained`; while one is in use, the pictures of the
-        next are decoded."""
+        """The reference batches with these rows and numbers, see `trained`; while one is in use, the points of the
+        next are read."""
         makers = (
             partial(self.trained, points, batch, draw=draw, purpose=purpose)
             for draw, batch in zip(draws, rows, strict=True)
         )
-        return ahead(makers) if points.decoded_in_threads else (make() for make in makers)
+        return ahead(makers) if points.read_in_threads else (make() for make in makers)
 
     def pixels(
         self,

@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-cuda test-slow test-ray soak hostile lint figures gate laws worth inspect reproduce bench bench-scale bench-gpu clean architectures zoo
+.PHONY: demo test test-cuda test-slow test-ray soak hostile lint figures gate laws worth inspect reproduce bench bench-scale bench-gpu bench-large clean architectures zoo
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -97,6 +97,10 @@ bench: .venv-bench/installed
 # One process, two, two shards and, where it is installed, Ray: five minutes. SCALE="--samples 8", SCALE="--only local".
 bench-scale: .venv/installed
 	$(BIN)/python benchmarks/scale.py $(SCALE)
+
+# Up to a million points, and 1,000 classes: peak memory and CPU time. A quarter of an hour; LARGE="--quick": a minute.
+bench-large: .venv/installed
+	$(BIN)/python benchmarks/large.py $(LARGE)
 
 # What only a GPU can tell, in nine minutes, in an environment that has torch for it: PYTHON=python3 make bench-gpu
 bench-gpu:

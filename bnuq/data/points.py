@@ -134,9 +134,10 @@ class Points:
         return not isinstance(self.inputs, np.ndarray)
 
     @property
-    def decoded_in_threads(self) -> bool:
-        """Whether reading them takes time that a thread can use: pictures in files, and resized ones."""
-        return isinstance(self.inputs, Decoded) and self.inputs.source.parallel
+    def read_in_threads(self) -> bool:
+        """Whether reading them takes time that a thread can use: pictures in files, resized ones, and mapped arrays."""
+        inputs = self.inputs
+        return inputs.source.parallel if isinstance(inputs, Decoded) else isinstance(inputs, np.memmap)
 
     @cached_property
     def sha256(self) -> str:

@@ -418,7 +418,7 @@ def input_normalize(run: Run, train: Points | None, evaluated: Points | None = N
             'data.normalize is "train", which takes mean and std of the reference, and there is none. Add --train REF, '
             "or write normalize = { mean = [...], std = [...] }."
         )
-    if isinstance(train.inputs, Decoded) and 8 * math.prod(train.inputs.shape) > _IN_MEMORY:
+    if isinstance(train.inputs, Decoded | np.memmap) and 8 * math.prod(train.inputs.shape) > _IN_MEMORY:
         return _streamed_statistics(train)
     values = train.raw(slice(None))
     return _statistics(np.moveaxis(values, 1, -1).reshape(-1, values.shape[1]))
@@ -517,9 +517,9 @@ class Pipeline:
         return ahead(makers, devices.queue_of_this_thread(self.device))
 
     def makes_ahead(self, *sets: Points) -> bool:
-        """Whether a thread makes the next inputs of these sets while some are in use: for an accelerator, or where they
-        are decoded, but for those that the user's code makes."""
-        worthwhile = not devices.is_host(self.device) or any(points.decoded_in_threads for points in sets)
+        """Whether a thread makes the next inputs of these sets while some are in use: for an accelerator, or where
+        reading them takes time, but for those that the user's code makes."""
+        worthwhile = not devices.is_host(self.device) or any(points.read_in_threads for points in sets)
         return worthwhile and not any(points.is_user_code for points in sets)
 
     def pixels(

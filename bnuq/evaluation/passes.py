@@ -20,6 +20,7 @@ from bnuq.evaluation.augmentation import Augmented
 from bnuq.evaluation.classification import bytes_of_scoring
 from bnuq.evaluation.datasets import Pipeline
 from bnuq.findings import Finding, note
+from bnuq.sampling import counter_rng
 from bnuq.sampling.bank_tiles import BankEngine
 from bnuq.sampling.engine import Deviation, Stochastic, chunks, default_chunk
 from bnuq.sampling.per_query import PerQuery
@@ -27,6 +28,7 @@ from bnuq.sampling.plain_loop import BySet, Engine, Ensemble, Evaluation
 from bnuq.sampling.sites import OtherCallsError
 
 _DENSE, _AT_LEAST = 2**24, 8  # outputs of a segmentation that pass at once, as if there were at least so many draws
+_OUTPUTS = 2**22  # outputs of all samples in main memory at once: points of many classes pass in smaller chunks
 _QUERY_CHUNK = 8  # queries between two updates of the progress, where each takes T forwards of its own
 
 Feed = Callable[[slice], Tensor]  # rows of a set as network input
@@ -50,7 +52,7 @@ class Passes:
             stochastic.prepare(self._pipeline.evaluated(points, slice(0, 8 if self._dense else 64)), free=free)
         if self._dense:  # of whose outputs a tile is in memory at once, whatever the chunk
             return max(3 * 8 * max(_DENSE, 4 * self._outputs) + self._bytes_of_work(engine) for engine in engines)
-        usual = self._chunk(points)
+        usual = min(self._chunk(points, engine) for engine in engines)
         free = memory.available(device)
         fitting = fitting_chunk(engines, self._outputs, usual, device)
         size = requested or fitting
@@ -73,8 +75,8 @@ class Passes:
         """The points of a unit of work: the requested chunk, or the default one whatever the free memory, unless the
         unit keeps the raw samples of its points."""
         if isinstance(engine, PerQuery):
-            return min(self._chunk(points), _QUERY_CHUNK)
-        return self._chunk(points) if keeps_samples else self._run.chunk_size or self._default_chunk(points)
+            return min(self._chunk(points, engine), _QUERY_CHUNK)
+        return self._chunk(points, engine) if keeps_samples else self._run.chunk_size or self._default_chunk(points)
 
     @contextmanager
     def feeding(self, points: Points, engine: Engine | None = None) -> Iterator[Feed]:
@@ -97,7 +99,7 @@ class Passes:
             loading = time.perf_counter() - before
             return loaded
 
-        size = self._chunk(points)
+        size = self._chunk(points, engine)
         if self._largest is not None:  # parts of equal size
             size = -(-len(rows) // -(-len(rows) // size))
         outputs = chunks(engine, rows.stop, timed, size=size, first=rows.start, on_halved=self._halved)
@@ -137,7 +139,7 @@ class Passes:
         stochastic = stochastic_of(engine)
         if isinstance(engine, PerQuery):  # among many small forwards the first hardly matters
             return
-        inputs = self._pipeline.evaluated(points, slice(0, min(len(points), self._chunk(points))))
+        inputs = self._pipeline.evaluated(points, slice(0, min(len(points), self._chunk(points, engine))))
         try:
             if stochastic is None:
                 engine.passes(inputs)
@@ -160,8 +162,11 @@ class Passes:
         if stochastic is not None and stochastic.deviation is not None:
             self.add(precision_note(method, self._run.precision, stochastic.deviation))
 
-    def _chunk(self, points: Points) -> int:
-        return self._run.chunk_size or min(self._default_chunk(points), self._largest or sys.maxsize)
+    def _chunk(self, points: Points, engine: Engine) -> int:
+        most = sys.maxsize
+        if devices.is_host(self._pipeline.device):
+            most = max(counter_rng.TILE, _OUTPUTS // (engine.samples * self._outputs))
+        return self._run.chunk_size or min(self._default_chunk(points), self._largest or sys.maxsize, most)
 
     def _default_chunk(self, points: Points) -> int:
         return default_chunk(points.point_shape, self._pipeline.device)

@@ -46,7 +46,7 @@ from bnuq.evaluation.posthoc import OfSets, post_hoc_scores
 from bnuq.evaluation.predictions import Predicted, subject_of_predictions
 from bnuq.evaluation.recalibration import Recalibrated
 from bnuq.evaluation.subject import VALIDATION, Scorer, Subject, is_mcbn, kind_of_draws
-from bnuq.evaluation.units import Unit, UnitGroup, tiles
+from bnuq.evaluation.units import Unit, UnitGroup, append, tiles
 from bnuq.files.journal import SECONDS, Arrays, Journal
 from bnuq.findings import Finding, note, warning
 from bnuq.metrics import DrawWeights, LogitMaps
@@ -547,6 +547,7 @@ class _Rounds:
                 plain[name], recalibrated[name] = scores(name, fits)
             if name == subject.fitted_to == "test":
                 found = self._fits(method, address, name, plain[name])
+                plain[name] = replace(plain[name], pll_by_temperature=None)  # 47 numbers a point, needed no more
                 fits = Fits(fits.plain, found, dict.fromkeys(found, fits.plain))
                 recalibrated[name] = scored_again(name, fits)
         with_each = {
@@ -664,16 +665,23 @@ class _Rounds:
                     work.passes += engine.samples * len(unit.points)
                     advance(engine.samples * len(unit.points))
                     for kind, parts in recalibrated.items():
-                        parts.append(_scores_with(kind, of_unit))
+                        append(parts, _scores_with(kind, of_unit))
                     yield of_unit
 
             scores = context.reduction(name).scores(arrays(), group=points.group)
         if name == "test" and weights.samples > 1 and not scores.samples_differ:
             raise SamplingError(_why_samples_agree(method, self._subject.todo))
         return scores, {
-            kind: _recalibrated(context.reduction(name, kind=kind), units, maps[kind], points)
-            for kind, units in recalibrated.items()
+            kind: _recalibrated(context.reduction(name, kind=kind), _taken(recalibrated[kind]), maps[kind], points)
+            for kind in recalibrated
         }
+
+
+def _taken(units: list[Arrays]) -> Iterator[Arrays]:
+    """The arrays of the units, of which none are kept here."""
+    units.reverse()
+    while units:
+        yield units.pop()
 
 
 def _scores_with(kind: Recalibration, of_unit: Arrays) -> Arrays:

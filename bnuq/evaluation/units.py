@@ -72,6 +72,18 @@ class Blocks:
         }
 
 
+def append(units: list[Arrays], arrays: Arrays) -> None:
+    """Append the arrays of the next unit, the last of which has the sums of all so far in place of those of its blocks:
+    these would take more memory than the points."""
+    before = units[-1] if units else {}
+    for name in [key for key in arrays if key.startswith("sum/")]:
+        total = before.pop(name, None)
+        for block in arrays[name]:
+            total = block[None].copy() if total is None else total + block
+        arrays[name] = np.empty((0, *arrays[name].shape[1:])) if total is None else total
+    units.append(arrays)
+
+
 def merged(units: Iterable[Arrays]) -> dict[str, Arrays]:
     """The arrays of a set by kind and name, from those of its units in the order of the points. Arrays of no kind, or
     of another one, are left out."""
@@ -89,7 +101,11 @@ def merged(units: Iterable[Arrays]) -> dict[str, Arrays]:
                 for block in value:
                     sums[name] = sums[name] + block if name in sums else block
     joined = {
-        kind: {name: np.concatenate(of_kind.pop(name), axis=_AXES[kind]) for name in [*of_kind]}
+        kind: {name: _concatenated(of_kind.pop(name), _AXES[kind]) for name in [*of_kind]}
         for kind, of_kind in values.items()
     }
     return joined | {"sum": sums, "most": most}
+
+
+def _concatenated(parts: list[np.ndarray], axis: int) -> np.ndarray:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=axis)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import json
+import math
 import os
 import signal
 import subprocess
@@ -20,8 +21,9 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
+from bnuq.files.mapped import Space
+
 _SERVE = "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from bnuq.files.parsing import serve; serve()"
-_PIECE = 2**20
 _lock = threading.RLock()
 _child: _Child | None = None
 
@@ -79,20 +81,24 @@ def _line(child: _Child) -> dict[str, Any]:
 
 
 def _array(child: _Child, dtype: str, shape: Sequence[int]) -> tuple[np.ndarray, dict[str, Any]]:
-    """An array that follows in pieces, each behind its length, and the line that ends them."""
-    array = np.empty(tuple(shape), np.dtype(dtype))
-    unfilled = memoryview(array.reshape(-1).view(np.uint8).data)
-    while length := (line := _line(child)).get("piece", 0):
-        if length > len(unfilled):
-            raise EOFError
-        while length:
-            count = child.answers.readinto(unfilled[: min(length, _PIECE)])  # type: ignore[attr-defined]
-            if not count:
+    """An array that follows in pieces, each behind its length, and the line that ends them. A large one is mapped."""
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    with Space(size) as space:
+        while length := (line := _line(child)).get("piece", 0):
+            if length > size:
                 raise EOFError
-            unfilled, length = unfilled[count:], length - count
-    if len(unfilled) and "error" not in line:
-        raise EOFError
-    return array, line
+            size -= length
+            while length:
+                count = child.answers.readinto(space.next[:length])  # type: ignore[attr-defined]
+                if not count:
+                    raise EOFError
+                space.filled(count)
+                length -= count
+        if size and "error" not in line:
+            raise EOFError
+        if "error" in line or not math.prod(shape):
+            return np.empty(tuple(shape) if "error" not in line else 0, dtype), line
+        return space.bytes().view(dtype).reshape(tuple(shape)), line
 
 
 def _dead() -> _Child | None:

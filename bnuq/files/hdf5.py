@@ -17,6 +17,7 @@ from bnuq.errors import BnuqError, ResultError
 from bnuq.files.apart import ask
 from bnuq.files.content import kind_of, what_is_wrong_with
 from bnuq.files.limits import check_memory, check_size
+from bnuq.files.mapped import bytes_in_memory
 
 _numbers = itertools.count(1)
 
@@ -137,7 +138,7 @@ class Dataset(_Object):
         if "value" in self._facts:
             values = _unpacked(_value_of(self._facts["value"]))
         else:
-            check_memory(self._file.path, self.nbytes, error=self._file.error)
+            check_memory(self._file.path, bytes_in_memory(self.nbytes), error=self._file.error)
             values = ask("read", self._file.number, self.name)
         return values[index]
 

@@ -484,11 +484,19 @@ def _pictures(limits: _Limits, path: str, name: str, group: int, decoded: int) -
 
 
 def _parquet_numbers(limits: _Limits, path: str, names: list[str], decoded: int) -> _Pieces:
-    """These columns as a table of float64."""
-    numbers = _columns_read(limits, path, names, decoded)
+    """These columns as a table of float64, a group of rows after the other."""
+    if not _is_parquet(path):
+        table = _table_of(_arrow_table(limits, path, names), names)
+        return _Pieces(table.dtype, table.shape, iter([table]))
+    with _parquet_file(limits, path, decoded) as file:
+        facts = file.metadata
+    groups = (_table_of(_columns_read(limits, path, names, decoded, at), names) for at in range(facts.num_row_groups))
+    return _Pieces(np.dtype(np.float64), (facts.num_rows, len(names)) if names else (0, 0), groups)
+
+
+def _table_of(numbers: Any, names: list[str]) -> np.ndarray:
     columns = [np.asarray(numbers.column(name).to_numpy(), dtype=np.float64) for name in names]
-    table = np.stack(columns, axis=1) if columns else np.empty((0, 0))
-    return _Pieces(table.dtype, table.shape, iter([table]))
+    return np.stack(columns, axis=1) if columns else np.empty((0, 0))
 
 
 def _parquet_values(limits: _Limits, path: str, name: str, decoded: int) -> tuple[list[Any], list[int]]:

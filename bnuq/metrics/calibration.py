@@ -10,7 +10,7 @@ from jaxtyping import Float, Integer, Shaped
 from bnuq.metrics.arrays import Array, as_float64, as_numpy, like
 from bnuq.metrics.classification import correct, predictive
 from bnuq.metrics.replicates import group_index
-from bnuq.metrics.resampling import blocks, resampled_counts
+from bnuq.metrics.resampling import blocks, draws_cells, resampled_counts, resampled_sums
 from bnuq.metrics.ties import ties_of_rows
 
 
@@ -213,16 +213,24 @@ def calibration_bootstrap(
 ) -> CalibrationBins:
     """The `calibration_bins` of bootstrap replicates over points, with sums of shape (resamples, bins); no direction.
 
-    Whole groups are drawn where `group` is given. Which points are drawn depends on (seed, n or groups) alone.
+    Whole groups are drawn where `group` is given. Which points are drawn depends on (seed, n or groups) alone. Of more
+    than 50,000 points without groups, the numbers of hits and misses in each bin are drawn, and what confidence sums to
+    there.
 
     Source: Efron & Tibshirani 1993, An Introduction to the Bootstrap, ch. 6 and 13.
     """
     stated, hits = as_float64(confidence), as_float64(correct)
-    points = stated.size
-    sums = np.zeros((points, 3, bins))
-    sums[np.arange(points), :, _bin(stated, edges_of(confidence, bins))] = np.stack([np.ones(points), stated, hits], -1)
+    points, cell = stated.size, _bin(stated, edges_of(confidence, bins))
     groups = None if group is None else group_index(group)
     generator = np.random.default_rng(seed)
+    if draws_cells(points, groups):
+        cell = cell + bins * (hits == 1)
+        drawn = resampled_counts(generator, resamples, bin_of_point=cell, bins=2 * bins)
+        of_confidence = resampled_sums(generator, drawn, stated, cell)
+        count, of_confidence = (each.reshape(resamples, 2, bins) for each in (drawn, of_confidence))
+        return CalibrationBins(count.sum(1), of_confidence.sum(1), count[:, 1].astype(np.float64))
+    sums = np.zeros((points, 3, bins))
+    sums[np.arange(points), :, cell] = np.stack([np.ones(points), stated, hits], -1)
     replicates = []
     for rows in blocks(resamples, width=points):
         drawn = resampled_counts(generator, rows, bin_of_point=np.arange(points), bins=points, group=groups)

@@ -14,6 +14,8 @@ from jaxtyping import Float, Int64
 from bnuq.metrics.arrays import Array
 
 _ROWS = 4096  # features converted to float64 at once
+_COSINES = 2**23  # cosines in memory at once
+_DEPTH = 16  # cosines of which only the largest is looked at first
 
 
 def max_logit(logits: Float[Array, "*sample point class"]) -> Float[Array, "*sample point"]:
@@ -65,16 +67,32 @@ def fitted_neighbours(features: Float[Array, "reference feature"], *, k: int = 5
 def neighbour_distance(features: Float[Array, "point feature"], neighbours: Neighbours) -> Float[Array, "point"]:
     """Euclidean distance to the k-th nearest training feature, all scaled to length 1; in [0, 2]."""
     xp, units = array_namespace(features), _unit_length(features)
-    cosine = units @ neighbours.bank.T
-    cosine = _kth_smallest(cosine, cosine.shape[-1] - neighbours.k)
+    step = max(1, _COSINES // neighbours.bank.shape[0])
+    blocks = (units[first : first + step] for first in range(0, features.shape[0], step))
+    cosine = xp.concat([_kth_largest(block @ neighbours.bank.T, neighbours.k) for block in blocks])
     return xp.sqrt(xp.clip(2 - 2 * cosine, min=0.0))
+
+
+def _kth_largest(values: Float[Array, "row entry"], k: int) -> Float[Array, "row"]:
+    """The value number k, from 1, of each row in descending order. The k largest lie in the k columns of the row, laid
+    out as a table, whose largest values are the largest: only those are ordered."""
+    xp, columns = array_namespace(values), values.shape[-1] // _DEPTH
+    if columns > k:
+        table = xp.reshape(values[:, : columns * _DEPTH], (values.shape[0], _DEPTH, columns))
+        largest = xp.max(table, axis=1)
+        if is_torch_array(values):
+            among = table.take_along_dim(largest.topk(k, sorted=False).indices[:, None], dim=2)
+        else:
+            among = np.take_along_axis(table, np.argpartition(largest, columns - k)[:, None, columns - k :], axis=2)
+        values = xp.concat([xp.reshape(among, (values.shape[0], -1)), values[:, columns * _DEPTH :]], axis=1)
+    return _kth_smallest(values, values.shape[-1] - k)
 
 
 def _kth_smallest(values: Float[Array, "*any entry"], k: int) -> Float[Array, "*any"]:
     """The value number k, from 0, along the last axis in ascending order, without sorting all."""
     if is_torch_array(values):
         return values.kthvalue(k + 1, dim=-1).values
-    return np.partition(values, k, axis=-1)[..., k]
+    return np.partition(values, k, axis=-1)[..., k].copy()  # a view would keep all
 
 
 def _unit_length(features: Float[Array, "row feature"]) -> Float[Array, "row feature"]:

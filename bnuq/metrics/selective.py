@@ -11,7 +11,7 @@ from jaxtyping import Float, Integer, Shaped
 
 from bnuq.metrics.arrays import Array, as_float64, like
 from bnuq.metrics.replicates import group_index
-from bnuq.metrics.resampling import blocks, resampled_counts
+from bnuq.metrics.resampling import blocks, cells_of, draws_cells, resampled_counts, resampled_sums
 from bnuq.metrics.ties import ties_of_rows
 
 COVERAGE, RISK = 0.8, 0.05  # at which risk and coverage are given
@@ -147,17 +147,25 @@ def selective_bootstrap(
 ) -> SelectiveScores[np.ndarray]:
     """Bootstrap replicates over points of `selective`, each of shape (resamples,), in its unit and direction.
 
-    Whole groups are drawn where `group` is given. Which points are drawn depends on (seed, n or groups) alone.
+    Whole groups are drawn where `group` is given. Which points are drawn depends on (seed, n or groups) alone. Of more
+    than 50,000 points without groups, 16,384 cells of points of neighbouring uncertainty are drawn.
 
     Source: Efron & Tibshirani 1993, An Introduction to the Bootstrap, ch. 6 and 13.
     """
     losses = as_float64(loss)
     ties = ties_of_rows(as_float64(uncertainty)[None])
-    order, starts, points = ties.order[0], ties.start, losses.size
-    place = np.argsort(order)
+    tied, order, starts, points = ties.count, ties.order[0], ties.start, losses.size
     groups = None if group is None else group_index(group)
     generator = np.random.default_rng(seed)
     drawn = []
+    if draws_cells(points, groups):
+        cell, losses = np.repeat(cells_of(tied), tied), losses[order]
+        cells = int(cell[-1]) + 1
+        for rows in blocks(resamples, width=cells):
+            count = resampled_counts(generator, rows, bin_of_point=cell, bins=cells)
+            drawn.append(vars(selective_of_ties(count, resampled_sums(generator, count, losses, cell))))
+        return SelectiveScores(**{name: np.concatenate([block[name] for block in drawn]) for name in drawn[0]})
+    place = np.argsort(order)
     for rows in blocks(resamples, width=points):
         count = resampled_counts(generator, rows, bin_of_point=place, bins=points, group=groups)
         total = count * losses[order]

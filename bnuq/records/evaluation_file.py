@@ -63,24 +63,38 @@ __all__ = ["check_replaceable", "read", "write"]
 def write(result: Result, path: Path) -> None:
     """Write `result` to `path`, completely or not at all; ResultError if that cannot be done.
 
-    Built in memory and written as bytes, so that a full disk never reaches the HDF5 library. Only raw samples and maps
-    of pixels, which may not fit in memory, are added on disk, after the disk space for them was reserved.
+    A small one is built in memory and written as bytes, so that a full disk never reaches the HDF5 library. What may
+    not fit in memory, and values of so many points that they take more than _IN_MEMORY, are written on disk, after the
+    disk space for them was reserved.
     """
     check_replaceable(path)
-    image = image_of(lambda file: _lay_out(file, result))
-    of_sets = [set_result for _, _, set_result in _set_results(result)]
-    large = [_most_bytes(of_set.samples) for of_set in of_sets if of_set.samples]
-    large += [pixel_maps.most_bytes(of_set.maps) for of_set in of_sets if of_set.maps]
+    large, small = list(_large_bytes(result)), codec.bytes_of(result)
+    on_disk = small > _IN_MEMORY
+    image = image_of(lambda file: None if on_disk else _lay_out(file, result))
     with replaced(path) as beside:
         beside.write(image)
-        if large:
+        if large or on_disk:
             beside.flush()
-            _reserve(beside, len(image) + sum(large))
+            _reserve(beside, len(image) + sum(large) + (2 * small + 2**26) * on_disk)  # what packs badly grows
             import h5py  # late: only writing needs it
 
             with h5py.File(beside.name, "r+", locking=False) as file:
+                if on_disk:
+                    _lay_out(file, result)
                 _add_samples(file, result)
                 pixel_maps.add(file, result)
+
+
+_IN_MEMORY = 2**26
+
+
+def _large_bytes(result: Result) -> Iterator[int]:
+    """What each set's raw samples and maps take at most."""
+    for _, _, of_set in _set_results(result):
+        if of_set.samples:
+            yield _most_bytes(of_set.samples)
+        if of_set.maps:
+            yield pixel_maps.most_bytes(of_set.maps)
 
 
 def _most_bytes(raw: Samples) -> int:

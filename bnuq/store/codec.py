@@ -94,6 +94,16 @@ def lay_out(file: Any, record: Record) -> None:
     write_table(writer, rows)
 
 
+def bytes_of(value: Any) -> int:
+    """About the bytes of all arrays in a record, as they are stored."""
+    if isinstance(value, np.ndarray):
+        return value.nbytes + (sum(32 + len(str(text)) for text in value.flat) if value.dtype.kind == "O" else 0)
+    if is_dataclass(value):
+        return sum(bytes_of(getattr(value, part.name)) for part in fields(value))
+    inside = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    return sum(map(bytes_of, inside))
+
+
 @dataclass(frozen=True)
 class _Encoder:
     """Makes JSON of a record. Its arrays go into the file; `rows` are the places of its estimates in their table."""

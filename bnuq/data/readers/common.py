@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 
 from bnuq.data.points import Contents
 from bnuq.errors import BnuqError, DataError
-from bnuq.files.limits import check_size
+from bnuq.files.limits import check_memory, check_size
+from bnuq.files.mapped import Space, bytes_in_memory
 from bnuq.findings import note
 from bnuq.packing import pack
 
 Selected = tuple[str, ...] | None  # the names of the inputs and, where there are two, of the labels
 
 _NAMES = (("x", "y"), ("X", "y"), ("images", "labels"), ("data", "target"))
-_PIECE = 2**22
 TARGETS = ("label", "labels", "target", "targets", "class", "y")  # names of columns, where y may be a coordinate
 _TARGETS = ("y", "labels", "label", "target", "targets", "Y")
 
@@ -41,13 +41,15 @@ def named_contents(
     Several inputs, `A+B`, are packed.
 
     `sizes` are the bytes that each array declares; those of the arrays used are added up, and checked against the
-    `stored` bytes of the file and the memory, before the first is read.
+    `stored` bytes of the file and, as far as they are not mapped, the memory, before the first is read.
     """
     names = list(sizes)
     inputs, target = _usual(path, names) if selected is None else _selected(path, names, selected)
     used = {*inputs, target, group}
     others = [] if selected else [name for name in names if name not in used]
-    check_size(path, sum(sizes[name] for name in names if name in used), stored=stored, error=DataError)
+    declared = [sizes[name] for name in names if name in used]
+    check_size(path, sum(declared), stored=stored, error=DataError, memory=False)
+    check_memory(path, sum(map(bytes_in_memory, declared)), error=DataError)
     layout, targets = None, None if target is None else read(target)
     x = read(inputs[0])
     if len(inputs) > 1:
@@ -119,12 +121,12 @@ def array_bytes(shape: Iterable[int], dtype: np.dtype[Any]) -> int:
 
 
 def read_bytes(file: IO[bytes], size: int) -> NDArray[np.uint8]:
-    """Up to `size` bytes, held in memory once: a decompressor's own `read` holds them twice."""
-    buffer, filled = np.empty(size, np.uint8), 0
-    while filled < size and (piece := file.read(min(_PIECE, size - filled))):
-        buffer[filled : filled + len(piece)] = np.frombuffer(piece, np.uint8)
-        filled += len(piece)
-    return buffer[:filled]
+    """Up to `size` bytes, held in memory once, or mapped: a decompressor's own `read` holds them twice."""
+    with Space(size) as space:
+        while len(part := space.next) and (piece := file.read(len(part))):
+            part[: len(piece)] = piece
+            space.filled(len(piece))
+        return space.bytes()
 
 
 @contextlib.contextmanager

@@ -47,4 +47,4 @@ def read_dataset(file: Group, name: str, path: Path) -> NDArray[Any]:
         raise DataError(f"{path}: {name} is declared empty and holds nothing; expected an array of numbers.")
     if not isinstance(dataset, Dataset) or dataset.dtype.kind not in "fiub":
         raise DataError(f"{path}: {name} does not hold numbers; expected an array of numbers.")
-    return np.asarray(dataset[()])
+    return np.asanyarray(dataset[()])  # a large one is mapped

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
+import numpy as np
 from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
@@ -19,6 +20,7 @@ from bnuq.errors import DataError
 from bnuq.files.content import kind_of, what_is_wrong_with
 from bnuq.files.folders import expanded
 from bnuq.files.limits import check_memory
+from bnuq.files.mapped import is_large
 
 _CLASSES, _MOST_NAMES = "classes", 2**20  # the array of names, and its largest size in bytes
 _LONGEST_HEADER = 10_000  # numpy's own limit, before it has read the header
@@ -43,8 +45,12 @@ def read_npy(path: Path, *, labels: str | None = None) -> Contents:
 
 
 def _read_file(path: Path) -> NDArray[Any]:
+    """The array; a large one is mapped, and read as it is needed."""
     with readable(path, "a numpy array"), path.open("rb") as file:
         size = path.stat().st_size
+        if is_large(size):
+            shape, order, dtype = _header(file, size, f"{path}")
+            return np.memmap(path, dtype, mode="r", offset=file.tell(), shape=shape, order=order)
         check_memory(path, size, error=DataError)
         return _read_array(file, size, f"{path}")
 
@@ -80,7 +86,20 @@ def read_npz(path: Path, *, group: str = GROUP, selected: Selected = None) -> Co
 
 
 def _read_array(file: IO[bytes], size: int, where: str) -> NDArray[Any]:
-    """An array from a stream of `size` bytes, its header being believed only as far as those reach."""
+    """An array from a stream of `size` bytes."""
+    shape, order, dtype = _header(file, size, where)
+    needed = array_bytes(shape, dtype)
+    data = read_bytes(file, needed)
+    file.read(1)  # the end, where zipfile checks the CRC
+    if len(data) != needed:
+        raise DataError(
+            f"{where}: {needed} bytes were declared and {len(data)} could be read; it is cut short or damaged."
+        )
+    return data.view(dtype).reshape(shape, order=order)
+
+
+def _header(file: IO[bytes], size: int, where: str) -> tuple[tuple[int, ...], Literal["C", "F"], np.dtype[Any]]:
+    """Shape, order and type of the array in a stream of `size` bytes, believed only as far as those reach."""
     version = npy_format.read_magic(file)
     if version not in _HEADERS:
         raise DataError(f"{where}: is a numpy array of format {version}; expected plain numbers (format 1 or 2).")
@@ -95,10 +114,4 @@ def _read_array(file: IO[bytes], size: int, where: str) -> NDArray[Any]:
     needed, left = array_bytes(shape, dtype), size - file.tell()
     if min(shape, default=1) < 0 or needed != left:
         raise DataError(f"{where}: its header declares {needed} bytes and {left} follow; it is cut short or damaged.")
-    data = read_bytes(file, needed)
-    file.read(1)  # the end, where zipfile checks the CRC
-    if len(data) != needed:
-        raise DataError(
-            f"{where}: {needed} bytes were declared and {len(data)} could be read; it is cut short or damaged."
-        )
-    return data.view(dtype).reshape(shape, order="F" if fortran else "C")
+    return shape, "F" if fortran else "C", dtype

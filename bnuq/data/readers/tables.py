@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from bnuq.data.readers.common import GROUP, TARGETS, listed, readable
 from bnuq.errors import DataError
 from bnuq.files.apart import ask
 from bnuq.files.limits import check_memory, check_size
+from bnuq.files.mapped import bytes_in_memory, joined
 from bnuq.findings import note
 
 _NUMBER_PER_BYTE = 4  # "0," is two bytes of a table, and eight in memory
@@ -77,7 +78,7 @@ def read_csv(path: Path, *, group: str = GROUP, target: str | None = None, needs
         at = fields.index(group)
         groups = _group_of_texts(list(codes))[table[:, at].astype(np.intp)]
         table, names = np.delete(table, at, axis=1), [name for name in names if name != group]
-    return _contents(path, table, names, groups, target, needs_target)
+    return _contents(path, lambda columns: table.take(columns, axis=1), names, groups, target, needs_target)
 
 
 def read_parquet(
@@ -96,13 +97,16 @@ def read_parquet(
         names, wrong = headers[0]["names"], [name for name in headers[0]["not numbers"] if name != group]
         if wrong:
             raise DataError(f"{path}: column {wrong[0][:200]!r} does not hold numbers; expected numbers only.")
-        sizes = [header["bytes"] for header in headers]
-        check_size(path, sum(sizes), stored=sum(file.stat().st_size for file in files), error=DataError)
+        sizes, rows = [header["bytes"] for header in headers], sum(header["rows"] for header in headers)
+        stored = sum(file.stat().st_size for file in files)
+        check_size(path, sum(sizes), stored=stored, error=DataError, memory=False)
         numeric = [name for name in names if name != group]
-        parts = [
-            ask("parquet numbers", str(file.absolute()), numeric, size) for file, size in zip(files, sizes, strict=True)
-        ]
-        table = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        check_memory(path, bytes_in_memory(8 * rows * len(numeric)), error=DataError)
+
+        def read(columns: list[int]) -> NDArray[Any]:
+            wanted, parts = [numeric[at] for at in columns], zip(files, sizes, strict=True)
+            return joined([ask("parquet numbers", str(file.absolute()), wanted, size) for file, size in parts])
+
         if group in names:
             values = []
             for file, size in zip(files, sizes, strict=True):
@@ -112,7 +116,7 @@ def read_parquet(
             if absent is not None:
                 raise DataError(f"{path}: row {absent} (counted from 0) has no {group}.")
             groups = _group_of_values(values)
-    return _contents(path, table, numeric, groups, target, needs_target)
+        return _contents(path, read, numeric, groups, target, needs_target)
 
 
 def headers_of(path: Path, files: Sequence[Path]) -> list[dict[str, Any]]:
@@ -166,20 +170,22 @@ def _group_of_values(values: Sequence[Any]) -> NDArray[Any]:
 
 def _contents(
     path: Path,
-    table: NDArray[Any],
+    read: Callable[[list[int]], NDArray[Any]],
     names: list[str],
     groups: NDArray[Any] | None,
     requested: str | None,
     needs_target: bool,
 ) -> Contents:
+    """The points of a table, of which `read` gives columns by their numbers."""
+    columns = [*range(len(names))]
     if requested is not None and requested not in names and not needs_target:
-        return Contents(table, None, groups)
+        return Contents(read(columns), None, groups)
     if len(names) < 2:
         raise DataError(f"{path}: has only {len(names)} column(s); expected features and, last, the target.")
     target, by_name = _target(path, names) if requested is None else (_requested(path, names, requested), True)
     return Contents(
-        np.delete(table, target, axis=1),
-        table[:, [target]],
+        read([at for at in columns if at != target]),
+        read([target]),
         groups,
         findings=(note("target-column", column=names[target], last=target == len(names) - 1),),
         target_by_position=not by_name,

@@ -1,0 +1,102 @@
+"""Arrays that are too large to be held: mapped, and read as they are needed, ahead of the network."""
+
+import threading
+import tracemalloc
+from pathlib import Path
+from types import SimpleNamespace
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+from bnuq.config import Run
+from bnuq.data import load_points
+from bnuq.errors import DataError
+from bnuq.evaluation.datasets import Pipeline
+from bnuq.evaluation.passes import Passes
+from bnuq.files import mapped
+
+ROWS, COLUMNS = 8000, 40  # 1.3 MB in float32
+
+
+@pytest.fixture
+def small_is_large(monkeypatch):
+    monkeypatch.setattr(mapped, "_LARGE", 100_000)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """The same points in each form."""
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    folder, rng = tmp_path_factory.mktemp("large"), np.random.default_rng(0)
+    x, y = rng.normal(size=(ROWS, COLUMNS)).astype(np.float32), rng.integers(0, 5, ROWS)
+    np.save(folder / "x.npy", x)
+    np.save(folder / "fortran.npy", np.asfortranarray(x))
+    np.save(folder / "y.npy", y)
+    np.savez_compressed(folder / "xy.npz", x=x, y=y)
+    with h5py.File(folder / "xy.h5", "w") as file:
+        file.create_dataset("x", data=x, chunks=(100, COLUMNS), compression="gzip")
+        file["y"] = y
+    table = pyarrow.table({f"c{at}": x[:, at] for at in range(COLUMNS)} | {"label": y})
+    parquet.write_table(table, folder / "xy.parquet", row_group_size=500)
+    (folder / "parts").mkdir()
+    for part in range(4):
+        parquet.write_table(table.slice(2000 * part, 2000), folder / "parts" / f"part-{part}.parquet")
+    return folder
+
+
+@pytest.mark.parametrize("reference", ["x.npy:y.npy", "fortran.npy:y.npy", "xy.npz", "xy.h5", "xy.parquet", "parts"])
+def test_a_large_array_is_mapped_and_holds_the_same_points(files, reference, request):
+    small = load_points(reference, base=files)
+    request.getfixturevalue("small_is_large")
+    large = load_points(reference, base=files)
+    assert isinstance(large.inputs, np.memmap) and not isinstance(small.inputs, np.memmap)
+    assert large.read_in_threads and not small.read_in_threads
+    assert large.sha256 == small.sha256
+    np.testing.assert_array_equal(large.raw(np.array([5, 7999, 7])), small.raw(np.array([5, 7999, 7])))
+    np.testing.assert_array_equal(large.targets, small.targets)
+
+
+@pytest.mark.usefixtures("small_is_large")
+def test_a_mapped_array_takes_no_memory_until_it_is_read(files):
+    tracemalloc.start()
+    points = load_points("x.npy:y.npy", base=files)
+    peak = tracemalloc.get_traced_memory()[1]
+    points.raw(slice(0, 10))
+    tracemalloc.stop()
+    assert peak < ROWS * COLUMNS * 4 / 2
+
+
+@pytest.mark.usefixtures("small_is_large")
+def test_without_room_on_the_disk_an_array_stays_in_memory(files, monkeypatch):
+    monkeypatch.setattr(mapped.shutil, "disk_usage", lambda _: SimpleNamespace(free=mapped._SPARE))
+    assert not isinstance(load_points("xy.h5", base=files).inputs, np.memmap)
+
+
+@pytest.mark.usefixtures("small_is_large")
+def test_a_large_file_that_is_cut_short_is_refused_before_it_is_mapped(files, tmp_path):
+    (tmp_path / "x.npy").write_bytes((files / "x.npy").read_bytes()[:-8])
+    with pytest.raises(DataError, match="1280000 bytes and 1279992 follow"):
+        load_points("x.npy", base=tmp_path)
+
+
+@pytest.mark.usefixtures("small_is_large")
+def test_mapped_points_and_mini_batches_are_read_in_a_thread(files, monkeypatch):
+    run = Run(checkpoint=Path("m.pt"), out=Path("m.h5"))
+    points, pipeline = load_points("xy.h5", base=files), Pipeline(run, torch.device("cpu"))
+    readers, raw = [], type(points).raw
+
+    def noted(self, indices):
+        readers.append(threading.current_thread())
+        return raw(self, indices)
+
+    monkeypatch.setattr(type(points), "raw", noted)
+    with Passes(run, pipeline, 5).feeding(points) as feed:
+        chunks = [feed(slice(start, start + 4000)) for start in range(0, ROWS, 4000)]
+    np.testing.assert_array_equal(torch.cat(chunks).numpy(), np.asarray(points.inputs))
+    assert [reader is threading.main_thread() for reader in readers] == [True, False]  # the first is waited for
+    readers.clear()
+    rows = np.arange(40).reshape(4, 10)
+    assert len([*pipeline.batches(points, rows, draws=range(4), purpose=0)]) == 4
+    assert threading.main_thread() not in readers

@@ -154,8 +154,8 @@ def ece_adaptive_of_replicates(
     ties = ties_of_rows(stated)
     tied = np.repeat(ties.sums(hits - stated) / ties.count, ties.count).reshape(stated.shape)
     total = np.concatenate([np.zeros((len(tied), 1)), np.cumsum(tied, axis=1)], axis=1)
-    edges = equal_mass(stated.shape[1], bins)
-    return np.sum(np.abs(np.diff(total[:, edges], axis=1)), axis=1) / stated.shape[1]
+    gaps = np.diff(total.take(equal_mass(stated.shape[1], bins), axis=1), axis=1)  # row by row in memory, as its sums are
+    return np.sum(np.abs(gaps), axis=1) / stated.shape[1]
 
 
 def classwise_signs(

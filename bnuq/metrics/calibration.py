@@ -154,7 +154,7 @@ def ece_adaptive_of_replicates(
     ties = ties_of_rows(stated)
     tied = np.repeat(ties.sums(hits - stated) / ties.count, ties.count).reshape(stated.shape)
     total = np.concatenate([np.zeros((len(tied), 1)), np.cumsum(tied, axis=1)], axis=1)
-    gaps = np.diff(total.take(equal_mass(stated.shape[1], bins), axis=1), axis=1)  # row by row in memory, as its sums are
+    gaps = np.diff(total.take(equal_mass(stated.shape[1], bins), axis=1), axis=1)  # row by row
     return np.sum(np.abs(gaps), axis=1) / stated.shape[1]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -172,7 +172,7 @@ def test_points_loaded_ahead_are_those_that_were_asked_for():
         return torch.arange(rows.start, rows.stop)
 
     with ExitStack() as closing:
-        feed = Prefetch(load, 10, closing)
+        feed = Prefetch(load, 10, nullcontext, closing)
         asked = [slice(0, 4), slice(4, 8), slice(4, 6), slice(6, 8), slice(8, 10)]  # the second was halved
         for rows in asked:
             assert feed(rows).tolist() == list(range(rows.start, rows.stop))
@@ -187,7 +187,7 @@ def test_an_error_while_loading_ahead_comes_when_the_points_are_asked_for():
         return torch.zeros(rows.stop)
 
     with ExitStack() as closing:
-        feed = Prefetch(load, 4, closing)
+        feed = Prefetch(load, 4, nullcontext, closing)
         feed(slice(0, 2))
         with pytest.raises(ValueError, match="unreadable"):
             feed(slice(2, 4))

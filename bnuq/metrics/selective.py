@@ -75,7 +75,7 @@ def selective(uncertainty: Float[Array, "point"], loss: Float[Array, "point"]) -
 
 
 def selective_of_replicates(
-    uncertainty: Float[Array, "replicate point"], loss: Float[Array, "replicate point"]
+    uncertainty: Float[Array, "replicate point"], loss: Shaped[Array, "replicate point"]
 ) -> SelectiveScores[np.ndarray]:
     """The results of `selective` for each row, each of shape (replicate,), as if computed one by one.
 

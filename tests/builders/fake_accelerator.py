@@ -420,3 +420,7 @@ def standing_in_for_cuda() -> Iterator[Log]:
         for table in tables:
             table.pop(NAME, None)
         memory.capacity = capacity
+
+
+if AVAILABLE:
+    _register()  # when it is imported: autograd has a queue for each device that is known at the first backward

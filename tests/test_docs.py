@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
+import less_work
 import msgspec
 import pytest
 import torch
@@ -35,7 +36,6 @@ from bnuq.config.schema import (
     Section,
     SweepSection,
 )
-from bnuq.evaluation import draws
 from bnuq.inspection import pipelines
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -106,8 +106,8 @@ def run_code(page: Path) -> None:
 
 @pytest.fixture(autouse=True)
 def fewer_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Less work where no option asks for less: the mini-batches of the reference check and of a search."""
-    monkeypatch.setattr(draws, "BATCHES", 8)
+    """Less work where no option asks for less: at the reference, and in a search."""
+    less_work.at_the_reference(monkeypatch, batches=8)
     monkeypatch.setattr(pipelines, "THOROUGH", replace(pipelines.THOROUGH, first_batches=4, finalists=4, batches=8))
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import shutil
 from pathlib import Path
 
+import less_work
 import numpy as np
 import pytest
 import torch
@@ -15,7 +16,6 @@ from torch import nn
 import bnuq
 from bnuq.config import Options, resolve
 from bnuq.estimates import Estimate
-from bnuq.evaluation import draws
 from bnuq.files.content import sha256_of_file
 from bnuq.records import evaluation_file as result_file
 from bnuq.records.evaluation import Result
@@ -37,8 +37,7 @@ def project(tmp_path: Path, data_pack: Path, sample_configs: Path) -> Path:
 
 @pytest.fixture
 def short_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few mini-batches in the reference check, for what is not about it."""
-    monkeypatch.setattr(draws, "BATCHES", 4)
+    less_work.at_the_reference(monkeypatch)
 
 
 def evaluated(project: Path, name: str, **options) -> Result:
@@ -203,14 +202,14 @@ def test_a_reference_without_the_augmentation_of_the_training_is_warned_about(pr
 def test_dropout_and_batchnorm_both_make_the_passes_differ_and_leave_the_checkpoint_alone(project, data_pack):
     checkpoint = data_pack / "checkpoints" / "svhn_cnn_bn_dropout.pth"
     before = sha256_of_file(checkpoint)
-    result = evaluated(project, "svhn_cnn", limit=60, samples=8, methods=("mcdo", "mcbn+mcdo"))
+    result = evaluated(project, "svhn_cnn", limit=40, samples=4, batch_size=32, methods=("mcdo", "mcbn+mcdo"))
     assert sha256_of_file(checkpoint) == before == result.model["sha256"]
     assert (result.model["batchnorm_layers"], result.model["dropout_layers"]) == (6, 2)
     likelihoods = {name: result.methods[name].sets["test"].log_likelihood for name in ("mcdo", "mcbn+mcdo")}
     for likelihood in likelihoods.values():
         assert likelihood is not None
         assert np.ptp(likelihood, axis=0).max() > 0.1
-        assert len({row.tobytes() for row in likelihood}) == 8
+        assert len({row.tobytes() for row in likelihood}) == 4
     assert not np.array_equal(likelihoods["mcdo"], likelihoods["mcbn+mcdo"])
     assert "mutual_information" not in result.methods["deterministic"].sets["test"].estimates
     assert min(result.methods[name].sets["test"].estimates["mutual_information"].value for name in likelihoods) > 0.05

@@ -1,0 +1,13 @@
+"""Less work at the reference, in runs of real networks that are not about it."""
+
+from __future__ import annotations
+
+import pytest
+
+from bnuq.evaluation import draws, features
+
+
+def at_the_reference(patch: pytest.MonkeyPatch, *, batches: int = 4, points: int = 300) -> None:
+    """So many mini-batches in the reference check, and points to which post-hoc scores are fitted."""
+    patch.setattr(draws, "BATCHES", batches)
+    patch.setattr(features, "_MOST_POINTS", points)

@@ -263,11 +263,7 @@ def _check_complete(result: Result) -> None:
         raise ValueError("the deterministic method or the test set is missing")
     ood_sets = {name for name, evaluated in result.sets.items() if evaluated.kind in ("ood", "perturbed")}
     evaluated_sets = ood_sets | {"test"}
-    if any(evaluated.kind == "ood" and name == "validation" for name, evaluated in result.sets.items()):
-        raise ValueError("a set out of distribution is called validation")
-    perturbed = [name for name, evaluated in result.sets.items() if evaluated.kind == "perturbed"]
-    if any(not re.fullmatch(r"test\+[a-z]+:[0-9][0-9.]*(e[-+][0-9]+)?", name, re.ASCII) for name in perturbed):
-        raise ValueError("a perturbed set has another name")
+    _check_sets(result)
     required = _OF_TASK[result.model["task"]]
     test = result.sets["test"]
     if (test.labels is None and result.model["task"] == "classification") or (
@@ -276,12 +272,6 @@ def _check_complete(result: Result) -> None:
         required = _WITHOUT_LABELS
     elif test.targets is None and result.model["task"] == "regression":
         raise ValueError("the truth about the test set is missing")
-    for evaluated in result.sets.values():
-        of_points = (getattr(evaluated, name) for name in ("labels", "targets", "group", "index", "names"))
-        if any(len(values) != evaluated.n for values in of_points if values is not None):
-            raise ValueError(f"the labels, targets, groups or names of {evaluated.name} are not as many as its points")
-        if evaluated.names is not None and not all(isinstance(name, str) for name in evaluated.names):
-            raise ValueError(f"the names of the points of {evaluated.name} are no texts")
     for method, method_result in result.methods.items():
         single_sample = result.samples_of(method) == 1
         if set(method_result.sets) != evaluated_sets or set(method_result.ood) != ood_sets:
@@ -324,6 +314,28 @@ def _check_complete(result: Result) -> None:
         bounds, normalized = set(method_result.bounds), set(method_result.normalized)
         if bounds - {"constant", "optimum"} or normalized - {"pll", "crps", "pll_without_exact"}:
             raise ValueError(f"the bounds of {method} are unknown")
+    _check_gallery(result)
+    if result.image_maps is not None:
+        _check_image_maps(result, result.image_maps)
+    if result.reference_check and not result.reference_check.layers:
+        raise ValueError("the reference check is of no layer")
+
+
+def _check_sets(result: Result) -> None:
+    if any(evaluated.kind == "ood" and name == "validation" for name, evaluated in result.sets.items()):
+        raise ValueError("a set out of distribution is called validation")
+    perturbed = [name for name, evaluated in result.sets.items() if evaluated.kind == "perturbed"]
+    if any(not re.fullmatch(r"test\+[a-z]+:[0-9][0-9.]*(e[-+][0-9]+)?", name, re.ASCII) for name in perturbed):
+        raise ValueError("a perturbed set has another name")
+    for evaluated in result.sets.values():
+        of_points = (getattr(evaluated, name) for name in ("labels", "targets", "group", "index", "names"))
+        if any(len(values) != evaluated.n for values in of_points if values is not None):
+            raise ValueError(f"the labels, targets, groups or names of {evaluated.name} are not as many as its points")
+        if evaluated.names is not None and not all(isinstance(name, str) for name in evaluated.names):
+            raise ValueError(f"the names of the points of {evaluated.name} are not strings")
+
+
+def _check_gallery(result: Result) -> None:
     for shown in result.gallery:
         evaluated = result.sets.get(shown.set)
         if evaluated is None or shown.method not in result.methods or len(shown.points) != len(shown.pixels):
@@ -332,10 +344,6 @@ def _check_complete(result: Result) -> None:
             raise ValueError(f"an image of {shown.set} is of no point")
         if shown.pixels.shape[3] not in (1, 3) or 0 in shown.pixels.shape or max(shown.pixels.shape) > LARGEST:
             raise ValueError(f"the images of {shown.set} are of another shape")
-    if result.image_maps is not None:
-        _check_image_maps(result, result.image_maps)
-    if result.reference_check and not result.reference_check.layers:
-        raise ValueError("the reference check is of no layer")
 
 
 def _check_image_maps(result: Result, shown: ImageMaps) -> None:

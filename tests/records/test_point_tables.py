@@ -84,7 +84,7 @@ def test_names_are_in_the_file_and_are_checked_when_it_is_read(limited, tmp_path
     with h5py.File(path, "r+") as file:
         del file["sets/test/names"]
         file["sets/test/names"] = np.arange(30)
-    with pytest.raises(ResultError, match="the names of the points of test are no texts"):
+    with pytest.raises(ResultError, match="the names of the points of test are not strings"):
         evaluation_file.read(path)
 
 

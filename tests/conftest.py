@@ -33,6 +33,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     jaxtyping.config.update("jaxtyping_disable", not held)
 
 
+def pytest_collection() -> None:
+    """Register the fake accelerator before a test module runs autograd, which counts the devices once in a process."""
+    if not os.environ["CUDA_VISIBLE_DEVICES"]:
+        import fake_accelerator  # noqa: F401 - only here, as it brings torch along
+
+
 @pytest.fixture(scope="session")
 def data_pack() -> Path:
     """The folder of real checkpoints and data that $BNUQ_TEST_DATA names; a test that needs it skips without."""
@@ -51,7 +57,7 @@ def sample_configs() -> Path:
 @pytest.fixture(scope="module")
 def accelerator() -> Iterator[Any]:
     """The log of a device that stands in for CUDA in every test of the module."""
-    import fake_accelerator  # only here, as it brings torch along
+    import fake_accelerator
 
     if not fake_accelerator.AVAILABLE:
         pytest.skip("this torch cannot register a device written in Python")

@@ -38,8 +38,6 @@ from bnuq.workflows.sweep import sweep
 
 REAL = torch.cuda.is_available()
 DEVICE = "cuda:0" if REAL else "pretend:0"
-if not REAL:
-    import fake_accelerator  # noqa: F401 - registered before any test runs
 on_a_gpu = pytest.mark.skipif(not REAL, reason="no GPU in $CUDA_VISIBLE_DEVICES")
 slow_on_a_cpu = on_a_gpu if REAL else pytest.mark.slow
 pytestmark = [pytest.mark.usefixtures("device", "same_masks"), pytest.mark.held(False)]

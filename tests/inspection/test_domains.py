@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,10 @@ def network(outputs: int = CLASSES, *, tracked: bool = True) -> nn.Module:
     return net.eval()
 
 
-NET = network()
+@cache
+def shared() -> nn.Module:
+    """The network of the tests that name no other."""
+    return network()
 
 
 class Laboratory:
@@ -71,8 +75,9 @@ class Laboratory:
         np.savez(self.folder / f"{name}.npz", **{k: v for k, v in parts.items() if v is not None})
         return f"{name}.npz"
 
-    def found(self, *references: str, net: nn.Module = NET, **options: Any) -> tuple[Domains, tuple[str, ...]]:
+    def found(self, *references: str, net: nn.Module | None = None, **options: Any) -> tuple[Domains, tuple[str, ...]]:
         of_run = {key: options.pop(key) for key in ("limit", "seed", "task", "group", "layers") if key in options}
+        net = net or shared()
         run = Run(Path("m.pt"), Path("m.h5"), **of_run)
         train = options.pop("train", None) or points("train", *blobs(600, 1))
         return domains(
@@ -117,7 +122,7 @@ def test_a_domain_of_the_same_distribution_lies_within_batch_noise(laboratory):
 def test_another_laboratory_is_told_by_the_first_layer_and_its_own_statistics_mend_its_accuracy(laboratory):
     near = laboratory.holds("near", *blobs(400, 2))
     far = laboratory.holds("far", *blobs(400, 3, gain=3.0, offset=8.0))
-    before = {name: value.clone() for name, value in NET.state_dict().items()}
+    before = {name: value.clone() for name, value in shared().state_dict().items()}
     found, notes = laboratory.found(near, far, test=points("test", *blobs(200, 4)))
     told = {one.name: one for one in found.domains}
     assert told["near"].ratio.max() < 3
@@ -138,7 +143,7 @@ def test_another_laboratory_is_told_by_the_first_layer_and_its_own_statistics_me
     (smaller,) = notes
     assert smaller.code == "domain-batch-size" and smaller.values["variance_left"] == pytest.approx(0.9, abs=0.005)
     assert [smaller.values[key] for key in ("batch_size", "requested", "smallest", "points")] == [20, 64, "near", 200]
-    assert all(torch.equal(value, before[name]) for name, value in NET.state_dict().items())
+    assert all(torch.equal(value, before[name]) for name, value in shared().state_dict().items())
     again = laboratory.found(near, far, test=points("test", *blobs(200, 4)))[0]
     assert table(again.crossings) == cells
 
@@ -150,7 +155,7 @@ def test_estimates_are_their_definition(laboratory):
     _, second = stage._halves(points("lab", x, y), 0)
     inputs, labels = torch.from_numpy(second.raw(slice(None))), torch.from_numpy(second.targets)
     with torch.inference_mode():
-        logits = NET(inputs)
+        logits = shared()(inputs)
     accuracy, pll = by_place["lab", "running"]["accuracy"], by_place["lab", "running"]["pll"]
     hits = (logits.argmax(1) == labels).double()
     assert accuracy.value == pytest.approx(float(hits.mean()))
@@ -169,7 +174,7 @@ def test_statistics_are_those_of_the_half_that_is_not_evaluated(laboratory):
     assert sorted(map(tuple, np.concatenate([first.raw(slice(None)), second.raw(slice(None))]))) == sorted(
         map(tuple, x)
     )
-    layer = NET.get_submodule("0")
+    layer = shared().get_submodule("0")
     with torch.inference_mode():
         h = layer(torch.from_numpy(first.raw(slice(None)))).double()
         reference = layer(torch.from_numpy(points("train", *blobs(600, 1)).raw(slice(None)))).double()

@@ -66,7 +66,8 @@ def command(
     printing: Printing,
 ) -> None:
     """Evaluate the uncertainty of a trained network: how large it is, whether it is calibrated, and whether it
-    separates unfamiliar data from the test set. Writes one HDF5 file and prints a report."""
+    separates unfamiliar data from the test set. Writes one HDF5 file and prints a report; of several run files, one
+    each."""
     from bnuq.cli.progress import progress_of
 
     progress, forecast_listener = progress_of(printing)
@@ -169,7 +170,7 @@ def _compute_shard(runs: Sequence[Run], baseline: Path | None, work: str | None,
         compute_shard(runs, work, progress=progress, say=partial(typer.echo, err=True))
     if not printing.quiet:
         merging = f"bnuq merge {work}" if len(runs) == 1 else "the same command without --shard"
-        print_line(f"Shard {runs[0].shard} is finished. When all are, {merging} makes the result.")
+        print_line(f"Shard {runs[0].shard} is done. When all are, {merging} writes the result.")
 
 
 def _runs(models: Sequence[str], again: Path | None, options: Options) -> Runs | None:

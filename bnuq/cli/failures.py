@@ -50,7 +50,7 @@ def reported(error: BaseException, folder: Path | None = None, *, subject: str =
         return say(device_failure_message(error), REFUSED)
     raised = f"{type(error).__name__}: {message_of(error)}"
     if isinstance(error, SystemExit) or place:
-        location = place or place_of(error) or "a place that is not known"
+        location = place or place_of(error) or "an unknown place"
         return say(f"user code ended the run with {raised}, at {location}. Fix that code.", REFUSED)
     return say(
         f"a bug in bnuq: {raised}\nPlease report it, with the output of the same command and --debug.",

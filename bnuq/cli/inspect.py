@@ -16,7 +16,7 @@ from bnuq.evaluation.mistakes import reported_at_once
 _HELP = {
     "train": f"Reference: what the network was trained on, which its statistics are compared with: {REFERENCE}.",
     "test": "Labelled test set: evaluated under every domain's statistics.",
-    "limit": "At most so many points of each domain are evaluated.",
+    "limit": "Evaluate at most this many points of each domain.",
     "out": ("Result file.", "MODEL.inspect.h5"),
 }
 

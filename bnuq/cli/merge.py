@@ -26,7 +26,7 @@ def command(
     options: Options,
     printing: Printing,
 ) -> None:
-    """Make the result of `bnuq evaluate --shard`, once all shards are finished, as one process would have. Where units
+    """Write the result of `bnuq evaluate --shard` once all shards are finished, just as one process would. Where units
     are missing, it names them and writes nothing."""
     from bnuq.cli.progress import progress_of
     from bnuq.records.summary import summary

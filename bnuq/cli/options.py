@@ -21,7 +21,7 @@ Models = Annotated[
     list[str] | None,
     typer.Argument(
         help="A checkpoint (model.pt) or a run file (model.toml); default: bnuq.toml in this folder. Further "
-        "checkpoints are the other networks of an ensemble; several run files are evaluated one by one.",
+        "checkpoints are the other networks of an ensemble.",
         metavar="MODEL",
     ),
 ]

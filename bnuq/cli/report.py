@@ -80,10 +80,10 @@ class Points(Section, frozen=True):
         ),
     ] = None
     set: Annotated[
-        str, setting("Of this set: test, or the name of an OOD set; of --maps, too.", _POINTS, metavar="NAME")
+        str, setting("The set: test, or the name of an OOD set; for --maps, too.", _POINTS, metavar="NAME")
     ] = "test"
     method: Annotated[
-        str | None, setting("By this method; of --maps, too.", _POINTS, metavar="NAME", shown="the first sampled one")
+        str | None, setting("The method; for --maps, too.", _POINTS, metavar="NAME", shown="the first sampled one")
     ] = None
     csv: Annotated[
         str | None,
@@ -187,7 +187,7 @@ def _written_maps(record: Any, folder: Path, form: str | None, points: Points) -
     from bnuq.report.map_files import write_maps
 
     if not isinstance(record, Result):
-        raise RequestError("--maps is of the images of one result of bnuq evaluate; name one such file.")
+        raise RequestError("--maps is for images of one result of bnuq evaluate; name one such file.")
     kind: Any = form if form in _MAP_FORMATS else "png"
     return write_maps(record, folder, kind, set=points.set, method=points.method)
 
@@ -216,7 +216,7 @@ def _points_of(record: Any, points: Points) -> tuple[tuple[ReportSection, ...], 
 
     if not isinstance(record, Result):
         option = "--csv" if points.points is None else "--points"
-        raise RequestError(f"{option} is of the points of one result of bnuq evaluate; name one such file.")
+        raise RequestError(f"{option} is for points of one result of bnuq evaluate; name one such file.")
     chosen = {"by": points.by, "set": points.set, "method": points.method}
     section = () if points.points is None else (points_section(record, points=points.points, **chosen),)
     return section, b"" if points.csv is None else points_csv(record)

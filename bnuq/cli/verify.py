@@ -56,6 +56,6 @@ def command(
         if not found.differing:
             print_line(f"Bitwise those of {path}. Root of all units: {record.provenance['units']}")
         elif made := record.provenance.get("platform"):
-            print_line(f"It was made on {made}, {record.provenance.get('device')}; another processor rounds otherwise.")
+            print_line(f"It was made on {made}, {record.provenance.get('device')}; other processors round differently.")
     if found.differing:
         raise typer.Exit(DIFFERENT)

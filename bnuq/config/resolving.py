@@ -122,7 +122,7 @@ def resolve_live(
     options = Options({key: _listed(key, value) for key, value in {**settings, **references}.items()})
     networks = model if isinstance(model, list | tuple) else [model]
     if not networks or len({isinstance(network, str | Path) for network in networks}) > 1:
-        raise RequestError("the models are none, or networks and paths; expected networks in memory, or paths.")
+        raise RequestError("no models, or networks mixed with paths; expected networks in memory, or paths.")
     if isinstance(networks[0], str | Path):
         paths = tuple(map(os.fspath, networks))
         run = mistakes.of(_resolved_single, paths, options, folder=folder, samples=samples)
@@ -262,7 +262,7 @@ def _resolved(
         checkpoints = [base / expanded(text) for text in written]
     if run_files := [text for text in others if is_run_file(text)]:
         raise RequestError(
-            f"{run_files[0]} is a run file; expected checkpoints after the first (those of an ensemble), or run files."
+            f"{run_files[0]} is a run file; expected checkpoints after the first (those of an ensemble)."
         )
     run = _merged(
         content,

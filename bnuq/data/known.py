@@ -74,7 +74,7 @@ def places(known: KnownSet, split: str, roots: tuple[Path, ...]) -> Iterator[tup
 
 
 def location(known: KnownSet, split: str, roots: tuple[Path, ...]) -> Path | None:
-    """Where the split is stored; None where that is nowhere."""
+    """Where the split is stored; None if it is missing."""
     return next((path for _, path in places(known, split, roots) if exists(path)), None)
 
 
@@ -82,7 +82,7 @@ def read_known(reference: str, *, split_default: str, data_root: Path | None = N
     """What `NAME`, `NAME:split` or (of a UCI set) `NAME:split:K` names, its resolved reference, and where it lay.
 
     Split K of a UCI set, 0 by default, is the one whose test rows `splits/test_KK.txt` lists.
-    Raises DataError for a split that there is none of, and, with every path looked at, for a set that is nowhere.
+    Raises DataError for an unknown split and, listing every path looked at, for a set that is missing.
     """
     known = known_set(reference)
     assert known is not None

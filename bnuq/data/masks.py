@@ -73,8 +73,8 @@ class Masks:
         return self.items.survey()
 
     def digested(self, *, listed: bool) -> Iterator[bytes]:
-        """What stands in a digest for masks that are read as they are needed: their listing, or their bytes, after what
-        they mean."""
+        """What a digest covers of masks that are read as needed: what they mean, then their listing or their
+        bytes."""
         yield getattr(self.items.source, "meaning", b"")
         if listed:
             yield from self.items.listing()

@@ -48,7 +48,7 @@ class Computed(Protocol):
 class Contents:
     """What a reader found, as it lay in the file; `classes` names the labels from 0 where the file does.
 
-    `target_by_position` says that the last column of a table was taken for the target, and no name says that it is.
+    `target_by_position`: the last column of a table was taken as the target, not chosen by its name.
     `index` are the points' numbers in the source, where they are not all of it; `names` what the source calls them.
     Several inputs are packed, as `layout` says.
     """
@@ -143,8 +143,8 @@ class Points:
     def sha256(self) -> str:
         """The SHA-256 of inputs and targets, the same whatever container and layout held the arrays.
 
-        Pictures and masks in files count by their files' bytes: decoders differ in the last bit. Of `listed` points
-        count the names and sizes of their files, or their numbers and the first of them.
+        Pictures and masks in files count by their bytes: decoders differ in the last bit. For `listed` points,
+        the names and sizes of their files count, or their numbers and the first of them.
         """
         digest, inputs = hashlib.sha256(str(self.layout or "").encode()), self.inputs
         if isinstance(inputs, Computed):
@@ -264,7 +264,7 @@ def check_labels(points: Points, classes: int) -> Points:
     _check_whole_set(points, check_labels, classes)
     name, y = f"{points.reference}: the labels of {points.name!r}", points.targets
     if y is None:
-        raise DataError(f"{name} are missing; expected one whole number from 0 to {classes - 1} a point.")
+        raise DataError(f"{name} are missing; expected a whole number from 0 to {classes - 1} per point.")
     if points.target_by_position and _all_of(points.inputs[:, 0], classes) and not _all_of(y, classes):
         raise DataError(
             f"{points.reference}: the last column was taken for the label and holds {_shown(y)}; the first column "
@@ -272,7 +272,7 @@ def check_labels(points: Points, classes: int) -> Points:
             "[data]; a table without a header line needs one, or the label in its last column."
         )
     if y.ndim > 2:
-        raise DataError(f"{name} have shape {y.shape}; expected one whole number from 0 to {classes - 1} a point.")
+        raise DataError(f"{name} have shape {y.shape}; expected a whole number from 0 to {classes - 1} per point.")
     if y.dtype.kind == "f":
         column = y[:, 0] if y.shape[1] == 1 else y
         if y.shape[1] == classes > 1 and np.all((y == 0) | (y == 1)) and np.all(y.sum(axis=1) == 1):

@@ -75,8 +75,8 @@ def load_points(
     they are needed.
     Pictures in files are all looked at, unless that is left to `fitted`.
 
-    Raises DataError for what cannot be found, read or used, RequestError for a name that will not do, and
-    UntrustedCodeError where a found file names code (see `bnuq.code`).
+    Raises DataError for what cannot be found, read or used, RequestError for an unusable name, and
+    UntrustedCodeError where a found file names code (see `bnuq.trust`).
     """
     asked = _Asked(
         reference,
@@ -303,7 +303,7 @@ def _read_path(path: Path, group: str, target: str | None, ood: bool) -> Content
     if reader := _READERS.get(kind):
         return reader(path)
     raise DataError(
-        f"{path}: is no format that points are read from (it looks like {_KIND_WORDS.get(kind, kind)}); "
+        f"{path}: is not a readable format of points (it looks like {_KIND_WORDS.get(kind, kind)}); "
         f"expected {_FORMATS}."
     )
 
@@ -338,7 +338,7 @@ def _read_shards(folder: Path, shards: Sequence[Path], group: str, target: str |
     if kind == "parquet":
         contents = read_pictures_of_columns(folder, shards, target=target, needs_target=not ood)
         return contents or read_parquet(folder, shards, group=group, target=target, needs_target=not ood)
-    raise DataError(f"{shards[0]}: is no .parquet and no .tar file; other forms are read from a single file.")
+    raise DataError(f"{shards[0]}: is neither .parquet nor .tar; other forms are read from a single file.")
 
 
 def _read_zip(path: Path, group: str) -> Contents:

@@ -1,8 +1,8 @@
 """Estimates that need the probabilities of all classes, once those of all points are known: classwise ECE, and the size
 and the coverage of conformal prediction sets.
 
-The mean probabilities of every point are kept while its set is scored, and those of every draw for so many points that
-the Monte Carlo errors, which are taken from these, need a bounded time.
+The mean probabilities of every point are kept while its set is scored, and those of every draw for a number of points
+that bounds the time of the Monte Carlo errors, which come from these.
 """
 
 from __future__ import annotations

@@ -70,10 +70,10 @@ class Reduction:
     """Takes blocks of logits (T, chunk, K) in the order of the points from `first` on, and gives their Scores.
 
     `estimator` is used for every mutual information: per point, in means, and where points are ranked by it. Logits
-    that `are_log_probabilities` are checked to be. Those of each point are recalibrated by its one of the `maps`, and
-    are then logits as good as any others, but for scores of logits, which are those of the network. With
+    that `are_log_probabilities` are checked to be. Those of each point are recalibrated by its entry of `maps`, and
+    then scored like any others, but without scores of logits, which need the network's own. With
     `fits_temperature` the PLL under many temperatures is kept. `parts` of labelled points get sums of their own. With
-    `sets` labelled points get those, and a classwise ECE, by the probabilities of all classes.
+    `sets`, labelled points get them and a classwise ECE from the probabilities of all classes.
     """
 
     def __init__(
@@ -370,7 +370,7 @@ class _Buffers:
 @dataclass(frozen=True)
 class _SampleScores:
     """The scores of each sample alone: its entropy, the class it predicts, the log-likelihood of the true class, the
-    logarithm of the sum of what its logits are logarithms of, which is 0 for probabilities, and its largest logit."""
+    logarithm of the sum of the exponentials of its logits (0 for log-probabilities), and its largest logit."""
 
     entropy: Float[Tensor, "sample chunk"]
     vote: Int64[Tensor, "sample chunk"]

@@ -67,8 +67,8 @@ class Material:
 def load_material(run: Run) -> Material:
     """Read every set that `run` names; DataError or RequestError for sets that cannot be evaluated together.
 
-    Pictures in files and items of large Datasets are decoded as they are needed, and kept up to `_ROOMS`: so far each
-    is decoded once, whatever the number of methods and rounds of draws, and beyond that once for each of these.
+    Pictures in files and items of large Datasets are decoded as they are needed, and kept up to `_ROOMS`: each
+    is decoded once within that limit, and once for each method and round of draws beyond it.
     """
     assert run.test is not None
     test = labelled(_opened(run, run.test, "test"))
@@ -130,7 +130,7 @@ def _rooms() -> tuple[Room, Room]:
 
 
 def fetch_missing(run: Run, progress: Progress, domains: Sequence[Named] = ()) -> None:
-    """With `--download`, fetch the known sets that `run` and the `domains` name and that are nowhere, and say so on
+    """With `--download`, fetch the known sets that `run` and the `domains` name and that are missing, and say so on
     standard error unless `progress` is silent; errors as for `fetch`."""
     if not run.download:
         return
@@ -306,7 +306,7 @@ _OTHER_SCALE = 20.0  # between standard deviations: pixels of 0 to 255 beside th
 
 def _other_scales(train: Points | None, evaluated: Mapping[str, Points | None]) -> Iterator[Finding]:
     """Warnings about sets whose inputs vary on another scale than the reference's; only sets in memory are compared.
-    An OOD set may be as unlike the reference as it likes, unless one has pixels from 0 to 1 and one from 0 to 255."""
+    An OOD set may differ in any way, unless one of the two has pixels from 0 to 1 and the other from 0 to 255."""
     if train is None or not isinstance(train.inputs, np.ndarray) or train.layout is not None:
         return
     reference = _look(train)
@@ -429,7 +429,7 @@ def _check_published(name: str, normalize: Normalize, points: Points) -> None:
     if numbers != channels:
         written = ",".join(["MEAN"] * channels) + "/" + ",".join(["STD"] * channels)
         raise RequestError(
-            f"--normalize {name} is of images with {numbers} channel{'s' * (numbers > 1)}, and the points of "
+            f"--normalize {name} is for images of {numbers} channel{'s' * (numbers > 1)}, and the points of "
             f"{points.reference} have shape {points.point_shape}, with {channels} first; expected the normalisation of "
             f"the training: another name, or numbers (--normalize {written}; one number serves all channels)."
         )
@@ -570,8 +570,8 @@ class Pipeline:
         return torch.from_numpy(flips(words)).to(self.device)
 
     def backwards(self, gradient: Tensor) -> np.ndarray:
-        """A gradient by the network's input as one by the raw points, to within the positive factors of the
-        normalisation, which leave its signs."""
+        """A gradient w.r.t. the network's input as one w.r.t. the raw points, up to positive factors of the
+        normalisation, which keep its signs."""
         values = gradient.cpu().numpy()
         return _reversed_channels(values) if self.run.channel_order == "bgr" else values
 

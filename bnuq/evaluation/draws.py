@@ -125,9 +125,9 @@ def _size_of_draws(subject: Subject) -> int:
 
 
 def part_drawn(subject: Subject) -> Points | None:
-    """The points of a reference that is read as needed which the run's first draws of ω consist of, so that checks on
-    them read no others. All of the reference where it is in memory, no ω of random points is needed, or mini-batches
-    are of one group: a few groups do not stand for all."""
+    """The points that the run's first draws of ω consist of, of a reference that is read as needed, so that checks on
+    them read no others. All of it if it is in memory, if no ω of random points is needed, or if mini-batches
+    are of one group: a few cannot represent all."""
     train, sampler, seed = subject.train, subject.run.sampler, subject.run.seed
     if train is None or not train.listed or not needs_bank(subject, stale=False) or sampler.batches == "group":
         return train

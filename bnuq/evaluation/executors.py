@@ -1,7 +1,7 @@
-"""Who computes which units: this process all that are missing, or one of several processes that share a journal.
+"""Who computes which units: this process alone, or each of several processes that share a journal.
 
-The program is the same in each process, and a unit the same whoever computes it, so that nothing is locked: processes
-differ only in the units that they begin, and in whether they go on to a result.
+The program is the same in each process, and a unit the same whoever computes it, so nothing is locked: processes
+differ only in the units that they start, and in whether they build a result.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Executor:
 
 
 class Chosen(Executor):
-    """Computes chosen units, and those that they depend on; of no result."""
+    """Computes chosen units and their dependencies; builds no result."""
 
     makes_result = False
 
@@ -137,7 +137,7 @@ class Share:
 
 @dataclass
 class Worker(Executor):
-    """Computes its share of the units, of which others compute the rest at the same time; of no result.
+    """Computes its share of the units while others compute the rest; builds no result.
 
     A unit that is begun is noted in the journal until it is finished. One whose process died, or raised an unexpected
     error, is begun again, three times in all; then it is `lost`: its name, and why.
@@ -161,7 +161,7 @@ class Worker(Executor):
         self._walk(list(groups), compute, until_all=False)
 
     def _walk(self, groups: Sequence[UnitGroup], compute: Compute, *, until_all: bool) -> None:
-        """Compute what is missing: of the share, and `until_all` is there also what others have left for too long."""
+        """Compute what is missing of the share and, `until_all` is there, what others have left for too long."""
         pending = self.share.order(groups)
         news, pause, impatient, lost = time.monotonic(), _POLL, False, False
         while pending:
@@ -226,6 +226,6 @@ class Worker(Executor):
         return attempt.get("by") == self.share.name or has_ended(attempt)
 
     def _why(self, unit: Unit, attempts: Sequence[dict[str, Any]]) -> str:
-        why = attempts[-1].get("why", "its process ended without a word")
+        why = attempts[-1].get("why", "its process ended silently")
         where = f"{unit.method} on points {unit.points.start} to {unit.points.stop - 1} of {unit.set}"
-        return f"{where}: begun {len(attempts)} times, last by {attempts[-1].get('by')}: {why.strip()}"
+        return f"{where}: tried {len(attempts)} times, last by {attempts[-1].get('by')}: {why.strip()}"

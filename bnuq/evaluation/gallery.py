@@ -1,4 +1,4 @@
-"""The pictures that say most: the most uncertain ones, confident mistakes, suspected labels, familiar OOD points."""
+"""The most informative pictures: most uncertain ones, confident mistakes, suspected labels, familiar OOD points."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PerPoint = Float[np.ndarray, " point"]
 def gallery(
     subject: Subject, methods: Mapping[str, MethodResult], described: Mapping[str, EvaluatedSet]
 ) -> tuple[Thumbnails, ...]:
-    """The pictures that say most, for which those points are read again; none where points are no pictures, or the run
+    """The most informative pictures, whose points are read again; none where points are not pictures, or the run
     keeps none.
 
     The most uncertain points of the test set, and the least uncertain of the OOD sets, are by the first sampled method;

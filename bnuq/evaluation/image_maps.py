@@ -1,4 +1,4 @@
-"""The images of a segmentation that say most, pixel by pixel: the worst, the most uncertain, the best."""
+"""The most informative images of a segmentation, pixel by pixel: worst, most uncertain, best."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def chosen_images(points: Mapping[str, Float[np.ndarray, " image"]]) -> Int64[np
 def image_maps(
     method: str, points: Points, rows: Int64[np.ndarray, " picture"], maps: Iterable[Maps], ignore: int
 ) -> ImageMaps:
-    """The maps of these images by a method, reduced one by one to what a page shows: of classes every n-th pixel, of
-    scores and pictures means."""
+    """The maps of these images by a method, reduced one by one to what a page shows: every n-th pixel of classes,
+    means of scores and pictures."""
     small = [_small(each, ignore) for each in maps]
     stacked = {name: np.stack([each[name] for each in small]) for name in small[0]}
     pixels = small_copies(points, rows, LARGEST_MAP)

@@ -101,8 +101,8 @@ class Perturbed:
 
     @cached_property
     def _unit(self) -> Float[np.ndarray, ...]:
-        """What sizes count: of pictures the units before normalisation, of rows the deviations that it divides each
-        feature by, which are in units of their own."""
+        """The unit of sizes: for pictures, of the raw pixels; for rows, the deviation that normalisation divides each
+        feature by, as each has its own unit."""
         normalize = self.pipeline.normalize
         return np.array(1.0 if normalize is None or len(self.shape) > 2 else normalize.std)
 
@@ -149,7 +149,7 @@ def _check(run: Run, todo: Plan, pipeline: Pipeline, test: Points) -> None:
     """Raise RequestError for a perturbation that does not apply to this network and these points."""
     attacks = [perturbation for perturbation in run.perturb if perturbation.kind != "gaussian"]
     if todo.task == "segmentation":
-        why = "is of a classification or a regression, and this is a segmentation"
+        why = "is for classification or regression, and this is a segmentation"
     elif test.layout is not None:
         why = f"changes one input, and the points of {test.reference} have several ({test.form})"
     elif pipeline.integers:

@@ -184,7 +184,7 @@ class Reduction:
     def _of_map(
         self, opened: _Open, image: int, region: _Region, shown: Sequence[tuple[Tensor, Tensor]]
     ) -> dict[str, np.ndarray]:
-        """What the map of the uncertainty of an image and that of its prediction, in pieces, are needed for."""
+        """What is computed from the maps of the uncertainty and the prediction of an image, given in pieces."""
         uncertainty, predicted = (torch.cat(pieces) for pieces in zip(*shown, strict=True))
         of_draws = {"draws": torch.stack([each[image] for each in opened.predicted])} if opened.predicted else {}
         fetched = devices.fetch({"uncertainty": uncertainty, "predicted": predicted, **of_draws})

@@ -92,7 +92,7 @@ def plan(
     elif run.save_maps or run.show_images:
         option = "--save-maps" if run.save_maps else "--images"
         raise RequestError(
-            f"{option} is of the pixels of a segmentation, and this is a {task}. Leave it out; the scores of each "
+            f"{option} is for pixels of a segmentation, and this is a {task}. Leave it out; the scores of each "
             "point are in every result."
         )
     if run.sampler.by_query:
@@ -364,12 +364,12 @@ def _check_dense(run: Run) -> None:
     }
     for option, reason in unavailable.items():
         if reason:
-            raise RequestError(f"{option} is not there for a segmentation: {reason}. Leave it out.")
+            raise RequestError(f"{option} is not offered for a segmentation: {reason}. Leave it out.")
 
 
 def _not_of_pixels(run: Run, reasons: Mapping[str, str]) -> dict[str, str]:
     """Why methods are not there for a segmentation."""
-    no = dict.fromkeys((LAPLACE, PREDICTIONS), "it is not there for the outputs of a segmentation")
+    no = dict.fromkeys((LAPLACE, PREDICTIONS), "it is not offered for outputs of a segmentation")
     augment = run.augment if run.tta is None else run.tta
     if augment is not None and (augment.pad or augment.crop is not None or augment.resized_crop is not None):
         why = (

@@ -27,7 +27,7 @@ _Score = Callable[[Head], Tensor]  # of the points that have passed
 
 @dataclass(frozen=True)
 class PostHoc:
-    """The scores by name, as functions of what the last linear layer takes and gives; and what there is to say."""
+    """The scores by name, as functions of the last linear layer's input and output; and findings."""
 
     scores: Mapping[str, _Score]
     findings: tuple[Finding, ...]
@@ -41,7 +41,7 @@ class OfSets:
     findings: tuple[Finding, ...] = ()
 
     def added_to(self, scores: Mapping[str, SetScores]) -> dict[str, SetScores]:
-        """The scores of sets with these."""
+        """`scores`, with these added."""
         return {
             name: replace(of_set, points={**of_set.points, **self.points.get(name, {})})
             for name, of_set in scores.items()

@@ -47,7 +47,7 @@ def check_file(path: Path) -> None:
     """Raise DataError where the file cannot hold predictions."""
     kind = kind_of(path)
     if kind != "zip" or path.suffix.lower() != ".npz":
-        what = what_is_wrong_with(kind) or "is no .npz file; write one with numpy.savez(FILE, test=…)."
+        what = what_is_wrong_with(kind) or "is not .npz; write one with numpy.savez(FILE, test=…)."
         raise DataError(f"--predictions {path}: {what}")
 
 
@@ -112,7 +112,7 @@ def _check_shape(path: Path, name: str, array: np.ndarray, points: Points) -> No
 
 def check_predictions(subject: Subject) -> None:
     """Raise DataError, with the first row that is wrong, for predictions of another number of classes or outputs than
-    the network has, numbers that are not finite, and probabilities that are none or do not sum to 1."""
+    the network has, non-finite numbers, and probabilities outside [0, 1] or not summing to 1."""
     if (predictions := subject.predictions) is None:
         return
     task, outputs = subject.todo.task, subject.todo.outputs
@@ -170,7 +170,7 @@ def subject_of_predictions(subject: Subject) -> Subject:
 
 @dataclass
 class Predicted:
-    """T samples of a set from those made elsewhere, as outputs of the network would be: log-probabilities, normalised,
+    """T samples of a set from other software, in the form of network outputs: log-probabilities, normalised,
     of a classification, logits of several labels, standardised means of a regression. `of` gives the engine of one set,
     whose inputs are the numbers of its points."""
 

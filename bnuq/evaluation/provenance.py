@@ -93,7 +93,7 @@ def _digest_of(codes: Int64[np.ndarray, " point"]) -> str:
 
 def request_digest(run: Run, *, checkpoint_sha256: str) -> str:
     """SHA-256 of the request before it is resolved for the network: the request, the checkpoint's bytes, the code
-    of the architecture, and predictions made elsewhere. The output path and the permission to run code are not part of
+    of the architecture, and imported predictions. The output path and the permission to run code are not part of
     it."""
     record = run.record()
     request = {"request": record, "checkpoint": checkpoint_sha256, "code": code_of(run.arch)}

@@ -84,7 +84,7 @@ def reference_check(
 
 
 def within_limits(ratios: Float[np.ndarray, "layer quantity"]) -> bool:
-    """Whether neither the median layer nor the worst one lies too many times batch noise away, in any quantity."""
+    """Whether both the median and the worst layer are within their limits of batch noise, in every quantity."""
     return bool((np.median(ratios, axis=0) <= MEDIAN_LIMIT).all() and ratios.max() <= WORST_LIMIT)
 
 

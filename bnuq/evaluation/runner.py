@@ -705,7 +705,7 @@ def _kept(journal: Journal, unit: Unit, what: str) -> Arrays:
     arrays = journal.load(unit.name)
     if arrays is None:
         raise ResultError(
-            f"{journal.path(unit.name)}: these {what} were kept there, and cannot be read any more. Run it again."
+            f"{journal.path(unit.name)}: these {what} were kept there, and can no longer be read. Run it again."
         )
     return arrays
 

@@ -229,7 +229,7 @@ def check_request(run: Run, *, needs: Collection[Need] = ("test",)) -> None:
         )
     if run.bank is not None and (run.scoring.fit, run.scoring.pll) == ("pll", "mixture") and run.scoring.tau is None:
         raise RequestError(
-            '--bank and fit = "pll" do not go together: with a bank, points have different draws, so only CRPS can be '
+            '--bank and fit = "pll" cannot be combined: with a bank, points have different draws, so only CRPS can be '
             "fitted. Leave one of them out."
         )
 
@@ -241,7 +241,7 @@ def _check_by_query(run: Run) -> None:
         return
     if run.bank is not None:
         raise RequestError(
-            f"--bank {run.bank} and {option} do not go together: a bank holds mini-batches without the query, "
+            f"--bank {run.bank} and {option} cannot be combined: a bank holds mini-batches without the query, "
             "shared by many points. Leave one of them out."
         )
     if run.precision in ("tf32", "bfloat16"):

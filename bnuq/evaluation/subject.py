@@ -35,9 +35,9 @@ WITH_NOISE = "mcbn+learned"
 class Scorer(Protocol):
     """Scores the samples of a task: `classification.Scorer`, `regression.Scorer`, `segmentation.Scorer`.
 
-    Of a classification, the logits of each point are recalibrated by its one of the `maps`. With `by_class` the
-    probabilities of all classes are scored, too: prediction sets by what is `fitted`, or by the other half where these
-    points are split, of which some are in the `second`. Recalibrations and thresholds of sets are fitted to points
+    Of a classification, the logits of each point are recalibrated by its entry of `maps`. With `by_class` the
+    probabilities of all classes are scored too: prediction sets by what is `fitted` or, if these points are split
+    (some into a `second` half), by the other half. Recalibrations and thresholds of sets are fitted to points
     scored with `calibrates`.
     """
 
@@ -66,7 +66,7 @@ class Scorer(Protocol):
 @dataclass(frozen=True)
 class Subject:
     """One request, resolved for its network; `sets` are in the order of evaluation, "validation" first where there
-    is one. `predictions` are those made elsewhere, `predictions.Predictions`, or None."""
+    is one. `predictions` are imported ones, `predictions.Predictions`, or None."""
 
     run: Run
     todo: Plan

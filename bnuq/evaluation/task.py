@@ -48,7 +48,7 @@ def task_of(run: Run, outputs: int, points: Points | None, *, dense: bool = Fals
         )
     if run.task == "regression" and run.outputs != "logits":
         raise RequestError(
-            f'outputs is "{run.outputs}", which only the outputs of a classifier are, and task is "regression". Leave '
+            f'outputs is "{run.outputs}", which only outputs of a classifier can be, and task is "regression". Leave '
             "one of them out."
         )
     if run.task is not None or run.outputs != "logits":

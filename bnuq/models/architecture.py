@@ -168,7 +168,7 @@ def _from_library(arch: str, library: str, name: str, arguments: Mapping[str, An
         passed = ", ".join(f"{key}={value!r}" for key, value in arguments.items())[:300] or "no arguments"
         reason = " ".join(str(error).split())[:200].rstrip(".")
         raise RequestError(
-            f"{arch}: {library} could not make it with {passed} ({type(error).__name__}: {reason}). Mend "
+            f"{arch}: {library} could not build it with {passed} ({type(error).__name__}: {reason}). Fix "
             "model.arch_args."
         ) from error
 

@@ -501,7 +501,7 @@ def _is_plain(value: Any) -> TypeGuard[Plain]:
 
 
 def _checked(checkpoint: Checkpoint, *, size: int, only_finite: bool) -> Checkpoint:
-    """With other than tensors left out, values checked, and prefixes off."""
+    """`checkpoint` without non-tensors and prefixes, its values checked."""
     state = checkpoint.state
     assert state is not None
     tensors = {
@@ -569,7 +569,7 @@ def _is_finite(value: Tensor) -> bool:
 
 
 def _strip(path: Path, state: dict[str, Tensor]) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """Without the prefixes that all names have, as often as they have them; and which those were."""
+    """`state` without the prefixes that all names share, however many; and those prefixes."""
     stripped: list[str] = []
     if any(_COMPILED in name for name in state):
         first: dict[str, str] = {}

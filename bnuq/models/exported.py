@@ -342,7 +342,7 @@ class _Reader:
         packet = None if name.startswith("__") else getattr(aten, name, None)
         allowed = name not in _FORBIDDEN and (not name.startswith("_") or _PRIVATE.fullmatch(name))
         if not allowed or packet is None or overload not in packet.overloads():
-            raise self._refusal(f"calls {target[:100]}, which no network needs or this torch has not")
+            raise self._refusal(f"calls {target[:100]}, which no network needs or this torch lacks")
         return getattr(packet, overload)
 
     def _argument(self, entry: Mapping[str, Any]) -> Any:

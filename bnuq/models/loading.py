@@ -350,7 +350,7 @@ def _fill(module: nn.Module, checkpoint: Checkpoint, arch: str) -> list[Finding]
     becomes = {expected[name].dtype for name in state if name in expected and expected[name].is_floating_point()}
     if floats - becomes and becomes:
         findings.append(note("weights-converted", stored=_dtypes(floats - becomes), used=_dtypes(becomes)))
-    doing = f"{checkpoint.path}: its weights do not go into {arch}:"
+    doing = f"{checkpoint.path}: its weights do not fit {arch}:"
     with user_code(doing, advice="Check that it is the network that was trained.", error=ModelError):
         result = module.load_state_dict(state, strict=False)  # layers may have hooks of their own
     missing = [name for name in result.missing_keys if name in wanted and not name.endswith(_COUNTER)]
@@ -364,9 +364,9 @@ def _fill(module: nn.Module, checkpoint: Checkpoint, arch: str) -> list[Finding]
 
 
 def _lost_values(value: Tensor, place: Tensor, *, allow_integers: bool) -> str | None:
-    """What numbers hold that the type of their place in the network does not, or means otherwise; None where nothing.
+    """What `value` holds that the type of its `place` in the network cannot, or reads differently; None if nothing.
 
-    Whole numbers are taken for what they are with `whole` alone: as weights they are quantized.
+    Whole numbers pass only with `allow_integers`: as weights they would be quantized.
     """
     if value.dtype == place.dtype:
         return None
@@ -377,7 +377,7 @@ def _lost_values(value: Tensor, place: Tensor, *, allow_integers: bool) -> str |
     if place.is_floating_point():
         narrower = torch.finfo(place.dtype).max < torch.finfo(value.dtype).max
         return (
-            "too large numbers" if narrower and bool((value.to(place.dtype).isinf() & ~value.isinf()).any()) else None
+            "numbers too large" if narrower and bool((value.to(place.dtype).isinf() & ~value.isinf()).any()) else None
         )
     return "fractions" if not place.is_complex() and bool((value.double() != value.to(place.dtype)).any()) else None
 
@@ -432,7 +432,7 @@ def _mismatch(
     assert checkpoint.state is not None
     if _templates(checkpoint.state) == _templates(wanted):
         other = "deeper" if len(unexpected) > len(missing) else "shallower"
-        hint = f"The layers are of the same kinds but of another number: the file is of a {other} network than {arch}."
+        hint = f"The layers are the same but for their number: the file is of a {other} network than {arch}."
     elif len(missing) == len(wanted):
         hint = f"No name fits: this is another network than {arch}. Name the one that was trained."
     return f"{checkpoint.path}: does not fit {arch}; of the tensors, {'; '.join(parts)}. {hint}"

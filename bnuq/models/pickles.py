@@ -131,18 +131,18 @@ class _InertUnpickler(BoundedUnpickler):
         return _Inert()
 
     def check_call(self, function: Any, arguments: Any) -> list[Any]:
-        """Raise ValueError, too, where torch, which calls what tensors are made of, would take memory for a number."""
+        """Also raise ValueError where a call that torch makes to build tensors takes memory for a mere number."""
         values = super().check_call(function, arguments)
         name = getattr(function, "asks", "")
         if not _HARMLESS.fullmatch(name):
             return values
         if name.startswith("pathlib.") and not all(isinstance(value, str) for value in values):
-            raise ValueError("it makes a path of other things than texts")  # of paths, it doubles each time
+            raise ValueError("it makes a path from non-text")  # of paths, it doubles each time
         if _TENSOR_CLASS.fullmatch(name):
-            raise ValueError(f"it calls {name}, which makes a tensor of nothing")
+            raise ValueError(f"it calls {name}, which makes a tensor without data")
         for value in values:
             if name == "builtins.bytearray" and isinstance(value, int):
-                raise ValueError("it makes an array of bytes of nothing")
+                raise ValueError("it makes an array of bytes without data")
             if isinstance(value, list):  # it may become a set, or a dict
                 for item in value:
                     for key in item[:1] if isinstance(item, list) else (item,):

@@ -115,7 +115,7 @@ def as_stored(
 def _layout(checkpoint: Checkpoint) -> Callable[[BinaryIO, Path], _Layout]:
     if (layout := _LAYOUTS.get(checkpoint.form)) is None:
         raise ModelError(
-            f"{checkpoint.path}: its form ({checkpoint.form}) is read and not written; expected a state dict, "
+            f"{checkpoint.path}: its form ({checkpoint.form}) is read-only here; expected a state dict, "
             "safetensors in one file, or a pickled module."
         )
     return layout
@@ -656,6 +656,6 @@ def _as_model_error(path: Path) -> Iterator[None]:
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
         raise ModelError(
-            f"{path}: where its statistics lie could not be found ({' '.join(reason.split())[:200].rstrip('.: ')}). "
+            f"{path}: the places of its statistics were not found ({' '.join(reason.split())[:200].rstrip('.: ')}). "
             "Save the network's own state dict (torch.save(model.state_dict(), …)) and name that."
         ) from error

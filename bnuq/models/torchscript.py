@@ -1,7 +1,7 @@
-"""TorchScript archives: loaded where all that they name computes and nothing else.
+"""TorchScript archives: loaded only if all that they name are computations.
 
 torch reads them without Python's pickle, but what they hold is a program, parts of which run while it is loaded. So its
-text is looked through first: it may use torch's own operations, and none that touch files or other libraries.
+text is inspected first: it may use torch's own operations, but none that touch files or other libraries.
 """
 
 from __future__ import annotations

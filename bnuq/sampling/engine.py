@@ -152,8 +152,8 @@ class Stochastic:
             )
 
     def _verify(self, inputs: Tensor, start: int) -> None:
-        """Give the plan up where it differs from the plain loop on tiles of a size that has not passed before, with as
-        many draws as pass together: a network may treat that many points otherwise than those of its recording."""
+        """Give up the plan if it differs from the plain loop on tiles of a size not checked before, with as
+        many draws as pass together: a network may treat that many points differently than when recorded."""
         assert self._executor is not None and self._exact is not None
         for rows in self._executor.tile_sizes(inputs) - self._verified:
             tile, stacked = inputs[:rows], range(self._executor.work(rows).stacked)
@@ -166,7 +166,7 @@ class Stochastic:
                     outputs = self._exact.some_passes(tile, start, stacked, tile=rows, together=len(stacked))
                 outputs = torch.stack([outputs[draw] for draw in draws])
                 if outputs.shape != expected.shape or not close(outputs, expected, self._exact.tolerance):
-                    raise OtherPathError(f"it treats {rows} points otherwise than a few")
+                    raise OtherPathError(f"it treats {rows} points unlike fewer")
             except NotTraceableError as error:
                 self._executor = None
                 self._refuse_plan(error)
@@ -299,7 +299,7 @@ def _probabilities(outputs: Tensor) -> Tensor:
 
 
 def _uncertainty(probabilities: Tensor) -> Tensor:
-    """The mutual information of every point, the variance of a single output; of every position, where there are."""
+    """The mutual information (of a single output, the variance) of every point and, if any, every position."""
     of_points = probabilities.movedim(2, -1).flatten(1, -2)
     if of_points.shape[2] == 1:
         return of_points[..., 0].var(0, correction=0)

@@ -234,7 +234,7 @@ def _independent(model: nn.Module, run: _Run, inputs: Tensor, where: str, *, sta
         if deviation(run(inputs, start), together) > _tolerance(together) / 100:
             raise _not_repeatable(f"{where} when it is called again")
         raise InexactError(
-            f"what the network gives for a point{where} depends on which points pass with it: outputs of {len(inputs)} "
+            f"the output for a point{where} depends on which points pass with it: outputs of {len(inputs)} "
             f"points together differ from those in {len(parts)} parts by {100 * difference:.3g} % of the largest. bnuq "
             "needs a network that treats each point by itself in evaluation mode."
         )
@@ -446,7 +446,7 @@ class _TrainingForward:
             return None, str(error)
 
     def otherwise(self, counts: Mapping[tuple[int, int], int]) -> str:
-        """How the last forward normalised other values than `counts` says of the sampled sites; empty where not."""
+        """How the last forward normalised sampled sites differently than `counts` says; empty if it did not."""
         sampled = {address for address, _ in counts}
         for key, count in self.calls:
             if key[0] in sampled and key not in self._kept and counts.get(key) != count:

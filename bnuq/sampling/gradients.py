@@ -1,4 +1,4 @@
-"""Gradients by the inputs of a network: through one pass, or through the mean of several draws."""
+"""Gradients w.r.t. a network's inputs: through one pass, or through the mean of several draws."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Differentiable:
         return Differentiable([loop.model], [of(draw) for draw in draws])
 
     def gradient(self, inputs: Tensor, loss: Loss, *, start: int = 0) -> Tensor:
-        """The gradient of `loss` by the inputs, points number `start`, `start` + 1, … of their set, in their dtype.
+        """The gradient of `loss` w.r.t. the inputs, points `start`, `start` + 1, … of their set, in their dtype.
 
         That of each point is scaled by a positive number of its own, so that a confident prediction does not make it
         underflow. The networks, their gradients, modes and buffers stay as they were. SamplingError where there is no
@@ -88,7 +88,7 @@ class Differentiable:
 
 
 def _by_input(output: Tensor, leaf: Tensor, of_output: Tensor) -> Tensor:
-    """The gradient by the input, where that by the output is known."""
+    """The gradient w.r.t. the input, from that w.r.t. the output."""
     if output.requires_grad:
         try:
             [found] = torch.autograd.grad(output, leaf, of_output, allow_unused=True)

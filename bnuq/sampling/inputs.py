@@ -1,4 +1,4 @@
-"""Inputs in the forms that people have them in, as one tensor; and a network of several inputs as one of rows."""
+"""Inputs in the usual forms, as one tensor; and a network of several inputs as one that takes rows."""
 
 from __future__ import annotations
 

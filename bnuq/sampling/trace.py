@@ -395,7 +395,7 @@ def filled(tree: Any, rows: int) -> Any:
 
 
 def uneven_tile(inputs: Tensor) -> int:
-    """The size of tiles that cuts these rows into two unequal ones: points that know of one another, or of their place,
+    """The tile size that cuts these rows into two unequal tiles: points that depend on one another, or on their place,
     give other outputs then."""
     return len(inputs) // 2 + 1
 

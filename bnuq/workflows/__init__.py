@@ -1,1 +1,1 @@
-"""The story of each command in one screen."""
+"""Each command, as one short script."""

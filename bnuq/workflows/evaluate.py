@@ -83,8 +83,8 @@ def evaluate(
 
     Finished units are saved in `work` (by default beside the result) and read after an interruption. `look` receives
     the sets before anything is drawn, and may raise where they cannot be used; `forecast_listener` receives a forecast
-    of the duration, where it is long. Units in `work` that are `merged` were computed by others; those of a `turn` are,
-    by processes that are at work already, see `job_of`. Raises BnuqError with one message where the request cannot be
+    of the duration, where it is long. `merged` units in `work` were computed by others; those of a `turn` are being
+    computed by running processes, see `job_of`. Raises BnuqError with one message where the request cannot be
     carried out; the result file is then not touched.
     """
     watch = Stopwatch()
@@ -156,9 +156,9 @@ def compute(
     expected: Result | None = None,
     checks: bool = False,
 ) -> list[AnyExecutor]:
-    """Those units of `run` that the executor computes which is made of their journal at this place, and no result.
-    ResultError where `run` is not, bit by bit, the request of the `expected` result any more. Who makes the result
-    checks that MCBN is exact; with `checks`, so does this process."""
+    """Compute the units of `run` that fall to the executor made of its journal at this place, without a result.
+    ResultError if `run` is no longer, bit by bit, the request of the `expected` result. The process that makes
+    the result checks that MCBN is exact; with `checks`, so does this."""
     watch = Stopwatch()
     planned, _ = _planned(run, watch, None)
     subject = planned.subject

@@ -171,7 +171,7 @@ def _samples(run: Run, result: Result | None) -> int:
     if result is not None:
         return int(result.sampling["samples"])
     if run.samples == "auto":
-        raise RequestError("--samples auto needs labels to stop by; expected a number, or --from RESULT.")
+        raise RequestError("--samples auto needs labels; expected a number, or --from RESULT.")
     return run.samples
 
 

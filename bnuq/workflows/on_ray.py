@@ -97,7 +97,7 @@ class _Actor:
     """One process of Ray."""
 
     def work(self, job: Job, number: int, share: Share) -> dict[str, Any]:
-        """Do a job, and return what there is to say of it."""
+        """Do a job, and return a message about it."""
         passes: list[int] = []
         with threads(1):
             return job.done(number, share, passes.append) | {"passes": sum(passes)}

@@ -177,7 +177,7 @@ def _check_out(run: Run) -> None:
                 f"--out {out} is a file that this run reads ({source.name}); name another file to write."
             )
     if kind not in ("missing", "empty") and not is_checkpoint(out):
-        raise RequestError(f"--out {out} is another file than a checkpoint; name another file to write.")
+        raise RequestError(f"--out {out} exists and is not a checkpoint; name another file to write.")
     suffix = run.checkpoint.suffix
     if ".safetensors" in (out.suffix, suffix) and out.suffix != suffix:
         raise RequestError(

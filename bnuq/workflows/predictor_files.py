@@ -34,7 +34,7 @@ def check_target(path: Path) -> None:
     if path.suffix == ".onnx":
         _libraries()
     if exists(path) and not _is_predictor(path):
-        raise RequestError(f"--out {path}: there is a file, and it was not written by bnuq export. Name another.")
+        raise RequestError(f"--out {path}: this file exists and was not written by bnuq export. Name another.")
 
 
 def encoded(program: torch.export.ExportedProgram, metadata: Mapping[str, Any], suffix: str) -> bytes:

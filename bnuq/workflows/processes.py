@@ -1,7 +1,7 @@
 """Several processes of this machine that compute the units of one or more runs, watched by this one.
 
-Each is a spawned Python that runs the ordinary program with a worker as its executor. It is started again where it
-dies, and what it had begun is begun again: the figures are those of one undisturbed process.
+Each is a spawned Python that runs the ordinary program with a worker as its executor. It is restarted if it
+dies, and so are the units it had begun: results are those of one undisturbed process.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Job:
     device: str
 
     def done(self, number: int, share: Share, on_passes: Callable[[int], object]) -> dict[str, Any]:
-        """Compute the units of this share here, and return what there is to say: which are lost, and why, or the error
+        """Compute the units of this share here, and return a message: which are lost, and why, or the error
         of bnuq that ended it."""
 
         def on_unit(unit: Unit) -> None:
@@ -77,7 +77,7 @@ def check_shareable(runs: Sequence[Run], work: Path | str | None, option: str) -
         if run.network is not None or any(getattr(each, "data", None) is not None for each in named):
             raise RequestError(f"{option} is for networks and data in files, which other processes can read.")
     if str(work).startswith("memory:"):
-        raise RequestError(f"--work {work} is the memory of this process, and {option} has others. Name a folder.")
+        raise RequestError(f"--work {work} is memory of this process, which {option} cannot share. Name a folder.")
 
 
 def raise_lost(lost: Mapping[str, str]) -> None:
@@ -91,7 +91,7 @@ def raise_lost(lost: Mapping[str, str]) -> None:
 class Workers:
     """`count` workers, each of which does all `jobs`, one after the other, while this process attends to them in turn.
 
-    A worker goes on to the next job without this process. What it says is noted until the turn of its job.
+    A worker goes on to the next job by itself; its messages are kept until the turn of their job.
     """
 
     threads: int  # of a worker, and so of this process
@@ -159,7 +159,7 @@ class Workers:
     _kind: str
 
     def _attend(self) -> None:
-        """Heed what workers say, for a moment, and start again those that died."""
+        """Handle messages of workers for a moment, and restart those that died."""
         raise NotImplementedError
 
     def _started_again(self, worker: int) -> None:
@@ -210,7 +210,7 @@ class Processes(Workers):
         running = [child for child in self._children if child.process.poll() is None]
         try:
             if running and kind is not None and issubclass(kind, (KeyboardInterrupt, stopping.Terminated)):
-                _say(f"ending after the units in hand of {len(running)} processes; the same signal again ends them.")
+                _say(f"ending {len(running)} processes after their current units; repeat the signal to end now.")
                 for child in running:
                     child.process.terminate()
                 deadline = time.monotonic() + _GRACE
@@ -328,10 +328,10 @@ def _say(text: str) -> None:
 
 
 def main() -> None:
-    """Do the jobs that stand on standard input, and say on standard output what is finished."""
+    """Do the jobs read from standard input, and report on standard output what is finished."""
     faulthandler.enable()
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what user code prints is no answer
+    os.dup2(2, 1)  # keeps user prints out of answers
     jobs, first, share, count = pickle.load(sys.stdin.buffer)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 

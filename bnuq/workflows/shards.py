@@ -52,8 +52,8 @@ def compute_shard(
 ) -> None:
     """Compute the part of the units of each run that `run.shard` names, and leave them at `work`.
 
-    Where others' units are needed before further ones can begin, it waits for them, which it says, and computes them
-    itself where nothing is heard of them for ten minutes. Raises BnuqError as `evaluate` does.
+    If units of others are needed before further ones can begin, it waits for them, says so, and computes them
+    itself if none of them appears for ten minutes. Raises BnuqError as `evaluate` does.
     """
     shard = runs[0].shard
     assert shard is not None
@@ -120,7 +120,7 @@ def _complaint(work: str, found: Missing) -> str:
     lines = []
     for name in names[:_NAMED]:
         tried = found.journal.attempts(name)
-        lines.append(f"  - {name}" + (f" (begun {len(tried)} times, last by {tried[-1].get('by')})" if tried else ""))
+        lines.append(f"  - {name}" + (f" (tried {len(tried)} times, last by {tried[-1].get('by')})" if tried else ""))
     if len(names) > _NAMED:
         lines.append(f"  - and {len(names) - _NAMED} others")
     units = "1 unit is" if len(names) == 1 else f"{len(names)} units are"

@@ -94,7 +94,7 @@ def compute(
     make: Callable[[Journal], Worker],
     progress: Progress = silent,
 ) -> list[Worker]:
-    """Those units of a sweep that the executors compute which are made of the journals at this place, and no result."""
+    """Compute the units of a sweep that fall to the executors made of its journals here, without a result."""
     executors = []
     for network in _networks(runs, settings):
         executors.append(make(network.journal(WorkFolder(place))))
@@ -215,7 +215,7 @@ def _check_alike(ready: Sequence[Network]) -> None:
     for subject, value, other in zip(("task", *_SHARED), _shared(first), _shared(last), strict=True):
         if value != other:
             raise RequestError(
-                f"{last.name}: {subject} is {other}, and {value} of {first.name}; expected the same, as networks are "
+                f"{last.name}: {subject} is {other}, but {value} in {first.name}; expected the same, as networks are "
                 "compared draw by draw."
             )
     for name in sorted({*first.sets, *last.sets, "train"}):

@@ -62,6 +62,6 @@ def verify(
         [executor] = compute(run, False, Folder(Path(work)), partial(Chosen, names=names), progress, expected=result)
     found = executor.journal.digests
     if missing := [name for name in (*names, *found) if name not in found or name not in result.units]:
-        raise ResultError(f"{path}: {missing[0]} is not a unit of both; the points are cut into other units here.")
+        raise ResultError(f"{path}: {missing[0]} is not in both; the points are divided into other units here.")
     differing = tuple(name for name, digest in found.items() if digest != result.units[name])
     return Verified(result, tuple(sorted(names)), tuple(found), differing)

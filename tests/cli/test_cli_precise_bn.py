@@ -64,7 +64,7 @@ def test_with_strict_a_warning_is_exit_code_2_and_says_what_was_written(cli: Any
         (("--train", "absent.npz"), "absent.npz"),
         (("--device", "tpu"), "expected auto, cpu, cuda, cuda:N, xpu, xpu:N or mps"),
         (("-o", "model.pt"), "is a file that this run reads"),
-        (("-o", "train.npz"), "another file than a checkpoint"),
+        (("-o", "train.npz"), "exists and is not a checkpoint"),
         (("-o", "."), "it is a folder"),
     ],
 )

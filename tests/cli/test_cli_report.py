@@ -237,7 +237,7 @@ def test_all_points_are_written_as_csv_beside_the_report_and_replaced(cli, tmp_p
         (("--points", "3", "--json"), "--json prints the summary, which has no points; write them with --csv FILE"),
         (("--csv", RESULT), f"--csv {RESULT} exists and is not a table of points written by bnuq; name another file."),
         (("--csv", "none/points.csv"), "--csv none/points.csv: its folder does not exist. Make the folder first."),
-        ((f"again={RESULT}", "--points", "3"), "--points is of the points of one result of bnuq evaluate; name one"),
+        ((f"again={RESULT}", "--points", "3"), "--points is for points of one result of bnuq evaluate; name one"),
     ],
 )
 def test_points_that_cannot_be_shown_are_refused_in_one_message(cli, tmp_path, arguments, message):

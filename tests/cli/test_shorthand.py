@@ -135,13 +135,13 @@ def test_a_run_with_short_texts_is_the_run_with_tables_bit_for_bit(small: Path, 
 @pytest.mark.usefixtures("small")
 def test_a_published_normalisation_of_other_channels_is_refused(cli: Any, small: Path) -> None:
     refused = cli("evaluate", "run.toml", "--normalize", "cifar10", *TINY)
-    assert refused.code == 2 and "--normalize cifar10 is of images with 3 channels" in refused.message
+    assert refused.code == 2 and "--normalize cifar10 is for images of 3 channels" in refused.message
     assert "(1, 6, 6)" in refused.message and not (small / "model.bnuq.h5").exists()
     for name in ("train", "test", "other"):
         held = dict(np.load(small / f"{name}.npz"))
         np.savez(small / f"{name}.npz", **held | {"x": np.repeat(held["x"], 3, axis=1)})
     refused = cli("evaluate", "run.toml", "--normalize", "mnist", *TINY)
-    assert refused.code == 2 and "--normalize mnist is of images with 1 channel," in refused.message
+    assert refused.code == 2 and "--normalize mnist is for images of 1 channel," in refused.message
 
 
 def test_all_that_is_wrong_in_texts_and_options_is_said_at_once(tmp_path: Path) -> None:

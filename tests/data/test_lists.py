@@ -169,8 +169,8 @@ def test_pictures_of_a_list_are_read_when_they_are_needed(forms):
         ("path,label\npics/ant 0.png,1\n/etc/passwd,1\n", "names '/etc/passwd', which is not an image file"),
         ("path,label\npics/ant 0.png,1\n../up,1\n", "names '../up'"),
         ("path,label\npics,1\npics/ant 0.png,1\n", "expected a table of numbers"),
-        ("path,a,b\npics/ant 0.png,1,2\n", "which holds the label is not clear"),
-        ("path,label,target\npics/ant 0.png,1,2\n", "which holds the label is not clear"),
+        ("path,a,b\npics/ant 0.png,1,2\n", "it is unclear which is the label"),
+        ("path,label,target\npics/ant 0.png,1,2\n", "it is unclear which is the label"),
         ("pics/ant 0.png 1\npics/cat 1.png\n", "row 1 has 1 fields and others have 2"),
         ('path,label\n"pics/ant 0.png,1\n', "cannot be read as a list of images"),
     ],
@@ -269,7 +269,7 @@ def test_tables_of_pictures_that_cannot_be_used_are_refused(forms):
     pq.write_table(hugging_face().slice(0, 0), forms / "none.parquet")
     assert "contains no images" in refusal("none.parquet", base=forms)
     pq.write_table(hugging_face(fine=LABELS).rename_columns(["image", "coarse", "fine"]), forms / "two.parquet")
-    assert "which holds the label is not clear" in refusal("two.parquet", base=forms)
+    assert "it is unclear which is the label" in refusal("two.parquet", base=forms)
     assert load_points("two.parquet:image,fine", base=forms).targets is not None
     pq.write_table(hugging_face().set_column(1, "label", pa.array([0, 1, None, 1, 0, 1])), forms / "gap.parquet")
     assert "y holds NaN" in refusal("gap.parquet", base=forms)

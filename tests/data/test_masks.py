@@ -114,7 +114,7 @@ def test_masks_are_paired_by_name(pictures, masks):
         ),
         (["a.jpg", "a.png"], ["a.png"], r"images/a\.jpg: has the same name as a\.png"),
         (["a.jpg"], ["a_color.png", "a_ids.png"], r"images/a\.jpg: has 2 masks .*images:masks/\*_color\.png"),
-        (["a.jpg", "b.jpg"], ["a_m.png", "b_n.png"], r"images/b\.jpg: .* not one with the ending of all others"),
+        (["a.jpg", "b.jpg"], ["a_m.png", "b_n.png"], r"images/b\.jpg: .* none has the ending of all others"),
         (["a_1.jpg", "b_1.jpg"], ["a_2.png", "b_2.png"], r"images/a_1\.jpg: has no mask"),  # frames of other numbers
         (["x/1.png", "y/1.png"], ["1.png"], r"images/x/1\.png: has no mask"),
         (["a.jpg", "a_2.jpg"], ["a_2_mask.png", "a_2_3_mask.png"], r"images/a_2\.jpg: has 2 masks"),

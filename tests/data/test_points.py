@@ -153,7 +153,7 @@ def test_labels_are_checked_against_the_classes():
     assert "are missing" in refusal(check_labels, points(x), 3)
     assert "Is this a regression set?" in refusal(check_labels, points(x, [0.5, 1, 2]), 3)
     masks = points(np.zeros((1, 1, 2, 2)), np.array([[[0, 1], [2, 1]]]))
-    assert "have shape (1, 2, 2); expected one whole number from 0 to 2 a point" in refusal(check_labels, masks, 3)
+    assert "have shape (1, 2, 2); expected a whole number from 0 to 2 per point" in refusal(check_labels, masks, 3)
 
 
 def test_one_hot_rows_are_labels_where_their_width_is_the_number_of_classes():

@@ -490,7 +490,7 @@ def test_labels_alone_and_labels_that_do_not_fit_are_refused(tmp_path):
 
 def test_what_holds_no_points_is_told(tmp_path):
     (tmp_path / "noise").write_bytes(bytes(range(128, 256)) * 10)
-    assert "is no format that points are read from" in refusal(tmp_path / "noise")
+    assert "is not a readable format of points" in refusal(tmp_path / "noise")
     with zipfile.ZipFile(tmp_path / "model.pt", "w") as archive:
         archive.writestr("model/data.pkl", b"")
     assert "is a torch checkpoint" in refusal(tmp_path / "model.pt")

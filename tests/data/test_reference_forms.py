@@ -114,7 +114,7 @@ def test_a_npy_file_has_its_labels_in_another_beside_it(tmp_path):
     assert_same(load_points("in/x.npy", base=tmp_path), y=None)
     message = refusal("in/x.npy:in/y.npy", base=tmp_path)
     assert "in/in/y.npy: there is no such file. Check the path. The labels of x.npy are looked for from" in message
-    assert "y.txt: is no .npy file" in refusal("in/x.npy:y.txt", base=tmp_path)
+    assert "y.txt: is not .npy" in refusal("in/x.npy:y.txt", base=tmp_path)
 
 
 def test_a_single_file_has_no_parts(tmp_path):

@@ -180,7 +180,7 @@ def test_arguments_that_would_fetch_or_read_weights_are_refused(stand_in_for_tim
 
 def test_arguments_that_timm_does_not_take_are_told(stand_in_for_timm, monkeypatch):
     monkeypatch.setattr(stand_in_for_timm, "create_model", lambda _name, *, pretrained: nn.Linear(1, int(pretrained)))
-    with pytest.raises(RequestError, match=r"timm:resnet18: timm could not make it with depth=3 \(TypeError: "):
+    with pytest.raises(RequestError, match=r"timm:resnet18: timm could not build it with depth=3 \(TypeError: "):
         build("timm:resnet18", arch_args={"depth": 3})
 
 

@@ -342,7 +342,7 @@ def test_tuples_as_keys_and_long_flat_ones_are_read(tmp_path):
 
 @pytest.mark.parametrize("what", MAKES)
 def test_a_pickle_that_makes_memory_of_a_number_is_refused(tmp_path, what):
-    assert_one_message(zip_of(tmp_path / "m.pt", b"\x80\x02" + MAKES[what]), "of nothing")
+    assert_one_message(zip_of(tmp_path / "m.pt", b"\x80\x02" + MAKES[what]), "without data")
 
 
 def test_a_pickle_that_copies_one_text_over_and_over_is_refused(tmp_path):

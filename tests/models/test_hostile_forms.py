@@ -341,7 +341,7 @@ def write_folder(folder: Path, config: object) -> Path:
         ({"architecture": "cnn", "num_classes": -1}, "num_classes is -1"),
         ({"architecture": "cnn", "num_classes": 1e300}, "num_classes is 1e"),
         ({"architecture": "cnn", "model_args": {"in_chans": 10**12}}, "of one network"),
-        ({"architecture": "cnn", "model_args": {"in_chans": -3}}, "could not make it"),
+        ({"architecture": "cnn", "model_args": {"in_chans": -3}}, "could not build it"),
         ({"architecture": "cnn", "model_args": {"no_such": "x" * 10**6}}, "no_such"),
         ({"architecture": "cnn", "pretrained_cfg": {"input_size": [10**12, 8, 8]}}, "input_size is"),
         ({"architecture": "cnn", "model_args": {"checkpoint_path": "/etc/passwd"}}, "about weights to fetch"),

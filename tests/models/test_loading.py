@@ -108,7 +108,7 @@ def test_complex_weights_for_a_real_layer_are_refused_by_the_layers_name(tmp_pat
         ("last.weight", torch.ones(3, 4, dtype=torch.int8), "whole numbers"),
         ("last.weight", torch.ones(3, 4, dtype=torch.bool), "whole numbers"),
         ("bn.running_var", torch.ones(4, dtype=torch.int64), "whole numbers"),
-        ("bn.running_var", torch.full((4,), 1e300, dtype=torch.float64), "too large numbers"),
+        ("bn.running_var", torch.full((4,), 1e300, dtype=torch.float64), "numbers too large"),
     ],
 )
 def test_numbers_that_become_others_in_the_network_are_refused_by_the_layers_name(tmp_path, name, value, said):

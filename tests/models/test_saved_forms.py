@@ -369,6 +369,6 @@ def test_quantized_and_complex_networks_are_named_as_such(tmp_path):
 def test_forms_that_are_read_only_are_not_written(tmp_path):
     scripted(tmp_path / "m.pt")
     loaded = load_model(tmp_path / "m.pt")
-    with pytest.raises(ModelError, match=r"its form \(TorchScript\) is read and not written"):
+    with pytest.raises(ModelError, match=r"its form \(TorchScript\) is read-only here"):
         write_statistics(loaded.checkpoint, {}, tmp_path / "out.pt")
     assert not (tmp_path / "out.pt").exists()

@@ -116,7 +116,7 @@ def test_shards_that_a_launcher_starts_wait_for_each_other_and_are_merged(tmp_pa
     ]
     said = [each.communicate(timeout=100)[0] for each in shards]
     assert [each.returncode for each in shards] == [0, 0]
-    assert said == ["Shard env is finished. When all are, bnuq merge units makes the result.\n"] * 2
+    assert said == ["Shard env is done. When all are, bnuq merge units writes the result.\n"] * 2
     assert not list(tmp_path.glob("*.h5"))
     merged = [*bnuq, "merge", "units", "--trust-code", "--quiet"]
     home = {"XDG_CONFIG_HOME": str(tmp_path / "config")}
@@ -149,7 +149,7 @@ def test_a_launcher_says_which_shard_this_is(environment: dict[str, str], expect
         ("3/3", "w", "parts are numbered from 0 to 2"),
         ("env", "w", "none of these is set: RANK and WORLD_SIZE"),
         ("0/2", None, "--shard 0/2 needs --work"),
-        ("0/2", "memory://w", "is the memory of this process"),
+        ("0/2", "memory://w", "is memory of this process"),
     ],
 )
 def test_shards_that_cannot_be_are_refused(tmp_path: Path, shard: str, work: str | None, complaint: str) -> None:
@@ -186,7 +186,7 @@ def test_a_unit_that_ends_every_process_is_named_and_all_others_are_finished(tmp
         waited(tmp_path, kinds)
     message = str(refused.value)
     assert message.startswith("2 units of work could not be computed, after 3 attempts each:")
-    assert "mcbn on points 10 to 19 of test: begun 3 times" in message and "SIGKILL" in message
+    assert "mcbn on points 10 to 19 of test: tried 3 times" in message and "SIGKILL" in message
     assert "mcbn on points 50 to 59 of test" in message and "ValueError: no such luck" in message
     journal = Journal(tmp_path, FACTS)
     for number, kind in enumerate(kinds):

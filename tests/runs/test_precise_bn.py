@@ -343,7 +343,7 @@ def test_no_input_of_the_run_is_written_over(reset):
     for out in ("model.pt", "./folder/../model.pt", "link.pt", "hard.pt", "run.toml"):
         refused(reset, r"is a file that this run reads", out=out)
     for out in ("train.npz", "test.npz", "net.py"):
-        refused(reset, "is another file than a checkpoint", out=out)
+        refused(reset, "exists and is not a checkpoint", out=out)
     refused(reset, "it is a folder", out="folder")
     refused(reset, "the folder .*absent does not exist", out="absent/new.pt")
     refused(reset, r"in the format that was read; name it new.pt", out="new.safetensors")

@@ -228,7 +228,7 @@ BAD: dict[str, tuple[Callable[[Arrays], Arrays], dict[str, Any], str]] = {
     "auto": (lambda p: p, {"samples": "auto"}, "samples is auto"),
     "the same": (lambda p: {k: np.tile(v[:1], (T, 1, 1)) for k, v in p.items()}, {}, "of predictions are identical"),
     "no file": (lambda p: p, {"predictions": "nowhere.npz"}, "nowhere.npz"),
-    "no archive": (lambda p: p, {"predictions": "run.toml"}, "is no .npz file"),
+    "no archive": (lambda p: p, {"predictions": "run.toml"}, "is not .npz"),
     "not named": (lambda p: p, {"predictions": None}, "there is no file of samples; add --predictions FILE.npz"),
 }
 

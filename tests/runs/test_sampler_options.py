@@ -186,7 +186,7 @@ def test_where_methods_are_not_named_the_others_are_left_out_and_it_is_told(fold
 @pytest.mark.parametrize(
     ("sampler", "options", "message"),
     [
-        ({"per_query": True}, {"bank": 8}, "--bank 8 and --per-query do not go together"),
+        ({"per_query": True}, {"bank": 8}, "--bank 8 and --per-query cannot be combined"),
         ({"query_in_batch": True}, {"precision": "bfloat16"}, "--query-in-batch runs in float32 or float64"),
         ({"query_in_batch": True}, {"batch_size": 98}, "batch_size is 98; expected 2 to 97"),
         ({"query_in_batch": True}, {"batch_size": 97}, "batch_size 97 is the whole reference"),

@@ -26,8 +26,8 @@ _LARGEST_ARCHIVE = 256 * 2**20  # the published ones unpack to 187 MB
 
 @dataclass(frozen=True)
 class Cifar:
-    """What tells CIFAR-10 from CIFAR-100: the labels that are read, how many stand before the pixels of a binary row,
-    of which the last are those, and the bytes that no batch exceeds."""
+    """What tells CIFAR-10 from CIFAR-100: the key of the labels, how many precede the pixels of a binary row (the
+    last is read), and the bytes that no batch exceeds."""
 
     name: str
     labels: str

@@ -107,7 +107,7 @@ def _columns(
         return inputs, None
     if len(called or others) > 1:
         raise DataError(
-            f"{path}: has columns {listed(names)}, and which holds the label is not clear. Name it: --target COLUMN, "
+            f"{path}: has columns {listed(names)}, and it is unclear which is the label. Name it: --target COLUMN, "
             f"target under [data], or {path.name}:PATHS,LABELS."
         )
     return inputs, (called or others)[0]

@@ -166,7 +166,7 @@ def _unpaired(
         name = several or next(name for name in pictures if name in found and found[name][0][0] != tail)
         shown = ", ".join(mask for _, mask in found[name][:4])
         return DataError(
-            f"{images / name}: has {len(found[name])} masks in {folder} ({shown}), and not one with the ending of all "
+            f"{images / name}: has {len(found[name])} masks in {folder} ({shown}), and none has the ending of all "
             f"others. Say which files are masks by a pattern of their names: {images}:{folder}/*{tail or '_mask'}.png."
         )
     if missing := [name for name in pictures if name not in found]:
@@ -188,7 +188,7 @@ def _stem(name: str, flat: bool) -> str:
 
 
 def _common_ending(stems: Sequence[str]) -> str:
-    """What all names end with, from a mark that is no letter or digit on, with a letter in it; nothing of one name."""
+    """What all names end with, starting at a separator and containing a letter; empty for a single name."""
     if len(stems) < 2:
         return ""
     ends = [stem[::-1] for stem in stems]

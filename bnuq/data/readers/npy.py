@@ -38,7 +38,7 @@ def read_npy(path: Path, *, labels: str | None = None) -> Contents:
     beside = path.parent / expanded(labels)
     if (kind := kind_of(beside)) != "npy":
         raise DataError(
-            f"{beside}: {what_is_wrong_with(kind) or 'is no .npy file.'} The labels of {path.name} are looked for from "
+            f"{beside}: {what_is_wrong_with(kind) or 'is not .npy.'} The labels of {path.name} are looked for from "
             f"its folder: {path.name}:LABELS.npy"
         )
     return Contents(inputs, _read_file(beside))

@@ -1,7 +1,9 @@
 """A written file is the new one, whole, or the old one, untouched."""
 
+import contextlib
 import os
 import re
+import signal
 import stat
 import subprocess
 import sys
@@ -9,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from bnuq import stopping
 from bnuq.errors import ResultError
 from bnuq.files.folders import expanded
 from bnuq.files.writing import append_text, check_writable, replaced, write_bytes
@@ -34,6 +37,18 @@ def test_an_exception_in_the_block_leaves_the_old_file_and_nothing_beside_it(tmp
     with pytest.raises(KeyboardInterrupt), replaced(path) as file:
         file.write(b"half")
         raise KeyboardInterrupt
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_signal_whose_exception_was_swallowed_leaves_the_old_file(tmp_path):
+    path = tmp_path / "a.h5"
+    path.write_bytes(b"old")
+    with pytest.raises(KeyboardInterrupt), stopping.on_signals(), replaced(path) as file:
+        file.write(b"new")
+        with contextlib.suppress(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+            stopping.check()
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
 

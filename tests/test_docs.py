@@ -122,7 +122,7 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "mnist.npz": "mnist.npz",
     }
     place = tmp_path / "own"
-    samples = write_samples(place / "sample_configs")
+    samples = write_samples(place / "sample_configs", train=256)
     for name, source in names.items():
         shutil.copy(samples / "quickstart" / source, place / name)
     state = torch.load(place / "model.pt", weights_only=True)
@@ -207,6 +207,7 @@ def test_every_command_of_a_page_runs(page: Path, own_folder: Path, capsys: pyte
             ],
             "inspect": ["--limit", "40", "--points", "200", "--draws", "8", "--samples", "2"],
             "precise-bn": ["--points", "200"],
+            "export": [] if "--from" in arguments else ["--samples", "4"],
         }.get(arguments[0], [])
         assert run([*arguments, *less]) == 0, command
         printed = capsys.readouterr().out

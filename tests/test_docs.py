@@ -74,7 +74,7 @@ CHECKED = {
     "learned-noise.md": "assert float(kl(network).detach()) > 0",
     "library.md": SHAPES,
     "segmentation.md": "assert image['predicted'].ndim == 2 < len(maps)",
-    "results.md": "assert value.shape == se.shape and information.shape == (60,)",
+    "results.md": "assert value.shape == se.shape and information.shape == (40,)",
 }
 
 
@@ -107,7 +107,7 @@ def run_code(page: Path) -> None:
 @pytest.fixture(autouse=True)
 def fewer_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Less work where no option asks for less: at the reference, and in a search."""
-    less_work.at_the_reference(monkeypatch, batches=8)
+    less_work.at_the_reference(monkeypatch)
     monkeypatch.setattr(pipelines, "THOROUGH", replace(pipelines.THOROUGH, first_batches=4, finalists=4, batches=8))
 
 
@@ -122,7 +122,7 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "mnist.npz": "mnist.npz",
     }
     place = tmp_path / "own"
-    samples = write_samples(place / "sample_configs")
+    samples = write_samples(place / "sample_configs", train=256)
     for name, source in names.items():
         shutil.copy(samples / "quickstart" / source, place / name)
     state = torch.load(place / "model.pt", weights_only=True)
@@ -132,7 +132,7 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         torch.save(moved, place / name)
     for file in (ROOT / "sample_configs" / "regression").iterdir():
         shutil.copy(file, place / file.name)
-    write_scenes(place / "camvid")
+    write_scenes(place / "camvid", train=18, height=16, width=16)
     shutil.copytree(place / "camvid" / "train", place / "indoors")
     shutil.copy(ROOT / "sample_configs" / "architectures" / "camvid_segnet.py", place)
     monkeypatch.syspath_prepend(str(place))
@@ -200,13 +200,14 @@ def test_every_command_of_a_page_runs(page: Path, own_folder: Path, capsys: pyte
             continue
         assert name == "bnuq"
         less = {
-            "evaluate": ["--limit", "60", *(["--max-samples", "16"] if "auto" in arguments else ["--samples", "8"])],
+            "evaluate": ["--limit", "40", *(["--max-samples", "16"] if "auto" in arguments else ["--samples", "4"])],
             "sweep-batch-size": [
-                *("--limit", "60", "--samples", "2", "--draw-sets", "2", "--train-points", "60"),
+                *("--limit", "40", "--samples", "2", "--draw-sets", "2", "--train-points", "40"),
                 *([] if "--batch-sizes" in arguments else ["--batch-sizes", "16,64"]),
             ],
-            "inspect": ["--limit", "60", "--points", "200", "--draws", "8", "--samples", "2"],
+            "inspect": ["--limit", "40", "--points", "200", "--draws", "8", "--samples", "2"],
             "precise-bn": ["--points", "200"],
+            "export": [] if "--from" in arguments else ["--samples", "4"],
         }.get(arguments[0], [])
         assert run([*arguments, *less]) == 0, command
         printed = capsys.readouterr().out

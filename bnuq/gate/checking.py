@@ -261,7 +261,8 @@ def _findings(
     new, old = (str(item.sampling.get("bank") or "none") for item in (current, baseline))
     if new != old:
         yield warning("other-bank", current=new, baseline=old)
-    if hidden := [item.address for item in comparisons if _is_hidden(item, current, baseline)]:
+    of_both = estimates_of(current), estimates_of(baseline)
+    if hidden := [item.address for item in comparisons if _is_hidden(item, *of_both)]:
         yield warning("hidden-by-draws", estimates=hidden, growth=_GROWN)
     codes = {finding.code for finding in warnings(baseline.findings)}
     fresh = [finding for finding in warnings(current.findings) if finding.code not in codes]
@@ -277,7 +278,7 @@ def _findings(
         yield warning("infinite", estimates=infinite)
 
 
-def _is_hidden(comparison: Comparison, current: Result, baseline: Result) -> bool:
+def _is_hidden(comparison: Comparison, current: Mapping[str, Row], baseline: Mapping[str, Row]) -> bool:
     """Whether a change is not worse only because of a Monte Carlo error that the baseline did not have."""
     if (
         comparison.outcome != "same"
@@ -287,7 +288,7 @@ def _is_hidden(comparison: Comparison, current: Result, baseline: Result) -> boo
         or comparison.se_points is None
     ):
         return False
-    now, before = (estimates_of(side)[comparison.address].estimate.mc_se or 0.0 for side in (current, baseline))
+    now, before = (side[comparison.address].estimate.mc_se or 0.0 for side in (current, baseline))
     return comparison.harm > _SURE * comparison.se_points and now > _GROWN * before
 
 

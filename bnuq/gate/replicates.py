@@ -13,7 +13,7 @@ draws of unlabelled points: the check warns where a larger Monte Carlo error hid
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -59,8 +59,9 @@ Limits = tuple[np.ndarray | float, np.ndarray | float]
 
 def contradictions(result: Result) -> Iterator[str]:
     """In words, each estimate whose Monte Carlo error or replicates an evaluation cannot have produced."""
+    rows = estimates_of(result)
     for method in result.methods:
-        yield from _OfMethod(result, method).contradictions()
+        yield from _OfMethod(result, method, rows).contradictions()
 
 
 def agree(stated: np.ndarray | float, recomputed: np.ndarray | float, scale: float = 0.0) -> np.ndarray:
@@ -84,11 +85,12 @@ class _OfMethod:
     """The estimates of one method, whose replicates determine each other; leave-one-out replicates come first, then the
     bootstrap's."""
 
-    def __init__(self, result: Result, method: str) -> None:
-        rows = estimates_of(result).items()  # those of a label, a class or a group are checked with it
+    def __init__(self, result: Result, method: str, rows: Mapping[str, Row]) -> None:
         dense = result.model["task"] == "segmentation"  # whose classes are of pixels
-        of_others = ("label", *(() if dense else PARTS))
-        self._rows = {a: row for a, row in rows if row["method"] == method and not any(row[key] for key in of_others)}
+        of_others = ("label", *(() if dense else PARTS))  # which are checked with that label, class or group
+        self._rows = {
+            a: row for a, row in rows.items() if row["method"] == method and not any(row[key] for key in of_others)
+        }
         self._result, self._method = result, method
         self._samples = result.samples_of(method)
         self._bank = result.sampling.get("bank") if method.startswith("mcbn") else None

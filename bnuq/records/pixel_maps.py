@@ -38,12 +38,13 @@ MapsOfImage = Mapping[str, Shaped[np.ndarray, "y x"]]
 
 def most_bytes(maps: Maps) -> int:
     """What the maps of a set can take in the file, however badly they pack."""
-    chunks = [(each, _chunk(each)) for each in next(iter(maps)).values()]
+    first = next(iter(maps))
+    chunks = [(each, _chunk(each)) for each in first.values()]
     of_image = sum(
         -(-each.shape[0] // shape[1]) * (math.prod(shape) * each.itemsize * 1001 // 1000 + _ENTRY)
         for each, shape in chunks
     )
-    return len(maps) * (of_image + 512) + _SCALES + 16 * sum(next(iter(maps))[PREDICTED].shape)
+    return len(maps) * (of_image + 512) + _SCALES + 16 * sum(first[PREDICTED].shape)
 
 
 def _chunk(plane: np.ndarray) -> tuple[int, int, int]:

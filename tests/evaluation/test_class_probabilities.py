@@ -265,6 +265,7 @@ def test_points_of_a_group_are_judged_by_the_same_threshold(folder: Path) -> Non
         np.testing.assert_array_equal(values[::2], values[1::2], err_msg=name)
 
 
+@pytest.mark.held(False)
 def test_the_nominal_coverage_is_a_setting(folder: Path, crossed: Result) -> None:
     tight = small_run.evaluated(folder, calibrate="cross", methods=("mcbn",), set_coverage=0.6, out="tight.h5")
     for name in NAMES[1:]:
@@ -279,6 +280,7 @@ def test_the_nominal_coverage_is_a_setting(folder: Path, crossed: Result) -> Non
             resolve("run.toml", Options(set_coverage=wrong), folder=folder)
 
 
+@pytest.mark.held(False)
 def test_nothing_fitted_leaves_no_sets_and_too_few_points_leave_all_classes(folder: Path) -> None:
     off = small_run.evaluated(folder, validation="held_out.npz", calibrate="off", methods=("mcbn",), out="off.h5")
     for method in off.methods.values():
@@ -291,6 +293,7 @@ def test_nothing_fitted_leaves_no_sets_and_too_few_points_leave_all_classes(fold
         assert values == [small_run.CLASSES, 1, small_run.CLASSES, 1]
 
 
+@pytest.mark.held(False)
 def test_the_file_holds_it_and_the_gate_compares_it(folder: Path, validated: Result, crossed: Result) -> None:
     for result, path in ((validated, "validated.h5"), (crossed, "crossed.h5")):
         read = evaluation_file.read(folder / path)
@@ -317,6 +320,7 @@ def test_a_coverage_that_labels_and_sizes_contradict_is_refused(crossed: Result)
             recomputed(replace(crossed, methods={**crossed.methods, "mcbn": changed}))
 
 
+@pytest.mark.held(False)
 @pytest.mark.parametrize("options", [{"bank": 12}, {"samples": "auto", "max_samples": 16}], ids=["bank", "auto"])
 @pytest.mark.parametrize("fitted_to", [{"calibrate": "cross"}, {"validation": "held_out.npz"}], ids=["cross", "held"])
 def test_a_bank_and_more_rounds_recompute_to_the_same(folder: Path, options: dict, fitted_to: dict) -> None:
@@ -327,6 +331,7 @@ def test_a_bank_and_more_rounds_recompute_to_the_same(folder: Path, options: dic
     assert check(read, read).passed
 
 
+@pytest.mark.held(False)
 def test_more_probabilities_than_are_kept_leave_both_out(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(class_probabilities, "MOST_BYTES", 4 * small_run.TEST * small_run.CLASSES - 1)
     result = small_run.evaluated(folder, calibrate="cross", methods=("mcbn",), out="many.h5")

@@ -163,6 +163,7 @@ def test_a_run_without_samples_is_none_with_samples(folder: Path, crossed: Resul
     assert crossed.sampled == ("mcbn", "mcbn+temperature")
 
 
+@pytest.mark.held(False)
 @pytest.mark.parametrize("options", [{"samples": "auto", "max_samples": 16}, {"bank": 12}], ids=["auto", "bank"])
 def test_more_rounds_and_a_bank_recompute_to_the_same(folder: Path, options: dict) -> None:
     result = small_run.evaluated(folder, calibrate="cross", methods=("mcbn",), out="other_draws.h5", **options)
@@ -171,6 +172,7 @@ def test_more_rounds_and_a_bank_recompute_to_the_same(folder: Path, options: dic
     assert "mcbn+temperature" in result.methods
 
 
+@pytest.mark.held(False)
 def test_the_file_holds_it_and_the_gate_recomputes_it(folder: Path, fitted: Result, crossed: Result) -> None:
     for result, path in ((fitted, folder / "fitted.h5"), (crossed, folder / "crossed.h5")):
         read = evaluation_file.read(path)
@@ -207,6 +209,7 @@ def test_outputs_that_are_probabilities_have_the_same_temperature(folder: Path, 
     np.testing.assert_allclose(of_probabilities, of_logits, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.held(False)
 def test_it_can_be_left_out(folder: Path) -> None:
     options = {"validation": "held_out.npz", "methods": ("deterministic",)}
     result = small_run.evaluated(folder, calibrate="off", out="off.h5", **options)

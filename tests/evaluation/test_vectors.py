@@ -147,6 +147,7 @@ def test_the_note_says_how_it_was_fitted(fitted: Result, crossed: Result) -> Non
         assert words in text and "deterministic+vector" in text
 
 
+@pytest.mark.held(False)
 def test_one_alone_can_be_asked_for(folder: Path, crossed: Result) -> None:
     options = {"calibrate": "cross", "methods": ("deterministic",), "test": "many.npz"}
     alone = small_run.evaluated(folder, recalibration=("vector",), out="alone.h5", **options)
@@ -159,6 +160,7 @@ def test_one_alone_can_be_asked_for(folder: Path, crossed: Result) -> None:
     ]
 
 
+@pytest.mark.held(False)
 @pytest.mark.parametrize("calibrate", ["validation", "cross"])
 def test_it_is_the_same_for_any_size_of_chunks(folder: Path, fitted: Result, crossed: Result, calibrate: Any) -> None:
     result = evaluated(
@@ -170,6 +172,7 @@ def test_it_is_the_same_for_any_size_of_chunks(folder: Path, fitted: Result, cro
         np.testing.assert_allclose(*plls, atol=1e-5)
 
 
+@pytest.mark.held(False)
 def test_more_rounds_have_the_samples_of_all(folder: Path) -> None:
     auto = {"samples": "auto", "max_samples": 32, "mc_error": 1e-6, "save_samples": True}
     result = evaluated(folder, validation="held_out.npz", methods=("mcbn",), out="auto.h5", **auto)
@@ -179,6 +182,7 @@ def test_more_rounds_have_the_samples_of_all(folder: Path) -> None:
     np.testing.assert_allclose(result.methods["mcbn+vector"].sets["test"].points["pll"], expected, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.held(False)
 def test_the_gate_compares_two_of_them(folder: Path, fitted: Result, crossed: Result) -> None:
     for path in (folder / "fitted.h5", folder / "crossed.h5"):
         read = evaluation_file.read(path)
@@ -206,6 +210,7 @@ def test_the_verdict_takes_it_for_a_single_pass_or_for_samples(fitted: Result) -
     assert compared["mcbn+vector"].se is not None
 
 
+@pytest.mark.held(False)
 def test_a_class_without_validation_points_stays_finite(folder: Path) -> None:
     data = np.load(folder / "held_out.npz")
     np.savez(folder / "two.npz", x=data["x"], y=np.where(data["y"] == 2, 0, data["y"]))

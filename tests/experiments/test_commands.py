@@ -20,6 +20,7 @@ from bnuq.errors import ResultError
 from bnuq.report.render import draw_pictures
 from experiments import toy
 from experiments.__main__ import _kind, main
+from experiments.batch_size import experiment
 from experiments.uci import protocol
 from experiments.uci.protocol import Protocol
 
@@ -86,6 +87,7 @@ def finished(
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as printed:
         patch.setattr(protocol, "SMOKE", tiny)
         patch.setattr(toy, "STEPS", 25)
+        patch.setattr(experiment, "DRAW_SETS", 2)
         patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
         patch.setenv("BNUQ_DATA", str(small_root))
         patch.delenv("COLUMNS", raising=False)

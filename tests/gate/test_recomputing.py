@@ -18,7 +18,7 @@ from bnuq.estimates import Estimate
 from bnuq.gate import Settings, check
 from bnuq.gate.compatibility import check_comparable
 from bnuq.gate.recomputing import recomputed
-from bnuq.records.addresses import estimates_of
+from bnuq.records.addresses import coordinates_of, estimates_of
 from bnuq.records.evaluation import MethodResult, Result
 
 Evaluated = Callable[..., Result]
@@ -36,7 +36,7 @@ def off(estimate: Estimate) -> Estimate:
 
 def forged(result: Result, address: str, change: Callable[[Estimate], Estimate]) -> Result:
     """`result` with the estimate at `address` changed."""
-    at = estimates_of(result)[address]
+    at = dict.fromkeys(("method", "set", "score", "bound", "class"), "") | coordinates_of(address)
     method, set_name, score, bound = (at[name] for name in ("method", "set", "score", "bound"))
     key, found = address.rpartition(".")[2], result.methods[method]
 

@@ -141,13 +141,13 @@ def test_an_ensemble_is_one_program(place: Path, of_free_methods: Result) -> Non
 
 @pytest.fixture(scope="module")
 def with_a_bank(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
-    """A result of 5 draws of a bank of 24 for every 64 points, of which there are 150, normalised."""
+    """A result of 3 draws of a bank of 24 for every 64 points, of which there are 150, normalised."""
     folder = small_run.write(tmp_path_factory.mktemp("bank") / "run").parent
     random = np.random.default_rng(5)
     x = random.normal(0.5, 0.3, (150, 1, 6, 6)).astype(np.float32)
     np.savez(folder / "test.npz", x=x, y=random.integers(0, small_run.CLASSES, 150))
     options = {"methods": ("mcbn", "mcbn+mcdo", "mcbn+tta"), "augment": "pad=2,pad_mode=reflect,crop=6,flip"}
-    options |= {"samples": 5, "bank": 24, "normalize": "0.5/0.3", "post_hoc": False, "out": "bank.h5"}
+    options |= {"samples": 3, "bank": 24, "normalize": "0.5/0.3", "post_hoc": False, "out": "bank.h5"}
     return folder, small_run.evaluated(folder, **options)
 
 

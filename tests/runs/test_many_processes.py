@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import partial, partialmethod
+from functools import cache, partial, partialmethod
 from pathlib import Path
 from typing import Any
 
@@ -362,13 +362,18 @@ def test_killed_processes_change_nothing(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the small networks, each with its result one.h5."""
+def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder of the small network of a kind with its result one.h5, made once."""
     folder = tmp_path_factory.mktemp("made")
-    for kind, (make, options) in SMALL.items():
+
+    @cache
+    def of(kind: str) -> Path:
+        make, options = SMALL[kind]
         make(folder / kind)
         evaluated(folder / kind, "one.h5", **options)
-    return folder
+        return folder / kind
+
+    return of
 
 
 def verified(folder: Path, **options: Any) -> Verified:
@@ -376,15 +381,15 @@ def verified(folder: Path, **options: Any) -> Verified:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_units_computed_again_are_those_of_the_result(made: Path, kind: str) -> None:
-    found = verified(made / kind)
+def test_units_computed_again_are_those_of_the_result(made: Callable[[str], Path], kind: str) -> None:
+    found = verified(made(kind))
     assert len(found.chosen) == 5 and {*found.chosen} <= {*found.computed} and not found.differing
     alone = [name for name in found.result.units if name.startswith("omega")][:1]
-    assert len(verified(made / kind, chosen=alone).computed) < len(found.result.units)
+    assert len(verified(made(kind), chosen=alone).computed) < len(found.result.units)
 
 
-def test_a_unit_that_differs_is_named(made: Path, tmp_path: Path) -> None:
-    shutil.copytree(made / "regression", tmp_path / "it")
+def test_a_unit_that_differs_is_named(made: Callable[[str], Path], tmp_path: Path) -> None:
+    shutil.copytree(made("regression"), tmp_path / "it")
     result = read(tmp_path / "it" / "one.h5")
     name = next(name for name in result.units if name.startswith("mcdo-test"))
     units = {**result.units, name: "0" * 64}
@@ -452,7 +457,7 @@ def test_a_signal_ends_all_processes_and_the_run_goes_on_from_their_units(
 ) -> None:
     make, options = SMALL["regression"]
     make(tmp_path)
-    given = ["-T", "64", "--chunk-size", "1", "--quiet", "-o", "two.h5"]
+    given = ["-T", "64", "--chunk-size", "1", "--limit", "24", "--quiet", "-o", "two.h5"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "2"}
     command = [sys.executable, "-m", "bnuq", "evaluate", "run.toml", *given, "--on", "local:2"]
     child = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
@@ -468,7 +473,7 @@ def test_a_signal_ends_all_processes_and_the_run_goes_on_from_their_units(
         kept = f"finished parts are kept in {work}: the same command resumes from them."
         assert child.returncode == 143 and said.endswith(f"bnuq: terminated; {kept}\n")
         assert [*work.glob("*.part")] and not [*work.glob("*.try*")]
-    options = {**options, "samples": 64, "chunk_size": 1}
+    options = {**options, "samples": 64, "chunk_size": 1, "limit": 24}
     with threads(1):
         two, one = (evaluated(tmp_path, name, **options) for name in ("two.h5", "one.h5"))
     assert "evaluation-continued" in noted(two)

@@ -195,8 +195,9 @@ def test_an_interrupted_run_goes_on_with_the_same_points(folder: Path, whole: Re
     assert seen
     resumed = evaluate(run)
     assert "evaluation-continued" in [finding.code for finding in resumed.findings]
+    expected = estimates_of(whole)
     for address, row in estimates_of(resumed).items():
-        assert row.estimate.value == pytest.approx(estimates_of(whole)[address].estimate.value, nan_ok=True), address
+        assert row.estimate.value == pytest.approx(expected[address].estimate.value, nan_ok=True), address
 
 
 def test_rounds_of_draws_and_a_bank_keep_the_attack_of_the_first_draws(folder: Path) -> None:

@@ -28,6 +28,7 @@ SAMPLES, CLASSES = small_segmentation.SAMPLES, small_segmentation.CLASSES
 IMAGES, SHAPE = small_segmentation.TEST, (small_segmentation.HEIGHT, small_segmentation.WIDTH)
 OF_SAMPLES = {"predicted", "mutual_information", "predictive_entropy", "expected_entropy", "max_probability"}
 OF_LOGITS = {"max_logit", "energy"}
+FEW_IMAGES = 2**14  # bytes of the maps of six images by one method
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +140,7 @@ def planes_of(folder: Path, out: str) -> dict[str, np.ndarray]:
 
 
 def test_maps_do_not_depend_on_chunks(folder, result, monkeypatch):  # noqa: ARG001 - its file
-    monkeypatch.setattr(runner, "_MAPS_AT_ONCE", 1)
+    monkeypatch.setattr(runner, "_MAPS_AT_ONCE", FEW_IMAGES)
     small_segmentation.evaluated(folder, save_maps=True, calibrate="cross", chunk_size=3, out="chunks.h5")
     assert_same_maps(planes_of(folder, "chunks.h5"), planes_of(folder, "out.h5"))
 
@@ -155,13 +156,13 @@ def assert_same_maps(found: dict[str, np.ndarray], expected: dict[str, np.ndarra
 
 
 def test_an_interrupted_run_goes_on_with_the_maps_that_are_there(folder, result, monkeypatch):  # noqa: ARG001 - its file
-    """Stopped once while the file is written, with a unit for each image."""
-    monkeypatch.setattr(runner, "_MAPS_AT_ONCE", 1)
+    """Stopped once while the file is written, with a unit for a few images."""
+    monkeypatch.setattr(runner, "_MAPS_AT_ONCE", FEW_IMAGES)
     before, calls = runner._kept, []
 
     def failing(*arguments):
         calls.append(arguments)
-        if len(calls) == 30:
+        if len(calls) == 40:
             raise KeyboardInterrupt
         return before(*arguments)
 

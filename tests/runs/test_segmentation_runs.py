@@ -59,8 +59,9 @@ def test_a_result_read_back_is_the_same_and_contradicts_nothing(folder: Path) ->
     first = evaluation_file.read(folder / "out.h5")
     evaluation_file.write(first, folder / "again.h5")
     again = evaluation_file.read(folder / "again.h5")
+    read = estimates_of(again)
     for address, row in estimates_of(first).items():
-        assert estimates_of(again)[address].estimate.value == row.estimate.value
+        assert read[address].estimate.value == row.estimate.value
     recomputed(again)
     for method, found in first.methods.items():
         for name, values in found.sets["test"].contributions.items():

@@ -284,8 +284,8 @@ def test_chunks_blocks_of_draws_and_units_change_nothing(
     of_image = small_segmentation.CLASSES * small_segmentation.HEIGHT * small_segmentation.WIDTH
     for chunk_size, outputs in ((None, 5 * of_image), (2, 14 * of_image), (7, 2**24)):
         monkeypatch.setattr(passes, "_DENSE", outputs)  # 5 draws of an image, 7 draws of two, all draws of 7
-        again = swept(folder, chunk_size=chunk_size)
-        for size in SIZES:
+        again = swept(folder, chunk_size=chunk_size, sizes=SIZES[::2])
+        for size in SIZES[::2]:
             check_alike(point_at(again, size), point_at(record, size))
 
 

@@ -55,8 +55,8 @@ RATES = {  # arguments of constructors, as far as they take them
     "attention_dropout": 0.1,
     "stochastic_depth_prob": 0.1,
 }
-CPU_SECONDS = 400  # for one network
-MEMORY = 8 * 2**30  # bytes
+CPU_SECONDS = 900  # for one network
+MEMORY = 14 * 2**30  # bytes
 
 
 def main() -> None:
@@ -323,8 +323,8 @@ def summary(records: list[dict[str, Any]]) -> str:
         + ", ".join(f"{kind} ({count} in {networks[kind]})" for kind, count in kinds.most_common())
         + ".",
         f"- **Silent or wrong: {sum(bool(record['faults']) for record in done)}.** No network was changed.",
-        f"- A plan runs {sum(not record['loops'] for record in done)}; "
-        f"{sum(bool(record['loops']) for record in done)} are run in a loop.",
+        f"- A plan runs {sum(not record['loop'] for record in done)}; "
+        f"{sum(bool(record['loop']) for record in done)} are run in a loop.",
         *(f"- Not checked: {record['name']}, {record['stopped']}." for record in records if record.get("stopped")),
     ]
     return "\n".join(lines)

@@ -260,8 +260,9 @@ def quiet_copy(network: nn.Module, batch: Tensor, named: Container[str]) -> nn.M
 def _of_rounding(twin: nn.Module, batch: Tensor) -> float:
     """How far the outputs of a forward move where its input changes in the last bit: layers that divide by the
     deviation of a few values multiply rounding."""
+    generator = torch.Generator().manual_seed(0)
+    last_bits = 1 + torch.finfo(batch.dtype).eps * torch.randn(batch.shape, generator=generator, dtype=batch.dtype)
     with _aside(), _Means():
-        last_bits = 1 + torch.finfo(batch.dtype).eps * torch.randn_like(batch)
         return deviation(main_output(twin(batch * last_bits)), main_output(twin(batch.clone())))
 
 

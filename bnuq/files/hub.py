@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +19,7 @@ _MOST_VALUES = 100_000
 _RESAMPLING = {0: "nearest", 2: "bilinear", 3: "bicubic"}  # PIL's numbers
 _CROP_PERCENT = 0.875  # timm's default
 # Of a transformers config: what would fetch or run something else than the architecture itself.
-_FETCHES = ("auto_map", "quantization_config", "backbone", "use_pretrained_backbone", "use_timm_backbone")
+_FETCHES = ("quantization_config", "backbone", "use_pretrained_backbone", "use_timm_backbone")
 _LEFT_OUT = ("attn_implementation", "use_kernels", "dtype", "torch_dtype", "architectures", "transformers_version")
 
 
@@ -43,6 +43,7 @@ def read_hub_config(folder: Path) -> HubConfig | None:
     if not is_folder(folder) or not is_file(folder / CONFIG):
         return None
     config = _read(folder / CONFIG)
+    _refuse(folder / CONFIG, config, ("auto_map",))
     if isinstance(config.get("architecture"), str):
         _check(folder / CONFIG, "architecture", config["architecture"], len(config["architecture"]) <= 200)
         return _timm(folder / CONFIG, config)
@@ -66,6 +67,14 @@ def _read(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise ModelError(f"{path}: is not a JSON file of a network: {str(error)[:200]}. Download it again.") from error
     return values
+
+
+def _refuse(path: Path, config: Mapping[str, Any], keys: Sequence[str]) -> None:
+    if fetches := [key for key in keys if config.get(key)]:
+        raise ModelError(
+            f"{path}: has {fetches[0]!r}, for which code or weights from elsewhere would be run or fetched. Give the "
+            "state dict, with --arch file.py:factory."
+        )
 
 
 def _timm(path: Path, config: Mapping[str, Any]) -> HubConfig:
@@ -110,11 +119,7 @@ def _transformers(folder: Path, config: Mapping[str, Any]) -> HubConfig:
     name = names[0] if isinstance(names, list) and names and isinstance(names[0], str) else None
     if name is None or not name.isidentifier() or not name.endswith("ForImageClassification"):
         raise ModelError(f"{path}: is of {name or 'no architecture'}; expected an image classifier of transformers.")
-    if fetches := [key for key in _FETCHES if config.get(key)]:
-        raise ModelError(
-            f"{path}: has {fetches[0]!r}, for which code or weights from elsewhere would be run or fetched. Give the "
-            "state dict, with --arch file.py:factory."
-        )
+    _refuse(path, config, _FETCHES)
     arguments = {key: value for key, value in config.items() if not key.startswith("_") and key not in _LEFT_OUT}
     place = folder / PREPROCESSOR
     data = _transformers_data(place, _read(place)) if is_file(place) else {}

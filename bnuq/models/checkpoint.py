@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
 from typing import Any, Literal, NoReturn, TypeGuard
 
@@ -61,6 +62,7 @@ _WRAPPERS = ("module.", "model.", "net.")  # DataParallel, Lightning, habit
 _COMPILED = "_orig_mod."
 _AVERAGED = "n_averaged"  # the counter of torch.optim.swa_utils.AveragedModel
 _BATCH_SIZES = ("train_batch_size", "batch_size", "batch-size")
+_BEFORE = "Give the network from before the conversion."
 _INDEX = ".safetensors.index.json"
 _EXPECTED = "expected a PyTorch checkpoint (a state dict written by torch.save) or a safetensors file"
 
@@ -137,6 +139,7 @@ def read_checkpoint(
     key, weights = _weights_in(path, holds, entry)
     entries = tuple(str(key) for key, value in _entries(holds) if _leads_to_weights(value))
     if isinstance(weights, nn.Module):
+        check_not_quantized(weights, path)  # these may have no state dict
         _check_values(path, weights.state_dict(), size=size, only_finite=only_finite)
         return Checkpoint(path, sha256, "pickled module", None, weights, key, (), _plain_values(holds), entries=entries)
     checkpoint = Checkpoint(path, sha256, form, weights, None, key, (), _plain_values(holds), entries=entries)
@@ -267,8 +270,8 @@ def _of_hub(folder: Path) -> Weights:
     if is_file(folder / f"model{_INDEX}"):
         return read_safetensors_files(folder, folder, f"model{_INDEX}", CONFIG)
     raise ModelError(
-        f"{folder}: has a {CONFIG} and no model.safetensors; expected both. Weights of other names or kinds "
-        "(pytorch_model.bin) are given themselves, with --arch."
+        f"{folder}: has a {CONFIG} and no model.safetensors; expected both (timm writes both with "
+        "safe_serialization=True). For other weights (pytorch_model.bin) name their file."
     )
 
 
@@ -510,6 +513,9 @@ def _checked(checkpoint: Checkpoint, *, size: int, only_finite: bool) -> Checkpo
     for name in tensors:
         _check_name(checkpoint.path, name)
     others = [str(name) for name in state if name not in tensors]
+    for name, value in state.items():
+        if isinstance(value, tuple) and any(isinstance(each, Tensor) and each.is_quantized for each in value):
+            raise ModelError(f"{checkpoint.path}: is a quantized network: {name} holds whole numbers. {_BEFORE}")
     findings = (note("entries-left-out", count=len(others), names=_listed(others)),) if others else ()
     if not tensors:
         raise ModelError(f"{checkpoint.path}: holds no tensors; {_EXPECTED}.")
@@ -527,6 +533,18 @@ def _check_name(path: Path, name: str) -> None:
         raise ModelError(
             f"{path}: {_cut(name)} is a name of {len(name):,} letters; expected at most {_LONGEST_NAME:,}."
         )
+
+
+def check_not_quantized(module: nn.Module, path: Path) -> None:
+    """Raise ModelError for a network with quantized layers."""
+    for name, layer in module.named_modules():
+        kinds = chain((type(layer),), map(type, layer.parameters(recurse=False)))  # a fused layer may have lost these
+        if any(re.search(r"(^|\.)(quantized|torchao)(\.|$)", kind.__module__) for kind in kinds):
+            raise ModelError(
+                f"{path}: is a quantized network: {name or 'it'} is a {type(layer).__name__} of "
+                f"{type(layer).__module__}. BatchNorm is folded into such layers, and nothing is "
+                f"left to sample. {_BEFORE}"
+            )
 
 
 def _check_values(path: Path, state: Mapping[str, Any], *, size: int, only_finite: bool) -> None:

@@ -24,7 +24,7 @@ from bnuq.errors import BnuqError, ModelError, RequestError
 from bnuq.findings import Finding, about, note
 from bnuq.forms import check_form, into_evaluation_mode
 from bnuq.models.architecture import TRANSFORMERS, Built, build, imported, renamed_by_transformers
-from bnuq.models.checkpoint import Checkpoint, fitted, read_checkpoint
+from bnuq.models.checkpoint import Checkpoint, check_not_quantized, fitted, read_checkpoint
 from bnuq.models.recognition import recognised
 from bnuq.trust import BY_USER, NamedBy
 from bnuq.user_code import user_code
@@ -244,14 +244,7 @@ def _check_numbers(module: nn.Module, path: Path) -> None:
                 f"{path}: is a complex network: {name} is {_dtypes({tensor.dtype})}. Nothing here computes with "
                 "complex weights: float32 would drop their imaginary parts. Write them as two real ones."
             )
-    for name, layer in module.named_modules():
-        kinds = [type(layer), *(type(tensor) for tensor in layer.parameters(recurse=False))]
-        if any(re.search(r"(^|\.)(quantized|torchao)(\.|$)", kind.__module__) for kind in kinds):
-            raise ModelError(
-                f"{path}: is a quantized network: {name or 'it'} is a {type(layer).__name__} of "
-                f"{type(layer).__module__}. BatchNorm is folded into such layers, and nothing is "
-                "left to sample. Give the network from before the conversion."
-            )
+    check_not_quantized(module, path)
 
 
 def parameters_of(module: nn.Module) -> int:

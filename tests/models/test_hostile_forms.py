@@ -353,6 +353,7 @@ def write_folder(folder: Path, config: object) -> Path:
         ({"architecture": "cnn", "pretrained_cfg": {"input_size": [3, 8, 8], "crop_pct": 1e-9}}, "crop_pct is"),
         ({"architecture": "cnn", "pretrained_cfg": {"mean": "x", "std": [1]}}, "mean is"),
         ({"model_type": "resnet"}, "expected an image classifier"),
+        ({"architecture": "cnn", "auto_map": {"AutoModel": "x.X"}}, "has 'auto_map', for which code or weights"),
         (
             {"model_type": "x", "architectures": ["XForImageClassification"], "auto_map": {"AutoModel": "x.X"}},
             "has 'auto_map', for which code or weights from elsewhere",

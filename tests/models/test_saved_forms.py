@@ -364,6 +364,14 @@ def test_quantized_and_complex_networks_are_named_as_such(tmp_path):
     torch.jit.save(torch.jit.script(quantized()), path)
     with pytest.raises(ModelError, match="is a quantized network"):
         load_model(path)
+    torch.save(quantized().state_dict(), path)
+    with pytest.raises(
+        ModelError, match=r"is a quantized network: 1\._packed_params\._packed_params holds whole numbers"
+    ):
+        load_model(path, trust_pickle=True)
+    torch.save(nn.Sequential(torch.ao.nn.intrinsic.quantized.ConvReLU2d(1, 2, 1)), path)
+    with pytest.raises(ModelError, match="is a quantized network: 0 is a ConvReLU2d"):
+        load_model(path, trust_pickle=True)
 
 
 def test_forms_that_are_read_only_are_not_written(tmp_path):

@@ -10,7 +10,7 @@ import typer
 from bnuq.cli.derived import SectionOptions, with_options
 from bnuq.cli.options import Models
 from bnuq.cli.output import Printing, print_line, print_result
-from bnuq.config import Options, resolve_ensemble
+from bnuq.config import Options, recalibration_of, resolve_ensemble
 from bnuq.config.resolving import resolve_again
 from bnuq.config.schema import DataSection, GivenOptions, ModelSection, SamplingSection
 from bnuq.errors import RequestError
@@ -112,6 +112,10 @@ def _lines(exported: Any) -> tuple[str, ...]:
     call = f'torch.export.load("{name}").module()(x)'
     if exported.path.suffix == ".onnx":
         call = f'onnxruntime.InferenceSession("{name}").run(None, {{"inputs": x}})'
+    cross = (
+        f"The evaluation fitted the {recalibration_of(about['method'])} of each half of its test set to the other "
+        "half; the program has one for all points, and scores on that test set differ from those reported.",
+    )
     return (
         f"{name} was written ({exported.bytes / 1e6:.1f} MB): {about['samples']} samples by "
         f"{about['method']} of {', '.join(about['checkpoints'])}.",
@@ -119,4 +123,5 @@ def _lines(exported: Any) -> tuple[str, ...]:
         f"{exported.difference:.1g}.",
         f"Run it: {call}, x of shape ({shape}), normalised as the network's inputs, gives "
         f"{', '.join(about['outputs'])}.",
+        *(cross if about["cross_fitted"] else ()),
     )

@@ -111,12 +111,12 @@ def assembled(
 ) -> Assembled:
     """The network of `run` with its draws as one module; see `export`."""
     check_readable(run)
-    check_complete(run, needs=("test",))
     base = _method(method, result)
     samples = _samples(run, result)
     methods = () if base == DETERMINISTIC else run.methods if base is None else (base,)
     # on the CPU, whose masks the program has
     run = replace(run, methods=methods, samples=samples, perturb=(), predictions=None, device="cpu")
+    check_complete(run, needs=("test",))
     ready = prepare(run)
     subject = planned_run(run, ready).subject
     if isinstance(unconverted(ready.model), Unpacked):
@@ -288,6 +288,7 @@ def _metadata(subject: Subject, method: str, samples: int, scoring: Scoring, inp
         "outputs": outputs,
         "temperature": 1 / scoring.scale[0] if len(scoring.scale) == 1 else None,
         "vector": [scoring.scale, scoring.shift] if len(scoring.scale) > 1 else None,
+        "cross_fitted": recalibration_of(method) is not None and run.calibrate == "cross",
         "observation_variance": scoring.noise[0] if scoring.kind == "values" else None,
     }
 

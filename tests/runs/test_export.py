@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import numpy as np
@@ -209,7 +210,7 @@ def test_onnx_gives_the_same(place: Path, result: Result, of_free_methods: Resul
     about = session.get_modelmeta().custom_metadata_map
     assert json.loads(about["bnuq.json"]) == json.loads(json.dumps(written.metadata)) and "LICENSE.bnuq" in about
     path.write_bytes(b"mine")
-    with pytest.raises(BnuqError, match="it was not written by bnuq export"):
+    with pytest.raises(BnuqError, match="was not written by bnuq export"):
         exporting.export(again(place, source), path, method=method, result=source)
 
 
@@ -302,7 +303,7 @@ def test_the_service_of_the_page_answers(place: Path, program: Any, tmp_path: Pa
     page = (Path(__file__).parents[2] / "docs" / "export.md").read_text(encoding="utf-8")
     code = page.partition("# serve.py\n")[2].partition("```")[0]
     (tmp_path / "serve.py").write_text(code.replace("HTTPServer((", "server = HTTPServer((").replace(
-        ").serve_forever()", "); print(server.server_port, flush=True); server.handle_request()"
+        ").serve_forever()", "); print(server.server_port, flush=True); [server.handle_request() for _ in range(2)]"
     ))  # fmt: skip
     command = [sys.executable, "serve.py", str(place / "both.pt2"), "0"]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as server:
@@ -311,7 +312,20 @@ def test_the_service_of_the_page_answers(place: Path, program: Any, tmp_path: Pa
         request = Request(f"http://127.0.0.1:{port}", json.dumps(x.tolist()).encode())
         with urlopen(request, timeout=60) as response:
             answer = json.loads(response.read())
+        with pytest.raises(HTTPError, match="400"):
+            urlopen(Request(f"http://127.0.0.1:{port}", b"[[1, 2]]"), timeout=60)
     np.testing.assert_allclose(answer["mean"], program(x)["mean"], rtol=0, atol=1e-6)
+
+
+def test_a_cross_fitted_temperature_is_said_to_be_one_in_the_program(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small_run.evaluated(place, out="cross.h5", methods=("mcbn",), calibrate="cross", post_hoc=False)
+    monkeypatch.chdir(place)
+    for method, is_said in (("mcbn+temperature", True), ("mcbn", False)):
+        with pytest.raises(SystemExit):
+            main(["export", "--from", "cross.h5", "--method", method, "--trust-code", "--out", "cross.pt2"])
+        assert ("the temperature of each half of its test set" in capsys.readouterr().out) == is_said
 
 
 # ── masks ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -354,7 +368,7 @@ def test_draws_of_a_bank_are_those_of_an_evaluation(bank: int, samples: int) -> 
     ("arguments", "message"),
     [
         (["run.toml", "-o", "program.bin"], "expected a name that ends in .pt2"),
-        (["run.toml", "-o", "notes.pt2"], "it was not written by bnuq export"),
+        (["run.toml", "-o", "notes.pt2"], "was not written by bnuq export"),
         (
             ["run.toml", "-o", "x.pt2", "--method", "mcbn-chi2"],
             "--method mcbn-chi2 cannot be exported; expected one of mcbn",

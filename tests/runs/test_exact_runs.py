@@ -86,7 +86,7 @@ def test_a_sweep_leaves_out_default_sizes_beyond_a_slice(tmp_path):
 
 def test_points_that_depend_on_each_other_are_refused_by_set(tmp_path):
     written(tmp_path, "centred")
-    with pytest.raises(SamplingError, match="gives for a point on test depends on which points pass with it"):
+    with pytest.raises(SamplingError, match="the output for a point on test depends on which points pass with it"):
         small_run.evaluated(tmp_path)
 
 

@@ -448,10 +448,10 @@ def test_networks_are_compared_on_the_same_points_and_one_reference(pair: Path, 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("[sampling]\nseed = 1", "seed is 1, and 0 of model"),
-        ("[sampling]\nsamples = 6", "samples is 6, and 8 of model"),
-        ("[data]\ntrain_size = 9600", "train_size is 9600, and 96 of model"),
-        ('[sampling]\nmutual_information = "corrected"', "mutual_information is corrected, and plug-in of model"),
+        ("[sampling]\nseed = 1", "seed is 1, but 0 in model"),
+        ("[sampling]\nsamples = 6", "samples is 6, but 8 in model"),
+        ("[data]\ntrain_size = 9600", "train_size is 9600, but 96 in model"),
+        ('[sampling]\nmutual_information = "corrected"', "mutual_information is corrected, but plug-in in model"),
     ],
 )
 def test_networks_are_compared_draw_by_draw(pair: Path, line: str, message: str) -> None:

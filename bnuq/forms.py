@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,19 +17,21 @@ from bnuq.errors import ModelError
 from bnuq.user_code import user_code
 
 
-def check_form(model: Any) -> None:
-    """Raise ModelError for anything but a module, and for a module whose layers were merged or converted."""
+def check_form(model: Any, *, file: Path | None = None) -> None:
+    """Raise ModelError for anything but a module, and for a module, of this `file`, whose layers were merged or
+    converted."""
+    where = "" if file is None else f"{file}: "
     if not isinstance(model, nn.Module):
         raise ModelError(f"the network is of type {type(model).__name__}; expected a torch.nn.Module.")
     if any(isinstance(layer, torch.jit.ScriptModule) and not hasattr(layer, "training") for layer in model.modules()):
         raise ModelError(
-            "the network was frozen by torch.jit.freeze, which makes its weights constants and folds its BatchNorms "
-            "into other layers. Use the network from before freezing."
+            f"{where}the network was frozen by torch.jit.freeze, which makes its weights constants and folds its "
+            "BatchNorms into other layers. Use the network from before freezing."
         )
     if any(tensor.is_mkldnn for tensor in chain(model.parameters(), model.buffers())):
         raise ModelError(
-            "the network was converted by torch.utils.mkldnn.to_mkldnn, and its weights are in a layout that few "
-            "operations support. Use the network from before the conversion."
+            f"{where}the network was converted by torch.utils.mkldnn.to_mkldnn, and its weights are in a layout that "
+            "few operations support. Use the network from before the conversion."
         )
 
 

@@ -108,7 +108,7 @@ def _summary(exported: Any) -> dict[str, Any]:
 def _lines(exported: Any) -> tuple[str, ...]:
     about = exported.metadata
     shape = ", ".join(("points", *map(str, about["inputs"]["shape"])))
-    name = exported.path.name
+    name, samples = exported.path.name, about["samples"]
     call = f'torch.export.load("{name}").module()(x)'
     if exported.path.suffix == ".onnx":
         call = f'onnxruntime.InferenceSession("{name}").run(None, {{"inputs": x}})'
@@ -117,7 +117,7 @@ def _lines(exported: Any) -> tuple[str, ...]:
         "half; the program has one for all points, and scores on that test set differ from those reported.",
     )
     return (
-        f"{name} was written ({exported.bytes / 1e6:.1f} MB): {about['samples']} samples by "
+        f"{name} was written ({exported.bytes / 1e6:.1f} MB): {samples} sample{'s' * (samples != 1)} by "
         f"{about['method']} of {', '.join(about['checkpoints'])}.",
         f"Compared with the network on {exported.points} points: the largest relative difference is "
         f"{exported.difference:.1g}.",

@@ -18,6 +18,7 @@ from bnuq.config.request import Member, Named, Options, Run, RunOfSeveral, Runs
 from bnuq.config.runfile import as_toml, converted, read_run_file, section_from
 from bnuq.config.schema import (
     DETERMINISTIC,
+    Interpolation,
     Method,
     RecordedRun,
     Request,
@@ -36,10 +37,10 @@ from bnuq.config.shorthand import (
     read_perturbations,
     read_size,
 )
-from bnuq.errors import MistakenError, Mistakes, RequestError
+from bnuq.errors import MistakenError, Mistakes, ModelError, RequestError
 from bnuq.files.content import is_file
 from bnuq.files.folders import expanded
-from bnuq.files.hub import read_hub_config
+from bnuq.files.hub import HubConfig, read_hub_config
 from bnuq.files.suites import references_in
 from bnuq.findings import note
 from bnuq.trust import BY_USER, NamedBy
@@ -515,7 +516,7 @@ def _merged(
     options_given = {key: value for key, value in options_given.items() if value is not None}
     mistakes = Mistakes()
     hub = None if in_memory else read_hub_config(_clean(folder / checkpoints[0]))
-    request = mistakes.of(_request, content, options_given, {} if hub is None else hub.data)
+    request = mistakes.of(_request, content, options_given, hub)
 
     origin = _Origin(options_given, folder, base, named_by, folders or {}, run_file)
     named = origin.named
@@ -569,16 +570,23 @@ def _merged(
 _FIELDS = {field.name for field in fields(Run)}
 
 
-def _request(content: RunFile, options: dict[str, Any], recorded: Mapping[str, Any]) -> Request:
-    """The content of the run file, overridden by the options, over what the config beside the weights has `recorded` of
-    [data]; MistakenError for options that are wrong."""
+def _request(content: RunFile, options: dict[str, Any], hub: HubConfig | None) -> Request:
+    """The content of the run file, overridden by the options, over what the config beside the weights has recorded of
+    [data]; MistakenError for options that are wrong, ModelError for such a config."""
     mistakes = Mistakes()
     sections: dict[str, dict[str, Any]] = msgspec.to_builtins(content)
     data = sections.setdefault("data", {})
     resized = any(key in data or key in options for key in ("resize", "crop"))
+    recorded, config = ({}, None) if hub is None else (hub.data, hub.place)
     for key, value in recorded.items():
-        if key not in data and (key == "normalize" or not resized):
-            data[key] = value
+        if key in data or (key != "normalize" and resized):
+            continue
+        if key == "interpolation" and key not in options and value not in (known := get_args(Interpolation)):
+            raise ModelError(
+                f"{config}: interpolation is {str(value)[:80]}; expected {', '.join(known)}. Choose one of these with "
+                "--interpolation."
+            )
+        data[key] = value
     for key, value in options.items():
         section = _SECTION_OF[key]
         if key == "arch_args":  # an argument overrides the run file's of the same name

@@ -26,11 +26,12 @@ _LEFT_OUT = ("attn_implementation", "use_kernels", "dtype", "torch_dtype", "arch
 @dataclass(frozen=True)
 class HubConfig:
     """The architecture that a folder names, with its arguments, and the settings of [data] that follow: `normalize`,
-    `resize`, `crop` and `interpolation`, if they are known."""
+    `resize`, `crop` and `interpolation`, if they are known, from the file `place`."""
 
     library: Literal["timm", "transformers"]
     name: str
     arguments: Mapping[str, Any]
+    place: Path
     data: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -93,7 +94,7 @@ def _timm(path: Path, config: Mapping[str, Any]) -> HubConfig:
         arguments.setdefault("num_classes", classes)
     if isinstance(pool := config.get("global_pool", published.get("pool")), str):
         arguments.setdefault("global_pool", pool)
-    return HubConfig("timm", config["architecture"], arguments, _timm_data(path, published))
+    return HubConfig("timm", config["architecture"], arguments, path, _timm_data(path, published))
 
 
 def _timm_data(path: Path, published: Mapping[str, Any]) -> dict[str, Any]:
@@ -123,7 +124,7 @@ def _transformers(folder: Path, config: Mapping[str, Any]) -> HubConfig:
     arguments = {key: value for key, value in config.items() if not key.startswith("_") and key not in _LEFT_OUT}
     place = folder / PREPROCESSOR
     data = _transformers_data(place, _read(place)) if is_file(place) else {}
-    return HubConfig("transformers", name, arguments, data)
+    return HubConfig("transformers", name, arguments, place, data)
 
 
 def _transformers_data(path: Path, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -155,6 +156,8 @@ def _normalization(path: Path, mean: Any, std: Any, factor: float = 1.0, shift: 
         _check(
             path, name, numbers, isinstance(numbers, list) and 0 < len(numbers) < 100 and all(map(_is_number, numbers))
         )
+    _check(path, "mean", mean, len(mean) == len(std) or 1 in (len(mean), len(std)))
+    _check(path, "std", std, all(s > 0 for s in std))
     return {"normalize": {"mean": [(m + shift) / factor for m in mean], "std": [s / factor for s in std]}}
 
 

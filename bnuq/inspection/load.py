@@ -104,6 +104,7 @@ def load_network(
         _check_taken(model, example, points)
     else:
         example, finding = _random_points(model, input_shape, pipeline)
+        pipeline.prepared(np.zeros((1, *example.shape[1:]), np.float32))  # refuses what cannot normalise them
         findings.append(finding)
     return LoadedNetwork(loaded, as_logits(model, run.outputs), train, test, pipeline, example, tuple(findings))
 

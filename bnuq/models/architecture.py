@@ -65,12 +65,14 @@ def build(
     base: Path | None = None,
     named_by: NamedBy = BY_USER,
     trust: bool = False,
+    keys: tuple[str, str] = ("model.arch", "model.arch_args"),
 ) -> Built:
     """The network that `arch` names, freshly made: a factory of the user's, or a model of timm or torchvision.
 
     A factory that needs a number of classes, and is given none in `arch_args`, is given `classes`. A file is looked for
     from `base`, the working folder by default. No weights are fetched, and the global random generators are left as
-    they were. A factory may also be a class, or give one.
+    they were. A factory may also be a class, or give one. `keys` are where the architecture of a library and its
+    arguments are named, for messages.
 
     Raises RequestError for an `arch` that names nothing and for `arch_args` that do not fit, UntrustedCodeError for
     code that only a found file names, ModelError where what comes back is no network.
@@ -82,7 +84,7 @@ def build(
         if library == TRANSFORMERS:
             factory, network = _from_transformers(arch, arguments)
         elif library in _WEIGHT_ARGUMENTS:
-            factory, network = _from_library(arch, library, name, arguments)
+            factory, network = _from_library(arch, library, name, arguments, keys)
         else:
             if not arch.rpartition(":")[0]:
                 raise RequestError(f"model.arch is {arch!r}; expected {_FORMS}.")
@@ -137,14 +139,16 @@ def _check_arguments(arch: str, factory: Callable[..., Any], arguments: Mapping[
         ) from error
 
 
-def _from_library(arch: str, library: str, name: str, arguments: Mapping[str, Any]) -> tuple[Callable[..., Any], Any]:
+def _from_library(
+    arch: str, library: str, name: str, arguments: Mapping[str, Any], keys: tuple[str, str]
+) -> tuple[Callable[..., Any], Any]:
     """The function of the library that makes the network, and the network."""
     if not name or not all(c.isalnum() or c in "._-" for c in name):
-        raise RequestError(f"model.arch is {arch!r}; expected the plain name of a model, like {library}:resnet50.")
+        raise RequestError(f"{keys[0]} is {arch!r}; expected the plain name of a model, like {library}:resnet50.")
     refused = [key for key in _WEIGHT_ARGUMENTS[library] if key in arguments]
     if refused:
         raise RequestError(
-            f"{arch}: model.arch_args has {refused[0]!r}, which is about weights to fetch; the weights come "
+            f"{arch}: {keys[1]} has {refused[0]!r}, which is about weights to fetch; the weights come "
             f"from the checkpoint. Leave it out."
         )
     module = imported(arch, library)
@@ -168,8 +172,7 @@ def _from_library(arch: str, library: str, name: str, arguments: Mapping[str, An
         passed = ", ".join(f"{key}={value!r}" for key, value in arguments.items())[:300] or "no arguments"
         reason = " ".join(str(error).split())[:200].rstrip(".")
         raise RequestError(
-            f"{arch}: {library} could not build it with {passed} ({type(error).__name__}: {reason}). Fix "
-            "model.arch_args."
+            f"{arch}: {library} could not build it with {passed} ({type(error).__name__}: {reason}). Fix {keys[1]}."
         ) from error
 
 

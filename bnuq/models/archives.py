@@ -79,11 +79,10 @@ def opened(path: Path, data: bytes) -> Archive:
     if declared > len(data) or text > _MOST_TEXT:
         raise ModelError(
             f"{path}: its members unpack to {declared + text} bytes, the file has {len(data)}. torch stores weights "
-            f"uncompressed, so this file was changed or made to exhaust memory. Save the state dict again "
-            f"with torch.save."
+            f"uncompressed, so this file was changed or made to exhaust memory. Save it again with torch."
         )
     if len({name if code else name.casefold() for name in archive.sizes}) < len(members):
-        raise ModelError(f"{path}: lists a member twice, as no torch.save does. Save the state dict again.")
+        raise ModelError(f"{path}: lists a member twice, as torch never does. Save it again with torch.")
     broken = content.testzip()
     if broken is not None:
         raise ModelError(

@@ -64,7 +64,7 @@ _AVERAGED = "n_averaged"  # the counter of torch.optim.swa_utils.AveragedModel
 _BATCH_SIZES = ("train_batch_size", "batch_size", "batch-size")
 _BEFORE = "Give the network from before the conversion."
 _INDEX = ".safetensors.index.json"
-_EXPECTED = "expected a PyTorch checkpoint (a state dict written by torch.save) or a safetensors file"
+_EXPECTED = "expected weights or a network of torch.save, torch.jit.save or torch.export.save, or a safetensors file"
 
 
 @dataclass(frozen=True)
@@ -226,10 +226,11 @@ def _as_model_error(path: Path) -> Iterator[None]:
         if is_out_of_memory(error):
             raise ModelError(f"{path}: there is not enough memory to load it. Use a machine with more.") from error
         reason = " ".join(str(error).split())[:200].rstrip(".")
-        raise ModelError(
-            f"{path}: is damaged or incomplete ({type(error).__name__}{': ' if reason else ''}{reason}); {_EXPECTED}. "
-            f"Fetch or write it again."
-        ) from error
+        told = f" ({type(error).__name__}{': ' if reason else ''}{reason})" * (not isinstance(error, _OF_THE_READER))
+        raise ModelError(f"{path}: is damaged or incomplete{told}; {_EXPECTED}. Fetch or write it again.") from error
+
+
+_OF_THE_READER = (AttributeError, TypeError, LookupError, AssertionError)  # their texts are about code, not the file
 
 
 def _from_safetensors(data: bytes) -> tuple[dict[str, Tensor], dict[str, Plain]]:

@@ -80,16 +80,19 @@ def read_exported(archive: Archive, unpickled: Callable[[bytes], Any]) -> tuple[
     """
     if any(name.rpartition("/")[2] == PREDICTOR for name in archive.sizes):
         raise ModelError(
-            f"{archive.path}: is a predictor that bnuq export wrote: samples that were drawn, in one program, of which "
-            f"no more can be drawn. Give the network that it was made of (checkpoints, in its {PREDICTOR}), or run it: "
+            f"{archive.path}: is a predictor that bnuq export wrote. Its samples are fixed, so no others can be drawn "
+            f"from it. Give the network that it was made of (checkpoints, in its {PREDICTOR}), or run it: "
             "torch.export.load."
         )
     graphs = [
         name for name in archive.sizes if re.fullmatch(r"(.+/)?(models/.+|serialized_exported_program)\.json", name)
     ]
     if len(graphs) != 1:
-        other = "compiled by AOTInductor" if not graphs else f"an archive of {len(graphs)} programs"
-        raise ModelError(f"{archive.path}: is {other}; expected one exported program (torch.export.save).")
+        other = f"is an archive of {len(graphs)} programs"
+        if not graphs:
+            compiled = any("/data/aotinductor/" in f"/{name}" for name in archive.sizes)
+            other = "is compiled by AOTInductor" if compiled else "holds no program (models/model.json)"
+        raise ModelError(f"{archive.path}: {other}; expected one exported program (torch.export.save).")
     document = json.loads(archive.content.read(graphs[0]))
     program = _Reader(archive, document, unpickled).program()
     module = document["graph_module"]
@@ -240,7 +243,7 @@ class _Reader:
 
     def program(self) -> Program:
         steps = [step for node in self._graph["nodes"] if (step := self._step(node)) is not None]
-        steps = _following_the_mode(_undecomposed(steps, self._graph))
+        steps = self._following_the_mode(_undecomposed(steps, self._graph))
         stored = self._stored()
         places: dict[str, str] = {}  # value → path of its tensor
         buffers: set[str] = set()
@@ -269,6 +272,25 @@ class _Reader:
         program.single, program.keys = self._structure(len(program.outputs))
         program.steps = _with_last_uses(steps, program.outputs)
         return program.eval()
+
+    def _following_the_mode(self, steps: Iterator[_Step]) -> list[_Step]:
+        """With the mode of the module in place of that of the export, but for a BatchNorm without running statistics
+        and a dropout of rate 0. ModelError for others that were in training mode in a program that was not."""
+        listed = list(steps)
+        if all(_flag(step) is True for step in listed if step.mode is not None):
+            return listed
+        for number, step in enumerate(listed):
+            if step.mode is None or _flag(step) is not True:
+                continue
+            tracked = "norm" in step.name and any(isinstance(argument, _Value) for argument in step.args[3:5])
+            if tracked or ("norm" not in step.name and step.args[1:2] != (0.0,)):  # a dropout of rate 0 draws nothing
+                raise ModelError(
+                    f"{self._archive.path}: was exported with {step.layer or 'a ' + step.name} in training mode and "
+                    "other layers in evaluation mode; expected one mode for all. Export the network after .eval(), "
+                    "without dropout(training=True)."
+                )
+            listed[number] = replace(step, mode=None)
+        return listed
 
     def _structure(self, outputs: int) -> tuple[bool, tuple[Any, ...] | None]:
         """Whether the program gives its only output itself, and the keys where it gives a dict of its outputs."""
@@ -305,6 +327,8 @@ class _Reader:
         size, stride = ([number["as_int"] for number in meta[key]] for key in ("sizes", "strides"))
         offset, dtype = meta["storage_offset"]["as_int"], _DTYPES[meta["dtype"]]
         flat = torch.frombuffer(bytearray(data), dtype=dtype) if data else torch.empty(0, dtype=dtype)
+        if len(size) != len(stride):
+            raise self._refusal(f"has another number of sizes than of strides for {path}")
         if min(*size, *stride, offset, 0) < 0 or _extent(size, stride) + offset > len(flat):
             raise self._refusal(f"needs more bytes for {path} than it has")
         return flat.as_strided(size, stride, offset)
@@ -409,17 +433,6 @@ def _undecomposed(steps: Sequence[_Step], graph: Mapping[str, Any]) -> Iterator[
             yield step
 
 
-def _following_the_mode(steps: Iterator[_Step]) -> list[_Step]:
-    """With the mode of the module in place of that of the export, but for what was in training mode in a program that
-    was not: a dropout that is always active."""
-    listed = list(steps)
-    everywhere = all(_flag(step) is True for step in listed if step.mode is not None)
-    return [
-        replace(step, mode=None) if step.mode is not None and not everywhere and _flag(step) is True else step
-        for step in listed
-    ]
-
-
 def _flag(step: _Step) -> Any:
     return step.args[step.mode] if isinstance(step.mode, int) else step.kwargs.get(step.mode or "")
 
@@ -459,8 +472,7 @@ def _static_rows(module: Mapping[str, Any]) -> int | None:
 def _for_any_rows(archive: Archive, program: Program, module: Mapping[str, Any], rows: int) -> Program:
     """The program with the number of points of its input in place of the one that it was exported for.
 
-    Raises ModelError where that does not give what it gives for exactly so many points; dropouts that are always active
-    drop nothing while the two are compared.
+    Raises ModelError where that does not give what it gives for exactly so many points.
     """
     written, depends = program.steps, set(program.inputs)
     steps = []
@@ -471,22 +483,14 @@ def _for_any_rows(archive: Archive, program: Program, module: Mapping[str, Any],
     examples = [_example(module["graph"]["tensor_values"][name]) for name in program.inputs]
     with torch.no_grad():
         try:
-            program.steps = tuple(map(_without_dropout, written))
             exact = [program(*(_part(x, k, rows) for x in examples)) for k in range(0, _EXAMPLES, rows)]
-            program.steps = tuple(map(_without_dropout, steps))
+            program.steps = tuple(steps)
             agree = _agree(exact, program(*examples))
         except Exception as error:
             raise ModelError(_only_so_many(archive, rows)) from error
     if not agree:
         raise ModelError(_only_so_many(archive, rows))
-    program.steps = tuple(steps)
     return program
-
-
-def _without_dropout(step: _Step) -> _Step:
-    """The step, with the rate 0 of a dropout that is always active."""
-    always = step.name.endswith("dropout") and step.mode is None
-    return replace(step, args=(step.args[0], 0.0, *step.args[2:])) if always else step
 
 
 _EXAMPLES = 3  # points that the program is tried on

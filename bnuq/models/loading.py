@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.parameter import is_lazy
 
 from bnuq.errors import BnuqError, ModelError, RequestError
+from bnuq.files.hub import CONFIG
 from bnuq.findings import Finding, about, note
 from bnuq.forms import check_form, into_evaluation_mode
 from bnuq.models.architecture import TRANSFORMERS, Built, build, imported, renamed_by_transformers
@@ -90,18 +91,26 @@ def load_model(
     checkpoint = read_checkpoint(path, entry=entry, trust_pickle=trust_pickle, only_finite=only_finite)
     if checkpoint.module is not None:
         module, findings = _unwrapped(checkpoint.module), list[Finding]()
-        check_form(module)
+        check_form(module, file=checkpoint.path)
         _check_numbers(module, checkpoint.path)
+        halves = {p.dtype for p in module.parameters()} & {torch.float16, torch.bfloat16}
+        if halves:  # which are converted with the network, once its precision is known
+            findings.append(note("weights-converted", stored=_dtypes(halves), used="float32"))
         if arch is not None:
             findings.append(note("architecture-unused", architecture=arch))
         arch, dropout_arguments = None, ()
     else:
         named = []
+        _check_real(checkpoint.state or {}, checkpoint.path)
+        config, keys = None, {}
+        if checkpoint.hub is not None and arch is None and not arch_args:
+            config, keys = checkpoint.path / CONFIG, {"keys": ("architecture", "model_args")}
         if arch is None:
             of_the_file = _of_the_weights if checkpoint.hub is None else _of_the_config
             arch, arch_args, named = of_the_file(checkpoint, arch_args or {})
-        construct = partial(build, arch, base=base, named_by=named_by, trust=trust_code)
-        built, findings = _of_the_files_classes(construct, dict(arch_args or {}), checkpoint)
+        construct = partial(build, arch, base=base, named_by=named_by, trust=trust_code, **keys)
+        with _told_of(config):
+            built, findings = _of_the_files_classes(construct, dict(arch_args or {}), checkpoint)
         module, dropout_arguments = built.module, built.dropout_left_at_0
         check_form(module)
         checkpoint = fitted(checkpoint, _weight_names(module))
@@ -119,6 +128,17 @@ def load_model(
         findings=about(str(checkpoint.path), findings),
         dropout_arguments=dropout_arguments,
     )
+
+
+@contextmanager
+def _told_of(config: Path | None) -> Iterator[None]:
+    """Name the `config`, if any, that asks for what cannot be built."""
+    try:
+        yield
+    except RequestError as error:
+        if config is None:
+            raise
+        raise RequestError(f"{config}: {error}") from error
 
 
 def _of_the_config(checkpoint: Checkpoint, given: Mapping[str, Any]) -> tuple[str, dict[str, Any], list[Finding]]:
@@ -238,13 +258,18 @@ def live_model(network: nn.Module, name: Path, *, only_finite: bool = True) -> L
 
 def _check_numbers(module: nn.Module, path: Path) -> None:
     """Raise ModelError for a network that computes with other than real floating-point numbers."""
-    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+    _check_real({**dict(module.named_parameters()), **dict(module.named_buffers())}, path)
+    check_not_quantized(module, path)
+
+
+def _check_real(tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Raise ModelError for complex weights."""
+    for name, tensor in tensors.items():
         if tensor.is_complex():
             raise ModelError(
                 f"{path}: is a complex network: {name} is {_dtypes({tensor.dtype})}. Nothing here computes with "
                 "complex weights: float32 would drop their imaginary parts. Write them as two real ones."
             )
-    check_not_quantized(module, path)
 
 
 def parameters_of(module: nn.Module) -> int:
@@ -363,8 +388,6 @@ def _lost_values(value: Tensor, place: Tensor, *, allow_integers: bool) -> str |
     """
     if value.dtype == place.dtype:
         return None
-    if value.is_complex() and not place.is_complex():  # torch would drop the imaginary parts
-        return "complex numbers"
     if not value.is_floating_point():
         return "whole numbers" if place.is_floating_point() and not allow_integers else None
     if place.is_floating_point():

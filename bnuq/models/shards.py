@@ -74,8 +74,11 @@ def read_safetensors_files(place: Path, folder: Path, index: str | None, *names:
     if index is None:
         state = safetensors.torch.load(files.read(names[0]))
         return Weights({name: state[name] for name in sorted(state)}, files.sha256, files.size)
-    listed = json.loads(_small(place, files.read(index)))["weight_map"]
-    shards = sorted({str(name) for name in listed.values()})
+    content = json.loads(_small(place, files.read(index)))
+    listed = content.get("weight_map") if isinstance(content, dict) else None
+    if not isinstance(listed, dict) or not all(isinstance(name, str) for name in listed.values()):
+        raise ModelError(f"{place}: the weight_map of {index} does not name a file for each tensor. Fetch it again.")
+    shards = sorted({*listed.values()})
     if len(shards) > _MOST_SHARDS:
         raise ModelError(f"{place}: lists {len(shards):,} files; expected at most {_MOST_SHARDS:,}.")
     for shard in shards:
@@ -100,7 +103,7 @@ def read_distributed(folder: Path, unpickled: Callable[[bytes], Any]) -> Weights
     for shards that are missing, damaged or transformed.
     """
     files = _Files(folder, folder)
-    index = _Metadata(_small(folder, files.read(METADATA))).load()
+    index = _Metadata(folder, _small(folder, files.read(METADATA))).load()
     places: dict[str, list[Any]] = {}
     for key, place in index.storage_data.items():
         places.setdefault(key.fqn, []).append((key, place))
@@ -178,9 +181,10 @@ class _Record:
 
 
 class _Metadata(BoundedUnpickler):
-    """Reads the `.metadata` of a distributed checkpoint: records of names, sizes and places; ValueError for others."""
+    """Reads the `.metadata` of a distributed checkpoint: records of names, sizes and places; ModelError for others."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, folder: Path, data: bytes) -> None:
+        self._folder = folder
         super().__init__(io.BytesIO(data), encoding="ASCII", size=len(data))
 
     def find_class(self, module: str, name: str) -> Any:
@@ -192,7 +196,10 @@ class _Metadata(BoundedUnpickler):
             return dict
         if module in _MODULES or (module.startswith("pathlib") and name.endswith("Path")):
             return _Record
-        raise ValueError(f"its .metadata names {module}.{name}, and would have to run it")
+        raise ModelError(
+            f"{self._folder}: its {METADATA} is refused: it names {module}.{name}, which would have to run, and no "
+            "such index needs it. Nothing was run."
+        )
 
 
 _MODULES = (

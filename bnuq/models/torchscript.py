@@ -25,6 +25,11 @@ _TEXT = re.compile(r'"[^"\n]*"')
 _LIBRARY = re.compile(r"(?<![\w.])ops(?!\.(?:aten|prim|torchvision|quantized)\.)[\s.\w]{0,40}")
 _OBJECTS = re.compile(r"torch\.classes\.(?!quantized\.)[\w.]{0,40}")
 _QUANTIZED = re.compile(r"ops\.quantized\.|torch\.classes\.quantized\.")
+_ARGUMENTS = r"\((?:[^()\n]|\([^()\n]*\))*"
+_IN_TRAINING_MODE = re.compile(  # as a trace has it: a script asks the module for its mode
+    rf"torch\.\w*dropout_?{_ARGUMENTS}, (?!0\.?,)[\d.e-]+, True\)"
+    rf"|torch\.batch_norm{_ARGUMENTS}, (?!None, )\w+, \w+, True, [\d.e-]+, [\d.e-]+, \w+\)"
+)
 _KEPT = re.compile(r"code/.*\.py|(?:data|constants|tensors)/\d+|data\.pkl|constants\.pkl|(?:\.data/)?version|byteorder")
 _OPERATOR = re.compile(r"[-+*/%@|&^~<>=]|\b(?:not|and|or|if|elif)\b")
 _DEEPEST = 200  # brackets within each other, and levels of indentation
@@ -35,7 +40,8 @@ def read_torchscript(archive: Archive, *, trust: bool) -> nn.Module:
     """The scripted or traced network in an archive, on the CPU.
 
     What is loaded is another archive, made of the members that were looked at. Raises ModelError for a quantized
-    network and a damaged archive, UntrustedCodeError for one that names more than computations, unless `trust`.
+    network, for one that was traced in training mode and for a damaged archive, UntrustedCodeError for one that names
+    more than computations, unless `trust`.
     """
     path, root = archive.path, archive.root
     kept = {name: data for name, data in archive.members().items() if _KEPT.fullmatch(name.removeprefix(f"{root}/"))}
@@ -45,6 +51,11 @@ def read_torchscript(archive: Archive, *, trust: bool) -> nn.Module:
             raise ModelError(
                 f"{path}: is a quantized network: its layers compute with whole numbers, and BatchNorm is folded into "
                 "them. Give the network from before the conversion."
+            )
+        if _IN_TRAINING_MODE.search(text):
+            raise ModelError(
+                f"{path}: was traced in training mode: its BatchNorms take the statistics of every batch, and its "
+                "dropouts draw, in evaluation mode too. Trace the network after .eval()."
             )
         if too_deep(text):
             raise ModelError(f"{path}: {name} nests too deep for torch's parser; it is damaged or hostile.")

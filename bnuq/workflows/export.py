@@ -23,7 +23,7 @@ from bnuq.config import (
     recalibration_of,
     without_recalibration,
 )
-from bnuq.errors import ModelError, RequestError, SamplingError, first_line
+from bnuq.errors import ModelError, RequestError, ResultError, SamplingError, first_line
 from bnuq.evaluation.augmentation import Augmented, augmenting, check_augmentation
 from bnuq.evaluation.completeness import check_complete
 from bnuq.evaluation.datasets import Pipeline, target_scale
@@ -34,6 +34,7 @@ from bnuq.evaluation.setup import check_readable, prepare
 from bnuq.evaluation.subject import Subject, is_mcbn, kind_of_draws
 from bnuq.files.hdf5 import open_hdf5
 from bnuq.files.writing import check_writable, replaced
+from bnuq.models.loading import LoadedModel
 from bnuq.progress import Progress, silent
 from bnuq.records.evaluation import Result
 from bnuq.sampling.bank_tiles import BankEngine
@@ -118,7 +119,10 @@ def assembled(
     run = replace(run, methods=methods, samples=samples, perturb=(), predictions=None, device="cpu")
     check_complete(run, needs=("test",))
     ready = prepare(run)
-    subject = planned_run(run, ready).subject
+    planned = planned_run(run, ready)
+    if result is not None:
+        _check_unchanged(result, (ready.loaded, *planned.members))
+    subject = planned.subject
     if isinstance(unconverted(ready.model), Unpacked):
         raise RequestError("a network of several inputs cannot be exported; its program would take packed rows.")
     base = base or _first(subject.todo.methods, str(run.checkpoint))
@@ -134,6 +138,17 @@ def assembled(
     metadata = _metadata(subject, method or base, engine.samples, scoring, inputs)
     of_set = engine.of("test", subject.sets["test"]) if isinstance(engine, BySet) else engine
     return Assembled(predictor, of_set, inputs, metadata)
+
+
+def _check_unchanged(result: Result, networks: Iterable[LoadedModel]) -> None:
+    """Raise ResultError where a result was evaluated with other weights than these."""
+    recorded = result.model.get("members", [result.model])
+    for network, known in zip(networks, recorded, strict=False):
+        if network.checkpoint.sha256 != known["sha256"]:
+            raise ResultError(
+                f"{result.path}: {network.checkpoint.path} was changed since it was evaluated. Restore the file, or "
+                "evaluate it again."
+            )
 
 
 def _first(methods: Iterable[str], where: str) -> str:
@@ -159,7 +174,7 @@ def _method(method: str | None, result: Result | None) -> str | None:
         expected = ", ".join((*_METHODS, "each with +temperature or +vector"))
         raise RequestError(f"--method {method} cannot be exported; expected one of {expected}.")
     if result is not None and method not in known:
-        raise RequestError(f"--method {method}: {result.path} has {', '.join(known)}.")
+        raise RequestError(f"--method {method}: {result.path} has only {', '.join(known)}; expected one of these.")
     if result is None and base != method:
         raise RequestError(f"--method {method} is fitted in an evaluation. Name its result: --from RESULT.")
     return base

@@ -265,7 +265,7 @@ def _pipeline_lines(
             yield from suggested_lines(found, points, by_test="train" not in sets)
             return
         except SamplingError as error:
-            why = str(error)
+            why = str(error).removesuffix(".")
     pictures = points is None or len(points.point_shape) == 3
     for key in _UNKNOWN if pictures else ("normalize",):
         above = f"Not searched: {why}." if key == "normalize" else ""

@@ -104,6 +104,15 @@ def test_code_is_trusted_until_it_changes(cli, small):
     assert "--trust-code" in cli("evaluate", "model.pt", "-T", "2", "--limit", "20").message
 
 
+def test_why_no_pipeline_was_searched_is_one_sentence(cli, small):
+    weights = torch.load(small / "model.pt", weights_only=True)
+    weights["1.running_mean"].zero_()
+    weights["1.running_var"].fill_(1)
+    torch.save(weights, small / "model.pt")
+    assert cli("init", "model.pt", *COMPLETE).code == 0
+    assert "(they still have mean 0 and variance 1).\n" in (small / "model.toml").read_text()
+
+
 def test_where_no_pipeline_fits_the_closest_is_a_comment(cli, small):
     weights = torch.load(small / "model.pt", weights_only=True)
     weights["1.running_mean"] += 50

@@ -179,7 +179,7 @@ def test_scalars_of_numpy_beside_the_weights_need_no_trust_and_are_plain_values(
         (b"X\x02\x00\x00\x00f8", b"(K\x03X\x01\x00\x00\x00<tb", "a NumPy scalar has 3 bytes; expected 8"),
         (b"X\x05\x00\x00\x00U9999", b"", "a NumPy scalar has 3 bytes; expected 39996"),
         (b"X\x02\x00\x00\x00f8", b"(K\x03X\x01\x00\x00\x00xtb", "a NumPy scalar without a byte order"),
-        (b"K\x08", b"", "expected string or bytes-like object"),
+        (b"K\x08", b"", "is damaged or incomplete;"),
     ],
     ids=["short", "longer than the file", "byte order", "code"],
 )
@@ -199,7 +199,7 @@ def test_a_pickle_inside_a_scalar_of_numpy_is_not_opened(tmp_path):
         read_checkpoint(saved(tmp_path / "m.pt", {"model": dict(STATE), "more": inside}))
     data = pickle.dumps(Loud(), protocol=0).decode("latin1").encode()
     scalar = b"cnumpy._core.multiarray\nscalar\n(cnumpy\ndtype\n(X\x02\x00\x00\x00O8tRX%b%btR."
-    with pytest.raises(ModelError, match="expected a PyTorch checkpoint"):
+    with pytest.raises(ModelError, match=r"holds no state dict .*expected weights or a network"):
         read_checkpoint(zip_of(tmp_path / "n.pt", b"\x80\x02" + scalar % (len(data).to_bytes(4, "little"), data)))
     assert not (tmp_path / "mark").exists()
 

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pickle
+import re
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -56,6 +57,7 @@ def assert_one_message(path: Path, text: str, error: type[BnuqError] = ModelErro
         read_checkpoint(path)
     assert str(caught.value).startswith(f"{path}")
     assert "\n" not in str(caught.value)
+    assert not re.search(r"(Attribute|Type|Index|Key)Error|argument", str(caught.value))
 
 
 # ---- TorchScript
@@ -281,7 +283,8 @@ def _meta(path: str, **changed: Any) -> Callable[[Any], None]:
         (WEIGHTS, _meta("conv.weight", storage_offset={"as_int": -1}), "needs more bytes"),
         (WEIGHTS, _meta("last.bias", sizes=[{"as_int": 10**9}], strides=[{"as_int": 0}]), "it is forged"),
         (WEIGHTS, lambda d: d["config"].pop("conv.weight"), "damaged or incomplete"),
-        ("models/model.json", lambda d: d.pop("graph_module"), "damaged or incomplete"),
+        ("models/model.json", lambda d: d.pop("graph_module"), r"damaged or incomplete; .*torch\.export\.save"),
+        (WEIGHTS, _meta("conv.weight", sizes=[{"as_int": 1}]), "another number of sizes than of strides"),
     ],
 )
 def test_a_forged_program_is_one_message(tmp_path, program, member, edit, text):
@@ -297,19 +300,32 @@ def test_a_tensor_may_not_replace_what_the_program_is_made_of(tmp_path, program)
     assert_one_message(rewritten(program, tmp_path / "p.pt2", both), "damaged or incomplete")
 
 
+def test_a_program_of_other_content_is_one_message(tmp_path, program):
+    path = rewritten(program, tmp_path / "p.pt2", lambda members: members | {"models/model.json": b"[]"})
+    assert_one_message(path, "damaged or incomplete; expected weights or a network")
+    without = lambda members: {name: data for name, data in members.items() if name != "models/model.json"}  # noqa: E731
+    assert_one_message(rewritten(program, path, without), r"p\.pt2: holds no program \(models/model\.json\)")
+    path.write_bytes(program[: len(program) // 2])
+    assert_one_message(path, r"damaged or incomplete .*torch\.export\.save.*Fetch or write it again")
+    path.write_bytes(program)
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr(archive.namelist()[0], b"")
+    assert_one_message(path, "lists a member twice.*Save it again with torch")
+
+
 def test_compiled_and_empty_programs_are_refused_before_anything_is_loaded(tmp_path):
     marker = tmp_path / "ran"
     evil = saved(Evil(marker))
-    for members in (
-        {"archive_format": b"pt2", "data/aotinductor/model/x.so": b"\x7fELF"},
-        {"archive_format": b"pt2", "data/sample_inputs/model.pt": evil, "models/model.json": b"{}"},
-        {"archive_format": b"pt2", "data.pkl": pickle.dumps(Evil(marker), protocol=2)},
-        {"serialized_exported_program.json": b"{}", "serialized_state_dict.pt": evil},
+    for members, told in (
+        ({"archive_format": b"pt2", "data/aotinductor/model/x.so": b"\x7fELF"}, "is compiled by AOTInductor"),
+        ({"archive_format": b"pt2", "data/sample_inputs/model.pt": evil, "models/model.json": b"{}"}, "is damaged"),
+        ({"archive_format": b"pt2", "data.pkl": pickle.dumps(Evil(marker), protocol=2)}, "holds no program"),
+        ({"serialized_exported_program.json": b"{}", "serialized_state_dict.pt": evil}, "is damaged"),
     ):
         with zipfile.ZipFile(tmp_path / "p.pt2", "w") as archive:
             for name, data in members.items():
                 archive.writestr(f"m/{name}", data)
-        with pytest.raises(BnuqError, match=r"p\.pt2: "):
+        with pytest.raises(BnuqError, match=rf"p\.pt2: {told}"):
             read_checkpoint(tmp_path / "p.pt2")
     assert not marker.exists()
 
@@ -352,6 +368,8 @@ def write_folder(folder: Path, config: object) -> Path:
         ({"architecture": "cnn", "pretrained_cfg": {"input_size": [3, 10**9, 8]}}, "input_size is"),
         ({"architecture": "cnn", "pretrained_cfg": {"input_size": [3, 8, 8], "crop_pct": 1e-9}}, "crop_pct is"),
         ({"architecture": "cnn", "pretrained_cfg": {"mean": "x", "std": [1]}}, "mean is"),
+        ({"architecture": "cnn", "pretrained_cfg": {"mean": [0.5] * 3, "std": [0, 1, 1]}}, "std is"),
+        ({"architecture": "cnn", "pretrained_cfg": {"mean": [0.5] * 2, "std": [1] * 3}}, "mean is"),
         ({"model_type": "resnet"}, "expected an image classifier"),
         ({"architecture": "cnn", "auto_map": {"AutoModel": "x.X"}}, "has 'auto_map', for which code or weights"),
         (
@@ -372,6 +390,9 @@ def test_a_config_that_lies_is_one_message(tmp_path, monkeypatch, config, text):
     with pytest.raises(BnuqError, match=text) as caught:
         load_model(folder)
     assert len(str(caught.value)) < 3000
+    if "of one network" not in text and "another shape" not in text:
+        assert str(caught.value).startswith(f"{folder / 'config.json'}: ")
+        assert "model.arch" not in str(caught.value)
 
 
 def test_a_folder_of_pickled_weights_is_refused(tmp_path):
@@ -380,7 +401,13 @@ def test_a_folder_of_pickled_weights_is_refused(tmp_path):
     assert_one_message(folder, "has a config.json and no model.safetensors")
 
 
-@pytest.mark.parametrize("file", ["../a.safetensors", "/etc/passwd", "..", "a\0b", 3])
+@pytest.mark.parametrize("content", [[], {"weight_map": "x"}, {"weight_map": {"conv.weight": 3}}])
+def test_an_index_of_other_content_is_one_message(tmp_path, content):
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(content))
+    assert_one_message(tmp_path, r"the weight_map of model\.safetensors\.index\.json does not name a file for each")
+
+
+@pytest.mark.parametrize("file", ["../a.safetensors", "/etc/passwd", "..", "a\0b"])
 def test_an_index_may_not_lead_out_of_its_folder(tmp_path, file):
     save_file(trained_cnn().state_dict(), tmp_path / "a.safetensors")
     (tmp_path / "net").mkdir()
@@ -408,7 +435,9 @@ def test_a_distributed_checkpoint_runs_nothing(tmp_path):
     good = (folder / ".metadata").read_bytes()
     for evil in (Evil(marker), {"x": Evil(marker)}):
         (folder / ".metadata").write_bytes(pickle.dumps(evil))
-        assert_one_message(folder, r"names (posix|nt)\.system, and would have to run it")
+        assert_one_message(folder, r"\.metadata is refused: it names (posix|nt)\.system, .* Nothing was run\.$")
+    (folder / ".metadata").write_bytes(good[: len(good) // 2])
+    assert_one_message(folder, "net: is damaged or incomplete")
     (folder / ".metadata").write_bytes(good)
     shard.write_bytes(saved(Evil(marker)).ljust(shard.stat().st_size, b"\0"))
     with pytest.raises(BnuqError):

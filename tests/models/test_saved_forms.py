@@ -155,7 +155,9 @@ def test_weights_in_half_precision_are_computed_with_in_float32(tmp_path, form, 
     }
     writers[form]()
     arch = "nets:Cnn" if form in ("state dict", "safetensors") else None
-    found = load_model(path, arch=arch, trust_pickle=True).module.float()
+    loaded = load_model(path, arch=arch, trust_pickle=True)
+    assert values_of(loaded, "weights-converted") == {"stored": str(dtype)[6:], "used": "float32"}
+    found = loaded.module.float()
     torch.testing.assert_close(passes(found, None), passes(net.float(), None), rtol=1e-5, atol=1e-6)
 
 
@@ -192,22 +194,56 @@ def test_outputs_of_a_program_keep_their_names_and_its_constants_their_values(tm
     assert torch.equal(found["logits"], net(X)["logits"])
 
 
-def test_a_dropout_that_is_always_active_stays_so_in_a_program(tmp_path):
-    class Always(Cnn):
-        def forward(self, x: Tensor) -> Tensor:
-            return nn.functional.dropout(super().forward(x), 0.5, training=True)
+class Always(Cnn):
+    """A network with another dropout, which is always active."""
 
-    net = Always().eval()
-    net.load_state_dict(trained_cnn().state_dict())
-    for shapes in (None, ({0: torch.export.Dim("points", min=1)},)):
-        torch.export.save(torch.export.export(net, (X,), dynamic_shapes=shapes), tmp_path / "m.pt2")
-        module = load_model(tmp_path / "m.pt2").module
-        first, second = module(TRAIN), module(TRAIN)
-        assert not torch.equal(first, second)
-        expected = 2 * trained_cnn()(TRAIN)
-        for found in (first, second):
-            torch.testing.assert_close(found, expected * (found != 0), rtol=1e-5, atol=1e-6)
-            assert 0.2 < float((found == 0).double().mean()) < 0.8
+    def __init__(self, rate: float = 0.5) -> None:
+        super().__init__()
+        self.rate = rate
+        self.load_state_dict(trained_cnn().state_dict())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.dropout(super().forward(x), self.rate, training=True)
+
+
+def partly_training() -> nn.Module:
+    net = trained_cnn()
+    net.bn.train()
+    return net
+
+
+def into_trace(net: nn.Module, path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that BatchNorm looks at the number of values
+        torch.jit.save(torch.jit.trace(net, X, check_trace=False), path)
+
+
+def into_program(net: nn.Module, path: Path) -> None:
+    torch.export.save(torch.export.export(net, (X,), dynamic_shapes=({0: torch.export.Dim("points", min=1)},)), path)
+
+
+@pytest.mark.parametrize(
+    ("write", "net", "told"),
+    [
+        (into_trace, lambda: trained_cnn().train(), r"m\.pt2: was traced in training mode: .*after \.eval\(\)"),
+        (into_trace, partly_training, r"m\.pt2: was traced in training mode"),
+        (into_trace, lambda: Always().eval(), r"m\.pt2: was traced in training mode"),
+        (into_program, partly_training, r"m\.pt2: was exported with bn in training mode .*after \.eval\(\)"),
+        (into_program, lambda: Always().eval(), r"m\.pt2: was exported with a dropout in training mode"),
+    ],
+    ids=["trace", "trace, its BatchNorm", "trace, a dropout", "program, its BatchNorm", "program, a dropout"],
+)
+def test_what_is_in_training_mode_for_ever_is_refused_with_the_remedy(tmp_path, write, net, told):
+    write(net(), tmp_path / "m.pt2")
+    with pytest.raises(ModelError, match=told):
+        load_model(tmp_path / "m.pt2")
+
+
+@pytest.mark.parametrize("write", [into_trace, into_program])
+def test_a_dropout_of_rate_0_and_a_batchnorm_without_statistics_may_be_in_training_mode(tmp_path, write):
+    write(nn.Sequential(Always(0.0), nn.BatchNorm1d(3, track_running_stats=False)).eval(), tmp_path / "m.pt2")
+    expected = nn.functional.batch_norm(trained_cnn()(X), None, None, training=True)
+    torch.testing.assert_close(load_model(tmp_path / "m.pt2").module(X), expected)
 
 
 def test_a_timm_folder_needs_no_run_file(tmp_path):
@@ -251,6 +287,14 @@ def test_a_timm_folder_is_evaluated_as_its_weights_with_the_same_settings_and_ag
     assert set(estimates(found)) >= {"deterministic", "mcbn", "mcdo", "mcbn+mcdo"}
     run = resolve_again(found.run, tmp_path / "net.bnuq.h5", Options(out="c.h5"), folder=tmp_path)
     assert estimates(evaluate(run)) == estimates(found)
+
+
+def test_an_interpolation_that_is_not_known_is_of_the_config_and_can_be_overridden(tmp_path):
+    folder_of(tmp_path / "net", TIMM | {"pretrained_cfg": TIMM["pretrained_cfg"] | {"interpolation": "lanczos"}})
+    with pytest.raises(ModelError, match=r"net/config\.json: interpolation is lanczos; expected bilinear, bicubic"):
+        resolve("net", Options(), folder=tmp_path)
+    assert resolve("net", Options(interpolation="bicubic"), folder=tmp_path).interpolation == "bicubic"
+    assert resolve("net", Options(resize=9), folder=tmp_path).interpolation == "bilinear"
 
 
 def test_options_and_the_run_file_override_the_config(tmp_path):
@@ -358,6 +402,10 @@ def test_quantized_and_complex_networks_are_named_as_such(tmp_path):
     torch.jit.save(torch.jit.script(Complex()), path)
     with pytest.raises(ModelError, match="is a complex network"):
         load_model(path)
+    torch.save(Complex().state_dict(), path)
+    for arch in (None, "nets:Cnn"):
+        with pytest.raises(ModelError, match=r"is a complex network: wave is complex64.*Write them as two real ones"):
+            load_model(path, arch=arch)
     torch.save(quantized(), path)
     with pytest.raises(ModelError, match=r"is a quantized network: 1 is a Linear of torch\.ao\.nn.quantized.dynamic"):
         load_model(path, trust_pickle=True)
@@ -372,6 +420,12 @@ def test_quantized_and_complex_networks_are_named_as_such(tmp_path):
     torch.save(nn.Sequential(torch.ao.nn.intrinsic.quantized.ConvReLU2d(1, 2, 1)), path)
     with pytest.raises(ModelError, match="is a quantized network: 0 is a ConvReLU2d"):
         load_model(path, trust_pickle=True)
+
+
+def test_a_frozen_script_is_named(tmp_path):
+    torch.jit.save(torch.jit.freeze(torch.jit.script(trained_cnn())), tmp_path / "m.pt")
+    with pytest.raises(ModelError, match=r"m\.pt: the network was frozen by torch\.jit\.freeze"):
+        load_model(tmp_path / "m.pt")
 
 
 def test_forms_that_are_read_only_are_not_written(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -24,7 +25,7 @@ from torch import Tensor, nn
 from bnuq.cli.export import _lines
 from bnuq.cli.main import main
 from bnuq.config import Options, Run, resolve, resolve_again, resolve_ensemble
-from bnuq.errors import BnuqError, SamplingError
+from bnuq.errors import BnuqError, ResultError, SamplingError
 from bnuq.records.evaluation import Result
 from bnuq.sampling import counter_rng
 from bnuq.sampling.dropout import Dropout, _keep_by_philox
@@ -294,6 +295,8 @@ def test_the_command_says_what_was_written(place: Path, capsys: pytest.CaptureFi
     path, size, compared = place / "told.pt2", found["bytes"], found["compared"]
     told = Exported(path, found, compared["largest_difference"], compared["points"], size)
     assert _lines(told)[0].startswith("told.pt2 was written") and "(points, 1, 6, 6)" in _lines(told)[2]
+    single = replace(told, metadata=found | {"samples": 1, "method": "deterministic"})
+    assert ": 8 samples by mcbn of model.pt." in _lines(told)[0] and ": 1 sample by deterministic" in _lines(single)[0]
     assert found["bytes"] == (place / "told.pt2").stat().st_size
     assert 0 <= found["compared"]["largest_difference"] < 1e-5
 
@@ -383,7 +386,7 @@ def test_draws_of_a_bank_are_those_of_an_evaluation(bank: int, samples: int) -> 
         (["run.toml", "-o", "x.pt2", "--method", "mcbn+temperature"], "Name its result: --from RESULT"),
         (["run.toml", "-o", "x.pt2", "-T", "auto"], "expected a number, or --from RESULT"),
         (["run.toml", "-o", "x.pt2", "--from", "run.h5"], "Leave one of them out"),
-        (["-o", "x.pt2", "--from", "run.h5", "--method", "learned"], "run.h5 has deterministic"),
+        (["-o", "x.pt2", "--from", "run.h5", "--method", "learned"], "run.h5 has only deterministic"),
         (["-o", "x.pt2", "--from", "run.h5", "--seed", "1"], "leave --samples, --batch-size and --seed out"),
         (["-o", "x.pt2", "--from", "model.pt"], "model.pt"),
         (["gone.toml", "-o", "x.pt2"], "gone.toml"),
@@ -401,6 +404,16 @@ def test_refusals_are_one_message_and_write_nothing(
     assert leave.value.code == 2
     assert message in said and said.count("\n") == 1
     assert not (place / "x.pt2").exists() and (place / "notes.pt2").read_text() == "mine"
+
+
+@pytest.mark.parametrize("method", ["mcbn", "mcdo"])
+def test_weights_that_were_changed_since_the_evaluation_are_refused(place: Path, tmp_path: Path, method: str) -> None:
+    folder = shutil.copytree(place, tmp_path / "run")
+    given = small_run.evaluated(folder, out="old.h5")
+    state = torch.load(folder / "model.pt", weights_only=True)
+    torch.save({name: value * 1.1 if value.ndim > 1 else value for name, value in state.items()}, folder / "model.pt")
+    with pytest.raises(ResultError, match=r"old\.h5: .*model\.pt was changed since it was evaluated"):
+        exporting.assembled(again(folder, given), method=method, result=given)
 
 
 def test_a_network_whose_operations_cannot_be_recorded_is_refused_by_name(tmp_path: Path) -> None:

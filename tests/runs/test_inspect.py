@@ -110,6 +110,13 @@ def test_without_data_the_sites_are_told_and_what_a_reference_would_add(folder):
     assert values_of(record, "random-points") == {"shape": [1, 6, 6], "requested": True}
 
 
+@pytest.mark.parametrize(("normalize", "told"), [("0.5/0", "std is"), ("0.5,0.4/0.3,0.3", "mean has 2 numbers")])
+def test_without_data_a_normalisation_that_cannot_be_is_refused(folder, normalize, told):
+    run = without_data(folder, normalize=resolved(folder, normalize=normalize).normalize)
+    with pytest.raises(RequestError, match=told):
+        inspect(run, Settings(input_shape=(1, 6, 6)))
+
+
 def test_the_shape_is_that_of_the_test_set_where_that_can_be_read(folder):
     record = inspect(replace(resolved(folder), train=None, out=folder / "bare.h5"))
     assert [row.positions for row in record.sites] == [16, None]

@@ -103,7 +103,7 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"  ({part.seconds} s)\n", flush=True)
     out = (
         options.out
-        or HERE / "results" / f"gpu-{_file_name(about)}{'.part' if options.only or options.tiny else ''}.json"
+        or HERE / "results" / "gpu" / f"{_file_name(about)}{'.part' if options.only or options.tiny else ''}.json"
     )
     out.parent.mkdir(parents=True, exist_ok=True)
     record = {"machine": about, "settings": {"device": options.device, "tiny": options.tiny}}

@@ -128,12 +128,13 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2, help="processes and shards (default: 2); Ray uses all cores")
     parser.add_argument("--only", action="append", choices=WAYS, help="measure this way alone; may be repeated")
     parser.add_argument("--again", action="store_true", help="measure again what is in the file already")
-    parser.add_argument("--out", type=Path, help="the file of results (default: results/MACHINE-scale.json)")
+    parser.add_argument("--out", type=Path, help="the file of results (default: results/scale/MACHINE.json)")
     options = parser.parse_args()
     if not (named := os.environ.get("BNUQ_TEST_DATA")) or platform.system() != "Linux":
         raise SystemExit("benchmarks/scale.py: set $BNUQ_TEST_DATA (sample_configs/README.md), on Linux.")
     about = machine("cpu") | {"threads": 1}
-    out = options.out or ROOT / "benchmarks" / "results" / f"{file_name(about)}-scale.json"
+    out = options.out or ROOT / "benchmarks" / "results" / "scale" / f"{file_name(about)}.json"
+    out.parent.mkdir(parents=True, exist_ok=True)
     work = {"samples": options.samples, "limit": options.limit, "workers": options.workers}
     known = json.loads(out.read_text(encoding="utf-8")) if out.exists() else {}
     same = known.get("work") == work and known.get("machine", {}).get("cpu") == about["cpu"]

@@ -74,12 +74,17 @@ def post_hoc_scores(subject: Subject, progress: Progress) -> OfSets:
 def _scored(
     subject: Subject, points: Points, fitted: PostHoc, advance: Callable[[int], object]
 ) -> dict[str, np.ndarray]:
-    parts: dict[str, list[np.ndarray]] = {name: [] for name in fitted.scores}
+    # Made at once: what is kept of each chunk would lie between the large arrays of the chunks, whose memory could then
+    # not be used again.
+    result = {name: np.empty(len(points)) for name in fitted.scores}
+    first = 0
     for last in heads(subject, points):
+        rows = slice(first, first + len(last.features))
         for name, score in fitted.scores.items():
-            parts[name].append(as_numpy(score(last.two_class).double()))
+            result[name][rows] = as_numpy(score(last.two_class).double())
         advance(len(last.features))
-    return {name: np.concatenate(values) for name, values in parts.items()}
+        first = rows.stop
+    return result
 
 
 def _fitted(subject: Subject, progress: Progress) -> PostHoc:

@@ -19,7 +19,7 @@ from bnuq.errors import SamplingError, is_out_of_memory
 from bnuq.estimates import Estimate, Estimator
 from bnuq.evaluation import class_probabilities, estimates
 from bnuq.evaluation.class_probabilities import PredictionSets, Probabilities
-from bnuq.evaluation.units import Blocks, merged
+from bnuq.evaluation.units import Blocks, Gathered
 from bnuq.files.journal import Arrays
 from bnuq.findings import Finding
 from bnuq.metrics import CalibrationBins, DrawWeights, LogitMaps
@@ -308,12 +308,10 @@ class Reduction:
         """What was added, for `scores` to merge."""
         return self._blocks.arrays()
 
-    def scores(
-        self, units: Iterable[Arrays] | None = None, *, group: Int64[np.ndarray, " point"] | None = None
-    ) -> Scores:
+    def scores(self, units: Gathered | None = None, *, group: Int64[np.ndarray, " point"] | None = None) -> Scores:
         """The scores of all points added so far, or of those of `units`: the `arrays` of reductions like this one, in
         the order of the points."""
-        arrays = merged([self.arrays()] if units is None else units)
+        arrays = (units or Gathered([self.arrays()])).by_kind()
         points, draws, sums = arrays["point"], arrays["draw"], arrays["sum"]
         predicted = points.pop("predicted")
         bins = {name: sums.pop(f"bins.{name}") for name in ("count", "confidence", "correct") if f"bins.{name}" in sums}

@@ -6,7 +6,7 @@ point is the mean over its labels, so that errors over points and OOD separation
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from bnuq.config import Run
 from bnuq.data import Points
 from bnuq.estimates import Estimate, Estimator
 from bnuq.evaluation import classification, estimates
-from bnuq.evaluation.units import merged
+from bnuq.evaluation.units import Gathered
 from bnuq.files.journal import Arrays
 from bnuq.metrics import CalibrationBins, DrawWeights
 from bnuq.records.evaluation import SetResult
@@ -100,11 +100,9 @@ class Reduction:
             np.stack(values, -1) if by_label else np.mean(values, axis=0, dtype=np.result_type(values[0], np.float32))
         )
 
-    def scores(
-        self, units: Iterable[Arrays] | None = None, *, group: Int64[np.ndarray, " point"] | None = None
-    ) -> Scores:
+    def scores(self, units: Gathered | None = None, *, group: Int64[np.ndarray, " point"] | None = None) -> Scores:
         """The scores of all points added so far, or of those of `units`; see `classification.Reduction.scores`."""
-        arrays = merged([self.arrays()] if units is None else units)
+        arrays = (units or Gathered([self.arrays()])).by_kind()
         points, draws, sums = arrays["point"], arrays["draw"], arrays["sum"]
         predicted, n, labelled = points.pop("predicted"), len(points["max_probability"]), self._truth is not None
         bins = {name: sums.pop(f"bins.{name}") for name in ("count", "confidence", "correct") if f"bins.{name}" in sums}

@@ -20,7 +20,7 @@ from bnuq import devices, metrics
 from bnuq.data import Masks
 from bnuq.evaluation import between_draws, estimates, failing_images
 from bnuq.evaluation.plan import Plan
-from bnuq.evaluation.units import Blocks, merged
+from bnuq.evaluation.units import Blocks, Gathered
 from bnuq.files.journal import Arrays
 from bnuq.metrics import COARSE_BINS, SCORE_BINS, DrawWeights
 from bnuq.metrics.arrays import as_numpy
@@ -315,12 +315,10 @@ class Reduction:
         """What was added, for `scores` to merge."""
         return self._blocks.arrays() | {f"sum/{name}": value[None] for name, value in self._counts.items()}
 
-    def scores(
-        self, units: Iterable[Arrays] | None = None, *, group: Int64[np.ndarray, " image"] | None = None
-    ) -> Scores:
+    def scores(self, units: Gathered | None = None, *, group: Int64[np.ndarray, " image"] | None = None) -> Scores:
         """The scores of all images added so far, or of those of `units`: the `arrays` of reductions like this one, in
         the order of the images."""
-        arrays = merged([self.arrays()] if units is None else units)
+        arrays = (units or Gathered([self.arrays()])).by_kind()
         points, draws, sums = arrays["point"], arrays["draw"], arrays["sum"]
         of_images = {name: points.pop(name) for name in [*points] if "." in name}
         pixels = sums["pixels"]

@@ -14,6 +14,7 @@ from bnuq.data.points import labelled
 from bnuq.evaluation.estimates import SetScores
 from bnuq.evaluation.features import fitted_points, head_of, heads
 from bnuq.evaluation.subject import VALIDATION, Subject
+from bnuq.files.mapped import Pool
 from bnuq.findings import Finding, note
 from bnuq.metrics import posthoc
 from bnuq.metrics.arrays import as_numpy
@@ -76,7 +77,8 @@ def _scored(
 ) -> dict[str, np.ndarray]:
     # Made at once: what is kept of each chunk would lie between the large arrays of the chunks, whose memory could then
     # not be used again.
-    result = {name: np.empty(len(points)) for name in fitted.scores}
+    pool = Pool()
+    result = {name: pool.empty((len(points),), np.dtype(np.float64)) for name in fitted.scores}
     first = 0
     for last in heads(subject, points):
         rows = slice(first, first + len(last.features))

@@ -4,7 +4,7 @@ errors of each estimate. Everything is in the unit of the targets."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +21,7 @@ from bnuq.estimates import Estimate
 from bnuq.evaluation import estimates
 from bnuq.evaluation.datasets import Scale
 from bnuq.evaluation.observation_noise import Fitted, fit
-from bnuq.evaluation.units import Blocks, merged
+from bnuq.evaluation.units import Blocks, Gathered
 from bnuq.files.journal import Arrays
 from bnuq.findings import Finding
 from bnuq.metrics import DrawWeights
@@ -193,12 +193,10 @@ class Reduction:
         """What was added, for `scores` to merge."""
         return self._blocks.arrays()
 
-    def scores(
-        self, units: Iterable[Arrays] | None = None, *, group: Int64[np.ndarray, " point"] | None = None
-    ) -> Scores:
+    def scores(self, units: Gathered | None = None, *, group: Int64[np.ndarray, " point"] | None = None) -> Scores:
         """The scores of all points added so far, or of those of `units`: the `arrays` of reductions like this one, in
         the order of the points."""
-        arrays = merged([self.arrays()] if units is None else units)
+        arrays = (units or Gathered([self.arrays()])).by_kind()
         points, draws = arrays["point"], arrays["draw"]
         mean, variance = (points.pop(f"moments.{name}") for name in ("mean", "variance"))
         noise = 0.0 if self._fitted is None else 1 / self._fitted.tau[self._draws.full.start]

@@ -4,7 +4,7 @@ suffice."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -46,7 +46,7 @@ from bnuq.evaluation.posthoc import OfSets, post_hoc_scores
 from bnuq.evaluation.predictions import Predicted, subject_of_predictions
 from bnuq.evaluation.recalibration import Recalibrated
 from bnuq.evaluation.subject import VALIDATION, Scorer, Subject, is_mcbn, kind_of_draws
-from bnuq.evaluation.units import Unit, UnitGroup, append, tiles
+from bnuq.evaluation.units import Gathered, Unit, UnitGroup, tiles
 from bnuq.files.journal import SECONDS, Arrays, Journal
 from bnuq.findings import Finding, note, warning
 from bnuq.metrics import DrawWeights, LogitMaps
@@ -603,7 +603,7 @@ class _Rounds:
             reduction = reduction_of(0)
             for first, block in self._stored(method, name, draws).blocks():
                 _add(reduction, torch.from_numpy(block).to(subject.pipeline.device), first, engine)
-            return _recalibrated(reduction, [reduction.arrays()], maps, points)
+            return _recalibrated(reduction, None, maps, points)
         units = [replace(unit, method=f"{method}+{kind}") for unit in self._units[method, name]]
         of_set = _of_set(engine, subject.sets, name)
         with self.passes.feeding(points, engine) as feed:
@@ -619,7 +619,7 @@ class _Rounds:
                 return self._executor.finish(zip(units), run_group)
             results = self._executor.run(zip(units), run_group, needed=_saves_maps(subject, name))
             self._maps[f"{method}+{kind}", name] = StoredMaps(self._journal, units)
-            return _recalibrated(reduction_of(0), (arrays for (arrays,) in results), maps, points)
+            return _recalibrated(reduction_of(0), Gathered(arrays for (arrays,) in results), maps, points)
 
     def _scores(
         self,
@@ -645,7 +645,7 @@ class _Rounds:
         for of_method, start in ((method, ""), *((f"{method}+{kind}", f"{kind}:") for kind in maps)):
             self._maps[of_method, name] = StoredMaps(self._journal, units, start)
         earlier = (() if is_single else self._rounds(method)[:-1]) if again else None
-        recalibrated: dict[Recalibration, list[Arrays]] = {kind: [] for kind in maps}
+        recalibrated = {kind: Gathered() for kind in maps}
         with self.passes.feeding(points, engine) as feed:
             of_set = _of_set(engine, {name: points}, name)
             shared = self._of(method), self._journal, points, of_set, self.passes, feed, weights
@@ -664,24 +664,17 @@ class _Rounds:
                     work.seconds += float(of_unit[SECONDS])
                     work.passes += engine.samples * len(unit.points)
                     advance(engine.samples * len(unit.points))
-                    for kind, parts in recalibrated.items():
-                        append(parts, _scores_with(kind, of_unit))
+                    for kind, gathered in recalibrated.items():
+                        gathered.add(_scores_with(kind, of_unit))
                     yield of_unit
 
-            scores = context.reduction(name).scores(arrays(), group=points.group)
+            scores = context.reduction(name).scores(Gathered(arrays()), group=points.group)
         if name == "test" and weights.samples > 1 and not scores.samples_differ:
             raise SamplingError(_why_samples_agree(method, self._subject.todo))
         return scores, {
-            kind: _recalibrated(context.reduction(name, kind=kind), _taken(recalibrated[kind]), maps[kind], points)
+            kind: _recalibrated(context.reduction(name, kind=kind), recalibrated[kind], maps[kind], points)
             for kind in recalibrated
         }
-
-
-def _taken(units: list[Arrays]) -> Iterator[Arrays]:
-    """The arrays of the units, of which none are kept here."""
-    units.reverse()
-    while units:
-        yield units.pop()
 
 
 def _scores_with(kind: Recalibration, of_unit: Arrays) -> Arrays:
@@ -691,7 +684,7 @@ def _scores_with(kind: Recalibration, of_unit: Arrays) -> Arrays:
     return {key.removeprefix(start): each for key, each in kept.items()}
 
 
-def _recalibrated(reduction: Any, units: Iterable[Arrays], maps: LogitMaps, points: Points) -> Any:
+def _recalibrated(reduction: Any, units: Gathered | None, maps: LogitMaps, points: Points) -> Any:
     """The scores of recalibrated units; the temperature of each point is among them, where it has one."""
     scores, temperature = reduction.scores(units, group=points.group), maps.temperature
     return scores if temperature is None else replace(scores, points=scores.points | {"temperature": temperature})

@@ -13,6 +13,7 @@ import numpy as np
 
 from bnuq.data import Points
 from bnuq.files.journal import Arrays
+from bnuq.files.mapped import Pool
 
 _AXES = {"point": 0, "draw": 1}  # the axis of the points, by kind of array
 
@@ -72,40 +73,37 @@ class Blocks:
         }
 
 
-def append(units: list[Arrays], arrays: Arrays) -> None:
-    """Append the arrays of the next unit, the last of which has the sums of all so far in place of those of its blocks:
-    these would take more memory than the points."""
-    before = units[-1] if units else {}
-    for name in [key for key in arrays if key.startswith("sum/")]:
-        total = before.pop(name, None)
-        for block in arrays[name]:
-            total = block[None].copy() if total is None else total + block
-        arrays[name] = np.empty((0, *arrays[name].shape[1:])) if total is None else total
-    units.append(arrays)
+class Gathered:
+    """The arrays of a set by kind and name, from those of its units, which are added in the order of the points. Arrays
+    of no kind, or of another one, are left out. Values of many points are mapped: the number of points takes disk, and
+    hardly any memory."""
 
+    def __init__(self, units: Iterable[Arrays] = ()) -> None:
+        self._values: dict[str, dict[str, list[np.ndarray]]] = {kind: {} for kind in _AXES}
+        self._sums: Arrays = {}
+        self._most: Arrays = {}
+        self._pool = Pool()
+        for arrays in units:
+            self.add(arrays)
 
-def merged(units: Iterable[Arrays]) -> dict[str, Arrays]:
-    """The arrays of a set by kind and name, from those of its units in the order of the points. Arrays of no kind, or
-    of another one, are left out."""
-    values: dict[str, dict[str, list[np.ndarray]]] = {kind: {} for kind in _AXES}
-    sums: Arrays = {}
-    most: Arrays = {}
-    for arrays in units:
+    def add(self, arrays: Arrays) -> None:
+        """Add the arrays of the next unit."""
         for key, value in arrays.items():
             kind, _, name = key.partition("/")
             if kind in _AXES:
-                values[kind].setdefault(name, []).append(value)
+                kept = self._pool.empty(value.shape, value.dtype)
+                kept[...] = value
+                self._values[kind].setdefault(name, []).append(kept)
             elif kind == "most":
-                most[name] = np.asarray(np.maximum(most.get(name, -np.inf), value.max(axis=0)))
+                self._most[name] = np.asarray(np.maximum(self._most.get(name, -np.inf), value.max(axis=0)))
             elif kind == "sum":
                 for block in value:
-                    sums[name] = sums[name] + block if name in sums else block
-    joined = {
-        kind: {name: _concatenated(of_kind.pop(name), _AXES[kind]) for name in [*of_kind]}
-        for kind, of_kind in values.items()
-    }
-    return joined | {"sum": sums, "most": most}
+                    self._sums[name] = self._sums[name] + block if name in self._sums else block
 
-
-def _concatenated(parts: list[np.ndarray], axis: int) -> np.ndarray:
-    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=axis)
+    def by_kind(self) -> dict[str, Arrays]:
+        """The arrays of all units, which are given away."""
+        joined = {
+            kind: {name: self._pool.joined(of_kind.pop(name), _AXES[kind]) for name in [*of_kind]}
+            for kind, of_kind in self._values.items()
+        }
+        return joined | {"sum": self._sums, "most": self._most}

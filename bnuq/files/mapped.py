@@ -4,6 +4,7 @@ use takes memory."""
 from __future__ import annotations
 
 import math
+import mmap
 import os
 import shutil
 import tempfile
@@ -16,6 +17,8 @@ from numpy.typing import NDArray
 _LARGE = 2**28  # bytes of an array that is not mapped, at most
 _PIECE = 2**20
 _SPARE = 2**30  # bytes of the disk that are left to others
+_IN_MEMORY = 2**25  # bytes of the arrays of a pool that are not mapped, at most
+_POOLED = 2**27  # bytes of a file of a pool, at least
 
 
 def is_large(size: int) -> bool:
@@ -26,13 +29,17 @@ def is_large(size: int) -> bool:
 def bytes_in_memory(size: int) -> int:
     """What an array of so many bytes takes of memory while it is not in use: nothing, where it is large and the folder
     of temporary files has room for it."""
-    if not is_large(size) or os.name != "posix":  # elsewhere a file that is open cannot be removed
-        return size
+    return 0 if is_large(size) and _has_room(size) else size
+
+
+def _has_room(size: int) -> bool:
+    """Whether so many bytes can lie in temporary files."""
+    if os.name != "posix":  # elsewhere a file that is open cannot be removed
+        return False
     try:
-        free = shutil.disk_usage(tempfile.gettempdir()).free
+        return shutil.disk_usage(tempfile.gettempdir()).free > size + _SPARE
     except OSError:
-        return size
-    return 0 if free > size + _SPARE else size
+        return False
 
 
 class Space:
@@ -86,3 +93,48 @@ def joined(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
                     space.filled(count)
                     piece = piece[count:]
         return space.bytes().view(parts[0].dtype).reshape(-1, *parts[0].shape[1:])
+
+
+class Pool:
+    """Makes arrays: the first ones in memory; those beyond 32 MiB in temporary files without names, which are mapped
+    and last as long as their arrays. All of them in memory where the disk has no room."""
+
+    def __init__(self) -> None:
+        self._in_memory, self._start = 0, 0
+        self._file: mmap.mmap | None = None
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+        """A new array, whose values may be any."""
+        size = math.prod(shape) * dtype.itemsize
+        if self._in_memory + size > _IN_MEMORY:
+            if self._file is None or self._start + size > len(self._file):
+                self._file, self._start = _new_file(max(size, _POOLED)), 0
+            if self._file is not None:
+                array = np.ndarray(shape, dtype, buffer=self._file, offset=self._start)
+                self._start += -(-size // _ALIGNED) * _ALIGNED
+                return array
+        self._in_memory += size
+        return np.empty(shape, dtype)
+
+    def joined(self, parts: Sequence[NDArray[Any]], axis: int) -> NDArray[Any]:
+        """The parts one after another along an axis."""
+        if len(parts) == 1:
+            return parts[0]
+        shape = list(parts[0].shape)
+        shape[axis] = sum(part.shape[axis] for part in parts)
+        return np.concatenate(parts, axis, out=self.empty(tuple(shape), np.result_type(*parts)))
+
+
+_ALIGNED = 64  # bytes
+
+
+def _new_file(size: int) -> mmap.mmap | None:
+    """So many bytes of the disk, which are taken at once: a disk that fills up later would end the process."""
+    if not _has_room(size) or not hasattr(os, "posix_fallocate"):
+        return None
+    with tempfile.TemporaryFile() as file:
+        try:
+            os.posix_fallocate(file.fileno(), 0, size)
+            return mmap.mmap(file.fileno(), size)
+        except OSError:
+            return None

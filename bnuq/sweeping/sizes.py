@@ -25,7 +25,7 @@ from bnuq.evaluation.draws import draw_bank
 from bnuq.evaluation.executors import Executor
 from bnuq.evaluation.passes import Feed, Passes
 from bnuq.evaluation.subject import VALIDATION, Subject
-from bnuq.evaluation.units import UnitGroup, merged, tiles
+from bnuq.evaluation.units import Gathered, UnitGroup, tiles
 from bnuq.files.journal import Arrays
 from bnuq.findings import Finding
 from bnuq.progress import Advance, Progress
@@ -294,7 +294,8 @@ class _AllSizes:
             tuple(replace(tile, draws=draws, batch_size=size) for size, draws in draws_of_sizes.items())
             for tile in tiles(name, points, size_of_unit, method=self._method, draws=range(0))
         ]
-        of_tiles, done = [], 0  # samples of the current tile that were computed
+        gathered = {size: Gathered() for size in self._banks}
+        done = 0  # samples of the current tile that were computed
 
         def advance(samples: int) -> None:
             nonlocal done
@@ -309,10 +310,11 @@ class _AllSizes:
             for group, arrays in zip(units, self._executor.run(units, run), strict=True):
                 for of_size, total in zip(arrays, counts, strict=False):
                     images.add_counts(of_size, total)
-                of_tiles.append(arrays)
+                for of_size, of_tile in zip(gathered.values(), arrays, strict=True):
+                    of_size.add(of_tile)
                 self._advance(sum(len(unit.points) * len(unit.draws) for unit in group) - done)
                 done = 0
-        return {size: merged(arrays[k] for arrays in of_tiles) for k, size in enumerate(self._banks)}
+        return {size: of_size.by_kind() for size, of_size in gathered.items()}
 
     def _reductions(self, size: int, name: str, points: Points, fitted: Sequence[Any], first: int = 0) -> list[Any]:
         weights, labelled = metrics.plain_weights(self.rows[size][0]), name in self._subject.labelled

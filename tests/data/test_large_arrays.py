@@ -1,5 +1,7 @@
 """Arrays that are too large to be held: mapped, and read as they are needed, ahead of the network."""
 
+import errno
+import mmap
 import threading
 import tracemalloc
 from pathlib import Path
@@ -100,3 +102,48 @@ def test_mapped_points_and_mini_batches_are_read_in_a_thread(files, monkeypatch)
     rows = np.arange(40).reshape(4, 10)
     assert len([*pipeline.batches(points, rows, draws=range(4), purpose=0)]) == 4
     assert threading.main_thread() not in readers
+
+
+# ── arrays that are made ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def is_mapped(array: np.ndarray) -> bool:
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return isinstance(array.base, mmap.mmap)
+
+
+def test_arrays_of_a_pool_are_mapped_beyond_a_limit_and_overlap_no_other(monkeypatch):
+    monkeypatch.setattr(mapped, "_IN_MEMORY", 1000)
+    monkeypatch.setattr(mapped, "_POOLED", 4096)
+    pool, arrays = mapped.Pool(), []
+    for number, count in enumerate((100, 100, 3, 0, 1000, 7, 300, 1)):  # some larger than a file, some into its rest
+        arrays.append(pool.empty((count,), np.dtype(np.float64)))
+        arrays[-1][...] = number
+    assert [is_mapped(array) for array in arrays] == [False, True, False, False, True, False, True, False]
+    for number, array in enumerate(arrays):
+        assert array.flags.writeable and np.all(array == number)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_joined_parts_are_those_of_numpy_mapped_or_not(axis, monkeypatch):
+    parts = [np.random.default_rng(at).normal(size=(4, 5, 3)) for at in range(3)]
+    for limit in (2**20, 0):
+        monkeypatch.setattr(mapped, "_IN_MEMORY", limit)
+        found = mapped.Pool().joined(parts, axis)
+        np.testing.assert_array_equal(found, np.concatenate(parts, axis))
+        assert is_mapped(found) is (limit == 0) and found.dtype == np.float64
+
+
+def test_without_room_on_the_disk_the_arrays_of_a_pool_stay_in_memory(monkeypatch):
+    monkeypatch.setattr(mapped, "_IN_MEMORY", 0)
+    monkeypatch.setattr(mapped.shutil, "disk_usage", lambda _: SimpleNamespace(free=mapped._SPARE))
+    assert not is_mapped(mapped.Pool().empty((1000,), np.dtype(np.float64)))
+    monkeypatch.undo()
+    monkeypatch.setattr(mapped, "_IN_MEMORY", 0)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(mapped.os, "posix_fallocate", full)
+    assert not is_mapped(mapped.Pool().empty((1000,), np.dtype(np.float64)))

@@ -19,6 +19,7 @@ from bnuq.errors import RequestError, ResultError
 from bnuq.evaluation import class_probabilities, classification
 from bnuq.evaluation.class_probabilities import PredictionSets
 from bnuq.evaluation.estimates import replicate_weights
+from bnuq.evaluation.units import Gathered
 from bnuq.gate import check
 from bnuq.gate.recomputing import recomputed
 from bnuq.gate.settings import Settings
@@ -171,7 +172,7 @@ def test_units_merge_to_the_same_wherever_they_are_cut() -> None:
             for start in range(first, last, 10):
                 part.add(logits[:, start : start + 10])
             units.append(part.arrays())
-        whole = classification.Reduction(weights, points=N, labels=LABELS, sets=sets).scores(units)
+        whole = classification.Reduction(weights, points=N, labels=LABELS, sets=sets).scores(Gathered(units))
         return whole.replicates | {f"points.{name}": values for name, values in whole.points.items()}
 
     expected = scores(())

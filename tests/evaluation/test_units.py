@@ -20,7 +20,8 @@ from bnuq.config import Options, ScoringSection, resolve
 from bnuq.evaluation import classification, regression, runner
 from bnuq.evaluation.estimates import replicate_weights
 from bnuq.evaluation.executors import Executor
-from bnuq.evaluation.units import Unit
+from bnuq.evaluation.units import Gathered, Unit
+from bnuq.files import mapped
 from bnuq.files.journal import Arrays, Journal
 from bnuq.progress import silent
 from bnuq.records.evaluation import Result
@@ -106,14 +107,15 @@ def test_units_merge_bitwise_to_the_scores_of_all_points_wherever_they_are_cut(
     for block in blocks:
         whole.add(block)
     expected = vars(whole.scores())
-    for cuts in ((1, 2, 3, 4), (2,), (1, 4)):
+    for cuts, in_memory in (((1, 2, 3, 4), 2**20), ((2,), 0), ((1, 4), 2000)):
+        monkeypatch.setattr(mapped, "_IN_MEMORY", in_memory)
         units = []
         for first, last in zip((0, *cuts), (*cuts, 5), strict=True):
             part = make(10 * first)
             for block in blocks[first:last]:
                 part.add(block)
             units.append(part.arrays())
-        found = vars(make(0).scores(units))
+        found = vars(make(0).scores(Gathered(units)))
         assert_same(found, expected)
 
 

@@ -15,6 +15,7 @@ from bnuq.data.decoded import Decoded, InArray, Kept, Room, sides
 from bnuq.data.masks import Masks, masks_of_array
 from bnuq.data.resizing import Pixels, Size
 from bnuq.errors import DataError
+from bnuq.files.mapped import is_mapped
 from bnuq.findings import Finding, note, warning
 from bnuq.packing import Layout
 from bnuq.progress import Progress, silent
@@ -137,7 +138,7 @@ class Points:
     def read_in_threads(self) -> bool:
         """Whether reading them takes time that a thread can use: pictures in files, resized ones, and mapped arrays."""
         inputs = self.inputs
-        return inputs.source.parallel if isinstance(inputs, Decoded) else isinstance(inputs, np.memmap)
+        return inputs.source.parallel if isinstance(inputs, Decoded) else is_mapped(inputs)
 
     @cached_property
     def sha256(self) -> str:

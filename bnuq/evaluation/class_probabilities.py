@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float, Float32, Int8, Int64
 
 from bnuq import metrics
 from bnuq.evaluation.estimates import RANKED, ranked_rows
+from bnuq.files.mapped import Pool
 from bnuq.metrics import DrawWeights
 
 MOST_BYTES = 2**28  # of the mean probabilities of a set
@@ -87,16 +88,22 @@ class Scored:
     conformity: dict[str, Float[np.ndarray, " point"]]
 
 
-def scored(p: Probabilities, y: Int64[np.ndarray, " point"], sets: PredictionSets, draws: DrawWeights) -> Scored:
-    """The estimates from the probabilities of points with these labels."""
+def scored(
+    p: Probabilities, y: Int64[np.ndarray, " point"], sets: PredictionSets, draws: DrawWeights, pool: Pool
+) -> Scored:
+    """The estimates from the probabilities of points with these labels; the `pool` makes the values of the points."""
     conformity = {}
     if sets.calibrate or sets.second is not None:
         conformity = {kind: score(p.mean, y) for kind, (score, _) in _KINDS.items()}
     if sets.calibrate:
         return Scored({}, {}, conformity)
     fixed = _Fixed(y, metrics.classwise_signs(p.mean, y), _thresholds(sets, conformity, len(y)))
-    parts = [fixed.values(p.mean[rows], rows) for rows in _blocks(np.arange(len(y)), p.mean.shape[1])]
-    points = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    points: dict[str, np.ndarray] = {}
+    for rows in _blocks(np.arange(len(y)), p.mean.shape[1]):
+        for name, values in fixed.values(p.mean[rows], rows).items():
+            if name not in points:
+                points[name] = pool.empty(y.shape, values.dtype)
+            points[name][rows] = values
     replicates = {name: np.full(len(draws.weights), values.mean()) for name, values in points.items()}
     for name, moved in _moved(p, fixed, draws).items():
         most = p.mean.shape[1] if name.startswith("set_size") else 1

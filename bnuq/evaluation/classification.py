@@ -311,7 +311,8 @@ class Reduction:
     def scores(self, units: Gathered | None = None, *, group: Int64[np.ndarray, " point"] | None = None) -> Scores:
         """The scores of all points added so far, or of those of `units`: the `arrays` of reductions like this one, in
         the order of the points."""
-        arrays = (units or Gathered([self.arrays()])).by_kind()
+        units = units or Gathered([self.arrays()])
+        arrays = units.by_kind()
         points, draws, sums = arrays["point"], arrays["draw"], arrays["sum"]
         predicted = points.pop("predicted")
         bins = {name: sums.pop(f"bins.{name}") for name in ("count", "confidence", "correct") if f"bins.{name}" in sums}
@@ -324,7 +325,7 @@ class Reduction:
             mean = points.pop("probabilities")
             kept = self._sets.rows_of_draws(len(mean), mean.shape[1], self._draws)
             p = Probabilities(mean, draws["probabilities"], kept, draws.get("numbers"))
-            found = class_probabilities.scored(p, self._labels, self._sets, self._draws)
+            found = class_probabilities.scored(p, self._labels, self._sets, self._draws, units.pool)
             points, replicates, conformity = points | found.points, replicates | found.replicates, found.conformity
         return Scores(
             parts=self._parts,

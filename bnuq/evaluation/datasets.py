@@ -41,6 +41,7 @@ from bnuq.data import (
 )
 from bnuq.errors import DataError, RequestError
 from bnuq.evaluation import memory
+from bnuq.files.mapped import is_mapped
 from bnuq.findings import Finding, about, note, warning
 from bnuq.packing import difference
 from bnuq.progress import Progress, silent
@@ -418,7 +419,8 @@ def input_normalize(run: Run, train: Points | None, evaluated: Points | None = N
             'data.normalize is "train", which takes mean and std of the reference, and there is none. Add --train REF, '
             "or write normalize = { mean = [...], std = [...] }."
         )
-    if isinstance(train.inputs, Decoded | np.memmap) and 8 * math.prod(train.inputs.shape) > _IN_MEMORY:
+    is_read = isinstance(train.inputs, Decoded) or is_mapped(train.inputs)
+    if is_read and 8 * math.prod(train.inputs.shape) > _IN_MEMORY:
         return _streamed_statistics(train)
     values = train.raw(slice(None))
     return _statistics(np.moveaxis(values, 1, -1).reshape(-1, values.shape[1]))

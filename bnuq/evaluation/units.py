@@ -76,13 +76,13 @@ class Blocks:
 class Gathered:
     """The arrays of a set by kind and name, from those of its units, which are added in the order of the points. Arrays
     of no kind, or of another one, are left out. Values of many points are mapped: the number of points takes disk, and
-    hardly any memory."""
+    hardly any memory. The `pool` makes further arrays of the set."""
 
     def __init__(self, units: Iterable[Arrays] = ()) -> None:
         self._values: dict[str, dict[str, list[np.ndarray]]] = {kind: {} for kind in _AXES}
         self._sums: Arrays = {}
         self._most: Arrays = {}
-        self._pool = Pool()
+        self.pool = Pool()
         for arrays in units:
             self.add(arrays)
 
@@ -91,7 +91,7 @@ class Gathered:
         for key, value in arrays.items():
             kind, _, name = key.partition("/")
             if kind in _AXES:
-                kept = self._pool.empty(value.shape, value.dtype)
+                kept = self.pool.empty(value.shape, value.dtype)
                 kept[...] = value
                 self._values[kind].setdefault(name, []).append(kept)
             elif kind == "most":
@@ -103,7 +103,7 @@ class Gathered:
     def by_kind(self) -> dict[str, Arrays]:
         """The arrays of all units, which are given away."""
         joined = {
-            kind: {name: self._pool.joined(of_kind.pop(name), _AXES[kind]) for name in [*of_kind]}
+            kind: {name: self.pool.joined(of_kind.pop(name), _AXES[kind]) for name in [*of_kind]}
             for kind, of_kind in self._values.items()
         }
         return joined | {"sum": self._sums, "most": self._most}

@@ -21,7 +21,7 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from bnuq.files.mapped import Space
+from bnuq.files.mapped import Pool, Space
 
 _SERVE = "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from bnuq.files.parsing import serve; serve()"
 _lock = threading.RLock()
@@ -41,8 +41,8 @@ def start() -> None:
         _running()
 
 
-def ask(operation: str, *arguments: Any) -> Any:
-    """The answer of the child: JSON, or an array of numbers.
+def ask(operation: str, *arguments: Any, pool: Pool | None = None) -> Any:
+    """The answer of the child: JSON, or an array of numbers, made by the `pool` where there is one.
 
     Raises KeyError for what is not in the file, ValueError for what is in it and cannot be read, OSError for a file
     that cannot be opened, or that the parser did not survive.
@@ -57,7 +57,7 @@ def ask(operation: str, *arguments: Any) -> Any:
             answer = _line(child)
             value = answer.get("value")
             if "array" in answer:
-                value, answer = _array(child, *answer["array"])
+                value, answer = _array(child, *answer["array"], pool)
         except (BrokenPipeError, EOFError) as error:
             raise OSError(_end_of(child)) from error
         except BaseException:  # the rest of the answer is still to come
@@ -80,10 +80,10 @@ def _line(child: _Child) -> dict[str, Any]:
     return json.loads(line)
 
 
-def _array(child: _Child, dtype: str, shape: Sequence[int]) -> tuple[np.ndarray, dict[str, Any]]:
+def _array(child: _Child, dtype: str, shape: Sequence[int], pool: Pool | None) -> tuple[np.ndarray, dict[str, Any]]:
     """An array that follows in pieces, each behind its length, and the line that ends them. A large one is mapped."""
     size = math.prod(shape) * np.dtype(dtype).itemsize
-    with Space(size) as space:
+    with Space(size, pool) as space:
         while length := (line := _line(child)).get("piece", 0):
             if length > size:
                 raise EOFError

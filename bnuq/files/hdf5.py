@@ -6,7 +6,7 @@ import base64
 import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from bnuq.errors import BnuqError, ResultError
 from bnuq.files.apart import ask
 from bnuq.files.content import kind_of, what_is_wrong_with
 from bnuq.files.limits import check_memory, check_size
-from bnuq.files.mapped import bytes_in_memory
+from bnuq.files.mapped import Pool, bytes_in_memory
 
 _numbers = itertools.count(1)
 
@@ -68,12 +68,14 @@ def open_hdf5(path: Path, what: str = "result file", *, error: type[BnuqError] =
 
 @dataclass(frozen=True)
 class _File:
-    """A file that is open in the other process: under which number, and what was found in it."""
+    """A file that is open in the other process: under which number, and what was found in it. The `pool` makes the
+    arrays that are read."""
 
     number: int
     path: Path
     error: type[BnuqError]
     objects: Mapping[str, Any]
+    pool: Pool = field(default_factory=Pool)
 
 
 class _Object:
@@ -139,7 +141,7 @@ class Dataset(_Object):
             values = _unpacked(_value_of(self._facts["value"]))
         else:
             check_memory(self._file.path, bytes_in_memory(self.nbytes), error=self._file.error)
-            values = ask("read", self._file.number, self.name)
+            values = ask("read", self._file.number, self.name, pool=self._file.pool)
         return values[index]
 
     def rows(self, start: int, stop: int) -> NDArray[Any]:

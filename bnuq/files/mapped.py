@@ -42,13 +42,22 @@ def _has_room(size: int) -> bool:
         return False
 
 
-class Space:
-    """Room for so many bytes, filled in order: in memory or, of a large array, in a temporary file without a name."""
+def is_mapped(array: object) -> bool:
+    """Whether it is an array that lies in a file."""
+    while isinstance(array, np.ndarray) and array.base is not None:
+        array = array.base
+    return isinstance(array, mmap.mmap)
 
-    def __init__(self, size: int) -> None:
+
+class Space:
+    """Room for so many bytes, filled in order: of the `pool`, or in memory, or of a large array in a temporary file
+    without a name."""
+
+    def __init__(self, size: int, pool: Pool | None = None) -> None:
         self._size, self._filled = size, 0
-        self._file = tempfile.TemporaryFile() if size and not bytes_in_memory(size) else None  # noqa: SIM115
-        self._array = np.empty(min(size, _PIECE) if self._file else size, np.uint8)
+        self._file = tempfile.TemporaryFile() if size and not (pool or bytes_in_memory(size)) else None  # noqa: SIM115
+        length = min(size, _PIECE) if self._file else size
+        self._array = np.empty(length, np.uint8) if pool is None else pool.empty((length,), np.dtype(np.uint8))
 
     def __enter__(self) -> Space:
         return self

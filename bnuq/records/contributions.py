@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 
 import numpy as np
 
@@ -22,6 +22,7 @@ _TEST = "test"
 _BY_LABEL = ("ece", "label_auroc")  # means over labels that are no means over points
 _OF_PIXELS = "pixel_"  # the separation of pixels, not of images
 _BLOCK = 4096  # points whose likelihoods stay in a core's cache
+_KEPT, _LEAST_KEPT = 2**21, 8  # points whose contributions to a separation are kept, and separations at least
 _Arrays = Mapping[str, np.ndarray]
 
 
@@ -30,10 +31,11 @@ class Points:
 
     def __init__(self, result: Result) -> None:
         self._result = result
-        self._ladder = cache(self._sorted)
-        self._influence = cache(lambda *key: vars(self._ladder(*key).influence()))
+        most = max(_LEAST_KEPT, _KEPT // sum(each.n for each in result.sets.values()))
+        self._ladder = lru_cache(most)(self._sorted)
+        self._influence = lru_cache(most)(lambda *key: vars(self._ladder(*key).influence()))
         self._separation = cache(lambda *key: vars(self._ladder(*key).scores()))
-        self.of_log_likelihoods = cache(self._mixed)
+        self.of_log_likelihoods = lru_cache(most)(self._mixed)
         self.parts = cache(self._points_of_parts)
         self.of_label = cache(lambda label: Points(of_label(result, label)))
 

@@ -1,7 +1,6 @@
 """Arrays that are too large to be held: mapped, and read as they are needed, ahead of the network."""
 
 import errno
-import mmap
 import threading
 import tracemalloc
 from pathlib import Path
@@ -18,13 +17,15 @@ from bnuq.errors import DataError
 from bnuq.evaluation.datasets import Pipeline
 from bnuq.evaluation.passes import Passes
 from bnuq.files import mapped
+from bnuq.files.mapped import is_mapped
 
 ROWS, COLUMNS = 8000, 40  # 1.3 MB in float32
 
 
 @pytest.fixture
 def small_is_large(monkeypatch):
-    monkeypatch.setattr(mapped, "_LARGE", 100_000)
+    for limit in ("_LARGE", "_IN_MEMORY"):
+        monkeypatch.setattr(mapped, limit, 100_000)
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +54,7 @@ def test_a_large_array_is_mapped_and_holds_the_same_points(files, reference, req
     small = load_points(reference, base=files)
     request.getfixturevalue("small_is_large")
     large = load_points(reference, base=files)
-    assert isinstance(large.inputs, np.memmap) and not isinstance(small.inputs, np.memmap)
+    assert is_mapped(large.inputs) and not is_mapped(small.inputs)
     assert large.read_in_threads and not small.read_in_threads
     assert large.sha256 == small.sha256
     np.testing.assert_array_equal(large.raw(np.array([5, 7999, 7])), small.raw(np.array([5, 7999, 7])))
@@ -73,7 +74,7 @@ def test_a_mapped_array_takes_no_memory_until_it_is_read(files):
 @pytest.mark.usefixtures("small_is_large")
 def test_without_room_on_the_disk_an_array_stays_in_memory(files, monkeypatch):
     monkeypatch.setattr(mapped.shutil, "disk_usage", lambda _: SimpleNamespace(free=mapped._SPARE))
-    assert not isinstance(load_points("xy.h5", base=files).inputs, np.memmap)
+    assert not is_mapped(load_points("xy.h5", base=files).inputs)
 
 
 @pytest.mark.usefixtures("small_is_large")
@@ -105,12 +106,6 @@ def test_mapped_points_and_mini_batches_are_read_in_a_thread(files, monkeypatch)
 
 
 # ── arrays that are made ─────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def is_mapped(array: np.ndarray) -> bool:
-    while isinstance(array.base, np.ndarray):
-        array = array.base
-    return isinstance(array.base, mmap.mmap)
 
 
 def test_arrays_of_a_pool_are_mapped_beyond_a_limit_and_overlap_no_other(monkeypatch):

@@ -14,6 +14,7 @@ import math
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -121,12 +122,31 @@ def _open(_limits: _Limits, number: int, path: str) -> dict[str, Any]:
     storage; `declared`, the bytes that it can be read as, of which some are `unstored`, with the object `at` which most
     are declared; and the `objects` by their names, with what is small enough to be sent at once."""
     file = _opened(path)
-    survey = _Survey(file)
-    if survey.complaint is None:
+    found = _surveyed(path, file)
+    if found["complaint"] is None:
         _files[number] = file
     else:
         file.close()
-    return {key: getattr(survey, key) for key in ("complaint", "declared", "unstored", "at", "objects")}
+    return found
+
+
+def _surveyed(path: str, file: h5py.File) -> dict[str, Any]:
+    """What is found in a file, which is not sought again while the file is unchanged. A time of change in the last
+    seconds says nothing: the next one may be the same."""
+    about, now = Path(path).stat(), time.time()
+    state = about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns
+    if (found := _surveys.pop(state, None)) is None:
+        survey = _Survey(file)
+        found = {key: getattr(survey, key) for key in ("complaint", "declared", "unstored", "at", "objects")}
+    if max(about.st_mtime, about.st_ctime) < now - _COARSEST:
+        _surveys[state] = found
+        while len(_surveys) > _SURVEYS:
+            _surveys.pop(next(iter(_surveys)))
+    return found
+
+
+_surveys: dict[tuple[int, ...], dict[str, Any]] = {}  # the latest ones, by what says that a file is unchanged
+_SURVEYS, _COARSEST = 2, 2.0  # surveys that are kept, and seconds between two times of change on any file system
 
 
 def _close(_limits: _Limits, number: int) -> None:
@@ -151,9 +171,10 @@ class _Survey:
         self.at = "/"
         self.complaint: str | None = None
         self.objects: dict[str, dict[str, Any]] = {}
+        self._items: dict[str, Any] = {}
         self._walk(file)
         if self.complaint is None:
-            self._read_all(file)
+            self._read_all()
 
     def _walk(self, file: h5py.File) -> None:
         root = file["/"].id
@@ -163,6 +184,7 @@ class _Survey:
             group, path = groups.pop()
             members: dict[str, str] = {}
             self.objects[path] = {"members": members}
+            self._items[path] = h5py.Group(group)
             self._add_attributes(group, path)
             for key in group:
                 name = f"{path.rstrip('/')}/{key.decode('utf-8', 'surrogateescape')}"
@@ -185,9 +207,11 @@ class _Survey:
                     size = _bytes(member)
                     self._add(size, max(0, size - _stored(member)), name)
                     self.objects[name] = {"bytes": size}
+                    self._items[name] = h5py.Dataset(member)
                     self._add_attributes(member, name)
                 else:
                     self.objects[name] = {"members": {}}
+                    self._items[name] = file[name]
                     self._add_attributes(member, name)
 
     def _add(self, declared: int, unstored: int, name: str) -> None:
@@ -202,17 +226,18 @@ class _Survey:
         for attribute in names:
             self._add(_bytes(h5a.open(item, attribute)), 0, name)
 
-    def _read_all(self, file: h5py.File) -> None:
+    def _read_all(self) -> None:
         """The attributes of groups, and data as long as it is little."""
         left = _AT_ONCE
         for name, facts in self.objects.items():
-            item: Any = file[name]
+            item = self._items[name]
             if not isinstance(item, h5py.Dataset):
                 facts["attributes"] = {key: _tried(_attribute, item.attrs, key) for key in item.attrs}
                 continue
-            text = item.shape is not None and h5py.check_string_dtype(item.dtype) is not None
-            simple = item.shape is not None and item.dtype.kind in _SIMPLE
-            facts |= {"shape": item.shape, "dtype": item.dtype.str if simple else None, "text": text}
+            shape, dtype = item.shape, item.dtype
+            text = shape is not None and h5py.check_string_dtype(dtype) is not None
+            simple = shape is not None and dtype.kind in _SIMPLE
+            facts |= {"shape": shape, "dtype": dtype.str if simple else None, "text": text}
             if simple and not text and facts["bytes"] <= min(left, _LITTLE):
                 facts["value"] = _tried(lambda item: _packed(np.asarray(item[()])), item)
                 left -= facts["bytes"]

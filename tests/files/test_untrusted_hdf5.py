@@ -1,5 +1,6 @@
 """HDF5 that nobody vouched for: what would read other files, or more than there is, is refused before it is read."""
 
+import os
 import signal
 
 import h5py
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 
 from bnuq.errors import DataError, ResultError
-from bnuq.files import apart, limits
+from bnuq.files import apart, limits, parsing
 from bnuq.files.hdf5 import open_hdf5
 
 
@@ -263,3 +264,45 @@ def test_the_time_for_attributes_grows_with_their_number_alone(tmp_path):
             file["x"].attrs[f"a{number}"] = number
     with open_hdf5(tmp_path / "r.h5") as file:
         assert file["x"][()] == 1
+
+
+def test_a_file_that_changes_is_looked_at_again_whatever_its_times_say(tmp_path):
+    path = tmp_path / "out.h5"
+    with h5py.File(path, "w") as file:
+        file["x"] = np.arange(3)
+    with open_hdf5(path) as file:
+        assert [*file] == ["x"]
+    size, times = path.stat().st_size, path.stat()
+    with h5py.File(path, "r+") as file:
+        file["x"][0] = 7
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert path.stat().st_size == size
+    with open_hdf5(path) as file:
+        assert file["x"][()].tolist() == [7, 1, 2]
+
+
+def test_an_old_file_is_looked_at_once_as_long_as_it_is_unchanged(tmp_path, monkeypatch):
+    path, looked = tmp_path / "out.h5", []
+
+    class Noted(parsing._Survey):
+        def __init__(self, file):
+            looked.append(file.filename)
+            super().__init__(file)
+
+    monkeypatch.setattr(parsing, "_Survey", Noted)
+    monkeypatch.setattr(parsing, "_surveys", {})
+    with h5py.File(path, "w") as file:
+        file["x"] = np.arange(3)
+
+    def found():
+        listing = parsing._open(None, 0, str(path))
+        parsing._close(None, 0)
+        return listing
+
+    first = found()
+    assert found() == first and len(looked) == 2  # written just now
+    monkeypatch.setattr(parsing, "_COARSEST", -1.0)
+    assert found() == first and found() == first and len(looked) == 3
+    with h5py.File(path, "r+") as file:
+        file["y"] = 1.0
+    assert found()["objects"].keys() > first["objects"].keys() and len(looked) == 4

@@ -193,14 +193,14 @@ def component_variation(
     variation, agreement = [], []
     for number, box in enumerate(find_objects(label), 1):
         inside = label[box] == number
-        touching = [np.setdiff1d(of[box][inside], 0) for of in numbers]
-        found = [boxes[t][k - 1] for t, some in enumerate(touching) for k in some]
+        touches = [_marked(of[box][inside], len(boxes[t]) + 1) for t, of in enumerate(numbers)]
+        found = [boxes[t][k - 1] for t, some in enumerate(touches) for k in np.flatnonzero(some)]
         if not found:
             variation.append(math.nan)
             agreement.append(math.nan)
             continue
         around = tuple(slice(min(of[a].start for of in found), max(of[a].stop for of in found)) for a in (0, 1))
-        member = np.stack([np.isin(of[around], some) for of, some in zip(numbers, touching, strict=True)])
+        member = np.stack([some[of[around]] for of, some in zip(numbers, touches, strict=True)])
         member = member.reshape(len(draws), -1).astype(np.float64)
         common, size = member @ member.T, member.sum(1)
         union = (size[:, None] + size - common)[first, second]
@@ -208,6 +208,14 @@ def component_variation(
         variation.append(float(np.std(size) / np.mean(size)))
         agreement.append(float(np.mean(common[first, second][present] / union[present])) if present.any() else math.nan)
     return np.array(variation), np.array(agreement)
+
+
+def _marked(numbers: Integer[np.ndarray, "pixel"], count: int) -> Bool[np.ndarray, "number"]:
+    """Whether each number below `count`, but for 0, is among these."""
+    marked = np.zeros(count, bool)
+    marked[numbers] = True
+    marked[0] = False
+    return marked
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,10 @@ import traceback
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
-from itertools import islice
+from itertools import islice, product
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, cast
@@ -55,8 +55,7 @@ RATES = {  # arguments of constructors, as far as they take them
     "attention_dropout": 0.1,
     "stochastic_depth_prob": 0.1,
 }
-CPU_SECONDS = 900  # for one network
-MEMORY = 14 * 2**30  # bytes
+CPU_SECONDS, MEMORY = 900, 14  # for one network, where nothing else is said; memory in GiB
 
 
 def main() -> None:
@@ -66,7 +65,7 @@ def main() -> None:
     KEPT.mkdir(exist_ok=True)
     zoo = (each for networks in (spelled(), of_torchvision(), of_timm()) for each in networks)
     zoo = (each for each in zoo if asked.only in (None, each.name) and asked.family in (None, each.family))
-    zoo = check_all(islice(zoo, asked.limit), jobs=asked.jobs, again=asked.again)
+    zoo = check_all(islice(zoo, asked.limit), asked)
     if (asked.only, asked.family, asked.limit) == (None, None, None):
         records = [json.loads(each.file.read_text()) for each in zoo]
         (MEASURED / "zoo.md").write_text(page(records), encoding="utf-8")
@@ -80,6 +79,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--limit", type=int, help="check the first networks alone")
     parser.add_argument("--jobs", type=int, default=1, help="networks that are checked at a time")
     parser.add_argument("--again", action="store_true", help="check what is done once more")
+    parser.add_argument("--seconds", type=int, default=CPU_SECONDS, help=f"CPU time for one network ({CPU_SECONDS})")
+    parser.add_argument("--memory", type=int, default=MEMORY, help=f"GiB of memory for one network ({MEMORY})")
     return parser.parse_args()
 
 
@@ -162,14 +163,27 @@ def built(library: str, name: str, arguments: Mapping[str, Any]) -> nn.Module:
             if library == "timm":
                 return sys.modules["timm"].create_model(name, pretrained=False, num_classes=CLASSES, **given)
             backbone = {"weights_backbone": None} if is_of(library, name, "segmentation") else {}
-            get = sys.modules["torchvision"].models.get_model
-            return get(name, weights=None, num_classes=CLASSES, **backbone, **given)
+            models = sys.modules["torchvision"].models
+            with of_any_size(models.video.mvit, arguments.get("spatial_size")):
+                return models.get_model(name, weights=None, num_classes=CLASSES, **backbone, **given)
         except TypeError as error:
             unknown = given.keys() & set(re.findall(r"'(\w+)'", str(error)))
             if not unknown:
                 raise
             for argument in unknown:
                 del given[argument]
+
+
+@contextmanager
+def of_any_size(module: Any, size: Any) -> Iterator[None]:
+    """Within, MViT is built for pictures of this size, which its builders do not take."""
+    original = module.MViT
+    if size is not None:
+        module.MViT = lambda **given: original(**given | {"spatial_size": size})
+    try:
+        yield
+    finally:
+        module.MViT = original
 
 
 def is_of(library: str, name: str, module: str) -> bool:
@@ -180,16 +194,18 @@ def is_of(library: str, name: str, module: str) -> bool:
 # The check of one
 
 
-def check_all(networks: Iterator[Network], *, jobs: int, again: bool) -> list[Network]:
-    """Check every network that is not checked yet, or all `again`, in a process of its own, `jobs` at a time. Each
-    writes its file."""
+def check_all(networks: Iterator[Network], asked: argparse.Namespace) -> list[Network]:
+    """Check every network that is not checked yet, or all again, in a process of its own, so many at a time and with
+    such limits as are asked for. Each writes its file."""
     running, zoo = dict[int, tuple[Any, Network]](), list[Network]()
     while True:
-        while len(running) < jobs and (network := next(networks, None)) is not None:
+        while len(running) < asked.jobs and (network := next(networks, None)) is not None:
             zoo.append(network)
-            if network.file.exists() and not again:
+            if network.file.exists() and not asked.again:
                 continue
-            process = multiprocessing.get_context("fork").Process(target=limited, args=(network,))
+            process = multiprocessing.get_context("fork").Process(
+                target=limited, args=(network, asked.seconds, asked.memory)
+            )
             process.start()
             running[process.sentinel] = process, network
         if not running:
@@ -198,18 +214,18 @@ def check_all(networks: Iterator[Network], *, jobs: int, again: bool) -> list[Ne
             process, network = running.pop(cast(int, sentinel))
             process.join()
             if process.exitcode:
-                stopped = {-signal.SIGXCPU: f"over {CPU_SECONDS} s of CPU time"}
+                stopped = {-signal.SIGXCPU: f"over {asked.seconds} s of CPU time"}
                 why = stopped.get(process.exitcode, f"its process ended with {process.exitcode}")
                 network.file.write_text(json.dumps(asdict(network) | {"stopped": why}))
             print(f"{network.name}: {verdict(json.loads(network.file.read_text()))}", flush=True)
 
 
-def limited(network: Network) -> None:
+def limited(network: Network, seconds: int, memory: int) -> None:
     pages = int(Path("/proc/self/statm").read_text().split()[0])
-    most = pages * resource.getpagesize() + MEMORY
+    most = pages * resource.getpagesize() + memory * 2**30
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
     used = int(time.process_time())
-    resource.setrlimit(resource.RLIMIT_CPU, (used + CPU_SECONDS, used + CPU_SECONDS + 5))
+    resource.setrlimit(resource.RLIMIT_CPU, (used + seconds, used + seconds + 5))
     record = asdict(network) | checked_record(network)
     record["seconds"] = time.process_time() - used
     new = network.file.with_suffix(".new")
@@ -247,13 +263,14 @@ def ready(network: Network) -> tuple[nn.Module, Tensor]:
         images = torch.randn(2 * BATCH, *SHAPE, dtype=torch.float64)
         return settled(SPELLINGS[network.name]().double(), images[:BATCH]), images
     failures = list[Exception]()
-    for size in SIZES:
+    of_rates = RATES, {name: rate for name, rate in RATES.items() if name != "patch_drop_rate"}  # with which some fail
+    for rates, size in product(of_rates, SIZES):
         of_size = {"img_size": size, "image_size": size, "input_size": (size, size), "spatial_size": (size, size)}
         frames = (FRAMES,) if is_of(network.library, network.name, "video") else ()
         for dtype in (torch.float64, torch.float32):
             images = torch.randn(2 * BATCH, 3, *frames, size, size, dtype=dtype)
             try:
-                module = built(network.library, network.name, RATES | of_size | {"temporal_size": FRAMES})
+                module = built(network.library, network.name, rates | of_size | {"temporal_size": FRAMES})
                 return settled(module.to(dtype), images[:BATCH]), images
             except Exception as error:  # of any kind of network
                 failures.append(error)

@@ -22,7 +22,7 @@ _TEST = "test"
 _BY_LABEL = ("ece", "label_auroc")  # means over labels that are no means over points
 _OF_PIXELS = "pixel_"  # the separation of pixels, not of images
 _BLOCK = 4096  # points whose likelihoods stay in a core's cache
-_KEPT, _LEAST_KEPT = 2**21, 8  # points whose contributions to a separation are kept, and separations at least
+_KEPT, _LEAST_KEPT = 2**19, 2  # points whose contributions to a separation are kept, and separations at least
 _Arrays = Mapping[str, np.ndarray]
 
 
@@ -32,7 +32,7 @@ class Points:
     def __init__(self, result: Result) -> None:
         self._result = result
         most = max(_LEAST_KEPT, _KEPT // sum(each.n for each in result.sets.values()))
-        self._ladder = lru_cache(most)(self._sorted)
+        self._ladder = lru_cache(_LEAST_KEPT)(self._sorted)
         self._influence = lru_cache(most)(lambda *key: vars(self._ladder(*key).influence()))
         self._separation = cache(lambda *key: vars(self._ladder(*key).scores()))
         self.of_log_likelihoods = lru_cache(most)(self._mixed)

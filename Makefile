@@ -6,7 +6,8 @@ BIN := .venv/bin
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt \
+		--editable '.[dev]'  # what is never imported need not be compiled: a minute
 	@touch $@
 
 demo: .venv/installed
@@ -14,8 +15,7 @@ demo: .venv/installed
 
 # The tests start hundreds of processes: bytecode for them, also where PYTHONDONTWRITEBYTECODE is set.
 test: .venv/installed
-	@$(BIN)/python -m compileall -q bnuq
-	$(BIN)/python -m pytest -n auto
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto
 
 # On a GPU, in an environment that has torch for it: PYTHON=python3 make test-cuda
 test-cuda:

@@ -645,7 +645,7 @@ class _Rounds:
         for of_method, start in ((method, ""), *((f"{method}+{kind}", f"{kind}:") for kind in maps)):
             self._maps[of_method, name] = StoredMaps(self._journal, units, start)
         earlier = (() if is_single else self._rounds(method)[:-1]) if again else None
-        recalibrated = {kind: Gathered() for kind in maps}
+        recalibrated: dict[Recalibration, Gathered] = {kind: Gathered() for kind in maps}
         with self.passes.feeding(points, engine) as feed:
             of_set = _of_set(engine, {name: points}, name)
             shared = self._of(method), self._journal, points, of_set, self.passes, feed, weights

@@ -57,7 +57,8 @@ def ask(operation: str, *arguments: Any, pool: Pool | None = None) -> Any:
             answer = _line(child)
             value = answer.get("value")
             if "array" in answer:
-                value, answer = _array(child, *answer["array"], pool)
+                dtype, shape = answer["array"]
+                value, answer = _array(child, dtype, shape, pool)
         except (BrokenPipeError, EOFError) as error:
             raise OSError(_end_of(child)) from error
         except BaseException:  # the rest of the answer is still to come

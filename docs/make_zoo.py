@@ -55,6 +55,7 @@ RATES = {  # arguments of constructors, as far as they take them
     "attention_dropout": 0.1,
     "stochastic_depth_prob": 0.1,
 }
+SHALLOW = {"deepseek_vit_412m": {"depth": 4}}  # whose 32 equal blocks would take over 20 GB
 CPU_SECONDS, MEMORY = 900, 14  # for one network, where nothing else is said; memory in GiB
 
 
@@ -263,6 +264,7 @@ def ready(network: Network) -> tuple[nn.Module, Tensor]:
         images = torch.randn(2 * BATCH, *SHAPE, dtype=torch.float64)
         return settled(SPELLINGS[network.name]().double(), images[:BATCH]), images
     failures = list[Exception]()
+    given = {"temporal_size": FRAMES} | SHALLOW.get(network.name, {})
     of_rates = RATES, {name: rate for name, rate in RATES.items() if name != "patch_drop_rate"}  # with which some fail
     for rates, size in product(of_rates, SIZES):
         of_size = {"img_size": size, "image_size": size, "input_size": (size, size), "spatial_size": (size, size)}
@@ -270,7 +272,7 @@ def ready(network: Network) -> tuple[nn.Module, Tensor]:
         for dtype in (torch.float64, torch.float32):
             images = torch.randn(2 * BATCH, 3, *frames, size, size, dtype=dtype)
             try:
-                module = built(network.library, network.name, rates | of_size | {"temporal_size": FRAMES})
+                module = built(network.library, network.name, rates | of_size | given)
                 return settled(module.to(dtype), images[:BATCH]), images
             except Exception as error:  # of any kind of network
                 failures.append(error)
@@ -302,8 +304,9 @@ def page(records: list[dict[str, Any]]) -> str:
 
 One small network of every family of timm and of torchvision, with BatchNorm where there is one, and every
 segmentation and video network of torchvision; then {small} small networks that say dropout in other ways. Random
-weights and statistics, float64, rates of dropout above 0 where a constructor takes them. bnuq is held against the
-network's own training-mode forward: what is random there must be sampled, or be named in a warning or a refusal.
+weights and statistics, float64, rates of dropout above 0 where a constructor takes them; deepseek_vit_412m has 4 of
+its 32 blocks. bnuq is held against the network's own training-mode forward: what is random there must be sampled, or be
+named in a warning or a refusal.
 
 {summary(published)}
 

@@ -32,6 +32,7 @@ class Actors(Workers):
             try:
                 ray.init(
                     runtime_env=None if "RAY_ADDRESS" in os.environ else paths,
+                    include_dashboard=False if "RAY_ADDRESS" not in os.environ else None,
                     log_to_driver=False,
                     logging_level="error",
                 )

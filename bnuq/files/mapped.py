@@ -51,10 +51,11 @@ def is_mapped(array: object) -> bool:
 
 class Space:
     """Room for so many bytes, filled in order: of the `pool`, or in memory, or of a large array in a temporary file
-    without a name."""
+    of its own, without a name."""
 
     def __init__(self, size: int, pool: Pool | None = None) -> None:
         self._size, self._filled = size, 0
+        pool = None if is_large(size) else pool  # in a file of its own, as `bytes_in_memory` says
         self._file = tempfile.TemporaryFile() if size and not (pool or bytes_in_memory(size)) else None  # noqa: SIM115
         length = min(size, _PIECE) if self._file else size
         self._array = np.empty(length, np.uint8) if pool is None else pool.empty((length,), np.dtype(np.uint8))
@@ -141,9 +142,9 @@ def _new_file(size: int) -> mmap.mmap | None:
     """So many bytes of the disk, which are taken at once: a disk that fills up later would end the process."""
     if not _has_room(size) or not hasattr(os, "posix_fallocate"):
         return None
-    with tempfile.TemporaryFile() as file:
-        try:
+    try:
+        with tempfile.TemporaryFile() as file:
             os.posix_fallocate(file.fileno(), 0, size)
             return mmap.mmap(file.fileno(), size)
-        except OSError:
-            return None
+    except OSError:
+        return None

@@ -122,7 +122,7 @@ def _open(_limits: _Limits, number: int, path: str) -> dict[str, Any]:
     storage; `declared`, the bytes that it can be read as, of which some are `unstored`, with the object `at` which most
     are declared; and the `objects` by their names, with what is small enough to be sent at once."""
     file = _opened(path)
-    found = _surveyed(path, file)
+    found = _surveyed(file)
     if found["complaint"] is None:
         _files[number] = file
     else:
@@ -130,19 +130,25 @@ def _open(_limits: _Limits, number: int, path: str) -> dict[str, Any]:
     return found
 
 
-def _surveyed(path: str, file: h5py.File) -> dict[str, Any]:
+def _surveyed(file: h5py.File) -> dict[str, Any]:
     """What is found in a file, which is not sought again while the file is unchanged. A time of change in the last
-    seconds says nothing: the next one may be the same."""
-    about, now = Path(path).stat(), time.time()
+    seconds says nothing: the next one may be the same. The file that is open is asked, not its path, which may lead to
+    another one meanwhile."""
+    if os.name != "posix":  # there ctime is no time of change
+        return _found(file)
+    about, now = os.fstat(file.id.get_vfd_handle()), time.time()
     state = about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns
-    if (found := _surveys.pop(state, None)) is None:
-        survey = _Survey(file)
-        found = {key: getattr(survey, key) for key in ("complaint", "declared", "unstored", "at", "objects")}
+    found = _surveys.pop(state, None) or _found(file)
     if max(about.st_mtime, about.st_ctime) < now - _COARSEST:
         _surveys[state] = found
         while len(_surveys) > _SURVEYS:
             _surveys.pop(next(iter(_surveys)))
     return found
+
+
+def _found(file: h5py.File) -> dict[str, Any]:
+    survey = _Survey(file)
+    return {key: getattr(survey, key) for key in ("complaint", "declared", "unstored", "at", "objects")}
 
 
 _surveys: dict[tuple[int, ...], dict[str, Any]] = {}  # the latest ones, by what says that a file is unchanged
@@ -171,7 +177,7 @@ class _Survey:
         self.at = "/"
         self.complaint: str | None = None
         self.objects: dict[str, dict[str, Any]] = {}
-        self._items: dict[str, Any] = {}
+        self._file, self._items = file, dict[str, Any]()
         self._walk(file)
         if self.complaint is None:
             self._read_all()
@@ -207,11 +213,11 @@ class _Survey:
                     size = _bytes(member)
                     self._add(size, max(0, size - _stored(member)), name)
                     self.objects[name] = {"bytes": size}
-                    self._items[name] = h5py.Dataset(member)
+                    if member.get_create_plist().get_layout() != h5d.CHUNKED:  # whose caches would take memory
+                        self._items[name] = h5py.Dataset(member)
                     self._add_attributes(member, name)
                 else:
                     self.objects[name] = {"members": {}}
-                    self._items[name] = file[name]
                     self._add_attributes(member, name)
 
     def _add(self, declared: int, unstored: int, name: str) -> None:
@@ -230,7 +236,7 @@ class _Survey:
         """The attributes of groups, and data as long as it is little."""
         left = _AT_ONCE
         for name, facts in self.objects.items():
-            item = self._items[name]
+            item = self._items.pop(name, None) or self._file[name]
             if not isinstance(item, h5py.Dataset):
                 facts["attributes"] = {key: _tried(_attribute, item.attrs, key) for key in item.attrs}
                 continue

@@ -31,7 +31,7 @@ class Points:
 
     def __init__(self, result: Result) -> None:
         self._result = result
-        most = max(_LEAST_KEPT, _KEPT // sum(each.n for each in result.sets.values()))
+        most = max(_LEAST_KEPT, _KEPT // max(1, sum(each.n for each in result.sets.values())))
         self._ladder = lru_cache(_LEAST_KEPT)(self._sorted)
         self._influence = lru_cache(most)(lambda *key: vars(self._ladder(*key).influence()))
         self._separation = cache(lambda *key: vars(self._ladder(*key).scores()))

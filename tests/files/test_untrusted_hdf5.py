@@ -281,6 +281,39 @@ def test_a_file_that_changes_is_looked_at_again_whatever_its_times_say(tmp_path)
         assert file["x"][()].tolist() == [7, 1, 2]
 
 
+def test_what_was_found_in_one_file_is_not_said_of_another_that_its_path_leads_to(tmp_path, monkeypatch):
+    harmless, hostile, path = tmp_path / "harmless.h5", tmp_path / "hostile.h5", tmp_path / "out.h5"
+    with h5py.File(harmless, "w") as file:
+        file["x"] = np.arange(3)
+    with h5py.File(hostile, "w") as file:
+        file["x"] = h5py.ExternalLink("harmless.h5", "/x")
+    monkeypatch.setattr(parsing, "_COARSEST", -1.0)
+    path.symlink_to(harmless)
+    assert parsing._open(None, 0, str(path))["complaint"] is None
+    parsing._close(None, 0)
+    opened = parsing._opened
+
+    def then_moved(name):
+        file = opened(name)
+        path.unlink()
+        path.symlink_to(harmless)
+        return file
+
+    path.unlink()
+    path.symlink_to(hostile)
+    monkeypatch.setattr(parsing, "_opened", then_moved)
+    assert "a link to another file" in parsing._open(None, 0, str(path))["complaint"]
+
+
+def test_many_chunked_data_sets_are_read(tmp_path):
+    path = tmp_path / "out.h5"
+    with h5py.File(path, "w") as file:
+        for number in range(1000):
+            file.create_dataset(f"x{number}", data=np.arange(3.0), maxshape=(None,), chunks=(100_000,), compression=1)
+    with open_hdf5(path) as file:
+        assert len(file) == 1000 and file["x999"][()].tolist() == [0, 1, 2]
+
+
 def test_an_old_file_is_looked_at_once_as_long_as_it_is_unchanged(tmp_path, monkeypatch):
     path, looked = tmp_path / "out.h5", []
 

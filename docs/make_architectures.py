@@ -2,7 +2,7 @@
 
 Needs timm and torchvision, which may be one whose compiled operators this torch cannot load. No weights are fetched.
 Networks are built on the meta device, without memory. Those that share the names and shapes of their tensors are built
-once more with the same weights, to see which of them compute the same. A few minutes on 16 cores.
+once more with the same weights, to see which of them compute the same. A quarter of an hour of CPU time.
 """
 
 from __future__ import annotations

@@ -180,6 +180,7 @@ FOLDERS = {
     "noisy": small_run.write_noisy, "numbers": small_regression.write,
 }  # fmt: skip
 LESS: dict[str, Any] = {} if REAL else {"samples": 4, "limit": 20}
+OF_PICTURES = {"samples": 4, "calibrate": "cross"} if REAL else {"methods": ("mcbn",), "samples": 2, "limit": 2}
 EVALUATIONS: dict[str, tuple[str, tuple[str, ...], dict[str, Any]]] = {
     "every method, post-hoc scores": ("augmented", (), {"methods": EVERY_METHOD}),
     "an ensemble, temperatures": ("classes", ("second.pt",), {"methods": ("mcbn", "ensemble"), "calibrate": "cross"}),
@@ -187,14 +188,10 @@ EVALUATIONS: dict[str, tuple[str, tuple[str, ...], dict[str, Any]]] = {
     "a bank": ("classes", (), {"methods": ("mcbn",), "bank": 12}),
     "mini-batches by the query": ("classes", (), {"methods": ("mcbn",), "per_query": True, "limit": 6}),
     "draws until they suffice": ("classes", (), {"methods": ("mcbn",), "samples": "auto", "max_samples": 32}),
-    "several labels": ("labels", (), {"methods": ("mcbn", "mcdo")}),
+    "several labels": ("labels", (), {"methods": ("mcbn",)}),
     "learned noise": ("noisy", (), {"methods": ("learned", "mcbn+learned", "mcdo+learned")}),
-    "a segmentation": (
-        "pictures",
-        (),
-        {"save_maps": True, **({"samples": 4, "calibrate": "cross"} if REAL else {"samples": 2, "limit": 2})},
-    ),
-    "a regression": ("numbers", (), {}),
+    "a segmentation": ("pictures", (), {"save_maps": True, **OF_PICTURES}),
+    "a regression": ("numbers", (), {"methods": ("mcbn",)}),
 }
 
 
@@ -263,7 +260,7 @@ def maps(path: Path) -> dict[str, np.ndarray]:
 
 
 def test_every_precision_runs(folders):
-    options = {"methods": ("mcbn",), "limit": 20, "post_hoc": False}
+    options = {"methods": ("mcbn",), "samples": 8, "limit": 30, "post_hoc": False}
     expected = estimates(evaluated(folders("classes"), "cpu", precision="float64", **options))
     for precision, tolerance in (("bfloat16", 0.2), ("tf32", 0.02), ("float64", 1e-4)):
         found = estimates(evaluated(folders("classes"), DEVICE, precision=precision, **options))
@@ -301,7 +298,7 @@ def test_an_inspection_finds_what_it_finds_on_the_cpu(folders):
         np.testing.assert_allclose(of_device.spread, of_cpu.spread, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["classes", "pictures"])
+@pytest.mark.parametrize("kind", ["classes", pytest.param("pictures", marks=slow_on_a_cpu)])
 def test_precise_bn_writes_the_statistics_of_the_cpu(kind, folders):
     weights = []
     for on in ("cpu", "auto"):

@@ -84,11 +84,11 @@ def test_a_downloaded_network_passes_the_reference_check_with_the_settings_shown
     shutil.copy(data_pack / "checkpoints/resnet20-12fca82f.th", "resnet20.th")
     shutil.copy(ROOT / "sample_configs/architectures/cifar_resnet.py", folder)
     for name in ("train", "test"):  # the reference check takes mini-batches of half the reference
-        write_set(data_pack / f"cifar10/lossless_{name}.npz", Path(f"cifar_{name}.npz"), 64)
+        write_set(data_pack / f"cifar10/lossless_{name}.npz", Path(f"cifar_{name}.npz"), 40)
     inspect, evaluate = commands(RESNET)
-    run(inspect.replace(" --suggest-pipeline", ""), "--points", "64", "--draws", "8")  # the search takes a minute
+    run(inspect.replace(" --suggest-pipeline", ""), "--points", "40", "--draws", "8")  # the search takes a minute
     assert "19 BatchNorm layers can be made stochastic" in capsys.readouterr().out
-    run(evaluate, "--limit", "20", "--samples", "2", "--batch-size", "32")
+    run(evaluate, "--limit", "20", "--samples", "2", "--batch-size", "16")
     assert "Reference check passed" in " ".join(capsys.readouterr().out.split())
 
 

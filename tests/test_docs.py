@@ -370,4 +370,4 @@ def test_the_quickstart_can_be_made_again(monkeypatch: pytest.MonkeyPatch, capsy
     with pytest.raises(SystemExit) as left:
         runpy.run_path(str(QUICKSTART / "make.py"), run_name="__main__")
     assert left.value.code == 0
-    assert "--data-root" in capsys.readouterr().out
+    assert "--data-root DATA_ROOT" in capsys.readouterr().out

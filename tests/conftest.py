@@ -63,3 +63,14 @@ def accelerator() -> Iterator[Any]:
         pytest.skip("this torch cannot register a device written in Python")
     with fake_accelerator.standing_in_for_cuda() as log:
         yield log
+
+
+@pytest.fixture(scope="module")
+def less() -> Iterator[None]:
+    """Less work at the reference and for the errors of OOD estimates, in every test of the module."""
+    import less_work
+
+    with pytest.MonkeyPatch.context() as patch:
+        less_work.at_the_reference(patch)
+        less_work.of_resamples(patch)
+        yield

@@ -71,7 +71,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("added")
     small_run.write(folder)
     package = folder / "copy" / "bnuq"
-    shutil.copytree(Path(bnuq.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(Path(bnuq.__file__).parent, package)
     for name, changes in CHANGES.items():
         text = (package / name).read_text()
         for before, added in changes:
@@ -79,8 +79,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             text = text.replace(before, added + before)
         (package / name).write_text(text)
     lines = (
-        "evaluate run.toml -T 16 --seed 0 -o a.h5 --quiet",
-        "evaluate run.toml -T 16 --seed 1 -o b.h5 --quiet",
+        "evaluate run.toml --method mcbn -T 8 --seed 0 -o a.h5 --quiet",
+        "evaluate run.toml --method mcbn -T 8 --seed 1 -o b.h5 --quiet",
         "report a.h5 --json",
         "report a.h5 --full",
         "check b.h5 a.h5 --json",

@@ -23,7 +23,7 @@ SAMPLES, POINTS, BATCH = 4, 40, 16
 def benchmarks(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """The files of benchmarks/, imported as its commands import them."""
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    names = ("comparing", "contestants", "gpu", "gpu_parts", "measuring", "targets")
+    names = ("comparing", "contestants", "gpu", "gpu_parts", "measuring", "run", "targets")
     return SimpleNamespace(**{name: importlib.import_module(name) for name in names})
 
 
@@ -161,10 +161,10 @@ def test_the_command_runs_without_its_peers_and_writes_the_documented_file(run_c
     )
 
 
-def test_a_row_that_is_not_there_is_named_with_those_that_are(run_command: Any) -> None:
-    done, written = run_command("--only", "resnet33")
-    assert done.returncode == 1 and written is None
-    assert "--only resnet33: there is no such row; expected one of resnet20, resnet32" in done.stderr
+def test_a_row_that_is_not_there_is_named_with_those_that_are(benchmarks: SimpleNamespace, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="--only resnet33: there is no such row; expected one of resnet20, resnet32"):
+        benchmarks.run.main(["--only", "resnet33", "--threads", "1", "--out", str(tmp_path / "out.json")])
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_recipe_for_a_gpu_runs_without_one_and_writes_what_it_measured(

@@ -40,7 +40,7 @@ REAL = torch.cuda.is_available()
 DEVICE = "cuda:0" if REAL else "pretend:0"
 on_a_gpu = pytest.mark.skipif(not REAL, reason="no GPU in $CUDA_VISIBLE_DEVICES")
 slow_on_a_cpu = on_a_gpu if REAL else pytest.mark.slow
-pytestmark = [pytest.mark.usefixtures("device", "same_masks"), pytest.mark.held(False)]
+pytestmark = [pytest.mark.usefixtures("device", "less", "same_masks"), pytest.mark.held(False)]
 
 OF_THE_CPU = {
     "slices_assigned", "points_repeated_before_the_first_draw", "points_that_know_their_place", "attention_over_tokens",
@@ -179,21 +179,19 @@ FOLDERS = {
     "classes": classifier, "augmented": augmented, "labels": several_labels, "pictures": small_segmentation.write,
     "noisy": small_run.write_noisy, "numbers": small_regression.write,
 }  # fmt: skip
+LESS: dict[str, Any] = {} if REAL else {"samples": 4, "limit": 20}
+OF_PICTURES = {"samples": 4, "calibrate": "cross"} if REAL else {"methods": ("mcbn",), "samples": 2, "limit": 2}
 EVALUATIONS: dict[str, tuple[str, tuple[str, ...], dict[str, Any]]] = {
     "every method, post-hoc scores": ("augmented", (), {"methods": EVERY_METHOD}),
     "an ensemble, temperatures": ("classes", ("second.pt",), {"methods": ("mcbn", "ensemble"), "calibrate": "cross"}),
-    "inputs under attack": ("classes", (), {"methods": ("mcbn",), "perturb": ATTACKS}),
+    "inputs under attack": ("classes", (), {"methods": ("mcbn",), "perturb": ATTACKS, "limit": 8}),
     "a bank": ("classes", (), {"methods": ("mcbn",), "bank": 12}),
     "mini-batches by the query": ("classes", (), {"methods": ("mcbn",), "per_query": True, "limit": 6}),
     "draws until they suffice": ("classes", (), {"methods": ("mcbn",), "samples": "auto", "max_samples": 32}),
-    "several labels": ("labels", (), {"methods": ("mcbn", "mcdo")}),
+    "several labels": ("labels", (), {"methods": ("mcbn",)}),
     "learned noise": ("noisy", (), {"methods": ("learned", "mcbn+learned", "mcdo+learned")}),
-    "a segmentation": (
-        "pictures",
-        (),
-        {"save_maps": True, "samples": 4, **({"calibrate": "cross"} if REAL else {"limit": 5})},
-    ),
-    "a regression": ("numbers", (), {}),
+    "a segmentation": ("pictures", (), {"save_maps": True, **OF_PICTURES}),
+    "a regression": ("numbers", (), {"methods": ("mcbn",)}),
 }
 
 
@@ -212,7 +210,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 def evaluated(folder: Path, on: str, *members: str, **options: Any) -> Result:
     device = "cpu" if on == "cpu" else "auto"  # no option names the fake one
-    given = Options(device=device, out=folder / f"{device}.h5", **options)
+    given = Options(device=device, out=folder / f"{device}.h5", **{**LESS, **options})
     result = evaluate(resolve_ensemble(("run.toml", *members), given, folder=folder))
     assert result.sampling["device"] == on
     return result
@@ -262,7 +260,7 @@ def maps(path: Path) -> dict[str, np.ndarray]:
 
 
 def test_every_precision_runs(folders):
-    options = {"methods": ("mcbn",), "limit": 30, "post_hoc": False}
+    options = {"methods": ("mcbn",), "samples": 8, "limit": 30, "post_hoc": False}
     expected = estimates(evaluated(folders("classes"), "cpu", precision="float64", **options))
     for precision, tolerance in (("bfloat16", 0.2), ("tf32", 0.02), ("float64", 1e-4)):
         found = estimates(evaluated(folders("classes"), DEVICE, precision=precision, **options))
@@ -276,7 +274,7 @@ def test_every_precision_runs(folders):
 def test_a_sweep_gives_the_estimates_of_the_cpu(kind, folders):
     found = []
     for on in ("cpu", "auto"):
-        limit = {"limit": 4, "samples": 2} if kind == "pictures" else {"samples": 8}
+        limit = {"limit": 2, "samples": 2} if kind == "pictures" else {"samples": 4}
         options = Options(device=on, out=folders(kind) / f"sweep-{on}.h5", **limit)
         settings = {"batch_sizes": (4, 8), "draw_sets": 2}
         runs, section = resolve_sweep(("run.toml",), options, settings, folder=folders(kind))
@@ -300,7 +298,7 @@ def test_an_inspection_finds_what_it_finds_on_the_cpu(folders):
         np.testing.assert_allclose(of_device.spread, of_cpu.spread, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["classes", "pictures"])
+@pytest.mark.parametrize("kind", ["classes", pytest.param("pictures", marks=slow_on_a_cpu)])
 def test_precise_bn_writes_the_statistics_of_the_cpu(kind, folders):
     weights = []
     for on in ("cpu", "auto"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
@@ -56,6 +57,7 @@ def room_of(path: Path) -> str:
     return first.removesuffix(".py")
 
 
+@cache
 def imports(path: Path) -> list[tuple[str, bool]]:
     """Every imported module, and whether the import is at the top of the file."""
     tree = ast.parse(path.read_text())

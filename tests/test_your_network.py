@@ -15,7 +15,8 @@ from cut_sets import write_samples, write_set
 
 import bnuq
 from bnuq.cli.main import main
-from bnuq.evaluation import draws
+
+pytestmark = pytest.mark.usefixtures("less")
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -39,8 +40,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A reader's folder: the Python files of the page, and the samples that ship."""
     for block in blocks((DOCS / "your-network.md").read_text(encoding="utf-8"), "python"):
         name, _, code = block.partition("\n")
-        (tmp_path / name.removeprefix("# ")).write_text(code, encoding="utf-8")
-    write_samples(tmp_path / "sample_configs", train=4000)
+        less = code.replace('"train", 2000', '"train", 1000').replace('"test", 400', '"test", 60')
+        (tmp_path / name.removeprefix("# ")).write_text(less, encoding="utf-8")
+    write_samples(tmp_path / "sample_configs", train=2000)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "fit", raising=False)
@@ -82,13 +84,11 @@ def test_a_downloaded_network_passes_the_reference_check_with_the_settings_shown
     shutil.copy(data_pack / "checkpoints/resnet20-12fca82f.th", "resnet20.th")
     shutil.copy(ROOT / "sample_configs/architectures/cifar_resnet.py", folder)
     for name in ("train", "test"):  # the reference check takes mini-batches of half the reference
-        write_set(data_pack / f"cifar10/lossless_{name}.npz", Path(f"cifar_{name}.npz"), 64)
+        write_set(data_pack / f"cifar10/lossless_{name}.npz", Path(f"cifar_{name}.npz"), 40)
     inspect, evaluate = commands(RESNET)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(draws, "BATCHES", 4)
-        run(inspect.replace(" --suggest-pipeline", ""), "--points", "64", "--draws", "8")  # the search takes a minute
+    run(inspect.replace(" --suggest-pipeline", ""), "--points", "40", "--draws", "8")  # the search takes a minute
     assert "19 BatchNorm layers can be made stochastic" in capsys.readouterr().out
-    run(evaluate, "--limit", "20", "--samples", "2", "--batch-size", "32")
+    run(evaluate, "--limit", "20", "--samples", "2", "--batch-size", "16")
     assert "Reference check passed" in " ".join(capsys.readouterr().out.split())
 
 
@@ -96,7 +96,9 @@ def test_the_notebook_runs(folder: Path) -> None:
     assert "(live-network.ipynb)" in NOTEBOOK
     cells = json.loads((DOCS / "live-network.ipynb").read_text(encoding="utf-8"))["cells"]
     code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-    code = [text.replace('"samples": 16', '"samples": 8').replace('"limit": 300', '"limit": 60') for text in code]
+    code = [text.replace('"samples": 16', '"samples": 8').replace('"limit": 300', '"limit": 40') for text in code]
+    write_samples(folder / "fewer", train=256, points=60)
+    code = [text.replace('"sample_configs', '"fewer') for text in code]
     code.append("assert result._repr_html_() and len(table) > 50 and verdict.passed in (True, False)")
     exec(compile("\n".join(code), "live-network.ipynb", "exec"), {"__name__": "__main__"})
     assert (folder / "before.h5").exists()

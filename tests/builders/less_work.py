@@ -1,13 +1,18 @@
-"""Less work at the reference, in runs of real networks that are not about it."""
+"""Less work at the reference and for the errors of OOD estimates, in runs that are not about them."""
 
 from __future__ import annotations
 
 import pytest
 
-from bnuq.evaluation import draws, features
+from bnuq.evaluation import draws, estimates, features
 
 
 def at_the_reference(patch: pytest.MonkeyPatch, *, batches: int = 4, points: int = 300) -> None:
     """So many mini-batches in the reference check, and points to which post-hoc scores are fitted."""
     patch.setattr(draws, "BATCHES", batches)
     patch.setattr(features, "_MOST_POINTS", points)
+
+
+def of_resamples(patch: pytest.MonkeyPatch) -> None:
+    """200 resamples of the points of an OOD set, as of many points, in place of 1000."""
+    patch.setattr(estimates, "RESAMPLED", 0)

@@ -20,7 +20,7 @@ from bnuq.errors import RequestError
 from bnuq.sampling.engine import Stochastic
 from bnuq.sampling.plain_loop import Evaluation
 
-pytestmark = pytest.mark.usefixtures("accelerator")
+pytestmark = pytest.mark.usefixtures("accelerator", "less")
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def test_peak_memory_and_provenance_are_of_this_run_on_the_device(classifier):
 
 @pytest.mark.parametrize(("precision", "rounded"), [("float32", "false"), ("tf32", "true")])
 def test_whether_products_were_rounded_to_tf32_is_recorded_as_it_was_in_the_samples(classifier, precision, rounded):
-    result = small_run.evaluated(classifier, device="auto", methods=("mcbn",), precision=precision)
+    result = small_run.evaluated(classifier, device="auto", methods=("mcbn",), precision=precision, limit=20)
     recorded = {name: result.provenance.get(name) for name in ("cuda_matmul_allow_tf32", "cudnn_allow_tf32")}
     assert recorded == dict.fromkeys(recorded, rounded)
     assert result.provenance["float32_matmul_precision"] == {"false": "highest", "true": "high"}[rounded]
@@ -72,7 +72,7 @@ def test_the_host_waits_a_few_times_for_each_image_of_a_segmentation(tmp_path, a
     counts = []
     for limit in (4, 8):
         accelerator.clear()
-        small_segmentation.evaluated(tmp_path, device="auto", methods=("mcbn",), limit=limit, ood=())
+        small_segmentation.evaluated(tmp_path, device="auto", methods=("mcbn",), samples=4, limit=limit, ood=())
         counts.append(accelerator.waits.total())
     assert (counts[1] - counts[0]) / 4 <= 2 * 7, accelerator.report()  # two methods
 
@@ -81,13 +81,13 @@ def test_the_host_waits_a_few_times_for_each_image_of_a_segmentation(tmp_path, a
 def test_what_a_gpu_does_once_at_its_first_passes_is_not_in_their_time(classifier, monkeypatch, bank):
     for engine in (Stochastic, Evaluation):
         monkeypatch.setattr(engine, "passes", _slow_at_first(engine.passes))
-    work = small_run.evaluated(classifier, device="auto", methods=("mcbn",), bank=bank).work
+    work = small_run.evaluated(classifier, device="auto", methods=("mcbn",), bank=bank, limit=20).work
     assert work is not None
     assert work.methods["deterministic"].seconds < _START
     assert work.methods["mcbn"].seconds < _START
 
 
-_START = 2.0  # seconds that a cold start takes
+_START = 1.0  # seconds that a cold start takes
 
 
 def _slow_at_first(passes):

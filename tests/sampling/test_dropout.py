@@ -75,14 +75,14 @@ ONE_MASK_A_PASS = "without an axis of points", "channels that hold all points"
 
 def build(name: str) -> tuple[nn.Module, Tensor]:
     make, shape = NETS[name]
-    return make().double().eval(), zoo.points(shape, 150) + 10
+    return make().double().eval(), zoo.points(shape, 70) + 10
 
 
 @pytest.mark.parametrize("name", NETS)
 def test_masks_are_bitwise_the_same_whatever_the_chunks(name):
     net, x = build(name)
     whole = bnuq.predict(net, x, dropout=bnuq.Dropout(3, seed=2), chunk_size=150)
-    for size in (1, 7, 64, 100):
+    for size in (1, 7, 64):
         assert torch.equal(bnuq.predict(net, x, dropout=bnuq.Dropout(3, seed=2), chunk_size=size), whole)
 
 
@@ -124,7 +124,7 @@ def test_entries_are_dropped_at_the_rate_and_the_others_scaled(name):
 def test_feature_dropout_drops_whole_channels_and_not_all_alike(name):
     net, x = build(name)
     given = torch.ones_like(x)
-    found = bnuq.predict(net, given, dropout=bnuq.Dropout(4)).reshape(4, 150, 3, -1)
+    found = bnuq.predict(net, given, dropout=bnuq.Dropout(4)).reshape(4, len(given), 3, -1)
     assert torch.equal(found, found[..., :1].expand_as(found))
     assert all(not torch.equal(found[:, :, 0, 0], found[:, :, k, 0]) for k in (1, 2))
 
@@ -249,7 +249,7 @@ GENERATORS = pytest.mark.parametrize("kept", [philox, squares])  # the CPU's, an
 @GENERATORS
 @pytest.mark.parametrize("p", [2**-17, 0.001, 0.05, 0.3, 0.5, 0.9, 1 - 2**-17])
 def test_the_rate_is_kept_to_more_than_16_bits(kept, p):
-    n = 2**22
+    n = 2**22 if min(p, 1 - p) < 2**-16 else 2**20
     mask = kept(5, [0, 1], 0, p, 0, n // 2)
     assert mask.dtype == torch.uint8 and mask.shape == (2, n // 2) and int(mask.max()) == 1
     assert int(mask.sum()) == pytest.approx(n * (1 - p), abs=4 * (n * p * (1 - p)) ** 0.5)

@@ -304,15 +304,13 @@ def test_a_relu_is_computed_with_its_convolution_where_nothing_else_sees_what_li
     x = zoo.points((2, 6, 6), 21, dtype=torch.float32)
     expected, why_plain = passes(net, x)
     on_device = copy.deepcopy(net).to(NAME)
-    engine = Stochastic(
-        on_device,
-        find_sites(on_device, x[:3].to(NAME), compare_with_training=False),
-        omega=bnuq.statistics_of(on_device, [x[:10].to(NAME), x[5:15].to(NAME), x[11:].to(NAME)]),
-    )
-    engine.prepare(x.to(NAME))
+    sites, moved = find_sites(on_device, x[:3].to(NAME), compare_with_training=False), x.to(NAME)
+    omega = bnuq.statistics_of(on_device, [moved[:10], moved[5:15], moved[11:]], layers=sites.live_batchnorms)
+    engine = Stochastic(on_device, sites, omega=omega)
+    engine.prepare(moved)
     assert engine.why_plain == why_plain == ""
-    engine.passes(x.to(NAME))
+    engine.passes(moved)
     log.clear()
-    assert_close(engine.passes(x.to(NAME)).cpu(), expected, rtol=0, atol=1e-5 * float(expected.abs().max()))
+    assert_close(engine.passes(moved).cpu(), expected, rtol=0, atol=1e-5 * float(expected.abs().max()))
     assert log.kernels["cudnn_convolution_relu"] == 3 * with_relu
     assert log.kernels["cudnn_convolution_add_relu"] == 3 * with_sum

@@ -123,7 +123,7 @@ def test_other_methods_and_the_number_of_samples_do_not_change_an_ensemble(folde
     with xarray.open_datatree(folder / "alone.h5", engine="h5netcdf") as tree:
         raw = tree["posterior_predictive/ensemble_other"][0].to_numpy()
     np.testing.assert_allclose(raw, logits(folder, "other.npz"), atol=1e-4)
-    doubled = evaluated(folder, *NETWORKS[1:], samples="auto", max_samples=32, out="doubled.h5")
+    doubled = evaluated(folder, *NETWORKS[1:], samples="auto", max_samples=16, ood=(), out="doubled.h5")
     assert values(doubled) == values(alone)
     assert {"mcbn", "mcdo", "mcbn+mcdo"} < {*doubled.methods}  # an ensemble comes beside the usual methods
 
@@ -166,7 +166,9 @@ def test_networks_in_memory_and_of_a_regression(folder: Path, tmp_path: Path, re
     assert live.record.methods["ensemble"].sets["test"].estimates["pll"].value == pytest.approx(expected, abs=1e-6)
     small_regression.write(tmp_path)
     moved(tmp_path, "other.pt", 3)
-    run = resolve_ensemble(("run.toml", "other.pt"), Options(out="out.h5", methods=("ensemble",)), folder=tmp_path)
+    run = resolve_ensemble(
+        ("run.toml", "other.pt"), Options(out="out.h5", methods=("ensemble",), ood=()), folder=tmp_path
+    )
     assert evaluate(run).methods["ensemble"].sets["test"].estimates["variance"].value > 0
 
 

@@ -123,13 +123,13 @@ def test_other_methods_and_the_number_of_samples_do_not_change_an_ensemble(folde
     with xarray.open_datatree(folder / "alone.h5", engine="h5netcdf") as tree:
         raw = tree["posterior_predictive/ensemble_other"][0].to_numpy()
     np.testing.assert_allclose(raw, logits(folder, "other.npz"), atol=1e-4)
-    doubled = evaluated(folder, *NETWORKS[1:], samples="auto", max_samples=16, ood=(), out="doubled.h5")
+    doubled = evaluated(folder, *NETWORKS[1:], samples="auto", max_samples=16, out="doubled.h5")
     assert values(doubled) == values(alone)
     assert {"mcbn", "mcdo", "mcbn+mcdo"} < {*doubled.methods}  # an ensemble comes beside the usual methods
 
 
 def test_the_gate_takes_the_networks_as_given(folder: Path, result: Result):
-    assert check(result, evaluated(folder, *NETWORKS[1:], methods=("mcdo",), calibrate="cross", out="b.h5")).passed
+    assert check(result, evaluated(folder, *NETWORKS[1:], methods=("ensemble",), calibrate="cross", out="b.h5")).passed
     fewer = evaluated(folder, "b.pt", methods=("mcdo",), calibrate="cross", out="fewer.h5")
     assert "ensemble" in dict(pairing(fewer, result).why_not) and "ensemble" not in pairing(fewer, result).draws
     of_pll = {each.address: each for each in check(fewer, result).comparisons}["ensemble.sets.test.pll"]

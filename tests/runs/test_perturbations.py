@@ -159,6 +159,7 @@ def test_noise_is_gaussian_and_keyed_by_the_seed_and_the_number_of_the_point(fol
     uniform = ((words.random_raw(36) >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
     standard = torch.distributions.Normal(0.0, 1.0).icdf(torch.from_numpy(uniform)).numpy()
     np.testing.assert_allclose(drawn[7].ravel(), standard, rtol=1e-6, atol=1e-9)
+    np.testing.assert_array_equal(perturbations.noise(0, [7, 3], (1, 6, 6)), drawn[[7, 3]])
     assert abs(drawn.mean()) < 4 / drawn.size**0.5 and abs(drawn.var() - 1) < 4 * (2 / drawn.size) ** 0.5
     assert abs(np.corrcoef(drawn[:-1].ravel(), drawn[1:].ravel())[0, 1]) < 4 / drawn.size**0.5
     with torch.no_grad():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -57,12 +58,11 @@ def write(folder: Path, *, text: str = RUN, outputs: int = 1) -> Path:
     folder.mkdir(exist_ok=True)
     (folder / "net.py").write_text(NET)
     random = np.random.default_rng(0)
-    sets = {"train": TRAIN, "test": TEST, "validation": VALIDATION}
-    data = {name: _points(random, count, outputs) for name, count in sets.items()}
-    for name, (x, y) in data.items():
+    for name, count in {"train": TRAIN, "test": TEST, "validation": VALIDATION}.items():
+        x, y = _points(random, count, outputs)
         np.savez(folder / f"{name}.npz", x=x, y=y)
     np.savez(folder / "far.npz", x=random.normal(3.0, 3.0, (FAR, 3)).astype(np.float32))
-    torch.save(_trained(*data["train"], outputs).state_dict(), folder / "model.pt")
+    torch.save(_trained(outputs).state_dict(), folder / "model.pt")
     (folder / "run.toml").write_text(text)
     return folder / "run.toml"
 
@@ -74,7 +74,9 @@ def _points(random: np.random.Generator, count: int, outputs: int) -> tuple[np.n
     return x, y.astype(np.float32)
 
 
-def _trained(x: np.ndarray, y: np.ndarray, outputs: int) -> nn.Module:
+@functools.cache
+def _trained(outputs: int) -> nn.Module:
+    x, y = _points(np.random.default_rng(0), TRAIN, outputs)
     namespace: dict[str, Any] = {}
     exec(NET, namespace)
     inputs, targets = (torch.from_numpy((values - values.mean(0)) / values.std(0)) for values in (x, y))

@@ -246,11 +246,8 @@ def test_every_tile_passes_under_its_own_draws_of_the_bank_whatever_passes_toget
     assert outputs.shape == (T, 150, 3) and not engine.why_plain
     for rows, numbers in draws_of(150, seed=5):
         assert torch.allclose(outputs[:, rows.start : rows.stop], all_draws[numbers, rows.start : rows.stop], atol=1e-5)
-        plain = PlainLoop(net, sites, omega=omega, dropout=dropout)
-        assert torch.equal(
-            plain.passes(x[rows.start : rows.stop], rows.start, numbers.tolist()),
-            torch.stack([plain.passes(x[rows.start : rows.stop], rows.start)[t] for t in numbers]),
-        )
+        plain, part = PlainLoop(net, sites, omega=omega, dropout=dropout), x[rows.start : rows.stop]
+        assert torch.equal(plain.passes(part, rows.start, numbers.tolist()), plain.passes(part, rows.start)[numbers])
 
 
 # ── whole runs ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -300,20 +297,19 @@ def test_a_run_with_a_bank_says_so_everywhere_and_can_be_run_again(small):
 
 @pytest.mark.held(False)
 def test_no_estimate_depends_on_the_chunks_nor_on_the_sets_beside_it(small):
-    whole = small_run.evaluated(small, out=Path("whole.h5"), methods=("mcbn", "mcbn+mcdo"))
-    cut = small_run.evaluated(small, out=Path("cut.h5"), methods=("mcbn", "mcbn+mcdo"), chunk_size=23, ood=())
-    for method in ("mcbn", "mcbn+mcdo"):
-        for name, estimate in whole.methods[method].sets["test"].estimates.items():
-            other = cut.methods[method].sets["test"].estimates[name]
-            assert other.value == pytest.approx(estimate.value, abs=1e-6), name
-            assert other.mc_se == pytest.approx(estimate.mc_se, abs=1e-5), name
+    whole = small_run.evaluated(small, out=Path("whole.h5"), methods=("mcbn+mcdo",))
+    cut = small_run.evaluated(small, out=Path("cut.h5"), methods=("mcbn+mcdo",), chunk_size=23, ood=())
+    for name, estimate in whole.methods["mcbn+mcdo"].sets["test"].estimates.items():
+        other = cut.methods["mcbn+mcdo"].sets["test"].estimates[name]
+        assert other.value == pytest.approx(estimate.value, abs=1e-6), name
+        assert other.mc_se == pytest.approx(estimate.mc_se, abs=1e-5), name
 
 
 @pytest.mark.held(False)
 def test_a_bank_of_as_many_draws_as_passes_is_none(small):
-    same = small_run.evaluated(small, out=Path("same.h5"), bank=8, methods=("mcbn",))
+    same = small_run.evaluated(small, out=Path("same.h5"), bank=8, methods=("mcbn",), ood=())
     (small / "run.toml").write_text(small_run.RUN)
-    off = small_run.evaluated(small, out=Path("off.h5"), methods=("mcbn",))
+    off = small_run.evaluated(small, out=Path("off.h5"), methods=("mcbn",), ood=())
     assert same.sampling["bank"] is None and off.sampling["bank"] is None
     assert "bank-of-draws" not in noted(same)
     for name, estimate in off.methods["mcbn"].sets["test"].estimates.items():
@@ -323,7 +319,7 @@ def test_a_bank_of_as_many_draws_as_passes_is_none(small):
 @pytest.mark.held(False)
 @pytest.mark.parametrize("methods", [("deterministic",), ("mcdo",)])
 def test_a_bank_is_of_no_account_where_no_method_samples_batchnorm(small, methods):
-    result = small_run.evaluated(small, methods=methods, bank=3)
+    result = small_run.evaluated(small, methods=methods, bank=3, ood=())
     assert result.sampling["bank"] is None and "bank-of-draws" not in noted(result)
 
 
@@ -345,6 +341,6 @@ def test_a_bank_that_cannot_be_is_refused(small, options, said):
 
 @pytest.mark.held(False)
 def test_raw_samples_are_those_of_each_points_own_draws(small):
-    result = small_run.evaluated(small, methods=("mcbn",), save_samples=True)
+    result = small_run.evaluated(small, methods=("mcbn",), save_samples=True, ood=())
     kept = result.methods["mcbn"].sets["test"]
     assert kept.samples is not None and kept.samples.shape == (8, 150, 3)

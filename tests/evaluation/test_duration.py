@@ -112,14 +112,14 @@ def test_every_ood_set_is_counted(folder, monkeypatch):
 
 def test_a_short_run_takes_no_more_than_a_forward_to_be_foreseen(folder, monkeypatch):
     monkeypatch.setattr(duration, "_extrapolated", lambda *_: pytest.fail("draws were made to estimate the time"))
-    run = resolve("run.toml", Options(), folder=folder)
+    run = resolve("run.toml", Options(methods=("mcbn",), ood=()), folder=folder)
     evaluate(run, forecast_listener=ForecastListener(lambda _: pytest.fail("said to be long")))
 
 
 def test_a_forecast_changes_no_estimate(folder):
-    plain = small_run.evaluated(folder)
+    plain = small_run.evaluated(folder, methods=("mcbn",))
     heard: list[Forecast] = []
-    run = resolve("run.toml", Options(out=folder / "foreseen.h5"), folder=folder)
+    run = resolve("run.toml", Options(methods=("mcbn",), out=folder / "foreseen.h5"), folder=folder)
     foreseen = evaluate(run, forecast_listener=ForecastListener(heard.append, 0.0))
     assert len(heard) == 1
     for method, result in plain.methods.items():

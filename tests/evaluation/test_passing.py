@@ -20,6 +20,7 @@ from bnuq.sampling.engine import Stochastic
 
 pytestmark = pytest.mark.held(False)
 SAME = {"rel": 1e-5, "abs": 1e-7}
+METHODS = ("mcbn", "mcdo")
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +33,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def automatic(folder: Path) -> Result:
     """Drawn until every error is reached, with its samples kept."""
-    return small_run.evaluated(folder, samples="auto", mc_error=0.3, save_samples=True, out=folder / "auto.h5")
+    given = {"samples": "auto", "mc_error": 0.3, "methods": METHODS, "save_samples": True}
+    return small_run.evaluated(folder, **given, out=folder / "auto.h5")
 
 
 def values(result: Result) -> dict[tuple[str, ...], float]:
@@ -72,17 +74,17 @@ def test_automatic_samples_double_until_every_headline_error_is_reached(folder, 
     drawn = result.sampling["samples"]
     assert drawn in (32, 64, 128, 256)
     assert result.run["sampling"]["samples"] == "auto"
-    for method in ("mcbn", "mcdo", "mcbn+mcdo"):
+    for method in METHODS:
         assert max(errors(result, method).values()) <= 0.3
-    before = small_run.evaluated(folder, samples=drawn // 2, out=tmp_path / "half.h5")
-    assert max(max(errors(before, m).values()) for m in ("mcbn", "mcdo", "mcbn+mcdo")) > 0.3
+    before = small_run.evaluated(folder, samples=drawn // 2, methods=METHODS, out=tmp_path / "half.h5")
+    assert max(max(errors(before, m).values()) for m in METHODS) > 0.3
     assert "mc-error-not-reached" not in warned(result)
 
 
 def test_the_estimates_of_an_automatic_run_are_those_of_a_run_with_as_many_samples(folder, tmp_path, automatic):
     grown = automatic
     drawn = grown.sampling["samples"]
-    whole = small_run.evaluated(folder, samples=drawn, out=tmp_path / "whole.h5")
+    whole = small_run.evaluated(folder, samples=drawn, methods=METHODS, out=tmp_path / "whole.h5")
     assert_same_estimates(grown, whole)
     kept = grown.methods["mcbn"].sets["test"].samples
     assert kept.shape == (drawn, small_run.TEST, small_run.CLASSES)
@@ -101,16 +103,16 @@ def test_an_error_that_cannot_be_reached_is_a_warning_that_names_estimate_and_fa
 
 
 def test_little_memory_makes_chunks_smaller_and_says_so(folder, tmp_path, monkeypatch):
-    roomy = small_run.evaluated(folder, methods=("mcbn",), out=tmp_path / "roomy.h5")
+    roomy = small_run.evaluated(folder, methods=("mcbn",), ood=(), out=tmp_path / "roomy.h5")
     monkeypatch.setattr(memory, "available", lambda _: 30_000)
-    tight = small_run.evaluated(folder, methods=("mcbn",), out=tmp_path / "tight.h5")
+    tight = small_run.evaluated(folder, methods=("mcbn",), ood=(), out=tmp_path / "tight.h5")
     reduced = values_of(tight, "chunk-reduced")
     assert reduced["free"] == "30 kB" and reduced["points"] <= 256
     assert_same_estimates(tight, roomy)
 
 
 def test_exhausted_memory_halves_the_chunk_and_says_so(folder, tmp_path, monkeypatch):
-    roomy = small_run.evaluated(folder, methods=("mcdo",), out=tmp_path / "roomy.h5")
+    roomy = small_run.evaluated(folder, methods=("mcdo",), ood=(), out=tmp_path / "roomy.h5")
     passes = Stochastic.passes
 
     def limited(self: Stochastic, inputs: torch.Tensor, start: int = 0) -> torch.Tensor:
@@ -119,14 +121,14 @@ def test_exhausted_memory_halves_the_chunk_and_says_so(folder, tmp_path, monkeyp
         return passes(self, inputs, start)
 
     monkeypatch.setattr(Stochastic, "passes", limited)
-    tight = small_run.evaluated(folder, methods=("mcdo",), out=tmp_path / "tight.h5")
+    tight = small_run.evaluated(folder, methods=("mcdo",), ood=(), out=tmp_path / "tight.h5")
     assert note("chunk-halved", reason="memory ran out", points=15) in tight.findings
     assert_same_estimates(tight, roomy)
 
 
 def test_another_arithmetic_is_told_with_its_deviation_and_leaves_the_deterministic_estimates(folder, tmp_path):
-    exact = small_run.evaluated(folder, methods=("mcbn",), out=tmp_path / "exact.h5")
-    rough = small_run.evaluated(folder, methods=("mcbn",), precision="bfloat16", out=tmp_path / "rough.h5")
+    exact = small_run.evaluated(folder, methods=("mcbn",), ood=(), out=tmp_path / "exact.h5")
+    rough = small_run.evaluated(folder, methods=("mcbn",), ood=(), precision="bfloat16", out=tmp_path / "rough.h5")
     told = values_of(rough, "reduced-precision")
     assert (told["method"], told["precision"], told["points"], told["samples"]) == ("mcbn", "bfloat16", 60, 8)
     assert told["measure"] == "mutual information" and 0 < told["mean"] < 0.1 and told["mean"] < told["largest"] < 1
@@ -156,9 +158,9 @@ def test_why_there_is_no_plan_is_told(tmp_path):
     looks = f"class Looks(nn.Module):\n    def forward(self, x):\n        {forward}\n\n\n"
     text = small_run.NET.replace("nn.ReLU(),", "Looks(),", 1).replace("def net(", f"{looks}def net(")
     small_run.write(tmp_path)
-    planned = small_run.evaluated(tmp_path, methods=("mcbn",), out=tmp_path / "planned.h5")
+    planned = small_run.evaluated(tmp_path, methods=("mcbn",), ood=(), out=tmp_path / "planned.h5")
     (tmp_path / "net.py").write_text(text)
-    looking = small_run.evaluated(tmp_path, methods=("mcbn",), out=tmp_path / "looking.h5")
+    looking = small_run.evaluated(tmp_path, methods=("mcbn",), ood=(), out=tmp_path / "looking.h5")
     assert "lets its path or its sizes depend on the data" in looking.work.methods["mcbn"].why_plain
     assert planned.work.methods["mcbn"].why_plain is None
     assert_same_estimates(looking, planned)

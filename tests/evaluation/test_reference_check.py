@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,6 +31,7 @@ def data(n: int, seed: int) -> Tensor:
     return torch.randn(n, 8, generator=generator) @ mix + 0.3
 
 
+@functools.cache
 def averaged(momentum: float | None = 0.1, seed: int = 0) -> tuple[nn.Module, Tensor]:
     """A network whose running statistics are averages over many batches of 128 under fixed weights, and their data."""
     train = data(6000, seed)

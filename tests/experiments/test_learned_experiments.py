@@ -18,7 +18,7 @@ from bnuq.nn import MeanFieldLinear, NormalizedConv2d, StochasticScale, kl
 from experiments.learned import bn_in_vi, networks, normalization, running, training
 from experiments.learned.running import Request
 
-SETTINGS = {"images": 64, "epochs": 1, "width": 4, "samples": 3, "limit": 20, "workers": 1}
+SETTINGS = {"images": 32, "epochs": 1, "width": 4, "samples": 3, "limit": 20, "workers": 1}
 
 
 def asked(folder: Path, root: Path, **values: object) -> Request:

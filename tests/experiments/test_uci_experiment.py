@@ -43,7 +43,7 @@ def chosen(data_root: Path, settings: Protocol, *, name: str = "boston", kind="b
 
 def test_boston_with_mini_batches_of_32_gains_by_its_uncertainty(data_pack: Path) -> None:
     settings = replace(
-        QUICK, weight_decays=(1e-2,), batch_sizes=(32,), splits=2, seeds=2, folds=3, samples=100, max_epochs=400,
+        QUICK, weight_decays=(1e-2,), batch_sizes=(32,), splits=2, seeds=1, folds=2, samples=100, max_epochs=250,
         patience=4,
     )  # fmt: skip
     data = read_set("boston", data_pack)
@@ -186,8 +186,8 @@ def estimates(result) -> dict[tuple[str, str, str], list]:
 def test_an_interrupted_run_goes_on_bitwise_as_if_it_had_not_been(
     made_up: Path, tiny: Protocol, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = reproduce(request(made_up, tiny, tmp_path / "whole.h5"), progress=silent)
-    cut = request(made_up, tiny, tmp_path / "cut.h5")
+    whole = reproduce(request(made_up, tiny, tmp_path / "whole.h5", sets=("boston",)), progress=silent)
+    cut = request(made_up, tiny, tmp_path / "cut.h5", sets=("boston",))
     plain, calls = experiment.evaluate, []
 
     def interrupted(*args, **kwargs):
@@ -211,8 +211,9 @@ def test_an_interrupted_run_goes_on_bitwise_as_if_it_had_not_been(
 
 
 def test_two_processes_give_what_one_gives(made_up: Path, tiny: Protocol, tmp_path: Path) -> None:
-    single = reproduce(request(made_up, tiny, tmp_path / "one.h5", sets=("boston",)), progress=silent)
-    pair = reproduce(request(made_up, tiny, tmp_path / "two.h5", sets=("boston",), workers=2), progress=silent)
+    few = replace(tiny, max_epochs=5, samples=8)
+    single = reproduce(request(made_up, few, tmp_path / "one.h5", sets=("boston",)), progress=silent)
+    pair = reproduce(request(made_up, few, tmp_path / "two.h5", sets=("boston",), workers=2), progress=silent)
     assert estimates(single) == estimates(pair)
 
 

@@ -112,8 +112,8 @@ def test_its_samples_are_distributed_as_those_of_the_method_learned(kind: Learne
     pytest.importorskip("zuko")
     torch.manual_seed(0)
     stack = Stack(kind, 10, material, [0, 1], 1e-2, CPU)
-    stack.train(20)
-    network, samples = stack.network, 1500
+    stack.train(10)
+    network, samples = stack.network, 600
     network.load_state_dict({name: values[1] for name, values in stack.copied().items()})
     f, plain = stack.outputs(stack.state, 1, samples), stack.outputs(stack.state, 1, 0)
     x = torch.from_numpy(material.x_point[1, : f.shape[1]])
@@ -134,7 +134,13 @@ def test_an_interrupted_run_goes_on_bitwise_as_if_it_had_not_been(
     made_up: Path, tiny: Protocol, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("zuko")
-    given = {"protocol": tiny, "sets": ("boston",), "data_root": made_up, "workers": 1, "device": "cpu"}
+    given = {
+        "protocol": replace(tiny, max_epochs=10, samples=8),
+        "sets": ("boston",),
+        "data_root": made_up,
+        "workers": 1,
+        "device": "cpu",
+    }
     cut = Request(out=tmp_path / "cut.h5", methods=("mnf", "vi-bn"), **given)
     whole = reproduce(replace(cut, out=tmp_path / "whole.h5"), progress=silent)
     calls: list[str] = []

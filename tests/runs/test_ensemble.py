@@ -123,13 +123,13 @@ def test_other_methods_and_the_number_of_samples_do_not_change_an_ensemble(folde
     with xarray.open_datatree(folder / "alone.h5", engine="h5netcdf") as tree:
         raw = tree["posterior_predictive/ensemble_other"][0].to_numpy()
     np.testing.assert_allclose(raw, logits(folder, "other.npz"), atol=1e-4)
-    doubled = evaluated(folder, *NETWORKS[1:], samples="auto", max_samples=32, out="doubled.h5")
+    doubled = evaluated(folder, *NETWORKS[1:], samples="auto", max_samples=16, out="doubled.h5")
     assert values(doubled) == values(alone)
     assert {"mcbn", "mcdo", "mcbn+mcdo"} < {*doubled.methods}  # an ensemble comes beside the usual methods
 
 
 def test_the_gate_takes_the_networks_as_given(folder: Path, result: Result):
-    assert check(result, evaluated(folder, *NETWORKS[1:], methods=("mcdo",), calibrate="cross", out="b.h5")).passed
+    assert check(result, evaluated(folder, *NETWORKS[1:], methods=("ensemble",), calibrate="cross", out="b.h5")).passed
     fewer = evaluated(folder, "b.pt", methods=("mcdo",), calibrate="cross", out="fewer.h5")
     assert "ensemble" in dict(pairing(fewer, result).why_not) and "ensemble" not in pairing(fewer, result).draws
     of_pll = {each.address: each for each in check(fewer, result).comparisons}["ensemble.sets.test.pll"]
@@ -166,7 +166,9 @@ def test_networks_in_memory_and_of_a_regression(folder: Path, tmp_path: Path, re
     assert live.record.methods["ensemble"].sets["test"].estimates["pll"].value == pytest.approx(expected, abs=1e-6)
     small_regression.write(tmp_path)
     moved(tmp_path, "other.pt", 3)
-    run = resolve_ensemble(("run.toml", "other.pt"), Options(out="out.h5", methods=("ensemble",)), folder=tmp_path)
+    run = resolve_ensemble(
+        ("run.toml", "other.pt"), Options(out="out.h5", methods=("ensemble",), ood=()), folder=tmp_path
+    )
     assert evaluate(run).methods["ensemble"].sets["test"].estimates["variance"].value > 0
 
 

@@ -45,24 +45,24 @@ def of_mcbn(result) -> dict[str, float]:
 
 def test_the_report_says_that_exactness_was_checked_and_how_closely_it_holds(tmp_path):
     small_run.write(tmp_path)
-    verified = values_of(small_run.evaluated(tmp_path), "mcbn-verified")
+    verified = values_of(small_run.evaluated(tmp_path, methods=("mcbn",), ood=()), "mcbn-verified")
     assert verified["points"] == 16 and 0 <= verified["deviation"] < 1e-5
 
 
 def test_a_network_that_normalises_slices_is_evaluated_slice_by_slice(tmp_path):
     written(tmp_path, "slices")
-    result = small_run.evaluated(tmp_path, methods=("mcbn",))
+    result = small_run.evaluated(tmp_path, methods=("mcbn",), ood=())
     assert result.sampling["batch_size"] == 8
     assert values_of(result, "batch-size-of-slices") == {"batch_size": 8, "in_training": True}
     halved = [finding.values for finding in result.findings if finding.code == "chunk-halved"]
     assert any(v["points"] == 7 and "normalises larger chunks in slices" in v["reason"] for v in halved)
-    again = small_run.evaluated(tmp_path, methods=("mcbn",), chunk_size=5)
+    again = small_run.evaluated(tmp_path, methods=("mcbn",), ood=(), chunk_size=5)
     assert of_mcbn(again) == pytest.approx(of_mcbn(result), rel=1e-5)
 
 
 def test_a_network_that_slices_in_evaluation_mode_alone_is_said_to_do_so(tmp_path):
     written(tmp_path, "slices alone")
-    result = small_run.evaluated(tmp_path, methods=("mcbn",))
+    result = small_run.evaluated(tmp_path, methods=("mcbn",), ood=())
     assert values_of(result, "batch-size-of-slices") == {"batch_size": 8, "in_training": False}
 
 
@@ -92,7 +92,7 @@ def test_points_that_depend_on_each_other_are_refused_by_set(tmp_path):
 
 def test_what_training_does_beside_batchnorm_is_named(tmp_path):
     written(tmp_path, "shifted")
-    unreachable = values_of(small_run.evaluated(tmp_path), "unreachable")
+    unreachable = values_of(small_run.evaluated(tmp_path, methods=("mcbn",), ood=()), "unreachable")
     assert unreachable["layer"] == "" and unreachable["reason"].startswith("Net computes something else in training")
 
 
@@ -116,7 +116,7 @@ def test_batch_normalization_by_hand_alone_is_named_where_nothing_can_be_sampled
     exec(BY_HAND, namespace)
     torch.save(namespace["net"]().state_dict(), tmp_path / "model.pt")
     with pytest.raises(SamplingError, match=r"no BatchNorm layer that could be sampled \(2: ByHand computes something"):
-        small_run.evaluated(tmp_path, methods=("mcbn",))
+        small_run.evaluated(tmp_path, methods=("mcbn",), ood=())
 
 
 def test_an_output_that_is_not_finite_is_named_with_its_set(tmp_path):
@@ -157,12 +157,12 @@ def test_no_more_points_are_compared_at_the_end_than_a_chunk_has(tmp_path, monke
         exactness, "check_unchanged", lambda *of, **how: compared.append(len(of[1])) or check(*of, **how)
     )
     for size in (4, None):
-        small_run.evaluated(tmp_path, methods=("mcdo",), samples=2, chunk_size=size)
+        small_run.evaluated(tmp_path, methods=("mcdo",), samples=2, chunk_size=size, ood=())
     assert compared == [4, 16]
 
 
 def test_nothing_is_drawn_or_changed_by_the_checks(tmp_path):
     small_run.write(tmp_path)
     before = torch.get_rng_state()
-    small_run.evaluated(tmp_path)
+    small_run.evaluated(tmp_path, methods=("mcbn+mcdo",), ood=())
     assert torch.equal(torch.get_rng_state(), before)

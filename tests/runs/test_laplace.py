@@ -83,10 +83,10 @@ def test_nothing_depends_on_chunks_or_on_other_methods(place: Path, result: Resu
 
 
 def test_draws_until_the_error_is_small_begin_with_those_of_a_seed(place: Path, result: Result) -> None:
-    doubled = run(place, samples="auto", mc_error=0.9, max_samples=32, out="auto.h5")
-    fixed = run(place, samples=doubled.sampling["samples"], out="fixed.h5")
+    doubled = run(place, samples="auto", mc_error=0.9, max_samples=32, ood=(), out="auto.h5")
+    fixed = run(place, samples=doubled.sampling["samples"], ood=(), out="fixed.h5")
     np.testing.assert_allclose(pll(doubled), pll(fixed), rtol=1e-5, atol=1e-6)
-    assert not np.allclose(pll(run(place, seed=1, out="seed.h5")), pll(result), rtol=1e-3)
+    assert not np.allclose(pll(run(place, seed=1, ood=(), out="seed.h5")), pll(result), rtol=1e-3)
 
 
 def test_it_is_a_method_like_any_other(place: Path, result: Result) -> None:
@@ -101,9 +101,9 @@ def test_it_is_a_method_like_any_other(place: Path, result: Result) -> None:
 
 
 def test_it_runs_only_on_request(place: Path) -> None:
-    by_default = run(place, methods=None, out="default.h5")
+    by_default = run(place, methods=None, limit=8, ood=(), out="default.h5")
     assert "laplace" not in by_default.methods and not {"laplace-fitted", "method-left-out"} & set(noted(by_default))
-    ignored = run(place, methods=("mcdo",), laplace="diag", out="ignored.h5")
+    ignored = run(place, methods=("mcdo",), laplace="diag", limit=8, ood=(), out="ignored.h5")
     assert values_of(ignored, "setting-ignored") == {"key": "laplace"}
 
 
@@ -120,7 +120,7 @@ def test_a_diagonal_is_another_posterior_which_a_comparison_tells(place: Path, r
 
 
 def test_a_part_of_the_training_set_counts_as_all_of_it(place: Path, result: Result) -> None:
-    larger = values_of(run(place, train_size=960, out="larger.h5"), "laplace-fitted")
+    larger = values_of(run(place, train_size=960, ood=(), out="larger.h5"), "laplace-fitted")
     fit = values_of(result, "laplace-fitted")
     assert (fit["points"], fit["train_size"], fit["parameters"]) == (small_run.TRAIN, small_run.TRAIN, 27)
     assert (larger["points"], larger["train_size"]) == (small_run.TRAIN, 960)
@@ -130,7 +130,7 @@ def test_a_part_of_the_training_set_counts_as_all_of_it(place: Path, result: Res
 def test_neither_labels_of_the_reference_nor_batchnorm_are_needed(tmp_path: Path) -> None:
     place = small_run.write(tmp_path / "run", norm=False)
     np.savez(place.parent / "train.npz", x=np.load(place.parent / "train.npz")["x"][:6])
-    result = run(place, arch_args={"norm": False})
+    result = run(place, arch_args={"norm": False}, ood=())
     assert values_of(result, "laplace-fitted")["points"] == 6  # of 8 features
     assert np.isfinite(pll(result)).all()
 
@@ -147,7 +147,7 @@ def test_one_logit_is_sampled_as_two_classes(place: Path) -> None:
     for outputs, end in (("binary", ""), ("probabilities", " nn.Sigmoid(),")):
         (folder / f"{outputs}.py").write_text(small_run.NET.replace("(8, classes),", f"(8, classes),{end}"))
         options = {"arch": f"{folder / outputs}.py:net", "arch_args": {"classes": 1}, "test": "two.npz"}
-        made[outputs] = run(folder / "binary.toml", outputs=outputs, out=f"{outputs}.h5", **options)
+        made[outputs] = run(folder / "binary.toml", outputs=outputs, out=f"{outputs}.h5", ood=(), **options)
     assert made["binary"].model["classes"] == 2
     assert values_of(made["binary"], "laplace-fitted")["parameters"] == 9
     np.testing.assert_allclose(pll(made["binary"]), pll(made["probabilities"]), rtol=1e-5, atol=1e-6)

@@ -150,7 +150,7 @@ def test_a_law_that_is_badly_off_is_a_warning(tmp_path):
     small_run.write(tmp_path)
     train = np.repeat(np.repeat(np.random.default_rng(0).normal(0.5, 0.3, (96, 1, 1, 1)), 6, 2), 6, 3)
     np.savez(tmp_path / "train.npz", x=train.astype(np.float32), y=np.zeros(96, dtype=int))
-    result = small_run.evaluated(tmp_path, methods=("mcbn-chi2",), samples=32, counts="nominal")
+    result = small_run.evaluated(tmp_path, methods=("mcbn-chi2",), samples=32, counts="nominal", ood=())
     assert approximations(result)[0].understates
     assert "law-understates" in warned(result)
     assert verdict(result, "noise-model-").code == "noise-model-understates"
@@ -163,8 +163,8 @@ def test_a_covariance_that_is_none_is_refused(tmp_path, covariance):
 
 
 def test_auto_doubles_the_draws_of_laws_too(tmp_path):
-    result = run(tmp_path, methods=("mcbn-chi2",), samples="auto", max_samples=32)
-    whole = run(tmp_path / "whole", methods=("mcbn-chi2",), samples=result.sampling["samples"])
+    result = run(tmp_path, methods=("mcbn-chi2",), samples="auto", max_samples=32, ood=())
+    whole = run(tmp_path / "whole", methods=("mcbn-chi2",), samples=result.sampling["samples"], ood=())
     for name in ("mcbn", "mcbn-chi2"):
         stopped, other = (r.methods[name].sets["test"].estimates["mutual_information"].value for r in (result, whole))
         assert stopped == pytest.approx(other, rel=1e-6)
@@ -174,7 +174,7 @@ def test_measured_counts_are_those_of_the_very_size_whether_or_not_points_are_au
     ratios = {}
     for name, augment in (("none", ""), ("same", "augment = { crop = 6 }\n")):  # a crop that changes nothing
         text = small_run.RUN.replace("[sampling]", f"{augment}\n[sampling]")
-        result = run(tmp_path / name, text=text, methods=("mcbn-chi2",), samples=128, batch_size=48)
+        result = run(tmp_path / name, text=text, methods=("mcbn-chi2",), samples=64, batch_size=48, ood=())
         ratios[name] = approximations(result)[0].ratio["test"].value
     assert ratios["none"] == pytest.approx(1, abs=0.3)
     assert ratios["same"] == pytest.approx(ratios["none"], rel=1e-5)
@@ -190,22 +190,22 @@ def test_the_counts_of_the_factorised_laws_are_in_the_record_and_told(beside, tm
 def test_an_unbiased_variance_is_that_of_the_laws_too(tmp_path):
     means = []
     for variance in ("biased", "unbiased"):
-        result = run(tmp_path / variance, text=ALONE, methods=("mcbn-chi2",), variance=variance, batch_size=2)
+        result = run(tmp_path / variance, text=ALONE, methods=("mcbn-chi2",), variance=variance, batch_size=2, ood=())
         means.append(result.methods["mcbn-chi2"].sets["test"].estimates["pll"].value)
     assert means[0] != means[1]
 
 
 def test_options_that_no_method_draws_by_are_told(tmp_path):
     sampler = {"covariance": "network", "per_query": True, "counts": "nominal"}
-    result = run(tmp_path, methods=("mcdo",), **sampler)
+    result = run(tmp_path, methods=("mcdo",), ood=(), **sampler)
     ignored = [finding.values["key"] for finding in result.findings if finding.code == "setting-ignored"]
     assert ignored == ["per_query", "counts", "covariance"]
-    assert "setting-ignored" not in noted(run(tmp_path / "mcbn", methods=("mcbn",)))
+    assert "setting-ignored" not in noted(run(tmp_path / "mcbn", methods=("mcbn",), ood=()))
 
 
 def test_a_regression_whose_pll_is_known_of_one_alone_is_told_without_it(tmp_path):
     small_regression.write(tmp_path)
-    result = small_regression.evaluated(tmp_path, methods=("mcbn-chi2",), samples=64, batch_size=3)
+    result = small_regression.evaluated(tmp_path, methods=("mcbn-chi2",), samples=16, batch_size=3, ood=())
     (approximation,) = approximations(result)
     assert approximation.uncertainty == "variance" and approximation.ratio["test"].value > 0
     known = ["pll" in result.methods[name].sets["test"].estimates for name in ("mcbn", "mcbn-chi2")]

@@ -161,7 +161,7 @@ def test_the_forwards_are_counted_beforehand(results):
 
 
 def test_partial_layers_are_sampled_with_the_query_too(results, folder):
-    actual = run(folder, "part", sampler=OPTIONS["per query"], layers=("first:1",))
+    actual = run(folder, "part", sampler=OPTIONS["per query"], layers=("first:1",), ood=())
     assert (actual.sampling["layers"], actual.run["sampling"]["layers"]) == (["1"], "first:1")
     assert np.array_equal(raw(actual), raw(results["per query"]))  # the network has but one
 
@@ -175,7 +175,7 @@ def test_other_methods_of_batchnorm_do_not_go_by_the_query(folder, methods):
 
 
 def test_where_methods_are_not_named_the_others_are_left_out_and_it_is_told(folder):
-    actual = run(folder, "auto-methods", sampler=OPTIONS["query in batch"], methods=None)
+    actual = run(folder, "auto-methods", sampler=OPTIONS["query in batch"], methods=None, ood=())
     assert list(actual.methods) == ["deterministic", "mcbn", "mcdo"]
     why = {
         finding.values["method"]: finding.values["reason"] for finding in actual.findings if "method" in finding.values
@@ -225,7 +225,7 @@ def test_an_option_wins_over_the_run_file_also_to_switch_off(tmp_path):
 
 
 def test_groups_are_found_by_the_name_that_is_given_and_one_that_nobody_has_is_refused(folder):
-    actual = run(folder, "grouped", sampler={}, group="laboratory")
+    actual = run(folder, "grouped", sampler={}, group="laboratory", ood=())
     assert actual.run["data"]["group"] == "laboratory"
     assert actual.sets["test"].group is None  # the test set has no such array
     with pytest.raises(RequestError, match=r'data.group is "camera", and no set has an array or a column .*train\.npz'):

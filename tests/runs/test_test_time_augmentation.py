@@ -122,7 +122,7 @@ def test_a_point_of_a_bank_has_the_augmentations_of_its_draws(folder: Path) -> N
 def test_its_table_takes_the_place_of_the_augmentation_of_the_training(folder: Path, whole: Result) -> None:
     text = small_run.RUN + "\n[tta]\nflip = true\n"
     (folder / "own.toml").write_text(text)
-    own = evaluated(folder, "own", run_file="own.toml", precision="float64")
+    own = evaluated(folder, "own", run_file="own.toml", precision="float64", ood=())
     pictures = torch.from_numpy(np.load(folder / "test.npz")["x"].astype(np.float64))
     with torch.no_grad():
         straight, flipped = (network(folder)(x).numpy() for x in (pictures, pictures.flip(-1)))
@@ -150,7 +150,7 @@ def test_a_network_without_batchnorm_and_dropout_has_it_on_request_alone(tmp_pat
     text = small_run.RUN.replace("train_batch_size", "arch_args = { norm = false, rate = 0.0 }\ntrain_batch_size")
     folder = small_run.write(tmp_path / "plain", text=text, norm=False, rate=0.0).parent
     options: dict[str, Any] = {"augment": "flip", "train": None, "post_hoc": False}
-    assert list(evaluated(folder, "usual", **options | {"methods": None}).methods) == ["deterministic"]
+    assert list(evaluated(folder, "usual", **options | {"methods": None}, ood=()).methods) == ["deterministic"]
     result = evaluated(folder, "asked", **options | {"methods": ("tta",), "calibrate": "cross"})
     assert list(result.methods) == [name + end for name in ("deterministic", "tta") for end in ("", "+temperature")]
     assert result.work.methods["tta"].passes == SAMPLES * (small_run.TEST + small_run.OTHER)
@@ -218,7 +218,7 @@ def test_its_time_is_forecast_by_what_is_timed_of_it(folder: Path, monkeypatch: 
 
 def test_the_same_run_is_repeated_from_its_result(folder: Path, whole: Result) -> None:
     (folder / "own.toml").write_text(small_run.RUN + "\n[tta]\nflip = true\n")
-    own = evaluated(folder, "own", run_file="own.toml", methods=("tta",))
+    own = evaluated(folder, "own", run_file="own.toml", methods=("tta",), ood=())
     assert own.run["tta"] == {"flip": True} and "tta" not in whole.run and own.path is not None
     again = evaluate(resolve_again(dict(own.run), own.path, Options(out="again.h5", arch="net.py:net"), folder=folder))
     found, expected = (result.methods["tta"].sets["test"].points["predictive_entropy"] for result in (again, own))

@@ -6,6 +6,7 @@ import io
 import shutil
 import sys
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from torch import nn
 
 from bnuq.config import Options, read_run_file, resolve
 from bnuq.errors import RequestError
+from bnuq.inspection import pipelines
 from bnuq.workflows import init as workflow
 
 QUICKSTART = Path(__file__).resolve().parents[2] / "sample_configs" / "quickstart"
@@ -24,6 +26,7 @@ FAST = ("--normalize", "none", "--augment", "none")  # no search
 
 
 def test_the_quickstarts_run_file_is_found_again_and_evaluates_without_asking(cli, tmp_path, monkeypatch):
+    monkeypatch.setattr(pipelines, "THOROUGH", replace(pipelines.QUICK, pads=()))  # which tells as much here
     monkeypatch.chdir(shutil.copytree(QUICKSTART, tmp_path / "q"))
     sets = ("--train", "fashion_train.npz", "--test", "fashion_test.npz", "--ood", "digits=mnist.npz")
     done = cli("init", "fashion_cnn.pt", "--arch", "net.py:small_cnn", *sets)

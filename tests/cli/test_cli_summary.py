@@ -214,7 +214,7 @@ def test_another_seed_gives_other_estimates(summary, whole):
 
 
 def test_estimates_do_not_depend_on_the_chunk_size(summary):
-    few = ("--precision", "float64", "--limit", "20", "--no-post-hoc")  # no multiple of 7
+    few = ("--precision", "float64", "--limit", "10", "--no-post-hoc")  # no multiple of 7
     at_once = summary(*few)["methods"]
     for size in ("1", "7"):
         chunked = summary(*few, "--chunk-size", size)["methods"]

@@ -261,7 +261,7 @@ def renamed(result: Result, name: str) -> Result:
     return replace(result, sets=sets, methods=methods)
 
 
-@pytest.mark.parametrize("name", ["../../etc/x", "$\\frac{", "字", "a\x1b[31m", "x" * 300, ".."])
+@pytest.mark.parametrize("name", ["../../etc/字", "$\\frac{", "a\x1b[31m" + "x" * 300])
 def test_a_name_out_of_a_file_is_drawn_as_it_is_and_leads_nowhere(four_methods, tmp_path, name):
     folder = tmp_path / "deep" / "er"
     plain = replace(four_methods, methods={"deterministic": four_methods.methods["deterministic"]})

@@ -508,7 +508,7 @@ def test_bnuq_report_shows_a_sweep_again_as_text_as_json_and_as_a_picture(tmp_pa
     shown(path, "--figures", tmp_path / "pictures", "--format", "png")
     assert "sweep.png" in capsys.readouterr().out
     assert [one.name for one in (tmp_path / "pictures").iterdir()] == ["sweep.png"]
-    shown(path, "--json", "--figures", tmp_path / "pictures")
+    shown(path, "--json")
     assert json.loads(capsys.readouterr().out)["command"] == "sweep-batch-size"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import string
 from collections.abc import Iterator
@@ -20,8 +21,13 @@ ROOT = Path(__file__).resolve().parent.parent
 PARTS = (catalogue_package.INPUTS, catalogue_package.EVALUATION, catalogue_package.COMMANDS)
 
 
-def calls() -> Iterator[tuple[str, ast.Call]]:
+@functools.cache
+def calls() -> list[tuple[str, ast.Call]]:
     """Every call that makes a warning or a note, with where it stands."""
+    return list(_calls())
+
+
+def _calls() -> Iterator[tuple[str, ast.Call]]:
     for path in sorted([*(ROOT / "bnuq").rglob("*.py"), *(ROOT / "experiments").rglob("*.py")]):
         if path.name == "findings.py":
             continue

@@ -129,9 +129,12 @@ def _leave(code: int) -> NoReturn:
     os._exit(code)
 
 
+_built = functools.cache(typer.main.get_command)  # once in a process, however often it is called
+
+
 def _run(app: typer.Typer, name: str, arguments: list[str]) -> Any:
     try:
-        return app(arguments, prog_name=name, standalone_mode=False)
+        return _built(app)(arguments, prog_name=name, standalone_mode=False)
     except _WrappedException as wrapped:
         raise wrapped.error from wrapped.error.__cause__
 

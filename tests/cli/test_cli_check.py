@@ -29,18 +29,19 @@ Cli = Callable[..., Any]
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the tiny network, a baseline, another seed's result, and that of a network that lost its mind."""
     folder = tmp_path_factory.mktemp("checked")
-    small_run.write(folder)
+    text = f'{small_run.RUN}methods = ["mcbn"]\npost_hoc = false\n'
+    small_run.write(folder, text=text)
     weights = torch.load(folder / "model.pt", weights_only=True)
     weights["7.weight"] = -weights["7.weight"]
     torch.save(weights, folder / "broken.pt")
-    (folder / "broken.toml").write_text(small_run.RUN.replace("model.pt", "broken.pt"))
+    (folder / "broken.toml").write_text(text.replace("model.pt", "broken.pt"))
     for name, options in {
         "base": {},
         "seed1": {"seed": 1},
         "fewer": {"samples": 16},
         "worse": {"run_file": "broken.toml"},
     }.items():
-        small_run.evaluated(folder, out=folder / f"{name}.h5", methods=("mcbn", "mcdo"), **options)
+        small_run.evaluated(folder, out=folder / f"{name}.h5", **options)
     return folder
 
 
@@ -176,29 +177,24 @@ def damaged(path: Path, how: str) -> None:
         "odd run",
     ],
 )
-@pytest.mark.parametrize("side", [0, 1])
 @pytest.mark.usefixtures("there")
-def test_files_that_are_no_good_are_exit_code_2_and_a_sentence(cli: Cli, how: str, side: int) -> None:
+def test_files_that_are_no_good_are_exit_code_2_and_a_sentence(cli: Cli, how: str) -> None:
     damaged(Path("seed1.h5"), how)
-    pair = ["base.h5", "base.h5"]
-    pair[side] = "seed1.h5"
-    outcome = cli("check", *pair)
-    assert outcome.code == 2
-    assert "seed1.h5" in outcome.message
+    for pair in (("base.h5", "seed1.h5"), ("seed1.h5", "base.h5")):
+        outcome = cli("check", *pair)
+        assert outcome.code == 2
+        assert "seed1.h5" in outcome.message
 
 
 @pytest.mark.parametrize(
     "place",
     ["bnuq.gate.check", "bnuq.report.check.junit", "bnuq.gate.baseline.accept", "bnuq.report.render.print_record"],
 )
-@pytest.mark.parametrize("name", ["seed1", "worse"])
 def test_a_fault_in_the_command_is_exit_code_3_and_never_1(
-    there: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch, place: str, name: str
+    there: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     monkeypatch.setattr(place, Mock(side_effect=ZeroDivisionError("a slip")))
-    outcome = cli(
-        "check", f"{name}.h5", "base.h5", "--junit", "junit.xml", *(["--update"] if "accept" in place else [])
-    )
+    outcome = cli("check", "worse.h5", "base.h5", "--junit", "junit.xml", *(["--update"] if "accept" in place else []))
     assert outcome.code == 3
     assert "a bug in bnuq: ZeroDivisionError: a slip" in outcome.message
     assert (there / "junit.xml").exists() == ("print" in place)
@@ -367,21 +363,11 @@ def test_files_that_only_speak_of_bnuq_check_are_no_reports(there: Path, cli: Cl
     assert "names no file" in cli("check", "base.h5", "base.h5", "--junit", "-").message
 
 
-@pytest.mark.parametrize(
-    ("metric", "score", "address"),
-    [
-        ("accuracy", "", "mcbn.sets.test.accuracy"),
-        ("ece", "", "mcbn.sets.test.ece"),
-        ("aurc", "", "mcbn.sets.test.aurc"),
-        ("auroc", "mutual_information", "mcbn.ood.other.mutual_information.auroc"),
-    ],
-)
-def test_a_forged_result_is_neither_accepted_nor_meets_a_floor(
-    there: Path, cli: Cli, metric: str, score: str, address: str
-) -> None:
+def test_a_forged_result_is_neither_accepted_nor_meets_a_floor(there: Path, cli: Cli) -> None:
+    address = "mcbn.ood.other.mutual_information.auroc"
     with h5py.File(there / "seed1.h5", "r+") as file:
         columns = (file[f"estimates/{key}"].asstr()[()] for key in ("method", "score", "metric"))
-        row = list(zip(*columns, strict=True)).index(("mcbn", score, metric))
+        row = list(zip(*columns, strict=True)).index(("mcbn", "mutual_information", "auroc"))
         for table in ("value", "jackknife", "bootstrap"):  # with all that would give it away
             file[f"estimates/{table}"][row] += 0.05 - file["estimates/value"][row]
     before = contents(there)
@@ -527,7 +513,7 @@ def test_evaluate_holds_its_result_against_a_baseline(there: Path, cli: Cli) -> 
         (["--baseline", "model.pt"], "is not an HDF5 file"),
         (["--baseline", "base.h5", "--samples", "9"], "samples: 9 now, 8 in the baseline"),
         (["--baseline", "base.h5", "-b", "8"], "batch-size: 8 now, 16 in the baseline"),
-        (["--baseline", "base.h5", "--method", "mcbn"], "missing: the method mcdo"),
+        (["--baseline", "base.h5", "--method", "mcdo"], "missing: the method mcbn"),
         (
             ["--baseline", "base.h5", "--mutual-information", "jackknife"],
             "mutual_information is jackknife now, plug-in",

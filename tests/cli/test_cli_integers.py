@@ -69,14 +69,14 @@ def test_token_numbers_reach_the_embedding_as_they_are_and_a_note_says_so(cli, t
     assert found["methods"]["deterministic"]["sets"]["test"]["pll"]["value"] == pytest.approx(expected, abs=1e-6)
 
 
-@pytest.mark.parametrize("dtype", [np.uint8, np.int32, np.float32])
-def test_the_type_of_whole_numbers_in_the_file_does_not_matter(cli, tokens, dtype):
-    expected = evaluated(cli, "-o", "a.h5")["methods"]
-    for name in ("train", "test"):
-        with np.load(tokens / f"{name}.npz") as file:
-            points = dict(file)
-        np.savez(tokens / f"{name}.npz", x=points["x"].astype(dtype), y=points["y"])
-    assert evaluated(cli, "-o", "b.h5")["methods"]["mcdo"]["sets"] == expected["mcdo"]["sets"]
+def test_the_type_of_whole_numbers_in_the_file_does_not_matter(cli, tokens):
+    expected = evaluated(cli, "-o", "a.h5", "--method", "mcdo")["methods"]
+    for dtype in (np.uint8, np.int32, np.float32):
+        for name in ("train", "test"):
+            with np.load(tokens / f"{name}.npz") as file:
+                points = dict(file)
+            np.savez(tokens / f"{name}.npz", x=points["x"].astype(dtype), y=points["y"])
+        assert evaluated(cli, "-o", "b.h5", "--method", "mcdo")["methods"] == expected, dtype
 
 
 @pytest.mark.parametrize(("changed", "message"), [(20, "index out of range"), (0.5, "scalar types: Long")])

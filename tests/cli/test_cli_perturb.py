@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from conftest import Cli
+
+Cli = Callable[..., Any]
+FEW = ("--samples", "4", "--method", "mcbn", "--no-post-hoc", "--json")
 
 
-def test_the_quickstart_with_noise_and_under_an_attack(cli: Cli, sample_configs: Path, tmp_path: Path) -> None:
-    given = ("--perturb", "gaussian:0.1", "--perturb", "fgsm:0.01", "--limit", "60", "--samples", "4", "--json")
-    given = (*given, "--method", "mcbn", "--no-post-hoc", "--out", tmp_path / "q.h5")
-    outcome = cli("evaluate", sample_configs / "quickstart.toml", *given)
+def test_the_test_set_with_noise_and_under_an_attack(cli: Cli, small: Path, tmp_path: Path) -> None:
+    given = ("--perturb", "gaussian:0.1", "--perturb", "fgsm:0.01", "--out", tmp_path / "q.h5")
+    outcome = cli("evaluate", small / "run.toml", *given, *FEW)
     assert outcome.code == 0
     summary = json.loads(outcome.out)
     for name in ("test+gaussian:0.1", "test+fgsm:0.01"):
@@ -29,7 +32,7 @@ def test_the_quickstart_with_noise_and_under_an_attack(cli: Cli, sample_configs:
 def test_a_run_file_may_name_perturbations(cli: Cli, small: Path) -> None:
     run_file = small / "run.toml"
     run_file.write_text(run_file.read_text().replace("[data]", '[data]\nperturb = ["gaussian:0.1"]'))
-    outcome = cli("evaluate", run_file, "--json")
+    outcome = cli("evaluate", run_file, *FEW)
     assert outcome.code == 0
     assert "test+gaussian:0.1" in json.loads(outcome.out)["sets"]
 

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import small_run
+
+
+@pytest.fixture(scope="module")
+def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A result, and of one method."""
+    folder = tmp_path_factory.mktemp("evaluated")
+    small_run.write(folder)
+    small_run.evaluated(folder, methods=("mcdo",), limit=20, ood=())
+    return folder / "model.bnuq.h5"
+
 
 needs_sys = pytest.mark.skipif(not Path("/sys/kernel").exists(), reason="no file system here that refuses every file")
 REFUSING = "/sys/kernel"  # even to the superuser
@@ -48,20 +59,20 @@ def test_a_place_that_refuses_is_told_before_any_code_runs(small, cli, arguments
     ],
     ids=" ".join,
 )
-def test_a_report_that_cannot_be_written_is_one_message(small, cli, arguments):
-    small_run.evaluated(small, samples=2, limit=20)
+def test_a_report_that_cannot_be_written_is_one_message(small, evaluated, cli, arguments):
+    shutil.copy(evaluated, small)
     done = cli(*arguments)
     assert (done.code, done.out) == (2, "")
     assert "could not be written: permission denied" in done.message
 
 
 @pytest.mark.parametrize("place", ["pipe", "/dev/null", "/dev/stdout"])
-def test_a_pipe_or_a_device_to_write_to_is_one_message_and_no_hang(small, cli, place):
+def test_a_pipe_or_a_device_to_write_to_is_one_message_and_no_hang(small, evaluated, cli, place):
     os.mkfifo(small / "pipe")
     done = cli("evaluate", "run.toml", "--out", place)
     assert (done.code, done.out) == (2, "")
     assert "is not a " in done.message
-    small_run.evaluated(small, samples=2, limit=20)
+    shutil.copy(evaluated, small)
     for option in ("--junit", "--markdown"):
         done = cli("check", "model.bnuq.h5", "model.bnuq.h5", option, place)
         assert (done.code, done.out) == (2, "")
@@ -69,8 +80,8 @@ def test_a_pipe_or_a_device_to_write_to_is_one_message_and_no_hang(small, cli, p
 
 
 @pytest.mark.parametrize("read", [True, False], ids=["that somebody reads", "that nobody reads"])
-def test_a_step_summary_that_is_a_pipe_does_not_hang_a_check(small, cli, monkeypatch, read):
-    small_run.evaluated(small, samples=2, limit=20)
+def test_a_step_summary_that_is_a_pipe_does_not_hang_a_check(small, evaluated, cli, monkeypatch, read):
+    shutil.copy(evaluated, small)
     os.mkfifo(small / "pipe")
     reader = os.open(small / "pipe", os.O_RDONLY | os.O_NONBLOCK) if read else None
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(small / "pipe"))
@@ -84,8 +95,8 @@ def test_a_step_summary_that_is_a_pipe_does_not_hang_a_check(small, cli, monkeyp
 @pytest.mark.parametrize(
     "backend", ["module://matplotlib_inline.backend_inline", pytest.param("nonsense", marks=pytest.mark.slow)]
 )
-def test_the_backend_that_the_environment_names_does_not_matter(small, backend):
-    small_run.evaluated(small, samples=8, limit=20)
+def test_the_backend_that_the_environment_names_does_not_matter(evaluated, backend):
+    small = evaluated.parent
     done = subprocess.run(
         [sys.executable, "-m", "bnuq", "report", "model.bnuq.h5", "--html", "page.html", "--figures", "drawn"],
         capture_output=True,

@@ -13,7 +13,6 @@ import pytest
 import small_run
 
 from bnuq import metrics
-from bnuq.config import Options, resolve
 from bnuq.data import load_points
 from bnuq.errors import DataError, RequestError
 from bnuq.files.suites import benchmark_of, members_of, references_in, suites
@@ -21,7 +20,6 @@ from bnuq.records.evaluation_file import read
 from bnuq.records.suites import Part, parts_of_suites
 from bnuq.report.evaluation import report
 from bnuq.report.render import print_record
-from bnuq.workflows.evaluate import evaluate
 
 NEAR, FAR = ("cifar100", "tin"), ("mnist", "svhn", "texture", "places365")
 
@@ -101,11 +99,14 @@ def test_the_result_records_near_and_far_and_reports_their_means(cli, small, tmp
     assert cli("evaluate", "--from", "r.h5", "--trust-code", "-T", "2", "--out", "again.h5").code == 0
 
 
-@pytest.fixture
-def result(small, tmp_path):
-    openood_tree.write(tmp_path / "root", count=40)
-    options = Options(data_root=str(tmp_path / "root"), ood=("openood:cifar10:near",), methods=("mcbn",))
-    return evaluate(resolve("run.toml", options, folder=small))
+@pytest.fixture(scope="module")
+def result(tmp_path_factory):
+    small = tmp_path_factory.mktemp("small")
+    small_run.write(small)
+    openood_tree.write(small / "root", count=40)
+    return small_run.evaluated(
+        small, data_root=str(small / "root"), ood=("openood:cifar10:near",), methods=("mcbn",), post_hoc=False
+    )
 
 
 def test_the_mean_of_one_set_has_its_error_and_of_two_that_of_a_bootstrap(result):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import math
 import subprocess
@@ -16,6 +18,7 @@ import small_run
 import torch
 
 from bnuq import metrics
+from bnuq.cli.main import main
 from bnuq.estimates import Estimate
 from bnuq.files.content import sha256_of_file
 from bnuq.records.summary import estimate_summary
@@ -37,6 +40,7 @@ LABELLED = {
 }
 SCORES = {"mutual_information", "predictive_entropy", "expected_entropy", "least_confidence", "max_logit", "energy"}
 POST_HOC = {"gen", "knn", "vim", "react", "mahalanobis", "relative_mahalanobis"}
+FEW = ("--method", "mcbn", "--no-post-hoc")
 DETECTION = {"auroc", "aupr_out", "aupr_in", "fpr95", "fpr95_id_positive"}
 
 
@@ -53,8 +57,28 @@ def summary(cli, small):
     return call
 
 
-def test_the_summary_has_the_documented_keys_and_types(summary, small):
-    content = summary()
+@pytest.fixture(scope="module")
+def once(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
+    """The folder of the tiny network, evaluated once, and the summary."""
+    folder = tmp_path_factory.mktemp("once")
+    small_run.write(folder)
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as out:
+        patch.chdir(folder)
+        with pytest.raises(SystemExit):
+            main(["evaluate", "run.toml", "--json"])
+    return folder, json.loads(out.getvalue(), parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
+
+
+@pytest.fixture
+def whole(once, monkeypatch) -> dict:
+    """That summary; its folder is the working folder."""
+    folder, content = once
+    monkeypatch.chdir(folder)
+    return content
+
+
+def test_the_summary_has_the_documented_keys_and_types(whole):
+    content, small = whole, Path.cwd()
     assert {
         "bnuq",
         "schema",
@@ -94,8 +118,8 @@ def test_the_summary_has_the_documented_keys_and_types(summary, small):
     assert all(set(warning) == {"code", "text"} for warning in content["warnings"])
 
 
-def test_every_estimate_of_the_summary_is_complete(summary):
-    content = summary()["methods"]
+def test_every_estimate_of_the_summary_is_complete(whole):
+    content = whole["methods"]
     assert tuple(content) == METHODS
     for name, method in content.items():
         known = METRICS | (OF_SEVERAL_PASSES if name != "deterministic" else set())
@@ -113,7 +137,6 @@ def test_every_estimate_of_the_summary_is_complete(summary):
         for _, estimate in estimates:
             assert set(estimate) == keys
             assert all(isinstance(value, int | float) for value in estimate.values())
-
             assert estimate["low"] <= estimate["value"] <= estimate["high"]
         if name == "deterministic":
             assert "convergence" not in method
@@ -125,7 +148,7 @@ def test_every_estimate_of_the_summary_is_complete(summary):
 
 
 def test_infinities_and_nan_are_texts(small):
-    result = small_run.evaluated(small, methods=("deterministic",))
+    result = small_run.evaluated(small, methods=("deterministic",), ood=())
     plain = result.methods["deterministic"]
     values = {"pll": -math.inf, "brier": math.inf, "ece": math.nan}
     estimates = dict(plain.sets["test"].estimates) | {
@@ -142,19 +165,18 @@ def test_an_error_that_is_not_a_number_is_absent():
     assert estimate_summary(Estimate(math.nan, se=math.nan, low=-math.inf)) == {"value": "nan", "low": "-inf"}
 
 
-def test_report_gives_what_evaluate_gave(cli, small):
-    evaluated = cli("evaluate", "run.toml")
-    assert cli("report", "model.bnuq.h5").out == evaluated.out
-    assert cli("report", small / "model.bnuq.h5").out == evaluated.out
-    evaluated = cli("evaluate", "run.toml", "--json")
-    assert json.loads(cli("report", "model.bnuq.h5", "--json").out) == json.loads(evaluated.out)
+def test_report_gives_what_evaluate_gave(cli, whole):
+    assert json.loads(cli("report", "model.bnuq.h5", "--json").out) == whole
+    evaluated = cli("evaluate", "run.toml", *FEW, "-o", "few.h5")
+    assert cli("report", "few.h5").out == evaluated.out
+    assert cli("report", Path("few.h5").resolve()).out == evaluated.out
 
 
 def test_report_gives_what_evaluate_gave_also_where_errors_are_undefined(cli, small):
     """One group, one pass: no error over points or draws can be told, and its key is absent in both."""
     with np.load(small / "test.npz") as arrays:
         np.savez(small / "one.npz", **arrays, group=np.zeros(len(arrays["y"])))
-    for options in ((), ("-T", "1"), ("--method", "deterministic")):
+    for options in (FEW, (*FEW, "-T", "1"), ("--method", "deterministic")):
         evaluated = cli("evaluate", "run.toml", "--test", "one.npz", "--json", *options)
         assert evaluated.code == 0, evaluated
         shown = json.loads(evaluated.out)
@@ -183,9 +205,8 @@ def assert_same(first, second, *, tolerance: float = 0.0) -> None:
         assert first == second
 
 
-def test_the_same_seed_gives_the_same_estimates_and_another_seed_others(summary):
-    first = summary()["methods"]
-    assert_same(summary()["methods"], first)
+def test_another_seed_gives_other_estimates(summary, whole):
+    first = whole["methods"]
     other = summary("--seed", "1")["methods"]
     assert other["deterministic"] == first["deterministic"]
     for method in METHODS[1:]:
@@ -193,17 +214,17 @@ def test_the_same_seed_gives_the_same_estimates_and_another_seed_others(summary)
 
 
 def test_estimates_do_not_depend_on_the_chunk_size(summary):
-    few = ("--precision", "float64", "--limit", "20")  # no multiple of 7
-    whole = summary(*few)["methods"]
+    few = ("--precision", "float64", "--limit", "10", "--no-post-hoc")  # no multiple of 7
+    at_once = summary(*few)["methods"]
     for size in ("1", "7"):
         chunked = summary(*few, "--chunk-size", size)["methods"]
-        assert_same(chunked, whole, tolerance=1e-9)
+        assert_same(chunked, at_once, tolerance=1e-9)
 
 
-def test_estimates_do_not_depend_on_other_ood_sets_the_order_of_methods_or_which_run(summary, small):
+def test_estimates_do_not_depend_on_other_ood_sets_the_order_of_methods_or_which_run(summary, small, once):
     random = np.random.default_rng(5)
     np.savez(small / "more.npz", x=random.random((20, 1, 6, 6), dtype=np.float32))
-    alone = summary()["methods"]
+    alone = once[1]["methods"]
     beside = summary("--ood", "more.npz,other.npz", "--method", "mcbn+mcdo,mcdo")["methods"]
     assert tuple(beside) == ("deterministic", "mcbn+mcdo", "mcdo")
     for method, content in beside.items():
@@ -214,7 +235,7 @@ def test_estimates_do_not_depend_on_other_ood_sets_the_order_of_methods_or_which
 def test_a_limited_set_keeps_the_estimates_of_each_point(cli, small):
     """Dropout masks go by a point's place in its set, so this holds for what depends on the point alone: MCBN."""
     for name, options in {"all.h5": (), "few.h5": ("--limit", "20")}.items():
-        assert cli("evaluate", "run.toml", "--method", "mcbn", "-o", name, *options).code == 0
+        assert cli("evaluate", "run.toml", *FEW, "-o", name, *options).code == 0
     with h5py.File(small / "all.h5") as whole, h5py.File(small / "few.h5") as few:
         every, some = (file["log_likelihood/mcbn_test"][0] for file in (whole, few))
     assert some.shape == (8, 20)
@@ -223,27 +244,26 @@ def test_a_limited_set_keeps_the_estimates_of_each_point(cli, small):
     np.testing.assert_allclose(every[:, places], some, atol=1e-6)
 
 
-def test_the_first_draws_of_a_longer_run_are_those_of_a_shorter_one(summary):
-    short, long = (summary("-T", count)["methods"] for count in ("8", "16"))
+def test_the_first_draws_of_a_longer_run_are_those_of_a_shorter_one(summary, once):
+    short, long = once[1]["methods"], summary("-T", "16", "--no-post-hoc")["methods"]
     for method in METHODS[1:]:
         assert long[method]["convergence"]["samples"] == [1, 2, 4, 8, 16]
         for metric, values in short[method]["convergence"].items():
             assert_same(long[method]["convergence"][metric][:4], values, tolerance=1e-12)
 
 
-def test_two_processes_give_the_same_estimates_and_leave_the_model_as_it_was(summary, small):
-    before = sha256_of_file(small / "model.pt")
-    here = summary()
+def test_two_processes_give_the_same_estimates_and_leave_the_model_as_it_was(whole):
+    before = sha256_of_file(Path("model.pt"))
     command = [sys.executable, "-m", "bnuq", "evaluate", "run.toml", "--json", "-o", "other.h5"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=small, check=True)
-    assert json.loads(done.stdout)["methods"] == here["methods"]
-    assert sha256_of_file(small / "model.pt") == before
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["methods"] == whole["methods"]
+    assert sha256_of_file(Path("model.pt")) == before == whole["model"]["sha256"]
 
 
 def test_evaluate_leaves_the_global_random_state_alone(small):
     torch.manual_seed(3)
     np.random.seed(3)
     before = torch.get_rng_state(), np.random.get_state()[1].copy()  # pyright: ignore
-    small_run.evaluated(small)
+    small_run.evaluated(small, limit=20)
     assert torch.equal(torch.get_rng_state(), before[0])
     np.testing.assert_array_equal(np.random.get_state()[1], before[1])  # pyright: ignore

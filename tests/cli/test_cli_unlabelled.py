@@ -34,6 +34,9 @@ def bare(small) -> Path:
     return small
 
 
+FEW = ("--method", "mcbn", "--no-post-hoc")
+
+
 def evaluated(cli, *options: str) -> dict:
     done = cli("evaluate", "run.toml", "--json", *options)
     assert done.code == 0, done.err
@@ -45,8 +48,8 @@ def of_test(summary: dict, method: str) -> dict:
 
 
 def test_the_figures_that_need_no_labels_are_those_of_the_labelled_set_and_the_others_are_absent(cli, bare):
-    expected = evaluated(cli, "-o", "labelled.h5")
-    found = evaluated(cli, "--test", "bare.npz", "-o", "bare.h5")
+    expected = evaluated(cli, "-o", "labelled.h5", *FEW)
+    found = evaluated(cli, "--test", "bare.npz", "-o", "bare.h5", *FEW)
     assert set(of_test(expected, "mcbn")) >= LABELLED
     for method, result in found["methods"].items():
         assert of_test(found, method) == {k: v for k, v in of_test(expected, method).items() if k not in LABELLED}
@@ -56,7 +59,7 @@ def test_the_figures_that_need_no_labels_are_those_of_the_labelled_set_and_the_o
     page = cli("report", "bare.h5", "--html", "page.html")
     assert page.code == 0 and (bare / "page.html").exists()
     assert "has no labels" in cli("report", "bare.h5", "--full").out
-    again = evaluated(cli, "--test", "bare.npz", "-o", "again.h5")
+    again = evaluated(cli, "--test", "bare.npz", "-o", "again.h5", *FEW)
     assert of_test(again, "mcbn") == of_test(found, "mcbn")
     assert cli("check", "again.h5", "bare.h5").code == 0
     refused = cli("check", "bare.h5", "labelled.h5")
@@ -64,13 +67,13 @@ def test_the_figures_that_need_no_labels_are_those_of_the_labelled_set_and_the_o
 
 
 def test_the_validation_points_may_have_labels_where_the_test_set_has_none(cli, bare):
-    found = evaluated(cli, "--test", "bare.npz", "--validation", "test.npz")
+    found = evaluated(cli, "--test", "bare.npz", "--validation", "test.npz", *FEW)
     assert "bounds" not in found["methods"]["mcbn"] and "normalized" not in found["methods"]["mcbn"]
     assert bare.exists()
 
 
 def test_samples_auto_stops_by_what_there_is(cli, bare):
-    found = evaluated(cli, "--test", "bare.npz", "-T", "auto", "--max-samples", "32", "--method", "mcdo")
+    found = evaluated(cli, "--test", "bare.npz", "-T", "auto", "--max-samples", "32", "--method", "mcdo", FEW[-1])
     assert found["sampling"]["samples"] in (16, 32) and bare.exists()
 
 
@@ -92,7 +95,7 @@ def test_a_single_output_without_labels_is_not_taken_for_a_regression(cli, bare)
     )
     state = torch.load(bare / "model.pt")
     torch.save(state | {"8.weight": torch.ones(1, 3), "8.bias": torch.zeros(1)}, bare / "model.pt")
-    options = ("evaluate", "run.toml", "--arch", "one.py:one", "--test", "bare.npz", "--json")
+    options = ("evaluate", "run.toml", "--arch", "one.py:one", "--test", "bare.npz", "--json", *FEW)
     with np.load(bare / "train.npz") as file:
         x = file["x"]
     np.savez(bare / "train.npz", x=x)
@@ -103,7 +106,7 @@ def test_a_single_output_without_labels_is_not_taken_for_a_regression(cli, bare)
 
 
 def test_a_file_without_labels_that_claims_an_accuracy_is_refused(cli, bare):
-    evaluated(cli, "-o", "forged.h5")
+    evaluated(cli, "-o", "forged.h5", *FEW)
     with h5py.File(bare / "forged.h5", "r+") as file:
         names: list[str] = []
         file.visit(lambda name: names.append(name) if name.endswith("test/labels") else None)

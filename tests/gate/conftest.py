@@ -34,7 +34,8 @@ def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Evaluated:
     def once(name: str, **options: Any) -> Result:
         if name not in found:
             path = folder / f"{name}.h5"
-            small_run.evaluated(folder, out=path, **({"samples": 16} | options))
+            given = {"samples": 16, "methods": ("mcbn", "mcdo"), "post_hoc": False} | options
+            small_run.evaluated(folder, out=path, **given)
             found[name] = read(path)
         return found[name]
 
@@ -52,7 +53,7 @@ def regression(tmp_path_factory: pytest.TempPathFactory) -> Evaluated:
     def once(name: str, **options: Any) -> Result:
         if name not in found:
             path = folder / f"{name}.h5"
-            small_regression.evaluated(folder, out=path, **({"samples": 16} | options))
+            small_regression.evaluated(folder, out=path, **({"samples": 16, "methods": ("mcbn", "mcdo")} | options))
             found[name] = read(path)
         return found[name]
 

@@ -50,7 +50,7 @@ def test_without_a_change_p_is_below_a_level_about_as_often_as_the_level(paired:
     """Same network, same points: the draws differ, or are shared and the networks differ from draw to draw."""
     random = np.random.default_rng(2)
     p, points_only = [], []
-    for _ in range(400):
+    for _ in range(200):
         point = random.normal(size=POINTS)
         shared = random.normal(size=SAMPLES)
         values = []

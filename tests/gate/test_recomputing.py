@@ -72,33 +72,33 @@ def rescored(result: Result, method: str, name: str, **changes: Any) -> Result:
 
 
 def all_of_classification(evaluated: Evaluated) -> Result:
-    return evaluated("bounded", validation="other_test.npz")
+    return evaluated("bounded", validation="other_test.npz", post_hoc=True)
 
 
 @pytest.mark.parametrize("task", ["classification", "regression"])
 def test_every_estimate_that_is_moved_with_its_replicates_is_refused_by_name(
-    evaluated: Evaluated, regression: Evaluated, task: str
+    evaluated: Evaluated, regression: Evaluated, task: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     genuine = all_of_classification(evaluated) if task == "classification" else regression("seed")
     recomputed(genuine)
     estimates = {address: row.estimate for address, row in estimates_of(genuine).items()}
-    assert len(estimates) > 60
+    assert len(estimates) > 50
     fitted = [address for address in estimates if address.endswith(("constant.confidence", "constant.sigma"))]
     assert fitted
     for address in fitted:  # whose bounds are named
         with pytest.raises(ResultError, match="contradicts itself"):
             recomputed(forged(genuine, address, off))
     others = [address for address in estimates if address not in fitted]
-    for start in range(0, len(others), 8):  # a message names so many; each is recomputed from points alone
-        bad, addresses = genuine, others[start : start + 8]
-        for address in addresses:
-            bad = forged(bad, address, off)
-        with pytest.raises(ResultError, match="contradicts itself") as refused:
-            recomputed(bad)
-        told = str(refused.value).splitlines()
-        for address in addresses:
-            end = f"it is {estimates[address].value:.6g}."
-            assert any(f" {address} is " in line and line.endswith(end) for line in told), address
+    bad = genuine
+    for address in others:  # each is recomputed from points alone
+        bad = forged(bad, address, off)
+    monkeypatch.setattr("bnuq.gate.recomputing._SHOWN", 10_000)
+    with pytest.raises(ResultError, match="contradicts itself") as refused:
+        recomputed(bad)
+    told = str(refused.value).splitlines()
+    for address in others:
+        end = f"it is {estimates[address].value:.6g}."
+        assert any(f" {address} is " in line and line.endswith(end) for line in told), address
 
 
 @pytest.mark.parametrize(

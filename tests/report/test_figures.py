@@ -86,19 +86,23 @@ def line(axes: Axes, label: str) -> tuple[np.ndarray, np.ndarray]:
 )
 def test_a_result_has_the_pictures_that_its_estimates_allow(request, tmp_path, name, expected):
     result = result_file.read(request.getfixturevalue(name).path)
-    assert names(draw(result, tmp_path)) == expected
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(f"{stem}.svg" for stem in expected)
+    assert [drawing.file_name(*picture.kind, kind="svg") for picture in report(result).pictures] == [
+        f"{stem}.svg" for stem in expected
+    ]
+    if name == "deterministic":
+        assert names(draw(result, tmp_path)) == expected
+        assert sorted(path.name for path in tmp_path.iterdir()) == sorted(f"{stem}.svg" for stem in expected)
 
 
-def test_a_result_gives_the_same_bytes_every_time_without_a_date(regression, tmp_path):
-    first = [path.read_bytes() for path in draw(regression, tmp_path / "a")]
-    again = [path.read_bytes() for path in draw(regression, tmp_path / "b")]
+def test_a_result_gives_the_same_bytes_every_time_without_a_date(given_tau, tmp_path):
+    first = [path.read_bytes() for path in draw(given_tau, tmp_path / "a")]
+    again = [path.read_bytes() for path in draw(given_tau, tmp_path / "b")]
     assert first == again
     assert all(picture.startswith(b"<?xml") and b"dc:date" not in picture for picture in first)
 
 
-def test_png_is_drawn_where_it_is_asked_for(four_methods, tmp_path):
-    for path in draw(four_methods, tmp_path, "png"):
+def test_png_is_drawn_where_it_is_asked_for(deterministic, tmp_path):
+    for path in draw(deterministic, tmp_path, "png"):
         with Image.open(path) as picture:
             assert picture.format == "PNG" and picture.width > 700
             pixels = np.asarray(picture.convert("L"))
@@ -257,14 +261,15 @@ def renamed(result: Result, name: str) -> Result:
     return replace(result, sets=sets, methods=methods)
 
 
-@pytest.mark.parametrize("name", ["../../etc/x", "$\\frac{", "字", "a\x1b[31m", "x" * 300, ".."])
+@pytest.mark.parametrize("name", ["../../etc/字", "$\\frac{", "a\x1b[31m" + "x" * 300])
 def test_a_name_out_of_a_file_is_drawn_as_it_is_and_leads_nowhere(four_methods, tmp_path, name):
     folder = tmp_path / "deep" / "er"
-    for path in draw(renamed(four_methods, name), folder):
+    plain = replace(four_methods, methods={"deterministic": four_methods.methods["deterministic"]})
+    for path in draw(renamed(plain, name), folder):
         assert path.parent == folder and path.is_file()
         assert re.fullmatch(r"[\w+-]{1,80}\.svg", path.name)
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["er"]
-    assert len(list(folder.iterdir())) == 5
+    assert len(list(folder.iterdir())) == 4
 
 
 def test_settings_of_matplotlib_are_neither_used_nor_changed(deterministic, tmp_path):

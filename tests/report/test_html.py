@@ -255,11 +255,11 @@ def test_a_row_keeps_its_rule_below_the_column_that_stays() -> None:
 def test_a_result_becomes_a_page_of_its_own(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if kind == "evaluate":
         small_run.write(tmp_path)
-        path = small_run.evaluated(tmp_path).path
+        path = small_run.evaluated(tmp_path, methods=("mcdo",), ood=()).path
         assert path is not None
     else:
         path = tmp_path / "s.h5"
-        sweep_file.write(small_sweep.both(), path)
+        sweep_file.write(small_sweep.regression(), path)
     assert ran("report", str(path), "--html", str(tmp_path / "page.html")) == 0
     assert "Page:" in capsys.readouterr().out
     text = (tmp_path / "page.html").read_text(encoding="utf-8")

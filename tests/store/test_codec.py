@@ -82,7 +82,7 @@ def lean_evaluation() -> Result:
     """One sampled method, one OOD set and few points."""
     with tempfile.TemporaryDirectory() as folder:
         small_run.write(Path(folder))
-        return small_run.evaluated(Path(folder), out=Path("lean.h5"), methods=("mcbn",), limit=12)
+        return small_run.evaluated(Path(folder), out=Path("lean.h5"), methods=("mcbn",), limit=12, post_hoc=False)
 
 
 def lean_sweep() -> Sweep:

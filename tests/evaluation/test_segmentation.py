@@ -494,9 +494,7 @@ def test_images_of_a_group_count_as_one(scorer: segmentation.Scorer) -> None:
 # ── how images and draws are cut ─────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
-    ("images_at_once", "draws_at_once", "block"), [(IMAGES, DRAWS, 2000), (7, 1, 700)]
-)
+@pytest.mark.parametrize(("images_at_once", "draws_at_once", "block"), [(IMAGES, DRAWS, 2000), (7, 1, 700)])
 def test_no_estimate_depends_on_tiles(
     scorer: segmentation.Scorer,
     made_up: MethodResult,

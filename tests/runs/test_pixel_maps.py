@@ -150,7 +150,7 @@ def assert_same_maps(found: dict[str, np.ndarray], expected: dict[str, np.ndarra
             np.testing.assert_array_equal(found[name], values, err_msg=name)
 
 
-def test_maps_depend_neither_on_chunks_nor_on_an_interruption(folder, result, monkeypatch):  # noqa: ARG001 - its file
+def test_maps_depend_neither_on_chunks_nor_on_an_interruption(folder, result, monkeypatch):
     """Stopped once while the file is written, with a unit for a few images."""
     monkeypatch.setattr(runner, "_MAPS_AT_ONCE", FEW_IMAGES)
     before, calls = runner._kept, []

@@ -148,7 +148,7 @@ def test_the_short_report_fits_a_screen(cli: Call, folder: Path, monkeypatch: py
     assert all(len(line) <= 100 for line in out.splitlines())
 
 
-def test_all_reports_show_a_segmentation(cli: Call, folder: Path) -> None:
+def test_all_reports_show_a_segmentation(cli: Call) -> None:
     code, out, _ = cli("report", "out.h5", "--full")
     assert code == 0 and "By pixel" in out and "IoU" in out
     code, out, _ = cli("report", "out.h5", "--json")

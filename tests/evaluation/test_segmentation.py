@@ -542,12 +542,12 @@ def all_estimates(result: Result) -> dict[str, Estimate]:
 
 @pytest.fixture(scope="module")
 def evaluated(folder: Path) -> Result:
-    return small_segmentation.evaluated(folder)
+    return small_segmentation.evaluated(folder, methods=("mcbn+mcdo",))
 
 
 @pytest.fixture(scope="module")
 def evaluated_in_part(folder: Path) -> Result:
-    return small_segmentation.evaluated(folder, out="part.h5", limit=FEW)
+    return small_segmentation.evaluated(folder, out="part.h5", methods=("mcbn+mcdo",), limit=FEW)
 
 
 @pytest.mark.held(False)
@@ -556,7 +556,8 @@ def test_no_figure_of_a_run_depends_on_chunks_and_tiles_of_draws(
     folder: Path, evaluated_in_part: Result, monkeypatch: pytest.MonkeyPatch, chunk: int | None, dense: int
 ) -> None:
     monkeypatch.setattr(passes, "_DENSE", dense)
-    result = small_segmentation.evaluated(folder, out="cut.h5", chunk_size=chunk, limit=FEW)
+    options: dict[str, Any] = {"methods": ("mcbn+mcdo",), "chunk_size": chunk, "limit": FEW}
+    result = small_segmentation.evaluated(folder, out="cut.h5", **options)
     expected = all_estimates(evaluated_in_part)
     check_alike(all_estimates(result), expected, 2e-3)  # a pixel that float32 puts into another bin
 

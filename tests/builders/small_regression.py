@@ -48,6 +48,9 @@ samples = 16
 
 TRAIN, TEST, VALIDATION, FAR = 96, 60, 40, 40
 
+_states: dict[int, dict[str, torch.Tensor]] = {}
+"""Of networks that were trained in this process, by their number of outputs."""
+
 
 def write(folder: Path, *, text: str = RUN, outputs: int = 1) -> Path:
     """Everything that `bnuq evaluate run.toml` needs, in `folder`; the path of the run file.
@@ -62,7 +65,9 @@ def write(folder: Path, *, text: str = RUN, outputs: int = 1) -> Path:
     for name, (x, y) in data.items():
         np.savez(folder / f"{name}.npz", x=x, y=y)
     np.savez(folder / "far.npz", x=random.normal(3.0, 3.0, (FAR, 3)).astype(np.float32))
-    torch.save(_trained(*data["train"], outputs).state_dict(), folder / "model.pt")
+    if outputs not in _states:
+        _states[outputs] = _trained(*data["train"], outputs).state_dict()
+    torch.save(_states[outputs], folder / "model.pt")
     (folder / "run.toml").write_text(text)
     return folder / "run.toml"
 

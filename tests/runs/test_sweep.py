@@ -39,13 +39,14 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture(scope="module")
 def record(tmp_path_factory: pytest.TempPathFactory) -> Sweep:
     """The sweep of the run file as it is."""
-    return swept(small_run.write(tmp_path_factory.mktemp("sweep")).parent)
+    return swept(small_run.write(tmp_path_factory.mktemp("sweep")).parent, counts=None)
 
 
 def swept(folder: Path, *models: str, sizes: tuple[int, ...] | None = (8, 16), **changes: Any) -> Sweep:
     """The sweep of these run files; what is no setting of a sweep is an option, and None is what the run file says."""
     keys = SweepSection.__struct_fields__
-    given = {"draw_sets": 2, "batch_sizes": sizes} | {key: changes.pop(key) for key in list(changes) if key in keys}
+    given: dict[str, Any] = {"draw_sets": 2, "counts": "nominal", "batch_sizes": sizes}
+    given |= {key: changes.pop(key) for key in list(changes) if key in keys}
     settings = {key: value for key, value in given.items() if value is not None}
     options = Options(**{"samples": 8, "ood": (), "out": Path("s.h5")} | changes)
     runs, chosen = resolve_sweep(models or ("run.toml",), options, settings, folder=folder)
@@ -103,7 +104,7 @@ def test_a_estimate_is_the_mean_over_draw_sets_and_its_error_their_spread(record
 def test_a_size_gives_the_same_whatever_is_swept_beside_it_and_however_points_are_cut(
     folder: Path, record: Sweep
 ) -> None:
-    alone = swept(folder, sizes=(16,), chunk_size=7)
+    alone = swept(folder, sizes=(16,), chunk_size=7, counts=None)
     for metric, by_set in point_at(alone, 16).estimates.items():
         for name, estimate in by_set.items():
             assert point_at(record, 16).estimates[metric][name].of_sets == pytest.approx(
@@ -172,7 +173,7 @@ def test_the_network_and_the_generator_are_left_alone(folder: Path) -> None:
 
 @pytest.mark.held
 def test_the_elbo_is_that_of_draws_by_hand(folder: Path) -> None:
-    record = swept(folder, sizes=(8, 32), train_points=40, counts="nominal")
+    record = swept(folder, sizes=(8, 32), train_points=40)
     model = bnuq.load(folder / "model.pt", arch=f"{folder / 'net.py'}:net")
     with np.load(folder / "train.npz") as arrays:
         x, y = torch.from_numpy(arrays["x"]), torch.from_numpy(arrays["y"])
@@ -193,7 +194,7 @@ def test_the_elbo_is_that_of_draws_by_hand(folder: Path) -> None:
 
 
 def test_the_predicted_size_is_two_n_c_over_p_plus_the_inverse_density(folder: Path) -> None:
-    record = swept(folder, sizes=(4, 8, 16, 32), counts="nominal")
+    record = swept(folder, sizes=(4, 8, 16, 32))
     terms = record.models[0].elbo
     assert terms is not None and terms.c is not None
     x = np.array([(96 - b) / 95 / b for b in (4, 8, 16, 32)])

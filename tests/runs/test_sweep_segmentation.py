@@ -338,9 +338,8 @@ def test_an_interrupted_sweep_goes_on_from_what_was_done(folder: Path, record: S
     out = folder / "resumed.h5"
     draws = SAMPLES * DRAW_SETS * len(SIZES)
     with pytest.raises(KeyboardInterrupt) as stopped:
-        swept(
-            folder, out=out, sizes=SIZES, progress=_Interrupting(12 * draws)
-        )  # in the second of three units of the test set
+        # in the second of three units of the test set
+        swept(folder, out=out, sizes=SIZES, progress=_Interrupting(12 * draws))
     assert "finished parts are kept in" in stopped.value.__notes__[0]
     kept = sorted(path.name.split("-", 1)[1] for path in (folder / "resumed.h5.work").iterdir())
     assert sum("-test-" in name for name in kept) == len(SIZES)

@@ -11,6 +11,7 @@ import small_regression
 import small_run
 import torch
 from findings_of import noted, values_of
+from less_work import few_batches  # noqa: F401 - for every test here
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
 

@@ -11,6 +11,7 @@ import pytest
 import small_run
 import torch
 from findings_of import noted
+from less_work import few_batches  # noqa: F401 - for every test here
 
 from bnuq.config import Options, ScoringSection, resolve
 from bnuq.evaluation import classification, regression, runner

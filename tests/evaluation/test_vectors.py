@@ -12,6 +12,7 @@ import small_regression
 import small_run
 import torch
 from findings_of import values_of
+from less_work import few_batches  # noqa: F401 - for every test here
 from scipy.optimize import minimize
 from scipy.special import log_softmax, logsumexp, softmax
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import small_run
+from less_work import few_batches  # noqa: F401 - for every test here
 from PIL import Image
 
 from bnuq.cli.main import main

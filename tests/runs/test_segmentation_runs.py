@@ -12,6 +12,7 @@ import pytest
 import small_run
 import small_segmentation
 import torch
+from less_work import few_batches  # noqa: F401 - for every test here
 from PIL import Image
 
 from bnuq.cli.main import main

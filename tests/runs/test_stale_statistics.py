@@ -14,6 +14,7 @@ import small_regression
 import small_run
 import torch
 from findings_of import values_of
+from less_work import few_batches  # noqa: F401 - for every test here
 from verdicts import said, verdict
 
 from bnuq.catalogue import text_of

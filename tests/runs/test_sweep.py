@@ -15,6 +15,7 @@ import small_regression
 import small_run
 import torch
 from findings_of import noted, values_of, warned
+from less_work import few_batches  # noqa: F401 - for every test here
 
 import bnuq
 from bnuq import metrics

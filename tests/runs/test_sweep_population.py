@@ -12,6 +12,7 @@ import pytest
 import small_regression
 import small_run
 import small_sweep
+from less_work import few_batches  # noqa: F401 - for every test here
 from records_at_rest import edited, read_text
 from report_text import rendered
 from test_stale_statistics import let_go_stale

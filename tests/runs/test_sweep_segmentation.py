@@ -16,6 +16,7 @@ import pytest
 import small_segmentation
 import torch
 from findings_of import noted, values_of, warned
+from less_work import few_batches  # noqa: F401 - for every test here
 from PIL import Image
 from report_text import rendered
 from scipy.special import log_softmax, softmax

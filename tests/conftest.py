@@ -26,11 +26,33 @@ ROOT = TESTS.parent
 HELD = {"metrics", "evaluation", "inspection", "test_evaluate.py", "test_shapes.py"}
 
 
+# Where whole runs are a means to an end: they do less work, but for the tests that are marked `less(False)`.
+LESS = {"cli", "experiments", "gate", "records", "report", "runs", "store", "test_docs.py", "test_your_network.py"}
+LESS |= {
+    "test_ci_configs.py",
+    "test_cuda.py",
+    "test_segmentation.py",
+    "test_temperatures.py",
+    "test_units.py",
+    "test_vectors.py",
+}
+_patch = pytest.MonkeyPatch()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    marker = item.get_closest_marker("held")
-    held = bool(HELD.intersection(item.path.relative_to(TESTS).parts)) if marker is None else marker.args != (False,)
-    jaxtyping.config.update("jaxtyping_disable", not held)
+    import less_work
+
+    jaxtyping.config.update("jaxtyping_disable", not _wanted(item, "held", HELD))
+    _patch.undo()
+    if _wanted(item, "less", LESS):
+        less_work.everywhere(_patch)
+
+
+def _wanted(item: pytest.Item, name: str, places: set[str]) -> bool:
+    """Whether the test is in one of these places, unless a marker of this name says otherwise."""
+    marker = item.get_closest_marker(name)
+    return bool(places.intersection(item.path.relative_to(TESTS).parts)) if marker is None else marker.args != (False,)
 
 
 def pytest_collection() -> None:
@@ -63,14 +85,3 @@ def accelerator() -> Iterator[Any]:
         pytest.skip("this torch cannot register a device written in Python")
     with fake_accelerator.standing_in_for_cuda() as log:
         yield log
-
-
-@pytest.fixture(scope="module")
-def less() -> Iterator[None]:
-    """Less work at the reference and for the errors of OOD estimates, in every test of the module."""
-    import less_work
-
-    with pytest.MonkeyPatch.context() as patch:
-        less_work.at_the_reference(patch)
-        less_work.of_resamples(patch)
-        yield

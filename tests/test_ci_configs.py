@@ -81,7 +81,6 @@ def run(arguments: list[str]) -> int:
     less = LESS if arguments[0] == "evaluate" else ()
     with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as left:
         less_work.at_the_reference(patch)
-        less_work.of_resamples(patch)
         main([*arguments, *less])
     assert isinstance(left.value.code, int)
     return left.value.code

@@ -40,7 +40,7 @@ REAL = torch.cuda.is_available()
 DEVICE = "cuda:0" if REAL else "pretend:0"
 on_a_gpu = pytest.mark.skipif(not REAL, reason="no GPU in $CUDA_VISIBLE_DEVICES")
 slow_on_a_cpu = on_a_gpu if REAL else pytest.mark.slow
-pytestmark = [pytest.mark.usefixtures("device", "less", "same_masks"), pytest.mark.held(False)]
+pytestmark = [pytest.mark.usefixtures("device", "same_masks"), pytest.mark.held(False)]
 
 OF_THE_CPU = {
     "slices_assigned", "points_repeated_before_the_first_draw", "points_that_know_their_place", "attention_over_tokens",

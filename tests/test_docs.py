@@ -109,7 +109,6 @@ def run_code(page: Path) -> None:
 def fewer_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Less work where no option asks for less: at the reference, for errors, and in a search."""
     less_work.at_the_reference(monkeypatch, points=64)
-    less_work.of_resamples(monkeypatch)
     monkeypatch.setattr(pipelines, "THOROUGH", replace(pipelines.THOROUGH, first_batches=2, finalists=2, batches=4))
 
 

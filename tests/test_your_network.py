@@ -16,8 +16,6 @@ from cut_sets import write_samples, write_set
 import bnuq
 from bnuq.cli.main import main
 
-pytestmark = pytest.mark.usefixtures("less")
-
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 _, *CASES = re.split(r"^## (?=\d)", (DOCS / "your-network.md").read_text(encoding="utf-8"), flags=re.MULTILINE)

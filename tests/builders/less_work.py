@@ -13,6 +13,7 @@ def at_the_reference(patch: pytest.MonkeyPatch, *, batches: int = 4, points: int
     patch.setattr(features, "_MOST_POINTS", points)
 
 
-def of_resamples(patch: pytest.MonkeyPatch) -> None:
-    """200 resamples of the points of an OOD set, as of many points, in place of 1000."""
+def everywhere(patch: pytest.MonkeyPatch) -> None:
+    """Less at the reference, and 200 resamples of the points of an OOD set, as of many points, in place of 1000."""
+    at_the_reference(patch, batches=8)
     patch.setattr(estimates, "RESAMPLED", 0)

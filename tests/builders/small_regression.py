@@ -49,6 +49,9 @@ samples = 16
 
 TRAIN, TEST, VALIDATION, FAR = 96, 60, 40, 40
 
+_states: dict[int, dict[str, torch.Tensor]] = {}
+"""Of networks that were trained in this process, by their number of outputs."""
+
 
 def write(folder: Path, *, text: str = RUN, outputs: int = 1) -> Path:
     """Everything that `bnuq evaluate run.toml` needs, in `folder`; the path of the run file.

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import small_segmentation
 import torch
-from findings_of import noted
 from PIL import Image
 from scipy.ndimage import label
 from scipy.special import log_softmax, logsumexp, softmax
@@ -20,18 +19,16 @@ from bnuq import metrics
 from bnuq.config import Options, resolve, resolve_ensemble
 from bnuq.data.masks import masks_of_array
 from bnuq.estimates import Estimate
-from bnuq.evaluation import passes, runner, segmentation
+from bnuq.evaluation import passes, segmentation
 from bnuq.evaluation.anomalies import with_segments
 from bnuq.evaluation.pixels import FEW_PARTS, Reduction, Scores, parts_of_draws
-from bnuq.evaluation.units import Unit
-from bnuq.files.journal import Arrays
 from bnuq.records.evaluation import PIXEL_SCORES, MethodResult, Result, SetResult
 from bnuq.sampling import counter_rng
 from bnuq.workflows.evaluate import evaluate
 
 CLASSES, IGNORE, SHAPE = 4, 9, (6, 8)
 IMAGES, OTHERS, DRAWS = 24, 16, 9
-FEW = 10  # images of a whole run that is cut in several ways
+FEW = 7  # images of a whole run that is cut in several ways
 SIGNED = ("max_logit", "energy")
 RANK = ("aurc", "augrc", "risk_at_80", "coverage_at_5")
 DETECTION = ("auroc", "aupr_out", "aupr_in", "fpr95", "fpr95_id_positive")
@@ -406,7 +403,7 @@ def test_errors_over_images_are_those_of_a_ratio(made_up: MethodResult) -> None:
 def resampled() -> list[dict[str, float]]:
     """The estimates of many resamples of the images."""
     random = np.random.default_rng(3)
-    rows = [random.integers(0, IMAGES, IMAGES) for _ in range(400)]
+    rows = [random.integers(0, IMAGES, IMAGES) for _ in range(200)]
     return [estimates_at_once(LOGITS[:, chosen], MASKS[chosen]) for chosen in rows]
 
 
@@ -422,7 +419,7 @@ def test_the_error_of_the_separation_of_pixels_agrees_with_the_bootstrap(made_up
     test, other, valid = (*(pixels(logits)["energy"] for logits in (LOGITS, OTHER_LOGITS)), MASKS != IGNORE)
     random = np.random.default_rng(0)
     values = []
-    for _ in range(400):
+    for _ in range(200):
         rows, others = random.integers(0, IMAGES, IMAGES), random.integers(0, OTHERS, OTHERS)
         values.append(metrics.auroc(test[rows][valid[rows]], other[others].ravel()))
     found = made_up.pixel_ood["strange"]["energy"]["pixel_auroc"]
@@ -497,9 +494,7 @@ def test_images_of_a_group_count_as_one(scorer: segmentation.Scorer) -> None:
 # ── how images and draws are cut ─────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
-    ("images_at_once", "draws_at_once", "block"), [(1, 1, 2**21), (IMAGES, DRAWS, 2000), (7, 2, 700)]
-)
+@pytest.mark.parametrize(("images_at_once", "draws_at_once", "block"), [(IMAGES, DRAWS, 2000), (7, 1, 700)])
 def test_no_estimate_depends_on_tiles(
     scorer: segmentation.Scorer,
     made_up: MethodResult,
@@ -547,45 +542,30 @@ def all_estimates(result: Result) -> dict[str, Estimate]:
 
 @pytest.fixture(scope="module")
 def evaluated(folder: Path) -> Result:
-    return small_segmentation.evaluated(folder)
+    return small_segmentation.evaluated(folder, methods=("mcbn+mcdo",))
 
 
 @pytest.fixture(scope="module")
 def evaluated_in_part(folder: Path) -> Result:
-    return small_segmentation.evaluated(folder, out="part.h5", limit=FEW)
+    return small_segmentation.evaluated(folder, out="part.h5", methods=("mcbn+mcdo",), limit=FEW)
 
 
 @pytest.mark.held(False)
-@pytest.mark.parametrize(("chunk", "dense"), [(1, 2**24), (4, 2**24), (None, 2 * 288), (None, 288 * 8 * 3)])
+@pytest.mark.parametrize(("chunk", "dense"), [(3, 2 * 288), (None, 288 * 8 * 3)])
 def test_no_figure_of_a_run_depends_on_chunks_and_tiles_of_draws(
     folder: Path, evaluated_in_part: Result, monkeypatch: pytest.MonkeyPatch, chunk: int | None, dense: int
 ) -> None:
     monkeypatch.setattr(passes, "_DENSE", dense)
-    result = small_segmentation.evaluated(folder, out="cut.h5", chunk_size=chunk, limit=FEW)
+    options: dict[str, Any] = {"methods": ("mcbn+mcdo",), "chunk_size": chunk, "limit": FEW}
+    result = small_segmentation.evaluated(folder, out="cut.h5", **options)
     expected = all_estimates(evaluated_in_part)
     check_alike(all_estimates(result), expected, 2e-3)  # a pixel that float32 puts into another bin
 
 
-@pytest.mark.held(False)
-def test_an_interrupted_run_goes_on(folder: Path, evaluated: Result, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain, units = runner.run_unit, []
-
-    def stopping(context: runner.Context, unit: Unit) -> Arrays:
-        if len(units) == 4:
-            raise KeyboardInterrupt
-        units.append(unit)
-        return plain(context, unit)
-
-    monkeypatch.setattr(runner, "run_unit", stopping)
-    with pytest.raises(KeyboardInterrupt):
-        small_segmentation.evaluated(folder, out="stopped.h5")
-    monkeypatch.setattr(runner, "run_unit", plain)
-    result = small_segmentation.evaluated(folder, out="stopped.h5")
-    assert "evaluation-continued" in noted(result)
-    check_alike(all_estimates(result), all_estimates(evaluated))
-
-
 # ── whole runs ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+ALONE: dict[str, Any] = {"methods": ("mcbn",), "ood": (), "images": False}  # the test set, by one method
 
 
 def read_test_set(folder: Path) -> tuple[torch.Tensor, np.ndarray]:
@@ -618,7 +598,7 @@ def test_the_draws_of_a_method_are_scored_as_they_are(folder: Path, monkeypatch:
     seen: list[torch.Tensor] = []
     plain = Reduction.add
     monkeypatch.setattr(Reduction, "add", lambda self, outputs: (seen.append(outputs.clone()), plain(self, outputs))[1])
-    result = small_segmentation.evaluated(folder, out="draws.h5", methods=("mcbn",), ood=(), images=False)
+    result = small_segmentation.evaluated(folder, out="draws.h5", **ALONE)
     drawn = [block.double().numpy() for block in seen if len(block) > 1]
     expected = estimates_at_once(np.concatenate(drawn, axis=1), read_test_set(folder)[1], small_segmentation.IGNORE)
     for name, estimate in result.methods["mcbn"].sets["test"].estimates.items():
@@ -638,10 +618,8 @@ def best_temperature(logits: np.ndarray, masks: np.ndarray) -> float:
 def test_a_temperature_is_fitted_to_the_pixels_of_validation_points(folder: Path) -> None:
     with np.load(folder / "test.npz") as file:
         np.savez(folder / "held_out.npz", x=file["x"][:6], y=file["y"][:6])
-    result = small_segmentation.evaluated(folder, out="tempered.h5", validation="held_out.npz")
-    assert [*result.methods] == [
-        f"{name}{end}" for name in ("deterministic", "mcbn", "mcdo") for end in ("", "+temperature")
-    ]
+    result = small_segmentation.evaluated(folder, out="tempered.h5", validation="held_out.npz", **ALONE)
+    assert [*result.methods] == [f"{name}{end}" for name in ("deterministic", "mcbn") for end in ("", "+temperature")]
     tau = best_temperature(deterministic_logits(folder)[:, :6], read_test_set(folder)[1][:6])
     found = result.methods["deterministic+temperature"].sets["test"]
     assert found.estimates["temperature"].value == pytest.approx(tau, rel=0.02)
@@ -651,7 +629,8 @@ def test_a_temperature_is_fitted_to_the_pixels_of_validation_points(folder: Path
 
 @pytest.mark.held(False)
 def test_each_half_of_the_test_set_has_the_temperature_of_the_other(folder: Path) -> None:
-    result = small_segmentation.evaluated(folder, out="crossed.h5", calibrate="cross", methods=("mcdo",))
+    options = ALONE | {"methods": ("deterministic",)}
+    result = small_segmentation.evaluated(folder, out="crossed.h5", calibrate="cross", **options)
     found = result.methods["deterministic+temperature"].sets["test"].points["temperature"]
     assert len({*found}) == 2
     logits, masks = deterministic_logits(folder), read_test_set(folder)[1]
@@ -670,10 +649,8 @@ def test_networks_of_an_ensemble_are_averaged(folder: Path) -> None:
     }
     moved["1.running_var"] = state["1.running_var"]
     torch.save(moved, folder / "other.pt")
-    run = resolve_ensemble(
-        ["run.toml", "other.pt"], Options(out=folder / "ensemble.h5", methods=("mcdo",)), folder=folder
-    )
-    result = evaluate(run)
+    options = Options(out=folder / "ensemble.h5", **ALONE | {"methods": ("deterministic",)})
+    result = evaluate(resolve_ensemble(["run.toml", "other.pt"], options, folder=folder))
     x, masks = read_test_set(folder)
     networks = small_segmentation.network(), small_segmentation.network()
     networks[1].load_state_dict(moved)
@@ -687,7 +664,7 @@ def test_networks_of_an_ensemble_are_averaged(folder: Path) -> None:
 
 @pytest.mark.held(False)
 def test_a_test_set_without_masks_has_uncertainties_alone(folder: Path) -> None:
-    result = small_segmentation.evaluated(folder, out="unlabelled.h5", test="test")
+    result = small_segmentation.evaluated(folder, out="unlabelled.h5", test="test", **ALONE | {"ood": ("strange.npz",)})
     found = result.methods["mcbn"].sets["test"]
     assert "pll" not in found.estimates and not found.by_class
     assert found.estimates["mutual_information"].value > 0
@@ -696,27 +673,26 @@ def test_a_test_set_without_masks_has_uncertainties_alone(folder: Path) -> None:
 
 @pytest.mark.held(False)
 def test_arrays_and_folders_give_the_same(folder: Path, evaluated: Result) -> None:
-    result = small_segmentation.evaluated(folder, out="arrays.h5", test="test.npz")
+    options = ALONE | {"methods": ("deterministic",)}
+    result = small_segmentation.evaluated(folder, out="arrays.h5", test="test.npz", **options)
     for name, estimate in result.methods["deterministic"].sets["test"].estimates.items():
         expected = evaluated.methods["deterministic"].sets["test"].estimates[name].value
         assert estimate.value == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.held(False)
-@pytest.mark.parametrize("method", ["tta", "mcbn+tta"])
-@pytest.mark.parametrize("chunk", [None, 3])
+@pytest.mark.parametrize(("method", "chunk"), [("tta", 3), ("mcbn+tta", None)])
 def test_flipped_pictures_are_scored_with_their_outputs_flipped_back(
     folder: Path, monkeypatch: pytest.MonkeyPatch, method: str, chunk: int | None
 ) -> None:
     monkeypatch.setattr(
         passes, "_DENSE", 4 * small_segmentation.CLASSES * small_segmentation.HEIGHT * small_segmentation.WIDTH
     )  # some draws at a time
-    result = small_segmentation.evaluated(
-        folder, out="flipped.h5", methods=(method,), ood=(), images=False, augment={"flip": True}, chunk_size=chunk
-    )
+    options = ALONE | {"methods": (method,), "augment": {"flip": True}, "samples": 6}
+    result = small_segmentation.evaluated(folder, out="flipped.h5", chunk_size=chunk, **options)
     inputs, masks = read_test_set(folder)
     logits = []
-    for draw in range(small_segmentation.SAMPLES):
+    for draw in range(6):
         words = counter_rng.augmentation_words(0, draw, len(inputs), counter_rng.TTA)
         mirrored = (words[:, 2] >> np.uint64(63)) == 1
         network = small_segmentation.network()
@@ -735,9 +711,8 @@ def test_flipped_pictures_are_scored_with_their_outputs_flipped_back(
 
 @pytest.mark.held(False)
 def test_flipped_pictures_pass_again_with_a_temperature(folder: Path) -> None:
-    result = small_segmentation.evaluated(
-        folder, out="flipped.h5", methods=("tta",), ood=(), augment={"flip": True}, calibrate="cross"
-    )
+    options = ALONE | {"methods": ("tta",), "augment": {"flip": True}, "calibrate": "cross", "samples": 6}
+    result = small_segmentation.evaluated(folder, out="flipped.h5", **options)
     plain, tempered = (result.methods[name].sets["test"].estimates for name in ("tta", "tta+temperature"))
     assert tempered["pll"].value >= plain["pll"].value - 0.05
     assert tempered["accuracy"].value == pytest.approx(plain["accuracy"].value, abs=0.05)

@@ -35,8 +35,6 @@ from bnuq.workflows import export as exporting
 from bnuq.workflows.evaluate import evaluate
 from bnuq.workflows.export import Exported
 
-pytestmark = pytest.mark.usefixtures("less")
-
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -21,24 +21,36 @@ from bnuq.records.evaluation_file import read, write
 from bnuq.report.evaluation import report
 from bnuq.report.render.html import page
 
-RUN = "run.toml"
+TITLE = "Most informative images"
 
 
-@pytest.fixture
-def pictures(tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
     """A run whose points are grey pictures of 0–255, as small as the network takes them."""
-    monkeypatch.setattr(gallery, "_SMALLEST", 6)
-    small_run.write(tmp_path)
+    folder = tmp_path_factory.mktemp("pictures")
+    small_run.write(folder)
     rng = np.random.default_rng(0)
     for name, count in (("train", 96), ("test", 60), ("other", 50)):
-        with np.load(tmp_path / f"{name}.npz") as file:
+        with np.load(folder / f"{name}.npz") as file:
             rest = {key: values for key, values in file.items() if key != "x"}
-        np.savez(tmp_path / f"{name}.npz", x=rng.integers(0, 256, (count, 1, 6, 6), dtype=np.uint8), **rest)
-    return tmp_path
+        np.savez(folder / f"{name}.npz", x=rng.integers(0, 256, (count, 1, 6, 6), dtype=np.uint8), **rest)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gallery, "_SMALLEST", 6)
+        yield folder
 
 
-def test_they_are_those_of_the_largest_scores_and_are_read_back(pictures):
-    result = small_run.evaluated(pictures, samples=4)
+@pytest.fixture(scope="module")
+def plain(pictures):
+    """The deterministic network alone, on the test set."""
+    return small_run.evaluated(pictures, methods=("deterministic",), ood=(), out=pictures / "plain.h5")
+
+
+@pytest.fixture(scope="module")
+def result(pictures):
+    return small_run.evaluated(pictures, samples=4, methods=("mcbn",), out=pictures / "result.h5")
+
+
+def test_they_are_those_of_the_largest_scores_and_are_read_back(pictures, result):
     shown = {(each.kind, each.set): each for each in result.gallery}
     test = result.methods["deterministic"].sets["test"]
     labels = result.sets["test"].labels
@@ -59,9 +71,9 @@ def test_they_are_those_of_the_largest_scores_and_are_read_back(pictures):
         np.testing.assert_array_equal(before.pixels, after.pixels)
 
 
-def test_the_page_shows_each_with_what_is_known_of_it(pictures):
-    result = small_run.evaluated(pictures, samples=4)
-    shown = page(report(result))
+def test_the_page_shows_each_with_what_is_known_of_it(result):
+    made = report(result)
+    shown = page(replace(made, sections=tuple(each for each in made.sections if each.title == TITLE)))
     found = re.findall(r'<img src="data:image/png;base64,([^"]+)" alt="([^"]+)"', shown)
     assert len(found) == sum(len(each.points) for each in result.gallery) <= 64
     first, at = result.gallery[0], result.gallery[0].points[0]
@@ -71,13 +83,15 @@ def test_the_page_shows_each_with_what_is_known_of_it(pictures):
     assert found[0][1].startswith(
         f"point {at}, label {result.sets['test'].labels[at]}, prediction {sets.predicted[at]}, confidence "
     )
-    assert "Most informative images" not in page(report(replace(result, gallery=())))
+    assert TITLE not in {each.title for each in report(replace(result, gallery=())).sections}
 
 
 def test_without_images_the_file_holds_none_and_larger_ones_become_small(pictures, monkeypatch):
-    assert small_run.evaluated(pictures, samples=2, images=False).gallery == ()
+    options = {"methods": ("deterministic",), "ood": ()}
+    assert small_run.evaluated(pictures, images=False, out=pictures / "none.h5", **options).gallery == ()
     monkeypatch.setattr(gallery, "LARGEST", 4)
-    large = small_run.evaluated(pictures, samples=2, out="large.h5")
+    large = small_run.evaluated(pictures, out=pictures / "large.h5", **options)
+    assert large.gallery
     assert {each.pixels.shape[1:] for each in large.gallery} == {(4, 4, 1)}
 
 
@@ -85,7 +99,7 @@ def test_points_that_are_no_pictures_have_none(tmp_path):
     small_run.write(tmp_path)
     with np.load(tmp_path / "test.npz") as file:
         assert file["x"].min() < 0, "no pixels"
-    assert small_run.evaluated(tmp_path, samples=2).gallery == ()
+    assert small_run.evaluated(tmp_path, methods=("deterministic",)).gallery == ()
 
 
 def test_suspected_labels_are_those_of_confident_learning():
@@ -101,8 +115,7 @@ def test_suspected_labels_are_those_of_confident_learning():
 
 
 @pytest.mark.parametrize("broken", ["points", "pixels"])
-def test_a_file_with_pictures_of_no_point_is_refused(pictures, broken):
-    result = small_run.evaluated(pictures, samples=2)
+def test_a_file_with_pictures_of_no_point_is_refused(pictures, result, broken):
     first = result.gallery[0]
     bad = {"points": first.points + 60, "pixels": first.pixels[:-1]}[broken]
     path = pictures / "broken.h5"
@@ -111,11 +124,10 @@ def test_a_file_with_pictures_of_no_point_is_refused(pictures, broken):
         read(path)
 
 
-def test_a_page_without_images_is_written_on_request(pictures, capsys):
-    result = small_run.evaluated(pictures, samples=2)
+def test_a_page_without_images_is_written_on_request(pictures, plain, capsys):
     for options, shown in (((), True), (("--no-images",), False)):
         target = pictures / f"page{len(options)}.html"
         with pytest.raises(SystemExit, match="0"):
-            main(["report", str(result.path), "--html", str(target), *options])
-        assert ("Most informative images" in target.read_text(encoding="utf-8")) is shown
-    assert "Most informative images" not in capsys.readouterr().out
+            main(["report", str(plain.path), "--html", str(target), *options])
+        assert (TITLE in target.read_text(encoding="utf-8")) is shown
+    assert TITLE not in capsys.readouterr().out

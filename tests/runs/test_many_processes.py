@@ -27,6 +27,7 @@ from findings_of import noted
 from making_units import FACTS, arrays_of, computed, unit
 
 from bnuq import stopping
+from bnuq.cli.main import main
 from bnuq.config import Options, resolve, resolve_each, resolve_sweep
 from bnuq.errors import DataError, RequestError, ResultError, SamplingError
 from bnuq.evaluation.executors import Share, Worker
@@ -34,6 +35,7 @@ from bnuq.evaluation.setup import threads
 from bnuq.files.journal import Journal, root_of
 from bnuq.files.places import place_of
 from bnuq.progress import Advance, silent
+from bnuq.records.evaluation import Result
 from bnuq.records.evaluation_file import read, write
 from bnuq.sampling.engine import Stochastic
 from bnuq.sweeping.sizes import _AllSizes
@@ -49,24 +51,38 @@ pytestmark = pytest.mark.held(False)
 KINDS = [pytest.param(kind, marks=[] if kind == "classification" else [pytest.mark.slow]) for kind in SMALL]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_two_processes_give_the_figures_of_one(tmp_path: Path, kind: str) -> None:
-    make, options = SMALL[kind]
-    make(tmp_path)
-    with threads(1):
-        one = evaluated(tmp_path, "one.h5", **options)
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder of the small network of a kind with its result one.h5, made once."""
+    folder = tmp_path_factory.mktemp("made")
+
+    @cache
+    def of(kind: str) -> Path:
+        make, options = SMALL[kind]
+        make(folder / kind)
+        with threads(1):
+            evaluated(folder / kind, "one.h5", **options)
+        return folder / kind
+
+    return of
+
+
+@pytest.mark.parametrize("kind", KINDS[1:])  # the first in one process, as one of several runs, below
+def test_two_processes_give_the_figures_of_one(made: Callable[[str], Path], kind: str) -> None:
+    folder = made(kind)
+    one = read(folder / "one.h5")
     with computing_nothing(), threads(2):
-        two = evaluated(tmp_path, "two.h5", on="local:2", **options)
+        two = evaluated(folder, "two.h5", on="local:2", **SMALL[kind][1])
     assert_same(figures(two), figures(one))
     assert one.provenance["threads"] == two.provenance["threads"] == "1"
-    assert len(one.units) > 10 and not (tmp_path / "two.h5.work").exists()
+    assert len(one.units) > 10 and not (folder / "two.h5.work").exists()
 
 
-def test_a_sweep_in_two_processes_is_that_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sweep_in_another_process_is_that_of_this_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small_run.write(tmp_path)
     found = []
-    for name, on in (("one.h5", "local"), ("two.h5", "local:2")):
-        options = Options(samples=8, out=tmp_path / name, chunk_size=10, on=on)
+    for name, on in (("one.h5", "local"), ("two.h5", "local:1")):
+        options = Options(samples=4, out=tmp_path / name, chunk_size=20, on=on)
         runs, settings = resolve_sweep(("run.toml",), options, {"batch_sizes": (8, 16)}, folder=tmp_path)
         with monkeypatch.context() as patch:
             if on != "local":
@@ -85,45 +101,53 @@ def shard(folder: Path, text: str, work: Path, **options: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_shards_merge_to_the_result_of_one_process(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shards_merge_to_the_result_of_one_process(
+    made: Callable[[str], Path], tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Share, "__init__", partialmethod(Share.__init__, patience=0.0))  # take over at once
-    make, options = SMALL[kind]
-    make(tmp_path)
-    work = tmp_path / "units"
-    shard(tmp_path, "1/3", work, **options)
+    folder, work = made(kind), tmp_path / "units"
+    _, options = SMALL[kind]
+    shard(folder, "1/3", work, **options)
     before = len([*work.glob("*.part")])
     with pytest.raises(ResultError, match=r"units are missing, and what depends on them:\n  - mc"):
-        merge(str(work), Options(trust_code=True), folder=tmp_path)
-    assert not (tmp_path / "merged.h5").exists() and len([*work.glob("*.part")]) == before
+        merge(str(work), Options(trust_code=True), folder=folder)
+    assert not (folder / "merged.h5").exists() and len([*work.glob("*.part")]) == before
     for text in ("2/3", "0/3"):
-        shard(tmp_path, text, work, **options)
+        shard(folder, text, work, **options)
     assert not [*work.glob("*.try*")]
     with computing_nothing():
-        merge(str(work), Options(trust_code=True), folder=tmp_path)
-    assert_same(figures(read(tmp_path / "merged.h5")), figures(evaluated(tmp_path, "one.h5", **options)))
+        merge(str(work), Options(trust_code=True), folder=folder)
+    assert_same(figures(read(folder / "merged.h5")), figures(read(folder / "one.h5")))
     assert not [*work.iterdir()]
 
 
-def test_shards_that_a_launcher_starts_wait_for_each_other_and_are_merged(tmp_path: Path) -> None:
-    make, options = SMALL["regression"]
-    make(tmp_path)
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1", "WORLD_SIZE": "2"}
-    bnuq = [sys.executable, "-m", "bnuq"]
-    command = [*bnuq, "evaluate", "run.toml", "--chunk-size", "10", "--shard", "env", "--work", "units"]
-    shards = [
-        subprocess.Popen(command, cwd=tmp_path, env=environment | {"RANK": rank}, stdout=subprocess.PIPE, text=True)
-        for rank in "01"
-    ]
-    said = [each.communicate(timeout=100)[0] for each in shards]
-    assert [each.returncode for each in shards] == [0, 0]
-    assert said == ["Shard env is done. When all are, bnuq merge units writes the result.\n"] * 2
-    assert not list(tmp_path.glob("*.h5"))
-    merged = [*bnuq, "merge", "units", "--trust-code", "--quiet"]
-    home = {"XDG_CONFIG_HOME": str(tmp_path / "config")}
-    assert subprocess.run(merged, cwd=tmp_path, env=environment | home).returncode == 0
+def test_shards_that_a_launcher_starts_wait_for_each_other_and_are_merged(
+    made: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One of them is a process, the other is this one."""
+    folder, work = made("classification"), str(tmp_path / "units")
+    monkeypatch.chdir(folder)
+    for name, value in {"OMP_NUM_THREADS": "1", "WORLD_SIZE": "2", "RANK": "1", "XDG_CONFIG_HOME": work}.items():
+        monkeypatch.setenv(name, value)
+    given = ["--method", "mcbn,mcdo", "--chunk-size", "10", "--validation", "test.npz", "--shard", "env"]
+    arguments = ["evaluate", "run.toml", *given, "--work", work]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "RANK": "0"}
+    command = [sys.executable, "-m", "bnuq", *arguments]
+    other = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
     with threads(1):
-        one = evaluated(tmp_path, "one.h5", **options)
-    assert_same(figures(read(tmp_path / "model.bnuq.h5")), figures(one))
+        bnuq(*arguments)
+    said = capsys.readouterr().out, other.communicate(timeout=100)[0]
+    assert other.returncode == 0
+    assert said == (f"Shard env is done. When all are, bnuq merge {work} writes the result.\n",) * 2
+    assert not (folder / "model.bnuq.h5").exists()
+    bnuq("merge", work, "--trust-code", "--quiet")
+    assert_same(figures(read(folder / "model.bnuq.h5")), figures(read(folder / "one.h5")))
+
+
+def bnuq(*arguments: str, code: int = 0) -> None:
+    with pytest.raises(SystemExit) as left:
+        main([*arguments])
+    assert left.value.code == code
 
 
 @pytest.mark.parametrize(
@@ -172,23 +196,18 @@ def test_a_folder_of_nothing_or_of_several_requests_is_not_merged(tmp_path: Path
 # ── what is lost ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def waited(folder: Path, kinds: tuple[str, ...], count: int = 2) -> Journal:
-    """The journal of units of these kinds, after processes have worked at them."""
-    folder.mkdir(exist_ok=True)
-    with Processes([Job(computed, (kinds,), str(folder), "cpu")], count) as processes:
-        processes.wait(0, silent, 0)
-    return Journal(folder, FACTS)
-
-
 def test_a_unit_that_ends_every_process_is_named_and_all_others_are_finished(tmp_path: Path) -> None:
     kinds = ("good", "kill", "good", "killed once", "good", "raise", "good")
-    with pytest.raises(ResultError) as refused:
-        waited(tmp_path, kinds)
+    journal = Journal(tmp_path, FACTS)
+    for number in range(2):
+        journal.begin(unit(1).name, number, {"by": "another", "machine": "another", "process": 1, "why": "lost"})
+    processes = Processes([Job(computed, (kinds,), str(tmp_path), "cpu")], 1)
+    with pytest.raises(ResultError) as refused, processes, processes.turn(0) as turn:
+        turn.wait(silent, 0)
     message = str(refused.value)
     assert message.startswith("2 units of work could not be computed, after 3 attempts each:")
     assert "mcbn on points 10 to 19 of test: tried 3 times" in message and "SIGKILL" in message
     assert "mcbn on points 50 to 59 of test" in message and "ValueError: no such luck" in message
-    journal = Journal(tmp_path, FACTS)
     for number, kind in enumerate(kinds):
         found = journal.load(unit(number).name)
         assert (found is None) == (kind in ("kill", "raise"))
@@ -201,41 +220,34 @@ def test_a_unit_that_ends_every_process_is_named_and_all_others_are_finished(tmp
     assert not any(journal.attempts(unit(number).name) for number in (1, 5)) and journal.attempts(unit(0).name)
 
 
-def test_an_error_that_bnuq_raises_ends_all_processes(tmp_path: Path) -> None:
-    with pytest.raises(SamplingError, match="these samples cannot be"):
-        waited(tmp_path, ("good", "refuse"), count=1)
-
-
-def test_a_store_that_is_gone_ends_all_processes(tmp_path: Path) -> None:
-    with pytest.raises(ResultError, match=r"could not be written: its folder does not exist\. Make the folder first"):
-        waited(tmp_path / "units", ("good", "last", "good"), count=1)
-
-
 def test_processes_go_on_to_the_next_job_whatever_becomes_of_one(tmp_path: Path) -> None:
-    all_kinds = ("good", "refuse"), ("good", "long"), ("good", "good")
+    all_kinds = ("good", "refuse"), ("good", "last", "good"), ("good", "long"), ("good", "good")
     places = [tmp_path / str(number) for number in range(len(all_kinds))]
     jobs = [Job(computed, (kinds,), str(place), "cpu") for kinds, place in zip(all_kinds, places, strict=True)]
     with Processes(jobs, 1) as processes:
         with pytest.raises(SamplingError, match="these samples cannot be"), processes.turn(0) as turn:
             turn.wait(silent, 0)
-        with pytest.raises(DataError), processes.turn(1):  # this process refuses what the other is at
-            while not Journal(places[1], FACTS).attempts(unit(1).name):
+        gone = pytest.raises(ResultError, match=r"could not be written: its folder does not exist\. Make the folder")
+        with gone, processes.turn(1) as turn:
+            turn.wait(silent, 0)
+        with pytest.raises(DataError), processes.turn(2):  # this process refuses what the other is at
+            while not Journal(places[2], FACTS).attempts(unit(1).name):
                 time.sleep(0.01)
             raise DataError
-        with processes.turn(2) as turn:
+        with processes.turn(3) as turn:
             turn.wait(silent, 0)
     names = [{unit(number).name for number in range(2) if Journal(p, FACTS).has(unit(number).name)} for p in places]
-    assert [len(of_place) for of_place in names] == [1, 1, 2]
+    assert [len(of_place) for of_place in names] == [1, 0, 1, 2]
 
 
-def test_several_runs_are_one_queue_and_each_is_that_of_its_own(tmp_path: Path) -> None:
-    small_run.write(tmp_path)
-    (tmp_path / "net.py").write_text((tmp_path / "net.py").read_text() + COUNTING)
-    text = (tmp_path / "run.toml").read_text()
-    for name, change in (("a", "net"), ("b", "counting"), ("c", "net")):
-        (tmp_path / f"{name}.toml").write_text(text.replace("net.py:net", f"net.py:{change}"))
+def test_several_runs_are_one_queue_and_each_is_that_of_its_own(made: Callable[[str], Path]) -> None:
+    folder, (_, options) = made("classification"), SMALL["classification"]
+    (folder / "counting.py").write_text((folder / "net.py").read_text() + COUNTING)
+    text = (folder / "run.toml").read_text()
     names = ("a.toml", "b.toml", "c.toml")
-    runs = resolve_each(names, Options(chunk_size=10, methods=("mcbn",), on="local:1"), folder=tmp_path)
+    for name, arch in zip(names, ("net.py:net", "counting.py:counting", "net.py:net"), strict=True):
+        (folder / name).write_text(text.replace("net.py:net", arch))
+    runs = resolve_each(names, Options(on="local:1", **options), folder=folder)
     ended: list[tuple[str, str]] = []
     with computing_nothing(), threads(1):
         evaluate_all(
@@ -244,11 +256,11 @@ def test_several_runs_are_one_queue_and_each_is_that_of_its_own(tmp_path: Path) 
             on_error=lambda run, error: ended.append((run.run_file.name, str(error))),
         )
     assert [name for name, _ in ended] == [*names] and "the same inputs" in ended[1][1]
-    assert {path.name for path in tmp_path.glob("*.bnuq*")} == {"a.bnuq.h5", "c.bnuq.h5"}
-    with threads(1):
-        alone = evaluated(tmp_path, "alone.h5", chunk_size=10, methods=("mcbn",))
+    assert {path.name for path in folder.glob("?.bnuq*")} == {"a.bnuq.h5", "c.bnuq.h5"}  # and no work folder
+    one = figures(read(folder / "one.h5"))
+    assert len(one["units"]) > 10
     for name in ("a", "c"):
-        assert_same(figures(read(tmp_path / f"{name}.bnuq.h5")), figures(alone))
+        assert_same(figures(read(folder / f"{name}.bnuq.h5")), one)
 
 
 COUNTING = """
@@ -268,7 +280,7 @@ def counting():
 
 def test_another_process_that_makes_the_same_result_meanwhile_changes_nothing(tmp_path: Path) -> None:
     small_run.write(tmp_path)
-    options = {"chunk_size": 10, "methods": ("mcbn",)}
+    options: dict[str, Any] = {"chunk_size": 10, "methods": ("mcbn",), "samples": 4, "ood": ()}
     expected, titles = figures(evaluated(tmp_path, "one.h5", **options)), list[str]()
 
     def meddling(title: str, total: int) -> AbstractContextManager[Advance]:
@@ -289,7 +301,8 @@ def test_memory_that_runs_out_in_a_worker_halves_the_chunk_inside_the_unit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_run.write(tmp_path)
-    run = resolve("run.toml", Options(methods=("mcbn",), out=tmp_path / "one.h5"), folder=tmp_path)
+    options: dict[str, Any] = {"methods": ("mcbn",), "samples": 4, "ood": ()}
+    run = resolve("run.toml", Options(out=tmp_path / "one.h5", **options), folder=tmp_path)
     plain, sizes = Stochastic.passes, set[int]()
 
     def passes(self: Stochastic, inputs: torch.Tensor, *rest: Any) -> torch.Tensor:
@@ -304,7 +317,7 @@ def test_memory_that_runs_out_in_a_worker_halves_the_chunk_inside_the_unit(
     assert not worker.lost and sizes and max(sizes) <= 16
     with computing_nothing():
         found = evaluate(run, work=tmp_path / "units", merged=True)
-    expected = evaluated(tmp_path, "two.h5", methods=("mcbn",)).methods["mcbn"].sets["test"].estimates
+    expected = evaluated(tmp_path, "two.h5", **options).methods["mcbn"].sets["test"].estimates
     for name, value in found.methods["mcbn"].sets["test"].estimates.items():
         assert value.value == pytest.approx(expected[name].value, rel=1e-4, nan_ok=True)
 
@@ -353,27 +366,13 @@ def test_a_fixed_share_waits_for_others_and_computes_only_its_own(tmp_path: Path
     assert done == {0: [0, 2, 4], 1: [1, 3]} and not waiting.is_alive()
 
 
+@pytest.mark.slow
 def test_killed_processes_change_nothing(tmp_path: Path) -> None:
     _, killed = soak(tmp_path, 4, samples=8, most=2, pause=(2.0, 4.0))
     assert killed
 
 
 # ── bnuq verify ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The folder of the small network of a kind with its result one.h5, made once."""
-    folder = tmp_path_factory.mktemp("made")
-
-    @cache
-    def of(kind: str) -> Path:
-        make, options = SMALL[kind]
-        make(folder / kind)
-        evaluated(folder / kind, "one.h5", **options)
-        return folder / kind
-
-    return of
 
 
 def verified(folder: Path, **options: Any) -> Verified:
@@ -388,20 +387,18 @@ def test_units_computed_again_are_those_of_the_result(made: Callable[[str], Path
     assert len(verified(made(kind), chosen=alone).computed) < len(found.result.units)
 
 
-def test_a_unit_that_differs_is_named(made: Callable[[str], Path], tmp_path: Path) -> None:
-    shutil.copytree(made("regression"), tmp_path / "it")
+def test_a_unit_that_differs_is_named(
+    made: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(made("classification"), tmp_path / "it")
+    monkeypatch.chdir(tmp_path / "it")
     result = read(tmp_path / "it" / "one.h5")
     name = next(name for name in result.units if name.startswith("mcdo-test"))
     units = {**result.units, name: "0" * 64}
     write(replace(result, units=units, provenance={**result.provenance, "units": root_of(units)}), result.path)
     assert verified(tmp_path / "it", chosen=[name]).differing == (name,)
-    done = subprocess.run(
-        [sys.executable, "-m", "bnuq", "verify", "one.h5", "--units", "999", "--trust-code"],
-        cwd=tmp_path / "it",
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 1 and f"Different: {name}\n" in done.stdout
+    bnuq("verify", "one.h5", "--units", "999", "--trust-code", code=1)
+    assert f"Different: {name}\n" in capsys.readouterr().out
     write(replace(result, units=units), result.path)
     with pytest.raises(ResultError, match="are not those of its root"):
         verified(tmp_path / "it")
@@ -413,26 +410,29 @@ def other_checkpoint(folder: Path) -> None:
 
 
 def other_points(folder: Path) -> None:
-    with np.load(folder / "test.npz") as file:
-        x, y = file["x"], file["y"]
-    np.savez(folder / "test.npz", x=x + 0.01, y=y)
+    with np.load(folder / "other.npz") as file:
+        x = file["x"]
+    np.savez(folder / "other.npz", x=x + 0.01)
 
 
 def other_code(folder: Path) -> None:
-    (folder / "net.py").write_text(small_regression.NET.replace("nn.ReLU()", "nn.GELU()"))
+    (folder / "net.py").write_text(small_run.NET.replace("nn.ReLU()", "nn.GELU()"))
 
 
 @pytest.mark.parametrize(
     ("change", "complaint"),
-    [(other_checkpoint, "the checkpoint is not"), (other_points, "set test is"), (other_code, "the code of the")],
+    [(other_checkpoint, "the checkpoint is not"), (other_points, "set other is"), (other_code, "the code of the")],
 )
-def test_what_was_changed_is_not_compared(tmp_path: Path, change: Callable[[Path], None], complaint: str) -> None:
-    make, options = SMALL["regression"]
-    make(tmp_path / "it")
-    evaluated(tmp_path / "it", "one.h5", **options | {"methods": ("mcdo",), "samples": 4})
-    change(tmp_path / "it")
+def test_what_was_changed_is_not_compared(
+    made: Callable[[str], Path], change: Callable[[Path], None], complaint: str
+) -> None:
+    folder = made("classification")
+    before = {name: (folder / name).read_bytes() for name in ("model.pt", "other.npz", "net.py")}
+    change(folder)
     with pytest.raises(ResultError, match=complaint):
-        verified(tmp_path / "it")
+        verified(folder)
+    for name, content in before.items():
+        (folder / name).write_bytes(content)
 
 
 # ── signals ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -451,15 +451,26 @@ def test_a_first_signal_waits_for_the_work_in_hand_and_a_second_does_not() -> No
     assert done == ["first"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+STOPPED: dict[str, Any] = {"methods": ("mcdo",), "samples": 64, "chunk_size": 1, "limit": 24, "ood": ()}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Result:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    small_regression.write(folder)
+    with threads(1):
+        return evaluated(folder, "one.h5", **STOPPED)
+
+
+@pytest.mark.parametrize(("number", "count"), [(signal.SIGTERM, 2), (signal.SIGKILL, 1)])
 def test_a_signal_ends_all_processes_and_the_run_goes_on_from_their_units(
-    tmp_path: Path, number: signal.Signals
+    undisturbed: Result, tmp_path: Path, number: signal.Signals, count: int
 ) -> None:
-    make, options = SMALL["regression"]
-    make(tmp_path)
-    given = ["-T", "64", "--chunk-size", "1", "--limit", "24", "--quiet", "-o", "two.h5"]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "2"}
-    command = [sys.executable, "-m", "bnuq", "evaluate", "run.toml", *given, "--on", "local:2"]
+    path = small_regression.write(tmp_path)
+    path.write_text(path.read_text().replace('["far.npz"]', "[]"))
+    given = ["--method", "mcdo", "-T", "64", "--chunk-size", "1", "--limit", "24", "--quiet", "-o", "two.h5"]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": str(count)}
+    command = [sys.executable, "-m", "bnuq", "evaluate", "run.toml", *given, "--on", f"local:{count}"]
     child = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
     work = tmp_path / "two.h5.work"
     deadline = time.monotonic() + 60
@@ -473,8 +484,7 @@ def test_a_signal_ends_all_processes_and_the_run_goes_on_from_their_units(
         kept = f"finished parts are kept in {work}: the same command resumes from them."
         assert child.returncode == 143 and said.endswith(f"bnuq: terminated; {kept}\n")
         assert [*work.glob("*.part")] and not [*work.glob("*.try*")]
-    options = {**options, "samples": 64, "chunk_size": 1, "limit": 24}
     with threads(1):
-        two, one = (evaluated(tmp_path, name, **options) for name in ("two.h5", "one.h5"))
+        two = evaluated(tmp_path, "two.h5", **STOPPED)
     assert "evaluation-continued" in noted(two)
-    assert_same(figures(two)["methods"], figures(one)["methods"])
+    assert_same(figures(two)["methods"], figures(undisturbed)["methods"])

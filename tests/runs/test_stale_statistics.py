@@ -50,7 +50,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def evaluated(folder: Path, out: str, run_file: str = "stale.toml", **options: Any) -> Result:
-    record = small_run.evaluated(folder, run_file=run_file, out=folder / out, **({"samples": 32} | options))
+    record = small_run.evaluated(folder, run_file=run_file, out=folder / out, **({"samples": 16} | options))
     return read(record.path)
 
 
@@ -76,7 +76,7 @@ def test_the_warning_leads_to_commands_that_run_as_they_stand(folder, monkeypatc
     options = "--arch net.py:net --arch-arg classes=3 --train train.npz --normalize 0.5/2"
     command = f"bnuq inspect 'my models/it.pt' {options} --suggest-pipeline"
     assert other_command(run, "inspect", "--suggest-pipeline") == command
-    assert command.partition(" --suggest")[0] in text_of(mismatch(evaluate(replace(run, samples=8))))
+    assert command.partition(" --suggest")[0] in text_of(mismatch(evaluate(replace(run, samples=8, methods=("mcbn",)))))
     by_file = resolve("stale.toml", Options(), folder=folder)
     assert other_command(by_file, "precise-bn") == "bnuq precise-bn stale.toml"
     again = other_command(resolve_again(run.record(), folder / "it.bnuq.h5", Options(), folder=folder), "inspect")
@@ -123,7 +123,7 @@ def test_it_is_in_the_file_and_in_the_json_like_any_method(stale: Result) -> Non
 
 @pytest.mark.parametrize("sampler", [{"per_query": True}, {"query_in_batch": True}])
 def test_passes_by_the_query_are_compared_with_it_too(folder: Path, stale: Result, sampler: dict[str, Any]) -> None:
-    options = {"methods": ("mcbn",), "samples": 8} | sampler
+    options = {"methods": ("mcbn",), "samples": 8, "ood": ()} | sampler
     record = evaluated(folder, "by-query.h5", **options)
     plain, repaired, drawn = (record.methods[name].sets["test"].points["pll"] for name in (*NETWORKS, "mcbn"))
     assert np.mean(drawn - plain) > 0.2 > 10 * abs(np.mean(drawn - repaired))
@@ -149,7 +149,7 @@ def test_check_compares_results_that_have_it_or_not(folder: Path, stale: Result,
     gone = check(sound, stale)
     assert POPULATION not in {comparison.method for comparison in gone.comparisons}
     assert POPULATION in values_of(check(stale, sound), "new-since-baseline")["names"]
-    check_request_comparable(resolve("run.toml", Options(samples=32), folder=folder), stale, Settings())
+    check_request_comparable(resolve("run.toml", Options(samples=16), folder=folder), stale, Settings())
 
 
 def test_a_regression_is_compared_with_it_too(tmp_path: Path) -> None:

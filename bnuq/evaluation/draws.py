@@ -32,7 +32,7 @@ from bnuq.sampling.interception import undisturbed
 from bnuq.sampling.noise import Learned
 from bnuq.sampling.per_query import PerQuery
 from bnuq.sampling.sites import BatchNormSite, largest_batch
-from bnuq.sampling.statistics import statistics_of
+from bnuq.sampling.statistics import Plans, statistics_of
 
 FIRST_ROUND = 16  # draws of the first round of "auto"
 
@@ -95,6 +95,7 @@ def drawn_in_units(
     parts = [range(start, min(start + _DRAWS, draws.stop)) for start in starts]
     units = [Unit(name, "train", train.sha256, range(batch_size), part) for part in parts]
     is_there = all(executor.journal.has(unit.name) for unit in units)
+    plans: Plans = {}
     with (silent if is_there else progress)(title, len(draws)) as advance:
 
         def within(title: str, total: int) -> AbstractContextManager[Advance]:  # noqa: ARG001 - a Progress
@@ -104,7 +105,7 @@ def drawn_in_units(
             for unit in group:
                 of_unit = (unit.draws, batch_size, layers, purposes, within, title)
                 learned = Learned(len(unit.draws), pipeline.run.seed, unit.draws.start) if noisy else None
-                yield drawn(model, pipeline, train, *of_unit, learned).arrays()
+                yield drawn(model, pipeline, train, *of_unit, learned, plans).arrays()
 
         banks = [BatchStatistics.of_arrays(arrays) for (arrays,) in executor.run(zip(units), run)]
     return reduce(BatchStatistics.joined, banks)
@@ -173,6 +174,7 @@ def drawn(
     progress: Progress,
     title: str,
     learned: Learned | None = None,
+    plans: Plans | None = None,
 ) -> BatchStatistics:
     """ω of the mini-batches with these numbers, through the training pipeline; `purposes` are the random keys of
     batches and augmentation.
@@ -195,6 +197,7 @@ def drawn(
             on_draw=lambda: advance(1),
             memory_limit=memory.available(pipeline.device),
             learned=learned,
+            plans=plans,
         )
     return replace(omega, seed=seed, indices=indices)
 

@@ -37,6 +37,9 @@ from bnuq.sampling.sites import (
 from bnuq.sampling.trace import NotTraceableError, on_other_inputs, other_inputs, record, uneven_tile
 from bnuq.sampling.unsampled import listed, warn_of_unsampled
 
+Plans = dict[tuple[torch.Size, torch.dtype, Variance], MeasurementProgram | None]
+"""Compiled plans of one network with one selection of layers, by the mini-batch; None where none agrees with it."""
+
 
 def draw(
     model: nn.Module,
@@ -90,6 +93,7 @@ def statistics_of(
     on_draw: Callable[[], object] | None = None,
     memory_limit: int | None = None,
     learned: Learned | None = None,
+    plans: Plans | None = None,
 ) -> BatchStatistics:
     """ω of given mini-batches: a (T, b, *input) tensor or an iterable of (b, *input) mini-batches.
 
@@ -99,6 +103,7 @@ def statistics_of(
     be the sites themselves; `on_draw` is called after each mini-batch. A mini-batch that would take more than
     `memory_limit` bytes is refused with the size that fits. Noise that the network draws is replaced by its mean, or,
     with `learned`, is that of the draw: the statistics of other weights than those of a sample would not normalise it.
+    `plans`, an empty dict at first, spares further calls on the same network and layers the compilation.
     """
     iterator = iter(batches)
     try:
@@ -109,7 +114,7 @@ def statistics_of(
     draws: list[Measurement] = []
     with undisturbed(model):
         noise = None if learned is None else _NoiseOfDraws(find_sites(model, fed(model, first)), Noise(learned))
-        measure = _measure(model, sites, fed(model, first), variance, memory_limit, noise)
+        measure = _measure(model, sites, fed(model, first), variance, memory_limit, noise, plans)
         for batch in chain([first], iterator):
             draws.append(_measured(measure, fed(model, batch)))
             if noise is not None:
@@ -223,13 +228,17 @@ def _measure(
     variance: Variance = "biased",
     memory_limit: int | None = None,
     noise: _NoiseOfDraws | None = None,
+    plans: Plans | None = None,
 ) -> Callable[[Tensor], Measurement]:
     """The function that measures the statistics of a mini-batch: a compiled plan of the network's operations, or the
     network itself where no plan agrees with it. Both are compared on other inputs, and on the first mini-batch of every
     size."""
     if noise is not None:
         return lambda batch: _plainly(model, sites, batch, variance, noise)
-    program = _compiled(model, sites, batch, variance) if len(batch) > 1 else None
+    plans, key = {} if plans is None else plans, (batch.shape, batch.dtype, variance)
+    if key not in plans:
+        plans[key] = _compiled(model, sites, batch, variance) if len(batch) > 1 else None
+    program = plans[key]
     point_bytes = program.bytes_per_point if program is not None else 0
     if memory_limit is not None and point_bytes * len(batch) > memory_limit:
         raise too_large(len(batch), memory_limit // point_bytes)

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from bnuq.errors import RequestError
+from bnuq.user_code import user_code
+
 RAISED = {
     "SystemExit(0)": "sys.exit(0)",
     "SystemExit(1)": "sys.exit(1)",
@@ -59,6 +62,12 @@ def test_whatever_a_forward_raises_is_one_message_with_its_line(small, cli, comm
     assert ("does not accept points" in done.message) == (body == "raise StopIteration")
     assert ("not an operation in it: fix it there" in done.message) == ("exit" not in body and "Stop" not in body)
     assert not list(small.glob("*.h5"))
+
+
+def test_what_a_generator_made_another_error_is_named_as_it_was_raised():
+    named = r"trying it failed with StopIteration at .*test_user_code\.py, line \d+"
+    with pytest.raises(RequestError, match=named), user_code("trying it failed with", advice="Mend it."):
+        sum(next(iter(())) for _ in range(2))
 
 
 PLACES = {

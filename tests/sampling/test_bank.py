@@ -14,6 +14,7 @@ from torch import nn
 import bnuq
 from bnuq import BatchStatistics
 from bnuq.errors import ResultError
+from bnuq.sampling import statistics, trace
 from bnuq.sampling.batch_statistics import LayerStatistics
 
 
@@ -168,6 +169,17 @@ def test_an_existing_file_stays_where_saving_fails(tmp_path):
     with pytest.raises(AttributeError):
         BatchStatistics((None,), "f", 4).save(tmp_path / "bank.h5")
     assert (tmp_path / "bank.h5").read_bytes() == before
+
+
+def test_a_plan_that_is_kept_is_compiled_once_and_changes_no_bit(monkeypatch):
+    net, batches = zoo.made("2d"), [zoo.points("2d", 8, seed=n) for n in range(3)]
+    compiled = []
+    monkeypatch.setattr(statistics, "record", lambda *given: compiled.append(1) or trace.record(*given))
+    plans: statistics.Plans = {}
+    for batch in batches:
+        kept, alone = (bnuq.statistics_of(net, [batch], plans=given) for given in (plans, None))
+        assert all(np.array_equal(a.var, b.var) for a, b in zip(kept.layers, alone.layers, strict=True))
+    assert len(compiled) == 1 + len(batches) and all(plans.values())
 
 
 def test_pooled_statistics_are_those_of_all_batches_together():

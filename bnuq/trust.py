@@ -225,7 +225,7 @@ class _FromBytes(SourceFileLoader):
 @contextlib.contextmanager
 def _importable(folder: Path, siblings: dict[str, ModuleType], finder: MetaPathFinder | None) -> Iterator[None]:
     """Make `folder` importable inside the block; `siblings` caches modules from it between blocks."""
-    known = {name.partition(".")[0] for name in sys.modules}
+    known = set(sys.modules)
     sys.modules.update(siblings)
     if finder is not None:
         sys.meta_path.insert(sys.meta_path.index(PathFinder), finder)
@@ -235,11 +235,12 @@ def _importable(folder: Path, siblings: dict[str, ModuleType], finder: MetaPathF
     finally:
         if finder is not None:
             sys.meta_path.remove(finder)
-        local_modules = {
-            top for top in {n.partition(".")[0] for n in sys.modules} - known if _lies_in(sys.modules.get(top), folder)
-        }
-        for name in [name for name in sys.modules if name.partition(".")[0] in local_modules]:
-            siblings[name] = sys.modules.pop(name)
+        added = sys.modules.keys() - known
+        tops = {name.partition(".")[0] for name in added} - known
+        local_modules = {top for top in tops if _lies_in(sys.modules.get(top), folder)}
+        for name in added:
+            if name.partition(".")[0] in local_modules:
+                siblings[name] = sys.modules.pop(name)
 
 
 def _lies_in(module: ModuleType | None, folder: Path) -> bool:

@@ -24,6 +24,8 @@ from bnuq.files.content import sha256_of_file
 from bnuq.records.summary import estimate_summary
 from bnuq.records.summary import summary as summary_of
 
+pytestmark = pytest.mark.less(False)  # a process of its own does all
+
 METHODS = ("deterministic", "mcbn", "mcdo", "mcbn+mcdo")
 METRICS = {"predictive_entropy", "expected_entropy", "max_probability"}
 OF_SEVERAL_PASSES = {"mutual_information", "variation_ratio"}

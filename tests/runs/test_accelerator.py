@@ -20,7 +20,7 @@ from bnuq.errors import RequestError
 from bnuq.sampling.engine import Stochastic
 from bnuq.sampling.plain_loop import Evaluation
 
-pytestmark = pytest.mark.usefixtures("accelerator", "less")
+pytestmark = pytest.mark.usefixtures("accelerator")
 
 
 @pytest.fixture(scope="module")

@@ -36,7 +36,9 @@ from bnuq.config.schema import (
     Section,
     SweepSection,
 )
+from bnuq.evaluation import recalibration
 from bnuq.inspection import pipelines
+from bnuq.report.document import Report
 
 ROOT = Path(__file__).resolve().parent.parent
 QUICKSTART = ROOT / "sample_configs" / "quickstart"
@@ -63,7 +65,7 @@ MADE = {  # by page: the files that its commands leave, but for pictures
     "worth.md": "",
 }
 SHAPES = """
-assert outputs.shape == both.shape == (8, 60, 10) and test.shape == digits.shape == (60,)
+assert outputs.shape == both.shape == (8, 40, 10) and test.shape == digits.shape == (40,)
 assert "several-inputs" in {finding.code for finding in masked.findings}
 assert masked.sets["test"].n == same.sets["test"].n == 60
 assert omega.samples == 8 and current.path is not None and len(table) > 100 and result.reference_check.passed
@@ -107,9 +109,13 @@ def run_code(page: Path) -> None:
 
 @pytest.fixture(autouse=True)
 def fewer_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Less work where no option asks for less: at the reference, for errors, and in a search."""
+    """Less work where no option asks for less: at the reference, for errors, in a search, and one picture a report."""
+    pictures_of = Report.pictures.fget
+    monkeypatch.setattr(recalibration, "LEAST_POINTS", 4)
+
     less_work.at_the_reference(monkeypatch, points=64)
     monkeypatch.setattr(pipelines, "THOROUGH", replace(pipelines.THOROUGH, first_batches=2, finalists=2, batches=4))
+    monkeypatch.setattr(Report, "pictures", property(lambda report: pictures_of(report)[:1]))
 
 
 @pytest.fixture
@@ -123,7 +129,7 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "mnist.npz": "mnist.npz",
     }
     place = tmp_path / "own"
-    samples = write_samples(place / "sample_configs", train=256, points=60)
+    samples = write_samples(place / "sample_configs", train=256, points=40)
     for name, source in names.items():
         shutil.copy(samples / "quickstart" / source, place / name)
     state = torch.load(place / "model.pt", weights_only=True)
@@ -133,7 +139,7 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         torch.save(moved, place / name)
     for file in (ROOT / "sample_configs" / "regression").iterdir():
         shutil.copy(file, place / file.name)
-    write_scenes(place / "camvid", train=16, height=16, width=16)
+    write_scenes(place / "camvid", train=16, test=4, height=16, width=16)
     shutil.copytree(place / "camvid" / "train", place / "indoors", ignore=shutil.ignore_patterns("[01][2-9].png"))
     shutil.copy(ROOT / "sample_configs" / "architectures" / "camvid_segnet.py", place)
     monkeypatch.syspath_prepend(str(place))
@@ -202,12 +208,17 @@ def test_every_command_of_a_page_runs(page: Path, own_folder: Path, capsys: pyte
         assert name == "bnuq"
         limit = "40" if page.name == "gate.md" else "20"  # of which enough are right
         less = {
-            "evaluate": ["--limit", limit, *(["--max-samples", "16"] if "auto" in arguments else ["--samples", "2"])],
+            "evaluate": [
+                *("--limit", limit, *(["--max-samples", "16"] if "auto" in arguments else ["--samples", "2"])),
+                *([] if page.name in {"README.md", "gate.md"} else ["--no-post-hoc"]),
+                *(["--method", "mcbn"] if page.name in {"many-machines.md", "segmentation.md"} else []),
+                *(["--on", "local:1"] if "--on" in arguments else []),
+            ],
             "sweep-batch-size": [
                 *("--limit", "20", "--samples", "2", "--draw-sets", "2", "--train-points", "20"),
                 *([] if "--batch-sizes" in arguments else ["--batch-sizes", "16,64"]),
             ],
-            "inspect": ["--limit", "20", "--points", "64", "--draws", "8", "--samples", "2"],
+            "inspect": ["--limit", "20", "--points", "32", "--draws", "8", "--samples", "2"],
             "precise-bn": ["--points", "64"],
             "export": [] if "--from" in arguments else ["--samples", "2"],
         }.get(arguments[0], [])
@@ -339,7 +350,7 @@ def test_every_sample_config_runs(
         write_set(data_pack / name, place / "data" / name, 20)  # the reference check takes mini-batches of half of it
     write_scenes(place / "data" / "camvid", height=16, width=16)
     monkeypatch.chdir(tmp_path)
-    arguments = ["evaluate", str(place / path.name), "--limit", "20", "--samples", "2", "--batch-size", "8"]
+    arguments = ["evaluate", str(place / path.name), "--limit", "4", "--samples", "2", "--batch-size", "8"]
     if path.name == "svhn_cnn.toml":  # SVHN itself does not lie in the data pack
         digits, pictures = place / "data/ood/pcbdigits32.npz", place / "data/cifar10/lossless_test.npz"
         arguments += ["--train", str(digits), "--test", str(digits), "--ood", str(pictures)]

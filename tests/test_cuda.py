@@ -46,7 +46,21 @@ OF_THE_CPU = {
     "slices_assigned", "points_repeated_before_the_first_draw", "points_that_know_their_place", "attention_over_tokens",
     "memory_of_numpy",
 }  # fmt: skip  # networks that make tensors of the CPU in their forward
-NETWORKS = [*zoo.KINDS, *(name for name in adversaries.ADVERSARIES if name not in OF_THE_CPU)]
+ALIKE = {
+    "1d on (N, C, L)", "3d", "fused with an activation", "synchronised", "lazy", "without scale and shift", "nested",
+    "without running statistics", "momentum None", "momentum 1", "momentum 0", "large eps", "shared by submodules",
+    "recurrent_before_the_draw", "convolutions_of_sequences", "convolutions_of_volumes", "transposed_convolution",
+    "points_along_the_second_axis", "several_rows_of_every_point", "inactive_dropout_before_a_skip", "many_branches",
+    "storage_of_pictures_strided_by_hand", "expanded_memory_that_is_dead", "input_written_after_the_draw_has_read_it",
+    "prefix_written_after_the_draw_has_read_it", "contiguous_that_is_an_alias_in_one_layout_only", "sum_with_itself",
+    "linear_layers_over_sequences", "skips_that_leave_out_the_first_draw", "windows_that_overlap",
+    "convolution_read_twice", "convolution_shared_by_two_batchnorms",
+}  # fmt: skip  # each with a network like it below, whose operations are the same for a device
+NETWORKS = [
+    pytest.param(name, marks=slow_on_a_cpu if name in ALIKE else ())
+    for name in (*zoo.KINDS, *adversaries.ADVERSARIES)
+    if name not in OF_THE_CPU
+]
 
 
 @pytest.fixture(scope="module")
@@ -174,16 +188,17 @@ def several_labels(folder: Path) -> None:
 EVERY_METHOD = (
     "mcbn", "mcdo", "mcbn+mcdo", "mcbn-chi2", "mcbn-gaussian", "mcbn-empirical", "tta", "mcbn+tta", "laplace"
 )  # fmt: skip
-ATTACKS = ("gaussian:0.1", "fgsm:0.1", "pgd:0.1")
+ATTACKS = ("gaussian:0.1", "fgsm:0.1", "pgd:0.1") if REAL else ("gaussian:0.1", "pgd:0.1")
 FOLDERS = {
     "classes": classifier, "augmented": augmented, "labels": several_labels, "pictures": small_segmentation.write,
     "noisy": small_run.write_noisy, "numbers": small_regression.write,
 }  # fmt: skip
-LESS: dict[str, Any] = {} if REAL else {"samples": 4, "limit": 20}
+LESS: dict[str, Any] = {} if REAL else {"samples": 4, "limit": 12, "post_hoc": False}
 OF_PICTURES = {"samples": 4, "calibrate": "cross"} if REAL else {"methods": ("mcbn",), "samples": 2, "limit": 2}
+HALVES = {"calibrate": "cross"} if REAL else {"calibrate": "cross", "limit": 20}  # of ten points or more
 EVALUATIONS: dict[str, tuple[str, tuple[str, ...], dict[str, Any]]] = {
-    "every method, post-hoc scores": ("augmented", (), {"methods": EVERY_METHOD}),
-    "an ensemble, temperatures": ("classes", ("second.pt",), {"methods": ("mcbn", "ensemble"), "calibrate": "cross"}),
+    "every method, post-hoc scores": ("augmented", (), {"methods": EVERY_METHOD, "post_hoc": True}),
+    "an ensemble, temperatures": ("classes", ("second.pt",), {"methods": ("mcbn", "ensemble"), **HALVES}),
     "inputs under attack": ("classes", (), {"methods": ("mcbn",), "perturb": ATTACKS, "limit": 8}),
     "a bank": ("classes", (), {"methods": ("mcbn",), "bank": 12}),
     "mini-batches by the query": ("classes", (), {"methods": ("mcbn",), "per_query": True, "limit": 6}),
@@ -260,7 +275,7 @@ def maps(path: Path) -> dict[str, np.ndarray]:
 
 
 def test_every_precision_runs(folders):
-    options = {"methods": ("mcbn",), "samples": 8, "limit": 30, "post_hoc": False}
+    options = {"methods": ("mcbn",), "samples": 8, "limit": 30, "post_hoc": False, "ood": ()}
     expected = estimates(evaluated(folders("classes"), "cpu", precision="float64", **options))
     for precision, tolerance in (("bfloat16", 0.2), ("tf32", 0.02), ("float64", 1e-4)):
         found = estimates(evaluated(folders("classes"), DEVICE, precision=precision, **options))

@@ -205,9 +205,10 @@ _DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: to
 
 
 def _tensors(tree: Any) -> list[torch.Tensor]:
-    found: list[torch.Tensor] = []
-    _mapped(lambda leaf: found.append(leaf) if isinstance(leaf, torch.Tensor) else None, tree)
-    return found
+    if isinstance(tree, torch.Tensor):
+        return [tree]
+    children = tree.values() if type(tree) is dict else tree if isinstance(tree, tuple | list) else ()
+    return [tensor for child in children if child is not None for tensor in _tensors(child)]
 
 
 def _mapped(function: Any, tree: Any) -> Any:
@@ -220,10 +221,11 @@ def _mapped(function: Any, tree: Any) -> Any:
 
 
 def _with_scalars_as_tensors(argument: Any, value: Any) -> Any:
-    is_scalar = str(argument.type) == "Tensor" and type(value) in _DTYPES
+    is_scalar = type(value) in _DTYPES and str(argument.type) == "Tensor"
     return torch.tensor(value, dtype=_DTYPES[type(value)]) if is_scalar else value
 
 
+@cache
 def _is_view(op: Any) -> bool:
     return any(out.alias_info is not None and not out.alias_info.is_write for out in op._schema.returns)
 

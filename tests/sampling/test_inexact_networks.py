@@ -543,7 +543,7 @@ class MadeUp(nn.Module):
         return self.last(torch.tanh(h))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(names=st.lists(st.sampled_from(list(PARTS)), min_size=1, max_size=5), b=st.integers(4, 24))
 def test_a_made_up_network_is_sampled_exactly_or_refused_with_the_cause(names, b):
     net, batch, x = zoo.settled(lambda: MadeUp(["bn", *names]), (4,)), points(b), points(40, seed=1)

@@ -33,7 +33,7 @@ PLL = "pll"
 
 
 def run(place: Path, **options) -> Result:
-    return small_run.evaluated(place.parent, run_file=place.name, **{"methods": LAPLACE} | options)
+    return small_run.evaluated(place.parent, run_file=place.name, **{"methods": LAPLACE, "post_hoc": False} | options)
 
 
 def pll(result: Result, method: str = "laplace") -> np.ndarray:

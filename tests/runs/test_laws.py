@@ -38,7 +38,7 @@ def run(folder, text=small_run.RUN, **options):
 @pytest.fixture(scope="module")
 def beside(tmp_path_factory):
     """An evaluation of all three laws on the small network, MCBN having come by itself."""
-    return run(tmp_path_factory.mktemp("laws"), methods=LAWS, samples=32)
+    return run(tmp_path_factory.mktemp("laws"), methods=LAWS, samples=32, post_hoc=False)
 
 
 @pytest.mark.held
@@ -163,7 +163,7 @@ def test_a_covariance_that_is_none_is_refused(tmp_path, covariance):
 
 
 def test_auto_doubles_the_draws_of_laws_too(tmp_path):
-    result = run(tmp_path, methods=("mcbn-chi2",), samples="auto", max_samples=32, ood=())
+    result = run(tmp_path, methods=("mcbn-chi2",), samples="auto", max_samples=16, ood=())
     whole = run(tmp_path / "whole", methods=("mcbn-chi2",), samples=result.sampling["samples"], ood=())
     for name in ("mcbn", "mcbn-chi2"):
         stopped, other = (r.methods[name].sets["test"].estimates["mutual_information"].value for r in (result, whole))

@@ -59,7 +59,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(folder: Path, name: str, *, sampler: dict[str, Any], **options: Any) -> Result:
-    given = {"methods": ("mcbn",), "samples": T, "out": Path(f"{name}.h5"), "save_samples": True, "limit": 12} | options
+    given = {"methods": ("mcbn",), "samples": T, "out": Path(f"{name}.h5"), "save_samples": True, "limit": 12}
+    given |= {"post_hoc": False} | options
     given |= {"group": "laboratory"} if sampler.get("batches") == "group" else {}
     return small_run.evaluated(folder, **sampler, **given)
 

@@ -209,15 +209,15 @@ def test_targets_and_errors_that_are_not_of_one_size_are_a_warning(folder: Path,
     (folder / "run.toml").write_text(
         text(instead={"normalize_targets": "normalize_targets = { mean = [0], std = [9e3] }"})
     )
-    assert "worse-than-the-mean" in warned(evaluated(folder))
+    assert "worse-than-the-mean" in warned(evaluated(folder, methods=("deterministic",)))
     (folder / "run.toml").write_text(small.RUN)
     rewritten(folder, "validation", lambda x, y: (x, 1000 * y))
-    assert values_of(evaluated(folder), "targets-of-another-scale")["set"] == "validation"
+    assert values_of(evaluated(folder, methods=("deterministic",)), "targets-of-another-scale")["set"] == "validation"
 
 
 def test_few_validation_points_are_a_warning(folder: Path) -> None:
     rewritten(folder, "validation", lambda x, y: (x[:5], y[:5]))
-    assert "few-validation-points" in warned(evaluated(folder))
+    assert "few-validation-points" in warned(evaluated(folder, methods=("deterministic",)))
 
 
 # ── validation ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -264,7 +264,7 @@ def test_whole_groups_are_held_out(folder: Path) -> None:
     np.savez(folder / "train.npz", x=x, y=y, group=group)
     split = 'validation = { split_of = "train", fraction = 0.25, seed = 3, held_out = true }'
     (folder / "run.toml").write_text(text(instead={"validation": split}))
-    result = evaluated(folder)
+    result = evaluated(folder, methods=("deterministic",))
     rows = bnuq.held_out_rows(96, fraction=0.25, seed=3, group=group)
     assert result.sets["validation"].n == len(rows) == 24
     assert not set(group[rows]) & set(np.delete(group, rows))
@@ -272,20 +272,20 @@ def test_whole_groups_are_held_out(folder: Path) -> None:
 
 def test_validation_points_of_the_test_set_are_a_warning(folder: Path) -> None:
     (folder / "run.toml").write_text(text(instead={"validation": 'validation = "test.npz"'}))
-    shared = values_of(evaluated(folder), "validation-in-test")
+    shared = values_of(evaluated(folder, methods=("deterministic",)), "validation-in-test")
     assert (shared["shared"], shared["points"]) == (60, 60)
 
 
 def test_a_part_of_the_test_set_validates_and_is_not_tested(folder: Path) -> None:
     split = 'validation = { split_of = "test", fraction = 0.5 }'
     (folder / "run.toml").write_text(text(instead={"validation": split}))
-    result = evaluated(folder)
+    result = evaluated(folder, methods=("deterministic",))
     assert (result.sets["validation"].n, result.sets["test"].n) == (30, 30)
 
 
 def test_validation_points_of_the_reference_are_a_warning(folder: Path) -> None:
     (folder / "run.toml").write_text(text(instead={"validation": 'validation = "train.npz"'}))
-    shared = values_of(evaluated(folder), "validation-in-reference")
+    shared = values_of(evaluated(folder, methods=("deterministic",)), "validation-in-reference")
     assert (shared["shared"], shared["points"]) == (96, 96)
 
 

@@ -116,7 +116,7 @@ def test_an_exchange_keeps_the_scores_of_a_point_together(
 
 
 def test_exchanged_networks_rarely_alarm(docs: SimpleNamespace, seeds: list[Result], other: Result) -> None:
-    measured = docs.measures.by_exchange((seeds[0], other), exchanges=20, seed=0)
+    measured = docs.measures.by_exchange((seeds[0], other), exchanges=40, seed=0)
     assert measured.gated == 56  # five of the test set, the accuracy of a class, and five by each of ten scores
     assert docs.measures.share_of_all(measured.strict).value < 0.1
     low, of = measured.low[DETERMINISTIC, "accuracy"], measured.of[DETERMINISTIC, "accuracy"]

@@ -163,7 +163,7 @@ def test_a_covariance_that_is_none_is_refused(tmp_path, covariance):
 
 
 def test_auto_doubles_the_draws_of_laws_too(tmp_path):
-    result = run(tmp_path, methods=("mcbn-chi2",), samples="auto", max_samples=16, ood=())
+    result = run(tmp_path, methods=("mcbn-chi2",), samples="auto", max_samples=32, ood=())
     whole = run(tmp_path / "whole", methods=("mcbn-chi2",), samples=result.sampling["samples"], ood=())
     for name in ("mcbn", "mcbn-chi2"):
         stopped, other = (r.methods[name].sets["test"].estimates["mutual_information"].value for r in (result, whole))

@@ -376,7 +376,7 @@ def test_other_commands_refuse_it_by_one_error_or_take_it(folder: Path, monkeypa
     assert call("sweep-batch-size", "run.toml")[0] == 2
     code, text = call("inspect", "run.toml", "--domain", "other=other.npz")
     assert code == 2 and "not scored on domains" in text
-    assert call("inspect", "run.toml", "--json")[0] == 0
+    assert call("inspect", "run.toml", "--json", "--draws", "8")[0] == 0
     several = RUN + "\n[runs]\nseed = [0, 1]\n"
     (folder / "several.toml").write_text(several.replace(', "mcdo"]', "]"))
     code, text = call("evaluate", "several.toml", "--json")

@@ -123,13 +123,13 @@ class Counted:
         return np.random.default_rng(index).normal(0.5, 0.3, (1, 6, 6)).astype(np.float32), index % 3
 
 
-@pytest.mark.parametrize(("reference", "samples", "draws"), [(40, 16, 16), (20_000, "auto", 16)])
+@pytest.mark.parametrize(("reference", "samples", "draws"), [(40, 16, 16), (20_000, "auto", 32)])
 def test_a_run_reads_no_more_items_than_it_draws_and_each_evaluated_one_once(reference, samples, draws):
     network = small_run.network()
     small_run.settle(network, torch.rand(96, 1, 6, 6))
     train, test, other = Counted(reference), Counted(60), Counted(30)
     result = bnuq.evaluate(
-        network, train=train, test=test, ood={"other": other}, samples=samples, max_samples=16, batch_size=4
+        network, train=train, test=test, ood={"other": other}, samples=samples, max_samples=32, batch_size=4
     )
     assert list(result.methods) == ["deterministic", "mcbn", "mcdo", "mcbn+mcdo"]
     assert result.sampling["samples"] <= draws

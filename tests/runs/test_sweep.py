@@ -157,7 +157,7 @@ def test_sizes_of_nothing_but_the_whole_reference_are_a_warning(folder: Path) ->
 
 def test_the_network_and_the_generator_are_left_alone(folder: Path) -> None:
     state = torch.random.get_rng_state()
-    swept(folder)
+    swept(folder, sizes=(8,))
     assert torch.equal(state, torch.random.get_rng_state())
 
 
@@ -221,8 +221,8 @@ def test_a_training_set_cannot_be_smaller_than_the_reference(folder: Path) -> No
 def test_a_prior_on_the_command_line_replaces_that_of_the_run_file_whole(folder: Path) -> None:
     with (folder / "run.toml").open("a") as file:
         file.write('\n[sweep]\nprior = "weight_decay"\nprior_precision = 2.0\n')
-    assert swept(folder).models[0].elbo.prior_parameters == {"precision": 2.0}
-    assert swept(folder, prior="unit").models[0].elbo.prior_parameters == {}
+    assert swept(folder, sizes=(8,)).models[0].elbo.prior_parameters == {"precision": 2.0}
+    assert swept(folder, sizes=(8,), prior="unit").models[0].elbo.prior_parameters == {}
 
 
 def test_a_heavy_prior_decides_and_it_is_said(folder: Path) -> None:
@@ -473,7 +473,7 @@ def test_run_files_must_agree_on_how_they_are_swept(pair: Path) -> None:
         file.write("\n[sweep]\ndraw_sets = 7\n")
     with pytest.raises(RequestError, match=r"sweep\.draw_sets is 7 for other\.pt, and 5 for model\.pt"):
         swept(pair, "run.toml", "second.toml", draw_sets=None)
-    assert swept(pair, "run.toml", "second.toml", draw_sets=2).draw_sets == 2
+    assert swept(pair, "run.toml", "second.toml", sizes=None, draw_sets=2).draw_sets == 2
 
 
 def test_the_run_file_says_how_to_sweep_and_options_win(folder: Path) -> None:

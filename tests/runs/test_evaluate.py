@@ -54,7 +54,7 @@ def finished(project: Path) -> Callable[[str], Result]:
         # A small reference keeps the check of its statistics short.
         few = "data/mnist/t10k-images-idx3-ubyte.gz" if name.endswith("mlp") else "few.npz"
         with pytest.MonkeyPatch.context() as patch:
-            less_work.at_the_reference(patch)
+            less_work.at_the_reference(patch, batches=2)
             return evaluated(
                 project, name, train=few, limit=POINTS, **SAMPLED.get(name, {"methods": ("deterministic",)})
             )
@@ -168,7 +168,7 @@ def test_mcbn_is_what_a_plain_loop_over_mini_batches_gives(
     if precision == "float32":
         result = finished("cifar_resnet20")
     else:
-        less_work.at_the_reference(monkeypatch)
+        less_work.at_the_reference(monkeypatch, batches=2)
         batch_size, samples, points = 8, 2, 10
         options = {"limit": points, "samples": samples, "batch_size": batch_size, "precision": precision}
         result = evaluated(project, "cifar_resnet20", train="few.npz", ood=(), **options)

@@ -340,7 +340,7 @@ def test_tables_tell_what_was_counted(
     docs: SimpleNamespace, seeds: list[Result], other: Result, by_chance: Any
 ) -> None:
     make, measures = docs.make, docs.measures
-    pairs = {"small": (by_chance, measures.by_chance([measures.without_draws(result) for result in seeds]))}
+    pairs = {"small": (by_chance, measures.by_chance([measures.without_draws(result) for result in seeds[:2]]))}
     head, _, row = make.of_chance(pairs).splitlines()
     assert head.count("|") == row.count("|")
     assert row.startswith(f"| small | 3 | {check(seeds[0], seeds[1]).gated} | 0 of 6 | 0 of 6, 0.0 % | ")

@@ -168,7 +168,7 @@ def test_the_constant_confidence_is_one_for_all_labels(result: Result) -> None:
 
 def test_chunks_a_bank_and_python_give_the_same_estimates(result: Result, folder: Path, evaluated: Evaluated) -> None:
     expected = {address: row.estimate.value for address, row in estimates_of(result).items()}
-    chunked = evaluated("chunked", chunk_size=7, methods=("mcbn",))
+    chunked = evaluated("chunked", chunk_size=7, methods=("mcbn",), ood=())
     found = {address: row.estimate.value for address, row in estimates_of(chunked).items()}
     assert found == pytest.approx({address: expected[address] for address in found}, abs=1e-5)
     model = bnuq.load(folder / "model.pt", arch=f"{folder}/net.py:net", arch_args={"classes": LABELS})
@@ -178,7 +178,7 @@ def test_chunks_a_bank_and_python_give_the_same_estimates(result: Result, folder
     assert live.summary()["methods"]["mcbn"]["sets"]["test"]["by_label"].keys() == set("0123")
     assert {address: row.estimate.value for address, row in estimates_of(live.record).items()} == expected
     assert live.to_pandas()["label"].isin([*"0123"]).sum() == 3 * LABELS * 6 - LABELS  # deterministic has no MI
-    bank = evaluated("bank", bank=24, methods=("mcbn",), ood=())
+    bank = evaluated("bank", bank=24, methods=("mcbn",), ood=(), limit=20)
     assert recomputed(bank) and bank.sampling["bank"] == 24
 
 

@@ -241,7 +241,8 @@ def test_each_is_a_labelled_set_and_one_to_be_told_from_the_test_set(folder: Pat
 def test_the_file_the_gate_and_a_repetition_take_them_like_others(folder: Path, whole: Result) -> None:
     read = evaluation_file.read(folder / "whole.h5")
     assert estimates_of(read).keys() == estimates_of(whole).keys()
-    outcome = check(read, read)
+    part = replace(read, methods={name: read.methods[name] for name in ("deterministic", "mcbn")})
+    outcome = check(part, part)
     assert any("test+pgd:0.05" in comparison.address for comparison in outcome.comparisons)
     assert not outcome.failed
     options = Options(out=folder / "third.h5", trust_code=True, methods=("mcbn",))

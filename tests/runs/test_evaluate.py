@@ -210,10 +210,10 @@ def test_mcbn_is_what_a_plain_loop_over_mini_batches_gives(
 
 
 def test_a_reference_without_the_augmentation_of_the_training_is_warned_about(project, monkeypatch):
-    less_work.at_the_reference(monkeypatch)
+    less_work.at_the_reference(monkeypatch, batches=8)
     lines = (project / "cifar_resnet20.toml").read_text().splitlines()
     (project / "plain.toml").write_text("\n".join(line for line in lines if not line.startswith("augment")))
-    result = evaluated(project, "plain", limit=4, samples=2, ood=(), train="few.npz")
+    result = evaluated(project, "plain", limit=4, samples=2, batch_size=8, ood=(), train="few.npz")
     assert result.reference_check is not None and not result.reference_check.passed
     assert [code for code in warned(result) if "reference" in code]
 

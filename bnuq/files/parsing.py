@@ -155,6 +155,12 @@ _surveys: dict[tuple[int, ...], dict[str, Any]] = {}  # the latest ones, by what
 _SURVEYS, _COARSEST = 2, 2.0  # surveys that are kept, and seconds between two times of change on any file system
 
 
+def _root_attributes(_limits: _Limits, path: str) -> list[str]:
+    """The names of the attributes of a file, in which nothing else is looked at."""
+    with _opened(path) as file:
+        return list(file.attrs)
+
+
 def _close(_limits: _Limits, number: int) -> None:
     if number in _files:
         _files.pop(number).close()
@@ -550,6 +556,7 @@ def _plain(value: Any) -> Any:
 
 _OPERATIONS = {
     "open": _open,
+    "root attributes": _root_attributes,
     "close": _close,
     "read": _array_in_pieces,
     "texts": _texts,

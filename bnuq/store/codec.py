@@ -24,6 +24,7 @@ import numpy as np
 
 from bnuq.errors import ResultError
 from bnuq.estimates import Axis, Estimate, InRecord, Unit
+from bnuq.files.apart import ask
 from bnuq.files.content import kind_of
 from bnuq.files.hdf5 import image_of, open_hdf5
 from bnuq.files.writing import check_writable, write_bytes
@@ -74,9 +75,8 @@ def check_replaceable(path: Path) -> None:
 
 def _is_result(path: Path) -> bool:
     try:
-        with open_hdf5(path) as file:
-            return {"format", "bnuq"} <= set(file.attrs)
-    except ResultError:
+        return {"format", "bnuq"} <= set(ask("root attributes", str(path.absolute())))
+    except (OSError, ValueError, KeyError):
         return False
 
 

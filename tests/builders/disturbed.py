@@ -32,7 +32,7 @@ from bnuq.workflows import processes
 from bnuq.workflows.evaluate import evaluate
 
 SMALL: dict[str, tuple[Callable[[Path], Path], dict[str, Any]]] = {
-    "classification": (small_run.write, {"methods": ("mcbn", "mcdo"), "chunk_size": 10, "validation": "test.npz"}),
+    "classification": (small_run.write, {"methods": ("mcbn", "mcdo"), "chunk_size": 20, "validation": "test.npz"}),
     "regression": (small_regression.write, {"chunk_size": 10}),
     "segmentation": (small_segmentation.write, {"chunk_size": 4, "save_maps": True}),
 }

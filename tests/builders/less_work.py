@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from bnuq.evaluation import draws, estimates, features
@@ -14,6 +16,8 @@ def at_the_reference(patch: pytest.MonkeyPatch, *, batches: int = 4, points: int
 
 
 def everywhere(patch: pytest.MonkeyPatch) -> None:
-    """Less at the reference, and 200 resamples of the points of an OOD set, as of many points, in place of 1000."""
+    """Less at the reference, and 200 resamples of the points of an OOD set, as of many points, in place of 1000; and no
+    waiting until files are on the disk."""
     at_the_reference(patch, batches=8)
     patch.setattr(estimates, "RESAMPLED", 0)
+    patch.setattr(os, "fsync", lambda _: None)

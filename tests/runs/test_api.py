@@ -21,7 +21,7 @@ from bnuq.store.table import rows_of
 
 Arrays = tuple[np.ndarray, np.ndarray]
 SETTINGS = {"samples": small_run.SAMPLES, "train_batch_size": 16, "methods": ("mcbn",)}
-FEW = SETTINGS | {"limit": 8}
+FEW = SETTINGS | {"limit": 8, "post_hoc": False}
 
 
 @pytest.fixture(scope="module")
@@ -163,7 +163,8 @@ def test_a_result_has_every_form(result: bnuq.Result, tmp_path: Path) -> None:
     assert len(frame) == len(values(result)) and {"method", "set", "metric", "value", "mc_se"} <= set(frame.columns)
     assert "methods" in result.to_xarray().children
     assert str(path) not in str(result) and "In short" in str(result)
-    assert "srcdoc" in result._repr_html_() and "bnuq evaluate" in result._repr_html_()
+    page = result._repr_html_()
+    assert "srcdoc" in page and "bnuq evaluate" in page
     assert result.figure(result.figures[0])._repr_svg_().endswith("</svg>\n")
     assert result.figure("reliability").save(tmp_path / "r.png").read_bytes()[:4] == b"\x89PNG"
     with pytest.raises(RequestError, match="there is no figure 'x'; this result has reliability"):

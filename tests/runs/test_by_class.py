@@ -22,7 +22,7 @@ from bnuq.records.summary import summary
 from bnuq.report.evaluation import report
 from bnuq.report.evaluation_findings import findings
 
-N, T, NAMES = 150, 16, ("coat", "shirt.v2", "boot")
+N, T, NAMES = 150, 8, ("coat", "shirt.v2", "boot")
 RUN = small_run.RUN.replace("samples = 8", f'samples = {T}\nmethods = ["mcbn", "mcdo"]').replace(
     'ood = ["other.npz"]\n', ""
 )

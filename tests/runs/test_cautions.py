@@ -61,7 +61,7 @@ def test_the_first_chunk_alone_does_not_decide_whether_passes_differ(tmp_path):
     # the first point is dead to dropout: behind the ReLU nothing of it is left
     small_run.write(tmp_path)
     with np.load(tmp_path / "test.npz") as file:
-        arrays = {name: values[:12].copy() for name, values in file.items()}
+        arrays = {name: values[:6].copy() for name, values in file.items()}
     arrays["x"][0] = -100.0
     np.savez(tmp_path / "test.npz", **arrays)
     whole, single = (small_run.evaluated(tmp_path, methods=("mcdo",), ood=(), chunk_size=size) for size in (None, 1))
@@ -69,7 +69,7 @@ def test_the_first_chunk_alone_does_not_decide_whether_passes_differ(tmp_path):
     assert values[0] == pytest.approx(values[1], rel=1e-6)
 
 
-@pytest.mark.parametrize(("name", "scale"), [("test", 255), ("train", 255), ("test", 3)])
+@pytest.mark.parametrize(("name", "scale"), [("train", 255), ("test", 3)])
 def test_inputs_on_another_scale_than_the_references_are_a_warning(tmp_path, name, scale):
     small_run.write(tmp_path)
     with np.load(tmp_path / f"{name}.npz") as file:
@@ -102,7 +102,7 @@ def test_nothing_is_concluded_from_a_set_on_another_scale_than_the_references(tm
     run_file.write_text(small_run.RUN.replace("ood =", 'validation = "validation.npz"\nood ='))
     for each in ("train", "test", "other", "validation"):
         pixels(tmp_path, each, scale=255 if each == name else 1)
-    result = small_run.evaluated(tmp_path, methods=("mcbn",))
+    result = small_run.evaluated(tmp_path, methods=("mcbn",), post_hoc=False)
     shown = report(result)
     of_scale = "are scaled differently from the reference's (standard deviations"
     assert of_scale in shown.summary[0] and f"The estimates on {name} are meaningless" in shown.summary[0]

@@ -123,7 +123,7 @@ def test_other_methods_and_the_number_of_samples_do_not_change_an_ensemble(folde
     with xarray.open_datatree(folder / "alone.h5", engine="h5netcdf") as tree:
         raw = tree["posterior_predictive/ensemble_other"][0].to_numpy()
     np.testing.assert_allclose(raw, logits(folder, "other.npz"), atol=1e-4)
-    doubled = evaluated(folder, *NETWORKS[1:], samples="auto", max_samples=16, out="doubled.h5")
+    doubled = evaluated(folder, *NETWORKS[1:], samples="auto", max_samples=16, ood=(), out="doubled.h5")
     assert values(doubled) == values(alone)
     assert {"mcbn", "mcdo", "mcbn+mcdo"} < {*doubled.methods}  # an ensemble comes beside the usual methods
 

@@ -34,14 +34,14 @@ def project(tmp_path_factory: pytest.TempPathFactory, data_pack: Path, sample_co
     shutil.copytree(sample_configs / "architectures", folder / "architectures")
     (folder / "data").symlink_to(data_pack)
     with np.load(data_pack / "cifar10" / "lossless_train.npz") as arrays:
-        np.savez(folder / "few.npz", x=arrays["x"][:64], y=arrays["y"][:64])
+        np.savez(folder / "few.npz", x=arrays["x"][:32], y=arrays["y"][:32])
     return folder
 
 
 # What a run is asked for, beside the network as it is, where it serves other tests too.
 SAMPLED = {
-    "cifar_resnet20": {"samples": 4, "methods": ("mcbn",)},
-    "svhn_cnn": {"samples": 4, "batch_size": 32, "methods": ("mcdo", "mcbn+mcdo")},
+    "cifar_resnet20": {"samples": 3, "batch_size": 16, "methods": ("mcbn",)},
+    "svhn_cnn": {"samples": 2, "batch_size": 16, "methods": ("mcdo", "mcbn+mcdo")},
 }
 
 
@@ -54,7 +54,7 @@ def finished(project: Path) -> Callable[[str], Result]:
         # A small reference keeps the check of its statistics short.
         few = "data/mnist/t10k-images-idx3-ubyte.gz" if name.endswith("mlp") else "few.npz"
         with pytest.MonkeyPatch.context() as patch:
-            less_work.at_the_reference(patch)
+            less_work.at_the_reference(patch, batches=2)
             return evaluated(
                 project, name, train=few, limit=POINTS, **SAMPLED.get(name, {"methods": ("deterministic",)})
             )
@@ -164,11 +164,11 @@ def take_statistics_of(model: nn.Module, batch: torch.Tensor) -> None:
 def test_mcbn_is_what_a_plain_loop_over_mini_batches_gives(
     project, data_pack, finished, monkeypatch, precision, tolerance
 ):
-    batch_size, samples, points, dtype = 32, 4, POINTS, getattr(torch, precision)
+    batch_size, samples, points, dtype = 16, 3, POINTS, getattr(torch, precision)
     if precision == "float32":
         result = finished("cifar_resnet20")
     else:
-        less_work.at_the_reference(monkeypatch)
+        less_work.at_the_reference(monkeypatch, batches=2)
         batch_size, samples, points = 8, 2, 10
         options = {"limit": points, "samples": samples, "batch_size": batch_size, "precision": precision}
         result = evaluated(project, "cifar_resnet20", train="few.npz", ood=(), **options)
@@ -213,7 +213,7 @@ def test_a_reference_without_the_augmentation_of_the_training_is_warned_about(pr
     less_work.at_the_reference(monkeypatch, batches=8)
     lines = (project / "cifar_resnet20.toml").read_text().splitlines()
     (project / "plain.toml").write_text("\n".join(line for line in lines if not line.startswith("augment")))
-    result = evaluated(project, "plain", limit=4, samples=2, ood=(), train="few.npz")
+    result = evaluated(project, "plain", limit=4, samples=2, batch_size=8, ood=(), train="few.npz")
     assert result.reference_check is not None and not result.reference_check.passed
     assert [code for code in warned(result) if "reference" in code]
 
@@ -229,7 +229,7 @@ def test_dropout_and_batchnorm_both_make_the_passes_differ_and_leave_the_checkpo
     for likelihood in likelihoods.values():
         assert likelihood is not None
         assert np.ptp(likelihood, axis=0).max() > 0.1
-        assert len({row.tobytes() for row in likelihood}) == 4
+        assert len({row.tobytes() for row in likelihood}) == 2
     assert not np.array_equal(likelihoods["mcdo"], likelihoods["mcbn+mcdo"])
     assert "mutual_information" not in result.methods["deterministic"].sets["test"].estimates
     assert min(result.methods[name].sets["test"].estimates["mutual_information"].value for name in likelihoods) > 0.05
@@ -256,13 +256,13 @@ def test_evaluating_leaves_the_network_as_it_was(project, data_pack):
 
 
 def test_the_quickstart_runs_from_its_run_file_alone(sample_configs, tmp_path, monkeypatch):
-    less_work.at_the_reference(monkeypatch, batches=8)
+    less_work.at_the_reference(monkeypatch)
     shutil.copy(sample_configs / "quickstart.toml", tmp_path)
     shutil.copytree(sample_configs / "quickstart", tmp_path / "quickstart")
-    result = evaluate(resolve("quickstart.toml", Options(limit=50, samples=8), folder=tmp_path))
+    result = evaluate(resolve("quickstart.toml", Options(limit=30, samples=8), folder=tmp_path))
     plain = ["deterministic", "mcbn", "mcdo", "mcbn+mcdo"]
     assert list(result.methods) == [name for method in plain for name in (method, f"{method}+temperature")]
-    assert {name: outcome.n for name, outcome in result.sets.items()} == {"validation": 50, "test": 50, "mnist": 50}
+    assert {name: outcome.n for name, outcome in result.sets.items()} == {"validation": 30, "test": 30, "mnist": 30}
     assert result.reference_check is not None and result.reference_check.passed
     assert warned(result) == []
     for method in result.methods.values():

@@ -38,7 +38,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Result:
 
 def evaluated(folder: Path, **options: Any) -> Result:
     """The result of the run file in `folder`, of MCBN on the test set where no more is asked for."""
-    return small.evaluated(folder, **{"methods": ("mcbn",), "ood": ()} | options)
+    return small.evaluated(folder, **{"methods": ("mcbn",), "ood": (), "samples": 8} | options)
 
 
 def text(*, without: str = "", instead: dict[str, str] | None = None) -> str:
@@ -162,13 +162,12 @@ def test_the_result_opens_in_xarray_and_arviz(whole: Result) -> None:
     assert tree["methods/mcbn/sets/test/sigma"].attrs["units"] == "target unit"
     assert tree["methods/mcbn/uncertainty_error/error"].dims == ("rank",)
     data = arviz.from_netcdf(str(whole.path))
-    assert data.log_likelihood["mcbn_test"].shape == (1, 16, small.TEST)
+    assert data.log_likelihood["mcbn_test"].shape == (1, 8, small.TEST)
     assert data.observed_data["test"].shape == (small.TEST, 1)
 
 
-@pytest.mark.parametrize("samples", ["auto", 8])
-def test_draws_that_are_kept_and_joined_give_the_same(folder: Path, samples) -> None:
-    result = evaluated(folder, samples=samples, max_samples=32, save_samples=True)
+def test_draws_that_are_kept_and_joined_give_the_same(folder: Path) -> None:
+    result = evaluated(folder, samples="auto", max_samples=32, save_samples=True)
     again = evaluated(folder, samples=result.sampling["samples"], chunk_size=7)
     for name, estimate in result.methods["mcbn"].sets["test"].estimates.items():
         other = again.methods["mcbn"].sets["test"].estimates[name]
@@ -188,7 +187,7 @@ def test_a_bank_gives_every_tile_its_own_draws(folder: Path, whole: Result) -> N
 def test_raw_samples_are_kept_in_the_unit_of_the_targets(whole: Result) -> None:
     with h5py.File(whole.path) as file:
         samples = file["posterior_predictive/mcbn_test"]
-        assert samples.shape == (1, 16, small.TEST, 1) and samples.attrs["units"] == "target unit"
+        assert samples.shape == (1, 8, small.TEST, 1) and samples.attrs["units"] == "target unit"
         assert samples.dims[3].keys() == ["output"]
         np.testing.assert_allclose(samples[0].mean(0), whole.methods["mcbn"].sets["test"].predicted, rtol=1e-4)
 
@@ -210,15 +209,15 @@ def test_targets_and_errors_that_are_not_of_one_size_are_a_warning(folder: Path,
     (folder / "run.toml").write_text(
         text(instead={"normalize_targets": "normalize_targets = { mean = [0], std = [9e3] }"})
     )
-    assert "worse-than-the-mean" in warned(evaluated(folder))
+    assert "worse-than-the-mean" in warned(evaluated(folder, methods=("deterministic",)))
     (folder / "run.toml").write_text(small.RUN)
     rewritten(folder, "validation", lambda x, y: (x, 1000 * y))
-    assert values_of(evaluated(folder), "targets-of-another-scale")["set"] == "validation"
+    assert values_of(evaluated(folder, methods=("deterministic",)), "targets-of-another-scale")["set"] == "validation"
 
 
 def test_few_validation_points_are_a_warning(folder: Path) -> None:
     rewritten(folder, "validation", lambda x, y: (x[:5], y[:5]))
-    assert "few-validation-points" in warned(evaluated(folder))
+    assert "few-validation-points" in warned(evaluated(folder, methods=("deterministic",)))
 
 
 # ── validation ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -265,7 +264,7 @@ def test_whole_groups_are_held_out(folder: Path) -> None:
     np.savez(folder / "train.npz", x=x, y=y, group=group)
     split = 'validation = { split_of = "train", fraction = 0.25, seed = 3, held_out = true }'
     (folder / "run.toml").write_text(text(instead={"validation": split}))
-    result = evaluated(folder)
+    result = evaluated(folder, methods=("deterministic",))
     rows = bnuq.held_out_rows(96, fraction=0.25, seed=3, group=group)
     assert result.sets["validation"].n == len(rows) == 24
     assert not set(group[rows]) & set(np.delete(group, rows))
@@ -273,20 +272,20 @@ def test_whole_groups_are_held_out(folder: Path) -> None:
 
 def test_validation_points_of_the_test_set_are_a_warning(folder: Path) -> None:
     (folder / "run.toml").write_text(text(instead={"validation": 'validation = "test.npz"'}))
-    shared = values_of(evaluated(folder), "validation-in-test")
+    shared = values_of(evaluated(folder, methods=("deterministic",)), "validation-in-test")
     assert (shared["shared"], shared["points"]) == (60, 60)
 
 
 def test_a_part_of_the_test_set_validates_and_is_not_tested(folder: Path) -> None:
     split = 'validation = { split_of = "test", fraction = 0.5 }'
     (folder / "run.toml").write_text(text(instead={"validation": split}))
-    result = evaluated(folder)
+    result = evaluated(folder, methods=("deterministic",))
     assert (result.sets["validation"].n, result.sets["test"].n) == (30, 30)
 
 
 def test_validation_points_of_the_reference_are_a_warning(folder: Path) -> None:
     (folder / "run.toml").write_text(text(instead={"validation": 'validation = "train.npz"'}))
-    shared = values_of(evaluated(folder), "validation-in-reference")
+    shared = values_of(evaluated(folder, methods=("deterministic",)), "validation-in-reference")
     assert (shared["shared"], shared["points"]) == (96, 96)
 
 

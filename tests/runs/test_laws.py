@@ -38,7 +38,7 @@ def run(folder, text=small_run.RUN, **options):
 @pytest.fixture(scope="module")
 def beside(tmp_path_factory):
     """An evaluation of all three laws on the small network, MCBN having come by itself."""
-    return run(tmp_path_factory.mktemp("laws"), methods=LAWS, samples=32)
+    return run(tmp_path_factory.mktemp("laws"), methods=LAWS, samples=32, post_hoc=False)
 
 
 @pytest.mark.held
@@ -120,7 +120,7 @@ def test_the_comparison_can_be_made_from_the_file_alone(beside):
 
 
 def test_without_a_reference_the_running_statistics_are_enough_and_the_law_is_told_to_be_unchecked(tmp_path):
-    result = run(tmp_path, text=ALONE, methods=("mcbn-chi2", "mcbn-gaussian"))
+    result = run(tmp_path, text=ALONE, methods=("mcbn-chi2", "mcbn-gaussian"), ood=())
     assert list(result.methods) == ["deterministic", "mcbn-chi2", "mcbn-gaussian"]
     assert warned(result) == ["law-unchecked"]
     assert result.methods["mcbn-chi2"].sets["test"].estimates["mutual_information"].value > 0
@@ -183,7 +183,7 @@ def test_measured_counts_are_those_of_the_very_size_whether_or_not_points_are_au
 def test_the_counts_of_the_factorised_laws_are_in_the_record_and_told(beside, tmp_path):
     assert beside.run["sampling"]["counts"] == "measured"
     assert values_of(beside, "counts-measured")["mini_batches"] == 64
-    alone = run(tmp_path, text=ALONE, methods=("mcbn-gaussian",))
+    alone = run(tmp_path, text=ALONE, methods=("mcbn-gaussian",), ood=())
     assert alone.run["sampling"]["counts"] == "nominal"
 
 
@@ -222,7 +222,7 @@ def test_no_verdict_is_given_where_the_error_is_not_known(beside):
 
 
 def test_a_report_says_which_layers_were_sampled_and_with_which_mini_batches(beside, tmp_path):
-    alone = run(tmp_path, text=ALONE, methods=("mcbn-chi2",))
+    alone = run(tmp_path, text=ALONE, methods=("mcbn-chi2",), ood=())
     assert "mini-batches of 16, seed 0" in rendered(report, alone, full=True)
     assert "BatchNorm layers:" not in rendered(report, beside, full=True)
     part = replace(beside, model={**beside.model, "batchnorm_layers": 3})

@@ -36,7 +36,7 @@ def run(place: Path, **options: Any) -> Result:
 
 @pytest.fixture(scope="module")
 def result(place: Path) -> Result:
-    return run(place, out="all.h5")
+    return run(place, post_hoc=False, out="all.h5")
 
 
 def samples_by_hand(place: Path, name: str) -> np.ndarray:
@@ -74,7 +74,7 @@ def test_it_runs_where_the_network_has_noise_and_is_scored_as_by_hand(place, res
 
 
 def test_the_other_methods_have_its_mean(result, tmp_path):
-    without = small_run.evaluated(small_run.write(tmp_path / "run").parent, methods=("mcbn+mcdo",))
+    without = small_run.evaluated(small_run.write(tmp_path / "run").parent, methods=("mcbn+mcdo",), post_hoc=False)
     for method in without.methods:
         for name in ("test", "other"):
             now, before = (each.methods[method].sets[name].points for each in (result, without))
@@ -107,7 +107,7 @@ def test_one_more_sample_leaves_the_others_alone(place):
 
 
 def test_the_gate_pairs_its_draws(place, result):
-    verdict = check(result, run(place, methods=("learned",), out="again.h5"), Settings())
+    verdict = check(result, run(place, methods=("learned",), post_hoc=False, out="again.h5"), Settings())
     assert verdict.passed
     changes = [each for each in verdict.comparisons if each.method == "learned"]
     assert changes and all(each.change == 0 for each in changes)
@@ -120,7 +120,7 @@ def test_the_report_names_it(result):
 
 def test_inspect_lists_it(place, capsys, tmp_path):
     with pytest.raises(SystemExit):
-        main(["inspect", str(place), "--json", "--out", str(tmp_path / "inspect.h5")])
+        main(["inspect", str(place), "--draws", "8", "--json", "--out", str(tmp_path / "inspect.h5")])
     sites = [site for site in json.loads(capsys.readouterr().out)["sites"] if site["kind"] == "learned"]
     assert [(site["name"], site["numbers"], site["per_point"], site["stochastic"]) for site in sites] == [
         ("4", 64 * 8, False, True),

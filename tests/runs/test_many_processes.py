@@ -83,7 +83,8 @@ def test_a_sweep_in_another_process_is_that_of_this_one(tmp_path: Path, monkeypa
     found = []
     for name, on in (("one.h5", "local"), ("two.h5", "local:1")):
         options = Options(samples=4, out=tmp_path / name, chunk_size=20, on=on)
-        runs, settings = resolve_sweep(("run.toml",), options, {"batch_sizes": (8, 16)}, folder=tmp_path)
+        asked = {"batch_sizes": (8, 16), "draw_sets": 2}
+        runs, settings = resolve_sweep(("run.toml",), options, asked, folder=tmp_path)
         with monkeypatch.context() as patch:
             if on != "local":
                 patch.setattr(_AllSizes, "_blocks", None)  # others have to compute
@@ -129,7 +130,7 @@ def test_shards_that_a_launcher_starts_wait_for_each_other_and_are_merged(
     monkeypatch.chdir(folder)
     for name, value in {"OMP_NUM_THREADS": "1", "WORLD_SIZE": "2", "RANK": "1", "XDG_CONFIG_HOME": work}.items():
         monkeypatch.setenv(name, value)
-    given = ["--method", "mcbn,mcdo", "--chunk-size", "10", "--validation", "test.npz", "--shard", "env"]
+    given = ["--method", "mcbn,mcdo", "--chunk-size", "20", "--validation", "test.npz", "--shard", "env"]
     arguments = ["evaluate", "run.toml", *given, "--work", work]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "RANK": "0"}
     command = [sys.executable, "-m", "bnuq", *arguments]
@@ -196,56 +197,55 @@ def test_a_folder_of_nothing_or_of_several_requests_is_not_merged(tmp_path: Path
 # ── what is lost ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_unit_that_ends_every_process_is_named_and_all_others_are_finished(tmp_path: Path) -> None:
-    kinds = ("good", "kill", "good", "killed once", "good", "raise", "good")
-    journal = Journal(tmp_path, FACTS)
+def test_a_unit_that_ends_every_process_is_named_and_processes_go_on_to_all_others_and_to_the_next_job(
+    tmp_path: Path,
+) -> None:
+    kinds = ("good", "kill", "good", "raise", "good")
+    all_kinds = kinds, ("good", "refuse"), ("good", "last", "good"), ("good", "long"), ("good", "good")
+    places = [tmp_path / str(number) for number in range(len(all_kinds))]
+    jobs = [Job(computed, (each,), str(place), "cpu") for each, place in zip(all_kinds, places, strict=True)]
+    places[0].mkdir()
+    journal = Journal(places[0], FACTS)
     for number in range(2):
         journal.begin(unit(1).name, number, {"by": "another", "machine": "another", "process": 1, "why": "lost"})
-    processes = Processes([Job(computed, (kinds,), str(tmp_path), "cpu")], 1)
-    with pytest.raises(ResultError) as refused, processes, processes.turn(0) as turn:
-        turn.wait(silent, 0)
+    with Processes(jobs, 1) as processes:
+        with pytest.raises(ResultError) as refused, processes.turn(0) as turn:
+            turn.wait(silent, 0)
+        with pytest.raises(SamplingError, match="these samples cannot be"), processes.turn(1) as turn:
+            turn.wait(silent, 0)
+        gone = pytest.raises(ResultError, match=r"could not be written: its folder does not exist\. Make the folder")
+        with gone, processes.turn(2) as turn:
+            turn.wait(silent, 0)
+        with pytest.raises(DataError), processes.turn(3):  # this process refuses what the other is at
+            while not Journal(places[3], FACTS).attempts(unit(1).name):
+                time.sleep(0.01)
+            raise DataError
+        with processes.turn(4) as turn:
+            turn.wait(silent, 0)
+    names = [{unit(number).name for number in range(2) if Journal(p, FACTS).has(unit(number).name)} for p in places]
+    assert [len(of_place) for of_place in names[1:]] == [1, 0, 1, 2]
     message = str(refused.value)
     assert message.startswith("2 units of work could not be computed, after 3 attempts each:")
     assert "mcbn on points 10 to 19 of test: tried 3 times" in message and "SIGKILL" in message
-    assert "mcbn on points 50 to 59 of test" in message and "ValueError: no such luck" in message
+    assert "mcbn on points 30 to 39 of test" in message and "ValueError: no such luck" in message
     for number, kind in enumerate(kinds):
         found = journal.load(unit(number).name)
         assert (found is None) == (kind in ("kill", "raise"))
         if found is not None:
             assert_same(found["point/score"], arrays_of(unit(number))["point/score"])
-    assert {len(journal.attempts(unit(number).name)) for number in (1, 5)} == {3}
-    assert not any(journal.attempts(unit(number).name) for number in (0, 2, 3, 4, 6))
+    assert {len(journal.attempts(unit(number).name)) for number in (1, 3)} == {3}
+    assert not any(journal.attempts(unit(number).name) for number in (0, 2, 4))
     journal.begin(unit(0).name, 0, {"by": "another", "machine": "another", "process": 1})
     forgive(journal.place)  # as the next command does
-    assert not any(journal.attempts(unit(number).name) for number in (1, 5)) and journal.attempts(unit(0).name)
-
-
-def test_processes_go_on_to_the_next_job_whatever_becomes_of_one(tmp_path: Path) -> None:
-    all_kinds = ("good", "refuse"), ("good", "last", "good"), ("good", "long"), ("good", "good")
-    places = [tmp_path / str(number) for number in range(len(all_kinds))]
-    jobs = [Job(computed, (kinds,), str(place), "cpu") for kinds, place in zip(all_kinds, places, strict=True)]
-    with Processes(jobs, 1) as processes:
-        with pytest.raises(SamplingError, match="these samples cannot be"), processes.turn(0) as turn:
-            turn.wait(silent, 0)
-        gone = pytest.raises(ResultError, match=r"could not be written: its folder does not exist\. Make the folder")
-        with gone, processes.turn(1) as turn:
-            turn.wait(silent, 0)
-        with pytest.raises(DataError), processes.turn(2):  # this process refuses what the other is at
-            while not Journal(places[2], FACTS).attempts(unit(1).name):
-                time.sleep(0.01)
-            raise DataError
-        with processes.turn(3) as turn:
-            turn.wait(silent, 0)
-    names = [{unit(number).name for number in range(2) if Journal(p, FACTS).has(unit(number).name)} for p in places]
-    assert [len(of_place) for of_place in names] == [1, 0, 1, 2]
+    assert not any(journal.attempts(unit(number).name) for number in (1, 3)) and journal.attempts(unit(0).name)
 
 
 def test_several_runs_are_one_queue_and_each_is_that_of_its_own(made: Callable[[str], Path]) -> None:
     folder, (_, options) = made("classification"), SMALL["classification"]
     (folder / "counting.py").write_text((folder / "net.py").read_text() + COUNTING)
     text = (folder / "run.toml").read_text()
-    names = ("a.toml", "b.toml", "c.toml")
-    for name, arch in zip(names, ("net.py:net", "counting.py:counting", "net.py:net"), strict=True):
+    names = ("a.toml", "b.toml")
+    for name, arch in zip(names, ("counting.py:counting", "net.py:net"), strict=True):
         (folder / name).write_text(text.replace("net.py:net", arch))
     runs = resolve_each(names, Options(on="local:1", **options), folder=folder)
     ended: list[tuple[str, str]] = []
@@ -255,12 +255,11 @@ def test_several_runs_are_one_queue_and_each_is_that_of_its_own(made: Callable[[
             on_result=lambda run, result: ended.append((run.run_file.name, result.path.name)),
             on_error=lambda run, error: ended.append((run.run_file.name, str(error))),
         )
-    assert [name for name, _ in ended] == [*names] and "the same inputs" in ended[1][1]
-    assert {path.name for path in folder.glob("?.bnuq*")} == {"a.bnuq.h5", "c.bnuq.h5"}  # and no work folder
+    assert [name for name, _ in ended] == [*names] and "the same inputs" in ended[0][1]
+    assert {path.name for path in folder.glob("?.bnuq*")} == {"b.bnuq.h5"}  # and no work folder
     one = figures(read(folder / "one.h5"))
     assert len(one["units"]) > 10
-    for name in ("a", "c"):
-        assert_same(figures(read(folder / f"{name}.bnuq.h5")), one)
+    assert_same(figures(read(folder / "b.bnuq.h5")), one)
 
 
 COUNTING = """
@@ -462,29 +461,51 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Result:
         return evaluated(folder, "one.h5", **STOPPED)
 
 
-@pytest.mark.parametrize(("number", "count"), [(signal.SIGTERM, 2), (signal.SIGKILL, 1)])
 def test_a_signal_ends_all_processes_and_the_run_goes_on_from_their_units(
-    undisturbed: Result, tmp_path: Path, number: signal.Signals, count: int
+    undisturbed: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    path = small_regression.write(tmp_path)
+    monkeypatch.chdir(written_to_be_stopped(tmp_path))
+    stopper = threading.Thread(target=lambda: after_three_units(tmp_path) or os.kill(os.getpid(), signal.SIGTERM))
+    with threads(2):
+        stopper.start()
+        bnuq(*STOPPED_COMMAND, "--on", "local:2", code=143)
+    stopper.join()
+    kept = f"finished parts are kept in {tmp_path / 'two.h5.work'}: the same command resumes from them."
+    assert capfd.readouterr().err.endswith(f"bnuq: terminated; {kept}\n")
+    assert [*tmp_path.glob("two.h5.work/*.part")] and not [*tmp_path.glob("two.h5.work/*.try*")]
+    check_resumed(tmp_path, undisturbed)
+
+
+def test_a_run_that_is_killed_goes_on_from_the_units_of_its_processes(undisturbed: Result, tmp_path: Path) -> None:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "bnuq", *STOPPED_COMMAND, "--on", "local:1"]
+    child = subprocess.Popen(command, cwd=written_to_be_stopped(tmp_path), env=environment, stderr=subprocess.PIPE)
+    after_three_units(tmp_path, child)
+    child.kill()
+    child.communicate(timeout=60)
+    check_resumed(tmp_path, undisturbed)
+
+
+STOPPED_OPTIONS = ["--method", "mcdo", "-T", "64", "--chunk-size", "1", "--limit", "24", "--quiet"]
+STOPPED_COMMAND = ["evaluate", "run.toml", *STOPPED_OPTIONS, "--out", "two.h5"]
+
+
+def written_to_be_stopped(folder: Path) -> Path:
+    path = small_regression.write(folder)
     path.write_text(path.read_text().replace('["far.npz"]', "[]"))
-    given = ["--method", "mcdo", "-T", "64", "--chunk-size", "1", "--limit", "24", "--quiet", "-o", "two.h5"]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": str(count)}
-    command = [sys.executable, "-m", "bnuq", "evaluate", "run.toml", *given, "--on", f"local:{count}"]
-    child = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
-    work = tmp_path / "two.h5.work"
+    return folder
+
+
+def after_three_units(folder: Path, child: subprocess.Popen[bytes] | None = None) -> None:
     deadline = time.monotonic() + 60
-    while len([*work.glob("*mc*.part")]) < 3:
-        assert child.poll() is None and time.monotonic() < deadline
+    while len([*folder.glob("two.h5.work/*mc*.part")]) < 3:
+        assert (child is None or child.poll() is None) and time.monotonic() < deadline
         time.sleep(0.01)
-    child.send_signal(number)
-    _, said = child.communicate(timeout=60)
-    assert not (tmp_path / "two.h5").exists()
-    if number == signal.SIGTERM:
-        kept = f"finished parts are kept in {work}: the same command resumes from them."
-        assert child.returncode == 143 and said.endswith(f"bnuq: terminated; {kept}\n")
-        assert [*work.glob("*.part")] and not [*work.glob("*.try*")]
+
+
+def check_resumed(folder: Path, undisturbed: Result) -> None:
+    assert not (folder / "two.h5").exists()
     with threads(1):
-        two = evaluated(tmp_path, "two.h5", **STOPPED)
+        two = evaluated(folder, "two.h5", **STOPPED)
     assert "evaluation-continued" in noted(two)
     assert_same(figures(two)["methods"], figures(undisturbed)["methods"])

@@ -53,7 +53,7 @@ def folder(tmp_path):
 def test_folders_of_several_sizes_are_evaluated_with_a_resize_and_a_crop(folder):
     with pytest.raises(DataError, match=r"--resize 256 --crop 224"):
         small_run.evaluated(folder)
-    options = {"samples": 3, "methods": ("mcbn",)}
+    options = {"samples": 3, "methods": ("mcbn",), "post_hoc": False}
     result = small_run.evaluated(folder, resize=7, crop=6, **options)
     assert "set-adapted" in noted(result)
     assert result.provenance["reference_digest"] == "listing"
@@ -145,7 +145,7 @@ def test_what_is_not_kept_is_decoded_again_and_changes_nothing(folder, monkeypat
     monkeypatch.setattr(
         PictureFiles, "item", lambda self, at, channels: decoded.append(self.where.name) or item(self, at, channels)
     )
-    options = {"resize": 7, "crop": 6, "samples": 3, "methods": ("mcbn", "mcdo")}
+    options = {"resize": 7, "crop": 6, "samples": 3, "methods": ("mcbn", "mcdo"), "post_hoc": False}
     kept = small_run.evaluated(folder, **options)
     assert {name: decoded.count(name) for name in ("test", "other")} == {"test": 24, "other": 20}
     assert decoded.count("train") <= 2 * 3 * 4  # for mini-batches, whose resized crops begin at originals, and whole

@@ -85,7 +85,7 @@ def test_a_worse_network_is_found_by_paired_errors(folder: Path) -> None:
 
 
 def test_more_draws_than_parts_contradict_nothing(folder: Path) -> None:
-    result = small_segmentation.evaluated(folder, out="many.h5", methods=("mcbn",), ood=(), samples=40, limit=8)
+    result = small_segmentation.evaluated(folder, out="many.h5", methods=("mcbn",), ood=(), samples=40, limit=4)
     assert len(result.methods["mcbn"].sets["test"].estimates["pll"].jackknife) == 32
     assert check(*[evaluation_file.read(folder / "many.h5")] * 2).passed
 
@@ -169,7 +169,7 @@ def test_all_reports_show_a_segmentation(cli: Call) -> None:
 
 
 def test_a_segmentation_is_inspected(cli: Call) -> None:
-    code, out, err = cli("inspect", "run.toml")
+    code, out, err = cli("inspect", "run.toml", "--draws", "8")
     assert code == 0, err
     assert "BatchNorm" in out
 

@@ -50,8 +50,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def evaluated(folder: Path, out: str, run_file: str = "stale.toml", **options: Any) -> Result:
-    record = small_run.evaluated(folder, run_file=run_file, out=folder / out, **({"samples": 16} | options))
-    return read(record.path)
+    given = {"samples": 16, "post_hoc": False} | options
+    return read(small_run.evaluated(folder, run_file=run_file, out=folder / out, **given).path)
 
 
 @pytest.fixture(scope="module")
@@ -142,10 +142,10 @@ def test_a_query_in_a_batch_of_the_whole_reference_is_compared_too(folder: Path)
 
 def test_check_compares_results_that_have_it_or_not(folder: Path, stale: Result, sound: Result) -> None:
     other = evaluated(folder, "other-seed.h5", seed=1)
-    for checked in (check(stale, stale), check(other, stale)):
-        assert checked.passed
-        population = [comparison for comparison in checked.comparisons if comparison.method == POPULATION]
-        assert population and {comparison.outcome for comparison in population} == {"not gated"}
+    checked = check(other, stale)
+    assert checked.passed
+    population = [comparison for comparison in checked.comparisons if comparison.method == POPULATION]
+    assert population and {comparison.outcome for comparison in population} == {"not gated"}
     gone = check(sound, stale)
     assert POPULATION not in {comparison.method for comparison in gone.comparisons}
     assert POPULATION in values_of(check(stale, sound), "new-since-baseline")["names"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 
 import h5py
@@ -11,6 +12,7 @@ import pytest
 import torch
 from records_at_rest import replace_in_record
 from report_text import rendered
+from small_experiments import Finished
 
 from bnuq.cli.main import main as bnuq_main
 from bnuq.errors import RequestError, ResultError
@@ -20,8 +22,8 @@ from experiments.toy import Toy, read, report, reproduce, summary
 
 
 @pytest.fixture(scope="module")
-def toy() -> Toy:
-    return reproduce(samples=100)
+def toy(ran: Callable[[str], Finished]) -> Toy:
+    return read(ran("toy").path)
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ def toy(ran: Callable[[str], Finished]) -> Toy:
 
 @pytest.fixture
 def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(experiment, "STEPS", 25)
+    monkeypatch.setattr(experiment, "STEPS", 5)
 
 
 def test_there_are_mcbn_at_two_batch_sizes_and_mcdo(toy):
@@ -105,16 +105,8 @@ def test_same_seed_same_estimates_and_another_seed_others():
 
 
 @pytest.mark.usefixtures("few_steps")
-def test_the_global_generators_and_threads_are_left_as_they_were():
-    before, threads = torch.get_rng_state(), torch.get_num_threads()
-    reproduce(samples=2)
-    assert torch.equal(torch.get_rng_state(), before)
-    assert torch.get_num_threads() == threads
-
-
-@pytest.mark.usefixtures("few_steps")
-def test_every_step_of_training_is_counted():
-    counted = []
+def test_every_step_is_counted_and_the_global_generators_and_threads_are_left_as_they_were():
+    before, threads, counted = torch.get_rng_state(), torch.get_num_threads(), []
 
     class Bar:
         def __init__(self, _title: str, total: int) -> None:
@@ -126,8 +118,10 @@ def test_every_step_of_training_is_counted():
         def __exit__(self, *_: object) -> None: ...
 
     reproduce(samples=2, progress=Bar)
-    assert counted[0] == -3 * 25
+    assert counted[0] == -3 * 5
     assert sum(counted) == 0
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.get_num_threads() == threads
 
 
 @pytest.mark.parametrize(

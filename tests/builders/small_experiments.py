@@ -69,7 +69,7 @@ def run(name: str, folder: Path, data_root: Path, uci: protocol.Protocol) -> Fin
     small_run.old_result(finished.path)
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as printed:
         patch.setattr(protocol, "SMOKE", uci)
-        patch.setattr(toy, "STEPS", 600)
+        patch.setattr(toy, "STEPS", 800)
         patch.setattr(experiment, "DRAW_SETS", 2)
         patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
         patch.setenv("BNUQ_DATA", str(data_root))

@@ -167,6 +167,11 @@ class VirtualLogit:
     scale: float
 
 
+def principal_directions(width: int) -> int:
+    """1000 of 2048 features or more, 512 of 768 or more, otherwise half of them."""
+    return 1000 if width >= 2048 else 512 if width >= 768 else width // 2
+
+
 def fitted_virtual_logit(
     features: Float[Array, "reference feature"],
     weight: Float[Array, "class feature"],
@@ -174,14 +179,13 @@ def fitted_virtual_logit(
     *,
     principal: int | None = None,
 ) -> VirtualLogit | None:
-    """The virtual logit of a network with this last layer. `principal` is the number of principal directions: 1000 of
-    2048 features or more, 512 of 768 or more, otherwise half of them. None if no training feature has a residual.
+    """The virtual logit of a network with this last layer. `principal` is the number of principal directions, of None
+    that of `principal_directions`. None if no training feature has a residual.
 
     Source: Wang et al. 2022, ViM: Out-Of-Distribution with Virtual-logit Matching, §4 and their code.
     """
     xp, width = array_namespace(features), features.shape[-1]
-    if principal is None:
-        principal = 1000 if width >= 2048 else 512 if width >= 768 else width // 2
+    principal = principal_directions(width) if principal is None else principal
     wide, shift = _wide(weight), _wide(bias)
     origin = -(xp.linalg.pinv(wide) @ shift)
     _, vectors = xp.linalg.eigh(_scatter(features, origin[None, :]))

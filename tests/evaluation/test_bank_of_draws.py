@@ -231,8 +231,7 @@ def test_tiles_are_cut_by_the_numbers_of_the_points():
 
 
 @pytest.mark.held(False)
-@pytest.mark.parametrize("with_dropout", [False, True])
-@pytest.mark.parametrize("chunk", [10, 64, 100])
+@pytest.mark.parametrize(("chunk", "with_dropout"), [(10, True), (64, False), (100, True)])
 def test_every_tile_passes_under_its_own_draws_of_the_bank_whatever_passes_together(chunk, with_dropout):
     torch.manual_seed(0)
     net, x = small_run.network().eval(), torch.rand(150, 1, 6, 6)
@@ -267,7 +266,7 @@ def small(tmp_path: Path) -> Path:
 
 @pytest.mark.held(False)
 def test_a_run_with_a_bank_says_so_everywhere_and_can_be_run_again(small):
-    result = small_run.evaluated(small)
+    result = small_run.evaluated(small, ood=())
     assert result.sampling["samples"] == 8 and result.sampling["bank"] == 40
     with h5py.File(small / "model.bnuq.h5") as file:
         assert file["statistics/draw"].shape == (40,)  # pyright: ignore[reportAttributeAccessIssue]

@@ -62,7 +62,7 @@ def reduced(logits: np.ndarray, estimator: str, *, chunk: int = 1000, labels=Non
 
 @pytest.mark.parametrize("samples", [16, pytest.param(32, marks=pytest.mark.slow)])
 def test_the_plug_in_is_low_by_one_in_t_and_the_others_are_not(samples):
-    posterior, repeats = Posterior(), 3000
+    posterior, repeats = Posterior(), 2000
     generator = np.random.default_rng(1)
     p = softmax(posterior.logits(generator.normal(size=(samples * repeats, 2))))
     p = p.reshape(repeats, samples, N, K).swapaxes(0, 1).reshape(samples, repeats * N, K)
@@ -84,7 +84,7 @@ def test_the_monte_carlo_error_of_the_mean_is_its_spread_over_repeats(estimator,
     posterior, draws = Posterior(), replicate_weights(samples)
     generator = np.random.default_rng(2)
     values, errors = [], []
-    for _ in range(300):
+    for _ in range(150):
         estimate = classification.set_estimates(
             reduced(posterior.logits(generator.normal(size=(samples, 2))), estimator), draws
         )

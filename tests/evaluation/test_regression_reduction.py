@@ -160,7 +160,7 @@ def test_the_step_in_tau_to_first_order_is_close_to_the_mixture_with_that_tau(wh
 
 def test_estimates_do_not_depend_on_how_points_come(whole) -> None:
     scores, draws = whole
-    again = regression.set_estimates(reduced(*samples_of(), draws, fitted=scores.fitted, chunk=3), draws)
+    again = regression.set_estimates(reduced(*samples_of(), draws, fitted=scores.fitted, chunk=9), draws)
     for name, estimate in regression.set_estimates(scores, draws).items():
         other = again[name]
         assert other.value == pytest.approx(estimate.value, rel=1e-12, nan_ok=True)

@@ -28,9 +28,11 @@ from bnuq.workflows.evaluate import evaluate
 
 CLASSES, IGNORE, SHAPE = 4, 9, (6, 8)
 IMAGES, OTHERS, DRAWS = 24, 16, 9
+HALF = IMAGES // 2
 FEW = 7  # images of a whole run that is cut in several ways
 SIGNED = ("max_logit", "energy")
 RANK = ("aurc", "augrc", "risk_at_80", "coverage_at_5")
+ALONE: dict[str, Any] = {"methods": ("mcbn",), "ood": (), "images": False}  # the test set, by one method
 DETECTION = ("auroc", "aupr_out", "aupr_in", "fpr95", "fpr95_id_positive")
 
 
@@ -403,7 +405,7 @@ def test_errors_over_images_are_those_of_a_ratio(made_up: MethodResult) -> None:
 def resampled() -> list[dict[str, float]]:
     """The estimates of many resamples of the images."""
     random = np.random.default_rng(3)
-    rows = [random.integers(0, IMAGES, IMAGES) for _ in range(200)]
+    rows = [random.integers(0, IMAGES, IMAGES) for _ in range(100)]
     return [estimates_at_once(LOGITS[:, chosen], MASKS[chosen]) for chosen in rows]
 
 
@@ -473,8 +475,9 @@ def test_several_draws_are_left_out_together_where_there_are_many(
 def test_large_images_have_fewer_parts_in_float32(scorer: segmentation.Scorer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bnuq.evaluation.pixels._LARGE", 8)
     assert len(parts_of_draws(DRAWS, math.prod(LOGITS.shape[2:]))) == FEW_PARTS
-    found = result_of(scorer, DRAWS, test=reduced(scorer, LOGITS, MASKS)).sets["test"].estimates
-    expected = estimates_at_once(LOGITS, MASKS)
+    logits, masks = LOGITS[:, :HALF], MASKS[:HALF]
+    found = result_of(scorer, DRAWS, test=reduced(scorer, logits, masks)).sets["test"].estimates
+    expected = estimates_at_once(logits, masks)
     for name, estimate in ((name, each) for name, each in found.items() if not of_images(name)):
         assert estimate.value == pytest.approx(expected[name], rel=1e-3 if name in RANK else 1e-5), name
         assert estimate.mc_se is not None
@@ -482,10 +485,10 @@ def test_large_images_have_fewer_parts_in_float32(scorer: segmentation.Scorer, m
 
 
 def test_images_of_a_group_count_as_one(scorer: segmentation.Scorer) -> None:
-    group = np.arange(IMAGES) % 2
-    found = result_of(scorer, DRAWS, test=reduced(scorer, LOGITS, MASKS, group=group)).sets["test"].estimates
-    valid = MASKS != IGNORE
-    right = (pixels(LOGITS)["predicted"] == MASKS) & valid
+    group, logits, masks = np.arange(HALF) % 2, LOGITS[:, :HALF], MASKS[:HALF]
+    found = result_of(scorer, DRAWS, test=reduced(scorer, logits, masks, group=group)).sets["test"].estimates
+    valid = masks != IGNORE
+    right = (pixels(logits)["predicted"] == masks) & valid
     residual = right.sum((1, 2)) - right.sum() / valid.sum() * valid.sum((1, 2))
     totals = np.bincount(group, weights=residual)
     assert found["accuracy"].se == pytest.approx(math.sqrt(2 * np.sum(totals**2)) / valid.sum())
@@ -494,17 +497,12 @@ def test_images_of_a_group_count_as_one(scorer: segmentation.Scorer) -> None:
 # ── how images and draws are cut ─────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(("images_at_once", "draws_at_once", "block"), [(IMAGES, DRAWS, 2000), (7, 1, 700)])
+@pytest.mark.held(False)
 def test_no_estimate_depends_on_tiles(
-    scorer: segmentation.Scorer,
-    made_up: MethodResult,
-    monkeypatch: pytest.MonkeyPatch,
-    images_at_once: int,
-    draws_at_once: int,
-    block: int,
+    scorer: segmentation.Scorer, made_up: MethodResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bnuq.evaluation.pixels._BLOCK", block)
-    tiles = {"images_at_once": images_at_once, "draws_at_once": draws_at_once}
+    monkeypatch.setattr("bnuq.evaluation.pixels._BLOCK", 700)
+    tiles = {"images_at_once": 7, "draws_at_once": 1}
     found = result_of(
         scorer,
         DRAWS,
@@ -542,30 +540,19 @@ def all_estimates(result: Result) -> dict[str, Estimate]:
 
 @pytest.fixture(scope="module")
 def evaluated(folder: Path) -> Result:
-    return small_segmentation.evaluated(folder, methods=("mcbn+mcdo",))
-
-
-@pytest.fixture(scope="module")
-def evaluated_in_part(folder: Path) -> Result:
-    return small_segmentation.evaluated(folder, out="part.h5", methods=("mcbn+mcdo",), limit=FEW)
+    return small_segmentation.evaluated(folder, **ALONE)
 
 
 @pytest.mark.held(False)
-@pytest.mark.parametrize(("chunk", "dense"), [(3, 2 * 288), (None, 288 * 8 * 3)])
-def test_no_figure_of_a_run_depends_on_chunks_and_tiles_of_draws(
-    folder: Path, evaluated_in_part: Result, monkeypatch: pytest.MonkeyPatch, chunk: int | None, dense: int
-) -> None:
-    monkeypatch.setattr(passes, "_DENSE", dense)
-    options: dict[str, Any] = {"methods": ("mcbn+mcdo",), "chunk_size": chunk, "limit": FEW}
-    result = small_segmentation.evaluated(folder, out="cut.h5", **options)
-    expected = all_estimates(evaluated_in_part)
+def test_no_figure_of_a_run_depends_on_chunks_and_tiles_of_draws(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options: dict[str, Any] = {"methods": ("mcbn+mcdo",), "limit": FEW}
+    expected = all_estimates(small_segmentation.evaluated(folder, out="part.h5", **options))
+    monkeypatch.setattr(passes, "_DENSE", 2 * 288)
+    result = small_segmentation.evaluated(folder, out="cut.h5", chunk_size=3, **options)
     check_alike(all_estimates(result), expected, 2e-3)  # a pixel that float32 puts into another bin
 
 
 # ── whole runs ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-ALONE: dict[str, Any] = {"methods": ("mcbn",), "ood": (), "images": False}  # the test set, by one method
 
 
 def read_test_set(folder: Path) -> tuple[torch.Tensor, np.ndarray]:
@@ -688,11 +675,11 @@ def test_flipped_pictures_are_scored_with_their_outputs_flipped_back(
     monkeypatch.setattr(
         passes, "_DENSE", 4 * small_segmentation.CLASSES * small_segmentation.HEIGHT * small_segmentation.WIDTH
     )  # some draws at a time
-    options = ALONE | {"methods": (method,), "augment": {"flip": True}, "samples": 6}
+    options = ALONE | {"methods": (method,), "augment": {"flip": True}, "samples": 3}
     result = small_segmentation.evaluated(folder, out="flipped.h5", chunk_size=chunk, **options)
     inputs, masks = read_test_set(folder)
     logits = []
-    for draw in range(6):
+    for draw in range(3):
         words = counter_rng.augmentation_words(0, draw, len(inputs), counter_rng.TTA)
         mirrored = (words[:, 2] >> np.uint64(63)) == 1
         network = small_segmentation.network()
@@ -711,7 +698,7 @@ def test_flipped_pictures_are_scored_with_their_outputs_flipped_back(
 
 @pytest.mark.held(False)
 def test_flipped_pictures_pass_again_with_a_temperature(folder: Path) -> None:
-    options = ALONE | {"methods": ("tta",), "augment": {"flip": True}, "calibrate": "cross", "samples": 6}
+    options = ALONE | {"methods": ("tta",), "augment": {"flip": True}, "calibrate": "cross", "samples": 3}
     result = small_segmentation.evaluated(folder, out="flipped.h5", **options)
     plain, tempered = (result.methods[name].sets["test"].estimates for name in ("tta", "tta+temperature"))
     assert tempered["pll"].value >= plain["pll"].value - 0.05

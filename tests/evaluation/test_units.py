@@ -163,12 +163,12 @@ AUTO = {"samples": "auto", "mc_error": 0.3, "max_samples": 32, "ood": (), "limit
 @pytest.mark.parametrize(
     "options",
     [
-        {},
+        {"samples": 4},
         {"bank": 24, "methods": ("mcbn+mcdo",), "ood": ()},
         {"methods": ("mcbn",), "per_query": True, "limit": 20, "ood": ()},
         AUTO | {"methods": ("mcbn",), "save_samples": True},
         AUTO | {"methods": ("tta", "mcbn+tta"), "augment": "flip"},
-        {"methods": ("mcbn", "predictions"), "predictions": "samples.npz"},
+        {"methods": ("mcbn", "predictions"), "predictions": "samples.npz", "ood": ()},
     ],
     ids=["samples", "bank", "per-query", "auto", "augmentation", "predictions"],
 )

@@ -5,10 +5,13 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
+import small_experiments
 import small_pictures
+from small_experiments import Finished
 from uci_tables import write_made_up
 
 from experiments.__main__ import main
@@ -45,6 +48,12 @@ def tiny() -> Protocol:
         SMOKE, weight_decays=(1e-3, 1e-5), batch_sizes=(8, 16), dropouts=(0.05,), splits=2, folds=2, samples=20,
         selection_samples=5, interval=5, patience=2, max_epochs=20, race_from=5, race_from_step=0,
     )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def ran(small_root: Path, tiny: Protocol, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Finished]:
+    """The finished experiment of a name: run once, for the tests to read."""
+    return cache(lambda name: small_experiments.run(name, tmp_path_factory.mktemp(name), small_root, tiny))
 
 
 @pytest.fixture

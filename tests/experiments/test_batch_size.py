@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 import small_pictures
 from records_at_rest import replace_in_record
 from report_text import rendered
+from small_experiments import Finished
 from small_pictures import SIDE
 
 from bnuq.config import Options, resolve
@@ -30,6 +32,17 @@ IMAGES = 200
 TINY: Protocol = replace(QUICK, batch_sizes=(8, 16, 32), images=IMAGES, epochs=1)
 
 
+SMALL = """from torch import nn
+
+
+def resnet50():
+    return nn.Sequential(nn.Conv2d(1, 4, 3, bias=False), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(256, 10))
+
+
+vgg16 = resnet50
+"""
+
+
 @pytest.fixture
 def request_of(small_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Request:
     monkeypatch.setattr(experiment, "DRAW_SETS", 2)
@@ -37,18 +50,8 @@ def request_of(small_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.fixture(scope="module")
-def finished(small_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[BatchSizes, Path]]:
-    """The experiment, and the folder that its networks stay in."""
-    folder = tmp_path_factory.mktemp("experiment")
-    request = Request(TINY, folder / "b.h5", samples=4, limit=20, workers=1, data_root=small_root, device="cpu")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(experiment, "DRAW_SETS", 2)
-        yield reproduce(replace(request, keep=folder / "networks")), folder / "networks"
-
-
-@pytest.fixture
-def record(finished: tuple[BatchSizes, Path]) -> BatchSizes:
-    return finished[0]
+def record(ran: Callable[[str], Finished]) -> BatchSizes:
+    return read(ran("batch-size").path)
 
 
 # ── what is trained and evaluated ────────────────────────────────────────────────────────────────────────────────────
@@ -87,8 +90,8 @@ def test_both_protocols_agree_where_they_meet(record):
                 assert point == network.matched
 
 
-def test_what_is_kept_can_be_evaluated_again_by_hand(finished, small_root, tmp_path):
-    record, folder = finished
+def test_what_is_kept_can_be_evaluated_again_by_hand(record, small_root, tmp_path):
+    folder = record.path.parent / "networks"
     assert {path.relative_to(folder).as_posix() for path in folder.rglob("*.*")} == {"train.npz", "networks.py"} | {
         f"equal-{what}/m{size}.{kind}"
         for what in ("epochs", "steps")
@@ -155,10 +158,12 @@ def check_full(request_of: Request) -> None:
 
 
 def test_a_full_run_trains_two_architectures_by_epochs_alone(request_of, monkeypatch, tmp_path):
-    for name in ("resnet50", "vgg16"):
-        monkeypatch.setattr(networks, name, networks.small_resnet)  # seconds instead of minutes
     small = tmp_path / "small.py"
-    small.write_text(f"{experiment._NETWORKS.read_text()}\nresnet50 = vgg16 = small_resnet\n")
+    small.write_text(SMALL)
+    code: dict[str, Any] = {}
+    exec(SMALL, code)
+    for name in ("resnet50", "vgg16"):
+        monkeypatch.setattr(networks, name, code[name])  # seconds instead of minutes
     monkeypatch.setattr(experiment, "_NETWORKS", small)
     check_full(request_of)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 
 import h5py
@@ -11,6 +12,7 @@ import pytest
 import torch
 from records_at_rest import replace_in_record
 from report_text import rendered
+from small_experiments import Finished
 
 from bnuq.cli.main import main as bnuq_main
 from bnuq.errors import RequestError, ResultError
@@ -20,13 +22,13 @@ from experiments.toy import Toy, read, report, reproduce, summary
 
 
 @pytest.fixture(scope="module")
-def toy() -> Toy:
-    return reproduce(samples=100)
+def toy(ran: Callable[[str], Finished]) -> Toy:
+    return read(ran("toy").path)
 
 
 @pytest.fixture
 def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(experiment, "STEPS", 25)
+    monkeypatch.setattr(experiment, "STEPS", 5)
 
 
 def test_there_are_mcbn_at_two_batch_sizes_and_mcdo(toy):
@@ -103,16 +105,8 @@ def test_same_seed_same_estimates_and_another_seed_others():
 
 
 @pytest.mark.usefixtures("few_steps")
-def test_the_global_generators_and_threads_are_left_as_they_were():
-    before, threads = torch.get_rng_state(), torch.get_num_threads()
-    reproduce(samples=2)
-    assert torch.equal(torch.get_rng_state(), before)
-    assert torch.get_num_threads() == threads
-
-
-@pytest.mark.usefixtures("few_steps")
-def test_every_step_of_training_is_counted():
-    counted = []
+def test_every_step_is_counted_and_the_global_generators_and_threads_are_left_as_they_were():
+    before, threads, counted = torch.get_rng_state(), torch.get_num_threads(), []
 
     class Bar:
         def __init__(self, _title: str, total: int) -> None:
@@ -124,8 +118,10 @@ def test_every_step_of_training_is_counted():
         def __exit__(self, *_: object) -> None: ...
 
     reproduce(samples=2, progress=Bar)
-    assert counted[0] == -3 * 25
+    assert counted[0] == -3 * 5
     assert sum(counted) == 0
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.get_num_threads() == threads
 
 
 @pytest.mark.parametrize(

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-import small_run
 import torch
 from findings_of import noted
+from small_experiments import Finished
 
 from bnuq.errors import BnuqError, RequestError
 from bnuq.progress import silent
 from experiments.uci import experiment, protocol, selection
 from experiments.uci.experiment import Request, reproduce
 from experiments.uci.protocol import PAPER, QUICK, SMOKE, Protocol, chosen_sets
-from experiments.uci.record import read
+from experiments.uci.record import read, summary
 from experiments.uci.selection import Choice, estimates_of_run, evaluate, select
 from experiments.uci.sets import cross_validation, final, read_set
 from experiments.work import run_all
@@ -43,13 +42,13 @@ def chosen(data_root: Path, settings: Protocol, *, name: str = "boston", kind="b
 
 def test_boston_with_mini_batches_of_32_gains_by_its_uncertainty(data_pack: Path) -> None:
     settings = replace(
-        QUICK, weight_decays=(1e-2,), batch_sizes=(32,), splits=2, seeds=1, folds=2, samples=100, max_epochs=250,
+        QUICK, weight_decays=(1e-2,), batch_sizes=(32,), splits=1, seeds=1, folds=2, samples=100, max_epochs=250,
         patience=4,
     )  # fmt: skip
     data = read_set("boston", data_pack)
     choices = chosen(data_pack, settings)
     estimates = evaluate(
-        "batchnorm", 50, final(data, splits=[1, 2]), choices, epochs=[choice.epochs for choice in choices],
+        "batchnorm", 50, final(data, splits=[1]), choices, epochs=[choice.epochs for choice in choices],
         protocol=settings, seed=0, device=CPU, advance=lambda _: None,
     )  # fmt: skip
     mean = {name: float(np.mean(values)) for name, values in estimates.items()}
@@ -95,7 +94,7 @@ def test_a_race_ends_what_falls_behind_and_patience_what_stands_still(made_up: P
         monkeypatch.undo()
         return count
 
-    long = replace(tiny, max_epochs=60, interval=2, patience=2, race=None)
+    long = replace(tiny, max_epochs=30, interval=2, patience=2, race=None)
     with pytest.MonkeyPatch.context() as patch:
         whole = rows_trained(replace(long, patience=1000), patch)
     with pytest.MonkeyPatch.context() as patch:
@@ -103,7 +102,7 @@ def test_a_race_ends_what_falls_behind_and_patience_what_stands_still(made_up: P
     with pytest.MonkeyPatch.context() as patch:
         raced = rows_trained(replace(long, patience=1000, race=0.0, race_from=2), patch)
     networks = 2 * 2 * 2 * 2  # splits, folds, weight decays, batch sizes
-    assert whole == networks * 60
+    assert whole == networks * 30
     assert patient < whole
     assert raced < whole
 
@@ -279,19 +278,12 @@ def test_a_process_that_is_killed_and_a_task_that_fails_are_told(work, error, me
 # ── the command ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_command_writes_its_page_and_says_what_it_replaces(
-    called, made_up: Path, tiny: Protocol, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(protocol, "SMOKE", tiny)
-    out, page = tmp_path / "out.h5", tmp_path / "out.md"
-    small_run.old_result(out)
-    arguments = ("--data-root", made_up, "--out", out, "--markdown", page, "--workers", "1", "--device", "cpu")
-    code, printed, errors = called("uci", "--sets", "smoke", *arguments, "--json")
-    assert (code, errors) == (0, "")
-    assert "| boston MCBN |" in page.read_text()
-    printed_summary = json.loads(printed)
-    assert printed_summary["sets"]["boston"]["methods"]["mcbn"]["crps"]["published"] == 8.5
-    assert noted(read(out)) == ["result-replaced"]
+def test_the_command_writes_its_page_and_says_what_it_replaces(ran: Callable[[str], Finished]) -> None:
+    finished = ran("uci")
+    assert "| boston MCBN |" in (finished.folder / "page.md").read_text()
+    record = read(finished.path)
+    assert summary(record)["sets"]["boston"]["methods"]["mcbn"]["crps"]["published"] == 8.5
+    assert noted(record) == ["result-replaced"]
 
 
 def test_an_interrupted_command_says_that_it_goes_on(

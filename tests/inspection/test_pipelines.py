@@ -42,7 +42,7 @@ def pictures(n: int = 800, *, channels: int = 3, leaning: bool = True, seed: int
     return Points("train", "train.npz", (255 * x).astype(np.uint8))
 
 
-def trained(train: Points, pipeline: Callable[[np.ndarray, int], np.ndarray], *, steps: int = 150) -> nn.Module:
+def trained(train: Points, pipeline: Callable[[np.ndarray, int], np.ndarray], *, steps: int = 100) -> nn.Module:
     """A network with the running averages of batches through `pipeline`, under fixed weights."""
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
@@ -92,7 +92,7 @@ BOTH = Augment(pad=4, crop=SIZE, flip=True)
 
 @pytest.mark.held(False)
 def test_imagenets_normalisation_with_pad_and_crop_comes_first_and_its_lines_are_a_run_file(tmp_path):
-    train = pictures()
+    train = pictures(500)
     net = trained(train, as_in(IMAGENET, CROP))
     before = {name: value.clone() for name, value in net.state_dict().items()}
     found = suggested(net, train)
@@ -111,16 +111,16 @@ def test_imagenets_normalisation_with_pad_and_crop_comes_first_and_its_lines_are
 @pytest.mark.held(False)
 @pytest.mark.usefixtures("quick")
 def test_the_pipeline_that_the_run_says_is_tried_and_shown_wherever_it_ranks():
-    train = pictures()
+    train = pictures(400, channels=1)
     small = Augment(pad=2, crop=SIZE)
-    odd = Normalize(mean=(0.31, 0.32, 0.33), std=(0.11, 0.12, 0.13))
+    odd, mnist = Normalize(mean=(0.31,), std=(0.11,)), Normalize(mean=(0.1307,), std=(0.3081,))
     net = trained(train, as_in(odd, small))
     best = suggested(net, train, normalize=odd, augment=small).candidates[0]
     assert (best.normalize, best.mean, best.augment) == ("the run file's", odd.mean, "pad 2, crop 8") and best.passed
     wrong = suggested(net, train, normalize=odd, augment=Augment(flip=True))
     assert "the run file's" in [one.normalize for one in wrong.candidates]
-    known = suggested(trained(train, as_in(IMAGENET, CROP)), train, normalize=IMAGENET, augment=CROP)
-    assert known.candidates[0].normalize == "imagenet"
+    known = suggested(trained(train, as_in(mnist, CROP)), train, normalize=mnist, augment=CROP)
+    assert known.candidates[0].normalize == "mnist"
     assert "the run file's" not in [one.normalize for one in (*known.candidates, *known.first_round)]
 
 
@@ -169,6 +169,7 @@ def test_a_published_normalisation_that_is_the_datas_own_is_preferred_and_both_a
     assert written(found, tmp_path).normalize == own
 
 
+@pytest.mark.held(False)
 @pytest.mark.usefixtures("quick")
 def test_pixels_to_255_without_normalisation_are_found_and_found_again(tmp_path):
     train = pictures(400, channels=1)

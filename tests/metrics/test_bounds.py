@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as hnp
 
 from bnuq import metrics
 
-laws = settings(max_examples=60, deadline=None)
+laws = settings(max_examples=30, deadline=None)
 errors = hnp.arrays(np.float64, st.tuples(st.integers(1, 6), st.integers(1, 3)), elements=st.floats(-10, 10))
 
 

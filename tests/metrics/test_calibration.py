@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as hnp
 from bnuq import metrics
 from bnuq.metrics import resampling
 
-laws = settings(max_examples=50, deadline=None)
+laws = settings(max_examples=25, deadline=None)
 # Edges of the bins, the ends and the middle, as well as anything
 confidences = st.one_of(st.integers(0, 15).map(lambda k: k / 15), st.floats(0, 1))
 

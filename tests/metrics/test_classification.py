@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as hnp
 
 from bnuq import metrics
 
-laws = settings(max_examples=50, deadline=None)
+laws = settings(max_examples=25, deadline=None)
 SAMPLES = st.integers(1, 6)
 PER_POINT = [
     metrics.predictive_entropy,

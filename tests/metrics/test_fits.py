@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as hnp
 
 from bnuq import metrics
 
-laws = settings(max_examples=50, deadline=None)
+laws = settings(max_examples=25, deadline=None)
 sizes = st.floats(1e-3, 100).flatmap(lambda size: st.sampled_from([size, -size]))
 errors = hnp.arrays(np.float64, st.integers(1, 8), elements=st.just(0.0) | sizes)
 scales = st.floats(1e-6, 1e6)
@@ -181,7 +181,7 @@ def example(seed, points=200, outputs=2):
 
 
 def test_the_noise_of_data_that_have_some_is_found():
-    e, variance = example(0, points=20_000)
+    e, variance = example(0, points=10_000)
     fit = metrics.optimal_tau(e, variance)
     assert fit.tau == pytest.approx(4, rel=0.1) and fit.at_end == ""
     there = metrics.optimal_tau(torch.from_numpy(e), torch.from_numpy(variance))
@@ -194,14 +194,14 @@ def test_of_two_minima_the_deeper_is_found():
     """Small errors that know nothing of their spread, and large ones whose variance is far too small."""
     e = np.concatenate([np.full(8, 0.01), [100.0, -100.0]])
     variance = np.concatenate([np.zeros(8), np.full(2, 400.0)])
-    noises = np.logspace(-4, 4, 2001)
+    noises = np.logspace(-4, 4, 801)
     found = []
     for weight_of_large in (2.5, 10.0):
         weights = np.repeat([1.0, weight_of_large], [8, 2])
         scores = np.array([mean_crps(e, variance + s**2, weights=weights) for s in noises])
         assert np.count_nonzero(np.diff(np.sign(np.diff(scores))) > 0) == 2  # so that there are two indeed
         fit = metrics.optimal_tau(e, variance, weights=weights)
-        assert fit.tau**-0.5 == pytest.approx(noises[scores.argmin()], rel=0.01)
+        assert fit.tau**-0.5 == pytest.approx(noises[scores.argmin()], rel=0.012)  # half a step of the grid
         found.append(fit.tau**-0.5)
     assert found[0] < 0.1 and found[1] > 10
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bnuq import metrics
 
-laws = settings(max_examples=30, deadline=None)
+laws = settings(max_examples=25, deadline=None)
 CLASSES = 4
 
 

@@ -17,7 +17,7 @@ from hypothesis.extra import numpy as hnp
 from bnuq import metrics
 from bnuq.metrics import regression
 
-laws = settings(max_examples=60, deadline=None)
+laws = settings(max_examples=30, deadline=None)
 numbers = st.floats(-10, 10).filter(lambda x: x == 0 or abs(x) > 1e-6)
 taus = st.floats(0.01, 100)
 
@@ -343,10 +343,10 @@ def test_samples_of_a_regression_are_scored_by_their_mean(estimate):
 def test_the_pairs_of_a_mixture_are_never_all_held():
     import tracemalloc
 
-    f, y = normal_data(7, samples=300, points=400, outputs=1)
+    f, y = normal_data(7, samples=200, points=200, outputs=1)
     metrics.crps_mixture(f[:2], y, tau=4.0)
     tracemalloc.start()
     metrics.crps_mixture(f, y, tau=4.0)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert peak < 8 * f.nbytes  # all pairs at once would be 300 of it
+    assert peak < 8 * f.nbytes  # all pairs at once would be 200 of it

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from bnuq import metrics
 from bnuq.metrics import resampling
 
-laws = settings(max_examples=50, deadline=None)
+laws = settings(max_examples=25, deadline=None)
 
 
 @st.composite

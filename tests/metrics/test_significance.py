@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as hnp
 
 from bnuq import metrics
 
-laws = settings(max_examples=60, deadline=None)
+laws = settings(max_examples=30, deadline=None)
 scores = hnp.arrays(np.float64, st.integers(2, 30), elements=st.floats(-50, 50).map(lambda x: round(x, 3)))
 SPLITS = np.repeat(np.arange(5), 5)
 
@@ -85,7 +85,7 @@ def test_stars_are_the_common_ones():
 def test_where_splits_overlap_only_the_corrected_test_keeps_its_level():
     """Five random 80/20 splits of 200 points whose scores are 0 in the mean, five seeds each."""
     rng = np.random.default_rng(0)
-    trials, rejected = 1500, {"runs": 0, "split means": 0, "corrected": 0}
+    trials, rejected = 1000, {"runs": 0, "split means": 0, "corrected": 0}
     for _ in range(trials):
         points = rng.normal(size=200)
         of_split = [points[rng.permutation(200)[:40]].mean() for _ in range(5)]
@@ -96,4 +96,4 @@ def test_where_splits_overlap_only_the_corrected_test_keeps_its_level():
     share = {name: count / trials for name, count in rejected.items()}
     assert share["runs"] > 0.4
     assert 0.08 < share["split means"] < 0.2
-    assert 0.03 < share["corrected"] < 0.07  # 0.05 ± 3 standard errors of 0.0056
+    assert 0.03 < share["corrected"] < 0.07  # 0.05 ± 3 standard errors of 0.0069

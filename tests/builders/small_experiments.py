@@ -1,0 +1,81 @@
+"""Every experiment, made small, as its command runs it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import small_run
+
+from experiments import toy
+from experiments.__main__ import main
+from experiments.batch_size import experiment
+from experiments.uci import protocol
+
+_LEARNED = ["--images", "32", "--epochs", "1", "--width", "4", "--limit", "10", "--samples", "2", "--workers", "1"]
+EXPERIMENTS = {  # what each takes, whom it cites, and the kind of its result
+    "uci": (["--sets", "smoke", "--workers", "1", "--markdown", "page.md"], "Teye, Azizpour", "uci"),
+    "toy": (["--samples", "100", "--figures", "pictures"], "Teye, Azizpour", "toy"),
+    "batch-size": (
+        [
+            *("--images", "200", "--epochs", "1", "--batch-sizes", "8,16,32", "--limit", "20", "--samples", "4"),
+            *("--workers", "1", "--keep", "networks", "--figures", "pictures"),
+        ],
+        "Mukhoti et al. 2020",
+        "batch-size",
+    ),
+    "pll-over-samples": (
+        ["run.toml", "--samples", "8", "--figures", "pictures"],
+        "Teye, Azizpour",
+        "pll-over-samples",
+    ),
+    "bn-noise": (
+        ["run.toml", "-b", "16", "--draws", "16", "--figures", "pictures"],
+        "Shekhovtsov & Flach",
+        "inspection",
+    ),
+    "stochastic-normalization": (
+        [*_LEARNED, "--figures", "pictures"],
+        "Shekhovtsov & Flach",
+        "stochastic-normalization",
+    ),
+    "bn-in-vi": ([*_LEARNED, "--seeds", "2", "--figures", "pictures"], "Mukhoti et al. 2020", "bn-in-vi"),
+}
+_WITHOUT_DEVICE = ("toy", "stochastic-normalization", "bn-in-vi")
+
+
+@dataclass(frozen=True)
+class Finished:
+    """An experiment that was run in `folder`: its name, the kind of its result, and what it printed."""
+
+    name: str
+    kind: str
+    folder: Path
+    printed: str
+
+    @property
+    def path(self) -> Path:
+        return self.folder / f"reproduce-{self.name}.h5"
+
+
+def run(name: str, folder: Path, data_root: Path, uci: protocol.Protocol) -> Finished:
+    """Run the experiment in an empty folder but for what it takes; its result replaces an old one."""
+    small_run.write(folder, rate=0.0)
+    arguments, _, kind = EXPERIMENTS[name]
+    finished = Finished(name, kind, folder, "")
+    small_run.old_result(finished.path)
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as printed:
+        patch.setattr(protocol, "SMOKE", uci)
+        patch.setattr(toy, "STEPS", 800)
+        patch.setattr(experiment, "DRAW_SETS", 2)
+        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        patch.setenv("BNUQ_DATA", str(data_root))
+        patch.delenv("COLUMNS", raising=False)
+        patch.chdir(folder)
+        with pytest.raises(SystemExit) as leave:
+            main([name, *arguments, *([] if name in _WITHOUT_DEVICE else ["--device", "cpu"])])
+        assert leave.value.code == 0
+    return Finished(name, kind, folder, printed.getvalue())

@@ -43,9 +43,10 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
 
 @pytest.fixture
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of the tiny network, as the working folder; its run file is run.toml."""
+    """The folder of the tiny network, as the working folder; its run file is run.toml: MCBN, and no OOD set."""
     folder = tmp_path / "work"
-    small_run.write(folder)
+    few = 'methods = ["mcbn"]\npost_hoc = false\n'
+    small_run.write(folder, text=small_run.RUN.replace('ood = ["other.npz"]\n', "") + few)
     monkeypatch.chdir(folder)
     return folder
 

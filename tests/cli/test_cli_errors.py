@@ -111,7 +111,11 @@ BAD: dict[str, tuple[Break, tuple[str, ...], str]] = {
         ("--train", "odd.npz", "--test", "odd.npz", "--ood", "odd.npz"),
         "the network does not accept points of shape (1, 7, 7)",
     ),
-    "OOD points of another shape": (other_size, (), "points of shape (25,), the test set (test.npz) of (1, 6, 6)"),
+    "OOD points of another shape": (
+        other_size,
+        ("--ood", "other.npz"),
+        "points of shape (25,), the test set (test.npz) of (1, 6, 6)",
+    ),
     "NaN among the test points": (change("test.npz", "x", nan_in), (), "holds NaN or infinity, first in row 3"),
     "NaN among the reference points": (change("train.npz", "x", nan_in), (), "train.npz: x holds NaN or infinity"),
     "label out of range": (change("test.npz", "y", lambda y: set_one(y, 7)), (), "run from 0 to 7; expected 0 to 2"),
@@ -444,6 +448,7 @@ def test_lists_and_reports_fit_an_ascii_stream(cli, small, monkeypatch):
 
 @pytest.mark.usefixtures("small")
 def test_a_rate_of_dropout_left_at_0_is_said_once_with_the_argument_to_set(cli, small):
+    small_run.write(small, text=small_run.RUN.replace('ood = ["other.npz"]\n', ""))  # all methods
     (small / "net.py").write_text(
         small_run.NET.replace("rate: float = 0.4", "drop_rate: float = 0.0").replace("(rate)", "(drop_rate)")
     )

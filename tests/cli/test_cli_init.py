@@ -27,7 +27,8 @@ FAST = ("--normalize", "none", "--augment", "none")  # no search
 
 
 def test_the_quickstarts_run_file_is_found_again_and_evaluates_without_asking(cli, tmp_path, monkeypatch):
-    monkeypatch.setattr(pipelines, "THOROUGH", replace(pipelines.QUICK, pads=()))  # which tells as much here
+    effort = replace(pipelines.QUICK, finalists=3, batches=12)  # which tells as much here
+    monkeypatch.setattr("bnuq.workflows.init.QUICK", effort)
     monkeypatch.chdir(shutil.copytree(QUICKSTART, tmp_path / "q"))
     sets = ("--train", "fashion_train.npz", "--test", "fashion_test.npz", "--ood", "digits=mnist.npz")
     done = cli("init", "fashion_cnn.pt", "--arch", "net.py:small_cnn", *sets)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import small_run
 import torch
 
 from bnuq import metrics
@@ -59,9 +60,8 @@ def evaluated(cli, small):
         np.savez(small / f"{name}2.npz", x=points["x"], y=np.minimum(points["y"], 1))
 
     def call(form: str, *options: str | Path, classes: int = 3, command: str = "evaluate"):
-        text = (
-            (small / "run.toml").read_text().replace('"net.py:net"', f'"forms.py:net"\narch_args = {{form = "{form}"}}')
-        )
+        text = small_run.RUN if command == "evaluate" else (small / "run.toml").read_text()
+        text = text.replace('"net.py:net"', f'"forms.py:net"\narch_args = {{form = "{form}"}}')
         if classes == 2:
             text = text.replace("train.npz", "train2.npz").replace("test.npz", "test2.npz")
         (small / "form.toml").write_text(text)

@@ -98,7 +98,7 @@ def test_a_step_summary_that_is_a_pipe_does_not_hang_a_check(small, evaluated, c
 def test_the_backend_that_the_environment_names_does_not_matter(evaluated, backend):
     small = evaluated.parent
     done = subprocess.run(
-        [sys.executable, "-m", "bnuq", "report", "model.bnuq.h5", "--html", "page.html", "--figures", "drawn"],
+        [sys.executable, "-m", "bnuq", "report", "model.bnuq.h5", "--figures", "drawn"],
         capture_output=True,
         text=True,
         env=os.environ | {"MPLBACKEND": backend, "PYTHONPATH": str(Path(__file__).parents[2])},
@@ -106,5 +106,4 @@ def test_the_backend_that_the_environment_names_does_not_matter(evaluated, backe
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert "<svg" in (small / "page.html").read_text()
     assert list((small / "drawn").glob("*.svg"))

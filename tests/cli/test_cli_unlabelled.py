@@ -48,8 +48,9 @@ def of_test(summary: dict, method: str) -> dict:
 
 
 def test_the_figures_that_need_no_labels_are_those_of_the_labelled_set_and_the_others_are_absent(cli, bare):
-    expected = evaluated(cli, "-o", "labelled.h5", *FEW)
-    found = evaluated(cli, "--test", "bare.npz", "-o", "bare.h5", *FEW)
+    few = ("--ood", "other.npz", *FEW)
+    expected = evaluated(cli, "-o", "labelled.h5", *few)
+    found = evaluated(cli, "--test", "bare.npz", "-o", "bare.h5", *few)
     assert set(of_test(expected, "mcbn")) >= LABELLED
     for method, result in found["methods"].items():
         assert of_test(found, method) == {k: v for k, v in of_test(expected, method).items() if k not in LABELLED}
@@ -59,7 +60,7 @@ def test_the_figures_that_need_no_labels_are_those_of_the_labelled_set_and_the_o
     page = cli("report", "bare.h5", "--html", "page.html")
     assert page.code == 0 and (bare / "page.html").exists()
     assert "has no labels" in cli("report", "bare.h5", "--full").out
-    again = evaluated(cli, "--test", "bare.npz", "-o", "again.h5", *FEW)
+    again = evaluated(cli, "--test", "bare.npz", "-o", "again.h5", *few)
     assert of_test(again, "mcbn") == of_test(found, "mcbn")
     assert cli("check", "again.h5", "bare.h5").code == 0
     refused = cli("check", "bare.h5", "labelled.h5")

@@ -122,7 +122,8 @@ def test_an_argument_that_cannot_be_one_is_one_message(tmp_path: Path, text: str
 
 def test_a_run_with_short_texts_is_the_run_with_tables_bit_for_bit(small: Path, cli: Any) -> None:
     tables = "normalize = { mean = [0.5], std = [0.25] }\naugment = { pad = 1, flip = true }\n"
-    small_run.write(small, run_file="tables.toml", text=small_run.RUN.replace("[sampling]", f"{tables}[sampling]"))
+    text = (small / "run.toml").read_text().replace("[sampling]", f"{tables}[sampling]")
+    small_run.write(small, run_file="tables.toml", text=text)
     first = cli("evaluate", "tables.toml", *TINY, "-o", "a.h5", "--json")
     texts = ("--normalize", "0.5/0.25", "--augment", "pad=1,flip", "--arch-arg", "classes=3")
     second = cli("evaluate", "run.toml", *texts, *TINY, "-o", "b.h5", "--json")

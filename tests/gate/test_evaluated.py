@@ -105,8 +105,8 @@ def test_points_that_are_grouped_otherwise_are_other_data(evaluated: Evaluated) 
 
 def test_the_normalised_pll_of_a_classification_is_paired_by_points_too(evaluated: Evaluated) -> None:
     """Its bounds follow from where the network is right: what the file's own error over points rests on."""
-    more = {"validation": "other_test.npz", "post_hoc": True}  # as in other tests, which share it
-    current, baseline = evaluated("bounded-seed", seed=1, **more), evaluated("bounded", **more)
+    more = {"validation": "other_test.npz", "methods": ("mcbn",), "ood": ()}
+    current, baseline = evaluated("bounds-seed", seed=1, **more), evaluated("bounds", **more)
     found = at(check(current, baseline), "mcbn.normalized.pll")
     own = [one.methods["mcbn"].normalized["pll"].se for one in (current, baseline)]
     assert found.se_points is not None

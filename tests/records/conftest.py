@@ -21,4 +21,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def written(folder: Path) -> Result:
     """A result as evaluate gave it; its file lies at `written.path`."""
-    return small_run.evaluated(folder, out=Path("kept.h5"), save_samples=True, ood=("other.npz", "again=other.npz"))
+    return small_run.evaluated(
+        folder, out=Path("kept.h5"), save_samples=True, ood=("other.npz", "again=other.npz"), post_hoc=False
+    )

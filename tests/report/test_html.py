@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import small_run
 import small_sweep
 
 from bnuq.cli.main import main
 from bnuq.records import sweep as sweep_file
+from bnuq.records.evaluation import Result
 from bnuq.report import drawing
 from bnuq.report.document import (
     Cell,
@@ -251,15 +251,10 @@ def test_a_row_keeps_its_rule_below_the_column_that_stays() -> None:
     assert "border-collapse: collapse" not in text
 
 
-@pytest.mark.parametrize("kind", ["evaluate", "sweep"])
-def test_a_result_becomes_a_page_of_its_own(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    if kind == "evaluate":
-        small_run.write(tmp_path)
-        path = small_run.evaluated(tmp_path, methods=("mcdo",), ood=()).path
-        assert path is not None
-    else:
-        path = tmp_path / "s.h5"
-        sweep_file.write(small_sweep.regression(), path)
+def test_a_result_becomes_a_page_of_its_own(
+    deterministic: Result, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = deterministic.path
     assert ran("report", str(path), "--html", str(tmp_path / "page.html")) == 0
     assert "Page:" in capsys.readouterr().out
     text = (tmp_path / "page.html").read_text(encoding="utf-8")

@@ -81,10 +81,10 @@ def test_a_regression_has_its_sections_in_reading_order(regression, regression_p
     ]
 
 
-@pytest.mark.parametrize("name", ["four", "regression", "two_sets"])
+@pytest.mark.parametrize("name", ["four", "regression"])
 def test_every_picture_stands_on_the_page_once_and_how_to_read_it_is_said_once(request, monkeypatch, name) -> None:
     made = report(request.getfixturevalue("four_methods" if name == "four" else name))
-    of_page = drawn_for_page(made) if name == "two_sets" else request.getfixturevalue(f"{name}_pictures")
+    of_page = request.getfixturevalue(f"{name}_pictures")
     drawn = of_page.values()
     assert len(drawn) == len(made.pictures) == len({picture.name for picture in drawn})
     monkeypatch.setattr(html, "drawn_for_page", lambda _: of_page)  # once is enough

@@ -42,8 +42,7 @@ RESULTS = [*CLASSIFICATIONS, "regression", "given_tau", "without_tau", "two_outp
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100])
 @pytest.mark.parametrize("name", RESULTS)
-@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
-@pytest.mark.parametrize("full", [True, False])
+@pytest.mark.parametrize(("encoding", "full"), [("utf-8", True), ("utf-8", False), ("ascii", True)])
 def test_no_line_is_wider_than_asked_and_none_ends_in_blanks(request, name, width, encoding, full):
     result = request.getfixturevalue(name)
     for line in drawn(result, full=full, width=width, encoding=encoding).splitlines():

@@ -206,7 +206,7 @@ CHECK, EVALUATE = "check worse.h5 base.h5", "evaluate broken.toml --baseline bas
     ("arguments", "on_github", "reader"),
     [
         (CHECK, False, "head -1"),
-        pytest.param(CHECK, True, "true", marks=pytest.mark.slow),
+        pytest.param(CHECK, True, "true"),
         pytest.param(EVALUATE, False, "true", marks=pytest.mark.slow),
         pytest.param(CHECK, False, "true", marks=pytest.mark.slow),
         pytest.param(CHECK, True, "head -1", marks=pytest.mark.slow),

@@ -71,7 +71,7 @@ def started(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     ("number", "code", "word", "options"),
     [
         (signal.SIGINT, 130, "interrupted", ("--save-samples",)),
-        pytest.param(signal.SIGTERM, 143, "terminated", (), marks=pytest.mark.slow),  # another swallows it, below
+        pytest.param(signal.SIGTERM, 143, "terminated", ()),
     ],
     ids=["SIGINT", "SIGTERM"],
 )

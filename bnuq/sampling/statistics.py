@@ -37,7 +37,7 @@ from bnuq.sampling.sites import (
 from bnuq.sampling.trace import NotTraceableError, on_other_inputs, other_inputs, record, uneven_tile
 from bnuq.sampling.unsampled import listed, warn_of_unsampled
 
-Plans = dict[tuple[torch.Size, torch.dtype, Variance], MeasurementProgram | None]
+Plans = dict[tuple[object, ...], MeasurementProgram | None]
 """Compiled plans of one network with one selection of layers, by the mini-batch; None where none agrees with it."""
 
 

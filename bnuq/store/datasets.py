@@ -14,7 +14,10 @@ class Writer:
     """Adds data sets to an open HDF5 file."""
 
     def __init__(self, file: Any) -> None:
-        self.file = file
+        import h5py  # late: only writing needs it
+
+        self.file, self._h5 = file, h5py
+        self._text = h5py.h5t.py_create(h5py.string_dtype(), logical=True)
         self._groups: dict[str, Any] = {}  # those already opened: asking HDF5 for each again is slow
 
     def add(
@@ -24,17 +27,16 @@ class Writer:
         if tuple(axes) == (name,):  # it is the scale of its neighbours
             scales[name] = self.add_scale(group, name, values)
             return
-        data = self._group(group).create_dataset(
-            name, data=_storable(values), **(PACKED if np.size(values) > 1024 else {})
-        )
-        if data.dtype.kind != "O":
-            data.attrs["units"] = unit
-        for number, length in enumerate(data.shape):
+        values = _storable(np.asarray(values))
+        data = self._group(group).create_dataset(name, data=values, **(PACKED if values.size > 1024 else {}))
+        if values.dtype.kind != "O":
+            self._add_unit(data, unit)
+        for number, length in enumerate(values.shape):
             axis = axes[number] if number < len(axes) else f"{name}_axis{number}"
             scale = scales.get(axis)
             if scale is None or scale.shape != (length,):
                 scale = scales[axis] = self.add_scale(group, axis, np.arange(length))
-            data.dims[number].attach_scale(scale)
+            self._h5.h5ds.attach_scale(data.id, scale.id, number)
 
     def add_scale(self, group: str, name: str, values: Any) -> Any:
         """A dimension scale, for other data sets to be attached to."""
@@ -44,8 +46,13 @@ class Writer:
         scale = home.create_dataset(name, data=_storable(np.asarray(values)))
         scale.make_scale(name)
         if scale.dtype.kind != "O":
-            scale.attrs["units"] = "1"
+            self._add_unit(scale, "1")
         return scale
+
+    def _add_unit(self, data: Any, unit: str) -> None:
+        """`data.attrs["units"] = unit`, in a third of the time."""
+        attribute = self._h5.h5a.create(data.id, b"units", self._text, self._h5.h5s.create(self._h5.h5s.SCALAR))
+        attribute.write(np.array(unit, self._h5.string_dtype()))
 
     def _group(self, group: str) -> Any:
         if group not in self._groups:

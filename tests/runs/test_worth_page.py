@@ -19,7 +19,7 @@ def test_a_section_has_the_verdict_and_every_method_with_its_difference(tmp_path
     make_worth = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(make_worth)
     small_run.write(tmp_path)
-    result = small_run.evaluated(tmp_path, calibrate="cross", post_hoc=False)
+    result = small_run.evaluated(tmp_path, calibrate="cross")
     text = make_worth.section("A network", result)
     assert text.startswith("## A network\n\n8 passes show no gain: ")
     rows = {row.split(" | ")[0].removeprefix("| "): row for row in text.splitlines() if row.startswith("| ")}

@@ -24,18 +24,10 @@ ROOT = TESTS.parent
 # whole runs marked `held`. In the other tests a whole run is a means to an end, and the checks would take more time
 # than everything else; so they would in tests of these folders that are marked `held(False)`.
 HELD = {"metrics", "evaluation", "inspection", "test_evaluate.py", "test_shapes.py"}
-
-
-# Where whole runs are a means to an end: they do less work, but for the tests that are marked `less(False)`.
-LESS = {"cli", "experiments", "gate", "records", "report", "runs", "store", "test_docs.py", "test_your_network.py"}
-LESS |= {
-    "test_ci_configs.py",
-    "test_cuda.py",
-    "test_segmentation.py",
-    "test_temperatures.py",
-    "test_units.py",
-    "test_vectors.py",
-}
+# Where whole runs do less work at the reference, as it is not what they are about: but for tests marked `less(False)`.
+LESS = {"cli", "experiments", "gate", "records", "report", "runs", "store"}
+LESS |= {f"test_{name}.py" for name in ("docs", "your_network", "ci_configs", "cuda")}
+LESS |= {f"test_{name}.py" for name in ("segmentation", "temperatures", "units", "vectors")}  # of evaluation
 _patch = pytest.MonkeyPatch()
 
 

@@ -38,8 +38,10 @@ def end(verdict: Verdict, report: Callable[[], None], *, as_json: bool, quiet: b
         discard_stdout()
     finally:
         marks = None if quiet else sys.stderr if as_json else stdout()
-        with contextlib.suppress(BrokenPipeError):
+        try:
             annotate_ci(verdict, marks=marks)
+        except BrokenPipeError:  # what is left in the buffer would fail again at the end, with another exit code
+            discard_stdout()
     if verdict.failed:
         raise typer.Exit(REGRESSION)
 

@@ -28,7 +28,7 @@ class HubConfig:
     """The architecture that a folder names, with its arguments, and the settings of [data] that follow: `normalize`,
     `resize`, `crop` and `interpolation`, if they are known, from the file `place`."""
 
-    library: Literal["timm", "transformers"]
+    package: Literal["timm", "transformers"]
     name: str
     arguments: Mapping[str, Any]
     place: Path

@@ -254,7 +254,7 @@ def _of_several_files(path: Path, entry: str | None, *, only_finite: bool) -> Ch
         if folder == path and hub is None and is_file(path / METADATA):
             form, weights = "distributed checkpoint", read_distributed(path, partial(_tensors, path))
         elif hub is not None:
-            form, weights = "timm folder" if hub.library == "timm" else "transformers folder", _of_hub(path)
+            form, weights = "timm folder" if hub.package == "timm" else "transformers folder", _of_hub(path)
         else:
             weights = read_safetensors_files(path, folder, path.name if folder != path else _index_in(path))
     key, state = _weights_in(path, weights.holds, entry)

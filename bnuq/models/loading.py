@@ -149,7 +149,7 @@ def _of_the_config(checkpoint: Checkpoint, given: Mapping[str, Any]) -> tuple[st
     """
     hub, state = checkpoint.hub, checkpoint.state
     assert hub is not None and state is not None
-    arch, arguments = f"{hub.library}:{hub.name}", {**hub.arguments, **given}
+    arch, arguments = f"{hub.package}:{hub.name}", {**hub.arguments, **given}
     stored = sum(value.numel() for value in state.values())
     needed = None
     with suppress(Exception), torch.device("meta"):  # some cannot be made there; the real attempt tells why
@@ -173,7 +173,7 @@ def _of_the_weights(checkpoint: Checkpoint, given: Mapping[str, Any]) -> tuple[s
     if network is None or (one := network.one) is None:
         raise RequestError(_ask_for_architecture(checkpoint))
     try:
-        imported(one.arch, one.library)
+        imported(one.arch, one.package)
     except RequestError as error:
         raise RequestError(
             f"{checkpoint.path}: its tensors have the names and shapes of {one} with {network.classes} classes. "

@@ -37,7 +37,7 @@ class Architecture:
         return " ".join([self.arch, *(f"{name}={json.dumps(value)}" for name, value in self.arguments.items())])
 
     @property
-    def library(self) -> str:
+    def package(self) -> str:
         return self.arch.partition(":")[0]
 
     @classmethod
@@ -61,7 +61,7 @@ class Recognised:
         networks that compute different things."""
         if len(self.groups) != 1:
             return None
-        return next((each for each in self.groups[0] if is_installed(each.library)), self.groups[0][0])
+        return next((each for each in self.groups[0] if is_installed(each.package)), self.groups[0][0])
 
     @property
     def first(self) -> tuple[Architecture, ...]:
@@ -70,7 +70,7 @@ class Recognised:
 
     @property
     def known_from(self) -> str:
-        libraries = sorted({each.library for group in self.groups for each in group})
+        libraries = sorted({each.package for group in self.groups for each in group})
         return " and ".join(f"{library} {self.releases.get(library, '')}".strip() for library in libraries)
 
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch import library as registry
 
-torch.library.define("bnuq::standard_normal", "(Tensor like) -> Tensor")
+registry.define("bnuq::standard_normal", "(Tensor like) -> Tensor")
 
 
-@torch.library.impl("bnuq::standard_normal", "CompositeExplicitAutograd")
+@registry.impl("bnuq::standard_normal", "CompositeExplicitAutograd")
 def _zeros(like: Tensor) -> Tensor:
     return torch.zeros_like(like)
 
 
-@torch.library.register_fake("bnuq::standard_normal")
+@registry.register_fake("bnuq::standard_normal")
 def _shape(like: Tensor) -> Tensor:
     return torch.empty_like(like)
 

@@ -95,7 +95,7 @@ def _with_recognised(run: Run, checkpoint: Checkpoint, folder: Path) -> Run:
     if run.arch is not None or checkpoint.state is None or checkpoint.hub is not None:
         return run
     network = recognised(checkpoint.state)
-    if network is None or (one := network.one) is None or not is_installed(one.library):
+    if network is None or (one := network.one) is None or not is_installed(one.package):
         return run
     arguments = {**one.arguments, "num_classes": network.classes, **run.arch_args}
     return replace(run, arch=Named(one.arch, folder), arch_args=arguments)

@@ -130,7 +130,7 @@ def test_the_shipped_index_is_small_and_well_formed():
     assert 10 < len(index.heads) < 100
     named = [name for groups in index.architectures.values() for group in groups for name in group]
     assert len(named) == len({*named}) > 1000
-    assert all(Architecture.of(name).library in index.releases for name in named)
+    assert all(Architecture.of(name).package in index.releases for name in named)
     assert all(len(digest) == 16 and all(groups) for digest, groups in index.architectures.items())
 
 

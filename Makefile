@@ -39,7 +39,7 @@ test-ray: .venv/installed
 lint: .venv/installed
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/pyright
+	$(BIN)/pyrefly check
 
 figures: .venv/installed
 	$(BIN)/python docs/make_figures.py

@@ -118,7 +118,7 @@ def engine_of(bench: Bench, net: nn.Module, samples: int, precision: str = "floa
     """bnuq's engine for MCBN with mini-batches of 16 pictures, planned."""
     omega = bnuq.draw(net, bench.pictures(32), samples=samples, batch_size=16)
     sites = find_sites(net, bench.pictures(3).to(bench.device), compare_with_training=False)
-    engine = Stochastic(net, sites, omega=omega, precision=precision)  # pyright: ignore[reportArgumentType]
+    engine = Stochastic(net, sites, omega=omega, precision=precision)  # type: ignore
     engine.prepare(bench.pictures(16).to(bench.device))
     return engine
 
@@ -138,7 +138,7 @@ def about(bench: Bench, part: Part) -> None:
     for name in bench.precisions:
         kind = torch.bfloat16 if name == "bfloat16" else torch.float32
         left, right = a.to(kind), b.to(kind)
-        with float32_as(PRECISIONS[name]):  # pyright: ignore[reportArgumentType]
+        with float32_as(PRECISIONS[name]):  # type: ignore
             taken = bench.seconds(lambda left=left, right=right: left @ right)
         part.say(f"matrix product, {name}", TFLOP_per_s=2 * side**3 / taken / 1e12)
     chunk = bench.pictures(8 if bench.tiny else default_chunk((3, 224, 224), device))
@@ -217,7 +217,7 @@ def fast(bench: Bench, part: Part) -> None:
     chunk = min(batch, default_chunk((3, bench.side, bench.side), bench.device))
     for name, rounding in part.each({name: PRECISIONS[name] for name in bench.precisions}):
         plain = {}
-        with torch.inference_mode(), float32_as(rounding):  # pyright: ignore[reportArgumentType]
+        with torch.inference_mode(), float32_as(rounding):  # type: ignore
             for layout, memory_format in (("NCHW", torch.contiguous_format), ("NHWC", NHWC)):
                 kind = torch.bfloat16 if name == "bfloat16" else torch.float32
                 model = resnet50(tiny=bench.tiny).to(bench.device, kind, memory_format=memory_format)
@@ -250,7 +250,7 @@ def _peers(bench: Bench, part: Part, net: nn.Module, x: Tensor, samples: int, pr
             continue
         peer.draw()
         lowered = torch.autocast(bench.device.type, torch.bfloat16, enabled=precision == "bfloat16")
-        with lowered, float32_as(PRECISIONS[precision]):  # pyright: ignore[reportArgumentType]
+        with lowered, float32_as(PRECISIONS[precision]):  # type: ignore
             rate = samples * len(x) / bench.seconds(peer.passes, 2)
         part.say(f"{precision}: {title}", per_second=rate, of_plain=rate / best)
 

@@ -26,6 +26,7 @@ from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -72,7 +73,7 @@ class Job:
     title: str
     run_file: str
     options: Options = field(default_factory=Options)
-    changes: dict[str, object] = field(default_factory=dict)
+    changes: dict[str, Any] = field(default_factory=dict)
 
 
 def jobs(pack: Path) -> Iterable[Job]:

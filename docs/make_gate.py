@@ -15,6 +15,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -132,7 +133,7 @@ def jobs(pack: Path, folder: Path) -> dict[str, list[Job]]:
     return found
 
 
-def seeds(name: str, run_file: str, count: int, options: Options = Options(), **changes: object) -> list[Job]:  # noqa: B008
+def seeds(name: str, run_file: str, count: int, options: Options = Options(), **changes: Any) -> list[Job]:  # noqa: B008
     """A run with other seeds: 0, 1, 2, …"""
     return [Job(f"{name}-seed{seed}", run_file, Options(options | {"seed": seed}), changes) for seed in range(count)]
 

@@ -261,7 +261,7 @@ def batch_size(
 
     from experiments.batch_size.experiment import FULL, QUICK, Request, reproduce
 
-    overrides = {
+    overrides: dict[str, Any] = {
         "epochs": settings.epochs,
         "images": settings.images,
         "batch_sizes": _ascending(settings.batch_sizes),

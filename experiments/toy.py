@@ -495,7 +495,7 @@ def _summary(toy: Toy) -> Iterator[str]:
 
 
 _BAND95, _BAND50, _MEAN, _TRUTH, _DATA = "░▒█·▔"
-_IN_ASCII = dict(zip("░▒█·▔−", ".:#o=-", strict=True))
+_IN_ASCII: dict[str, str] = dict(zip("░▒█·▔−", ".:#o=-", strict=True))
 
 
 def _rows(toy: Toy, curve: Curve, columns: int) -> Iterator[str]:

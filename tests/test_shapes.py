@@ -14,7 +14,7 @@ from bnuq import metrics
 
 def test_arguments_that_do_not_fit_an_annotation_are_refused() -> None:
     with pytest.raises(TypeCheckError):
-        metrics.mutual_information(np.zeros((2, 3, 4), np.int64))  # pyright: ignore
+        metrics.mutual_information(np.zeros((2, 3, 4), np.int64))  # type: ignore
     with pytest.raises(TypeCheckError):
         metrics.brier(np.full((3, 2), 0.5), np.zeros(4, np.int64))
 

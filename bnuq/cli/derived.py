@@ -53,7 +53,11 @@ def with_options(
         for section in group
         for name in section.types()
     }
-    hints = {name: Annotated[_typed_as(kind), infos[name]] for group in types.values() for name, kind in group.items()}
+    hints = {
+        name: Annotated[_typed_as(kind), infos[name]]  # pyrefly: ignore - known when the program runs
+        for group in types.values()
+        for name, kind in group.items()
+    }
 
     def decorated(command: Callable[..., None]) -> Callable[..., None]:
         def called(**arguments: Any) -> None:
@@ -77,7 +81,7 @@ def with_options(
         ]
         called.__doc__ = command.__doc__
         called.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters} | hints
-        called.__signature__ = inspect.Signature([*parameters, *added])  # pyright: ignore[reportFunctionMemberAccess]
+        called.__signature__ = inspect.Signature([*parameters, *added])  # pyrefly: ignore
         return called
 
     return decorated

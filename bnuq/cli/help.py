@@ -51,7 +51,8 @@ def _argument(parameter: Any) -> tuple[str, str, str]:
 
 
 def _option(parameter: Any) -> tuple[str, str, str]:
-    names = ", ".join(sorted(parameter.opts or parameter.secondary_opts, key=len))
+    spellings: list[str] = parameter.opts or parameter.secondary_opts
+    names = ", ".join(sorted(spellings, key=len))
     if parameter.opts and parameter.secondary_opts:
         names = names.replace("--", "--[no-]", 1)
     metavar = "" if parameter.is_flag else parameter.metavar or "TEXT"

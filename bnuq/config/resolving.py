@@ -125,7 +125,7 @@ def resolve_live(
     if not networks or len({isinstance(network, str | Path) for network in networks}) > 1:
         raise RequestError("no models, or networks mixed with paths; expected networks in memory, or paths.")
     if isinstance(networks[0], str | Path):
-        paths = tuple(map(os.fspath, networks))
+        paths = tuple(map(str, networks))
         run = mistakes.of(_resolved_single, paths, options, folder=folder, samples=samples)
     else:
         names = [Path(type(network).__name__) for network in networks]

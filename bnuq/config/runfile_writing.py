@@ -78,7 +78,7 @@ def _key(key: str) -> str:
 def _relative(text: str, folder: Path) -> str:
     """`text`, with its absolute path (after NAME=, before :function or :selection) relative to `folder` if that leads
     there by at most two folders up."""
-    name, place = re.fullmatch(r"((?:[\w-]+=)?)(.*)", text, flags=re.DOTALL).groups()  # pyright: ignore[reportOptionalMemberAccess]
+    name, place = re.fullmatch(r"((?:[\w-]+=)?)(.*)", text, flags=re.DOTALL).groups()  # pyrefly: ignore
     ends = [len(place), *(at for at in reversed(range(len(place))) if place[at] == ":")]
     path = next((place[:end] for end in ends if Path(place[:end]).is_absolute() and exists(Path(place[:end]))), place)
     if not Path(path).is_absolute():

@@ -202,7 +202,7 @@ def _matches(remote: Remote, file: BinaryIO) -> bool:
         return True
     kind, _, digest = remote.checksum.partition(":")
     file.seek(0)
-    return hashlib.file_digest(file, kind).hexdigest() == digest  # pyright: ignore[reportArgumentType] - it has readinto
+    return hashlib.file_digest(file, kind).hexdigest() == digest  # pyrefly: ignore - it has readinto
 
 
 class _Counted:

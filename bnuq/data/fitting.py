@@ -129,7 +129,7 @@ def _unread(points: Points, like: Shape | None) -> Points:
 def _adapted(points: Points, like: Shape, fit: Fit, sizes: int, ignore: int) -> Points:
     before = points.point_shape
     channels = like[0] if {before[0], like[0]} == {1, 3} else None
-    size = like[1:] if before[1:] != like[1:] or sizes > 1 else None
+    size = (like[1], like[2]) if before[1:] != like[1:] or sizes > 1 else None
     if channels is None and size is None:
         return points
     adapted = _with_fit(points, replace(fit, channels=channels, size=size), ignore)

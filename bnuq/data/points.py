@@ -251,7 +251,7 @@ def labelled(points: Points) -> Points:
     inputs = points.inputs
     if points.targets is not None or not isinstance(inputs, Decoded) or not hasattr(inputs.source, "labels"):
         return points
-    if (labels := inputs.source.labels(inputs.rows)) is None:  # pyright: ignore[reportAttributeAccessIssue]
+    if (labels := inputs.source.labels(inputs.rows)) is None:  # pyrefly: ignore
         return points
     return replace(points, targets=_common_targets(labels, len(points), points.reference))
 

@@ -172,7 +172,7 @@ _NOTMNIST = Remote(
     member="notMNIST_small",
 )
 
-_REMOTES: dict[str, dict[str, tuple[Remote, ...]]] = {
+_REMOTES: Mapping[str, Mapping[str, tuple[Remote, ...]]] = {
     "cifar10": dict.fromkeys(("train", "test"), (_CIFAR10,)),
     "cifar100": dict.fromkeys(("train", "test"), (_CIFAR100,)),
     "svhn": {

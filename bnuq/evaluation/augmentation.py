@@ -64,8 +64,10 @@ class Augmented:
             if raw is None or augment is None or augment.resized_crop is not None:
                 raw = self.pipeline.pixels(self.points, indices, **key)
             inputs = self.pipeline.augmented(raw, **key)
-            of_draw = isinstance(network, Stochastic)
-            output = network.passes(inputs, rows.start, [draw]) if of_draw else network.passes(inputs)
+            if isinstance(network, Stochastic):
+                output = network.passes(inputs, rows.start, [draw])
+            else:
+                output = network.passes(inputs)
             if output.ndim == 5:
                 flipped = self.pipeline.flips(len(rows), **key)
                 output = torch.where(flipped[:, None, None, None], output.flip(-1), output)

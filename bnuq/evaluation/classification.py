@@ -281,11 +281,12 @@ class Reduction:
 
     def _ranked_of(self, values: Mapping[str, Tensor], batch_weights: estimates.Weights) -> dict[str, np.ndarray]:
         """Per-point values under every replicate: the scores, and "wrong" where the set is labelled."""
-        replicates: slice | Tensor = slice(self._draws.jackknife.start, self._draws.bootstrap.stop)
-        if replicates.start == replicates.stop:
+        resampled = slice(self._draws.jackknife.start, self._draws.bootstrap.stop)
+        if resampled.start == resampled.stop:
             return {}
+        replicates: slice | Tensor = resampled
         if batch_weights.rows is not None:
-            replicates = torch.from_numpy(batch_weights.rows[replicates]).to(batch_weights.tensor.device)
+            replicates = torch.from_numpy(batch_weights.rows[resampled]).to(batch_weights.tensor.device)
         points = values["max_probability"].shape[1]
         first, last = np.searchsorted(self._ranked_rows, [self._n, self._n + points])
         rows: slice | Tensor = slice(None)
@@ -421,7 +422,7 @@ def _scores_of_means(
         "least_confidence": rest,
         "predicted": predicted,
     }
-    if true is not None:
+    if y is not None and true is not None:
         hit = predicted == y
         squares = torch.mul(others, others, out=spare).sum(-1)
         values["accuracy"] = hit.to(mean.dtype)

@@ -305,13 +305,13 @@ def _separation(request: _Request, subject: Subject) -> float:
     seconds = []
     for samples in _SEPARATED_SAMPLES:
         weights = replicate_weights(samples)
-        pair = [
+        inside, outside = (
             _scored(
                 subject, weights, points, _random_outputs(subject, samples, len(points)), fitted=None, labelled=False
             )
             for points in (test, first)
-        ]
-        seconds.append(_seconds(partial(detection_estimates, *pair, weights), times=1))
+        )
+        seconds.append(_seconds(partial(detection_estimates, inside, outside, weights), times=1))
     replicate = max(0.0, seconds[1] - seconds[0]) / (_SEPARATED_SAMPLES[1] - _SEPARATED_SAMPLES[0])
     plain = seconds[0] - replicate * (_SEPARATED_SAMPLES[0] + RESAMPLES)
     pairs = sum(len(subject.sets["test"]) + points for points in request.ood) / (len(test) + len(first))

@@ -188,7 +188,7 @@ class _PeakMemory(Mode):
                 self.current += size
                 self.peak = max(self.peak, self.current)
             self._references[key] += 1
-            weakref.finalize(tensor, self._release, key, size).atexit = False
+            weakref.finalize(tensor, self._release, key, size).atexit = False  # pyrefly: ignore - a property
         return result
 
     def _release(self, key: int, size: int) -> None:

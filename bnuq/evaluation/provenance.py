@@ -96,7 +96,7 @@ def request_digest(run: Run, *, checkpoint_sha256: str) -> str:
     of the architecture, and imported predictions. The output path and the permission to run code are not part of
     it."""
     record = run.record()
-    request = {"request": record, "checkpoint": checkpoint_sha256, "code": code_of(run.arch)}
+    request: dict[str, Any] = {"request": record, "checkpoint": checkpoint_sha256, "code": code_of(run.arch)}
     if run.members:
         files = [sha256_of_file(member.checkpoint) for member in run.members if member.network is None]
         request["members"] = [files, [code_of(member.arch) for member in run.members]]

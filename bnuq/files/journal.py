@@ -99,7 +99,7 @@ class Journal:
         if self._given_up and not needed:
             return
         buffer = io.BytesIO()
-        np.savez(buffer, **arrays, sha256=np.array(self.digests[unit]))  # pyright: ignore[reportArgumentType] - its stub
+        np.savez(buffer, **arrays, sha256=np.array(self.digests[unit]))  # pyrefly: ignore - its stub
         try:
             self._tell()
             self.place.write(self._name(unit), buffer.getvalue())

@@ -27,7 +27,7 @@ def check_memory(where: object, needed: int, *, error: type[BnuqError], size: in
     """Raise `error` if reading takes more memory than is available; `size` is the file's, if that is less."""
     free = available_memory()
     if free is not None and needed > free:
-        has = "" if size in (None, needed) else f"has {in_words(size)}, "
+        has = "" if size is None or size == needed else f"has {in_words(size)}, "
         raise error(
             f"{where}: {has}takes {in_words(needed)} of memory to read and {in_words(free)} are available. "
             f"Use a smaller file, or a machine with more memory."

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
-from h5py import h5a, h5d, h5g, h5l, h5o  # pyright: ignore[reportAttributeAccessIssue]
+from h5py import h5a, h5d, h5g, h5l, h5o  # pyrefly: ignore
 
 _PLAIN_FILTERS = frozenset({1, 2, 3, 4, 5, 6, 32000})  # deflate … scale-offset, lzf; others load libraries by name
 _PIECE = 64 * 2**20
@@ -509,8 +509,8 @@ def _pictures(limits: _Limits, path: str, name: str, group: int, decoded: int) -
     import pyarrow.types as kinds
 
     if kinds.is_struct(column.type):
-        column = compute.struct_field(column, "bytes")  # pyright: ignore[reportAttributeAccessIssue]
-    lengths = compute.binary_length(column).fill_null(0)  # pyright: ignore[reportAttributeAccessIssue]
+        column = compute.struct_field(column, "bytes")  # pyrefly: ignore
+    lengths = compute.binary_length(column).fill_null(0)  # pyrefly: ignore
     lengths = np.asarray(lengths.to_numpy(), dtype=np.int64)
     pieces = (
         np.frombuffer(b"".join(value or b"" for value in column.slice(start, _ROWS).to_pylist()), np.uint8)

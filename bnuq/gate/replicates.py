@@ -410,10 +410,11 @@ class _OfMethod:
         if limits is None:
             return None
         beyond = np.full(rows - self._draws, math.inf)  # the bootstrap is not bounded
-        return tuple(
+        lower, upper = (
             np.concatenate([np.broadcast_to(limit, self._draws), sign * beyond])
             for limit, sign in zip(limits, (-1, 1), strict=True)
-        )  # type: ignore[return-value]
+        )
+        return lower, upper
 
     def _of_calibration(self, set_name: str) -> Limits | None:
         """At least the gap between mean confidence and accuracy, and at most the mean probability of other classes."""

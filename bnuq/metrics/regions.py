@@ -154,7 +154,7 @@ def components(
     """
     from scipy.ndimage import generate_binary_structure, label
 
-    return np.asarray(label(mask, generate_binary_structure(2, 1 if connectivity == 4 else 2))[0])  # pyright: ignore
+    return np.asarray(label(mask, generate_binary_structure(2, 1 if connectivity == 4 else 2))[0])  # pyrefly: ignore
 
 
 def component_means(

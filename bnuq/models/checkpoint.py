@@ -410,7 +410,7 @@ def _weights_in(path: Path, holds: Any, entry: str | None) -> tuple[str | None, 
     way: list[str] = []
     at: Any = holds
     for name in _path_of(holds, entry):
-        at = at.get(name) if isinstance(at, Mapping) else None
+        at = _entry(at, name)
         if not _leads_to_weights(at):
             entries = [str(key) for key, value in _entries(holds) if _leads_to_weights(value)]
             there = "it has no entry with weights"
@@ -426,7 +426,7 @@ def _weights_in(path: Path, holds: Any, entry: str | None) -> tuple[str | None, 
             break
         _check_name(path, nest)
         way.append(nest)
-        at = at[nest]
+        at = _entry(at, nest)
     if isinstance(at, nn.Module) or _has_tensors(at):
         return ".".join(way) or None, at
     content = (
@@ -444,6 +444,10 @@ def _path_of(holds: Any, entry: str | None) -> Sequence[str]:
 
 def _entries(holds: Any) -> Iterable[tuple[Any, Any]]:
     return holds.items() if isinstance(holds, Mapping) else ()
+
+
+def _entry(at: Any, name: str) -> Any:
+    return at.get(name) if isinstance(at, Mapping) else None
 
 
 def _nest_of(path: Path, at: Any) -> str | None:

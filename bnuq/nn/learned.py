@@ -72,4 +72,4 @@ def apply_weights(layer: nn.Module, x: Tensor, weight: Tensor, bias: Tensor | No
             f"the input of {type(layer).__name__} has shape {tuple(x.shape)}; expected {weight.dim()} axes: points, "
             "channels and positions."
         )
-    return layer._conv_forward(x, weight, bias)  # pyright: ignore[reportCallIssue] - with the layer's padding
+    return layer._conv_forward(x, weight, bias)  # pyrefly: ignore - with the layer's padding

@@ -52,7 +52,7 @@ def maximum_of_normals(count: int) -> tuple[float, float]:
 
 
 # What torch.compiler.assume_constant_result sets, which would import all of torch's compiler: 1.5 s in every process.
-maximum_of_normals._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
+maximum_of_normals._dynamo_marked_constant = True  # pyrefly: ignore
 
 
 def preactivation(layer: Any, moments: Moments) -> Moments:

@@ -23,7 +23,7 @@ ScoreName = Annotated[str, Coordinate("score")]
 BoundName = Annotated[str, Coordinate("bound")]
 Estimates = Mapping[MetricName, Estimate]
 Normalized = Mapping[Annotated[str, Coordinate("metric"), Prefix("normalized_")], Estimate]
-TargetUnits = Annotated[Float[np.ndarray, "point output"], Unit("target unit")]  # pyright: ignore
+TargetUnits = Annotated[Float[np.ndarray, "point output"], Unit("target unit")]  # pyrefly: ignore
 BatchNoise = Annotated[Float[np.ndarray, " layer"], Unit("standard deviations of batch noise")]
 
 LARGEST, LARGEST_MAP = 64, 256  # pixels of a side of a small copy of an image, and of one whose pixels are scored

@@ -189,7 +189,7 @@ def _figure(width: float, height: float, head: float) -> Figure:
 
     figure = Figure(figsize=(width, height + head), layout="constrained")
     FigureCanvasAgg(figure)
-    figure.get_layout_engine().set(rect=(0, 0, 1, 1 - head / (height + head)))  # pyright: ignore[reportOptionalMemberAccess, reportCallIssue]
+    figure.get_layout_engine().set(rect=(0, 0, 1, 1 - head / (height + head)))  # pyrefly: ignore
     return figure
 
 

@@ -104,7 +104,7 @@ def _show_score(axes: Axes, values: np.ndarray, score: str, most: float) -> None
     scale = {"cmap": UNCERTAIN, "vmin": 0.0, "vmax": most or 1.0}
     drawn = _show(axes, values.astype(np.float32), label_of(score), **scale)
     bar = axes.figure.colorbar(drawn, ax=axes, extend="max", shrink=0.8, pad=0.02)
-    bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
+    bar.outline.set_visible(False)  # pyrefly: ignore
 
 
 def _coloured(classes: Int16[np.ndarray, "row column"], colours: np.ndarray) -> np.ndarray:

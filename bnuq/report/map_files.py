@@ -184,12 +184,12 @@ def _png(image: Image.Image) -> bytes:
 
 def _npz(planes: Mapping[str, np.ndarray]) -> bytes:
     buffer = io.BytesIO()
-    np.savez_compressed(buffer, **planes)  # pyright: ignore[reportArgumentType] - its stub takes `allow_pickle` for one
+    np.savez_compressed(buffer, **planes)  # pyrefly: ignore - its stub takes `allow_pickle` for one
     return buffer.getvalue()
 
 
 def _nifti(name: str, plane: np.ndarray, row: int) -> bytes:  # noqa: ARG001 - all images have the same axes
-    import nibabel  # pyright: ignore[reportMissingImports] - an extra
+    import nibabel  # pyrefly: ignore - an extra
 
     image = nibabel.Nifti1Image(plane.T[:, :, None], np.eye(4))
     image.header["descrip"] = name.encode()[:79]
@@ -197,7 +197,7 @@ def _nifti(name: str, plane: np.ndarray, row: int) -> bytes:  # noqa: ARG001 - a
 
 
 def _geotiff(sources: Sequence[Path | None], name: str, plane: np.ndarray, row: int) -> bytes:
-    import tifffile  # pyright: ignore[reportMissingImports] - an extra
+    import tifffile  # pyrefly: ignore - an extra
 
     buffer = io.BytesIO()
     tags = [] if (source := sources[row]) is None else _georeference(source, plane.shape)
@@ -209,7 +209,7 @@ def _geotiff(sources: Sequence[Path | None], name: str, plane: np.ndarray, row: 
 
 def _georeference(source: Path, shape: tuple[int, ...]) -> list[tuple[Any, ...]]:
     """The tags of a TIFF that say where its pixels lie on the earth; none if it has none, or is of another size."""
-    import tifffile  # pyright: ignore[reportMissingImports]
+    import tifffile  # pyrefly: ignore
 
     try:
         with tifffile.TiffFile(source) as file:

@@ -286,7 +286,7 @@ def draw_bins(axes: Axes, curve: Mapping[str, np.ndarray], enough: int, *, label
     x, y = curve["confidence"], curve["accuracy"]
     axes.plot(x[many], y[many], **look, label=label)
     if few.any():
-        hollow = {**look, "linestyle": "", "markerfacecolor": "none", "markeredgewidth": 0.8}
+        hollow: dict[str, Any] = {**look, "linestyle": "", "markerfacecolor": "none", "markeredgewidth": 0.8}
         axes.plot(x[few], y[few], **hollow, alpha=0.6)
 
 

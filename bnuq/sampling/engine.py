@@ -454,7 +454,7 @@ class _Weights:
             and all(map(torch.equal, self.norms, other.norms))
         )
 
-    __hash__ = None  # pyright: ignore[reportAssignmentType]
+    __hash__ = None  # pyrefly: ignore
 
 
 def predict(

@@ -28,7 +28,7 @@ def tensor_of(data: Data) -> Tensor:
     if isinstance(data, Tensor | np.ndarray):
         return torch.as_tensor(data)
     if isinstance(data, Dataset) and not isinstance(data, IterableDataset):
-        points = [_input_of(data[index], 0) for index in range(len(data))]  # pyright: ignore[reportArgumentType]
+        points = [_input_of(data[index], 0) for index in range(len(data))]  # pyrefly: ignore
         batches = [point[None] for point in points]
     elif isinstance(data, IterableDataset):
         batches = [_input_of(point, 0)[None] for point in data]

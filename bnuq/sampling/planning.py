@@ -170,7 +170,8 @@ def _grows(operation: Operation, trace: Trace) -> bool:
     return in_tree(operation.arguments) or any(trace.values[number].axis is not None for number in operation.outputs)
 
 
-_LAYERS = {  # operations with arguments (input, weight, bias, …): the positions of their `transposed` and `groups`
+# Operations with arguments (input, weight, bias, …): the positions of their `transposed` and `groups`.
+_LAYERS: dict[Any, tuple[Any, Any]] = {
     aten.linear: (None, None), aten.conv1d: (None, 6), aten.conv2d: (None, 6), aten.conv3d: (None, 6),
     aten.conv_transpose1d: (True, 6), aten.conv_transpose2d: (True, 6), aten.conv_transpose3d: (True, 6),
     aten.convolution: (6, 8), aten._convolution: (6, 8),

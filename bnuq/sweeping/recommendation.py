@@ -101,7 +101,7 @@ def _likelihood_is_flat(comparable: Sequence[Candidate]) -> bool:
     """Whether the expected log-likelihood changes over the sizes by less than the error of that change."""
 
     def value(candidate: Candidate) -> float:
-        return float(candidate.at_size.log_likelihood.mean())  # pyright: ignore[reportOptionalMemberAccess] - it has an ELBO
+        return float(candidate.at_size.log_likelihood.mean())  # pyrefly: ignore - it has an ELBO
 
     difference = _likelihood_difference(min(comparable, key=value), max(comparable, key=value))
     return abs(difference.value) < math.hypot(difference.se or 0.0, difference.mc_se or 0.0)

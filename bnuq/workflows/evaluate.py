@@ -374,7 +374,8 @@ def _resolved(subject: Subject, noise_models: NoiseModels | None) -> Run:
     calibrate = run.calibrate if subject.fitted_to is None else subject.calibration
     if noise_models is not None and noise_models.counts is not None:
         sampler = msgspec.structs.replace(sampler, counts=noise_models.counts)
-    return replace(run, batch_size=todo.batch_size, methods=todo.methods, sampler=sampler, calibrate=calibrate)
+    methods: Any = todo.methods  # of the names in config.schema.Method
+    return replace(run, batch_size=todo.batch_size, methods=methods, sampler=sampler, calibrate=calibrate)
 
 
 def _without_validation(material: Material, run: Run, todo: Plan) -> Iterator[Finding]:

@@ -114,7 +114,7 @@ def assembled(
     check_readable(run)
     base = _method(method, result)
     samples = _samples(run, result)
-    methods = () if base == DETERMINISTIC else run.methods if base is None else (base,)
+    methods: Any = () if base == DETERMINISTIC else run.methods if base is None else (base,)
     # on the CPU, whose masks the program has
     run = replace(run, methods=methods, samples=samples, perturb=(), predictions=None, device="cpu")
     check_complete(run, needs=("test",))

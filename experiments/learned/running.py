@@ -74,7 +74,8 @@ def trained(request: Request, jobs_of: Callable[[str], Sequence[Job]]) -> Iterat
 def job(request: Request, of: str, name: str, **values: Any) -> Job:
     """A job of the request, without the place of its data."""
     common = {"epochs": request.epochs, "samples": request.samples, "data": Path(), "sha256": "", "folder": Path()}
-    return Job(of=of, name=name, **{"seed": request.seed, **common, **values})
+    settings: dict[str, Any] = {"seed": request.seed, **common, **values}
+    return Job(of=of, name=name, **settings)
 
 
 def described(request: Request) -> dict[str, Any]:

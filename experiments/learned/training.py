@@ -68,7 +68,7 @@ def write_data(name: str, path: Path, *, images: int, limit: int, data_root: Pat
             x, y = np.asarray(found.inputs), np.asarray(found.targets)
         x = x[:most, None] if x.ndim == 3 else x[:most].transpose(0, 3, 1, 2)
         arrays |= {f"{prefix}x": (x / np.float32(255)).astype(np.float32), f"{prefix}y": y[:most].astype(np.int64)}
-    np.savez(path, **arrays)  # pyright: ignore[reportArgumentType]
+    np.savez(path, **arrays)  # pyrefly: ignore
     return hashlib.sha256(b"".join(values.tobytes() for values in arrays.values())).hexdigest()
 
 
@@ -147,7 +147,7 @@ def _measured(job: Job, network: nn.Module, data: dict[str, Tensor]) -> Arrays:
     if job.learned:
         draws["learned"] = bnuq.Learned(job.samples, job.seed)
     if job.mcbn:
-        options = {"batch_size": BATCH_SIZE, "seed": job.seed, **draws}
+        options: dict[str, Any] = {"batch_size": BATCH_SIZE, "seed": job.seed, **draws}
         draws["omega"] = bnuq.draw(network, x, samples=job.samples, **options)
     if draws:
         outputs = bnuq.predict(network, test_x, **draws)

@@ -245,7 +245,7 @@ def _outcome(request: Request, data: UciSet, jobs: list[_Job]) -> SetOutcome:
     train, test = split(len(data.y), 1)
     used = min(len(train), protocol.most_rows or len(train))
     fold_rows = used - -(-used // protocol.folds)
-    methods = {}
+    methods: dict[str, MethodOutcome] = {}
     for job in jobs:
         name, choices = _METHODS[job.kind], job.choices(_nobody)
         methods[name] = MethodOutcome(

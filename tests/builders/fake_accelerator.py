@@ -412,7 +412,7 @@ def standing_in_for_cuda() -> Iterator[Log]:
         for table in tables:
             table[NAME] = table["cuda"]
         _Module.stands_in = True
-        torch.Tensor.pin_memory, torch.Tensor.record_stream = _pinned, _recorded  # pyright: ignore
+        torch.Tensor.pin_memory, torch.Tensor.record_stream = _pinned, _recorded  # type: ignore
         yield log
     finally:
         _Module.stands_in = False

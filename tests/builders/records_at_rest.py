@@ -33,7 +33,7 @@ def edited(path: Path) -> Iterator[Any]:
 
 def replace_in_record(file: h5py.File, old: str, new: str) -> None:
     """Replace `old` by `new` in the text of an open file's record."""
-    text = file["record"].asstr()[()]  # pyright: ignore[reportAttributeAccessIssue, reportIndexIssue]
+    text = file["record"].asstr()[()]  # type: ignore
     assert old in text
     del file["record"]
     file["record"] = text.replace(old, new)

@@ -108,7 +108,7 @@ def test_help_goes_to_a_stream_of_ascii_without_question_marks_for_lines(cli: An
     monkeypatch.setattr(sys, "stdout", stream)
     assert cli("precise-bn", "--help").code == 0
     stream.flush()
-    shown = stream.buffer.getvalue().decode()  # pyright: ignore[reportAttributeAccessIssue]
+    shown = stream.buffer.getvalue().decode()  # type: ignore
     assert "Common options ---" in shown and "?" not in shown
 
 
@@ -140,7 +140,7 @@ def test_every_option_has_a_help_of_whole_sentences(section: type[Section]) -> N
 )
 def test_help_shows_the_default(cli: Any, command: str, name: str, default: str) -> None:
     shown = " ".join(cli(command, "--help").out.split())
-    after = shown[re.search(rf"{name} [A-Z]", shown).start() :]  # pyright: ignore[reportOptionalMemberAccess]
+    after = shown[re.search(rf"{name} [A-Z]", shown).start() :]  # type: ignore
     assert after.partition("[default: ")[2].partition("]")[0] == default
 
 

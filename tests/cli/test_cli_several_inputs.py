@@ -68,7 +68,7 @@ def test_loaders_of_dictionaries_in_memory_give_what_files_give(cli):
         with np.load(f"{name}.npz") as file:
             arrays = {key: torch.from_numpy(values) for key, values in file.items()}
         items = [{key: values[i] for key, values in arrays.items()} for i in range(len(arrays["labels"]))]
-        loaders[name] = DataLoader(items, batch_size=16)  # pyright: ignore[reportArgumentType]
+        loaders[name] = DataLoader(items, batch_size=16)  # type: ignore
     network = branches()
     result = bnuq.evaluate(network, **loaders, samples=4, batch_size=16, train_batch_size=16)
     assert result.summary()["methods"] == json.loads(done.out)["methods"]

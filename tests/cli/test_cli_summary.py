@@ -251,7 +251,7 @@ def test_the_first_draws_of_a_longer_run_are_those_of_a_shorter_one(summary, onc
 def test_evaluate_leaves_the_global_random_state_alone(small):
     torch.manual_seed(3)
     np.random.seed(3)
-    before = torch.get_rng_state(), np.random.get_state()[1].copy()  # pyright: ignore
+    before = torch.get_rng_state(), np.random.get_state()[1].copy()  # type: ignore
     small_run.evaluated(small, limit=20)
     assert torch.equal(torch.get_rng_state(), before[0])
-    np.testing.assert_array_equal(np.random.get_state()[1], before[1])  # pyright: ignore
+    np.testing.assert_array_equal(np.random.get_state()[1], before[1])  # type: ignore

@@ -50,7 +50,7 @@ class Server(ThreadingHTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    server: Server  # pyright: ignore[reportIncompatibleVariableOverride]
+    server: Server  # type: ignore
 
     def do_GET(self) -> None:
         _, how, name = self.path.split("/", 2)
@@ -126,7 +126,7 @@ def offered(server: Server, monkeypatch: pytest.MonkeyPatch):
             len(content),
             member=original.member,
         )
-        file = replace(file, **changes)  # pyright: ignore[reportArgumentType]
+        file = replace(file, **changes)  # type: ignore
         monkeypatch.setitem(remote._REMOTES, name, {split: (file,)})
         return file
 

@@ -269,7 +269,7 @@ def test_a_run_with_a_bank_says_so_everywhere_and_can_be_run_again(small):
     result = small_run.evaluated(small, ood=())
     assert result.sampling["samples"] == 8 and result.sampling["bank"] == 40
     with h5py.File(small / "model.bnuq.h5") as file:
-        assert file["statistics/draw"].shape == (40,)  # pyright: ignore[reportAttributeAccessIssue]
+        assert file["statistics/draw"].shape == (40,)  # type: ignore
     widths = {m: one.sets["test"].estimates["pll"].jackknife for m, one in result.methods.items()}
     assert {m: None if v is None else len(v) for m, v in widths.items()} == {
         "deterministic": None, "mcbn": 40, "mcdo": 8, "mcbn+mcdo": 40,
@@ -284,7 +284,7 @@ def test_a_run_with_a_bank_says_so_everywhere_and_can_be_run_again(small):
             for replicates in ("jackknife", "bootstrap"):
                 one_read, one_written = (np.array(getattr(f, replicates), float) for f in (kept, estimate))  # None: NaN
                 assert np.array_equal(one_read, one_written, equal_nan=True)
-    assert read.methods["mcbn"].sets["test"].log_likelihood.shape == (8, 150)  # pyright: ignore
+    assert read.methods["mcbn"].sets["test"].log_likelihood.shape == (8, 150)  # type: ignore
     assert summary(read)["sampling"]["bank"] == 40
     stream = io.StringIO()
     print_record(report, read, stream, full=True)

@@ -22,7 +22,7 @@ SETTINGS = {"images": 32, "epochs": 1, "width": 4, "samples": 3, "limit": 20, "w
 
 
 def asked(folder: Path, root: Path, **values: object) -> Request:
-    return Request(**{"out": folder / "out.h5", "sets": ("fashion-mnist",), "data_root": root, **SETTINGS, **values})  # pyright: ignore[reportArgumentType]
+    return Request(**{"out": folder / "out.h5", "sets": ("fashion-mnist",), "data_root": root, **SETTINGS, **values})  # type: ignore
 
 
 def test_thirteen_networks_of_which_only_those_with_noise_draw_samples(tmp_path: Path, small_root: Path) -> None:
@@ -94,7 +94,7 @@ def test_it_goes_on_after_an_interruption_with_the_networks_that_are_finished(
         if finished:
             raise KeyboardInterrupt
         finished.append(job.name)
-        return measured(job, *arguments)  # pyright: ignore[reportArgumentType]
+        return measured(job, *arguments)  # type: ignore
 
     monkeypatch.setattr(training, "_measured", interrupted)
     with pytest.raises(KeyboardInterrupt):

@@ -290,7 +290,7 @@ def test_points_that_are_there_twice_are_no_reason_to_refuse(evaluated: Evaluate
     for name in ("test", "other"):
         with np.load(path.with_name(f"{name}.npz")) as points:
             twice = {key: np.repeat(values, 2, 0) for key, values in points.items()}
-        np.savez(path.with_name(f"{name}_twice.npz"), **twice)  # pyright: ignore[reportArgumentType]
+        np.savez(path.with_name(f"{name}_twice.npz"), **twice)  # type: ignore
     doubled = evaluated("twice", methods=("mcbn",), test="test_twice.npz", ood=("other=other_twice.npz",))
     recomputed(doubled)
     bad = forged(doubled, "mcbn.ood.other.mutual_information.auroc", lambda estimate: spread(estimate, 3))

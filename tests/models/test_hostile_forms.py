@@ -424,7 +424,7 @@ def distributed(folder: Path, state: Mapping[str, Tensor]) -> Path:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        dcp.save(dict(state), checkpoint_id=folder, no_dist=True)  # pyright: ignore[reportPrivateImportUsage]
+        dcp.save(dict(state), checkpoint_id=folder, no_dist=True)  # type: ignore
     return folder
 
 

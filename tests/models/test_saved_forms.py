@@ -89,7 +89,7 @@ def distributed(path: Path) -> None:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that it runs in one process
-        dcp.save({"model": trained_cnn().state_dict(), "step": 3}, checkpoint_id=path, no_dist=True)  # pyright: ignore[reportPrivateImportUsage]
+        dcp.save({"model": trained_cnn().state_dict(), "step": 3}, checkpoint_id=path, no_dist=True)  # type: ignore
 
 
 FORMS: dict[str, tuple[Callable[[Path], None], str]] = {

@@ -482,7 +482,7 @@ def test_what_a_domain_gains_has_its_sign_and_its_error():
     def shifted(by: float) -> Inspection:
         crossings = tuple(
             replace(one, estimates={"accuracy": Estimate(0.8 + by * (one.statistics == one.domain), se=0.01)})
-            for one in whole.domains.crossings  # pyright: ignore[reportOptionalMemberAccess]
+            for one in whole.domains.crossings  # type: ignore
         )
         return replace(whole, domains=replace(whole.domains, crossings=crossings))  # type: ignore[type-var]
 

@@ -94,7 +94,7 @@ def test_references_and_data_in_memory_go_together(
 
 def test_the_network_is_left_as_it_was(model: nn.Module, sets: dict[str, Any]) -> None:
     model.train()
-    model[1].eval()  # pyright: ignore[reportIndexIssue]
+    model[1].eval()  # type: ignore
     modes = [module.training for module in model.modules()]
     state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     generator = torch.get_rng_state()
@@ -117,7 +117,7 @@ def test_a_network_keeps_its_precision(dtype: torch.dtype, model: nn.Module, set
 
 
 def test_a_network_of_two_precisions_keeps_both(model: nn.Module, sets: dict[str, Any]) -> None:
-    model[1].double()  # pyright: ignore[reportIndexIssue]
+    model[1].double()  # type: ignore
     bnuq.evaluate(model, **sets, **FEW)
     assert {tensor.dtype for tensor in model.parameters()} == {torch.float32, torch.float64}
 
@@ -150,7 +150,7 @@ def test_a_bad_request_is_one_message(
 
 def test_weights_that_diverged_are_named(model: nn.Module, sets: dict[str, Any]) -> None:
     with torch.no_grad():
-        model[0].weight[0] = torch.nan  # pyright: ignore[reportIndexIssue]
+        model[0].weight[0] = torch.nan  # type: ignore
     with pytest.raises(ModelError, match=r"Sequential: 0\.weight holds NaN or infinity; did the training diverge\?"):
         bnuq.evaluate(model, **sets)
 
@@ -203,7 +203,7 @@ def test_a_check_passes_on_the_same_network_and_fails_on_a_damaged_one(
     same = bnuq.check(result, bnuq.evaluate(model, **sets, **SETTINGS))
     assert same.passed and (same.to_pandas()["change"] == 0).all()
     with torch.no_grad():
-        model[-1].weight.neg_()  # pyright: ignore[reportIndexIssue]
+        model[-1].weight.neg_()  # type: ignore
     worse = bnuq.check(bnuq.evaluate(model, **sets, **SETTINGS), result)
     assert not worse.passed and "accuracy" in str(worse)
     assert bnuq.check(result, require=["mcbn.sets.test.accuracy>=1.01"]).passed is False

@@ -494,12 +494,12 @@ def test_the_file_gives_back_what_was_written(finished):
 def test_the_file_is_readable_without_bnuq_and_every_number_has_a_unit(finished):
     _, several = finished
     with h5py.File(several.path) as file:
-        record = json.loads(file["record"][()])  # pyright: ignore
+        record = json.loads(file["record"][()])  # type: ignore
         assert file.attrs["kind"] == "several" and [run["split"] for run in record["runs"]] == [0, 0, 1, 1, 2, 2]
-        assert [axis.keys() for axis in file["values"].dims] == [["estimate"], ["run"]]  # pyright: ignore
-        row = list(file["estimate"].asstr()[:]).index("mcdo.normalized.crps")  # pyright: ignore
+        assert [axis.keys() for axis in file["values"].dims] == [["estimate"], ["run"]]  # type: ignore
+        row = list(file["estimate"].asstr()[:]).index("mcdo.normalized.crps")  # type: ignore
         crps = several.aggregates["mcdo.normalized.crps"]
-        assert file["values"][row].tolist() == crps.values.tolist()  # pyright: ignore
+        assert file["values"][row].tolist() == crps.values.tolist()  # type: ignore
 
         def has_unit(name, item):
             if isinstance(item, h5py.Dataset) and item.dtype.kind in "iuf":

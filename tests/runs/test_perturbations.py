@@ -68,8 +68,8 @@ def under_draws(folder: Path, result: Result, draws: range) -> list[nn.Sequentia
     layer = result.bank.layers[0]
     for t in draws:
         model = network(folder)
-        model[1].running_mean[:] = torch.from_numpy(layer.mean[t])  # pyright: ignore[reportIndexIssue]
-        model[1].running_var[:] = torch.from_numpy(layer.var[t])  # pyright: ignore[reportIndexIssue]
+        model[1].running_mean[:] = torch.from_numpy(layer.mean[t])  # type: ignore
+        model[1].running_var[:] = torch.from_numpy(layer.var[t])  # type: ignore
         networks.append(model)
     return networks
 

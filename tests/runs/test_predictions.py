@@ -33,7 +33,7 @@ Arrays = dict[str, np.ndarray]
 
 
 def written(folder: Path, name: str = "samples.npz", **arrays: np.ndarray) -> Path:
-    np.savez(folder / name, **arrays)  # pyright: ignore[reportArgumentType]
+    np.savez(folder / name, **arrays)  # type: ignore
     return folder / name
 
 

@@ -78,8 +78,8 @@ def test_every_sample_is_the_network_on_points_that_are_augmented_for_its_draw(f
                 drawn = network(folder)
                 assert whole.bank is not None
                 layer = whole.bank.layers[0]
-                drawn[1].running_mean[:] = torch.from_numpy(layer.mean[t])  # pyright: ignore[reportIndexIssue]
-                drawn[1].running_var[:] = torch.from_numpy(layer.var[t])  # pyright: ignore[reportIndexIssue]
+                drawn[1].running_mean[:] = torch.from_numpy(layer.mean[t])  # type: ignore
+                drawn[1].running_var[:] = torch.from_numpy(layer.var[t])  # type: ignore
                 assert not np.allclose(layer.mean[t], norm.running_mean)
                 of_both = file[f"posterior_predictive/mcbn+tta_{name}"][0, t]
                 np.testing.assert_allclose(of_both, drawn(inputs), rtol=1e-7)

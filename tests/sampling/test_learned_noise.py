@@ -54,7 +54,7 @@ class Buffered(Gaussian):
         self.register_buffer("eps", torch.full_like(self.weight, 7.0))
 
     def noise(self) -> Tensor:
-        return self.eps.data.normal_()  # pyright: ignore[reportCallIssue]
+        return self.eps.data.normal_()  # type: ignore
 
 
 class PerPoint(Gaussian):
@@ -86,7 +86,7 @@ def engine(model: nn.Module, samples: int = 20, seed: int = 4, first: int = 0) -
 def expected(model: nn.Module, seed: int, draw: int) -> np.ndarray:
     """The pass of one draw, by hand in float64."""
     values = points().double().numpy()
-    layers = [layer for layer in model if isinstance(layer, nn.Linear)]  # pyright: ignore[reportGeneralTypeIssues]
+    layers = [layer for layer in model if isinstance(layer, nn.Linear)]  # type: ignore
     for order, layer in enumerate(layers):
         mean, bias = (tensor.detach().double().numpy() for tensor in (layer.weight, layer.bias))
         noise = counter_rng.normal(seed, draw, counter_rng.LEARNED, mean.size, site=order).reshape(mean.shape)
@@ -106,7 +106,7 @@ def test_a_sample_is_one_function_with_drawn_weights(layer: type[nn.Linear]):
 @pytest.mark.parametrize("layer", (*SHARED, PerPoint))
 def test_a_deterministic_pass_has_the_mean_in_place_of_noise(layer: type[nn.Linear]):
     model = network(layer)
-    plain = nn.Sequential(*[_plain(module) for module in model])  # pyright: ignore[reportArgumentType]
+    plain = nn.Sequential(*[_plain(module) for module in model])  # type: ignore
     assert torch.equal(Evaluation(model).passes(points())[0], plain(points()))
 
 
@@ -129,7 +129,7 @@ def test_a_plan_is_made_where_points_share_the_noise(layer: type[nn.Linear], has
 
 def test_a_plan_without_noise_has_its_means():
     model = network(PerPoint, nn.BatchNorm1d(HIDDEN))
-    plain = nn.Sequential(*[_plain(module) for module in model])  # pyright: ignore[reportArgumentType]
+    plain = nn.Sequential(*[_plain(module) for module in model])  # type: ignore
     omega = bnuq.draw(model, points(200), samples=4, batch_size=32, seed=0)
     made = Stochastic(model, find_sites(model, points(3)), omega=omega)
     samples = made.passes(points())
@@ -230,7 +230,7 @@ def test_mini_batches_pass_with_the_noise_of_their_draw(layer: type[nn.Linear]):
 def test_mini_batches_are_exact_where_layers_draw_in_training_mode():
     model = network(PerPoint, nn.BatchNorm1d(HIDDEN))
     omega = bnuq.draw(model, points(200), samples=4, batch_size=32, seed=0)
-    plain = nn.Sequential(*[_plain(module) for module in model])  # pyright: ignore[reportArgumentType]
+    plain = nn.Sequential(*[_plain(module) for module in model])  # type: ignore
     again = bnuq.draw(plain, points(200), samples=4, batch_size=32, seed=0)
     np.testing.assert_allclose(omega.layers[0].mean, again.layers[0].mean, rtol=0, atol=1e-6)
 
@@ -247,7 +247,7 @@ def test_generators_and_buffers_are_left_as_they_were():
     state = torch.get_rng_state()
     bnuq.predict(model, points(), learned=Learned(3))
     assert torch.equal(torch.get_rng_state(), state)
-    assert float(model[0].eps.min()) == 7.0  # pyright: ignore[reportIndexIssue]
+    assert float(model[0].eps.min()) == 7.0  # type: ignore
 
 
 def test_a_network_without_noise_is_refused():

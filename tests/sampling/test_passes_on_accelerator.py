@@ -113,7 +113,7 @@ def test_a_predictor_that_has_its_plan_waits_for_its_inputs_and_one_check_alone(
 
 
 def test_work_that_does_not_wait_for_its_copy_is_found_by_the_fake_device():
-    module, values = torch.pretend, torch.ones(4)  # pyright: ignore[reportAttributeAccessIssue]
+    module, values = torch.pretend, torch.ones(4)  # type: ignore
     stream = module.Stream()
     with module.stream(stream):
         copied = values.pin_memory().to(NAME, non_blocking=True)
@@ -124,7 +124,7 @@ def test_work_that_does_not_wait_for_its_copy_is_found_by_the_fake_device():
 
 
 def test_memory_of_a_copy_that_is_not_recorded_where_it_is_used_counts_as_a_race(log: Log):
-    module, stream = torch.pretend, torch.pretend.Stream()  # pyright: ignore[reportAttributeAccessIssue]
+    module, stream = torch.pretend, torch.pretend.Stream()  # type: ignore
     for record in (True, False):
         with module.stream(stream):
             copied = torch.ones(4).pin_memory().to(NAME, non_blocking=True)

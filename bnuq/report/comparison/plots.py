@@ -134,7 +134,7 @@ def _converging(metric: str) -> _Curve:
     """An estimate of the first 1, 2, 4, … passes."""
 
     def draw(axes: Axes, results: Results, name: str, method: MethodResult, line: Line) -> None:
-        look = {**line.plotted, **_under(results, name), "label": short(name, 24)}
+        look: dict[str, Any] = {**line.plotted, **_under(results, name), "label": short(name, 24)}
         axes.plot(method.convergence["samples"], method.convergence[metric], **look)
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0f}")

@@ -75,7 +75,9 @@ def _checkpoint(result: Result) -> _File:
 
 def _points(result: Result, name: str) -> _File | None:
     evaluated = result.sets.get(name)
-    return evaluated and (f"{of_reference(evaluated.reference)} of {evaluated.n} points", evaluated.sha256)
+    if evaluated is None:
+        return None
+    return f"{of_reference(evaluated.reference)} of {evaluated.n} points", evaluated.sha256
 
 
 def _reference(result: Result) -> _File | None:

@@ -317,7 +317,8 @@ def _gain(name: str, running: Crossing, population: Crossing) -> Iterator[Findin
         changes[metric] = before.value, after.value, moved
         directions |= {1 if change * better > 0 else -1} if moved else set()
     if changes:
-        effect = {(): "no-effect", (1,): "better", (-1,): "worse"}.get(tuple(directions), "mixed")
+        effects: dict[tuple[int, ...], str] = {(): "no-effect", (1,): "better", (-1,): "worse"}
+        effect = effects.get(tuple(directions), "mixed")
         yield _verdict(f"own-statistics-{effect}", name=name, changes=changes)
 
 

@@ -90,7 +90,7 @@ def noise_panels(record: Inspection, noise: Noise, name: str) -> Picture:
 
 
 def _about(record: Inspection, *words: str) -> str:
-    return ", ".join(filter(None, [Path(str(record.model["path"])).name, *words]))
+    return ", ".join(word for word in (Path(str(record.model["path"])).name, *words) if word)
 
 
 # ── by layer ─────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -10,7 +10,9 @@ from typing import Any
 
 import jaxtyping
 import pytest
+import shapes
 
+jaxtyping.jaxtyped = shapes.jaxtyped
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the tests run side by side, a process a core
 # The tests hold figures of the CPU to the last bit. tests/test_cuda.py needs a GPU, and runs where this names one.
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
@@ -36,6 +38,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     import less_work
 
     jaxtyping.config.update("jaxtyping_disable", not _wanted(item, "held", HELD))
+    shapes.calls.clear()
     _patch.undo()
     if _wanted(item, "less", LESS):
         less_work.everywhere(_patch)

@@ -91,7 +91,7 @@ def load_material(run: Run) -> Material:
         validation, why = _opened(run, run.validation, "validation"), ""
     if validation is not None and (validation := labelled(validation)).targets is None:
         raise DataError(f"validation set {validation.reference} has no targets; what is fitted to it needs them.")
-    shared = tuple(_shared_points(train, test, validation))
+    whole = train, test, validation
     test_points, limit = len(test), run.limit
     if limit is not None:
         test = limited(test, limit, run.seed)
@@ -106,6 +106,7 @@ def load_material(run: Run) -> Material:
     for label, points in {**ood, "validation": validation}.items():
         if points is not None:
             check_same_shape(run, label, points, test, reference=False)
+    shared = tuple(_shared_points(*whole))
     read, drawn = _rooms()
     train = None if train is None else train.keeping(drawn)
     test, ood = test.keeping(read), {name: points.keeping(read) for name, points in ood.items()}
@@ -365,7 +366,7 @@ def _shared_points(train: Points | None, test: Points, validation: Points | None
 
 def _hashes(points: Points) -> Iterator[int]:
     if isinstance(points.inputs, np.ndarray):
-        yield from (hash(row.tobytes()) for row in points.inputs)
+        yield from (hash(row.tobytes()) for row in np.asarray(points.inputs))  # rows of a mapped array are slower
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
-from h5py import h5a, h5d, h5g, h5l, h5o  # pyrefly: ignore
+from h5py import h5a, h5d, h5g, h5l, h5o, h5s  # pyrefly: ignore
 
 _PLAIN_FILTERS = frozenset({1, 2, 3, 4, 5, 6, 32000})  # deflate … scale-offset, lzf; others load libraries by name
 _PIECE = 64 * 2**20
@@ -175,6 +175,14 @@ def _opened(path: str) -> h5py.File:
         return h5py.File(path, "r")  # this process has it open already, with a lock
 
 
+class _Data(NamedTuple):
+    """What the head of a data set says of it, and the data set; None for one in chunks, whose caches take memory."""
+
+    shape: tuple[int, ...] | None  # None if it is declared empty
+    type: Any
+    opened: Any
+
+
 class _Survey:
     """Every object of a file looked at. No link is followed before its class is known, no data read before its size."""
 
@@ -213,18 +221,27 @@ class _Survey:
                 if isinstance(member, h5g.GroupID):
                     groups.append((member, name))
                 elif isinstance(member, h5d.DatasetID):
-                    self.complaint = _storage_complaint(member, name)
+                    self._look_at(member, name)
                     if self.complaint:
                         return
-                    size = _bytes(member)
-                    self._add(size, max(0, size - _stored(member)), name)
-                    self.objects[name] = {"bytes": size}
-                    if member.get_create_plist().get_layout() != h5d.CHUNKED:  # whose caches would take memory
-                        self._items[name] = h5py.Dataset(member)
-                    self._add_attributes(member, name)
                 else:
                     self.objects[name] = {"members": {}}
-                    self._add_attributes(member, name)
+
+    def _look_at(self, data: Any, name: str) -> None:
+        creation = data.get_create_plist()
+        layout = creation.get_layout()
+        self.complaint = _storage_complaint(creation, layout, name)
+        if self.complaint:
+            return
+        shape, kind = data.get_space().get_simple_extent_dims(), data.get_type()
+        size = _declared(shape, kind)
+        if layout == h5d.CHUNKED:
+            stored = data.get_num_chunks() * _declared(creation.get_chunk(), kind)
+        else:
+            stored = data.get_storage_size()
+        self._add(size, max(0, size - stored), name)  # what has no place in the file would be filled in
+        self.objects[name] = {"bytes": size}
+        self._items[name] = _Data(shape, kind, None if layout == h5d.CHUNKED else data)
 
     def _add(self, declared: int, unstored: int, name: str) -> None:
         self.declared += declared
@@ -233,6 +250,7 @@ class _Survey:
             self._most, self.at = declared, name
 
     def _add_attributes(self, item: Any, name: str) -> None:
+        """Those of a group; no other is ever read."""
         names: list[bytes] = []
         h5a.iterate(item, names.append)  # by its number, HDF5 seeks each from the first
         for attribute in names:
@@ -242,20 +260,24 @@ class _Survey:
         """The attributes of groups, and data as long as it is little."""
         left = _AT_ONCE
         for name, facts in self.objects.items():
-            item = self._items.pop(name, None) or self._file[name]
-            if not isinstance(item, h5py.Dataset):
-                facts["attributes"] = {key: _tried(_attribute, item.attrs, key) for key in item.attrs}
+            item = self._items.get(name)
+            if not isinstance(item, _Data):
+                attributes = {} if item is None else item.attrs
+                facts["attributes"] = {key: _tried(_attribute, attributes, key) for key in attributes}
                 continue
-            shape, dtype = item.shape, item.dtype
+            shape, dtype = item.shape, item.type.dtype
             text = shape is not None and h5py.check_string_dtype(dtype) is not None
             simple = shape is not None and dtype.kind in _SIMPLE
             facts |= {"shape": shape, "dtype": dtype.str if simple else None, "text": text}
-            if simple and not text and facts["bytes"] <= min(left, _LITTLE):
-                facts["value"] = _tried(lambda item: _packed(np.asarray(item[()])), item)
-                left -= facts["bytes"]
-            elif text and facts["bytes"] <= min(left, _LITTLE):
-                facts["texts"] = _tried(_texts_of, item, min(left, _LITTLE))
+            if not (simple or text) or facts["bytes"] > min(left, _LITTLE):
+                continue
+            data = self._file[name].id if item.opened is None else item.opened
+            if text:
+                facts["texts"] = _tried(_texts_of, h5py.Dataset(data), min(left, _LITTLE))
                 left -= sum(map(len, facts["texts"].get("result", ())))
+            else:
+                facts["value"] = _tried(_numbers_of, data, shape, dtype)
+                left -= facts["bytes"]
 
 
 def _tried(read: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
@@ -270,9 +292,15 @@ def _packed(array: np.ndarray) -> list[Any]:
     return [array.dtype.str, array.shape, base64.b64encode(array.tobytes()).decode()]
 
 
-def _storage_complaint(dataset: Any, name: str) -> str | None:
-    creation = dataset.get_create_plist()
-    if creation.get_layout() == h5d.VIRTUAL:
+def _numbers_of(data: Any, shape: tuple[int, ...], dtype: np.dtype) -> list[Any]:
+    array = np.empty(shape, dtype)
+    if array.size:
+        data.read(h5s.ALL, h5s.ALL, array)
+    return _packed(array)
+
+
+def _storage_complaint(creation: Any, layout: int, name: str) -> str | None:
+    if layout == h5d.VIRTUAL:
         return f"{name} is a virtual data set and would read other files."
     if creation.get_external_count():
         return f"{name} keeps its data in an external file."
@@ -283,17 +311,12 @@ def _storage_complaint(dataset: Any, name: str) -> str | None:
 
 
 def _bytes(item: Any) -> int:
+    return _declared(item.get_space().get_simple_extent_dims(), item.get_type())
+
+
+def _declared(shape: tuple[int, ...] | None, kind: Any) -> int:
     # In Python's integers: HDF5's own product wraps around.
-    dims = item.get_space().get_simple_extent_dims()
-    return 0 if dims is None else math.prod(dims) * item.get_type().get_size()  # None if it is declared empty
-
-
-def _stored(dataset: Any) -> int:
-    """How many of a data set's bytes have a place in the file; the others would be filled in."""
-    creation = dataset.get_create_plist()
-    if creation.get_layout() != h5d.CHUNKED:
-        return dataset.get_storage_size()
-    return dataset.get_num_chunks() * math.prod(creation.get_chunk()) * dataset.get_type().get_size()
+    return 0 if shape is None else math.prod(shape) * kind.get_size()
 
 
 def _attribute(attributes: Any, key: str) -> Any:

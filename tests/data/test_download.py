@@ -82,8 +82,8 @@ class Handler(BaseHTTPRequestHandler):
             pieces = [data[at : at + 100_000] for at in range(0, len(data), 100_000)]
         try:
             for piece in pieces:
+                self.server.sent[self.path] += len(piece)  # before the client can ask for the number
                 self.wfile.write(piece)
-                self.server.sent[self.path] += len(piece)
                 time.sleep(0.05 if how == "trickles" else 3 if how == "stalls" else 0)
         except ConnectionError:
             pass

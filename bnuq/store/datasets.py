@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from functools import cache, partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
 PACKED: dict[str, Any] = {"compression": "gzip", "compression_opts": 1, "shuffle": True}
 
 
+class Scale(NamedTuple):
+    """A dimension scale in an open file."""
+
+    id: Any  # as HDF5 knows it
+    shape: tuple[int, ...]
+
+
 class Writer:
-    """Adds data sets to an open HDF5 file."""
+    """Adds data sets to an open HDF5 file: a hundred and more to each result, so by what h5py is made of, in a third of
+    the time that its own objects take."""
 
     def __init__(self, file: Any) -> None:
         import h5py  # late: only writing needs it
 
-        self.file, self._h5 = file, h5py
-        self._text = h5py.h5t.py_create(h5py.string_dtype(), logical=True)
+        self._root, self._h5, text = file.id, h5py, h5py.string_dtype()
+        self._text, self._text_in_memory = h5py.h5t.py_create(text, logical=True), h5py.h5t.py_create(text)
         self._groups: dict[str, Any] = {}  # those already opened: asking HDF5 for each again is slow
+        self._type, self._space = cache(partial(h5py.h5t.py_create, logical=True)), cache(h5py.h5s.create_simple)
+        self._plain = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        self._plain.set_obj_track_times(False)
 
     def add(
         self, group: str, name: str, values: Any, axes: Sequence[str], scales: dict[str, Any], *, unit: str = "1"
@@ -28,36 +40,51 @@ class Writer:
             scales[name] = self.add_scale(group, name, values)
             return
         values = _storable(np.asarray(values))
-        data = self._group(group).create_dataset(name, data=values, **(PACKED if values.size > 1024 else {}))
-        if values.dtype.kind != "O":
-            self._add_unit(data, unit)
+        data = self._add(group, name, values, unit)
         for number, length in enumerate(values.shape):
             axis = axes[number] if number < len(axes) else f"{name}_axis{number}"
             scale = scales.get(axis)
             if scale is None or scale.shape != (length,):
                 scale = scales[axis] = self.add_scale(group, axis, np.arange(length))
-            self._h5.h5ds.attach_scale(data.id, scale.id, number)
+            self._h5.h5ds.attach_scale(data, scale.id, number)
 
-    def add_scale(self, group: str, name: str, values: Any) -> Any:
+    def add_scale(self, group: str, name: str, values: Any) -> Scale:
         """A dimension scale, for other data sets to be attached to."""
         home = self._group(group)
-        if name in home:  # of another length
-            name = f"{name}_{sum(key.startswith(name) for key in home)}"
-        scale = home.create_dataset(name, data=_storable(np.asarray(values)))
-        scale.make_scale(name)
-        if scale.dtype.kind != "O":
-            self._add_unit(scale, "1")
-        return scale
+        if name.encode() in home:  # of another length
+            name = f"{name}_{sum(key.startswith(name.encode()) for key in home)}"
+        values = _storable(np.asarray(values))
+        data = self._add(group, name, values, "1", packed=False)
+        self._h5.h5ds.set_scale(data, name.encode())
+        return Scale(data, values.shape)
 
-    def _add_unit(self, data: Any, unit: str) -> None:
-        """`data.attrs["units"] = unit`, in a third of the time."""
-        attribute = self._h5.h5a.create(data.id, b"units", self._text, self._h5.h5s.create(self._h5.h5s.SCALAR))
-        attribute.write(np.array(unit, self._h5.string_dtype()))
+    def _add(self, group: str, name: str, values: np.ndarray, unit: str, *, packed: bool = True) -> Any:
+        """A data set as HDF5 knows it, with a unit if it is of numbers."""
+        h5, home, is_text = self._h5, self._group(group), values.dtype.kind == "O"
+        if packed and values.size > 1024:
+            data = h5.Group(home).create_dataset(name, data=values, **PACKED).id
+        else:
+            kind = self._text if is_text else self._type(values.dtype)
+            data = h5.h5d.create(home, name.encode(), kind, self._space(values.shape), self._plain)
+            in_memory = self._text_in_memory if is_text else kind
+            data.write(h5.h5s.ALL, h5.h5s.ALL, np.asarray(values, order="C"), in_memory)
+        if not is_text:
+            attribute = h5.h5a.create(data, b"units", self._text, self._space(()))
+            attribute.write(np.array(unit, object), self._text_in_memory)
+        return data
 
     def _group(self, group: str) -> Any:
-        if group not in self._groups:
-            self._groups[group] = self.file.require_group(group or "/")
-        return self._groups[group]
+        path = group.strip("/")
+        if path not in self._groups:
+            self._groups[path] = self._opened(path)
+        return self._groups[path]
+
+    def _opened(self, path: str) -> Any:
+        if not path:
+            return self._root
+        parent, _, name = path.rpartition("/")
+        home, key = self._group(parent), name.encode()
+        return self._h5.h5g.open(home, key) if key in home else self._h5.h5g.create(home, key)
 
 
 def name_of(key: str) -> str:

@@ -27,7 +27,8 @@ from bnuq.sampling import counter_rng
 RESAMPLES = 100  # bootstrap replicates over draws
 MIN_SAMPLES = 8  # below this many draws no Monte Carlo error is given
 RANKED = 10_000  # points of each set, chosen at random, on which the Monte Carlo error of rank estimates is measured
-RESAMPLED = 20_000  # points up to which OOD estimates are resampled 1000 times; beyond, fewer, but at least 200
+RESAMPLED = 20_000  # points up to which OOD estimates are resampled 1000 times
+LEAST_RESAMPLED = 200  # times that those of more points are, at least
 
 _SHARE = (0.0, 1.0)
 HALF_ROUNDING = 0.03  # relative difference of outputs in half precision that counts as rounding
@@ -191,7 +192,7 @@ def _detection_estimates(score: str, test: SetScores, ood: SetScores, draws: Dra
         metrics.detection_bootstrap(
             inside,
             outside,
-            resamples=int(np.clip(1000 * RESAMPLED // (test.n + ood.n), 200, 1000)),
+            resamples=int(np.clip(1000 * RESAMPLED // (test.n + ood.n), LEAST_RESAMPLED, 1000)),
             test_group=test.group,
             ood_group=ood.group,
         )

@@ -16,8 +16,9 @@ def at_the_reference(patch: pytest.MonkeyPatch, *, batches: int = 4, points: int
 
 
 def everywhere(patch: pytest.MonkeyPatch) -> None:
-    """Less at the reference, and 200 resamples of the points of an OOD set, as of many points, in place of 1000; and no
-    waiting until files are on the disk."""
+    """Less at the reference, and 50 resamples of the points of an OOD set in place of 1000; and no waiting until files
+    are on the disk."""
     at_the_reference(patch, batches=8)
     patch.setattr(estimates, "RESAMPLED", 0)
+    patch.setattr(estimates, "LEAST_RESAMPLED", 50)
     patch.setattr(os, "fsync", lambda _: None)

@@ -451,9 +451,9 @@ def in_short(measured: Measured) -> str:
     strict = _range(share_of_pairs(one.strict).value for one, _ in measured.chance.values())
     words = (
         f"{made_by('make gate')} Details: [measured/gate.md](measured/gate.md).\n\n"
-        "In the first rows nothing is worse: failing checks, and the share of p-values below .05, each estimate by "
-        f"itself. Without any tolerance {strict} of these checks would fail, and {_range(whole)} of those of two "
-        "networks whose scores of each point were swapped by a coin; at most 5 % should. A test over points alone, "
+        "The first rows compare equally good networks: how many checks failed and, for each estimate, the share of "
+        f"p-values below .05. Without any tolerance {strict} of these checks would fail, and {_range(whole)} of those "
+        "of two networks whose per-point scores were swapped at random; at most 5 % should. A test over points alone, "
         f"which ignores that all points share the draws, would fail {_range(alone)} of the former. Then real changes "
         "of ResNet-20: their effect on MCBN's estimates, or on those of the deterministic network (AUROC by entropy), "
         "seed 0 against seed 0; bold is worse by more than its tolerance and by more than chance explains. Last, the "

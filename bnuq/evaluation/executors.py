@@ -151,11 +151,15 @@ class Worker(Executor):
     makes_result = False
 
     def run(
-        self, groups: Iterable[UnitGroup], compute: Compute, *, needed: bool = False
+        self,
+        groups: Iterable[UnitGroup],
+        compute: Compute,
+        *,
+        needed: bool = False,  # noqa: ARG002 - others always need them
     ) -> Iterator[tuple[Arrays, ...]]:
         groups = list(groups)
         self._walk(groups, compute, until_all=True)
-        yield from super().run(groups, compute, needed=needed or True)
+        yield from super().run(groups, compute, needed=True)
 
     def finish(self, groups: Iterable[UnitGroup], compute: Compute) -> None:
         self._walk(list(groups), compute, until_all=False)

@@ -170,7 +170,7 @@ class WorkFolder:
 
     @property
     def path(self) -> Path:
-        """The folder of this machine that it is; RequestError for a store."""
+        """The place as a local folder; RequestError if it is a remote store."""
         if not isinstance(self.place, Folder):
             raise RequestError(f"--work {self.place}: expected a folder of this machine.")
         return self.place.path

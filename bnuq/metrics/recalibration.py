@@ -12,7 +12,7 @@ from jaxtyping import Float, Int64, Integer
 from bnuq.metrics.arrays import Array, as_float64
 from bnuq.metrics.classification import log_likelihood, pll_from_log_likelihood
 
-TEMPERATURES = np.geomspace(0.1, 10, 47)  # steps of 0.1 in ln τ, 1 among them
+TEMPERATURES = np.geomspace(0.1, 10, 47)  # steps of 0.1 in ln θ, 1 among them
 VECTOR_RIDGE = 1.0  # of a standard normal prior, of every shift and of every scale relative to the temperature's
 _BLOCK = 2**18  # logits at once: a few times this fits in a cache; fixed, so that sums do not depend on chunks
 
@@ -21,7 +21,7 @@ _BLOCK = 2**18  # logits at once: a few times this fits in a cache; fixed, so th
 class LogitMaps:
     """Maps of logits, z_k → scale_k · z_k + shift_k, and the number of the one that each point has.
 
-    Rows of a single number serve all classes: a temperature τ is the scale 1/τ with the shift 0.
+    Rows of a single number serve all classes: a temperature θ is the scale 1/θ with the shift 0.
     """
 
     scale: Float[np.ndarray, "map class"]
@@ -37,7 +37,7 @@ class LogitMaps:
 def pll_by_temperature(
     logits: Float[Array, "sample point class"], y: Integer[Array, "point"]
 ) -> Float[Array, "temperature point"]:
-    """Predictive log-likelihood in nats, ln of the mean over samples of softmax(logits/τ)[y], for each of TEMPERATURES;
+    """Predictive log-likelihood in nats, ln of the mean over samples of softmax(logits/θ)[y], for each of TEMPERATURES;
     higher is better.
 
     Source: Guo et al. 2017, §4.2, with the mean probability of T samples in place of that of one.
@@ -47,7 +47,7 @@ def pll_by_temperature(
 
 
 def fitted_temperature(pll: Float[np.ndarray, "temperature point"]) -> float:
-    """The temperature of the largest mean of a `pll_by_temperature` over the points, refined by a parabola in ln τ.
+    """The temperature of the largest mean of a `pll_by_temperature` over the points, refined by a parabola in ln θ.
 
     Where the largest is at an end of TEMPERATURES, it is that end.
 
@@ -69,7 +69,7 @@ def fitted_vector(
     """The scale a_k and the shift b_k of each class that maximise the predictive log-likelihood of the points, of the
     mean over samples of softmax(a·logits + b)[y].
 
-    L-BFGS in float64, from a = 1/τ of the `temperature` and b = 0. A ridge of VECTOR_RIDGE/2 · Σ ((τ a_k − 1)² + b_k²)
+    L-BFGS in float64, from a = 1/θ of the `temperature` and b = 0. A ridge of VECTOR_RIDGE/2 · Σ ((θ a_k − 1)² + b_k²)
     nats for all points together keeps what they do not determine finite: the shift of a class that never occurs, and
     what is added to all shifts.
 

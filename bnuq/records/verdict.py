@@ -216,7 +216,7 @@ def _over_draws(row: Row, against: Row) -> float:
 
 
 def _mc_error(method: str, estimate: Estimate) -> float:
-    """0 of a single pass and of an ensemble, whose networks are given, and NaN if too few draws have none."""
+    """0 for a single pass and for an ensemble, whose networks are fixed; NaN where there were too few draws for one."""
     if without_recalibration(method) == ENSEMBLE:
         return 0.0
     if estimate.mc_se is not None:

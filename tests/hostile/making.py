@@ -325,7 +325,7 @@ def _(folder: Path) -> list[str]:
     return of_data(made_sparse(written(folder / "d.npy", b"\x93NUMPY\x02\x00" + b"\xff" * 4)).name)
 
 
-@case("data: a sparse npy")
+@case("data: a sparse npy", quick=True)
 def _(folder: Path) -> list[str]:
     with (folder / "d.npy").open("wb") as file:
         shape = (SPARSE - 128,)

@@ -272,8 +272,9 @@ def test_whole_groups_are_held_out(folder: Path) -> None:
 
 def test_validation_points_of_the_test_set_are_a_warning(folder: Path) -> None:
     (folder / "run.toml").write_text(text(instead={"validation": 'validation = "test.npz"'}))
-    shared = values_of(evaluated(folder, methods=("deterministic",)), "validation-in-test")
-    assert (shared["shared"], shared["points"]) == (60, 60)
+    result = evaluated(folder, methods=("deterministic",))
+    shared = values_of(result, "validation-in-test")
+    assert (shared["shared"], shared["points"]) == (60, 60) and "validation-in-test" in warned(result)
 
 
 def test_a_part_of_the_test_set_validates_and_is_not_tested(folder: Path) -> None:

@@ -22,7 +22,7 @@ def file() -> Iterator[Any]:
     "values",
     [
         np.arange(6.0).reshape(2, 3).T, np.float32(0.5), np.array([True, False]), np.zeros((0, 4)),
-        np.arange(3, dtype=">i4"), np.arange(6000, dtype=np.int16).reshape(2, 3000), np.array([1.5, np.nan], np.float16),
+        np.arange(3, dtype=">i4"), np.arange(6000, dtype=np.int16).reshape(2, 3000), np.array([1, np.nan], np.float16),
     ],
     ids=["transposed", "a number", "truths", "none", "big-endian", "packed", "half"],
 )  # fmt: skip

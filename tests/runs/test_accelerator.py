@@ -87,7 +87,7 @@ def test_what_a_gpu_does_once_at_its_first_passes_is_not_in_their_time(classifie
     assert work.methods["mcbn"].seconds < _START
 
 
-_START = 1.0  # seconds that a cold start takes
+_START = 0.5  # seconds that a cold start takes
 
 
 def _slow_at_first(passes):

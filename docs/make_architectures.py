@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from benchmarks.torchvision_operators import make_importable
 from bnuq.errors import RequestError
 from bnuq.models.architecture import build
 from bnuq.models.recognition import INDEX, Architecture, Head, Index, digest_of, shapes_of, write_index
@@ -62,19 +63,12 @@ def main() -> None:
 
 
 def start() -> None:
-    """Import the libraries; torchvision's operators that cannot be loaded have names that stand for them."""
+    """Import both packages; torchvision's operators are defined by name where they cannot be loaded."""
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
-    try:
-        importlib.import_module("torchvision")
-    except RuntimeError:
-        for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
-            del sys.modules[name]
-        for name in ("nms", "qnms"):
-            with suppress(RuntimeError):
-                torch.library.define(f"torchvision::{name}", "(Tensor dets, Tensor scores, float threshold) -> Tensor")
-        importlib.import_module("torchvision")
+    make_importable()
+    importlib.import_module("torchvision")
     importlib.import_module("timm")
 
 

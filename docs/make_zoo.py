@@ -99,14 +99,14 @@ def start() -> None:
 class Network:
     """A network of the zoo, and how many members its family has."""
 
-    library: str
+    package: str
     family: str
     name: str
     members: int = 1
 
     @property
     def file(self) -> Path:
-        return KEPT / f"{self.library}.{self.name.replace(' ', '_').replace('/', '_')}.json"
+        return KEPT / f"{self.package}.{self.name.replace(' ', '_').replace('/', '_')}.json"
 
 
 def spelled() -> Iterator[Network]:
@@ -133,37 +133,37 @@ def of_torchvision() -> Iterator[Network]:
             yield Network("torchvision", module.__name__.rpartition(".")[2], name)
 
 
-def smallest_of(library: str, families: Mapping[str, list[str]]) -> Iterator[Network]:
+def smallest_of(package: str, families: Mapping[str, list[str]]) -> Iterator[Network]:
     """The smallest candidate with BatchNorm of each family; of all, where none has any."""
-    file = KEPT / f"{library}.sizes.json"
+    file = KEPT / f"{package}.sizes.json"
     sizes: dict[str, tuple[bool, int]] = json.loads(file.read_text()) if file.exists() else {}
     for family, names in sorted(families.items()):
         small = sorted(names, key=lambda name: (not SMALL.search(name), len(name), name))[:CANDIDATES]
         for name in small:
             if name not in sizes:
-                sizes[name] = size_of(library, name)
+                sizes[name] = size_of(package, name)
         file.write_text(json.dumps(sizes))
-        yield Network(library, family, min(small, key=lambda name: tuple(sizes[name])), len(names))
+        yield Network(package, family, min(small, key=lambda name: tuple(sizes[name])), len(names))
 
 
-def size_of(library: str, name: str) -> tuple[bool, int]:
+def size_of(package: str, name: str) -> tuple[bool, int]:
     """Whether a network is without BatchNorm, and its parameters; infinitely many where it cannot be built."""
     for device in ("meta", "cpu"):  # some compute sizes with tensors while they are made
         with suppress(Exception), torch.device(device):
-            network = built(library, name, {})
+            network = built(package, name, {})
             without = not any(key.endswith("running_mean") for key, _ in network.named_buffers())
             return without, sum(value.numel() for value in network.parameters())
     return True, sys.maxsize
 
 
-def built(library: str, name: str, arguments: Mapping[str, Any]) -> nn.Module:
+def built(package: str, name: str, arguments: Mapping[str, Any]) -> nn.Module:
     """The network with random weights; it is given the arguments that its constructor takes."""
     given = dict(arguments)
     while True:
         try:
-            if library == "timm":
+            if package == "timm":
                 return sys.modules["timm"].create_model(name, pretrained=False, num_classes=CLASSES, **given)
-            backbone = {"weights_backbone": None} if is_of(library, name, "segmentation") else {}
+            backbone = {"weights_backbone": None} if is_of(package, name, "segmentation") else {}
             models = sys.modules["torchvision"].models
             with of_any_size(models.video.mvit, arguments.get("spatial_size")):
                 return models.get_model(name, weights=None, num_classes=CLASSES, **backbone, **given)
@@ -187,9 +187,9 @@ def of_any_size(module: Any, size: Any) -> Iterator[None]:
         module.MViT = original
 
 
-def is_of(library: str, name: str, module: str) -> bool:
+def is_of(package: str, name: str, module: str) -> bool:
     models = sys.modules["torchvision"].models
-    return library == "torchvision" and name in models.list_models(module=getattr(models, module))
+    return package == "torchvision" and name in models.list_models(module=getattr(models, module))
 
 
 # The check of one
@@ -260,7 +260,7 @@ def checked_record(network: Network) -> dict[str, Any]:
 def ready(network: Network) -> tuple[nn.Module, Tensor]:
     """The network with random weights and statistics, and points for it, in float64, or in float32 where its forward
     holds to that. Points have the smallest size for which both modes work."""
-    if network.library == "spellings":
+    if network.package == "spellings":
         images = torch.randn(2 * BATCH, *SHAPE, dtype=torch.float64)
         return settled(SPELLINGS[network.name]().double(), images[:BATCH]), images
     failures = list[Exception]()
@@ -268,11 +268,11 @@ def ready(network: Network) -> tuple[nn.Module, Tensor]:
     of_rates = RATES, {name: rate for name, rate in RATES.items() if name != "patch_drop_rate"}  # with which some fail
     for rates, size in product(of_rates, SIZES):
         of_size = {"img_size": size, "image_size": size, "input_size": (size, size), "spatial_size": (size, size)}
-        frames = (FRAMES,) if is_of(network.library, network.name, "video") else ()
+        frames = (FRAMES,) if is_of(network.package, network.name, "video") else ()
         for dtype in (torch.float64, torch.float32):
             images = torch.randn(2 * BATCH, 3, *frames, size, size, dtype=dtype)
             try:
-                module = built(network.library, network.name, rates | of_size | given)
+                module = built(network.package, network.name, rates | of_size | given)
                 return settled(module.to(dtype), images[:BATCH]), images
             except Exception as error:  # of any kind of network
                 failures.append(error)
@@ -295,9 +295,9 @@ def verdict(record: Mapping[str, Any]) -> str:
 def page(records: list[dict[str, Any]]) -> str:
     """docs/measured/zoo.md."""
     releases = ", ".join(f"{name} {version(name)}" for name in ("timm", "torchvision"))
-    published = [record for record in records if record["library"] != "spellings"]
+    published = [record for record in records if record["package"] != "spellings"]
     small = len(records) - len(published)
-    tables = (table(published), table([record for record in records if record["library"] == "spellings"]))
+    tables = (table(published), table([record for record in records if record["package"] == "spellings"]))
     return f"""# The zoo: what is sampled exactly in published networks
 
 {made_by("make zoo")[:-2]}, {releases}).
@@ -332,7 +332,7 @@ def summary(records: list[dict[str, Any]]) -> str:
     kinds = sum((Counter(record["kinds"]) for record in done), Counter[str]())
     networks = Counter(kind for record in done for kind in record["kinds"])
     lines = [
-        f"- **{len(records)} networks** of {len({(r['library'], r['family']) for r in records})} families, "
+        f"- **{len(records)} networks** of {len({(r['package'], r['family']) for r in records})} families, "
         f"{len(done)} checked.",
         f"- **MCBN is exact in {len(exact)}** of the {len(exact) + len(refused)} with BatchNorm: {layers:,} layers, "
         f"largest deviation {worst:.1e}.",
@@ -354,7 +354,7 @@ def table(records: list[dict[str, Any]]) -> str:
     rows = ["| network | parameters | point | BatchNorm | deviation | dropout | named | loop | s |"]
     rows.append("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     for record in records:
-        family = record["family"] if record["library"] != "spellings" else ""
+        family = record["family"] if record["package"] != "spellings" else ""
         name = f"{family}: {record['name']}" if family and family != record["name"] else record["name"]
         if record.get("stopped"):
             rows.append(f"| {name} | | | not checked: {record['stopped']} | | | | | |")

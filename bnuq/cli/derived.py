@@ -54,7 +54,7 @@ def with_options(
         for name in section.types()
     }
     hints = {
-        name: Annotated[_typed_as(kind), infos[name]]  # pyrefly: ignore - known when the program runs
+        name: Annotated[_typed_as(kind), infos[name]]  # pyrefly: ignore - types that are known at run time
         for group in types.values()
         for name, kind in group.items()
     }

@@ -27,8 +27,8 @@ from bnuq.sampling import counter_rng
 RESAMPLES = 100  # bootstrap replicates over draws
 MIN_SAMPLES = 8  # below this many draws no Monte Carlo error is given
 RANKED = 10_000  # points of each set, chosen at random, on which the Monte Carlo error of rank estimates is measured
-RESAMPLED = 20_000  # points up to which OOD estimates are resampled 1000 times
-LEAST_RESAMPLED = 200  # times that those of more points are, at least
+RESAMPLED = 20_000  # points up to which OOD estimates are resampled 1000 times; of more points, fewer times
+LEAST_RESAMPLED = 200  # but at least so many
 
 _SHARE = (0.0, 1.0)
 HALF_ROUNDING = 0.03  # relative difference of outputs in half precision that counts as rounding

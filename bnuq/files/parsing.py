@@ -229,19 +229,15 @@ class _Survey:
 
     def _look_at(self, data: Any, name: str) -> None:
         creation = data.get_create_plist()
-        layout = creation.get_layout()
-        self.complaint = _storage_complaint(creation, layout, name)
+        self.complaint = _storage_complaint(creation, name)
         if self.complaint:
             return
         shape, kind = data.get_space().get_simple_extent_dims(), data.get_type()
-        size = _declared(shape, kind)
-        if layout == h5d.CHUNKED:
-            stored = data.get_num_chunks() * _declared(creation.get_chunk(), kind)
-        else:
-            stored = data.get_storage_size()
+        size, chunked = _declared(shape, kind), creation.get_layout() == h5d.CHUNKED
+        stored = data.get_num_chunks() * _declared(creation.get_chunk(), kind) if chunked else data.get_storage_size()
         self._add(size, max(0, size - stored), name)  # what has no place in the file would be filled in
         self.objects[name] = {"bytes": size}
-        self._items[name] = _Data(shape, kind, None if layout == h5d.CHUNKED else data)
+        self._items[name] = _Data(shape, kind, None if chunked else data)
 
     def _add(self, declared: int, unstored: int, name: str) -> None:
         self.declared += declared
@@ -299,8 +295,8 @@ def _numbers_of(data: Any, shape: tuple[int, ...], dtype: np.dtype) -> list[Any]
     return _packed(array)
 
 
-def _storage_complaint(creation: Any, layout: int, name: str) -> str | None:
-    if layout == h5d.VIRTUAL:
+def _storage_complaint(creation: Any, name: str) -> str | None:
+    if creation.get_layout() == h5d.VIRTUAL:
         return f"{name} is a virtual data set and would read other files."
     if creation.get_external_count():
         return f"{name} keeps its data in an external file."

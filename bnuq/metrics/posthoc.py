@@ -168,7 +168,10 @@ class VirtualLogit:
 
 
 def principal_directions(width: int) -> int:
-    """1000 of 2048 features or more, 512 of 768 or more, otherwise half of them."""
+    """How many principal directions ViM takes of so many features: 1000 of 2048 or more, 512 of 768 or more, else half.
+
+    Source: Wang et al. 2022, their code.
+    """
     return 1000 if width >= 2048 else 512 if width >= 768 else width // 2
 
 
@@ -179,8 +182,8 @@ def fitted_virtual_logit(
     *,
     principal: int | None = None,
 ) -> VirtualLogit | None:
-    """The virtual logit of a network with this last layer. `principal` is the number of principal directions, of None
-    that of `principal_directions`. None if no training feature has a residual.
+    """The virtual logit of a network with this last layer. `principal` is the number of principal directions, by
+    default that of `principal_directions`. None if no training feature has a residual.
 
     Source: Wang et al. 2022, ViM: Out-Of-Distribution with Virtual-logit Matching, §4 and their code.
     """

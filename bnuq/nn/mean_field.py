@@ -63,7 +63,7 @@ class _MeanField(LearnedNoise):
         return f"{super().extra_repr()}, prior_sd={self.prior_sd:g}"
 
 
-class MeanFieldLinear(_MeanField, nn.Linear):  # pyrefly: ignore - its stub has a bias always
+class MeanFieldLinear(_MeanField, nn.Linear):  # pyrefly: ignore - torch says that its bias is never None
     """An `nn.Linear` whose weights and biases are independent, normal, and have the prior N(0, prior_sd²).
 
     In training mode each pre-activation is drawn (local reparameterisation), independently for each point and position.

@@ -14,13 +14,13 @@ PACKED: dict[str, Any] = {"compression": "gzip", "compression_opts": 1, "shuffle
 class Scale(NamedTuple):
     """A dimension scale in an open file."""
 
-    id: Any  # as HDF5 knows it
+    id: Any  # an h5py.h5d.DatasetID
     shape: tuple[int, ...]
 
 
 class Writer:
-    """Adds data sets to an open HDF5 file: a hundred and more to each result, so by what h5py is made of, in a third of
-    the time that its own objects take."""
+    """Adds data sets to an open HDF5 file, through h5py's low-level interface: a result has more than a hundred, and to
+    create one takes a third of the time that h5py's own objects take."""
 
     def __init__(self, file: Any) -> None:
         import h5py  # late: only writing needs it
@@ -59,7 +59,7 @@ class Writer:
         return Scale(data, values.shape)
 
     def _add(self, group: str, name: str, values: np.ndarray, unit: str, *, packed: bool = True) -> Any:
-        """A data set as HDF5 knows it, with a unit if it is of numbers."""
+        """The identifier of a new data set, which has a unit if it holds numbers."""
         h5, home, is_text = self._h5, self._group(group), values.dtype.kind == "O"
         if packed and values.size > 1024:
             data = h5.Group(home).create_dataset(name, data=values, **PACKED).id

@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-cuda test-slow test-ray soak hostile lint figures gate laws worth inspect reproduce bench bench-scale bench-gpu bench-large clean architectures zoo
+.PHONY: demo test test-cuda test-slow test-ray soak hostile golden lint figures gate laws worth inspect reproduce bench bench-scale bench-gpu bench-large clean architectures zoo
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -36,6 +36,10 @@ soak: .venv/installed
 # On Ray, which is not among the packages of the tests: pip install 'ray>=2.9' into .venv first. A minute or two.
 test-ray: .venv/installed
 	$(BIN)/python -m pytest tests/runs/test_ray.py -m slow
+
+# The numbers of every sample configuration, written again: read their diff before it is committed.
+golden: .venv/installed
+	$(BIN)/python -m pytest tests/golden -m "slow or not slow" --remake
 
 lint: .venv/installed
 	$(BIN)/ruff check

@@ -27,10 +27,14 @@ ROOT = TESTS.parent
 # than everything else; so they would in tests of these folders that are marked `held(False)`.
 HELD = {"metrics", "evaluation", "inspection", "test_evaluate.py", "test_shapes.py"}
 # Where whole runs do less work at the reference, as it is not what they are about: but for tests marked `less(False)`.
-LESS = {"cli", "experiments", "gate", "records", "report", "runs", "store"}
+LESS = {"cli", "golden", "experiments", "gate", "records", "report", "runs", "store"}
 LESS |= {f"test_{name}.py" for name in ("docs", "your_network", "ci_configs", "cuda")}
 LESS |= {f"test_{name}.py" for name in ("segmentation", "temperatures", "units", "vectors")}  # of evaluation
 _patch = pytest.MonkeyPatch()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--remake", action="store_true", help="write the numbers of tests/golden/ again")
 
 
 @pytest.hookimpl(tryfirst=True)

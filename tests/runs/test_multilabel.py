@@ -14,9 +14,11 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+import small_multilabel
 import small_run
 import torch
 from sklearn.metrics import roc_auc_score
+from small_multilabel import LABELS, RUN, SAMPLES
 
 import bnuq
 from bnuq import metrics
@@ -30,37 +32,12 @@ from bnuq.records.evaluation_file import read
 from bnuq.records.points import points_table
 from bnuq.report.evaluation import report
 
-LABELS, SAMPLES = 4, 8
-RUN = small_run.RUN.replace(
-    "train_batch_size", f'outputs = "multilabel"\narch_args = {{classes = {LABELS}}}\ntrain_batch_size'
-)
-RUN = RUN.replace("samples = 8", f'samples = {SAMPLES}\nmethods = ["mcbn", "mcdo"]').replace(
-    "[sampling]", 'validation = "validation.npz"\n\n[sampling]'
-)
 Evaluated = Callable[..., Result]
-
-
-def written(folder: Path) -> Path:
-    """The tiny network with four outputs, and sets with 0/1 matrices: what its logits say, and some noise."""
-    small_run.write(folder, text=RUN, classes=LABELS)
-    random, model = np.random.default_rng(1), small_run.network(classes=LABELS).eval()
-    model.load_state_dict(torch.load(folder / "model.pt", weights_only=True))
-    for name, source in (("train", "train"), ("test", "test"), ("validation", "train")):
-        x = np.load(folder / f"{source}.npz")["x"][: 40 if name == "validation" else None]
-        with torch.no_grad():
-            z = model(torch.from_numpy(x)).numpy()
-        y = z + 0.5 * z.std(axis=0) * random.normal(size=z.shape) > np.median(z, axis=0)
-        np.savez(folder / f"{name}.npz", x=x, y=y.astype(np.int64), group=np.arange(len(x)) // 3)
-    state = torch.load(folder / "model.pt", weights_only=True)
-    state["7.weight"][2] *= -1  # one label is predicted the wrong way round
-    torch.save(state, folder / "collapsed.pt")
-    (folder / "collapsed.toml").write_text(RUN.replace("model.pt", "collapsed.pt"))
-    return folder
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return written(tmp_path_factory.mktemp("labels") / "work")
+    return small_multilabel.write(tmp_path_factory.mktemp("labels") / "work")
 
 
 @pytest.fixture(scope="module")
@@ -405,7 +382,7 @@ def test_init_suggests_it_for_such_a_matrix(folder: Path, monkeypatch, tmp_path:
 
 
 def test_labels_of_the_whole_set_are_checked_under_a_limit(tmp_path: Path) -> None:
-    written(tmp_path)
+    small_multilabel.write(tmp_path)
     with np.load(tmp_path / "test.npz") as file:
         arrays = dict(file)
     rows, sampled = (

@@ -53,7 +53,7 @@ class Forms(Section, frozen=True):
     format: Annotated[
         str | None,
         setting(
-            "Format of the figures; of maps: png, npz, nifti (needs bnuq[nifti]) or geotiff (needs bnuq[geotiff]).",
+            "Format of the figures; of maps: png or npz.",
             metavar="svg|png",
             shown="svg; for maps png",
         ),
@@ -61,7 +61,7 @@ class Forms(Section, frozen=True):
     images: Annotated[bool, setting("Leave the small copies of images out of the page.", no="only", shown="")] = True
 
 
-_MAP_FORMATS = ("png", "npz", "nifti", "geotiff")
+_MAP_FORMATS = ("png", "npz")
 _CSV = rb"set,method,index,"  # the header of a file of points
 _POINTS: Panel = "Points of bnuq evaluate"
 

@@ -1,23 +1,19 @@
-"""Writes the pixel maps of a result as files: PNG, arrays, or formats of medical and remote-sensing viewers."""
+"""Writes the pixel maps of a result as files: pictures (PNG) or arrays (NPZ)."""
 
 from __future__ import annotations
 
-import gzip
-import importlib
 import io
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal
 
 import numpy as np
 from jaxtyping import UInt8
 from PIL import Image
 
-from bnuq.errors import RequestError
 from bnuq.files.writing import write_bytes
 from bnuq.metrics.registry import LOGIT_SCORES
 from bnuq.records.evaluation import Result
@@ -27,18 +23,13 @@ from bnuq.report.drawing import colours_of
 from bnuq.report.image_maps import MOST, UNCERTAIN
 from bnuq.store.table import unit_of
 
-MapFormat = Literal["png", "npz", "nifti", "geotiff"]
-MAP_FORMATS = get_args(MapFormat)
 SCALES = "scales.json"
-_ENDINGS = {"png": ".png", "npz": ".npz", "nifti": ".nii.gz", "geotiff": ".tif"}
-_LIBRARY = {"nifti": ("nibabel", "NIfTI"), "geotiff": ("tifffile", "GeoTIFF")}
-_GEOREFERENCE = (33550, 33922, 34264, 34735, 34736, 34737)  # tags: scale, tie points, transformation, and three of keys
 
 
 def write_maps(
     result: Result,
     folder: Path,
-    form: MapFormat = "png",
+    form: Literal["png", "npz"] = "png",
     *,
     set: str = "test",  # noqa: A002 - as on the command line
     method: str | None = None,
@@ -47,45 +38,25 @@ def write_maps(
     missing: a file IMAGE_MAP for each map of each image, or IMAGE.npz with all of them; their paths, in order.
 
     PNGs are indexed: of classes, whose numbers the indices are, and of scores in one scale for all images, which
-    scales.json has with the colours. NIfTI files have the axes x, y; GeoTIFFs have the georeference of the picture that
-    the image was read from, if that is a GeoTIFF of the same size.
+    scales.json has with the colours.
 
-    RequestError if no maps are in the file, or the library that writes the format is not installed; ResultError
-    where a file cannot be written, or the maps are damaged.
+    RequestError if no maps are in the file, or matplotlib, which has the colours, is not installed; ResultError where a
+    file cannot be written, or the maps are damaged.
     """
     maps = maps_of(result, set=set, method=method)
-    check_format(form)
+    if form == "png":
+        drawing.check()
     drawing.make_folder(folder, "maps")
     names = _file_names(maps)
     if form == "npz":
         return tuple(_written(folder / f"{name}.npz", _npz(planes)) for name, planes in zip(names, maps, strict=True))
-    paths: list[Path] = []
-    encode: Callable[[str, np.ndarray, int], bytes] = _nifti
-    if form == "geotiff":
-        encode = partial(_geotiff, _pictures(result, maps))
-    elif form == "png":
-        palettes = _Palettes.of(result, maps)
-        encode = palettes.encoded
-        paths.append(_written(folder / SCALES, palettes.described()))
-    for row, (image, planes) in enumerate(zip(names, maps, strict=True)):
-        for name, plane in planes.items():
-            paths.append(_written(folder / f"{image}_{name}{_ENDINGS[form]}", encode(name, plane, row)))
+    palettes = _Palettes.of(result, maps)
+    paths = [_written(folder / SCALES, palettes.described())]
+    for image, planes in zip(names, maps, strict=True):
+        paths += (
+            _written(folder / f"{image}_{name}.png", palettes.encoded(name, plane)) for name, plane in planes.items()
+        )
     return tuple(paths)
-
-
-def check_format(form: MapFormat) -> None:
-    """RequestError if what writes the format is not installed."""
-    if form == "png":
-        drawing.check()
-    elif form in _LIBRARY:
-        library, extra = _LIBRARY[form]
-        try:
-            importlib.import_module(library)
-        except ImportError as error:
-            raise RequestError(
-                f"{extra} files are written by {library}, which is not installed. Install it: "
-                f'pip install "bnuq[{extra.lower()}]"'
-            ) from error
 
 
 def _written(path: Path, content: bytes) -> Path:
@@ -107,9 +78,6 @@ def _file_names(maps: SavedMaps) -> list[str]:
     return found
 
 
-# ── pictures ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 @dataclass(frozen=True)
 class _Palettes:
     """The colours of pictures: of each score its range over all images; of classes one of each."""
@@ -129,7 +97,7 @@ class _Palettes:
         in_bytes = ((255 * each).round().astype(np.uint8) for each in (colours, classes))
         return _Palettes(result, maps, _ranges(maps), *in_bytes)
 
-    def encoded(self, name: str, plane: np.ndarray, row: int) -> bytes:  # noqa: ARG002 - all images share the scale
+    def encoded(self, name: str, plane: np.ndarray) -> bytes:
         if name == PREDICTED and plane.dtype != np.uint8:  # too many for a palette
             return _png(Image.fromarray(plane.astype(np.uint16)))
         if name == PREDICTED:
@@ -179,57 +147,7 @@ def _png(image: Image.Image) -> bytes:
     return buffer.getvalue()
 
 
-# ── arrays, and what other viewers open ──────────────────────────────────────────────────────────────────────────────
-
-
 def _npz(planes: Mapping[str, np.ndarray]) -> bytes:
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **planes)  # pyrefly: ignore - its stub takes `allow_pickle` for one
     return buffer.getvalue()
-
-
-def _nifti(name: str, plane: np.ndarray, row: int) -> bytes:  # noqa: ARG001 - all images have the same axes
-    import nibabel  # pyrefly: ignore - an extra
-
-    image = nibabel.Nifti1Image(plane.T[:, :, None], np.eye(4))
-    image.header["descrip"] = name.encode()[:79]
-    return gzip.compress(image.to_bytes(), mtime=0)
-
-
-def _geotiff(sources: Sequence[Path | None], name: str, plane: np.ndarray, row: int) -> bytes:
-    import tifffile  # pyrefly: ignore - an extra
-
-    buffer = io.BytesIO()
-    tags = [] if (source := sources[row]) is None else _georeference(source, plane.shape)
-    tifffile.imwrite(
-        buffer, plane, photometric="minisblack", compression="zlib", description=name, extratags=tags, metadata=None
-    )
-    return buffer.getvalue()
-
-
-def _georeference(source: Path, shape: tuple[int, ...]) -> list[tuple[Any, ...]]:
-    """The tags of a TIFF that say where its pixels lie on the earth; none if it has none, or is of another size."""
-    import tifffile  # pyrefly: ignore
-
-    try:
-        with tifffile.TiffFile(source) as file:
-            page = file.pages[0]
-            if page.shape[:2] != shape:
-                return []
-            tags = [page.tags[code] for code in _GEOREFERENCE if code in page.tags]
-            return [(tag.code, int(tag.dtype), tag.count, tag.value, True) for tag in tags]
-    except (OSError, ValueError, tifffile.TiffFileError):
-        return []
-
-
-def _pictures(result: Result, maps: SavedMaps) -> list[Path | None]:
-    """The files that the images of the set were read from, if they are TIFFs in a folder that is still there."""
-    data, names = result.run.get("data", {}), maps.evaluated.names
-    reference = maps.evaluated.reference
-    references = [data.get("test")] if maps.set == "test" else data.get("ood", [])
-    folders = [Path(str(each).rpartition("=")[2].partition(":")[0]) for each in references if each]
-    folders = [folder for folder in folders if reference.partition(":")[0].endswith(folder.name) and folder.is_dir()]
-    if names is None or len(folders) != 1:
-        return [None] * len(maps)
-    paths = [folders[0] / str(name) for name in names]
-    return [path if path.suffix.lower() in (".tif", ".tiff") and path.is_file() else None for path in paths]

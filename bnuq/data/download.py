@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import re
 import shutil
 import tarfile
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO
 
 from bnuq import stopping
 from bnuq.data import uci
@@ -19,11 +17,10 @@ from bnuq.data.readers.common import readable
 from bnuq.data.remote import Remote, remotes_of, size_of
 from bnuq.errors import DataError, RequestError
 from bnuq.files.content import exists
-from bnuq.files.writing import check_writable, continued, part_of
+from bnuq.files.writing import check_writable, replaced
 from bnuq.progress import Progress, silent
 
 TIMEOUT = 30.0  # seconds without an answer, or without a byte
-_ATTEMPTS = 2  # at one address, where the connection fails
 
 
 def fetch(
@@ -75,170 +72,107 @@ def _fetch(remote: Remote, target: Path, progress: Progress) -> None:
 
 
 def _fetch_table(remote: Remote, target: Path, progress: Progress) -> None:
-    """Make the folder `target` of the text files of a UCI set, if their numbers are the known ones. The files received
-    stay in a folder beside it until then, for the next attempt; where they are wrong, all are fetched once more."""
+    """Make the folder `target` of the text files of a UCI set, if their numbers are the known ones."""
     texts, made = target.with_name(f".{target.name}.part"), target.with_name(f".{target.name}.tmp")
     if exists(target) and any(target.iterdir()):
         raise DataError(f"{target}: exists but holds no data.csv. Move that folder away, so that it can be downloaded.")
-    names, failure = uci.published_names(remote.splits), ""
-    for is_new in dict.fromkeys((not exists(texts), True)):
-        texts.mkdir(exist_ok=True)
+    names = uci.published_names(remote.splits)
+    for folder in (texts, made):
+        shutil.rmtree(folder, ignore_errors=True)
+    try:
+        texts.mkdir()
         with progress(f"{target.name}, files", len(names)) as advance:
             for name in names:
-                if not exists(texts / name):
-                    urls = tuple(url + name for url in remote.urls)
-                    _download(replace(remote, urls=urls, checksum=""), texts / name, silent)
+                urls = tuple(url + name for url in remote.urls)
+                _download(replace(remote, urls=urls, checksum=""), texts / name, silent)
                 advance(1)
-        shutil.rmtree(made, ignore_errors=True)
-        try:
-            table = uci.read_published(texts, remote.splits)
-            if f"sha256:{uci.digest_of(*table)}" == remote.checksum:
-                uci.write_stored(made, table)
-                made.replace(target)
-                return
-            failure = f"the numbers in its files do not have the known checksum ({remote.checksum})"
-        except DataError as error:
-            failure = str(error)
-        finally:
-            shutil.rmtree(made, ignore_errors=True)
-            shutil.rmtree(texts, ignore_errors=True)
-        if is_new:
-            break
-    raise DataError(
-        f"{target.name} could not be fetched, and nothing was written:\n  {', '.join(remote.urls)}: {failure}\n"
-        f"Try again later, or put data.csv and splits/ there yourself: {target}"
-    )
+        table = uci.read_published(texts, remote.splits)
+        if f"sha256:{uci.digest_of(*table)}" != remote.checksum:
+            raise DataError(f"the numbers in its files do not have the known checksum ({remote.checksum})")
+        uci.write_stored(made, table)
+        made.replace(target)
+    except DataError as error:
+        raise DataError(
+            f"{target.name} could not be fetched, and nothing was written:\n  {', '.join(remote.urls)}: {error}\n"
+            f"Try again later, or put data.csv and splits/ there yourself: {target}"
+        ) from error
+    finally:
+        for folder in (texts, made):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _download(remote: Remote, target: Path, progress: Progress) -> None:
-    """Put the file at `target` from the first address that gives what the checksum says. It begins with what earlier
-    attempts, also those of other commands and at other addresses, have left beside it."""
+    """Put the file at `target` from the first address that gives what the checksum says."""
     check_writable(target)  # removes what a killed process left
-    failures: dict[str, None] = {}
-    try:
-        with continued(target) as file:
-            if (remote.checksum and _size(file) and _matches(remote, file)) or any(
-                _from(url, remote, file, progress, failures) for url in remote.urls
-            ):
-                return
-            kept = f"{_size(file):,} bytes are kept for the next attempt" if _size(file) else "nothing was written"
-            raise DataError(
-                f"{target.name} could not be fetched, and {kept}:\n{''.join(failures)}"
-                f"Try again later, or put the file there yourself: {target}"
-            )
-    except (KeyboardInterrupt, stopping.Terminated) as stop:
-        if exists(part := part_of(target)):
-            received = f"{part.stat().st_size:,} bytes of {target.name} are kept in {part}"
-            stop.add_note(f"{received}, and the same command resumes from them.")
-        raise
+    failures = ""
+    for url in remote.urls:
+        try:
+            title = f"{PurePosixPath(remote.path).name}, kB"
+            with replaced(target) as file, progress(title, remote.size // 1000) as advance:
+                _receive(url, remote, file, advance)
+            return
+        except _TransferError as failure:
+            failures += f"  {url}: {failure}\n"
+    raise DataError(
+        f"{target.name} could not be fetched, and nothing was written:\n{failures}"
+        f"Try again later, or put the file there yourself: {target}"
+    )
 
 
-def _from(url: str, remote: Remote, file: BinaryIO, progress: Progress, failures: dict[str, None]) -> bool:
-    """Whether this address completes `file`; if not, the reason is added to `failures`.
-
-    Where the content is wrong, the bytes of earlier attempts may be at fault: all is then fetched once from here.
-    """
-    attempts = 0
-    while attempts < _ATTEMPTS:
-        started_at = _size(file)
-        with progress(f"{PurePosixPath(remote.path).name}, kB", remote.size // 1000) as advance:
-            failure, outcome = _attempt(url, remote, file, advance)
-        if failure is None:
-            return True
-        if outcome == "wrong":
-            file.truncate(0)
-            if started_at:
-                continue
-        failures[f"  {url}: {failure}\n"] = None
-        if outcome != "temporary":
-            break
-        attempts += 1
-    return False
+class _TransferError(Exception):
+    """Why an address did not give the file."""
 
 
-def _attempt(
-    url: str, remote: Remote, file: BinaryIO, advance: Callable[[int], Any]
-) -> tuple[str | None, Literal["complete", "temporary", "permanent", "wrong"]]:
-    """Add what is missing in `file` from this address; why that failed, or None, and of what kind that is."""
+def _receive(url: str, remote: Remote, file: BinaryIO, advance: Callable[[int], Any]) -> None:
+    """Write what this address sends to `file`; _TransferError unless it is what the checksum says."""
     import pooch
     import requests
 
-    start = _size(file)
-    counted = _Counted(file, remote.size, advance)
-    # Bytes are counted as they are stored: a compressed transfer could not be continued.
-    headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={start}-"} if start else {})
+    # Bytes are counted as they are stored, so the transfer must not be compressed.
+    download = pooch.HTTPDownloader(
+        chunk_size=2**18,
+        timeout=TIMEOUT,
+        headers={"Accept-Encoding": "identity"},
+        progressbar=_Counter(file, remote.size, advance),
+    )
     try:
-        fetch_from = pooch.HTTPDownloader(
-            chunk_size=2**18, timeout=TIMEOUT, headers=headers, hooks={"response": counted.begin}
-        )
-        fetch_from(url, counted, None)
+        download(url, file, None)
+    except requests.HTTPError as error:
+        code = "an error" if error.response is None else error.response.status_code
+        raise _TransferError(f"the server answered {code}") from error
     except requests.RequestException as error:
-        if isinstance(error, requests.HTTPError) and error.response is not None:
-            code = error.response.status_code
-            if not (start and code == requests.codes.requested_range_not_satisfiable):  # nothing is missing
-                return f"the server answered {code}", "temporary" if code >= 500 else "permanent"
-        elif "timed out" in str(error).lower():
-            return f"no answer for {TIMEOUT:g} seconds", "temporary"
-        else:
-            broken = f"the connection broke off after {counted.received:,} bytes"
-            return broken if counted.received else "no connection", "temporary"
-    except OverflowError:
-        return f"it sends more than {remote.size:,} bytes, the size of the file", "wrong"
-    finally:
-        counted.end()
-    if not remote.at_most and _size(file) < remote.size and not counted.is_length_known:
-        return f"the connection broke off after {counted.received:,} bytes", "temporary"
-    if not _matches(remote, file):
-        return f"the {_size(file):,} bytes do not have the published checksum ({remote.checksum})", "wrong"
-    return None, "complete"
-
-
-def _size(file: BinaryIO) -> int:
-    return file.seek(0, os.SEEK_END)
-
-
-def _matches(remote: Remote, file: BinaryIO) -> bool:
-    if not remote.checksum:
-        return True
+        received = file.tell()
+        if "timed out" in str(error).lower():
+            raise _TransferError(f"no answer for {TIMEOUT:g} seconds") from error
+        broken = f"the connection broke off after {received:,} bytes" if received else "no connection"
+        raise _TransferError(broken) from error
     kind, _, digest = remote.checksum.partition(":")
+    size = file.tell()
     file.seek(0)
-    return hashlib.file_digest(file, kind).hexdigest() == digest  # pyrefly: ignore - it has readinto
+    if digest and hashlib.file_digest(file, kind).hexdigest() != digest:  # pyrefly: ignore - it has readinto
+        raise _TransferError(f"the {size:,} bytes do not have the published checksum ({remote.checksum})")
+    file.seek(size)
 
 
-class _Counted:
-    """The file that pooch writes to, after the bytes that the server leaves out: counts what is received, and ends it
-    at a signal and above the file's size."""
+class _Counter:
+    """The progress bar of a transfer, as pooch calls it: ends it at a signal, and above the size of the file."""
 
-    def __init__(self, file: BinaryIO, most: int, advance: Callable[[int], Any]) -> None:
-        self._file, self._most, self._advance, self.received = file, most, advance, 0
-        self.is_length_known, self._response = True, None
+    def __init__(self, file: BinaryIO, size: int, advance: Callable[[int], Any]) -> None:
+        self._file, self._size, self._advance, self._kilobytes = file, size, advance, 0
+        self.total = 0
 
-    def begin(self, response: Any, **_: Any) -> None:
-        self._response = response
-        if response.status_code in (200, 206):  # others are redirections and errors
-            part = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
-            start = int(part[1]) if part and response.status_code == 206 else 0
-            self._file.truncate(self._file.seek(min(start, _size(self._file))))
-            self._count(start)
-            self.is_length_known = any(name in response.headers for name in ("Content-Length", "Transfer-Encoding"))
-
-    def end(self) -> None:
-        if self._response is not None:
-            self._response.close()
-
-    def write(self, data: bytes) -> None:
-        self._count(len(data))
-        self._file.write(data)
-
-    def flush(self) -> None:
-        self._file.flush()
+    def update(self, _: int) -> None:
         stopping.check()
+        if (received := self._file.tell()) > self._size:
+            raise _TransferError(f"it sends more than {self._size:,} bytes, the size of the file")
+        self._advance(received // 1000 - self._kilobytes)
+        self._kilobytes = received // 1000
 
-    def _count(self, more: int) -> None:
-        self._advance((self.received + more) // 1000 - self.received // 1000)
-        self.received += more
-        if self.received > self._most:
-            raise OverflowError
+    def reset(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
 
 
 def _unpack(archive: Path, member: str, target: Path) -> None:

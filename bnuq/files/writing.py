@@ -45,48 +45,6 @@ def replaced(path: Path) -> Iterator[BinaryIO]:
     _sync_folder(target.parent)
 
 
-@contextlib.contextmanager
-def continued(path: Path) -> Iterator[BinaryIO]:
-    """The file `part_of(path)`, new or as it was left, to read and write; renamed to `path` when the block ends well,
-    and kept, unless it is empty, when it does not. Raises ResultError as `replaced` does, and where another process
-    writes there."""
-    target = _target(path)
-    part = part_of(target)
-    with _refusals(path, part, keeps=True):
-        with _locked(part) as file:
-            try:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
-                stopping.check()
-            except BaseException:
-                if not part.stat().st_size:
-                    part.unlink()
-                raise
-        part.replace(target)
-    _sync_folder(target.parent)
-
-
-def part_of(path: Path) -> Path:
-    """The partial file of `path`, which `continued` writes to."""
-    return path.with_name(f"{path.name}.part")
-
-
-@contextlib.contextmanager
-def _locked(part: Path) -> Iterator[BinaryIO]:
-    handle = os.open(part, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
-    with os.fdopen(handle, "r+b") as file:
-        try:
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise ResultError(f"{part}: another process is writing there. Wait until it has finished.") from error
-        except (ImportError, OSError):  # a system, or a file system, without locks
-            pass
-        yield file
-
-
 def check_writable(path: Path) -> None:
     """Raise ResultError if `replaced` could not put a file at `path`, by making one beside it. What killed processes
     have left there of the same file is removed."""
@@ -160,15 +118,13 @@ def is_alive(process: int) -> bool:
 
 
 @contextlib.contextmanager
-def _refusals(path: Path, beside: Path, *, keeps: bool = False) -> Iterator[None]:
-    """What the system refuses while `beside` is written, as one ResultError about `path`; `beside` is then removed
-    unless the block `keeps` it."""
+def _refusals(path: Path, beside: Path) -> Iterator[None]:
+    """What the system refuses while `beside` is written, as one ResultError about `path`; `beside` is then removed."""
     try:
         yield
     except BaseException as error:
-        if not keeps:
-            with contextlib.suppress(OSError):
-                beside.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            beside.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.filename in (None, str(beside)):
             reason = _REASONS.get(error.errno or 0, f"{error.strerror or error}.")
             raise ResultError(f"{path}: could not be written: {reason}") from error

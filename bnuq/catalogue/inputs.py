@@ -124,6 +124,5 @@ INPUTS: Catalogue = {
         "{layers} BatchNorm layers have no num_batches_tracked, as before torch 0.4.1; it is not needed here."
     ),
     "gpu-unusable": Entry("the GPU cannot be used ({reason}), so everything ran on the CPU"),
-    "entry-shared": Entry("its entry {shared!r} shares the tensors of {entry!r}, and changed with it"),
     "entries-unchanged": Entry(_entries_unchanged),
 }

@@ -59,7 +59,7 @@ _LONGEST_NAME = 1000  # letters of a tensor's name, or of the entry it is in
 _MOST_WRAPPERS = 8  # within each other
 _MOST_OVERLAP = 8  # how often tensors may share the bytes of the file, as flat parameters and views of them do
 _WRAPPERS = ("module.", "model.", "net.")  # DataParallel, Lightning, habit
-_COMPILED = "_orig_mod."
+COMPILED = "_orig_mod."  # what torch.compile adds to every name
 _AVERAGED = "n_averaged"  # the counter of torch.optim.swa_utils.AveragedModel
 _BATCH_SIZES = ("train_batch_size", "batch_size", "batch-size")
 _BEFORE = "Give the network from before the conversion."
@@ -144,6 +144,23 @@ def read_checkpoint(
         return Checkpoint(path, sha256, "pickled module", None, weights, key, (), _plain_values(holds), entries=entries)
     checkpoint = Checkpoint(path, sha256, form, weights, None, key, (), _plain_values(holds), entries=entries)
     return _checked(checkpoint, size=size, only_finite=only_finite)
+
+
+def content_of(checkpoint: Checkpoint) -> tuple[Any, dict[str, str]]:
+    """Everything that the file of a checkpoint holds, read again, and the metadata of safetensors.
+
+    Raises ModelError where the file has changed: what it holds was trusted, if need be, as it was.
+    """
+    path = checkpoint.path
+    with _as_model_error(path):
+        data = read_whole(path, copies=2, error=ModelError)
+        if hashlib.sha256(data).hexdigest() != checkpoint.sha256:
+            raise ModelError(f"{path}: has changed since it was read. Run it again.")
+        if checkpoint.form == "safetensors":
+            return _from_safetensors(data)
+        is_zip = _kind(path) == "zip"
+        survey = _survey_of_zip(opened(path, data)) if is_zip else _survey_of_legacy(path, data)
+        return _unpickled(path, data, survey, trust_pickle=True), {}
 
 
 def fitted(checkpoint: Checkpoint, expected: Collection[str]) -> Checkpoint:
@@ -233,7 +250,7 @@ def _as_model_error(path: Path) -> Iterator[None]:
 _OF_THE_READER = (AttributeError, TypeError, LookupError, AssertionError)  # their texts are about code, not the file
 
 
-def _from_safetensors(data: bytes) -> tuple[dict[str, Tensor], dict[str, Plain]]:
+def _from_safetensors(data: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
     state = safetensors.torch.load(data)  # which has checked the header
     header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")], object_pairs_hook=_each_once)
     return {name: state[name] for name in sorted(state)}, header.get("__metadata__") or {}
@@ -594,17 +611,17 @@ def _is_finite(value: Tensor) -> bool:
 def _strip(path: Path, state: dict[str, Tensor]) -> tuple[dict[str, Tensor], tuple[str, ...]]:
     """`state` without the prefixes that all names share, however many; and those prefixes."""
     stripped: list[str] = []
-    if any(_COMPILED in name for name in state):
+    if any(COMPILED in name for name in state):
         first: dict[str, str] = {}
         for name, value in state.items():
-            other = first.setdefault(plain := name.replace(_COMPILED, ""), name)
+            other = first.setdefault(plain := name.replace(COMPILED, ""), name)
             if other != name and not torch.equal(state[other], value):
                 raise ModelError(
                     f"{path}: {other} and {name} are both {plain} of the network, once the prefixes are off. Save the "
                     "network's own state dict (torch.save(model.state_dict(), …)) and name that."
                 )
-        state = _renamed(state, lambda name: name.replace(_COMPILED, ""))
-        stripped.append(_COMPILED)
+        state = _renamed(state, lambda name: name.replace(COMPILED, ""))
+        stripped.append(COMPILED)
     if _AVERAGED in state and all(name.startswith("module.") for name in state if name != _AVERAGED):
         state = _renamed({name: value for name, value in state.items() if name != _AVERAGED}, str)
     while state and len(stripped) < _MOST_WRAPPERS:

@@ -428,7 +428,7 @@ def test_a_failure_after_the_passes_leaves_the_old_file(reset, monkeypatch):
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("bnuq.models.saving._copied", full)
+    monkeypatch.setattr("os.fsync", full)
     refused(reset, "the disk is full")
 
 

@@ -34,7 +34,7 @@ from bnuq.findings import Finding, note
 from bnuq.models.archives import Archive, opened
 from bnuq.models.exported import read_exported
 from bnuq.models.pickles import Survey, survey_legacy
-from bnuq.models.shards import METADATA, Weights, read_distributed, read_safetensors_files
+from bnuq.models.shards import Weights, read_safetensors_files
 from bnuq.models.torchscript import read_torchscript
 
 Form = Literal[
@@ -45,7 +45,6 @@ Form = Literal[
     "TorchScript",
     "exported program",
     "sharded safetensors",
-    "distributed checkpoint",
     "timm folder",
     "transformers folder",
     "in memory",
@@ -268,9 +267,12 @@ def _of_several_files(path: Path, entry: str | None, *, only_finite: bool) -> Ch
     form: Form = "sharded safetensors"
     with _as_model_error(path):
         hub = read_hub_config(folder) if folder == path else None
-        if folder == path and hub is None and is_file(path / METADATA):
-            form, weights = "distributed checkpoint", read_distributed(path, partial(_tensors, path))
-        elif hub is not None:
+        if folder == path and hub is None and is_file(path / ".metadata"):
+            raise ModelError(
+                f"{path}: is a distributed checkpoint, which is not read; {_EXPECTED}. Convert it: "
+                "python -m torch.distributed.checkpoint.format_utils dcp_to_torch FOLDER model.pt"
+            )
+        if hub is not None:
             form, weights = "timm folder" if hub.package == "timm" else "transformers folder", _of_hub(path)
         else:
             weights = read_safetensors_files(path, folder, path.name if folder != path else _index_in(path))
@@ -298,8 +300,8 @@ def _index_in(folder: Path) -> str:
     indices = [place.name for place in folder.iterdir() if place.name.endswith(_INDEX)]
     if len(indices) != 1:
         raise ModelError(
-            f"{folder}: is a folder without a config.json (of timm or transformers), an index of safetensors files or "
-            f"the .metadata of a distributed checkpoint; {_EXPECTED}. Name the file inside it."
+            f"{folder}: is a folder without a config.json (of timm or transformers) or an index of safetensors files; "
+            f"{_EXPECTED}. Name the file inside it."
         )
     return indices[0]
 

@@ -1,36 +1,29 @@
-"""Weights in several files: safetensors with an index, and the folders of `torch.distributed.checkpoint`."""
+"""Weights in several files of safetensors, which an index lists."""
 
 from __future__ import annotations
 
 import hashlib
-import io
 import json
-import math
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import safetensors.torch
-import torch
 from torch import Tensor
 
 from bnuq.errors import ModelError
 from bnuq.files.content import is_file
 from bnuq.files.limits import read_whole
-from bnuq.files.pickles import BoundedUnpickler
 
 _MOST_SHARDS = 10_000
 _MOST_INDEX = 2**26  # bytes
-METADATA = ".metadata"  # in the folder of a distributed checkpoint
 
 
 @dataclass(frozen=True)
 class Weights:
-    """The tensors of several files, in dicts as they were saved; their SHA-256 is that of the files' names and
-    SHA-256s, and `size` the bytes of all."""
+    """The tensors of several files; their SHA-256 is that of the files' names and SHA-256s, and `size` the bytes of
+    all."""
 
-    holds: dict[str, Any]
+    holds: dict[str, Tensor]
     sha256: str
     size: int
 
@@ -94,116 +87,3 @@ def _small(place: Path, data: bytes) -> bytes:
     if len(data) > _MOST_INDEX:
         raise ModelError(f"{place}: its index has {len(data):,} bytes; expected an index of tensors.")
     return data
-
-
-def read_distributed(folder: Path, unpickled: Callable[[bytes], Any]) -> Weights:
-    """The tensors in a folder of `torch.distributed.checkpoint`, whole, in dicts as they were saved.
-
-    Nothing is unpickled but names, sizes and places: `unpickled` reads a tensor of a shard, safely. Raises ModelError
-    for shards that are missing, damaged or transformed.
-    """
-    files = _Files(folder, folder)
-    index = _Metadata(folder, _small(folder, files.read(METADATA))).load()
-    places: dict[str, list[Any]] = {}
-    for key, place in index.storage_data.items():
-        places.setdefault(key.fqn, []).append((key, place))
-    shards = {str(place.relative_path) for entries in places.values() for _, place in entries}
-    if len(shards) > _MOST_SHARDS:
-        raise ModelError(f"{folder}: lists {len(shards):,} files; expected at most {_MOST_SHARDS:,}.")
-    data = {name: files.read(name) for name in sorted(shards)}
-    whole = {name: entry for name, entry in index.state_dict_metadata.items() if hasattr(entry, "chunks")}
-    declared = sum(_bytes_of(entry) for entry in whole.values())
-    if declared > files.size:
-        raise ModelError(f"{folder}: declares {declared} bytes of tensors in {files.size}; it is damaged or hostile.")
-    holds: dict[str, Any] = {}
-    for name, entry in whole.items():
-        tensor = _assembled(folder, name, entry, places.get(name, ()), data, unpickled)
-        _put(holds, (index.planner_data or {}).get(name, (name,)), tensor)
-    return Weights(holds, files.sha256, files.size)
-
-
-def _bytes_of(entry: Any) -> int:
-    return math.prod(_sizes(entry.size)) * entry.properties.dtype.itemsize
-
-
-def _sizes(sizes: Any) -> tuple[int, ...]:
-    values = tuple(sizes)
-    if not all(type(value) is int and value >= 0 for value in values):
-        raise ValueError("a size is not a whole number")
-    return values
-
-
-def _assembled(
-    folder: Path,
-    name: str,
-    entry: Any,
-    places: Sequence[tuple[Any, Any]],
-    data: Mapping[str, bytes],
-    unpickled: Callable[[bytes], Any],
-) -> Tensor:
-    """A tensor put together from its parts."""
-    whole = torch.empty(_sizes(entry.size), dtype=entry.properties.dtype)
-    filled = 0
-    for key, place in places:
-        if getattr(place, "transform_descriptors", None):
-            raise ModelError(f"{folder}: {name} is compressed or encrypted; expected plain shards.")
-        start, length = _sizes((place.offset, place.length))
-        part = unpickled(data[place.relative_path][start : start + length])
-        offsets = _sizes(key.offset if key.offset is not None else (0,) * whole.ndim)
-        room = whole[tuple(slice(o, o + count) for o, count in zip(offsets, part.shape, strict=True))]
-        if room.shape != part.shape or part.dtype != whole.dtype:
-            raise ModelError(f"{folder}: a part of {name} has another size or type than the index says.")
-        room.copy_(part)
-        filled += part.numel()
-    if filled != whole.numel():
-        raise ModelError(f"{folder}: of {name}, {filled} of {whole.numel()} values are there. Fetch all shards.")
-    return whole
-
-
-def _put(holds: dict[str, Any], path: Sequence[Any], tensor: Tensor) -> None:
-    for part in path[:-1]:
-        holds = holds.setdefault(str(part), {})
-    holds[str(path[-1])] = tensor
-
-
-class _Record:
-    """Stands for an object of the index: its fields, and nothing that runs."""
-
-    def __new__(cls, *_args: object) -> _Record:
-        return object.__new__(cls)
-
-    def __init__(self, *_args: object) -> None: ...
-
-    def __setstate__(self, state: Any) -> None:
-        self.__dict__.update(
-            state if isinstance(state, dict) else {"dtype": state[0]}
-        )  # the latter of TensorProperties
-
-
-class _Metadata(BoundedUnpickler):
-    """Reads the `.metadata` of a distributed checkpoint: records of names, sizes and places; ModelError for others."""
-
-    def __init__(self, folder: Path, data: bytes) -> None:
-        self._folder = folder
-        super().__init__(io.BytesIO(data), encoding="ASCII", size=len(data))
-
-    def find_class(self, module: str, name: str) -> Any:
-        if module == "torch" and isinstance(dtype := getattr(torch, name, None), torch.dtype):
-            return dtype
-        if (module, name) == ("torch", "Size"):
-            return tuple
-        if f"{module}.{name}" == "collections.OrderedDict":
-            return dict
-        if module in _MODULES or (module.startswith("pathlib") and name.endswith("Path")):
-            return _Record
-        raise ModelError(
-            f"{self._folder}: its {METADATA} is refused: it names {module}.{name}, which would have to run, and no "
-            "such index needs it. Nothing was run."
-        )
-
-
-_MODULES = (
-    "torch.distributed.checkpoint.metadata",
-    "torch.distributed.checkpoint.filesystem",
-    "torch.serialization",  # the function that gives a layout
-)

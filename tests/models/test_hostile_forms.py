@@ -16,7 +16,7 @@ import pytest
 import torch
 from nets import Cnn, trained_cnn
 from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import nn
 
 from bnuq.errors import BnuqError, ModelError, UntrustedCodeError
 from bnuq.models.checkpoint import read_checkpoint
@@ -415,48 +415,3 @@ def test_an_index_may_not_lead_out_of_its_folder(tmp_path, file):
     index.write_text(json.dumps({"weight_map": {"conv.weight": file}}))
     assert_one_message(tmp_path / "net", "expected one in its folder|is missing")
     assert_one_message(index, "expected one in its folder|is missing")
-
-
-def distributed(folder: Path, state: Mapping[str, Tensor]) -> Path:
-    import warnings
-
-    import torch.distributed.checkpoint as dcp
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        dcp.save(dict(state), checkpoint_id=folder, no_dist=True)  # type: ignore
-    return folder
-
-
-def test_a_distributed_checkpoint_runs_nothing(tmp_path):
-    marker = tmp_path / "ran"
-    folder = distributed(tmp_path / "net", trained_cnn().state_dict())
-    (shard,) = folder.glob("*.distcp")
-    good = (folder / ".metadata").read_bytes()
-    for evil in (Evil(marker), {"x": Evil(marker)}):
-        (folder / ".metadata").write_bytes(pickle.dumps(evil))
-        assert_one_message(folder, r"\.metadata is refused: it names (posix|nt)\.system, .* Nothing was run\.$")
-    (folder / ".metadata").write_bytes(good[: len(good) // 2])
-    assert_one_message(folder, "net: is damaged or incomplete")
-    (folder / ".metadata").write_bytes(good)
-    shard.write_bytes(saved(Evil(marker)).ljust(shard.stat().st_size, b"\0"))
-    with pytest.raises(BnuqError):
-        read_checkpoint(folder)
-    assert not marker.exists()
-
-
-@pytest.mark.parametrize("change", ["outside", "huge", "part"])
-def test_a_forged_distributed_index_is_one_message(tmp_path, change):
-    folder = distributed(tmp_path / "net", {"w": torch.ones(4, 3)})
-    index = pickle.loads((folder / ".metadata").read_bytes())  # made above
-    place = next(iter(index.storage_data.values()))
-    entry = index.state_dict_metadata["w"]
-    if change == "outside":
-        place.relative_path = "../../etc/passwd"
-    elif change == "huge":
-        entry.size = torch.Size([10**6, 10**6])
-    else:
-        entry.size = torch.Size([5, 3])
-    (folder / ".metadata").write_bytes(pickle.dumps(index))
-    told = {"outside": "one in its folder", "huge": "damaged or hostile", "part": "12 of 15 values are there"}
-    assert_one_message(folder, told[change])

@@ -84,14 +84,6 @@ def sharded(path: Path) -> None:
     (path / "model.safetensors.index.json").write_text(json.dumps(index))
 
 
-def distributed(path: Path) -> None:
-    import torch.distributed.checkpoint as dcp
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that it runs in one process
-        dcp.save({"model": trained_cnn().state_dict(), "step": 3}, checkpoint_id=path, no_dist=True)  # type: ignore
-
-
 FORMS: dict[str, tuple[Callable[[Path], None], str]] = {
     "state dict": (lambda path: torch.save(trained_cnn().state_dict(), path), "state dict (zip)"),
     "scripted": (scripted, "TorchScript"),
@@ -104,7 +96,6 @@ FORMS: dict[str, tuple[Callable[[Path], None], str]] = {
     "pickled": (lambda path: torch.save(trained_cnn(), path), "pickled module"),
     "timm folder": (lambda path: folder_of(path, TIMM), "timm folder"),
     "shards": (sharded, "sharded safetensors"),
-    "distributed": (distributed, "distributed checkpoint"),
 }
 
 
@@ -118,7 +109,7 @@ def a_timm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def read(path: Path, form: str) -> LoadedModel:
-    needs_arch = form in ("state dict", "shards", "distributed")
+    needs_arch = form in ("state dict", "shards")
     return load_model(path, arch="nets:Cnn" if needs_arch else None, trust_pickle=form == "pickled")
 
 
@@ -374,15 +365,10 @@ def test_an_index_and_its_folder_are_the_same_checkpoint(tmp_path):
         read_checkpoint(tmp_path / "net")
 
 
-def test_a_distributed_checkpoint_has_its_entries_and_needs_every_shard(tmp_path):
-    distributed(tmp_path / "net")
-    checkpoint = read_checkpoint(tmp_path / "net")
-    assert checkpoint.key == "model" and checkpoint.state is not None
-    for name, value in trained_cnn().state_dict().items():
-        assert torch.equal(checkpoint.state[name], value)
-    (shard,) = (tmp_path / "net").glob("*.distcp")
-    shard.write_bytes(shard.read_bytes()[:-2000])
-    with pytest.raises(ModelError, match="net: "):
+def test_a_distributed_checkpoint_is_refused_with_the_command_that_converts_it(tmp_path):
+    (tmp_path / "net").mkdir()
+    (tmp_path / "net" / ".metadata").write_bytes(b"")
+    with pytest.raises(ModelError, match=r"is a distributed checkpoint.* Convert it: .* dcp_to_torch FOLDER model\.pt"):
         read_checkpoint(tmp_path / "net")
 
 

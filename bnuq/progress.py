@@ -1,10 +1,9 @@
-"""Progress of long work, and forecasts of its duration before it starts."""
+"""Progress of long work."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from bnuq import stopping
@@ -22,20 +21,3 @@ class Progress(Protocol):
 def silent(title: str, total: int) -> AbstractContextManager[Advance]:  # noqa: ARG001 - a Progress
     """A progress without output. Each step still raises a pending signal, see `stopping.check`."""
     return nullcontext(lambda _: stopping.check())
-
-
-@dataclass(frozen=True)
-class Forecast:
-    """The estimated seconds of some work, and the options that reduce them (`lower`)."""
-
-    work: str
-    seconds: float
-    lower: str
-
-
-@dataclass(frozen=True)
-class ForecastListener:
-    """Receives the forecast of work that will take longer than `limit` seconds, before the work starts."""
-
-    notify: Callable[[Forecast], object]
-    limit: float = 86_400.0

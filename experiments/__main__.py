@@ -485,7 +485,7 @@ def _ascending(sizes: tuple[int, ...] | None) -> tuple[int, ...] | None:
 def _progress(printing: Printing) -> Any:
     from bnuq.cli.progress import progress_of
 
-    return progress_of(printing)[0]
+    return progress_of(printing)
 
 
 def _written(record: Any, out: Path) -> Any:

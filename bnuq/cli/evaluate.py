@@ -30,7 +30,7 @@ from bnuq.errors import RequestError
 from bnuq.evaluation.mistakes import reported_at_once
 
 if TYPE_CHECKING:
-    from bnuq.progress import ForecastListener, Progress
+    from bnuq.progress import Progress
     from bnuq.records.evaluation import Result
 
 
@@ -70,13 +70,13 @@ def command(
     each."""
     from bnuq.cli.progress import progress_of
 
-    progress, forecast_listener = progress_of(printing)
+    progress = progress_of(printing)
     if again is None and sum(map(is_run_file, model or ())) > 1:
         several = resolve_each(model or (), options, folder=Path.cwd())
         if options.get("shard"):
             _compute_shard(several, baseline, work, printing)
         else:
-            _evaluate_each(several, baseline, work, progress, forecast_listener, printing)
+            _evaluate_each(several, baseline, work, progress, printing)
         return
     with reported_at_once():
         runs = _runs(model or (), again, options)
@@ -96,7 +96,7 @@ def command(
                 f"--baseline {baseline} is compared with one result, and several runs were requested. Leave it out."
             )
         with threads(runs.all[0].run.threads):
-            aggregate = evaluate_several(runs, work=work, progress=progress, forecast_listener=forecast_listener)
+            aggregate = evaluate_several(runs, work=work, progress=progress)
         print_result(aggregate, printing, summary=multirun.summary, show=partial(print_record, report))
         return
     with reported_at_once():
@@ -110,7 +110,7 @@ def command(
 
     look = None if gate is None else gate.check_sets
     with threads(run.threads):
-        result = evaluate(run, work=work, progress=progress, look=look, forecast_listener=forecast_listener)
+        result = evaluate(run, work=work, progress=progress, look=look)
     if gate is None:
         print_result(result, printing, summary=summary, show=partial(print_record, report, full=printing.full))
     else:
@@ -122,7 +122,6 @@ def _evaluate_each(
     baseline: Path | None,
     work: str | None,
     progress: Progress,
-    forecast_listener: ForecastListener | None,
     printing: Printing,
 ) -> None:
     """Evaluate several run files, and print the report of each when it is finished; exit code 2 where some failed."""
@@ -148,8 +147,7 @@ def _evaluate_each(
         failed[name] = reported(error, subject=f"{name}: ")
 
     with threads(runs[0].threads):
-        listeners = {"progress": progress, "forecast_listener": forecast_listener}
-        evaluate_all(runs, on_result=on_result, on_error=on_error, work=work, **listeners)
+        evaluate_all(runs, on_result=on_result, on_error=on_error, work=work, progress=progress)
     if printing.json:
         print_json(summaries)
     if failed:
@@ -165,7 +163,7 @@ def _compute_shard(runs: Sequence[Run], baseline: Path | None, work: str | None,
 
     if baseline is not None:
         raise RequestError(f"--baseline {baseline} is compared with a result, and --shard makes none. Leave it out.")
-    progress, _ = progress_of(printing)
+    progress = progress_of(printing)
     with threads(runs[0].threads):
         compute_shard(runs, work, progress=progress, say=partial(typer.echo, err=True))
     if not printing.quiet:

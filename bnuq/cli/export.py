@@ -85,7 +85,7 @@ def command(
     from bnuq.evaluation.setup import threads
     from bnuq.workflows.export import Exported, export
 
-    progress, _ = progress_of(printing)
+    progress = progress_of(printing)
     with threads(run.threads):
         exported = export(run, folder / expanded(Path(out)), method=method, result=source, progress=progress)
 

@@ -53,7 +53,7 @@ def command(
     from bnuq.workflows.inspect import Settings, inspect
 
     inspect_settings = Settings.of(settings, folder=Path.cwd(), needs_reference="train" in options)
-    progress, _ = progress_of(printing)
+    progress = progress_of(printing)
     with threads(run.threads):
         result = inspect(run, inspect_settings, progress=progress)
     print_with_figures(result, printing, figures, report=report, summary=summary)

@@ -34,6 +34,6 @@ def command(
     from bnuq.report.render import print_record
     from bnuq.workflows.shards import merge
 
-    progress, _ = progress_of(printing)
+    progress = progress_of(printing)
     result = merge(work, Options(options), folder=Path.cwd(), progress=progress)
     print_result(result, printing, summary=summary, show=partial(print_record, report, full=printing.full))

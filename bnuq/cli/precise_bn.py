@@ -59,7 +59,7 @@ def command(
     from bnuq.report.render import print_record
     from bnuq.workflows.precise_bn import precise_bn
 
-    progress, _ = progress_of(printing)
+    progress = progress_of(printing)
     with threads(run.threads):
         result = precise_bn(
             run, estimator=settings.estimator, points=settings.points, batch_size=settings.batch_size, progress=progress

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from bnuq import stopping
 from bnuq.cli.output import Printing
-from bnuq.progress import Forecast, ForecastListener, Progress, silent
+from bnuq.progress import Progress, silent
 
 _MIN_ELAPSED, _MAX_ELAPSED = 2.0, 600.0  # seconds of work between which its rate predicts the duration
 _DAY = 86_400.0
@@ -46,36 +46,24 @@ class _DurationWarning:
             _write(f"{self._title}: about {_in_days(seconds)} at this rate. Ctrl-C stops it.")
 
 
-def progress_of(printing: Printing) -> tuple[Progress, ForecastListener | None]:
-    """How a command shows its progress, and the listener that announces long work before it starts."""
-    bars = Bars()
-    return (silent, None) if printing.quiet else (bars, bars.forecast_listener)
+def progress_of(printing: Printing) -> Progress:
+    """How a command shows its progress."""
+    return silent if printing.quiet else Bars()
 
 
 class Bars:
-    """A Progress that shows a bar while work runs, and a permanent line where it takes longer than a day. A duration
-    that was announced before the work starts is not announced again.
+    """A Progress that shows a bar while work runs, and a permanent line where it takes longer than a day.
 
     Where standard error is no terminal, there is a line every 30 s in place of bars, over all pieces of work: how much
     of the current one is done, and the time left for it.
     """
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
-        self._announced, self._clock, self._last_line = False, clock, clock()
-
-    @property
-    def forecast_listener(self) -> ForecastListener:
-        """The listener that announces long work before it starts."""
-        return ForecastListener(self._announce, limit=_DAY)
-
-    def _announce(self, forecast: Forecast) -> None:
-        self._announced = True
-        days = _in_days(forecast.seconds)
-        _write(f"{forecast.work} will take about {days}. To reduce that, {forecast.lower}. Ctrl-C stops it.")
+        self._clock, self._last_line = clock, clock()
 
     @contextmanager
     def __call__(self, title: str, total: int) -> Iterator[Callable[[int], object]]:
-        watch = (lambda _: None) if self._announced else _DurationWarning(title, total, self._clock)
+        watch = _DurationWarning(title, total, self._clock)
         if not sys.stderr.isatty():
             begin, done = self._clock(), 0
 

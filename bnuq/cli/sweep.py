@@ -66,7 +66,7 @@ def command(
     from bnuq.report.sweep import report
     from bnuq.workflows.sweep import sweep
 
-    progress, forecast_listener = progress_of(printing)
+    progress = progress_of(printing)
     with threads(runs[0].threads):
-        result = sweep(runs, swept, work=work, progress=progress, forecast_listener=forecast_listener)
+        result = sweep(runs, swept, work=work, progress=progress)
     print_with_figures(result, printing, figures, report=report, summary=summary)

@@ -43,7 +43,7 @@ def command(
     from bnuq.files.folders import expanded
     from bnuq.workflows.verify import verify
 
-    path, (progress, _) = expanded(result), progress_of(printing)
+    path, progress = expanded(result), progress_of(printing)
     found = verify(path, Options(options), units=units, folder=Path.cwd(), progress=progress)
     record = found.result
     if printing.json:

@@ -18,7 +18,6 @@ from bnuq.errors import RequestError
 from bnuq.estimates import Estimate
 from bnuq.evaluation.datasets import Scale, target_scale
 from bnuq.evaluation.draws import check_reference
-from bnuq.evaluation.duration import forecast_of_sweep
 from bnuq.evaluation.estimates import interval
 from bnuq.evaluation.exactness import Checked, check_network, check_network_unchanged
 from bnuq.evaluation.executors import Executor
@@ -33,7 +32,7 @@ from bnuq.evaluation.subject import VALIDATION, Subject
 from bnuq.files.journal import Journal, WorkFolder
 from bnuq.findings import Finding, note, warning
 from bnuq.metrics.decay import least_squares_coefficients
-from bnuq.progress import Forecast, Progress
+from bnuq.progress import Progress
 from bnuq.records.evaluation import ReferenceCheck
 from bnuq.records.sweep import Compared, Decay, Repeated, SweepPoint, SweptModel
 from bnuq.sampling import counter_rng
@@ -199,18 +198,6 @@ class Network:
         return work.journal(
             facts
             | content(checkpoint_sha256=checkpoint_sha256, network=network, device=pipeline.device, train=self._train)
-        )
-
-    def forecast(self, *, limit: float) -> Forecast | None:
-        """The forecast of the sweep of this network from scratch; None if it takes less than `limit` seconds."""
-        training_points = 0 if self._training is None else len(self._training.points)
-        return forecast_of_sweep(
-            self.subject,
-            sizes=self.sizes,
-            samples=self._draw_sets.samples,
-            draw_sets=self._draw_sets.sets,
-            training_points=training_points,
-            limit=limit,
         )
 
     @property

@@ -18,7 +18,6 @@ from bnuq.evaluation import memory, multilabel
 from bnuq.evaluation.augmentation import check_augmentation
 from bnuq.evaluation.datasets import Material, fetch_missing
 from bnuq.evaluation.draws import next_stop
-from bnuq.evaluation.duration import forecast
 from bnuq.evaluation.ensemble import other_networks
 from bnuq.evaluation.estimates import MIN_SAMPLES
 from bnuq.evaluation.exactness import check_network, check_network_unchanged
@@ -55,7 +54,7 @@ from bnuq.files.journal import Journal, WorkFolder, beside, root_of, work_folder
 from bnuq.files.places import Place
 from bnuq.findings import Finding, note, warning
 from bnuq.models.loading import LoadedModel
-from bnuq.progress import ForecastListener, Progress, silent
+from bnuq.progress import Progress, silent
 from bnuq.records import evaluation_file as result_file
 from bnuq.records.approximation import approximations
 from bnuq.records.evaluation import EvaluatedSet, ReferenceCheck, Result, Work
@@ -75,17 +74,15 @@ def evaluate(
     work: Path | str | None = None,
     progress: Progress = silent,
     look: Callable[[Mapping[str, EvaluatedSet]], None] | None = None,
-    forecast_listener: ForecastListener | None = None,
     merged: bool = False,
     turn: AbstractContextManager[Turn] | None = None,
 ) -> Result:
     """Evaluate `run`, write its result file, and return the result.
 
     Finished units are saved in `work` (by default beside the result) and read after an interruption. `look` receives
-    the sets before anything is drawn, and may raise where they cannot be used; `forecast_listener` receives a forecast
-    of the duration, where it is long. `merged` units in `work` were computed by others; those of a `turn` are being
-    computed by running processes, see `job_of`. Raises BnuqError with one message where the request cannot be
-    carried out; the result file is then not touched.
+    the sets before anything is drawn, and may raise where they cannot be used. `merged` units in `work` were computed
+    by others; those of a `turn` are being computed by running processes, see `job_of`. Raises BnuqError with one
+    message where the request cannot be carried out; the result file is then not touched.
     """
     watch = Stopwatch()
     check_request(run)
@@ -99,7 +96,6 @@ def evaluate(
             subject, run = planned.subject, planned.subject.run
             journal = folder.journal(_facts(planned), _about(run))
             checked = check_network(subject)
-            _foresee(subject, forecast_listener)
             post_hoc = None if run.on == "local" else post_hoc_scores(subject, progress)  # while others are at work
             others.wait(progress, _passes(subject))
             executor = Executor(journal)
@@ -219,11 +215,6 @@ def _planned(
     check_predictions(subject)
     check_resources(subject)
     return planned, shown
-
-
-def _foresee(subject: Subject, forecast_listener: ForecastListener | None) -> None:
-    if forecast_listener is not None and (expected := forecast(subject, limit=forecast_listener.limit)) is not None:
-        forecast_listener.notify(expected)
 
 
 def _passes(subject: Subject) -> int:

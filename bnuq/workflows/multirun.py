@@ -19,7 +19,7 @@ from bnuq.evaluation.provenance import behaviour, request_digest, same_behaviour
 from bnuq.evaluation.setup import check_request, prepare
 from bnuq.files.content import is_file, kind_of, sha256_of_file
 from bnuq.findings import Finding, note, notes, warning
-from bnuq.progress import Forecast, ForecastListener, Progress, silent
+from bnuq.progress import Progress, silent
 from bnuq.records import evaluation_file as result_file
 from bnuq.records import multirun as several_file
 from bnuq.records.evaluation import Result
@@ -36,15 +36,13 @@ def evaluate_several(
     *,
     work: Path | str | None = None,
     progress: Progress = silent,
-    forecast_listener: ForecastListener | None = None,
 ) -> Several:
     """Evaluate every run, each into a file of its own, write the aggregate to `runs.out`, and return it.
 
     A run whose file exists already, made by this version from the same request, network and data, is read instead, so
     that an interrupted series continues; within a run `evaluate` continues from the units in `work`.
-    `forecast_listener` receives a forecast of the remaining runs before the first is drawn, where it is long. Raises
-    BnuqError, naming the run, where a run cannot be carried out; the results of earlier runs stay, and no aggregate is
-    written.
+    Raises BnuqError, naming the run, where a run cannot be carried out; the results of earlier runs stay, and no
+    aggregate is written.
     """
     start = time.perf_counter()
     replaces = runs.out.exists()
@@ -57,13 +55,7 @@ def evaluate_several(
         for run_of_series in runs.all:
             try:
                 if run_of_series.run in missing:
-                    result = evaluate(
-                        run_of_series.run,
-                        work=work,
-                        forecast_listener=_foresight_of_all(forecast_listener, len(runs.all) - len(rows)),
-                        turn=next(turns),
-                    )
-                    forecast_listener = None  # the forecast covers all runs
+                    result = evaluate(run_of_series.run, work=work, turn=next(turns))
                 else:
                     result = result_file.read(run_of_series.run.out)
                 first = first or (run_of_series, _form(result))
@@ -88,18 +80,6 @@ def evaluate_several(
     several = replace(several, findings=findings)
     several_file.write(several, runs.out)
     return several
-
-
-def _foresight_of_all(forecast_listener: ForecastListener | None, remaining: int) -> ForecastListener | None:
-    """A ForecastListener that turns the forecast of one run into that of all remaining runs."""
-    if forecast_listener is None:
-        return None
-
-    def say(forecast: Forecast) -> None:
-        work = f"{remaining:,} runs, each of {forecast.work}," if remaining > 1 else forecast.work
-        forecast_listener.notify(replace(forecast, work=work, seconds=remaining * forecast.seconds))
-
-    return ForecastListener(say, forecast_listener.limit / remaining)
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ from bnuq.evaluation.executors import Share, Worker, has_ended
 from bnuq.evaluation.setup import threads
 from bnuq.evaluation.units import Unit
 from bnuq.files import apart
-from bnuq.files.journal import MOST_ATTEMPTS, Journal
+from bnuq.files.journal import MOST_ATTEMPTS
 from bnuq.files.places import Place, place_of
 from bnuq.progress import Progress
 
@@ -43,7 +43,6 @@ _RUN = "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from bnuq.workf
 MOST_STARTS = 10  # of a process that is killed before it begins any unit
 _GRACE = 60.0  # seconds in which an interrupted process may finish its unit
 
-Make = Callable[[Journal], Worker]
 
 
 @dataclass(frozen=True)

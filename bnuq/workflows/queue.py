@@ -14,7 +14,7 @@ from bnuq.evaluation.datasets import fetch_missing
 from bnuq.evaluation.setup import check_request
 from bnuq.files.journal import beside, keeping
 from bnuq.files.places import place_of
-from bnuq.progress import Advance, ForecastListener, Progress, silent
+from bnuq.progress import Advance, Progress, silent
 from bnuq.records.evaluation import Result
 from bnuq.workflows.evaluate import evaluate, job_of
 from bnuq.workflows.helpers import workers
@@ -28,7 +28,6 @@ def evaluate_all(
     on_error: Callable[[Run, Exception], object],
     work: Path | str | None = None,
     progress: Progress = silent,
-    forecast_listener: ForecastListener | None = None,
 ) -> None:
     """Evaluate each of `runs` as `evaluate` does, each into its own file, by the processes that the first one names:
     they compute the units of all of them, one run after the other. An error of a run, which `on_error` receives, ends
@@ -46,7 +45,7 @@ def evaluate_all(
             named = partial(_named, progress, f"{number} of {len(able)}, {(run.run_file or run.checkpoint).name}")
             try:
                 turn = next(turns)
-                result = evaluate(run, work=work, progress=named, forecast_listener=forecast_listener, turn=turn)
+                result = evaluate(run, work=work, progress=named, turn=turn)
                 on_result(run, result)
             except Exception as error:
                 on_error(run, error)

@@ -26,7 +26,7 @@ from bnuq.evaluation.subject import VALIDATION
 from bnuq.files.journal import Journal, WorkFolder, work_folder
 from bnuq.files.places import Place
 from bnuq.findings import Finding, about, note, notes, warning, warnings
-from bnuq.progress import Forecast, ForecastListener, Progress, silent
+from bnuq.progress import Progress, silent
 from bnuq.records import sweep as sweep_file
 from bnuq.records.sweep import Protocol, Recommended, Sweep, SweepPoint, SweptSet
 from bnuq.records.verdict import on_another_scale
@@ -50,14 +50,12 @@ def sweep(
     out: Path | None = None,
     work: Path | str | None = None,
     progress: Progress = silent,
-    forecast_listener: ForecastListener | None = None,
 ) -> Sweep:
     """Sweep MCBN's mini-batch size, write the result to `out` (the first run's `out`, where None), and return it.
 
     One run: its network at every size (protocol "single"). Several: each at its training batch size ("matched"), and at
     every size of `settings.batch_sizes` too, where there are any. Finished parts are saved in `work` (by default beside
-    `out`) and read after an interruption. `forecast_listener` receives a forecast of the duration from scratch before
-    anything is drawn, where it is long. Raises BnuqError where the request cannot be carried out; `out` is then not
+    `out`) and read after an interruption. Raises BnuqError where the request cannot be carried out; `out` is then not
     touched. Source: Mukhoti, Dokania, Torr & Gal 2020, On Batch Normalisation for Approximate Bayesian Inference.
     """
     watch = Stopwatch()
@@ -73,8 +71,6 @@ def sweep(
         with helpers(runs[0].on, job) as others:
             ready = _networks(runs, settings)
             watch.lap("load")
-            if forecast_listener is not None:
-                _foresee(ready, forecast_listener)
             executors = [Executor(network.journal(folder)) for network in ready]
             checked = [network.checked() for network in ready]
             others.wait(progress, sum(_passes(network, settings) for network in ready))
@@ -156,15 +152,6 @@ def _result(
         ),
         path=out,
     )
-
-
-def _foresee(networks: Sequence[Network], forecast_listener: ForecastListener) -> None:
-    forecasts = [network.forecast(limit=forecast_listener.limit / len(networks)) for network in networks]
-    long = [forecast for forecast in forecasts if forecast is not None]
-    if (seconds := sum(forecast.seconds for forecast in long)) >= forecast_listener.limit:
-        longest = max(long, key=lambda forecast: forecast.seconds)
-        of_all = f"{len(networks)} networks, each of {longest.work}," if len(networks) > 1 else longest.work
-        forecast_listener.notify(Forecast(of_all, seconds, longest.lower))
 
 
 def _check(runs: Sequence[Run], settings: Settings, out: Path) -> None:

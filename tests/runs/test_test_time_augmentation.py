@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import h5py
@@ -17,12 +15,10 @@ from report_text import rendered
 from torch import nn
 
 import bnuq
-from bnuq.config import Options, resolve, resolve_again
+from bnuq.config import Options, resolve_again
 from bnuq.errors import BnuqError
-from bnuq.evaluation import duration
 from bnuq.gate import check
 from bnuq.gate.compatibility import pairing
-from bnuq.progress import ForecastListener
 from bnuq.records.evaluation import Result
 from bnuq.report.evaluation import report
 from bnuq.sampling import counter_rng
@@ -193,23 +189,6 @@ def test_what_cannot_be_augmented_is_refused(folder: Path, case: str) -> None:
     (folder / "bad.toml").write_text(f"{small_run.RUN}\n{table}")
     with pytest.raises(BnuqError, match=message):
         evaluated(folder, "bad", run_file="bad.toml", **{"methods": ("tta",)} | options)
-
-
-def test_its_time_is_forecast_by_what_is_timed_of_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seconds = itertools.count()
-    monkeypatch.setattr(duration, "time", SimpleNamespace(perf_counter=lambda: float(next(seconds))))
-    heard: list[Any] = []
-
-    def say(forecast: Any) -> None:
-        heard.append(forecast)
-        raise KeyboardInterrupt
-
-    given = {"methods": ("tta",), "augment": "flip", "samples": 100, "out": folder / "forecast.h5"}
-    with pytest.raises(KeyboardInterrupt):
-        evaluate(resolve("run.toml", Options(**given), folder=folder), forecast_listener=ForecastListener(say, 0.0))
-    points = small_run.TEST + small_run.OTHER
-    assert heard[0].seconds >= 100 * points / small_run.TEST  # a second for each pass of the test points
-    assert "by tta" in heard[0].work
 
 
 def test_the_same_run_is_repeated_from_its_result(folder: Path, whole: Result) -> None:

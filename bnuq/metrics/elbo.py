@@ -99,11 +99,6 @@ class Prior:
                 quantity = "precision" if name == "precision" else f"variance of {name}"
                 raise ValueError(f'{quantity} of a "{self.kind}" prior is {scale}; expected a positive finite number.')
 
-    @property
-    def proper(self) -> bool:
-        """Whether KL has no free constant; with one, only differences between batch sizes are meaningful."""
-        return self.kind not in IMPROPER_PRIORS
-
 
 def kl_of_statistics(
     prior: Prior,

@@ -44,7 +44,6 @@ MOST_STARTS = 10  # of a process that is killed before it begins any unit
 _GRACE = 60.0  # seconds in which an interrupted process may finish its unit
 
 
-
 @dataclass(frozen=True)
 class Job:
     """What every process does: call `function` with these arguments, the place of the units, and what makes its

@@ -6,7 +6,7 @@ import os
 import platform
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from types import ModuleType
 from typing import Any
@@ -39,14 +39,16 @@ class Traits:
 _TRAITS = {
     "cpu": Traits(2**19, 2**16),
     "cuda": Traits(2**28, 2**28, points=4, draws=True, tf32=True, fused=True, plain_layout=True, copies=True),
-    "xpu": Traits(2**28, 2**28, points=4, draws=True, plain_layout=True),
+    "xpu": Traits(2**28, 2**28, points=4, draws=True, plain_layout=True),  # and float64 where the device has it
     "mps": Traits(2**24, 2**24, float64=False),
 }
 
 
 def traits(device: torch.device | str) -> Traits:
     """The traits of a device; of a kind that is not known, those of a CPU."""
-    return _TRAITS.get(torch.device(device).type, _TRAITS["cpu"])
+    device = torch.device(device)
+    known = _TRAITS.get(device.type, _TRAITS["cpu"])
+    return replace(known, float64=torch.xpu.get_device_properties(device).has_fp64) if device.type == "xpu" else known
 
 
 def is_host(device: torch.device) -> bool:
@@ -62,6 +64,11 @@ def fuses_activations(device: torch.device) -> bool:
 def with_float64(values: Tensor) -> Tensor:
     """The values on their device, or on the CPU if that has no float64."""
     return values if traits(values.device).float64 else values.cpu()
+
+
+def in_float64(values: Tensor) -> Tensor:
+    """The values in float64, on their device if that has it, otherwise on the CPU."""
+    return with_float64(values).double()
 
 
 def synchronize(device: torch.device) -> None:
@@ -161,8 +168,8 @@ def name_of(device: torch.device) -> str:
 
 
 def preferred() -> str | None:
-    """The kind of accelerator that "auto" stands for here, if any. mps, which has no float64, is used on request."""
-    return next((name for name in ("cuda", "xpu") if count(name)), None)
+    """The kind of accelerator that "auto" stands for here, if any. One without float64 is used on request."""
+    return next((name for name in ("cuda", "xpu") if count(name) and traits(name).float64), None)
 
 
 def count(kind: str) -> int:

@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import adversaries
+import fake_accelerator
 import h5py
 import numpy as np
 import pytest
@@ -24,6 +26,7 @@ from torch.testing import assert_close
 
 import bnuq
 from bnuq.config import Options, resolve, resolve_ensemble, resolve_sweep
+from bnuq.errors import RequestError
 from bnuq.evaluation.setup import threads
 from bnuq.nn import AnalyticSequential, MeanFieldConv2d, MeanFieldLinear, Moments, NormalizedConv2d, NormalizedLinear
 from bnuq.records.evaluation import Result
@@ -323,6 +326,32 @@ def test_precise_bn_writes_the_statistics_of_the_cpu(kind, folders):
     for name, tensor in weights[0].items():
         assert_close(weights[1][name], tensor, rtol=1e-4, atol=1e-5)
         assert weights[1][name].device.type == "cpu"
+
+
+WITHOUT_FLOAT64 = {
+    **{
+        case: partial(test_an_evaluation_gives_the_estimates_of_the_cpu, case)
+        for case in ("every method, post-hoc scores", "inputs under attack", "a segmentation", "a regression")
+    },
+    "a sweep": partial(test_a_sweep_gives_the_estimates_of_the_cpu, "classes"),
+    "a sweep of pictures": partial(test_a_sweep_gives_the_estimates_of_the_cpu, "pictures"),
+    "an inspection": test_an_inspection_finds_what_it_finds_on_the_cpu,
+    "precise statistics": partial(test_precise_bn_writes_the_statistics_of_the_cpu, "classes"),
+}
+
+
+@pytest.mark.skipif(REAL, reason="a GPU has float64")
+@pytest.mark.parametrize("compare", WITHOUT_FLOAT64.values(), ids=WITHOUT_FLOAT64.keys())
+def test_a_device_without_float64_gives_what_the_cpu_gives(compare, folders):
+    with fake_accelerator.without_float64():
+        compare(folders)
+
+
+@pytest.mark.skipif(REAL, reason="a GPU has float64")
+def test_float64_on_a_device_without_it_is_refused(folders):
+    refusal = f"--precision float64: {DEVICE} has no float64; use float32, or --device cpu"
+    with fake_accelerator.without_float64(), pytest.raises(RequestError, match=refusal):
+        evaluated(folders("classes"), DEVICE, precision="float64")
 
 
 @slow_on_a_cpu

@@ -33,7 +33,8 @@ def test_no_other_file_tells_kinds_of_devices_apart() -> None:
 
 
 def test_each_process_is_shown_its_own_of_several_accelerators(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "count", lambda kind: 2 if kind == "xpu" else 0)
+    monkeypatch.setattr(torch, "xpu", accelerator([], number=2))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.delenv("ZE_AFFINITY_MASK", raising=False)
     assert devices.shown_to_process("auto", 3) == {"ZE_AFFINITY_MASK": "1"}
     monkeypatch.setenv("ZE_AFFINITY_MASK", "4,7")
@@ -65,6 +66,7 @@ def accelerator(log: list[str], *, number: int = 2) -> Any:
         max_memory_allocated=lambda _: 70,
         reset_peak_memory_stats=lambda device: log.append(f"reset {device}"),
         get_device_name=lambda _: "A fast one",
+        get_device_properties=lambda _: SimpleNamespace(has_fp64=True),
         get_rng_state=lambda device: f"state {device}",
         set_rng_state=lambda state, device: log.append(f"{device} has {state}"),
     )
@@ -88,6 +90,20 @@ def test_an_intel_gpu_is_used_by_auto_and_by_the_interface_that_it_shares_with_c
     traits = devices.traits(device)
     assert traits.draws and traits.float64 and not traits.tf32 and not devices.fuses_activations(device)
     assert devices.versions(device) == {}
+
+
+def test_an_intel_gpu_without_float64_is_used_on_request_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    none = SimpleNamespace(has_fp64=False)
+    monkeypatch.setattr(torch, "xpu", accelerator([], number=1))
+    monkeypatch.setattr(torch.xpu, "get_device_properties", lambda _: none)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert not devices.traits("xpu:0").float64 and devices.count("xpu") == 1
+    assert devices.preferred() is None
+
+
+def test_no_tensor_of_a_device_is_widened_before_it_is_fetched() -> None:
+    wide_first = re.compile(r"\.double\(\)\s*\.cpu\(\)")
+    assert not [path.name for path in PACKAGE.rglob("*.py") if wide_first.search(path.read_text(encoding="utf-8"))]
 
 
 def test_of_a_cpu_there_is_nothing_to_wait_for_and_no_memory_of_its_own() -> None:

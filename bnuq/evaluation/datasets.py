@@ -472,6 +472,10 @@ class Pipeline:
     normalize: Normalize | None = None
     integers: bool = False
 
+    def __post_init__(self) -> None:
+        if self.run.precision == "float64" and not devices.traits(self.device).float64:
+            raise RequestError(f"--precision float64: {self.device} has no float64; use float32, or --device cpu.")
+
     @property
     def dtype(self) -> torch.dtype:
         return torch.float64 if self.run.precision == "float64" else torch.float32

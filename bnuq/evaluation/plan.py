@@ -465,7 +465,9 @@ def device_and_notes(name: str) -> tuple[torch.device, tuple[Finding, ...]]:
 
 def _probed(name: str) -> torch.device:
     """The device with its index, because another thread may have another current device. It has run a kernel, which
-    fails on a GPU that this build of torch has no kernels for."""
-    probe = torch.ones(1, device=torch.device(name)) + 1
+    fails on a GPU that this build of torch has no kernels for, in the widest arithmetic that it is said to have."""
+    device = torch.device(name)
+    dtype = torch.float64 if devices.traits(device).float64 else torch.float32
+    probe = torch.ones(1, device=device, dtype=dtype) + 1
     probe.item()
     return probe.device

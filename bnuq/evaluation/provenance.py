@@ -29,6 +29,7 @@ from bnuq.config import Named, Precision, Run
 from bnuq.data import Points
 from bnuq.files.content import is_file, sha256_of_file
 from bnuq.files.folders import expanded
+from bnuq.metrics.arrays import as_float64
 from bnuq.sampling.interception import float32_as
 from bnuq.sampling.plain_loop import Evaluation
 from bnuq.trust import names_a_file
@@ -140,7 +141,7 @@ def behaviour(model: nn.Module, example: Tensor) -> dict[str, str]:
     files = {Path(code.co_filename) for code in forwards if code is not None}
     paths = (path for path in files if Path(torch.__file__).parent not in path.parents and is_file(path))
     code = sorted(map(sha256_of_file, paths))
-    outputs = Evaluation(model).passes(example)[0].double().cpu().numpy().ravel()
+    outputs = as_float64(Evaluation(model).passes(example)[0]).ravel()
     outputs = outputs[:: 1 + outputs.size // _MOST_OUTPUTS]
     directions = np.random.default_rng(0).standard_normal((16, outputs.size)) / np.sqrt(outputs.size)
     return {

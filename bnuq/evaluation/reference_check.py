@@ -13,6 +13,7 @@ from bnuq.config import Run
 from bnuq.config.repeating import other_command
 from bnuq.data import Points
 from bnuq.findings import Finding, warning
+from bnuq.metrics.arrays import as_float64
 from bnuq.records.evaluation import MEDIAN_LIMIT, WORST_LIMIT, ReferenceCheck
 from bnuq.sampling.batch_statistics import BatchStatistics, LayerStatistics
 from bnuq.sampling.sites import BatchNormSite
@@ -101,11 +102,11 @@ def _gaps(site: BatchNormSite, layer: LayerStatistics) -> tuple[float, float]:
     assert site.running_mean is not None and site.running_var is not None
     unbiased = layer.var.astype(np.float64) * (layer.count / (layer.count - 1))[:, None]
     alive = (unbiased > 0).all(axis=0)
-    running_var = site.running_var.double().cpu().numpy()
+    running_var = as_float64(site.running_var)
     alive &= running_var > 0
     return (
         _gap(
-            site.running_mean.double().cpu().numpy()[alive],
+            as_float64(site.running_mean)[alive],
             layer.mean[:, alive].astype(np.float64),
             unit=np.sqrt(running_var[alive]),
         ),

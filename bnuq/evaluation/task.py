@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from bnuq import devices
 from bnuq.config import Outputs, Run
 from bnuq.data import MULTILABEL_KEY, Points
 from bnuq.errors import DataError, ModelError, RequestError
@@ -135,7 +136,8 @@ def check_outputs(model: nn.Module, feed: Callable[[slice], Tensor], points: Poi
 
 def _check_probabilities(values: Tensor, outputs: Outputs, where: str) -> None:
     """Raise ModelError where these outputs (n, K) are not probabilities, or their logarithms."""
-    p = values.double() if outputs == "probabilities" else values.double().exp()
+    wide = devices.in_float64(values)
+    p = wide if outputs == "probabilities" else wide.exp()
     low, high = float(values.min()), float(values.max())
     if not bool(((p >= 0) & (p <= 1 + PROBABILITY_TOLERANCE)).all()):
         expected = "numbers from 0 to 1" if outputs == "probabilities" else "numbers of at most 0"

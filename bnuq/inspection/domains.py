@@ -386,7 +386,7 @@ class _Scorer:
         if points.targets is None:
             return {}
         if isinstance(self.scorer, classification.Scorer):
-            logits = outputs.double().cpu()
+            logits = outputs.cpu().double()
             y = torch.from_numpy(np.ascontiguousarray(points.targets))
             values = {
                 "accuracy": as_numpy((logits.argmax(-1) == y).double()),

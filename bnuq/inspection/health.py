@@ -15,6 +15,7 @@ from torch.nn.parameter import is_lazy
 from bnuq.evaluation import memory
 from bnuq.evaluation.population import ReferenceBatches, wide
 from bnuq.findings import Finding, warning
+from bnuq.metrics.arrays import as_float64
 from bnuq.metrics.noise import (
     effective_samples_of_average,
     explained_log_variance,
@@ -182,9 +183,7 @@ def gap(
 
 def _distances(site: BatchNormSite, mean: np.ndarray, var: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     assert site.running_mean is not None and site.running_var is not None
-    running_mean, running_var = (
-        tensor.detach().double().cpu().numpy() for tensor in (site.running_mean, site.running_var)
-    )
+    running_mean, running_var = as_float64(site.running_mean), as_float64(site.running_var)
     total = var.astype(np.float64) + site.eps
     return (running_mean - mean) / np.sqrt(total), np.log((running_var + site.eps) / total)
 

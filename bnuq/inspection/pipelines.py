@@ -28,6 +28,7 @@ from bnuq.evaluation import memory
 from bnuq.evaluation.datasets import Pipeline, input_normalize
 from bnuq.evaluation.reference_check import BATCH_SIZE, BATCHES, reference_check
 from bnuq.findings import Finding, all_of, warning
+from bnuq.metrics.arrays import as_float64
 from bnuq.progress import Progress, silent
 from bnuq.records.evaluation import ReferenceCheck
 from bnuq.records.inspection import SURE, Candidate, Pipelines
@@ -542,7 +543,7 @@ def _quantities(source: BatchNormSite | LayerStatistics) -> tuple[np.ndarray, np
     """Mean and log of the unbiased variance: (channel,) of running statistics, (batch, channel) of batches."""
     if isinstance(source, BatchNormSite):
         assert source.running_mean is not None and source.running_var is not None
-        mean, var = (values.double().cpu().numpy() for values in (source.running_mean, source.running_var))
+        mean, var = as_float64(source.running_mean), as_float64(source.running_var)
     else:
         mean, var = source.mean.astype(np.float64), source.var * (source.count / (source.count - 1))[:, None]
     with np.errstate(divide="ignore"):

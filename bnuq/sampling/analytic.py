@@ -12,6 +12,7 @@ from jaxtyping import Float64
 from scipy.special import gammaincinv, ndtr, ndtri
 
 from bnuq.config import Variance
+from bnuq.metrics.arrays import as_float64
 from bnuq.sampling import counter_rng
 from bnuq.sampling.batch_statistics import BatchStatistics, LayerStatistics
 from bnuq.sampling.sites import BatchNormSite
@@ -46,8 +47,8 @@ def noise_model_of(
     return LayerNoiseModel(
         name=site.name,
         eps=site.eps,
-        mean=site.running_mean.double().cpu().numpy(),
-        var=site.running_var.double().cpu().numpy(),
+        mean=as_float64(site.running_mean),
+        var=as_float64(site.running_var),
         values_mean=batch_size * mean_density / shrink,
         values_deviation=max(MIN_VALUES, batch_size * deviation_density / shrink),
         count=batch_size * site.positions,

@@ -69,8 +69,8 @@ def deviation(outputs: Tensor, expected: Tensor) -> float:
         if not torch.equal(finite, of_outputs.isfinite()) or not torch.equal(of_outputs.isnan(), of_expected.isnan()):
             return float("inf")
         if bool(finite.any()):
-            values = of_expected[finite].double()
-            difference = max(difference, float((of_outputs[finite].double() - values).abs().max()))
+            values = devices.in_float64(of_expected[finite])
+            difference = max(difference, float((devices.in_float64(of_outputs[finite]) - values).abs().max()))
             largest = max(largest, float(values.abs().max()))
     return difference / largest
 

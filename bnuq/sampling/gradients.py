@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from bnuq import devices
 from bnuq.errors import SamplingError
 from bnuq.sampling.exactness import close
 from bnuq.sampling.interception import BatchNormCall, DropoutCall, Mode, forward, noise_call, undisturbed
@@ -105,10 +106,10 @@ def _by_input(output: Tensor, leaf: Tensor, of_output: Tensor) -> Tensor:
 def _pull(outputs: Float[Tensor, "pass point output"], loss: Loss) -> Tensor:
     """The gradient of the loss by the outputs, each point's divided by its largest number."""
     with torch.enable_grad():
-        leaf = outputs.detach().double().requires_grad_()
+        leaf = devices.in_float64(outputs.detach()).requires_grad_()
         [found] = torch.autograd.grad(loss(leaf), leaf)
     largest = found.abs().amax((0, *range(2, found.ndim)), keepdim=True)
-    return (found / largest.clamp_min(torch.finfo(torch.float64).tiny)).to(outputs.dtype)
+    return (found / largest.clamp_min(torch.finfo(torch.float64).tiny)).to(outputs)
 
 
 def agrees(loop: PlainLoop, inputs: Tensor) -> bool:

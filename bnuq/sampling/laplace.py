@@ -22,6 +22,7 @@ from torch.nn import functional as F
 
 from bnuq.config import Curvature
 from bnuq.errors import SamplingError
+from bnuq.metrics.arrays import as_float64
 from bnuq.sampling import counter_rng
 from bnuq.sampling.head import Head, head
 from bnuq.sampling.interception import float32_as
@@ -86,7 +87,7 @@ def fitted(
     H or θ* is zero, so that nothing says how wide the posterior is.
     """
     weights = [last.weight, last.bias[:, None]] if last.has_bias else [last.weight]
-    theta = torch.cat(weights, 1).double().cpu().numpy()
+    theta = as_float64(torch.cat(weights, 1))
     sums = {name: sum((part[name] for part in parts[1:]), parts[0][name]) for name in parts[0]}
     means = {name: values / sums["points"] for name, values in sums.items()}
     if structure == "diag":

@@ -28,6 +28,7 @@ from bnuq.evaluation.subject import VALIDATION, Subject
 from bnuq.evaluation.units import Gathered, UnitGroup, tiles
 from bnuq.files.journal import Arrays
 from bnuq.findings import Finding
+from bnuq.metrics.arrays import as_float64
 from bnuq.progress import Advance, Progress
 from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.engine import Stochastic
@@ -273,7 +274,7 @@ class _AllSizes:
                     targets, read = all_targets[first + at.start : first + at.stop], at
 
                 def of_points(rows: slice, outputs: Tensor = outputs, targets: np.ndarray = targets) -> np.ndarray:
-                    return training.log_likelihood(outputs[:, rows], targets[rows]).double().cpu().numpy()
+                    return as_float64(training.log_likelihood(outputs[:, rows], targets[rows]))
 
                 likelihoods[size][draws, at] = np.concatenate([*memory.in_halves(of_points, outputs.shape[1])], axis=1)
             return ({"sum/draw": values.sum(1)[None], "point/mean": values.mean(0)} for values in likelihoods.values())
@@ -383,7 +384,7 @@ def _of_points(scores: Sequence[Any], left_out: Collection[str]) -> Arrays:
 def classification_likelihood(outputs: Tensor, targets: np.ndarray) -> Tensor:
     """ln softmax of the class of each label, (draw, n), in nats."""
     labels = torch.from_numpy(np.asarray(targets)).to(outputs.device)
-    wide = devices.with_float64(outputs).double()
+    wide = devices.in_float64(outputs)
     return torch.as_tensor(metrics.log_likelihood(wide, labels.to(wide.device)))
 
 

@@ -37,6 +37,7 @@ from bnuq.evaluation.setup import Prepared, findings_on_outputs, notes_on_reques
 from bnuq.files.content import exists, kind_of, what_is_wrong_with
 from bnuq.files.writing import check_writable
 from bnuq.findings import Finding, about, note
+from bnuq.metrics.arrays import as_float64
 from bnuq.models.saving import as_stored, is_checkpoint, write_statistics
 from bnuq.progress import Progress, silent
 from bnuq.records.evaluation import SetResult
@@ -378,7 +379,7 @@ def _contributions(name: str, set_result: SetResult) -> np.ndarray:
 def _change(layer: _Layer, values: Mapping[str, np.ndarray]) -> LayerChange:
     site = layer.site
     assert site.running_mean is not None and site.running_var is not None
-    mean, var = (statistics.double().cpu().numpy() for statistics in (site.running_mean, site.running_var))
+    mean, var = as_float64(site.running_mean), as_float64(site.running_var)
     new_mean, new_var = values[layer.means[0]], values[layer.variances[0]]
     alive = (new_var >= _DEAD * site.eps) & (var > 0) & np.isfinite(var) & np.isfinite(mean)
     shift = (new_mean - mean)[alive] / np.sqrt(new_var[alive])

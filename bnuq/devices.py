@@ -147,6 +147,13 @@ def free_bytes(device: torch.device) -> int | None:
     return module.mem_get_info(device)[0] + unused_reserve
 
 
+def little_memory_is_free() -> bool:
+    """Whether a CUDA device on which this process has tensors has less than a tenth of its memory left."""
+    module, every = _module("cuda"), (torch.device("cuda", number) for number in range(count("cuda")))
+    used = [device for device in every if module.memory_allocated(device)]
+    return any((free_bytes(device) or 0) < module.mem_get_info(device)[1] / 10 for device in used)
+
+
 def reset_peak(device: torch.device) -> None:
     """Reset `peak_bytes`."""
     if not is_host(device) and hasattr(module := _module(device.type), "reset_peak_memory_stats"):

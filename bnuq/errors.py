@@ -91,16 +91,23 @@ _OUT_OF_MEMORY = (
     "defaultcpuallocator",
     "_status_alloc",  # cuBLAS, cuDNN, cuSOLVER, cuSPARSE
     "allocation_failed",  # CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED and _DEVICE_
-    "unable to find an engine to execute",  # cuDNN, mostly because its workspace does not fit
 )
-_DEVICE = ("cuda error", "cuda driver error", "cudnn error", "cudnn_status", "cublas_status", "hip error")
+_NO_ENGINE = ("unable to find an engine to execute",)  # cuDNN: its workspace does not fit, or it has no such kernel
+_DEVICE = ("cuda error", "cuda driver error", "cudnn error", "cudnn_status", "cublas_status", "hip error", *_NO_ENGINE)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether the error of Python, or of torch on any device, means that memory is exhausted."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
-    return isinstance(error, RuntimeError) and _mentions(error, _OUT_OF_MEMORY)
+    if not isinstance(error, RuntimeError):
+        return False
+    return _mentions(error, _OUT_OF_MEMORY) or (_mentions(error, _NO_ENGINE) and _little_memory_is_free())
+
+
+def has_no_kernel(error: BaseException) -> bool:
+    """Whether cuDNN has no kernel for an operation, although memory is free."""
+    return isinstance(error, RuntimeError) and _mentions(error, _NO_ENGINE) and not is_out_of_memory(error)
 
 
 def is_device_failure(error: BaseException) -> bool:
@@ -123,6 +130,12 @@ def first_line(error: BaseException) -> str:
     """The first line of an error's message, without a full stop; its type where the message is empty."""
     lines = str(error).strip().splitlines()
     return lines[0].rstrip(". ") if lines else type(error).__name__
+
+
+def _little_memory_is_free() -> bool:
+    from bnuq import devices  # brings torch along, which has raised the error
+
+    return devices.little_memory_is_free()
 
 
 def _mentions(error: BaseException, signs: tuple[str, ...]) -> bool:

@@ -13,7 +13,8 @@ PACKAGE = Path(__file__).resolve().parent.parent / "bnuq"
 
 # A file imports only from floors below its own, or from its own room.
 FLOORS = [
-    {"devices", "errors", "estimates", "findings", "nn", "stopping", "surroundings"},
+    {"devices", "estimates", "findings", "nn", "stopping", "surroundings"},
+    {"errors"},
     {"catalogue", "metrics", "files", "packing", "randomness", "progress", "user_code"},
     {"trust", "forms"},
     {"config"},

@@ -310,6 +310,10 @@ EVALUATION: Catalogue = {
     ),
     "chunk-halved": Entry("{reason}, so {points} points are processed at once from there on (--chunk-size {points})"),
     "reduced-precision": Entry(_precision),
+    "unfused": Entry(
+        "cuDNN has no kernel for a convolution with its ReLU here ({reason}), so each is computed by itself: slower, "
+        "and the same up to rounding"
+    ),
     "mc-error-not-reached": Entry(
         "{method}: with {samples} samples, the maximum allowed, the Monte Carlo error of {estimate} is {ratio:.2g} "
         "times the requested one. Raise --max-samples or --mc-error."

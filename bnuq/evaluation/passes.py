@@ -156,11 +156,14 @@ class Passes:
         if finding not in self.findings:
             self.findings.append(finding)
 
-    def note_precision(self, method: str, engine: Engine) -> None:
-        """Note how far the samples are from those in float32, where the precision is another."""
+    def note_arithmetic(self, method: str, engine: Engine) -> None:
+        """Note how far the samples are from those in float32, where the precision is another, and a kernel that the
+        device lacks."""
         stochastic = stochastic_of(engine)
         if stochastic is not None and stochastic.deviation is not None:
             self.add(precision_note(method, self._run.precision, stochastic.deviation))
+        if stochastic is not None and stochastic.why_unfused:
+            self.add(note("unfused", reason=stochastic.why_unfused))
 
     def _chunk(self, points: Points, engine: Engine) -> int:
         most = sys.maxsize

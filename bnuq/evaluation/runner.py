@@ -520,7 +520,7 @@ class _Rounds:
                 with nullcontext() if self._executor.makes_result else suppress(UnitsLostError):
                     result |= self._scored(method, engine, draws, pooled or draws, advance)
                 if draws.start == 0:
-                    self.passes.note_precision(method, engine)
+                    self.passes.note_arithmetic(method, engine)
         return result
 
     def _scored(self, method: str, engine: Engine, draws: range, address: range, advance: Advance) -> dict[str, Scored]:

@@ -112,6 +112,12 @@ class Stochastic:
         """The plan at work in the network's own arithmetic; None where there is none, or none yet."""
         return None if self._executor is None else self._exact
 
+    @property
+    def why_unfused(self) -> str:
+        """Why the plan at work computes convolutions and their activations one after the other, where a device that
+        has a kernel for both refused."""
+        return "" if self._executor is None else self._executor.why_unfused
+
     def work(self, points: int) -> Work | None:
         """What is computed once and what T times, where so many points pass together; None where there is no plan, or
         none yet."""

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from bnuq import devices
 from bnuq.config import Precision
+from bnuq.errors import first_line, has_no_kernel
 from bnuq.sampling.dropout import Dropout, bytes_of_mask, dropped
 from bnuq.sampling.interception import DropoutCall, aten, noise_call
 from bnuq.sampling.noise import Noise
@@ -77,6 +78,9 @@ class Executor(Program):
         }
         self._widest = max(entries_at_sample_level(plan), default=1)
         self._stacked = devices.traits(device).stacked_entries if plan.stackable else 0
+        self._fuses = devices.fuses_activations(device) and self._itemsize <= 4
+        self.why_unfused = ""
+        """Why activations are no longer computed together with their convolution."""
         self._boundary_entries = sum(plan.trace.values[n].entries_per_row for n in plan.boundary)
         self._block = max(self.tile, BLOCK_ENTRIES // max(1, self._boundary_entries))
 
@@ -173,8 +177,20 @@ class Executor(Program):
     def some_passes(
         self, inputs: Tensor, start: int, draws: Sequence[int], *, tile: int | None = None, together: int | None = None
     ) -> Tensor:
-        """Raw outputs of `draws`, in tiles of at most `tile` rows and `together` draws at once. Draws are the outer
-        loop and tiles the inner one, so that folded weights serve all the rows."""
+        """Raw outputs of `draws`, in tiles of at most `tile` rows and `together` draws at once."""
+        try:
+            return self._some_passes(inputs, start, draws, tile, together)
+        except RuntimeError as error:
+            if not self._fuses or not has_no_kernel(error):
+                raise
+            self._fuses, self.why_unfused = False, first_line(error)
+            self._bound.clear()
+        return self._some_passes(inputs, start, draws, tile, together)
+
+    def _some_passes(
+        self, inputs: Tensor, start: int, draws: Sequence[int], tile: int | None, together: int | None
+    ) -> Tensor:
+        # Draws are the outer loop and tiles the inner one, so that folded weights serve all the rows.
         tiles = split_evenly(inputs, tile or self.tile)
         counts = [len(tile_rows) for tile_rows in tiles]
         firsts = list(accumulate(counts, initial=0))[:-1]
@@ -277,7 +293,7 @@ class Executor(Program):
         return compute
 
     def _activated_steps(self, level: Level, draws: int) -> dict[int, Step]:
-        if level is not Level.SAMPLE or not devices.fuses_activations(self._device) or self._itemsize > 4:
+        if level is not Level.SAMPLE or not self._fuses:
             return {}
         return {
             i: self._activated_step(i, activation)

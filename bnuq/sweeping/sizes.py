@@ -343,7 +343,7 @@ class _AllSizes:
             engine = Stochastic(subject.model, subject.todo.sites, omega=omega, precision=subject.run.precision)
             self.passes.prepare([engine], points)
             self._engines[sizes] = engine
-            self.passes.note_precision(self._method, engine)
+            self.passes.note_arithmetic(self._method, engine)
         blocks = self.passes.blocks(engine, points, rows, feed)
         if self._dense:
             blocks = self.passes.dense_blocks(engine, points, rows, feed, self._outputs)

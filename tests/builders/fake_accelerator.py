@@ -325,13 +325,22 @@ def _convolution_backward(gradient: Any, x: Any, weight: Any, *geometry: Any) ->
     return _fallback(aten.convolution_backward.default, gradient, x, weight, sizes, *geometry)
 
 
+lacking: set[str] = set()  # kernels of cuDNN that refuse
+
+
+def _count_engine(name: str) -> None:
+    if name in lacking:
+        raise RuntimeError("GET was unable to find an engine to execute this computation")
+    log.kernels[name] += 1
+
+
 def _convolution_relu(x: Any, weight: Any, bias: Any, *geometry: Any) -> torch.Tensor:
-    log.kernels["cudnn_convolution_relu"] += 1
+    _count_engine("cudnn_convolution_relu")
     return torch.conv2d(x, weight, bias, *geometry).relu_()
 
 
 def _convolution_add_relu(x: Any, weight: Any, other: Any, alpha: Any, bias: Any, *geometry: Any) -> torch.Tensor:
-    log.kernels["cudnn_convolution_add_relu"] += 1
+    _count_engine("cudnn_convolution_add_relu")
     return torch.conv2d(x, weight, bias, *geometry).add_(other, alpha=alpha).relu_()
 
 

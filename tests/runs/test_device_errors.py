@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from bnuq.errors import SamplingError, is_device_failure, is_out_of_memory
+from bnuq import devices
+from bnuq.errors import SamplingError, has_no_kernel, is_device_failure, is_out_of_memory
 from bnuq.sampling.interception import forward
 
 EXHAUSTED = [
@@ -19,6 +20,8 @@ EXHAUSTED = [
     RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
     RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
     RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED"),
+]
+WITHOUT_ENGINE = [
     RuntimeError("GET was unable to find an engine to execute this computation"),
     RuntimeError("FIND was unable to find an engine to execute this computation after trying 12 plans."),
 ]
@@ -48,6 +51,14 @@ def test_exhausted_memory_is_recognised_and_leaves_the_forward_as_it_is(error):
     assert is_out_of_memory(error) and not is_device_failure(error)
     with pytest.raises(type(error)):
         forward(Raises(error), torch.ones(2, 3))
+
+
+@pytest.mark.parametrize("error", WITHOUT_ENGINE, ids=str)
+def test_a_missing_engine_of_cudnn_means_exhausted_memory_only_where_little_is_free(error, monkeypatch):
+    monkeypatch.setattr(devices, "little_memory_is_free", lambda: True)
+    assert is_out_of_memory(error) and not is_device_failure(error) and not has_no_kernel(error)
+    monkeypatch.setattr(devices, "little_memory_is_free", lambda: False)
+    assert not is_out_of_memory(error) and is_device_failure(error) and has_no_kernel(error)
 
 
 @pytest.mark.parametrize("error", FAILED, ids=str)

@@ -6,10 +6,12 @@ import copy
 from dataclasses import replace
 
 import adversaries
+import fake_accelerator
 import pytest
 import torch
 import zoo
 from fake_accelerator import NAME, Log, memory
+from findings_of import values_of
 from torch import Tensor, nn
 from torch.testing import assert_close
 
@@ -314,3 +316,27 @@ def test_a_relu_is_computed_with_its_convolution_where_nothing_else_sees_what_li
     assert_close(engine.passes(moved).cpu(), expected, rtol=0, atol=1e-5 * float(expected.abs().max()))
     assert log.kernels["cudnn_convolution_relu"] == 3 * with_relu
     assert log.kernels["cudnn_convolution_add_relu"] == 3 * with_sum
+
+
+@pytest.mark.parametrize("kernel", ["cudnn_convolution_relu", "cudnn_convolution_add_relu"])
+def test_where_cudnn_lacks_a_kernel_for_both_convolution_and_relu_are_computed_one_after_the_other(kernel, monkeypatch):
+    monkeypatch.setitem(devices._TRAITS, NAME, replace(devices.traits(NAME), stacked_entries=0))
+    net = zoo.settled(lambda: Block(the_shortcut_is_read_again), (2, 6, 6), torch.float32)
+    x = zoo.points((2, 6, 6), 21, dtype=torch.float32)
+    expected = bnuq.predict(net, x, bnuq.draw(net, x, samples=3, batch_size=8))
+    on_device = copy.deepcopy(net).to(NAME)
+    omega = bnuq.draw(on_device, x, samples=3, batch_size=8)
+    monkeypatch.setattr(fake_accelerator, "lacking", {kernel})
+    assert_close(bnuq.predict(on_device, x, omega).cpu(), expected, rtol=0, atol=1e-5 * float(expected.abs().max()))
+    result = bnuq.evaluate(
+        net, train=x, test=(x, torch.arange(21) % 3), device="auto", methods=["mcbn"], samples=3, batch_size=8
+    )
+    assert result.sampling["device"] == f"{NAME}:0"
+    assert values_of(result, "unfused")["reason"].startswith("GET was unable to find an engine")
+
+
+def test_little_memory_is_free_where_tensors_fill_the_device(monkeypatch):
+    held = torch.zeros(1000, device=NAME)
+    assert not devices.little_memory_is_free()
+    monkeypatch.setattr(memory, "capacity", memory.held + held.nbytes // 10)
+    assert devices.little_memory_is_free()

@@ -3,7 +3,8 @@
     python benchmarks/gpu.py --device cuda
     python benchmarks/gpu.py --device cpu --tiny      # tries the recipe out, without a GPU
 
-Each part has a budget of seconds. A part that fails, or has used its budget up, says so, and the next one begins.
+Each part has a budget of seconds. A part that fails, or has used its budget up, says so, and the next one begins; what
+one contestant raises costs its line alone. The results are written after every part.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,12 +40,13 @@ DECIDES = {
 
 @dataclass
 class Part:
-    """What one part measured: `lines` with a title and facts. `error` where it stopped."""
+    """What one part measured: `lines` with a title and facts, and what `failed`. `error` where the part stopped."""
 
     budget: float
     ends: bool = True  # once the budget is used up
     seconds: float = 0.0
     lines: list[dict[str, Any]] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
     error: str | None = None
 
     def __post_init__(self) -> None:
@@ -61,6 +64,16 @@ class Part:
                 self.say(f"{name}: left out, the time is up")
                 continue
             yield name, item
+
+    @contextmanager
+    def attempt(self, title: str) -> Iterator[None]:
+        """Where the block fails, say so and go on after it."""
+        try:
+            yield
+        except Exception as error:
+            self.failed.append(title)
+            self.say(f"{title}: failed", why=_shortened(error))
+            traceback.print_exc(limit=6)
 
     def end(self) -> None:
         self.seconds = round(time.perf_counter() - self._begun, 1)
@@ -88,6 +101,11 @@ def main(arguments: list[str] | None = None) -> None:
         "bnuq": bnuq.__version__,
         "torch_uncertainty": torch_uncertainty_version() or "not installed",
     }
+    out = (
+        options.out
+        or HERE / "results" / "gpu" / f"{_file_name(about)}{'.part' if options.only or options.tiny else ''}.json"
+    )
+    out.parent.mkdir(parents=True, exist_ok=True)
     parts = {}
     for name in names:
         print(f"{name} ({BUDGETS[name]} s): {DECIDES[name]}", flush=True)
@@ -97,21 +115,16 @@ def main(arguments: list[str] | None = None) -> None:
                 warnings.simplefilter("ignore")
                 gpu_parts.PARTS[name](bench, part)
         except Exception as error:
-            part.error = f"{type(error).__name__}: {str(error)[:300]}"
+            part.error = _shortened(error)
             traceback.print_exc(limit=6)
         part.end()
         print(f"  ({part.seconds} s)\n", flush=True)
-    out = (
-        options.out
-        or HERE / "results" / "gpu" / f"{_file_name(about)}{'.part' if options.only or options.tiny else ''}.json"
-    )
-    out.parent.mkdir(parents=True, exist_ok=True)
-    record = {"machine": about, "settings": {"device": options.device, "tiny": options.tiny}}
-    record["parts"] = {name: asdict(part) for name, part in parts.items()}
-    out.write_text(json.dumps(record, indent=1, ensure_ascii=False, default=str) + "\n", encoding="utf-8")
-    out.with_suffix(".md").write_text(markdown(record), encoding="utf-8")
+        record = {"machine": about, "settings": {"device": options.device, "tiny": options.tiny}}
+        record["parts"] = {name: asdict(part) for name, part in parts.items()}
+        out.write_text(json.dumps(record, indent=1, ensure_ascii=False, default=str) + "\n", encoding="utf-8")
+        out.with_suffix(".md").write_text(markdown(record), encoding="utf-8")
     print(f"{out}\n{out.with_suffix('.md')}")
-    if any(part.error for part in parts.values()):
+    if any(part.error or part.failed for part in parts.values()):
         sys.exit(1)
 
 
@@ -128,6 +141,10 @@ def markdown(record: Mapping[str, Any]) -> str:
         if part["error"]:
             text.append(f"- stopped by {part['error']}")
     return "\n".join(text) + "\n"
+
+
+def _shortened(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error)[:300]}"
 
 
 def _shown(value: Any) -> str:

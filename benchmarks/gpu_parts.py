@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -217,25 +218,29 @@ def fast(bench: Bench, part: Part) -> None:
     chunk = min(batch, default_chunk((3, bench.side, bench.side), bench.device))
     for name, rounding in part.each({name: PRECISIONS[name] for name in bench.precisions}):
         plain = {}
-        with torch.inference_mode(), float32_as(rounding):  # type: ignore
-            for layout, memory_format in (("NCHW", torch.contiguous_format), ("NHWC", NHWC)):
+        for layout, memory_format in (("NCHW", torch.contiguous_format), ("NHWC", NHWC)):
+            rounded = float32_as(rounding)  # type: ignore
+            with part.attempt(f"{name}: plain forwards, {layout}"), torch.inference_mode(), rounded:
                 kind = torch.bfloat16 if name == "bfloat16" else torch.float32
                 model = resnet50(tiny=bench.tiny).to(bench.device, kind, memory_format=memory_format)
                 some = x.to(kind).contiguous(memory_format=memory_format)
                 plain[layout] = batch / bench.seconds(lambda model=model, some=some: model(some))
                 part.say(f"{name}: plain forwards, {layout}", per_second=plain[layout])
-        best = max(plain.values())
-        engine = engine_of(bench, net, samples, name)
-        rate = samples * chunk / bench.seconds(lambda engine=engine: engine.passes(x[:chunk]), 3)
-        part.say(f"{name}: bnuq, {chunk} points", per_second=rate, of_plain=rate / best, work=str(engine.work(chunk)))
+        best = max(plain.values(), default=math.nan)
+        with part.attempt(f"{name}: bnuq"):
+            engine = engine_of(bench, net, samples, name)
+            rate = samples * chunk / bench.seconds(lambda engine=engine: engine.passes(x[:chunk]), 3)
+            title = f"{name}: bnuq, {chunk} points"
+            part.say(title, per_second=rate, of_plain=rate / best, work=str(engine.work(chunk)))
         _peers(bench, part, net, x[:chunk], samples, name, best)
     candidates = {
         "affine": lambda: _affine(bench, part),
         "graph": lambda: _graph(bench, part, engine_of(bench, net, samples, "float32"), x[:chunk]),
         "compiled": lambda: _compiled_forward(bench, part, x),
     }
-    for _, candidate in part.each(candidates):
-        candidate()
+    for name, candidate in part.each(candidates):
+        with part.attempt(name):
+            candidate()
 
 
 def _peers(bench: Bench, part: Part, net: nn.Module, x: Tensor, samples: int, precision: str, best: float) -> None:
@@ -243,16 +248,17 @@ def _peers(bench: Bench, part: Part, net: nn.Module, x: Tensor, samples: int, pr
     batches = bench.pictures(samples * 16).to(bench.device).unflatten(0, (samples, 16))
     job = Job(net, x, samples=samples, batch=len(x), chunk=len(x), batches=batches)
     for title, make in {"loop that swaps statistics": SwapLoop, "TorchUncertainty": TorchUncertaintyMCBN}.items():
-        try:
-            peer = make(job)
-        except AbsentError as error:
-            part.say(f"{precision}: {title}: skipped", why=str(error))
-            continue
-        peer.draw()
-        lowered = torch.autocast(bench.device.type, torch.bfloat16, enabled=precision == "bfloat16")
-        with lowered, float32_as(PRECISIONS[precision]):  # type: ignore
-            rate = samples * len(x) / bench.seconds(peer.passes, 2)
-        part.say(f"{precision}: {title}", per_second=rate, of_plain=rate / best)
+        with part.attempt(f"{precision}: {title}"):
+            try:
+                peer = make(job)
+            except AbsentError as error:
+                part.say(f"{precision}: {title}: skipped", why=str(error))
+                continue
+            peer.draw()
+            lowered = torch.autocast(bench.device.type, torch.bfloat16, enabled=precision == "bfloat16")
+            with lowered, float32_as(PRECISIONS[precision]):  # type: ignore
+                rate = samples * len(x) / bench.seconds(peer.passes, 2)
+            part.say(f"{precision}: {title}", per_second=rate, of_plain=rate / best)
 
 
 def _affine(bench: Bench, part: Part) -> None:
@@ -334,16 +340,18 @@ def profile(bench: Bench, part: Part) -> None:
     x = bench.pictures(4 if bench.tiny else 55).to(bench.device)
     kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if bench.on_gpu else [])]
     key = "self_device_time_total" if bench.on_gpu else "self_cpu_time_total"
-    for name, engine in part.each({name: engine_of(bench, net, samples, name) for name in bench.precisions}):
-        engine.passes(x)
-        with profiled(activities=kinds) as found:
+    for name, _ in part.each(dict.fromkeys(bench.precisions)):
+        with part.attempt(name):
+            engine = engine_of(bench, net, samples, name)
             engine.passes(x)
-            devices.synchronize(bench.device)
-        rows = sorted(found.key_averages(), key=lambda row: -getattr(row, key))
-        total = sum(getattr(row, key) for row in rows)
-        part.say(f"{name}: {samples * len(x)} passes", ms=total / 1e3)
-        for row in rows[:8]:
-            part.say(f"{name}: {row.key[:80]}", share=getattr(row, key) / total, calls=row.count)
+            with profiled(activities=kinds) as found:
+                engine.passes(x)
+                devices.synchronize(bench.device)
+            rows = sorted(found.key_averages(), key=lambda row: -getattr(row, key))
+            total = sum(getattr(row, key) for row in rows)
+            part.say(f"{name}: {samples * len(x)} passes", ms=total / 1e3)
+            for row in rows[:8]:
+                part.say(f"{name}: {row.key[:80]}", share=getattr(row, key) / total, calls=row.count)
 
 
 # ── masks, waits, memory ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -358,9 +366,10 @@ def masks(bench: Bench, part: Part) -> None:
     if bench.on_gpu:
         ways["compiled"] = torch.compile(_keep_by_squares, dynamic=True)
     for name, draw in part.each(ways):
-        same = torch.equal(draw(here, 0.3, 5, 2**16).cpu(), expected)
-        taken = bench.seconds(lambda draw=draw: draw(here, 0.3, 0, count))
-        part.say(f"masks, {name}", as_on_the_cpu=same, ps_per_entry=1e12 * taken / count)
+        with part.attempt(f"masks, {name}"):
+            same = torch.equal(draw(here, 0.3, 5, 2**16).cpu(), expected)
+            taken = bench.seconds(lambda draw=draw: draw(here, 0.3, 0, count))
+            part.say(f"masks, {name}", as_on_the_cpu=same, ps_per_entry=1e12 * taken / count)
     rows, bins = 64, 15  # replicates, and bins of confidence, into most of which few pixels fall
     numbers = (torch.rand(rows, count // rows, device=bench.device) ** 0.1 * bins).long()
     numbers = (numbers + bins * torch.arange(rows, device=bench.device)[:, None]).flatten()
@@ -390,12 +399,16 @@ def waits(bench: Bench, part: Part) -> None:
         "planning": lambda: engine_of(small, net, samples),
     }
     for name, action in part.each(actions):
-        taken = bench.seconds(action, 3)
-        with _counting_waits(bench) as places:
-            action()
-        part.say(
-            name, waits=places.total() if bench.on_gpu else "not counted", ms=1e3 * taken, places=places.most_common(4)
-        )
+        with part.attempt(name):
+            taken = bench.seconds(action, 3)
+            with _counting_waits(bench) as places:
+                action()
+            part.say(
+                name,
+                waits=places.total() if bench.on_gpu else "not counted",
+                ms=1e3 * taken,
+                places=places.most_common(4),
+            )
 
 
 @contextmanager
@@ -419,18 +432,19 @@ def memory(bench: Bench, part: Part) -> None:
     net, points = resnet50(tiny=bench.tiny).to(bench.device), 4 if bench.tiny else 55
     x = bench.pictures(points).to(bench.device)
     for name in ("float32", "bfloat16"):
-        engine = engine_of(bench, net, 4 if bench.tiny else 32, name)
-        work = engine.work(points)
-        if not bench.on_gpu or work is None:
-            part.say(f"{name}: skipped, memory of passes is measured on a GPU, with a plan")
-            continue
-        engine.passes(x)
-        torch.cuda.empty_cache()
-        devices.reset_peak(bench.device)
-        before = torch.cuda.memory_allocated()
-        engine.passes(x)
-        taken = (devices.peak_bytes(bench.device) or 0) - before
-        part.say(f"{name}, {points} points", estimated_GB=work.bytes / 1e9, taken_GB=taken / 1e9)
+        with part.attempt(name):
+            engine = engine_of(bench, net, 4 if bench.tiny else 32, name)
+            work = engine.work(points)
+            if not bench.on_gpu or work is None:
+                part.say(f"{name}: skipped, memory of passes is measured on a GPU, with a plan")
+                continue
+            engine.passes(x)
+            torch.cuda.empty_cache()
+            devices.reset_peak(bench.device)
+            before = torch.cuda.memory_allocated()
+            engine.passes(x)
+            taken = (devices.peak_bytes(bench.device) or 0) - before
+            part.say(f"{name}, {points} points", estimated_GB=work.bytes / 1e9, taken_GB=taken / 1e9)
 
 
 # ── a whole evaluation ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -461,7 +475,8 @@ def whole(bench: Bench, part: Part) -> None:
         runs: dict[str, tuple[str, float | None]] = {precision: (precision, None) for precision in bench.precisions}
         runs = {"float32": runs["float32"]} if bench.tiny else {**runs, "bfloat16, 8 GB": ("bfloat16", 8e9)}
         for title, (precision, limit) in part.each(runs):
-            _evaluation(part, title, folder, [*settings, "--precision", precision], limit)
+            with part.attempt(f"evaluate, {title}"):
+                _evaluation(part, title, folder, [*settings, "--precision", precision], limit)
 
 
 def _evaluation(part: Part, title: str, folder: Path, settings: list[str], limit: float | None) -> None:

@@ -193,8 +193,35 @@ def test_the_recipe_for_a_gpu_runs_without_one_and_writes_what_it_measured(
         peer = [line for what, line in lines.items() if what.startswith(f"{precision}: TorchUncertainty")]
         assert len(peer) == 1 and ("per_second" in peer[0] or "not installed" in peer[0]["why"])
     assert record["parts"]["masks"]["lines"][0]["as_on_the_cpu"] is True
+    assert not record["parts"]["fast"]["failed"]
     page = (tmp_path / "gpu.md").read_text(encoding="utf-8")
     assert "Tiny networks" in page and "stopped by RuntimeError" in page and "## masks" in page
+
+
+def test_a_contestant_that_fails_costs_its_line_and_each_part_is_written_when_it_ends(
+    benchmarks: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu, parts = benchmarks.gpu, benchmarks.gpu_parts
+    monkeypatch.syspath_prepend(str(ROOT))
+
+    def absent(_: Any) -> None:
+        raise ImportError("No module named 'einops'")
+
+    def stopped(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(parts.Bench, "seconds", lambda *given: _once(given[1]))
+    monkeypatch.setattr(parts, "SwapLoop", absent)
+    monkeypatch.setitem(parts.PARTS, "masks", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        gpu.main(["--device", "cpu", "--tiny", "--only", "fast,masks", "--out", str(tmp_path / "gpu.json")])
+    fast = json.loads((tmp_path / "gpu.json").read_text(encoding="utf-8"))["parts"]["fast"]
+    assert fast["error"] is None
+    assert fast["failed"] == [f"{precision}: loop that swaps statistics" for precision in ("float32", "bfloat16")]
+    lines = {line["what"]: line for line in fast["lines"]}
+    assert lines["float32: loop that swaps statistics: failed"]["why"] == "ImportError: No module named 'einops'"
+    assert any(what.startswith("float32: TorchUncertainty") for what in lines)
+    assert lines["bfloat16: plain forwards, NHWC"]["per_second"] > 0
 
 
 def _once(action: Any) -> float:

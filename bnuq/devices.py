@@ -95,7 +95,8 @@ def upload(values: Tensor, device: torch.device, dtype: torch.dtype | None = Non
 
 def _pinned(values: Tensor) -> Tensor:
     try:
-        return values.pin_memory()
+        # memory that is pinned already is the caller's, who may write to it before it is copied
+        return values.clone().pin_memory() if values.is_pinned() else values.pin_memory()
     except RuntimeError:  # some containers and virtual machines allow little; the copy is then waited for
         return values
 

@@ -8,6 +8,7 @@ treats CUDA tensors: composite operations are decomposed above the backend, disp
 - counts kernels, and every time the host waits for the device, with the innermost line of bnuq that caused it;
 - raises `torch.OutOfMemoryError` beyond `memory.capacity`;
 - inside `without_float64()` refuses float64, as MPS and some Intel GPUs do;
+- copies from pinned memory in a stream of its own as late as can be, when the copy is first read;
 - refuses a tensor that another stream copied and that this thread's stream has not waited for;
 - computes the result on the CPU.
 
@@ -30,7 +31,7 @@ import sys
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -115,12 +116,17 @@ class Stream:
 
 
 class _Lane:
-    """Memory that a stream of its own copied to: the streams that may read it, those that did, and those that its
+    """Memory that a stream of its own is to `copy` to: the streams that may read it, those that did, and those that its
     release waits for."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: Stream, copy: Callable[[], object]) -> None:
+        self.copies: list[Callable[[], object]] = [copy]  # one, until it is done
         self.ordered, self.used, self.recorded = {stream}, set[Stream](), {stream}
         stream.written.append(weakref.ref(self))
+
+    def copy(self) -> None:
+        while self.copies:
+            self.copies.pop()()
 
     def released(self) -> None:
         log.races += bool(self.used - self.recorded)
@@ -269,6 +275,7 @@ def _check_order(tensors: Iterable[torch.Tensor]) -> None:
     for tensor in filter(is_on_device, tensors):
         lane = getattr(tensor.untyped_storage(), "lane", None)
         if lane is not None:
+            lane.copy()
             lane.used.add(_current())
             if _current() not in lane.ordered:
                 raise RuntimeError(f"a tensor is used before it was copied, at {_place()}")
@@ -289,12 +296,13 @@ def _copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = 
     """Between host and device the host waits, unless the copy is non-blocking and the host memory pinned."""
     if is_on_device(source) and is_on_device(target):
         log.kernels["copy_"] += 1
-    elif non_blocking and hasattr(source, "pinned_here"):
+    elif non_blocking and _is_pinned(source):
         log.copies += 1
         if _current() is not _DEFAULT:
             storage: Any = target.untyped_storage()
-            storage.lane = lane = _Lane(_current())
+            storage.lane = lane = _Lane(_current(), partial(_to_host(target).copy_, source))
             weakref.finalize(storage, lane.released).atexit = False
+            return target
     else:
         log.wait("to device" if is_on_device(target) else "to host", "copy_")
     if is_on_device(source):
@@ -365,9 +373,17 @@ def _deep_copied(original: Any, tensor: torch.Tensor, memo: dict) -> torch.Tenso
     return memo.setdefault(id(tensor), as_parameter(copied) if isinstance(tensor, torch.nn.Parameter) else copied)
 
 
+def _is_pinned(tensor: torch.Tensor) -> bool:
+    return hasattr(tensor.untyped_storage(), "pinned_here")
+
+
 def _pinned(tensor: torch.Tensor) -> torch.Tensor:
-    pinned: Any = tensor.clone()
-    pinned.pinned_here = True
+    """As torch's: a copy, unless the memory is pinned already."""
+    if _is_pinned(tensor):
+        return tensor
+    pinned = tensor.clone()
+    storage: Any = pinned.untyped_storage()
+    storage.pinned_here = True
     return pinned
 
 
@@ -416,7 +432,8 @@ def standing_in_for_cuda() -> Iterator[Log]:
     codes = [(entry, entry.__code__) for entry in functions if f"{entry.__module__}.".startswith("bnuq.")]
     tables = [table for module in modules for table in vars(module).values() if isinstance(table, dict)]
     tables = [table for table in tables if "cuda" in table]
-    capacity, methods = memory.capacity, (torch.Tensor.pin_memory, torch.Tensor.record_stream)
+    replaced = {"pin_memory": _pinned, "is_pinned": _is_pinned, "record_stream": _recorded}
+    capacity, methods = memory.capacity, {name: getattr(torch.Tensor, name) for name in replaced}
     log.clear()
     memory.reset_peak()
     try:
@@ -425,11 +442,13 @@ def standing_in_for_cuda() -> Iterator[Log]:
         for table in tables:
             table[NAME] = table["cuda"]
         _Module.stands_in = True
-        torch.Tensor.pin_memory, torch.Tensor.record_stream = _pinned, _recorded  # type: ignore
+        for name, method in replaced.items():
+            setattr(torch.Tensor, name, method)
         yield log
     finally:
         _Module.stands_in = False
-        torch.Tensor.pin_memory, torch.Tensor.record_stream = methods
+        for name, method in methods.items():
+            setattr(torch.Tensor, name, method)
         for function, code in codes:
             function.__code__ = code
         for table in tables:

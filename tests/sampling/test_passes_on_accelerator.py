@@ -125,6 +125,13 @@ def test_work_that_does_not_wait_for_its_copy_is_found_by_the_fake_device():
     assert (uploaded + 1).cpu().tolist() == [2.0] * 4
 
 
+def test_pinned_memory_of_the_caller_may_be_written_to_before_its_copy_is_used():
+    buffer = torch.ones(4).pin_memory()
+    uploaded = [devices.upload(values, torch.device(NAME)) for values in (buffer, buffer[1:])]
+    buffer.zero_()
+    assert [values.cpu().tolist() for values in uploaded] == [[1.0] * 4, [1.0] * 3]
+
+
 def test_memory_of_a_copy_that_is_not_recorded_where_it_is_used_counts_as_a_race(log: Log):
     module, stream = torch.pretend, torch.pretend.Stream()  # type: ignore
     for record in (True, False):

@@ -20,6 +20,7 @@ from bnuq.metrics import posthoc
 from bnuq.metrics.arrays import as_numpy
 from bnuq.progress import Progress
 from bnuq.sampling.head import Head, NoHeadError
+from bnuq.sampling.interception import float32_as
 
 _LARGEST_BANK = 2**26  # numbers: 256 MiB of features
 
@@ -49,6 +50,7 @@ class OfSets:
         }
 
 
+@float32_as("ieee")
 def post_hoc_scores(subject: Subject, progress: Progress) -> OfSets:
     """The post-hoc scores of the deterministic network on the evaluated sets; none where no set is compared with the
     test set, or the run asks for none.

@@ -14,6 +14,7 @@ from sklearn.neighbors import NearestNeighbors
 
 from bnuq import metrics
 from bnuq.config import Options, resolve
+from bnuq.metrics import posthoc
 from bnuq.records.evaluation import Result
 from bnuq.workflows.evaluate import evaluate
 
@@ -143,3 +144,22 @@ def test_without_a_reference_only_scores_of_logits_are_there(place: Path) -> Non
     result = run(place.parent / "no_train.toml", methods=("deterministic",), out="no_train.h5")
     assert "no-fitted-scores" in codes(result)
     assert set(result.methods["deterministic"].ood["other"]) == OF_PROBABILITIES | OF_LOGITS | {"gen"}
+
+
+def test_distances_are_those_of_exact_products_whatever_the_user_set_for_torch(place: Path, monkeypatch) -> None:
+    said = []
+
+    def distance(*given):
+        said.append(torch.get_float32_matmul_precision())
+        return neighbour_distance(*given)
+
+    neighbour_distance = posthoc.neighbour_distance
+    monkeypatch.setattr(posthoc, "neighbour_distance", distance)
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        run(place, methods=("deterministic",))
+        assert torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert {*said} == {"highest"}

@@ -197,8 +197,9 @@ def evaluate(
     checkpoint or a run file. A list of them is an ensemble, whose first network is evaluated by all other methods, too.
 
     `train` (the reference), `test` and `validation` are each a DataLoader, a Dataset, arrays or tensors (x, y), or a
-    reference as on the command line; `ood` holds such sets by name, or a single one. Data in memory are taken as the
-    network takes them, normalised and augmented, unless `normalize` or `augment` are given; uint8 is scaled to 0–1.
+    reference as on the command line; `ood` holds such sets by name, or a single one. A tuple of arrays is (inputs,
+    targets); batches of inputs alone are a list or an iterator. Data in memory are taken as the network takes them,
+    normalised and augmented, unless `normalize` or `augment` are given; uint8 is scaled to 0–1.
     Several inputs are a dictionary or a tuple in the place of x, and nothing of them is scaled. A
     DataLoader is read once: each point then has one random augmentation. `settings` are the keys of a run file:
     methods, samples, batch_size, layers, seed, task, precision, …

@@ -30,6 +30,9 @@ INPUTS: Catalogue = {
         "the first two elements of each item are its input and its label; {parts} more {parts:is|are} not used. Pass "
         "several inputs as ((a, b), label)"
     ),
+    "list-is-batches": Entry(
+        "a list of two arrays is two batches of {points} inputs, without labels: (x, y) is a tuple"
+    ),
     "no-label-file": Entry("no label file next to the images"),
     "label-file": Entry("labels from {file}"),
     "read-from-factory": Entry("read from {factory}"),

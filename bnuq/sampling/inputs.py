@@ -20,8 +20,9 @@ Data = Tensor | np.ndarray | Iterable[Any]
 
 
 def tensor_of(data: Data) -> Tensor:
-    """All inputs of `data` (n, *input): a tensor or an array as it is, the points of a Dataset, or the batches of an
-    iterable, such as a DataLoader, one after the other. Labels beside them are left out.
+    """All inputs of `data` (n, *input): a tensor or an array as it is, those of a pair (inputs, targets), the points
+    of a Dataset, or the batches of a list or an iterator, such as a DataLoader, one after the other. Labels beside them
+    are left out.
 
     DataError where there are none or several for a point, or they differ in shape.
     """
@@ -32,6 +33,8 @@ def tensor_of(data: Data) -> Tensor:
         batches = [point[None] for point in points]
     elif isinstance(data, IterableDataset):
         batches = [_input_of(point, 0)[None] for point in data]
+    elif isinstance(data, tuple) and all(isinstance(part, Tensor | np.ndarray) for part in data):
+        batches = [_input_of(data, 1)]  # (inputs, targets): the targets are not drawn into mini-batches
     else:
         batches = [_input_of(batch, 1) for batch in data]
     if len(shapes := {batch.shape[1:] for batch in batches}) != 1:

@@ -9,7 +9,7 @@ import pytest
 from hostile_pickles import NESTED, encoded_again_and_again
 from making_points import idx, png, save_mat, tar_gz
 
-from bnuq.data import check_labels, known_sets, load_points, parse_reference, set_name
+from bnuq.data import check_labels, known_sets, load_points, parse_reference, points_in_memory, set_name
 from bnuq.data.readers import cifar as cifar_reader
 from bnuq.errors import DataError, RequestError, UntrustedCodeError
 from bnuq.trust import NamedBy
@@ -133,6 +133,44 @@ def test_datasets_loaders_pairs_and_whole_arrays_become_points(factories):
         assert points.raw(slice(None)).tolist() == [[0, 1], [2, 3], [4, 5]]
         assert points.targets is not None
         assert points.targets.tolist() == [2, 1, 0]
+
+
+@pytest.mark.parametrize("shape", [(5,), (5, 1), (5, 4)])
+@pytest.mark.parametrize("form", ["numpy", "torch", "list", "dataset", "subset", "drawn"])
+def test_a_pair_of_equal_shapes_is_inputs_and_targets(form, shape):
+    import torch
+    from torch.utils.data import Subset, TensorDataset
+
+    from bnuq.sampling.inputs import tensor_of
+
+    x = np.arange(np.prod(shape), dtype=float).reshape(shape)
+    y = np.where(x % 3 == 0, 1.0, 0.0)
+    tensors = torch.from_numpy(x), torch.from_numpy(y)
+    if form == "drawn":
+        assert np.array_equal(tensor_of((x, y)), x) and np.array_equal(tensor_of(tensors), x)
+        return
+    pairs = {"numpy": (x, y), "torch": tensors, "list": (x, y.tolist()), "dataset": TensorDataset(*tensors)}
+    pairs["subset"] = Subset(TensorDataset(*tensors), [0, 1, 2, 3, 4])
+    for whole in (True, False):
+        points = points_in_memory(pairs[form], name="train", whole=whole)
+        assert isinstance(points.inputs, np.ndarray) and np.array_equal(points.inputs, x.reshape(5, -1))
+        assert points.targets is not None and np.array_equal(points.targets.reshape(shape), y)
+    assert np.array_equal(points_in_memory(pairs["torch"][0], name="ood", whole=False).inputs, x.reshape(5, -1))
+
+
+def test_a_list_of_arrays_is_batches_and_a_tuple_of_several_lengths_is_refused():
+    batches = [np.zeros((5, 2)), np.ones((5, 2))]
+    points = points_in_memory(batches, name="train")
+    assert (len(points), points.targets, [finding.code for finding in points.findings]) == (
+        10,
+        None,
+        ["list-is-batches"],
+    )
+    assert len(points_in_memory(iter(batches), name="train")) == 10
+    with pytest.raises(
+        DataError, match=r"is \(inputs, targets\), and these have 5, 4 points.*are a list or an iterator"
+    ):
+        points_in_memory((batches[0], batches[1][:4]), name="train")
 
 
 def test_a_factory_that_gives_something_else_is_told(factories):

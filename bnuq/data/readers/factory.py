@@ -31,7 +31,8 @@ def read_factory(spec: str, factory: Callable[[], Any], *, room: int | None = No
 
 
 def read_object(spec: str, data: Any, *, room: int | None = None, whole: bool = True) -> Contents:
-    """All points that a Dataset holds, or the batches of an iterable joined, or arrays; tensors become arrays.
+    """All points that a Dataset holds, or the batches of an iterable joined, or arrays; tensors become arrays. A tuple
+    of arrays is (inputs, targets); batches of inputs alone are a list or an iterator.
 
     Inputs are one array, or several: a dictionary, a tuple, or all parts but the last of (a, b, label). A dictionary
     may hold the label too; one other entry is the input itself.
@@ -63,6 +64,9 @@ def read_object(spec: str, data: Any, *, room: int | None = None, whole: bool = 
     if labels and len(labels) < len(pieces):
         raise DataError(f"{spec}: gives targets with some points and not with others.")
     joined = _joined(spec, [piece.inputs for piece in pieces], single)
+    if isinstance(data, list) and len(data) == 2 and not labels and len({len(part) for part in data}) == 1:
+        pair = note("list-is-batches", points=len(data[0]))
+        return replace(_contents(pieces, joined, None), findings=(pair,))
     return _contents(pieces, joined, _joined(spec, labels, single) if labels else None)
 
 
@@ -243,22 +247,49 @@ def _pieces_of(
 
 
 def _arrays(spec: str, data: Any) -> _Piece | None:
-    """The set that is given as whole arrays: in a dictionary, the inputs as x or by their names, or as a tuple of
-    arrays of one length, the last of which are the labels."""
+    """The set that is given as whole arrays: the inputs alone; in a dictionary, as x or by their names; or as a tuple
+    of arrays of one length, the last of which are the labels. A tuple is never batches of inputs: its labels would be
+    taken for inputs without a word. DataError where its arrays have several lengths."""
+    tensors = _tensors(data)
+    data = data if tensors is None else tensors[0] if len(tensors) == 1 else tensors
+    if isinstance(data, np.ndarray) or hasattr(data, "detach") or hasattr(data, "iloc"):  # of numpy, torch, pandas
+        return _piece(spec, data, single=False)
     if isinstance(data, Mapping):
         by_name = all(
             isinstance(name, str) and (_axes(part) or isinstance(part, Mapping)) for name, part in data.items()
         )
         return _piece(spec, data, single=False) if by_name else None
-    if not isinstance(data, tuple) or len(data) < 2 or not all(hasattr(part, "ndim") for part in data[1:]):
+    if not isinstance(data, tuple) or len(data) < 2 or not all(map(_is_array, data[1:])):
         return None
-    if hasattr(inputs := data[0], "ndim"):
-        lengths = {len(part) if part.ndim else 0 for part in data}
-        rows = inputs.ndim == data[-1].ndim == 2 and inputs.shape[1] != data[-1].shape[1]  # with several labels each
-        is_set = len(lengths) == 1 and (inputs.ndim > data[-1].ndim >= 1 or rows)
-    else:
-        is_set = len(data) == 2 and data[1].ndim >= 1 and _are_several(inputs, _array(data[1]), single=False)
-    return _piece(spec, data, single=False) if is_set else None
+    if not hasattr(inputs := data[0], "ndim"):
+        label = _array(data[1])
+        is_set = len(data) == 2 and label.ndim >= 1 and _are_several(inputs, label, single=False)
+        return _piece(spec, data, single=False) if is_set else None
+    lengths = [len(part) if _axes(part) else 1 for part in data]
+    if len(set(lengths)) > 1:
+        raise DataError(
+            f"{spec}: a tuple of arrays is (inputs, targets), and these have {', '.join(map(str, lengths))} points; "
+            "expected as many of each. Batches of inputs alone are a list or an iterator."
+        )
+    return _piece(spec, data, single=False)
+
+
+def _is_array(value: Any) -> bool:
+    """Whether this is an array, or a list of numbers or texts, nested or not."""
+    if not isinstance(value, list):
+        return hasattr(value, "ndim")
+    first = next(iter(value), None)
+    return _is_array(first) if isinstance(first, list) else isinstance(first, int | float | str)
+
+
+def _tensors(data: Any) -> tuple[Any, ...] | None:
+    """The tensors of a TensorDataset, and arrays of a part of one; None of any other Dataset."""
+    kind = f"{type(data).__module__}.{type(data).__qualname__}".removeprefix("torch.utils.data.dataset.")
+    if kind == "TensorDataset":
+        return tuple(data.tensors)
+    if kind == "Subset" and (tensors := _tensors(data.dataset)) is not None:
+        return tuple(_array(tensor)[_array(data.indices)] for tensor in tensors)
+    return None
 
 
 def _gives_single_points(data: Any) -> bool:

@@ -84,17 +84,27 @@ INPUTS: Catalogue = {
         "since `normalize` is applied to all sets alike.",
     ),
     "validation-in-test": Entry(
-        "{shared} of the {points} validation points are also in the test set ({test}): the values fitted to them (τ, "
+        "{shared} of {points} validation points are also in the test set ({test}): the values fitted to them (τ, "
         "the constant baseline) are tested on the same points.",
         "Use validation points that are in no other set.",
     ),
     "test-in-reference": Entry(
-        "{shared} of the {points} test points are also in the reference ({reference}): the network was trained on "
+        "{shared} of {points} test points are also in the reference ({reference}): the network was trained on "
         "them, so estimates are too optimistic.",
         "Remove these points from the test set, or report that the estimates include training points.",
     ),
+    "ood-in-test": Entry(
+        "{shared} of {points} points of {set} are also in the test set ({test}): they cannot be separated from it, and "
+        "draw the AUROC of {set} towards 0.5.",
+        "Remove these points from the OOD set, and check that --test and --ood name the sets that you mean.",
+    ),
+    "ood-in-reference": Entry(
+        "{shared} of {points} points of {set} are also in the reference ({reference}): the network was trained on "
+        "them, so they are not out of distribution.",
+        "Remove these points from the OOD set, and check that --train and --ood name the sets that you mean.",
+    ),
     "validation-in-reference": Entry(
-        "{shared} of the {points} validation points are also in the reference ({reference}): the values fitted to them "
+        "{shared} of {points} validation points are also in the reference ({reference}): the values fitted to them "
         "(τ, the constant baseline) are too optimistic, as the network was trained on these points.",
         "Use validation points that the network was never trained on.",
     ),

@@ -19,11 +19,13 @@ from bnuq.data.points import (
 from bnuq.data.readers.npy import npz_arrays
 from bnuq.data.reading import factory_of, load_points, missing_set, parse_reference, points_in_memory, set_name
 from bnuq.data.resizing import WORDS, Fit, resized_crop
+from bnuq.data.shared import Fingerprints
 
 __all__ = [
     "MULTILABEL_KEY",
     "WORDS",
     "Decoded",
+    "Fingerprints",
     "Fit",
     "KnownSet",
     "Masks",

@@ -20,6 +20,7 @@ from bnuq.config import Augment, Named, Normalize, Run, Split
 from bnuq.data import (
     WORDS,
     Decoded,
+    Fingerprints,
     Fit,
     Points,
     Room,
@@ -91,7 +92,7 @@ def load_material(run: Run) -> Material:
         validation, why = _opened(run, run.validation, "validation"), ""
     if validation is not None and (validation := labelled(validation)).targets is None:
         raise DataError(f"validation set {validation.reference} has no targets; what is fitted to it needs them.")
-    whole = train, test, validation
+    whole = train, test, validation, ood
     test_points, limit = len(test), run.limit
     if limit is not None:
         test = limited(test, limit, run.seed)
@@ -349,24 +350,27 @@ def _pixels(first: _Spread, second: _Spread) -> bool:
     return min(small.low, large.low) >= 0 and small.high <= 1 < 100 < large.high <= 255
 
 
-def _shared_points(train: Points | None, test: Points, validation: Points | None) -> Iterator[Finding]:
-    """Warnings about points that two sets share and should not; only sets in memory are compared."""
-    if validation is not None:
-        test_hashes = set(_hashes(test))
-        if (count := sum(row_hash in test_hashes for row_hash in _hashes(validation))) > 0:
-            yield warning("validation-in-test", shared=count, points=len(validation), test=test.reference)
-    if train is None or not isinstance(train.inputs, np.ndarray):
+def _shared_points(
+    train: Points | None, test: Points, validation: Points | None, ood: Mapping[str, Points]
+) -> Iterator[Finding]:
+    """Warnings about points that two sets share and should not."""
+    tested, reference = Fingerprints(test), None if train is None else Fingerprints(train)
+    outside = {name: Fingerprints(points) for name, points in ood.items()}
+    validated = None if validation is None else Fingerprints(validation)
+    if validated is not None and (shared := validated.shared_with(tested))[0]:
+        yield warning("validation-in-test", shared=shared[0], points=shared[1], test=test.reference)
+    for name, points in outside.items():
+        if (shared := points.shared_with(tested))[0]:
+            yield warning("ood-in-test", set=name, shared=shared[0], points=shared[1], test=test.reference)
+    if train is None or reference is None:
         return
-    train_hashes = set(_hashes(train))
-    if (count := sum(row_hash in train_hashes for row_hash in _hashes(test))) > 0:
-        yield warning("test-in-reference", shared=count, points=len(test), reference=train.reference)
-    if validation is not None and (count := sum(row_hash in train_hashes for row_hash in _hashes(validation))) > 0:
-        yield warning("validation-in-reference", shared=count, points=len(validation), reference=train.reference)
-
-
-def _hashes(points: Points) -> Iterator[int]:
-    if isinstance(points.inputs, np.ndarray):
-        yield from (hash(row.tobytes()) for row in np.asarray(points.inputs))  # rows of a mapped array are slower
+    if (shared := tested.shared_with(reference))[0]:
+        yield warning("test-in-reference", shared=shared[0], points=shared[1], reference=train.reference)
+    if validated is not None and (shared := validated.shared_with(reference))[0]:
+        yield warning("validation-in-reference", shared=shared[0], points=shared[1], reference=train.reference)
+    for name, points in outside.items():
+        if (shared := points.shared_with(reference))[0]:
+            yield warning("ood-in-reference", set=name, shared=shared[0], points=shared[1], reference=train.reference)
 
 
 @dataclass(frozen=True)

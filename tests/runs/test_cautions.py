@@ -112,6 +112,17 @@ def test_nothing_is_concluded_from_a_set_on_another_scale_than_the_references(tm
     assert f"{name}.npz) lie between 0 and 255" in text and "divide them by 255" in remedy and "as uint8" in remedy
 
 
+@pytest.mark.parametrize(("name", "code"), [("test", "ood-in-test"), ("train", "ood-in-reference")])
+def test_ood_points_of_the_test_set_or_the_reference_are_a_warning(tmp_path, name, code):
+    small_run.write(tmp_path)
+    with np.load(tmp_path / f"{name}.npz") as points, np.load(tmp_path / "other.npz") as others:
+        np.savez(tmp_path / "mixed.npz", x=np.concatenate([points["x"][:7], others["x"][:5]]))
+    result = small_run.evaluated(tmp_path, methods=("deterministic",), ood=("mixed.npz", "other.npz"), limit=6)
+    shared = [finding.values for finding in result.findings if finding.code.startswith("ood-in")]
+    assert [(values["set"], values["shared"], values["points"]) for values in shared] == [("mixed", 7, 12)]
+    assert code in warned(result)
+
+
 def test_an_ood_set_may_vary_more_than_the_reference(tmp_path):
     small_run.write(tmp_path)
     with np.load(tmp_path / "other.npz") as file:

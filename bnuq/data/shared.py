@@ -1,0 +1,72 @@
+"""Points that two sets share: compared by their bytes, where both are arrays or both are files."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bnuq.data.decoded import Decoded
+from bnuq.data.points import Points
+
+_READ = 2**28  # bytes of files that one comparison reads
+_OPENED = 2**14  # bytes that could be read while a file is opened
+
+
+class Fingerprints:
+    """A set whose points are to be compared with those of others: the hash of each row of an array, and the files of a
+    size, of which only those are read that another set has of the same size."""
+
+    def __init__(self, points: Points) -> None:
+        self._inputs = points.inputs
+        self._contents: dict[int, int] = {}
+
+    def shared_with(self, others: Fingerprints) -> tuple[int, int]:
+        """How many of these points are among the `others`, and how many were compared: none where one of the two is
+        neither an array nor files, and a random part of many files."""
+        if self._rows is not None and others._rows is not None:
+            return sum(row in others._distinct for row in self._rows), len(self._rows)
+        matches = list(self._matching_files(others))
+        return sum(matches), len(matches)
+
+    def _matching_files(self, others: Fingerprints) -> Iterator[bool]:
+        budget = _READ
+        if self._sizes and others._sizes:
+            sizes = [(row, size) for size, rows in self._sizes.items() for row in rows]
+            for at in np.random.default_rng(0).permutation(len(sizes)):
+                row, size = sizes[at]
+                candidates = others._sizes.get(size, [])
+                unread = sum(other not in others._contents for other in candidates) + bool(candidates)
+                budget -= unread * (size + _OPENED)
+                if budget < 0:
+                    return
+                yield bool(candidates) and self._content(row) in [others._content(other) for other in candidates]
+
+    @cached_property
+    def _rows(self) -> list[int] | None:
+        if not isinstance(self._inputs, np.ndarray):
+            return None
+        return [hash(row.tobytes()) for row in np.asarray(self._inputs)]  # rows of a mapped array are slower
+
+    @cached_property
+    def _distinct(self) -> set[int]:
+        return set(self._rows or ())
+
+    @cached_property
+    def _sizes(self) -> dict[int, list[int]]:
+        """The files of each size; empty where the points are not in files."""
+        sizes: dict[int, list[int]] = defaultdict(list)
+        if isinstance(self._inputs, Decoded) and self._inputs.source.encoded:
+            rows: NDArray[np.int64] = self._inputs.rows
+            for row, listed in zip(rows.tolist(), self._inputs.listing(), strict=True):
+                sizes[int(listed.rpartition(b"\0")[2])].append(row)
+        return sizes
+
+    def _content(self, row: int) -> int:
+        if row not in self._contents:
+            assert isinstance(self._inputs, Decoded)
+            self._contents[row] = hash(self._inputs.source.content(row))
+        return self._contents[row]

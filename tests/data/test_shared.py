@@ -1,0 +1,46 @@
+"""Points that two sets share are counted, in arrays and in files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from making_points import png
+
+from bnuq.data import Fingerprints, load_points, points_in_memory, shared
+
+RNG = np.random.default_rng(0)
+PICTURES = RNG.integers(0, 256, (12, 4, 4), dtype=np.uint8)
+
+
+def folder(path: Path, rows: Iterable[int]) -> Fingerprints:
+    for row in rows:
+        (path / f"class{row % 2}").mkdir(parents=True, exist_ok=True)
+        (path / f"class{row % 2}" / f"{path.name}{row}.png").write_bytes(png(PICTURES[row]))
+    return Fingerprints(load_points(str(path)))
+
+
+def array(rows: slice) -> Fingerprints:
+    return Fingerprints(points_in_memory(PICTURES[rows, None], name="test"))
+
+
+def test_rows_of_arrays_are_compared_whatever_the_labels():
+    with_labels = Fingerprints(points_in_memory((PICTURES[4:9, None], np.arange(5)), name="test"))
+    assert with_labels.shared_with(array(slice(0, 6))) == (2, 5)
+    assert array(slice(0, 4)).shared_with(array(slice(4, 12))) == (0, 4)
+
+
+def test_files_are_compared_by_their_bytes_whatever_their_names(tmp_path):
+    some, others, rest = folder(tmp_path / "a", range(6)), folder(tmp_path / "b", range(4, 12)), range(6, 12)
+    assert some.shared_with(others) == (2, 6) and others.shared_with(some) == (2, 8)
+    assert some.shared_with(folder(tmp_path / "c", rest)) == (0, 6)
+    assert some.shared_with(array(slice(0, 6))) == (0, 0)
+
+
+def test_of_many_files_a_part_is_compared(tmp_path, monkeypatch: pytest.MonkeyPatch):
+    some, others = folder(tmp_path / "a", range(12)), folder(tmp_path / "b", range(12))
+    monkeypatch.setattr(shared, "_READ", 5 * shared._OPENED)
+    same, compared = some.shared_with(others)
+    assert 0 < same == compared < 12

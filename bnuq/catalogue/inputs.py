@@ -54,6 +54,7 @@ INPUTS: Catalogue = {
         "Check --ignore, and that these are the masks of the images.",
     ),
     "set-adapted": Entry(_adapted),
+    "grey-as-rgb": Entry("images are grey: they are repeated to three channels (RGB), as the network takes them"),
     "picture-mode": Entry("images are {mode}"),
     "crop-pads": Entry("images of {size} pixels get a black border: the crop is {crop}"),
     "target-column": Entry("the target is the {last:last column|column}{last:,|} {column!r}"),

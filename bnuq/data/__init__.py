@@ -2,7 +2,7 @@
 
 from bnuq.data.decoded import Decoded, Room, ahead
 from bnuq.data.download import fetch
-from bnuq.data.fitting import fitted
+from bnuq.data.fitting import are_grey_files, fitted, in_colour
 from bnuq.data.known import KnownSet, known_sets
 from bnuq.data.masks import Masks
 from bnuq.data.pipeline import augmented, check_ranges, flips, jitter_of, jittered, normalized
@@ -32,6 +32,7 @@ __all__ = [
     "Points",
     "Room",
     "ahead",
+    "are_grey_files",
     "augmented",
     "check_label_matrix",
     "check_labels",
@@ -42,6 +43,7 @@ __all__ = [
     "fetch",
     "fitted",
     "flips",
+    "in_colour",
     "jitter_of",
     "jittered",
     "known_sets",

@@ -172,7 +172,11 @@ class Decoded:
         return stacked
 
     def _kept(self, index: int, form: str, make: Callable[[int], NDArray[Any]]) -> NDArray[Any]:
-        return make(index) if self.kept is None else self.kept.item((form, index), lambda: make(index))
+        return (
+            make(index)
+            if self.kept is None
+            else self.kept.item((f"{form} {self.shape[1:2]}", index), lambda: make(index))
+        )
 
     def _item(self, index: int) -> NDArray[Any]:
         channels = self.first_shape[0] if self.surveyed or self.first_shape[0] == 3 else None

@@ -59,6 +59,23 @@ def fitted(
     return points
 
 
+def in_colour(points: Points) -> Points:
+    """Grey pictures repeated to the three channels of RGB, with a note; other points as they are."""
+    if len(points.point_shape) != 3 or points.point_shape[0] != 1:
+        return points
+    inputs = points.inputs
+    if not isinstance(inputs, Decoded):
+        inputs = Decoded(InArray(inputs[:], points.reference), np.arange(len(points)), points.point_shape, inputs.dtype)
+    inputs = replace(inputs, fit=replace(inputs.fit or Fit(), channels=3))
+    return replace(points, inputs=inputs, findings=(*points.findings, note("grey-as-rgb")))
+
+
+def are_grey_files(points: Points) -> bool:
+    """Whether these are pictures in files, none of which has colour."""
+    inputs = points.inputs
+    return isinstance(inputs, Decoded) and inputs.source.encoded and points.point_shape[0] == 1
+
+
 def _with_fit(points: Points, fit: Fit, ignore: int) -> Points:
     if len(points.point_shape) != 3:
         raise RequestError(

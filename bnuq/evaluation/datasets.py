@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int64
-from torch import Tensor
+from torch import Tensor, nn
 
 from bnuq import devices
 from bnuq.catalogue import distinct
@@ -25,11 +27,13 @@ from bnuq.data import (
     Points,
     Room,
     ahead,
+    are_grey_files,
     augmented,
     check_ranges,
     fetch,
     fitted,
     flips,
+    in_colour,
     jitter_of,
     jittered,
     labelled,
@@ -40,13 +44,14 @@ from bnuq.data import (
     points_in_memory,
     resized_crop,
 )
-from bnuq.errors import DataError, RequestError
+from bnuq.errors import DataError, RequestError, SamplingError
 from bnuq.evaluation import memory
 from bnuq.files.mapped import is_mapped
 from bnuq.findings import Finding, about, note, warning
 from bnuq.packing import difference
 from bnuq.progress import Progress, silent
 from bnuq.sampling import counter_rng
+from bnuq.sampling.plain_loop import Evaluation
 
 
 @dataclass(frozen=True)
@@ -66,8 +71,9 @@ class Material:
     findings: tuple[Finding, ...]
 
 
-def load_material(run: Run) -> Material:
-    """Read every set that `run` names; DataError or RequestError for sets that cannot be evaluated together.
+def load_material(run: Run, model: nn.Module | None = None) -> Material:
+    """Read every set that `run` names; DataError or RequestError for sets that cannot be evaluated together. Grey
+    pictures in files are repeated to three channels where the `model`, or the reference, has no other.
 
     Pictures in files and items of large Datasets are decoded as they are needed, and kept up to `_ROOMS`: each
     is decoded once within that limit, and once for each method and round of draws beyond it.
@@ -100,8 +106,12 @@ def load_material(run: Run) -> Material:
         validation = None if validation is None else limited(validation, limit, run.seed)
     test = in_shape(run, test)
     train = None if train is None else in_shape(run, train, test, whole=False)
+    if are_grey_files(test) and ((train is not None and train.point_shape[0] == 3) or takes_rgb_alone(model, test)):
+        test, train = in_colour(test), None if train is None else in_colour(train)
     ood = {name: in_shape(run, points, test, adapt=True) for name, points in ood.items()}
     validation = None if validation is None else in_shape(run, validation, test)
+    if validation is not None and are_grey_files(validation) and test.point_shape[0] == 3:
+        validation = in_colour(validation)
     if train is not None:
         check_same_shape(run, "train", train, test)
     for label, points in {**ood, "validation": validation}.items():
@@ -120,6 +130,19 @@ def load_material(run: Run) -> Material:
     findings += (*_other_scales(train, {"test": test, "validation": validation, **ood}),)
     findings += shared + (() if limit is None else (note("limited", limit=limit, seed=run.seed),))
     return Material(train, test, ood, validation, why, test_points, findings)
+
+
+def takes_rgb_alone(model: nn.Module | None, points: Points) -> bool:
+    """Whether the network takes pictures of three channels of the size of these grey ones in files, and none of one."""
+    if model is None or not are_grey_files(points):
+        return False
+    tensors = (tensor for tensor in chain(model.parameters(), model.buffers()) if tensor.is_floating_point())
+    like = next(tensors, torch.zeros(()))
+    for channels in (1, 3):
+        with suppress(SamplingError):
+            Evaluation(model).passes(like.new_zeros((2, channels, *points.point_shape[1:])))
+            return channels == 3
+    return False
 
 
 _ROOMS = 2**30, 2**29  # bytes of decoded items that are kept: of all evaluated sets, and of the reference

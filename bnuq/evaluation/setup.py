@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -45,11 +45,13 @@ class Prepared:
     example: Tensor
 
 
-def prepare(run: Run, material: Material | None = None, *, only_finite: bool = True) -> Prepared:
-    """Read the network and the points of `run`, unless `material` is given; BnuqError where they cannot be read or do
-    not fit together. With `only_finite`, weights that are NaN or infinite are refused."""
+def prepare(
+    run: Run, material: Material | Callable[[nn.Module], Material] | None = None, *, only_finite: bool = True
+) -> Prepared:
+    """Read the network and the points of `run`, unless `material` is them, or reads them for the network; BnuqError
+    where they cannot be read or do not fit together. With `only_finite`, weights that are not finite are refused."""
     loaded = network_of(run, only_finite=only_finite)
-    material = material or load_material(run)
+    material = material(loaded.module) if callable(material) else material or load_material(run, loaded.module)
     if run.train_size is not None and material.train is not None and run.train_size < len(material.train):
         raise RequestError(
             f"data.train_size is {run.train_size}, and the reference alone has {len(material.train)} points; expected "

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from bnuq.config import Run, Split
-from bnuq.data import Points
+from bnuq.data import Points, in_colour
 from bnuq.errors import BnuqError, DataError, RequestError, SamplingError, UntrustedCodeError
 from bnuq.evaluation.datasets import (
     Pipeline,
@@ -22,6 +22,7 @@ from bnuq.evaluation.datasets import (
     input_normalize,
     read_named,
     read_reference,
+    takes_rgb_alone,
 )
 from bnuq.evaluation.plan import device_and_notes
 from bnuq.evaluation.setup import as_taken, network_of
@@ -71,6 +72,10 @@ def load_network(
     loaded = network_of(run, only_finite=False)
     train, no_reference = _reference(run, needs_reference)
     test, no_test = _test(run, needs_test) if needs_test or train is None else (None, ())
+    points = train if train is not None else test
+    if points is not None and takes_rgb_alone(loaded.module, points):
+        train, test = (None if points is None else in_colour(points) for points in (train, test))
+        points = train if train is not None else test
     if train is not None and test is not None:
         check_same_inputs("the test set", test, train)
         if test.point_shape != train.point_shape:
@@ -90,7 +95,6 @@ def load_network(
         *(finding for points in read for finding in about(points.name, points.findings)),
         *no_test,
     ]
-    points = train if train is not None else test
     if read:
         model, pipeline, taken = as_taken(model, pipeline, read)
         findings += taken

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 
 from bnuq import metrics
 from bnuq.config import DEFAULT_SAMPLER, PopulationEstimator, PreciseBnSection, Run, Split, section_from
-from bnuq.data import Points
+from bnuq.data import Points, in_colour
 from bnuq.errors import ModelError, RequestError, SamplingError
 from bnuq.estimates import Direction, Estimate
 from bnuq.evaluation import memory
@@ -26,6 +27,7 @@ from bnuq.evaluation.datasets import (
     held_out_rows,
     load_material,
     read_reference,
+    takes_rgb_alone,
 )
 from bnuq.evaluation.estimates import replicate_weights
 from bnuq.evaluation.exactness import check_mcbn
@@ -74,7 +76,7 @@ def precise_bn(
     _check(run, points, batch_size)
     fetch_missing(run, progress)
     replaces = run.out.exists()
-    ready = prepare(run, _material(run), only_finite=False)
+    ready = prepare(run, partial(_material, run), only_finite=False)
     loaded, model, train = ready.loaded, ready.model, ready.material.train
     assert train is not None
     sites = find_sites(model, ready.example)
@@ -187,13 +189,14 @@ def _check_out(run: Run) -> None:
     check_writable(out)
 
 
-def _material(run: Run) -> Material:
+def _material(run: Run, model: nn.Module) -> Material:
     """The reference, and the test set where there is one."""
     split = run.validation if isinstance(run.validation, Split) else None
     if run.test is not None and run.task != "segmentation":
-        return load_material(replace(run, ood=(), validation=split))
+        return load_material(replace(run, ood=(), validation=split), model)
     assert run.train is not None
     train = read_reference(run)
+    train = in_colour(train) if takes_rgb_alone(model, train) else train
     if run.test is None:  # a test set that is not read might have the groups
         check_grouped(run, [train])
     findings = about(train.name, train.findings)

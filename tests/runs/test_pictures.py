@@ -8,6 +8,7 @@ import small_run
 import torch
 from findings_of import noted
 from making_points import png
+from PIL import Image
 
 import bnuq
 from bnuq.config import Options, resolve
@@ -18,6 +19,7 @@ from bnuq.evaluation import datasets
 from bnuq.evaluation.datasets import Pipeline, load_material
 from bnuq.evaluation.setup import prepare
 from bnuq.sampling import counter_rng
+from bnuq.store.table import rows_of
 
 RUN = (
     small_run.RUN.replace("train.npz", "train").replace("test.npz", "test").replace("other.npz", "other")
@@ -65,6 +67,28 @@ def test_folders_of_several_sizes_are_evaluated_with_a_resize_and_a_crop(folder)
     alone = small_run.evaluated(folder, resize="6x6", interpolation="nearest", ood=(), out="alone.h5", **options)
     assert alone.run["data"]["interpolation"] == "nearest"
     assert alone.methods["mcbn"].sets["test"].estimates["pll"].value != a
+
+
+RGB_NET = small_run.NET.replace("nn.Conv2d(1,", "nn.Conv2d(3,")
+
+
+@pytest.mark.parametrize("coloured", ["nothing", "train"])
+def test_grey_pictures_are_repeated_to_the_channels_that_the_network_takes(folder, coloured):
+    (folder / "net.py").write_text(RGB_NET)
+    weights = torch.load(folder / "model.pt")
+    weights["0.weight"] = weights["0.weight"].repeat(1, 3, 1, 1)
+    torch.save(weights, folder / "model.pt")
+    results = []
+    for as_saved in ("grey", "colour"):
+        for path in folder.glob("t*/*/*.png"):
+            if as_saved == "colour" or path.parts[-3] == coloured:
+                Image.open(path).convert("RGB").save(path)
+        results.append(small_run.evaluated(folder, resize=7, crop=6, samples=3, methods=("mcbn",), post_hoc=False))
+    grey, colour = ({row.path: row.estimate.value for row in rows_of(result)} for result in results)
+    assert grey == colour and "grey-as-rgb" in noted(results[0]) and "grey-as-rgb" not in noted(results[1])
+    write(folder, "grey", 6)
+    inspected = bnuq.inspect(folder / "model.pt", arch=f"{folder}/net.py:net", test=str(folder / "grey"), resize="6x6")
+    assert "grey-as-rgb" in noted(inspected.record)
 
 
 def test_a_resized_crop_begins_at_the_original_picture_and_leaves_crop_and_flip(folder):

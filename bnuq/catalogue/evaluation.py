@@ -225,6 +225,9 @@ EVALUATION: Catalogue = {
         "are left out; entropies, mutual information and the separation of OOD sets are computed"
     ),
     "output-taken-from": Entry(_output_taken_from),
+    "output-squeezed": Entry(
+        lambda shape: f"the network gives {tuple(shape)} for {shape[0]} points: read as {tuple(shape[:2])}"
+    ),
     "labels-without-auroc": Entry(
         "labels without an AUROC, as fewer than 2 test points have the label or fewer than 2 do not: {labels:listed}"
     ),

@@ -116,8 +116,9 @@ def plan(
     if test.targets is None:
         findings.append(note("test-unlabelled", test=test.reference))
     with undisturbed(model):
-        _, where = located_forward(unconverted(model), example.clone())
+        _, where, shape = located_forward(unconverted(model), example.clone())
     findings += [note("output-taken-from", where=where)] if where else []
+    findings += [note("output-squeezed", shape=list(shape))] if len(shape) > 2 and task != "segmentation" else []
     return Plan(task, sites, outputs, methods, layers, batch_size, trained_with, tuple(findings), image)
 
 
@@ -231,7 +232,8 @@ def _output(model: nn.Module, example: Tensor, test: Points) -> Tensor:
     if output.ndim not in (2, 4) or len(output) != len(example):
         raise DataError(
             f"the network gives {tuple(output.shape)} for {len(example)} points; expected (points, classes), (points, "
-            "outputs) of a regression, or (points, classes, height, width) of a segmentation."
+            "outputs) of a regression, or (points, classes, height, width) of a segmentation. Reshape its output in "
+            "the architecture's function."
         )
     if output.ndim == 4 and output.shape[2:] != example.shape[2:]:
         sizes = [" × ".join(map(str, tensor.shape[:1:-1])) for tensor in (output, example)]

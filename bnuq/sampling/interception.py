@@ -28,7 +28,7 @@ from bnuq.errors import BnuqError, SamplingError
 from bnuq.forms import check_form, into_evaluation_mode, uncompiled
 from bnuq.randomness import generators_restored
 from bnuq.sampling.inputs import form_of
-from bnuq.sampling.outputs import as_column, scored_output
+from bnuq.sampling.outputs import as_rows, scored_output
 from bnuq.user_code import user_code
 
 aten = torch.ops.aten
@@ -329,9 +329,9 @@ def forward(model: nn.Module, inputs: Tensor) -> Any:
     return located_forward(model, inputs)[0]
 
 
-def located_forward(model: nn.Module, inputs: Tensor) -> tuple[Any, str]:
-    """The output of `model` for `inputs`: the tensor to be scored where it is found in what the network returns, as a
-    column where it is one number per point; and where in what the network returns it is.
+def located_forward(model: nn.Module, inputs: Tensor) -> tuple[Any, str, tuple[int, ...]]:
+    """The output of `model` for `inputs`: the tensor to be scored where it is found in what the network returns, see
+    `as_rows`; where in what the network returns it is; and the shape that it has there.
 
     Raises SamplingError where the forward fails, with the exception and the place where it was raised.
     """
@@ -339,7 +339,7 @@ def located_forward(model: nn.Module, inputs: Tensor) -> tuple[Any, str]:
     with user_code(failure, advice=_advice, error=SamplingError):
         output = model(inputs)
     tensor, where = scored_output(output)
-    return as_column(tensor, len(inputs)), where
+    return as_rows(tensor, inputs), where, tuple(getattr(tensor, "shape", ()))
 
 
 def _advice(error_text: str) -> str:

@@ -37,10 +37,15 @@ def tensors_of_dict(output: Mapping[Any, Any]) -> list[Any]:
     return [key for key, value in output.items() if isinstance(value, Tensor)]
 
 
-def as_column(output: Any, points: int) -> Any:
-    """One number per point as a column; anything else as it is."""
-    is_row = isinstance(output, Tensor) and output.ndim == 1 and len(output) == points
-    return output[:, None] if is_row else output
+def as_rows(output: Any, inputs: Tensor) -> Any:
+    """One number per point as a column, and (points, K, 1, 1) or (points, K, 1), which are no pixels of larger inputs,
+    as (points, K); anything else as it is."""
+    if not isinstance(output, Tensor) or not output.ndim or len(output) != len(inputs):
+        return output
+    if output.ndim == 1:
+        return output[:, None]
+    is_row = output.ndim > 2 and math.prod(output.shape[2:]) == 1 and output.shape[2:] != inputs.shape[2:]
+    return output.flatten(1) if is_row else output
 
 
 class Around(nn.Module):
@@ -74,8 +79,7 @@ class AsLogits(Around):
         self.outputs: Outputs = outputs
 
     def forward(self, inputs: Tensor) -> Any:
-        points = len(inputs)
-        output = as_column(scored_output(self.network(inputs))[0], points)
+        output = as_rows(scored_output(self.network(inputs))[0], inputs)
         return _logits(output, self.outputs) if isinstance(output, Tensor) and output.ndim > 1 else output
 
 

@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from findings_of import values_of
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from torch import Tensor, nn
 
 import bnuq
-from bnuq.errors import ModelError, SamplingError
+from bnuq.errors import DataError, ModelError, SamplingError
 from bnuq.sampling.engine import Stochastic
 from bnuq.sampling.interception import forward
 from bnuq.sampling.outputs import AsLogits, as_logits, scored_output, unconverted
@@ -102,6 +103,23 @@ def test_outputs_without_a_tensor_name_their_type(output):
 def test_one_number_per_point_is_a_column_wherever_it_is_found():
     for last in (lambda z: z[:, 0], lambda z: {"logits": z[:, 0]}, lambda z: (z[:, 0], z)):
         assert forward(network(last), torch.ones(2, 4)).shape == (2, 1)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1,)])
+def test_outputs_of_one_position_are_those_of_points(shape):
+    x, dropout = torch.randn(6, 4), bnuq.Dropout(samples=3, seed=0)
+    at_positions = network(lambda z: z.view(*z.shape, *shape))
+    expected = bnuq.predict(network(lambda z: z), x, dropout=dropout)
+    assert torch.equal(bnuq.predict(at_positions, x, dropout=dropout), expected)
+    test = (x.numpy(), np.arange(6) % 3)
+    result = bnuq.evaluate(at_positions, test=test, methods=["mcdo"], samples=3, threads=1)
+    assert values_of(result, "output-squeezed") == {"shape": [3, 3, *shape]}
+    with pytest.raises(DataError, match=r"gives \(3, 1, 3\) for 3 points.*Reshape its output in the arch"):
+        bnuq.evaluate(network(lambda z: z[:, None]), test=test)
+
+
+def test_an_image_of_one_pixel_keeps_its_pixel():
+    assert forward(nn.Conv2d(4, 3, 1), torch.randn(2, 4, 1, 1)).shape == (2, 3, 1, 1)
 
 
 def test_predict_takes_the_tensor_from_a_dict():

@@ -483,7 +483,7 @@ class SamplingSection(Sampler, frozen=True):
         int, Meta(ge=16, le=MAX_COUNT), setting("With --samples auto: upper limit of T.", "Sampling")
     ] = 1024
     batch_size: Annotated[
-        BatchSize | None, setting("Size b of MCBN's mini-batches.", short="b", shown="as in training")
+        Positive | None, setting("Size b of MCBN's mini-batches.", short="b", shown="as in training")
     ] = None
     layers: Annotated[
         str | tuple[str, ...],

@@ -38,7 +38,7 @@ def mini_batches(sampler: Sampler, train: Points, batch_size: int, *, seed: int)
         rows = partial(counter_rng.stratified_indices, strata=members_of(_labels(train)))
     else:
         rows = partial(counter_rng.batch_indices, population=len(train))
-    if not sampler.replacement and batch_size > 1:
+    if not sampler.replacement:
         check_batch_size(batch_size, len(train))
 
     def rows_of(draw: int, purpose: int, *, point: int = 0) -> Int64[np.ndarray, " batch"]:

@@ -22,7 +22,7 @@ from bnuq.sampling.exactness import (
     check_repeatable,
     check_unchanged,
 )
-from bnuq.sampling.sites import BatchNormSite, Sites
+from bnuq.sampling.sites import BatchNormSite, Sites, smallest_batch
 
 _BATCH_WITHOUT_REFERENCE = 64  # evaluated points used as a mini-batch where there is no reference
 _REPEATED = 16  # test points whose outputs are compared again after the run
@@ -74,7 +74,8 @@ def check_network_unchanged(checked: Checked, subject: Subject) -> None:
 
 def check_mcbn(model: nn.Module, sites: Sites, batches: Sequence[Tensor], layers: Sequence[BatchNormSite]) -> Checked:
     """Raise SamplingError unless MCBN of these layers is exact for each of these mini-batches."""
-    checked = [check_exact(model, sites, batch, layers) for batch in batches if len(batch) > 1]
+    least = smallest_batch(layers) if layers else 2
+    checked = [check_exact(model, sites, batch, layers) for batch in batches if len(batch) >= least]
     return Checked((*_verified(checked, layers), *_unreached(checked, sites, layers)))
 
 

@@ -41,6 +41,7 @@ from bnuq.sampling.sites import (
     largest_batch,
     select_layers,
     slices_in_training,
+    smallest_batch,
 )
 from bnuq.sampling.unsampled import listed
 from bnuq.user_code import is_failure
@@ -420,10 +421,15 @@ def _batch_size(
     trained_with: int | None,
     population: int | None,
 ) -> tuple[int, list[Finding]]:
+    least = 2 if run.sampler.by_query else smallest_batch(layers)
     if run.batch_size is not None:
+        if run.batch_size < least:
+            thin = [site.name for site in layers if site.positions == 1]
+            why = f"layer {thin[0]} has one value per channel and point" if thin else "the query is in it, or beside it"
+            raise SamplingError(f"--batch-size is {run.batch_size}, and {why}; expected at least {least}.")
         return run.batch_size, []
     preferred = trained_with or DEFAULT_BATCH_SIZE
-    chosen = preferred if population is None else max(2, min(preferred, population // 2))
+    chosen = max(least, preferred if population is None else min(preferred, population // 2))
     with undisturbed(model):
         slice_size = largest_batch(model, layers, example, chosen)
     if slice_size < chosen:

@@ -327,6 +327,11 @@ def slices_in_training(model: nn.Module, batch: Tensor, largest: int) -> bool | 
     return call_counts[len(batch)] > call_counts[largest] if call_counts else None
 
 
+def smallest_batch(sites: Sequence[BatchNormSite]) -> int:
+    """The fewest points of which every BatchNorm has a variance: one where each point has several positions."""
+    return 1 if all(site.positions > 1 for site in sites) else 2
+
+
 def largest_batch(model: nn.Module, sites: Sequence[BatchNormSite], example: Tensor, limit: int) -> int:
     """The largest number of points, up to `limit`, for which `model` calls each BatchNorm as often as for two points.
 

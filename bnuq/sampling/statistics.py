@@ -75,11 +75,11 @@ def draw(
     return replace(omega, seed=seed, indices=indices)
 
 
-def check_batch_size(batch_size: int, population: int) -> None:
+def check_batch_size(batch_size: int, population: int, *, least: int = 1) -> None:
     """Raise SamplingError unless a mini-batch of this size can be drawn without replacement."""
-    if not 2 <= batch_size <= population:
+    if not least <= batch_size <= population:
         raise SamplingError(
-            f"batch_size is {batch_size}; expected 2 to {population}, the number of reference points "
+            f"batch_size is {batch_size}; expected {least} to {population}, the number of reference points "
             "(mini-batches are drawn without replacement)."
         )
 

@@ -134,7 +134,7 @@ class Network:
         sizes = {*self._swept_sizes} | ({self.trained_with} if several and self.trained_with else set())
         self.sizes = tuple(sorted(sizes))
         for size in self.sizes:
-            check_batch_size(size, len(self._train))
+            check_batch_size(size, len(self._train), least=2)
         self.todo = plan(
             replace(run, methods=("mcbn",), batch_size=self.sizes[0]),
             prepared.model,

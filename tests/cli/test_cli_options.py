@@ -229,7 +229,7 @@ def test_a_bad_setting_is_shown_as_it_was_typed(cli: Any, command: str, name: st
 @pytest.mark.parametrize(
     ("given", "key", "value"),
     [
-        ({"batch_size": 1}, "sampling.batch_size", "1"),
+        ({"batch_size": 0}, "sampling.batch_size", "0"),
         ({"seed": -1}, "sampling.seed", "-1"),
         ({"max_samples": 8}, "sampling.max_samples", "8"),
         ({"law_draws": 3}, "sampling.law_draws", "3"),

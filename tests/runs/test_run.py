@@ -143,7 +143,7 @@ WRONG = {
     "[sampling]\nsamples = 0": 'sampling.samples is 0; expected a whole number of at least 1, or "auto".',
     '[sampling]\nsamples = "x"': 'sampling.samples is "x"; expected a whole number of at least 1, or "auto".',
     "[sampling]\nsamples = 1.5": 'sampling.samples is 1.5; expected a whole number of at least 1, or "auto".',
-    "[sampling]\nbatch_size = 1": "sampling.batch_size is 1; expected a whole number of at least 2.",
+    "[sampling]\nbatch_size = 0": "sampling.batch_size is 0; expected a whole number of at least 1.",
     "[sampling]\nseed = -1": "sampling.seed is -1; expected a whole number of at least 0.",
     '[sampling]\nmethods = ["mcbm"]': 'sampling.methods[0] is "mcbm"; expected one of deterministic, mcbn, mcdo, '
     "mcbn+mcdo, learned, mcbn+learned, mcdo+learned, mcbn+mcdo+learned, "

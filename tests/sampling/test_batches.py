@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 import torch
 import zoo
+from findings_of import values_of
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 import bnuq
 from bnuq import BatchStatistics
@@ -159,7 +161,7 @@ def test_members_are_the_rows_of_each_code_that_there_is():
         (Sampler(batches="stratified"), 4, "the reference (lab.npz) has targets that are not class labels"),
         (Sampler(batches="group"), 4, "group Göttingen of the reference (lab.npz) has 3 points, fewer than the 4"),
         (Sampler(batches="group"), 4, "(1 of 2 groups are too small). Use --batch-size 3 or less, --replacement"),
-        (Sampler(), 11, "batch_size is 11; expected 2 to 10"),
+        (Sampler(), 11, "batch_size is 11; expected 1 to 10"),
         (Sampler(query_in_batch=True), 12, "batch_size is 12; expected 2 to 11: the query, and up to 10"),
     ],
 )
@@ -241,6 +243,23 @@ def test_the_population_is_the_same_whichever_divisor_its_batches_had():
     )
     np.testing.assert_allclose(unbiased.layers[0].var, biased.layers[0].var, rtol=1e-9)
     assert unbiased.variance == "biased"
+
+
+def test_a_batch_of_one_image_has_the_statistics_of_its_positions():
+    images = torch.randn(6, 3, 5, 5, generator=torch.Generator().manual_seed(0))
+    net = nn.Sequential(nn.Conv2d(3, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten(), nn.Linear(27, 2)).eval()
+    omega = bnuq.draw(net, images, samples=4, batch_size=1)
+    values = net[0](images[omega.indices[:, 0]]).detach()
+    np.testing.assert_allclose(omega.layers[0].mean, values.mean((2, 3)), atol=1e-6)
+    np.testing.assert_allclose(omega.layers[0].var, values.var((2, 3), unbiased=False), atol=1e-6)
+    sets = {"train": images, "test": (images, np.arange(6) % 2), "samples": 4, "methods": ["mcbn"], "threads": 1}
+    for batch_size in ({"batch_size": 1}, {"train_batch_size": 1}):
+        result = bnuq.evaluate(net, **sets, **batch_size)
+        assert result.sampling["batch_size"] == values_of(result, "mcbn-verified")["points"] == 1
+    dense = nn.Sequential(nn.Flatten(), nn.Linear(75, 3), nn.BatchNorm1d(3)).eval()
+    with pytest.raises(SamplingError, match="--batch-size is 1, and layer 2 has one value per channel and point; exp"):
+        bnuq.evaluate(dense, **sets, batch_size=1)
+    assert bnuq.evaluate(dense, **sets, train_batch_size=1).sampling["batch_size"] == 2
 
 
 def test_a_bank_says_which_variance_it_holds_and_one_that_does_not_is_biased(tmp_path):

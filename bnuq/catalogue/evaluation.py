@@ -225,6 +225,7 @@ EVALUATION: Catalogue = {
         "are left out; entropies, mutual information and the separation of OOD sets are computed"
     ),
     "output-taken-from": Entry(_output_taken_from),
+    "classes-masked": Entry("logits of -inf are masked classes: their probability is 0"),
     "output-squeezed": Entry(
         lambda shape: f"the network gives {tuple(shape)} for {shape[0]} points: read as {tuple(shape[:2])}"
     ),

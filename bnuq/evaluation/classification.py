@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ _BLOCK = 2**17  # replicates × points × classes in memory at once: a few times
 _DEVICE_BLOCK = 2**24  # the same on an accelerator, which needs large blocks to be busy
 _TINY = float(np.finfo(np.float64).tiny)  # changes no logarithm that matters, and makes 0·ln 0 equal 0
 _UNDERFLOW = -1000.0  # whose exp is 0
+_MASKED = -1e9  # the logit of a masked class, whose probability is 0 at every temperature
 _OF_PARTS = ("accuracy", "pll")  # the scores that classes and groups have estimates of
 
 Parts = Mapping[str, Mapping[str, Int64[np.ndarray, " _"]]]  # the points of each, by "class" or "group" and its name
@@ -150,10 +152,10 @@ class Reduction:
             rows = self._maps.of_point[self._n : self._n + points]
             logits.mul_(torch.tensor(self._maps.scale[rows], device=logits.device))
             logits.add_(torch.tensor(self._maps.shift[rows], device=logits.device))
-        differences = estimates.spread(logits, first=self._n, made_in=self._made_in, where=self._where)
         y = None
         if self._labels is not None:
             y = torch.tensor(self._labels[self._n : self._n + points], device=logits.device)
+        differences = self._spread(logits, y)
         by_temperature: Arrays = {}
         if y is not None and self._fits_temperature:
             by_temperature["by_temperature"] = as_numpy(metrics.pll_by_temperature(logits, y))
@@ -199,6 +201,24 @@ class Reduction:
         self._blocks.add("sum", means)
         self._blocks.add("most", differences)
         self._n += points
+
+    def _spread(self, logits: Float[Tensor, "sample chunk class"], y: Int64[Tensor, " chunk"] | None) -> Arrays:
+        """`estimates.spread`, after logits of -inf have become finite: their classes are masked, of probability 0, and
+        a label among them has the smallest normal probability of float32, as where a network gives probabilities."""
+        spread = partial(estimates.spread, first=self._n, made_in=self._made_in, where=self._where)
+        try:
+            return spread(logits)
+        except SamplingError:
+            masked = logits.isneginf()
+            if not bool(masked.any()) or bool(masked.all(-1).any()):
+                raise
+        differences = spread(logits.masked_fill(masked, 0))
+        logits.masked_fill_(masked, _MASKED)
+        if y is not None:
+            labels = y[None, :, None].expand(len(logits), -1, 1)
+            lowest = logits.logsumexp(-1, keepdim=True) + math.log(torch.finfo(torch.float32).tiny)
+            logits.scatter_(-1, labels, torch.where(masked.gather(-1, labels), lowest, logits.gather(-1, labels)))
+        return differences
 
     def _probabilities(
         self, mean: Float[Tensor, " chunk_class"], p: Float[Tensor, "sample chunk class"], weights: estimates.Weights

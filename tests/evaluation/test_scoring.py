@@ -431,10 +431,10 @@ def test_a_probability_that_underflows_is_no_impossible_one():
     assert estimate.value == pytest.approx(-2500)
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_an_output_that_is_not_finite_is_named_by_its_point(bad):
+@pytest.mark.parametrize(("bad", "classes"), [(np.nan, 1), (np.inf, 1), (-np.inf, slice(None))])
+def test_an_output_that_is_not_finite_is_named_by_its_point(bad, classes):
     logits = logits_of()
-    logits[4, 23, 1] = bad
+    logits[4, 23, classes] = bad
     with pytest.raises(SamplingError, match=r"output for point 23 \(counted from 0\) is not finite"):
         reduced(logits, LABELS, chunk=10)
 

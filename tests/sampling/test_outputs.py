@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 from collections import OrderedDict, namedtuple
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from findings_of import values_of
+from findings_of import noted, values_of
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -24,6 +25,7 @@ from bnuq.sampling.interception import forward
 from bnuq.sampling.outputs import AsLogits, as_logits, scored_output, unconverted
 from bnuq.sampling.plain_loop import Evaluation, PlainLoop
 from bnuq.sampling.sites import find_sites, fingerprint
+from bnuq.store.table import rows_of
 
 Z = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
 LOGITS = arrays(np.float64, (4, 3), elements=st.floats(-30, 30))
@@ -116,6 +118,25 @@ def test_outputs_of_one_position_are_those_of_points(shape):
     assert values_of(result, "output-squeezed") == {"shape": [3, 3, *shape]}
     with pytest.raises(DataError, match=r"gives \(3, 1, 3\) for 3 points.*Reshape its output in the arch"):
         bnuq.evaluate(network(lambda z: z[:, None]), test=test)
+
+
+def test_masked_classes_have_the_probability_0_at_every_temperature():
+    x, y = torch.randn(40, 4, generator=torch.Generator().manual_seed(0)), torch.arange(40) % 2
+    mask = torch.tensor([False, False, True])
+    settings = {"test": (x, y), "methods": ["mcdo"], "samples": 4, "calibrate": "cross", "threads": 1}
+    masking, without = network(lambda z: z.masked_fill(mask, -math.inf)), network(lambda z: z[:, :2])
+    result, expected = bnuq.evaluate(masking, **settings), bnuq.evaluate(without, **settings)
+    assert "classes-masked" in noted(result) and "classes-masked" not in noted(expected)
+    estimates = {row.path: row.estimate.value for row in rows_of(expected.record)}
+    of_pairs = {"ece_classwise", "set_size", "set_size_aps"}  # which depend on the number of classes
+    for row in rows_of(result.record):
+        if row.path in estimates and not set(re.split(r"[./]", row.path)) & of_pairs:
+            assert row.estimate.value == pytest.approx(estimates[row.path], abs=1e-7), row.path
+    masked = bnuq.evaluate(masking, **settings | {"test": (x, torch.full((40,), 2)), "methods": ["deterministic"]})
+    pll = masked.summary()["methods"]["deterministic"]["sets"]["test"]["pll"]["value"]
+    assert pll == pytest.approx(math.log(torch.finfo(torch.float32).tiny))
+    with pytest.raises(SamplingError, match=r"for point 0 .* is not finite"):
+        bnuq.evaluate(network(lambda z: z.masked_fill(mask, math.inf)), **settings)
 
 
 def test_an_image_of_one_pixel_keeps_its_pixel():

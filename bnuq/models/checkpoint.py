@@ -367,12 +367,24 @@ class _NumpyDtype:
         return np.frombuffer(data, dtype)[0].item()
 
 
-_NUMPY_SCALAR: tuple[Any, ...] = (
+class _NumpyArray:
+    """Stands for a pickled NumPy array, such as the state of a random generator, whose values nobody needs."""
+
+    def __init__(self, *_: object) -> None: ...
+
+    def __setstate__(self, state: object) -> None: ...
+
+    @staticmethod
+    def reconstructed(*_: object) -> _NumpyArray:
+        return _NumpyArray()
+
+
+_NUMPY: tuple[Any, ...] = (
     (_NumpyDtype, "numpy.dtype"),
     *((_NumpyDtype.value, f"numpy.{core}.multiarray.scalar") for core in ("_core", "core")),
 )
 _PLAIN_OBJECTS: list[Any] = [
-    *_NUMPY_SCALAR,
+    *_NUMPY,
     argparse.Namespace,
     types.SimpleNamespace,
     *(getattr(datetime, name) for name in ("datetime", "date", "time", "timedelta", "timezone")),
@@ -382,7 +394,9 @@ _PLAIN_OBJECTS: list[Any] = [
 
 def _unpickled(path: Path, data: bytes, survey: Survey, *, trust_pickle: bool) -> Any:
     with warnings.catch_warnings():
+    (_NumpyArray, "numpy.ndarray"),
         warnings.simplefilter("ignore")  # of deprecated storages and pickle protocols: nothing the user can change
+    *((_NumpyArray.reconstructed, f"numpy.{core}.multiarray._reconstruct") for core in ("_core", "core")),
         try:
             with torch.serialization.safe_globals(_PLAIN_OBJECTS):
                 return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)

@@ -207,6 +207,28 @@ def test_a_pickle_inside_a_scalar_of_numpy_is_not_opened(tmp_path):
 def test_paths_of_paths_are_refused_before_they_double_without_end(tmp_path):
     half = b"cpathlib\nPurePosixPath\n(X\x01\x00\x00\x00atR"
     data = half + b"".join(b"q%c0cpathlib\nPurePosixPath\n(h%ch%ctR" % (n, n, n) for n in range(11, 90))
+@pytest.mark.parametrize("legacy", [False, True])
+def test_arrays_of_numpy_beside_the_weights_need_no_trust(tmp_path, legacy):
+    names = np.array(["a", "b"], dtype=object)
+    others = {"rng": np.random.RandomState(0).get_state(), "mean": np.ones((2, 3), np.float32), "names": names}
+    checkpoint = read_checkpoint(saved(tmp_path / "m.pt", {"model": dict(STATE)} | others, legacy=legacy))
+    assert_is_state(checkpoint.state)
+    assert checkpoint.metadata == {}
+
+
+def test_a_forged_array_of_numpy_takes_no_memory_and_runs_nothing(tmp_path):
+    shape = b"(\x8a\x06" + (10**12).to_bytes(6, "little") + b"t"
+    for made in (
+        b"cnumpy\nndarray\n(%btR" % shape,
+        b"cnumpy._core.multiarray\n_reconstruct\n(cnumpy\nndarray\n%bX\x01\x00\x00\x00btR" % shape,
+    ):
+        with pytest.raises(ModelError, match="holds no state dict"):
+            read_checkpoint(zip_of(tmp_path / "m.pt", b"\x80\x02" + made + b"."))
+    with pytest.raises(UntrustedCodeError, match=r"numpy\.core\.multiarray\.fromfile"):
+        fromfile = b"cnumpy.core.multiarray\nfromfile\n(X\x01\x00\x00\x00atR."
+        read_checkpoint(zip_of(tmp_path / "m.pt", b"\x80\x02" + fromfile))
+
+
     with pytest.raises(ModelError, match="it makes a path from non-text"):
         read_checkpoint(zip_of(tmp_path / "m.pt", data + b"."))
 

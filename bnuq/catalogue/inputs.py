@@ -111,6 +111,16 @@ INPUTS: Catalogue = {
     ),
     # checkpoints, and where the network runs
     "weights-in-entry": Entry("the weights were taken from its entry {entry!r}."),
+    "averages-unused": Entry(
+        lambda entry, key: (
+            f"its entry {entry!r} holds averaged weights in another form than a state dict of the whole network, so "
+            f"those {f'in {key!r}' if key else 'beside it'} were used. To evaluate the averaged ones, copy them into "
+            "the network and save its state dict."
+        )
+    ),
+    "averages-beside": Entry(
+        "{count} second copies of its weights were left out, as mmcv's EMAHook keeps beside the averaged ones: {names}."
+    ),
     "prefix-removed": Entry("the prefix {prefix!r} was removed from the names of the weights."),
     "tensors-left-out": Entry("{count} tensors outside {prefix!r} were left out: {names}."),
     "entries-left-out": Entry("{count} entries that are not tensors were left out: {names}."),

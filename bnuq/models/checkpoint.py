@@ -57,6 +57,7 @@ _DEEPEST_NEST = 3
 _LONGEST_NAME = 1000  # letters of a tensor's name, or of the entry it is in
 _MOST_WRAPPERS = 8  # within each other
 _MOST_OVERLAP = 8  # how often tensors may share the bytes of the file, as flat parameters and views of them do
+_AVERAGES = re.compile(r"(^|_)(ema|swa|averaged|shadow)(_|$)")  # an entry, or the first part of a tensor's name
 _WRAPPERS = ("module.", "model.", "net.")  # DataParallel, Lightning, habit
 COMPILED = "_orig_mod."  # what torch.compile adds to every name
 _AVERAGED = "n_averaged"  # the counter of torch.optim.swa_utils.AveragedModel
@@ -137,11 +138,15 @@ def read_checkpoint(
     form: Form = "state dict (zip)" if kind == "zip" else "state dict (legacy pickle)"
     key, weights = _weights_in(path, holds, entry)
     entries = tuple(str(key) for key, value in _entries(holds) if _leads_to_weights(value))
+    unused = () if entry else tuple(_unused_averages(holds, key))
     if isinstance(weights, nn.Module):
         check_not_quantized(weights, path)  # these may have no state dict
         _check_values(path, weights.state_dict(), size=size, only_finite=only_finite)
-        return Checkpoint(path, sha256, "pickled module", None, weights, key, (), _plain_values(holds), entries=entries)
-    checkpoint = Checkpoint(path, sha256, form, weights, None, key, (), _plain_values(holds), entries=entries)
+        module = Checkpoint(
+            path, sha256, "pickled module", None, weights, key, (), _plain_values(holds), entries=entries
+        )
+        return replace(module, findings=unused)
+    checkpoint = Checkpoint(path, sha256, form, weights, None, key, (), _plain_values(holds), unused, entries)
     return _checked(checkpoint, size=size, only_finite=only_finite)
 
 
@@ -179,9 +184,17 @@ def fitted(checkpoint: Checkpoint, expected: Collection[str]) -> Checkpoint:
         if matching > most:
             best, most = replace(checkpoint, state=candidate, stripped=checkpoint.stripped[:count]), matching
     assert best.state is not None
+    flat = {f"ema_{name.replace('.', '_')}" for name in best.state} - wanted
+    if copies := [name for name in best.state if name in flat]:
+        state = _renamed({name: value for name, value in best.state.items() if name not in flat}, str)
+        findings = (*best.findings, note("averages-beside", count=len(copies), names=_listed(copies)))
+        best = replace(best, state=state, findings=findings)
     if most == len(wanted):
         return best
-    for prefix in _WRAPPERS:
+    assert best.state is not None
+    firsts = dict.fromkeys(name.partition(".")[0] for name in best.state)
+    averaged = [f"{first}.{inner}" for first in firsts if _AVERAGES.search(first) for inner in ("", "module.")]
+    for prefix in (*averaged, *_WRAPPERS, "online_model."):
         inside = {name.removeprefix(prefix): value for name, value in best.state.items() if name.startswith(prefix)}
         if wanted <= inside.keys():
             outside = [name for name in best.state if not name.startswith(prefix)]
@@ -381,7 +394,9 @@ class _NumpyArray:
 
 _NUMPY: tuple[Any, ...] = (
     (_NumpyDtype, "numpy.dtype"),
+    (_NumpyArray, "numpy.ndarray"),
     *((_NumpyDtype.value, f"numpy.{core}.multiarray.scalar") for core in ("_core", "core")),
+    *((_NumpyArray.reconstructed, f"numpy.{core}.multiarray._reconstruct") for core in ("_core", "core")),
 )
 _PLAIN_OBJECTS: list[Any] = [
     *_NUMPY,
@@ -394,9 +409,7 @@ _PLAIN_OBJECTS: list[Any] = [
 
 def _unpickled(path: Path, data: bytes, survey: Survey, *, trust_pickle: bool) -> Any:
     with warnings.catch_warnings():
-    (_NumpyArray, "numpy.ndarray"),
         warnings.simplefilter("ignore")  # of deprecated storages and pickle protocols: nothing the user can change
-    *((_NumpyArray.reconstructed, f"numpy.{core}.multiarray._reconstruct") for core in ("_core", "core")),
         try:
             with torch.serialization.safe_globals(_PLAIN_OBJECTS):
                 return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
@@ -486,6 +499,10 @@ def _entry(at: Any, name: str) -> Any:
 def _nest_of(path: Path, at: Any) -> str | None:
     if not isinstance(at, Mapping):
         return None
+    averaged = [name for name, value in at.items() if name not in _NESTS and _is_average(name, _tensors_in(value))]
+    plain = max((_tensors_in(at.get(name)) for name in _NESTS), default=0)
+    if len(averaged) == 1 and _tensors_in(at[averaged[0]]) >= plain:  # fewer are without the buffers of BatchNorms
+        return averaged[0]
     for name in _NESTS:
         if isinstance(at.get(name), nn.Module) or _leads_to_tensors(at.get(name)):
             return name
@@ -498,6 +515,35 @@ def _nest_of(path: Path, at: Any) -> str | None:
             f'Name it with --entry {others[0]}, or under [model]: entry = "{others[0]}".'
         )
     return others[0] if others else None
+
+
+def _is_average(name: Any, tensors: int) -> bool:
+    return isinstance(name, str) and tensors > 0 and bool(_AVERAGES.search(name))
+
+
+def _unused_averages(holds: Any, key: str | None) -> Iterator[Finding]:
+    """A note on each entry of averaged weights that is not read, such as a list of them without names."""
+    if not _AVERAGES.search(key or ""):
+        entries = [(name, value) for name, value in _entries(holds) if not isinstance(value, Tensor)]
+        names = [name for name, value in entries if _is_average(name, _holds_tensors(value))]
+        yield from (note("averages-unused", entry=_cut(name), key=key) for name in names)
+
+
+def _tensors_in(value: Any, depth: int = 0) -> int:
+    """How many tensors the state dict or network in a value has."""
+    if isinstance(value, nn.Module):
+        return len(value.state_dict())
+    if _has_tensors(value):
+        return sum(isinstance(item, Tensor) for item in value.values())
+    inner = (item for name, item in _entries(value) if name in _NESTS and depth < _DEEPEST_NEST)
+    return max((_tensors_in(item, depth + 1) for item in inner), default=0)
+
+
+def _holds_tensors(value: Any, depth: int = 0) -> bool:
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    return isinstance(value, Tensor | nn.Module) or (
+        depth < _DEEPEST_NEST and any(_holds_tensors(item, depth + 1) for item in inner)
+    )
 
 
 def _leads_to_weights(value: Any) -> bool:
@@ -563,7 +609,7 @@ def _checked(checkpoint: Checkpoint, *, size: int, only_finite: bool) -> Checkpo
         tensors = OrderedDict(tensors)
         tensors._metadata = versions  # type: ignore[attr-defined]  # by it torch reads what older layers wrote
     tensors, stripped = _strip(checkpoint.path, tensors)
-    return replace(checkpoint, state=tensors, stripped=stripped, findings=findings)
+    return replace(checkpoint, state=tensors, stripped=stripped, findings=(*checkpoint.findings, *findings))
 
 
 def _check_name(path: Path, name: str) -> None:

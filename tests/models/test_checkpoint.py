@@ -96,6 +96,41 @@ def test_the_averaged_weights_are_preferred_and_named(tmp_path):
     assert checkpoint.metadata == {"epoch": 3}
 
 
+EMA = {name: value + 1 for name, value in STATE.items()}
+OF_PARAMETERS = [value for name, value in EMA.items() if "running" not in name and "batches" not in name]
+
+
+@pytest.mark.parametrize(
+    ("holds", "takes"),
+    [
+        ({"model": dict(STATE), "ema_state_dict": dict(EMA)}, EMA),
+        ({"netG": dict(STATE), "netG_ema": dict(EMA)}, EMA),
+        ({**{f"online_model.{k}": v for k, v in STATE.items()}, **{f"ema_model.{k}": v for k, v in EMA.items()}}, EMA),
+        ({**{f"model.{k}": v for k, v in STATE.items()}, **{f"ema.module.{k}": v for k, v in EMA.items()}}, EMA),
+        ({**STATE, **{f"ema_{name.replace('.', '_')}": value for name, value in EMA.items()}}, STATE),
+        ({"model": dict(STATE), "ema": {"decay": 0.9, "shadow_params": OF_PARAMETERS}}, STATE),
+        ({"model": dict(STATE), "ema_params": dict(list(EMA.items())[:1])}, STATE),
+        ({"model": dict(STATE), "shadow": dict(list(EMA.items())[:1])}, STATE),
+        ({"model": dict(STATE), "ema_loss": 0.3}, STATE),
+    ],
+    ids=["entry", "one of two", "ema-pytorch", "Lightning", "mmcv", "list", "parameters", "shadow", "number"],
+)
+def test_averaged_weights_are_taken_or_named_in_every_common_form(tmp_path, holds, takes):
+    checkpoint = fitted(read_checkpoint(saved(tmp_path / "m.pt", holds)), STATE)
+    assert {name: value.tolist() for name, value in checkpoint.state.items()} == {
+        name: value.tolist() for name, value in takes.items()
+    }
+    notes = {finding.code for finding in checkpoint.findings}
+    assert takes is EMA or notes & {"averages-unused", "averages-beside"} or "ema_loss" in holds
+    assert "averages-unused" not in notes or takes is STATE
+
+
+def test_two_averaged_networks_are_not_chosen_between(tmp_path):
+    holds = {"netG_ema": dict(EMA), "netD_ema": dict(STATE)}
+    with pytest.raises(ModelError, match="holds several state dicts, netD_ema, netG_ema, and nothing says which"):
+        read_checkpoint(saved(tmp_path / "m.pt", holds))
+
+
 @pytest.mark.parametrize("key", ["model_ema", "ema", "state_dict", "model", "net", "weights", "anything"])
 def test_weights_are_found_below_the_usual_keys_or_the_only_one(tmp_path, key):
     checkpoint = read_checkpoint(
@@ -172,6 +207,28 @@ def test_scalars_of_numpy_beside_the_weights_need_no_trust_and_are_plain_values(
     assert {type(value) for value in checkpoint.metadata.values()} == {float, int, bool, str}
 
 
+@pytest.mark.parametrize("legacy", [False, True])
+def test_arrays_of_numpy_beside_the_weights_need_no_trust(tmp_path, legacy):
+    names = np.array(["a", "b"], dtype=object)
+    others = {"rng": np.random.RandomState(0).get_state(), "mean": np.ones((2, 3), np.float32), "names": names}
+    checkpoint = read_checkpoint(saved(tmp_path / "m.pt", {"model": dict(STATE)} | others, legacy=legacy))
+    assert_is_state(checkpoint.state)
+    assert checkpoint.metadata == {}
+
+
+def test_a_forged_array_of_numpy_takes_no_memory_and_runs_nothing(tmp_path):
+    shape = b"(\x8a\x06" + (10**12).to_bytes(6, "little") + b"t"
+    for made in (
+        b"cnumpy\nndarray\n(%btR" % shape,
+        b"cnumpy._core.multiarray\n_reconstruct\n(cnumpy\nndarray\n%bX\x01\x00\x00\x00btR" % shape,
+    ):
+        with pytest.raises(ModelError, match="holds no state dict"):
+            read_checkpoint(zip_of(tmp_path / "m.pt", b"\x80\x02" + made + b"."))
+    with pytest.raises(UntrustedCodeError, match=r"numpy\.core\.multiarray\.fromfile"):
+        fromfile = b"cnumpy.core.multiarray\nfromfile\n(X\x01\x00\x00\x00atR."
+        read_checkpoint(zip_of(tmp_path / "m.pt", b"\x80\x02" + fromfile))
+
+
 @pytest.mark.parametrize("core", [b"numpy._core.multiarray", b"numpy.core.multiarray"])
 @pytest.mark.parametrize(
     ("code", "state", "message"),
@@ -207,28 +264,6 @@ def test_a_pickle_inside_a_scalar_of_numpy_is_not_opened(tmp_path):
 def test_paths_of_paths_are_refused_before_they_double_without_end(tmp_path):
     half = b"cpathlib\nPurePosixPath\n(X\x01\x00\x00\x00atR"
     data = half + b"".join(b"q%c0cpathlib\nPurePosixPath\n(h%ch%ctR" % (n, n, n) for n in range(11, 90))
-@pytest.mark.parametrize("legacy", [False, True])
-def test_arrays_of_numpy_beside_the_weights_need_no_trust(tmp_path, legacy):
-    names = np.array(["a", "b"], dtype=object)
-    others = {"rng": np.random.RandomState(0).get_state(), "mean": np.ones((2, 3), np.float32), "names": names}
-    checkpoint = read_checkpoint(saved(tmp_path / "m.pt", {"model": dict(STATE)} | others, legacy=legacy))
-    assert_is_state(checkpoint.state)
-    assert checkpoint.metadata == {}
-
-
-def test_a_forged_array_of_numpy_takes_no_memory_and_runs_nothing(tmp_path):
-    shape = b"(\x8a\x06" + (10**12).to_bytes(6, "little") + b"t"
-    for made in (
-        b"cnumpy\nndarray\n(%btR" % shape,
-        b"cnumpy._core.multiarray\n_reconstruct\n(cnumpy\nndarray\n%bX\x01\x00\x00\x00btR" % shape,
-    ):
-        with pytest.raises(ModelError, match="holds no state dict"):
-            read_checkpoint(zip_of(tmp_path / "m.pt", b"\x80\x02" + made + b"."))
-    with pytest.raises(UntrustedCodeError, match=r"numpy\.core\.multiarray\.fromfile"):
-        fromfile = b"cnumpy.core.multiarray\nfromfile\n(X\x01\x00\x00\x00atR."
-        read_checkpoint(zip_of(tmp_path / "m.pt", b"\x80\x02" + fromfile))
-
-
     with pytest.raises(ModelError, match="it makes a path from non-text"):
         read_checkpoint(zip_of(tmp_path / "m.pt", data + b"."))
 

@@ -30,6 +30,9 @@ INPUTS: Catalogue = {
         "the first two elements of each item are its input and its label; {parts} more {parts:is|are} not used. Pass "
         "several inputs as ((a, b), label)"
     ),
+    "entries-unused": Entry(
+        "entries of text, or that number the points, are no inputs and were not used: {names:joined}"
+    ),
     "list-is-batches": Entry(
         "a list of two arrays is two batches of {points} inputs, without labels: (x, y) is a tuple"
     ),

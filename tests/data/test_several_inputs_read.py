@@ -91,6 +91,27 @@ def test_a_number_behind_the_label_is_no_input_and_a_note_says_so():
         ]
 
 
+@pytest.mark.parametrize("form", ["items", "loader", "arrays"])
+def test_texts_and_numbers_of_points_in_a_dictionary_are_no_inputs_and_a_note_names_them(form):
+    def item(index: int) -> dict:
+        return {"image": IDS[index], "label": LABELS[index], "path": f"{index}.png", "sample_id": index}
+
+    paths = [f"{index}.png" for index in range(10)]
+    data = {
+        "items": Items(item),
+        "loader": DataLoader([item(index) for index in range(10)], batch_size=4),
+        "arrays": {"image": IDS, "label": LABELS, "path": paths, "sample_id": np.arange(10)},
+    }[form]
+    for whole in (True, False):
+        points = labelled(points_in_memory(data, name="test", whole=whole))
+        assert points.layout is None and np.array_equal(points.inputs[:], IDS)
+        assert points.targets is not None and points.targets.tolist() == LABELS.tolist()
+        unused = [finding.values for finding in points.findings if finding.code == "entries-unused"]
+        assert unused == [{"names": ["path", "sample_id"]}]
+    pairs = [({"a": IDS[index], "b": MASK[index], "path": "p"}, LABELS[index]) for index in range(10)]
+    assert points_in_memory(pairs, name="test").form == "a (6,) int64, b (6,) int64"
+
+
 def test_a_batch_that_is_a_list_of_pictures_is_one_input():
     pictures = np.ones((5, 3, 4, 4), np.float32)
     batches = [([*pictures[:2]], LABELS[:2]), ([*pictures[2:]], LABELS[2:5])]
@@ -122,7 +143,10 @@ def test_files_name_their_inputs_with_a_plus(kind, tmp_path: Path):
     [
         (({"a": IDS, "b": MASK[:7]}, LABELS), "different numbers of points .*a 10, b 7"),
         ({"a": IDS, "b": np.full((10, 2), np.nan), "y": LABELS}, "input b holds NaN or infinity, first in row 0"),
-        ({"a": IDS, "text": ["x"] * 10, "y": LABELS}, "input text holds <U1 values; expected numbers"),
+        (
+            {"a": IDS, "when": np.zeros(10, "datetime64[D]"), "y": LABELS},
+            r"input when holds datetime64\[D\] values; exp",
+        ),
         (
             Items(lambda i: ({"a": IDS[i], "b": IDS[i][: 1 + i % 5]}, 0)),
             r"gives b \(2,\) int64, where the others have b",

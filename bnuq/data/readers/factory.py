@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -73,16 +74,18 @@ def read_object(spec: str, data: Any, *, room: int | None = None, whole: bool = 
 @dataclass(frozen=True, eq=False)
 class _Piece:
     """The inputs and the labels of a point, of a batch or of a whole set; several inputs are packed, as `layout` says.
-    `unused` counts the parts of a tuple that are neither."""
+    `unused` counts the parts of a tuple that are neither, and `dropped` are the entries of a dictionary that are."""
 
     inputs: NDArray[Any]
     label: NDArray[Any] | None
     layout: Layout | None = None
     unused: int = 0
+    dropped: tuple[str, ...] = ()
 
 
 def _contents(pieces: Sequence[_Piece], inputs: NDArray[Any], labels: NDArray[Any] | None) -> Contents:
     findings = (note("parts-unused", parts=pieces[0].unused),) if pieces[0].unused else ()
+    findings += (note("entries-unused", names=list(pieces[0].dropped)),) if pieces[0].dropped else ()
     return Contents(inputs, labels, findings=findings, layout=pieces[0].layout)
 
 
@@ -308,15 +311,20 @@ def _piece(spec: str, value: Any, *, single: bool, first: _Piece | None = None) 
     """The inputs and the labels in what was given: a point where it is `single`, otherwise a batch, like the `first`
     one. DataError for several inputs that are not those of the first."""
     inputs, label, unused = _split(value, single)
+    dropped: tuple[str, ...] = ()
+    if isinstance(inputs, Mapping):
+        dropped = tuple(name for name, part in inputs.items() if _is_no_input(name, part, single))
+        inputs = {name: part for name, part in inputs.items() if name not in dropped}
+        inputs = next(iter(inputs.values())) if isinstance(value, Mapping) and len(inputs) == 1 and dropped else inputs
     label = None if label is None else _array(label)
     plain = first is not None and first.layout is None and not isinstance(inputs, Mapping)
     if plain or not _are_several(inputs, label, single=single):
-        piece = _Piece(_array(inputs), label, None, unused)
+        piece = _Piece(_array(inputs), label, None, unused, dropped)
     else:
         named = isinstance(inputs, Mapping)
         arrays = [_part(part)[None] if single else _part(part) for part in (inputs.values() if named else inputs)]
         rows, layout = pack(dict(zip(inputs, arrays, strict=True)) if named else arrays, spec)
-        piece = _Piece(rows[0] if single else rows, label, layout, unused)
+        piece = _Piece(rows[0] if single else rows, label, layout, unused, dropped)
     if first is not None:
         _check_same(spec, piece, first.layout)
     return piece
@@ -338,6 +346,16 @@ def _split(value: Any, single: bool) -> tuple[Any, Any, int]:
         return tuple(map(_part, value[:-1])), value[-1], 0
     inputs, *others = list(value)
     return inputs, others[0] if others else None, max(0, len(others) - 1)
+
+
+def _is_no_input(name: Any, part: Any, single: bool) -> bool:
+    """Whether an entry of a dictionary is text, or numbers the points: it is no input of a network."""
+    first = part
+    while isinstance(first, list | tuple) and first:
+        first = first[0]
+    if isinstance(first, str | bytes) or (isinstance(part, np.ndarray) and part.dtype.kind in "SU"):
+        return True
+    return bool(re.search(r"(^|_)(id|idx|index)$", str(name).lower())) and _axes(part) <= (not single)
 
 
 def _of_dictionary(value: Mapping[Any, Any]) -> tuple[Any, Any]:

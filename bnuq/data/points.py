@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -47,7 +48,8 @@ class Computed(Protocol):
 
 @dataclass(frozen=True)
 class Contents:
-    """What a reader found, as it lay in the file; `classes` names the labels from 0 where the file does.
+    """What a reader found, as it lay in the file; `classes` names the labels from 0 where the file does, and
+    `classes_sorted` where it has only names, which are numbered in sorted order.
 
     `target_by_position`: the last column of a table was taken as the target, not chosen by its name.
     `index` are the points' numbers in the source, where they are not all of it; `names` what the source calls them.
@@ -59,6 +61,7 @@ class Contents:
     group: NDArray[Any] | None = None
     classes: tuple[str, ...] | None = None
     findings: tuple[Finding, ...] = ()
+    classes_sorted: bool = False
     target_by_position: bool = False
     index: NDArray[np.int64] | None = None
     names: Sequence[str] | None = None
@@ -70,7 +73,8 @@ class Points:
     """The points of one set, in order.
 
     `targets` are labels (int64: (n,), or `Masks` (n, H, W) for segmentation) or floats (n, Q), or None where there are
-    none; `listed` points are not read whole: their digest is that of the listing. `group` tells which points are not
+    none; `classes` are their names, numbered by the reader where `classes_sorted`, as in `Contents`.
+    `listed` points are not read whole: their digest is that of the listing. `group` tells which points are not
     independent of each other, by number; `group_names` are what the file has for these numbers. `findings` say what was
     found out while reading; `target_by_position` is that of `Contents`. `rows` are the points' numbers in the source
     (None: 0, 1, 2, …), and `names` their files or ids, where they have any. Points of several inputs are packed, as
@@ -85,6 +89,7 @@ class Points:
     group: NDArray[np.int64] | None = field(default=None, repr=False)
     classes: tuple[str, ...] | None = field(default=None, repr=False)
     findings: tuple[Finding, ...] = ()
+    classes_sorted: bool = False
     group_names: tuple[str, ...] = field(default=(), repr=False)
     target_by_position: bool = field(default=False, repr=False)
     listed: bool = False
@@ -222,7 +227,8 @@ def points_of(contents: Contents, *, name: str, reference: str, where: str | Non
     n = inputs.shape[0]
     targets = contents.targets
     if targets is not None and not isinstance(targets, Masks):
-        targets = _common_targets(np.asarray(targets), n, where)
+        contents = _with_numbers(contents, np.asarray(targets), where)
+        targets = _common_targets(np.asarray(contents.targets), n, where)
     group, group_names = (None, ()) if contents.group is None else _codes(np.asarray(contents.group), n, where)
     _check_finite(inputs, "x", where)
     if isinstance(targets, Masks):
@@ -238,6 +244,7 @@ def points_of(contents: Contents, *, name: str, reference: str, where: str | Non
         group,
         contents.classes,
         findings,
+        contents.classes_sorted,
         group_names,
         contents.target_by_position,
         rows=contents.index,
@@ -253,7 +260,53 @@ def labelled(points: Points) -> Points:
         return points
     if (labels := inputs.source.labels(inputs.rows)) is None:  # pyrefly: ignore
         return points
-    return replace(points, targets=_common_targets(labels, len(points), points.reference))
+    contents = _with_numbers(Contents(inputs, classes=points.classes), labels, points.reference)
+    return replace(
+        points,
+        targets=_common_targets(np.asarray(contents.targets), len(points), points.reference),
+        classes=contents.classes,
+        classes_sorted=contents.classes_sorted or points.classes_sorted,
+        findings=(*points.findings, *contents.findings),
+    )
+
+
+def _with_numbers(contents: Contents, targets: NDArray[Any], where: str) -> Contents:
+    """`contents` with these targets; texts, one for each point, have the numbers of their names in the file, or else
+    those of `_numbered_texts`."""
+    texts = targets.dtype.kind in "SU" or (targets.dtype.kind == "O" and _are_texts(targets))
+    if not texts or targets.ndim != 1:
+        return replace(contents, targets=targets)
+    words = [(text.decode(errors="replace") if isinstance(text, bytes) else text).strip() for text in targets.tolist()]
+    numbers = {name: number for number, name in enumerate(contents.classes or ())}
+    if numbers.keys() >= {*words}:
+        return replace(contents, targets=np.array([numbers[word] for word in words], dtype=np.int64))
+    labels, classes, findings = _numbered_texts(where, words)
+    return replace(
+        contents,
+        targets=labels,
+        classes=classes or contents.classes,
+        classes_sorted=classes is not None,
+        findings=(*contents.findings, *findings),
+    )
+
+
+def _are_texts(values: NDArray[Any]) -> bool:
+    return all(isinstance(value, str | bytes) for value in values.flat)
+
+
+def _numbered_texts(
+    where: str, texts: Sequence[str]
+) -> tuple[NDArray[Any], tuple[str, ...] | None, tuple[Finding, ...]]:
+    """Whole numbers as they are, other numbers as targets of a regression; other texts are classes, numbered in sorted
+    order. DataError for a point without a label."""
+    if "" in texts:
+        raise DataError(f"{where}: row {texts.index('')} (counted from 0) has no label.")
+    if all(re.fullmatch(r"[+-]?\d{1,18}", text) for text in texts):
+        return np.array([int(text) for text in texts], dtype=np.int64), None, ()
+    if all(re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?", text) for text in texts):
+        return np.array([float(text) for text in texts]), None, ()
+    classes, numbers = np.unique(np.array(texts, dtype=object), return_inverse=True)
+    return numbers.astype(np.int64), tuple(classes), (note("class-names", names=[str(name)[:50] for name in classes]),)
 
 
 def check_labels(points: Points, classes: int) -> Points:
@@ -484,9 +537,8 @@ def _check_masks_fit(masks: Masks, inputs: Inputs, where: str) -> None:
 def _common_targets(y: NDArray[Any], n: int, where: str) -> NDArray[Any] | Masks:
     if y.dtype.kind in "OSU":
         raise DataError(
-            f"{where}: y holds texts; expected whole numbers from 0 (labels) or floats. Number the classes in the "
-            "order of the network's outputs: y = [classes.index(text) for text in texts], or in sorted order: "
-            "classes, y = np.unique(texts, return_inverse=True)."
+            f"{where}: y holds texts or objects in an array of shape {y.shape}; expected whole numbers from 0 or the "
+            "name of a class (labels), one for each point, or floats."
         )
     if y.dtype.kind not in "fiub":
         raise DataError(f"{where}: y holds {y.dtype} values; expected whole numbers from 0 (labels) or floats.")

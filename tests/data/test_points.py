@@ -80,9 +80,21 @@ def test_what_is_no_set_of_numbers_is_refused():
     assert "holds no points" in refusal(points, np.float64(3))
     assert "x holds <U1 values" in refusal(points, np.array([["a"]]))
     assert "x holds complex128 values" in refusal(points, np.zeros((2, 3), complex))
-    message = refusal(points, np.zeros((2, 3)), np.array(["cat", "dog"]))
-    assert "y holds texts; expected whole numbers" in message
-    assert "classes, y = np.unique(texts, return_inverse=True)" in message
+    message = refusal(points, np.zeros((2, 3)), np.array([["cat"], ["dog"]]))
+    assert "y holds texts or objects in an array of shape (2, 1); expected whole numbers from 0 or the name" in message
+    assert "row 1 (counted from 0) has no label" in refusal(points, np.zeros((2, 3)), np.array(["cat", " "]))
+
+
+@pytest.mark.parametrize("dtype", ["U3", "S3", object])
+def test_words_are_classes_in_sorted_order(dtype):
+    actual = points(np.zeros((3, 2)), np.array(["dog", "cat", "dog"], dtype))
+    assert actual.targets.tolist() == [1, 0, 1]
+    assert (actual.classes, actual.classes_sorted) == (("cat", "dog"), True)
+    assert points(np.zeros((2, 2)), np.array(["7", "3"], dtype)).targets.tolist() == [7, 3]
+    named = points_of(
+        Contents(np.zeros((2, 2)), np.array(["a", "b"], dtype), classes=("b", "a")), name="s", reference="s"
+    )
+    assert (named.targets.tolist(), named.classes, named.classes_sorted) == ([1, 0], ("b", "a"), False)
 
 
 def test_one_row_is_a_set():

@@ -262,6 +262,36 @@ def test_the_column_that_has_a_targets_name_is_the_target(tmp_path, header, targ
     assert points.raw([0]).tolist() == [[value for at, value in enumerate(row) if at != target]]
 
 
+@pytest.mark.parametrize(
+    ("text", "labels"),
+    [
+        ("a,b,species\n1,2,ape\n3,4,ant\n5,6,ape\n", [1, 0, 1]),
+        ("label,a,b\nape,1,2\nant,3,4\n", [1, 0]),
+        ("a,label,group\n1,ape,x\n2,ant,y\n", [1, 0]),
+        ("1,2,ape\n3,4,ant\n", [1, 0]),  # without a header
+        ("0,1,2\n1,2,ant\n", None),  # columns that pandas numbered, or a point
+        ("0,1,label\n1,2,ape\n3,4,ant\n", [1, 0]),
+        ('1,"x"\n2,"ant"\n', [1, 0]),
+    ],
+)
+def test_words_in_the_column_of_the_target_are_classes(tmp_path, text, labels):
+    path = tmp_path / "t.csv"
+    path.write_text(text)
+    if labels is None:
+        assert "its first line numbers the columns" in refusal(path)
+        return
+    points = load_points(str(path))
+    assert points.targets.tolist() == labels
+    assert points.classes_sorted
+    assert points.point_shape == ((1,) if "group" in text or "x" in text else (2,))
+    assert np.isfinite(points.raw([0])).all()
+
+
+def test_a_row_without_its_word_is_refused(tmp_path):
+    (tmp_path / "t.csv").write_text("a,y\n1,ape\n2,\n")
+    assert "'' to float64 at row 1, column 2" in refusal(tmp_path / "t.csv")
+
+
 def test_two_columns_with_a_targets_name_are_refused(tmp_path):
     (tmp_path / "t.csv").write_text("label,target,a\n1,2,3\n")
     assert "columns 'label', 'target' all have the name of a target" in refusal(tmp_path / "t.csv")

@@ -19,7 +19,7 @@ def read_hdf5(path: Path, *, group: str = GROUP, selected: Selected = None) -> C
     with open_hdf5(path, "file of points", error=DataError) as file, readable(path, "HDF5"):
 
         def read(name: str) -> NDArray[Any]:
-            if name == group and file[name].is_text:
+            if file[name].is_text:
                 return file[name].asstr()
             return read_dataset(file, name, path)
 

@@ -20,11 +20,10 @@ from numpy.typing import NDArray
 from bnuq.data.points import Contents
 from bnuq.data.readers.common import GROUP, TARGETS, Selected, listed, readable
 from bnuq.data.readers.images import check_file_size, contents_of, has_suffix, pictures_of, read_picture
-from bnuq.data.readers.tables import headers_of
+from bnuq.data.readers.tables import headers_of, labels_in_column
 from bnuq.errors import DataError
 from bnuq.files.apart import ask
 from bnuq.files.limits import check_memory, check_size
-from bnuq.findings import Finding, note
 
 _LARGEST_HEADER = 2**20  # bytes that one header of a tar, or one label, may have
 _TEXT_IN_MEMORY = 12  # bytes that a byte of a list takes at most, as objects
@@ -70,10 +69,10 @@ def read_list(
     files = tuple(row[inputs] for row in rows)
     folder = folder or path.parent
     sizes = {file: _size_of(path, folder, row, file) for row, file in enumerate(files)}
-    y, classes, findings = (None, None, ()) if labels is None else labels_of(path, [row[labels] for row in rows])
+    y = None if labels is None else np.array([row[labels] for row in rows], dtype=object)
     groups = np.array([row[names.index(group)] for row in rows], dtype=object) if group in names else None
     pictures = pictures_of(folder, files, sizes.__getitem__, lambda file: read_picture(folder / file))
-    return Contents(pictures, y, groups, classes, findings, names=files)
+    return Contents(pictures, y, groups, names=files)
 
 
 def _split_lines(lines: Iterator[str]) -> Iterator[list[str]]:
@@ -130,19 +129,6 @@ def _size_of(path: Path, folder: Path, row: int, file: str) -> int:
         return picture.stat().st_size
 
 
-def labels_of(path: Path, texts: Sequence[str]) -> tuple[NDArray[Any], tuple[str, ...] | None, tuple[Finding, ...]]:
-    """Whole numbers as they are, other numbers as targets of a regression; other texts are classes, numbered in sorted
-    order."""
-    if "" in texts:
-        raise DataError(f"{path}: row {texts.index('')} (counted from 0) has no label.")
-    if all(re.fullmatch(r"[+-]?\d{1,18}", text) for text in texts):
-        return np.array([int(text) for text in texts], dtype=np.int64), None, ()
-    if all(re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?", text) for text in texts):
-        return np.array([float(text) for text in texts]), None, ()
-    classes, numbers = np.unique(np.array(texts, dtype=object), return_inverse=True)
-    return numbers.astype(np.int64), tuple(classes), (note("class-names", names=[str(name)[:50] for name in classes]),)
-
-
 # Tars
 
 
@@ -179,12 +165,9 @@ def read_tar(path: Path, shards: Sequence[Path] = ()) -> Contents:
     bare = next((key for key, parts in samples.items() if "picture" not in parts), None)
     if bare is not None:
         raise DataError(f"{path}: sample {bare!r} has no image; expected a .jpg or .png beside {samples[bare]}.")
-    texts = [_label(path, key, parts, sizes, read) for key, parts in samples.items()]
-    y, classes, findings = labels_of(path, texts)
+    y = np.array([_label(path, key, parts, sizes, read) for key, parts in samples.items()], dtype=object)
     files = tuple(parts["picture"] for parts in samples.values())
-    return Contents(
-        pictures_of(path, files, sizes.__getitem__, read), y, classes=classes, findings=findings, names=files
-    )
+    return Contents(pictures_of(path, files, sizes.__getitem__, read), y, names=files)
 
 
 def _members(path: Path, file: io.BufferedReader) -> Iterator[tuple[str, tuple[int, int]]]:
@@ -274,9 +257,9 @@ def read_pictures_of_columns(
         inputs, label = _columns(path, names, flags, "", target, needs_target, selected)
         if names[inputs] not in pictures:
             raise DataError(f"{path}: column {names[inputs]!r} holds no encoded images; expected {listed(pictures)}.")
-        y, classes, findings = None, None, ()
-        if label is not None:
-            y, classes, findings = _labels_in_column(path, files, names[label], headers)
+        y, classes = (None, None) if label is None else labels_in_column(files, names[label], headers)
+        if y is not None and np.all(y == -1):  # what Hugging Face's test sets without labels have
+            y, classes = None, None
     several = len(files) > 1
     rows = tuple(
         f"{file.name}: row {row}" if several else f"row {row}"
@@ -285,7 +268,7 @@ def read_pictures_of_columns(
     )
     groups = _Groups(path, files, names[inputs], headers)
     source = pictures_of(path, rows, groups.bytes_around, groups.read)
-    return Contents(source, y, classes=classes, findings=findings, names=rows if several else None)
+    return Contents(source, y, classes=classes, names=rows if several else None)
 
 
 class _Groups:
@@ -337,26 +320,6 @@ class _Groups:
         if len(lengths) != rows or lengths.min() < 0 or lengths.sum() != len(content):
             raise DataError(f"{self._path}: does not hold the images that it declares; it is damaged.")
         return np.split(content, np.cumsum(lengths)[:-1])
-
-
-def _labels_in_column(
-    path: Path, files: Sequence[Path], name: str, headers: Sequence[Mapping[str, Any]]
-) -> tuple[NDArray[Any] | None, tuple[str, ...] | None, tuple[Finding, ...]]:
-    if name in headers[0]["not numbers"]:
-        texts: list[str] = []
-        for file, header in zip(files, headers, strict=True):
-            values, codes = ask("parquet values", str(file.absolute()), name, header["bytes"])
-            texts += ["" if values[code] is None else str(values[code]).strip() for code in codes]
-        return labels_of(path, texts)
-    columns = [
-        ask("parquet numbers", str(file.absolute()), [name], header["bytes"])[:, 0]
-        for file, header in zip(files, headers, strict=True)
-    ]
-    y = np.concatenate(columns)
-    if np.all(y == -1):  # what Hugging Face's test sets without labels have
-        return None, None, ()
-    classes = headers[0]["classes"].get(name)
-    return y, None if classes is None else tuple(classes), ()
 
 
 def read_saved_folder(path: Path, *, target: str | None = None, needs_target: bool = True) -> Contents:

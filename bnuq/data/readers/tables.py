@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import importlib.util
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ _NUMBER_PER_BYTE = 4  # "0," is two bytes of a table, and eight in memory
 
 def read_csv(path: Path, *, group: str = GROUP, target: str | None = None, needs_target: bool = True) -> Contents:
     """A text table separated by commas, semicolons or tabs; its first line may name the columns. `target` names that of
-    the targets; where the table has none, DataError if it `needs_target`."""
+    the targets, which may be words; where the table has none, DataError if it `needs_target`."""
     with readable(path, "a table"), path.open(encoding="utf-8-sig", newline=None) as file:
         check_memory(path, _NUMBER_PER_BYTE * path.stat().st_size, error=DataError)
         first = file.readline()
@@ -33,7 +35,7 @@ def read_csv(path: Path, *, group: str = GROUP, target: str | None = None, needs
         if separator is None:
             raise DataError(f"{path}: its first line has no comma, semicolon or tab; expected a table of numbers.")
         fields = [field.strip().strip('"') for field in first.rstrip("\n").split(separator)]
-        named = not all(map(_is_number, fields))
+        named = _are_names(fields)
         if len(fields) > 2 and fields == list(map(str, range(len(fields)))):  # a pair, 0 and 1, is as likely a row
             raise DataError(
                 f"{path}: its first line numbers the columns from 0 to {len(fields) - 1}, as pandas does where they "
@@ -42,14 +44,14 @@ def read_csv(path: Path, *, group: str = GROUP, target: str | None = None, needs
         rows = (line for line in itertools.chain(() if named else (first,), file) if line.strip())
         if (top := next(rows, None)) is None:
             raise DataError(f"{path}: holds no rows; expected at least one point.")
-        codes: dict[str, int] = {}  # the groups, which may be words
-
-        def number_of(text: str) -> float:
-            if not text.strip():
-                raise ValueError(f"a row without a {group}")
-            return codes.setdefault(text.strip(), len(codes))
-
-        words: Any = {fields.index(group): number_of} if named and group in fields else None
+        names = fields if named else [f"column {index}" for index in range(len(fields))]
+        words = {fields.index(group): _Words(group)} if named and group in fields else {}
+        columns = [at for at in range(len(names)) if at not in words]
+        target_at, by_name = _target_at(path, [names[at] for at in columns], target, needs_target)
+        values = next(csv.reader([top], delimiter=separator))
+        if target_at is not None and (at := columns[target_at]) < len(values) and not _is_number(values[at]):
+            words[at] = _Words("label")
+        converters: Any = {at: column.number for at, column in words.items()} or None
         try:
             table = np.loadtxt(
                 itertools.chain((top,), rows),
@@ -58,7 +60,7 @@ def read_csv(path: Path, *, group: str = GROUP, target: str | None = None, needs
                 comments=None,
                 quotechar='"',
                 dtype=np.float64,
-                converters=words,
+                converters=converters,
                 encoding=None,
             )
         except UnicodeDecodeError as error:
@@ -70,15 +72,47 @@ def read_csv(path: Path, *, group: str = GROUP, target: str | None = None, needs
             ) from error
     if table.shape[1] != len(fields):
         raise DataError(f"{path}: the header names {len(fields)} columns and the rows have {table.shape[1]}.")
-    names = fields if named else [f"column {index}" for index in range(len(fields))]
-    if words is not None and names.count(group) > 1:
+    if named and names.count(group) > 1:
         raise DataError(f"{path}: has {names.count(group)} columns called {group!r}; expected one.")
+    grouped = next((at for at in words if at not in columns), None)
     groups = None
-    if words is not None:
-        at = fields.index(group)
-        groups = _group_of_texts(list(codes))[table[:, at].astype(np.intp)]
-        table, names = np.delete(table, at, axis=1), [name for name in names if name != group]
-    return _contents(path, lambda columns: table.take(columns, axis=1), names, groups, target, needs_target)
+    if grouped is not None:
+        groups = _group_of_texts(list(words[grouped].codes))[table[:, grouped].astype(np.intp)]
+
+    def read_target(at: int) -> tuple[NDArray[Any], None]:
+        column = table[:, [columns[at]]]
+        if (texts := words.get(columns[at])) is not None:
+            column = np.array(list(texts.codes), dtype=object)[column[:, 0].astype(np.intp)]
+        return column, None
+
+    return _contents(
+        lambda chosen: table.take([columns[at] for at in chosen], axis=1),
+        [names[at] for at in columns],
+        groups,
+        (target_at, by_name),
+        read_target,
+    )
+
+
+@dataclass
+class _Words:
+    """A column of words, which are numbered as they occur."""
+
+    what: str
+    codes: dict[str, int] = field(default_factory=dict)
+
+    def number(self, text: str) -> float:
+        if not text.strip():
+            raise ValueError(f"a row without a {self.what}")
+        return self.codes.setdefault(text.strip(), len(self.codes))
+
+
+def _are_names(fields: Sequence[str]) -> bool:
+    """Whether the first line names the columns; numbers and a last word, such as the class of a flower, are a row."""
+    *features, last = fields
+    if not features or not all(map(_is_number, features)):
+        return not all(map(_is_number, fields))
+    return not _is_number(last) and (last.lower() in TARGETS or features == list(map(str, range(len(features)))))
 
 
 def read_parquet(
@@ -89,18 +123,20 @@ def read_parquet(
     target: str | None = None,
     needs_target: bool = True,
 ) -> Contents:
-    """A parquet table of numeric columns; that of the groups may hold words. Of several files in the folder `path`, the
-    rows of each of the `shards` in order. `target` and `needs_target` are those of `read_csv`."""
+    """A parquet table of numeric columns; those of the groups and the targets may hold words. Of several files in the
+    folder `path`, the rows of each of the `shards` in order. `target` and `needs_target` are those of `read_csv`."""
     files = shards or (path,)
     headers, groups = headers_of(path, files), None
     with readable(path, "parquet"):
-        names, wrong = headers[0]["names"], [name for name in headers[0]["not numbers"] if name != group]
-        if wrong:
+        names = headers[0]["names"]
+        numeric = [name for name in names if name != group]
+        target_at, by_name = _target_at(path, numeric, target, needs_target)
+        label = None if target_at is None else numeric[target_at]
+        if wrong := [name for name in headers[0]["not numbers"] if name not in (group, label)]:
             raise DataError(f"{path}: column {wrong[0][:200]!r} does not hold numbers; expected numbers only.")
         sizes, rows = [header["bytes"] for header in headers], sum(header["rows"] for header in headers)
         stored = sum(file.stat().st_size for file in files)
         check_size(path, sum(sizes), stored=stored, error=DataError, memory=False)
-        numeric = [name for name in names if name != group]
         check_memory(path, bytes_in_memory(8 * rows * len(numeric)), error=DataError)
 
         def read(columns: list[int]) -> NDArray[Any]:
@@ -116,7 +152,12 @@ def read_parquet(
             if absent is not None:
                 raise DataError(f"{path}: row {absent} (counted from 0) has no {group}.")
             groups = _group_of_values(values)
-        return _contents(path, read, numeric, groups, target, needs_target)
+
+        def read_target(at: int) -> tuple[NDArray[Any], tuple[str, ...] | None]:
+            labels, classes = labels_in_column(files, numeric[at], headers)
+            return labels if labels.dtype == object else labels[:, None], classes
+
+        return _contents(read, numeric, groups, (target_at, by_name), read_target)
 
 
 def headers_of(path: Path, files: Sequence[Path]) -> list[dict[str, Any]]:
@@ -139,6 +180,23 @@ def headers_of(path: Path, files: Sequence[Path]) -> list[dict[str, Any]]:
                 )
                 raise DataError(f"{path}: {file.name} has {shown}; expected the same in each file of a set.")
     return headers
+
+
+def labels_in_column(
+    files: Sequence[Path], name: str, headers: Sequence[Mapping[str, Any]]
+) -> tuple[NDArray[Any], tuple[str, ...] | None]:
+    """The numbers or the texts in a column of a set's files, and the names of the classes that the schema gives to its
+    numbers."""
+    described = [(str(file.absolute()), header["bytes"]) for file, header in zip(files, headers, strict=True)]
+    if name not in headers[0]["not numbers"]:
+        columns = [ask("parquet numbers", path, [name], size)[:, 0] for path, size in described]
+        classes = headers[0]["classes"].get(name)
+        return np.concatenate(columns), None if classes is None else tuple(classes)
+    texts: list[str] = []
+    for path, size in described:
+        values, codes = ask("parquet values", path, name, size)
+        texts += ["" if values[code] is None else str(values[code]) for code in codes]
+    return np.array(texts, dtype=object), None
 
 
 def _can_read_parquet() -> bool:
@@ -169,27 +227,35 @@ def _group_of_values(values: Sequence[Any]) -> NDArray[Any]:
 
 
 def _contents(
-    path: Path,
     read: Callable[[list[int]], NDArray[Any]],
     names: list[str],
     groups: NDArray[Any] | None,
-    requested: str | None,
-    needs_target: bool,
+    chosen: tuple[int | None, bool],
+    read_target: Callable[[int], tuple[NDArray[Any], tuple[str, ...] | None]],
 ) -> Contents:
-    """The points of a table, of which `read` gives columns by their numbers."""
-    columns = [*range(len(names))]
-    if requested is not None and requested not in names and not needs_target:
+    """The points of a table, of which `read` gives columns by their numbers, and `read_target` that of the targets,
+    with the names of its classes; `chosen` is as `_target_at` gives it."""
+    columns, (target, by_name) = [*range(len(names))], chosen
+    if target is None:
         return Contents(read(columns), None, groups)
-    if len(names) < 2:
-        raise DataError(f"{path}: has only {len(names)} column(s); expected features and, last, the target.")
-    target, by_name = _target(path, names) if requested is None else (_requested(path, names, requested), True)
+    inputs, (targets, classes) = read([at for at in columns if at != target]), read_target(target)
     return Contents(
-        read([at for at in columns if at != target]),
-        read([target]),
+        inputs,
+        targets,
         groups,
+        classes,
         findings=(note("target-column", column=names[target], last=target == len(names) - 1),),
         target_by_position=not by_name,
     )
+
+
+def _target_at(path: Path, names: Sequence[str], requested: str | None, needs_target: bool) -> tuple[int | None, bool]:
+    """The column of the target, None where there is none and none is needed; and whether its name says so."""
+    if requested is not None and requested not in names and not needs_target:
+        return None, False
+    if len(names) < 2:
+        raise DataError(f"{path}: has only {len(names)} column(s); expected features and, last, the target.")
+    return _target(path, names) if requested is None else (_requested(path, names, requested), True)
 
 
 def _target(path: Path, names: Sequence[str]) -> tuple[int, bool]:

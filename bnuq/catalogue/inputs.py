@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from bnuq.findings import Catalogue, Entry, joined
 
@@ -12,6 +12,12 @@ def _adapted(channels: Sequence[int], size: Sequence[str], resized: bool) -> str
     if channels[0] != channels[1]:
         changes.append("from grey to RGB" if channels[1] == 3 else "from RGB to grey (luma)")
     return f"images are converted {' and '.join(changes)}, as the test set's"
+
+
+def _numbered(classes: Iterable[tuple[int, str]], most: int = 10) -> str:
+    """0 = cat, 1 = dog, …"""
+    texts = [f"{number} = {name}" for number, name in sorted(classes)]
+    return ", ".join(texts if len(texts) <= most else [*texts[: most - 1], "…", texts[-1]])
 
 
 def _shape(shape: Sequence[int]) -> str:
@@ -44,9 +50,36 @@ INPUTS: Catalogue = {
     "no-class-folders": Entry("no class folders: no labels"),
     "class-folders": Entry("{count} class folders"),
     "class-names": Entry(
+        lambda names: f"{len(names)} class names: {', '.join(names[:10])}" + ", …" * (len(names) > 10)
+    ),
+    "class-numbers": Entry(
         lambda names: (
-            f"{len(names)} class names, numbered in sorted order: {', '.join(names[:10])}" + ", …" * (len(names) > 10)
+            f"its classes are numbered in the sorted order of their names, as train does not name them: "
+            f"{_numbered(enumerate(names))}. If the network's outputs are in another order, list the names: classes = "
+            '[...] or classes = "names.txt" under [data]'
         )
+    ),
+    "class-order": Entry(
+        lambda names, natural: (
+            f"its classes are sorted as texts, as torchvision does: {_numbered(enumerate(names))}. timm sorts numbers "
+            f"by value and ignores case: {_numbered(enumerate(natural))}. For a network trained with that order, list "
+            'the names: classes = [...] or classes = "names.txt" under [data]'
+        )
+    ),
+    "classes-by-name": Entry(
+        lambda numbers, source: (
+            f"its {len(numbers)} classes have the numbers that they have in {source}: "
+            f"{_numbered((k, name) for name, k in numbers.items())}"
+        )
+    ),
+    "fewer-classes-than-outputs": Entry(
+        lambda names, outputs: (
+            f"the network has {outputs} outputs, and only {len(names)} classes are named, which were numbered in "
+            f"sorted order ({_numbered(enumerate(names))}): the outputs that they belong to are not known, so "
+            "estimates that need labels may be meaningless."
+        ),
+        "Name a reference (--train) in which all classes occur, or list the names in the order of the outputs: "
+        'classes = [...] or classes = "names.txt" (a name on each line) under [data].',
     ),
     "masks": Entry("masks from {folder}"),
     "masks-ignored": Entry(

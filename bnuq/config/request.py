@@ -111,6 +111,7 @@ class Run:
     group: str | None = None
     ignore: int = 255
     palette: Path | None = None
+    classes: Path | tuple[str, ...] | None = None
     resize: int | tuple[int, int] | None = None  # the shorter side, or height and width
     crop: tuple[int, int] | None = None
     interpolation: Interpolation = "bilinear"

@@ -542,6 +542,7 @@ def _merged(
         "perturb": read("perturb", read_perturbations) or (),
         "validation": named("validation", data.validation) if isinstance(data.validation, str) else data.validation,
         "palette": origin.path("palette", data.palette),
+        "classes": _names_or_file(data.classes, origin),
         "resize": read("resize", read_size),
         "crop": (side, side) if isinstance(side := read("crop", read_size), int) else side,
         "normalize": read("normalize", read_normalize),
@@ -631,7 +632,7 @@ def _run_file(model: str | None, folder: Path) -> tuple[Path | None, Path | None
 
 
 _TEXTS = ("arch", "entry", "train", "test", "ood", "validation", "target", "group", "layers", "predictions", "out")
-_TEXTS += ("data_root", "palette")
+_TEXTS += ("data_root", "palette", "classes")
 
 
 def _check_texts(options: Mapping[str, Any]) -> None:
@@ -647,6 +648,13 @@ def _check_texts(options: Mapping[str, Any]) -> None:
         mistakes.append(f"--out {out} names a folder; expected the file to write, such as {out}result.h5.")
     if mistakes:
         raise MistakenError(*mistakes)
+
+
+def _names_or_file(value: str | tuple[str, ...] | None, origin: _Origin) -> Path | tuple[str, ...] | None:
+    """The names of the classes, or the file that lists them, which an option names as a list of one."""
+    if isinstance(value, tuple) and len(value) == 1 and "classes" in origin.options:
+        value = value[0]
+    return value if isinstance(value, tuple) else origin.path("classes", value)
 
 
 def _methods(methods: tuple[Method, ...] | None) -> tuple[Method, ...] | None:

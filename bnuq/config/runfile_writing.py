@@ -47,6 +47,7 @@ _PATHS = (
     "validation",
     "predictions",
     "palette",
+    "classes",
 )  # keys whose texts may be paths
 
 

@@ -307,6 +307,15 @@ class DataSection(Section, frozen=True):
             metavar="FILE",
         ),
     ] = None
+    classes: Annotated[
+        str | tuple[str, ...] | None,
+        setting(
+            "Names of the classes in the order of the network's outputs: a file with one on each line, or cat,dog.",
+            "Data",
+            metavar="FILE|NAMES",
+            shown="the order of the reference",
+        ),
+    ] = None
     resize: Annotated[
         Size | None,
         setting(

@@ -5,6 +5,7 @@ from bnuq.data.download import fetch
 from bnuq.data.fitting import are_grey_files, fitted, in_colour
 from bnuq.data.known import KnownSet, known_sets
 from bnuq.data.masks import Masks
+from bnuq.data.numbering import in_one_numbering, natural_order
 from bnuq.data.pipeline import augmented, check_ranges, flips, jitter_of, jittered, normalized
 from bnuq.data.points import (
     MULTILABEL_KEY,
@@ -16,6 +17,7 @@ from bnuq.data.points import (
     labelled,
     points_of,
 )
+from bnuq.data.readers.classes import read_classes
 from bnuq.data.readers.npy import npz_arrays
 from bnuq.data.reading import factory_of, load_points, missing_set, parse_reference, points_in_memory, set_name
 from bnuq.data.resizing import WORDS, Fit, resized_crop
@@ -44,17 +46,20 @@ __all__ = [
     "fitted",
     "flips",
     "in_colour",
+    "in_one_numbering",
     "jitter_of",
     "jittered",
     "known_sets",
     "labelled",
     "load_points",
     "missing_set",
+    "natural_order",
     "normalized",
     "npz_arrays",
     "parse_reference",
     "points_in_memory",
     "points_of",
+    "read_classes",
     "resized_crop",
     "set_name",
 ]

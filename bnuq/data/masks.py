@@ -18,9 +18,10 @@ INT64 = np.dtype(np.int64)
 @dataclass(frozen=True, eq=False)
 class Masks:
     """The masks of points, in order: shape (n, H, W), int64. Indexing by rows reads these rows, and nothing is kept but
-    by `keeping`."""
+    by `keeping`. `numbers` are those that the stored classes have here; values beyond are left as they are."""
 
     items: Decoded
+    numbers: NDArray[np.int64] | None = None
     ndim = 3
     dtype = INT64
 
@@ -48,7 +49,15 @@ class Masks:
         return self.shape[0]
 
     def __getitem__(self, indices: Any) -> NDArray[np.int64]:
-        return self.items[indices][..., 0, :, :].astype(np.int64, copy=False)
+        values = self.items[indices][..., 0, :, :].astype(np.int64, copy=False)
+        if self.numbers is None:
+            return values
+        named = (values >= 0) & (values < len(self.numbers))
+        return np.where(named, self.numbers[np.where(named, values, 0)], values)
+
+    def renumbered(self, numbers: NDArray[np.int64]) -> Masks:
+        """These masks with other numbers for their classes."""
+        return replace(self, numbers=numbers)
 
     def name(self, row: int) -> str:
         """What the mask of this row is called in messages: its file, or its number in an array."""
@@ -76,6 +85,8 @@ class Masks:
         """What a digest covers of masks that are read as needed: what they mean, then their listing or their
         bytes."""
         yield getattr(self.items.source, "meaning", b"")
+        if self.numbers is not None:
+            yield self.numbers.tobytes()
         if listed:
             yield from self.items.listing()
             return

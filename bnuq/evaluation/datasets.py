@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,6 +35,7 @@ from bnuq.data import (
     fitted,
     flips,
     in_colour,
+    in_one_numbering,
     jitter_of,
     jittered,
     labelled,
@@ -42,6 +44,7 @@ from bnuq.data import (
     normalized,
     parse_reference,
     points_in_memory,
+    read_classes,
     resized_crop,
 )
 from bnuq.errors import DataError, RequestError, SamplingError
@@ -92,10 +95,11 @@ def load_material(run: Run, model: nn.Module | None = None) -> Material:
             )
         ood[points.name] = points
     validation, why = None, "no points held out of training were named"
+    if isinstance(run.validation, Named):
+        validation, why = labelled(_opened(run, run.validation, "validation")), ""
+    train, test, validation = numbered(run, train=train, test=test, validation=validation).values()
     if isinstance(run.validation, Split):
         train, test, validation, why = _split(run.validation, train, test)
-    elif run.validation is not None:
-        validation, why = _opened(run, run.validation, "validation"), ""
     if validation is not None and (validation := labelled(validation)).targets is None:
         raise DataError(f"validation set {validation.reference} has no targets; what is fitted to it needs them.")
     whole = train, test, validation, ood
@@ -178,6 +182,12 @@ def read_named(run: Run, ref: Named, split: str, *, ood: bool = False, like: Poi
     it is to be `like`. `split` is the default for a known data set named without a split. DataError, RequestError or
     UntrustedCodeError where they cannot be read."""
     return in_shape(run, _opened(run, ref, split, ood=ood), like, adapt=ood)
+
+
+def numbered(run: Run, /, **sets: Points | None) -> dict[str, Any]:
+    """These sets in one numbering of their classes: that of the run, or else of `train`; see `in_one_numbering`."""
+    classes = run.classes
+    return in_one_numbering(sets, read_classes(classes).names if isinstance(classes, Path) else classes)
 
 
 def read_reference(run: Run) -> Points:

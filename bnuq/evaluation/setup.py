@@ -25,7 +25,7 @@ from bnuq.evaluation.predictions import check_file
 from bnuq.evaluation.runner import VALIDATION, Scorer
 from bnuq.evaluation.task import check_outputs
 from bnuq.files.content import kind_of, what_is_wrong_with
-from bnuq.findings import Finding, about, note
+from bnuq.findings import Finding, about, note, warning
 from bnuq.models.loading import LoadedModel, live_model, load_model
 from bnuq.records import evaluation_file as result_file
 from bnuq.sampling.inputs import Unpacked
@@ -187,10 +187,14 @@ def _pictures_with_masks(
     return sets, segmentation.Scorer(run, todo.outputs, math.prod(todo.image), tuple(names))
 
 
-def findings_on_masks(sets: Iterable[Points]) -> Iterator[Finding]:
-    """The warnings of `with_masks` about these sets."""
+def findings_on_labels(sets: Iterable[Points], *, test: Points, outputs: int) -> Iterator[Finding]:
+    """The warnings of `with_masks` about these sets, and one where the test set's classes are numbered by their names
+    and are fewer than the network's outputs."""
     for points in sets:
         yield from about(points.name, (finding for finding in points.findings if finding.code == "masks-ignored"))
+    names = list(test.classes or ())
+    if test.classes_sorted and len(names) < outputs:
+        yield warning("fewer-classes-than-outputs", names=names, outputs=outputs)
 
 
 def with_masks(points: Points, run: Run, todo: Plan, *, anomalies: bool = False) -> Points:

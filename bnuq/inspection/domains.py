@@ -19,7 +19,7 @@ from bnuq.data import Points, check_labels, check_targets
 from bnuq.errors import DataError, RequestError, SamplingError
 from bnuq.estimates import Estimate
 from bnuq.evaluation import classification, memory, regression
-from bnuq.evaluation.datasets import Pipeline, check_same_inputs, limited, read_named, target_scale
+from bnuq.evaluation.datasets import Pipeline, check_same_inputs, limited, numbered, read_named, target_scale
 from bnuq.evaluation.estimates import error_over_points, interval, of_replicates, replicate_weights
 from bnuq.evaluation.passes import Passes
 from bnuq.evaluation.resources import check_memory_of_draws
@@ -161,7 +161,7 @@ def _read(run: Run, named: Sequence[Named], train: Points) -> dict[str, Points]:
                 f"{train.point_shape}; expected the same."
             )
         result[points.name] = points
-    return result
+    return {name: points for name, points in numbered(run, train=train, **result).items() if name != TRAIN}
 
 
 def _halves(points: Points, seed: int) -> tuple[Points, Points]:

@@ -20,6 +20,7 @@ from bnuq.evaluation.datasets import (
     check_same_inputs,
     held_out_rows,
     input_normalize,
+    numbered,
     read_named,
     read_reference,
     takes_rgb_alone,
@@ -72,6 +73,7 @@ def load_network(
     loaded = network_of(run, only_finite=False)
     train, no_reference = _reference(run, needs_reference)
     test, no_test = _test(run, needs_test) if needs_test or train is None else (None, ())
+    train, test = numbered(run, train=train, test=test).values()
     points = train if train is not None else test
     if points is not None and takes_rgb_alone(loaded.module, points):
         train, test = (None if points is None else in_colour(points) for points in (train, test))

@@ -27,7 +27,7 @@ from bnuq.evaluation.provenance import Stopwatch, behaviour, code_of, content
 from bnuq.evaluation.reference_check import findings as reference_findings
 from bnuq.evaluation.resources import check_resources_of_sweep
 from bnuq.evaluation.runner import check_precision
-from bnuq.evaluation.setup import Prepared, findings_on_masks, findings_on_outputs, scored_sets, with_masks
+from bnuq.evaluation.setup import Prepared, findings_on_labels, findings_on_outputs, scored_sets, with_masks
 from bnuq.evaluation.subject import VALIDATION, Subject
 from bnuq.files.journal import Journal, WorkFolder
 from bnuq.findings import Finding, note, warning
@@ -267,7 +267,11 @@ class Network:
                 *self._odd_outputs,
                 *prepared.loaded.findings,
                 *prepared.material.findings,
-                *findings_on_masks([*self.sets.values(), *([self._training.points] if self._training else [])]),
+                *findings_on_labels(
+                    [*self.sets.values(), *([self._training.points] if self._training else [])],
+                    test=self.sets["test"],
+                    outputs=todo.outputs,
+                ),
                 *todo.findings,
                 *checked.findings,
                 *reference_findings(check, run, self._train),

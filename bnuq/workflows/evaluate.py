@@ -43,7 +43,7 @@ from bnuq.evaluation.runner import RunnerResult, check_precision, compute_units,
 from bnuq.evaluation.setup import (
     Prepared,
     check_request,
-    findings_on_masks,
+    findings_on_labels,
     findings_on_outputs,
     notes_on_request,
     prepare,
@@ -233,7 +233,7 @@ def _found_before(planned: Planned) -> Iterator[Finding]:
     for loaded in (ready.loaded, *planned.members):
         yield from loaded.findings
     yield from ready.material.findings
-    yield from findings_on_masks(subject.sets.values())
+    yield from findings_on_labels(subject.sets.values(), test=subject.sets["test"], outputs=subject.todo.outputs)
     yield from subject.todo.findings
 
 

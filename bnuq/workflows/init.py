@@ -16,7 +16,7 @@ from bnuq.config.runfile_writing import Line, table
 from bnuq.data import Points, factory_of, labelled, parse_reference
 from bnuq.errors import BnuqError, ModelError, RequestError, SamplingError
 from bnuq.evaluation.completeness import batchnorms, recorded_lines
-from bnuq.evaluation.datasets import read_named, read_reference
+from bnuq.evaluation.datasets import numbered, read_named, read_reference
 from bnuq.evaluation.setup import check_readable, network_of
 from bnuq.evaluation.task import are_several_labels, check_outputs, task_of
 from bnuq.files.writing import check_writable, write_bytes
@@ -119,6 +119,7 @@ def _read_sets(run: Run) -> dict[str, Points]:
     sets = {} if run.train is None else {"train": read_reference(run)}
     if run.test is not None:
         sets["test"] = labelled(read_named(run, run.test, "test"))
+    sets = numbered(run, **sets)
     for ref in run.ood:
         read_named(run, ref, "test", ood=True, like=sets.get("test"))
     return sets

@@ -26,6 +26,7 @@ from bnuq.evaluation.datasets import (
     fetch_missing,
     held_out_rows,
     load_material,
+    numbered,
     read_reference,
     takes_rgb_alone,
 )
@@ -35,7 +36,14 @@ from bnuq.evaluation.passes import deterministic_outputs
 from bnuq.evaluation.plan import DEFAULT_BATCH_SIZE, plan
 from bnuq.evaluation.population import Population, ReferenceBatches, population_statistics, reference_batches
 from bnuq.evaluation.provenance import Stopwatch, provenance
-from bnuq.evaluation.setup import Prepared, findings_on_outputs, notes_on_request, prepare, scored_sets
+from bnuq.evaluation.setup import (
+    Prepared,
+    findings_on_labels,
+    findings_on_outputs,
+    notes_on_request,
+    prepare,
+    scored_sets,
+)
 from bnuq.files.content import exists, kind_of, what_is_wrong_with
 from bnuq.files.writing import check_writable
 from bnuq.findings import Finding, about, note
@@ -195,7 +203,7 @@ def _material(run: Run, model: nn.Module) -> Material:
     if run.test is not None and run.task != "segmentation":
         return load_material(replace(run, ood=(), validation=split), model)
     assert run.train is not None
-    train = read_reference(run)
+    train = numbered(run, train=read_reference(run))["train"]
     train = in_colour(train) if takes_rgb_alone(model, train) else train
     if run.test is None:  # a test set that is not read might have the groups
         check_grouped(run, [train])
@@ -354,7 +362,7 @@ def _scoring(
         scores = reduction.scores(group=test.group)
         return scorer.result({"test": scores}, fitted, draws, {}).sets["test"]
 
-    return scored, ()
+    return scored, tuple(findings_on_labels([test], test=test, outputs=todo.outputs))
 
 
 def _test_change(test: Points, old: SetResult, new: SetResult) -> TestChange:

@@ -1,5 +1,6 @@
 """Whole runs on folders of pictures: resized, augmented as in training, and read as they are needed."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -131,6 +132,51 @@ def test_a_validation_part_of_a_listed_reference_has_the_digest_of_its_bytes(fol
     file.write_bytes(png(np.full((9, 9), 7, np.uint8)))
     again = load_material(resolve("run.toml", Options(resize=7, crop=6), folder=folder))
     assert again.validation.sha256 != before
+
+
+def test_a_test_folder_without_a_class_is_scored_by_the_classes_of_train(folder):
+    options = {"resize": 6, "crop": 6, "methods": ("deterministic",), "post_hoc": False, "ood": ()}
+    whole = small_run.evaluated(folder, **options)
+    shutil.rmtree(folder / "test" / "a")
+    (folder / "test" / "a").mkdir()  # and one of which nothing is left
+    part = small_run.evaluated(folder, out="part.h5", **options)
+    assert part.sets["test"].classes == ("a", "b", "c")
+    assert set(part.sets["test"].labels.tolist()) == {1, 2}
+    assert "classes-by-name" in noted(part)
+    correct = [result.methods["deterministic"].sets["test"].points["accuracy"] for result in (whole, part)]
+    np.testing.assert_array_equal(correct[1], correct[0][whole.sets["test"].labels > 0])
+    (folder / "alone.toml").write_text(RUN.replace('train = "train"\n', ""))
+    alone = small_run.evaluated(folder, run_file="alone.toml", out="alone.h5", **options)
+    warned = {finding.code: finding.values for finding in alone.findings if finding.severity == "warning"}
+    assert warned["fewer-classes-than-outputs"] == {"names": ["b", "c"], "outputs": 3}
+    (folder / "test" / "d").mkdir()
+    shutil.copy(folder / "test" / "b" / "1.png", folder / "test" / "d")
+    with pytest.raises(
+        DataError, match=r"test has the class 'd', which train .* b, c, d; those of train .* are a, b, c"
+    ):
+        small_run.evaluated(folder, **options)
+
+
+def test_classes_are_listed_in_the_run_file_in_a_file_or_as_an_option(folder):
+    (folder / "sub").mkdir()
+    (folder / "sub" / "names.txt").write_text("c\nb\na\n")
+
+    def labels(run_file: str, **options) -> list[int]:
+        """Those of the reference and of the test set, of a picture in each folder."""
+        run = resolve(run_file, Options(resize=6, crop=6, **options), folder=folder)
+        material = load_material(run)
+        assert run.record()["data"].get("classes") in (None, ["c", "b", "a"], str(folder / "sub" / "names.txt"))
+        return [*material.train.targets[[0, -1]].tolist(), *material.test.targets[[0, 8, 16]].tolist()]
+
+    assert labels("run.toml") == [0, 2, 0, 1, 2]
+    for value in ('["c", "b", "a"]', '"sub/names.txt"'):
+        (folder / "listed.toml").write_text(RUN.replace("[sampling]", f"classes = {value}\n[sampling]"))
+        assert labels("listed.toml") == [2, 0, 2, 1, 0]
+    for option in ("sub/names.txt", ("c", "b", "a"), ("sub/names.txt",)):
+        assert labels("run.toml", classes=option) == [2, 0, 2, 1, 0]
+    (folder / "sub" / "names.txt").write_text("c\nb\nc\n")
+    with pytest.raises(DataError, match=r"data\.classes names 'c' twice"):
+        labels("run.toml", classes="sub/names.txt")
 
 
 class Counted:

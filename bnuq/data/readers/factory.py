@@ -22,6 +22,7 @@ from bnuq.trust import running
 
 _MOST = 20_000_000  # points, or batches, that are taken one by one
 _KEPT = 2**30  # bytes of a Dataset that is read whole and kept
+_NESTED = 4  # Datasets within Datasets: a DataLoader of a part of one
 _OBJECT = 200  # bytes of an array beside its numbers
 
 
@@ -32,6 +33,29 @@ def read_factory(spec: str, factory: Callable[[], Any], *, room: int | None = No
 
 
 def read_object(spec: str, data: Any, *, room: int | None = None, whole: bool = True) -> Contents:
+    """The points of `data`, see `_read_object`; a Dataset of class folders also names the classes."""
+    contents = _read_object(spec, data, room=room, whole=whole)
+    with running(spec, "reading the names of its classes"):
+        names = _class_folders(data)
+    if names is None or contents.classes is not None or isinstance(contents.targets, Masks):
+        return contents
+    return replace(contents, classes=names, classes_sorted=list(names) == sorted(names))
+
+
+def _class_folders(data: Any) -> tuple[str, ...] | None:
+    """The classes of torchvision's ImageFolder and its like, of a part of one, or of its DataLoader, where nothing
+    changes the numbers that it gives them."""
+    for _ in range(_NESTED):
+        data = getattr(data, "dataset", data)
+    names, numbers = getattr(data, "classes", None), getattr(data, "class_to_idx", None)
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        return None
+    changed = getattr(data, "target_transform", None) is not None
+    by_folder = hasattr(data, "samples") and numbers == {name: number for number, name in enumerate(names)}
+    return tuple(names) if by_folder and not changed else None
+
+
+def _read_object(spec: str, data: Any, *, room: int | None = None, whole: bool = True) -> Contents:
     """All points that a Dataset holds, or the batches of an iterable joined, or arrays; tensors become arrays. A tuple
     of arrays is (inputs, targets); batches of inputs alone are a list or an iterator.
 

@@ -163,7 +163,8 @@ def contents_of(path: Path, files: Mapping[str, int], read: Callable[[str], byte
         raise DataError(f"{path}: contains no images{shown}; expected class folders with .png or .jpg files.")
     labels, classes, findings = _labels(path, pictures)
     inputs = pictures_of(path, tuple(pictures), files.__getitem__, read)
-    return Contents(inputs, labels, classes=classes, findings=findings, names=pictures)
+    named = classes is not None
+    return Contents(inputs, labels, classes=classes, classes_sorted=named, findings=findings, names=pictures)
 
 
 def pictures_of(

@@ -1,0 +1,146 @@
+"""The class numbers of several sets by the names of their classes: a class has one number in all sets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bnuq.data.masks import Masks
+from bnuq.data.points import Points, labelled
+from bnuq.errors import DataError
+from bnuq.findings import listed, note
+
+_CHOICE = 'classes = [...] or classes = "names.txt" (a name on each line) under [data]'
+_LISTED = 20  # names in a message
+
+
+@dataclass(frozen=True)
+class Numbering:
+    """The names of the classes from 0, what names them, and whether that is their sorted order alone."""
+
+    names: tuple[str, ...]
+    source: str
+    is_sorted: bool = False
+
+
+def in_one_numbering(sets: Mapping[str, Points | None], classes: Sequence[str] | None = None) -> dict[str, Any]:
+    """These labelled sets with the class numbers of `classes`, or else of "train"; where it names none, of the set that
+    names most. `classes` also names the classes of sets that have no names.
+
+    DataError for a class that the numbering lacks, and for `classes` that are not distinct.
+    """
+    if classes is not None and not 0 < len({*classes}) == len(classes):
+        twice = next((repr(name) for name in classes if list(classes).count(name) > 1), "no class")
+        raise DataError(f"data.classes names {twice}{' twice' * bool(classes)}; expected the name of each class once.")
+    named = {key: points for key, points in sets.items() if points is not None and _has_names(points)}
+    if classes is not None:
+        numbering = Numbering(tuple(classes), "data.classes")
+    elif named:
+        key = "train" if "train" in named else max(named, key=lambda name: len(named[name].classes or ()))
+        source, names = named[key], named[key].classes or ()
+        named[key] = _with_notes(source, alone=key != "train")
+        numbering = Numbering(names, f"{key} ({source.reference})", source.classes_sorted)
+    else:
+        return dict(sets)
+    result = dict(sets) | {key: renumbered(points, numbering, name=key) for key, points in named.items()}
+    if classes is not None:
+        result |= {
+            key: replace(points, classes=numbering.names)
+            for key, points in result.items()
+            if points is not None and points.classes is None
+        }
+    return result
+
+
+def _has_names(points: Points) -> bool:
+    """Whether there are names, each of one class."""
+    return points.classes is not None and len({*points.classes}) == len(points.classes)
+
+
+def _with_notes(points: Points, *, alone: bool) -> Points:
+    """`points` with notes on the order of their classes, where they were sorted by name."""
+    names = list(points.classes or ())
+    if not points.classes_sorted:
+        return points
+    natural = natural_order(names)
+    if natural != names:
+        finding = note("class-order", names=names, natural=natural)
+    elif alone:
+        finding = note("class-numbers", names=names)
+    else:
+        return points
+    return replace(points, findings=(*points.findings, finding))
+
+
+def natural_order(names: Sequence[str]) -> list[str]:
+    """The names in timm's order, of class folders: numbers in them by value, and letters without regard to case."""
+    return sorted(names, key=_natural_key)
+
+
+def _natural_key(name: str) -> list[Any]:
+    """Texts and numbers in turn, these by their length first: names of any length are compared without parsing."""
+    parts = re.split(r"0*([0-9]+)", name.lower())
+    return [(len(part), part) if at % 2 else part for at, part in enumerate(parts)]
+
+
+def renumbered(points: Points, numbering: Numbering, *, name: str) -> Points:
+    """`points`, of the set called `name`, with the class numbers that their names have in the numbering.
+
+    DataError for a class that occurs and is not in the numbering.
+    """
+    names = points.classes or ()
+    numbers = {each: number for number, each in enumerate(numbering.names)}
+    table = np.array([numbers.get(each, -1) for each in names], dtype=np.int64)
+    result = replace(points, classes=numbering.names, classes_sorted=numbering.is_sorted)
+    if np.array_equal(table, np.arange(len(table))):
+        return result
+    points = labelled(points)  # of a Dataset
+    if unknown := [each for number, each in enumerate(names) if table[number] < 0 and _occurs(number, points.targets)]:
+        raise DataError(
+            f"{points.reference}: {name} has the class{'es' * (len(unknown) > 1)} "
+            f"{listed([repr(each) for each in unknown])}, which {numbering.source} lacks. A class keeps its number by "
+            f"its name, and the names of {name} are {listed(names, most=_LISTED)}; those of {numbering.source} are "
+            f"{listed(numbering.names, most=_LISTED)}. Name the classes alike, or list all names in the order of the "
+            f"network's outputs: {_CHOICE}."
+        )
+    findings = points.findings
+    if points.targets is not None:
+        known = {each: int(table[number]) for number, each in enumerate(names) if table[number] >= 0}
+        findings += (note("classes-by-name", numbers=known, source=numbering.source),)
+    return replace(result, targets=_mapped(points, table), findings=findings)
+
+
+def _occurs(number: int, targets: Any) -> bool:
+    """Whether a class may occur; masks are not read for it."""
+    if targets is None or isinstance(targets, Masks):
+        return targets is not None
+    if _is_matrix(targets):
+        return number < targets.shape[1] and bool(targets[:, number].any())
+    return bool((targets == number).any())
+
+
+def _is_matrix(targets: NDArray[Any]) -> bool:
+    return targets.ndim == 2 and targets.shape[1] > 1
+
+
+def _mapped(points: Points, table: NDArray[np.int64]) -> Any:
+    """The targets with the numbers of the table, or with their columns in its order."""
+    y = points.targets
+    if y is None:
+        return None
+    if isinstance(y, Masks):
+        return y.renumbered(table)
+    if _is_matrix(y):  # one-hot rows, or several labels
+        return y if sorted(table) != list(range(y.shape[1])) else y[:, np.argsort(table)]
+    outside = (y < 0) | (y >= len(table)) | (y != np.floor(y))
+    if outside.any():
+        raise DataError(
+            f"{points.reference}: has the label {y[outside][0]:g}, which is none of its {len(table)} classes "
+            f"({listed(points.classes or (), most=_LISTED)}), numbered from 0."
+        )
+    return table[y.astype(np.int64)].astype(y.dtype)

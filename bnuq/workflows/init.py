@@ -20,9 +20,10 @@ from bnuq.evaluation.datasets import numbered, read_named, read_reference
 from bnuq.evaluation.setup import check_readable, network_of
 from bnuq.evaluation.task import are_several_labels, check_outputs, task_of
 from bnuq.files.writing import check_writable, write_bytes
+from bnuq.inspection.class_order import class_order
 from bnuq.inspection.health import not_finite
 from bnuq.inspection.load import LoadedNetwork, load_network
-from bnuq.inspection.pipelines import QUICK, suggest
+from bnuq.inspection.pipelines import QUICK, Suggestion, suggest
 from bnuq.inspection.suggested_lines import LIKELY, TODO, suggested_lines
 from bnuq.models.checkpoint import Checkpoint, read_checkpoint
 from bnuq.models.loading import LoadedModel, described, suggested_architectures
@@ -69,9 +70,12 @@ def init(run: Run, path: Path, *, given: Collection[str] = (), progress: Progres
     task = [] if ready is None else [*_task_lines(run, ready, sets)]
     model = [*_model_lines(run, checkpoint, loaded), *task]
     regression = any(line.key == "task" and line.value == "regression" for line in task)
-    searched = not {*given} & {*_PIPELINE}
-    pipeline = _pipeline_lines(run, ready, sets, progress) if searched else _given_pipeline_lines(run, given)
-    data = [*_data_lines(run, sets, regression), *pipeline]
+    if {*given} & {*_PIPELINE}:
+        found, pipeline = None, [*_given_pipeline_lines(run, given)]
+    else:
+        found = _searched(run, ready, sets, progress)
+        pipeline = [*_pipeline_lines(found, sets)]
+    data = [*_data_lines(run, sets, regression), *_class_lines(ready, found, sets), *pipeline]
     batch_size = next(line.value for line in model if line.key == "train_batch_size")
     tables = {"model": model, "data": data, "sampling": [*_sampling_lines(batch_size)]}
     text = "\n\n".join([_HEAD, *(table(name, lines, path.parent.resolve()) for name, lines in tables.items())])
@@ -248,29 +252,62 @@ _UNKNOWN = {
 }
 
 
-def _pipeline_lines(
+def _searched(
     run: Run, ready: LoadedNetwork | None, sets: dict[str, Points], progress: Progress
-) -> Iterator[Line]:
-    """The training pipeline that the checkpoint's running statistics fit best."""
+) -> Suggestion | str | None:
+    """The training pipeline that the checkpoint's running statistics fit best, or why none was searched; None for
+    several inputs, which are passed as they are."""
     points = sets.get("train", sets.get("test"))
     if points is not None and points.layout is not None:
-        return  # several inputs are passed as they are
-    why = "this needs arch, and train or test"
-    if ready is not None and points is not None:
-        try:
-            if broken := not_finite(ready.model):
-                raise SamplingError(f"{broken[0]} is not finite")
-            sites = find_sites(ready.model, ready.example)
-            trained_with = ready.trained_with
-            found = suggest(run, ready.model, points, sites, trained_with=trained_with, effort=QUICK, progress=progress)
-            yield from suggested_lines(found, points, by_test="train" not in sets)
-            return
-        except SamplingError as error:
-            why = str(error).removesuffix(".")
-    pictures = points is None or len(points.point_shape) == 3
-    for key in _UNKNOWN if pictures else ("normalize",):
-        above = f"Not searched: {why}." if key == "normalize" else ""
-        yield Line(key, *_UNKNOWN[key], active=False, above=above)
+        return None
+    if ready is None or points is None:
+        return "this needs arch, and train or test"
+    try:
+        if broken := not_finite(ready.model):
+            raise SamplingError(f"{broken[0]} is not finite")
+        sites = find_sites(ready.model, ready.example)
+        trained_with = ready.trained_with
+        return suggest(run, ready.model, points, sites, trained_with=trained_with, effort=QUICK, progress=progress)
+    except SamplingError as error:
+        return str(error).removesuffix(".")
+
+
+def _pipeline_lines(found: Suggestion | str | None, sets: dict[str, Points]) -> Iterator[Line]:
+    points = sets.get("train", sets.get("test"))
+    if isinstance(found, Suggestion):
+        assert points is not None
+        yield from suggested_lines(found, points, by_test="train" not in sets)
+    elif found is not None:
+        pictures = points is None or len(points.point_shape) == 3
+        for key in _UNKNOWN if pictures else ("normalize",):
+            above = f"Not searched: {found}." if key == "normalize" else ""
+            yield Line(key, *_UNKNOWN[key], active=False, above=above)
+
+
+def _class_lines(
+    ready: LoadedNetwork | None, found: Suggestion | str | None, sets: dict[str, Points]
+) -> Iterator[Line]:
+    """The classes in timm's order where this fits the labels of a set better than the order of texts; a comment where
+    the labels do not tell."""
+    if ready is None:
+        return
+    pipeline = ready.pipeline
+    if isinstance(found, Suggestion):
+        run = replace(pipeline.run, channel_order=found.settings["channel_order"] or "rgb")
+        pipeline = replace(pipeline, run=run, normalize=found.settings["normalize"])
+    for points in filter(None, map(sets.get, ("test", "train"))):
+        order = class_order(ready.model, pipeline, points)
+        if order is None:
+            continue
+        both = (
+            f"accuracy {order.accuracy:.1%} in timm's order, {order.accuracy_as_texts:.1%} in that of texts, on "
+            f"{order.points:,} points of {points.name}"
+        )
+        if order.is_natural:
+            yield Line("classes", order.natural, f"found: {both}")
+        elif not order.is_sorted_as_texts:
+            yield Line("classes", order.natural, f"if the network was trained with this order: {both}", active=False)
+        return
 
 
 def _sampling_lines(batch_size: int) -> Iterator[Line]:

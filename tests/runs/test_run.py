@@ -133,8 +133,8 @@ def test_the_record_names_files_by_absolute_paths_and_is_resolved_again_to_the_s
 
 WRONG = {
     "[data]\nbatch = 1": "data.batch is not known. Known are: train, test, ood, perturb, validation, train_size, "
-    "target, group, ignore, palette, resize, crop, interpolation, channel_order, normalize, normalize_targets, "
-    "augment.",
+    "target, group, ignore, palette, classes, resize, crop, interpolation, channel_order, normalize, "
+    "normalize_targets, augment.",
     "[data]\ntets = 'x'": "data.tets is not known. Did you mean test?",
     "[smapling]\nseed = 1": "smapling is not known. Did you mean sampling?",
     "[data]\ntrain = 5": "data.train is 5; expected a text.",

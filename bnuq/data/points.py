@@ -344,11 +344,11 @@ def check_labels(points: Points, classes: int) -> Points:
         y = column.astype(np.int64)
     if y.min() < 0 or y.max() >= classes:
         low, high = int(y.min()), int(y.max())
-        hint = (
-            "They look one-based: subtract 1."
-            if (low, high) == (1, classes)
-            else "Is this the set that the network was trained for?"
-        )
+        hint = "Is this the set that the network was trained for?"
+        if low >= 1 and high == classes:
+            hint = "They look one-based: subtract 1."
+        elif low < 0 and high < classes:
+            hint = "Negative numbers often mark points without a label: leave these out."
         raise DataError(f"{name} run from {low} to {high}; expected 0 to {classes - 1} for {classes} classes. {hint}")
     return replace(points, targets=y)
 

@@ -160,6 +160,8 @@ def test_labels_are_checked_against_the_classes():
     assert (actual.dtype, actual.tolist()) == (np.int64, [0, 1, 2])
     one_based = refusal(check_labels, points(x, [1, 2, 3]), 3)
     assert "run from 1 to 3; expected 0 to 2 for 3 classes. They look one-based: subtract 1." in one_based
+    assert "They look one-based: subtract 1." in refusal(check_labels, points(x, [2, 3, 3]), 3)
+    assert "mark points without a label: leave these out." in refusal(check_labels, points(x, [0, -100, 2]), 3)
     assert "run from 0 to 7" in refusal(check_labels, points(x, [0, 7, 1]), 3)
     assert "run from -1 to 1" in refusal(check_labels, points(x, [0, -1, 1]), 3)
     assert "are missing" in refusal(check_labels, points(x), 3)

@@ -366,3 +366,21 @@ def test_segmentation_is_refused(laboratory):
 def test_a_network_without_batchnorm_is_refused(laboratory):
     with pytest.raises(SamplingError, match="no BatchNorm layer"):
         laboratory.found(laboratory.holds("lab", *blobs(60, 2)), net=nn.Linear(FEATURES, CLASSES).eval())
+
+
+def accuracies(record: Domains) -> dict[str, float]:
+    return {crossing.statistics: crossing.estimates["accuracy"].value for crossing in record.crossings}
+
+
+def test_a_domain_has_the_class_numbers_of_the_reference(tmp_path: Path) -> None:
+    x, y = blobs(80, 3)
+    of_two = y > 0
+    np.savez(tmp_path / "lab.npz", x=x[of_two], y=y[of_two] - 1, classes=np.array(["b", "c"]))
+    train = points_of(Contents(*blobs(600, 1), classes=("a", "b", "c")), name="train", reference="train.npz")
+    by_name = accuracies(Laboratory(tmp_path).found("lab.npz", train=train)[0])
+    Laboratory(tmp_path).holds("lab", x[of_two], y[of_two])
+    assert by_name == accuracies(Laboratory(tmp_path).found("lab.npz", train=train)[0])
+    assert by_name["running"] > 0.9
+    np.savez(tmp_path / "lab.npz", x=x, y=y, classes=np.array(["a", "b", "d"]))
+    with pytest.raises(DataError, match=r"lab has the class 'd', which train \(train\.npz\) lacks"):
+        Laboratory(tmp_path).found("lab.npz", train=train)

@@ -28,9 +28,11 @@ class Numbering:
     is_sorted: bool = False
 
 
-def in_one_numbering(sets: Mapping[str, Points | None], classes: Sequence[str] | None = None) -> dict[str, Any]:
+def in_one_numbering(
+    sets: Mapping[str, Points | None], classes: Sequence[str] | None = None, *, ignore: int = 255
+) -> dict[str, Any]:
     """These labelled sets with the class numbers of `classes`, or else of "train"; where it names none, of the set that
-    names most. `classes` also names the classes of sets that have no names.
+    names most. `classes` also names the classes of sets that have no names. Pixels of masks that are `ignore` stay so.
 
     DataError for a class that the numbering lacks, and for `classes` that are not distinct.
     """
@@ -47,7 +49,7 @@ def in_one_numbering(sets: Mapping[str, Points | None], classes: Sequence[str] |
         numbering = Numbering(names, f"{key} ({source.reference})", source.classes_sorted)
     else:
         return dict(sets)
-    result = dict(sets) | {key: renumbered(points, numbering, name=key) for key, points in named.items()}
+    result = dict(sets) | {key: renumbered(points, numbering, name=key, ignore=ignore) for key, points in named.items()}
     if classes is not None:
         result |= {
             key: replace(points, classes=numbering.names)
@@ -88,7 +90,7 @@ def _natural_key(name: str) -> list[Any]:
     return [(len(part), part) if at % 2 else part for at, part in enumerate(parts)]
 
 
-def renumbered(points: Points, numbering: Numbering, *, name: str) -> Points:
+def renumbered(points: Points, numbering: Numbering, *, name: str, ignore: int) -> Points:
     """`points`, of the set called `name`, with the class numbers that their names have in the numbering.
 
     DataError for a class that occurs and is not in the numbering.
@@ -96,6 +98,8 @@ def renumbered(points: Points, numbering: Numbering, *, name: str) -> Points:
     names = points.classes or ()
     numbers = {each: number for number, each in enumerate(numbering.names)}
     table = np.array([numbers.get(each, -1) for each in names], dtype=np.int64)
+    if points.masks is not None and 0 <= ignore < len(table):
+        table[ignore] = ignore
     result = replace(points, classes=numbering.names, classes_sorted=numbering.is_sorted)
     if np.array_equal(table, np.arange(len(table))):
         return result

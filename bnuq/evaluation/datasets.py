@@ -186,8 +186,8 @@ def read_named(run: Run, ref: Named, split: str, *, ood: bool = False, like: Poi
 
 def numbered(run: Run, /, **sets: Points | None) -> dict[str, Any]:
     """These sets in one numbering of their classes: that of the run, or else of `train`; see `in_one_numbering`."""
-    classes = run.classes
-    return in_one_numbering(sets, read_classes(classes).names if isinstance(classes, Path) else classes)
+    classes = read_classes(run.classes).names if isinstance(run.classes, Path) else run.classes
+    return in_one_numbering(sets, classes, ignore=run.ignore)
 
 
 def read_reference(run: Run) -> Points:

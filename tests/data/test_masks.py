@@ -229,6 +229,19 @@ def test_digests_are_of_the_bytes_of_pictures_and_masks(tmp_path):
     assert fitted(load_points(ref, look=False), whole=False).sha256 != listed
 
 
+def test_masks_of_a_class_file_take_the_order_of_the_listed_classes(tmp_path):
+    ref, masks = make(tmp_path, [(4, 4)] * 2)
+    (tmp_path / "classes.txt").write_text("a 0 0 0\nb 1 1 1\nc 2 2 2\n")
+    as_it_is, renumbered = (
+        load_material(run_of(tmp_path, test=ref, palette="classes.txt", classes=order, normalize=None)).test
+        for order in (("a", "b", "c"), ("c", "a", "b"))
+    )
+    np.testing.assert_array_equal(as_it_is.masks[:], masks)
+    np.testing.assert_array_equal(renumbered.masks[:], np.array([1, 2, 0])[masks])
+    assert renumbered.classes == ("c", "a", "b")
+    assert load_points(ref, palette=tmp_path / "classes.txt").sha256 == as_it_is.sha256 != renumbered.sha256
+
+
 def points_without(ref: str, row: int) -> str:
     """The digest of the set from which a picture and its mask were removed."""
     for folder in ref.split(":"):

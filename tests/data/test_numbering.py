@@ -122,6 +122,9 @@ def test_masks_one_hot_rows_and_columns_of_labels_are_renumbered_too():
     assert masks.masks[:].tolist() == [[[1, 0], [0, 255]]] * 2
     assert masks.subset([1]).masks[:].tolist() == [[[1, 0], [0, 255]]]
     assert masks.sha256 == named(np.array([[[1, 0], [0, 255]]] * 2), ("road", "sky")).sha256 != sky.sha256
+    void = named(np.array([[[0, 1], [1, 2]]] * 2), ("sky", "road", "void"), is_sorted=False)
+    ignored = in_one_numbering({"train": train, "test": void}, ignore=2)["test"]
+    assert ignored.masks[:].tolist() == [[[1, 0], [0, 2]]] * 2
     rows = named(np.array([[1.0, 0], [1, 1]]), ("sky", "road"), is_sorted=False)
     assert in_one_numbering({"train": train, "test": rows})["test"].targets.tolist() == [[0, 1], [1, 1]]
     column = named(np.array([[0.0], [1.0]]), ("sky", "road"), is_sorted=False)

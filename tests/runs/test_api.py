@@ -247,6 +247,21 @@ def test_a_setting_of_a_list_takes_a_single_text(model: nn.Module, sets: dict[st
     assert list(result.methods) == ["deterministic", "mcdo"]
 
 
+def test_labels_in_words_are_numbered_by_the_classes_that_are_named(
+    model: nn.Module, sets: dict[str, Any], tmp_path: Path
+) -> None:
+    x, y = sets["test"]
+    names, settings = ("pear", "apple", "fig"), {"methods": ("deterministic",), "post_hoc": False}
+    numbers = bnuq.evaluate(model, test=(x, y), **settings)
+    (tmp_path / "names.txt").write_text("\n".join(names))
+    for classes in (names, list(names), tmp_path / "names.txt", str(tmp_path / "names.txt")):
+        words = bnuq.evaluate(model, test=(x, np.array(names)[y]), classes=classes, **settings)
+        assert words.sets["test"].classes == names
+        assert words.sets["test"].sha256 == numbers.sets["test"].sha256
+    with pytest.raises(DataError, match=r"test has the class 'fig', which data\.classes lacks"):
+        bnuq.evaluate(model, test=(x, np.array(names)[y]), classes=["pear", "apple"], **settings)
+
+
 def test_a_result_is_not_saved_under_the_name_of_a_report(result: bnuq.Result, tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=r"page\.h5\. `bnuq report` makes reports from it"):
         result.save(tmp_path / "page.html")

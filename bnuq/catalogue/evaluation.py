@@ -73,18 +73,60 @@ def _reference_mismatch(
     run_file: str | None,
     suggest: str | None = None,
     precise: str | None = None,
+    lags: bool = False,
+    unfit: Sequence[str] = (),
+    effect: _Effect = (),
 ) -> str:
+    sizes = (
+        f"Batch statistics of the reference differ from the checkpoint's running statistics {median:.1f} times as much "
+        f"as batch noise explains in the median layer (up to {median_limit:.0f} is normal), and {worst:.1f} times in "
+        f"the worst, BatchNorm {worst_layer} (up to {worst_limit:.0f} is normal)."
+    )
+    if unfit:
+        sizes = (
+            f"BatchNorm {_begun(unfit)} normalises by running statistics that are not those of the reference: they "
+            "differ by more than a standard deviation, or are 0."
+        )
+    recompute = "" if precise is None else f" `{precise}` recomputes the running statistics."
+    if lags:
+        return (
+            "The checkpoint's running averages probably lag behind its weights: they match the reference better in "
+            f"the first BatchNorm than behind it, or differ in means alone, as another pipeline would not.{recompute} "
+            f"{sizes}{_changes(effect)} MCBN does not use running averages. If the pipeline is not that of the "
+            f"training, check {', '.join(f'`{key}`' for key in settings)}."
+        )
     given = "No {} was given." if run_file is None else f"{run_file} has no {{}}."
     advice = f" {given.format(' and no '.join(f'`{key}`' for key in missing))}" if missing else ""
     leads = "" if suggest is None else f" `{suggest}` shows which of the common pipelines fits."
-    leads += "" if precise is None else f" If the pipeline is right, `{precise}` recomputes the running statistics."
+    leads += recompute and f" If the pipeline is right,{recompute}"
     return (
-        "The reference or its pipeline does not match what the network was trained on. Its batch statistics differ "
-        f"from the checkpoint's running statistics {median:.1f} times as much as batch noise explains in the median "
-        f"layer (up to {median_limit:.0f} is normal), and {worst:.1f} times in the worst, BatchNorm {worst_layer} (up "
-        f"to {worst_limit:.0f} is normal). The MCBN estimates then do not describe the trained network. Check "
-        f"{', '.join(f'`{key}`' for key in settings)}.{advice} (Running statistics that were not updated "
-        f"until the end of training look the same.){leads}"
+        "The reference or its pipeline does not match what the network was trained on, or the running statistics were "
+        f"not updated until the end of training. {sizes}{_changes(effect)} With another pipeline the MCBN estimates do "
+        f"not describe the trained network. Check {', '.join(f'`{key}`' for key in settings)}.{advice}{leads}"
+    )
+
+
+_Effect = Sequence[tuple[str, float, float, float]]  # metric, before and after, and the change in standard errors
+_NAMES = {"pll": "PLL", "accuracy": "accuracy", "mae": "MAE", "predictive_entropy": "predictive entropy"}
+
+
+def _changes(effect: _Effect) -> str:
+    """What one pass gains or loses by the statistics of the reference; empty where that is not known."""
+    if not effect:
+        return ""
+    units = {"predictive_entropy": " errors of MI", effect[0][0]: " standard errors"}
+    changes = (
+        f"{_NAMES[name]} {before:.4g} → {after:.4g} ({times:.1f}{units.get(name, '')})"
+        for name, before, after, times in effect
+    )
+    return f" With the statistics of the reference, one pass has {', '.join(changes)}.".replace("-", "−")
+
+
+def _unchecked(effect: _Effect = ()) -> str:
+    return (
+        "The reference could not be checked against the training data: no BatchNorm layer has a trained exponential "
+        "running average of its own, or the reference has fewer than 4 points, or its batch statistics do not vary "
+        f"(all points are the same).{_changes(effect)}"
     )
 
 
@@ -242,15 +284,29 @@ EVALUATION: Catalogue = {
         "The deterministic estimates do not describe a single forward pass in deployment. To get running statistics, "
         "train with `track_running_stats=True`.",
     ),
+    "reference-uncompared": Entry(
+        lambda effect: (
+            "the reference could not be compared with the running statistics in units of batch noise, but population "
+            f"statistics of it change little.{_changes(effect)}"
+        )
+    ),
+    "reference-differs": Entry(
+        lambda median, worst, effect, precise: (
+            "the checkpoint's running averages probably lag a little behind its weights: batch statistics of the "
+            f"reference differ from them {median:.1f} times as much as batch noise explains in the median layer, "
+            f"{worst:.1f} times in the worst.{_changes(effect)}"
+            + ("" if precise is None else f" `{precise}` recomputes the averages")
+        )
+    ),
     "reference-unchecked": Entry(
-        "The reference could not be checked against the training data: no BatchNorm layer has a trained exponential "
-        "running average of its own, or the reference has fewer than 4 points, or its batch statistics do not vary "
-        "(all points are the same).",
+        _unchecked,
         "Compare `train`, `normalize` and `augment` with the training script by hand; no automatic check was possible.",
     ),
     "reference-mismatch": Entry(
         _reference_mismatch,
-        "Set `normalize` (and `augment` for images) as in the training script, with the options of these names or "
+        "If the pipeline is that of the training, write a checkpoint with new running statistics by `bnuq precise-bn`, "
+        "and evaluate that. If not, set `normalize` (and `augment` for images) as in the script, with options of these "
+        "names or "
         "under [data] of a run file, name the actual training set as `train`, and evaluate again: the warning "
         "disappears once they match. If the script is lost, `bnuq inspect --suggest-pipeline` tries the usual "
         "pipelines. Until then, do not trust the mcbn estimates for this network.",

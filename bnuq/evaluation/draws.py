@@ -19,13 +19,14 @@ from bnuq.evaluation.batch_composition import mini_batches
 from bnuq.evaluation.datasets import Pipeline
 from bnuq.evaluation.executors import Executor
 from bnuq.evaluation.plan import Plan
-from bnuq.evaluation.reference_check import BATCH_SIZE, BATCHES, reference_check
+from bnuq.evaluation.reference_check import BATCH_SIZE, BATCHES, FEWEST_BATCHES, reference_check
 from bnuq.evaluation.resources import check_memory_of_draws
 from bnuq.evaluation.subject import WITH_NOISE, Subject, kind_of_draws
 from bnuq.evaluation.units import Unit, UnitGroup
 from bnuq.files.journal import Arrays, Journal
 from bnuq.progress import Advance, Progress, silent
 from bnuq.records.evaluation import ReferenceCheck
+from bnuq.records.reference import draws_mini_batches
 from bnuq.sampling import counter_rng
 from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.interception import undisturbed
@@ -42,6 +43,17 @@ def next_stop(run: Run, done: int) -> int:
     if run.samples != "auto":
         return run.samples
     return min(run.max_samples, 2 * done or FIRST_ROUND)
+
+
+def passes_of_samples(subject: Subject) -> int:
+    """About how many passes of a point the methods take."""
+    draws = next_stop(subject.run, 0)
+    return sum(map(len, subject.sets.values())) * sum(subject.samples_of(name, draws) for name in subject.todo.methods)
+
+
+def draws_from_reference(subject: Subject) -> bool:
+    """Whether a method draws mini-batches of the reference."""
+    return subject.train is not None and any(map(draws_mini_batches, subject.todo.methods))
 
 
 def needs_bank(subject: Subject, *, stale: bool) -> bool:
@@ -145,10 +157,12 @@ def check_reference(
     progress: Progress,
     *,
     trained_with: int | None,
+    passes: int | None = None,
     executor: Executor | None = None,
 ) -> ReferenceCheck | None:
     """The reference compared with the running statistics of the network's stochastic BatchNorms; None where that cannot
-    be checked. Its mini-batches are units of the `executor`, where there is one."""
+    be checked. Its mini-batches are units of the `executor`, where there is one; of few `passes` they have at most half
+    as many points, but for the fewest mini-batches that give a check."""
     batch_size = min(BATCH_SIZE, len(train) // 2)
     if batch_size < 2 or not layers:
         return None
@@ -158,7 +172,8 @@ def check_reference(
         batch_size = largest_batch(model, layers, few, batch_size)
     title = "Checking the reference"
     draw = drawn if executor is None else partial(drawn_in_units, "check", executor)
-    bank = draw(model, pipeline, train, range(BATCHES), batch_size, layers, purposes, progress, title)
+    batches = BATCHES if passes is None else min(BATCHES, max(FEWEST_BATCHES, passes // (2 * batch_size)))
+    bank = draw(model, pipeline, train, range(batches), batch_size, layers, purposes, progress, title)
     known = {"train_size": pipeline.run.train_size, "train_batch_size": trained_with}
     return reference_check(bank, layers, population=len(train), **known)
 

@@ -9,7 +9,14 @@ from collections.abc import Mapping
 from functools import cached_property
 
 from bnuq.config import ANALYTIC
-from bnuq.evaluation.draws import check_reference, draw_bank, needs_bank, part_drawn
+from bnuq.evaluation.draws import (
+    check_reference,
+    draw_bank,
+    draws_from_reference,
+    needs_bank,
+    part_drawn,
+    passes_of_samples,
+)
 from bnuq.evaluation.executors import Executor
 from bnuq.evaluation.laplace import fit_posterior
 from bnuq.evaluation.noise_models import NoiseModels, fit_noise_models
@@ -32,20 +39,23 @@ class Measured:
 
     @cached_property
     def check(self) -> ReferenceCheck | None:
-        """The reference compared with the running statistics; None where that cannot be done."""
+        """The reference compared with the running statistics; None where that cannot be done, or no method draws
+        mini-batches of it."""
         subject = self._subject
-        if (part := part_drawn(subject)) is None:
+        if not draws_from_reference(subject) or (part := part_drawn(subject)) is None:
             return None
         self._watch.lap("evaluate")
         of_network = subject.model, subject.pipeline, part, subject.todo.sites.live_batchnorms, self._progress
-        check = check_reference(*of_network, trained_with=subject.todo.trained_with, executor=self._executor)
+        known = {"trained_with": subject.todo.trained_with, "passes": passes_of_samples(subject)}
+        check = check_reference(*of_network, **known, executor=self._executor)
         self._watch.lap("draw")
         return check
 
     @property
     def stale(self) -> bool:
-        """Whether the running statistics are not those of the reference."""
-        return self.check is not None and not self.check.passed
+        """Whether the running statistics may not be those of the reference that mini-batches are drawn from."""
+        has_averages = any(site.tracked for site in self._subject.todo.layers)
+        return draws_from_reference(self._subject) and has_averages and (self.check is None or not self.check.passed)
 
     @cached_property
     def noise_models(self) -> NoiseModels | None:

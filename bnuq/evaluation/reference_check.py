@@ -7,19 +7,20 @@ from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
-from jaxtyping import Float
 
 from bnuq.config import Run
 from bnuq.config.repeating import other_command
 from bnuq.data import Points
-from bnuq.findings import Finding, warning
+from bnuq.findings import Finding, note, warning
 from bnuq.metrics.arrays import as_float64
-from bnuq.records.evaluation import MEDIAN_LIMIT, WORST_LIMIT, ReferenceCheck
+from bnuq.records.evaluation import MEDIAN_LIMIT, WORST_LIMIT, ReferenceCheck, within_limits
+from bnuq.records.reference import Methods, averages_lag, is_doubtful, population_effect
 from bnuq.sampling.batch_statistics import BatchStatistics, LayerStatistics
 from bnuq.sampling.sites import BatchNormSite
 
-BATCHES = 24
+BATCHES, FEWEST_BATCHES = 24, 12
 BATCH_SIZE = 128
+_LARGEST_CHANGE = 1.0  # standard deviations of the population
 
 
 def reference_check(
@@ -38,31 +39,32 @@ def reference_check(
     Without `train_size` the reference may be any part of the training set, and N_ref/N_train counts as 0. Failed where
     the median layer exceeds 3 times that, or the worst layer 6 times.
 
-    A channel that is constant in some batch is left out, and so is a layer in which no channel varies from batch to
-    batch: without noise the gap has no unit. Where only the mean does not vary (another BatchNorm has just centred it),
-    or only the variance, its gap counts as 0.
+    A channel that is constant in some batch or has a running variance of 0 is left out, and so is a layer in which no
+    channel varies from batch to batch: without noise the gap has no unit. Where only the mean does not vary (another
+    BatchNorm has just centred it), or only the variance, its gap counts as 0.
+
+    What is left out, and layers without an exponential average of a single call, are compared by what they change: an
+    `unfit` layer normalises the population otherwise by more than a standard deviation. The check passes only where
+    there is none, and no layer was never trained.
 
     None where nothing can be checked: no layer has an exponential average of its own that was ever trained, or no layer
     varies.
     """
     by_name = {layer.name: layer for layer in bank.layers}
     calls = Counter(site.address for site in sites)
-    checked = [
-        (site, by_name[site.name])
-        for site in sites
-        if site.name in by_name
-        and site.running_mean is not None
-        and site.momentum
-        and not site.never_trained
-        and calls[site.address] == 1  # running statistics of a layer called twice mix both calls
-    ]
+    tracked = [site for site in sites if site.name in by_name and site.running_mean is not None]
+    trained = [site for site in tracked if not site.never_trained]
     if bank.samples < 4:
         return None
-    measured = {site.name: _gaps(site, layer) for site, layer in checked}
-    checked = [(site, layer) for site, layer in checked if np.isfinite(measured[site.name]).any()]
+    measured = {
+        site.name: _gaps(site, by_name[site.name])
+        for site in trained
+        if site.momentum and calls[site.address] == 1  # running statistics of a layer called twice mix both calls
+    }
+    measured = {name: gaps for name, gaps in measured.items() if np.isfinite(gaps).any()}
+    checked = [site for site in trained if site.name in measured]
     if not checked:
         return None
-    gaps = [np.nan_to_num(measured[site.name], nan=0.0) for site, _ in checked]
     expected = [
         _expected(
             site.momentum or 0.0,
@@ -72,21 +74,14 @@ def reference_check(
             population=population,
             train_size=train_size,
         )
-        for site, _ in checked
+        for site in checked
     ]
-    ratios = np.array(gaps) / np.array(expected)[:, None]
-    return ReferenceCheck(
-        layers=tuple(site.name for site, _ in checked),
-        mean=np.array([gap[0] for gap in gaps]),
-        log_variance=np.array([gap[1] for gap in gaps]),
-        expected=np.array(expected),
-        passed=within_limits(ratios),
-    )
-
-
-def within_limits(ratios: Float[np.ndarray, "layer quantity"]) -> bool:
-    """Whether both the median and the worst layer are within their limits of batch noise, in every quantity."""
-    return bool((np.median(ratios, axis=0) <= MEDIAN_LIMIT).all() and ratios.max() <= WORST_LIMIT)
+    gaps = np.nan_to_num(np.array([measured[site.name] for site in checked]), nan=0.0)
+    changes = {site.name: _change(site, by_name[site.name], is_measured=site.name in measured) for site in trained}
+    unfit = tuple(name for name, change in changes.items() if not change <= _LARGEST_CHANGE)
+    passed = within_limits(gaps / np.array(expected)[:, None]) and not unfit and len(trained) == len(tracked)
+    names = tuple(site.name for site in checked)
+    return ReferenceCheck(names, gaps[:, 0], gaps[:, 1], np.array(expected), passed, unfit)
 
 
 def _expected(
@@ -99,19 +94,35 @@ def _expected(
 
 
 def _gaps(site: BatchNormSite, layer: LayerStatistics) -> tuple[float, float]:
-    assert site.running_mean is not None and site.running_var is not None
+    running_mean, running_var = _running(site)
     unbiased = layer.var.astype(np.float64) * (layer.count / (layer.count - 1))[:, None]
-    alive = (unbiased > 0).all(axis=0)
-    running_var = as_float64(site.running_var)
-    alive &= running_var > 0
+    varied = _measurable(layer, running_var)
     return (
-        _gap(
-            as_float64(site.running_mean)[alive],
-            layer.mean[:, alive].astype(np.float64),
-            unit=np.sqrt(running_var[alive]),
-        ),
-        _gap(np.log(running_var[alive]), np.log(unbiased[:, alive]), unit=np.ones(alive.sum())),
+        _gap(running_mean[varied], layer.mean[:, varied].astype(np.float64), unit=np.sqrt(running_var[varied])),
+        _gap(np.log(running_var[varied]), np.log(unbiased[:, varied]), unit=np.ones(varied.sum())),
     )
+
+
+def _running(site: BatchNormSite) -> tuple[np.ndarray, np.ndarray]:
+    assert site.running_mean is not None and site.running_var is not None
+    return as_float64(site.running_mean), as_float64(site.running_var)
+
+
+def _measurable(layer: LayerStatistics, running_var: np.ndarray) -> np.ndarray:
+    """The channels that can be compared in units of batch noise: constant neither in a batch nor by the checkpoint."""
+    return (layer.var > 0).all(axis=0) & (running_var > 0)
+
+
+def _change(site: BatchNormSite, layer: LayerStatistics, *, is_measured: bool) -> float:
+    """The root mean square over channels of the difference between a value of the population normalised by the running
+    statistics and by its own; in a layer that `is_measured` in units of batch noise, of the channels left out there."""
+    running_mean, running_var = _running(site)
+    mean, var = layer.mean.astype(np.float64), layer.var.astype(np.float64)
+    var = var.mean(0) + mean.var(0)
+    with np.errstate(invalid="ignore", divide="ignore"):  # of running variances below 0
+        scale = 1 / np.sqrt(running_var + layer.eps)
+        square = ((mean.mean(0) - running_mean) * scale) ** 2 + var * (scale - 1 / np.sqrt(var + layer.eps)) ** 2
+    return math.sqrt(np.where(_measurable(layer, running_var) & is_measured, 0.0, square).mean())
 
 
 def _gap(running: np.ndarray, batches: np.ndarray, *, unit: np.ndarray) -> float:
@@ -124,31 +135,40 @@ def _gap(running: np.ndarray, batches: np.ndarray, *, unit: np.ndarray) -> float
     return float(np.sqrt(np.mean(z**2)))
 
 
-def findings(check: ReferenceCheck | None, run: Run, train: Points) -> list[Finding]:
-    """Warnings about a check of `train`, the reference of `run`: none where it passed."""
+def findings(check: ReferenceCheck | None, run: Run, train: Points, methods: Methods | None = None) -> list[Finding]:
+    """The finding on a check of `train`, the reference of `run`: none where it passed, a note where evaluated `methods`
+    show that what it saw is of no account."""
+    methods = methods or {}
+    effect = [[metric, *change] for metric, change in population_effect(methods).items()]
+    matters = not effect or is_doubtful(check, methods)
     if check is None:
-        return [warning("reference-unchecked")]
-    if check.passed:
+        unchecked = warning("reference-unchecked", effect=effect)
+        return [unchecked if matters else note("reference-uncompared", effect=effect)]
+    if check.passed or (check.is_within_limits and not check.unfit):  # layers that were never trained have a warning
         return []
-    ratios = {name: getattr(check, name) / check.expected for name in ("mean", "log_variance")}
-    quantity, worst = max(
-        ((name, int(np.argmax(r))) for name, r in ratios.items()), key=lambda ratio: ratios[ratio[0]][ratio[1]]
-    )
+    row, quantity = np.unravel_index(np.argmax(check.ratios), check.ratios.shape)
+    median, worst = float(np.median(check.ratios[:, quantity])), float(check.ratios[row, quantity])
+    precise = other_command(run, "precise-bn", "--out", f"{run.checkpoint.stem}_precise{run.checkpoint.suffix}")
+    if not matters:
+        return [note("reference-differs", median=median, worst=worst, effect=effect, precise=precise)]
     keys = {"normalize": run.normalize, "augment": run.augment}
     if len(train.point_shape) != 3:
         del keys["augment"]  # augmentation is for pictures only
     return [
         warning(
             "reference-mismatch",
-            median=float(np.median(ratios[quantity])),
+            median=median,
             median_limit=float(MEDIAN_LIMIT),
-            worst=float(ratios[quantity][worst]),
+            worst=worst,
             worst_limit=float(WORST_LIMIT),
-            worst_layer=check.layers[worst],
+            worst_layer=check.layers[row],
+            unfit=list(check.unfit),
+            lags=averages_lag(check, methods),
+            effect=effect,
             settings=["train", *keys],
             missing=[name for name, is_set in keys.items() if not is_set],
             run_file=None if run.run_file is None else run.run_file.name,
             suggest=other_command(run, "inspect", "--suggest-pipeline"),
-            precise=other_command(run, "precise-bn", "--out", f"{run.checkpoint.stem}_precise{run.checkpoint.suffix}"),
+            precise=precise,
         )
     ]

@@ -176,7 +176,7 @@ def gap(
         points=points,
         batch_size=bank.batch_size,
         worth=worth,
-        passed=None if check is None else check.passed,
+        passed=None if check is None else check.is_within_limits,
         layers=tuple(layers),
     )
 
@@ -192,8 +192,7 @@ def _ratios(check: ReferenceCheck | None) -> Mapping[str, tuple[float, float]]:
     """By layer, the reference check's distances of mean and log variance relative to batch noise."""
     if check is None:
         return {}
-    distances = zip(check.layers, check.mean / check.expected, check.log_variance / check.expected, strict=True)
-    return {name: (float(mean), float(log_variance)) for name, mean, log_variance in distances}
+    return {name: (mean, variance) for name, (mean, variance) in zip(check.layers, check.ratios.tolist(), strict=True)}
 
 
 # ── warnings ─────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -136,12 +136,16 @@ def suggest(
     best, *others = final
     tied = [
         best,
-        *(candidate for candidate in others if best.check.passed and trials.is_indistinguishable(candidate, best)),
+        *(
+            candidate
+            for candidate in others
+            if best.check.is_within_limits and trials.is_indistinguishable(candidate, best)
+        ),
     ]
     tied.sort(
         key=lambda candidate: candidate.setting.name == DATA_OWN
     )  # of tied candidates, published numbers come first
-    chosen, passed = tied[0], best.check.passed
+    chosen, passed = tied[0], best.check.is_within_limits
     close = tied if passed else [candidate for candidate in final if candidate.worst < SURE * best.worst]
     differing = frozenset(
         key for key in _SETTINGS if len({_compared(candidate.setting, key) for candidate in close}) > 1
@@ -364,7 +368,7 @@ class _Checked:
             median=self.median,
             worst=self.worst,
             worst_layer=self.worst_layer,
-            passed=self.check.passed,
+            passed=self.check.is_within_limits,
             tied=tied,
         )
 
@@ -414,7 +418,7 @@ class _Trials:
 
     def is_indistinguishable(self, candidate: _Checked, best: _Checked) -> bool:
         """Whether the running statistics cannot separate `candidate` from the best."""
-        if not candidate.check.passed:
+        if not candidate.check.is_within_limits:
             return False
         return self._distance_to_best(candidate, best) <= DISTINGUISHABLE * max(1.0, best.median)
 

@@ -219,7 +219,8 @@ class ReferenceCheck:
     """How far the reference batches' statistics lie from the checkpoint's running ones, layer by layer.
 
     `mean` and `log_variance` are root mean squares over channels of the difference in units of batch noise; `expected`
-    is what batch noise alone gives. Source: the null of Wu & Johnson 2021's moving averages, under a fixed network.
+    is what batch noise alone gives. `unfit` layers could not be compared so, at least in some channels, and normalise
+    their inputs otherwise. Source: the null of Wu & Johnson 2021's moving averages, under a fixed network.
     """
 
     layers: Annotated[tuple[str, ...], Axis("layer")]
@@ -227,6 +228,22 @@ class ReferenceCheck:
     log_variance: BatchNoise
     expected: BatchNoise
     passed: bool
+    unfit: tuple[str, ...] = ()
+
+    @property
+    def ratios(self) -> Float[np.ndarray, "layer quantity"]:
+        """Of mean and log variance: the difference relative to what batch noise explains."""
+        return np.stack([self.mean, self.log_variance], axis=1) / self.expected[:, None]
+
+    @property
+    def is_within_limits(self) -> bool:
+        """Whether the median and the worst of the layers are within their limits, in both quantities."""
+        return within_limits(self.ratios)
+
+
+def within_limits(ratios: Float[np.ndarray, "layer quantity"]) -> bool:
+    """Whether both the median and the worst layer are within their limits of batch noise, in every quantity."""
+    return bool((np.median(ratios, axis=0) <= MEDIAN_LIMIT).all() and ratios.max() <= WORST_LIMIT)
 
 
 @dataclass(frozen=True)

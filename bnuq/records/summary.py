@@ -58,9 +58,9 @@ def _reference_check(check: ReferenceCheck | None) -> dict[str, Any] | None:
     """Layer by layer, in units of what batch noise explains; None if it could not be done."""
     if check is None:
         return None
-    ratios = zip(check.layers, check.mean / check.expected, check.log_variance / check.expected, strict=True)
-    layers = [{"name": name, "mean": float(mean), "log_variance": float(variance)} for name, mean, variance in ratios]
-    return {"passed": check.passed, "layers": layers}
+    ratios = zip(check.layers, check.ratios.tolist(), strict=True)
+    layers = [{"name": name, "mean": mean, "log_variance": variance} for name, (mean, variance) in ratios]
+    return {"passed": check.passed, "layers": layers} | ({"unfit": list(check.unfit)} if check.unfit else {})
 
 
 def _suites(result: Result) -> dict[str, Any]:

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from bnuq import metrics
-from bnuq.config import ANALYTIC, ENSEMBLE, LAPLACE, SINGLE_SAMPLE_METHODS, recalibration_of, without_recalibration
+from bnuq.config import ENSEMBLE, LAPLACE, SINGLE_SAMPLE_METHODS, recalibration_of, without_recalibration
 from bnuq.estimates import Estimate
 from bnuq.findings import Finding
 from bnuq.findings import verdict as finding
 from bnuq.metrics.registry import metric_of
 from bnuq.records.contributions import Points, sets_of
 from bnuq.records.evaluation import Result
+from bnuq.records.reference import draws_mini_batches, is_doubtful
 from bnuq.store.table import Row, rows_of
 
 LEVEL = 0.05  # of all comparisons together
@@ -86,15 +87,9 @@ def passes_of(method: str, result: Result) -> int:
 
 
 def is_mismatched(method: str, result: Result) -> bool:
-    """Whether the method draws mini-batches of a reference that the check found not to be the network's: what is then
-    better may be so by other statistics, and is not called a gain."""
-    check = result.reference_check
-    return check is not None and not check.passed and draws_mini_batches(method)
-
-
-def draws_mini_batches(method: str) -> bool:
-    """Whether the method draws mini-batches of the reference."""
-    return method.startswith("mcbn") and without_recalibration(method) not in ANALYTIC
+    """Whether the method draws mini-batches of a reference that may not be the network's: what is then better may be so
+    by other statistics, and is not called a gain."""
+    return draws_mini_batches(method) and is_doubtful(result.reference_check, result.methods)
 
 
 OTHER_SCALE = "inputs-of-another-scale"

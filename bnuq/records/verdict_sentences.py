@@ -96,7 +96,7 @@ VERDICT: Catalogue = {
         "Whether samples are worth their {passes} passes is undecided: too few points or samples to estimate an error."
     ),
     "worth-unknown-mismatched": Entry(
-        "Whether samples are worth their {passes} passes is undecided: the reference does not match the network."
+        "Whether samples are worth their {passes} passes is undecided: the reference check did not pass."
     ),
     "no-temperature-to-compare": Entry(
         "No temperature was fitted, although it may gain as much in a single pass: add `--calibrate cross`, or name "

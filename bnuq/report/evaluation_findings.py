@@ -29,7 +29,8 @@ from bnuq.findings import Catalogue, Entry, Finding, listed, verdict
 from bnuq.metrics import METRICS, delong_difference_variance, jackknife_error, standard_error
 from bnuq.records.approximation import Approximation, approximations
 from bnuq.records.evaluation import BAND, FEWEST_POINTS, Estimates, ReferenceCheck, Result, SetResult
-from bnuq.records.verdict import OTHER_SCALE, draws_mini_batches, is_mismatched, judged, on_another_scale
+from bnuq.records.reference import averages_lag, draws_mini_batches, is_material
+from bnuq.records.verdict import OTHER_SCALE, is_mismatched, judged, on_another_scale
 from bnuq.records.verdict_sentences import VERDICT
 from bnuq.report import ood
 from bnuq.report.noise_models import labelled
@@ -74,16 +75,17 @@ def findings(result: Result) -> Iterator[Finding]:
     wrong = on_another_scale(result.findings)
     for name, values in wrong.items():
         yield verdict(OTHER_SCALE, set=name, sd=values["sd"], reference_sd=values["reference_sd"])
-    if check is not None and not check.passed:
-        yield verdict("reference-mismatch")
+    of_reference = None if check is None else _of_reference(check, result)
+    if of_reference is not None and of_reference.code == "reference-mismatch":
+        yield of_reference
     yield from judged(result).findings
     if not wrong.keys() & {"test", "validation"}:
         yield from _of_regression(result) if result.model.get("task") == "regression" else _of_classification(result)
     if "test" not in wrong:
         yield from (_separation(result, name) for name in ood.names(result) if name not in wrong)
         yield from _noise_models(result)
-    if check is not None and check.passed:
-        yield _reference_match(check)
+    if of_reference is not None and of_reference.code != "reference-mismatch":
+        yield of_reference
 
 
 def _not_recalibrated(result: Result) -> list[str]:
@@ -91,10 +93,13 @@ def _not_recalibrated(result: Result) -> list[str]:
     return [name for name in result.sampled if recalibration_of(name) is None]
 
 
-def _reference_match(check: ReferenceCheck) -> Finding:
-    ratios = [getattr(check, quantity) / check.expected for quantity in ("mean", "log_variance")]
-    median, worst = (max(float(statistic(ratio)) for ratio in ratios) for statistic in (np.median, np.max))
-    return verdict("reference-match", median=median, worst=worst)
+def _of_reference(check: ReferenceCheck, result: Result) -> Finding:
+    """The outcome of the reference check; a mismatch where it failed and one pass differs by the reference's
+    statistics."""
+    if not check.passed and is_material(result.methods):
+        return verdict("reference-mismatch", lags=averages_lag(check, result.methods))
+    median, worst = (float(statistic(check.ratios, axis=0).max()) for statistic in (np.median, np.max))
+    return verdict("reference-match" if check.passed else "reference-differs", median=median, worst=worst)
 
 
 # ── what a method is compared with ───────────────────────────────────────────────────────────────────────────────────
@@ -439,7 +444,7 @@ def _population_sentence(
         text = ", ".join(f"{names[m]} {_with_error(before[m])} → {_with_error(after[m])}" for m in names)
     return (
         f"Network with population statistics of the reference in place of its running statistics: {text} "
-        f"({signed(change)} ± {error:.4f}). This is a repair, not a gain from uncertainty: {' and '.join(methods)} "
+        f"({signed(change)} ± {error:.4f}). This change is not a gain from uncertainty: {' and '.join(methods)} "
         f"{'is' if len(methods) == 1 else 'are'} compared with this network."
     )
 
@@ -447,7 +452,7 @@ def _population_sentence(
 _AS_GOOD = {"better": "better than", "as-well": "about as well as", "worse": "worse than"}
 
 
-_NO_GAIN = "this is not a reliable gain from uncertainty, because the reference does not match"
+_NO_GAIN = "this is not a reliable gain from uncertainty, because the reference check did not pass"
 
 
 def _explain(method: str) -> str:
@@ -543,8 +548,10 @@ def _noise_model_sentence(words: str, model: Approximation) -> str:
 SENTENCES: Catalogue = {
     **VERDICT,
     "reference-mismatch": Entry(
-        "Warning: the reference or its pipeline does not match what the network was trained on. The results below may "
-        "not describe your network; see the warnings."
+        "Warning: {lags:the running averages probably lag behind the weights: the deterministic estimates below are "
+        "not the best of this network|the reference or its pipeline does not match what the network was trained on, or "
+        "the running averages lag behind the weights. The results below may not describe your network}; see the "
+        "warnings."
     ),
     OTHER_SCALE: Entry(
         "Warning: the inputs of {set} are scaled differently from the reference's (standard deviations {sd:.3g} and "
@@ -554,6 +561,10 @@ SENTENCES: Catalogue = {
     "reference-match": Entry(
         "Reference check passed: {median:.1f} × batch noise in the median layer, {worst:.1f} in the worst "
         "(limits 3, 6)."
+    ),
+    "reference-differs": Entry(
+        "Reference check failed, with little effect: {median:.1f} × batch noise in the median layer, {worst:.1f} in "
+        "the worst (limits 3, 6), but no estimate of one pass changes by more than twice its error."
     ),
     "deterministic-classification": Entry(_deterministic_classification),
     "classes-far-below": Entry(_collapsed_sentence),

@@ -17,7 +17,7 @@ from bnuq.errors import RequestError, ResultError, SamplingError
 from bnuq.evaluation import memory, multilabel
 from bnuq.evaluation.augmentation import check_augmentation
 from bnuq.evaluation.datasets import Material, fetch_missing
-from bnuq.evaluation.draws import next_stop
+from bnuq.evaluation.draws import passes_of_samples
 from bnuq.evaluation.ensemble import other_networks
 from bnuq.evaluation.estimates import MIN_SAMPLES
 from bnuq.evaluation.exactness import check_network, check_network_unchanged
@@ -57,7 +57,7 @@ from bnuq.models.loading import LoadedModel
 from bnuq.progress import Progress, silent
 from bnuq.records import evaluation_file as result_file
 from bnuq.records.approximation import approximations
-from bnuq.records.evaluation import EvaluatedSet, ReferenceCheck, Result, Work
+from bnuq.records.evaluation import EvaluatedSet, Result, Work
 from bnuq.records.pixel_maps import rows_of
 from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.workflows.helpers import helpers
@@ -97,7 +97,7 @@ def evaluate(
             journal = folder.journal(_facts(planned), _about(run))
             checked = check_network(subject)
             post_hoc = None if run.on == "local" else post_hoc_scores(subject, progress)  # while others are at work
-            others.wait(progress, _passes(subject))
+            others.wait(progress, passes_of_samples(subject))
             executor = Executor(journal)
             measured = Measured(subject, executor, watch, progress)
             outcome = run_methods(subject, measured, progress, executor, post_hoc=post_hoc, shown=shown)
@@ -110,7 +110,7 @@ def evaluate(
             *_found_before(planned),
             *checked.findings,
             *([note("evaluation-continued", parts=journal.reused)] if continued else []),
-            *_findings(run, subject.todo, measured.check, outcome, planned.ready.material),
+            *_findings(run, subject.todo, measured, outcome, planned.ready.material),
             *(() if measured.noise_models is None else measured.noise_models.findings()),
             *measured.posterior[1],
             *_dead_channels(outcome.omega),
@@ -215,12 +215,6 @@ def _planned(
     check_predictions(subject)
     check_resources(subject)
     return planned, shown
-
-
-def _passes(subject: Subject) -> int:
-    """About how many passes the methods of several samples take."""
-    draws = next_stop(subject.run, 0)
-    return sum(map(len, subject.sets.values())) * sum(subject.samples_of(name, draws) for name in subject.todo.methods)
 
 
 def _found_before(planned: Planned) -> Iterator[Finding]:
@@ -388,12 +382,13 @@ def _unranked_labels(planned: Planned) -> Iterator[Finding]:
 def _findings(
     run: Run,
     todo: Plan,
-    check: ReferenceCheck | None,
+    measured: Measured,
     outcome: RunnerResult,
     material: Material,
 ) -> Iterator[Finding]:
-    if material.train is not None and todo.sites.live_batchnorms:
-        yield from reference_findings(check, run, material.train)
+    was_trained = any(site.tracked and not site.never_trained for site in todo.layers)  # else another warning says so
+    if material.train is not None and measured.stale and was_trained:
+        yield from reference_findings(measured.check, run, material.train, outcome.methods)
     if any(not site.tracked for site in todo.sites.live_batchnorms):
         yield warning("deterministic-from-reference")
     sizes = {"test": material.test} | material.ood

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,10 @@ from bnuq.catalogue import text_of
 from bnuq.config import Augment, Run
 from bnuq.data import points_of
 from bnuq.data.points import Contents
-from bnuq.evaluation.reference_check import BATCHES, findings, reference_check, within_limits
+from bnuq.evaluation import draws
+from bnuq.evaluation.reference_check import BATCHES, findings, reference_check
+from bnuq.records.evaluation import ReferenceCheck, within_limits
+from bnuq.records.reference import averages_lag
 from bnuq.sampling.batch_statistics import BatchStatistics, LayerStatistics
 from bnuq.sampling.sites import BatchNormSite, find_sites
 
@@ -219,6 +223,69 @@ def test_dead_channels_are_left_out():
     check = reference_check(bank, [site], population=1000)
     assert np.isfinite(check.mean).all() and np.isfinite(check.log_variance).all()
     assert check.mean[0] < 1
+
+
+def test_running_variances_of_zero_fail_the_check_and_are_named():
+    net, train = averaged()
+    assert check_of(net, train, train_batch_size=M).passed
+    net = copy.deepcopy(net)
+    net[4].running_var[::7] = 0
+    check = check_of(net, train, train_batch_size=M)
+    assert check.is_within_limits and not check.passed and check.unfit == ("4",)
+    (mismatch,) = findings(check, RUN, PICTURES)
+    assert mismatch.values["unfit"] == ["4"] and not mismatch.values["lags"]
+    assert "BatchNorm 4 normalises by running statistics that are not those of the reference" in text_of(mismatch)
+
+
+def test_a_layer_that_was_never_trained_fails_the_check_though_all_others_fit():
+    net, train = averaged()
+    net = copy.deepcopy(net)
+    net[4].reset_running_stats()
+    check = check_of(net, train, train_batch_size=M)
+    assert check.layers == ("1",) and check.is_within_limits and not check.passed
+    assert findings(check, RUN, PICTURES) == []  # the warning never-trained is about it
+
+
+@pytest.mark.parametrize(("running_mean", "unfit"), [(7.0, ()), (0.0, ("bn",))])
+def test_a_constant_channel_fails_the_check_where_the_running_mean_is_another(running_mean, unfit):
+    bank, site = constructed(0.1, batch_size=64)
+    bank.layers[0].var[:, 2] = 0
+    bank.layers[0].mean[:, 2] = 7
+    site.running_mean[2] = running_mean
+    check = reference_check(bank, [site], population=1000)
+    assert check.unfit == unfit and (not unfit or not check.passed)
+
+
+NOISE = np.ones(4)
+
+
+@pytest.mark.parametrize(
+    ("means", "log_variances", "lag"),
+    [
+        ([0.7, 11.9, 8.9, 2.8], [4.0, 7.7, 4.6, 1.3], True),  # a CNN, trained by Adam without a schedule
+        ([6.4, 4.9, 4.2, 1.5], [2.2, 1.6, 1.2, 1.4], True),  # a dense network
+        ([14.9, 18.1, 22.4, 3.7], [19.4, 16.8, 18.7, 1.9], False),  # a ResNet-20, without its augmentation
+        ([17.8, 4.1, 3.8, 1.0], [90.2, 2.6, 2.6, 0.9], False),  # the same, by another normalisation
+    ],
+)
+def test_the_pattern_of_layers_says_whether_running_averages_lag(means, log_variances, lag):
+    check = ReferenceCheck(tuple("abcd"), np.array(means), np.array(log_variances), NOISE, passed=False)
+    assert averages_lag(check, {}) == lag
+    (mismatch,) = findings(check, RUN, PICTURES)
+    text = text_of(mismatch)
+    assert mismatch.values["lags"] == lag
+    assert text.startswith("The checkpoint's running averages probably lag" if lag else "The reference or its pipeline")
+    assert not averages_lag(replace(check, unfit=("a",)), {})
+
+
+@pytest.mark.parametrize(("samples", "batches"), [(2, 12), (200, 24)])
+def test_the_check_takes_no_more_than_half_the_passes_of_the_samples(samples, batches, monkeypatch):
+    net, train = averaged()
+    monkeypatch.setattr(draws, "reference_check", lambda bank, *_, **__: banks.append(bank))
+    banks: list[BatchStatistics] = []
+    test = train[:40].numpy(), net(train[:40]).argmax(1).numpy()
+    bnuq.evaluate(net, train=train, test=test, samples=samples, batch_size=32, methods=["mcbn"])
+    assert [bank.samples for bank in banks] == [batches]
 
 
 class Twice(nn.Module):

@@ -16,6 +16,8 @@ from bnuq.estimates import Estimate
 from bnuq.metrics import delong_difference_variance, standard_error
 from bnuq.records.approximation import Approximation
 from bnuq.records.evaluation import ReferenceCheck, Result
+from bnuq.records.reference import averages_lag, population_effect
+from bnuq.records.verdict import is_mismatched
 from bnuq.report import evaluation_findings
 from bnuq.report.evaluation_findings import findings
 
@@ -45,6 +47,29 @@ def test_a_failed_reference_check_is_the_first_thing_said_and_a_passed_one_the_l
     assert codes(result)[place] == code
     if passed:
         assert verdict(result, code).values == {"median": 4.0, "worst": 6.0}
+
+
+@pytest.mark.parametrize(
+    ("metric", "errors", "place", "code"),
+    [
+        ("pll", 1.9, -1, "reference-differs"), ("pll", -2.1, 0, "reference-mismatch"),
+        ("accuracy", 2.1, 0, "reference-mismatch"), ("predictive_entropy", 40, 0, "reference-mismatch"),
+    ],
+)  # fmt: skip
+def test_the_rank_of_a_failed_reference_check_follows_what_it_changes(four_methods, metric, errors, place, code):
+    plain = four_methods.methods[DETERMINISTIC]
+    old = plain.sets["test"].estimates[metric]
+    new = replace(old, value=old.value + errors * old.se)
+    repaired = replace(plain.sets["test"], estimates={**plain.sets["test"].estimates, metric: new})
+    methods = {**four_methods.methods, POPULATION: replace(plain, sets={**plain.sets, "test": repaired})}
+    ratios = np.array([1.0, 9.0])
+    check = ReferenceCheck(("bn", "bn2"), ratios, ratios - 1, np.ones(2), passed=False)
+    result = replace(four_methods, methods=methods, reference_check=check)
+    assert codes(result)[place] == code
+    assert is_mismatched("mcbn", result) == (code == "reference-mismatch")
+    assert population_effect(methods)["pll"][2] == pytest.approx(abs(errors) if metric == "pll" else 0)
+    worse = metric == "pll" and errors < 0  # as the statistics of the right reference would not be
+    assert averages_lag(check, methods) == (not worse)
 
 
 @pytest.mark.parametrize(

@@ -13,19 +13,21 @@ import pytest
 import small_regression
 import small_run
 import torch
-from findings_of import values_of
+from findings_of import values_of, warned
 from verdicts import said, verdict
 
 from bnuq.catalogue import text_of
 from bnuq.cli.main import main
 from bnuq.config import DETERMINISTIC, NETWORKS, POPULATION, Options, resolve, resolve_again, resolve_all
 from bnuq.config.repeating import other_command
+from bnuq.evaluation import draws
 from bnuq.findings import Finding
 from bnuq.gate import Settings, check
 from bnuq.gate.compatibility import check_request_comparable
 from bnuq.records.evaluation import Result
 from bnuq.records.evaluation_file import read
 from bnuq.records.summary import summary
+from bnuq.records.verdict import judged
 from bnuq.workflows.evaluate import evaluate
 from bnuq.workflows.multirun import evaluate_several
 
@@ -106,6 +108,56 @@ def test_the_network_passes_with_population_statistics_where_the_reference_check
     assert repaired["pll"].value == pytest.approx(whole["pll"].value, abs=0.02)
     assert drawn["pll"].value - plain["pll"].value > 0.2 > 10 * abs(drawn["pll"].value - repaired["pll"].value)
     assert repaired["pll"].mc_se is None and "mutual_information" not in repaired
+
+
+def broken(folder: Path, how: str) -> str:
+    """A run file of the network with running statistics that the reference check cannot compare, or not all."""
+    weights = torch.load(folder / "model.pt", weights_only=True)
+    net = (folder / "net.py").read_text()
+    if how == "zero in a channel":
+        weights["1.running_var"][0] = 0
+    if how == "never trained":
+        weights["1.running_mean"], weights["1.running_var"] = torch.zeros(4), torch.ones(4)
+    if how.endswith("cumulative"):
+        net = net.replace("BatchNorm2d(4)", "BatchNorm2d(4, momentum=None)")
+    if how == "stale and cumulative":
+        weights["1.running_mean"] += 2 * weights["1.running_var"].sqrt()
+        weights["1.running_var"] *= 4
+    torch.save(weights, folder / "broken.pt")
+    (folder / "broken.py").write_text(net)
+    text = (folder / "run.toml").read_text().replace("model.pt", "broken.pt").replace("net.py", "broken.py")
+    (folder / "broken.toml").write_text(text)
+    return "broken.toml"
+
+
+@pytest.mark.parametrize(
+    ("how", "warning"),
+    [
+        ("zero in a channel", "reference-mismatch"),
+        ("never trained", "never-trained"),
+        ("stale and cumulative", "reference-unchecked"),
+    ],
+)
+def test_samples_are_not_credited_with_statistics_that_no_check_compares(folder: Path, how: str, warning: str) -> None:
+    record = evaluated(folder, "broken.h5", broken(folder, how), methods=("mcbn",), ood=())
+    assert tuple(record.methods) == (*NETWORKS, "mcbn")
+    assert judged(record).worth is not True
+    assert warned(record) == [warning]
+
+
+def test_right_statistics_that_no_check_compares_are_a_note_where_they_change_nothing(folder: Path) -> None:
+    record = evaluated(folder, "cumulative.h5", broken(folder, "cumulative"), methods=("mcbn",), ood=())
+    assert POPULATION in record.methods and record.reference_check is None and warned(record) == []
+    effect = {name: times for name, _, _, times in values_of(record, "reference-uncompared")["effect"]}
+    assert set(effect) == {"pll", "accuracy", "predictive_entropy"} and max(effect.values()) < 2
+
+
+@pytest.mark.parametrize("methods", [("mcdo",), ("deterministic",)])
+def test_where_no_method_draws_from_the_reference_it_is_not_checked(folder: Path, methods, monkeypatch) -> None:
+    monkeypatch.setattr(draws, "reference_check", lambda *_, **__: pytest.fail("it was checked"))
+    record = evaluated(folder, "unneeded.h5", methods=methods)
+    assert record.reference_check is None and POPULATION not in record.methods
+    assert not [finding.code for finding in record.findings if "reference" in finding.code]
 
 
 def test_a_repair_is_not_told_as_a_gain(stale: Result) -> None:

@@ -106,6 +106,12 @@ def _reference_mismatch(
     )
 
 
+def _all_of(names: str | Sequence[str], one: str, several: str) -> str:
+    """What is said of one name, as which earlier files have it, or of several."""
+    names = [names] if isinstance(names, str) else names
+    return f"{listed([name or 'the network' for name in names])} {one if len(names) == 1 else several}"
+
+
 _Effect = Sequence[tuple[str, float, float, float]]  # metric, before and after, and the change in standard errors
 _NAMES = {"pll": "PLL", "accuracy": "accuracy", "mae": "MAE", "predictive_entropy": "predictive entropy"}
 
@@ -217,8 +223,10 @@ EVALUATION: Catalogue = {
         "called validation"
     ),
     "dropout-rate-unset": Entry(_dropout_rate_unset),
-    "not-stochastic": Entry("{kind} {layer} cannot be sampled: {reason}"),
-    "method-left-out": Entry("{method} was left out: {reason}"),
+    "not-stochastic": Entry(
+        lambda kind, layer, reason: f"{kind} {_all_of(layer, 'cannot', 'cannot')} be sampled: {reason}"
+    ),
+    "method-left-out": Entry(lambda method, reason: f"{_all_of(method, 'was left out', 'were left out')}: {reason}"),
     "mcbn-added": Entry("mcbn runs too, as there is a reference: an analytic noise model only approximates it"),
     "setting-ignored": Entry("sampling.{key} is ignored: no method here uses it"),
     "batch-size-chosen": Entry(_batch_size_chosen),
@@ -251,7 +259,7 @@ EVALUATION: Catalogue = {
         "Provide the network as a Python module that supports `copy.deepcopy` and `train()`.",
     ),
     "unreachable": Entry(
-        lambda layer, reason: f"{layer or 'the network'} is not sampled: {reason}.",
+        lambda layer, reason: f"{_all_of(layer, 'is not sampled', 'are not sampled')}: {reason}.",
         "The other layers are still sampled. To sample this one too, call it in the evaluation-mode forward pass as a "
         "torch BatchNorm or dropout, without a test of `self.training` around it.",
     ),

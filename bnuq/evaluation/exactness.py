@@ -11,6 +11,7 @@ from bnuq.data import Points
 from bnuq.errors import is_out_of_memory
 from bnuq.evaluation.datasets import Pipeline
 from bnuq.evaluation.draws import part_drawn
+from bnuq.evaluation.plan import by_reason
 from bnuq.evaluation.subject import Subject
 from bnuq.findings import Finding, note, warning
 from bnuq.sampling import counter_rng
@@ -104,10 +105,9 @@ def _verified(checked: Sequence[Exactness], layers: Sequence[BatchNormSite]) -> 
 
 def _unreached(checked: Sequence[Exactness], sites: Sites, layers: Sequence[BatchNormSite]) -> Iterator[Finding]:
     frozen_modules = dict(pair for result in checked for pair in result.held)
-    named = {layer for layer, _ in sites.unreachable}
-    for layer, reason in frozen_modules.items():
-        if layer not in named:
-            yield warning("unreachable", layer=layer, reason=reason)
+    named = dict(sites.unreachable)
+    for reason, layers in by_reason({layer: why for layer, why in frozen_modules.items() if layer not in named}):
+        yield warning("unreachable", layer=layers, reason=reason)
     why_not = [result.why_not for result in checked if result.deviation is None]
     if layers and why_not:
         yield warning("exactness-unchecked", reason=why_not[0])

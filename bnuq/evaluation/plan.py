@@ -131,7 +131,7 @@ def _methods(run: Run, reasons: Mapping[str, str], rate_hint: str) -> tuple[tupl
         usual = {name: reason for name, reason in reasons.items() if name not in ON_REQUEST}
         methods = tuple(name for name, reason in usual.items() if not reason)
         left_out = {name: reason for name, reason in usual.items() if reason and name != LEARNED}  # which few have
-        findings += [note("method-left-out", method=name, reason=reason) for name, reason in left_out.items()]
+        findings += [note("method-left-out", method=names, reason=reason) for reason, names in by_reason(left_out)]
     else:
         methods = run.methods
         for name in methods:
@@ -149,6 +149,14 @@ def _methods(run: Run, reasons: Mapping[str, str], rate_hint: str) -> tuple[tupl
     if run.predictions is not None and PREDICTIONS not in methods:
         methods = (*methods, PREDICTIONS)
     return methods, findings
+
+
+def by_reason(reasons: Mapping[str, str]) -> list[tuple[str, list[str]]]:
+    """Each reason with all that have it."""
+    groups: dict[str, list[str]] = {}
+    for name, reason in reasons.items():
+        groups.setdefault(reason, []).append(name)
+    return list(groups.items())
 
 
 def _rate_hint(sites: Sites, arguments: Sequence[str]) -> str:
@@ -189,9 +197,14 @@ def findings_on_dropout_rate(sites: Sites, arguments: Sequence[str]) -> Iterator
 def _not_stochastic(sites: Sites, arguments: Sequence[str]) -> Iterator[Finding]:
     """Notes on layers that cannot be sampled; `arguments` are those of `findings_on_dropout_rate`."""
     rate = tuple(findings_on_dropout_rate(sites, arguments))
-    for site in (*sites.batchnorms, *sites.dropouts, *sites.noises):
-        if site.reason and not (rate and site in sites.dropouts and site.p == 0):
-            yield note("not-stochastic", kind=site.kind, layer=site.name, reason=site.reason)
+    unsaid = [
+        site
+        for site in (*sites.batchnorms, *sites.dropouts, *sites.noises)
+        if site.reason and not (rate and site in sites.dropouts and site.p == 0)
+    ]
+    for kind in dict.fromkeys(site.kind for site in unsaid):
+        for reason, layers in by_reason({site.name: site.reason for site in unsaid if site.kind == kind}):
+            yield note("not-stochastic", kind=kind, layer=layers, reason=reason)
     yield from rate
 
 
@@ -278,12 +291,14 @@ def _task(run: Run, output: Tensor, test: Points, train: Points | None) -> tuple
 
 
 def _unsampled(model: nn.Module, sites: Sites, example: Tensor) -> str:
-    """What a network without BatchNorm has in its place, such as batch normalization written by hand; mostly empty."""
+    """What a network without BatchNorm may have in its place, such as batch normalization written by hand; mostly
+    empty. What dropout out of reach explains, as in attention, has a warning of its own."""
     try:
         layers = check_exact(model, sites, example, ()).held if len(example) > 1 else ()
     except SamplingError:  # which the checks before the passes raise, with more points
         return ""
-    return listed(layers)
+    explained = dict(sites.unreachable)
+    return listed((layer, reason) for layer, reason in layers if layer not in explained)
 
 
 def _why_not(run: Run, sites: Sites, train: Points | None, *, unsampled: str) -> dict[str, str]:
@@ -442,8 +457,8 @@ def _batch_size(
 
 
 def _findings_on_sites(sites: Sites) -> Iterator[Finding]:
-    for layer, reason in sites.unreachable:
-        yield warning("unreachable", layer=layer, reason=reason)
+    for reason, layers in by_reason(dict(sites.unreachable)):
+        yield warning("unreachable", layer=layers, reason=reason)
     untrained = [site.name for site in sites.batchnorms if site.never_trained]
     if untrained:
         yield warning("never-trained", layers=untrained, evaluated=True)

@@ -10,6 +10,7 @@ import torch
 from findings_of import values_of
 from torch import Tensor, nn
 
+from bnuq.catalogue import text_of
 from bnuq.config import Run
 from bnuq.data import Points
 from bnuq.errors import DataError, SamplingError
@@ -41,7 +42,7 @@ def test_without_running_statistics_dropout_alone_is_left_out_with_a_note():
     todo = planned(network(track_running_stats=False), train=points(40))
     assert todo.methods == ("mcbn", "mcbn+mcdo")
     left_out = values_of(todo, "method-left-out")
-    assert left_out["method"] == "mcdo" and left_out["reason"].startswith("BatchNorm 3 keeps no running statistics")
+    assert left_out["method"] == ["mcdo"] and left_out["reason"].startswith("BatchNorm 3 keeps no running statistics")
 
 
 def test_without_running_statistics_dropout_alone_is_refused_where_it_is_asked_for():
@@ -74,3 +75,44 @@ def test_a_forward_that_fails_is_one_message(error):
         DataError, match=rf"does not accept points of shape \(4,\) .*{type(error).__name__} at .*test_plan"
     ):
         planned(Fails())
+
+
+class Attending(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.1, batch_first=True)
+        self.encoder, self.head = nn.TransformerEncoder(layer, 2), nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.encoder(x[:, None]).mean(1))
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.head = nn.LSTM(4, 4, 2, dropout=0.3, batch_first=True), nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.lstm(x[:, None])[0][:, -1])
+
+
+@pytest.mark.parametrize(
+    ("made", "layers", "where", "left_out"),
+    [
+        (Attending, ["encoder.layers.0.self_attn", "encoder.layers.1.self_attn"], "attention", {"mcbn mcbn+mcdo"}),
+        (Recurrent, ["lstm"], "lstm", {"mcbn mcbn+mcdo", "mcdo"}),
+    ],
+)
+def test_dropout_out_of_reach_is_named_once_and_not_taken_for_batch_normalization(made, layers, where, left_out):
+    todo = planned(made().eval(), train=points(40))
+    [unreachable] = [finding for finding in todo.findings if finding.code == "unreachable"]
+    assert unreachable.values["layer"] == layers and text_of(unreachable).count("dropout inside") == 1
+    assert where in unreachable.values["reason"]
+    notes = {" ".join(f.values["method"]): f.values["reason"] for f in todo.findings if f.code == "method-left-out"}
+    assert set(notes) == left_out and notes["mcbn mcbn+mcdo"] == "the network has no BatchNorm layer"
+
+
+def test_layers_that_cannot_be_sampled_for_one_reason_are_one_note():
+    net = nn.Sequential(nn.Identity(), *(nn.Dropout(0.0) for _ in range(3)), nn.Dropout(0.5), nn.Linear(4, 3)).eval()
+    note = values_of(planned(net), "not-stochastic")
+    assert note["layer"] == ["1", "2", "3"] and note["reason"] == "its rate is 0"

@@ -164,7 +164,7 @@ def test_a_network_without_anything_stochastic_is_reported_plainly(deterministic
     assert "Deterministic network: accuracy" in text
     assert "no BatchNorm layers" in text
     assert "Only the deterministic network was evaluated" in text
-    assert "mcbn was left out: the network has no BatchNorm layer" in text
+    assert "mcbn, mcbn+mcdo were left out: the network has no BatchNorm layer" in text
     assert "AUROC" not in text and "passes" not in text
 
 

@@ -93,7 +93,7 @@ def test_points_that_depend_on_each_other_are_refused_by_set(tmp_path):
 def test_what_training_does_beside_batchnorm_is_named(tmp_path):
     written(tmp_path, "shifted")
     unreachable = values_of(small_run.evaluated(tmp_path, methods=("mcbn",), ood=()), "unreachable")
-    assert unreachable["layer"] == "" and unreachable["reason"].startswith("Net computes something else in training")
+    assert unreachable["layer"] == [""] and unreachable["reason"].startswith("Net computes something else in training")
 
 
 BY_HAND = """from torch import nn

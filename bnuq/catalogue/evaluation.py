@@ -343,10 +343,10 @@ EVALUATION: Catalogue = {
     ),
     "temperature-at-end": Entry(
         lambda temperatures: (
-            "The best temperature may lie outside the search range of 0.1 to 10: "
-            f"{', '.join(f'{method} {value:.3g}' for method, value in temperatures)}."
+            f"the best temperature lies at a limit of the search, 0.001 or 1000: "
+            f"{', '.join(f'{method} {value:.3g}' for method, value in temperatures)}. Either all points that it is "
+            "fitted to are classified correctly, or --outputs or their labels are not what the network means"
         ),
-        "Check --outputs, and the labels that the temperature is fitted to.",
     ),
     "probabilities-not-kept": Entry(
         "{set}: the probabilities of {classes:,} classes for {points:,} points are too many to store, so classwise ECE "

@@ -52,7 +52,6 @@ class Scores(estimates.SetScores):
     bins: CalibrationBins | None = field(default=None, kw_only=True)
     ranked_wrong: Bool[np.ndarray, "error_replicate kept"] | None = field(default=None, kw_only=True)
     estimator: Estimator = field(default="plug-in", kw_only=True)
-    pll_by_temperature: Float[np.ndarray, "temperature point"] | None = field(default=None, kw_only=True)
     conformity: dict[str, Float[np.ndarray, " point"]] = field(default_factory=dict, kw_only=True)
     parts: Parts = field(default_factory=dict, kw_only=True)
     part_sums: dict[str, Float[np.ndarray, "replicate _"]] = field(default_factory=dict, kw_only=True)
@@ -73,9 +72,9 @@ class Reduction:
 
     `estimator` is used for every mutual information: per point, in means, and where points are ranked by it. Logits
     that `are_log_probabilities` are checked to be. Those of each point are recalibrated by its entry of `maps`, and
-    then scored like any others, but without scores of logits, which need the network's own. With
-    `fits_temperature` the PLL under many temperatures is kept. `parts` of labelled points get sums of their own. With
-    `sets`, labelled points get them and a classwise ECE from the probabilities of all classes.
+    then scored like any others, but without scores of logits, which need the network's own. `parts` of labelled points
+    get sums of their own. With `sets`, labelled points get them and a classwise ECE from the probabilities of all
+    classes.
     """
 
     def __init__(
@@ -89,14 +88,13 @@ class Reduction:
         where: str = "",
         are_log_probabilities: bool = False,
         maps: LogitMaps | None = None,
-        fits_temperature: bool = False,
         parts: Parts | None = None,
         sets: PredictionSets | None = None,
     ) -> None:
         self._draws = weights
         self._parts: Parts = parts or {}
         self._part_of_point = {kind: _numbers(rows.values(), points) for kind, rows in self._parts.items()}
-        self._maps, self._fits_temperature = maps, fits_temperature
+        self._maps = maps
         self._sum_to_one = are_log_probabilities and maps is None
         self._logit_scores = not are_log_probabilities and maps is None
         self._all = estimates.Weights.of(weights)
@@ -156,9 +154,6 @@ class Reduction:
         if self._labels is not None:
             y = torch.tensor(self._labels[self._n : self._n + points], device=logits.device)
         differences = self._spread(logits, y)
-        by_temperature: Arrays = {}
-        if y is not None and self._fits_temperature:
-            by_temperature["by_temperature"] = as_numpy(metrics.pll_by_temperature(logits, y))
         sample_scores = _sample_scores(logits, y, buffers)
         if self._sum_to_one:
             self._check_sum_to_one(sample_scores.log_total)
@@ -188,7 +183,7 @@ class Reduction:
         full_values = as_numpy(torch.stack([value[full] for value in values.values()]))
         ranked = self._ranked_of(values, batch_weights)
         means = {name: total for name, total in zip(values, sums, strict=True) if name in metrics.METRICS}
-        likelihoods = by_temperature
+        likelihoods: Arrays = {}
         if log_likelihood is not None:
             confidence, hits = (as_numpy(values[name]) for name in ("max_probability", "accuracy"))
             bins = batch_weights.of_replicates(metrics.calibration_bins(confidence, hits))
@@ -360,7 +355,6 @@ class Reduction:
             ranked_wrong=ranked.pop("wrong", None),
             ranked=ranked,
             log_likelihood=draws.get("log_likelihood"),
-            pll_by_temperature=draws.get("by_temperature"),
             bins=CalibrationBins(**bins) if bins else None,
             estimator=self._estimator,
             group=group,
@@ -683,7 +677,6 @@ class Scorer:
             where=points.reference,
             are_log_probabilities=self._are_log_probabilities,
             maps=maps,
-            fits_temperature=calibrates and maps is None,
             parts=parts_of(points.targets, self._class_names, points.group) if labelled else None,
             sets=PredictionSets(self._coverage, thresholds, second, calibrates and second is None)
             if by_class

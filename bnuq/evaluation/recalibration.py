@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from bnuq import metrics
 from bnuq.config import Recalibration, recalibration_of
-from bnuq.data import Masks, Points
+from bnuq.data import Points
 from bnuq.errors import RequestError
 from bnuq.evaluation.datasets import held_out_rows
 from bnuq.evaluation.subject import VALIDATION, Subject
-from bnuq.findings import Finding, note, warning
+from bnuq.findings import Finding, note
 from bnuq.metrics import LogitMaps
+from bnuq.metrics.arrays import as_numpy
 from bnuq.sampling import counter_rng
 
 LEAST_POINTS = 20  # labelled test points of a cross-fit: ten a half
 LEAST_POINTS_OF_PARAMETER = 10
+_PART = 2**20  # logits of the points that a search begins with
 
 
 @dataclass(frozen=True)
@@ -42,26 +45,68 @@ class Recalibrated:
 
 
 def fitted(
-    kind: Recalibration,
-    pll: Float[np.ndarray, "temperature point"],
-    samples: Callable[[], Float[Tensor, "sample point class"]],
-    y: Int64[np.ndarray, " point"] | Masks,
+    kinds: Sequence[Recalibration],
+    blocks: Callable[[], Iterator[Float[Tensor, "sample chunk class"]]],
+    y: Int64[np.ndarray, " point"],
     second: Bool[np.ndarray, " point"] | None = None,
+) -> dict[Recalibration, Recalibrated]:
+    """The recalibrations of points whose raw samples come in these blocks; with `second` also those of both halves."""
+    rows_of_fits = [np.full(len(y), fill_value=True), *(() if second is None else (~second, second))]
+    temperatures = _temperatures(blocks, y, rows_of_fits)
+    maps: dict[Recalibration, Recalibrated] = {}
+    if "temperature" in kinds:
+        maps["temperature"] = _of_temperatures(temperatures, len(y), second)
+    if "vector" in kinds:
+        logits = torch.cat([*blocks()], dim=1)
+        numbers = zip(map(np.flatnonzero, rows_of_fits), temperatures, strict=True)
+        fits = [metrics.fitted_vector(logits[:, rows], y[rows], float(theta)) for rows, theta in numbers]
+        scales, shifts = map(np.stack, zip(*fits, strict=True))
+        maps["vector"] = Recalibrated(scales, shifts, len(y), second)
+    return maps
+
+
+def fitted_to_images(
+    pll: Float[np.ndarray, "temperature image"], second: Bool[np.ndarray, " image"] | None
 ) -> Recalibrated:
-    """The recalibration of points with this PLL by temperature, these raw samples and labels; with `second` also that
-    of both halves."""
-    if kind == "temperature":
-        rows_of = [...] if second is None else [..., ~second, second]
-        scales = np.array([[1 / metrics.fitted_temperature(pll[:, rows])] for rows in rows_of])
-        return Recalibrated(scales, np.zeros_like(scales), pll.shape[1], second)
-    assert not isinstance(y, Masks)  # pixels have a temperature alone
-    logits = samples()
-    maps = [metrics.fitted_vector(logits, y, metrics.fitted_temperature(pll))]
-    for half in () if second is None else (~second, second):
-        rows = np.flatnonzero(half)
-        maps.append(metrics.fitted_vector(logits[:, rows], y[rows], metrics.fitted_temperature(pll[:, rows])))
-    scales, shifts = map(np.stack, zip(*maps, strict=True))
-    return Recalibrated(scales, shifts, len(y), second)
+    """The temperature of images with this PLL by temperature; with `second` also those of both halves."""
+    rows_of_fits = [..., *(() if second is None else (~second, second))]
+    temperatures = np.array([metrics.fitted_temperature(pll[:, rows]) for rows in rows_of_fits])
+    return _of_temperatures(temperatures, pll.shape[1], second)
+
+
+def _of_temperatures(
+    temperatures: Float[np.ndarray, " map"], points: int, second: Bool[np.ndarray, " point"] | None
+) -> Recalibrated:
+    scales = 1 / temperatures[:, None]
+    return Recalibrated(scales, np.zeros_like(scales), points, second)
+
+
+def _temperatures(
+    blocks: Callable[[], Iterator[Float[Tensor, "sample chunk class"]]],
+    y: Int64[np.ndarray, " point"],
+    rows_of_fits: Sequence[Bool[np.ndarray, " point"]],
+) -> Float[np.ndarray, " fit"]:
+    """The temperature of each choice of rows. A grid over the points of a part says which maximum is the largest, as
+    the mean of several samples may have more than one; a few passes over all points find it."""
+    part, first, step = list[Tensor](), 0, 0
+    for block in blocks():
+        step = step or max(1, len(block) * len(y) * block.shape[2] // _PART)
+        part.append(block[:, -first % step :: step])  # every point whose number is a multiple of the step
+        first += block.shape[1]
+    pll = as_numpy(metrics.pll_by_temperature(torch.cat(part, dim=1).double(), torch.from_numpy(y[::step])))
+    start = [metrics.fitted_temperature(pll[:, rows[::step]]) for rows in rows_of_fits]
+
+    def slopes(temperatures: Float[np.ndarray, " fit"]) -> Float[np.ndarray, "2 fit"]:
+        totals, first = np.zeros((2, len(temperatures))), 0
+        for block in blocks():
+            chunk = slice(first, first + block.shape[1])
+            for fit, (rows, temperature) in enumerate(zip(rows_of_fits, temperatures, strict=True)):
+                inside = np.flatnonzero(rows[chunk])
+                totals[:, fit] += metrics.pll_slopes(block[:, inside], y[chunk][inside], float(temperature))
+            first = chunk.stop
+        return totals
+
+    return metrics.refined_temperatures(start, slopes)
 
 
 def second_half(points: Points, seed: int) -> Bool[np.ndarray, " point"]:
@@ -165,7 +210,7 @@ def findings(fits: Mapping[str, Recalibrated]) -> Iterator[Finding]:
             note("vector-fitted", maps=vectors, points=points),
         )
     yield from (finding for finding, of in zip(made, (temperatures, vectors), strict=True) if of)
-    range_ends = metrics.TEMPERATURES[0], metrics.TEMPERATURES[-1]
-    ends = {method: end for method, *values in temperatures for end in values if end in range_ends}
+    limits = metrics.TEMPERATURES[[0, -1]]
+    ends = {method: value for method, *values in temperatures for value in values if np.isclose(value, limits).any()}
     if ends:
-        yield warning("temperature-at-end", temperatures=[list(item) for item in ends.items()])
+        yield note("temperature-at-end", temperatures=[list(item) for item in ends.items()])

@@ -547,7 +547,6 @@ class _Rounds:
                 plain[name], recalibrated[name] = scores(name, fits)
             if name == subject.fitted_to == "test":
                 found = self._fits(method, address, name, plain[name])
-                plain[name] = replace(plain[name], pll_by_temperature=None)  # 47 numbers a point, needed no more
                 fits = Fits(fits.plain, found, dict.fromkeys(found, fits.plain))
                 recalibrated[name] = scored_again(name, fits)
         with_each = {
@@ -562,16 +561,17 @@ class _Rounds:
         subject, points = self._subject, self._subject.sets[name]
         assert points.targets is not None
 
-        def samples() -> Tensor:
-            stored = self._stored(method, name, draws)
-            whole = torch.empty(stored.shape, dtype=torch.from_numpy(np.empty(0, stored.dtype)).dtype)
-            for first, block in stored.blocks():
-                whole[:, first : first + block.shape[1]] = torch.from_numpy(block)
-            device = subject.pipeline.device
-            return whole.to(device) if devices.traits(device).float64 else whole
+        second, device = self._second.get(name), subject.pipeline.device
+        if subject.todo.image:
+            return {"temperature": recalibration.fitted_to_images(scores.pll_by_temperature, second)}
+        stored = self._stored(method, name, draws)
 
-        pll, y, second = scores.pll_by_temperature, points.targets, self._second.get(name)
-        return {kind: recalibration.fitted(kind, pll, samples, y, second) for kind in subject.recalibrations}
+        def blocks() -> Iterator[Tensor]:
+            for _, block in stored.blocks():
+                samples = torch.from_numpy(block)
+                yield samples.to(device) if devices.traits(device).float64 else samples
+
+        return recalibration.fitted(subject.recalibrations, blocks, points.targets, second)
 
     def _stored(self, method: str, name: str, draws: range) -> StoredSamples:
         """The raw samples of a set under all draws so far; `draws` are those of a single pass."""

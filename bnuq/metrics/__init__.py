@@ -147,6 +147,8 @@ from bnuq.metrics.recalibration import (
     fitted_temperature as fitted_temperature,
     fitted_vector as fitted_vector,
     pll_by_temperature as pll_by_temperature,
+    pll_slopes as pll_slopes,
+    refined_temperatures as refined_temperatures,
 )
 from bnuq.metrics.regions import (
     COMPONENT_THRESHOLDS as COMPONENT_THRESHOLDS,

@@ -16,7 +16,7 @@ from scipy.special import log_softmax, softmax
 
 from bnuq import metrics
 from bnuq.errors import RequestError
-from bnuq.evaluation import classification
+from bnuq.evaluation import classification, recalibration
 from bnuq.evaluation.estimates import replicate_weights
 from bnuq.findings import warnings
 from bnuq.gate import check
@@ -40,12 +40,12 @@ def labels_of(folder: Path, name: str) -> np.ndarray:
 
 
 def temperature_of(logits: np.ndarray, y: np.ndarray) -> float:
-    """By SciPy, within the range that is searched."""
+    """By SciPy."""
 
     def loss(log_tau: float) -> float:
         return -log_softmax(logits / np.exp(log_tau), axis=-1)[np.arange(len(y)), y].mean()
 
-    found: Any = minimize_scalar(loss, bounds=(np.log(0.1), np.log(10)), method="bounded")
+    found: Any = minimize_scalar(loss, bracket=(-0.5, 0.5), tol=1e-12)
     return float(np.exp(found.x))
 
 
@@ -95,7 +95,7 @@ def test_every_method_has_the_temperature_of_the_validation_points(folder: Path,
     values = values_of(fitted, "temperature-fitted")
     assert values["points"] == HELD_OUT
     by_method = dict(values["temperatures"])
-    assert by_method["deterministic+temperature"] == pytest.approx(tau, rel=1e-2)
+    assert by_method["deterministic+temperature"] == pytest.approx(tau, rel=1e-6)
     check_deterministic(fitted, folder, by_method["deterministic+temperature"])
     for method, temperature in by_method.items():
         for name in ("test", "other"):
@@ -127,10 +127,10 @@ def test_each_half_of_the_test_set_has_the_temperature_of_the_other(folder: Path
     first, second = (temperature == one for one in reversed(halves["deterministic+temperature"]))
     assert first.sum() == second.sum() == small_run.TEST / 2
     for fitted_to, used_on in ((first, second), (second, first)):
-        assert temperature[used_on] == pytest.approx(temperature_of(logits[fitted_to], y[fitted_to]), rel=1e-2)
+        assert temperature[used_on] == pytest.approx(temperature_of(logits[fitted_to], y[fitted_to]), rel=1e-6)
     check_deterministic(crossed, folder, temperature)
     other = crossed.methods["deterministic+temperature"].sets["other"].points["temperature"]
-    assert other == pytest.approx(temperature_of(logits, y), rel=1e-2)
+    assert other == pytest.approx(temperature_of(logits, y), rel=1e-6)
 
 
 def test_the_cross_fitted_scores_of_samples_are_those_of_their_logits(folder: Path, crossed: Result) -> None:
@@ -210,12 +210,42 @@ def test_it_can_be_left_out(folder: Path) -> None:
     assert not any(code.startswith("temperature") for code in (*noted(result), *noted(same)))
 
 
-def test_an_end_of_the_range_is_a_warning(folder: Path) -> None:
+def test_a_limit_of_the_search_is_a_note(folder: Path) -> None:
     x = np.load(folder / "held_out.npz")["x"]
     np.savez(folder / "wrong.npz", x=x, y=logits_of(folder, "held_out").argmin(1))
     result = small_run.evaluated(folder, validation="wrong.npz", methods=("deterministic",), out="end.h5")
-    assert values_of(result, "temperature-at-end")["temperatures"] == [["deterministic+temperature", 10.0]]
-    assert "temperature-at-end" in {finding.code for finding in warnings(result.findings)}
+    [[method, temperature]] = values_of(result, "temperature-at-end")["temperatures"]
+    assert (method, temperature) == ("deterministic+temperature", pytest.approx(1000))
+    assert "temperature-at-end" not in {finding.code for finding in warnings(result.findings)}
+
+
+@pytest.mark.parametrize("scale", [0.01, 20.0])
+def test_the_temperature_of_logits_of_any_scale_is_found(scale: float) -> None:
+    """Cosine heads have logits within -1 and 1: the temperature of their calibrated softmax is below 0.1."""
+    random = np.random.default_rng(5)
+    blocks = random.normal(size=(4, 90, 5)).astype(np.float32)
+    y = (blocks[0] + random.gumbel(size=(90, 5))).argmax(1)
+    second = np.arange(90) % 2 == 1
+    fits = [
+        recalibration.fitted(
+            ("temperature",), lambda z=factor * blocks: map(torch.from_numpy, (z[:, :50], z[:, 50:])), y, second
+        )
+        for factor in (1, np.float32(scale))
+    ]
+    plain, scaled = (1 / fit["temperature"].scale[:, 0] for fit in fits)
+    assert scaled == pytest.approx(scale * plain, rel=1e-6)
+    assert len(set(plain)) == 3
+
+
+def test_the_search_begins_with_a_part_of_many_points_and_ends_with_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(6)
+    logits = torch.from_numpy(random.normal(size=(3, 400, 4)) * 3)
+    y = (logits[0].numpy() / 2 + random.gumbel(size=(400, 4))).argmax(1)
+    fits = []
+    for part in (2**20, 500):
+        monkeypatch.setattr(recalibration, "_PART", part)
+        fits.append(recalibration.fitted(("temperature",), lambda: iter(logits.split(37, 1)), y)["temperature"])
+    assert fits[0].scale == pytest.approx(fits[1].scale, rel=1e-7)
 
 
 def test_methods_with_a_temperature_are_compared_with_the_best_of_a_single_pass(fitted: Result) -> None:

@@ -28,25 +28,51 @@ def overconfident(samples: int, factor: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize("make", [np.asarray, torch.from_numpy], ids=["numpy", "torch"])
-@pytest.mark.parametrize(("samples", "factor"), [(1, 2.5), (1, 0.4), (7, 2.5), (7, 0.4)])
+@pytest.mark.parametrize(("samples", "factor"), [(1, 2.5), (1, 0.4), (1, 0.01), (7, 2.5), (7, 0.4), (7, 90.0)])
 def test_it_is_the_one_that_scipy_finds(samples: int, factor: float, make) -> None:
     logits, y = overconfident(samples, factor)
     pll = np.asarray(metrics.pll_by_temperature(make(logits), make(y)))
-    for row in (0, 20, 46):
+    for row in (0, 20, 70):
         np.testing.assert_allclose(
             pll[row], pll_at(np.log(metrics.TEMPERATURES[row]), logits, y), rtol=1e-9, atol=1e-13
         )
-    ends = np.log(0.1), np.log(10)
-    found: Any = minimize_scalar(lambda x: -pll_at(x, logits, y).mean(), bounds=ends, method="bounded")
     fitted = metrics.fitted_temperature(pll)
-    assert fitted == pytest.approx(np.exp(found.x), rel=1e-2)
-    assert pll_at(np.log(fitted), logits, y).mean() == pytest.approx(-found.fun, abs=1e-5)
+    near = np.log(fitted) - 0.1, np.log(fitted) + 0.1
+    optimum: Any = minimize_scalar(lambda x: -pll_at(x, logits, y).mean(), near, tol=1e-12)
+    assert np.log(fitted) == pytest.approx(optimum.x, abs=1e-6)
+    [refined] = metrics.refined_temperatures(
+        [1.1 * fitted], lambda at: metrics.pll_slopes(make(logits), make(y), at[0])[:, None]
+    )
+    assert np.log(refined) == pytest.approx(optimum.x, abs=2e-8)
+
+
+def test_the_slopes_are_those_of_the_likelihood_even_where_classes_are_impossible() -> None:
+    logits, y = overconfident(7, 1.0)
+    logits[:, :, 0] = np.where(y == 0, logits[:, :, 0], -np.inf)
+    logits[:, 0, y[0]] = -np.inf  # the likelihood of this point is 0 at every temperature
+    h, at, possible = 1e-4, np.log(1.3), slice(1, None)
+    below, here, above = (pll_at(at + step, logits, y)[possible].sum() for step in (-h, 0, h))
+    slope, curvature = metrics.pll_slopes(logits, y, np.exp(at))
+    assert slope == pytest.approx((above - below) / (2 * h), rel=1e-5)
+    assert curvature == pytest.approx((above - 2 * here + below) / h**2, rel=1e-3)
+
+
+@pytest.mark.parametrize("start", [0.001, 0.02, 1.0, 30.0, 1000.0])
+def test_the_refinement_finds_the_maximum_from_anywhere(start: float) -> None:
+    logits, y = overconfident(1, 5.0)
+    [refined] = metrics.refined_temperatures([start], lambda at: metrics.pll_slopes(logits, y, at[0])[:, None])
+    assert refined == pytest.approx(metrics.fitted_temperature(metrics.pll_by_temperature(logits, y)), rel=1e-6)
 
 
 def test_at_an_end_of_the_range_it_is_that_end() -> None:
     logits, _ = overconfident(1, 1.0)
-    for labels, end in ((logits[0].argmax(1), 0.1), (logits[0].argmin(1), 10.0)):
-        assert metrics.fitted_temperature(metrics.pll_by_temperature(logits, labels)) == pytest.approx(end)
+    for labels, end in ((logits[0].argmax(1), 1e-3), (logits[0].argmin(1), 1e3)):
+        assert metrics.fitted_temperature(metrics.pll_by_temperature(logits, labels)) == end
+        for start in (1.0, end):
+            [refined] = metrics.refined_temperatures(
+                [start], lambda at, y=labels: metrics.pll_slopes(logits, y, at[0])[:, None]
+            )
+            assert refined == pytest.approx(end, rel=1e-6)
 
 
 def test_a_temperature_of_1_is_among_them_and_changes_nothing() -> None:

@@ -86,10 +86,12 @@ def passes_of(method: str, result: Result) -> int:
     return 1 if without_recalibration(method) == LAPLACE else result.samples_of(method)
 
 
-def is_mismatched(method: str, result: Result) -> bool:
-    """Whether the method draws mini-batches of a reference that may not be the network's: what is then better may be so
-    by other statistics, and is not called a gain."""
-    return draws_mini_batches(method) and is_doubtful(result.reference_check, result.methods)
+def is_mismatched(result: Result) -> bool:
+    """Whether mini-batches are drawn of a reference that may not be the network's. The pipeline of the evaluated points
+    may then be wrong, too, and what is better may be so by other statistics: nothing is called a gain, whichever method
+    has it."""
+    doubtful = is_doubtful(result.reference_check, result.methods)
+    return doubtful and any(map(draws_mini_batches, result.methods))
 
 
 OTHER_SCALE = "inputs-of-another-scale"
@@ -105,18 +107,13 @@ def judged(result: Result) -> Verdict:
     """The verdict on a result; computed from its points."""
     groups = _groups(result)
     comparisons = _adjusted(list(_compared(result, groups)))
-    sampled = [each for each in comparisons if each.passes > 1]
-    gains = [each for each in sampled if each.is_better and not is_mismatched(each.method, result)]
-    unclear = any(each.p is None or each.is_better for each in sampled)
+    conclusion = concluded(comparisons, mismatched=is_mismatched(result), lacks_temperature=_lacks_temperature(result))
+    gains = dict.fromkeys(each.method for each in conclusion.gains if each.metric == "pll")
     return Verdict(
-        worth=True if gains else None if unclear or not sampled else False,
+        worth=conclusion.worth,
         best={metric: max(rows, key=_rank)["method"] for metric, rows in groups.items()},
         comparisons=comparisons,
-        findings=tuple(
-            _findings(result, sampled, gains, of=len(comparisons), unclear=unclear)
-            if sampled
-            else _best_of_one_pass(comparisons)
-        ),
+        findings=(*conclusion.findings, *_choice(result, gains)),
     )
 
 
@@ -229,36 +226,64 @@ def _adjusted(comparisons: list[Comparison]) -> tuple[Comparison, ...]:
 # ── in words ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _findings(
-    result: Result, sampled: Sequence[Comparison], gains: Sequence[Comparison], *, of: int, unclear: bool
-) -> Iterator[Finding]:
-    gained = list(dict.fromkeys((each.metric, each.set) for each in gains))
-    others = [key for key in dict.fromkeys((each.metric, each.set) for each in sampled) if key not in gained]
-    equal = {(each.metric, each.set) for each in sampled if not each.is_worse}
-    worse = [key for key in others if key not in equal]  # by which every method of several passes is
-    as_good = [key for key in others if key in equal]
-    passes = max(each.passes for each in sampled)
+@dataclass(frozen=True)
+class Conclusion:
+    """What comparisons show. `gains` are those with a method of several passes that is better than the best of a single
+    one, by metrics by which that is decided."""
+
+    worth: bool | None
+    gains: tuple[Comparison, ...]
+    findings: tuple[Finding, ...]
+
+
+def concluded(comparisons: Sequence[Comparison], *, mismatched: bool, lacks_temperature: bool) -> Conclusion:
+    """Whether samples are worth their passes, by metric. It is undecided by those whose errors are not known, and by
+    those with a gain that may be due to other statistics where the reference is `mismatched`, or that a temperature may
+    also give where the best single pass `lacks_temperature`."""
+    sampled = [each for each in comparisons if each.passes > 1]
+    if not sampled:
+        return Conclusion(None, (), tuple(_best_of_one_pass(comparisons)))
+    by_metric: dict[tuple[str, str], list[Comparison]] = {}
+    for each in sampled:
+        by_metric.setdefault((each.metric, each.set), []).append(each)
+    outcomes: dict[str, list[tuple[str, str]]] = {}
+    for key, of_metric in by_metric.items():
+        outcome = _outcome(of_metric, mismatched, lacks_temperature and key[0] in _BY_TEMPERATURE)
+        outcomes.setdefault(outcome, []).append(key)
+    gains = tuple(each for key in outcomes.get("gain", ()) for each in by_metric[key] if each.is_better)
+    undecided = [(reason, outcomes[reason]) for reason in _UNDECIDED if reason in outcomes]
+    as_good, worse = (outcomes.get(name, []) for name in ("as-good", "worse"))
+    values: dict[str, Any] = {"others": as_good, "worse": worse}
     if gains:
-        example = max(gains, key=lambda each: each.gain / each.se if each.se else math.inf)
-        yield finding(
-            "samples-worth-their-passes",
-            passes=max(each.passes for each in gains),
-            by=gained,
-            others=as_good,
-            worse=worse,
-            of=of,
-            example=asdict(example),
-        )
-        if not any(map(recalibration_of, result.methods)) and _fits_temperatures(result, gained):
-            yield finding("no-temperature-to-compare")
-    elif unclear:
-        mismatched = any(each.is_better for each in sampled)
-        yield finding(f"worth-unknown-{'mismatched' if mismatched else 'few'}", passes=passes)
+        code, compared = "samples-worth-their-passes", gains
+        values |= {"by": outcomes["gain"], "undecided": undecided, "of": len(comparisons)}
+    elif undecided:
+        code, compared, values = "worth-undecided", sampled, values | {"undecided": undecided}
     else:
-        first = others[0]
-        example = max((each for each in sampled if (each.metric, each.set) == first), key=lambda each: each.gain)
-        yield finding("one-pass-is-enough", passes=passes, others=as_good, worse=worse, example=asdict(example))
-    yield from _choice(result, {each.method for each in gains if each.metric == "pll"})
+        code, compared = "one-pass-is-enough", sampled
+    if not undecided or gains:  # the best method by the metric of the clearest gain, else by the first metric
+        first = max(gains, key=lambda each: each.gain / each.se if each.se else math.inf) if gains else sampled[0]
+        same = [each for each in compared if (each.metric, each.set) == (first.metric, first.set)]
+        values["example"] = asdict(max(same, key=lambda each: each.gain))
+    passes = max(each.passes for each in compared)
+    return Conclusion(
+        worth=True if gains else None if undecided else False,
+        gains=gains,
+        findings=(finding(code, passes=passes, **values),),
+    )
+
+
+_BY_TEMPERATURE = "pll", "ece"  # may gain as much by a fitted temperature
+_UNDECIDED = "reference", "temperature", "errors"  # the reasons
+
+
+def _outcome(comparisons: Sequence[Comparison], mismatched: bool, lacks_temperature: bool) -> str:
+    """By one metric: "gain", why that is undecided, "as-good" or, if every method of several passes is, "worse"."""
+    if any(each.is_better for each in comparisons):
+        return "reference" if mismatched else "temperature" if lacks_temperature else "gain"
+    if any(each.p is None for each in comparisons):
+        return "errors"
+    return "worse" if all(each.is_worse for each in comparisons) else "as-good"
 
 
 def _best_of_one_pass(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
@@ -269,10 +294,11 @@ def _best_of_one_pass(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
             yield finding("only-single-passes", **values)
 
 
-def _fits_temperatures(result: Result, gained: Sequence[tuple[str, str]]) -> bool:
-    """Whether a temperature could be fitted, and might be as good."""
-    one_label = result.model.get("task") == "classification" and not result.model.get("labels")
-    return one_label and any(metric in ("pll", "ece") for metric, _ in gained)
+def _lacks_temperature(result: Result) -> bool:
+    """Whether a temperature could be fitted, and was not."""
+    task, labels = result.model.get("task"), result.model.get("labels")
+    can_be = task == "segmentation" or (task == "classification" and not labels)
+    return can_be and not any(map(recalibration_of, result.methods))
 
 
 def _choice(result: Result, better: Collection[str]) -> Iterator[Finding]:
@@ -296,15 +322,14 @@ def _choice(result: Result, better: Collection[str]) -> Iterator[Finding]:
 def _better_than(first: str, method: str, passes: int, result: Result) -> float | None:
     """The PLL of a method's first draws, if it is better than that of `first` beyond the error; else None."""
     samples, test = result.samples_of(method), result.sets["test"]
-    passes = min(passes, samples)
     of_test = result.methods[method].sets["test"]
     draws, mc_error = of_test.log_likelihood, _mc_error(method, of_test.estimates["pll"])
-    if passes == samples or draws is None:
-        after = of_test.points["pll"]
-    else:
-        flat = draws[:passes].reshape(passes, -1)
-        after = metrics.pll_from_log_likelihood(flat).reshape(draws.shape[1:])
-        after = after if after.ndim == 1 else after.mean(-1)
+    if passes >= samples:  # of which the comparisons have shown that it is
+        return of_test.estimates["pll"].value
+    if draws is None:
+        return None
+    after = metrics.pll_from_log_likelihood(draws[:passes].reshape(passes, -1)).reshape(draws.shape[1:])
+    after = after if after.ndim == 1 else after.mean(-1)
     with np.errstate(invalid="ignore"):
         difference = after - result.methods[first].sets["test"].points["pll"]
         over_points = metrics.standard_error(difference, group=test.group)

@@ -7,31 +7,60 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from bnuq.config import POPULATION, without_recalibration
 from bnuq.findings import Catalogue, Entry, all_of
 from bnuq.metrics.registry import metric_of
 
 Judged = Sequence[tuple[str, str]]  # metric and set
+Undecided = Sequence[tuple[str, Judged]]  # the reason, and by what
+_NO_GAIN = "no method beats the best single pass beyond chance"
+_REASONS = {
+    "reference": "the reference does not match the network",
+    "temperature": "no temperature was fitted, which may gain as much in one pass (add `--calibrate cross`, or name "
+    "validation points)",
+    "errors": "too few points or samples to estimate an error",
+}
 
 
-def _worth(passes: int, by: Judged, others: Judged, worse: Judged, of: int, example: Mapping[str, Any]) -> str:
+def _worth(
+    passes: int, by: Judged, others: Judged, worse: Judged, undecided: Undecided, of: int, example: Mapping[str, Any]
+) -> str:
     p = example["p"]
     chance = f", p {'< 0.001' if p < 0.001 else f'= {p:.3f}'} among {of} comparisons"
     but = f", but not by {_joined(others, 'or')}" if others else ""
+    open_ = f"; undecided {_reasons(undecided)}" if undecided else ""
     single, sampled = _values(example, chance)
     return (
-        f"Samples are worth their {passes} passes by {_joined(by, 'and')}{but}.{_lost(worse)} {_by(example)}: "
+        f"Samples are worth their {passes} passes by {_joined(by, 'and')}{but}{open_}.{_lost(worse)} {_by(example)}: "
         f"{single}, in one pass; {sampled}."
     )
+
+
+def _undecided(passes: int, others: Judged, worse: Judged, undecided: Undecided) -> str:
+    others_text = f" By {_joined(others, 'or')}, {_NO_GAIN}." if others else ""
+    reasons = _reasons(undecided)
+    return f"Whether samples are worth their {passes} passes is undecided {reasons}.{others_text}{_lost(worse)}"
+
+
+def _reasons(undecided: Undecided) -> str:
+    return "; ".join(f"by {_joined(by, 'and')}: {_REASONS[reason]}" for reason, by in undecided)
 
 
 def _enough(passes: int, others: Judged, worse: Judged, example: Mapping[str, Any]) -> str:
     single, sampled = _values(example)
     if others:
-        shown = f"by {_joined(others, 'or')}, no method beats the best single pass beyond chance.{_lost(worse)}"
+        shown = f"by {_joined(others, 'or')}, {_NO_GAIN}.{_lost(worse)}"
     else:
         shown = f"by {_joined(worse, 'and')}, all methods are worse than the best single pass."
-    use = f"Recommended {_by(example, 'by')} at 1 to {passes} passes: {single}; {sampled}."
-    return f"{passes} passes show no gain: {shown} {use}"
+    use = f"Recommended {_by(example, 'by')}: {single}, in one pass.{_first_run(example['against'])}"
+    return f"{passes} passes show no gain: {shown} {use} The best of several passes is {sampled}."
+
+
+def _first_run(method: str) -> str:
+    """What makes a network of a recommended method, where that is not the network of the checkpoint."""
+    if without_recalibration(method) != POPULATION:
+        return ""
+    return f" For {method}, run `bnuq precise-bn` first: it writes the network with these statistics."
 
 
 def _lost(worse: Judged) -> str:
@@ -56,7 +85,8 @@ def _values(example: Mapping[str, Any], chance: str = "") -> tuple[str, str]:
 
 def _single(method: str, metric: str, set: str, value: float) -> str:  # noqa: A002 - a field of a comparison
     best = f"{method} {_number(value, metric_of(metric).digits)}"
-    return f"No multi-pass method was evaluated. The best single-pass method by {_named((metric, set))}: {best}."
+    text = f"No multi-pass method was evaluated. The best single-pass method by {_named((metric, set))}: {best}."
+    return text + _first_run(method)
 
 
 def _choice(choices: Sequence[tuple[int, str, float]]) -> str:
@@ -65,8 +95,9 @@ def _choice(choices: Sequence[tuple[int, str, float]]) -> str:
     better = [(passes, method, value) for passes, method, value in more if method != first]
     same = [str(passes) for passes, method, _ in more if method == first]
     if not better:
-        return f"{text}; at {' or '.join(same)} passes nothing is better."
-    return f"{text}; " + "; ".join(f"at {passes}: {method}, {_number(value)}" for passes, method, value in better) + "."
+        return f"{text}; at {' or '.join(same)} passes nothing is better.{_first_run(first)}"
+    more_passes = "; ".join(f"at {passes}: {method}, {_number(value)}" for passes, method, value in better)
+    return f"{text}; {more_passes}.{_first_run(first)}"
 
 
 def _named(judged: tuple[str, str]) -> str:
@@ -92,16 +123,7 @@ def _number(value: float, digits: int | None = 4) -> str:
 VERDICT: Catalogue = {
     "samples-worth-their-passes": Entry(_worth),
     "one-pass-is-enough": Entry(_enough),
-    "worth-unknown-few": Entry(
-        "Whether samples are worth their {passes} passes is undecided: too few points or samples to estimate an error."
-    ),
-    "worth-unknown-mismatched": Entry(
-        "Whether samples are worth their {passes} passes is undecided: the reference check did not pass."
-    ),
-    "no-temperature-to-compare": Entry(
-        "No temperature was fitted, although it may gain as much in a single pass: add `--calibrate cross`, or name "
-        "validation points."
-    ),
+    "worth-undecided": Entry(_undecided),
     "best-choice": Entry(_choice),
     "only-single-passes": Entry(_single),
 }

@@ -166,7 +166,7 @@ def _labels(name: str, result: Result) -> Finding:
     metrics = "pll", "accuracy"
     pll, accuracy = (_change(m, before.estimates[m], before.points[m], after, name, result) for m in metrics)
     ece = (before.estimates["ece"].value, after.estimates["ece"].value)
-    outcome = "unjudged" if pll.verdict == "better" and is_mismatched(name, result) else pll.verdict
+    outcome = "unjudged" if pll.verdict == "better" and is_mismatched(result) else pll.verdict
     return verdict(f"explains-labels-{outcome}", method=name, network=network, pll=pll, accuracy=accuracy, ece=ece)
 
 
@@ -262,7 +262,7 @@ def _targets(name: str, result: Result) -> Iterator[Finding]:
     changes = tuple(change for metric in ("crps", "pll") if (change := _score_change(metric, name, result)))
     if changes:
         verdicts = {change.verdict for change in changes}
-        if "better" in verdicts and is_mismatched(name, result):
+        if "better" in verdicts and is_mismatched(result):
             verdicts = {"unjudged"}
         outcome = "unknown" if "unknown" in verdicts else verdicts.pop() if len(verdicts) == 1 else "mixed"
         constant = "constant" in result.methods[name].bounds

@@ -523,7 +523,7 @@ class SamplingSection(Sampler, frozen=True):
             "Also evaluate every method recalibrated (--recalibration): fitted to the validation points, or "
             "cross-fitted on halves of the test set (cross).",
             "Classification",
-            shown="validation, if there are validation points",
+            shown="validation, if there are validation points, else cross",
         ),
     ] = None
 

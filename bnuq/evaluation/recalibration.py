@@ -16,13 +16,12 @@ from bnuq.config import Recalibration, recalibration_of
 from bnuq.data import Points
 from bnuq.errors import RequestError
 from bnuq.evaluation.datasets import held_out_rows
-from bnuq.evaluation.subject import VALIDATION, Subject
+from bnuq.evaluation.subject import LEAST_POINTS, VALIDATION, Subject, independent_points
 from bnuq.findings import Finding, note
 from bnuq.metrics import LogitMaps
 from bnuq.metrics.arrays import as_numpy
 from bnuq.sampling import counter_rng
 
-LEAST_POINTS = 20  # labelled test points of a cross-fit: ten a half
 LEAST_POINTS_OF_PARAMETER = 10
 _PART = 2**20  # logits of the points that a search begins with
 
@@ -151,7 +150,7 @@ def _check_asked(subject: Subject, asked: str) -> None:
             f"--calibrate cross fits a temperature to the labels of the test set, and {test.reference} has none. Fit "
             "it to validation points (--validation REF --calibrate validation), or leave --calibrate out."
         )
-    if asked == "cross" and (count := len(test if test.group is None else np.unique(test.group))) < LEAST_POINTS:
+    if asked == "cross" and (count := independent_points(test)) < LEAST_POINTS:
         raise RequestError(
             f"--calibrate cross: the test set {test.reference} has {count} "
             f"{'points' if test.group is None else 'groups of points'}"

@@ -47,9 +47,15 @@ def check_resources(subject: Subject) -> None:
     keeps = run.save_samples or subject.fitted_to is not None
     if run.max_samples != Run.max_samples if auto else keeps:  # "auto" rarely reaches its default limit
         folder = run.out.parent
-        hint = " Run without --save-samples, or write elsewhere (--out)." if run.save_samples else ""
+        hint = " Run without --save-samples, or write elsewhere (--out)." if run.save_samples else _by_default(subject)
         free, place = _free_on(folder), f"disk ({folder})"
         _check(option, samples, partial(_disk, subject), free, "the raw samples", place, hint=hint)
+
+
+def _by_default(subject: Subject) -> str:
+    """What to leave out, if raw samples are kept only for what is fitted to them by default."""
+    fits_by_default = subject.run.calibrate is None and subject.fitted_to is not None
+    return " Or fit no temperature (--calibrate off)." if fits_by_default else ""
 
 
 def _check_maps(subject: Subject) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 from jaxtyping import Bool
 from numpy import ndarray
 from torch import nn
@@ -28,6 +29,7 @@ from bnuq.metrics import DrawWeights, LogitMaps
 from bnuq.records.evaluation import MethodResult, Samples
 
 VALIDATION = "validation"
+LEAST_POINTS = 20  # labelled test points of a cross-fit: ten a half
 WITH_NOISE = "mcbn+learned"
 
 
@@ -107,13 +109,10 @@ class Subject:
 
     @property
     def calibration(self) -> Calibration:
-        """What recalibrations are fitted to. By default validation points, where they are not those of the test set."""
-        validation = self.sets.get(VALIDATION)
+        """What recalibrations are fitted to."""
         if not (self.classifies or self.todo.image):
             return "off"
-        if self.run.calibrate is not None:
-            return self.run.calibrate
-        return "off" if validation is None or validation.sha256 == self.sets["test"].sha256 else "validation"
+        return default_calibration(self) if self.run.calibrate is None else self.run.calibrate
 
     @property
     def fitted_to(self) -> str | None:
@@ -144,6 +143,21 @@ class Subject:
         if self.run.bank is None or self.run.bank == self.run.samples or not any(map(is_mcbn, self.todo.methods)):
             return None
         return self.run.bank
+
+
+def default_calibration(subject: Subject) -> Calibration:
+    """Validation points, where they are not those of the test set; else the halves of a test set that has enough of
+    them. Not those of images, all of which would have to pass again."""
+    test, validation = subject.sets["test"], subject.sets.get(VALIDATION)
+    if validation is not None and validation.sha256 != test.sha256:
+        return "validation"
+    has_halves = test.targets is not None and independent_points(test) >= LEAST_POINTS
+    return "cross" if subject.classifies and has_halves else "off"
+
+
+def independent_points(points: Points) -> int:
+    """The number of points, or of groups where there are any."""
+    return len(points if points.group is None else np.unique(points.group))
 
 
 def kind_of_draws(method: str) -> str:

@@ -10,7 +10,14 @@ from typing import Any
 import numpy as np
 
 from bnuq import metrics
-from bnuq.config import ENSEMBLE, LAPLACE, SINGLE_SAMPLE_METHODS, recalibration_of, without_recalibration
+from bnuq.config import (
+    ENSEMBLE,
+    LAPLACE,
+    RECALIBRATIONS,
+    SINGLE_SAMPLE_METHODS,
+    recalibration_of,
+    without_recalibration,
+)
 from bnuq.estimates import Estimate
 from bnuq.findings import Finding
 from bnuq.findings import verdict as finding
@@ -113,7 +120,7 @@ def judged(result: Result) -> Verdict:
         worth=conclusion.worth,
         best={metric: max(rows, key=_rank)["method"] for metric, rows in groups.items()},
         comparisons=comparisons,
-        findings=(*conclusion.findings, *_choice(result, gains)),
+        findings=(*conclusion.findings, *_choice(result, gains), *_cross_fitted(result)),
     )
 
 
@@ -299,6 +306,13 @@ def _lacks_temperature(result: Result) -> bool:
     task, labels = result.model.get("task"), result.model.get("labels")
     can_be = task == "segmentation" or (task == "classification" and not labels)
     return can_be and not any(map(recalibration_of, result.methods))
+
+
+def _cross_fitted(result: Result) -> Iterator[Finding]:
+    """That the test set itself was used, where recalibrated methods are among what is compared."""
+    if any(map(recalibration_of, result.methods)) and result.run.get("sampling", {}).get("calibrate") == "cross":
+        kinds = [kind for kind in RECALIBRATIONS if any(recalibration_of(name) == kind for name in result.methods)]
+        yield finding("cross-fitted", kinds=kinds)
 
 
 def _choice(result: Result, better: Collection[str]) -> Iterator[Finding]:

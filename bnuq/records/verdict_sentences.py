@@ -125,5 +125,8 @@ VERDICT: Catalogue = {
     "one-pass-is-enough": Entry(_enough),
     "worth-undecided": Entry(_undecided),
     "best-choice": Entry(_choice),
+    "cross-fitted": Entry(
+        "+{kinds:joined} {kinds:is|are} cross-fitted: to each half of the test set, for the other half."
+    ),
     "only-single-passes": Entry(_single),
 }

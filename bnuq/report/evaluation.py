@@ -49,7 +49,11 @@ def _is_of_one_method(finding: Finding) -> bool:
 def _sections(result: Result, found: Sequence[Finding], *, roomy: bool) -> Iterator[Section]:
     task = tasks.task_of(result)
     of_ood = tuple(ood.legend(result))
-    legend = [_of_errors(result), *(text for text in tasks.legend(result) if text not in of_ood)]
+    legend = [
+        _of_errors(result),
+        tasks.recalibration_in_words(result),
+        *(text for text in tasks.legend(result) if text not in of_ood),
+    ]
     intervals = tasks.regression_tables(result) if task == "regression" else ()
     yield from section("Compared with the best single pass", verdict.parts(result, roomy=roomy))
     said = tuple(sentence(finding, SENTENCES) for finding in found if _is_of_one_method(finding))
@@ -98,7 +102,12 @@ def _one_screen(result: Result, *, roomy: bool) -> Iterator[Part]:
     labels = result.sets["test"].labels is not None and result.model.get("labels")
     means = f"Estimates are means over the {labels} labels; `--full` lists each." if labels else ""
     yield from dim(
-        [_of_errors(result), means, f"Cost relative to as many deterministic passes: {costs}." if costs else ""]
+        [
+            _of_errors(result),
+            tasks.recalibration_in_words(result),
+            means,
+            f"Cost relative to as many deterministic passes: {costs}." if costs else "",
+        ]
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 from jaxtyping import Float
 
-from bnuq.config import SINGLE_SAMPLE_METHODS, ScoringSection, Task
+from bnuq.config import SINGLE_SAMPLE_METHODS, ScoringSection, Task, recalibration_of
 from bnuq.metrics import selective
 from bnuq.records.evaluation import AGGREGATIONS, MethodResult, Result
 from bnuq.report import ood
@@ -29,6 +29,19 @@ _MEAN_OVER_SD = math.sqrt(2 / math.pi)  # E|e| of a Gaussian error, in its sd
 
 def task_of(result: Result) -> Task:
     return result.model.get("task", "classification")
+
+
+def recalibration_in_words(result: Result) -> str:
+    """What recalibrated methods were fitted to; "" where there are none."""
+    kinds = {kind: None for name in result.methods if (kind := recalibration_of(name))}
+    if not kinds:
+        return ""
+    points = points_of(result)
+    crossed = result.run.get("sampling", {}).get("calibrate") == "cross"
+    fitted_to = (
+        f"each half of the test {points}, for the other half (cross-fitted)" if crossed else f"validation {points}"
+    )
+    return f"{' and '.join(f'+{kind}' for kind in kinds)}: fitted to {fitted_to}."
 
 
 def points_of(result: Result) -> str:

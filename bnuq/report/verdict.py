@@ -9,7 +9,7 @@ from bnuq.records.verdict import Comparison, judged
 from bnuq.report.document import Cell, Part, Row, Table, dim
 from bnuq.report.noise_models import labelled
 from bnuq.report.numbers import digits_of, headed, named, number, signed
-from bnuq.report.tasks import points_of
+from bnuq.report.tasks import points_of, recalibration_in_words
 
 
 def parts(result: Result, *, roomy: bool) -> tuple[Part, ...]:
@@ -37,7 +37,9 @@ def parts(result: Result, *, roomy: bool) -> tuple[Part, ...]:
         f"paired difference, over {points_of(result)} and samples together. p: chance of a difference at least this "
         f"large, Holm-adjusted for {len(comparisons)} comparisons. Passes: forward passes per point."
     )
-    return Table(("", "difference", "p", "passes"), tuple(rows), stacks=True), *dim([legend])
+    return Table(("", "difference", "p", "passes"), tuple(rows), stacks=True), *dim(
+        [legend, recalibration_in_words(result)]
+    )
 
 
 def _row(each: Comparison, digits: int, *, roomy: bool) -> Row:

@@ -314,6 +314,8 @@ def _sampling_lines(batch_size: int) -> Iterator[Line]:
     yield Line("methods", ["mcbn", "mcdo", "mcbn+mcdo"], "default: what the network allows", active=False)
     yield Line("samples", 64, "T, stochastic forward passes", active=False)
     yield Line("batch_size", batch_size, "b, mini-batches of MCBN; default: train_batch_size", active=False)
+    comment = "temperatures, fitted to each half of the test set for the other; default without validation points"
+    yield Line("calibrate", "cross", comment, active=False)
     yield Line("layers", "all", active=False)
     yield Line("seed", 0, active=False)
 

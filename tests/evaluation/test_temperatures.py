@@ -11,6 +11,7 @@ import small_regression
 import small_run
 import torch
 from findings_of import noted, values_of
+from report_text import rendered
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
 
@@ -24,6 +25,7 @@ from bnuq.records import evaluation_file
 from bnuq.records.evaluation import Result
 from bnuq.records.summary import summary
 from bnuq.records.verdict import judged
+from bnuq.report.evaluation import report
 
 HELD_OUT = 48
 
@@ -198,6 +200,36 @@ def test_outputs_that_are_probabilities_have_the_same_temperature(folder: Path, 
         each.methods["deterministic+temperature"].sets["test"].points["pll"] for each in (crossed, result)
     )
     np.testing.assert_allclose(of_probabilities, of_logits, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.held(False)
+@pytest.mark.less(False)
+def test_without_validation_points_it_is_cross_fitted_and_marked_so(folder: Path, crossed: Result) -> None:
+    options = {"methods": ("mcbn",), "post_hoc": False}
+    default = small_run.evaluated(folder, out="default.h5", **options)
+    assert [*default.methods] == [*crossed.methods]
+    assert default.run["sampling"]["calibrate"] == "cross"
+    for name, method in crossed.methods.items():
+        pll = method.sets["test"].estimates["pll"].value
+        assert default.methods[name].sets["test"].estimates["pll"].value == pll
+    assert "deterministic+temperature" in {each.method for each in judged(default).comparisons}
+    assert "cross-fitted" in [finding.code for finding in judged(default).findings]
+    for full in (True, False):
+        assert "+temperature: fitted to each half of the test points" in " ".join(
+            rendered(report, default, full=full).split()
+        )
+    off = small_run.evaluated(folder, out="off.h5", calibrate="off", **options)
+    assert [*off.methods] == ["deterministic", "mcbn"]
+    assert "cross-fitted" not in [finding.code for finding in judged(off).findings]
+
+
+@pytest.mark.held(False)
+@pytest.mark.less(False)
+@pytest.mark.parametrize("points", [{"limit": 19}, {"test": "unlabelled.npz"}])
+def test_too_few_or_unlabelled_test_points_are_not_cross_fitted_by_default(folder: Path, points: dict) -> None:
+    np.savez(folder / "unlabelled.npz", x=np.load(folder / "test.npz")["x"])
+    result = small_run.evaluated(folder, out="few.h5", methods=("mcbn",), ood=(), **points)
+    assert [*result.methods] == ["deterministic", "mcbn"]
 
 
 @pytest.mark.held(False)

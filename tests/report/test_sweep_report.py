@@ -22,7 +22,7 @@ from report_text import rendered
 from bnuq.cli.main import main
 from bnuq.errors import RequestError
 from bnuq.estimates import Estimate
-from bnuq.findings import Finding, warning
+from bnuq.findings import Finding, sentence, warning
 from bnuq.records.sweep import Decay, Repeated, Sweep, SweepPoint, write
 from bnuq.report import drawing
 from bnuq.report.document import Drawing, Section, Table
@@ -308,8 +308,7 @@ def test_a_recommendation_has_its_size_its_criterion_and_how_flat_it_is():
     ("changes", "code", "values"),
     [
         ({"decided_by": "prior"}, "prior-decides", {}),
-        ({"at_end": "largest"}, "recommended-is-largest", {}),
-        ({"at_end": "smallest"}, "recommended-is-smallest", {}),
+        ({"at_end": "largest"}, "recommended-is-largest", {"neighbour": 32}),
         ({"within": (64,)}, "recommended-alone", {}),
         ({"criterion": "pll", "of": "validation"}, "recommended-by-pll", {"of": "validation"}),
         ({"criterion": "auroc", "of": "test"}, "recommended-by-auroc", {"ood": ["svhn", "pcbdigits32"], "of": "test"}),
@@ -518,6 +517,23 @@ def test_a_predicted_size_that_the_computed_ones_contradict_is_called_so():
     for value, speaks in ((float(sizes[at]), False), (sizes[at - 1] * 0.9, True), (sizes[at + 1] * 1.1, True)):
         chosen = replace(sweep.recommended, predicted_batch_size=Estimate(value, mc_se=1.0))
         assert ("optimum-contradicted" in verdicts(replace(sweep, recommended=chosen))) == speaks
+
+
+@pytest.mark.parametrize(("end", "between"), [("largest", "above b = 32"), ("smallest", "below b = 64")])
+def test_at_an_end_of_the_sizes_the_optimum_may_lie_anywhere_beyond_the_last_but_one(end: str, between: str):
+    """A maximum at the last of some values of a function that rises and falls says only that."""
+    sweep = small_sweep.single()
+    assert sweep.recommended is not None
+    behind = {32: Estimate(-1.0, mc_se=1.0), 64: Estimate(-0.5, mc_se=1.0)}
+    best = 64 if end == "largest" else 32
+    chosen = replace(sweep.recommended, behind=behind, batch_size=best, at_end=end)
+    sign = 1 if end == "largest" else -1
+    inside = 32 if end == "largest" else 64
+    for predicted, contradicts in ((inside + sign, False), (inside - sign, False), (inside - 3 * sign, True)):
+        of_rule = replace(chosen, predicted_batch_size=Estimate(predicted, mc_se=1.0))
+        found = verdicts(replace(sweep, recommended=of_rule))
+        assert ("optimum-contradicted" in found) == contradicts, "the two sentences never disagree without a word"
+        assert between in sentence(found[f"recommended-is-{end}"], SENTENCES)
 
 
 def test_a_page_has_the_picture_and_where_the_sweep_comes_from():

@@ -242,14 +242,24 @@ def _recommendation(sweep: Sweep) -> Iterator[Finding]:
     if chosen.decided_by == "prior":
         yield _verdict("prior-decides")
     if chosen.at_end:
-        yield _verdict(f"recommended-is-{'trained-end' if matched else chosen.at_end}", end=chosen.at_end)
+        neighbour = sizes[1] if at == 0 else sizes[at - 1]
+        code = f"recommended-is-{'trained-end' if matched else chosen.at_end}"
+        yield _verdict(code, end=chosen.at_end, neighbour=neighbour)
     if (predicted := chosen.predicted_batch_size) is not None:
         yield _verdict("optimum-predicted", predicted=predicted)
         if not sizes[0] <= predicted.value <= sizes[-1]:
             yield _verdict("optimum-outside")
-        near = sizes[max(0, at - 1)] <= predicted.value <= sizes[min(len(sizes) - 1, at + 1)]
-        if chosen.criterion == "elbo" and not near and not chosen.at_end:
+        if chosen.criterion == "elbo" and not _is_next_to(predicted, sizes, at):
             yield _verdict("optimum-contradicted")
+
+
+def _is_next_to(predicted: Estimate, sizes: Sequence[int], at: int) -> bool:
+    """Whether an optimum may lie, within twice its error, where the size number `at` is the best: between the sizes
+    next to it, and beyond it where it is the first or the last."""
+    margin = 2 * (error_of(predicted) or 0.0)
+    low = 0 if at == 0 else sizes[at - 1]
+    high = math.inf if at == len(sizes) - 1 else sizes[at + 1]
+    return low - margin <= predicted.value <= high + margin
 
 
 def _decisive_sizes(chosen: Recommended, sizes: Sequence[int], at: int) -> list[int]:
@@ -359,10 +369,12 @@ _TEXTS = {
     ),
     "recommended-is-trained-end": ("It is the {end} of the training batch sizes: the optimum may lie beyond."),
     "recommended-is-largest": (
-        "It is the largest of the sizes that were compared, and the optimum lies at or beyond it: sweep larger ones."
+        "It is the largest of the sizes that were compared, so the optimum may lie anywhere above b = {neighbour:,}: "
+        "sweep larger ones."
     ),
     "recommended-is-smallest": (
-        "It is the smallest of the sizes that were compared, and the optimum lies at or below it: sweep smaller ones."
+        "It is the smallest of the sizes that were compared, so the optimum may lie anywhere below b = {neighbour:,}: "
+        "sweep smaller ones."
     ),
     "optimum-predicted": (
         "The asymptotic rule b* = 2Nc/P + mean(1/ρ) puts the optimum of the ELBO at {predicted:estimate}."

@@ -76,6 +76,10 @@ class Prefix(str):
     """In an annotation of keys, what stands before a key in its coordinate: "normalized_" before "pll"."""
 
 
+class Among(str):
+    """In an annotation, of the names (separated by spaces) that this version knows: a file may have others."""
+
+
 class Unit(str):
     """In an annotation, the unit of an array; without one it is that of the metric of this name."""
 

@@ -199,6 +199,10 @@ COMMANDS: Catalogue = {
     "statistics-unchanged": Entry("{layer} keeps its statistics: {reason}"),
     "no-statistics": Entry("BatchNorm {layer} keeps no running statistics, so it has none to replace"),
     "dropout-off": Entry("dropout was off while statistics were computed, as at prediction time"),
+    # files of other versions
+    "made-by-newer": Entry(
+        "made by a newer bnuq ({version}); left out, as this one does not know {names:it|them}: {names:listed}"
+    ),
     # check against a baseline
     "settings-of-run-file": Entry("tolerances and minimums are those of [check] in {file}"),
     "new-since-baseline": Entry("new since the baseline, and not compared with anything: {what} {names:joined}"),

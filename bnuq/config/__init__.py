@@ -27,6 +27,7 @@ from bnuq.config.schema import (
     LAPLACE,
     LEARNED,
     MAX_COUNT,
+    METHOD_NAMES,
     NETWORKS,
     ON_REQUEST,
     POPULATION,

@@ -39,6 +39,11 @@ SINGLE_SAMPLE_METHODS: tuple[str, ...] = (
 )
 
 
+METHOD_NAMES: tuple[str, ...] = tuple(
+    f"{name}{by}" for name in (*get_args(Method), POPULATION) for by in ("", *(f"+{kind}" for kind in RECALIBRATIONS))
+)
+
+
 def recalibration_of(method: str) -> Recalibration | None:
     """How the logits of a method are recalibrated, by the end of its name; None if they are not."""
     return next((kind for kind in RECALIBRATIONS if method.endswith(f"+{kind}")), None)

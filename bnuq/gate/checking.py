@@ -15,7 +15,7 @@ from bnuq.catalogue import text_of
 from bnuq.config import POPULATION, without_recalibration
 from bnuq.errors import ResultError
 from bnuq.estimates import Direction
-from bnuq.findings import Finding, note, warning, warnings
+from bnuq.findings import Finding, about, note, warning, warnings
 from bnuq.gate.change_errors import Error, Errors
 from bnuq.gate.compatibility import check_comparable, made_at, pairing
 from bnuq.gate.recomputing import recomputed
@@ -64,7 +64,12 @@ def check(current: Result, baseline: Result | None = None, settings: Settings = 
         pairing=shared,
         comparisons=comparisons,
         floors=floors,
-        findings=(*_findings(current, baseline, comparisons, settings), *_new(current, baseline)),
+        findings=(
+            *_findings(current, baseline, comparisons, settings),
+            *_new(current, baseline),
+            *_left_out(current),
+            *_left_out(baseline),
+        ),
         bnuq=bnuq.__version__,
         seconds=time.perf_counter() - start,
     )
@@ -78,7 +83,7 @@ def uncompared(current: Result, settings: Settings, *, why: str = "") -> Verdict
     recomputed(current)
     floors = tuple(_floor(current, item) for item in settings.floors)
     findings = (warning("not-compared", reason=" ".join(why.split())),) if why else ()
-    return Verdict(_side(current), None, None, (), floors, findings, bnuq.__version__, 0.0)
+    return Verdict(_side(current), None, None, (), floors, (*findings, *_left_out(current)), bnuq.__version__, 0.0)
 
 
 def _side(result: Result) -> Side:
@@ -245,6 +250,11 @@ def _new(current: Result, baseline: Result) -> Iterator[Finding]:
         added = [name for name in new if name not in old]
         if added:
             yield note("new-since-baseline", what=kind, names=added)
+
+
+def _left_out(result: Result) -> Iterator[Finding]:
+    """What the file of a result has, and this version does not know."""
+    yield from about(str(result.path), (item for item in result.findings if item.code == "made-by-newer"))
 
 
 def _findings(

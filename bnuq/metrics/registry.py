@@ -396,6 +396,11 @@ _UNLISTED = (
 _KNOWN = {metric.name: metric for metric in _UNLISTED} | SCORES | METRICS
 
 
+def is_known(name: str) -> bool:
+    """Whether this is a metric, a score or a bound that this version knows."""
+    return name in _KNOWN
+
+
 def metric_of(name: str) -> Metric:
     """The metric or score of this name; of any other name, such as that of a count, one without unit and direction."""
     words = name.replace("_", " ")

@@ -10,18 +10,23 @@ from typing import Annotated, Any, ClassVar, Literal, Protocol, runtime_checkabl
 import numpy as np
 from jaxtyping import Float, Float16, Int16, Int64, Num, Shaped, UInt8
 
-from bnuq.config import ENSEMBLE, SINGLE_SAMPLE_METHODS, without_recalibration
-from bnuq.estimates import Axis, ByHand, Coordinate, Estimate, MetricName, Prefix, Size, Unit
+from bnuq.config import ENSEMBLE, METHOD_NAMES, SINGLE_SAMPLE_METHODS, without_recalibration
+from bnuq.estimates import Among, Axis, ByHand, Coordinate, Estimate, MetricName, Prefix, Size, Unit
 from bnuq.findings import Finding
+from bnuq.metrics import SCORES
 
-MethodName = Annotated[str, Coordinate("method")]
+MethodName = Annotated[str, Coordinate("method"), Among(" ".join(METHOD_NAMES))]
 SetName = Annotated[str, Coordinate("set")]
 LabelName = Annotated[str, Coordinate("label")]
 ClassName = Annotated[str, Coordinate("class")]
 GroupName = Annotated[str, Coordinate("group")]
-ScoreName = Annotated[str, Coordinate("score")]
-BoundName = Annotated[str, Coordinate("bound")]
+ScoreName = Annotated[str, Coordinate("score"), Among(" ".join(SCORES))]
+BoundName = Annotated[str, Coordinate("bound"), Among("constant optimum")]
 Estimates = Mapping[MetricName, Estimate]
+Separation = Mapping[
+    Annotated[str, Coordinate("metric"), Among("auroc aupr_out aupr_in fpr95 fpr95_id_positive")], Estimate
+]
+Bound = Mapping[Annotated[str, Coordinate("metric"), Among("pll crps sigma confidence")], Estimate]
 Normalized = Mapping[Annotated[str, Coordinate("metric"), Prefix("normalized_")], Estimate]
 TargetUnits = Annotated[Float[np.ndarray, "point output"], Unit("target unit")]  # pyrefly: ignore
 BatchNoise = Annotated[Float[np.ndarray, " layer"], Unit("standard deviations of batch noise")]
@@ -39,6 +44,8 @@ AGGREGATIONS = (  # of the uncertainty of the pixels of an image
     "mean", "upper_tail", "patch_maximum", "share_above", "foreground", "without_boundaries", "pairwise_dice",
 )  # fmt: skip
 OF_COMPONENTS = ("uncertainty", "variation", "iou")  # means over the connected components of a prediction
+_OF_PARTS = ("count", "accuracy", "pll", "iou", "dice", *(f"component_{metric}" for metric in OF_COMPONENTS))
+Part = Mapping[Annotated[str, Coordinate("metric"), Among(" ".join(_OF_PARTS))], Estimate]
 MEDIAN_LIMIT, WORST_LIMIT = 3.0, 6.0  # of a reference check, times what batch noise alone gives
 
 
@@ -142,8 +149,8 @@ class SetResult:
     maps: Annotated[Maps | None, ByHand("")] = None
     by_label: Mapping[LabelName, Estimates] = field(default_factory=dict)
     label_points: Mapping[str, Float[np.ndarray, "point label"]] = field(default_factory=dict)
-    by_class: Mapping[ClassName, Estimates] = field(default_factory=dict)
-    by_group: Mapping[GroupName, Estimates] = field(default_factory=dict)
+    by_class: Mapping[ClassName, Part] = field(default_factory=dict)
+    by_group: Mapping[GroupName, Part] = field(default_factory=dict)
     contributions: Mapping[str, Float[np.ndarray, " point"]] = field(default_factory=dict)
 
     def of_label(self, label: str) -> SetResult:
@@ -175,16 +182,20 @@ class MethodResult:
     """
 
     sets: Mapping[SetName, SetResult]
-    ood: Mapping[SetName, Mapping[ScoreName, Estimates]]
+    ood: Mapping[SetName, Mapping[ScoreName, Separation]]
     convergence: Mapping[str, Num[np.ndarray, " samples"]]
     calibration: Mapping[str, Num[np.ndarray, " bin"]]
     risk: Mapping[str, Num[np.ndarray, " coverage"]]
-    uncertainty_error: Mapping[str, Num[np.ndarray, " rank"]] = field(default_factory=dict)
+    uncertainty_error: Mapping[Annotated[str, Among("rank sigma error running_error")], Num[np.ndarray, " rank"]] = (
+        field(default_factory=dict)
+    )
     pixel_ood: Mapping[SetName, Mapping[ScoreName, Estimates]] = field(default_factory=dict)
     boundary: Mapping[str, Num[np.ndarray, " distance"]] = field(default_factory=dict)
     pavpu: Mapping[str, Num[np.ndarray, " threshold"]] = field(default_factory=dict)
-    class_calibration: Mapping[str, Num[np.ndarray, "class bin"]] = field(default_factory=dict)
-    bounds: Mapping[BoundName, Estimates] = field(default_factory=dict)
+    class_calibration: Mapping[Annotated[str, Among("count confidence accuracy")], Num[np.ndarray, "class bin"]] = (
+        field(default_factory=dict)
+    )
+    bounds: Mapping[BoundName, Bound] = field(default_factory=dict)
     normalized: Normalized = field(default_factory=dict)
 
 
@@ -269,7 +280,7 @@ class MethodWork:
 class Work:
     """The cost of a run: the passes of each method, and the peak memory of the process, in bytes."""
 
-    methods: dict[str, MethodWork] = field(default_factory=dict)
+    methods: dict[MethodName, MethodWork] = field(default_factory=dict)
     peak_bytes: int | None = None
 
     def summary(self) -> dict[str, Any]:

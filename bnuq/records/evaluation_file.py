@@ -36,7 +36,6 @@ from bnuq.config import DETERMINISTIC, ENSEMBLE, SINGLE_SAMPLE_METHODS, ScoringS
 from bnuq.estimates import Estimator, require
 from bnuq.files.hdf5 import image_of
 from bnuq.files.writing import replaced
-from bnuq.metrics import METRICS, SCORES
 from bnuq.records import pixel_maps
 from bnuq.records.addresses import estimates_of
 from bnuq.records.evaluation import (
@@ -216,7 +215,10 @@ def read(path: Path, *, log_likelihoods: bool = True) -> Result:
             _check_log_likelihoods(result)
         return result
 
-    return codec.read(Result, path, summary=summary, by_hand=complete)
+    return codec.read(Result, path, summary=summary, by_hand=complete, groups=_BY_HAND)
+
+
+_BY_HAND = ("statistics", "observed_data", "log_likelihood", "posterior_predictive", "maps")  # HDF5 groups
 
 
 def _with_likelihoods(result: Result, likelihoods: Any) -> Iterator[tuple[str, MethodResult]]:
@@ -250,6 +252,8 @@ def _check_texts(result: Result) -> None:
         raise ValueError("the networks of the ensemble are missing")
     require(result.provenance, bnuq=str)
     run = {"data": {}, **result.run}
+    if isinstance(scoring := run.get("scoring"), dict):  # a newer version may have settings of its own
+        run["scoring"] = {key: scoring[key] for key in scoring if key in ScoringSection.__struct_fields__}
     require(run, data=dict[str, Any], sampling=dict[str, Any] | None, scoring=ScoringSection | None)
     require(run["data"], train=str | None)
 
@@ -281,8 +285,8 @@ def _check_complete(result: Result) -> None:
             needed |= required.on_test if name == "test" or result.sets[name].kind == "perturbed" else set()
             if required is _WITHOUT_LABELS and (scored := _OF_TASK["classification"].on_test & {*set_result.estimates}):
                 raise ValueError(f"estimate {min(scored)} of {method} on {name} is of labels that are missing")
-            if missing := needed - set(set_result.estimates) or set(set_result.estimates) - set(METRICS):
-                raise ValueError(f"estimate {min(missing)} of {method} on {name} is missing or unknown")
+            if missing := needed - set(set_result.estimates):
+                raise ValueError(f"estimate {min(missing)} of {method} on {name} is missing")
             shape = (result.sets[name].n, *_several(result))
             if result.model["task"] == "segmentation":
                 shape = (result.sets[name].n, int(result.model["classes"]))
@@ -297,8 +301,8 @@ def _check_complete(result: Result) -> None:
                 ranked = [method_result.sets[key].points.get(score) for key in ("test", name)]
                 if any(values is None or np.isnan(values).any() for values in ranked):
                     raise ValueError(f"the {score} of the points of {method} is missing")
-            if not is_complete or set(scores) - set(SCORES) or any(set(f) != _OF_OOD for f in scores.values()):
-                raise ValueError(f"estimates of {method} on {name} against the test set are missing or unknown")
+            if not is_complete or any(set(estimates) != _OF_OOD for estimates in scores.values()):
+                raise ValueError(f"estimates of {method} on {name} against the test set are missing")
         if result.model["task"] == "regression":
             _check_regression(method, method_result)
         if missing := required.points - set(method_result.sets["test"].points):
@@ -311,9 +315,6 @@ def _check_complete(result: Result) -> None:
             raise ValueError(f"the reliability of the classes of {method} is incomplete")
         if method_result.pavpu and not {"threshold", "pavpu"} <= set(method_result.pavpu):
             raise ValueError(f"the accuracy of {method} over thresholds of certainty is incomplete")
-        bounds, normalized = set(method_result.bounds), set(method_result.normalized)
-        if bounds - {"constant", "optimum"} or normalized - {"pll", "crps", "pll_without_exact"}:
-            raise ValueError(f"the bounds of {method} are unknown")
     _check_gallery(result)
     if result.image_maps is not None:
         _check_image_maps(result, result.image_maps)
@@ -384,8 +385,8 @@ def _check_labels(result: Result, method: str, name: str) -> None:
     if truth is not None and truth.shape != shape:
         raise ValueError(f"the labels of {name} are of another shape")
     for label, estimates in set_result.by_label.items():
-        if missing := {"pll", "accuracy", "ece"} - set(estimates) or set(estimates) - set(METRICS):
-            raise ValueError(f"estimate {min(missing)} of label {label} of {method} is missing or unknown")
+        if missing := {"pll", "accuracy", "ece"} - set(estimates):
+            raise ValueError(f"estimate {min(missing)} of label {label} of {method} is missing")
     needed = {"pll", "accuracy", "max_probability", "least_confidence"} if labels else set()
     if missing := needed - set(set_result.label_points):
         raise ValueError(f"the {min(missing)} of the points of {method} by label are missing")
@@ -433,7 +434,7 @@ def _check_regression(method: str, result: MethodResult) -> None:
         raise ValueError(f"a bound of {method} has no CRPS")
     if set(result.normalized) - {"pll_without_exact"} - set(result.bounds.get("constant", ())):
         raise ValueError(f"a normalised score of {method} has no bounds")
-    if result.calibration and set(result.calibration) != {"level", "coverage"}:
+    if result.calibration and not {"level", "coverage"} <= set(result.calibration):
         raise ValueError(f"the calibration of {method} is incomplete")
     if set(result.uncertainty_error) != {"rank", "sigma", "error", "running_error"}:
         raise ValueError(f"the errors over uncertainty of {method} are incomplete")

@@ -14,7 +14,6 @@ from jaxtyping import Float
 from bnuq import catalogue
 from bnuq.estimates import Axis, Coordinate, Count, Estimate, MetricName, Size, require
 from bnuq.findings import Finding
-from bnuq.metrics import METRICS
 from bnuq.records.summary import SCHEMA, json_fields, json_value
 from bnuq.store import codec
 from bnuq.store.codec import write
@@ -195,10 +194,6 @@ class Crossing:
     domain: Annotated[str, Coordinate("domain")]
     statistics: Annotated[str, Coordinate("statistics")]
     estimates: Mapping[MetricName, Estimate]
-
-    def __post_init__(self) -> None:
-        if unknown := set(self.estimates) - set(METRICS):
-            raise ValueError(f"an estimate of {min(unknown)} is unknown")
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ In their file, `/values` (estimate, run) holds the runs' estimates; what is comp
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +18,7 @@ import numpy as np
 from jaxtyping import Float64
 
 from bnuq import catalogue
-from bnuq.config import POPULATION, Task, without_recalibration
+from bnuq.config import METHOD_NAMES, POPULATION, Task, without_recalibration
 from bnuq.estimates import Axis, Unit, require
 from bnuq.findings import Finding, warnings
 from bnuq.metrics import METRICS, SCORES, TTest, nadeau_bengio, normalized, t_test
@@ -115,11 +116,7 @@ class Several:
         if not self.runs or self.values.shape[1] != len(self.runs):
             raise ValueError("it holds no run, or the values of other runs")
         for address in self.estimates:
-            at = coordinates_of(address)
-            if at["metric"] not in METRICS.keys() | {WITHOUT_EXACT} | ({"confidence"} if "bound" in at else set()):
-                raise ValueError(f"{address}: the metric is unknown")
-            if "score" in at and at["score"] not in SCORES:
-                raise ValueError(f"{address}: the score is unknown")
+            coordinates_of(address)
 
     @property
     def splits(self) -> list[int]:
@@ -205,10 +202,27 @@ def write(several: Several, path: Path) -> None:
 def read(path: Path) -> Several:
     """The runs in the file at `path`; ResultError if that is not one of several runs, is newer, or is damaged."""
 
-    def with_paths(_: Any, several: Several) -> Several:
-        return replace(several, runs=tuple(replace(run, path=path.parent / run.path) for run in several.runs))
+    def complete(_: Any, several: Several) -> Several:
+        unknown = {address: name for address in several.estimates for name in _unknown(coordinates_of(address))}
+        known = [address not in unknown for address in several.estimates]
+        return replace(
+            codec.with_unknown(several, dict.fromkeys(unknown.values())),
+            runs=tuple(replace(run, path=path.parent / run.path) for run in several.runs),
+            estimates=tuple(itertools.compress(several.estimates, known)),
+            values=several.values[known],
+        )
 
-    return codec.read(Several, path, by_hand=with_paths)
+    return codec.read(Several, path, by_hand=complete)
+
+
+def _unknown(at: Mapping[str, str]) -> Iterator[str]:
+    """The metric, the score or the method of an estimate that this version does not know."""
+    if at["metric"] not in METRICS.keys() | {WITHOUT_EXACT} | ({"confidence"} if "bound" in at else set()):
+        yield at["metric"]
+    if at.get("score", "") not in SCORES.keys() | {""}:
+        yield at["score"]
+    if at["method"] not in METHOD_NAMES:
+        yield at["method"]
 
 
 # ── the summary ──────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from functools import cache, wraps
 from typing import Annotated, Any, TypeVar
 
@@ -51,6 +51,13 @@ def _parts(hint: Any) -> Iterator[Any]:
 def metadata(hint: Any, kind: type[str]) -> str | None:
     extras = (extra for part in _parts(hint) for extra in getattr(part, "__metadata__", ()))
     return next((str(extra) for extra in extras if isinstance(extra, kind)), None)
+
+
+@_once
+def record_of(hint: Any) -> type | None:
+    """The record that the annotation names; None if it names none, or several."""
+    records = [part for part in _parts(hint) if isinstance(part, type) and is_dataclass(part)]
+    return records[0] if len(records) == 1 else None
 
 
 @_once

@@ -7,13 +7,15 @@
     /PATH        an array; its axes are named by its annotation: Float[np.ndarray, "draw channel"]
 
 Field names are the paths. Reading converts and checks every value as its annotation says: keys, types, bounds, and of
-arrays their dtype and their axes. Rules that types cannot state belong in a record's `__post_init__`.
+arrays their dtype and their axes. Rules that types cannot state belong in a record's `__post_init__`. Fields, methods,
+metrics and scores that this version does not know are left out, and named in a note.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -22,13 +24,16 @@ from typing import Any, ClassVar, Protocol, TypeVar
 import msgspec
 import numpy as np
 
+import bnuq
 from bnuq.errors import ResultError
-from bnuq.estimates import Axis, Estimate, InRecord, Unit
+from bnuq.estimates import Among, Axis, Coordinate, Estimate, InRecord, Prefix, Unit
 from bnuq.files.apart import ask
 from bnuq.files.content import kind_of
-from bnuq.files.hdf5 import image_of, open_hdf5
+from bnuq.files.hdf5 import Group, image_of, open_hdf5
 from bnuq.files.writing import check_writable, write_bytes
-from bnuq.store.annotations import arguments, axes_of, fields_of, metadata
+from bnuq.findings import Finding, note
+from bnuq.metrics.registry import is_known
+from bnuq.store.annotations import arguments, axes_of, fields_of, metadata, record_of
 from bnuq.store.datasets import Writer, name_of
 from bnuq.store.table import read_table, rows_of, unit_of, write_table
 
@@ -168,16 +173,18 @@ def read(
     *,
     summary: Callable[[R], Any] | None = None,
     by_hand: Callable[[Any, R], R] | None = None,
+    groups: Collection[str] = (),
 ) -> R:
-    """The record in the file at `path`; ResultError if it is of another kind, is newer, or is damaged.
+    """The record in the file at `path`; ResultError if it is of another kind, of a newer format, or is damaged.
 
-    `summary` is computed once as a check, so that readers of the record need no further checks. `by_hand` completes
-    the record from the open file.
+    What a newer version has added is left out, and named in a note. `summary` is computed once as a check, so that
+    readers of the record need no further checks. `by_hand` completes the record from the open file, from HDF5 groups of
+    these names.
     """
     with open_hdf5(path) as file:
         try:
             _check_kind(file, record, path)
-            result = _decode(file, record)
+            result = _decode(file, record, groups)
             result = replace(by_hand(file, result) if by_hand else result, path=path.absolute())  # type: ignore[type-var]
             if summary is not None:
                 json.dumps(summary(result), allow_nan=False)
@@ -185,8 +192,23 @@ def read(
             reason = " ".join(str(error).split())[:300].strip("'\"")
             raise ResultError(
                 f"{path}: the result file is incomplete or damaged ({reason}). Fetch it again, or repeat the run."
+                f"{_updating(file)}"
             ) from error
     return result
+
+
+def _updating(file: Any) -> str:
+    """What else to do where a newer bnuq wrote the file."""
+    try:
+        writer = str(file.attrs["bnuq"])
+        newer = _version(writer) > _version(bnuq.__version__)
+    except _DAMAGE:
+        return ""
+    return f" Or update bnuq: {writer} wrote it, and this is {bnuq.__version__}." if newer else ""
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", text)[:3]))
 
 
 def _check_kind(file: Any, record: type[Record], path: Path) -> None:
@@ -204,7 +226,7 @@ def _check_kind(file: Any, record: type[Record], path: Path) -> None:
         )
 
 
-def _decode(file: Any, record: type[R]) -> R:
+def _decode(file: Any, record: type[R], groups: Collection[str]) -> R:
     estimates = read_table(file["estimates"]) if "estimates" in file else []
     arrays = cache(lambda path: _array(file[path.lstrip("/")]))
 
@@ -215,11 +237,67 @@ def _decode(file: Any, record: type[R]) -> R:
             return np.array(encoded["values"], np.float64) if "values" in encoded else arrays(encoded["array"])
         return encoded
 
-    tree = _with_estimates(json.loads(file["record"].asstr()[()]), estimates)
+    known = _Known()
+    tree = known.part(_with_estimates(json.loads(file["record"].asstr()[()]), estimates), record)
     result = msgspec.convert(tree, record, dec_hook=decode, str_keys=True)
     for part in _records(result):
         _check_axes(part)
-    return result
+    of_record = {"record", "estimates", *groups, *fields_of(record)}
+    known.unknown |= {name: None for name in file if name not in of_record and isinstance(file[name], Group)}
+    return with_unknown(result, known.unknown)
+
+
+def with_unknown(record: R, names: Iterable[str]) -> R:
+    """The record with a note of what its file has, and this version does not know; itself if there is nothing, or it
+    has no notes."""
+    findings: tuple[Finding, ...] | None = getattr(record, "findings", None)
+    if findings is None or not (names := [*names]):
+        return record
+    left_out = note("made-by-newer", version=str(record.provenance["bnuq"]), names=names)
+    return replace(record, findings=(*findings, left_out))  # type: ignore[type-var]
+
+
+class _Known:
+    """Leaves out of a record's JSON what this version does not know, and keeps the names of that."""
+
+    def __init__(self) -> None:
+        self.unknown: dict[str, None] = {}  # in their order, each once
+
+    def part(self, tree: Any, hint: Any) -> Any:
+        """The JSON of a value with this annotation without fields, keys and items that are not known."""
+        if isinstance(tree, list):
+            (inner,) = arguments(hint, Sequence, 1)
+            return [self.part(item, inner) for item in tree if self._is_known_record(item, inner)]
+        if not isinstance(tree, dict):
+            return tree
+        if (record := record_of(hint)) is not None:
+            hints = fields_of(record)
+            self.unknown |= dict.fromkeys(key for key in tree if key not in hints)
+            return {
+                key: self.part(value, hints[key]) if self._is_known_record(value, hints[key]) else None
+                for key, value in tree.items()
+                if key in hints
+            }
+        key_hint, inner = arguments(hint, Mapping, 2)
+        return {key: self.part(value, inner) for key, value in tree.items() if self._is_known(key, key_hint)}
+
+    def _is_known(self, name: str, hint: Any) -> bool:
+        if (among := metadata(hint, Among)) is not None:
+            known = name in among.split()
+        else:
+            known = metadata(hint, Coordinate) != "metric" or is_known(f"{metadata(hint, Prefix) or ''}{name}")
+        if not known:
+            self.unknown[name] = None
+        return known
+
+    def _is_known_record(self, tree: Any, hint: Any) -> bool:
+        """Whether the kind of a record, and the method that it is of, are known."""
+        if not isinstance(tree, dict) or (record := record_of(hint)) is None:
+            return True
+        hints = fields_of(record)
+        return all(
+            self._is_known(value, hints[key]) for key, value in tree.items() if isinstance(value, str) and key in hints
+        )
 
 
 def _array(data: Any) -> np.ndarray:

@@ -1,0 +1,191 @@
+"""Results of other versions: frozen files of bnuq 0.1.0 are read as they were, and what a newer bnuq may add to a file
+is left out by name. The frozen files are of `small_run`, `small_regression` and a sweep of the first, cut by --limit.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import lzma
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from bnuq.catalogue import text_of
+from bnuq.errors import ResultError
+from bnuq.findings import Finding
+from bnuq.gate import check
+from bnuq.records import evaluation_file, multirun, sweep
+from bnuq.records.addresses import estimates_of
+from bnuq.records.summary import summary
+from bnuq.report import evaluation as evaluation_report
+from bnuq.report import sweep as sweep_report
+from bnuq.report.render import print_record
+from bnuq.store import codec
+
+FROZEN = Path(__file__).parent.parent / "frozen"
+KNOWN = {  # of the frozen files, as bnuq 0.1.0 wrote them
+    "classification": {
+        "mcbn.sets.test.pll": -0.878716109992,
+        "mcbn.ood.other.mutual_information.auroc": 0.180555555556,
+    },
+    "regression": {"mcbn.sets.test.pll": -3.24884074498, "mcbn.normalized.crps": -25.8205505107},
+}
+
+
+@pytest.fixture
+def frozen(tmp_path: Path) -> Callable[[str], Path]:
+    def unpacked(name: str) -> Path:
+        path = tmp_path / f"{name}.h5"
+        path.write_bytes(lzma.decompress((FROZEN / f"{name}.h5.xz").read_bytes()))
+        return path
+
+    return unpacked
+
+
+def edited(path: Path, edit: Callable[[dict[str, Any]], object]) -> Path:
+    """The file, with a change in the JSON of its record."""
+    with h5py.File(path, "r+") as file:
+        tree = json.loads(file["record"].asstr()[()])
+        edit(tree)
+        del file["record"]
+        file["record"] = json.dumps(tree)
+    return path
+
+
+def left_out(findings: tuple[Finding, ...]) -> list[str]:
+    """The names in the one note of what was left out."""
+    [names] = [finding.values["names"] for finding in findings if finding.code == "made-by-newer"]
+    return sorted(names)
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_a_frozen_result_is_read_checked_and_reported(frozen: Callable[[str], Path], name: str) -> None:
+    result = evaluation_file.read(frozen(name))
+    estimates = estimates_of(result)
+    assert {address: estimates[address].estimate.value for address in KNOWN[name]} == pytest.approx(KNOWN[name])
+    assert not [finding for finding in result.findings if finding.code == "made-by-newer"]
+    assert check(result, result).passed
+    print_record(evaluation_report.report, result, stream := io.StringIO())
+    assert "mcbn" in stream.getvalue()
+
+
+def test_a_frozen_sweep_is_read_and_reported(frozen: Callable[[str], Path]) -> None:
+    result = sweep.read(frozen("sweep"))
+    assert [point.batch_size for point in result.points] == [8, 16, 32]
+    information = result.points[0].estimates["mutual_information"]["test"].estimate
+    assert information.value == pytest.approx(0.00273008062836)
+    print_record(sweep_report.report, result, stream := io.StringIO())
+    assert "mini-batch" in stream.getvalue()
+
+
+def add_everything(tree: dict[str, Any]) -> None:
+    """A metric, a score, a method, fields and a kind of curve that no bnuq of today has."""
+    method = tree["methods"]["mcbn"]
+    estimate = method["sets"]["test"]["estimates"]["pll"]
+    method["sets"]["test"]["estimates"]["pll_of_tomorrow"] = estimate
+    method["bounds"]["tomorrow"] = {"pll": estimate}
+    method["normalized"]["tomorrows"] = estimate
+    scores = next(iter(method["ood"].values()))
+    score = next(iter(scores))
+    scores["score_of_tomorrow"] = scores[score]
+    scores[score]["fpr99"] = estimate
+    tree["methods"]["method-of-tomorrow"] = {"another": "structure"}
+    tree["methods"]["method-of-tomorrow+temperature"] = method
+    tree["field_of_tomorrow"] = {"any": ["thing"]}
+    tree["sets"]["test"]["also_of_tomorrow"] = 7
+    tree["findings"].append({"code": "new", "severity": "note", "values": {"a": 1}, "subject": "", "runs": None})
+
+
+ADDED = [
+    "also_of_tomorrow", "field_of_tomorrow", "fpr99", "group_of_tomorrow", "method-of-tomorrow",
+    "method-of-tomorrow+temperature", "pll_of_tomorrow", "score_of_tomorrow", "tomorrow", "tomorrows",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_what_this_version_does_not_know_is_left_out_by_name_and_the_rest_is_compared(
+    frozen: Callable[[str], Path], tmp_path: Path, name: str
+) -> None:
+    old = evaluation_file.read(frozen(name))
+    newer = edited(frozen(name).rename(tmp_path / "newer.h5"), add_everything)
+    with h5py.File(newer, "r+") as file:
+        file["group_of_tomorrow/values"] = np.arange(3)
+    result = evaluation_file.read(newer)
+    assert left_out(result.findings) == ADDED
+    assert estimates_of(result).keys() == estimates_of(old).keys()
+    print_record(evaluation_report.report, result, stream := io.StringIO(), full=True)
+    assert " ".join(stream.getvalue().split()).count("made by a newer bnuq (0.1.0); left out, as this one") == 1
+    assert json.dumps(summary(result), allow_nan=False)
+    for verdict in (check(result, old), check(old, result)):
+        assert verdict.passed and verdict.gated == check(old, old).gated
+        [said] = [finding for finding in verdict.findings if finding.code == "made-by-newer"]
+        assert said.subject == str(newer) and left_out(verdict.findings) == ADDED
+        assert text_of(said).startswith(f"{newer}: made by a newer bnuq (0.1.0)")
+
+
+def test_a_known_estimate_that_is_missing_or_was_changed_is_damage_beside_unknown_ones(
+    frozen: Callable[[str], Path],
+) -> None:
+    def without_accuracy(tree: dict[str, Any]) -> None:
+        add_everything(tree)
+        estimates = tree["methods"]["mcbn"]["sets"]["test"]["estimates"]
+        estimates["accuracy_of_tomorrow"] = estimates.pop("accuracy")
+
+    with pytest.raises(ResultError, match="estimate accuracy of mcbn on test is missing"):
+        evaluation_file.read(edited(frozen("classification"), without_accuracy))
+    old = evaluation_file.read(frozen("classification"))
+    path = edited(frozen("classification"), add_everything)
+    with h5py.File(path, "r+") as file:
+        rows = [text.decode() for text in file["estimates/path"][()]]
+        file["estimates/value"][rows.index("/methods/mcbn/sets/test/estimates/pll")] += 0.5
+    with pytest.raises(ResultError, match=r"damaged: mcbn\.sets\.test\.pll is"):
+        check(evaluation_file.read(path), old)
+
+
+def test_what_cannot_be_read_of_a_newer_file_is_an_advice_to_update(frozen: Callable[[str], Path]) -> None:
+    def with_another_task(tree: dict[str, Any]) -> None:
+        tree["model"]["task"] = "ranking"
+
+    path = edited(frozen("classification"), with_another_task)
+    with pytest.raises(ResultError, match=r"damaged \(.*task.*\)\. Fetch it again, or repeat the run\.$"):
+        evaluation_file.read(path)
+    with h5py.File(path, "r+") as file:
+        file.attrs["bnuq"] = "0.10.2"
+    with pytest.raises(ResultError, match=r"Or update bnuq: 0\.10\.2 wrote it, and this is "):
+        evaluation_file.read(path)
+
+
+def test_scoring_by_a_setting_of_a_newer_version_is_read_and_not_comparable(frozen: Callable[[str], Path]) -> None:
+    old = evaluation_file.read(frozen("regression"))
+
+    def scored_otherwise(tree: dict[str, Any]) -> None:
+        tree["run"]["scoring"]["setting_of_tomorrow"] = "on"
+
+    newer = evaluation_file.read(edited(frozen("regression"), scored_otherwise))
+    with pytest.raises(ResultError, match="scoring: setting_of_tomorrow is on now, the default in the baseline"):
+        check(newer, old)
+
+
+def test_runs_and_sweeps_leave_out_unknown_estimates_too(frozen: Callable[[str], Path], tmp_path: Path) -> None:
+    def swept(tree: dict[str, Any]) -> None:
+        for point in tree["points"]:
+            point["estimates"]["metric_of_tomorrow"] = {"test": "of any form"}
+            point["auroc"]["score_of_tomorrow"] = {}
+
+    assert left_out(sweep.read(edited(frozen("sweep"), swept)).findings) == ["metric_of_tomorrow", "score_of_tomorrow"]
+    one = evaluation_file.read(frozen("regression"))
+    runs = tuple(multirun.one_run(one, sha256="0" * 64, split=split, seed=0)[0] for split in (0, 1))
+    values = {"mcbn.sets.test.pll": -1.0, "mcbn.sets.test.metric_of_tomorrow": 2.0, "new.sets.test.rmse": 3.0}
+    several = multirun.Several(
+        runs=runs, **multirun.table_of([values, values]), task="regression", findings=(), seconds=1.0,
+        provenance={"bnuq": "0.1.0"},
+    )  # fmt: skip
+    codec.write(several, tmp_path / "several.h5")
+    read = multirun.read(tmp_path / "several.h5")
+    assert read.estimates == ("mcbn.sets.test.pll",) and read.values.tolist() == [[-1.0, -1.0]]
+    assert left_out(read.findings) == ["metric_of_tomorrow", "new"]

@@ -13,7 +13,7 @@ import typer
 from bnuq.cli.derived import SectionOptions, with_options
 from bnuq.cli.gate import Gate
 from bnuq.cli.options import Models, WorkPlace
-from bnuq.cli.output import Printing, print_json, print_line, print_result
+from bnuq.cli.output import Printing, print_json, print_line, print_result, with_resuming_as_warning
 from bnuq.config import (
     Options,
     Run,
@@ -97,6 +97,7 @@ def command(
             )
         with threads(runs.all[0].run.threads):
             aggregate = evaluate_several(runs, work=work, progress=progress)
+        aggregate = with_resuming_as_warning(aggregate, strict=printing.strict)
         print_result(aggregate, printing, summary=multirun.summary, show=partial(print_record, report))
         return
     with reported_at_once():
@@ -112,6 +113,7 @@ def command(
     with threads(run.threads):
         result = evaluate(run, work=work, progress=progress, look=look)
     if gate is None:
+        result = with_resuming_as_warning(result, strict=printing.strict)
         print_result(result, printing, summary=summary, show=partial(print_record, report, full=printing.full))
     else:
         gate.end(result)
@@ -140,6 +142,7 @@ def _evaluate_each(
     def on_result(_: Run, result: Result) -> None:
         if printing.json:
             summaries.append(summary(result))
+        result = with_resuming_as_warning(result, strict=printing.strict)
         print_result(result, of_each, summary=summary, show=show)
 
     def on_error(run: Run, error: Exception) -> None:

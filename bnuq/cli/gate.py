@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any, TextIO
 import typer
 
 from bnuq.cli.ci import annotate_ci, workflow_commands_disabled
-from bnuq.cli.output import Printing, discard_stdout, print_result, stdout, without_strict
+from bnuq.cli.output import (
+    Printing,
+    discard_stdout,
+    print_result,
+    stdout,
+    with_resuming_as_warning,
+    without_strict,
+)
 from bnuq.config import Run
 from bnuq.errors import BnuqError, RequestError, ResultError
 from bnuq.files.content import exists
@@ -97,7 +104,7 @@ class Gate:
         from bnuq.report import check, evaluation
         from bnuq.report.render import print_record
 
-        printing, full = self._printing, self._printing.full
+        printing, full, result = self._printing, self._printing.full, with_resuming_as_warning(result)
         try:
             with self._annotating_ci():
                 verdict = self._verdict(result)

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, TextIO
 
 import msgspec
@@ -51,6 +52,17 @@ def print_result(
     if refused:
         path = getattr(result, "path", None)
         raise strict_error(warned, "" if path is None else f"; {path} was written and holds them")
+
+
+def with_resuming_as_warning(result: Any, *, strict: bool = True) -> Any:
+    """The record of a run, where `strict` with a warning in place of a note that it was resumed."""
+    if not strict:
+        return result
+    findings = (replace(each, severity="warning") if each.code in _RESUMED else each for each in result.findings)
+    return replace(result, findings=tuple(findings))
+
+
+_RESUMED = ("evaluation-continued", "sweep-continued", "runs-reused")
 
 
 def print_json(value: Any) -> None:

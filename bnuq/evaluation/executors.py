@@ -14,13 +14,16 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from bnuq import stopping
-from bnuq.errors import BnuqError, is_device_failure
+from bnuq.errors import BnuqError, ResultError, is_device_failure
 from bnuq.evaluation.units import Unit, UnitGroup
-from bnuq.files.journal import MOST_ATTEMPTS, Arrays, Journal
+from bnuq.files.journal import MOST_ATTEMPTS, SECONDS, Arrays, Journal
 from bnuq.files.writing import is_alive
 
 Compute = Callable[[UnitGroup], Iterable[Arrays]]
+_ROUNDED = 0.01  # relative difference between machines at most, and share of values in which they may differ more
 _POLL, _LONGEST_POLL = 0.05, 5.0  # seconds between two looks at units that others have begun
 
 
@@ -29,12 +32,16 @@ class UnitsLostError(Exception):
 
 
 class Executor:
-    """Computes in this process what is missing, in order; the result is made of it."""
+    """Computes in this process what is missing, in order; the result is made of it. One unit per method that an earlier
+    run left in a folder that the user named is computed again, if this executor `checks` them."""
 
     makes_result = True
+    _checks = False
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: Journal, *, checks: bool = False) -> None:
         self.journal = journal
+        self._checks = checks
+        self._checked: set[str] = set()
 
     def wants(self, method: str) -> bool:  # noqa: ARG002 - for others
         """Whether the units of a method are of interest."""
@@ -46,11 +53,28 @@ class Executor:
         """The arrays of the units, in order: from the journal, or of `compute`, which gets the missing ones of each
         group. ResultError where they cannot be saved, and are `needed` again."""
         for group in groups:
-            arrays = {unit: self.journal.load(unit.name) for unit in group}
+            arrays = {unit: self.journal.load(unit.name, unit.sha256) for unit in group}
+            if self._checks:
+                self._check(arrays, compute)
             missing = tuple(unit for unit in group if arrays[unit] is None)
             if missing:
                 arrays |= self._computed(missing, compute, needed=needed)
             yield tuple(unit_arrays for unit_arrays in arrays.values() if unit_arrays is not None)
+
+    def _check(self, arrays: Mapping[Unit, Arrays | None], compute: Compute) -> None:
+        """Raise ResultError where a unit of an earlier run is not what it is when computed again."""
+        for unit, earlier in arrays.items():
+            if earlier is None or unit.method in self._checked or not self.journal.is_unproved(unit.name):
+                continue
+            self._checked.add(unit.method)
+            with stopping.deferred():
+                [again] = compute((unit,))
+            if not _agree(earlier, again):
+                raise ResultError(
+                    f"{self.journal.path(unit.name)} is not what this request computes: points {unit.points.start} to "
+                    f"{unit.points.stop - 1} of {unit.set} under {unit.method} differ. Remove {self.journal.key}* "
+                    "there, or name another folder with --work."
+                )
 
     def finish(self, groups: Iterable[UnitGroup], compute: Compute) -> None:
         """See to units whose arrays this process does not need."""
@@ -61,9 +85,27 @@ class Executor:
         found = {}
         with stopping.deferred():  # a signal ends the run after the units in hand
             for unit, arrays in zip(units, compute(units), strict=True):
-                self.journal.save(unit.name, arrays, needed=needed)
+                self.journal.save(unit.name, arrays, unit.sha256, needed=needed)
                 found[unit] = arrays
         return found
+
+
+def _agree(earlier: Arrays, again: Arrays) -> bool:
+    """Whether two computations of a unit agree up to the rounding of another machine, which may decide ties."""
+    if earlier.keys() | {SECONDS} != again.keys() | {SECONDS}:
+        return False
+    for name in again.keys() - {SECONDS}:
+        old, new = earlier[name], again[name]
+        if old.shape != new.shape or old.dtype != new.dtype:
+            return False
+        if new.dtype.kind not in "fiub":
+            same = old == new
+        else:
+            size = np.max(np.abs(new), initial=0, where=np.isfinite(new))
+            same = np.isclose(old, new, rtol=_ROUNDED, atol=_ROUNDED * size, equal_nan=True)
+        if np.mean(same) < 1 - _ROUNDED:
+            return False
+    return True
 
 
 class Chosen(Executor):

@@ -695,7 +695,7 @@ def _raw(journal: Journal, unit: Unit) -> np.ndarray:
 
 
 def _kept(journal: Journal, unit: Unit, what: str) -> Arrays:
-    arrays = journal.load(unit.name)
+    arrays = journal.load(unit.name, unit.sha256)
     if arrays is None:
         raise ResultError(
             f"{journal.path(unit.name)}: these {what} were kept there, and can no longer be read. Run it again."

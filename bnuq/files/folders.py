@@ -2,14 +2,47 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
+import secrets
 import sys
 from pathlib import Path
+
+_BYTES = 32  # of a secret
 
 
 def config_folder() -> Path:
     """The folder of the user's decisions, such as which code to trust: `$XDG_CONFIG_HOME/bnuq` or `~/.config/bnuq`."""
     return _folder("XDG_CONFIG_HOME", ".config", mac="Library/Application Support", windows="APPDATA")
+
+
+def user_secret() -> bytes:
+    """Random bytes that only this user can read, made once and kept in `config_folder`; where nothing can be kept, they
+    are those of this process."""
+    return _secret_in(config_folder())
+
+
+@functools.cache
+def _secret_in(folder: Path) -> bytes:
+    path, secret = folder / "units.key", secrets.token_bytes(_BYTES)
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        if path.exists() and not _is_private(path):  # such as one that a repository brought along
+            path.unlink()
+        try:
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                file.write(secret)
+        except FileExistsError:
+            secret = path.read_bytes()
+    return secret
+
+
+def _is_private(path: Path) -> bool:
+    """Whether a file has the size of a secret, and is this user's alone."""
+    status = path.lstat()
+    alone = os.name != "posix" or (status.st_uid == os.getuid() and not status.st_mode & 0o177)
+    return alone and status.st_size == _BYTES and not path.is_symlink()
 
 
 def cache_folder() -> Path:

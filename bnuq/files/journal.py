@@ -2,12 +2,17 @@
 
 Several processes may share a journal: a unit is complete or absent, and is the same whichever process computed it. A
 unit that was started has a file that names the process, until it is finished.
+
+A unit carries a seal: an HMAC of its digest, its name and all that determines it, without a key; and in a folder beside
+a result another, whose key is a secret of this user, so that nobody else can put units there. A folder that the user
+names is the user's word.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import hmac
 import io
 import json
 import re
@@ -20,13 +25,14 @@ from typing import Any
 import numpy as np
 
 from bnuq.errors import RequestError, ResultError
+from bnuq.files.folders import user_secret
 from bnuq.files.places import Folder, Place, place_of
 
 Arrays = dict[str, np.ndarray]
 
 SECONDS = "seconds"  # the array that says what a unit took: no figure, so no part of its digest
 MOST_ATTEMPTS = 3  # to finish a unit
-_SHA256 = "sha256"  # the array of a file that is the digest of all others
+_SEAL, _SIGNATURE = "seal", "signature"  # the arrays of a file that seal all others, without a key and with one
 _KEY, _SUFFIX = 24, ".part"  # hexadecimal digits of a key, and how the name of a unit's file ends
 _OF_ANY_KEY = re.compile(rf"[0-9a-f]{{{_KEY}}}-.*{re.escape(_SUFFIX)}")
 _LEFT_OVER = re.compile(rf"[0-9a-f]{{{_KEY}}}(-.*\.(part|try\d)|\.json)|\.[0-9a-f]{{{_KEY}}}[-.].*\.tmp")
@@ -35,7 +41,7 @@ _LEFT_OVER = re.compile(rf"[0-9a-f]{{{_KEY}}}(-.*\.(part|try\d)|\.json)|\.[0-9a-
 def digest_of(arrays: Mapping[str, np.ndarray]) -> str:
     """SHA-256 of the arrays that hold figures: their names, types, shapes and values."""
     sha256 = hashlib.sha256()
-    for name in sorted({*arrays} - {SECONDS, _SHA256}):
+    for name in sorted({*arrays} - {SECONDS, _SEAL, _SIGNATURE}):
         values = np.ascontiguousarray(arrays[name])
         sha256.update(json.dumps([name, values.dtype.str, arrays[name].shape]).encode())
         sha256.update(values.tobytes() if values.dtype.kind == "U" else values.reshape(-1).view(np.uint8).data)
@@ -52,13 +58,23 @@ def root_of(digests: Mapping[str, str]) -> str:
 
 
 class Journal:
-    """Finished units, in a place that others may share: only those that the same `facts` determined are seen. What
-    these facts are `about`, if it is given, stands beside the units as KEY.json."""
+    """Finished units, in a place that others may share: only those that the same `facts` determined are seen, and were
+    sealed with the same `secret`. What these facts are `about`, if it is given, stands beside the units as KEY.json.
+    `before` are the files that were there before this run."""
 
-    def __init__(self, place: Place | Path, facts: Mapping[str, Any], about: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        place: Place | Path,
+        facts: Mapping[str, Any],
+        about: Mapping[str, Any] | None = None,
+        *,
+        secret: bytes = b"",
+        before: frozenset[str] = frozenset(),
+    ) -> None:
         text = json.dumps(facts, sort_keys=True)
         self.place: Place = Folder(place) if isinstance(place, Path) else place
-        self.key = hashlib.sha256(text.encode()).hexdigest()[:_KEY]
+        self._facts, self._secret, self._before = hashlib.sha256(text.encode()).hexdigest(), secret, before
+        self.key = self._facts[:_KEY]
         self.reused = 0
         """The number of units that were finished before, and read."""
         self.digests: dict[str, str] = {}
@@ -77,29 +93,42 @@ class Journal:
         """Whether a unit is finished; that it can be read is seen by `load`."""
         return self.place.exists(self._name(unit))
 
-    def load(self, unit: str) -> Arrays | None:
-        """The arrays of a finished unit by name; None if it does not exist, or is not what was saved."""
+    def is_unproved(self, unit: str) -> bool:
+        """Whether a unit was there before this run, and nothing but the user's word says that bnuq computed it."""
+        return not self._secret and self._name(unit) in self._before
+
+    def load(self, unit: str, sha256: str = "") -> Arrays | None:
+        """The arrays of a finished unit by name, of the set of this digest; None if it does not exist, or is not what
+        was saved."""
         content = self.place.read(self._name(unit))
         try:
             with np.load(io.BytesIO(content or b""), allow_pickle=False) as archive:
                 arrays = {name: archive[name] for name in archive.files}
-            expected = str(arrays.pop(_SHA256))
+            stated = {name: str(arrays.pop(name, "")) for name in (_SEAL, _SIGNATURE)}
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
             return None
-        if digest_of(arrays) != expected:
+        digest = digest_of(arrays)
+        seals = self._seals(unit, sha256, digest)
+        if not all(hmac.compare_digest(seal.encode(), stated[name].encode("utf-8", "replace")) for name, seal in seals.items()):
             return None
         self.reused += unit not in self.digests
-        self.digests[unit] = expected
+        self.digests[unit] = digest
         return arrays
 
-    def save(self, unit: str, arrays: Mapping[str, np.ndarray], *, needed: bool = True) -> None:
+    def _seals(self, unit: str, sha256: str, digest: str) -> dict[str, str]:
+        sealed = "\0".join((self._facts, unit, sha256, digest)).encode()
+        keys = {_SEAL: b""} | ({_SIGNATURE: self._secret} if self._secret else {})
+        return {name: hmac.new(key, sealed, hashlib.sha256).hexdigest() for name, key in keys.items()}
+
+    def save(self, unit: str, arrays: Mapping[str, np.ndarray], sha256: str = "", *, needed: bool = True) -> None:
         """Save a finished unit. If it cannot be written, that is a ResultError if it is `needed` again, in this run
         or by another process; otherwise the disk is left to the result, without any units."""
         self.digests[unit] = digest_of(arrays)
         if self._given_up and not needed:
             return
         buffer = io.BytesIO()
-        np.savez(buffer, **arrays, sha256=np.array(self.digests[unit]))  # pyrefly: ignore - its stub
+        seals = self._seals(unit, sha256, self.digests[unit])
+        np.savez(buffer, **arrays, **{name: np.array(seal) for name, seal in seals.items()})  # pyrefly: ignore - its stub
         try:
             self._tell()
             self.place.write(self._name(unit), buffer.getvalue())
@@ -161,11 +190,12 @@ def requests_at(place: Place) -> dict[str, dict[str, Any]]:
 
 @dataclass(frozen=True)
 class WorkFolder:
-    """A place of finished units, and the journals that were opened there. It is `named` by the user, or beside the
-    result."""
+    """A place of finished units, and the journals that were opened there. It is named by the user, or beside the
+    result: its units are then sealed with a `secret`. `before` are the files that were there before this run."""
 
     place: Place
-    named: bool = True
+    secret: bytes = b""
+    before: frozenset[str] = frozenset()
     opened: list[Journal] = field(default_factory=list)
 
     @property
@@ -178,8 +208,8 @@ class WorkFolder:
     def journal(self, facts: Mapping[str, Any], about: Mapping[str, Any] | None = None) -> Journal:
         """The journal of the units that these facts determine. RequestError if a named folder has units of another
         request for the same result."""
-        self.opened.append(journal := Journal(self.place, facts, about))
-        if self.named and about is not None:
+        self.opened.append(journal := Journal(self.place, facts, about, secret=self.secret, before=self.before))
+        if not self.secret and about is not None:
             for key, other in requests_at(self.place).items():
                 if key != journal.key and other.get("out") == about["out"]:
                     raise RequestError(
@@ -223,6 +253,11 @@ def beside(out: Path) -> Path:
     return out.with_name(f"{out.name[:200]}.work")  # a name may have 255 bytes
 
 
+def secret_for(work: Path | str | None) -> bytes:
+    """What seals the units of a run with this `work`, see `Journal`."""
+    return b"" if work is not None else user_secret()
+
+
 @contextlib.contextmanager
 def work_folder(out: Path, work: Path | str | None = None) -> Iterator[WorkFolder]:
     """The place of the units that work towards `out` resumes from: `work`, or a folder next to `out` if None.
@@ -231,7 +266,7 @@ def work_folder(out: Path, work: Path | str | None = None) -> Iterator[WorkFolde
     interruption they stay, which the exception says. RequestError if it cannot be made or written to.
     """
     place = place_of(work or beside(out))
-    opened = WorkFolder(place, named=work is not None)
+    opened = WorkFolder(place, secret_for(work), frozenset(place.names()))
     with keeping(place, removes_empty=work is None):
         yield opened
         for journal in opened.opened:

@@ -50,7 +50,7 @@ from bnuq.evaluation.setup import (
     scored_sets,
 )
 from bnuq.evaluation.subject import VALIDATION, Subject
-from bnuq.files.journal import Journal, WorkFolder, beside, root_of, work_folder
+from bnuq.files.journal import Journal, WorkFolder, beside, root_of, secret_for, work_folder
 from bnuq.files.places import Place
 from bnuq.findings import Finding, note, warning
 from bnuq.models.loading import LoadedModel
@@ -98,7 +98,7 @@ def evaluate(
             checked = check_network(subject)
             post_hoc = None if run.on == "local" else post_hoc_scores(subject, progress)  # while others are at work
             others.wait(progress, passes_of_samples(subject))
-            executor = Executor(journal)
+            executor = Executor(journal, checks=not merged)
             measured = Measured(subject, executor, watch, progress)
             outcome = run_methods(subject, measured, progress, executor, post_hoc=post_hoc, shown=shown)
             check_network_unchanged(checked, subject)
@@ -139,12 +139,12 @@ def evaluate(
 
 def job_of(run: Run, work: Path | str | None) -> Job:
     """What other processes do for `evaluate` with these arguments."""
-    return Job(compute, (replace(run, on="local"), work is not None), str(work or beside(run.out)), run.device)
+    return Job(compute, (replace(run, on="local"), secret_for(work)), str(work or beside(run.out)), run.device)
 
 
 def compute(
     run: Run,
-    named: bool,
+    secret: bytes,
     place: Place,
     make: Callable[[Journal], AnyExecutor],
     progress: Progress = silent,
@@ -152,15 +152,15 @@ def compute(
     expected: Result | None = None,
     checks: bool = False,
 ) -> list[AnyExecutor]:
-    """Compute the units of `run` that fall to the executor made of its journal at this place, without a result.
-    ResultError if `run` is no longer, bit by bit, the request of the `expected` result. The process that makes
-    the result checks that MCBN is exact; with `checks`, so does this."""
+    """Compute the units of `run` that fall to the executor made of its journal at this place, sealed with `secret`,
+    without a result. ResultError if `run` is no longer, bit by bit, the request of the `expected` result. The process
+    that makes the result checks that MCBN is exact; with `checks`, so does this."""
     watch = Stopwatch()
     planned, _ = _planned(run, watch, None)
     subject = planned.subject
     if expected is not None:
         _check_unchanged(planned, expected)
-    executor = make(WorkFolder(place, named).journal(_facts(planned), _about(subject.run)))
+    executor = make(WorkFolder(place, secret).journal(_facts(planned), _about(subject.run)))
     if checks:
         check_network(subject)
     with suppress(UnitsLostError):

@@ -78,7 +78,7 @@ def compute_shard(
         for run in runs:
             check_request(run)
             make = partial(Worker, share=share, on_wait=wait)
-            made = compute(run, True, place, make, progress, checks=True)
+            made = compute(run, b"", place, make, progress, checks=True)
             lost |= {unit: why for worker in made for unit, why in worker.lost.items()}
         raise_lost(lost)
 
@@ -107,7 +107,7 @@ def merge(work: str, options: Options, *, folder: Path, progress: Progress = sil
     run = replace(resolve_again(about["run"], source, given, folder=folder), on="local")
     check_request(run)
     with keeping(place), threads(recorded_threads(about["facts"].get("threads"), source)):
-        [found] = compute(run, True, place, Missing, progress)
+        [found] = compute(run, b"", place, Missing, progress)
         if found.journal.key != key:
             raise ResultError(f"{work}: the checkpoint, the data or the software are not those of the shards any more.")
         if found.missing:

@@ -67,11 +67,12 @@ def sweep(
         fetch_missing(run, progress)
     replaces = out.exists()
     with work_folder(out, work) as folder, folder.forgotten_on(SamplingError):
-        job = Job(compute, ([replace(run, on="local") for run in runs], settings), str(folder.place), runs[0].device)
+        requests = [replace(run, on="local") for run in runs]
+        job = Job(compute, (requests, settings, folder.secret), str(folder.place), runs[0].device)
         with helpers(runs[0].on, job) as others:
             ready = _networks(runs, settings)
             watch.lap("load")
-            executors = [Executor(network.journal(folder)) for network in ready]
+            executors = [Executor(network.journal(folder), checks=True) for network in ready]
             checked = [network.checked() for network in ready]
             others.wait(progress, sum(_passes(network, settings) for network in ready))
             networks = [
@@ -86,6 +87,7 @@ def sweep(
 def compute(
     runs: Sequence[Run],
     settings: Settings,
+    secret: bytes,
     place: Place,
     make: Callable[[Journal], Worker],
     progress: Progress = silent,
@@ -93,7 +95,7 @@ def compute(
     """Compute the units of a sweep that fall to the executors made of its journals here, without a result."""
     executors = []
     for network in _networks(runs, settings):
-        executors.append(make(network.journal(WorkFolder(place))))
+        executors.append(make(network.journal(WorkFolder(place, secret))))
         with suppress(UnitsLostError):
             network.passed(executors[-1], Stopwatch(), progress)
     return executors

@@ -59,7 +59,7 @@ def verify(
         raise RequestError(f"{path}: has no unit {min(unknown)}.")
     made_with = recorded_threads(result.provenance.get("threads"), path)
     with tempfile.TemporaryDirectory(prefix="bnuq-verify-") as work, threads(made_with):
-        [executor] = compute(run, False, Folder(Path(work)), partial(Chosen, names=names), progress, expected=result)
+        [executor] = compute(run, b"", Folder(Path(work)), partial(Chosen, names=names), progress, expected=result)
     found = executor.journal.digests
     if missing := [name for name in (*names, *found) if name not in found or name not in result.units]:
         raise ResultError(f"{path}: {missing[0]} is not in both; the points are divided into other units here.")

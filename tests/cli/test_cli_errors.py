@@ -466,3 +466,25 @@ def test_a_rate_of_dropout_left_at_0_is_said_once_with_the_argument_to_set(cli, 
             "methods"
         ]
     )
+
+
+@pytest.mark.usefixtures("small")
+def test_strict_and_a_gate_warn_of_a_resumed_run(cli, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    def unfinished(*options):
+        with monkeypatch.context() as patch:
+            patch.setattr("bnuq.workflows.evaluate.gallery", interrupted)  # all units are finished
+            cli("evaluate", "run.toml", *options)
+
+    cli("evaluate", "run.toml", "--out", "base.h5")
+    unfinished()
+    assert "finished parts of an interrupted evaluation were reused" in cli("evaluate", "run.toml").out
+    unfinished("--baseline", "base.h5")
+    gated = cli("evaluate", "run.toml", "--baseline", "base.h5", "--json")
+    assert gated.code == 0 and "evaluation-continued" in [each["code"] for each in json.loads(gated.out)["warnings"]]
+    for options in ([], ["--baseline", "base.h5"]):
+        unfinished(*options)
+        strict = cli("evaluate", "run.toml", "--strict", *options)
+        assert strict.code == 2 and "evaluation-continued" in strict.message

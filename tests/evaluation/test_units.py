@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,14 @@ import torch
 from findings_of import noted
 
 from bnuq.config import Options, ScoringSection, resolve
+from bnuq.errors import ResultError
 from bnuq.evaluation import classification, regression, runner
 from bnuq.evaluation.estimates import replicate_weights
 from bnuq.evaluation.executors import Executor
 from bnuq.evaluation.units import Gathered, Unit
 from bnuq.files import mapped
-from bnuq.files.journal import Arrays, Journal
+from bnuq.files.journal import Arrays, Journal, requests_at
+from bnuq.files.places import Folder
 from bnuq.progress import silent
 from bnuq.records.evaluation import Result
 from bnuq.records.evaluation_file import read
@@ -267,3 +270,77 @@ def test_units_of_other_predictions_are_not_taken(folder: Path, ran: dict[str, A
     found = evaluated(folder, **options).methods["predictions"].sets["test"]
     np.testing.assert_allclose(found.points["max_probability"], p["test"].mean(0).max(-1), rtol=1e-6)
     assert (found.predicted == p["test"].mean(0).argmax(-1)).all()
+
+
+# ── units that somebody else put there ───────────────────────────────────────────────────────────────────────────────
+
+
+def interrupted(folder: Path, ran: dict[str, Any], stop: int, work: Path | None = None) -> Path:
+    """The folder of the units of the run, which was interrupted after so many."""
+    ran |= {"units": [], "stop": stop}
+    with pytest.raises(KeyboardInterrupt):
+        resumed(folder, work)
+    ran |= {"stop": None, "finished": ran["units"], "units": []}
+    return work or folder / "out.h5.work"
+
+
+def resumed(folder: Path, work: Path | None = None) -> Result:
+    options = Options(methods=METHODS, samples=8, chunk_size=20, ood=(), out=folder / "out.h5")
+    return evaluate(resolve("run.toml", options, folder=folder), work=work)
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_units_of_good_weights_under_the_names_of_bad_ones_are_computed_again(
+    folder: Path, ran: dict[str, Any], named: bool
+) -> None:
+    work = folder / "mine" if named else None
+    place = interrupted(folder, ran, 8, work)
+    [good] = requests_at(Folder(place))
+    units = {path.name.removeprefix(good): path.read_bytes() for path in place.glob("*.part")}
+    shutil.rmtree(place)
+    weights = torch.load(folder / "model.pt")
+    torch.save({name: 0.5 * value for name, value in weights.items()}, folder / "model.pt")
+    interrupted(folder, ran, 0, work)
+    [bad] = requests_at(Folder(place))
+    for name, content in units.items():
+        (place / f"{bad}{name}").write_bytes(content)
+    found = resumed(folder, work)
+    assert len(units) > 8 and len(ran["units"]) == 12  # all of them, three with population statistics
+    assert_same(estimates(read(found.path)), estimates(read(evaluated(folder, "honest.h5", ood=()).path)))
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_forged_units_of_another_user_are_not_taken_and_named_ones_are_refused(
+    folder: Path, ran: dict[str, Any], monkeypatch: pytest.MonkeyPatch, named: bool
+) -> None:
+    work, honest = folder / "mine" if named else None, runner.run_unit
+
+    def forged(context: runner.Context, unit: Unit) -> Arrays:
+        arrays = honest(context, unit)
+        return {name: values[::-1].copy() if values.ndim else values for name, values in arrays.items()}
+
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(folder / "forger"))
+    monkeypatch.setattr(runner, "run_unit", forged)
+    interrupted(folder, ran, 8, work)
+    monkeypatch.setattr(runner, "run_unit", honest)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(folder / "runner"))
+    if named:
+        with pytest.raises(
+            ResultError, match=r"mine/\w+-mcbn-test-.* is not what this request computes: points 0 to 19"
+        ):
+            resumed(folder, work)
+        return
+    found = resumed(folder)
+    assert "evaluation-continued" not in noted(found)
+    assert_same(estimates(read(found.path)), estimates(read(evaluated(folder, "honest.h5", ood=()).path)))
+
+
+def test_of_named_units_one_of_each_method_is_computed_again(folder: Path, ran: dict[str, Any]) -> None:
+    work = folder / "mine"
+    interrupted(folder, ran, 5, work)
+    finished = ran["finished"]
+    found = resumed(folder, work)
+    assert noted(found).count("evaluation-continued") == 1
+    again = [name for name in ran["units"] if name in finished]
+    assert len(again) == len({name.partition("-")[0] for name in finished}) < len(finished)
+    assert_same(estimates(read(found.path)), estimates(read(evaluated(folder, "whole.h5", ood=()).path)))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from bnuq.errors import RequestError, ResultError
+from bnuq.files.folders import _secret_in, user_secret
 from bnuq.files.journal import Journal, digest_of, requests_at, root_of, work_folder
 from bnuq.files.places import Store, place_of
 
@@ -52,10 +54,61 @@ def test_a_unit_whose_arrays_are_not_those_of_its_digest_is_absent(tmp_path: Pat
     journal = Journal(tmp_path, FACTS)
     journal.save("unit", UNIT)
     other = {**UNIT, "point/score": np.arange(4.0) + 1}
-    for sha256 in ("0" * 64, digest_of(UNIT)):
-        np.savez(tmp_path / "other.npz", **other, sha256=np.array(sha256))
+    with np.load(journal.path("unit")) as file:
+        seals = ["0" * 64, str(file["seal"])]
+    for seal in seals:
+        np.savez(tmp_path / "other.npz", **other, seal=np.array(seal))
         (tmp_path / "other.npz").replace(journal.path("unit"))
         assert journal.load("unit") is None
+
+
+def test_a_unit_of_another_request_name_set_or_secret_is_absent_wherever_it_is_put(tmp_path: Path) -> None:
+    good, bad = Journal(tmp_path, FACTS, secret=b"mine"), Journal(tmp_path, FACTS | {"network": "bad"}, secret=b"mine")
+    good.save("unit", UNIT, "set")
+    assert good.load("unit", "set") is not None and good.load("unit", "other set") is None
+    for journal, unit in ((bad, "unit"), (good, "another unit")):
+        journal.path(unit).write_bytes(good.path("unit").read_bytes())
+        assert journal.has(unit) and journal.load(unit, "set") is None
+    for secret in (b"", b"another"):
+        Journal(tmp_path, FACTS, secret=secret).save("forged", UNIT, "set")
+        assert good.load("forged", "set") is None
+
+
+def test_units_beside_a_result_are_seen_by_their_user_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def units_seen(work: Path | None = None) -> int:
+        with pytest.raises(KeyboardInterrupt), work_folder(tmp_path / "out.h5", work) as folder:
+            journal = folder.journal(FACTS)
+            journal.load("unit")
+            raise KeyboardInterrupt
+        return journal.reused
+
+    for user in ("one", "other"):
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / user))
+        with pytest.raises(KeyboardInterrupt), work_folder(tmp_path / "out.h5") as folder:
+            folder.journal(FACTS).save("unit", UNIT)
+            raise KeyboardInterrupt
+        assert units_seen() == 1
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "one"))
+    assert units_seen() == 0 and units_seen(tmp_path / "out.h5.work") == 1  # named, it is the user's word
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions of files")
+def test_a_secret_is_kept_for_its_user_alone_and_one_that_others_can_read_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def secret_of(name: str) -> bytes:
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / name))
+        _secret_in.cache_clear()  # as another process
+        return user_secret()
+
+    kept = tmp_path / "one" / "bnuq" / "units.key"
+    first = secret_of("one")
+    assert len(first) == 32 and first == secret_of("one") != secret_of("other")
+    assert kept.read_bytes() == first and kept.stat().st_mode & 0o777 == 0o600
+    kept.chmod(0o644)
+    assert secret_of("one") != first and kept.stat().st_mode & 0o777 == 0o600
+    (tmp_path / "file").touch()
+    assert len(secret_of("file")) == 32 and secret_of("file") != secret_of("file")
 
 
 def test_the_digest_is_of_figures_alone_and_the_root_of_all_of_them() -> None:
@@ -175,9 +228,9 @@ def test_an_interruption_keeps_the_units_and_says_so_once(tmp_path: Path) -> Non
     with (
         pytest.raises(KeyboardInterrupt) as stopped,
         work_folder(tmp_path / "out.h5") as work,
-        work_folder(work.path / "part.h5", work.path) as same,
+        work_folder(work.path / "part.h5", work.path),
     ):
-        same.journal(FACTS).save("unit", UNIT)
+        work.journal(FACTS).save("unit", UNIT)
         raise KeyboardInterrupt
     note = f"finished parts are kept in {work.path}: the same command resumes from them."
     assert stopped.value.__notes__ == [note]

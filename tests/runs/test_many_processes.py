@@ -229,7 +229,7 @@ def test_a_unit_that_ends_every_process_is_named_and_processes_go_on_to_all_othe
     assert "mcbn on points 10 to 19 of test: tried 3 times" in message and "SIGKILL" in message
     assert "mcbn on points 30 to 39 of test" in message and "ValueError: no such luck" in message
     for number, kind in enumerate(kinds):
-        found = journal.load(unit(number).name)
+        found = journal.load(unit(number).name, unit(number).sha256)
         assert (found is None) == (kind in ("kill", "raise"))
         if found is not None:
             assert_same(found["point/score"], arrays_of(unit(number))["point/score"])
@@ -312,7 +312,7 @@ def test_memory_that_runs_out_in_a_worker_halves_the_chunk_inside_the_unit(
 
     with monkeypatch.context() as patch:
         patch.setattr(Stochastic, "passes", passes)
-        [worker] = compute(run, True, place_of(tmp_path / "units"), partial(Worker, share=Share(0, 1, "alone")))
+        [worker] = compute(run, b"", place_of(tmp_path / "units"), partial(Worker, share=Share(0, 1, "alone")))
     assert not worker.lost and sizes and max(sizes) <= 16
     with computing_nothing():
         found = evaluate(run, work=tmp_path / "units", merged=True)

@@ -109,7 +109,9 @@ class Journal:
             return None
         digest = digest_of(arrays)
         seals = self._seals(unit, sha256, digest)
-        if not all(hmac.compare_digest(seal.encode(), stated[name].encode("utf-8", "replace")) for name, seal in seals.items()):
+        if not all(
+            hmac.compare_digest(seal.encode(), stated[name].encode("utf-8", "replace")) for name, seal in seals.items()
+        ):
             return None
         self.reused += unit not in self.digests
         self.digests[unit] = digest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections.abc import Iterator
@@ -10,6 +11,8 @@ from pathlib import Path
 import browser
 import made_up_inspection
 import pytest
+import small_run
+import small_segmentation
 import small_sweep
 
 from bnuq.report import comparison, evaluation, inspection, render, sweep
@@ -20,12 +23,46 @@ pytestmark = [
 ]
 PAGES = ("classification", "regression", "sweep", "beside", "inspection")
 LONG = "a_set_of_a_name_" * 6
+# What text lies out of its table cell, out of the page, or on other text; pictures and scrolled parts aside.
+MISPLACED = r"""(() => {
+  const said = [], lines = [], page = document.documentElement.clientWidth;
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (texts.nextNode()) {
+    const node = texts.currentNode, text = node.textContent.trim(), range = document.createRange();
+    if (!text || node.parentElement.closest('caption, .unseen, svg')) continue;
+    range.selectNodeContents(node);
+    for (const line of range.getClientRects()) {
+      const cell = node.parentElement.closest('th, td')?.getBoundingClientRect();
+      if (cell && (line.left < cell.left - 1 || line.right > cell.right + 1)) said.push('out of its cell: ' + text);
+      let left = line.left, right = line.right;
+      for (let box = node.parentElement; box !== document.body; box = box.parentElement) {
+        if (getComputedStyle(box).overflowX === 'visible') continue;
+        left = Math.max(left, box.getBoundingClientRect().left);
+        right = Math.min(right, box.getBoundingClientRect().right);
+      }
+      if (right - left < 1) continue;
+      if (left < -1 || right > page + 1) said.push('out of the page: ' + text);
+      for (const other of lines) {
+        if (other.node !== node && Math.min(right, other.right) - Math.max(left, other.left) > 1
+            && Math.min(line.bottom, other.bottom) - Math.max(line.top, other.top) > 3)
+          said.push(text + ' lies on ' + other.node.textContent.trim());
+      }
+      lines.push({node, left, right, top: line.top, bottom: line.bottom});
+    }
+  }
+  return [said, lines.length];
+})()"""
 
 
 @pytest.fixture(scope="module")
 def pages(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """One page of every make, the names on them long."""
     folder = tmp_path_factory.mktemp("pages")
+    small_segmentation.write(folder / "pictures")
+    pictures = small_segmentation.evaluated(folder / "pictures", methods=("mcbn",), samples=4, limit=8, ood=())
+    recalibrated = small_run.evaluated(
+        request.getfixturevalue("folder"), out=folder / "r.h5", methods=("mcbn+mcdo",), calibrate="cross"
+    )
     four, regression, two = (request.getfixturevalue(name) for name in ("four_methods", "regression", "two_sets"))
     results = {"first": four, LONG: two}
     texts = {
@@ -34,6 +71,9 @@ def pages(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         "sweep": render.page(sweep.report(small_sweep.both())),
         "beside": render.page(comparison.report(results)),
         "inspection": render.page(inspection.report(made_up_inspection.whole())),
+        "segmentation": render.page(evaluation.report(pictures)),
+        "recalibrated": render.page(evaluation.report(recalibrated)),
+        "long names": render.page(evaluation.report(two)),
     }
     for name, text in texts.items():
         (folder / f"{name}.html").write_text(text, encoding="utf-8")
@@ -62,6 +102,16 @@ def test_a_page_fits_its_window_asks_for_nothing_and_says_nothing(pages, window,
         "one.getBoundingClientRect().right > document.documentElement.clientWidth + 1).map(one => one.outerHTML)"
     )
     assert out == []
+
+
+EVERY = (*PAGES, "segmentation", "recalibrated", "long names")
+
+
+@pytest.mark.parametrize(("name", "width"), [*itertools.product(EVERY, (1280, 500)), ("beside", 700)])
+def test_no_text_leaves_its_cell_or_the_page_or_lies_on_other_text(pages, window, name, width) -> None:
+    window.show(pages[name], width=width, dark=False)
+    said, lines = window.value(MISPLACED)
+    assert said == [] and lines > 50
 
 
 @pytest.mark.parametrize("width", [1200, 390])

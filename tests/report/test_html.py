@@ -32,7 +32,7 @@ from bnuq.report.document import (
 from bnuq.report.render import draw_pictures, page
 from bnuq.report.render.pictures import drawn_for_page
 
-VOID = {"meta", "br", "use", "path", "rect", "stop"}
+VOID = {"meta", "br", "wbr", "use", "path", "rect", "stop"}
 
 
 def of(*sections: Section | Part, **fields: Any) -> str:

@@ -69,7 +69,7 @@ def page(report: Report) -> str:
     drawn = drawn_for_page(report)
     sections = list(_sections(report, drawn))
     environment = Environment(autoescape=True)
-    environment.filters["code"] = _with_code
+    environment.filters |= {"code": _with_code, "breakable": _breakable}
     assets = files("bnuq.report") / "assets"
     subject = f": {report.subject}" if report.subject else ""
     return environment.from_string((assets / "page.html").read_text(encoding="utf-8")).render(
@@ -205,6 +205,13 @@ def _with_code(words: str) -> Any:
     return Markup("").join(
         Markup("<code>{}</code>").format(piece) if place % 2 else piece for place, piece in enumerate(pieces)
     )
+
+
+def _breakable(label: str) -> Any:
+    """The label escaped, with breaks allowed after what joins its words, as in deterministic+temperature."""
+    from markupsafe import Markup
+
+    return Markup("<wbr>").join(re.findall(r"[^+_/]*[+_/]|[^+_/]+", label))
 
 
 def _cell(cell: Cell) -> Cell:

@@ -14,7 +14,7 @@ import pytest
 import small_run
 from matplotlib.axes import Axes
 
-from bnuq.findings import Finding, note, warning
+from bnuq.findings import Finding, note, sentence, warning
 from bnuq.metrics import delong_difference_variance, standard_error
 from bnuq.records.evaluation import Result
 from bnuq.report import drawing
@@ -360,6 +360,17 @@ def test_of_an_ood_set_each_results_best_score_has_delongs_error(four_methods, a
     assert last.difference == pytest.approx(best[last.names[0]][2] - best[first.names[0]][2])
     assert last.distance == ("beyond" if abs(last.difference) > 2 * last.error else "within")
     assert all(best[place.names[0]][0] in place.score for place in (first, last))
+
+
+def test_the_best_score_of_an_ood_set_is_said_to_be_the_best_of_how_many(four_methods) -> None:
+    def separation(results: dict[str, Result]) -> str:
+        return next(sentence(each, SENTENCES) for each in findings(results) if each.code == "separation-ranking")
+
+    every = sum(len(method.ood["other"]) for method in four_methods.methods.values())
+    one = replace(four_methods, methods={"mcbn": four_methods.methods["mcbn"]})
+    fewer = len(one.methods["mcbn"].ood["other"])
+    assert f"other: AUROC of the best of {every} scores " in separation({"a": four_methods, "b": four_methods})
+    assert f"other: AUROC of the best of {fewer} to {every} scores " in separation({"a": four_methods, "b": one})
 
 
 def test_of_regressions_the_smallest_error_is_the_best(regression) -> None:

@@ -89,7 +89,9 @@ def _rankings(results: Results) -> Iterator[Finding]:
             yield verdict("ranking", method=method, rankings=rankings, results=len(results))
     for name in ood_names(results):
         rankings = {"auroc": _by_auroc(results, name)}
-        yield verdict("separation-ranking", name=name, rankings=rankings, results=len(results))
+        tried = [_scores_of(result, name) for result in results.values() if name in ood.names(result)]
+        fewest_and_most = (min(tried), max(tried))
+        yield verdict("separation-ranking", name=name, rankings=rankings, results=len(results), scores=fewest_and_most)
 
 
 # ── rankings ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -172,6 +174,11 @@ def _by_auroc(results: Results, name: str) -> tuple[Place, ...]:
     return _places(standings, lower=False)
 
 
+def _scores_of(result: Result, name: str) -> int:
+    """How many scores of how many methods the best is chosen from."""
+    return sum(len(method.ood[name]) for method in result.methods.values())
+
+
 def _places(standings: Sequence[_Standing], *, lower: bool) -> tuple[Place, ...]:
     groups: list[list[_Standing]] = []
     for standing in sorted(
@@ -227,8 +234,12 @@ def _ranking(*, method: str, rankings: Mapping[str, Sequence[Place]], results: i
     return f"{head}: {'; '.join(texts)}."
 
 
-def _separation_ranking(*, name: str, rankings: Mapping[str, Sequence[Place]], results: int) -> str:
-    return f"{name}: AUROC of the best score {_in_order(rankings['auroc'], 'auroc', results)}."
+def _separation_ranking(
+    *, name: str, rankings: Mapping[str, Sequence[Place]], results: int, scores: tuple[int, int]
+) -> str:
+    tried = " to ".join(str(count) for count in sorted({*scores}))
+    best = "the best score" if scores[1] == 1 else f"the best of {tried} scores"
+    return f"{name}: AUROC of {best} {_in_order(rankings['auroc'], 'auroc', results)}."
 
 
 def _in_order(places: Sequence[Place], metric: str, results: int) -> str:

@@ -128,22 +128,41 @@ def report(record: Comparison, *, columns: int = 100) -> Report:  # noqa: ARG001
 
 
 def sentences(record: Comparison) -> Iterator[str]:
-    """Whether each published sign is found: the difference, its 95 % interval over points, and the published one."""
+    """Whether each published difference is found: ours, its 95 % interval over points, and the published one."""
     for name, estimates in record.differences.items():
         change = estimates["nll"]
         half = 1.96 * (change.se or 0.0)
         low, high = change.value - half, change.value + half
-        verdict = "not decided" if low <= 0 <= high else "as published" if high < 0 else "the opposite of the published"
         published = _published_difference(name)
         yield (
             f"NLL of {name}: {number(change.value, 4)} ({number(low, 4)} to {number(high, 4)}); published "
-            f"{number(published, 2)}: {verdict}."
+            f"{number(published, 2)}: {_compared(low, high, published)}."
         )
     for of in record.experiment["sets"]:
         known = [each for each in record.networks if each.set == of and "nll_samples" in each.estimates]
         best = min(known, key=lambda each: each.estimates["nll_samples"].value)
         yield f"{of}: the lowest NLL of samples is {number(best.estimates['nll_samples'].value, 3)}, by {best.name}."
+        if worse := "; ".join(_worse(each) for each in known if _z(each.estimates["nll_change"]) > 3):
+            yield f"{of}: samples raise the NLL of one pass by more than three errors in {worse}."
     yield "One seed and a narrow network: differences between networks have no error for another seed."
+
+
+def _compared(low: float, high: float, published: float) -> str:
+    """What an interval says of a published difference, which is below 0."""
+    found = low <= published <= high
+    if low <= 0 <= high:
+        return "inconclusive" if found else "no difference is shown, and the published one is excluded"
+    return "agrees" if found else "only the sign agrees" if high < 0 else "the opposite of the published"
+
+
+def _z(change: Estimate) -> float:
+    return change.value / change.se if change.se else 0.0
+
+
+def _worse(network: Network) -> str:
+    single, samples, change = (network.estimates[name] for name in ("nll", "nll_samples", "nll_change"))
+    text = f"{network.name}: {number(single.value, 4)} → {number(samples.value, 4)}"
+    return f"{text} ({number(change.value, 4)} ± {number(change.se, 4)})"
 
 
 def _published_difference(name: str) -> float:

@@ -107,7 +107,7 @@ def test_it_goes_on_after_an_interruption_with_the_networks_that_are_finished(
     assert [each.estimates for each in record.networks] == [each.estimates for each in undisturbed.networks]
 
 
-def test_differences_are_paired_and_say_whether_the_published_sign_is_found(
+def test_differences_are_paired_and_say_whether_the_published_ones_are_found(
     tmp_path: Path, small_root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compared, jobs = {name for pair in normalization._COMPARED for name in pair}, normalization.jobs
@@ -120,9 +120,22 @@ def test_differences_are_paired_and_say_whether_the_published_sign_is_found(
     assert change.value == pytest.approx(network.estimates["nll_samples"].value - network.estimates["nll"].value)
     assert change.value == pytest.approx(network.estimates["nll_change"].value)
     assert normalization._published_difference(name) == pytest.approx(0.22 - 0.38)
-    for value, verdict in ((-1.0, "as published"), (0.0, "not decided"), (1.0, "the opposite of the published")):
-        changed = replace(record, differences={name: {"nll": Estimate(value, se=0.1)}})
+    excluded = "no difference is shown, and the published one is excluded"
+    for value, error, verdict in (
+        (-0.3, 0.1, "agrees"),
+        (-1.0, 0.1, "only the sign agrees"),
+        (0.0, 0.1, "inconclusive"),
+        (0.0, 0.01, excluded),
+        (1.0, 0.1, "the opposite of the published"),
+    ):
+        changed = replace(record, differences={name: {"nll": Estimate(value, se=error)}})
         assert next(normalization.sentences(changed)).endswith(f"published −0.16: {verdict}.")
+    for z, raised in ((-4, 0), (2, 0), (4, 1)):
+        estimates = {**network.estimates, "nll_change": Estimate(0.01 * z, se=0.01)}
+        changed = replace(record, networks=(replace(network, estimates=estimates),))
+        said = [text for text in normalization.sentences(changed) if "samples raise the NLL" in text]
+        assert len(said) == raised
+        assert all(text.endswith("(0.0400 ± 0.0100).") and "in AN, Bayesian: " in text for text in said)
     assert "learned σ/s, by layer" in rendered(normalization.report, record)
 
 

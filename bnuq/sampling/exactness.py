@@ -142,7 +142,10 @@ def _generator_used(states: tuple[Any, Any, Any]) -> str:
     if _numpys_state() != numpy:
         return "it draws from numpy's generator in evaluation mode"
     if not torch.equal(torch.get_rng_state(), torchs):
-        return "it draws random numbers in evaluation mode"
+        return (
+            "it draws random numbers in evaluation mode (F.dropout always does, unless it is given "
+            "training=self.training)"
+        )
     return ""
 
 

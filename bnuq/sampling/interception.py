@@ -349,6 +349,11 @@ def _advice(error_text: str) -> str:
             "The forward mixes dtypes: weights and inputs have the dtype of --precision. Remove casts to half "
             "precision, and autocast, from the forward."
         )
+    if "does not require grad" in error_text:
+        return (
+            "The forward differentiates with torch.autograd.grad, and networks are run without autograd. "
+            "torch.func.grad of the same function computes the same, and runs here."
+        )
     return "Check that the architecture matches the data."
 
 

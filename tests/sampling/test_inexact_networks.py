@@ -442,6 +442,7 @@ OWN = np.random.default_rng(0)
         (lambda: random.random(), "Python's `random`"),
         (lambda: np.random.rand(), "numpy's generator"),
         (lambda: float(torch.randint(10000, ())) / 10000, "it draws random numbers"),
+        (lambda: F.dropout(torch.ones(6)), r"F\.dropout always does, unless it is given training=self\.training"),
         (lambda: time.perf_counter_ns() % 997 / 997, "reads the time"),
         (lambda: OWN.random(), "a random generator of its own"),
     ],
@@ -450,6 +451,21 @@ def test_a_random_forward_is_refused_with_the_cause(noise, cause):
     net = made(lambda m, h: m.bn(h) + noise(), bn=bn)
     with pytest.raises(SamplingError, match=f"gives other outputs on svhn when it is called again .*{cause}"):
         check_repeatable(net, points(8), where=" on svhn")
+
+
+def test_a_forward_that_needs_autograd_is_refused_with_a_function_that_does_not():
+    def energy(h: Tensor) -> Tensor:
+        return h.pow(3).sum()
+
+    def by_autograd(m: nn.Module, h: Tensor) -> Tensor:
+        with torch.enable_grad():
+            return m.bn(torch.autograd.grad(energy(h := h.detach().requires_grad_()), h)[0])
+
+    x = points(8)
+    with pytest.raises(SamplingError, match=r"are run without autograd\. torch\.func\.grad of the same function"):
+        check_repeatable(made(by_autograd, bn=bn), x)
+    net = made(lambda m, h: m.bn(torch.func.grad(energy)(h)), bn=bn)
+    assert_close(check_repeatable(net, x), net.eval()(x))
 
 
 def test_noise_from_a_generator_is_refused_however_small_it_is():

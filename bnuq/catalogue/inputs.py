@@ -93,6 +93,11 @@ INPUTS: Catalogue = {
     "grey-as-rgb": Entry("images are grey: they are repeated to three channels (RGB), as the network takes them"),
     "picture-mode": Entry("images are {mode}"),
     "crop-pads": Entry("images of {size} pixels get a black border: the crop is {crop}"),
+    "index-column": Entry(
+        lambda column: (
+            f"the {f'column {column!r}' if column else 'first column, without a name,'} is an index: left out"
+        )
+    ),
     "target-column": Entry("the target is the {last:last column|column}{last:,|} {column!r}"),
     "split-file": Entry("split {split} by {file}"),
     # data: layouts

@@ -202,18 +202,49 @@ def test_tables_in_words_with_gaps_or_without_rows_are_refused(tmp_path):
     path = tmp_path / "t.csv"
     for text, message in [
         ("a,b,y\n", "holds no rows"),
-        ("a,b,y\n1,2,3\n1,cat,3\n", "could not convert string 'cat' to float64 at row 1, column 2"),
+        (
+            "a,b,y\n1,2,3\n1,cat,3\n",
+            "column 'b' holds words, first 'cat' in row 1 (counted from 0 without the header);",
+        ),
+        (
+            "a,b,y\n1,2,3\n1,cat,3\n",
+            "as in training (one-hot) in a function that gives (x, y): --test file.py:function",
+        ),
+        ("1,2,3\n1,cat,3\n", "column 1 holds words, first 'cat' in row 1"),
         ("1,2,3\n1,2\n", "number of columns changed from 3 to 2"),
         ("a,b,y\n1,2\n", "the header names 3 columns and the rows have 2"),
-        ("1,2,3\n1,nan,3\n", "x holds NaN or infinity, first in row 1"),
+        ("1,2,3\n1,nan,3\n", "column 1 has no value in row 1 (counted from 0 without the header)"),
+        ("a,b,y\n1,inf,3\n", "column 'b' has inf in row 0"),
+        (
+            "a,b,y\n1,2,3\n1,NA,3\n",
+            "column 'b' has no value in row 1 (counted from 0 without the header). Fill in what",
+        ),
         ("1\n2\n", "no comma, semicolon or tab"),
-        ("a,b,y\n1,,3\n", "could not convert string '' to float64"),
+        ("a,b,y\n1,,3\n", "column 'b' has no value in row 0"),
+        (",a,y\n0,cat,3\n", "column 'a' holds words, first 'cat' in row 0"),
         ("0,1,2\n1,5,3\n", "its first line numbers the columns from 0 to 2, as pandas does"),
         ("a,group,group,y\n1,5,5,3\n", "has 2 columns called 'group'; expected one"),
         ("a,y,y\n1,5,5\n", "has 2 columns called 'y', a target's name; expected one"),
     ]:
         path.write_text(text)
         assert message in refusal(path)
+
+
+@pytest.mark.parametrize("form", ["csv", "quoted", "group", "parquet"])
+def test_the_index_of_pandas_is_left_out_and_named(tmp_path, form):
+    path = tmp_path / ("t.parquet" if form == "parquet" else "t.csv")
+    if form == "parquet":
+        columns = {"a": np.array([1.0, 2.0]), "y": np.array([3, 4]), "__index_level_0__": np.array(["p", "q"])}
+        save_parquet(path, columns)
+    else:
+        group = form == "group"
+        header = '"","a","group","y"' if group else {"csv": ",a,y", "quoted": '"Unnamed: 0",a,y'}[form]
+        path.write_text(f"{header}\np,1,{'7,' * group}3\nq,2,{'8,' * group}4\n")
+    points = load_points(str(path))
+    assert points.inputs[:].tolist() == [[1], [2]] and points.targets.ravel().tolist() == [3, 4]
+    [left_out] = [finding.values["column"] for finding in points.findings if finding.code == "index-column"]
+    assert left_out == {"csv": "", "group": "", "quoted": "Unnamed: 0", "parquet": "__index_level_0__"}[form]
+    assert load_points(str(path), target="y", ood=True, name="o").point_shape == (1,)
 
 
 def test_tables_in_another_encoding_are_refused_as_such(tmp_path):
@@ -289,7 +320,7 @@ def test_words_in_the_column_of_the_target_are_classes(tmp_path, text, labels):
 
 def test_a_row_without_its_word_is_refused(tmp_path):
     (tmp_path / "t.csv").write_text("a,y\n1,ape\n2,\n")
-    assert "'' to float64 at row 1, column 2" in refusal(tmp_path / "t.csv")
+    assert "column 'y' has no value in row 1" in refusal(tmp_path / "t.csv")
 
 
 def test_two_columns_with_a_targets_name_are_refused(tmp_path):

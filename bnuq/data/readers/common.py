@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -108,6 +109,11 @@ def _splits(names: list[str]) -> dict[str, tuple[str, str | None]]:
                     of_split = (form.format(split=split, name=target) for target in (y, *_TARGETS))
                     splits.setdefault(split, (name, next((labels for labels in of_split if labels in names), None)))
     return splits
+
+
+def is_index(name: str, place: int) -> bool:
+    """Whether a column is the index that pandas or R writes beside the data: unnamed, or named by what reads it."""
+    return (place == 0 and not name) or bool(re.fullmatch(r"Unnamed: \d+(\.\d+)*|__index_level_\d+__", name))
 
 
 def listed(names: Sequence[str]) -> str:

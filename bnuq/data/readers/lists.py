@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnuq.data.points import Contents
-from bnuq.data.readers.common import GROUP, TARGETS, Selected, listed, readable
+from bnuq.data.readers.common import GROUP, TARGETS, Selected, is_index, listed, readable
 from bnuq.data.readers.images import check_file_size, contents_of, has_suffix, pictures_of, read_picture
 from bnuq.data.readers.tables import headers_of, labels_in_column
 from bnuq.errors import DataError
@@ -98,7 +98,7 @@ def _columns(
     if True not in pictures:
         raise DataError(f"{path}: its first row names no image; expected a column of .png or .jpg files.")
     inputs = pictures.index(True)
-    others = [at for at, name in enumerate(names) if at != inputs and name != group]
+    others = [at for at, name in enumerate(names) if at != inputs and name != group and not is_index(name, at)]
     if target is not None and (target in names or needs_target):
         return inputs, _column(path, names, target)
     called = [at for at in others if names[at].lower() in TARGETS]

@@ -6,8 +6,9 @@ import contextlib
 import csv
 import importlib.util
 import itertools
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnuq.data.points import Contents
-from bnuq.data.readers.common import GROUP, TARGETS, listed, readable
+from bnuq.data.readers.common import GROUP, TARGETS, is_index, listed, readable
 from bnuq.errors import DataError
 from bnuq.files.apart import ask
 from bnuq.files.limits import check_memory, check_size
@@ -45,13 +46,14 @@ def read_csv(path: Path, *, group: str = GROUP, target: str | None = None, needs
         if (top := next(rows, None)) is None:
             raise DataError(f"{path}: holds no rows; expected at least one point.")
         names = fields if named else [f"column {index}" for index in range(len(fields))]
+        index = [at for at, field in enumerate(fields) if named and is_index(field, at)]
         words = {fields.index(group): _Words(group)} if named and group in fields else {}
-        columns = [at for at in range(len(names)) if at not in words]
+        columns = [at for at in range(len(names)) if at not in (*words, *index)]
         target_at, by_name = _target_at(path, [names[at] for at in columns], target, needs_target)
         values = next(csv.reader([top], delimiter=separator))
         if target_at is not None and (at := columns[target_at]) < len(values) and not _is_number(values[at]):
             words[at] = _Words("label")
-        converters: Any = {at: column.number for at, column in words.items()} or None
+        converters: Any = {at: column.number for at, column in words.items()} | dict.fromkeys(index, lambda _: 0.0)
         try:
             table = np.loadtxt(
                 itertools.chain((top,), rows),
@@ -66,10 +68,7 @@ def read_csv(path: Path, *, group: str = GROUP, target: str | None = None, needs
         except UnicodeDecodeError as error:
             raise DataError(f"{path}: is not a text in UTF-8 ({error.reason}). Save the table as UTF-8.") from error
         except ValueError as error:
-            reason = str(error).partition(";")[0].rstrip(".")
-            raise DataError(
-                f"{path}: {reason} (rows are counted from 0 without the header). Expected numbers only."
-            ) from error
+            raise DataError(f"{path}: {_what_is_no_number(str(error), names)}") from error
     if table.shape[1] != len(fields):
         raise DataError(f"{path}: the header names {len(fields)} columns and the rows have {table.shape[1]}.")
     if named and names.count(group) > 1:
@@ -85,13 +84,15 @@ def read_csv(path: Path, *, group: str = GROUP, target: str | None = None, needs
             column = np.array(list(texts.codes), dtype=object)[column[:, 0].astype(np.intp)]
         return column, None
 
-    return _contents(
+    contents = _contents(
+        path,
         lambda chosen: table.take([columns[at] for at in chosen], axis=1),
         [names[at] for at in columns],
         groups,
         (target_at, by_name),
         read_target,
     )
+    return _without_index(contents, [names[at] for at in index])
 
 
 @dataclass
@@ -115,6 +116,40 @@ def _are_names(fields: Sequence[str]) -> bool:
     return not _is_number(last) and (last.lower() in TARGETS or features == list(map(str, range(len(features)))))
 
 
+def _what_is_no_number(reason: str, names: Sequence[str]) -> str:
+    """What numpy could not read as a number, by its `reason`, with its column and its row, and what to do."""
+    match = re.fullmatch(r"could not convert string '(.*)' to float64 at row (\d+), column (\d+)\.?", reason, re.DOTALL)
+    if match is None:
+        return f"{reason.partition(';')[0].rstrip('.')} (rows are counted from 0 without the header)."
+    text, row, at = match[1].strip(), match[2], int(match[3]) - 1
+    column = _column(names[at] if at < len(names) else f"column {at}")
+    if text.lower() in _MISSING:
+        return _missing(column, row)
+    return (
+        f"{column} holds words, first {text[:50]!r} in row {row} (counted from 0 without the header); expected "
+        f"numbers. {WORDS_IN_TABLES}"
+    )
+
+
+_MISSING = ("", "na", "n/a", "#n/a", "<na>", "null", "none", "nil", "?", "-", "--", ".")
+WORDS_IN_TABLES = (
+    "Leave the column out, or encode it as in training (one-hot) in a function that gives (x, y): --test "
+    "file.py:function. If it is the target, or names groups of points, say so: --target COLUMN, --group COLUMN."
+)
+
+
+def _missing(column: str, row: int | str, value: float = np.nan) -> str:
+    return (
+        f"{column} has {'no value' if np.isnan(value) else value} in row {row} (counted from 0 without the header). "
+        "Fill in what was used in training, or leave the row, or the column, out."
+    )
+
+
+def _column(name: str) -> str:
+    """A column in a message: `column 'age'`, or `column 3` where the table names none."""
+    return name if re.fullmatch(r"column \d+", name) else f"column {name[:200]!r}"
+
+
 def read_parquet(
     path: Path,
     shards: Sequence[Path] = (),
@@ -129,11 +164,12 @@ def read_parquet(
     headers, groups = headers_of(path, files), None
     with readable(path, "parquet"):
         names = headers[0]["names"]
-        numeric = [name for name in names if name != group]
+        index = [name for at, name in enumerate(names) if is_index(name, at)]
+        numeric = [name for name in names if name not in (group, *index)]
         target_at, by_name = _target_at(path, numeric, target, needs_target)
         label = None if target_at is None else numeric[target_at]
-        if wrong := [name for name in headers[0]["not numbers"] if name not in (group, label)]:
-            raise DataError(f"{path}: column {wrong[0][:200]!r} does not hold numbers; expected numbers only.")
+        if wrong := [name for name in headers[0]["not numbers"] if name not in (group, label, *index)]:
+            raise DataError(f"{path}: column {wrong[0][:200]!r} does not hold numbers. {WORDS_IN_TABLES}")
         sizes, rows = [header["bytes"] for header in headers], sum(header["rows"] for header in headers)
         stored = sum(file.stat().st_size for file in files)
         check_size(path, sum(sizes), stored=stored, error=DataError, memory=False)
@@ -157,7 +193,8 @@ def read_parquet(
             labels, classes = labels_in_column(files, numeric[at], headers)
             return labels if labels.dtype == object else labels[:, None], classes
 
-        return _contents(read, numeric, groups, (target_at, by_name), read_target)
+        contents = _contents(path, read, numeric, groups, (target_at, by_name), read_target)
+        return _without_index(contents, index)
 
 
 def headers_of(path: Path, files: Sequence[Path]) -> list[dict[str, Any]]:
@@ -227,18 +264,24 @@ def _group_of_values(values: Sequence[Any]) -> NDArray[Any]:
 
 
 def _contents(
+    path: Path,
     read: Callable[[list[int]], NDArray[Any]],
-    names: list[str],
+    names: Sequence[str],
     groups: NDArray[Any] | None,
     chosen: tuple[int | None, bool],
     read_target: Callable[[int], tuple[NDArray[Any], tuple[str, ...] | None]],
 ) -> Contents:
     """The points of a table, of which `read` gives columns by their numbers, and `read_target` that of the targets,
-    with the names of its classes; `chosen` is as `_target_at` gives it."""
-    columns, (target, by_name) = [*range(len(names))], chosen
+    with the names of its classes; `chosen` is as `_target_at` gives it. DataError for missing numbers."""
+    target, by_name = chosen
+    columns = [at for at in range(len(names)) if at != target]
+    inputs = read(columns)
+    _check_all_there(path, inputs, [names[at] for at in columns])
     if target is None:
-        return Contents(read(columns), None, groups)
-    inputs, (targets, classes) = read([at for at in columns if at != target]), read_target(target)
+        return Contents(inputs, None, groups)
+    targets, classes = read_target(target)
+    if targets.dtype.kind == "f":
+        _check_all_there(path, targets.reshape(len(targets), -1), [names[target]])
     return Contents(
         inputs,
         targets,
@@ -247,6 +290,20 @@ def _contents(
         findings=(note("target-column", column=names[target], last=target == len(names) - 1),),
         target_by_position=not by_name,
     )
+
+
+def _check_all_there(path: Path, values: NDArray[Any], names: Sequence[str]) -> None:
+    rows = np.isfinite(values).all(axis=1)
+    if not rows.all():
+        row = int(rows.argmin())
+        at = int(np.isfinite(values[row]).argmin())
+        raise DataError(f"{path}: {_missing(_column(names[at]), row, values[row, at])}")
+
+
+def _without_index(contents: Contents, index: Sequence[str]) -> Contents:
+    """The points of a table with notes on the columns that were left out."""
+    findings = (*(note("index-column", column=name) for name in index), *contents.findings)
+    return replace(contents, findings=findings)
 
 
 def _target_at(path: Path, names: Sequence[str], requested: str | None, needs_target: bool) -> tuple[int | None, bool]:

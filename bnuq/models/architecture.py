@@ -227,7 +227,7 @@ def imported(arch: str, library: str) -> ModuleType:
         raise RequestError(
             f"{arch}: {library} cannot be imported ({type(error).__name__}: {reason}). The torchvision here is "
             f"probably not the one that belongs to torch {torch.__version__}. Install the matching one with: "
-            f"{_installation('torchvision')}"
+            f"{matching_torchvision()}"
         ) from error
 
 
@@ -240,14 +240,20 @@ def _installation(missing: str) -> str:
     first = "pip install huggingface_hub pyyaml && " if missing == "timm" else ""
     packages = ["timm"] if missing == "timm" else []
     if missing == "torchvision" or importlib.util.find_spec("torchvision") is None:
-        packages.append(_matching_torchvision())
+        packages.append(_torchvision_of_torch())
     return f"{first}pip install --no-deps {' '.join(packages)}"
+
+
+def matching_torchvision() -> str:
+    """The command that puts the torchvision of the installed torch in the place of another build, also of one with the
+    same version, which pip would leave."""
+    return f"pip install --force-reinstall --no-deps {_torchvision_of_torch()}"
 
 
 _DISTRIBUTIONS = {"yaml": "pyyaml"}  # by module, where the name is another
 
 
-def _matching_torchvision() -> str:
+def _torchvision_of_torch() -> str:
     """The torchvision of the installed torch, for pip: 0.15 came with torch 2.0, 0.16 with 2.1, and so on."""
     version, _, build = torch.__version__.partition("+")
     if (minor := re.match(r"2\.(\d+)\.", version)) is None:

@@ -31,6 +31,7 @@ from bnuq.files.content import Kind, is_file, kind_of, what_is_wrong_with
 from bnuq.files.hub import CONFIG, HubConfig, read_hub_config
 from bnuq.files.limits import read_whole
 from bnuq.findings import Finding, note
+from bnuq.models.architecture import matching_torchvision
 from bnuq.models.archives import Archive, opened
 from bnuq.models.exported import read_exported
 from bnuq.models.pickles import Survey, survey_legacy
@@ -255,6 +256,14 @@ def _as_model_error(path: Path) -> Iterator[None]:
         if is_out_of_memory(error):
             raise ModelError(f"{path}: there is not enough memory to load it. Use a machine with more.") from error
         reason = " ".join(str(error).split())[:200].rstrip(".")
+        if operator := re.search(r"(?:operator|Unknown builtin op:) (\w+)::\w+", reason):
+            cure = f"Install the matching one with: {matching_torchvision()}"
+            if operator[1] != "torchvision":
+                cure = "Install that library, of a release that belongs to this torch."
+            raise ModelError(
+                f"{path}: needs operators of {operator[1]} that torch {torch.__version__} does not have ({reason}): "
+                f"the library is missing here, or of another build. {cure}"
+            ) from error
         told = f" ({type(error).__name__}{': ' if reason else ''}{reason})" * (not isinstance(error, _OF_THE_READER))
         raise ModelError(f"{path}: is damaged or incomplete{told}; {_EXPECTED}. Fetch or write it again.") from error
 

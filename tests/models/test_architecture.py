@@ -141,7 +141,7 @@ def test_a_torchvision_of_another_build_is_told_as_such(tmp_path, monkeypatch):
         monkeypatch.delitem(sys.modules, name)
     with pytest.raises(
         RequestError,
-        match=r"cannot be imported \(RuntimeError: operator .*Install the matching one with: pip install --no-deps",
+        match=r"cannot be imported \(RuntimeError: operator .*with: pip install --force-reinstall --no-deps '",
     ):
         build("torchvision:resnet18")
 

@@ -3,6 +3,7 @@
 import datetime
 import os
 import pickle
+import sys
 from argparse import Namespace
 from pathlib import Path, PureWindowsPath
 from types import SimpleNamespace
@@ -296,6 +297,22 @@ def test_a_pickled_network_whose_class_is_gone_is_one_message(tmp_path, monkeypa
     monkeypatch.delattr("nets.Small")
     with pytest.raises(ModelError, match=r"whole\.pt: needs code that is not here: .*Small"):
         read_checkpoint(path, trust_pickle=True)
+
+
+@pytest.mark.parametrize(
+    ("library", "cure"),
+    [("torchvision", "pip install --force-reinstall --no-deps 'torchvision=="), ("mmcv", "Install that library, of a")],
+)
+def test_a_pickled_network_whose_library_lacks_its_operators_is_not_damaged(tmp_path, monkeypatch, library, cure):
+    (tmp_path / "of_library.py").write_text("class Net: ...")
+    monkeypatch.syspath_prepend(tmp_path)
+    path = saved(tmp_path / "whole.pt", __import__("of_library").Net())
+    monkeypatch.delitem(sys.modules, "of_library")
+    (tmp_path / "of_library.py").write_text(f"raise RuntimeError('operator {library}::nms does not exist')")
+    with pytest.raises(ModelError) as refusal:
+        read_checkpoint(path, trust_pickle=True)
+    assert f"needs operators of {library} that torch" in str(refusal.value) and cure in str(refusal.value)
+    assert "damaged" not in str(refusal.value)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

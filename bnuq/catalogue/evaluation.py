@@ -128,12 +128,8 @@ def _changes(effect: _Effect) -> str:
     return f" With the statistics of the reference, one pass has {', '.join(changes)}.".replace("-", "−")
 
 
-def _unchecked(effect: _Effect = ()) -> str:
-    return (
-        "The reference could not be checked against the training data: no BatchNorm layer has a trained exponential "
-        "running average of its own, or the reference has fewer than 4 points, or its batch statistics do not vary "
-        f"(all points are the same).{_changes(effect)}"
-    )
+def _unchecked(why: str = "", effect: _Effect = ()) -> str:
+    return f"The reference could not be checked against the training data{why and f': {why}'}.{_changes(effect)}"
 
 
 def _counts_measured(mini_batches: int, means: tuple[float, float], deviations: tuple[float, float]) -> str:
@@ -288,14 +284,15 @@ EVALUATION: Catalogue = {
     ),
     "deterministic-from-reference": Entry(
         "Some BatchNorm layers keep no running statistics, so the network has no true evaluation mode: its "
-        "deterministic estimates use the pooled statistics of all drawn mini-batches.",
+        "deterministic estimates use the pooled statistics of all drawn mini-batches, and nothing in the checkpoint "
+        "shows whether the reference is the training data.",
         "The deterministic estimates do not describe a single forward pass in deployment. To get running statistics, "
         "train with `track_running_stats=True`.",
     ),
     "reference-uncompared": Entry(
-        lambda effect: (
-            "the reference could not be compared with the running statistics in units of batch noise, but population "
-            f"statistics of it change little.{_changes(effect)}"
+        lambda why, effect: (
+            f"the reference could not be checked against the training data: {why}. But its statistics change little."
+            f"{_changes(effect).removesuffix('.')}"
         )
     ),
     "reference-differs": Entry(
@@ -308,7 +305,8 @@ EVALUATION: Catalogue = {
     ),
     "reference-unchecked": Entry(
         _unchecked,
-        "Compare `train`, `normalize` and `augment` with the training script by hand; no automatic check was possible.",
+        "Compare `train`, `normalize` and `augment` with the training script by hand; no automatic check was possible. "
+        "If they are right, `bnuq precise-bn` writes a checkpoint with the statistics of the reference.",
     ),
     "reference-mismatch": Entry(
         _reference_mismatch,

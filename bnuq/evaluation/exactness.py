@@ -106,8 +106,8 @@ def _verified(checked: Sequence[Exactness], layers: Sequence[BatchNormSite]) -> 
 def _unreached(checked: Sequence[Exactness], sites: Sites, layers: Sequence[BatchNormSite]) -> Iterator[Finding]:
     frozen_modules = dict(pair for result in checked for pair in result.held)
     named = dict(sites.unreachable)
-    for reason, layers in by_reason({layer: why for layer, why in frozen_modules.items() if layer not in named}):
-        yield warning("unreachable", layer=layers, reason=reason)
+    for reason, names in by_reason({layer: why for layer, why in frozen_modules.items() if layer not in named}):
+        yield warning("unreachable", layer=names, reason=reason)
     why_not = [result.why_not for result in checked if result.deviation is None]
     if layers and why_not:
         yield warning("exactness-unchecked", reason=why_not[0])

@@ -459,7 +459,7 @@ def _batch_size(
 def _findings_on_sites(sites: Sites) -> Iterator[Finding]:
     for reason, layers in by_reason(dict(sites.unreachable)):
         yield warning("unreachable", layer=layers, reason=reason)
-    untrained = [site.name for site in sites.batchnorms if site.never_trained]
+    untrained = [site.name for site in sites.batchnorms if site.never_trained and not site.is_frozen]
     if untrained:
         yield warning("never-trained", layers=untrained, evaluated=True)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,7 +15,7 @@ from bnuq.metrics.arrays import as_float64
 from bnuq.records.evaluation import MEDIAN_LIMIT, WORST_LIMIT, ReferenceCheck, within_limits
 from bnuq.records.reference import Methods, averages_lag, is_doubtful, population_effect
 from bnuq.sampling.batch_statistics import BatchStatistics, LayerStatistics
-from bnuq.sampling.sites import BatchNormSite
+from bnuq.sampling.sites import BatchNormSite, having
 
 BATCHES, FEWEST_BATCHES = 24, 12
 BATCH_SIZE = 128
@@ -51,16 +50,11 @@ def reference_check(
     varies.
     """
     by_name = {layer.name: layer for layer in bank.layers}
-    calls = Counter(site.address for site in sites)
     tracked = [site for site in sites if site.name in by_name and site.running_mean is not None]
     trained = [site for site in tracked if not site.never_trained]
     if bank.samples < 4:
         return None
-    measured = {
-        site.name: _gaps(site, by_name[site.name])
-        for site in trained
-        if site.momentum and calls[site.address] == 1  # running statistics of a layer called twice mix both calls
-    }
+    measured = {site.name: _gaps(site, by_name[site.name]) for site in trained if can_be_checked(site, sites)}
     measured = {name: gaps for name, gaps in measured.items() if np.isfinite(gaps).any()}
     checked = [site for site in trained if site.name in measured]
     if not checked:
@@ -135,15 +129,46 @@ def _gap(running: np.ndarray, batches: np.ndarray, *, unit: np.ndarray) -> float
     return float(np.sqrt(np.mean(z**2)))
 
 
-def findings(check: ReferenceCheck | None, run: Run, train: Points, methods: Methods | None = None) -> list[Finding]:
-    """The finding on a check of `train`, the reference of `run`: none where it passed, a note where evaluated `methods`
-    show that what it saw is of no account."""
+def can_be_checked(site: BatchNormSite, sites: Sequence[BatchNormSite]) -> bool:
+    """Whether a layer has an exponential average of its own: running statistics of one called twice mix both calls."""
+    once = sum(other.address == site.address for other in sites) == 1
+    return site.running_mean is not None and bool(site.momentum) and not site.never_trained and once
+
+
+def why_uncheckable(sites: Sequence[BatchNormSite]) -> str:
+    """Why no layer can be checked; empty where one can."""
+    if not sites:
+        return "the network has no BatchNorm layer whose statistics depend on data"
+    if any(can_be_checked(site, sites) for site in sites):
+        return ""
+    reasons = {
+        "no running statistics are kept": all(site.running_mean is None for site in sites),
+        "they still have mean 0 and variance 1": all(site.never_trained for site in sites),
+        "they are plain averages, momentum None": all(site.momentum is None for site in sites),
+        "their momentum is 0, which never updates them": all(site.momentum == 0 for site in sites),
+    }
+    reason = next((f" ({reason})" for reason, holds in reasons.items() if holds), "")
+    its = "its" if len(sites) == 1 else "their"
+    return f"{having(sites)} no trained exponential running average of {its} own{reason}"
+
+
+def findings(
+    check: ReferenceCheck | None,
+    run: Run,
+    train: Points,
+    sites: Sequence[BatchNormSite],
+    methods: Methods | None = None,
+) -> list[Finding]:
+    """The finding on a check of `train`, the reference of `run`, by these sites: none where it passed, a note where
+    evaluated `methods` show that it makes little difference."""
     methods = methods or {}
     effect = [[metric, *change] for metric, change in population_effect(methods).items()]
     matters = not effect or is_doubtful(check, methods)
     if check is None:
-        unchecked = warning("reference-unchecked", effect=effect)
-        return [unchecked if matters else note("reference-uncompared", effect=effect)]
+        few = "the reference has fewer than 4 points, or its batch statistics do not vary (all points are the same)"
+        why = why_uncheckable(sites) or few
+        unchecked = warning("reference-unchecked", why=why, effect=effect)
+        return [unchecked if matters else note("reference-uncompared", why=why, effect=effect)]
     if check.passed or (check.is_within_limits and not check.unfit):  # layers that were never trained have a warning
         return []
     row, quantity = np.unravel_index(np.argmax(check.ratios), check.ratios.shape)

@@ -85,7 +85,7 @@ def _batchnorm_row(site: BatchNormSite, *, repeated: bool, layers: set[str]) -> 
     )
     flags: dict[Flag, bool] = {
         "never-trained": site.never_trained,
-        "frozen": site.reason.startswith("frozen"),
+        "frozen": site.is_frozen,
         "not-finite": not finite,
         "vanishing": bool(vanishing),
         "untracked": not site.tracked,

@@ -26,7 +26,13 @@ from bnuq.data import Points
 from bnuq.errors import SamplingError
 from bnuq.evaluation import memory
 from bnuq.evaluation.datasets import Pipeline, input_normalize
-from bnuq.evaluation.reference_check import BATCH_SIZE, BATCHES, reference_check
+from bnuq.evaluation.reference_check import (
+    BATCH_SIZE,
+    BATCHES,
+    can_be_checked,
+    reference_check,
+    why_uncheckable,
+)
 from bnuq.findings import Finding, all_of, warning
 from bnuq.metrics.arrays import as_float64
 from bnuq.progress import Progress, silent
@@ -34,7 +40,7 @@ from bnuq.records.evaluation import ReferenceCheck
 from bnuq.records.inspection import SURE, Candidate, Pipelines
 from bnuq.sampling import counter_rng
 from bnuq.sampling.batch_statistics import BatchStatistics, LayerStatistics
-from bnuq.sampling.sites import BatchNormSite, Sites, having
+from bnuq.sampling.sites import BatchNormSite, Sites
 from bnuq.sampling.statistics import statistics_of
 
 FIRST_SIZE, FIRST_LAYERS = 64, 4  # of the first round, with all candidates
@@ -468,7 +474,7 @@ class _Trials:
     ) -> ReferenceCheck | None:
         return reference_check(
             bank,
-            [site for site in sites if _can_be_checked(site, self.sites)],  # a later call may be outside `sites`
+            [site for site in sites if can_be_checked(site, self.sites)],  # a later call may be outside `sites`
             population=population or len(self.train),
             train_size=self.run.train_size or len(self.train),
             train_batch_size=self.trained_with,
@@ -483,7 +489,7 @@ class _Trials:
 
     def _first_sites(self, layers: int) -> Sequence[BatchNormSite]:
         """The sites up to number `layers` of those that can be checked."""
-        checkable = [number for number, site in enumerate(self.sites) if _can_be_checked(site, self.sites)]
+        checkable = [number for number, site in enumerate(self.sites) if can_be_checked(site, self.sites)]
         if not checkable:
             raise _uncheckable(self.sites)
         return self.sites if layers >= len(self.sites) else self.sites[: checkable[min(layers, len(checkable)) - 1] + 1]
@@ -522,25 +528,8 @@ def _device(model: nn.Module) -> torch.device:
     return torch.device("cpu") if tensor is None else tensor.device
 
 
-def _can_be_checked(site: BatchNormSite, sites: Sequence[BatchNormSite]) -> bool:
-    """Whether `reference_check` can check the site."""
-    once = sum(other.address == site.address for other in sites) == 1
-    return site.running_mean is not None and bool(site.momentum) and not site.never_trained and once
-
-
 def _uncheckable(sites: Sequence[BatchNormSite]) -> SamplingError:
-    if not sites:
-        cause = "the network has no BatchNorm layer whose statistics depend on data"
-    else:
-        cause = f"{having(sites)} no trained exponential running average of {'its' if len(sites) == 1 else 'their'} own"
-        reasons = {
-            "no running statistics are kept": all(site.running_mean is None for site in sites),
-            "they still have mean 0 and variance 1": all(site.never_trained for site in sites),
-            "they are plain averages, momentum None": all(site.momentum is None for site in sites),
-            "their momentum is 0, which never updates them": all(site.momentum == 0 for site in sites),
-        }
-        cause += next((f" ({reason})" for reason, holds in reasons.items() if holds), "")
-    return SamplingError(f"the training pipeline cannot be inferred from this checkpoint: {cause}.")
+    return SamplingError(f"the training pipeline cannot be inferred from this checkpoint: {why_uncheckable(sites)}.")
 
 
 def _quantities(source: BatchNormSite | LayerStatistics) -> tuple[np.ndarray, np.ndarray]:

@@ -78,6 +78,10 @@ class BatchNormSite(Site):
         """The key that identifies the call while the network runs."""
         return self.address, self.occurrence
 
+    @property
+    def is_frozen(self) -> bool:
+        return self.reason.startswith("frozen")
+
 
 class OtherCallsError(SamplingError):
     """A forward calls different BatchNorms than the first forward, or calls them more or less often."""
@@ -582,7 +586,7 @@ def _unreachable_batchnorms(model: nn.Module, calls: Sequence[_RecordedCall]) ->
     unreachable: dict[tuple[str, str], None] = {}
     called = {traced.layer for traced in calls if isinstance(traced.call, BatchNormCall)}
     for name, module in ((original_name(name), module) for name, module in model.named_modules()):
-        if "Frozen" in type(module).__name__:
+        if "Frozen" in type(module).__name__ and "running_mean" in module._buffers:
             unreachable[name, f"{type(module).__name__}: its statistics are constants and cannot be sampled"] = None
         elif isinstance(module, _BatchNorm) and name not in called:
             unreachable[name, "a BatchNorm that the evaluation-mode forward never calls"] = None

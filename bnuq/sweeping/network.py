@@ -274,7 +274,7 @@ class Network:
                 ),
                 *todo.findings,
                 *checked.findings,
-                *reference_findings(check, run, self._train),
+                *reference_findings(check, run, self._train, todo.sites.live_batchnorms),
                 *passed.findings,
                 *self._findings_on_sizes(at_sizes, banks),
                 *self._notes(executor.journal.reused),

@@ -388,7 +388,7 @@ def _findings(
 ) -> Iterator[Finding]:
     was_trained = any(site.tracked and not site.never_trained for site in todo.layers)  # else another warning says so
     if material.train is not None and measured.stale and was_trained:
-        yield from reference_findings(measured.check, run, material.train, outcome.methods)
+        yield from reference_findings(measured.check, run, material.train, todo.sites.live_batchnorms, outcome.methods)
     if any(not site.tracked for site in todo.sites.live_batchnorms):
         yield warning("deterministic-from-reference")
     sizes = {"test": material.test} | material.ood

@@ -300,7 +300,7 @@ def _measured(
         train_size=run.train_size,
         train_batch_size=trained_with,
     )
-    findings += [*reference_findings(check, run, train), *(() if lag is None else health.findings_on_gap(lag))]
+    findings += [*reference_findings(check, run, train, layers), *(() if lag is None else health.findings_on_gap(lag))]
     return lag, measured_noise, (*findings, *biased)
 
 

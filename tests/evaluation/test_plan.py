@@ -116,3 +116,19 @@ def test_layers_that_cannot_be_sampled_for_one_reason_are_one_note():
     net = nn.Sequential(nn.Identity(), *(nn.Dropout(0.0) for _ in range(3)), nn.Dropout(0.5), nn.Linear(4, 3)).eval()
     note = values_of(planned(net), "not-stochastic")
     assert note["layer"] == ["1", "2", "3"] and note["reason"] == "its rate is 0"
+
+
+class FrozenTrunk(nn.Sequential):
+    """Keeps its BatchNorms in evaluation mode, as they were initialised."""
+
+    def train(self, mode: bool = True) -> FrozenTrunk:
+        super().train(mode)
+        for layer in self:
+            layer.train(mode and not isinstance(layer, nn.BatchNorm1d))
+        return self
+
+
+def test_statistics_that_training_never_updates_are_not_taken_for_lost_ones():
+    layers = nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, 3)
+    assert [f.code for f in planned(FrozenTrunk(*layers).eval()).findings if f.severity == "warning"] == []
+    assert values_of(planned(nn.Sequential(*layers).eval()), "never-trained")["layers"] == ["1"]

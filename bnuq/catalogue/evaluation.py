@@ -24,7 +24,14 @@ def _no_validation(task: str, tau: bool, reason: str) -> str:
         absent = "the constant baseline and the normalised scores are not available"
         if not tau:
             absent = "τ, PLL, CRPS and coverage, " + absent
-    return f"{absent}: {reason}; name them with --validation REF, or validation under [data]"
+    cross = ", or fit to halves of the test set with --calibrate cross" if task == "regression" else ""
+    return f"{absent}: {reason}; name them with --validation REF, or validation under [data]{cross}"
+
+
+def _tau_cross_fitted(of: str, tau: Sequence[float], points: int, given: bool) -> str:
+    sds = " and ".join(f"{value**-0.5:.4g}" if value > 0 else "inf" for value in tau)
+    what = "the constant σ is" if given else f"τ and the constant σ are (noise of sd {sds})"
+    return f"{of}: without validation points, {what} cross-fitted on halves of the {points:,} test points"
 
 
 def _attacked_through(methods: Sequence[tuple[str, int]]) -> str:
@@ -214,6 +221,7 @@ EVALUATION: Catalogue = {
     "result-replaced": Entry("an earlier result was replaced: {file}"),
     "evaluation-continued": Entry("{parts} finished parts of an interrupted evaluation were reused"),
     "no-validation": Entry(_no_validation),
+    "tau-cross-fitted": Entry(_tau_cross_fitted),
     "predictions-without-validation": Entry(
         "{file} has no predictions of the validation points: for predictions, nothing was fitted to them. Add an array "
         "called validation"
@@ -408,14 +416,14 @@ EVALUATION: Catalogue = {
         "Convert both to one unit, or set `normalize_targets`, and evaluate again.",
     ),
     "constant-is-zero": Entry(
-        "{of}: so many validation points are predicted exactly that the best constant uncertainty is 0; the PLL of the "
-        "constant baseline and the normalised PLL are undefined.",
+        "{of}: so many of the points that it is fitted to are predicted exactly that the best constant uncertainty is "
+        "0; the PLL of the constant baseline and the normalised PLL are undefined.",
         "Use CRPS, or name validation points that are not predicted exactly.",
     ),
     "tau-infinite": Entry(
-        "{of}: on the validation points, zero observation noise fits best, because the samples alone spread more than "
-        "the errors, or all errors are 0: τ is infinite{mixture:, and the PLL of a mixture is not defined|}. Set "
-        "tau_range under [scoring] to bound it; a larger batch_size or smaller dropout rates reduce the spread."
+        "{of}: zero observation noise fits best, because the samples alone spread more than the errors, or all errors "
+        "are 0: τ is infinite{mixture:, and the PLL of a mixture is not defined|}. Set tau_range under [scoring] to "
+        "bound it; a larger batch_size or smaller dropout rates reduce the spread."
     ),
     "tau-at-range-end": Entry(
         "{of}: the best τ lies at the {end} end of its range, {tau:.3g}.",

@@ -526,7 +526,7 @@ class SamplingSection(Sampler, frozen=True):
         Calibration | None,
         setting(
             "Also evaluate every method recalibrated (--recalibration): fitted to the validation points, or "
-            "cross-fitted on halves of the test set (cross).",
+            "cross-fitted on halves of the test set (cross), as then are τ and the constant σ of a regression.",
             "Classification",
             shown="validation, if there are validation points, else cross",
         ),

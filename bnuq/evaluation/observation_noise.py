@@ -1,4 +1,5 @@
-"""Fits to validation points: the precision τ of the observations, and the σ of the constant baseline."""
+"""Fits to validation points, or to halves of the test set: the precision τ of the observations, and the σ of the
+constant baseline."""
 
 from __future__ import annotations
 
@@ -7,25 +8,66 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int64
 
 from bnuq import metrics
 from bnuq.config import ScoringSection
-from bnuq.findings import Finding, warning
+from bnuq.findings import Finding, note, warning
 from bnuq.metrics import DrawWeights
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """What was fitted to validation points, under every replicate: the precision τ of the observations, and the σ of
-    the constant baseline, which is absent where τ was given and there are no such points."""
+    """What was fitted under every replicate: the precision τ of the observations, and the σ of the constant baseline,
+    which is absent where τ was given and there are no points to fit it to.
+
+    Cross-fitted, it is what all test points give, which OOD sets have, and `halves` are what the first and the second
+    half of them give: a test point, whose half `second` says, has that of the half without it.
+    """
 
     tau: Float[np.ndarray, " replicate"]
     sigma: Float[np.ndarray, " replicate"] | None
     at_end: str = ""
+    halves: tuple[Fitted, Fitted] | None = None
+    second: Bool[np.ndarray, " point"] | None = None
+
+    def of_rows(self, rows: Int64[np.ndarray, " row"]) -> Iterator[tuple[Int64[np.ndarray, " part"], Fitted]]:
+        """What each of these points has: which of the rows, and what they have."""
+        if self.halves is None or self.second is None:
+            yield np.arange(len(rows)), self
+            return
+        for is_second, fitted in enumerate(reversed(self.halves)):
+            yield np.flatnonzero(self.second[rows] == bool(is_second)), fitted
+
+    def noise(self, rows: Int64[np.ndarray, " row"]) -> Float[np.ndarray, "replicate row"]:
+        """The variance of the observations of these points, 1/τ."""
+        noise = np.empty((len(self.tau), len(rows)))
+        for part, fitted in self.of_rows(rows):
+            noise[:, part] = 1 / fitted.tau[:, None]
+        return noise
+
+    @property
+    def mean_tau(self) -> Float[np.ndarray, " replicate"]:
+        """τ; cross-fitted, that of the mean variance of the test points' observations."""
+        if self.second is None:
+            return self.tau
+        with np.errstate(divide="ignore"):  # of no noise in either half
+            return 1 / self.noise(np.arange(len(self.second))).mean(1)
+
+    @property
+    def mean_sigma(self) -> Float[np.ndarray, " replicate"] | None:
+        """The constant σ; cross-fitted, the root of its mean square over the test points."""
+        if self.second is None or self.sigma is None:
+            return self.sigma
+        parts = self.of_rows(np.arange(len(self.second)))
+        squares = sum(len(part) * fitted.sigma**2 for part, fitted in parts if fitted.sigma is not None)
+        return np.sqrt(squares / len(self.second))
 
     def findings(self, method: str, scoring: ScoringSection) -> Iterator[Finding]:
-        """Warnings about an optimum at the end of its range, or no optimum."""
+        """How it was cross-fitted, and warnings about an optimum at the end of its range, or no optimum."""
+        if self.halves is not None and self.second is not None:
+            taus = [float(half.tau[0]) for half in self.halves]
+            yield note("tau-cross-fitted", of=method, tau=taus, points=len(self.second), given=scoring.tau is not None)
         if self.sigma is not None and self.sigma[0] == 0:
             yield warning("constant-is-zero", of=method)
         if self.at_end == "infinite":

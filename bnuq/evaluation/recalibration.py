@@ -124,22 +124,19 @@ def check_calibration(subject: Subject) -> None:
 
 def _check_asked(subject: Subject, asked: str) -> None:
     test, validation = subject.sets["test"], subject.sets.get(VALIDATION)
-    if subject.todo.task == "regression":
-        raise RequestError(
-            f"--calibrate {asked} fits a temperature to the logits of a classifier, and this is a regression, whose "
-            "observation noise is fitted as [scoring] says. Leave --calibrate out."
-        )
-    if not (subject.classifies or subject.todo.image):
+    is_regression = subject.todo.task == "regression"
+    what = "τ and the constant σ" if is_regression else "a temperature"
+    if not (subject.classifies or subject.todo.image or is_regression):
         raise RequestError(
             f"--calibrate {asked} fits one temperature to the logits of one class per point, and here there are "
             "several labels per point. Leave --calibrate out."
         )
     if asked == "validation" and validation is None:
         raise RequestError(
-            "--calibrate validation: there are no validation points to fit a temperature to. Name points that were "
-            "held out of training (--validation REF), or fit it on halves of the test set (--calibrate cross)."
+            f"--calibrate validation: there are no validation points to fit {what} to. Name points that were held out "
+            "of training (--validation REF), or fit to halves of the test set (--calibrate cross)."
         )
-    if asked == "validation" and validation is not None and validation.sha256 == test.sha256:
+    if asked == "validation" and validation is not None and validation.sha256 == test.sha256 and not is_regression:
         raise RequestError(
             f"--calibrate validation: the validation points {validation.reference} are the test set, and a temperature "
             "fitted to the labels that judge it looks better than it is. Name other points (--validation REF), or "
@@ -147,16 +144,16 @@ def _check_asked(subject: Subject, asked: str) -> None:
         )
     if asked == "cross" and test.targets is None:
         raise RequestError(
-            f"--calibrate cross fits a temperature to the labels of the test set, and {test.reference} has none. Fit "
-            "it to validation points (--validation REF --calibrate validation), or leave --calibrate out."
+            f"--calibrate cross fits {what} to the labels of the test set, and {test.reference} has none. Fit to "
+            "validation points (--validation REF --calibrate validation), or leave --calibrate out."
         )
     if asked == "cross" and (count := independent_points(test)) < LEAST_POINTS:
         raise RequestError(
             f"--calibrate cross: the test set {test.reference} has {count} "
             f"{'points' if test.group is None else 'groups of points'}"
             f"{'' if subject.run.limit is None else f' with --limit {subject.run.limit}'}; "
-            f"expected at least {LEAST_POINTS}, for two halves. Fit the temperature to validation points (--validation "
-            "REF --calibrate validation), or leave --calibrate out."
+            f"expected at least {LEAST_POINTS}, for two halves. Fit {what} to validation points (--validation REF "
+            "--calibrate validation), or leave --calibrate out."
         )
 
 

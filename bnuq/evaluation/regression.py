@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Bool, Float, Int64
 from scipy.special import ndtri
 from torch import Tensor
 
@@ -143,22 +143,47 @@ class Reduction:
             values["crps"] = self._crps_of_draws(f, y, weights, np.full(len(mean), math.inf))
         if self._fitted is None:
             return values
-        tau = torch.tensor(self._fitted.tau)
-        sigma = (variance + (1 / tau)[:, None, None]).sqrt()
-        distance_to_mean = error.abs()
-        for name, quantile in _QUANTILES.items():
-            values[name] = (distance_to_mean <= quantile * sigma).double().mean(-1)
+        parts: list[tuple[np.ndarray, dict[str, Tensor], Arrays]] = []
+        for part, fits in self._fitted.of_rows(np.arange(self._n, self._n + len(y))):
+            rows = slice(None) if len(part) == len(y) else part
+            moments = mean[:, rows], variance[:, rows]
+            parts.append((part, *self._scored_by(fits, f[:, rows], *moments, y[rows], weights)))
+        (_, first, first_draws), *_ = parts
+        if len(parts) == 1:
+            self._blocks.add("draw", first_draws)
+            return values | first
+        if all(draws for *_, draws in parts):
+            likelihoods = np.empty((len(f), len(y)))
+            for part, _, draws in parts:
+                likelihoods[:, part] = draws["log_likelihood"]
+            self._blocks.add("draw", {"log_likelihood": likelihoods})
+        for name in first.keys() & {name for _, of_part, _ in parts[1:] for name in of_part}:
+            values[name] = torch.empty_like(values["mae"])
+            for part, of_part, _ in parts:
+                values[name][:, part] = of_part[name]
+        return values
+
+    def _scored_by(
+        self, fits: Fitted, f: Tensor, mean: Tensor, variance: Tensor, y: Tensor, weights: estimates.Weights
+    ) -> tuple[dict[str, Float[Tensor, "replicate chunk"]], Arrays]:
+        """The scores that depend on what was fitted, and the log-likelihoods of the draws where these make the PLL."""
+        sigma = (variance + (1 / torch.tensor(fits.tau))[:, None, None]).sqrt()
+        distance_to_mean = (y - mean).abs()
+        values = {
+            name: (distance_to_mean <= quantile * sigma).double().mean(-1) for name, quantile in _QUANTILES.items()
+        }
         if self._by.crps == "gaussian":
             values["crps"] = metrics.crps_gaussian(mean, sigma, y)
         elif self._by.crps == "mixture":
-            values["crps"] = self._crps_of_draws(f, y, weights, self._fitted.tau)
-        if (pll := self._pll(f, mean, sigma, distance, y, weights)) is not None:
+            values["crps"] = self._crps_of_draws(f, y, weights, fits.tau)
+        pll, draws = self._pll(f, mean, sigma, fits.tau, y, weights)
+        if pll is not None:
             values["pll"] = pll
-        if self._fitted.sigma is not None:
-            constant = torch.tensor(self._fitted.sigma)[:, None, None].expand_as(mean)
+        if fits.sigma is not None:
+            constant = torch.tensor(fits.sigma)[:, None, None].expand_as(mean)
             values["crps_constant"] = metrics.crps_gaussian(mean, constant, y)
             values["pll_constant"] = metrics.pll_gaussian(mean, constant, y)
-        return values
+        return values, draws
 
     def _crps_of_draws(
         self, f: Tensor, y: Tensor, weights: estimates.Weights, tau: Float[np.ndarray, " replicate"]
@@ -168,20 +193,19 @@ class Reduction:
         return result if weights.rows is None else result[torch.from_numpy(weights.rows)]
 
     def _pll(
-        self, f: Tensor, mean: Tensor, sigma: Tensor, distance: Tensor, y: Tensor, weights: estimates.Weights
-    ) -> Float[Tensor, "replicate chunk"] | None:
-        assert self._fitted is not None
+        self, f: Tensor, mean: Tensor, sigma: Tensor, tau: np.ndarray, y: Tensor, weights: estimates.Weights
+    ) -> tuple[Float[Tensor, "replicate chunk"] | None, Arrays]:
         if self._by.pll == "moment":
-            return metrics.pll_gaussian(mean, sigma, y)
-        tau = self._fitted.tau
+            return metrics.pll_gaussian(mean, sigma, y), {}
         full = self._draws.full.start
         if self._by.pll == "moment_full":
-            return _pll_of_full_covariance(f, mean, y, tau, weights)
+            return _pll_of_full_covariance(f, mean, y, tau, weights), {}
         if math.isinf(tau[full]):
-            return None
+            return None, {}
         log_likelihood = as_numpy(metrics.gaussian_log_likelihood(f, y, tau=float(tau[full])))
-        self._blocks.add("draw", {"log_likelihood": log_likelihood})
-        return _mixture_pll(distance, f.shape[-1], tau, weights, exact=(full, *_rows(self._draws.prefix)))
+        distance = ((y - f) ** 2).sum(-1)
+        pll = _mixture_pll(distance, f.shape[-1], tau, weights, exact=(full, *_rows(self._draws.prefix)))
+        return pll, {"log_likelihood": log_likelihood}
 
     def _keep(self, name: str, values: Float[Tensor, "replicate chunk output"]) -> None:
         """Store the values of the points `ranked_rows` under every replicate."""
@@ -199,7 +223,9 @@ class Reduction:
         arrays = (units or Gathered([self.arrays()])).by_kind()
         points, draws = arrays["point"], arrays["draw"]
         mean, variance = (points.pop(f"moments.{name}") for name in ("mean", "variance"))
-        noise = 0.0 if self._fitted is None else 1 / self._fitted.tau[self._draws.full.start]
+        noise: Any = 0.0
+        if self._fitted is not None:
+            noise = self._fitted.noise(np.arange(len(mean)))[self._draws.full.start][:, None]
         replicates = slice(self._draws.jackknife.start, self._draws.bootstrap.stop)
         ranked = draws["ranked.variance"][replicates].mean(-1).astype(np.float32)
         return Scores(
@@ -325,17 +351,24 @@ def _pll_of_full_covariance(
     return result
 
 
-def fitted(scores: Scores, draws: DrawWeights) -> Fitted:
-    """The best τ and constant σ on these validation points, for all draws and every replicate."""
-    assert scores.targets is not None and scores.ranked_error is not None and scores.ranked_variance is not None
-    return fit(
-        scores.targets - scores.mean,
-        scores.variance,
-        scores.squared_distance,
-        subset=(scores.ranked_error, scores.ranked_variance),
-        scoring=scores.scoring,
-        draws=draws,
-    )
+def fitted(scores: Scores, draws: DrawWeights, second: Bool[np.ndarray, " point"] | None = None) -> Fitted:
+    """The best τ and constant σ on these points, for all draws and every replicate; with `second` also those of both
+    halves."""
+    targets, error, variance = scores.targets, scores.ranked_error, scores.ranked_variance
+    assert targets is not None and error is not None and variance is not None
+
+    def fit_to(rows: Any) -> Fitted:
+        distance = None if scores.squared_distance is None else scores.squared_distance[:, rows]
+        ranked = rows[scores.ranked_rows]
+        subset = error[:, ranked], variance[:, ranked]
+        moments = (targets - scores.mean)[rows], scores.variance[rows]
+        return fit(*moments, distance, subset=subset, scoring=scores.scoring, draws=draws)
+
+    whole = fit_to(np.full(scores.n, fill_value=True))
+    if second is None:
+        return whole
+    halves = fit_to(~second), fit_to(second)
+    return replace(whole, halves=halves, second=second, at_end=next((f.at_end for f in halves if f.at_end), ""))
 
 
 # ── estimates ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -349,7 +382,7 @@ def set_estimates(scores: Scores, draws: DrawWeights) -> dict[str, Estimate]:
         if draws.samples > 1:
             result["spearman"] = _rank_correlation(scores, draws)
     if scores.fitted is not None and scores.targets is not None:
-        result["tau"] = estimates.of_replicates("tau", scores.fitted.tau, draws, limits=_POSITIVE)
+        result["tau"] = estimates.of_replicates("tau", scores.fitted.mean_tau, draws, limits=_POSITIVE)
     if draws.samples == 1:  # a single draw has no variance
         result.pop("variance")
     return {name: result[name] for name in _ORDER if name in result}
@@ -375,7 +408,7 @@ def _rank_correlation(scores: Scores, draws: DrawWeights) -> Estimate:
     sigma, error = _sigma(scores), _absolute_error(scores)
     value = metrics.spearman(sigma, error)
     assert scores.ranked_variance is not None and scores.ranked_error is not None
-    noise = 0.0 if scores.fitted is None else 1 / scores.fitted.tau[:, None]
+    noise = 0.0 if scores.fitted is None else scores.fitted.noise(scores.ranked_rows)
     sigma_replicates = np.sqrt((scores.ranked_variance.mean(-1) + noise).astype(np.float32))
     error_replicates = np.sqrt((scores.ranked_error**2).mean(-1))
     replicates = np.array([metrics.spearman(s, a) for s, a in zip(sigma_replicates, error_replicates, strict=True)])
@@ -431,8 +464,8 @@ def bounds(scores: Scores, draws: DrawWeights) -> dict[str, dict[str, Estimate]]
         for name in ("pll", "crps"):
             if (key := f"{name}_{bound}") in scores.points:
                 result.setdefault(bound, {})[name] = _mean(key, scores, draws)
-    if scores.fitted.sigma is not None:
-        result["constant"]["sigma"] = estimates.of_replicates("sigma", scores.fitted.sigma, draws, limits=_POSITIVE)
+    if (sigma := scores.fitted.mean_sigma) is not None:
+        result["constant"]["sigma"] = estimates.of_replicates("sigma", sigma, draws, limits=_POSITIVE)
     return result
 
 
@@ -548,7 +581,7 @@ class Scorer:
             scoring_by=self._by,
             targets=points.targets if labelled else None,
             scale=self._scale,
-            fitted=fitted,
+            fitted=fitted if fitted is None or labelled else replace(fitted, halves=None, second=None),
             first=first,
             where=points.reference,
         )

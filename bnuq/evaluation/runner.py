@@ -30,7 +30,7 @@ from bnuq.config import (
 )
 from bnuq.data import Points
 from bnuq.errors import RequestError, ResultError, SamplingError
-from bnuq.evaluation import memory, perturbations, recalibration
+from bnuq.evaluation import memory, perturbations, recalibration, regression
 from bnuq.evaluation.anomalies import with_segments
 from bnuq.evaluation.augmentation import Augmented, augmenting
 from bnuq.evaluation.class_probabilities import are_kept
@@ -546,6 +546,10 @@ class _Rounds:
             if name != VALIDATION:
                 plain[name], recalibrated[name] = scores(name, fits)
             if name == subject.fitted_to == "test":
+                if subject.todo.task == "regression":
+                    fits = Fits(regression.fitted(plain[name], weights, self._second[name]))
+                    plain[name] = self._scored_again(method, engine, name, None, weights, address, fits)
+                    continue
                 found = self._fits(method, address, name, plain[name])
                 fits = Fits(fits.plain, found, dict.fromkeys(found, fits.plain))
                 recalibrated[name] = scored_again(name, fits)
@@ -583,19 +587,19 @@ class _Rounds:
         method: str,
         engine: Engine,
         name: str,
-        kind: Recalibration,
+        kind: Recalibration | None,
         weights: DrawWeights,
         draws: range,
         fits: Fits,
     ) -> Any:
-        """The scores of a labelled set with a kind of recalibration, from its raw samples; of images, whose outputs are
-        too large to be kept, these are computed again."""
+        """The scores of a labelled set with a kind of recalibration, or with what was fitted to it, from its raw
+        samples; of images, whose outputs are too large to be kept, these are computed again."""
         subject, points = self._of(method), self._subject.sets[name]
-        maps = fits.recalibrated[kind].of(name, points)
+        maps = None if kind is None else fits.recalibrated[kind].of(name, points)
 
         def reduction_of(first: int) -> Any:
-            fitted, second = fits.with_each.get(kind), self._second.get(name)
-            return _reduction(subject, weights, name, fitted, maps, second, first)
+            fitted = fits.plain if kind is None else fits.with_each.get(kind)
+            return _reduction(subject, weights, name, fitted, maps, self._second.get(name), first)
 
         if not subject.todo.image:
             if not self._matters(name):
@@ -684,9 +688,9 @@ def _scores_with(kind: Recalibration, of_unit: Arrays) -> Arrays:
     return {key.removeprefix(start): each for key, each in kept.items()}
 
 
-def _recalibrated(reduction: Any, units: Gathered | None, maps: LogitMaps, points: Points) -> Any:
+def _recalibrated(reduction: Any, units: Gathered | None, maps: LogitMaps | None, points: Points) -> Any:
     """The scores of recalibrated units; the temperature of each point is among them, where it has one."""
-    scores, temperature = reduction.scores(units, group=points.group), maps.temperature
+    scores, temperature = reduction.scores(units, group=points.group), None if maps is None else maps.temperature
     return scores if temperature is None else replace(scores, points=scores.points | {"temperature": temperature})
 
 

@@ -109,10 +109,12 @@ class Subject:
 
     @property
     def calibration(self) -> Calibration:
-        """What recalibrations are fitted to."""
-        if not (self.classifies or self.todo.image):
-            return "off"
-        return default_calibration(self) if self.run.calibrate is None else self.run.calibrate
+        """What recalibrations are fitted to, or τ and the constant σ of a regression, which are always fitted to
+        validation points if they are not cross-fitted."""
+        chosen = default_calibration(self) if self.run.calibrate is None else self.run.calibrate
+        if self.todo.task == "regression":
+            return "cross" if chosen == "cross" else "off"
+        return chosen if self.classifies or self.todo.image else "off"
 
     @property
     def fitted_to(self) -> str | None:
@@ -122,7 +124,7 @@ class Subject:
     @property
     def recalibrations(self) -> tuple[Recalibration, ...]:
         """How every method is recalibrated, too."""
-        asked = () if self.fitted_to is None else self.run.scoring.recalibration
+        asked = () if self.fitted_to is None or self.todo.task == "regression" else self.run.scoring.recalibration
         return tuple(kind for kind in RECALIBRATIONS if kind in asked)
 
     @property
@@ -152,7 +154,8 @@ def default_calibration(subject: Subject) -> Calibration:
     if validation is not None and validation.sha256 != test.sha256:
         return "validation"
     has_halves = test.targets is not None and independent_points(test) >= LEAST_POINTS
-    return "cross" if subject.classifies and has_halves else "off"
+    can_be = subject.classifies or (subject.todo.task == "regression" and validation is None)
+    return "cross" if can_be and has_halves else "off"
 
 
 def independent_points(points: Points) -> int:

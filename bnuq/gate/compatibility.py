@@ -115,6 +115,10 @@ def _differences(current: Result, baseline: Result, settings: Settings) -> Itera
     common = [method for method in current.methods if method in baseline.methods]
     yield from _other_samplers(_sampler_of(current.run), _sampler_of(baseline.run), common, settings)
     new, old = (_as_scored(result) | _calibrated(result, common) for result in (current, baseline))
+    if all("tau" in result.methods[DETERMINISTIC].sets["test"].estimates for result in (current, baseline)):
+        new["calibrate"], old["calibrate"] = (
+            "cross" if result.is_cross_fitted else "validation" for result in (current, baseline)
+        )
     yield from _other_scoring(new, old, settings)
     yield from _other_data(current.sets, baseline.sets, settings)
 

@@ -207,7 +207,7 @@ def _of_regression(result: Result, method: str, set_name: str) -> _Recomputed:
     if scoring.get("pll") == "moment":
         yield "pll", metrics.pll_gaussian(mean, sigma, y), _ALL
     fitted = method_result.bounds.get("constant", {}).get("sigma")
-    if fitted is not None:
+    if fitted is not None and not result.is_cross_fitted:  # where each half of the points has its own
         constant = np.full_like(mean, fitted.value)
         yield "crps_constant", metrics.crps_gaussian(mean, constant, y), _ALL
         yield "pll_constant", metrics.pll_gaussian(mean, constant, y), _ALL

@@ -345,7 +345,7 @@ class _OfMethod:
         tau = self._estimate(f"sets.{set_name}.tau")
         if self._result.model["task"] == "classification" or tau is None:
             return _over_points(lambda part: metrics.pll_from_log_likelihood(part, weights=weights), likelihoods)
-        if not 0 < tau.value < math.inf:
+        if not 0 < tau.value < math.inf or self._result.is_cross_fitted:  # where each half has its own
             return None
         taus = _rows(tau)
         if len(taus) != len(weights) or not (np.isfinite(taus) & (taus > 0)).all():
@@ -359,7 +359,7 @@ class _OfMethod:
         """The squared distance of every draw from the target of every point (T, n), from its log-likelihood under τ."""
         likelihoods = self._likelihoods(set_name)
         tau = self._estimate(f"sets.{set_name}.tau")
-        if likelihoods is None or tau is None or not 0 < tau.value < math.inf:
+        if likelihoods is None or tau is None or not 0 < tau.value < math.inf or self._result.is_cross_fitted:
             return None
         largest = self._outputs(set_name) / 2 * math.log(tau.value / (2 * math.pi))
         return np.maximum(largest - likelihoods, 0) * 2 / tau.value

@@ -322,6 +322,11 @@ class Result:
         """The methods of several samples."""
         return tuple(method for method in self.methods if method not in SINGLE_SAMPLE_METHODS)
 
+    @property
+    def is_cross_fitted(self) -> bool:
+        """Whether temperatures, or τ and the constant σ of a regression, were fitted to halves of the test set."""
+        return self.run.get("sampling", {}).get("calibrate") == "cross"
+
     def samples_of(self, method: str) -> int:
         """The samples of a point under a method: 1 of a single pass, the networks of an ensemble, and otherwise T."""
         if method in SINGLE_SAMPLE_METHODS:

@@ -309,9 +309,10 @@ def _lacks_temperature(result: Result) -> bool:
 
 
 def _cross_fitted(result: Result) -> Iterator[Finding]:
-    """That the test set itself was used, where recalibrated methods are among what is compared."""
-    if any(map(recalibration_of, result.methods)) and result.run.get("sampling", {}).get("calibrate") == "cross":
-        kinds = [kind for kind in RECALIBRATIONS if any(recalibration_of(name) == kind for name in result.methods)]
+    """That the test set itself was used, where what is compared was fitted to its halves."""
+    kinds = [f"+{kind}" for kind in RECALIBRATIONS if any(recalibration_of(name) == kind for name in result.methods)]
+    kinds = ["τ, with the constant σ,"] if result.model.get("task") == "regression" else kinds
+    if kinds and result.is_cross_fitted:
         yield finding("cross-fitted", kinds=kinds)
 
 

@@ -126,7 +126,7 @@ VERDICT: Catalogue = {
     "worth-undecided": Entry(_undecided),
     "best-choice": Entry(_choice),
     "cross-fitted": Entry(
-        "+{kinds:joined} {kinds:is|are} cross-fitted: to each half of the test set, for the other half."
+        "{kinds:joined} {kinds:is|are} cross-fitted: to each half of the test set, for the other half."
     ),
     "only-single-passes": Entry(_single),
 }

@@ -573,7 +573,8 @@ SENTENCES: Catalogue = {
     "population-statistics": Entry(_population_sentence),
     "tau-unknown": Entry(
         "The observation precision τ is unknown because no validation points were named. So there is no PLL or "
-        "coverage, CRPS excludes observation noise{sampled:, and σ is that of the samples alone|}."
+        "coverage, CRPS excludes observation noise{sampled:, and σ is that of the samples alone|}. `--calibrate cross` "
+        "would give all of them, with τ and the constant baseline fitted to each half of the test set for the other."
     ),
     **{f"explains-labels-{outcome}": Entry(_labels_sentence) for outcome in (*_AS_GOOD, "unknown")},
     **{f"explains-targets-{outcome}": Entry(_targets_sentence) for outcome in (*_AS_GOOD, "mixed", "unknown")},

@@ -36,12 +36,17 @@ def recalibration_in_words(result: Result) -> str:
     kinds = {kind: None for name in result.methods if (kind := recalibration_of(name))}
     if not kinds:
         return ""
+    return f"{' and '.join(f'+{kind}' for kind in kinds)}: fitted to {fitted_to(result)}."
+
+
+def fitted_to(result: Result) -> str:
+    """The points that recalibrations, or τ and the constant σ of a regression, are fitted to."""
     points = points_of(result)
-    crossed = result.run.get("sampling", {}).get("calibrate") == "cross"
-    fitted_to = (
-        f"each half of the test {points}, for the other half (cross-fitted)" if crossed else f"validation {points}"
+    return (
+        f"each half of the test {points}, for the other half (cross-fitted)"
+        if result.is_cross_fitted
+        else f"the validation {points}"
     )
-    return f"{' and '.join(f'+{kind}' for kind in kinds)}: fitted to {fitted_to}."
 
 
 def points_of(result: Result) -> str:
@@ -235,14 +240,14 @@ def _of_regression(result: Result) -> Iterator[str]:
         )
     if "tau" in estimates:
         given = scoring.get("tau") is not None
-        source = "as given" if given else f"fitted by {scoring.get('fit', 'crps').upper()} to the validation points"
+        source = "as given" if given else f"fitted by {scoring.get('fit', 'crps').upper()} to {fitted_to(result)}"
         yield (
             f"τ: observation precision, {source}. σ² is the variance of the samples plus 1/τ. Half of the targets "
             "should lie inside the central 50 % interval, the mean ± 0.67 σ, and 95 % inside the mean ± 1.96 σ."
         )
     if any("constant" in method.bounds for method in result.methods.values()):
         yield (
-            "Constant: one σ for all points, fitted to the validation points, around the method's means. Optimum: "
+            f"Constant: one σ for all points, fitted to {fitted_to(result)}, around the method's means. Optimum: "
             "the best σ for each point around the same means, which only the targets reveal. Normalised: 0 % is the "
             "constant, 100 % the optimum; negative is worse than the constant."
         )

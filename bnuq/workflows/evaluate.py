@@ -220,7 +220,7 @@ def _planned(
 def _found_before(planned: Planned) -> Iterator[Finding]:
     """What was noticed before anything was drawn, but for the checks of the network."""
     ready, subject = planned.ready, planned.subject
-    yield from _without_validation(ready.material, subject.run, subject.todo)
+    yield from _without_validation(ready.material, subject)
     yield from planned.odd_outputs
     yield from _unranked_labels(planned)
     yield from findings_on_predictions(subject)
@@ -363,11 +363,12 @@ def _resolved(subject: Subject, noise_models: NoiseModels | None) -> Run:
     return replace(run, batch_size=todo.batch_size, methods=methods, sampler=sampler, calibrate=calibrate)
 
 
-def _without_validation(material: Material, run: Run, todo: Plan) -> Iterator[Finding]:
+def _without_validation(material: Material, subject: Subject) -> Iterator[Finding]:
     """Why there is no constant baseline, and which estimates are absent without it."""
-    if material.validation is None:
-        tau = run.scoring.tau is not None
-        yield note("no-validation", task=todo.task, tau=tau, reason=material.why_no_validation)
+    task, tau = subject.todo.task, subject.run.scoring.tau is not None
+    is_cross_fitted = task == "regression" and subject.fitted_to == "test"
+    if material.validation is None and not is_cross_fitted:
+        yield note("no-validation", task=task, tau=tau, reason=material.why_no_validation)
 
 
 def _unranked_labels(planned: Planned) -> Iterator[Finding]:

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import small_regression
 import small_run
 import torch
 from findings_of import noted, values_of
@@ -306,9 +305,3 @@ def test_what_cannot_be_fitted_is_refused(folder: Path, options: dict, message: 
     with pytest.raises(RequestError, match=message):
         small_run.evaluated(folder, methods=("deterministic",), out="refused.h5", **options)
     assert not (folder / "refused.h5").exists()
-
-
-def test_a_regression_has_no_temperature(tmp_path: Path) -> None:
-    place = small_regression.write(tmp_path)
-    with pytest.raises(RequestError, match="this is a regression"):
-        small_run.evaluated(place.parent, run_file=place.name, calibrate="cross")

@@ -11,13 +11,16 @@ import pytest
 import small_regression as small
 import torch
 from findings_of import values_of, warned
+from report_text import rendered
 
 import bnuq
 from bnuq import metrics
 from bnuq.errors import BnuqError, DataError, RequestError, SamplingError
+from bnuq.gate import check
 from bnuq.records import evaluation_file as result_file
 from bnuq.records.evaluation import Result
 from bnuq.records.summary import summary
+from bnuq.report.evaluation import report
 
 NAMES = ("train", "test", "validation")
 
@@ -231,6 +234,70 @@ def test_without_validation_points_what_needs_them_is_absent_and_the_notes_say_w
     assert outcome.bounds == {} and outcome.normalized == {}
     why = values_of(result, "no-validation")
     assert (why["task"], why["tau"]) == ("regression", False) and "held out of training" in why["reason"]
+
+
+def cross_fitted(folder: Path, **options: Any) -> Result:
+    (folder / "run.toml").write_text(text(without="validation"))
+    return evaluated(folder, ood=("far=far.npz",), out="crossed.h5", **options)
+
+
+@pytest.mark.less(False)
+def test_without_validation_points_tau_and_the_constant_are_those_of_the_other_half(folder: Path) -> None:
+    result = cross_fitted(folder, samples=12)
+    assert (result.run["sampling"]["calibrate"], result.is_cross_fitted) == ("cross", True)
+    method, y = result.methods["mcbn"], result.sets["test"].targets
+    test = method.sets["test"]
+    variance = test.points["variance"][:, None]
+    noise = test.sigma**2 - variance
+    [first, second] = values_of_method(result, "tau-cross-fitted", "mcbn")["tau"]
+    is_second = np.isclose(noise[:, 0], 1 / first)
+    assert np.isclose(noise[~is_second, 0], 1 / second).all()
+    assert is_second.sum() == small.TEST / 2
+    for fitted_to, tau, other in ((~is_second, first, is_second), (is_second, second, ~is_second)):
+        error = (y - test.predicted)[fitted_to]
+        assert tau == pytest.approx(metrics.optimal_tau(error, variance[fitted_to]).tau, rel=1e-4)
+        constant = np.full((other.sum(), 1), metrics.constant_sigma(error))
+        rows = test.predicted[other], y[other]
+        expected = metrics.crps_gaussian(rows[0], constant, rows[1])
+        np.testing.assert_allclose(test.points["crps_constant"][other], expected, rtol=1e-6)
+        np.testing.assert_allclose(
+            test.points["crps"][other], metrics.crps_gaussian(rows[0], test.sigma[other], rows[1]), rtol=1e-6
+        )
+    assert test.estimates["tau"].value == pytest.approx(1 / noise.mean(), rel=1e-5)
+    assert "pll" in test.estimates and "crps" in method.normalized and method.bounds["constant"]["sigma"].value > 0
+    whole = metrics.optimal_tau(y - test.predicted, variance).tau
+    far = method.sets["far"]
+    np.testing.assert_allclose(far.sigma**2, far.points["variance"][:, None] + 1 / whole, rtol=1e-4)
+
+
+@pytest.mark.less(False)
+def test_a_cross_fit_is_read_again_and_passes_the_gate_but_for_another_fit(folder: Path) -> None:
+    by_validation = evaluated(folder, out="validation.h5", ood=("far=far.npz",))
+    result = cross_fitted(folder, save_samples=True)
+    read = result_file.read(folder / "crossed.h5")
+    assert summary(read)["methods"] == summary(result)["methods"]
+    assert check(read, read).passed
+    with pytest.raises(BnuqError, match="calibrate is cross now, validation in the baseline"):
+        check(read, by_validation)
+    chunks = cross_fitted(folder, chunk_size=7)
+    assert chunks.methods["mcbn"].sets["test"].estimates["pll"].value == pytest.approx(
+        result.methods["mcbn"].sets["test"].estimates["pll"].value, rel=1e-6
+    )
+
+
+@pytest.mark.less(False)
+def test_what_a_cross_fit_would_give_is_said_where_there_is_none(folder: Path) -> None:
+    off = cross_fitted(folder, calibrate="off")
+    assert "tau" not in off.methods["mcbn"].sets["test"].estimates
+    for said, result in ((False, cross_fitted(folder)), (True, off)):
+        page = " ".join(rendered(report, result, full=True).split())
+        assert ("`--calibrate cross` would give all of them" in page) == said
+        assert ("each half of the test points, for the other half" in page) != said
+
+
+def values_of_method(result: Result, code: str, method: str) -> dict[str, Any]:
+    [values] = [f.values for f in result.findings if f.code == code and f.values["of"] == method]
+    return values
 
 
 def test_a_tau_that_is_given_takes_their_place_for_the_scores(folder: Path) -> None:

@@ -17,7 +17,7 @@ from bnuq.errors import ResultError
 from bnuq.estimates import Direction
 from bnuq.findings import Finding, about, note, warning, warnings
 from bnuq.gate.change_errors import Error, Errors
-from bnuq.gate.compatibility import check_comparable, made_at, pairing
+from bnuq.gate.compatibility import check_comparable, made_at, pairing, similar_addresses
 from bnuq.gate.recomputing import recomputed
 from bnuq.gate.records import BOUNDS, Comparison, Floor, Outcome, Side, Verdict
 from bnuq.gate.settings import Required, Settings, unused
@@ -102,10 +102,7 @@ def _floor(current: Result, required: Required) -> Floor:
     """The named estimate compared with its bound; ResultError if there is no such estimate."""
     known = estimates_of(current)
     if required.address not in known:
-        import difflib
-
-        close = difflib.get_close_matches(required.address, known, n=3, cutoff=0.4)
-        near = f" Near it are {', '.join(close)}." if close else ""
+        near = similar_addresses(required.address, known)
         raise ResultError(f"{current.path} has no estimate {required.address}, which --require names.{near}")
     estimate = known[required.address].estimate
     se = None if estimate.se is None else math.hypot(estimate.se, estimate.mc_se or 0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -27,7 +28,7 @@ from bnuq.config import (
     without_recalibration,
 )
 from bnuq.errors import ResultError
-from bnuq.findings import all_of
+from bnuq.findings import all_of, listed
 from bnuq.gate.records import Pairing
 from bnuq.gate.settings import Settings
 from bnuq.metrics import METRICS
@@ -68,9 +69,19 @@ def check_request_comparable(run: Run, baseline: Result, settings: Settings) -> 
         if method not in common and not all(settings.allows("missing", address) for address in of_method):
             problems.append(_absent(f"the method {method}", method))
     for floor in settings.floors:
-        if floor.address not in addresses and floor.address.rpartition(".")[2] not in METRICS:
-            problems.append(f"require: {floor.address} does not name a metric known to bnuq.")
+        _, dot, metric = floor.address.rpartition(".")
+        if floor.address not in addresses and not (dot and metric in METRICS):
+            near = similar_addresses(floor.address, addresses)
+            problems.append(f"require: {floor.address} is not the address of an estimate.{near}")
     _refuse(problems, f"{run.checkpoint.name}, evaluated so,", baseline)
+
+
+def similar_addresses(address: str, known: Iterable[str]) -> str:
+    """A sentence that names estimates with all parts of this address, such as a metric's name, or else close to it."""
+    names, parts = list(known), set(address.split("."))
+    similar = [name for name in names if parts <= set(name.split("."))]
+    similar = similar or difflib.get_close_matches(address, names, n=3, cutoff=0.4)
+    return f" Near it are {listed(similar)}." if similar else ""
 
 
 def _is_requested(run: Run, method: str) -> bool:

@@ -19,6 +19,7 @@ from bnuq.errors import RequestError, ResultError
 from bnuq.findings import note, warning
 from bnuq.gate import Comparison, Settings, Verdict, check
 from bnuq.metrics import holm
+from bnuq.records.addresses import estimates_of
 from bnuq.records.evaluation import Result
 
 SAMPLES, POINTS = 16, 100
@@ -334,6 +335,15 @@ def test_a_floor_is_kept_or_broken_with_or_without_a_baseline() -> None:
         assert not verdict.passed
         assert [floor.passed for floor in verdict.floors] == [True, False, True]
         assert verdict.floors[0].value == value
+
+
+def test_a_floor_by_a_metric_alone_lists_the_addresses_that_would_do() -> None:
+    current = pair()[0]
+    names = [name for name in estimates_of(current) if name.endswith(".pll")]
+    with pytest.raises(ResultError, match=r"no estimate pll, which --require names\. Near it are ") as refused:
+        check(current, None, Settings.of(floors=["pll>=0"]))
+    assert [name in str(refused.value) for name in names] == [True] * len(names)
+    assert len(names) > 1
 
 
 def test_a_floor_of_a_estimate_that_is_not_there_is_an_error_that_names_its_neighbours() -> None:

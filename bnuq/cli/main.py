@@ -108,7 +108,7 @@ def run(app: typer.Typer, name: str, arguments: Sequence[str] | None = None, *, 
     _prepare_streams()
     try:
         with stopping.on_signals(), reserved_stdout(whole_process=arguments is None):
-            code = _run(app, name, [word for word in words if word != "--debug"])
+            code = _run(app, name, report.with_page_named([word for word in words if word != "--debug"]))
     except BaseException as error:
         if "--debug" in words and not isinstance(error, (typer.Exit, BrokenPipeError)):
             with contextlib.suppress(OSError):

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
+import msgspec
 import typer
 
 from bnuq.cli.derived import SectionOptions, with_options
@@ -33,8 +34,9 @@ class Forms(Section, frozen=True):
     html: Annotated[
         str | None,
         setting(
-            "Write the report as one self-contained HTML page, with its figures (needs matplotlib).",
-            metavar="FILE",
+            "Write the report as one self-contained HTML page, with its figures (needs matplotlib); without a FILE, as "
+            "RESULT.html in the working folder.",
+            metavar="[FILE]",
             shown="none",
         ),
     ] = None
@@ -110,7 +112,17 @@ def command(
     printing: Printing,
 ) -> None:
     """Show the report of a result file, as originally printed; several are shown side by side."""
+    if forms.html == "":
+        stem = Path(results[0].partition("=")[2] or results[0]).name.removesuffix(".h5").removesuffix(".bnuq")
+        forms = msgspec.structs.replace(forms, html=f"{stem}.html")
     show(lambda: _read(results), forms, printing, points)
+
+
+def with_page_named(words: Sequence[str]) -> list[str]:
+    """The words of a command line, of which an --html at the end or before another option has an empty value."""
+    following = [*words[1:], "--"]
+    is_option = [next_word.startswith("-") and next_word != "-" for next_word in following]
+    return [f"{word}=" if word == "--html" and ends else word for word, ends in zip(words, is_option, strict=True)]
 
 
 def show(read: Callable[[], tuple[Kind, Any]], forms: Forms, printing: Printing, points: Points | None = None) -> None:

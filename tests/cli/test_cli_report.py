@@ -92,6 +92,15 @@ def test_without_matplotlib_the_report_is_shown_and_pictures_are_refused(cli, tm
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.parametrize("more", [(), ("--no-images",), ("--no-images", "--full")])
+def test_a_page_without_a_name_has_that_of_the_result(cli, there, monkeypatch, tmp_path, more):
+    monkeypatch.chdir(tmp_path)
+    outcome = cli("report", there / RESULT, *more[:1], "--html", *more[1:])
+    assert outcome.code == 0
+    assert (tmp_path / "model.html").read_bytes().startswith(b"<!DOCTYPE html>")
+    assert "model.html" in outcome.out
+
+
 # ── as Markdown ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

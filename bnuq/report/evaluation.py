@@ -16,11 +16,12 @@ from bnuq.records.evaluation import PARTS, MethodResult, Result
 from bnuq.report import document, gallery, image_maps, noise_models, numbers, ood, perturbations, plots, tasks, verdict
 from bnuq.report.document import Cell, Heading, Items, Paragraph, Part, PathLine, Report, Section, Table, dim, section
 from bnuq.report.evaluation_findings import SENTENCES, findings, is_of_last_layer, noise_sd
-from bnuq.report.numbers import decimals, digits_of, headed, named, number, share_with_error, with_error
+from bnuq.report.numbers import digits_of, headed, named, number, share_with_error, with_error
 from bnuq.report.provenance import evaluation_provenance
 from bnuq.report.sampler import augmentation_in_words, laplace_in_words, laws_in_words, sampler_in_words
 
 _SHOWN = 20  # classes or groups in a table
+_TIMED = 0.02  # seconds of the deterministic passes, below which mostly their overhead is measured
 _ROOMY = 60  # columns from which names are written out
 
 
@@ -97,8 +98,8 @@ def _one_screen(result: Result, *, roomy: bool) -> Iterator[Part]:
         yield ood.short_table(result)
         yield from ood.post_hoc_table(result)
     yield from perturbations.short_table(result)
-    sampled = {name: work for name, work in result.work.methods.items() if name not in SINGLE_SAMPLE_METHODS}
-    costs = ", ".join(f"{name} {work.ratio:.2f}" for name, work in sampled.items() if work.ratio)
+    ratios = {name: _cost_ratio(result, name) for name in result.work.methods if name not in SINGLE_SAMPLE_METHODS}
+    costs = ", ".join(f"{name} {ratio}" for name, ratio in ratios.items() if ratio)
     labels = result.sets["test"].labels is not None and result.model.get("labels")
     means = f"Estimates are means over the {labels} labels; `--full` lists each." if labels else ""
     yield from dim(
@@ -122,7 +123,7 @@ def _methods_table(result: Result, metrics: Sequence[str], *, roomy: bool) -> Ta
         (
             noise_models.labelled(name, roomy=roomy),
             (
-                *(with_error(test[name].get(metric)) for metric in shown),
+                *(with_error(test[name].get(metric), METRICS[metric].digits) for metric in shown),
                 *(share_with_error(method.normalized.get(metric)) for metric in normalized),
             ),
         )
@@ -211,8 +212,7 @@ def _parts(result: Result, *, roomy: bool) -> Iterator[Section]:
 
 
 def _cells(estimates: Sequence[Estimate | None], digits: int | None) -> tuple[Cell, ...]:
-    known = decimals(estimate.value for estimate in estimates if estimate) if digits is None else digits
-    return tuple(with_error(estimate, known) for estimate in estimates)
+    return tuple(with_error(estimate, digits) for estimate in estimates)
 
 
 def _bounds(result: Result) -> Iterator[Part]:
@@ -311,6 +311,14 @@ def _curves(result: Result, metric: str) -> Iterator[Part]:
     yield Table(("", ""), rows)
 
 
+def _cost_ratio(result: Result, method: str) -> str:
+    """The cost relative to as many deterministic passes; "" where those were too short to be timed."""
+    ratio, deterministic = result.work.methods[method].ratio, result.work.methods.get(DETERMINISTIC)
+    if not ratio or deterministic is None or deterministic.seconds < _TIMED:
+        return ""
+    return f"{ratio:.2f}" if ratio < 10 else f"{ratio:.0f}"
+
+
 def _work(result: Result) -> Iterator[str]:
     """What was computed once and what T times, at what speed, in which memory."""
     for method, work in result.work.methods.items():
@@ -318,8 +326,8 @@ def _work(result: Result) -> Iterator[str]:
             continue
         kind = "passes of the last layer, all others once," if is_of_last_layer(method) else "forward passes,"
         text = f"{method}: {work.passes:,} {kind} {work.passes / max(work.seconds, 1e-9):,.0f} per second"
-        if work.ratio is not None:
-            text += f", {work.ratio:.2f} of the cost of as many deterministic passes"
+        if ratio := _cost_ratio(result, method):
+            text += f", {ratio} of the cost of as many deterministic passes"
         if work.once is not None and work.each is not None:
             share = work.once / max(1, work.once + work.each)
             text += f"; {100 * share:.3g} % of a pass's arithmetic was shared by all samples"

@@ -34,7 +34,19 @@ from bnuq.records.verdict import OTHER_SCALE, is_mismatched, judged, on_another_
 from bnuq.records.verdict_sentences import VERDICT
 from bnuq.report import ood
 from bnuq.report.noise_models import labelled
-from bnuq.report.numbers import and_error, decimals, named, number, percent, share, signed, total, written
+from bnuq.report.numbers import (
+    and_error,
+    decimals,
+    grouped,
+    named,
+    number,
+    percent,
+    share,
+    shown_with,
+    signed,
+    total,
+    written,
+)
 
 _FAR, _CHANCE = 0.25, 0.001  # below the mean accuracy, and the chance that any class is so far below it
 _NAMED = 3  # classes in a sentence
@@ -414,8 +426,9 @@ def _deterministic_regression(test: Estimates) -> str:
 
 
 def _with_error(estimate: Estimate) -> str:
-    digits, error = max(0, decimals([estimate.value]) - 1), total(estimate)
-    return number(estimate.value, digits) + (f" ± {number(error, digits)}" if error is not None else "")
+    error = total(estimate)
+    digits = shown_with(error, None, [10 * estimate.value])
+    return grouped(estimate.value, digits) + (f" ± {grouped(error, digits)}" if error is not None else "")
 
 
 def noise_sd(tau: float) -> float:
@@ -493,11 +506,12 @@ def _change_in_words(change: Change) -> str:
     """From what to what, by how much, and how far between constant and optimum that is."""
     digits, scale, unit = written(change.metric)
     before, after = scale * change.before, scale * change.after
-    digits = max(0, decimals([before, after]) - 1) if digits is None else digits
-    text = f"{named(change.metric)} {number(before, digits)} → {number(after, digits)}{unit}"
+    error = None if change.error is None else scale * change.error
+    digits = shown_with(error, digits, [10 * before, 10 * after])
+    text = f"{named(change.metric)} {grouped(before, digits)} → {grouped(after, digits)}{unit}"
     brackets = []
-    if change.error is not None:
-        brackets.append(f"{signed(after - before, digits)} ± {number(scale * change.error, digits)}")
+    if error is not None:
+        brackets.append(f"{signed(after - before, digits)} ± {grouped(error, digits)}")
     if change.normalised is not None and math.isfinite(change.normalised.value):
         brackets.append(f"normalised {share(change.normalised.value)} %")
     return text + (f" ({'; '.join(brackets)})" if brackets else "")
@@ -528,7 +542,9 @@ def _separation_sentence(
         text += f", the best of {scores} scores"
     if other is not None:
         network, score, value = other
-        difference = number(value - auroc.value, 3) + (f" ± {number(error, 3)}" if math.isfinite(error) else "")
+        digits = shown_with(error, None, []) if 0 < error < 1 else 3
+        difference = number(round(value - auroc.value, digits), digits)
+        difference += f" ± {number(error, digits)}" if math.isfinite(error) else ""
         text += f"; {number(value, 3)} ({difference}) by the {named(score)} of {network_in_words(network)}"
     return f"{text}."
 

@@ -73,14 +73,25 @@ def total(estimate: Estimate) -> float | None:
     return None if estimate.se is None else math.hypot(estimate.se, estimate.mc_se or 0.0)
 
 
-def with_error(estimate: Estimate | None, digits: int = 4) -> Cell:
-    """An estimate in a table; a dash if there is none."""
+def with_error(estimate: Estimate | None, digits: int | None = 4) -> Cell:
+    """An estimate in a table, with so many decimals or, where it has an error of its scale or of at least 1, with two
+    digits of the error; a dash if there is none."""
     if estimate is None:
         return Cell("–")
-    error = total(estimate)
-    if error is None or not math.isfinite(estimate.value):
-        return Cell(number(estimate.value, digits))
-    return Cell(number(estimate.value, digits), f"±{number(error, digits)}")
+    error, value = total(estimate), estimate.value
+    digits = shown_with(error, digits, [value])
+    if error is None or not math.isfinite(value):
+        return Cell(grouped(value, digits))
+    return Cell(grouped(value, digits), f"±{grouped(error, digits)}")
+
+
+def shown_with(error: float | None, digits: int | None, values: Iterable[float]) -> int:
+    """How many decimals show two digits of an error; as many as are given if it is below 1, and without an error as
+    many as the values ask for."""
+    known = error is not None and math.isfinite(error) and error > 0
+    if known and (digits is None or error >= 1):
+        return min(9, max(0, 1 - exponent(error)))
+    return decimals(values) if digits is None else digits
 
 
 def error_of(estimate: Estimate) -> float | None:
@@ -103,7 +114,7 @@ def and_error(estimate: Estimate) -> str:
     error = error_of(estimate)
     if error is None or not (math.isfinite(error) and error > 0):
         return three_digits(estimate.value)
-    digits = min(9, max(0, 1 - exponent(error)))
+    digits = shown_with(error, None, [])
     return f"{grouped(estimate.value, digits)} ± {grouped(error, digits)}"
 
 

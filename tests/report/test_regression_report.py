@@ -15,9 +15,9 @@ from made_up import changed, with_test
 from report_text import rendered
 
 from bnuq.estimates import Estimate
-from bnuq.records.evaluation import MethodResult, Result
+from bnuq.records.evaluation import MethodResult, MethodWork, Result, Work
 from bnuq.report.evaluation import report
-from bnuq.report.numbers import decimals, number
+from bnuq.report.numbers import and_error, decimals, number, total, with_error
 
 drawn = partial(rendered, report, width=80, full=True)
 
@@ -27,7 +27,8 @@ def one_line(text: str) -> str:
 
 
 def numbers_in(text: str) -> np.ndarray:
-    return np.array([float(text.replace("−", "-")) for text in re.findall(r"−?\d+\.?\d*(?:e[−+]\d+)?", text)])
+    found = re.findall(r"−?\d+\.?\d*(?:e[−+]\d+)?", text.replace(",", ""))
+    return np.array([float(value.replace("−", "-")) for value in found])
 
 
 # ── numbers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -39,14 +40,12 @@ def test_every_estimate_bound_and_normalised_score_is_shown(request, name, width
     result: Result = request.getfixturevalue(name)
     shown = numbers_in(drawn(result, width=width))
     for metric in {m for method in result.methods.values() for m in method.sets["test"].estimates}:
-        row = [
-            m.sets["test"].estimates[metric].value
-            for m in result.methods.values()
-            if metric in m.sets["test"].estimates
-        ]
-        finite = [value for value in row if math.isfinite(value)]
-        for value in finite:
-            assert np.abs(shown - value).min() <= max(5e-5, 5e-5 * max(map(abs, finite))), metric
+        row = [m.sets["test"].estimates.get(metric) for m in result.methods.values()]
+        finite = [estimate for estimate in row if estimate is not None and math.isfinite(estimate.value)]
+        largest = max(abs(estimate.value) for estimate in finite)
+        for estimate in finite:
+            error = total(estimate) or 0.0  # whose first two digits say how many decimals are shown
+            assert np.abs(shown - estimate.value).min() <= max(5e-5, 5e-5 * largest, 0.05 * error), metric
     for method in result.methods.values():
         for bound in method.bounds.values() if "constant" in method.bounds else ():
             for estimate in bound.values():
@@ -56,6 +55,32 @@ def test_every_estimate_bound_and_normalised_score_is_shown(request, name, width
         for scores in method.ood.values():
             for estimates in scores.values():
                 assert all(f"{estimate.value:.4f}" in drawn(result, width=width) for estimate in estimates.values())
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "digits", "shown"),
+    [
+        (378245.123, 7440.4, None, "378,245 ± 7,440"),
+        (11.4339, 3.5755, None, "11.4 ± 3.6"),
+        (0.0123456, 0.000456, None, "0.01235 ± 0.00046"),
+        (-8.1178, 154.7563, 4, "−8 ± 155"),
+        (-0.3755, 0.0543, 4, "−0.3755 ± 0.0543"),
+        (5.0, 0.0, None, "5.0000 ± 0.0000"),
+    ],
+)
+def test_an_estimate_of_any_unit_is_shown_to_two_digits_of_its_error(value, error, digits, shown):
+    cell = with_error(Estimate(value, se=error), digits)
+    assert f"{cell.value} {cell.error}".replace("±", "± ") == shown
+    if digits is None and error:
+        assert and_error(Estimate(value, se=error)) == shown
+
+
+@pytest.mark.parametrize(("seconds", "ratio", "shown"), [(1.0, 0.36, "0.36"), (1.0, 21.7, "22"), (0.004, 21.7, "")])
+def test_a_cost_is_shown_where_it_could_be_timed(regression, seconds, ratio, shown):
+    work = {"deterministic": MethodWork(seconds, 60, None), "mcbn": MethodWork(1.0, 60, ratio)}
+    text = rendered(report, replace(regression, work=Work(work)), width=100)
+    assert ("Cost relative" in text) is bool(shown)
+    assert f"deterministic passes: mcbn {shown}." in text or not shown
 
 
 @given(st.floats(min_value=1e-4, max_value=1e8))

@@ -4,6 +4,7 @@ quickstart's network and on broken ones."""
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import shutil
@@ -53,19 +54,22 @@ def bnuq_commands(script: str, variables: Mapping[str, str] | None = None) -> li
 
 def github() -> Job:
     file = yaml.safe_load((CI / "github-actions.yml").read_text(encoding="utf-8"))
-    (job,) = file["jobs"].values()
-    (upload,) = [step for step in job["steps"] if "upload-artifact" in step.get("uses", "")]
-    assert upload["if"] == "always()"  # a failed check's result may be the next baseline
-    scripts = tuple(step["run"] for step in job["steps"] if "run" in step)
-    return Job(scripts, file["env"], tuple(upload["with"]["path"].split()))
+    jobs = [file["jobs"][name] for name in ("evaluate", "check")]
+    steps = [step for job in jobs for step in job["steps"]]
+    uploads = [step for step in steps if "upload-artifact" in step.get("uses", "")]
+    assert uploads[1]["if"] == "always()"  # of a failed check, too
+    scripts = tuple(step["run"] for step in steps if "run" in step)
+    return Job(scripts, file["env"], tuple(name for step in uploads for name in step["with"]["path"].split()))
 
 
 def gitlab() -> Job:
-    job = yaml.safe_load((CI / "gitlab-ci.yml").read_text(encoding="utf-8"))["uncertainty"]
-    artifacts = job["artifacts"]
+    file = yaml.safe_load((CI / "gitlab-ci.yml").read_text(encoding="utf-8"))
+    evaluating, checking = (file[f"uncertainty-{name}"] for name in ("evaluate", "check"))
+    artifacts = checking["artifacts"]
     assert artifacts["when"] == "always"
-    uploaded = (*artifacts["paths"], artifacts["reports"]["junit"])
-    return Job((*job["script"], *job["after_script"]), job["variables"], uploaded)
+    uploaded = (*evaluating["artifacts"]["paths"], *artifacts["paths"], artifacts["reports"]["junit"])
+    scripts = (*evaluating["script"], *checking["script"], *checking["after_script"])
+    return Job(scripts, file[".uncertainty"]["variables"], uploaded)
 
 
 def hooks() -> dict[str, dict]:
@@ -135,6 +139,44 @@ def replace(path: Path, old: str, new: str) -> None:
     text = path.read_text(encoding="utf-8")
     assert text.count(old) == 1
     path.write_text(text.replace(old, new), encoding="utf-8")
+
+
+def test_what_is_checked_runs_no_code_of_the_network_and_is_checked_by_what_the_target_branch_has(
+    repository: Path, tmp_path: Path
+) -> None:
+    file = yaml.safe_load((CI / "github-actions.yml").read_text(encoding="utf-8"))
+    evaluating, checking = file["jobs"]["evaluate"], file["jobs"]["check"]
+    assert checking["needs"] == "evaluate" and "write" not in {*file["permissions"].values()}
+    checkout = checking["steps"][0]
+    assert checkout["uses"].startswith("actions/checkout") and "pull_request.base.sha" in checkout["with"]["ref"]
+    assert "cache" in evaluating["steps"][1]["with"] and "cache" not in checking["steps"][1]["with"]
+    assert not [step for step in checking["steps"] if "bnuq evaluate" in step.get("run", "")]
+    file = yaml.safe_load((CI / "gitlab-ci.yml").read_text(encoding="utf-8"))
+    checking = file["uncertainty-check"]
+    assert checking["needs"] == ["uncertainty-evaluate"] and "cache" not in {*checking, *file[".uncertainty"]}
+
+    def git(*arguments: str, folder: Path = repository) -> str:
+        name = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main")
+        return subprocess.run(["git", *name, *arguments], cwd=folder, check=True, text=True, capture_output=True).stdout
+
+    (repository / ".gitignore").unlink(missing_ok=True)
+    git("init")
+    git("add", ".")
+    git("commit", "-qm", "target")
+    git("switch", "-qc", "change")
+    (repository / RUN_FILE).write_text('[check.tolerance]\n"*" = 1e9\n')
+    (repository / "bnuq.toml").write_text('[check.tolerance]\n"*" = 1e9\n')
+    git("commit", "-qam", "change")
+    git("clone", "-q", str(repository), str(tmp_path / "job"))
+    for name in ("current.bnuq.h5", "sitecustomize.py"):
+        (tmp_path / "job" / name).write_text("")
+    for script in checking["script"]:
+        if script.startswith("git "):
+            environment = os.environ | {"CI_MERGE_REQUEST_TARGET_BRANCH_NAME": "main"}
+            subprocess.run(["bash", "-ec", script], cwd=tmp_path / "job", env=environment, check=True)
+    assert "require" in (tmp_path / "job" / RUN_FILE).read_text()
+    assert (tmp_path / "job" / "current.bnuq.h5").exists()
+    assert not (tmp_path / "job" / "sitecustomize.py").exists() and not (tmp_path / "job" / "bnuq.toml").exists()
 
 
 def test_both_jobs_pass_on_the_network_as_it_is(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -228,7 +270,8 @@ def test_the_scripts_are_shell_and_install_what_the_repository_has(job) -> None:
     said = job()
     for script in said.scripts:
         assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0, script
-    (install,) = [shlex.split(script) for script in said.scripts if " pip install " in script]
+    install, again = (shlex.split(script) for script in said.scripts if " pip install " in script)
+    assert again == install
     assert install[:4] == ["python", "-m", "pip", "install"]
     assert (ROOT / install[install.index("--constraint") + 1]).is_file()
     assert (ROOT / Template(install[-1]).substitute(said.variables) / "pyproject.toml").is_file()

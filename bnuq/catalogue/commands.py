@@ -220,6 +220,9 @@ COMMANDS: Catalogue = {
     ),
     "new-warnings": Entry(_new_warnings),
     "unused-tolerance": Entry("No estimate of these results matches the tolerance of {tolerances:joined}."),
+    "tolerance-of-any-change": Entry(
+        "No change exceeds the tolerance of {estimates:listed}: not gated, as if the tolerance were off."
+    ),
     "not-a-number": Entry("{estimates:joined}: not a number in the baseline, and therefore not gated."),
     "infinite": Entry("{estimates:joined}: infinite in both; a change cannot be detected."),
 }

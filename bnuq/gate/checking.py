@@ -29,6 +29,7 @@ from bnuq.store.table import Row, unit_of
 
 LEVEL = 0.05  # of all gated comparisons together
 _SURE = 3.0  # standard errors that no chance over points explains
+_THOUSAND = 1000.0
 _GROWN = 3  # factor by which a Monte Carlo error may grow without a warning
 _NO_SETTINGS = Settings()
 
@@ -136,6 +137,8 @@ def _compared(address: str, now: Row, before: Row, errors: tuple[Error, Error], 
     tolerance = settings.tolerance(address, metric, directed=directed)
     gated = tolerance is not None and not math.isnan(baseline)  # nothing is worse than an unknown value
     gated = gated and not ((now["class"] or now["group"]) and se is None)  # of too few draws: the whole set is gated
+    limit = None if tolerance is None else tolerance.in_unit(baseline=baseline, se=se)
+    without_limit = gated and limit is not None and limit >= _largest_change(metric, baseline)
     comparison = Comparison(
         method=now["method"],
         set=f"{BOUNDS}{now['bound']}" if now["bound"] else now["set"] or NORMALIZED,
@@ -152,13 +155,22 @@ def _compared(address: str, now: Row, before: Row, errors: tuple[Error, Error], 
         se_draws=se_draws,
         p_value=None,
         p_adjusted=None,
-        tolerance=tolerance.in_unit(baseline=baseline, se=se) if gated and tolerance is not None else None,
-        outcome="same" if gated else "not gated",
+        tolerance=limit if gated else None,
+        outcome="same" if gated and not without_limit else "not gated",
         label=now["label"],
         of_class=now["class"],
         group=now["group"],
     )
     return comparison, total.df
+
+
+def _largest_change(metric: str, baseline: float) -> float:
+    """What no change of an estimate exceeds: 1 of a fraction; of others a thousand times the baseline, and 1000 in
+    their unit, unless that is the unit of the targets."""
+    unit = unit_of(metric)
+    if metric_of(metric).unit == "fraction":
+        return 1.0
+    return _THOUSAND * (abs(baseline) or math.inf) if "target" in unit else _THOUSAND * max(1.0, abs(baseline))
 
 
 def _differ_by_rounding(a: float, b: float) -> bool:
@@ -277,6 +289,10 @@ def _findings(
         yield warning("new-warnings", warnings=[[finding.code, text_of(finding)] for finding in fresh])
     if unmatched := unused(settings, ((item.address, item.metric, _is_directed(item)) for item in comparisons)):
         yield warning("unused-tolerance", tolerances=list(unmatched))
+    if unlimited := [
+        item.address for item in comparisons if item.outcome == "not gated" and item.tolerance is not None
+    ]:
+        yield warning("tolerance-of-any-change", estimates=unlimited)
     undefined = [item.address for item in comparisons if math.isnan(item.baseline) and _is_directed(item)]
     if undefined:
         yield warning("not-a-number", estimates=undefined)

@@ -53,7 +53,7 @@ class Comparison:
     `harm` is |change|. `se` is the standard error of the change over points and draws, with the parts `se_points` and
     `se_draws`; None if it is not known. `p_value` is that of "there is no degradation", one-sided (two-sided without
     a direction), and `p_adjusted` is Holm's, among all gated estimates; `tolerance` is in `unit`. All three are None
-    where the estimate is not gated.
+    where the estimate is not gated, but a tolerance that no change exceeds is kept.
     """
 
     method: str

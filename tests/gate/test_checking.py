@@ -170,6 +170,18 @@ def test_a_tolerance_that_nothing_is_meant_by_is_said() -> None:
     assert values_of(verdict, "unused-tolerance")["tolerances"] == ["crps", "mcdo.*"]
 
 
+def test_a_tolerance_that_no_change_exceeds_is_off_and_said_to_be() -> None:
+    for of_all in ("*=1e9", "*=off"):
+        with pytest.raises(ResultError, match="no gated estimate in common"):
+            check(*pair(-5.0), Settings.of(tolerances=[of_all]))
+    verdict = check(*pair(-5.0), Settings.of(tolerances=["mcbn.*=1000"]))
+    assert only(verdict).outcome == "not gated" and warned(verdict) == ["tolerance-of-any-change"]
+    assert values_of(verdict, "tolerance-of-any-change")["estimates"] == ["mcbn.sets.test.pll"]
+    for large in ("mcbn.*=999", "mcbn.*=100%"):
+        verdict = check(*pair(-5.0), Settings.of(tolerances=[large]))
+        assert only(verdict).outcome != "not gated" and not warned(verdict)
+
+
 def with_bound(result: Result, value: float) -> Result:
     found = result.methods["mcbn"]
     points = np.full(POINTS, value)

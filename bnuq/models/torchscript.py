@@ -1,7 +1,7 @@
 """TorchScript archives: loaded only if all that they name are computations.
 
 torch reads them without Python's pickle, but what they hold is a program, parts of which run while it is loaded. So its
-text is inspected first: it may use torch's own operations, but none that touch files or other libraries.
+text is inspected first: it may use torch's own operations, but none that touch files, the terminal or other libraries.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from bnuq.models.archives import Archive, check_storages
 from bnuq.models.pickles import survey_pickle
 
 _FILES = re.compile(r"(?<!\w)(?:save|from_file)(?!\w)")
+_TERMINAL = re.compile(r"(?<![\w.])print(?=\s*\()|ops\.prim\.Print")
 _TEXT = re.compile(r'"[^"\n]*"')
 _LIBRARY = re.compile(r"(?<![\w.])ops(?!\.(?:aten|prim|torchvision|quantized)\.)[\s.\w]{0,40}")
 _OBJECTS = re.compile(r"torch\.classes\.(?!quantized\.)[\w.]{0,40}")
@@ -77,7 +78,7 @@ def read_torchscript(archive: Archive, *, trust: bool) -> nn.Module:
 
 def _named_by_code(texts: Collection[str]) -> Iterator[str]:
     for text in texts:
-        for pattern in (_FILES, _LIBRARY, _OBJECTS):
+        for pattern in (_FILES, _TERMINAL, _LIBRARY, _OBJECTS):
             yield from (" ".join(found.split()) for found in pattern.findall(text))
         if "getattr" in text and _hides_names(text):
             yield "getattr of a name that is not written out"

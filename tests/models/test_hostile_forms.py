@@ -94,6 +94,7 @@ def with_line(line: str) -> Callable[[dict[str, bytes]], Mapping[str, bytes]]:
         """getattr(torch, 'sa' 've')(x, "{marker}")""",
         """getattr(torch, "save")(x, "{marker}")""",
         'y = torch.from_file("{marker}", True, 8)',
+        'print("\\033[31m", x)',
         "o = ops\n    y = o.c10d.barrier()",
         "ops.c10d.monitored(x)",
         "y = __torch__.torch.classes.dist_c10d.Store()",

@@ -13,7 +13,7 @@ from bnuq.cli.output import Printing, print_result
 from bnuq.config import Options
 from bnuq.config.schema import GivenOptions
 
-_HELP = {"out": ("Result file.", "as given to the shards")}
+_HELP = {"out": ("Result file.", "as given to the shards, if it is in this folder")}
 
 
 @with_options(

@@ -156,13 +156,15 @@ def has_ended(attempt: Mapping[str, Any]) -> bool:
 class Share:
     """Which units process `number` of `count` computes: its own, that is every `count`-th (`fixed`, the first phase of
     a cluster's array), or any that nobody has begun, from its own place in the list on. `name` says who it is, also
-    after it was started again; `patience` are the seconds without news after which it takes what others have begun."""
+    after it was started again; `patience` are the seconds without news after which it takes what others have begun, and
+    `arrival` those without any sign of life of another."""
 
     number: int
     count: int
     name: str
     fixed: bool = False
     patience: float = 600.0
+    arrival: float = 15.0
 
     def order(self, groups: Sequence[UnitGroup]) -> list[tuple[int, UnitGroup]]:
         """All groups with their numbers, in the order in which this process looks at them."""
@@ -190,6 +192,8 @@ class Worker(Executor):
     on_unit: Callable[[Unit], object] = lambda _: None
     on_wait: Callable[[str], object] = lambda _: None
     lost: dict[str, str] = field(default_factory=dict)
+    has_company: bool = False  # whether another process has given a sign of life
+    is_alone: bool = False  # whether one was waited for in vain
     makes_result = False
 
     def run(
@@ -210,6 +214,7 @@ class Worker(Executor):
         """Compute what is missing of the share and, `until_all` is there, what others have left for too long."""
         pending = self.share.order(groups)
         news, pause, impatient, lost = time.monotonic(), _POLL, False, False
+        awaited: set[int] = set()
         while pending:
             left, acted = [], False
             for number, group in pending:
@@ -217,11 +222,13 @@ class Worker(Executor):
                 missing = tuple(unit for unit in group if not self.journal.has(unit.name))
                 if not missing:
                     acted = True
+                    self.has_company |= number in awaited  # another has finished it meanwhile
                     continue
                 if not (self.share.owns(number) or impatient):
                     left.append((number, group))
                     continue
                 attempts = self.journal.attempts(missing[0].name)
+                self.has_company |= bool(attempts) and not self._ended(attempts[-1])
                 if attempts and not (impatient or self._ended(attempts[-1])):
                     left.append((number, group))
                     continue
@@ -235,15 +242,22 @@ class Worker(Executor):
                 news, pause, impatient = time.monotonic(), _POLL, False
             elif not until_all:
                 break
-            elif impatient := time.monotonic() - news > self.share.patience:
+            elif impatient := time.monotonic() - news > self._patience():
+                self.is_alone = not self.has_company
                 self.on_wait("taking over the units that others left.")
             else:
                 self.on_wait(f"waiting for {len(left)} units that others compute.")
                 time.sleep(pause)
                 pause = min(1.5 * pause, _LONGEST_POLL)
-            pending = left
+            pending, awaited = left, {number for number, _ in left}
         if lost and until_all:
             raise UnitsLostError
+
+    def _patience(self) -> float:
+        """Seconds to wait for news."""
+        if self.has_company:
+            return self.share.patience
+        return 0.0 if self.is_alone else min(self.share.patience, self.share.arrival)
 
     def _attempt(self, units: UnitGroup, compute: Compute, number: int) -> bool:
         """Whether the units were computed: not, where that raised an error of the unit alone, which is noted."""

@@ -132,7 +132,8 @@ class Journal:
         seals = self._seals(unit, sha256, self.digests[unit])
         np.savez(buffer, **arrays, **{name: np.array(seal) for name, seal in seals.items()})  # pyrefly: ignore - its stub
         try:
-            self._tell()
+            self.announce()
+            self._told = None
             self.place.write(self._name(unit), buffer.getvalue())
         except ResultError:
             if needed:
@@ -140,12 +141,18 @@ class Journal:
             self._given_up = True
             self.forget()
 
-    def _tell(self) -> None:
-        if self._told is not None:
-            name = f"{self.key}.json"
-            if not self.place.exists(name):
+    def announce(self) -> None:
+        """Say at the place what these units are about, before there are any, if it can be written."""
+        name = f"{self.key}.json"
+        with contextlib.suppress(ResultError):
+            if self._told is not None and not self.place.exists(name):
                 self.place.write(name, json.dumps(self._told, indent=1).encode())
-            self._told = None
+
+    def retract(self) -> None:
+        """Take that back, unless there are units."""
+        with contextlib.suppress(ResultError):  # the store is gone
+            if not any(name.startswith(f"{self.key}-") for name in self.place.names()):
+                self.forget()
 
     def remove(self, *units: str) -> None:
         """Remove these units."""
@@ -212,8 +219,10 @@ class WorkFolder:
         request for the same result."""
         self.opened.append(journal := Journal(self.place, facts, about, secret=self.secret, before=self.before))
         if not self.secret and about is not None:
+            journal.announce()  # first: of two requests that start at once, one sees the other
             for key, other in requests_at(self.place).items():
                 if key != journal.key and other.get("out") == about["out"]:
+                    journal.retract()
                     raise RequestError(
                         f"--work {self.place} holds units of another request for {about['out']}: "
                         f"{_difference(other, {'facts': facts, **about})}. Name another folder, or remove {key}* there."
@@ -270,7 +279,12 @@ def work_folder(out: Path, work: Path | str | None = None) -> Iterator[WorkFolde
     place = place_of(work or beside(out))
     opened = WorkFolder(place, secret_for(work), frozenset(place.names()))
     with keeping(place, removes_empty=work is None):
-        yield opened
+        try:
+            yield opened
+        except BaseException:
+            for journal in opened.opened:
+                journal.retract()
+            raise
         for journal in opened.opened:
             journal.forget()
     if work is None:

@@ -161,10 +161,14 @@ def compute(
     if expected is not None:
         _check_unchanged(planned, expected)
     executor = make(WorkFolder(place, secret).journal(_facts(planned), _about(subject.run)))
-    if checks:
-        check_network(subject)
-    with suppress(UnitsLostError):
-        compute_units(subject, Measured(subject, executor, watch, progress), progress, executor)
+    try:
+        if checks:
+            check_network(subject)
+        with suppress(UnitsLostError):
+            compute_units(subject, Measured(subject, executor, watch, progress), progress, executor)
+    except BaseException:
+        executor.journal.retract()
+        raise
     return [executor]
 
 

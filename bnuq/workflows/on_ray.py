@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,9 @@ from bnuq.errors import RequestError, ResultError
 from bnuq.evaluation.executors import Share
 from bnuq.evaluation.setup import threads
 from bnuq.workflows.processes import MOST_STARTS, Job, Workers
+
+_SILENCE = 1800.0  # seconds without a sign of life of any actor: one unit takes seconds, or minutes
+_LOOK = 5.0  # seconds between two looks at the work folders
 
 
 class Actors(Workers):
@@ -46,6 +50,8 @@ class Actors(Workers):
         self._actors: list[Any] = [None] * len(self.finished)
         self._starts = [0] * len(self.finished)
         self._tasks: dict[Any, tuple[int, int]] = {}  # worker and job
+        self._files: set[str] = set()  # in the work folders
+        self._heard = self._looked = time.monotonic()
 
     def __enter__(self) -> Actors:
         for worker in range(len(self.finished)):
@@ -61,7 +67,9 @@ class Actors(Workers):
             self._ray.shutdown()
 
     def _attend(self) -> None:
-        for task in self._ray.wait([*self._tasks], timeout=0.5)[0]:
+        finished = self._ray.wait([*self._tasks], timeout=0.5)[0]
+        self._check_silence(heard=bool(finished))
+        for task in finished:
             if task not in self._tasks:
                 continue  # of an actor that has just died
             worker, job = self._tasks.pop(task)
@@ -73,6 +81,21 @@ class Actors(Workers):
             self._starts[worker] = 0
             self._passes[job] += answer.pop("passes")
             self._heed(worker, answer)
+
+    def _check_silence(self, *, heard: bool) -> None:
+        """Raise ResultError where actors have neither ended nor begun or finished a unit for too long: where Ray itself
+        is gone, nothing else says so."""
+        now = time.monotonic()
+        if heard or now - self._looked > _LOOK:
+            files = {name for place in self.places for name in place.names()}
+            if heard or files != self._files:
+                self._heard = now
+            self._files, self._looked = files, now
+        if now - self._heard > _SILENCE:
+            raise ResultError(
+                f"--on ray: no actor has begun or finished a unit for {_SILENCE / 60:.0f} minutes; Ray, or a node of "
+                "it, seems to have died. No finished unit is lost: restart Ray, and repeat the command."
+            )
 
     def _died(self, worker: int, why: str) -> None:
         """Note why beside what an actor had begun, and start another in its place."""

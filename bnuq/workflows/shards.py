@@ -53,7 +53,8 @@ def compute_shard(
     """Compute the part of the units of each run that `run.shard` names, and leave them at `work`.
 
     If units of others are needed before further ones can begin, it waits for them, says so, and computes them
-    itself if none of them appears for ten minutes. Raises BnuqError as `evaluate` does.
+    itself if none of them appears for ten minutes, or no other shard gives a sign of life. Raises BnuqError as
+    `evaluate` does.
     """
     shard = runs[0].shard
     assert shard is not None
@@ -103,16 +104,27 @@ def merge(work: str, options: Options, *, folder: Path, progress: Progress = sil
         )
     [(key, about)] = known.items()
     source = folder / f"{key}.json" if "://" in work else Path(work).absolute() / f"{key}.json"
+    _check_out(Path(about["out"]), options, folder, work)
     given = Options({"out": about["out"], **{name: value for name, value in options.items() if value is not None}})
     run = replace(resolve_again(about["run"], source, given, folder=folder), on="local")
     check_request(run)
     with keeping(place), threads(recorded_threads(about["facts"].get("threads"), source)):
         [found] = compute(run, b"", place, Missing, progress)
         if found.journal.key != key:
+            found.journal.retract()
             raise ResultError(f"{work}: the checkpoint, the data or the software are not those of the shards any more.")
         if found.missing:
             raise ResultError(_complaint(work, found))
         return evaluate(run, work=work, progress=progress, merged=True)
+
+
+def _check_out(recorded: Path, options: Options, folder: Path, work: str) -> None:
+    """Raise RequestError where nobody but the work folder says that a file elsewhere is to be written."""
+    if options.get("out") is None and recorded.parent.resolve() != folder.resolve():
+        raise RequestError(
+            f"{work}: the result of these units is {recorded}, which is not in this folder. Add --out {recorded}, or "
+            "name another file."
+        )
 
 
 def _complaint(work: str, found: Missing) -> str:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
+import json
 import random
 import sys
 import tempfile
@@ -103,9 +103,9 @@ def computing_nothing() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def killing(chance: random.Random, most: int, pause: tuple[float, float]) -> Iterator[list[int]]:
-    """A block in which processes that compute units are killed at random, at most so many, after so many seconds of
-    processor time of theirs; whom it killed."""
+def killing(chance: random.Random, work: Path, most: int) -> Iterator[list[int]]:
+    """A block in which processes that compute units are killed at random, at most so many, each in one of the first
+    units that it has begun, by the notes that it leaves at `work`; whom it killed."""
     started: list[Any] = []
     killed: list[int] = []
     plain, over = processes.Processes._started, threading.Event()
@@ -115,15 +115,17 @@ def killing(chance: random.Random, most: int, pause: tuple[float, float]) -> Ite
         return found
 
     def kill() -> None:
-        limits: dict[int, float] = {}
-        while len(killed) < most and not over.wait(0.02):
+        limits: dict[int, int] = {}
+        begun: dict[int, set[str]] = {}
+        while len(killed) < most and not over.wait(0.002):
+            for note in work.glob("*.try?"):
+                with contextlib.suppress(OSError, ValueError):  # it has just been finished
+                    begun.setdefault(json.loads(note.read_bytes())["process"], set()).add(note.stem)
             for process in started:
-                if process.poll() is None and len(killed) < most:
-                    limit = limits.setdefault(process.pid, chance.uniform(*pause))
-                    if seconds_of(process.pid) > limit:
-                        process.kill()
-                        killed.append(process.pid)
-                        break
+                limit = limits.setdefault(process.pid, chance.randint(1, 8))
+                if len(begun.get(process.pid, ())) >= limit and process.poll() is None and len(killed) < most:
+                    process.kill()
+                    killed.append(process.pid)
 
     killer = threading.Thread(target=kill, daemon=True)
     processes.Processes._started = noted
@@ -136,18 +138,7 @@ def killing(chance: random.Random, most: int, pause: tuple[float, float]) -> Ite
         processes.Processes._started = plain
 
 
-def seconds_of(process: int) -> float:
-    """The processor time that a process of this machine has taken: its starts take as much however busy that is."""
-    try:
-        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
-
-
-def soak(
-    folder: Path, seed: int, *, samples: int = 0, most: int = 10**6, pause: tuple[float, float] = (1.5, 5.0)
-) -> tuple[str, int]:
+def soak(folder: Path, seed: int, *, samples: int = 0, most: int = 10**6) -> tuple[str, int]:
     """Compare one random evaluation under kills with the undisturbed one; what it was, and how many were killed."""
     chance = random.Random(seed)
     kind = chance.choice([*SMALL])
@@ -160,7 +151,7 @@ def soak(
     count = chance.choice([2, 2, 3])
     with threads(max(1, torch.get_num_threads() // count)):  # the number of threads changes the rounding
         expected = figures(evaluated(folder, "undisturbed.h5", **options))
-    with killing(chance, most, pause) as killed, computing_nothing():
+    with killing(chance, folder / "disturbed.h5.work", most) as killed, computing_nothing():
         while True:
             try:
                 found = evaluated(folder, "disturbed.h5", on=f"local:{count}", **options)

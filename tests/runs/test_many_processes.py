@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cache, partial, partialmethod
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -32,13 +33,14 @@ from bnuq.config import Options, resolve, resolve_each, resolve_sweep
 from bnuq.errors import DataError, RequestError, ResultError, SamplingError
 from bnuq.evaluation.executors import Share, Worker
 from bnuq.evaluation.setup import threads
-from bnuq.files.journal import Journal, root_of
+from bnuq.files.journal import Journal, WorkFolder, keeping, requests_at, root_of, work_folder
 from bnuq.files.places import place_of
 from bnuq.progress import Advance, silent
 from bnuq.records.evaluation import Result
 from bnuq.records.evaluation_file import read, write
 from bnuq.sampling.engine import Stochastic
 from bnuq.sweeping.sizes import _AllSizes
+from bnuq.workflows import on_ray
 from bnuq.workflows.evaluate import compute, evaluate
 from bnuq.workflows.processes import Job, Processes, forgive
 from bnuq.workflows.queue import evaluate_all
@@ -365,9 +367,83 @@ def test_a_fixed_share_waits_for_others_and_computes_only_its_own(tmp_path: Path
     assert done == {0: [0, 2, 4], 1: [1, 3]} and not waiting.is_alive()
 
 
+def test_a_shard_whose_companions_give_no_sign_of_life_goes_on_alone(tmp_path: Path) -> None:
+    groups, place = [(unit(number),) for number in range(5)], place_of(tmp_path)
+
+    def seconds(share: Share) -> float:
+        worker, start = Worker(Journal(place, FACTS), share), time.monotonic()
+        for _ in range(2):  # the second phase does not wait again
+            assert len(list(worker.run(groups, lambda group: map(arrays_of, group)))) == 5
+            worker.journal.remove(*(of.name for (of,) in groups))
+        return time.monotonic() - start
+
+    assert 0.4 < seconds(Share(0, 2, "shard 0 of 2", fixed=True, arrival=0.4)) < 0.8
+    Journal(place, FACTS).begin(unit(1).name, 0, {"by": "shard 1 of 2", "machine": "another", "process": 1})
+    assert seconds(Share(0, 2, "shard 0 of 2", fixed=True, arrival=0.0, patience=1.0)) > 1.0
+
+
+def test_of_two_requests_for_one_result_that_start_at_once_one_is_refused(tmp_path: Path) -> None:
+    about = {"out": "a.h5", "run": {"sampling": {"seed": 0}}}
+    first, second = (WorkFolder(place_of(tmp_path)) for _ in range(2))
+    kept = first.journal(FACTS, about)
+    with pytest.raises(RequestError, match=r"another request for a.h5: its sampling.seed is 0, and here 1\."):
+        second.journal({"other": 1}, about | {"run": {"sampling": {"seed": 1}}})
+    assert [*requests_at(first.place)] == [kept.key]
+    kept.retract()  # as a run that fails before any unit
+    assert not [*tmp_path.iterdir()]
+    with pytest.raises(ResultError), work_folder(tmp_path / "a.h5", tmp_path / "work") as work:
+        work.journal(FACTS, about)
+        raise ResultError("no such network")
+    assert not [*(tmp_path / "work").iterdir()]
+
+
+def test_a_merge_writes_nothing_elsewhere_that_only_the_work_folder_names(
+    made: Callable[[str], Path], tmp_path: Path
+) -> None:
+    work, run = tmp_path / "units", resolve("run.toml", Options(out=tmp_path / "there.h5"), folder=made("regression"))
+    Journal(work, FACTS, {"command": "evaluate", "out": str(run.out), "run": run.record()}).place.path.mkdir()
+    Journal(work, FACTS, {"command": "evaluate", "out": str(run.out), "run": run.record()}).save("unit", {})
+    with pytest.raises(
+        RequestError, match=r"the result of these units is .*there.h5, which is not in this folder\. Add"
+    ):
+        merge(str(work), Options(trust_code=True), folder=made("regression"))
+    assert not run.out.exists()
+
+
+def test_the_silence_of_ray_has_an_end_and_units_that_appear_are_a_sign_of_life(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Ray whose tasks never end, as after the death of its raylet, and a clock that jumps with each wait for them."""
+    clock = 0.0
+
+    def wait(tasks: list[Any], timeout: float) -> tuple[list[Any], list[Any]]:  # noqa: ARG001 - Ray's
+        nonlocal clock
+        clock += 600
+        if clock <= 3000:
+            Journal(tmp_path, FACTS).save(f"unit{clock}", {})
+        return [], tasks
+
+    remote = SimpleNamespace(remote=lambda *_: SimpleNamespace(work=SimpleNamespace(remote=lambda *_: object())))
+    ray = SimpleNamespace(
+        is_initialized=lambda: True, cluster_resources=lambda: {"CPU": 2.0}, wait=wait, kill=lambda _: None,
+        remote=lambda _: SimpleNamespace(options=lambda **_: remote),
+    )  # fmt: skip
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setattr(on_ray, "time", SimpleNamespace(monotonic=lambda: clock))
+    job = Job(computed, ((),), str(tmp_path), "cpu")
+    with (
+        pytest.raises(ResultError, match=r"for 30 minutes; Ray, or a node .* repeat the command\.") as ended,
+        keeping(place_of(tmp_path)),
+        on_ray.Actors([job]) as actors,
+    ):
+        actors.wait(0, silent, 0)
+    assert clock == 3000 + 1800 + 600
+    assert "the same command resumes from them" in ended.value.__notes__[0]
+
+
 @pytest.mark.slow
 def test_killed_processes_change_nothing(tmp_path: Path) -> None:
-    _, killed = soak(tmp_path, 4, samples=8, most=2, pause=(2.0, 4.0))
+    _, killed = soak(tmp_path, 4, samples=8, most=2)
     assert killed
 
 

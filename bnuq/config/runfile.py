@@ -50,6 +50,7 @@ def read_run_file(path: Path) -> RunFile:
 
 
 _MAX_BYTES = 2**20  # bytes of a run file
+_MOST_MISTAKES = 20  # that one message lists
 _MAX_DEPTH = 32  # tables and lists within each other
 _TOO_DOTTED = rb"(?:\.[ \t]*[\w\"'-]{1,100}[ \t]*){50}"
 _TOO_DEEP, _TOO_MANY_DIGITS = rb"[\[{]{50}", rb"\d[\d_]{4000}"
@@ -126,6 +127,10 @@ def _checked(
             section = msgspec.convert(rest, kind, strict=True)
         except msgspec.ValidationError as error:
             mistakes.append(complaint(error, rest))
+            if len(mistakes) == _MOST_MISTAKES:
+                raise RequestError(
+                    f"{MistakenError(*mistakes)}\n  - perhaps more: the first {_MOST_MISTAKES} are listed"
+                ) from None
             if not _without_wrong(error, rest):
                 raise RequestError(str(MistakenError(*mistakes))) from None
         else:

@@ -28,7 +28,8 @@ def normalized(raw: NDArray[Any], normalize: Normalize | None) -> NDArray[Any]:
     std = _along_channels("std", normalize.std, raw)
     if not np.all(std > 0):
         raise RequestError(f"data.normalize.std is {list(normalize.std)}; expected positive numbers.")
-    return (raw - mean) / std
+    with np.errstate(over="ignore"):  # what is not finite is refused where it is used
+        return (raw - mean) / std
 
 
 def _along_channels(key: str, values: tuple[float, ...], raw: NDArray[Any]) -> NDArray[Any]:

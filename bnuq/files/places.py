@@ -41,6 +41,8 @@ class Place(Protocol):
 def place_of(work: str | Path) -> Place:
     """The place that a path or a URL names; RequestError if it cannot be made or written to."""
     text = str(work).removeprefix("file://")
+    if "\0" in text:
+        raise RequestError(f"{text!r}: no folder has a NUL character in its name. Name another with --work FOLDER.")
     return Store(text) if _URL.match(text) else Folder.made(Path(text))
 
 

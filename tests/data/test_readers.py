@@ -420,6 +420,14 @@ def test_a_zip_that_lists_a_picture_twice_is_refused(tmp_path):
     assert "lists an image twice" in refusal(tmp_path / "d.zip")
 
 
+@pytest.mark.parametrize("outside", ["../../x.png", "a/../../y.png"])
+def test_a_zip_with_a_picture_outside_of_it_is_refused(tmp_path, outside):
+    with zipfile.ZipFile(tmp_path / "d.zip", "w") as archive:
+        for name in ("a/1.png", "b/1.png", outside):
+            archive.writestr(name, png(np.zeros((6, 6), np.uint8)))
+    assert f"{outside} lies outside the archive" in refusal(tmp_path / "d.zip")
+
+
 def test_the_free_memory_is_looked_at_once_for_a_zip_of_many_pictures(tmp_path, monkeypatch):
     with zipfile.ZipFile(tmp_path / "d.zip", "w") as archive:
         for at in range(50):

@@ -261,3 +261,8 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
         work_folder(tmp_path / "out.h5", tmp_path / "file"),
     ):
         pass
+
+
+def test_a_work_folder_with_a_nul_in_its_name_is_refused():
+    with pytest.raises(RequestError, match="no folder has a NUL character in its name"):
+        place_of("a\0b")

@@ -143,6 +143,8 @@ def read_image_zip(path: Path) -> Contents:
         infos = {info.filename: info for info in members}
         if len(infos) < len(members):
             raise DataError(f"{path}: lists an image twice. Create the archive again.")
+        if outside := next((name for name in infos if has_suffix(name) and ".." in name.split("/")), None):
+            raise DataError(f"{path}: {outside[:200]} lies outside the archive. Create it again.")
 
     def read(file: str) -> bytes:
         with readable(path / file, "an image"):

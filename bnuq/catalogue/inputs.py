@@ -116,6 +116,10 @@ INPUTS: Catalogue = {
         lambda shape: f"neither axis of {_shape(shape)} looks like channels: read as channel-first"
     ),
     # data: sets
+    "reference-unused": Entry(
+        "the reference ({reference}) has points of {shape}, the test set of {test}: no method draws from it, so it was "
+        "left out, and with it the check of the reference and scores that are fitted to it"
+    ),
     "limited": Entry("at most {limit} points of each evaluated set, drawn at random with seed {seed} (--limit)"),
     "inputs-of-another-scale": Entry(
         "the inputs of {set} ({source}) lie between {low:.3g} and {high:.3g}, with a standard deviation of {sd:.3g}, "

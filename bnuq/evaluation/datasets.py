@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from bnuq import devices
 from bnuq.catalogue import distinct
-from bnuq.config import Augment, Named, Normalize, Run, Split
+from bnuq.config import LAPLACE, Augment, Named, Normalize, Run, Split
 from bnuq.data import (
     WORDS,
     Decoded,
@@ -74,9 +74,10 @@ class Material:
     findings: tuple[Finding, ...]
 
 
-def load_material(run: Run, model: nn.Module | None = None) -> Material:
+def load_material(run: Run, model: nn.Module | None = None, *, needs_reference: bool = True) -> Material:
     """Read every set that `run` names; DataError or RequestError for sets that cannot be evaluated together. Grey
-    pictures in files are repeated to three channels where the `model`, or the reference, has no other.
+    pictures in files are repeated to three channels where the `model`, or the reference, has no other. A reference of
+    another shape than the test set is left out with a note unless the run `needs_reference`.
 
     Pictures in files and items of large Datasets are decoded as they are needed, and kept up to `_ROOMS`: each
     is decoded once within that limit, and once for each method and round of draws beyond it.
@@ -116,8 +117,15 @@ def load_material(run: Run, model: nn.Module | None = None) -> Material:
     validation = None if validation is None else in_shape(run, validation, test)
     if validation is not None and are_grey_files(validation) and test.point_shape[0] == 3:
         validation = in_colour(validation)
+    unused: tuple[Finding, ...] = ()
     if train is not None:
-        check_same_shape(run, "train", train, test)
+        try:
+            check_same_shape(run, "train", train, test)
+        except DataError:
+            if needs_reference:
+                raise
+            unused = (note("reference-unused", reference=train.reference, shape=train.form, test=test.form),)
+            train, whole = None, (None, *whole[1:])
     for label, points in {**ood, "validation": validation}.items():
         if points is not None:
             check_same_shape(run, label, points, test, reference=False)
@@ -132,7 +140,7 @@ def load_material(run: Run, model: nn.Module | None = None) -> Material:
         distinct(finding for points in everything for finding in about(points.name, points.findings)).values()
     )
     findings += (*_other_scales(train, {"test": test, "validation": validation, **ood}),)
-    findings += shared + (() if limit is None else (note("limited", limit=limit, seed=run.seed),))
+    findings += (*unused, *shared) + (() if limit is None else (note("limited", limit=limit, seed=run.seed),))
     return Material(train, test, ood, validation, why, test_points, findings)
 
 
@@ -147,6 +155,12 @@ def takes_rgb_alone(model: nn.Module | None, points: Points) -> bool:
             Evaluation(model).passes(like.new_zeros((2, channels, *points.point_shape[1:])))
             return channels == 3
     return False
+
+
+def draws_from_reference(run: Run) -> bool:
+    """Whether a method of the run, or its normalisation, needs points of the reference."""
+    methods = run.methods is None or any(name.startswith("mcbn") or name == LAPLACE for name in run.methods)
+    return methods or "train" in (run.normalize, run.normalize_targets)
 
 
 _ROOMS = 2**30, 2**29  # bytes of decoded items that are kept: of all evaluated sets, and of the reference

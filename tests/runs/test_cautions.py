@@ -123,6 +123,25 @@ def test_ood_points_of_the_test_set_or_the_reference_are_a_warning(tmp_path, nam
     assert code in warned(result)
 
 
+@pytest.mark.parametrize("methods", [("deterministic",), ("mcdo",), ("mcbn",), None])
+def test_a_reference_of_another_size_is_left_out_where_nothing_is_drawn_from_it(tmp_path, methods):
+    small_run.write(tmp_path)
+    alone = small_run.evaluated(tmp_path, methods=methods or ("mcdo",), ood=(), post_hoc=False)
+    np.savez(tmp_path / "train.npz", x=np.zeros((20, 1, 9, 9), np.float32))
+    if methods not in (("deterministic",), ("mcdo",)):
+        with pytest.raises(DataError, match=r"train .* has points of shape \(1, 9, 9\), the test set"):
+            small_run.evaluated(tmp_path, methods=methods, ood=())
+        return
+    result = small_run.evaluated(tmp_path, methods=methods, ood=())
+    assert values_of(result, "reference-unused")["shape"] == "(1, 9, 9)"
+    estimates = result.methods[methods[0]].sets["test"].estimates
+    expected = alone.methods[methods[0]].sets["test"].estimates
+    assert {name: each.value for name, each in estimates.items()} == {n: each.value for n, each in expected.items()}
+    normalize = {"methods": methods, "ood": (), "normalize": "train"}
+    with pytest.raises(DataError, match=r"train .* has points of shape \(1, 9, 9\), the test set"):
+        small_run.evaluated(tmp_path, **normalize)
+
+
 def test_an_ood_set_may_vary_more_than_the_reference(tmp_path):
     small_run.write(tmp_path)
     with np.load(tmp_path / "other.npz") as file:

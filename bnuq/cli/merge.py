@@ -22,6 +22,10 @@ _HELP = {"out": ("Result file.", "as given to the shards, if it is in this folde
 )
 def command(
     work: Annotated[str, typer.Argument(help="The --work of the shards: a folder or a URL.", metavar="WORK")],
+    run_file: Annotated[
+        str | None,
+        typer.Argument(help="The run file that it was made from: the code that this names runs.", metavar="RUN.toml"),
+    ] = None,
     *,
     options: Options,
     printing: Printing,
@@ -35,5 +39,5 @@ def command(
     from bnuq.workflows.shards import merge
 
     progress = progress_of(printing)
-    result = merge(work, Options(options), folder=Path.cwd(), progress=progress)
+    result = merge(work, Options(options), folder=Path.cwd(), progress=progress, run_file=run_file)
     print_result(result, printing, summary=summary, show=partial(print_record, report, full=printing.full))

@@ -23,6 +23,10 @@ DIFFERENT = 1  # exit code
 )
 def command(
     result: Annotated[Path, typer.Argument(help="A result of bnuq evaluate.", metavar="RESULT")],
+    run_file: Annotated[
+        str | None,
+        typer.Argument(help="The run file that it was made from: the code that this names runs.", metavar="RUN.toml"),
+    ] = None,
     units: Annotated[
         int,
         typer.Option(
@@ -44,7 +48,8 @@ def command(
     from bnuq.workflows.verify import verify
 
     path, progress = expanded(result), progress_of(printing)
-    found = verify(path, Options(options), units=units, folder=Path.cwd(), progress=progress)
+    given = {"folder": Path.cwd(), "progress": progress, "run_file": run_file}
+    found = verify(path, Options(options), units=units, **given)
     record = found.result
     if printing.json:
         parts = {"chosen": found.chosen, "computed": found.computed, "differing": found.differing}

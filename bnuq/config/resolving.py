@@ -441,8 +441,11 @@ def _filled(content: RunFile, numbers: Mapping[str, int | None]) -> RunFile:
     )
 
 
-def resolve_again(record: dict[str, Any], source: Path, options: Options, *, folder: Path) -> Run:
-    """The run of a result file, with `options` applied. Code that the result file names is not trusted.
+def resolve_again(
+    record: dict[str, Any], source: Path, options: Options, *, folder: Path, run_file: str | None = None
+) -> Run:
+    """The run of a result file, with `options` applied. Code that the result file names is not trusted, unless a
+    `run_file` that the user named also names it.
 
     The result file takes the place of the run file, so that the run will not overwrite it.
     """
@@ -461,7 +464,24 @@ def resolve_again(record: dict[str, Any], source: Path, options: Options, *, fol
         run_file=source,
         folders=content.options.folders,
     )
+    if run_file is not None:
+        if not is_run_file(run_file):
+            raise RequestError(f"{run_file}: is no run file; expected the one that {source} was made from.")
+        run = _with_code_of(run, _resolved_single([run_file], Options(), folder=folder))
     return replace(run, given=None)
+
+
+def _with_code_of(run: Run, named: Run) -> Run:
+    """`run`, in which the code that `named` names, too, is the user's."""
+    places = (*(each.arch for each in named.single), named.train, named.test, named.validation, *named.ood)
+    codes = {place.code for place in places if isinstance(place, Named) and place.named_by == BY_USER}
+
+    def trusted(place: Any) -> Any:
+        return replace(place, named_by=BY_USER) if isinstance(place, Named) and place.code in codes else place
+
+    members = tuple(replace(member, arch=trusted(member.arch)) for member in run.members)
+    sets = {key: trusted(getattr(run, key)) for key in ("arch", "train", "test", "validation")}
+    return replace(run, **sets, ood=tuple(map(trusted, run.ood)), members=members)
 
 
 @dataclass(frozen=True)

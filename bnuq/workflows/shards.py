@@ -84,9 +84,11 @@ def compute_shard(
         raise_lost(lost)
 
 
-def merge(work: str, options: Options, *, folder: Path, progress: Progress = silent) -> Result:
+def merge(
+    work: str, options: Options, *, folder: Path, progress: Progress = silent, run_file: str | None = None
+) -> Result:
     """The result of the evaluation whose units are at `work`, written as `evaluate` would have; the units are then
-    removed. ResultError where some are missing, which it names."""
+    removed. Code that the `run_file` names may run. ResultError where some are missing, which it names."""
     place = place_of(work)
     expected = {"command": str, "out": str, "run": dict, "facts": dict}
     known = {
@@ -106,7 +108,7 @@ def merge(work: str, options: Options, *, folder: Path, progress: Progress = sil
     source = folder / f"{key}.json" if "://" in work else Path(work).absolute() / f"{key}.json"
     _check_out(Path(about["out"]), options, folder, work)
     given = Options({"out": about["out"], **{name: value for name, value in options.items() if value is not None}})
-    run = replace(resolve_again(about["run"], source, given, folder=folder), on="local")
+    run = replace(resolve_again(about["run"], source, given, folder=folder, run_file=run_file), on="local")
     check_request(run)
     with keeping(place), threads(recorded_threads(about["facts"].get("threads"), source)):
         [found] = compute(run, b"", place, Missing, progress)

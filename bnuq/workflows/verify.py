@@ -40,8 +40,10 @@ def verify(
     folder: Path,
     progress: Progress = silent,
     chosen: Sequence[str] | None = None,
+    run_file: str | None = None,
 ) -> Verified:
-    """Compute `units` units of a result again, at random or those that are `chosen`, and compare their digests.
+    """Compute `units` units of a result again, at random or those that are `chosen`, and compare their digests. Code
+    that the `run_file` names may run.
 
     Raises ResultError for a file without digests or one that does not agree with itself, and where the checkpoint, the
     data, the network's code or the software are others; BnuqError as `evaluate` does.
@@ -52,7 +54,8 @@ def verify(
     if root_of(result.units) != result.provenance.get("units"):
         raise ResultError(f"{path}: the digests of its units are not those of its root; the file was changed.")
     recomputed(result)
-    run = replace(resolve_again(dict(result.run), path.resolve(), options, folder=folder), out=path)
+    again = resolve_again(dict(result.run), path.resolve(), options, folder=folder, run_file=run_file)
+    run = replace(again, out=path)
     check_readable(run)
     names = chosen or random.SystemRandom().sample(sorted(result.units), min(units, len(result.units)))
     if unknown := set(names) - set(result.units):

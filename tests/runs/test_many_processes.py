@@ -143,7 +143,9 @@ def test_shards_that_a_launcher_starts_wait_for_each_other_and_are_merged(
     assert other.returncode == 0
     assert said == (f"Shard env is done. When all are, bnuq merge {work} writes the result.\n",) * 2
     assert not (folder / "model.bnuq.h5").exists()
-    bnuq("merge", work, "--trust-code", "--quiet")
+    bnuq("merge", work, "--quiet", code=2)
+    assert "names code that you did not name: net in" in capsys.readouterr().err
+    bnuq("merge", work, "run.toml", "--quiet")
     assert_same(figures(read(folder / "model.bnuq.h5")), figures(read(folder / "one.h5")))
 
 
@@ -460,6 +462,21 @@ def test_units_computed_again_are_those_of_the_result(made: Callable[[str], Path
     assert len(found.chosen) == 5 and {*found.chosen} <= {*found.computed} and not found.differing
     alone = [name for name in found.result.units if name.startswith("omega")][:1]
     assert len(verified(made(kind), chosen=alone).computed) < len(found.result.units)
+
+
+def test_code_that_the_run_file_on_the_command_line_names_runs(
+    made: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = made("classification")
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(folder / "nothing trusted"))
+    bnuq("verify", "one.h5", "--units", "1", code=2)
+    assert "names code that you did not name: net in" in capsys.readouterr().err
+    bnuq("verify", "one.h5", "run.toml", "--units", "1")
+    (folder / "another.toml").write_text((folder / "run.toml").read_text().replace("net.py:net", "other.py:net"))
+    bnuq("verify", "one.h5", "another.toml", "--units", "1", code=2)
+    bnuq("verify", "one.h5", "net.py", "--units", "1", code=2)
+    assert "net.py: is no run file; expected the one that" in capsys.readouterr().err
 
 
 def test_a_unit_that_differs_is_named(

@@ -170,7 +170,10 @@ def _compute_shard(runs: Sequence[Run], baseline: Path | None, work: str | None,
     with threads(runs[0].threads):
         compute_shard(runs, work, progress=progress, say=partial(typer.echo, err=True))
     if not printing.quiet:
-        merging = f"bnuq merge {work}" if len(runs) == 1 else "the same command without --shard"
+        run_file = None if runs[0].run_file_is_implicit else runs[0].run_file
+        named = f" {run_file}" * (run_file is not None and run_file.suffix == ".toml")  # no result of --from
+        merging = f"bnuq merge {work}{named}"
+        merging = merging if len(runs) == 1 else "the same command without --shard"
         print_line(f"Shard {runs[0].shard} is done. When all are, {merging} writes the result.")
 
 

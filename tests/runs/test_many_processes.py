@@ -141,7 +141,7 @@ def test_shards_that_a_launcher_starts_wait_for_each_other_and_are_merged(
         bnuq(*arguments)
     said = capsys.readouterr().out, other.communicate(timeout=100)[0]
     assert other.returncode == 0
-    assert said == (f"Shard env is done. When all are, bnuq merge {work} writes the result.\n",) * 2
+    assert said == (f"Shard env is done. When all are, bnuq merge {work} {folder}/run.toml writes the result.\n",) * 2
     assert not (folder / "model.bnuq.h5").exists()
     bnuq("merge", work, "--quiet", code=2)
     assert "names code that you did not name: net in" in capsys.readouterr().err

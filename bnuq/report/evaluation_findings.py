@@ -111,7 +111,9 @@ def _of_reference(check: ReferenceCheck, result: Result) -> Finding:
     if not check.passed and is_material(result.methods):
         return verdict("reference-mismatch", lags=averages_lag(check, result.methods))
     median, worst = (float(statistic(check.ratios, axis=0).max()) for statistic in (np.median, np.max))
-    return verdict("reference-match" if check.passed else "reference-differs", median=median, worst=worst)
+    if check.passed:
+        return verdict("reference-match", median=median, worst=worst)
+    return verdict("reference-differs", median=median, worst=worst, elsewhere=check.is_within_limits)
 
 
 # ── what a method is compared with ───────────────────────────────────────────────────────────────────────────────────
@@ -579,8 +581,9 @@ SENTENCES: Catalogue = {
         "(limits 3, 6)."
     ),
     "reference-differs": Entry(
-        "Reference check failed, with little effect: {median:.1f} × batch noise in the median layer, {worst:.1f} in "
-        "the worst (limits 3, 6), but no estimate of one pass changes by more than twice its error."
+        "Reference check failed{elsewhere: in layers that were never trained or never vary|}: {median:.1f} × batch "
+        "noise in the median layer, {worst:.1f} in the worst (limits 3, 6). With the reference's statistics, no "
+        "estimate of one pass changes by more than twice its error."
     ),
     "deterministic-classification": Entry(_deterministic_classification),
     "classes-far-below": Entry(_collapsed_sentence),

@@ -201,7 +201,7 @@ def test_a_run_reads_no_more_items_than_it_draws_and_each_evaluated_one_once(ref
     result = bnuq.evaluate(
         network, train=train, test=test, ood={"other": other}, samples=samples, max_samples=32, batch_size=4
     )
-    assert list(result.methods) == ["deterministic", "mcbn", "mcdo", "mcbn+mcdo"]
+    assert list(result.methods) == ["deterministic", "deterministic+population", "mcbn", "mcdo", "mcbn+mcdo"]
     assert result.sampling["samples"] <= draws
     assert len(train.seen) <= 4 * result.sampling["samples"] + 1  # the first item tells their shape
     assert len(train.seen) <= reference

@@ -178,10 +178,8 @@ def test_other_methods_of_batchnorm_do_not_go_by_the_query(folder, methods):
 def test_where_methods_are_not_named_the_others_are_left_out_and_it_is_told(folder):
     actual = run(folder, "auto-methods", sampler=OPTIONS["query in batch"], methods=None, ood=())
     assert list(actual.methods) == ["deterministic", "mcbn", "mcdo"]
-    why = {
-        finding.values["method"]: finding.values["reason"] for finding in actual.findings if "method" in finding.values
-    }
-    assert why["mcbn+mcdo"].startswith("--per-query and")
+    left_out = values_of(actual, "method-left-out")
+    assert left_out["method"] == ["mcbn+mcdo"] and left_out["reason"].startswith("--per-query and")
 
 
 @pytest.mark.parametrize(

@@ -142,6 +142,8 @@ def test_samples_are_not_credited_with_statistics_that_no_check_compares(folder:
     record = evaluated(folder, "broken.h5", broken(folder, how), methods=("mcbn",), ood=())
     assert tuple(record.methods) == (*NETWORKS, "mcbn")
     assert judged(record).worth is not True
+    checked = summary(record)["reference_check"]
+    assert (checked is not None) == (how == "zero in a channel") and (not checked or checked["unfit"] == ["1"])
     assert warned(record) == [warning]
 
 

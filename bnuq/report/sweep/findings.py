@@ -41,7 +41,7 @@ def findings(sweep: Sweep) -> Iterator[Finding]:
     for name, values in wrong.items():
         yield _verdict(OTHER_SCALE, set=name, sd=values["sd"], reference_sd=values["reference_sd"])
     if _is_mismatched(sweep):
-        yield _verdict("reference-mismatch")
+        yield _verdict("reference-mismatch", lags=False)
     lines = lines_of(sweep)
     for line in lines:
         name = "" if len(lines) == 1 else line.title if line.model is None else line.model.name

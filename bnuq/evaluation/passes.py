@@ -72,11 +72,14 @@ class Passes:
         return 0 if work is None else work.bytes
 
     def tile(self, engine: Engine, points: Points, *, keeps_samples: bool) -> int:
-        """The points of a unit of work: the requested chunk, or the default one whatever the free memory, unless the
-        unit keeps the raw samples of its points."""
+        """The points of a unit of work: the requested chunk, or the default one whatever the free memory, and fewer
+        where a unit keeps the raw samples of its points; on an accelerator these are as many as pass at once."""
         if isinstance(engine, PerQuery):
             return min(self._chunk(points, engine), _QUERY_CHUNK)
-        return self._chunk(points, engine) if keeps_samples else self._run.chunk_size or self._default_chunk(points)
+        if keeps_samples and not devices.is_host(self._pipeline.device):
+            return self._chunk(points, engine)
+        default = self._default_chunk(points)
+        return self._run.chunk_size or (min(default, self._most_on_host(engine)) if keeps_samples else default)
 
     @contextmanager
     def feeding(self, points: Points, engine: Engine | None = None) -> Iterator[Feed]:
@@ -166,10 +169,11 @@ class Passes:
             self.add(note("unfused", reason=stochastic.why_unfused))
 
     def _chunk(self, points: Points, engine: Engine) -> int:
-        most = sys.maxsize
-        if devices.is_host(self._pipeline.device):
-            most = max(counter_rng.TILE, _OUTPUTS // (engine.samples * self._outputs))
+        most = self._most_on_host(engine) if devices.is_host(self._pipeline.device) else sys.maxsize
         return self._run.chunk_size or min(self._default_chunk(points), self._largest or sys.maxsize, most)
+
+    def _most_on_host(self, engine: Engine) -> int:
+        return max(counter_rng.TILE, _OUTPUTS // (engine.samples * self._outputs))
 
     def _default_chunk(self, points: Points) -> int:
         return default_chunk(points.point_shape, self._pipeline.device)

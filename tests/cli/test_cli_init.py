@@ -60,6 +60,7 @@ def test_what_is_unknown_is_a_comment_marked_todo_and_listed(cli, small):
     assert sum("TODO: " in line for line in text.splitlines()) == 5
     everything = tomllib.loads("\n".join(line.removeprefix("# ") for line in text.splitlines() if " = " in line))
     assert everything["samples"] == 64  # a line without its # is TOML, too
+    assert everything["calibrate"] == "cross"  # the default without validation points
     assert "there is no architecture" in " ".join(cli("evaluate", "model.toml", *COMPLETE[2:]).err.split())
 
 

@@ -207,7 +207,7 @@ def reproduce(run: Run, *, progress: Progress = silent) -> PllOverSamples:
         raise RequestError("sampling.bank gives points different draws, and groups of draws are compared here.")
     with tempfile.TemporaryDirectory() as folder:
         held_out = run.validation if isinstance(run.validation, Split) else None  # which says what the test set is
-        request = replace(run, methods=("mcbn",), ood=(), validation=held_out, save_samples=False)
+        request = replace(run, methods=("mcbn",), ood=(), validation=held_out, save_samples=False, calibrate="off")
         result = evaluate(replace(request, out=Path(folder) / "result.h5"), progress=progress)
     if result.model["task"] != "classification":
         raise RequestError(f"{run.checkpoint} is a regression; this experiment needs a classification.")

@@ -148,9 +148,8 @@ def suggest(
             if best.check.is_within_limits and trials.is_indistinguishable(candidate, best)
         ),
     ]
-    tied.sort(
-        key=lambda candidate: candidate.setting.name == DATA_OWN
-    )  # of tied candidates, published numbers come first
+    # Of tied candidates published numbers come first, then RGB, which libraries give unless they are told otherwise.
+    tied.sort(key=lambda candidate: (candidate.setting.name == DATA_OWN, candidate.setting.channel_order != "rgb"))
     chosen, passed = tied[0], best.check.is_within_limits
     close = tied if passed else [candidate for candidate in final if candidate.worst < SURE * best.worst]
     differing = frozenset(

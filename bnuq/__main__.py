@@ -31,6 +31,7 @@ for _number in _WORDS:
 import contextlib
 import faulthandler
 import sys
+import warnings
 
 from bnuq import surroundings
 
@@ -39,6 +40,8 @@ def main() -> None:
     """Run the command line as a process of its own."""
     with contextlib.suppress(Exception):  # standard error is closed
         faulthandler.enable()  # os.abort and crashes in code that bnuq runs: at which line
+    for module in ("bnuq", "numpy", "scipy"):  # overflow and NaN are handled, and named where they matter
+        warnings.filterwarnings("ignore", category=RuntimeWarning, module=rf"{module}(\.|$)")
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read when torch is loaded: threads that wait do not spin
     if surroundings.too_small():
         _refuse(f"out of memory. {surroundings.limited_address_space()}")

@@ -50,7 +50,7 @@ def read_run_file(path: Path) -> RunFile:
 
 
 _MAX_BYTES = 2**20  # bytes of a run file
-_MOST_MISTAKES = 20  # that one message lists
+_MOST_UNKNOWN = 8  # keys of a table that are named as not known
 _MAX_DEPTH = 32  # tables and lists within each other
 _TOO_DOTTED = rb"(?:\.[ \t]*[\w\"'-]{1,100}[ \t]*){50}"
 _TOO_DEEP, _TOO_MANY_DIGITS = rb"[\[{]{50}", rb"\d[\d_]{4000}"
@@ -109,8 +109,26 @@ def converted(document: dict[str, Any], path: Path, kind: type[File]) -> File:
 
 def table_from(document: Mapping[str, Any], kind: type[AnySection], place: str) -> AnySection:
     """The document, a file or a table, as a section of this kind; MistakenError lists all that is wrong, each behind
-    its `place`."""
-    return _checked(document, kind, lambda error, rest: place + complaint_about(error, rest, kind))
+    its `place`; of many keys that are not known the first, and how many there are."""
+    document, count = _with_few_unknown(document, kind)
+    try:
+        return _checked(document, kind, lambda error, rest: place + complaint_about(error, rest, kind))
+    except MistakenError as error:
+        more = [f"{place}{count} more keys are not known."] if count else []
+        raise MistakenError(*error.mistakes, *more, rest=error.rest) from None
+
+
+def _with_few_unknown(document: Mapping[str, Any], kind: type[Section]) -> tuple[dict[str, Any], int]:
+    """The document without keys that are not known beyond the first of each table, and their number."""
+    known = settings_of(kind)
+    unknown = [key for key in document if key not in known]
+    rest, count = {key: document[key] for key in document if key in known or key in unknown[:_MOST_UNKNOWN]}, 0
+    for key in rest.keys() & known:
+        sections = [part for part in parts_of(known[key].type) if isinstance(part, type) and issubclass(part, Section)]
+        if sections and isinstance(rest[key], dict):
+            rest[key], more = _with_few_unknown(rest[key], sections[0])
+            count += more
+    return rest, count + max(0, len(unknown) - _MOST_UNKNOWN)
 
 
 def _checked(
@@ -127,10 +145,6 @@ def _checked(
             section = msgspec.convert(rest, kind, strict=True)
         except msgspec.ValidationError as error:
             mistakes.append(complaint(error, rest))
-            if len(mistakes) == _MOST_MISTAKES:
-                raise RequestError(
-                    f"{MistakenError(*mistakes)}\n  - perhaps more: the first {_MOST_MISTAKES} are listed"
-                ) from None
             if not _without_wrong(error, rest):
                 raise RequestError(str(MistakenError(*mistakes))) from None
         else:
@@ -218,6 +232,7 @@ def _expected(complaint: str, hint: Any, last: str) -> str:
 
 def _unknown_key(table: str, key: str, kind: type[Section]) -> str:
     known = list(settings_of(_table(_hint(kind, table))))
+    key = key if len(key) <= 80 else f"{key[:79]}…"
     close = difflib.get_close_matches(key, known, n=1, cutoff=0.7)
     hint = f"Did you mean {close[0]}?" if close else f"Known are: {', '.join(known)}."
     return f"{'.'.join(filter(None, (table, key)))} is not known. {hint}"

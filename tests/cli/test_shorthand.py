@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import small_run
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bnuq.config import Augment, Normalize, Options, Run, resolve
+from bnuq.config import Augment, Normalize, Options, Run, read_run_file, resolve
 from bnuq.config.normalizations import PUBLISHED
 from bnuq.config.shorthand import read_arguments, read_augment, read_normalize
 from bnuq.errors import RequestError
@@ -143,6 +144,19 @@ def test_a_published_normalisation_of_other_channels_is_refused(cli: Any, small:
         np.savez(small / f"{name}.npz", **held | {"x": np.repeat(held["x"], 3, axis=1)})
     refused = cli("evaluate", "run.toml", "--normalize", "mnist", *TINY)
     assert refused.code == 2 and "--normalize mnist is for images of 1 channel," in refused.message
+
+
+def test_of_many_unknown_keys_the_first_and_their_number_are_said_at_once(tmp_path: Path) -> None:
+    path, start = tmp_path / "run.toml", time.process_time()
+    unknown = "\n".join(f"key{number} = 1" for number in range(50_000))
+    path.write_text(f"{unknown}\n[data]\ntest = 3\n{'x' * 1000} = 1\n" + "\n".join(f"k{n} = 1" for n in range(20)))
+    with pytest.raises(RequestError) as refused:
+        read_run_file(path)
+    said = str(refused.value)
+    assert said.startswith(f"{path}: 18 settings are wrong:") and len(said) < 5_000
+    assert "  - key0 is not known." in said and "data.test is 3; expected a text" in said
+    assert said.endswith(f"  - {50_000 - 8 + 21 - 8} more keys are not known.")
+    assert time.process_time() - start < 2
 
 
 def test_all_that_is_wrong_in_texts_and_options_is_said_at_once(tmp_path: Path) -> None:

@@ -332,16 +332,6 @@ def test_dates_that_json_does_not_know_are_refused_by_their_key(tmp_path):
             run_of(tmp_path, f"{MODEL}arch_args = {{ a = {value} }}\n")
 
 
-def test_a_run_file_with_thousands_of_unknown_keys_is_a_short_message(tmp_path):
-    path = tmp_path / "run.toml"
-    path.write_text("[sampling]\n" + "\n".join(f"key{number} = 1" for number in range(3000)))
-    with pytest.raises(RequestError) as refusal:
-        read_run_file(path)
-    told = str(refusal.value).splitlines()
-    assert told[0] == f"{path}: 20 settings are wrong:"
-    assert len(told) == 22 and told[-1] == "  - perhaps more: the first 20 are listed"
-
-
 def test_all_that_is_wrong_in_a_run_file_is_said_at_once(tmp_path):
     path = tmp_path / "run.toml"
     path.write_text(

@@ -93,7 +93,8 @@ def _temperatures(
         part.append(block[:, -first % step :: step])  # every point whose number is a multiple of the step
         first += block.shape[1]
     pll = as_numpy(metrics.pll_by_temperature(torch.cat(part, dim=1).double(), torch.from_numpy(y[::step])))
-    start = [metrics.fitted_temperature(pll[:, rows[::step]]) for rows in rows_of_fits]
+    chosen = [rows[::step] if rows[::step].any() else ... for rows in rows_of_fits]
+    start = [metrics.fitted_temperature(pll[:, rows]) for rows in chosen]
 
     def slopes(temperatures: Float[np.ndarray, " fit"]) -> Float[np.ndarray, "2 fit"]:
         totals, first = np.zeros((2, len(temperatures))), 0

@@ -54,12 +54,15 @@ def fitted_temperature(pll: Float[np.ndarray, "temperature point"]) -> float:
     """The temperature of the largest mean of a `pll_by_temperature` over the points, refined by the polynomial in ln θ
     through the values around it: about 1e-6 of ln θ from the optimum.
 
-    Where the largest is at an end of TEMPERATURES, it is that end.
+    Where the largest is at an end of TEMPERATURES, it is that end; where every true class has probability 0, it is 1.
 
     Source: Guo et al. 2017, §4.2 (the temperature with the least negative log-likelihood).
     """
     pll = np.asarray(pll, dtype=np.float64)
-    pll = pll[:, np.isfinite(pll).all(axis=0)].mean(axis=1)  # a probability of 0 stays 0
+    is_possible = np.isfinite(pll).all(axis=0)  # a probability of 0 is 0 at every temperature
+    if not is_possible.any():
+        return 1.0
+    pll = pll[:, is_possible].mean(axis=1)
     best, last = int(np.argmax(pll)), len(pll) - 1
     if best in (0, last):
         return float(TEMPERATURES[best])

@@ -272,11 +272,12 @@ def test_the_search_begins_with_a_part_of_many_points_and_ends_with_all(monkeypa
     random = np.random.default_rng(6)
     logits = torch.from_numpy(random.normal(size=(3, 400, 4)) * 3)
     y = (logits[0].numpy() / 2 + random.gumbel(size=(400, 4))).argmax(1)
-    fits = []
-    for part in (2**20, 500):
+    fits, second = [], np.arange(400) % 2 == 1  # of which a part of every second point has none
+    for part in (2**20, 2400, 500):
         monkeypatch.setattr(recalibration, "_PART", part)
-        fits.append(recalibration.fitted(("temperature",), lambda: iter(logits.split(37, 1)), y)["temperature"])
+        fits.append(recalibration.fitted(("temperature",), lambda: iter(logits.split(37, 1)), y, second)["temperature"])
     assert fits[0].scale == pytest.approx(fits[1].scale, rel=1e-7)
+    assert fits[0].scale == pytest.approx(fits[2].scale, rel=1e-7)
 
 
 def test_methods_with_a_temperature_are_compared_with_the_best_of_a_single_pass(fitted: Result) -> None:

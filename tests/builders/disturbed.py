@@ -122,7 +122,7 @@ def killing(chance: random.Random, work: Path, most: int) -> Iterator[list[int]]
                 with contextlib.suppress(OSError, ValueError):  # it has just been finished
                     begun.setdefault(json.loads(note.read_bytes())["process"], set()).add(note.stem)
             for process in started:
-                limit = limits.setdefault(process.pid, chance.randint(1, 8))
+                limit = limits.setdefault(process.pid, chance.randint(1, 20))
                 if len(begun.get(process.pid, ())) >= limit and process.poll() is None and len(killed) < most:
                     process.kill()
                     killed.append(process.pid)
@@ -138,7 +138,7 @@ def killing(chance: random.Random, work: Path, most: int) -> Iterator[list[int]]
         processes.Processes._started = plain
 
 
-def soak(folder: Path, seed: int, *, samples: int = 0, most: int = 10**6) -> tuple[str, int]:
+def soak(folder: Path, seed: int, *, samples: int = 0, most: int = 8) -> tuple[str, int]:
     """Compare one random evaluation under kills with the undisturbed one; what it was, and how many were killed."""
     chance = random.Random(seed)
     kind = chance.choice([*SMALL])

@@ -238,22 +238,23 @@ def _decode(file: Any, record: type[R], groups: Collection[str]) -> R:
         return encoded
 
     known = _Known()
-    tree = known.part(_with_estimates(json.loads(file["record"].asstr()[()]), estimates), record)
+    tree = _with_estimates(json.loads(file["record"].asstr()[()]), estimates)
+    if "findings" in fields_of(record):  # which can say what is left out
+        tree = known.part(tree, record)
+        of_record = {"record", "estimates", *groups, *fields_of(record)}
+        known.unknown |= {name: None for name in file if name not in of_record and isinstance(file[name], Group)}
     result = msgspec.convert(tree, record, dec_hook=decode, str_keys=True)
     for part in _records(result):
         _check_axes(part)
-    of_record = {"record", "estimates", *groups, *fields_of(record)}
-    known.unknown |= {name: None for name in file if name not in of_record and isinstance(file[name], Group)}
     return with_unknown(result, known.unknown)
 
 
 def with_unknown(record: R, names: Iterable[str]) -> R:
-    """The record with a note of what its file has, and this version does not know; itself if there is nothing, or it
-    has no notes."""
-    findings: tuple[Finding, ...] | None = getattr(record, "findings", None)
-    if findings is None or not (names := [*names]):
+    """The record with a note of what its file has, and this version does not know; itself if there is nothing."""
+    if not (names := [*names]):
         return record
     left_out = note("made-by-newer", version=str(record.provenance["bnuq"]), names=names)
+    findings: tuple[Finding, ...] = record.findings  # type: ignore[attr-defined]
     return replace(record, findings=(*findings, left_out))  # type: ignore[type-var]
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from bnuq.data import Points
 from bnuq.data.points import labelled
+from bnuq.evaluation.draws import next_stop
 from bnuq.evaluation.estimates import SetScores
 from bnuq.evaluation.features import fitted_points, head_of, heads
 from bnuq.evaluation.subject import VALIDATION, Subject
@@ -23,6 +24,7 @@ from bnuq.sampling.head import Head, NoHeadError
 from bnuq.sampling.interception import float32_as
 
 _LARGEST_BANK = 2**26  # numbers: 256 MiB of features
+_FEWEST_POINTS = 1000  # of a larger reference, that scores are fitted to
 
 _Score = Callable[[Head], Tensor]  # of the points that have passed
 
@@ -101,7 +103,10 @@ def _fitted(subject: Subject, progress: Progress) -> PostHoc:
     if subject.train is None:
         return PostHoc(scores, (note("no-fitted-scores"),))
     first = head_of(subject, subject.sets["test"], slice(0, 1)).two_class
-    train = fitted_points(subject, most=_LARGEST_BANK // first.weight.shape[1])
+    # At most half as many passes as a method's samples of the test set, whatever the other sets and methods are.
+    passes = next_stop(subject.run, 0) * len(subject.sets["test"])
+    most = min(max(passes // 2, _FEWEST_POINTS), _LARGEST_BANK // first.weight.shape[1])
+    train = fitted_points(subject, most=most)
     with progress(f"Features of {len(train)} reference points", len(train)) as advance:
         parts = []
         for last in heads(subject, train):

@@ -138,6 +138,18 @@ def test_fewer_reference_points_than_features_are_reported(place: Path) -> None:
     assert finding.values == {"points": 9, "features": 8}
 
 
+def test_fitting_takes_at_most_half_as_many_passes_as_samples_of_the_test_set(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bnuq.evaluation.posthoc._FEWEST_POINTS", 20)
+    for number, ood in enumerate([("other.npz",), ("other.npz", "again=other.npz")]):  # whatever the other sets are
+        result = run(place, methods=("mcdo",), samples=2, ood=ood, out=f"bounded{number}.h5")
+        (finding,) = (finding for finding in result.findings if finding.code == "fitted-to-a-part")
+        assert finding.values == {"points": 60}
+    monkeypatch.setattr("bnuq.evaluation.posthoc._FEWEST_POINTS", 1000)
+    assert "fitted-to-a-part" not in codes(run(place, methods=("mcdo",), samples=2, out="all.h5"))
+
+
 def test_without_a_reference_only_scores_of_logits_are_there(place: Path) -> None:
     text = small_run.RUN.replace('train = "train.npz"\n', "")
     (place.parent / "no_train.toml").write_text(text)

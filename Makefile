@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-cuda test-slow test-ray soak hostile golden lint figures gate laws worth inspect reproduce bench bench-scale bench-gpu bench-large clean architectures zoo
+.PHONY: demo test test-cuda test-slow test-floor test-ray soak hostile golden lint figures gate laws worth inspect reproduce bench bench-scale bench-gpu bench-large clean architectures zoo
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -24,6 +24,23 @@ test-cuda:
 
 test-slow: .venv/installed
 	$(BIN)/python -m pytest -m slow
+
+# In an environment of its own, with the lowest version of every direct dependency that pyproject.toml declares, but for
+# torch: constraints.txt names the one CPU build. typer then uses names that today's click calls deprecated.
+.venv-floor/installed: pyproject.toml constraints.txt tests/builders/floor.py
+	$(PYTHON) -m venv .venv-floor
+	.venv-floor/bin/python tests/builders/floor.py > .venv-floor/constraints.txt
+	.venv-floor/bin/python -m pip install --quiet --no-compile --disable-pip-version-check \
+		--constraint .venv-floor/constraints.txt --editable '.[dev]'
+	@touch $@
+
+test-floor: FLOOR := .venv-floor/bin
+test-floor: .venv-floor/installed
+	$(FLOOR)/bnuq evaluate sample_configs/quickstart.toml --quiet --out .venv-floor/result.h5
+	$(FLOOR)/bnuq check .venv-floor/result.h5 .venv-floor/result.h5
+	$(FLOOR)/bnuq report .venv-floor/result.h5 --html .venv-floor/report.html
+	PYTHONDONTWRITEBYTECODE= $(FLOOR)/python -m pytest -n auto -W "ignore:'click:DeprecationWarning" \
+		tests/cli tests/store tests/metrics
 
 # Every hostile file, and genuine ones changed in 14,000 places: minutes.
 hostile: .venv/installed
@@ -112,4 +129,4 @@ bench-gpu:
 	$(PYTHON) benchmarks/gpu.py --device cuda
 
 clean:
-	rm -rf .venv .venv-bench .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-bench .venv-floor .pytest_cache .ruff_cache .hypothesis

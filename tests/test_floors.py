@@ -158,3 +158,16 @@ def test_every_test_file_has_a_name_of_its_own() -> None:
         path.name for path in Path(__file__).parent.rglob("*.py") if path.name not in ("conftest.py", "__init__.py")
     ]
     assert [name for name in set(names) if names.count(name) > 1] == []
+
+
+def test_the_package_ships_the_types_that_it_claims_and_every_dependency_has_a_lowest_version() -> None:
+    import floor
+
+    text = (PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8")
+    assert "Typing :: Typed" in text and (PACKAGE / "py.typed").is_file()
+    lowest = dict(constraint.split("==") for constraint in floor.constraints())
+    assert (
+        len(lowest) > 10
+        and lowest["typer"] == "0.18"
+        and lowest["torch"] in (PACKAGE.parent / "constraints.txt").read_text()
+    )

@@ -46,12 +46,19 @@ class Prepared:
 
 
 def prepare(
-    run: Run, material: Material | Callable[[nn.Module], Material] | None = None, *, only_finite: bool = True
+    run: Run,
+    material: Material | Callable[[nn.Module], Material] | None = None,
+    *,
+    only_finite: bool = True,
+    needs_reference: bool = True,
 ) -> Prepared:
     """Read the network and the points of `run`, unless `material` is them, or reads them for the network; BnuqError
-    where they cannot be read or do not fit together. With `only_finite`, weights that are not finite are refused."""
+    where they cannot be read or do not fit together, but for a reference that is not needed, see `load_material`. With
+    `only_finite`, weights that are not finite are refused."""
     loaded = network_of(run, only_finite=only_finite)
-    material = material(loaded.module) if callable(material) else material or load_material(run, loaded.module)
+    if callable(material):
+        material = material(loaded.module)
+    material = material or load_material(run, loaded.module, needs_reference=needs_reference)
     if run.train_size is not None and material.train is not None and run.train_size < len(material.train):
         raise RequestError(
             f"data.train_size is {run.train_size}, and the reference alone has {len(material.train)} points; expected "

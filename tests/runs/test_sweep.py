@@ -455,7 +455,9 @@ def test_sidecars_of_one_data_set_have_it_read_once(pair: Path, monkeypatch: pyt
     for toml, model in (("run.toml", "model.toml"), ("second.toml", "other.toml")):
         (pair / toml).rename(pair / model)
     read, really = [], setup.load_material
-    monkeypatch.setattr(setup, "load_material", lambda run, model: read.append(run) or really(run, model))
+    monkeypatch.setattr(
+        setup, "load_material", lambda run, *rest, **options: read.append(run) or really(run, *rest, **options)
+    )
     swept(pair, "model.pt", "other.pt", sizes=None, arch="net.py:net")
     assert len(read) == 1
 

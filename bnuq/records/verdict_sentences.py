@@ -16,8 +16,7 @@ Undecided = Sequence[tuple[str, Judged]]  # the reason, and by what
 _NO_GAIN = "no method beats the best single pass beyond chance"
 _REASONS = {
     "reference": "the reference does not match the network",
-    "temperature": "no temperature was fitted, which may gain as much in one pass (add `--calibrate cross`, or name "
-    "validation points)",
+    "temperature": "no temperature was fitted, which may gain as much (`--calibrate cross`)",
     "errors": "too few points or samples to estimate an error",
 }
 

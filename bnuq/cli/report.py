@@ -120,9 +120,10 @@ def command(
 
 def with_page_named(words: Sequence[str]) -> list[str]:
     """The words of a command line, of which an --html at the end or before another option has an empty value."""
-    following = [*words[1:], "--"]
-    is_option = [next_word.startswith("-") and next_word != "-" for next_word in following]
-    return [f"{word}=" if word == "--html" and ends else word for word, ends in zip(words, is_option, strict=True)]
+    return [
+        f"{word}=" if word == "--html" and following.startswith("-") and following != "-" else word
+        for word, following in zip(words, [*words[1:], "--"], strict=False)
+    ]
 
 
 def show(read: Callable[[], tuple[Kind, Any]], forms: Forms, printing: Printing, points: Points | None = None) -> None:

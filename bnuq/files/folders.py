@@ -9,7 +9,7 @@ import secrets
 import sys
 from pathlib import Path
 
-_BYTES = 32  # of a secret
+_KEY, _BYTES = "units.key", 32  # the file of the secret, and its size
 
 
 def config_folder() -> Path:
@@ -18,24 +18,29 @@ def config_folder() -> Path:
 
 
 def user_secret() -> bytes:
-    """Random bytes that only this user can read, made once and kept in `config_folder`; where nothing can be kept, they
-    are those of this process."""
+    """Random bytes that only this user can read, as `keep_user_secret` has put them in `config_folder`; new ones, those
+    of this process, where there are none yet."""
     return _secret_in(config_folder())
+
+
+def keep_user_secret() -> None:
+    """Write the secret of this user, unless it is there. Where nothing can be kept, it stays that of this process."""
+    folder = config_folder()
+    secret = _secret_in(folder)
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        if (path := folder / _KEY).exists() and not _is_private(path):  # such as one that a repository brought along
+            path.unlink()
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(secret)
 
 
 @functools.cache
 def _secret_in(folder: Path) -> bytes:
-    path, secret = folder / "units.key", secrets.token_bytes(_BYTES)
     with contextlib.suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True)
-        if path.exists() and not _is_private(path):  # such as one that a repository brought along
-            path.unlink()
-        try:
-            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-                file.write(secret)
-        except FileExistsError:
-            secret = path.read_bytes()
-    return secret
+        if _is_private(folder / _KEY):
+            return (folder / _KEY).read_bytes()
+    return secrets.token_bytes(_BYTES)
 
 
 def _is_private(path: Path) -> bool:

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from bnuq.errors import RequestError, ResultError
-from bnuq.files.folders import user_secret
+from bnuq.files.folders import keep_user_secret, user_secret
 from bnuq.files.places import Folder, Place, place_of
 
 Arrays = dict[str, np.ndarray]
@@ -131,6 +131,8 @@ class Journal:
         buffer = io.BytesIO()
         seals = self._seals(unit, sha256, self.digests[unit])
         np.savez(buffer, **arrays, **{name: np.array(seal) for name, seal in seals.items()})  # pyrefly: ignore - its stub
+        if self._secret and self._secret == user_secret():  # not that of the machine that a worker was started from
+            keep_user_secret()
         try:
             self.announce()
             self._told = None

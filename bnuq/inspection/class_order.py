@@ -48,7 +48,7 @@ def class_order(model: nn.Module, pipeline: Pipeline, points: Points) -> ClassOr
     points = limited(labelled(points), _POINTS, pipeline.run.seed)
     if points.targets is None or points.targets.ndim != 1:
         return None
-    logits = torch.cat([block[0] for block in deterministic_outputs(model, pipeline, points)]).double().cpu()
+    logits = torch.cat([block[0].cpu() for block in deterministic_outputs(model, pipeline, points)]).double()
     if logits.shape[1:] != (len(names),):
         return None
     as_texts = torch.from_numpy(points.targets)

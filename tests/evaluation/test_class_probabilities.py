@@ -306,7 +306,7 @@ def test_the_file_holds_it_and_the_gate_compares_it(folder: Path, validated: Res
         assert summary(read)["methods"] == summary(result)["methods"]
         assert "probabilities" not in read.methods["mcbn"].sets["test"].points
     other = small_run.evaluated(folder, calibrate="cross", methods=("mcbn",), ood=(), seed=1, out="seed1.h5")
-    settings = Settings.of(tolerances=[f"{name}=5" for name in NAMES])
+    settings = Settings.of(tolerances=[f"{name}=0.9" for name in NAMES])
     compared = {one.address: one for one in check(other, crossed, settings).comparisons}
     for name in NAMES:
         for method in ("mcbn", "mcbn+temperature"):

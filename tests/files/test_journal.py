@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bnuq.errors import RequestError, ResultError
-from bnuq.files.folders import _secret_in, user_secret
+from bnuq.files.folders import _secret_in, keep_user_secret, user_secret
 from bnuq.files.journal import Journal, digest_of, requests_at, root_of, work_folder
 from bnuq.files.places import Store, place_of
 
@@ -101,14 +101,20 @@ def test_a_secret_is_kept_for_its_user_alone_and_one_that_others_can_read_is_rep
         _secret_in.cache_clear()  # as another process
         return user_secret()
 
+    def saved_by(name: str) -> bytes:
+        secret = secret_of(name)
+        keep_user_secret()
+        return secret
+
     kept = tmp_path / "one" / "bnuq" / "units.key"
-    first = secret_of("one")
-    assert len(first) == 32 and first == secret_of("one") != secret_of("other")
+    assert len(secret_of("one")) == 32 and not kept.exists()  # before anything is saved
+    first = saved_by("one")
+    assert first == secret_of("one") == saved_by("one") != saved_by("other")
     assert kept.read_bytes() == first and kept.stat().st_mode & 0o777 == 0o600
     kept.chmod(0o644)
-    assert secret_of("one") != first and kept.stat().st_mode & 0o777 == 0o600
+    assert saved_by("one") == secret_of("one") != first and kept.stat().st_mode & 0o777 == 0o600
     (tmp_path / "file").touch()
-    assert len(secret_of("file")) == 32 and secret_of("file") != secret_of("file")
+    assert len(saved_by("file")) == 32 and saved_by("file") != saved_by("file")
 
 
 def test_the_digest_is_of_figures_alone_and_the_root_of_all_of_them() -> None:

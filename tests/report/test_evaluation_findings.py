@@ -66,7 +66,7 @@ def test_the_rank_of_a_failed_reference_check_follows_what_it_changes(four_metho
     check = ReferenceCheck(("bn", "bn2"), ratios, ratios - 1, np.ones(2), passed=False)
     result = replace(four_methods, methods=methods, reference_check=check)
     assert codes(result)[place] == code
-    assert is_mismatched("mcbn", result) == (code == "reference-mismatch")
+    assert is_mismatched(result) == (code == "reference-mismatch")
     assert population_effect(methods)["pll"][2] == pytest.approx(abs(errors) if metric == "pll" else 0)
     worse = metric == "pll" and errors < 0  # as the statistics of the right reference would not be
     assert averages_lag(check, methods) == (not worse)

@@ -30,8 +30,9 @@ def _no_validation(task: str, tau: bool, reason: str) -> str:
 
 def _tau_cross_fitted(of: str, tau: Sequence[float], points: int, given: bool) -> str:
     sds = " and ".join(f"{value**-0.5:.4g}" if value > 0 else "inf" for value in tau)
-    what = "the constant σ is" if given else f"τ and the constant σ are (noise of sd {sds})"
-    return f"{of}: without validation points, {what} cross-fitted on halves of the {points:,} test points"
+    what = "the constant σ is" if given else "τ and the constant σ are"
+    noise = "" if given else f" (τ stands for noise of sd {sds})"
+    return f"{of}: without validation points, {what} cross-fitted on halves of the {points:,} test points{noise}"
 
 
 def _attacked_through(methods: Sequence[tuple[str, int]]) -> str:
@@ -127,7 +128,7 @@ def _changes(effect: _Effect) -> str:
     """What one pass gains or loses by the statistics of the reference; empty where that is not known."""
     if not effect:
         return ""
-    units = {"predictive_entropy": " errors of MI", effect[0][0]: " standard errors"}
+    units = {"predictive_entropy": " relative errors of MI", effect[0][0]: " of its own standard errors"}
     changes = (
         f"{_NAMES[name]} {before:.4g} → {after:.4g} ({times:.1f}{units.get(name, '')})"
         for name, before, after, times in effect

@@ -37,6 +37,7 @@ _DEVICE_BLOCK = 2**24  # the same on an accelerator, which needs large blocks to
 _TINY = float(np.finfo(np.float64).tiny)  # changes no logarithm that matters, and makes 0·ln 0 equal 0
 _UNDERFLOW = -1000.0  # whose exp is 0
 _MASKED = -1e9  # the logit of a masked class, whose probability is 0 at every temperature
+_HOPELESS = 1000.0  # below the largest logit, where exp gives 0 in float64
 _OF_PARTS = ("accuracy", "pll")  # the scores that classes and groups have estimates of
 
 Parts = Mapping[str, Mapping[str, Int64[np.ndarray, " _"]]]  # the points of each, by "class" or "group" and its name
@@ -202,7 +203,12 @@ class Reduction:
         a label among them has the smallest normal probability of float32, as where a network gives probabilities."""
         spread = partial(estimates.spread, first=self._n, made_in=self._made_in, where=self._where)
         try:
-            return spread(logits)
+            differences = spread(logits)
+            if estimates.samples_differ(differences):
+                return differences
+            # A class that is masked by a large number hides differences of the others: its probability is 0.
+            masked = logits < logits.amax(-1, keepdim=True) - _HOPELESS
+            return spread(logits.masked_fill(masked, 0)) if bool(masked.any()) else differences
         except SamplingError:
             masked = logits.isneginf()
             if not bool(masked.any()) or bool(masked.all(-1).any()):

@@ -194,6 +194,16 @@ def _pictures_with_masks(
     return sets, segmentation.Scorer(run, todo.outputs, math.prod(todo.image), tuple(names))
 
 
+def check_listed_classes(run: Run, test: Points, outputs: int) -> None:
+    """DataError where a run lists more classes than the network has outputs."""
+    names = test.classes or ()
+    if run.classes is not None and len(names) > outputs:
+        raise DataError(
+            f"data.classes (--classes) lists {len(names)} names, and the network has {outputs} outputs. List one name "
+            f"for each output, in their order; the first are {', '.join(names[:5])}."
+        )
+
+
 def findings_on_labels(sets: Iterable[Points], *, test: Points, outputs: int) -> Iterator[Finding]:
     """The warnings of `with_masks` about these sets, and one where the test set's classes are numbered by their names
     and are fewer than the network's outputs."""

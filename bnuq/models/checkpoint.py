@@ -676,7 +676,8 @@ def _check_values(path: Path, state: Mapping[str, Any], *, size: int, only_finit
 def _is_finite(value: Tensor) -> bool:
     if value.element_size() == 1:  # float8 has no isfinite
         value = value.float()
-    return bool(torch.isfinite(value).all())
+    # A mask of attention or classes is 0 or -inf; weights that diverged are not.
+    return bool(torch.isfinite(value).all()) or bool((value.isneginf() | (value == 0)).all())
 
 
 def _strip(path: Path, state: dict[str, Tensor]) -> tuple[dict[str, Tensor], tuple[str, ...]]:

@@ -42,6 +42,7 @@ from bnuq.evaluation.resources import check_resources
 from bnuq.evaluation.runner import RunnerResult, check_precision, compute_units, run_methods
 from bnuq.evaluation.setup import (
     Prepared,
+    check_listed_classes,
     check_request,
     findings_on_labels,
     findings_on_outputs,
@@ -214,6 +215,7 @@ def _planned(
         look(planned.described)
     shown = shown_images(run, planned.described["test"])
     check_precision(run, ready.pipeline.device)
+    check_listed_classes(run, subject.sets["test"], subject.todo.outputs)
     check_calibration(subject)
     check_augmentation(subject)
     check_predictions(subject)
@@ -410,7 +412,7 @@ def _findings(
     yield from outcome.findings
     if run.methods is None and not {*outcome.methods} - {*SINGLE_SAMPLE_METHODS}:
         yield warning("nothing-stochastic")
-    elif outcome.samples < MIN_SAMPLES:
+    elif outcome.samples < MIN_SAMPLES and {*outcome.methods} - {*SINGLE_SAMPLE_METHODS}:
         yield warning("few-samples", samples=outcome.samples, minimum=MIN_SAMPLES)
 
 

@@ -315,6 +315,14 @@ def test_a_pickled_network_whose_library_lacks_its_operators_is_not_damaged(tmp_
     assert "damaged" not in str(refusal.value)
 
 
+def test_a_mask_of_zeros_and_minus_infinity_is_no_damage(tmp_path):
+    mask = torch.full((3, 3), float("-inf")).triu(1)
+    state = read_checkpoint(saved(tmp_path / "m.pt", {"weight": torch.ones(2), "mask": mask})).state
+    assert state is not None and torch.equal(state["mask"], mask)
+    with pytest.raises(ModelError, match="b holds NaN or infinite values"):
+        read_checkpoint(saved(tmp_path / "n.pt", {"b": torch.tensor([1, -float("inf")])}))
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_weights_that_are_not_finite_are_an_error_that_names_the_first(tmp_path, value, dtype):

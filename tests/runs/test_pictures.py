@@ -21,6 +21,7 @@ from bnuq.evaluation.datasets import Pipeline, load_material
 from bnuq.evaluation.setup import prepare
 from bnuq.sampling import counter_rng
 from bnuq.store.table import rows_of
+from bnuq.workflows.evaluate import evaluate
 
 RUN = (
     small_run.RUN.replace("train.npz", "train").replace("test.npz", "test").replace("other.npz", "other")
@@ -177,6 +178,8 @@ def test_classes_are_listed_in_the_run_file_in_a_file_or_as_an_option(folder):
     (folder / "sub" / "names.txt").write_text("c\nb\nc\n")
     with pytest.raises(DataError, match=r"data\.classes names 'c' twice"):
         labels("run.toml", classes="sub/names.txt")
+    with pytest.raises(DataError, match=r"lists 5 names, and the network has 3 outputs"):
+        evaluate(resolve("run.toml", Options(resize=6, crop=6, classes=tuple("abcde")), folder=folder))
 
 
 class Counted:

@@ -27,7 +27,7 @@ from bnuq.gate.compatibility import check_request_comparable
 from bnuq.records.evaluation import Result
 from bnuq.records.evaluation_file import read
 from bnuq.records.summary import summary
-from bnuq.records.verdict import judged
+from bnuq.records.verdict import is_mismatched, judged
 from bnuq.workflows.evaluate import evaluate
 from bnuq.workflows.multirun import evaluate_several
 
@@ -64,6 +64,17 @@ def stale(folder: Path) -> Result:
 @pytest.fixture(scope="module")
 def sound(folder: Path) -> Result:
     return evaluated(folder, "sound.h5", "run.toml")
+
+
+def test_no_method_is_credited_while_statistics_were_never_trained(folder):
+    weights = torch.load(folder / "model.pt", weights_only=True)
+    weights["1.running_mean"].zero_()
+    weights["1.running_var"].fill_(1)
+    torch.save(weights, folder / "untrained.pt")
+    (folder / "untrained.toml").write_text((folder / "run.toml").read_text().replace("model.pt", "untrained.pt"))
+    result = evaluated(folder, "untrained.h5", "untrained.toml", methods=("mcdo",))
+    assert "never-trained" in {finding.code for finding in result.findings}
+    assert is_mismatched(result) and judged(result).worth is not True
 
 
 def test_the_warning_leads_to_commands_that_run_as_they_stand(folder, monkeypatch, tmp_path):

@@ -132,6 +132,10 @@ def test_masked_classes_have_the_probability_0_at_every_temperature():
     for row in rows_of(result.record):
         if row.path in estimates and not set(re.split(r"[./]", row.path)) & of_pairs:
             assert row.estimate.value == pytest.approx(estimates[row.path], abs=1e-7), row.path
+    for large in (-1e9, torch.finfo(torch.float32).min):  # a mask that hides the differences of the other outputs
+        finite = bnuq.evaluate(network(lambda z, large=large: z.masked_fill(mask, large)), **settings)
+        pll = finite.summary()["methods"]["mcdo"]["sets"]["test"]["pll"]["value"]
+        assert pll == pytest.approx(expected.summary()["methods"]["mcdo"]["sets"]["test"]["pll"]["value"], abs=1e-7)
     masked = bnuq.evaluate(masking, **settings | {"test": (x, torch.full((40,), 2)), "methods": ["deterministic"]})
     pll = masked.summary()["methods"]["deterministic"]["sets"]["test"]["pll"]["value"]
     assert pll == pytest.approx(math.log(torch.finfo(torch.float32).tiny))

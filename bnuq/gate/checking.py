@@ -57,7 +57,8 @@ def check(current: Result, baseline: Result | None = None, settings: Settings = 
     comparisons = tuple(_ranked(_judged(_measured(current, baseline, errors, settings), current, baseline)))
     if not any(comparison.outcome != "not gated" for comparison in comparisons):
         raise ResultError(
-            f"{current.path} and {baseline.path} have no gated estimate in common; see --tolerance, --allow."
+            f"{current.path} and {baseline.path} have no gated estimate in common: each is in one alone, or has a "
+            "tolerance that is off or above any possible change. See --tolerance, --allow."
         )
     return Verdict(
         current=_side(current),

@@ -50,6 +50,7 @@ from bnuq.report.numbers import (
 
 _FAR, _CHANCE = 0.25, 0.001  # below the mean accuracy, and the chance that any class is so far below it
 _NAMED = 3  # classes in a sentence
+_NEGLIGIBLE = 1e-6  # of a value: rounding in float32
 PerPoint = Float[np.ndarray, " point"]
 Verdict = Literal["better", "as-well", "worse", "unknown"]
 
@@ -69,11 +70,11 @@ class Change:
 
     @property
     def verdict(self) -> Verdict:
-        """Better or worse where the difference exceeds twice its error."""
+        """Better or worse where the difference exceeds twice its error and is not negligible beside the values."""
         gain = (self.after - self.before) * (-1 if METRICS[self.metric].direction == "lower" else 1)
         if self.error is None:
             return "unknown"
-        if abs(gain) < 2 * self.error or gain == 0:
+        if abs(gain) < 2 * self.error or abs(gain) <= _NEGLIGIBLE * abs(self.before):
             return "as-well"
         return "better" if gain > 0 else "worse"
 

@@ -26,6 +26,11 @@ def with_points(result: Result, method: str, **points: np.ndarray) -> Result:
     return with_test(result, method, points=dict(result.methods[method].sets["test"].points) | points)
 
 
+@pytest.mark.parametrize(("after", "verdict"), [(96.0, "better"), (96.74112577, "as-well"), (97.0, "worse")])
+def test_a_change_of_rounding_is_neither_better_nor_worse_however_small_its_error(after, verdict):
+    assert evaluation_findings.Change("crps", 96.74112725, after, 1e-7).verdict == verdict
+
+
 @pytest.mark.parametrize(
     "name",
     ["four_methods", "two_sets", "deterministic", "validated", "regression", "given_tau", "without_tau", "two_outputs"],

@@ -105,6 +105,9 @@ def _floor(current: Result, required: Required) -> Floor:
     known = estimates_of(current)
     if required.address not in known:
         near = similar_addresses(required.address, known)
+        separates = required.address.rpartition(".")[2].startswith(("auroc", "aupr", "fpr95"))
+        if separates and not any(".ood." in address for address in known):
+            near = " It was evaluated without an OOD set: --ood REF."
         raise ResultError(f"{current.path} has no estimate {required.address}, which --require names.{near}")
     estimate = known[required.address].estimate
     se = None if estimate.se is None else math.hypot(estimate.se, estimate.mc_se or 0.0)

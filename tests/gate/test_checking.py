@@ -358,6 +358,13 @@ def test_a_floor_by_a_metric_alone_lists_the_addresses_that_would_do() -> None:
     assert len(names) > 1
 
 
+def test_a_floor_of_a_separation_without_an_ood_set_says_so() -> None:
+    current = pair()[0]
+    methods = {name: replace(method, ood={}) for name, method in current.methods.items()}
+    with pytest.raises(ResultError, match=r"no estimate auroc, .* evaluated without an OOD set: --ood REF\.$"):
+        check(replace(current, methods=methods), None, Settings.of(floors=["auroc>=0.9"]))
+
+
 def test_a_floor_of_a_estimate_that_is_not_there_is_an_error_that_names_its_neighbours() -> None:
     with pytest.raises(ResultError, match=r"no estimate mcbn\.sets\.test\.plll,.*Near it are mcbn\.sets\.test\.pll,"):
         check(pair()[0], None, Settings.of(floors=["mcbn.sets.test.plll>=0"]))

@@ -157,7 +157,7 @@ def takes_rgb_alone(model: nn.Module | None, points: Points) -> bool:
     return False
 
 
-def draws_from_reference(run: Run) -> bool:
+def needs_reference(run: Run) -> bool:
     """Whether a method of the run, or its normalisation, needs points of the reference."""
     methods = run.methods is None or any(name.startswith("mcbn") or name == LAPLACE for name in run.methods)
     return methods or "train" in (run.normalize, run.normalize_targets)

@@ -16,7 +16,7 @@ from bnuq.data import Points
 from bnuq.errors import RequestError, ResultError, SamplingError
 from bnuq.evaluation import memory, multilabel
 from bnuq.evaluation.augmentation import check_augmentation
-from bnuq.evaluation.datasets import Material, draws_from_reference, fetch_missing
+from bnuq.evaluation.datasets import Material, fetch_missing, needs_reference
 from bnuq.evaluation.draws import passes_of_samples
 from bnuq.evaluation.ensemble import other_networks
 from bnuq.evaluation.estimates import MIN_SAMPLES
@@ -203,7 +203,7 @@ def _planned(
 ) -> tuple[Planned, list[int]]:
     """The network and the points, which `look` receives, and what is to be computed of them; and the rows of the images
     to show. Only what is quickly found is checked."""
-    ready = prepare(run, needs_reference=draws_from_reference(run))
+    ready = prepare(run, needs_reference=needs_reference(run))
     predictions = None
     if run.predictions is not None:
         predictions = read_predictions(run.predictions, run, ready.material)

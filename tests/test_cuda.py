@@ -204,7 +204,6 @@ EVALUATIONS: dict[str, tuple[str, tuple[str, ...], dict[str, Any]]] = {
     "an ensemble, temperatures": ("classes", ("second.pt",), {"methods": ("mcbn", "ensemble"), **HALVES}),
     "inputs under attack": ("classes", (), {"methods": ("mcbn",), "perturb": ATTACKS, "limit": 8}),
     "a bank": ("classes", (), {"methods": ("mcbn",), "bank": 12}),
-    "mini-batches by the query": ("classes", (), {"methods": ("mcbn",), "per_query": True, "limit": 6}),
     "draws until they suffice": ("classes", (), {"methods": ("mcbn",), "samples": "auto", "max_samples": 32}),
     "several labels": ("labels", (), {"methods": ("mcbn",)}),
     "learned noise": ("noisy", (), {"methods": ("learned", "mcbn+learned", "mcdo+learned")}),

@@ -200,8 +200,9 @@ COMMANDS: Catalogue = {
     "no-statistics": Entry("BatchNorm {layer} keeps no running statistics, so it has none to replace"),
     "dropout-off": Entry("dropout was off while statistics were computed, as at prediction time"),
     # files of other versions
-    "made-by-newer": Entry(
-        "made by a newer bnuq ({version}); left out, as this one does not know {names:it|them}: {names:listed}"
+    "made-by-another-version": Entry(
+        "made by another version of bnuq ({version}); left out, as this one does not know {names:it|them}: "
+        "{names:listed}"
     ),
     # check against a baseline
     "settings-of-run-file": Entry("tolerances and minimums are those of [check] in {file}"),

@@ -243,11 +243,6 @@ EVALUATION: Catalogue = {
         "every {tile} points use their own {samples} of a bank of {bank} mini-batches: the Monte Carlo error of means "
         "is smaller, but different points see different sampled networks"
     ),
-    "passes-by-query": Entry(
-        "every query is computed {in_batch:inside|together with} "
-        "{own_batches:its own mini-batches|each of the mini-batches}: {at_most:at most |}{forwards:,} forwards of "
-        "{points} points for mcbn; --limit evaluates fewer points of each set"
-    ),
     "few-samples": Entry("With {samples} samples no Monte Carlo error can be estimated; use at least {minimum}."),
     "nothing-stochastic": Entry(
         "Only the deterministic network was evaluated; the notes say what was left out.",

@@ -25,6 +25,7 @@ from bnuq.config.schema import (
     RunFile,
     Sampler,
     SweepSection,
+    in_current_settings,
     option_name,
     parts_of,
     settings_of,
@@ -449,7 +450,7 @@ def resolve_again(
 
     The result file takes the place of the run file, so that the run will not overwrite it.
     """
-    content = converted(record, source, RecordedRun)
+    content = converted(in_current_settings(record), source, RecordedRun)
     if content.runs is not None:
         raise RequestError(f"{source}: runs is not known in the record of one run.")
     if not (checkpoints := _several(content.model.checkpoint)):

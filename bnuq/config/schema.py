@@ -376,10 +376,10 @@ class Sampler(Section, frozen=True):
     """The keys of [sampling] that define mini-batches, the analytic noise models that replace them, and the posterior
     of a Laplace approximation (`laplace`).
 
-    For MCBN: how the points of a mini-batch are drawn (`batches`, `replacement`), the divisor of their variance,
-    whether the query replaces the last of them, and whether every query has its own mini-batches. For the analytic
-    noise models: `counts` (None: measured if there is a reference), the number of mini-batches that they are fitted
-    to, and what varies jointly in mcbn-empirical: "channel", "layer", "layer:k" (k directions), "network".
+    For MCBN: how the points of a mini-batch are drawn (`batches`, `replacement`), and the divisor of their variance.
+    For the analytic noise models: `counts` (None: measured if there is a reference), the number of mini-batches that
+    they are fitted to, and what varies jointly in mcbn-empirical: "channel", "layer", "layer:k" (k directions),
+    "network".
     """
 
     variance: Annotated[
@@ -396,13 +396,6 @@ class Sampler(Section, frozen=True):
     ] = "random"
     replacement: Annotated[
         bool, setting("Draw the points of a mini-batch with replacement.", "Mini-batches of MCBN", no=True)
-    ] = False
-    query_in_batch: Annotated[
-        bool, setting("The evaluated point is one of the mini-batch's b points. Slow.", "Mini-batches of MCBN", no=True)
-    ] = False
-    per_query: Annotated[
-        bool,
-        setting("Draw T mini-batches separately for each point: n·T forwards. Slow.", "Mini-batches of MCBN", no=True),
     ] = False
     counts: Annotated[
         Counts | None,
@@ -434,11 +427,6 @@ class Sampler(Section, frozen=True):
             "Classification",
         ),
     ] = "kron"
-
-    @property
-    def by_query(self) -> bool:
-        """Whether each query is computed together with a mini-batch, so that no ω is shared by all queries."""
-        return self.query_in_batch or self.per_query
 
 
 class SamplingSection(Sampler, frozen=True):
@@ -857,6 +845,24 @@ class RecordedRun(RunFile, frozen=True):
     """A run as it is recorded in a result file."""
 
     options: RecordedOptions = RecordedOptions()
+
+
+_REMOVED = ("per_query", "query_in_batch")  # switches of [sampling] in results of earlier versions
+
+
+def in_current_settings(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A recorded run of this version or an earlier one: without the switches that are no longer there and were off."""
+    sampling = record.get("sampling")
+    if not isinstance(sampling, Mapping):
+        return dict(record)
+    current = {key: value for key, value in sampling.items() if key not in _REMOVED or value}
+    return {**record, "sampling": current}
+
+
+def removed_settings(record: Mapping[str, Any]) -> list[str]:
+    """The switches of a recorded run that are no longer there, and were on."""
+    sampling = record.get("sampling")
+    return [key for key in _REMOVED if isinstance(sampling, Mapping) and sampling.get(key)]
 
 
 class GivenOptions(RecordedOptions, frozen=True):

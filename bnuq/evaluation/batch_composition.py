@@ -18,10 +18,9 @@ from bnuq.sampling.statistics import check_batch_size
 
 @runtime_checkable
 class RowsOf(Protocol):
-    """The reference rows of one mini-batch, by key: draw, purpose, and, where every evaluated point has mini-batches of
-    its own, the point's number."""
+    """The reference rows of one mini-batch, by key: draw and purpose."""
 
-    def __call__(self, draw: int, purpose: int, *, point: int = 0) -> Int64[np.ndarray, " batch"]: ...
+    def __call__(self, draw: int, purpose: int) -> Int64[np.ndarray, " batch"]: ...
 
 
 def mini_batches(sampler: Sampler, train: Points, batch_size: int, *, seed: int) -> RowsOf:
@@ -41,21 +40,15 @@ def mini_batches(sampler: Sampler, train: Points, batch_size: int, *, seed: int)
     if not sampler.replacement:
         check_batch_size(batch_size, len(train))
 
-    def rows_of(draw: int, purpose: int, *, point: int = 0) -> Int64[np.ndarray, " batch"]:
-        options = {"batch_size": batch_size, "purpose": purpose, "point": point, "replacement": sampler.replacement}
-        return rows(seed, draw, **options)
+    def rows_of(draw: int, purpose: int) -> Int64[np.ndarray, " batch"]:
+        return rows(seed, draw, batch_size=batch_size, purpose=purpose, replacement=sampler.replacement)
 
     return rows_of
 
 
 def check_mini_batches(sampler: Sampler, train: Points, batch_size: int) -> None:
-    """Raise SamplingError where mini-batches of this size, including the query if requested, cannot be drawn."""
-    if sampler.query_in_batch and not sampler.replacement and not 2 <= batch_size <= len(train) + 1:
-        raise SamplingError(
-            f"batch_size is {batch_size}; expected 2 to {len(train) + 1}: the query, and up to {len(train)} reference "
-            "points (they are drawn without replacement)."
-        )
-    mini_batches(sampler, train, batch_size - sampler.query_in_batch, seed=0)
+    """Raise SamplingError where mini-batches of this size cannot be drawn."""
+    mini_batches(sampler, train, batch_size, seed=0)
 
 
 def check_classes(sampler: Sampler, task: str, train: Points) -> None:

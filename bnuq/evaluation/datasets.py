@@ -541,21 +541,13 @@ class Pipeline:
         return points.masks[rows]
 
     def trained(
-        self,
-        points: Points,
-        indices: Int64[np.ndarray, " batch"],
-        *,
-        draw: int,
-        purpose: int,
-        point: int = 0,
-        first: int = 0,
+        self, points: Points, indices: Int64[np.ndarray, " batch"], *, draw: int, purpose: int, first: int = 0
     ) -> Tensor:
         """A reference batch through the training pipeline: augmentation of raw pixels, then normalisation.
 
-        `point` is the number of the evaluated point that the batch belongs to, where every point has batches of its
-        own. The points have the places `first`, `first` + 1, … in their batch.
+        The points have the places `first`, `first` + 1, … in their batch.
         """
-        key = {"draw": draw, "purpose": purpose, "point": point, "first": first}
+        key = {"draw": draw, "purpose": purpose, "first": first}
         return self.augmented(self.pixels(points, indices, **key), **key)
 
     def batches(
@@ -581,14 +573,7 @@ class Pipeline:
         return worthwhile and not any(points.is_user_code for points in sets)
 
     def pixels(
-        self,
-        points: Points,
-        indices: Int64[np.ndarray, " batch"],
-        *,
-        draw: int,
-        purpose: int,
-        point: int = 0,
-        first: int = 0,
+        self, points: Points, indices: Int64[np.ndarray, " batch"], *, draw: int, purpose: int, first: int = 0
     ) -> np.ndarray:
         """Raw reference points before augmentation, or random parts of the original pictures; they have the places
         `first`, `first` + 1, … in their batch."""
@@ -602,21 +587,21 @@ class Pipeline:
                 f"{augment.place}.resized_crop needs images; the points have shape {points.point_shape}."
             )
         check_ranges(augment)
-        words = counter_rng.part_words(self.run.seed, draw, len(indices), WORDS, purpose, point=point, first=first)
+        words = counter_rng.part_words(self.run.seed, draw, len(indices), WORDS, purpose, first=first)
         return points.changed(
             indices,
             (augment.resized_crop, augment.resized_crop),
             lambda place, picture: resized_crop(picture, augment, words[place], self.run.interpolation),
         )
 
-    def augmented(self, raw: np.ndarray, *, draw: int, purpose: int, point: int = 0, first: int = 0) -> Tensor:
+    def augmented(self, raw: np.ndarray, *, draw: int, purpose: int, first: int = 0) -> Tensor:
         """A batch of `pixels`, padded, cropped, flipped, jittered and normalised; see `pixels` for `first`."""
         if (augment := self.run.augment) is not None:
             _check_padding_fits(raw, augment)
             key = self.run.seed, draw, len(raw), purpose
-            raw = augmented(raw, augment, counter_rng.augmentation_words(*key, point=point, first=first))
+            raw = augmented(raw, augment, counter_rng.augmentation_words(*key, first=first))
             if augment.jitter is not None:
-                words = counter_rng.jitter_words(*key, point=point, first=first)
+                words = counter_rng.jitter_words(*key, first=first)
                 raw = jittered(raw, jitter_of(augment), words, place=augment.place)
         return self.prepared(raw)
 

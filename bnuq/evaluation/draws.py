@@ -1,4 +1,4 @@
-"""Draws of ω: for the run, for the reference check, and for queries evaluated with mini-batches."""
+"""Draws of ω: for the run, and for the reference check."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import partial, reduce
 from pathlib import Path
 
 import numpy as np
-from torch import Tensor, nn
+from torch import nn
 
 from bnuq.config import DEFAULT_SAMPLER, Run
 from bnuq.data import Points
@@ -18,7 +18,6 @@ from bnuq.evaluation import memory
 from bnuq.evaluation.batch_composition import mini_batches
 from bnuq.evaluation.datasets import Pipeline
 from bnuq.evaluation.executors import Executor
-from bnuq.evaluation.plan import Plan
 from bnuq.evaluation.reference_check import BATCH_SIZE, BATCHES, FEWEST_BATCHES, reference_check
 from bnuq.evaluation.resources import check_memory_of_draws
 from bnuq.evaluation.subject import WITH_NOISE, Subject, kind_of_draws
@@ -31,7 +30,6 @@ from bnuq.sampling import counter_rng
 from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.interception import undisturbed
 from bnuq.sampling.noise import Learned
-from bnuq.sampling.per_query import PerQuery
 from bnuq.sampling.sites import BatchNormSite, largest_batch
 from bnuq.sampling.statistics import Plans, statistics_of
 
@@ -56,16 +54,9 @@ def draws_from_reference(subject: Subject) -> bool:
     return subject.train is not None and any(map(draws_mini_batches, subject.todo.methods))
 
 
-def needs_bank(subject: Subject, *, stale: bool) -> bool:
-    """Whether ω of the run's mini-batches is needed: where a method shares it between all points, or the network has no
-    running statistics or `stale` ones."""
-    if not any(kind_of_draws(method) in ("mcbn", WITH_NOISE) for method in subject.todo.methods):
-        return False
-    return stale or not subject.run.sampler.by_query or not _all_tracked(subject.todo)
-
-
-def _all_tracked(plan: Plan) -> bool:
-    return all(site.tracked for site in plan.sites.live_batchnorms)
+def needs_bank(subject: Subject) -> bool:
+    """Whether a method draws ω of the run's mini-batches."""
+    return any(kind_of_draws(method) in ("mcbn", WITH_NOISE) for method in subject.todo.methods)
 
 
 def draw_bank(
@@ -74,8 +65,8 @@ def draw_bank(
     """ω of the run's mini-batches with these numbers, where a method samples BatchNorm; in units of a few draws, of
     which those that are in the journal are not drawn again. `noisy` ones pass with the noise of the network's own
     layers, of the draws of the same numbers."""
-    plan, train, size = subject.todo, subject.train, _size_of_draws(subject)
-    assert train is not None  # ensured by the plan
+    plan, train, size = subject.todo, subject.train, subject.todo.batch_size
+    assert train is not None and size is not None  # ensured by the plan
     title, purposes = f"Drawing {len(draws)} mini-batches of {size}", (counter_rng.BATCH, counter_rng.AUGMENT)
     name = f"{_OMEGA}-learned" if noisy else _OMEGA
     of_draws = (draws, size, plan.layers, purposes, progress, title)
@@ -129,22 +120,15 @@ def omega_of(subject: Subject, draws: range, progress: Progress, *, noisy: bool 
         return draw_bank(subject, draws, progress, Executor(Journal(Path(folder), {})), noisy=noisy)
 
 
-def _size_of_draws(subject: Subject) -> int:
-    size = subject.todo.batch_size
-    assert size is not None  # ensured by the plan
-    if subject.run.sampler.query_in_batch and _all_tracked(subject.todo):
-        return max(2, size - 1)  # without the query: the reference may have no more points
-    return size
-
-
 def part_drawn(subject: Subject) -> Points | None:
     """The points that the run's first draws of ω consist of, of a reference that is read as needed, so that checks on
     them read no others. All of it if it is in memory, if no ω of random points is needed, or if mini-batches
     are of one group: a few cannot represent all."""
     train, sampler, seed = subject.train, subject.run.sampler, subject.run.seed
-    if train is None or not train.listed or not needs_bank(subject, stale=False) or sampler.batches == "group":
+    if train is None or not train.listed or not needs_bank(subject) or sampler.batches == "group":
         return train
-    rows_of = mini_batches(sampler, train, _size_of_draws(subject), seed=seed)
+    assert subject.todo.batch_size is not None  # ensured by the plan
+    rows_of = mini_batches(sampler, train, subject.todo.batch_size, seed=seed)
     rows = [rows_of(draw, counter_rng.BATCH) for draw in range(subject.bank or next_stop(subject.run, 0))]
     return train.subset(np.unique(np.concatenate(rows)))
 
@@ -215,33 +199,3 @@ def drawn(
             plans=plans,
         )
     return replace(omega, seed=seed, indices=indices)
-
-
-def queries_engine(subject: Subject, draws: range) -> PerQuery:
-    """The engine of MCBN where queries pass with mini-batches: the query is in them, or has mini-batches of its own, or
-    both.
-
-    A query's own mini-batches are keyed by seed, draw and the query's number in its set, like dropout masks and the
-    tiles of a bank: no estimate depends on which other sets are evaluated.
-    """
-    sampler, pipeline, train, plan = subject.run.sampler, subject.pipeline, subject.train, subject.todo
-    assert plan.batch_size is not None and train is not None  # ensured by the plan
-    rows_of = mini_batches(sampler, train, plan.batch_size - sampler.query_in_batch, seed=subject.run.seed)
-    batches, augment = (
-        (counter_rng.QUERY, counter_rng.QUERY_AUGMENT)
-        if sampler.per_query
-        else (counter_rng.BATCH, counter_rng.AUGMENT)
-    )
-
-    def batch(draw: int, point: int) -> Tensor:
-        return pipeline.trained(train, rows_of(draw, batches, point=point), draw=draw, purpose=augment, point=point)
-
-    return PerQuery(
-        subject.model,
-        plan.layers,
-        draws=draws,
-        batch=batch,
-        shared=not sampler.per_query,
-        query_counts=sampler.query_in_batch,
-        variance=sampler.variance,
-    )

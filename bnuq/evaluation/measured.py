@@ -74,7 +74,7 @@ class Measured:
         omegas: dict[str, BatchStatistics] = {}
         if self.noise_models is not None:
             omegas = {name: self.noise_models.draw(name, draws) for name in methods if name in ANALYTIC}
-        if needs_bank(subject, stale=False) or (needs_bank(subject, stale=True) and self.stale):
+        if needs_bank(subject):
             omegas["mcbn"] = draw_bank(subject, draws, self._progress, self._executor)
         if WITH_NOISE in map(kind_of_draws, methods):
             omegas[WITH_NOISE] = draw_bank(subject, draws, self._progress, self._executor, noisy=True)

@@ -23,13 +23,11 @@ from bnuq.findings import Finding, note
 from bnuq.sampling import counter_rng
 from bnuq.sampling.bank_tiles import BankEngine
 from bnuq.sampling.engine import Deviation, Stochastic, chunks, default_chunk
-from bnuq.sampling.per_query import PerQuery
 from bnuq.sampling.plain_loop import BySet, Engine, Ensemble, Evaluation
 from bnuq.sampling.sites import OtherCallsError
 
 _DENSE, _AT_LEAST = 2**24, 8  # outputs of a segmentation that pass at once, as if there were at least so many draws
 _OUTPUTS = 2**22  # outputs of all samples in main memory at once: points of many classes pass in smaller chunks
-_QUERY_CHUNK = 8  # queries between two updates of the progress, where each takes T forwards of its own
 
 Feed = Callable[[slice], Tensor]  # rows of a set as network input
 
@@ -74,8 +72,6 @@ class Passes:
     def tile(self, engine: Engine, points: Points, *, keeps_samples: bool) -> int:
         """The points of a unit of work: the requested chunk, or the default one whatever the free memory, and fewer
         where a unit keeps the raw samples of its points; on an accelerator these are as many as pass at once."""
-        if isinstance(engine, PerQuery):
-            return min(self._chunk(points, engine), _QUERY_CHUNK)
         if keeps_samples and not devices.is_host(self._pipeline.device):
             return self._chunk(points, engine)
         default = self._default_chunk(points)
@@ -140,8 +136,6 @@ class Passes:
     def warm_up(self, engine: Engine, points: Points) -> None:
         """Make a GPU load its libraries and kernels, and choose algorithms, in a pass that is not timed."""
         stochastic = stochastic_of(engine)
-        if isinstance(engine, PerQuery):  # among many small forwards the first hardly matters
-            return
         inputs = self._pipeline.evaluated(points, slice(0, min(len(points), self._chunk(points, engine))))
         try:
             if stochastic is None:

@@ -96,8 +96,6 @@ def plan(
             f"{option} is for pixels of a segmentation, and this is a {task}. Leave it out; the scores of each "
             "point are in every result."
         )
-    if run.sampler.by_query:
-        reasons = {name: reason or _why_not_by_query(name) for name, reason in reasons.items()}
     if LAPLACE in (run.methods or ()):
         reasons[LAPLACE] = _why_no_laplace(run, task, model, example, sites, train)
     findings = [*_not_stochastic(sites, dropout_arguments)]
@@ -228,7 +226,7 @@ def check_random(run: Run, todo: Plan, train: Points | None) -> None:
     """Raise SamplingError where every mini-batch is the whole reference, so that all samples would be the same."""
     if train is None or todo.batch_size is None or run.augment is not None or run.samples == 1:
         return
-    if not run.sampler.replacement and todo.batch_size - run.sampler.query_in_batch == len(train):
+    if not run.sampler.replacement and todo.batch_size == len(train):
         raise SamplingError(
             f"batch_size {todo.batch_size} is the whole reference, so every mini-batch is the same and nothing is "
             "random. Choose a smaller batch size."
@@ -375,8 +373,6 @@ def _check_dense(run: Run) -> None:
         "--save-samples": run.save_samples and "the outputs of all draws are too large to be kept",
         "--samples auto": run.samples == "auto" and "draws would have to be kept for the next round; name a number",
         "--bank": run.bank is not None and "all images share the draws",
-        "--per-query": run.sampler.per_query and "all images share the draws",
-        "--query-in-batch": run.sampler.query_in_batch and "all images share the draws",
         "--predictions": run.predictions is not None and "only the network's own outputs are scored",
         f"--mutual-information {run.mutual_information}": run.mutual_information != "plug-in"
         and "the mutual information of pixels is the plug-in estimate",
@@ -397,12 +393,6 @@ def _not_of_pixels(run: Run, reasons: Mapping[str, str]) -> dict[str, str]:
         )
         no |= dict.fromkeys(AUGMENTED, why)
     return {name: reasons[name] or why for name, why in no.items() if name in reasons}
-
-
-def _why_not_by_query(method: str) -> str:
-    if method == "mcbn" or not method.startswith("mcbn"):
-        return ""
-    return "--per-query and --query-in-batch apply to mcbn only"
 
 
 def _check_noise_models(methods: Sequence[str], layers: Sequence[BatchNormSite], sites: Sites) -> None:
@@ -437,12 +427,14 @@ def _batch_size(
     trained_with: int | None,
     population: int | None,
 ) -> tuple[int, list[Finding]]:
-    least = 2 if run.sampler.by_query else smallest_batch(layers)
+    least = smallest_batch(layers)
     if run.batch_size is not None:
         if run.batch_size < least:
-            thin = [site.name for site in layers if site.positions == 1]
-            why = f"layer {thin[0]} has one value per channel and point" if thin else "the query is in it, or beside it"
-            raise SamplingError(f"--batch-size is {run.batch_size}, and {why}; expected at least {least}.")
+            thin = next(site.name for site in layers if site.positions == 1)
+            raise SamplingError(
+                f"--batch-size is {run.batch_size}, and layer {thin} has one value per channel and point; expected at "
+                f"least {least}."
+            )
         return run.batch_size, []
     preferred = trained_with or DEFAULT_BATCH_SIZE
     chosen = max(least, preferred if population is None else min(preferred, population // 2))

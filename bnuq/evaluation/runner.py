@@ -34,7 +34,7 @@ from bnuq.evaluation import memory, perturbations, recalibration, regression
 from bnuq.evaluation.anomalies import with_segments
 from bnuq.evaluation.augmentation import Augmented, augmenting
 from bnuq.evaluation.class_probabilities import are_kept
-from bnuq.evaluation.draws import next_stop, queries_engine
+from bnuq.evaluation.draws import next_stop
 from bnuq.evaluation.estimates import replicate_weights
 from bnuq.evaluation.executors import Executor, UnitsLostError
 from bnuq.evaluation.image_maps import chosen_images, image_maps
@@ -60,7 +60,6 @@ from bnuq.sampling.engine import Stochastic, default_chunk
 from bnuq.sampling.gradients import Differentiable
 from bnuq.sampling.laplace import LastLayer, Posterior
 from bnuq.sampling.noise import Learned
-from bnuq.sampling.per_query import PerQuery
 from bnuq.sampling.plain_loop import BySet, Engine, Ensemble, Evaluation
 
 _MAP = "map/"  # before the names of maps of pixels
@@ -342,8 +341,6 @@ def engine_of(
         return Predicted(subject, len(draws), draws)
     if method == ENSEMBLE:
         return Ensemble([subject.model, *subject.members])
-    if method == "mcbn" and subject.run.sampler.by_query:
-        return queries_engine(subject, draws)
     if method == LAPLACE:
         assert posterior is not None
         to = {"device": subject.pipeline.device, "dtype": subject.pipeline.dtype}
@@ -372,8 +369,6 @@ class _Rounds:
         if subject.bank is not None:
             samples = subject.run.samples
             self.passes.add(note("bank-of-draws", tile=counter_rng.TILE, samples=samples, bank=subject.bank))
-        if subject.run.sampler.by_query and "mcbn" in subject.todo.methods:
-            self.passes.add(_passes_by_query(subject))
         self._subject, self._progress, self._executor, self._measured = subject, progress, executor, measured
         self._journal = executor.journal
         self._draws: list[range] = []  # of each round
@@ -507,8 +502,6 @@ class _Rounds:
         samples = f"{draws.stop} samples" if draws.stop > 1 else "deterministic"
         samples = f"{draws.stop} networks" if ENSEMBLE in engines else samples
         title = f"Evaluating {points} points, {samples}, about {memory.in_words(need)}"
-        if any(isinstance(engine, PerQuery) for engine in engines.values()):
-            title = f"{points * len(draws)} forwards of {_rows_by_query(self._subject)} points"
         result: dict[str, Scored] = {}
         with self._progress(title, points * sum(engine.samples for engine in engines.values())) as advance:
             for method, engine in engines.items():
@@ -770,24 +763,6 @@ def _work(method_work: _MethodWork, deterministic_work: _MethodWork, chunk: int)
         return replace(work_done, why_plain=stochastic.why_plain)
     stacked = min(work.stacked, engine.samples)
     return replace(work_done, once=work.once, each=work.per_draw, folded=work.folded, stacked=stacked)
-
-
-def _rows_by_query(subject: Subject) -> int:
-    """The rows of one forward: a mini-batch, and the query where it is not part of the mini-batch."""
-    assert subject.todo.batch_size is not None
-    return subject.todo.batch_size + (not subject.run.sampler.query_in_batch)
-
-
-def _passes_by_query(subject: Subject) -> Finding:
-    """The note on the cost of queries that pass with mini-batches, and how to reduce it."""
-    return note(
-        "passes-by-query",
-        forwards=sum(map(len, subject.sets.values())) * subject.max_samples,
-        at_most=subject.run.samples == "auto",
-        points=_rows_by_query(subject),
-        in_batch=subject.run.sampler.query_in_batch,
-        own_batches=subject.run.sampler.per_query,
-    )
 
 
 def _why_samples_agree(method: str, todo: Plan) -> str:

@@ -245,7 +245,6 @@ def check_request(run: Run, *, needs: Collection[Need] = ("test",)) -> None:
     if run.predictions is not None:
         check_file(run.predictions)
     _check_bank(run)
-    _check_by_query(run)
     if (ends := run.scoring.tau_range) is not None and not ends[0] < ends[1] < float("inf"):
         raise RequestError(
             f"scoring.tau_range is {list(ends)}; expected two finite numbers, the lower first, in 1/(target unit)²."
@@ -255,20 +254,6 @@ def check_request(run: Run, *, needs: Collection[Need] = ("test",)) -> None:
             '--bank and fit = "pll" cannot be combined: with a bank, points have different draws, so only CRPS can be '
             "fitted. Leave one of them out."
         )
-
-
-def _check_by_query(run: Run) -> None:
-    """Raise RequestError for a bank or a reduced precision where queries pass with mini-batches."""
-    option = "--per-query" if run.sampler.per_query else "--query-in-batch"
-    if not run.sampler.by_query or (run.methods is not None and "mcbn" not in run.methods):
-        return
-    if run.bank is not None:
-        raise RequestError(
-            f"--bank {run.bank} and {option} cannot be combined: a bank holds mini-batches without the query, "
-            "shared by many points. Leave one of them out."
-        )
-    if run.precision in ("tf32", "bfloat16"):
-        raise RequestError(f"{option} runs in float32 or float64, and --precision is {run.precision}.")
 
 
 def _check_bank(run: Run) -> None:

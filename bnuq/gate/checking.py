@@ -267,7 +267,7 @@ def _new(current: Result, baseline: Result) -> Iterator[Finding]:
 
 def _left_out(result: Result) -> Iterator[Finding]:
     """What the file of a result has, and this version does not know."""
-    yield from about(str(result.path), (item for item in result.findings if item.code == "made-by-newer"))
+    yield from about(str(result.path), (item for item in result.findings if item.code == "made-by-another-version"))
 
 
 def _findings(

@@ -38,6 +38,7 @@ from bnuq.store.table import Row
 
 _MOST_NAMED = 8  # missing estimates that a message names
 _USUAL: dict[str, Any] = {key: getattr(DEFAULT_SAMPLER, key) for key in DEFAULT_SAMPLER.__struct_fields__}
+_USUAL |= {"query_in_batch": False, "per_query": False}  # of results of earlier versions
 
 
 def made_at(result: Result) -> datetime | None:

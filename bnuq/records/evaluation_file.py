@@ -33,6 +33,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from bnuq.config import DETERMINISTIC, ENSEMBLE, SINGLE_SAMPLE_METHODS, ScoringSection, Task, without_recalibration
+from bnuq.config.schema import in_current_settings, removed_settings
 from bnuq.estimates import Estimator, require
 from bnuq.files.hdf5 import image_of
 from bnuq.files.writing import replaced
@@ -53,7 +54,7 @@ from bnuq.records.evaluation import (
 )
 from bnuq.records.summary import summary
 from bnuq.store import codec
-from bnuq.store.codec import check_replaceable
+from bnuq.store.codec import check_replaceable, with_unknown
 from bnuq.store.datasets import PACKED, Writer
 
 __all__ = ["check_replaceable", "read", "write"]
@@ -208,6 +209,8 @@ def read(path: Path, *, log_likelihoods: bool = True) -> Result:
 
     def complete(file: Any, result: Result) -> Result:
         _check_texts(result)
+        result = with_unknown(result, removed_settings(result.run))
+        result = replace(result, run=in_current_settings(result.run))
         likelihoods = file.get("log_likelihood", {}) if log_likelihoods else {}
         result = replace(result, methods=dict(_with_likelihoods(result, likelihoods)))
         _check_complete(result)

@@ -18,8 +18,6 @@ def sampler_in_words(result: Result) -> str:
         "stratified by class": sampling.get("batches") == "stratified",
         f"each from one {group}": sampling.get("batches") == "group",
         "drawn with replacement": sampling.get("replacement"),
-        "new for every query": sampling.get("per_query"),
-        "the query included": sampling.get("query_in_batch"),
         "unbiased variance": sampling.get("variance") == "unbiased",
     }
     return ", ".join(words for words, holds in options.items() if holds)

@@ -16,8 +16,7 @@ from scipy.special import ndtri
 BATCH, AUGMENT, MASK, CHECK, CHECK_AUGMENT, SUBSET, RANKED, MASK_TIE, MASK_KEY, TILE_DRAWS = range(10)
 POPULATION, POPULATION_AUGMENT, NOISE, NOISE_AUGMENT, DOMAIN, DOMAIN_AUGMENT = range(10, 16)  # what is measured
 NOISE_MODEL, NOISE_MODEL_AUGMENT, NOISE_MODEL_NORMAL, NOISE_MODEL_CHI2 = range(16, 20)  # analytic noise models
-QUERY, QUERY_AUGMENT = range(20, 22)  # mini-batches of one query
-HALVES = 22  # halves of a test set
+HALVES = 22  # halves of a test set; 20 and 21 are no longer used
 TTA = 23  # augmentation of evaluated points
 LAPLACE = 24  # weights of a last layer
 PERTURBATION = 25  # noise of evaluated points
@@ -77,17 +76,15 @@ def batch_indices(
     population: int,
     batch_size: int,
     purpose: int = BATCH,
-    point: int = 0,
     replacement: bool = False,
 ) -> Int64[np.ndarray, " batch_size"]:
     """`batch_size` indices from range(population): the beginning of a random permutation, or, with `replacement`,
     independent indices.
 
     A smaller mini-batch is the beginning of a larger one, so that batch sizes are compared on common random numbers.
-    This does not hold for `stratified_indices` and `indices_of_one_group`. `point` is the number of the evaluated
-    point, where every point has mini-batches of its own.
+    This does not hold for `stratified_indices` and `indices_of_one_group`.
     """
-    return _chosen_indices(words(seed, draw, purpose, batch_size, site=point), population, replacement=replacement)
+    return _chosen_indices(words(seed, draw, purpose, batch_size), population, replacement=replacement)
 
 
 def _chosen_indices(
@@ -112,7 +109,6 @@ def stratified_indices(
     strata: Sequence[Int64[np.ndarray, " member"]],
     batch_size: int,
     purpose: int = BATCH,
-    point: int = 0,
     replacement: bool = False,
 ) -> Int64[np.ndarray, " batch_size"]:
     """A sample of `batch_size` points in which each stratum has its share, to within less than one point.
@@ -121,7 +117,7 @@ def stratified_indices(
     order) and randomly within a stratum, and are taken in equal steps from a random start. Source: Madow 1949,
     systematic sampling.
     """
-    random = words(seed, draw, purpose, len(strata) + 1 + batch_size, site=point)
+    random = words(seed, draw, purpose, len(strata) + 1 + batch_size)
     order = _chosen_indices(
         random[: len(strata)], len(strata), replacement=False
     )  # in a fixed order some strata would never be drawn together
@@ -143,7 +139,6 @@ def indices_of_one_group(
     groups: Sequence[Int64[np.ndarray, " member"]],
     batch_size: int,
     purpose: int = BATCH,
-    point: int = 0,
     replacement: bool = False,
 ) -> Int64[np.ndarray, " batch_size"]:
     """A sample from a single group, which is chosen with probability proportional to its size.
@@ -151,7 +146,7 @@ def indices_of_one_group(
     Every point has the inclusion probability `batch_size` / N. Without replacement, no group may be smaller than
     `batch_size`.
     """
-    first, *_ = random = words(seed, draw, purpose, 1 + batch_size, site=point)
+    first, *_ = random = words(seed, draw, purpose, 1 + batch_size)
     ends = np.cumsum([len(group) for group in groups])
     group = groups[int(np.searchsorted(ends, int(first) % int(ends[-1]), side="right"))]
     return group[_chosen_indices(random[1:], len(group), replacement=replacement)]
@@ -166,31 +161,31 @@ def draws_of_tile(seed: int, tile: int, *, bank: int, samples: int) -> Int64[np.
 
 
 def augmentation_words(
-    seed: int, draw: int, batch_size: int, purpose: int = AUGMENT, *, point: int = 0, first: int = 0
+    seed: int, draw: int, batch_size: int, purpose: int = AUGMENT, *, first: int = 0
 ) -> UInt64[np.ndarray, "batch 3"]:
     """Three words for every image of draw `draw`: vertical offset, horizontal offset, flip; from image `first` on."""
-    return _words_by_row(seed, draw, purpose, (batch_size, 3), first, point, 0)
+    return _words_by_row(seed, draw, purpose, (batch_size, 3), first, 0)
 
 
 def part_words(
-    seed: int, draw: int, batch_size: int, count: int, purpose: int = AUGMENT, *, point: int = 0, first: int = 0
+    seed: int, draw: int, batch_size: int, count: int, purpose: int = AUGMENT, *, first: int = 0
 ) -> UInt64[np.ndarray, "batch count"]:
     """`count` words for the random part of every image of draw `draw`, from image `first` on."""
-    return _words_by_row(seed, draw, purpose, (batch_size, count), first, point, PART)
+    return _words_by_row(seed, draw, purpose, (batch_size, count), first, PART)
 
 
 def jitter_words(
-    seed: int, draw: int, batch_size: int, purpose: int = AUGMENT, *, point: int = 0, first: int = 0
+    seed: int, draw: int, batch_size: int, purpose: int = AUGMENT, *, first: int = 0
 ) -> UInt64[np.ndarray, "batch 5"]:
     """Five words for the colours of every image of draw `draw`, from image `first` on: the order of the changes, and
     the four changes."""
-    return _words_by_row(seed, draw, purpose, (batch_size, 5), first, point, JITTER)
+    return _words_by_row(seed, draw, purpose, (batch_size, 5), first, JITTER)
 
 
 def _words_by_row(
-    seed: int, draw: int, purpose: int, shape: tuple[int, int], first: int, site: int, stream: int
+    seed: int, draw: int, purpose: int, shape: tuple[int, int], first: int, stream: int
 ) -> UInt64[np.ndarray, "row word"]:
     """Rows number `first`, `first` + 1, … of a stream of `words` that is cut into rows."""
     block, skipped = divmod(first * shape[1], 4)
-    found = words(seed, draw, purpose, skipped + shape[0] * shape[1], site=site, block=block, stream=stream)
+    found = words(seed, draw, purpose, skipped + shape[0] * shape[1], block=block, stream=stream)
     return found[skipped:].reshape(shape)

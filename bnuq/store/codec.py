@@ -177,7 +177,7 @@ def read(
 ) -> R:
     """The record in the file at `path`; ResultError if it is of another kind, of a newer format, or is damaged.
 
-    What a newer version has added is left out, and named in a note. `summary` is computed once as a check, so that
+    What only another version knows is left out, and named in a note. `summary` is computed once as a check, so that
     readers of the record need no further checks. `by_hand` completes the record from the open file, from HDF5 groups of
     these names.
     """
@@ -253,7 +253,7 @@ def with_unknown(record: R, names: Iterable[str]) -> R:
     """The record with a note of what its file has, and this version does not know; itself if there is nothing."""
     if not (names := [*names]):
         return record
-    left_out = note("made-by-newer", version=str(record.provenance["bnuq"]), names=names)
+    left_out = note("made-by-another-version", version=str(record.provenance["bnuq"]), names=names)
     findings: tuple[Finding, ...] = record.findings  # type: ignore[attr-defined]
     return replace(record, findings=(*findings, left_out))  # type: ignore[type-var]
 

@@ -181,8 +181,6 @@ def _method(method: str | None, result: Result | None) -> str | None:
 
 
 def _samples(run: Run, result: Result | None) -> int:
-    if run.sampler.by_query:
-        raise RequestError("mini-batches of a query of its own cannot be exported. Leave out --per-query.")
     if result is not None:
         return int(result.sampling["samples"])
     if run.samples == "auto":

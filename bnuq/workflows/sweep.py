@@ -163,13 +163,13 @@ def _check(runs: Sequence[Run], settings: Settings, out: Path) -> None:
     if any(run.outputs == "multilabel" for run in runs):
         raise RequestError('outputs is "multilabel", which a sweep does not score; `bnuq evaluate` does.')
     for run in runs:
-        for key in ("variance", "batches", "replacement", "query_in_batch", "per_query"):
+        for key in ("variance", "batches", "replacement"):
             value, default = getattr(run.sampler, key), getattr(DEFAULT_SAMPLER, key)
             if value != default:
                 shown = value if isinstance(value, str) else str(value).lower()
                 raise RequestError(
                     f"{run.checkpoint.name}: sampling.{key} is {shown}; a sweep compares sizes of random mini-batches "
-                    "of biased variance, drawn without replacement and shared by all queries. Leave it out."
+                    "of biased variance, drawn without replacement. Leave it out."
                 )
     if any(run.mutual_information == "jackknife" for run in runs):
         raise RequestError("--mutual-information jackknife is not available in a sweep; expected plug-in or corrected.")

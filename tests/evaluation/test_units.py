@@ -168,12 +168,11 @@ AUTO = {"samples": "auto", "mc_error": 0.3, "max_samples": 32, "ood": (), "limit
     [
         {"samples": 4},
         {"bank": 24, "methods": ("mcbn+mcdo",), "ood": ()},
-        {"methods": ("mcbn",), "per_query": True, "limit": 20, "ood": ()},
         AUTO | {"methods": ("mcbn",), "save_samples": True},
         AUTO | {"methods": ("tta", "mcbn+tta"), "augment": "flip"},
         {"methods": ("mcbn", "predictions"), "predictions": "samples.npz", "ood": ()},
     ],
-    ids=["samples", "bank", "per-query", "auto", "augmentation", "predictions"],
+    ids=["samples", "bank", "auto", "augmentation", "predictions"],
 )
 def test_an_interrupted_evaluation_goes_on_and_equals_an_undisturbed_one(
     folder: Path, ran: dict[str, Any], options: dict[str, Any]
@@ -188,8 +187,7 @@ def test_an_interrupted_evaluation_goes_on_and_equals_an_undisturbed_one(
     before, ran["stop"], ran["units"] = list(ran["units"]), None, []
     result = evaluated(folder, **options)
     assert before + ran["units"] == units  # each once
-    if "per_query" not in options:
-        assert ran["passes"] == passes
+    assert ran["passes"] == passes
     assert "evaluation-continued" in noted(result)
     assert not (folder / "out.h5.work").exists()
     whole, again = (read(folder / name) for name in ("whole.h5", "out.h5"))

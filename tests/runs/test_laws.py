@@ -196,10 +196,10 @@ def test_an_unbiased_variance_is_that_of_the_laws_too(tmp_path):
 
 
 def test_options_that_no_method_draws_by_are_told(tmp_path):
-    sampler = {"covariance": "network", "per_query": True, "counts": "nominal"}
+    sampler = {"covariance": "network", "replacement": True, "counts": "nominal"}
     result = run(tmp_path, methods=("mcdo",), ood=(), **sampler)
     ignored = [finding.values["key"] for finding in result.findings if finding.code == "setting-ignored"]
-    assert ignored == ["per_query", "counts", "covariance"]
+    assert ignored == ["replacement", "counts", "covariance"]
     assert "setting-ignored" not in noted(run(tmp_path / "mcbn", methods=("mcbn",), ood=()))
 
 

@@ -11,10 +11,7 @@ import numpy as np
 import pytest
 import small_regression
 import small_run
-import torch
-from findings_of import values_of
 from report_text import rendered
-from torch import nn
 
 from bnuq.config import Options, resolve, resolve_again, resolve_sweep
 from bnuq.errors import BnuqError, RequestError, ResultError, SamplingError
@@ -24,7 +21,6 @@ from bnuq.records.evaluation import Result
 from bnuq.records.evaluation_file import read
 from bnuq.report import comparison
 from bnuq.report.evaluation import report
-from bnuq.sampling import counter_rng
 from bnuq.workflows.sweep import sweep
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -32,18 +28,12 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "stratified": {"batches": "stratified"},
     "group": {"batches": "group"},
     "replacement": {"replacement": True},
-    "query in batch": {"query_in_batch": True},
-    "per query": {"per_query": True},
-    "both": {"per_query": True, "query_in_batch": True},
 }
 WORDS = {
     "unbiased": "unbiased variance",
     "stratified": "stratified by class",
     "group": "each from one laboratory",
     "replacement": "drawn with replacement",
-    "query in batch": "the query included",
-    "per query": "new for every query",
-    "both": "new for every query, the query included",
 }
 T = 4
 
@@ -89,7 +79,7 @@ def test_each_option_changes_the_samples_and_is_in_the_record_and_the_report(res
     assert "batches  " not in rendered(report, usual, full=True)
 
 
-_KEYS = ("batches", "replacement", "query_in_batch", "per_query")
+_KEYS = ("batches", "replacement")
 
 
 def test_what_was_drawn_is_what_was_asked_for(results, folder):
@@ -104,7 +94,6 @@ def test_what_was_drawn_is_what_was_asked_for(results, folder):
     np.testing.assert_array_equal(unbiased.indices, usual.indices)
     np.testing.assert_allclose(unbiased.layers[0].var, usual.layers[0].var * 256 / 255, rtol=1e-6)  # n = 16 · 4 · 4
     assert unbiased.variance == "unbiased"
-    assert results["per query"].bank is None and results["query in batch"].bank is None  # no ω is shared
 
 
 def test_the_reference_is_checked_on_the_same_batches_whatever_is_asked(results):
@@ -112,83 +101,17 @@ def test_the_reference_is_checked_on_the_same_batches_whatever_is_asked(results)
     assert all(np.array_equal(check.mean, checks[0].mean) for check in checks)
 
 
-def test_queries_pass_with_what_the_keys_say(results, folder):
-    """Every output again, from training's own forward of the query and the reference points."""
-    net = small_run.network().double()
-    net.load_state_dict(torch.load(folder / "model.pt"))
-    train, test = (torch.from_numpy(np.load(folder / f"{name}.npz")["x"]).double() for name in ("train", "test"))
-    limited = np.sort(counter_rng.batch_indices(0, 0, population=len(test), batch_size=12, purpose=counter_rng.SUBSET))
-    batchnorm = net.eval()[1]
-    assert isinstance(batchnorm, nn.BatchNorm2d)
-    batchnorm.train()
-    for name, per_query in (("query in batch", False), ("both", True)):
-        actual = raw(results[name])
-        for t in range(T):
-            for i, row in enumerate(limited):
-                key = {"purpose": counter_rng.QUERY, "point": i} if per_query else {}
-                rows = counter_rng.batch_indices(0, t, population=len(train), batch_size=15, **key)
-                with torch.no_grad():
-                    expected = net(torch.cat([train[rows], test[row : row + 1]]))[-1]
-                np.testing.assert_allclose(actual[t, i], expected, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", ["stratified", "group", "per query"])
+@pytest.mark.parametrize("name", ["stratified", "group"])
 def test_fewer_samples_are_the_beginning_of_more(results, folder, name):
     fewer = run(folder, "fewer", sampler=OPTIONS[name], samples=2, ood=())
     np.testing.assert_array_equal(raw(fewer), raw(results[name])[:2])
 
 
-@pytest.mark.parametrize("name", ["query in batch", "per query"])
-def test_no_output_depends_on_chunks_or_on_the_other_sets(results, folder, name):
-    other = run(folder, "other", sampler=OPTIONS[name], ood=(), chunk_size=5)
-    assert list(other.sets) == ["test"]
-    np.testing.assert_array_equal(raw(other), raw(results[name]))
-
-
-def test_rounds_of_auto_are_the_draws_of_as_many_samples(folder):
-    how = {"sampler": OPTIONS["per query"], "limit": 4, "ood": ()}
-    rounds = run(folder, "auto", samples="auto", max_samples=32, mc_error=0.001, **how)
-    assert rounds.sampling["samples"] == 32
-    np.testing.assert_array_equal(raw(rounds), raw(run(folder, "t32", samples=32, **how)))
-
-
-def test_the_forwards_are_counted_beforehand(results):
-    points = 12 + 12
-    same = {"forwards": points * T, "at_most": False}
-    separate = values_of(results["per query"], "passes-by-query")
-    assert separate == {**same, "points": 17, "in_batch": False, "own_batches": True}
-    inside = values_of(results["query in batch"], "passes-by-query")
-    assert inside == {**same, "points": 16, "in_batch": True, "own_batches": False}
-
-
-def test_partial_layers_are_sampled_with_the_query_too(results, folder):
-    actual = run(folder, "part", sampler=OPTIONS["per query"], layers=("first:1",), ood=())
-    assert (actual.sampling["layers"], actual.run["sampling"]["layers"]) == (["1"], "first:1")
-    assert np.array_equal(raw(actual), raw(results["per query"]))  # the network has but one
-
-
-@pytest.mark.parametrize("methods", [("mcbn+mcdo",), ("mcbn", "mcbn-chi2")])
-def test_other_methods_of_batchnorm_do_not_go_by_the_query(folder, methods):
-    with pytest.raises(
-        SamplingError, match=r"method mcbn\S+ cannot be drawn: --per-query and --query-in-batch apply to mcbn only"
-    ):
-        run(folder, "refused", sampler=OPTIONS["per query"], methods=methods)
-
-
-def test_where_methods_are_not_named_the_others_are_left_out_and_it_is_told(folder):
-    actual = run(folder, "auto-methods", sampler=OPTIONS["query in batch"], methods=None, ood=())
-    assert list(actual.methods) == ["deterministic", "mcbn", "mcdo"]
-    left_out = values_of(actual, "method-left-out")
-    assert left_out["method"] == ["mcbn+mcdo"] and left_out["reason"].startswith("--per-query and")
-
-
 @pytest.mark.parametrize(
     ("sampler", "options", "message"),
     [
-        ({"per_query": True}, {"bank": 8}, "--bank 8 and --per-query cannot be combined"),
-        ({"query_in_batch": True}, {"precision": "bfloat16"}, "--query-in-batch runs in float32 or float64"),
-        ({"query_in_batch": True}, {"batch_size": 98}, "batch_size is 98; expected 2 to 97"),
-        ({"query_in_batch": True}, {"batch_size": 97}, "batch_size 97 is the whole reference"),
+        ({}, {"batch_size": 97}, "batch_size is 97; expected 1 to 96"),
+        ({}, {"batch_size": 96}, "batch_size 96 is the whole reference"),
         ({"batches": "group"}, {"batch_size": 25}, "group 0 of the reference (train.npz) has 24 points"),
         ({"covariance": "diagonal"}, {}, "--covariance is diagonal; expected channel, layer, layer:k"),
         ({"law_draws": 3}, {}, "--law-draws is 3; expected a whole number of at least 8."),
@@ -231,7 +154,7 @@ def test_groups_are_found_by_the_name_that_is_given_and_one_that_nobody_has_is_r
         run(folder, "refused", sampler={}, group="camera")
 
 
-@pytest.mark.parametrize("name", ["unbiased", "stratified", "per query"])
+@pytest.mark.parametrize("name", ["unbiased", "stratified"])
 def test_results_of_other_mini_batches_are_not_compared_unless_that_is_allowed(results, name):
     current, baseline = results[name], results["usual"]
     key, value = next(iter(OPTIONS[name].items()))
@@ -289,23 +212,6 @@ def test_a_sweep_refuses_what_it_does_not_honour(folder, name):
     runs, settings = resolve_sweep(["run.toml"], Options(OPTIONS[name]), {"batch_sizes": (8,)}, folder=folder)
     with pytest.raises(RequestError, match=rf"sampling\.({'|'.join(OPTIONS[name])}) is \w+; a sweep compares"):
         sweep(runs, settings)
-
-
-def test_without_running_statistics_the_network_as_it_is_still_has_those_of_all_draws(tmp_path):
-    path = small_run.write(tmp_path / "run")
-    bare = "BatchNorm2d(4, affine=False, track_running_stats=False)"
-    (path.parent / "net.py").write_text(small_run.NET.replace("BatchNorm2d(4)", bare))
-    recorded = {k: v for k, v in torch.load(path.parent / "model.pt").items() if not k.startswith("1.")}
-    torch.save(recorded, path.parent / "model.pt")
-    shared, separate = (
-        small_run.evaluated(path.parent, methods=("mcbn",), samples=T, limit=12, **options)
-        for options in ({}, {"per_query": True})
-    )
-    first, other = (result.methods["deterministic"].sets["test"].estimates for result in (shared, separate))
-    assert {key: value.value for key, value in first.items()} == {key: value.value for key, value in other.items()}
-    assert (
-        shared.methods["mcbn"].sets["test"].estimates["pll"] != separate.methods["mcbn"].sets["test"].estimates["pll"]
-    )
 
 
 def test_replacing_nothing_keeps_the_record_of_a_run_as_it_was(folder):

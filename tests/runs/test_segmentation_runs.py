@@ -198,7 +198,6 @@ def refused(cli: Call, *arguments: str) -> str:
         (("--save-samples",), "--save-samples"),
         (("--samples", "auto"), "--samples auto"),
         (("--bank", "16"), "--bank"),
-        (("--per-query", "--method", "mcbn"), "--per-query"),
         (("--method", "tta", "--augment", "pad=2,crop=8"), "flipped back, not cropped back"),
         (("--method", "laplace"), "laplace"),
         (("--recalibration", "vector", "--calibrate", "cross"), "vector"),

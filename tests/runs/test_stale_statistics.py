@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import small_regression
 import small_run
@@ -184,25 +183,6 @@ def test_it_is_in_the_file_and_in_the_json_like_any_method(stale: Result) -> Non
     content = json.loads(json.dumps(summary(stale)))["methods"][POPULATION]
     assert content["sets"]["test"]["pll"]["value"] == stale.methods[POPULATION].sets["test"].estimates["pll"].value
     assert set(content["ood"]["other"]) == {"predictive_entropy", "least_confidence", "max_logit", "energy"}
-
-
-@pytest.mark.parametrize("sampler", [{"per_query": True}, {"query_in_batch": True}])
-def test_passes_by_the_query_are_compared_with_it_too(folder: Path, stale: Result, sampler: dict[str, Any]) -> None:
-    options = {"methods": ("mcbn",), "samples": 8, "ood": ()} | sampler
-    record = evaluated(folder, "by-query.h5", **options)
-    plain, repaired, drawn = (record.methods[name].sets["test"].points["pll"] for name in (*NETWORKS, "mcbn"))
-    assert np.mean(drawn - plain) > 0.2 > 10 * abs(np.mean(drawn - repaired))
-    assert np.mean(repaired) == pytest.approx(stale.methods[POPULATION].sets["test"].estimates["pll"].value, abs=0.02)
-    assert verdict(record, "population-statistics").values["methods"] == ("mcbn",)
-    assert POPULATION not in evaluated(folder, "sound-by-query.h5", "run.toml", **options, limit=20).methods
-
-
-def test_a_query_in_a_batch_of_the_whole_reference_is_compared_too(folder: Path) -> None:
-    (folder / "flipped.toml").write_text(
-        (folder / "stale.toml").read_text().replace("[sampling]", "augment = { flip = true }\n\n[sampling]")
-    )
-    options = {"methods": ("mcbn",), "samples": 2, "limit": 10, "batch_size": small_run.TRAIN + 1}
-    assert POPULATION in evaluated(folder, "whole.h5", "flipped.toml", query_in_batch=True, **options).methods
 
 
 def test_check_compares_results_that_have_it_or_not(folder: Path, stale: Result, sound: Result) -> None:

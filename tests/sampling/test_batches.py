@@ -17,7 +17,7 @@ from torch import nn
 
 import bnuq
 from bnuq import BatchStatistics
-from bnuq.config import DEFAULT_SAMPLER, Sampler
+from bnuq.config import Sampler
 from bnuq.data import points_of
 from bnuq.data.points import Contents
 from bnuq.errors import ResultError, SamplingError
@@ -114,20 +114,13 @@ def test_a_smaller_random_batch_is_the_beginning_of_a_larger_one(replacement):
 
 
 @pytest.mark.parametrize("batches", ["random", "stratified", "group"])
-def test_batches_differ_by_draw_by_point_and_by_purpose(batches):
+def test_batches_differ_by_draw_and_by_purpose(batches):
     labels = np.repeat([0, 1], 200)
     train = points_of(Contents(np.zeros((400, 2)), labels, group=labels), name="train", reference="t")
     rows = mini_batches(Sampler(batches=batches), train, 10, seed=0)
-    keys = [
-        (0, counter_rng.BATCH, 0),
-        (1, counter_rng.BATCH, 0),
-        (0, counter_rng.QUERY, 0),
-        (0, counter_rng.QUERY, 1),
-        (1, counter_rng.QUERY, 1),
-    ]
-    found = {tuple(rows(t, purpose, point=point).tolist()) for t, purpose, point in keys}
-    assert len(found) == len(keys)
-    assert rows(1, counter_rng.QUERY, point=1).tolist() == rows(1, counter_rng.QUERY, point=1).tolist()
+    keys = [(draw, purpose) for draw in range(3) for purpose in (counter_rng.BATCH, counter_rng.NOISE_MODEL)]
+    assert len({tuple(rows(*key).tolist()) for key in keys}) == len(keys)
+    assert rows(*keys[1]).tolist() == rows(*keys[1]).tolist()
 
 
 def test_stratified_batches_take_one_hot_rows_and_whole_numbers_for_classes():
@@ -162,7 +155,6 @@ def test_members_are_the_rows_of_each_code_that_there_is():
         (Sampler(batches="group"), 4, "group Göttingen of the reference (lab.npz) has 3 points, fewer than the 4"),
         (Sampler(batches="group"), 4, "(1 of 2 groups are too small). Use --batch-size 3 or less, --replacement"),
         (Sampler(), 11, "batch_size is 11; expected 1 to 10"),
-        (Sampler(query_in_batch=True), 12, "batch_size is 12; expected 2 to 11: the query, and up to 10"),
     ],
 )
 def test_what_cannot_be_drawn_is_told_with_size_group_and_reference(sampler, size, message):
@@ -181,13 +173,6 @@ def test_a_reference_without_labels_or_groups_is_refused(batches, what):
     train = points_of(Contents(np.zeros((10, 2))), name="train", reference="lab.npy")
     with pytest.raises(SamplingError, match=what):
         mini_batches(Sampler(batches=batches), train, 4, seed=0)
-
-
-def test_the_query_takes_the_last_place_of_a_batch():
-    train = points_of(Contents(np.zeros((10, 2))), name="train", reference="lab.npy")
-    check_mini_batches(Sampler(query_in_batch=True), train, 11)
-    whole, part = (mini_batches(DEFAULT_SAMPLER, train, size, seed=3)(7, counter_rng.BATCH) for size in (8, 7))
-    assert part.tolist() == whole[:7].tolist()
 
 
 # ── unbiased variance ────────────────────────────────────────────────────────────────────────────────────────────────

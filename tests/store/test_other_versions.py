@@ -1,5 +1,5 @@
-"""Results of other versions: frozen files of bnuq 0.1.0 are read as they were, and what a newer bnuq may add to a file
-is left out by name. The frozen files are of `small_run`, `small_regression` and a sweep of the first, cut by --limit.
+"""Results of other versions: frozen files of bnuq 0.1.0 are read as they were, and what only another version knows is
+left out by name. The frozen files are of `small_run`, `small_regression` and a sweep of the first, cut by --limit.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ import io
 import json
 import lzma
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ import numpy as np
 import pytest
 
 from bnuq.catalogue import text_of
-from bnuq.errors import ResultError
+from bnuq.config import Options, Sampler, resolve_again
+from bnuq.errors import RequestError, ResultError
 from bnuq.findings import Finding
 from bnuq.gate import check
 from bnuq.records import evaluation_file, multirun, sweep
@@ -59,7 +61,7 @@ def edited(path: Path, edit: Callable[[dict[str, Any]], object]) -> Path:
 
 def left_out(findings: tuple[Finding, ...]) -> list[str]:
     """The names in the one note of what was left out."""
-    [names] = [finding.values["names"] for finding in findings if finding.code == "made-by-newer"]
+    [names] = [finding.values["names"] for finding in findings if finding.code == "made-by-another-version"]
     return sorted(names)
 
 
@@ -68,7 +70,7 @@ def test_a_frozen_result_is_read_checked_and_reported(frozen: Callable[[str], Pa
     result = evaluation_file.read(frozen(name))
     estimates = estimates_of(result)
     assert {address: estimates[address].estimate.value for address in KNOWN[name]} == pytest.approx(KNOWN[name])
-    assert not [finding for finding in result.findings if finding.code == "made-by-newer"]
+    assert not [finding for finding in result.findings if finding.code == "made-by-another-version"]
     assert check(result, result).passed
     print_record(evaluation_report.report, result, stream := io.StringIO())
     assert "mcbn" in stream.getvalue()
@@ -119,13 +121,13 @@ def test_what_this_version_does_not_know_is_left_out_by_name_and_the_rest_is_com
     assert left_out(result.findings) == ADDED
     assert estimates_of(result).keys() == estimates_of(old).keys()
     print_record(evaluation_report.report, result, stream := io.StringIO(), full=True)
-    assert " ".join(stream.getvalue().split()).count("made by a newer bnuq (0.1.0); left out, as this one") == 1
+    assert " ".join(stream.getvalue().split()).count("made by another version of bnuq (0.1.0); left out, as this") == 1
     assert json.dumps(summary(result), allow_nan=False)
     for verdict in (check(result, old), check(old, result)):
         assert verdict.passed and verdict.gated == check(old, old).gated
-        [said] = [finding for finding in verdict.findings if finding.code == "made-by-newer"]
+        [said] = [finding for finding in verdict.findings if finding.code == "made-by-another-version"]
         assert said.subject == str(newer) and left_out(verdict.findings) == ADDED
-        assert text_of(said).startswith(f"{newer}: made by a newer bnuq (0.1.0)")
+        assert text_of(said).startswith(f"{newer}: made by another version of bnuq (0.1.0)")
 
 
 def test_a_known_estimate_that_is_missing_or_was_changed_is_damage_beside_unknown_ones(
@@ -169,6 +171,24 @@ def test_scoring_by_a_setting_of_a_newer_version_is_read_and_not_comparable(froz
     newer = evaluation_file.read(edited(frozen("regression"), scored_otherwise))
     with pytest.raises(ResultError, match="scoring: setting_of_tomorrow is on now, the default in the baseline"):
         check(newer, old)
+
+
+def test_a_switch_that_is_gone_is_ignored_if_off_and_else_named_and_not_comparable(
+    frozen: Callable[[str], Path], tmp_path: Path
+) -> None:
+    def switched(tree: dict[str, Any], *, on: bool) -> None:
+        tree["run"]["sampling"] |= {"per_query": on}
+
+    old = evaluation_file.read(frozen("classification"))
+    off = evaluation_file.read(edited(frozen("classification"), partial(switched, on=False)))
+    assert off.run == old.run and off.findings == old.findings and check(off, old).passed
+    assert resolve_again(dict(off.run), off.path, Options(), folder=tmp_path).sampler == Sampler()
+    on = evaluation_file.read(edited(frozen("classification"), partial(switched, on=True)))
+    assert left_out(on.findings) == ["per_query"]
+    with pytest.raises(ResultError, match="sampling: per_query is false now, true in the baseline"):
+        check(old, on)
+    with pytest.raises(RequestError, match=r"sampling\.per_query is not known"):
+        resolve_again(dict(on.run), on.path, Options(), folder=tmp_path)
 
 
 def test_runs_and_sweeps_leave_out_unknown_estimates_too(frozen: Callable[[str], Path], tmp_path: Path) -> None:

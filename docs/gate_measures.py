@@ -13,12 +13,12 @@ import numpy as np
 import scipy.special
 
 from bnuq import metrics
-from bnuq.config import DETERMINISTIC
 from bnuq.estimates import Estimate
 from bnuq.gate import Comparison, Verdict, check
 from bnuq.gate.change_errors import Error, Errors
 from bnuq.gate.checking import LEVEL
 from bnuq.gate.compatibility import pairing
+from bnuq.methods import DETERMINISTIC
 from bnuq.records.addresses import estimates_of
 from bnuq.records.contributions import Points
 from bnuq.records.evaluation import Result, SetResult

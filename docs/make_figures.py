@@ -33,8 +33,9 @@ import torch
 
 import bnuq
 from bnuq.cli.progress import Bars
-from bnuq.config import Options, recalibration_of, resolve, resolve_sweep
+from bnuq.config import Options, resolve, resolve_sweep
 from bnuq.estimates import Estimate
+from bnuq.methods import method_named
 from bnuq.records import evaluation_file
 from bnuq.records import sweep as sweep_file
 from bnuq.records.evaluation import Result
@@ -387,7 +388,7 @@ def segmentations() -> str:
         pixels, images = method.pixel_ood[ood], method.ood[ood]
         aurocs = with_total(pixels[score]["pixel_auroc"], 3), with_total(images[score]["auroc"], 3)
         rows.append((label, *cells, named(score), *aurocs))
-        if not recalibration_of(name):
+        if method_named(name).recalibration is None:
             by_class = method.sets["test"].by_class.values()
             classes.append((label, *(with_total(each["iou"], 3) for each in by_class)))
             of_draws = "component_uncertainty", "component_variation", "component_iou", "image_aurc_pairwise_dice"

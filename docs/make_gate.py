@@ -36,10 +36,11 @@ from gate_measures import (
 )
 from make_figures import DOCS, MEASURED, Job, made_by, put, run_files
 
-from bnuq.config import DETERMINISTIC, Normalize, Options, Run, resolve
+from bnuq.config import Normalize, Options, Run, resolve
 from bnuq.estimates import Estimate
 from bnuq.files.content import sha256_of_file
 from bnuq.gate import Comparison, Tolerance, Verdict
+from bnuq.methods import DETERMINISTIC
 from bnuq.metrics import METRICS
 from bnuq.records.evaluation import Result
 from bnuq.records.evaluation_file import read

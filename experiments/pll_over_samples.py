@@ -14,10 +14,11 @@ import numpy as np
 from jaxtyping import Float64, Int64
 
 from bnuq.catalogue import texts
-from bnuq.config import DETERMINISTIC, Run, Split
+from bnuq.config import Run, Split
 from bnuq.errors import RequestError
 from bnuq.estimates import Count, Estimate, Size, Unit, require
 from bnuq.findings import Finding, warnings
+from bnuq.methods import DETERMINISTIC
 from bnuq.metrics import jackknife_error, standard_error
 from bnuq.progress import Progress, silent
 from bnuq.records.summary import estimate_summary

@@ -10,12 +10,13 @@ import typer
 from bnuq.cli.derived import SectionOptions, with_options
 from bnuq.cli.options import Models
 from bnuq.cli.output import Printing, print_line, print_result
-from bnuq.config import Options, recalibration_of, resolve_ensemble
+from bnuq.config import Options, resolve_ensemble
 from bnuq.config.resolving import resolve_again
 from bnuq.config.schema import DataSection, GivenOptions, ModelSection, SamplingSection
 from bnuq.errors import RequestError
 from bnuq.evaluation.mistakes import reported_at_once
 from bnuq.files.folders import expanded
+from bnuq.methods import method_named
 
 _HELP = {"test": "A few points of this set are passed to compare the program with the network."}
 
@@ -113,8 +114,8 @@ def _lines(exported: Any) -> tuple[str, ...]:
     if exported.path.suffix == ".onnx":
         call = f'onnxruntime.InferenceSession("{name}").run(None, {{"inputs": x}})'
     cross = (
-        f"The evaluation fitted the {recalibration_of(about['method'])} of each half of its test set to the other "
-        "half; the program has one for all points, and scores on that test set differ from those reported.",
+        f"The evaluation fitted the {method_named(about['method']).recalibration} of each half of its test set to the "
+        "other half; the program has one for all points, and scores on that test set differ from those reported.",
     )
     return (
         f"{name} was written ({exported.bytes / 1e6:.1f} MB): {samples} sample{'s' * (samples != 1)} by "

@@ -10,13 +10,11 @@ from typing import Any, Literal
 import msgspec
 
 from bnuq.config.schema import (
-    DETERMINISTIC,
     Augment,
     Calibration,
     ChannelOrder,
     DataSection,
     Interpolation,
-    Method,
     ModelSection,
     Normalize,
     Outputs,
@@ -36,6 +34,7 @@ from bnuq.files.content import exists
 from bnuq.files.folders import expanded
 from bnuq.files.references import folders_of, selection_of, without_arguments, without_name
 from bnuq.findings import Finding
+from bnuq.methods import DETERMINISTIC
 from bnuq.trust import BY_USER, NamedBy, names_a_file
 
 DEFAULT_SCORING = ScoringSection()
@@ -126,7 +125,7 @@ class Run:
     normalize_targets: Normalize | Literal["train"] | None = None
     augment: Augment | None = None
     tta: Augment | None = None  # in place of `augment`, for evaluated points
-    methods: tuple[Method, ...] | None = None
+    methods: tuple[str, ...] | None = None
     samples: Samples = 64
     samples_by_default: bool = field(default=False, repr=False, compare=False)
     predictions: Path | None = None

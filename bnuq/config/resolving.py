@@ -17,9 +17,7 @@ import msgspec
 from bnuq.config.request import Member, Named, Options, Run, RunOfSeveral, Runs
 from bnuq.config.runfile import as_toml, converted, read_run_file, section_from
 from bnuq.config.schema import (
-    DETERMINISTIC,
     Interpolation,
-    Method,
     RecordedRun,
     Request,
     RunFile,
@@ -44,6 +42,7 @@ from bnuq.files.folders import expanded
 from bnuq.files.hub import HubConfig, read_hub_config
 from bnuq.files.suites import references_in
 from bnuq.findings import note
+from bnuq.methods import DETERMINISTIC, METHODS
 from bnuq.trust import BY_USER, NamedBy
 
 MAX_RUNS = 100_000
@@ -678,13 +677,13 @@ def _names_or_file(value: str | tuple[str, ...] | None, origin: _Origin) -> Path
     return value if isinstance(value, tuple) else origin.path("classes", value)
 
 
-def _methods(methods: tuple[Method, ...] | None) -> tuple[Method, ...] | None:
+def _methods(methods: tuple[str, ...] | None) -> tuple[str, ...] | None:
     if methods is None:
         return None
     if not methods:
         raise MistakenError(
-            f"no method is named; expected some of {', '.join(get_args(Method))}. For the deterministic network alone, "
-            "name deterministic."
+            f"no method is named; expected some of {', '.join(map(str, METHODS))}. For the deterministic network "
+            "alone, name deterministic."
         )
     return tuple(method for method in dict.fromkeys(methods) if method != DETERMINISTIC)
 

@@ -3,62 +3,21 @@
 from __future__ import annotations
 
 import functools
-import re
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args, get_origin
 
 import msgspec
 from msgspec import Meta
 
 from bnuq.config.normalizations import PUBLISHED
 from bnuq.estimates import Estimator
+from bnuq.methods import METHODS, Recalibration
 
-Method = Literal[
-    "deterministic", "mcbn", "mcdo", "mcbn+mcdo", "learned", "mcbn+learned", "mcdo+learned", "mcbn+mcdo+learned",
-    "mcbn-chi2", "mcbn-gaussian", "mcbn-empirical", "tta", "mcbn+tta", "laplace", "ensemble", "predictions",
-]  # fmt: skip
-ANALYTIC: tuple[Method, ...] = ("mcbn-chi2", "mcbn-gaussian", "mcbn-empirical")  # models of q(ω), not MCBN itself
-AUGMENTED: tuple[Method, ...] = ("tta", "mcbn+tta")  # test-time augmentation
-LEARNED: Method = "learned"  # noise that the network's own layers draw
-LAPLACE: Method = "laplace"  # of the last layer
-ENSEMBLE: Method = "ensemble"  # the deterministic networks of several checkpoints
-PREDICTIONS: Method = "predictions"  # samples from other software
-BY_FILES: tuple[Method, ...] = (ENSEMBLE, PREDICTIONS)  # that run where their files are named
-ON_REQUEST: tuple[Method, ...] = (  # never among the default methods
-    *ANALYTIC, *AUGMENTED, LAPLACE, *BY_FILES, "mcbn+learned", "mcdo+learned", "mcbn+mcdo+learned",
-)  # fmt: skip
-DETERMINISTIC: Method = "deterministic"  # always runs, and first
-POPULATION = "deterministic+population"  # runs beside mcbn where the reference check fails
-Recalibration = Literal["temperature", "vector"]  # one scale of all logits, or a scale and a shift for each class
-RECALIBRATIONS: tuple[Recalibration, ...] = get_args(Recalibration)  # METHOD+temperature, METHOD+vector
-NETWORKS = DETERMINISTIC, POPULATION
-SINGLE_SAMPLE_METHODS: tuple[str, ...] = (
-    *NETWORKS,
-    *(f"{name}+{kind}" for name in NETWORKS for kind in RECALIBRATIONS),
-)
-
-
-METHOD_NAMES: tuple[str, ...] = tuple(
-    f"{name}{by}" for name in (*get_args(Method), POPULATION) for by in ("", *(f"+{kind}" for kind in RECALIBRATIONS))
-)
-
-
-def recalibration_of(method: str) -> Recalibration | None:
-    """How the logits of a method are recalibrated, by the end of its name; None if they are not."""
-    return next((kind for kind in RECALIBRATIONS if method.endswith(f"+{kind}")), None)
-
-
-def draws_by(method: str, source: Literal["mcbn", "mcdo", "learned"]) -> bool:
-    """Whether the samples of a method differ by mini-batches, by dropout masks, or by noise of the network's layers."""
-    return source in re.split(r"[+-]", method)
-
-
-def without_recalibration(method: str) -> str:
-    """The method whose logits this one recalibrates, or itself."""
-    return method.removesuffix(f"+{recalibration_of(method)}")
-
-
+if TYPE_CHECKING:
+    MethodName = str
+else:
+    MethodName = Literal[tuple(method.name for method in METHODS)]
 Precision = Literal["float32", "tf32", "bfloat16", "float64"]
 Samples = int | Literal["auto"]
 Task = Literal["classification", "regression", "segmentation"]
@@ -433,7 +392,7 @@ class SamplingSection(Sampler, frozen=True):
     """[sampling]: methods and their parameters."""
 
     methods: Annotated[
-        tuple[Method, ...] | None,
+        tuple[MethodName, ...] | None,
         setting(
             "mcbn, mcdo, learned, combinations such as mcbn+mcdo, or deterministic; or an analytic model of MCBN's "
             "noise: mcbn-chi2, mcbn-gaussian, mcbn-empirical; tta or mcbn+tta (test-time augmentation); laplace (of "

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bnuq.config import AUGMENTED
 from bnuq.data import Points
 from bnuq.errors import RequestError
 from bnuq.evaluation.datasets import Pipeline
@@ -84,7 +83,7 @@ def augmenting(subject: Subject) -> Pipeline:
 def check_augmentation(subject: Subject) -> None:
     """Raise RequestError where a method augments evaluated points, and the augmentation does not apply to them or gives
     points of another size."""
-    if not set(AUGMENTED) & set(subject.todo.methods):
+    if not any("augmentation" in method.differs_by for method in subject.todo.methods):
         return
     pipeline, draw = augmenting(subject), {"draw": 0, "purpose": counter_rng.TTA}
     assert pipeline.run.augment is not None  # ensured by the plan

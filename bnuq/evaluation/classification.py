@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -18,11 +18,10 @@ from bnuq.config import Run
 from bnuq.data import Points
 from bnuq.errors import SamplingError, is_out_of_memory
 from bnuq.estimates import Estimate, Estimator
-from bnuq.evaluation import class_probabilities, estimates
+from bnuq.evaluation import class_probabilities, estimates, subject
 from bnuq.evaluation.class_probabilities import PredictionSets, Probabilities
 from bnuq.evaluation.units import Blocks, Gathered
 from bnuq.files.journal import Arrays
-from bnuq.findings import Finding
 from bnuq.metrics import CalibrationBins, DrawWeights, LogitMaps
 from bnuq.metrics.arrays import as_numpy
 from bnuq.records.evaluation import MethodResult, Samples, SetResult, parts_of
@@ -651,7 +650,7 @@ def _mean_estimate(
     return estimates.of_replicates(name, replicates, draws, se=se, limits=_RANGE.get(name, _SHARE))
 
 
-class Scorer:
+class Scorer(subject.Scorer):
     """Scores the samples of a classification."""
 
     def __init__(self, run: Run, classes: int, class_names: Sequence[str] = ()) -> None:
@@ -717,9 +716,6 @@ class Scorer:
             by_class=part_estimates(scores, "class", draws),
             by_group=part_estimates(scores, "group", draws),
         )
-
-    def findings(self, method: str, fitted: Fitted | None) -> Iterator[Finding]:  # noqa: ARG002 - there are none
-        return iter(())
 
     def result(
         self,

@@ -7,17 +7,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from bnuq.config import LAPLACE, Run, Split
+from bnuq.config import Run, Split
 from bnuq.config.runfile_writing import Line, table
 from bnuq.config.schema import DataSection, ModelSection, settings_of
 from bnuq.errors import BnuqError, RequestError, UntrustedCodeError
 from bnuq.evaluation.plan import DEFAULT_BATCH_SIZE
+from bnuq.methods import method_named
 from bnuq.models.checkpoint import Checkpoint, read_checkpoint
 from bnuq.models.loading import described, suggested_architectures
 from bnuq.models.recognition import recognised
 
 Need = Literal["test", "train", "ood"]
-_DRAW_FROM_REFERENCE = ("mcbn", "mcbn+mcdo", "mcbn+tta", "mcbn-empirical")
 
 
 def check_complete(run: Run, *, needs: Collection[Need]) -> None:
@@ -77,9 +77,11 @@ def _lacks(run: Run, weights: Checkpoint | None, needs: Collection[Need], batchn
 
 def _uses_of_reference(run: Run, batchnorms: int) -> Iterator[str]:
     """What a reference would be used for."""
-    if batchnorms and (run.methods is None or any(name in _DRAW_FROM_REFERENCE for name in run.methods)):
+    methods = [method_named(name) for name in run.methods or ()]
+    draws = any(method.draws_mini_batches or method.is_fitted_to_mini_batches for method in methods)
+    if batchnorms and (run.methods is None or draws):
         yield f"mini-batches for its {batchnorms} BatchNorm layer{'s' * (batchnorms > 1)} are drawn from it"
-    if LAPLACE in (run.methods or ()):
+    if any("weights" in method.differs_by for method in methods):
         yield "the posterior of the last layer is fitted to it"
     if "train" in (run.normalize, run.normalize_targets):
         yield 'inputs or targets are normalised by its mean and std ("train")'

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from bnuq import devices
 from bnuq.catalogue import distinct
-from bnuq.config import LAPLACE, Augment, Named, Normalize, Run, Split
+from bnuq.config import Augment, Named, Normalize, Run, Split
 from bnuq.data import (
     WORDS,
     Decoded,
@@ -51,6 +51,7 @@ from bnuq.errors import DataError, RequestError, SamplingError
 from bnuq.evaluation import memory
 from bnuq.files.mapped import is_mapped
 from bnuq.findings import Finding, about, note, warning
+from bnuq.methods import method_named
 from bnuq.packing import difference
 from bnuq.progress import Progress, silent
 from bnuq.sampling import counter_rng
@@ -159,7 +160,7 @@ def takes_rgb_alone(model: nn.Module | None, points: Points) -> bool:
 
 def needs_reference(run: Run) -> bool:
     """Whether a method of the run, or its normalisation, needs points of the reference."""
-    methods = run.methods is None or any(name.startswith("mcbn") or name == LAPLACE for name in run.methods)
+    methods = run.methods is None or any(method_named(name).uses_reference for name in run.methods)
     return methods or "train" in (run.normalize, run.normalize_targets)
 
 

@@ -20,12 +20,11 @@ from bnuq.evaluation.datasets import Pipeline
 from bnuq.evaluation.executors import Executor
 from bnuq.evaluation.reference_check import BATCH_SIZE, BATCHES, FEWEST_BATCHES, reference_check
 from bnuq.evaluation.resources import check_memory_of_draws
-from bnuq.evaluation.subject import WITH_NOISE, Subject, kind_of_draws
+from bnuq.evaluation.subject import Subject
 from bnuq.evaluation.units import Unit, UnitGroup
 from bnuq.files.journal import Arrays, Journal
 from bnuq.progress import Advance, Progress, silent
 from bnuq.records.evaluation import ReferenceCheck
-from bnuq.records.reference import draws_mini_batches
 from bnuq.sampling import counter_rng
 from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.interception import undisturbed
@@ -46,17 +45,18 @@ def next_stop(run: Run, done: int) -> int:
 def passes_of_samples(subject: Subject) -> int:
     """About how many passes of a point the methods take."""
     draws = next_stop(subject.run, 0)
-    return sum(map(len, subject.sets.values())) * sum(subject.samples_of(name, draws) for name in subject.todo.methods)
+    samples = sum(subject.samples_of(method, draws) for method in subject.todo.methods)
+    return samples * sum(map(len, subject.sets.values()))
 
 
 def draws_from_reference(subject: Subject) -> bool:
     """Whether a method draws mini-batches of the reference."""
-    return subject.train is not None and any(map(draws_mini_batches, subject.todo.methods))
+    return subject.train is not None and needs_bank(subject)
 
 
 def needs_bank(subject: Subject) -> bool:
     """Whether a method draws ω of the run's mini-batches."""
-    return any(kind_of_draws(method) in ("mcbn", WITH_NOISE) for method in subject.todo.methods)
+    return any(method.draws_mini_batches for method in subject.todo.methods)
 
 
 def draw_bank(

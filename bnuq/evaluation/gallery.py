@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 from jaxtyping import Bool, Float
 
-from bnuq.config import DETERMINISTIC, SINGLE_SAMPLE_METHODS
 from bnuq.data import Points
 from bnuq.data.resizing import resized
 from bnuq.evaluation.subject import Subject
+from bnuq.methods import DETERMINISTIC, method_named
 from bnuq.records.evaluation import LARGEST, EvaluatedSet, MethodResult, SetResult, Thumbnails
 from bnuq.records.points import chosen_score, largest_first
 
@@ -43,7 +43,7 @@ def gallery(
 
 def _chosen(methods: Mapping[str, MethodResult], described: Mapping[str, EvaluatedSet]) -> Iterator[tuple]:
     """Of each kind the set, the method, and the numbers of the points."""
-    method = next((name for name in methods if name not in SINGLE_SAMPLE_METHODS), DETERMINISTIC)
+    method = next((name for name in methods if not method_named(name).is_single), DETERMINISTIC)
     sets, test = methods[method].sets, methods[DETERMINISTIC].sets["test"]
     score = chosen_score(sets["test"].points, None)
     yield "uncertain", "test", method, largest_first(sets["test"].points[score])[:OF_EACH]

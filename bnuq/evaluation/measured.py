@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 
-from bnuq.config import ANALYTIC
 from bnuq.evaluation.draws import (
     check_reference,
     draw_bank,
@@ -18,17 +17,16 @@ from bnuq.evaluation.draws import (
     passes_of_samples,
 )
 from bnuq.evaluation.executors import Executor
-from bnuq.evaluation.laplace import fit_posterior
+from bnuq.evaluation.methods import Fit, sampler_of
 from bnuq.evaluation.noise_models import NoiseModels, fit_noise_models
 from bnuq.evaluation.provenance import Stopwatch
-from bnuq.evaluation.subject import WITH_NOISE, Subject, kind_of_draws
-from bnuq.findings import Finding
+from bnuq.evaluation.subject import Subject
+from bnuq.methods import Method
 from bnuq.progress import Progress
 from bnuq.records.evaluation import ReferenceCheck
 from bnuq.sampling.batch_statistics import BatchStatistics
-from bnuq.sampling.laplace import Posterior
 
-Omegas = Mapping[str, BatchStatistics]  # ω by `kind_of_draws`; "mcbn+mcdo" shares that of "mcbn"
+Omegas = Mapping[str, BatchStatistics]  # ω by `Method.omega_key`
 
 
 class Measured:
@@ -36,6 +34,7 @@ class Measured:
 
     def __init__(self, subject: Subject, executor: Executor, watch: Stopwatch, progress: Progress) -> None:
         self._subject, self._executor, self._watch, self._progress = subject, executor, watch, progress
+        self._fitted: dict[Method, Fit] = {}
 
     @cached_property
     def check(self) -> ReferenceCheck | None:
@@ -62,10 +61,11 @@ class Measured:
         """The fitted noise models; None where no method draws from them."""
         return fit_noise_models(self._subject, self._progress, self._executor)
 
-    @cached_property
-    def posterior(self) -> tuple[Posterior | None, tuple[Finding, ...]]:
-        """The posterior of the last layer, and notes on it; None where no method draws from it."""
-        return fit_posterior(self._subject, self._progress, self._executor)
+    def fitted(self, method: Method) -> Fit:
+        """What the method's sampler fits to the reference, and notes on it."""
+        if method not in self._fitted:
+            self._fitted[method] = sampler_of(method).fitted(self._subject, self._progress, self._executor)
+        return self._fitted[method]
 
     def omegas(self, draws: range) -> Omegas:
         """ω of the draws with these numbers, by the method that it is drawn for."""
@@ -73,10 +73,10 @@ class Measured:
         self._watch.lap("evaluate")
         omegas: dict[str, BatchStatistics] = {}
         if self.noise_models is not None:
-            omegas = {name: self.noise_models.draw(name, draws) for name in methods if name in ANALYTIC}
+            omegas = {m.name: self.noise_models.draw(m, draws) for m in methods if m.approximates}
         if needs_bank(subject):
             omegas["mcbn"] = draw_bank(subject, draws, self._progress, self._executor)
-        if WITH_NOISE in map(kind_of_draws, methods):
-            omegas[WITH_NOISE] = draw_bank(subject, draws, self._progress, self._executor, noisy=True)
+        noisy = {method.omega_key for method in methods if method.draws_mini_batches} - {"mcbn"}
+        omegas |= {key: draw_bank(subject, draws, self._progress, self._executor, noisy=True) for key in noisy}
         self._watch.lap("draw")
         return omegas

@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from bnuq import metrics
-from bnuq.config import ANALYTIC, Counts, Run
+from bnuq.config import Counts, Run
 from bnuq.data import Points
 from bnuq.evaluation.draws import drawn_in_units
 from bnuq.evaluation.executors import Executor
 from bnuq.evaluation.subject import Subject
 from bnuq.findings import Finding, note
+from bnuq.methods import Method
 from bnuq.progress import Progress
 from bnuq.records.sweep import LayerCounts
 from bnuq.sampling import counter_rng
@@ -21,6 +22,7 @@ from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.sites import fingerprint
 
 FINITE = 0.05  # share of the reference above which a mini-batch needs the finite-population correction
+_FACTORISED = {"mcbn-chi2": draw_chi2, "mcbn-gaussian": draw_gaussian}
 
 
 @dataclass(frozen=True)
@@ -47,12 +49,11 @@ class NoiseModels:
         means, deviations = ([float(min(percent)), float(max(percent))] for percent in zip(*shares, strict=True))
         yield note("counts-measured", mini_batches=self.recorded.samples, means=means, deviations=deviations)
 
-    def draw(self, method: str, draws: range) -> BatchStatistics:
+    def draw(self, method: Method, draws: range) -> BatchStatistics:
         """ω of these draws under the noise model of `method`."""
         seed = self.run.seed
-        if method != "mcbn-empirical":
-            draw_omega = draw_chi2 if method == "mcbn-chi2" else draw_gaussian
-            return draw_omega(
+        if not method.is_fitted_to_mini_batches:
+            return _FACTORISED[method.name](
                 self.layers,
                 draws,
                 seed=seed,
@@ -75,14 +76,14 @@ def fit_noise_models(subject: Subject, progress: Progress, executor: Executor) -
     They are measured on separate mini-batches, not on those that MCBN draws.
     """
     run, todo, model, train = subject.run, subject.todo, subject.model, subject.train
-    requested = [method for method in todo.methods if method in ANALYTIC]
+    requested = [method for method in todo.methods if method.approximates]
     if not requested:
         return None
     assert todo.batch_size is not None
     measured = counts_of(run, train) == "measured"
-    factorised = any(method != "mcbn-empirical" for method in requested)
+    factorised = not all(method.is_fitted_to_mini_batches for method in requested)
     recorded = None
-    if "mcbn-empirical" in requested or (factorised and measured):
+    if any(method.is_fitted_to_mini_batches for method in requested) or measured:
         assert train is not None  # ensured by the plan
         number = run.sampler.law_draws
         recorded = drawn_in_units(

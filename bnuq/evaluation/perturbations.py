@@ -13,14 +13,14 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-from bnuq.config import PREDICTIONS, Perturbation, Run
+from bnuq.config import Perturbation, Run
 from bnuq.data import Points
 from bnuq.data.decoded import Kept, Room
 from bnuq.errors import RequestError
 from bnuq.evaluation import memory
 from bnuq.evaluation.datasets import Material, Pipeline, target_scale
 from bnuq.evaluation.passes import stochastic_of
-from bnuq.evaluation.plan import Plan
+from bnuq.evaluation.subject import Plan
 from bnuq.findings import Finding, note
 from bnuq.sampling import counter_rng
 from bnuq.sampling.gradients import Differentiable, Loss, agrees
@@ -154,7 +154,7 @@ def _check(run: Run, todo: Plan, pipeline: Pipeline, test: Points) -> None:
         why = f"changes one input, and the points of {test.reference} have several ({test.form})"
     elif pipeline.integers:
         why = f"changes floats, and the points of {test.reference} are integers, passed as they are"
-    elif PREDICTIONS in todo.methods:
+    elif any("file" in method.differs_by for method in todo.methods):
         why = "needs predictions for changed points, which --predictions do not contain"
     elif attacks and test.targets is None:
         run_in = attacks[0]

@@ -19,7 +19,7 @@ from torch import Tensor
 from bnuq import devices, metrics
 from bnuq.data import Masks
 from bnuq.evaluation import between_draws, estimates, failing_images
-from bnuq.evaluation.plan import Plan
+from bnuq.evaluation.subject import Plan
 from bnuq.evaluation.units import Blocks, Gathered
 from bnuq.files.journal import Arrays
 from bnuq.metrics import COARSE_BINS, SCORE_BINS, DrawWeights

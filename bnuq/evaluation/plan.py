@@ -4,32 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import msgspec
 import torch
 from torch import Tensor, nn
 
 from bnuq import devices
-from bnuq.config import (
-    ANALYTIC,
-    AUGMENTED,
-    DEFAULT_SAMPLER,
-    ENSEMBLE,
-    LAPLACE,
-    LEARNED,
-    ON_REQUEST,
-    PREDICTIONS,
-    Run,
-    Sampler,
-)
+from bnuq.config import DEFAULT_SAMPLER, Run, Sampler
 from bnuq.data import Points
 from bnuq.errors import DataError, RequestError, SamplingError, first_line
 from bnuq.evaluation.batch_composition import check_mini_batches
+from bnuq.evaluation.methods import Network, sampler_of
+from bnuq.evaluation.subject import Plan
 from bnuq.evaluation.task import TASK_KEY, TaskName, task_of
 from bnuq.findings import Finding, note, warning
+from bnuq.methods import METHODS, Method, method_named
 from bnuq.sampling.exactness import check_exact
-from bnuq.sampling.head import NoHeadError, head
 from bnuq.sampling.interception import located_forward, undisturbed
 from bnuq.sampling.outputs import unconverted
 from bnuq.sampling.plain_loop import Evaluation
@@ -37,7 +27,6 @@ from bnuq.sampling.sites import (
     BatchNormSite,
     Sites,
     find_sites,
-    having,
     largest_batch,
     select_layers,
     slices_in_training,
@@ -47,23 +36,6 @@ from bnuq.sampling.unsampled import listed
 from bnuq.user_code import is_failure
 
 DEFAULT_BATCH_SIZE = 128
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A run resolved for one network. `outputs` is the number of classes of a classification, or of outputs of a
-    regression. `methods` leaves out "deterministic", which always runs; `layers` are the BatchNorms that MCBN samples,
-    and `batch_size` is None where no method does; `trained_with` is the training batch size, where it is known."""
-
-    task: TaskName
-    sites: Sites
-    outputs: int
-    methods: tuple[str, ...]
-    layers: tuple[BatchNormSite, ...]
-    batch_size: int | None
-    trained_with: int | None
-    findings: tuple[Finding, ...]
-    image: tuple[int, int] | None = None  # height and width of the outputs of a segmentation
 
 
 def plan(
@@ -86,21 +58,19 @@ def plan(
     task, outputs = _task(run, output, test, train)
     image = (output.shape[2], output.shape[3]) if task == "segmentation" else None
     sites = find_sites(model, example)
-    reasons = _why_not(run, sites, train, unsampled="" if sites.batchnorms else _unsampled(model, sites, example))
     if task == "segmentation":
         _check_dense(run)
-        reasons |= _not_of_pixels(run, reasons)
     elif run.save_maps or run.show_images:
         option = "--save-maps" if run.save_maps else "--images"
         raise RequestError(
             f"{option} is for pixels of a segmentation, and this is a {task}. Leave it out; the scores of each "
             "point are in every result."
         )
-    if LAPLACE in (run.methods or ()):
-        reasons[LAPLACE] = _why_no_laplace(run, task, model, example, sites, train)
+    unsampled = "" if sites.batchnorms else _unsampled(model, sites, example)
+    network = Network(run, model, example, sites, train, task, unsampled)
     findings = [*_not_stochastic(sites, dropout_arguments)]
-    methods, of_methods = _methods(run, reasons, _rate_hint(sites, dropout_arguments))
-    findings += of_methods
+    methods, notes_on_methods = _methods(network, _rate_hint(sites, dropout_arguments))
+    findings += notes_on_methods
     layers = _sampled_layers(run, methods, sites)
     batch_size = None
     if layers:
@@ -122,31 +92,32 @@ def plan(
     return Plan(task, sites, outputs, methods, layers, batch_size, trained_with, tuple(findings), image)
 
 
-def _methods(run: Run, reasons: Mapping[str, str], rate_hint: str) -> tuple[tuple[str, ...], list[Finding]]:
+def _methods(network: Network, rate_hint: str) -> tuple[tuple[Method, ...], list[Finding]]:
     """The requested methods, or all that can be drawn, with notes; SamplingError for a requested one that cannot."""
-    findings: list[Finding] = []
+    run, findings = network.run, list[Finding]()
+
+    def required(method: Method) -> Method:
+        if reason := sampler_of(method).why_not(network):
+            hint = rate_hint if "masks" in method.differs_by else ""
+            raise SamplingError(f"method {method} cannot be drawn: {reason}.{hint}")
+        return method
+
     if run.methods is None:
-        usual = {name: reason for name, reason in reasons.items() if name not in ON_REQUEST}
-        methods = tuple(name for name, reason in usual.items() if not reason)
-        left_out = {name: reason for name, reason in usual.items() if reason and name != LEARNED}  # which few have
+        reasons = {method: sampler_of(method).why_not(network) for method in METHODS if method.by_default}
+        methods = [method for method, reason in reasons.items() if not reason]
+        left_out = {m.name: reason for m, reason in reasons.items() if reason and m.differs_by != {"noise"}}  # few have
         findings += [note("method-left-out", method=names, reason=reason) for reason, names in by_reason(left_out)]
     else:
-        methods = run.methods
-        for name in methods:
-            if reasons[name]:
-                raise SamplingError(
-                    f"method {name} cannot be drawn: {reasons[name]}.{rate_hint if 'mcdo' in name else ''}"
-                )
-        if any(name in ANALYTIC for name in methods) and "mcbn" not in methods and not reasons["mcbn"]:
-            methods = ("mcbn", *methods)
-            findings.append(note("mcbn-added"))
-    if run.members and ENSEMBLE not in methods:
-        if reasons[ENSEMBLE]:
-            raise SamplingError(f"method {ENSEMBLE} cannot be drawn: {reasons[ENSEMBLE]}.")
-        methods = (*methods, ENSEMBLE)
-    if run.predictions is not None and PREDICTIONS not in methods:
-        methods = (*methods, PREDICTIONS)
-    return methods, findings
+        methods = [required(method_named(name)) for name in run.methods]
+        approximated = {method_named(method.approximates) for method in methods if method.approximates}
+        for method in approximated - {*methods}:
+            if not sampler_of(method).why_not(network):
+                methods.insert(0, method)
+                findings.append(note("mcbn-added"))
+    is_named = {"networks": bool(run.members), "file": run.predictions is not None}
+    given = [method for method in METHODS if any(is_named.get(source) for source in method.differs_by)]
+    methods += [required(method) for method in given if method not in methods]
+    return tuple(methods), findings
 
 
 def by_reason(reasons: Mapping[str, str]) -> list[tuple[str, list[str]]]:
@@ -165,9 +136,9 @@ def _rate_hint(sites: Sites, arguments: Sequence[str]) -> str:
     return f" The factory's {zeros}; give the rate: --arch-arg {arguments[0]}=0.1."
 
 
-def _sampled_layers(run: Run, methods: Sequence[str], sites: Sites) -> tuple[BatchNormSite, ...]:
+def _sampled_layers(run: Run, methods: Sequence[Method], sites: Sites) -> tuple[BatchNormSite, ...]:
     """The BatchNorms that MCBN samples, none where no method does; SamplingError where others have no statistics."""
-    sampled, untracked = any(name.startswith("mcbn") for name in methods), _untracked(sites)
+    sampled, untracked = any(method.is_sampled_batchnorm for method in methods), _untracked(sites)
     if untracked and not sampled:
         raise SamplingError(
             f"BatchNorm {untracked[0].name} keeps no running statistics, so the network has no evaluation mode of its "
@@ -206,20 +177,17 @@ def _not_stochastic(sites: Sites, arguments: Sequence[str]) -> Iterator[Finding]
     yield from rate
 
 
-def _unused_keys(sampler: Sampler, methods: Sequence[str]) -> Iterator[str]:
+def _unused_keys(sampler: Sampler, methods: Sequence[Method]) -> Iterator[str]:
     """The sampler keys that were set and that no method uses."""
-    factorised, fitted = {"mcbn-chi2", "mcbn-gaussian"} & set(methods), "mcbn-empirical" in methods
-    used = {
-        "counts": factorised,
-        "covariance": fitted,
-        "law_draws": fitted or (factorised and sampler.counts != "nominal"),
-        "laplace": LAPLACE in methods,
-    }
+    every = {key for method in METHODS for key in method.settings}
+    used = {key for method in methods for key in method.settings}
+    if sampler.counts == "nominal" and not any(method.is_fitted_to_mini_batches for method in methods):
+        used.discard("law_draws")
+    if any(method.is_sampled_batchnorm for method in methods):
+        used |= {field.name for field in msgspec.structs.fields(Sampler)} - every
     for field in msgspec.structs.fields(Sampler):
-        key = field.name
-        drawn_by = used.get(key, any(name.startswith("mcbn") for name in methods))
-        if not drawn_by and getattr(sampler, key) != getattr(DEFAULT_SAMPLER, key):
-            yield key
+        if field.name not in used and getattr(sampler, field.name) != getattr(DEFAULT_SAMPLER, field.name):
+            yield field.name
 
 
 def check_random(run: Run, todo: Plan, train: Points | None) -> None:
@@ -299,74 +267,6 @@ def _unsampled(model: nn.Module, sites: Sites, example: Tensor) -> str:
     return listed((layer, reason) for layer, reason in layers if layer not in explained)
 
 
-def _why_not(run: Run, sites: Sites, train: Points | None, *, unsampled: str) -> dict[str, str]:
-    """Why each method cannot be drawn; empty where it can."""
-    network = mcdo = learned = ""
-    if not sites.batchnorms:
-        network = f"the network has no BatchNorm layer{unsampled and f' that could be sampled ({unsampled})'}"
-    elif not sites.live_batchnorms:
-        network = f"{having(sites.batchnorms)} nothing to sample ({sites.batchnorms[0].reason})"
-    mcbn = network
-    if not network and train is None:
-        mcbn = 'there is no reference to draw mini-batches from; add --train REF, or train = "REF" under [data]'
-    noise_model = mcbn if run.sampler.counts == "measured" else network
-    if not noise_model and (untracked := _untracked(sites)):
-        noise_model = f"BatchNorm {untracked[0].name} keeps no running statistics, which an analytic noise model needs"
-    if not sites.dropouts:
-        named = f" ({hidden})" if (hidden := listed(sites.hidden)) else ""
-        mcdo = f"the network has no dropout layer that its evaluation-mode forward pass calls{named}"
-    elif not sites.live_dropouts:
-        dead = all(site.p == 0 for site in sites.dropouts)
-        why = "rate 0" if dead else f"nothing to sample ({sites.dropouts[0].reason})"
-        mcdo = f"{having(sites.dropouts)} {why}"
-    if not sites.noises:
-        learned = "no layer of the network asks torch for normal, uniform or Bernoulli numbers in evaluation mode"
-    elif not sites.live_noises:
-        learned = f"the noise of {sites.noises[0].name} cannot be drawn ({sites.noises[0].reason})"
-    tta = ""
-    if run.augment is None and run.tta is None:
-        tta = (
-            "there is no augmentation; add --augment pad=4,crop=32,flip, as in training, or a table [tta] with these "
-            "keys to the run file, for evaluated points alone"
-        )
-    alone = ""
-    if untracked := _untracked(sites):
-        alone = f"BatchNorm {untracked[0].name} keeps no running statistics, so its own must be drawn too (mcbn+{{}})"
-    return {
-        "mcbn": mcbn,
-        "mcdo": mcdo or alone.format("mcdo"),
-        "mcbn+mcdo": mcbn or mcdo,
-        LEARNED: learned or alone.format(LEARNED),
-        "mcbn+learned": mcbn or learned,
-        "mcdo+learned": mcdo or learned or alone.format("mcdo+learned"),
-        "mcbn+mcdo+learned": mcbn or mcdo or learned,
-        "mcbn-chi2": noise_model,
-        "mcbn-gaussian": noise_model,
-        "mcbn-empirical": mcbn,
-        "tta": tta or alone.format("tta"),
-        "mcbn+tta": mcbn or tta,
-        ENSEMBLE: alone.partition(",")[0] if run.members else "there is one network; name the checkpoints of several",
-        PREDICTIONS: "" if run.predictions else "there is no file of samples; add --predictions FILE.npz",
-    }
-
-
-def _why_no_laplace(run: Run, task: str, model: nn.Module, example: Tensor, sites: Sites, train: Points | None) -> str:
-    """Why the last layer has no Laplace approximation; empty where it has one."""
-    if task == "regression":
-        return "it is for classifiers, and this is a regression; use mcbn or mcdo"
-    if run.outputs == "multilabel":
-        return "it is for classifiers of one class per point, and here there are several labels per point"
-    if untracked := _untracked(sites):
-        return f"BatchNorm {untracked[0].name} keeps no running statistics, so features depend on the other points"
-    try:
-        head(unconverted(model), example)
-    except NoHeadError as error:
-        return f"it needs a network that ends in one linear layer ({error})"
-    if train is None:
-        return 'there is no reference to fit its posterior to; add --train REF, or train = "REF" under [data]'
-    return ""
-
-
 def _check_dense(run: Run) -> None:
     """Raise RequestError for settings that a segmentation does not have."""
     unavailable = {
@@ -382,23 +282,10 @@ def _check_dense(run: Run) -> None:
             raise RequestError(f"{option} is not offered for a segmentation: {reason}. Leave it out.")
 
 
-def _not_of_pixels(run: Run, reasons: Mapping[str, str]) -> dict[str, str]:
-    """Why methods are not there for a segmentation."""
-    no = dict.fromkeys((LAPLACE, PREDICTIONS), "it is not offered for outputs of a segmentation")
-    augment = run.augment if run.tta is None else run.tta
-    if augment is not None and (augment.pad or augment.crop is not None or augment.resized_crop is not None):
-        why = (
-            "the pixels of a segmentation can be flipped back, not cropped back; say how evaluated images are "
-            "augmented in a table [tta] of the run file, with flip or jitter alone"
-        )
-        no |= dict.fromkeys(AUGMENTED, why)
-    return {name: reasons[name] or why for name, why in no.items() if name in reasons}
-
-
-def _check_noise_models(methods: Sequence[str], layers: Sequence[BatchNormSite], sites: Sites) -> None:
+def _check_noise_models(methods: Sequence[Method], layers: Sequence[BatchNormSite], sites: Sites) -> None:
     """Raise SamplingError where a noise model would be drawn around statistics that are untrained or mix several
     calls."""
-    if not {"mcbn-chi2", "mcbn-gaussian"} & set(methods):
+    if not any(method.approximates and not method.is_fitted_to_mini_batches for method in methods):
         return
     calls = Counter(site.address for site in sites.batchnorms)
     for site in layers:

@@ -12,12 +12,12 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from bnuq import metrics
-from bnuq.config import Recalibration, recalibration_of
 from bnuq.data import Points
 from bnuq.errors import RequestError
 from bnuq.evaluation.datasets import held_out_rows
 from bnuq.evaluation.subject import LEAST_POINTS, VALIDATION, Subject, independent_points
 from bnuq.findings import Finding, note
+from bnuq.methods import Method, Recalibration
 from bnuq.metrics import LogitMaps
 from bnuq.metrics.arrays import as_numpy
 from bnuq.sampling import counter_rng
@@ -183,18 +183,18 @@ def _check_vector(subject: Subject) -> None:
         )
 
 
-def findings(fits: Mapping[str, Recalibrated]) -> Iterator[Finding]:
+def findings(fits: Mapping[Method, Recalibrated]) -> Iterator[Finding]:
     """How the logits of these methods were recalibrated, and which temperatures lie at an end of their range."""
     if not fits:
         return
     temperatures: list[list[Any]] = []
     vectors: list[list[Any]] = []
     for method, fit in fits.items():
-        if recalibration_of(method) == "vector":
-            vectors.append([method, fit.scale[0].tolist(), fit.shift[0].tolist()])
+        if method.recalibration == "vector":
+            vectors.append([method.name, fit.scale[0].tolist(), fit.shift[0].tolist()])
         else:
             used = fit.scale[1:] if len(fit.scale) > 1 else fit.scale
-            temperatures.append([method, *(1 / used[:, 0]).tolist()])
+            temperatures.append([method.name, *(1 / used[:, 0]).tolist()])
     points = next(iter(fits.values())).points
     if any(fit.second is not None for fit in fits.values()):
         made = (

@@ -18,7 +18,7 @@ from bnuq import metrics
 from bnuq.config import Run, ScoringSection
 from bnuq.data import Points
 from bnuq.estimates import Estimate
-from bnuq.evaluation import estimates
+from bnuq.evaluation import estimates, subject
 from bnuq.evaluation.datasets import Scale
 from bnuq.evaluation.observation_noise import Fitted, fit
 from bnuq.evaluation.units import Blocks, Gathered
@@ -556,7 +556,7 @@ class Scaled:
             yield start, (block * self.std + self.mean).astype(self.dtype)
 
 
-class Scorer:
+class Scorer(subject.Scorer):
     """Scores the samples of a regression."""
 
     def __init__(self, run: Run, scale: Scale | None) -> None:
@@ -591,6 +591,10 @@ class Scorer:
         if validation is not None:
             return fitted(validation, draws)
         return None if self._by.tau is None else Fitted(np.full(len(draws.weights), self._by.tau), None)
+
+    def cross_fitted(self, scores: Scores, draws: DrawWeights, second: Bool[np.ndarray, " point"]) -> Fitted:
+        """τ and the constant σ of each half, fitted to the other one."""
+        return fitted(scores, draws, second)
 
     def _in_target_units(self, samples: Samples | None) -> Samples | None:
         if samples is None or self._scale is None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from bnuq import metrics
-from bnuq.config import ANALYTIC, Run
+from bnuq.config import Run
 from bnuq.errors import RequestError, SamplingError
 from bnuq.evaluation import memory
 from bnuq.evaluation.class_probabilities import bytes_of
@@ -130,7 +130,7 @@ def _memory(subject: Subject, *, samples: int, bank: int) -> int:
     methods = len(todo.methods) * (1 + len(subject.recalibrations))
     replicates = bank + RESAMPLES + bank.bit_length() + 2
     weights = 8 * replicates * bank * (methods + 3)  # one per method, and the intermediate arrays
-    noise_models = sum(method in ANALYTIC for method in todo.methods)
+    noise_models = sum(bool(method.approximates) for method in todo.methods)
     omega = (1 + noise_models) * bytes_of_draws(bank, todo.layers, todo.batch_size or 0)
     normal = noise_models and 8 * _COPIES * bank * max(
         run.sampler.law_draws, *(2 * site.channels for site in todo.layers)

@@ -18,10 +18,9 @@ from bnuq import metrics
 from bnuq.config import Run
 from bnuq.data import Points
 from bnuq.estimates import Estimate
-from bnuq.evaluation import estimates, failing_images
+from bnuq.evaluation import estimates, failing_images, subject
 from bnuq.evaluation.classification import limits_of
 from bnuq.evaluation.pixels import AT_BOUNDARIES, PLACES, Reduction, Scores, parts_of_draws, uncertainty_of
-from bnuq.findings import Finding
 from bnuq.metrics import CalibrationBins, DrawWeights, LogitMaps, SelectiveScores
 from bnuq.records.evaluation import PIXEL_MEANS, PIXEL_SCORES, MethodResult, Samples, SetResult
 
@@ -287,7 +286,7 @@ def _per_image(
             yield f"pixel_{name}_per_image", mean + np.where(known, values - mean, 0) * len(known) / known.sum()
 
 
-class Scorer:
+class Scorer(subject.Scorer):
     """Scores the samples of a segmentation of images of so many `pixels`. Its weights are those of parts of the
     draws."""
 
@@ -334,9 +333,6 @@ class Scorer:
 
     def headline_errors(self, scores: Mapping[str, Scores], draws: DrawWeights) -> dict[str, float]:
         return estimates.headline_errors("mutual_information", "MI", scores, draws)
-
-    def findings(self, method: str, fitted: Any) -> Iterator[Finding]:  # noqa: ARG002 - there are none
-        return iter(())
 
     def result(
         self,

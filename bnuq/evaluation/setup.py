@@ -20,12 +20,13 @@ from bnuq.evaluation import classification, memory, multilabel, regression, segm
 from bnuq.evaluation.batch_composition import check_classes
 from bnuq.evaluation.completeness import Need, check_complete
 from bnuq.evaluation.datasets import Material, Pipeline, input_normalize, load_material, target_scale
-from bnuq.evaluation.plan import Plan, device_and_notes
+from bnuq.evaluation.plan import device_and_notes
 from bnuq.evaluation.predictions import check_file
-from bnuq.evaluation.runner import VALIDATION, Scorer
+from bnuq.evaluation.subject import VALIDATION, Plan, Scorer
 from bnuq.evaluation.task import check_outputs
 from bnuq.files.content import kind_of, what_is_wrong_with
 from bnuq.findings import Finding, about, note, warning
+from bnuq.methods import method_named
 from bnuq.models.loading import LoadedModel, live_model, load_model
 from bnuq.records import evaluation_file as result_file
 from bnuq.sampling.inputs import Unpacked
@@ -259,7 +260,9 @@ def check_request(run: Run, *, needs: Collection[Need] = ("test",)) -> None:
 def _check_bank(run: Run) -> None:
     """Raise RequestError for a bank of fewer than T draws, or where T is "auto"; ignored where no method samples
     BatchNorm."""
-    if run.bank is None or (run.methods is not None and not any(name.startswith("mcbn") for name in run.methods)):
+    if run.bank is None or (
+        run.methods is not None and not any(method_named(name).is_sampled_batchnorm for name in run.methods)
+    ):
         return
     if run.samples == "auto":
         raise RequestError(

@@ -2,39 +2,32 @@
 
 from __future__ import annotations
 
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool
 from numpy import ndarray
 from torch import nn
 
-from bnuq.config import (
-    ENSEMBLE,
-    RECALIBRATIONS,
-    SINGLE_SAMPLE_METHODS,
-    Calibration,
-    Recalibration,
-    Run,
-    draws_by,
-    without_recalibration,
-)
+from bnuq.config import Calibration, Run
 from bnuq.data import Points
 from bnuq.evaluation.datasets import Pipeline
-from bnuq.evaluation.plan import Plan
+from bnuq.evaluation.task import TaskName
 from bnuq.findings import Finding
+from bnuq.methods import RECALIBRATIONS, Method, Recalibration
 from bnuq.metrics import DrawWeights, LogitMaps
 from bnuq.records.evaluation import MethodResult, Samples
+from bnuq.sampling.sites import BatchNormSite, Sites
 
 VALIDATION = "validation"
 LEAST_POINTS = 20  # labelled test points of a cross-fit: ten a half
-WITH_NOISE = "mcbn+learned"
 
 
-@runtime_checkable
-class Scorer(Protocol):
+class Scorer(ABC):
     """Scores the samples of a task: `classification.Scorer`, `regression.Scorer`, `segmentation.Scorer`.
 
     Of a classification, the logits of each point are recalibrated by its entry of `maps`. With `by_class` the
@@ -43,6 +36,7 @@ class Scorer(Protocol):
     scored with `calibrates`.
     """
 
+    @abstractmethod
     def reduction(
         self,
         weights: DrawWeights,
@@ -56,13 +50,47 @@ class Scorer(Protocol):
         calibrates: bool = False,
         second: Bool[ndarray, " point"] | None = None,
     ) -> Any: ...
+    @abstractmethod
     def weights(self, samples: int, bank: int | None) -> DrawWeights: ...
+    @abstractmethod
     def fitted(self, validation: Any, draws: DrawWeights) -> Any: ...
+
+    def cross_fitted(self, scores: Any, draws: DrawWeights, second: Bool[ndarray, " point"]) -> Any:  # noqa: B027
+        """What is fitted to each half of a set, of which these are the `second` points; None if nothing is."""
+
+    @abstractmethod
     def headline_errors(self, scores: Any, draws: DrawWeights) -> dict[str, float]: ...
-    def findings(self, method: str, fitted: Any) -> Iterator[Finding]: ...
+
+    def findings(self, method: str, fitted: Any) -> Iterator[Finding]:  # noqa: ARG002 - most have none
+        """Notes on what was fitted."""
+        return iter(())
+
+    @abstractmethod
     def result(
         self, scores: Any, fitted: Any, draws: DrawWeights, raw_samples: Mapping[str, Samples]
     ) -> MethodResult: ...
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run resolved for one network. `outputs` is the number of classes of a classification, or of outputs of a
+    regression. `methods` leaves out "deterministic", which always runs; `layers` are the BatchNorms that MCBN samples,
+    and `batch_size` is None where no method does; `trained_with` is the training batch size, where it is known."""
+
+    task: TaskName
+    sites: Sites
+    outputs: int
+    methods: tuple[Method, ...]
+    layers: tuple[BatchNormSite, ...]
+    batch_size: int | None
+    trained_with: int | None
+    findings: tuple[Finding, ...]
+    image: tuple[int, int] | None = None  # height and width of the outputs of a segmentation
+
+    @property
+    def outputs_of_point(self) -> int:
+        """The outputs of a point, all pixels of an image together."""
+        return self.outputs * math.prod(self.image or ())
 
 
 @dataclass(frozen=True)
@@ -132,17 +160,26 @@ class Subject:
         """T, or its upper limit where it is "auto"."""
         return self.run.max_samples if self.run.samples == "auto" else self.run.samples
 
-    def samples_of(self, method: str, samples: int) -> int:
+    def samples_of(self, method: Method, samples: int) -> int:
         """The samples of a point under a method, where there are this many draws."""
-        if method in SINGLE_SAMPLE_METHODS:
+        if method.is_single:
             return 1
-        return 1 + len(self.members) if without_recalibration(method) == ENSEMBLE else samples
+        return samples if method.is_drawn else 1 + len(self.members)
+
+    def weights(self, method: Method, draws: int) -> DrawWeights:
+        """The replicates of a method where there are this many draws; masks already differ from point to point and need
+        no bank."""
+        return self.scorer.weights(self.samples_of(method, draws), self.bank if method.is_sampled_batchnorm else None)
+
+    @property
+    def _samples_batchnorm(self) -> bool:
+        return any(method.is_sampled_batchnorm for method in self.todo.methods)
 
     @property
     def bank(self) -> int | None:
         """The size of the bank of which each tile uses its own T draws; None where all points share T draws, or no
         method samples BatchNorm."""
-        if self.run.bank is None or self.run.bank == self.run.samples or not any(map(is_mcbn, self.todo.methods)):
+        if self.run.bank is None or self.run.bank == self.run.samples or not self._samples_batchnorm:
             return None
         return self.run.bank
 
@@ -161,14 +198,3 @@ def default_calibration(subject: Subject) -> Calibration:
 def independent_points(points: Points) -> int:
     """The number of points, or of groups where there are any."""
     return len(points if points.group is None else np.unique(points.group))
-
-
-def kind_of_draws(method: str) -> str:
-    """The method whose ω this one shares: mcbn for mcbn+mcdo and mcbn+tta; with noise of the network's layers, through
-    which mini-batches then pass, mcbn+learned."""
-    return WITH_NOISE if is_mcbn(method) and draws_by(method, "learned") else method.partition("+")[0]
-
-
-def is_mcbn(method: str) -> bool:
-    """Whether the method samples BatchNorm."""
-    return method.startswith("mcbn")

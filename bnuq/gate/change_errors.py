@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from bnuq import metrics
-from bnuq.config import ENSEMBLE, SINGLE_SAMPLE_METHODS, without_recalibration
 from bnuq.gate.records import Pairing
+from bnuq.methods import method_named
 from bnuq.metrics.registry import metric_of
 from bnuq.records.contributions import Points, sets_of
 from bnuq.records.evaluation import Result
@@ -100,9 +100,9 @@ class Errors:
         """From differences of replicates where the draws are shared; otherwise that of independent estimates. 0 for a
         method without draws, or with identical draws."""
         method, estimates = current["method"], (current.estimate, baseline.estimate)
-        if without_recalibration(method) == ENSEMBLE:  # its networks are given, like the deterministic one
+        if "networks" in method_named(method).differs_by:  # its networks are given, like the deterministic one
             return NONE
-        if method in SINGLE_SAMPLE_METHODS and method not in dict(self._paired.why_not):
+        if method_named(method).is_single and method not in dict(self._paired.why_not):
             return NONE
         kind = metric_of(current["metric"]).mc_error
         if self._results[0].model["task"] == "segmentation":  # which has no bootstrap over draws

@@ -12,7 +12,6 @@ import numpy as np
 import bnuq
 from bnuq import metrics
 from bnuq.catalogue import text_of
-from bnuq.config import POPULATION, without_recalibration
 from bnuq.errors import ResultError
 from bnuq.estimates import Direction
 from bnuq.findings import Finding, about, note, warning, warnings
@@ -21,6 +20,7 @@ from bnuq.gate.compatibility import check_comparable, made_at, pairing, similar_
 from bnuq.gate.recomputing import recomputed
 from bnuq.gate.records import BOUNDS, Comparison, Floor, Outcome, Side, Verdict
 from bnuq.gate.settings import Required, Settings, unused
+from bnuq.methods import POPULATION, method_named
 from bnuq.metrics.registry import metric_of
 from bnuq.records.addresses import NORMALIZED, estimates_of
 from bnuq.records.contributions import LEAPING
@@ -130,7 +130,7 @@ def _compared(address: str, now: Row, before: Row, errors: tuple[Error, Error], 
     metric = now["metric"]
     direction: Direction = metric_of(metric).direction
     # a yardstick, not an estimate of the network
-    if now["bound"] or without_recalibration(now["method"]) == POPULATION:
+    if now["bound"] or method_named(now["method"]).plain.name == POPULATION:
         direction = "none"
     current, baseline = now.estimate.value, before.estimate.value
     change = 0.0 if _differ_by_rounding(current, baseline) else current - baseline

@@ -9,28 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from bnuq.config import (
-    ANALYTIC,
-    AUGMENTED,
-    BY_FILES,
-    DEFAULT_SAMPLER,
-    DETERMINISTIC,
-    ENSEMBLE,
-    LAPLACE,
-    ON_REQUEST,
-    POPULATION,
-    PREDICTIONS,
-    SINGLE_SAMPLE_METHODS,
-    DataSection,
-    Run,
-    ScoringSection,
-    recalibration_of,
-    without_recalibration,
-)
+from bnuq.config import DEFAULT_SAMPLER, DataSection, Run, ScoringSection
 from bnuq.errors import ResultError
 from bnuq.findings import all_of, listed
 from bnuq.gate.records import Pairing
 from bnuq.gate.settings import Settings
+from bnuq.methods import DETERMINISTIC, POPULATION, Method, method_named
 from bnuq.metrics import METRICS
 from bnuq.records.addresses import estimates_of
 from bnuq.records.evaluation import PARTS, EvaluatedSet, Result, parts_of
@@ -88,17 +72,18 @@ def similar_addresses(address: str, known: Iterable[str]) -> str:
 def _is_requested(run: Run, method: str) -> bool:
     """Whether a run evaluates this method, if the network allows it: some methods run only on request, and mcbn runs
     with analytic ones if there is a reference; recalibrated ones as --calibrate and --recalibration say."""
-    if (kind := recalibration_of(method)) and (run.calibrate == "off" or kind not in run.scoring.recalibration):
+    requested = method_named(method)
+    if (kind := requested.recalibration) and (run.calibrate == "off" or kind not in run.scoring.recalibration):
         return False
-    method = without_recalibration(method)
-    if method in SINGLE_SAMPLE_METHODS:
+    if requested.is_single:
         return True
-    if method in BY_FILES:
-        return run.predictions is not None if method == PREDICTIONS else bool(run.members)
+    if requested.is_given:
+        return run.predictions is not None if "file" in requested.differs_by else bool(run.members)
     if run.methods is None:
-        return method not in ON_REQUEST
-    beside = method == "mcbn" and run.train is not None and any(name in ANALYTIC for name in run.methods)
-    return method in run.methods or beside
+        return requested.by_default
+    name = requested.plain.name
+    beside = run.train is not None and any(method_named(other).approximates == name for other in run.methods)
+    return name in run.methods or beside
 
 
 def check_sets_comparable(sets: Mapping[str, EvaluatedSet], baseline: Result, settings: Settings) -> None:
@@ -172,7 +157,7 @@ def _other_samplers(
         return
     sampler_keys: dict[str, str] = {}
     for method in methods:
-        now, before = _drawn_by(method, new), _drawn_by(method, old)
+        now, before = (_drawn_by(method_named(method), sampler) for sampler in (new, old))
         for key in _differing(now, before):
             a, b = (str(keys[key]).lower() if isinstance(keys[key], bool) else keys[key] for keys in (now, before))
             sampler_keys[key] = (
@@ -184,19 +169,13 @@ def _other_samplers(
 _BATCHES = ("variance", "batches", "group", "replacement", "query_in_batch", "per_query")
 
 
-def _drawn_by(method: str, sampler: Mapping[str, Any]) -> dict[str, Any]:
+def _drawn_by(method: Method, sampler: Mapping[str, Any]) -> dict[str, Any]:
     """The keys that the draws of a method depend on."""
-    method = without_recalibration(method)
-    if "mcbn" not in method:
-        keys: tuple[str, ...] = ("laplace",) if method == LAPLACE else ()
-    elif method == "mcbn-empirical":
-        keys = (*_BATCHES, "law_draws", "covariance")
-    elif method not in ANALYTIC:
-        keys = _BATCHES
-    elif sampler["counts"] == "measured":
-        keys = (*_BATCHES, "law_draws", "counts")
-    else:  # the method draws no mini-batch
+    keys = method.settings
+    if "counts" in keys and sampler["counts"] != "measured":  # the method draws no mini-batch
         keys = ("variance", "replacement", "counts")
+    elif method.is_sampled_batchnorm:
+        keys = (*_BATCHES, *keys)
     return {key: sampler[key] for key in keys if key in sampler}
 
 
@@ -223,7 +202,7 @@ def _of_task(run: Mapping[str, Any], *, task: str) -> dict[str, Any]:
 def _calibrated(result: Result, methods: Iterable[str]) -> dict[str, Any]:
     """What the recalibrations of these methods and the thresholds of their prediction sets were fitted to, and the
     nominal coverage; nothing if they have none."""
-    if not any(map(recalibration_of, methods)):
+    if not any(method_named(name).recalibration for name in methods):
         return {}
     nominal = result.run.get("scoring", {}).get("set_coverage", ScoringSection().set_coverage)
     return {"calibrate": result.run.get("sampling", {}).get("calibrate"), "set_coverage": nominal}
@@ -269,7 +248,7 @@ def _missing(current: Result, baseline: Result, settings: Settings) -> Iterator[
     missing = [address for address in old if address not in new and not settings.allows("missing", address)]
     missing = [address for address in missing if not _of_other_points(old[address], current)]
     if POPULATION not in current.methods:  # its reference check passes now
-        missing = [address for address in missing if without_recalibration(old[address]["method"]) != POPULATION]
+        missing = [address for address in missing if method_named(old[address]["method"]).plain.name != POPULATION]
     for kind, present, pattern in (("method", current.methods, "{}"), ("set", current.sets, "*.{}")):
         for name in dict.fromkeys(old[address][kind] for address in missing):
             if name and name not in present:
@@ -307,7 +286,7 @@ def pairing(current: Result, baseline: Result) -> Pairing:
     points = [n for n in current.sets if n in sets and not _other_points(current.sets[n], baseline.sets[n])]
     shared, apart = [], []
     fixed = () if any(map(_moves_with_the_draws, (current, baseline))) else (DETERMINISTIC,)
-    for method in (m for m in current.methods if m in baseline.methods and without_recalibration(m) not in fixed):
+    for method in (m for m in current.methods if m in baseline.methods and method_named(m).plain.name not in fixed):
         differing = list(_drawn_otherwise(method, current, baseline))
         if differing:
             apart.append((method, f"{all_of(differing)} {'differs' if len(differing) == 1 else 'differ'}"))
@@ -324,13 +303,14 @@ def _moves_with_the_draws(result: Result) -> bool:
 
 def _drawn_otherwise(method: str, current: Result, baseline: Result) -> Iterator[str]:
     """Why draw t of one result is not draw t of the other."""
-    if without_recalibration(method) == PREDICTIONS:
+    drawn_method = method_named(method)
+    if "file" in drawn_method.differs_by:
         if current.provenance.get("predictions_sha256") != baseline.provenance.get("predictions_sha256"):
             yield "the file of predictions"
         if current.sampling["samples"] != baseline.sampling["samples"]:
             yield "T"
         return
-    if without_recalibration(method) == ENSEMBLE:  # its networks are given, like the deterministic one
+    if "networks" in drawn_method.differs_by:  # its networks are given, like the deterministic one
         now, before = ([each["sha256"] for each in result.model["members"]] for result in (current, baseline))
         if now != before:
             yield "the networks"
@@ -338,7 +318,7 @@ def _drawn_otherwise(method: str, current: Result, baseline: Result) -> Iterator
     for key, name in (("seed", "the seed"), ("samples", "T"), ("bank", "the bank")):
         if current.sampling.get(key) != baseline.sampling.get(key):
             yield name
-    if method in SINGLE_SAMPLE_METHODS or "mcbn" in method:
+    if drawn_method.is_single or drawn_method.is_sampled_batchnorm:
         if current.sampling["batch_size"] != baseline.sampling["batch_size"]:
             yield "the mini-batch size"
         if current.provenance.get("reference_sha256") != baseline.provenance.get("reference_sha256"):
@@ -346,15 +326,15 @@ def _drawn_otherwise(method: str, current: Result, baseline: Result) -> Iterator
         if _pipeline(current.run) != _pipeline(baseline.run):
             yield "the training pipeline (resize, crop, interpolation, normalize, channel_order, augment)"
     now, before = (run.get("tta", run.get("data", {}).get("augment")) for run in (current.run, baseline.run))
-    if without_recalibration(method) in AUGMENTED and now != before:
+    if "augmentation" in drawn_method.differs_by and now != before:
         yield "the augmentation of evaluated points"
-    by = "mcbn" if method in SINGLE_SAMPLE_METHODS else method
-    drawn = [_drawn_by(by, _sampler_of(sampler.run)) for sampler in (current, baseline)]
+    pooled = method_named("mcbn") if drawn_method.is_single else drawn_method
+    drawn = [_drawn_by(pooled, _sampler_of(sampler.run)) for sampler in (current, baseline)]
     yield from (f"sampling.{key}" for key in _differing(*drawn))
     groups = [result.provenance.get("reference_groups_sha256") for result in (current, baseline)]
     if all(sampler.get("batches") == "group" for sampler in drawn) and groups[0] != groups[1]:
         yield "the grouping of the reference"
-    if "mcdo" in method and _kind(current) != _kind(baseline):
+    if "masks" in drawn_method.differs_by and _kind(current) != _kind(baseline):
         yield "the kind of device, which draws the dropout masks,"
 
 

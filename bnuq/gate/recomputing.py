@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from bnuq import metrics
-from bnuq.config import DETERMINISTIC
 from bnuq.errors import ResultError
 from bnuq.estimates import Estimate
 from bnuq.gate.replicates import agree, contradictions, rounded_at
+from bnuq.methods import DETERMINISTIC
 from bnuq.records.addresses import estimates_of
 from bnuq.records.contributions import Points
 from bnuq.records.evaluation import PARTS, Result, SetResult, of_part

@@ -20,6 +20,7 @@ import numpy as np
 
 from bnuq import metrics
 from bnuq.estimates import Estimate
+from bnuq.methods import method_named
 from bnuq.metrics.registry import metric_of
 from bnuq.records.addresses import estimates_of
 from bnuq.records.contributions import sets_of
@@ -93,7 +94,7 @@ class _OfMethod:
         }
         self._result, self._method = result, method
         self._samples = result.samples_of(method)
-        self._bank = result.sampling.get("bank") if method.startswith("mcbn") else None
+        self._bank = result.sampling.get("bank") if method_named(method).is_sampled_batchnorm else None
         self._draws = self._samples if self._bank is None else int(self._bank)
         if dense:  # each part of the draws is left out, of one or of several
             left_out = (len(r.estimate.jackknife) for r in self._rows.values() if r.estimate.jackknife is not None)

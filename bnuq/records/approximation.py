@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from bnuq import metrics
-from bnuq.config import ANALYTIC, DEFAULT_SAMPLER
+from bnuq.config import DEFAULT_SAMPLER
 from bnuq.estimates import Estimate
+from bnuq.methods import method_named
 from bnuq.records.evaluation import Result
 
 UNDERSTATES, OVERSTATES = 0.5, 2.0  # times MCBN's mean uncertainty, from where on a noise model is judged wrong
@@ -54,7 +55,7 @@ def approximations(result: Result) -> tuple[Approximation, ...]:
     """Every analytic method of a result beside its MCBN; empty if either is absent."""
     if "mcbn" not in result.methods:
         return ()
-    return tuple(_approximation(result, name) for name in result.methods if name in ANALYTIC)
+    return tuple(_approximation(result, name) for name in result.methods if method_named(name).approximates)
 
 
 def _approximation(result: Result, name: str) -> Approximation:
@@ -83,7 +84,7 @@ def _approximation(result: Result, name: str) -> Approximation:
 
 def _fit(method: str, sampling: Mapping[str, Any]) -> float:
     """A variance estimated from R draws has a relative error of √(2/(R − 1)); a mean of several has a smaller one."""
-    if method != "mcbn-empirical" and sampling.get("counts") != "measured":
+    if "counts" in method_named(method).settings and sampling.get("counts") != "measured":
         return 0.0
     return math.sqrt(2 / (int(sampling.get("law_draws", DEFAULT_SAMPLER.law_draws)) - 1))
 

@@ -10,9 +10,9 @@ from typing import Annotated, Any, ClassVar, Literal, Protocol, runtime_checkabl
 import numpy as np
 from jaxtyping import Float, Float16, Int16, Int64, Num, Shaped, UInt8
 
-from bnuq.config import ENSEMBLE, METHOD_NAMES, SINGLE_SAMPLE_METHODS, without_recalibration
 from bnuq.estimates import Among, Axis, ByHand, Coordinate, Estimate, MetricName, Prefix, Size, Unit
 from bnuq.findings import Finding
+from bnuq.methods import METHOD_NAMES, method_named
 from bnuq.metrics import SCORES
 
 MethodName = Annotated[str, Coordinate("method"), Among(" ".join(METHOD_NAMES))]
@@ -320,7 +320,7 @@ class Result:
     @property
     def sampled(self) -> tuple[str, ...]:
         """The methods of several samples."""
-        return tuple(method for method in self.methods if method not in SINGLE_SAMPLE_METHODS)
+        return tuple(method for method in self.methods if not method_named(method).is_single)
 
     @property
     def is_cross_fitted(self) -> bool:
@@ -329,11 +329,10 @@ class Result:
 
     def samples_of(self, method: str) -> int:
         """The samples of a point under a method: 1 of a single pass, the networks of an ensemble, and otherwise T."""
-        if method in SINGLE_SAMPLE_METHODS:
+        sources = method_named(method).differs_by
+        if not sources:
             return 1
-        return (
-            len(self.model["members"]) if without_recalibration(method) == ENSEMBLE else int(self.sampling["samples"])
-        )
+        return len(self.model["members"]) if "networks" in sources else int(self.sampling["samples"])
 
 
 def of_label(result: Result, label: str) -> Result:

@@ -32,11 +32,12 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from bnuq.config import DETERMINISTIC, ENSEMBLE, SINGLE_SAMPLE_METHODS, ScoringSection, Task, without_recalibration
+from bnuq.config import ScoringSection, Task
 from bnuq.config.schema import in_current_settings, removed_settings
 from bnuq.estimates import Estimator, require
 from bnuq.files.hdf5 import image_of
 from bnuq.files.writing import replaced
+from bnuq.methods import DETERMINISTIC, method_named
 from bnuq.records import pixel_maps
 from bnuq.records.addresses import estimates_of
 from bnuq.records.evaluation import (
@@ -144,14 +145,14 @@ def _lay_out_for_arviz(writer: Writer, result: Result) -> None:
         if evaluated.targets is not None:
             writer.add("/observed_data", name, evaluated.targets, (point, "output"), observed, unit="target unit")
     for method, name, set_result in _set_results(result):
-        if method not in SINGLE_SAMPLE_METHODS and set_result.log_likelihood is not None:
+        if not method_named(method).is_single and set_result.log_likelihood is not None:
             values, axes = set_result.log_likelihood[None], ("chain", _drawn(method), f"{name}_point", "label")
             writer.add("/log_likelihood", f"{method}_{name}", values, axes[: values.ndim], likelihoods, unit="nats")
 
 
 def _drawn(method: str) -> str:
     """The axis of a method's samples: the networks of an ensemble are no draws."""
-    return "network" if without_recalibration(method) == ENSEMBLE else "draw"
+    return "network" if "networks" in method_named(method).differs_by else "draw"
 
 
 def _set_results(result: Result) -> Iterator[tuple[str, str, SetResult]]:
@@ -251,7 +252,7 @@ def _check_texts(result: Result) -> None:
         raise ValueError("the networks of the ensemble are no list")
     for member in members:
         require(member, path=str, sha256=str)
-    if not members and any(without_recalibration(method) == ENSEMBLE for method in result.methods):
+    if not members and any("networks" in method_named(method).differs_by for method in result.methods):
         raise ValueError("the networks of the ensemble are missing")
     require(result.provenance, bnuq=str)
     run = {"data": {}, **result.run}
@@ -421,7 +422,7 @@ def _check_log_likelihoods(result: Result) -> None:
     for method, method_result in result.methods.items():
         labels = _several(result) if result.model["task"] == "classification" else ()
         test, shape = method_result.sets["test"], (result.samples_of(method), result.sets["test"].n, *labels)
-        sampled = method not in SINGLE_SAMPLE_METHODS and "pll" in test.points
+        sampled = not method_named(method).is_single and "pll" in test.points
         complete = test.log_likelihood is not None and test.log_likelihood.shape == shape
         if sampled and not complete and (mixture or result.model["task"] == "classification"):
             raise ValueError(f"the log-likelihoods of {method} are missing, or of another shape")

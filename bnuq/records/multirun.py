@@ -18,9 +18,10 @@ import numpy as np
 from jaxtyping import Float64
 
 from bnuq import catalogue
-from bnuq.config import METHOD_NAMES, POPULATION, Task, without_recalibration
+from bnuq.config import Task
 from bnuq.estimates import Axis, Unit, require
 from bnuq.findings import Finding, warnings
+from bnuq.methods import METHOD_NAMES, POPULATION, method_named
 from bnuq.metrics import METRICS, SCORES, TTest, nadeau_bengio, normalized, t_test
 from bnuq.records.addresses import WITHOUT_EXACT, coordinates_of, estimates_of, nested, path_of
 from bnuq.records.evaluation import Result
@@ -176,7 +177,7 @@ def one_run(result: Result, *, sha256: str, split: int | None, seed: int | None)
         seed=seed,
         test_share=result.sampling["test_points"] / trained if trained else None,
     )
-    rows = {a: row for a, row in estimates_of(result).items() if without_recalibration(row["method"]) != POPULATION}
+    rows = {a: row for a, row in estimates_of(result).items() if method_named(row["method"]).plain.name != POPULATION}
     return run, {a: row.estimate.value for a, row in rows.items() if not (row["class"] or row["group"])}
 
 

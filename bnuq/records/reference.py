@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from bnuq.config import ANALYTIC, NETWORKS, POPULATION, without_recalibration
 from bnuq.estimates import Estimate
+from bnuq.methods import NETWORKS, POPULATION, method_named
 from bnuq.records.evaluation import FEWEST_POINTS, MEDIAN_LIMIT, WORST_LIMIT, MethodResult, ReferenceCheck
 
 _LIMIT = 2.0  # standard errors, up to which an estimate is as good as unchanged
@@ -20,7 +20,7 @@ Effect = Mapping[str, tuple[float, float, float]]
 
 def draws_mini_batches(method: str) -> bool:
     """Whether the method draws mini-batches of the reference."""
-    return method.startswith("mcbn") and without_recalibration(method) not in ANALYTIC
+    return method_named(method).draws_mini_batches
 
 
 def population_effect(methods: Methods) -> Effect:

@@ -13,9 +13,10 @@ import numpy as np
 from jaxtyping import Float64
 
 from bnuq import catalogue
-from bnuq.config import NETWORKS, Task
+from bnuq.config import Task
 from bnuq.estimates import Coordinate, Estimate, InRecord, MetricName, Prefix, Size, Unit, require
 from bnuq.findings import Finding
+from bnuq.methods import NETWORKS
 from bnuq.metrics import SCORES
 from bnuq.records.evaluation import ScoreName, SetName
 from bnuq.records.summary import SCHEMA, json_fields, json_value

@@ -10,17 +10,10 @@ from typing import Any
 import numpy as np
 
 from bnuq import metrics
-from bnuq.config import (
-    ENSEMBLE,
-    LAPLACE,
-    RECALIBRATIONS,
-    SINGLE_SAMPLE_METHODS,
-    recalibration_of,
-    without_recalibration,
-)
 from bnuq.estimates import Estimate
 from bnuq.findings import Finding
 from bnuq.findings import verdict as finding
+from bnuq.methods import RECALIBRATIONS, method_named
 from bnuq.metrics.registry import metric_of
 from bnuq.records.contributions import Points, sets_of
 from bnuq.records.evaluation import Result
@@ -90,7 +83,7 @@ class Verdict:
 
 def passes_of(method: str, result: Result) -> int:
     """How often a point passes through the network: once where only its last layer is sampled."""
-    return 1 if without_recalibration(method) == LAPLACE else result.samples_of(method)
+    return 1 if "weights" in method_named(method).differs_by else result.samples_of(method)
 
 
 def is_mismatched(result: Result) -> bool:
@@ -208,7 +201,7 @@ def _over_points(result: Result, points: Points, row: Row, against: Row) -> floa
 def _over_draws(row: Row, against: Row) -> float:
     """The Monte Carlo error of the difference: of its replicates where both have them, otherwise as of independent
     draws."""
-    given = [without_recalibration(each["method"]) == ENSEMBLE for each in (row, against)]
+    given = ["networks" in method_named(each["method"]).differs_by for each in (row, against)]
     left, right = row.estimate.jackknife, against.estimate.jackknife
     by_jackknife = metric_of(row["metric"]).mc_error == "jackknife"
     if by_jackknife and not any(given) and left is not None and right is not None and len(left) == len(right):
@@ -218,11 +211,11 @@ def _over_draws(row: Row, against: Row) -> float:
 
 def _mc_error(method: str, estimate: Estimate) -> float:
     """0 for a single pass and for an ensemble, whose networks are fixed; NaN where there were too few draws for one."""
-    if without_recalibration(method) == ENSEMBLE:
+    if "networks" in method_named(method).differs_by:
         return 0.0
     if estimate.mc_se is not None:
         return estimate.mc_se
-    return 0.0 if method in SINGLE_SAMPLE_METHODS else math.nan
+    return 0.0 if method_named(method).is_single else math.nan
 
 
 def _adjusted(comparisons: list[Comparison]) -> tuple[Comparison, ...]:
@@ -307,12 +300,13 @@ def _lacks_temperature(result: Result) -> bool:
     """Whether a temperature could be fitted, and was not."""
     task, labels = result.model.get("task"), result.model.get("labels")
     can_be = task == "segmentation" or (task == "classification" and not labels)
-    return can_be and not any(map(recalibration_of, result.methods))
+    return can_be and not any(method_named(name).recalibration for name in result.methods)
 
 
 def _cross_fitted(result: Result) -> Iterator[Finding]:
     """That the test set itself was used, where what is compared was fitted to its halves."""
-    kinds = [f"+{kind}" for kind in RECALIBRATIONS if any(recalibration_of(name) == kind for name in result.methods)]
+    used = {method_named(name).recalibration for name in result.methods}
+    kinds = [f"+{kind}" for kind in RECALIBRATIONS if kind in used]
     kinds = ["τ, with the constant σ,"] if result.model.get("task") == "regression" else kinds
     if kinds and result.is_cross_fitted:
         yield finding("cross-fitted", kinds=kinds)

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from bnuq.config import POPULATION, without_recalibration
 from bnuq.findings import Catalogue, Entry, all_of
+from bnuq.methods import POPULATION, method_named
 from bnuq.metrics.registry import metric_of
 
 Judged = Sequence[tuple[str, str]]  # metric and set
@@ -57,7 +57,7 @@ def _enough(passes: int, others: Judged, worse: Judged, example: Mapping[str, An
 
 def _first_run(method: str) -> str:
     """What makes a network of a recommended method, where that is not the network of the checkpoint."""
-    if without_recalibration(method) != POPULATION:
+    if method_named(method).plain.name != POPULATION:
         return ""
     return f" For {method}, run `bnuq precise-bn` first: it writes the network with these statistics."
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from bnuq.catalogue import advised, noted
-from bnuq.config import DETERMINISTIC, SINGLE_SAMPLE_METHODS
 from bnuq.estimates import Estimate
 from bnuq.findings import Finding, listed, sentence
+from bnuq.methods import DETERMINISTIC, method_named
 from bnuq.metrics import METRICS
 from bnuq.records.evaluation import PARTS, MethodResult, Result
 from bnuq.report import document, gallery, image_maps, noise_models, numbers, ood, perturbations, plots, tasks, verdict
@@ -98,7 +98,7 @@ def _one_screen(result: Result, *, roomy: bool) -> Iterator[Part]:
         yield ood.short_table(result)
         yield from ood.post_hoc_table(result)
     yield from perturbations.short_table(result)
-    ratios = {name: _cost_ratio(result, name) for name in result.work.methods if name not in SINGLE_SAMPLE_METHODS}
+    ratios = {name: _cost_ratio(result, name) for name in result.work.methods if not method_named(name).is_single}
     costs = ", ".join(f"{name} {ratio}" for name, ratio in ratios.items() if ratio)
     labels = result.sets["test"].labels is not None and result.model.get("labels")
     means = f"Estimates are means over the {labels} labels; `--full` lists each." if labels else ""
@@ -322,7 +322,7 @@ def _cost_ratio(result: Result, method: str) -> str:
 def _work(result: Result) -> Iterator[str]:
     """What was computed once and what T times, at what speed, in which memory."""
     for method, work in result.work.methods.items():
-        if method in SINGLE_SAMPLE_METHODS:
+        if method_named(method).is_single:
             continue
         kind = "passes of the last layer, all others once," if is_of_last_layer(method) else "forward passes,"
         text = f"{method}: {work.passes:,} {kind} {work.passes / max(work.seconds, 1e-9):,.0f} per second"

@@ -12,20 +12,9 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Float
 
-from bnuq.config import (
-    ANALYTIC,
-    DETERMINISTIC,
-    ENSEMBLE,
-    LAPLACE,
-    NETWORKS,
-    POPULATION,
-    PREDICTIONS,
-    SINGLE_SAMPLE_METHODS,
-    recalibration_of,
-    without_recalibration,
-)
 from bnuq.estimates import Estimate
 from bnuq.findings import Catalogue, Entry, Finding, listed, verdict
+from bnuq.methods import DETERMINISTIC, NETWORKS, POPULATION, method_named
 from bnuq.metrics import METRICS, delong_difference_variance, jackknife_error, standard_error
 from bnuq.records.approximation import Approximation, approximations
 from bnuq.records.evaluation import BAND, FEWEST_POINTS, Estimates, ReferenceCheck, Result, SetResult
@@ -103,7 +92,7 @@ def findings(result: Result) -> Iterator[Finding]:
 
 def _not_recalibrated(result: Result) -> list[str]:
     """The methods of several samples, without those of them that are recalibrated."""
-    return [name for name in result.sampled if recalibration_of(name) is None]
+    return [name for name in result.sampled if method_named(name).recalibration is None]
 
 
 def _of_reference(check: ReferenceCheck, result: Result) -> Finding:
@@ -125,14 +114,14 @@ _RECALIBRATED = {"temperature": "a temperature", "vector": "vector scaling"}
 
 def network_in_words(method: str) -> str:
     """A method within a sentence."""
-    if method in SINGLE_SAMPLE_METHODS and (kind := recalibration_of(method)):
-        return f"{_NETWORKS[without_recalibration(method)]} with {_RECALIBRATED[kind]}"
+    if method_named(method).is_single and (kind := method_named(method).recalibration):
+        return f"{_NETWORKS[method_named(method).plain.name]} with {_RECALIBRATED[kind]}"
     return _NETWORKS.get(method) or labelled(method)
 
 
 def is_of_last_layer(method: str) -> bool:
     """Whether samples differ in the last layer alone, so that all others run once."""
-    return without_recalibration(method) == LAPLACE
+    return "weights" in method_named(method).differs_by
 
 
 def _compared_with(method: str, result: Result) -> str:
@@ -143,7 +132,7 @@ def _compared_with(method: str, result: Result) -> str:
     of its mini-batches. A recalibrated method is compared with a network that is recalibrated so, too.
     """
     network = POPULATION if POPULATION in result.methods and draws_mini_batches(method) else DETERMINISTIC
-    return network + method.removeprefix(without_recalibration(method))
+    return network + method.removeprefix(method_named(method).plain.name)
 
 
 # ── the test set of a classification ─────────────────────────────────────────────────────────────────────────────────
@@ -223,7 +212,7 @@ def _change(
     The error is that of the difference, paired over points and over samples; the networks of an ensemble are given.
     """
     after, error = test.estimates[metric], math.nan
-    given = without_recalibration(name) == ENSEMBLE
+    given = "networks" in method_named(name).differs_by
     over_samples = 0.0 if given else after.mc_se
     if points is not None and after.se is not None and over_samples is not None and math.isfinite(before.value):
         over_points = standard_error(_difference(points, test.points[metric]), group=result.sets["test"].group)
@@ -345,8 +334,8 @@ def _separation(result: Result, name: str) -> Finding:
     }
     ranked = sorted(aurocs, key=lambda key: -aurocs[key].value)
     method, score = ranked[0]
-    is_single = method in SINGLE_SAMPLE_METHODS
-    other = next((key for key in ranked if (key[0] in SINGLE_SAMPLE_METHODS) != is_single), None)
+    is_single = method_named(method).is_single
+    other = next((key for key in ranked if method_named(key[0]).is_single != is_single), None)
     auroc = aurocs[method, score]
     return verdict(
         _separation_code(auroc),
@@ -388,7 +377,7 @@ def _noise_models(result: Result) -> Iterator[Finding]:
     for model in compared:
         outcome = "understates" if model.understates else "overstates" if model.overstates else "compared"
         yield verdict(f"noise-model-{outcome}", model=model)
-    if not compared and (methods := [name for name in result.methods if name in ANALYTIC]):
+    if not compared and (methods := [name for name in result.methods if method_named(name).approximates]):
         yield verdict("noise-model-unchecked", methods=tuple(methods))
 
 
@@ -474,7 +463,7 @@ _NO_GAIN = (
 
 
 def _explain(method: str) -> str:
-    return "explain" if method == PREDICTIONS else "explains"
+    return "explain" if "file" in method_named(method).differs_by else "explains"
 
 
 def _labels_sentence(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bnuq.config import ANALYTIC, without_recalibration
 from bnuq.estimates import Estimate
+from bnuq.methods import method_named
 from bnuq.records.approximation import approximations
 from bnuq.records.evaluation import Result
 from bnuq.report.document import Cell, Paragraph, Part, Row, Table
@@ -16,7 +16,7 @@ def labelled(method: str, *, roomy: bool = True) -> str:
     """A method's name at the head of a column; ≈ before one that is an approximation. If there is little room, long
     names are shorter."""
     method = method if roomy else method.replace("deterministic+", "det.+")
-    return f"≈ {method}" if without_recalibration(method) in ANALYTIC else method
+    return f"≈ {method}" if method_named(method).approximates else method
 
 
 def parts(result: Result) -> Iterator[Part]:

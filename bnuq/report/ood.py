@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import chain
 
-from bnuq.config import DETERMINISTIC, without_recalibration
 from bnuq.estimates import Estimate
+from bnuq.methods import DETERMINISTIC, method_named
 from bnuq.metrics import FEATURE_SCORES, SCORES, SEPARATIONS
 from bnuq.records.evaluation import Estimates, MethodResult, Result
 from bnuq.records.suites import parts_of_suites
@@ -100,7 +100,7 @@ def short_table(result: Result) -> Table:
     """A row a set, a column a method: its AUROC by one score, mutual information (variance in a regression) where
     there is one, else the first that there is."""
     rows: list[Row] = [("AUROC against the test set", ())]
-    shown = {name: method for name, method in result.methods.items() if name == without_recalibration(name)}
+    shown = {name: method for name, method in result.methods.items() if method_named(name).recalibration is None}
     scores = {name: score for name, method in shown.items() if (score := _main_score(method, result))}
     for name in names(result):
         estimates = (result.methods[method].ood[name].get(score, {}) for method, score in scores.items())

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from bnuq.catalogue import noted
-from bnuq.config import recalibration_of
 from bnuq.estimates import Estimate
+from bnuq.methods import method_named
 from bnuq.records.evaluation import Result
 from bnuq.report import plots
 from bnuq.report.document import Cell, Heading, Part, Row, Table, dim
@@ -65,7 +65,7 @@ def of(metric: str, name: str, result: Result, method: str, score: str | None = 
 
 
 def _methods(result: Result) -> list[str]:
-    return [name for name in result.methods if recalibration_of(name) is None]
+    return [name for name in result.methods if method_named(name).recalibration is None]
 
 
 def _label(name: str) -> str:

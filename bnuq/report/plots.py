@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float
 
-from bnuq.config import DETERMINISTIC, SINGLE_SAMPLE_METHODS, recalibration_of
+from bnuq.methods import DETERMINISTIC, method_named
 from bnuq.metrics import METRICS
 from bnuq.records.evaluation import BAND, MethodResult, Result
 from bnuq.report import drawing
@@ -95,7 +95,7 @@ def calibration(result: Result) -> Iterator[Picture]:
 
 def class_calibration(result: Result) -> Iterator[Picture]:
     """The reliability of each class of pixels, of the deterministic network and of the first sampled method."""
-    names = [DETERMINISTIC, *(name for name in result.sampled if recalibration_of(name) is None)][:2]
+    names = [DETERMINISTIC, *(name for name in result.sampled if method_named(name).recalibration is None)][:2]
     if curves := {name: each.class_calibration for name in names if (each := result.methods[name]).class_calibration}:
         yield _picture("class_reliability", draw=partial(_class_calibration, result, curves))
 
@@ -108,7 +108,7 @@ def risk_coverage(result: Result) -> Iterator[Picture]:
 
 def boundary(result: Result) -> Iterator[Picture]:
     """Uncertainty and error rate of pixels over their distance from the nearest class boundary."""
-    curves = {name: each.boundary for name, each in result.methods.items() if recalibration_of(name) is None}
+    curves = {name: each.boundary for name, each in result.methods.items() if method_named(name).recalibration is None}
     if any(np.isfinite(curve["error_rate"]).sum() > 1 for curve in curves.values() if curve):
         yield _picture("boundary", draw=partial(_boundary, result, curves))
 
@@ -363,7 +363,7 @@ def _convergence(result: Result, metrics: list[str], path: Path) -> None:
                 plain = method.sets["test"].estimates.get(metric)
                 if values is not None and np.isfinite(values).all():
                     axes.plot(method.convergence["samples"], values, **lines[name].plotted, label=name)
-                elif name in SINGLE_SAMPLE_METHODS and plain is not None and math.isfinite(plain.value):
+                elif method_named(name).is_single and plain is not None and math.isfinite(plain.value):
                     axes.axhline(plain.value, color=lines[name].colour, linestyle=lines[name].dashes, label=name)
             axes.set_xscale("log", base=2)
             axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0f}")
@@ -374,7 +374,7 @@ def _convergence(result: Result, metrics: list[str], path: Path) -> None:
 
 def _sensitivity(result: Result, kind: str, sizes: Mapping[float, str], path: Path) -> None:
     """A panel a metric, a line a method: the estimates over the size of the change."""
-    methods = {name: each for name, each in result.methods.items() if recalibration_of(name) is None}
+    methods = {name: each for name, each in result.methods.items() if method_named(name).recalibration is None}
     lines = drawing.lines_of([*methods])
     shown: dict[str, dict[str, list[float]]] = {}
     for metric in CHANGING[result.model["task"]]:

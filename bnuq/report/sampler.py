@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from bnuq.config import ANALYTIC, AUGMENTED, DEFAULT_SAMPLER
+from bnuq.config import DEFAULT_SAMPLER
+from bnuq.methods import method_named
 from bnuq.records.evaluation import Result
 
 USUAL = "random points, biased variance"
@@ -10,7 +11,7 @@ USUAL = "random points, biased variance"
 
 def sampler_in_words(result: Result) -> str:
     """How MCBN's mini-batches were drawn; "" if that was as usual, or no method drew any."""
-    if not any("mcbn" in method for method in result.methods):
+    if not any(method_named(name).is_sampled_batchnorm for name in result.methods):
         return ""
     sampling = result.run.get("sampling", {})
     group = result.run.get("data", {}).get("group", "group")
@@ -25,7 +26,7 @@ def sampler_in_words(result: Result) -> str:
 
 def augmentation_in_words(result: Result) -> str:
     """How test-time augmentation changed the evaluated points, as "pad 4, crop 32, flip"; "" where no method did."""
-    if not set(AUGMENTED) & set(result.methods):
+    if not any("augmentation" in method_named(name).differs_by for name in result.methods):
         return ""
     keys = result.run.get("tta", result.run.get("data", {}).get("augment", {}))
     return ", ".join(key if value is True else f"{key} {value}" for key, value in keys.items())
@@ -44,15 +45,15 @@ def laplace_in_words(result: Result) -> str:
 def laws_in_words(result: Result) -> str:
     """How the analytic noise models were fitted, as "counts measured (64 mini-batches), covariance layer"; "" where no
     method is of one."""
-    models = [method for method in result.methods if method in ANALYTIC]
+    settings = {key for name in result.methods for key in method_named(name).settings}
     sampling = result.run.get("sampling", {})
     recorded = f" ({sampling.get('law_draws', DEFAULT_SAMPLER.law_draws)} mini-batches)"  # stated once
     parts: list[str] = []
-    if any(method != "mcbn-empirical" for method in models):
+    if "counts" in settings:
         by_default = "measured" if result.run.get("data", {}).get("train") else "nominal"
         counts = sampling.get("counts", by_default)
         parts.append(f"counts {counts}{recorded if counts == 'measured' else ''}")
-    if "mcbn-empirical" in models:
+    if "covariance" in settings:
         covariance = f"covariance {sampling.get('covariance', DEFAULT_SAMPLER.covariance)}"
         parts.append(covariance if any(recorded in part for part in parts) else covariance + recorded)
     return ", ".join(parts)

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 from jaxtyping import Float
 
-from bnuq.config import SINGLE_SAMPLE_METHODS, ScoringSection, Task, recalibration_of
+from bnuq.config import ScoringSection, Task
+from bnuq.methods import method_named
 from bnuq.metrics import selective
 from bnuq.records.evaluation import AGGREGATIONS, MethodResult, Result
 from bnuq.report import ood
@@ -33,7 +34,7 @@ def task_of(result: Result) -> Task:
 
 def recalibration_in_words(result: Result) -> str:
     """What recalibrated methods were fitted to; "" where there are none."""
-    kinds = {kind: None for name in result.methods if (kind := recalibration_of(name))}
+    kinds = {kind: None for name in result.methods if (kind := method_named(name).recalibration)}
     if not kinds:
         return ""
     return f"{' and '.join(f'+{kind}' for kind in kinds)}: fitted to {fitted_to(result)}."
@@ -63,7 +64,7 @@ def regression_tables(result: Result) -> Iterator[Part]:
 
 def _limits(name: str, method: MethodResult) -> Iterator[str]:
     """What a normalised score cannot say."""
-    if name in SINGLE_SAMPLE_METHODS or "constant" not in method.bounds:
+    if method_named(name).is_single or "constant" not in method.bounds:
         return
     exact = int(np.isposinf(method.sets["test"].points.get("pll_optimum", np.empty(0))).sum())
     if exact:

@@ -12,7 +12,7 @@ import numpy as np
 from scipy.special import stdtrit
 
 from bnuq import metrics
-from bnuq.config import DETERMINISTIC, POPULATION, Run, SweepSection, Task
+from bnuq.config import Run, SweepSection, Task
 from bnuq.data import Points, check_labels, check_targets, labelled
 from bnuq.errors import RequestError
 from bnuq.estimates import Estimate
@@ -31,6 +31,7 @@ from bnuq.evaluation.setup import Prepared, findings_on_labels, findings_on_outp
 from bnuq.evaluation.subject import VALIDATION, Subject
 from bnuq.files.journal import Journal, WorkFolder
 from bnuq.findings import Finding, note, warning
+from bnuq.methods import DETERMINISTIC, POPULATION
 from bnuq.metrics.decay import least_squares_coefficients
 from bnuq.progress import Progress
 from bnuq.records.evaluation import ReferenceCheck

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 import numpy as np
 
-from bnuq.config import ANALYTIC, DETERMINISTIC, SINGLE_SAMPLE_METHODS, Run
+from bnuq.config import Run
 from bnuq.data import Points
 from bnuq.errors import RequestError, ResultError, SamplingError
 from bnuq.evaluation import memory, multilabel
@@ -54,6 +54,7 @@ from bnuq.evaluation.subject import VALIDATION, Subject
 from bnuq.files.journal import Journal, WorkFolder, beside, root_of, secret_for, work_folder
 from bnuq.files.places import Place
 from bnuq.findings import Finding, note, warning
+from bnuq.methods import DETERMINISTIC, method_named
 from bnuq.models.loading import LoadedModel
 from bnuq.progress import Progress, silent
 from bnuq.records import evaluation_file as result_file
@@ -113,7 +114,7 @@ def evaluate(
             *([note("evaluation-continued", parts=journal.reused)] if continued else []),
             *_findings(run, subject.todo, measured, outcome, planned.ready.material),
             *(() if measured.noise_models is None else measured.noise_models.findings()),
-            *measured.posterior[1],
+            *(finding for method in subject.todo.methods for finding in measured.fitted(method)[1]),
             *_dead_channels(outcome.omega),
         )
         result = Result(
@@ -365,7 +366,7 @@ def _resolved(subject: Subject, noise_models: NoiseModels | None) -> Run:
     calibrate = run.calibrate if subject.fitted_to is None else subject.calibration
     if noise_models is not None and noise_models.counts is not None:
         sampler = msgspec.structs.replace(sampler, counts=noise_models.counts)
-    methods: Any = todo.methods  # of the names in config.schema.Method
+    methods = tuple(method.name for method in todo.methods)
     return replace(run, batch_size=todo.batch_size, methods=methods, sampler=sampler, calibrate=calibrate)
 
 
@@ -410,9 +411,9 @@ def _findings(
     if fitted_to is not None and len(fitted_to) < FEW:
         yield warning("few-validation-points", points=len(fitted_to))
     yield from outcome.findings
-    if run.methods is None and not {*outcome.methods} - {*SINGLE_SAMPLE_METHODS}:
+    if run.methods is None and not any(not method_named(name).is_single for name in outcome.methods):
         yield warning("nothing-stochastic")
-    elif outcome.samples < MIN_SAMPLES and {*outcome.methods} - {*SINGLE_SAMPLE_METHODS}:
+    elif outcome.samples < MIN_SAMPLES and any(not method_named(name).is_single for name in outcome.methods):
         yield warning("few-samples", samples=outcome.samples, minimum=MIN_SAMPLES)
 
 
@@ -425,7 +426,7 @@ def _findings_on_noise_models(result: Result) -> Iterator[Finding]:
             yield warning("law-understates", method=model.method, ratio=ratio)
         if model.overstates:
             yield warning("law-overstates", method=model.method, ratio=ratio)
-    if names := [name for name in result.methods if name in ANALYTIC and not compared]:
+    if names := [name for name in result.methods if method_named(name).approximates and not compared]:
         yield warning("law-unchecked", methods=names)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,27 +13,18 @@ import torch
 from torch import Tensor, nn
 
 from bnuq import __version__
-from bnuq.config import (
-    AUGMENTED,
-    DETERMINISTIC,
-    ENSEMBLE,
-    LAPLACE,
-    Run,
-    draws_by,
-    recalibration_of,
-    without_recalibration,
-)
+from bnuq.config import Run
 from bnuq.errors import ModelError, RequestError, ResultError, SamplingError, first_line
 from bnuq.evaluation.augmentation import Augmented, augmenting, check_augmentation
 from bnuq.evaluation.completeness import check_complete
 from bnuq.evaluation.datasets import Pipeline, target_scale
 from bnuq.evaluation.draws import omega_of
-from bnuq.evaluation.laplace import fit_posterior
-from bnuq.evaluation.runner import engine_of
+from bnuq.evaluation.methods import Drawn, sampler_of
 from bnuq.evaluation.setup import check_readable, prepare
-from bnuq.evaluation.subject import Subject, is_mcbn, kind_of_draws
+from bnuq.evaluation.subject import Subject
 from bnuq.files.hdf5 import open_hdf5
 from bnuq.files.writing import check_writable, replaced
+from bnuq.methods import DETERMINISTIC, METHOD_NAMES, METHODS, Method, method_named
 from bnuq.models.loading import LoadedModel
 from bnuq.progress import Progress, silent
 from bnuq.records.evaluation import Result
@@ -51,11 +42,8 @@ from bnuq.sampling.sites import find_sites
 from bnuq.workflows.evaluate import planned_run
 from bnuq.workflows.predictor_files import check_target, encoded, loaded
 
-_DRAWING = (
-    "mcbn", "mcdo", "mcbn+mcdo", "learned", "mcbn+learned", "mcdo+learned", "mcbn+mcdo+learned", *AUGMENTED, LAPLACE,
-    ENSEMBLE,
-)  # fmt: skip
-_METHODS = (*_DRAWING, DETERMINISTIC)
+_DRAWING = tuple(m for m in METHODS if m.differs_by and not m.approximates and "file" not in m.differs_by)
+_METHODS = (*_DRAWING, method_named(DETERMINISTIC))
 _COMPARED = 64  # points on which the program is compared with the network
 _COMPARED_BANK = 160  # with a bank, of which every 64 points use other draws
 _TOLERANCE = 1e-4  # relative to the largest value
@@ -114,7 +102,7 @@ def assembled(
     check_readable(run)
     base = _method(method, result)
     samples = _samples(run, result)
-    methods: Any = () if base == DETERMINISTIC else run.methods if base is None else (base,)
+    methods = run.methods if base is None else () if base.is_single else (base.name,)
     # on the CPU, whose masks the program has
     run = replace(run, methods=methods, samples=samples, perturb=(), predictions=None, device="cpu")
     check_complete(run, needs=("test",))
@@ -126,16 +114,17 @@ def assembled(
     if isinstance(unconverted(ready.model), Unpacked):
         raise RequestError("a network of several inputs cannot be exported; its program would take packed rows.")
     base = base or _first(subject.todo.methods, str(run.checkpoint))
+    exported = base if method is None else method_named(method)
     subject = replace(subject, todo=replace(subject.todo, methods=(base,)))
-    if base in AUGMENTED:
+    if "augmentation" in base.differs_by:
         _check_augmentation(augmenting(subject).run)
         check_augmentation(subject)
     engine = _engine(subject, base, _bank(result), progress)
     points = min(_COMPARED if subject.bank is None else _COMPARED_BANK, len(subject.sets["test"]))
     inputs = ready.pipeline.evaluated(subject.sets["test"], slice(0, points))
-    scoring = _scoring(subject, ready.material.train, method or base, result)
+    scoring = _scoring(subject, ready.material.train, exported, result)
     predictor = Predictor(_passes(subject, engine, inputs), scoring).eval()
-    metadata = _metadata(subject, method or base, engine.samples, scoring, inputs)
+    metadata = _metadata(subject, exported, engine.samples, scoring, inputs)
     of_set = engine.of("test", subject.sets["test"]) if isinstance(engine, BySet) else engine
     return Assembled(predictor, of_set, inputs, metadata)
 
@@ -151,33 +140,32 @@ def _check_unchanged(result: Result, networks: Iterable[LoadedModel]) -> None:
             )
 
 
-def _first(methods: Iterable[str], where: str) -> str:
+def _first(methods: Sequence[Method], where: str) -> Method:
     """The first method of several samples that can be exported; RequestError where there is none."""
-    names = tuple(methods)
-    found = next((name for name in names if name in _DRAWING), None)
+    found = next((method for method in methods if method in _DRAWING), None)
     if found is None:
         raise RequestError(
-            f"{where}: no method of {', '.join(names)} draws samples that can be exported. The network as it is: "
-            "--method deterministic."
+            f"{where}: no method of {', '.join(map(str, methods))} draws samples that can be exported. The network as "
+            "it is: --method deterministic."
         )
     return found
 
 
-def _method(method: str | None, result: Result | None) -> str | None:
+def _method(name: str | None, result: Result | None) -> Method | None:
     """The method whose samples are exported, before recalibration; None where the network decides. RequestError for one
     that cannot be."""
     known = (*result.methods,) if result is not None else ()
-    if method is None:
-        return None if result is None else _first(known, str(result.path))
-    base = without_recalibration(method)
-    if base not in _METHODS:
-        expected = ", ".join((*_METHODS, "each with +temperature or +vector"))
-        raise RequestError(f"--method {method} cannot be exported; expected one of {expected}.")
-    if result is not None and method not in known:
-        raise RequestError(f"--method {method}: {result.path} has only {', '.join(known)}; expected one of these.")
-    if result is None and base != method:
-        raise RequestError(f"--method {method} is fitted in an evaluation. Name its result: --from RESULT.")
-    return base
+    if name is None:
+        return None if result is None else _first([method_named(known_name) for known_name in known], str(result.path))
+    if name not in METHOD_NAMES or method_named(name).plain not in _METHODS:
+        expected = ", ".join((*map(str, _METHODS), "each with +temperature or +vector"))
+        raise RequestError(f"--method {name} cannot be exported; expected one of {expected}.")
+    if result is not None and name not in known:
+        raise RequestError(f"--method {name}: {result.path} has only {', '.join(known)}; expected one of these.")
+    method = method_named(name)
+    if result is None and method.recalibration is not None:
+        raise RequestError(f"--method {name} is fitted in an evaluation. Name its result: --from RESULT.")
+    return method.plain
 
 
 def _samples(run: Run, result: Result | None) -> int:
@@ -196,15 +184,16 @@ def _bank(result: Result | None) -> BatchStatistics | None:
         return BatchStatistics.read_from(file["statistics"], str(result.path)) if "statistics" in file else None
 
 
-def _engine(subject: Subject, method: str, omega: BatchStatistics | None, progress: Progress) -> Engine:
+def _engine(subject: Subject, method: Method, omega: BatchStatistics | None, progress: Progress) -> Engine:
     """The engine of an evaluation with this method."""
     draws = range(subject.samples_of(method, subject.max_samples))
-    noisy, omegas = draws_by(method, "learned"), dict[str, BatchStatistics]()
-    if is_mcbn(method):
+    omegas, sampler = dict[str, BatchStatistics](), sampler_of(method)
+    if method.is_sampled_batchnorm:
+        noisy = "noise" in method.differs_by
         if omega is None or noisy:  # what a result keeps was drawn without noise
             omega = omega_of(subject, range(subject.bank or len(draws)), progress, noisy=noisy)
-        omegas[kind_of_draws(method)] = omega
-    return engine_of(subject, method, draws, omegas, fit_posterior(subject, progress)[0])
+        omegas[method.omega_key] = omega
+    return sampler.engine(subject, draws, Drawn(omegas, sampler.fitted(subject, progress, None)[0]))
 
 
 def _passes(subject: Subject, engine: Engine, inputs: Tensor) -> list[Passes]:
@@ -260,11 +249,11 @@ def _augmentation(pipeline: Pipeline, inputs: Tensor) -> Augmentation:
     return Augmentation(pipeline.run.seed, border=border, pad=augment.pad, crop=crop, flip=augment.flip)
 
 
-def _scoring(subject: Subject, train: Any, method: str, result: Result | None) -> Scoring:
+def _scoring(subject: Subject, train: Any, method: Method, result: Result | None) -> Scoring:
     """How samples become outputs, with what the evaluation fitted; of a cross-fitted temperature the mean, of a
     cross-fitted vector scaling that of all points."""
-    todo, run, kind = subject.todo, subject.run, recalibration_of(method)
-    estimates: Mapping[str, Any] = {} if result is None else result.methods[method].sets["test"].estimates
+    todo, run, kind = subject.todo, subject.run, method.recalibration
+    estimates: Mapping[str, Any] = {} if result is None else result.methods[method.name].sets["test"].estimates
     if todo.task != "regression":
         labels = "labels" if run.outputs == "multilabel" else "classes"
         if kind == "temperature":
@@ -272,7 +261,7 @@ def _scoring(subject: Subject, train: Any, method: str, result: Result | None) -
         if kind == "vector":
             assert result is not None
             fits = [fit for each in result.findings for fit in each.values.get("maps", ())]
-            scale, shift = next((*fit[1:],) for fit in fits if fit[0] == method)
+            scale, shift = next((*fit[1:],) for fit in fits if fit[0] == method.name)
             return Scoring(labels, scale=(*scale,), shift=(*shift,))
         return Scoring(labels)
     tau = run.scoring.tau if "tau" not in estimates else estimates["tau"].value
@@ -281,18 +270,18 @@ def _scoring(subject: Subject, train: Any, method: str, result: Result | None) -
     return Scoring("values", noise=(0.0 if tau is None else 1 / tau,), **of_targets)
 
 
-def _metadata(subject: Subject, method: str, samples: int, scoring: Scoring, inputs: Tensor) -> dict[str, Any]:
+def _metadata(subject: Subject, method: Method, samples: int, scoring: Scoring, inputs: Tensor) -> dict[str, Any]:
     run = subject.run
-    record, is_ensemble = run.record(), without_recalibration(method) == ENSEMBLE
+    record, is_ensemble = run.record(), "networks" in method.differs_by
     outputs = ["mean", "variance"] if scoring.kind == "values" else ["mean", "predictive_entropy", "mutual_information"]
     return {
         "bnuq": __version__,
         "torch": torch.__version__,
         "checkpoints": [each.checkpoint.name for each in (run.single if is_ensemble else (run,))],
         "task": subject.todo.task,
-        "method": method,
+        "method": method.name,
         "samples": samples,
-        "batch_size": subject.todo.batch_size if is_mcbn(method) else None,
+        "batch_size": subject.todo.batch_size if method.is_sampled_batchnorm else None,
         "bank": subject.bank,
         "seed": run.seed,
         "inputs": {"shape": list(inputs.shape[1:]), "dtype": str(inputs.dtype).removeprefix("torch.")},
@@ -301,7 +290,7 @@ def _metadata(subject: Subject, method: str, samples: int, scoring: Scoring, inp
         "outputs": outputs,
         "temperature": 1 / scoring.scale[0] if len(scoring.scale) == 1 else None,
         "vector": [scoring.scale, scoring.shift] if len(scoring.scale) > 1 else None,
-        "cross_fitted": recalibration_of(method) is not None and run.calibrate == "cross",
+        "cross_fitted": method.recalibration is not None and run.calibrate == "cross",
         "observation_variance": scoring.noise[0] if scoring.kind == "values" else None,
     }
 

@@ -13,12 +13,13 @@ import numpy as np
 
 import bnuq
 from bnuq.catalogue import distinct
-from bnuq.config import POPULATION, Run, RunOfSeveral, Runs, Task, without_recalibration
+from bnuq.config import Run, RunOfSeveral, Runs, Task
 from bnuq.errors import BnuqError, RequestError
 from bnuq.evaluation.provenance import behaviour, request_digest, same_behaviour
 from bnuq.evaluation.setup import check_request, prepare
 from bnuq.files.content import is_file, kind_of, sha256_of_file
 from bnuq.findings import Finding, note, notes, warning
+from bnuq.methods import POPULATION, method_named
 from bnuq.progress import Progress, silent
 from bnuq.records import evaluation_file as result_file
 from bnuq.records import multirun as several_file
@@ -153,7 +154,7 @@ _Form = tuple[str, tuple[str, ...], tuple[str, ...]]
 
 def _form(result: Result) -> _Form:
     """What must be the same in all runs: task, methods, sets."""
-    methods = tuple(name for name in result.methods if without_recalibration(name) != POPULATION)  # by the check
+    methods = tuple(name for name in result.methods if method_named(name).plain.name != POPULATION)  # by the check
     return result.model["task"], methods, tuple(sorted(result.sets))
 
 

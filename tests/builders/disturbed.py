@@ -24,7 +24,7 @@ import torch
 
 from bnuq.config import Options, resolve
 from bnuq.errors import ResultError
-from bnuq.evaluation import runner
+from bnuq.evaluation import scoring
 from bnuq.evaluation.setup import threads
 from bnuq.records.evaluation import Result
 from bnuq.records.evaluation_file import read
@@ -90,16 +90,16 @@ def figures(result: Result) -> dict[str, Any]:
 @contextlib.contextmanager
 def computing_nothing() -> Iterator[None]:
     """A block in which this process computes no unit: others have to."""
-    plain = runner.run_unit
+    plain = scoring.run_unit
 
     def refused(_: Any, unit: Any) -> Any:
         raise AssertionError(f"{unit.name} was computed by this process")
 
-    runner.run_unit = refused
+    scoring.run_unit = refused
     try:
         yield
     finally:
-        runner.run_unit = plain
+        scoring.run_unit = plain
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from findings_of import noted
 
 from bnuq.config import Options, ScoringSection, resolve
 from bnuq.errors import ResultError
-from bnuq.evaluation import classification, regression, runner
+from bnuq.evaluation import classification, regression, scoring
 from bnuq.evaluation.estimates import replicate_weights
 from bnuq.evaluation.executors import Executor
 from bnuq.evaluation.units import Gathered, Unit
@@ -139,9 +139,9 @@ def assert_same(found: Any, expected: Any) -> None:
 def ran(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The units that are computed; "stop" is after how many of them the run is interrupted."""
     log: dict[str, Any] = {"units": [], "passes": 0, "stop": None}
-    plain, passes = runner.run_unit, Stochastic.passes
+    plain, passes = scoring.run_unit, Stochastic.passes
 
-    def logged(context: runner.Context, unit: Unit) -> Arrays:
+    def logged(context: scoring.UnitScoring, unit: Unit) -> Arrays:
         if len(log["units"]) == log["stop"]:
             raise KeyboardInterrupt
         log["units"].append(unit.name)
@@ -151,7 +151,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         log["passes"] += len(inputs)
         return passes(self, inputs, *rest)
 
-    monkeypatch.setattr(runner, "run_unit", logged)
+    monkeypatch.setattr(scoring, "run_unit", logged)
     monkeypatch.setattr(Stochastic, "passes", counted)
     return log
 
@@ -311,16 +311,16 @@ def test_units_of_good_weights_under_the_names_of_bad_ones_are_computed_again(
 def test_forged_units_of_another_user_are_not_taken_and_named_ones_are_refused(
     folder: Path, ran: dict[str, Any], monkeypatch: pytest.MonkeyPatch, named: bool
 ) -> None:
-    work, honest = folder / "mine" if named else None, runner.run_unit
+    work, honest = folder / "mine" if named else None, scoring.run_unit
 
-    def forged(context: runner.Context, unit: Unit) -> Arrays:
+    def forged(context: scoring.UnitScoring, unit: Unit) -> Arrays:
         arrays = honest(context, unit)
         return {name: values[::-1].copy() if values.ndim else values for name, values in arrays.items()}
 
     monkeypatch.setenv("XDG_CONFIG_HOME", str(folder / "forger"))
-    monkeypatch.setattr(runner, "run_unit", forged)
+    monkeypatch.setattr(scoring, "run_unit", forged)
     interrupted(folder, ran, 8, work)
-    monkeypatch.setattr(runner, "run_unit", honest)
+    monkeypatch.setattr(scoring, "run_unit", honest)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(folder / "runner"))
     if named:
         with pytest.raises(

@@ -11,8 +11,8 @@ import pytest
 from made_up import changed, with_estimates, with_test
 from verdicts import codes, said, verdict
 
-from bnuq.config import DETERMINISTIC, POPULATION
 from bnuq.estimates import Estimate
+from bnuq.methods import DETERMINISTIC, POPULATION
 from bnuq.metrics import delong_difference_variance, standard_error
 from bnuq.records.approximation import Approximation
 from bnuq.records.evaluation import ReferenceCheck, Result

@@ -12,9 +12,9 @@ import pytest
 from report_text import rendered
 
 from bnuq.catalogue import text_of
-from bnuq.config import recalibration_of
 from bnuq.estimates import Estimate
 from bnuq.findings import note, warning, warnings
+from bnuq.methods import method_named
 from bnuq.records import evaluation_file as result_file
 from bnuq.report.evaluation import report
 from bnuq.report.numbers import sparkline
@@ -54,7 +54,7 @@ def test_no_line_is_wider_than_asked_and_none_ends_in_blanks(request, name, widt
 def test_the_short_report_fits_on_a_screen_and_has_every_method_set_and_warning(request, name):
     result = request.getfixturevalue(name)
     short, full = (one_line(drawn(result, full=full, width=100)) for full in (False, True))
-    most = 55 if any(map(recalibration_of, result.methods)) else 45
+    most = 55 if any(method_named(name).recalibration for name in result.methods) else 45
     assert len(drawn(result, full=False, width=100).splitlines()) <= most
     assert len(short) < len(full)
     for method in result.methods:

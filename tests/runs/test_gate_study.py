@@ -16,8 +16,9 @@ import pytest
 import small_run
 
 from bnuq import metrics
-from bnuq.config import DETERMINISTIC, Options, resolve
+from bnuq.config import Options, resolve
 from bnuq.gate import Verdict, check
+from bnuq.methods import DETERMINISTIC
 from bnuq.records.addresses import estimates_of
 from bnuq.records.evaluation import Result
 from bnuq.records.evaluation_file import read

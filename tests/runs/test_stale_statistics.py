@@ -17,12 +17,13 @@ from verdicts import said, verdict
 
 from bnuq.catalogue import text_of
 from bnuq.cli.main import main
-from bnuq.config import DETERMINISTIC, NETWORKS, POPULATION, Options, resolve, resolve_again, resolve_all
+from bnuq.config import Options, resolve, resolve_again, resolve_all
 from bnuq.config.repeating import other_command
 from bnuq.evaluation import draws
 from bnuq.findings import Finding
 from bnuq.gate import Settings, check
 from bnuq.gate.compatibility import check_request_comparable
+from bnuq.methods import DETERMINISTIC, NETWORKS, POPULATION
 from bnuq.records.evaluation import Result
 from bnuq.records.evaluation_file import read
 from bnuq.records.summary import summary

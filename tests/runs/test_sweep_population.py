@@ -16,9 +16,10 @@ from records_at_rest import edited, read_text
 from report_text import rendered
 from test_stale_statistics import let_go_stale
 
-from bnuq.config import DETERMINISTIC, NETWORKS, POPULATION, Options, resolve_sweep
+from bnuq.config import Options, resolve_sweep
 from bnuq.errors import ResultError
 from bnuq.estimates import Estimate
+from bnuq.methods import DETERMINISTIC, NETWORKS, POPULATION
 from bnuq.records.sweep import Compared, Sweep, read, summary, write
 from bnuq.report.sweep import report
 from bnuq.workflows.sweep import sweep

@@ -24,9 +24,10 @@ from test_stale_statistics import let_go_stale
 import bnuq
 from bnuq import metrics
 from bnuq.cli.main import main
-from bnuq.config import DETERMINISTIC, POPULATION, Options, SweepSection, resolve_sweep
+from bnuq.config import Options, SweepSection, resolve_sweep
 from bnuq.errors import DataError, RequestError
 from bnuq.evaluation import passes, pixels
+from bnuq.methods import DETERMINISTIC, POPULATION
 from bnuq.progress import Advance, silent
 from bnuq.records.sweep import Sweep, SweepPoint, read, summary
 from bnuq.report.sweep import report

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from bnuq.config import SINGLE_SAMPLE_METHODS
 from bnuq.findings import Catalogue, Entry, Finding, all_of, sentence
 from bnuq.findings import verdict as _verdict
 from bnuq.gate.checking import LEVEL
 from bnuq.gate.records import BOUNDS, NORMALIZED, Comparison, Floor, Verdict
+from bnuq.methods import method_named
 from bnuq.metrics.registry import metric_of
 from bnuq.report.evaluation_findings import network_in_words
 from bnuq.report.numbers import UNITS, count, decimals, named, number, signed
@@ -376,7 +376,7 @@ def _estimate_of_network(comparison: Comparison) -> str:
 
 
 def _network_in_words(comparison: Comparison) -> str:
-    return network_in_words(comparison.method) if comparison.method in SINGLE_SAMPLE_METHODS else comparison.method
+    return network_in_words(comparison.method) if method_named(comparison.method).is_single else comparison.method
 
 
 def _set_in_words(comparison: Comparison) -> str:

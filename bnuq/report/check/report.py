@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Literal
 
 from bnuq.catalogue import advised, noted
-from bnuq.config import DETERMINISTIC
 from bnuq.estimates import ARROWS
 from bnuq.findings import warnings
 from bnuq.gate.records import BOUNDS, NORMALIZED, Comparison, Side, Verdict
+from bnuq.methods import DETERMINISTIC
 from bnuq.metrics import METRICS, SCORES
 from bnuq.report.check.findings import (
     JUDGEMENTS,

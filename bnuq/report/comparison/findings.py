@@ -11,8 +11,8 @@ from typing import Any, Literal
 import numpy as np
 
 from bnuq.catalogue import text_of
-from bnuq.config import SINGLE_SAMPLE_METHODS
 from bnuq.findings import Catalogue, Entry, Finding, all_of, note, verdict, warning, warnings
+from bnuq.methods import method_named
 from bnuq.metrics import METRICS, detection_influence, rmse_influence, standard_error
 from bnuq.records.evaluation import EvaluatedSet, Result, SetResult
 from bnuq.report import ood
@@ -229,7 +229,7 @@ def _result_warning(*, names: Sequence[str], text: str, others: int) -> str:
 
 def _ranking(*, method: str, rankings: Mapping[str, Sequence[Place]], results: int) -> str:
     network = network_in_words(method)
-    head = network[0].upper() + network[1:] if method in SINGLE_SAMPLE_METHODS else method
+    head = network[0].upper() + network[1:] if method_named(method).is_single else method
     texts = (f"{named(metric)} {_in_order(places, metric, results)}" for metric, places in rankings.items())
     return f"{head}: {'; '.join(texts)}."
 

@@ -8,10 +8,10 @@ from functools import partial
 
 import numpy as np
 
-from bnuq.config import NETWORKS
 from bnuq.estimates import Estimate
 from bnuq.findings import Catalogue, Entry, Finding, all_of, sentence
 from bnuq.findings import verdict as _verdict
+from bnuq.methods import NETWORKS
 from bnuq.records.sweep import Recommended, Repeated, Sweep, SweepPoint
 from bnuq.records.verdict import OTHER_SCALE, on_another_scale
 from bnuq.report.evaluation_findings import SENTENCES as OF_EVALUATION

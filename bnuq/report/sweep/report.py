@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from bnuq.catalogue import advised, noted
-from bnuq.config import NETWORKS
 from bnuq.estimates import Estimate
+from bnuq.methods import NETWORKS
 from bnuq.metrics import METRICS
 from bnuq.metrics.elbo import IMPROPER_PRIORS
 from bnuq.records.sweep import ElboTerms, Sweep, SweepPoint, SweptModel

@@ -1,4 +1,4 @@
-"""The Laplace approximation of a run: its posterior, fitted to the reference, and what is said of it."""
+"""Samples of the weights of the last layer: its Laplace approximation, fitted to the reference."""
 
 from __future__ import annotations
 
@@ -6,32 +6,63 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from bnuq.config import LAPLACE
 from bnuq.evaluation.executors import Executor
 from bnuq.evaluation.features import fitted_points, head_of, heads
+from bnuq.evaluation.methods.sampler import Drawn, Fit, Network, Sampler
 from bnuq.evaluation.resources import check_memory_of_last_layer
 from bnuq.evaluation.subject import Subject
 from bnuq.evaluation.units import UnitGroup, tiles
 from bnuq.files.journal import Arrays
 from bnuq.findings import Finding, note
 from bnuq.progress import Progress
-from bnuq.sampling.head import Head
-from bnuq.sampling.laplace import Posterior, fitted, terms
+from bnuq.sampling.head import Head, NoHeadError, head
+from bnuq.sampling.laplace import LastLayer, Posterior, fitted, terms
+from bnuq.sampling.outputs import unconverted
+from bnuq.sampling.plain_loop import Engine
 
 _TILE = 1024  # reference points of a unit
 
 
+class LastLayerSampler(Sampler):
+    """Draws the weights of the last linear layer of a classifier."""
+
+    def why_not(self, network: Network) -> str:
+        if network.task == "regression":
+            return "it is for classifiers, and this is a regression; use mcbn or mcdo"
+        if network.task == "segmentation":
+            return "it is not offered for outputs of a segmentation"
+        if network.run.outputs == "multilabel":
+            return "it is for classifiers of one class per point, and here there are several labels per point"
+        if network.untracked:
+            return f"{network.untracked}, so features depend on the other points"
+        try:
+            head(unconverted(network.model), network.example)
+        except NoHeadError as error:
+            return f"it needs a network that ends in one linear layer ({error})"
+        if network.train is None:
+            return 'there is no reference to fit its posterior to; add --train REF, or train = "REF" under [data]'
+        return ""
+
+    def fitted(self, subject: Subject, progress: Progress, executor: Executor | None) -> Fit:
+        return fit_posterior(subject, progress, executor)
+
+    def engine(self, subject: Subject, draws: range, drawn: Drawn) -> Engine:
+        to = {"device": subject.pipeline.device, "dtype": subject.pipeline.dtype}
+        return LastLayer(subject.model, drawn.fitted, draws=draws, seed=subject.run.seed, **to)
+
+    def why_agree(self, subject: Subject) -> str:
+        return "the posterior of the last layer is too narrow for any sample to differ."
+
+
 def fit_posterior(
     subject: Subject, progress: Progress, executor: Executor | None = None
-) -> tuple[Posterior | None, tuple[Finding, ...]]:
-    """The posterior of the network's last layer, and a note on it; None where no method draws from it.
+) -> tuple[Posterior, tuple[Finding, ...]]:
+    """The posterior of the network's last layer, and a note on it.
 
     The network runs once over the reference in evaluation mode, without augmentation: over at most 50,000 points, of a
     reference that is read as needed at most 5,000. They stand for the whole training set (`train_size`), and are units
     of the `executor`, if there is one.
     """
-    if LAPLACE not in subject.todo.methods:
-        return None, ()
     run, train = subject.run, subject.train
     assert train is not None  # ensured by the plan
     last, structure = head_of(subject, subject.sets["test"], slice(0, 1)), run.sampler.laplace

@@ -1,0 +1,226 @@
+"""Runs one method over every set, unit by unit, and scores its samples: as they are, and with recalibrated logits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from bnuq import devices
+from bnuq.data import Points
+from bnuq.errors import SamplingError
+from bnuq.evaluation import perturbations, recalibration
+from bnuq.evaluation.executors import Executor
+from bnuq.evaluation.methods import sampler_of
+from bnuq.evaluation.passes import Passes
+from bnuq.evaluation.pixels import bytes_of_maps
+from bnuq.evaluation.recalibration import Recalibrated
+from bnuq.evaluation.scoring import SetScoring, UnitScoring, View, add_block, engine_of_set, saves_maps
+from bnuq.evaluation.stored import StoredMaps, StoredSamples
+from bnuq.evaluation.subject import VALIDATION, Subject
+from bnuq.evaluation.units import Gathered, Unit, tiles
+from bnuq.files.journal import SECONDS
+from bnuq.methods import Method, Recalibration
+from bnuq.progress import Advance
+from bnuq.records.evaluation import Samples
+from bnuq.sampling.gradients import Differentiable
+from bnuq.sampling.plain_loop import Engine
+
+_MAPS_AT_ONCE = 2**24  # bytes of a unit's maps
+Halves = Mapping[str, Bool[np.ndarray, " point"]]  # of a cross-fit, by the set: which points are in the second half
+
+
+@dataclass(frozen=True)
+class Scored:
+    """The scores of one method on every set, and the view of its samples that they are of."""
+
+    sets: Mapping[str, Any]
+    view: View
+
+
+class MethodRun:
+    """What a run has done of one method: its latest engine, the draws of every round, its units and their work.
+
+    Draws come in `rounds`; units of all rounds are of the same points. `address` are the draws that name the units of
+    the latest round: a single pass has those whose pooled statistics it uses.
+    """
+
+    def __init__(
+        self, method: Method, engine: Engine, subject: Subject, executor: Executor, passes: Passes, second: Halves
+    ) -> None:
+        sampler = sampler_of(method)
+        self.method, self.engine, self.sampler = method, engine, sampler
+        self._whole, self._subject = subject, sampler.scored(subject)
+        self._executor, self._passes, self._second = executor, passes, second
+        self._journal = executor.journal
+        self._units: dict[str, list[Unit]] = {}  # of each set, in the first round
+        self.rounds: list[range] = []
+        self.maps: dict[tuple[Method, str], StoredMaps] = {}
+        self.seconds, self.passes = 0.0, 0
+        self.attack: Differentiable | None = None  # what perturbed points are attacked through
+        self.is_attacked = False
+
+    def run(self, engine: Engine, draws: range, advance: Advance, *, address: range) -> dict[Method, Scored]:
+        """The scores of all draws so far, of which these are the latest: of the method, and where recalibrations are
+        fitted those of the method with each."""
+        self.engine, self._address, self._advance = engine, address, advance
+        self.rounds.append(draws)
+        self._weights = self._whole.weights(self.method, draws.stop)
+        subject, scorer = self._subject, self._subject.scorer
+        validation = self._scores(VALIDATION, [View(self.method)])[self.method] if VALIDATION in subject.sets else None
+        plain = View(self.method, scorer.fitted(validation, self._weights))
+        views = [plain]
+        if validation is not None and subject.fitted_to == VALIDATION:
+            for view in self._recalibrated(VALIDATION, validation):
+                scores = None if subject.todo.image else self._scored_again(VALIDATION, view)
+                views.append(replace(view, fitted=scorer.fitted(scores, self._weights)))
+        scored: dict[Method, dict[str, Any]] = {view.method: {} for view in views}
+        for name in subject.sets:
+            if name == VALIDATION:
+                continue
+            for method, scores in self._scores(name, views).items():
+                scored[method][name] = scores
+            if name == subject.fitted_to:
+                views = self._cross_fitted(name, plain, scored)
+        return {view.method: Scored(scored[view.method], view) for view in views}
+
+    def _cross_fitted(self, name: str, plain: View, scored: dict[Method, dict[str, Any]]) -> list[View]:
+        """The views by what is fitted to halves of this set, whose scores by each are added."""
+        scores, scorer = scored[self.method][name], self._subject.scorer
+        if (fitted := scorer.cross_fitted(scores, self._weights, self._second[name])) is not None:
+            plain = replace(plain, fitted=fitted)
+            scored[self.method][name] = self._scored_again(name, plain)
+        recalibrated = [replace(view, fitted=plain.fitted) for view in self._recalibrated(name, scores)]
+        for view in recalibrated:
+            scored[view.method] = {name: self._scored_again(name, view)}
+        return [plain, *recalibrated]
+
+    def _recalibrated(self, name: str, scores: Any) -> list[View]:
+        """The views with recalibrations that are fitted to the set of this name, which has these scores."""
+        subject, points = self._subject, self._subject.sets[name]
+        if not subject.recalibrations:
+            return []
+        assert points.targets is not None
+        second, device = self._second.get(name), subject.pipeline.device
+        if subject.todo.image:
+            fits: Mapping[Recalibration, Recalibrated] = {
+                "temperature": recalibration.fitted_to_images(scores.pll_by_temperature, second)
+            }
+        else:
+            stored = self._stored(name)
+
+            def blocks() -> Iterator[Tensor]:
+                for _, block in stored.blocks():
+                    samples = torch.from_numpy(block)
+                    yield samples.to(device) if devices.traits(device).float64 else samples
+
+            fits = recalibration.fitted(subject.recalibrations, blocks, points.targets, second)
+        return [View(self.method.recalibrated(kind), maps=maps) for kind, maps in fits.items()]
+
+    def _scores(self, name: str, views: Sequence[View]) -> dict[Method, Any]:
+        """The scores of one set under all draws so far, by each view; None where nothing depends on them."""
+        points, run, todo = self._points(name), self._whole.run, self._whole.todo
+        scores_again = not self.method.is_single and (run.save_samples or run.samples == "auto")
+        scores_again = (scores_again or name == self._whole.fitted_to) and not todo.image
+        size = self._passes.tile(self.engine, points, keeps_samples=scores_again)
+        if keeps_maps := saves_maps(self._whole, name):
+            size = min(size, max(1, _MAPS_AT_ONCE // bytes_of_maps(todo)))
+        if name not in self._units:
+            self._units[name] = tiles(name, points, size, method=self.method.name, draws=self._address)
+        units = [replace(unit, draws=self._address) for unit in self._units[name]]  # the same tiles in every round
+        earlier = () if self.method.is_single else self.rounds[:-1]
+        scores = self._scores_of_units(
+            units,
+            SetScoring(self._subject, name, points, self._weights, views, self._second.get(name)),
+            earlier=earlier if scores_again else None,
+            needed=scores_again or keeps_maps,
+        )
+        test = scores[self.method] if name == "test" and self._weights.samples > 1 else None
+        if test is not None and not test.samples_differ:
+            why = self.sampler.why_agree(self._whole)
+            raise SamplingError(f"the samples of {self.method} are identical, so there is no uncertainty: {why}")
+        return scores
+
+    def _scored_again(self, name: str, view: View) -> Any:
+        """The scores of a labelled set by another view of its samples, which are kept; those of images, whose outputs
+        are too large to be kept, are computed again."""
+        points = self._whole.sets[name]
+        scoring = SetScoring(self._subject, name, points, self._weights, [view], self._second.get(name))
+        if self._whole.todo.image:
+            units = [replace(unit, method=view.method.name) for unit in self._units[name]]
+            return self._scores_of_units(units, scoring, needed=saves_maps(self._whole, name))[view.method]
+        if not self._matters(name):
+            return None
+        reduction = scoring.reduction(view)
+        for first, block in self._stored(name).blocks():
+            samples = torch.from_numpy(block).to(self._whole.pipeline.device)
+            add_block(reduction, samples, first, self.engine)
+        return scoring.scores(view, reduction)
+
+    def _scores_of_units(
+        self, units: Sequence[Unit], scoring: SetScoring, *, earlier: Sequence[range] | None = None, needed: bool
+    ) -> dict[Method, Any]:
+        """The scores of all units of a set by each view, None where nothing depends on them; their arrays stay in the
+        journal where they are `needed` again."""
+        name, points, views = scoring.set, scoring.points, scoring.views
+        self.maps |= {(view.method, name): StoredMaps(self._journal, units, view.prefix) for view in views}
+        gathered = {view.method: Gathered() for view in views}
+        with self._passes.feeding(points, self.engine) as feed:
+            engine = engine_of_set(self.engine, name, points)
+            of_units = UnitScoring(scoring, self._journal, engine, self._passes, feed, earlier)
+            if not self._matters(name):
+                self._executor.finish(zip(units), of_units.run)
+                return dict.fromkeys(gathered)
+            for unit, (arrays,) in zip(units, self._executor.run(zip(units), of_units.run, needed=needed), strict=True):
+                for view in views:
+                    gathered[view.method].add(view.arrays(arrays))
+                if unit.method == self.method.name:
+                    self.seconds += float(arrays[SECONDS])
+                    self.passes += self.engine.samples * len(unit.points)
+                    self._advance(self.engine.samples * len(unit.points))
+        return {view.method: scoring.scores(view, scoring.reduction(view), gathered[view.method]) for view in views}
+
+    def _points(self, name: str) -> Points:
+        """The points of a set; if they are perturbed, attacked through the first draws."""
+        points, subject = self._whole.sets[name], self._whole
+        if name not in subject.perturbed:
+            return points
+        if not self.is_attacked:
+            example = subject.pipeline.evaluated(subject.sets["test"], slice(0, 2))
+            self.attack, self.is_attacked = perturbations.attack_of(self.engine, example), True
+        return perturbations.attacked(points, self.attack)
+
+    def _stored(self, name: str) -> StoredSamples:
+        """The raw samples of a set under all draws so far."""
+        rounds = [self._address] if self.method.is_single else self.rounds
+        return StoredSamples.of(self._journal, self._units[name], rounds)
+
+    def _matters(self, name: str) -> bool:
+        """Whether anything depends on the scores of a set: the result, what is fitted to it, or the number of draws."""
+        run, is_fitted_to = self._whole.run, name in (VALIDATION, self._whole.fitted_to)
+        return self._executor.makes_result or is_fitted_to or run.samples == "auto"
+
+    def raw_samples(self) -> dict[str, Samples]:
+        """The raw samples of each set, where they are saved."""
+        if not self._whole.run.save_samples or self.method.is_single:
+            return {}
+        return {name: self._stored(name) for name in self._units}
+
+    def maps_of_images(self, name: str, rows: Sequence[int]) -> Iterator[dict[str, np.ndarray]]:
+        """The maps of these images of a set, which pass again, by their names."""
+        points, view = self._whole.sets[name], View(self.method)
+        scoring = SetScoring(self._subject, name, points, self._weights, [view])
+        with self._passes.feeding(points, self.engine) as feed:
+            engine = engine_of_set(self.engine, name, points)
+            of_units = UnitScoring(scoring, self._journal, engine, self._passes, feed, None)
+            for row in rows:
+                reduction = scoring.reduction(view, row)
+                reduction.maps, reduction.saves_maps = [], False
+                for block in of_units.blocks(range(row, row + 1)):
+                    reduction.add(block)
+                yield from reduction.maps

@@ -1,0 +1,30 @@
+"""How each method of `bnuq.methods` makes samples: one file for a family, chosen by what the samples differ by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from bnuq.evaluation.methods.augmented import AugmentationSampler
+from bnuq.evaluation.methods.imported import ImportedSampler
+from bnuq.evaluation.methods.last_layer import LastLayerSampler
+from bnuq.evaluation.methods.layers import LayerSampler
+from bnuq.evaluation.methods.networks import EnsembleSampler, NetworkSampler
+from bnuq.evaluation.methods.sampler import Drawn, Fit, Network, Sampler
+from bnuq.methods import Method, Source
+
+__all__ = ["Drawn", "Fit", "Network", "Sampler", "sampler_of"]
+
+_FAMILIES: Mapping[Source, type[Sampler]] = {  # by a source that their samples have; else it is one of layers
+    "file": ImportedSampler,
+    "networks": EnsembleSampler,
+    "weights": LastLayerSampler,
+    "augmentation": AugmentationSampler,
+}
+
+
+def sampler_of(method: Method) -> Sampler:
+    """How a method makes samples."""
+    if method.is_single:
+        return NetworkSampler(method)
+    family = next((family for source, family in _FAMILIES.items() if source in method.differs_by), LayerSampler)
+    return family(method)

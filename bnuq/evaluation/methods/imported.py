@@ -1,0 +1,26 @@
+"""Samples from other software, read from a file."""
+
+from __future__ import annotations
+
+from bnuq.evaluation.methods.sampler import Drawn, Network, Sampler
+from bnuq.evaluation.predictions import Predicted, subject_of_predictions
+from bnuq.evaluation.subject import Subject
+from bnuq.sampling.plain_loop import Engine
+
+
+class ImportedSampler(Sampler):
+    """The samples in the file of --predictions."""
+
+    def why_not(self, network: Network) -> str:
+        if not network.run.predictions:
+            return "there is no file of samples; add --predictions FILE.npz"
+        return "it is not offered for outputs of a segmentation" if network.task == "segmentation" else ""
+
+    def engine(self, subject: Subject, draws: range, drawn: Drawn) -> Engine:
+        return Predicted(subject, len(draws), draws)
+
+    def why_agree(self, subject: Subject) -> str:
+        return "all arrays of the file repeat one sample."
+
+    def scored(self, subject: Subject) -> Subject:
+        return subject_of_predictions(subject)

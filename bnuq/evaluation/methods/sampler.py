@@ -1,0 +1,83 @@
+"""What every family of methods provides: why a network does not allow it, and the engine of its draws."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+
+from bnuq.config import Run
+from bnuq.data import Points
+from bnuq.evaluation.executors import Executor
+from bnuq.evaluation.subject import Subject
+from bnuq.evaluation.task import TaskName
+from bnuq.findings import Finding
+from bnuq.methods import Method
+from bnuq.progress import Progress
+from bnuq.sampling.batch_statistics import BatchStatistics
+from bnuq.sampling.plain_loop import Engine
+from bnuq.sampling.sites import Sites
+
+Fit = tuple[Any, tuple[Finding, ...]]  # what a sampler makes of the reference, and notes on it
+
+
+@dataclass(frozen=True)
+class Network:
+    """What decides whether a method can be drawn. `example` are a few evaluated points, ready for the model;
+    `unsampled` says what a network without BatchNorm has in its place."""
+
+    run: Run
+    model: nn.Module
+    example: Tensor
+    sites: Sites
+    train: Points | None
+    task: TaskName
+    unsampled: str = ""
+
+    @property
+    def untracked(self) -> str:
+        """That a BatchNorm keeps no running statistics; empty where all do."""
+        site = next((site for site in self.sites.live_batchnorms if not site.tracked), None)
+        return "" if site is None else f"BatchNorm {site.name} keeps no running statistics"
+
+    def why_not_alone(self, method: Method) -> str:
+        """Why a method that leaves BatchNorm alone cannot be drawn."""
+        return self.untracked and f"{self.untracked}, so its own must be drawn too (mcbn+{method})"
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What an engine needs: ω by `Method.omega_key`, and what its sampler has `fitted`."""
+
+    omegas: Mapping[str, BatchStatistics] = field(default_factory=dict)
+    fitted: Any = None
+
+
+@dataclass(frozen=True)
+class Sampler(ABC):
+    """How a method makes samples: a class for each family of methods."""
+
+    method: Method
+
+    @abstractmethod
+    def why_not(self, network: Network) -> str:
+        """Why it cannot be drawn; empty where it can."""
+
+    @abstractmethod
+    def engine(self, subject: Subject, draws: range, drawn: Drawn) -> Engine:
+        """The engine of these draws."""
+
+    @abstractmethod
+    def why_agree(self, subject: Subject) -> str:
+        """Why samples do not differ, where they do not."""
+
+    def fitted(self, subject: Subject, progress: Progress, executor: Executor | None) -> Fit:
+        """What is fitted to the reference before any draw, in units of the executor, and notes on it."""
+        return None, ()
+
+    def scored(self, subject: Subject) -> Subject:
+        """The subject with the sets that have samples, and the scorer of these."""
+        return subject

@@ -1,0 +1,195 @@
+"""The methods that make a network stochastic, as values: what their samples differ by, when they run, and their help.
+
+How each is drawn is in `evaluation/methods/`. A name is looked up here (`method_named`) and never parsed elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+Source = Literal[
+    "mini-batches",  # of the reference, whose statistics normalise
+    "noise model",  # of the statistics of mini-batches
+    "masks",  # of dropout
+    "noise",  # of the network's own layers
+    "augmentation",  # of the evaluated points
+    "weights",  # of the last layer
+    "networks",  # of several checkpoints
+    "file",  # of samples from other software
+]
+Recalibration = Literal["temperature", "vector"]  # one scale of all logits, or a scale and a shift for each class
+RECALIBRATIONS: tuple[Recalibration, ...] = get_args(Recalibration)
+DETERMINISTIC = "deterministic"  # always runs, and first
+POPULATION = "deterministic+population"  # runs beside methods that draw mini-batches where the reference check fails
+NETWORKS = DETERMINISTIC, POPULATION
+
+
+@dataclass(frozen=True)
+class Method:
+    """A way of making samples. They differ by the sources `differs_by`; without any there is a single sample.
+
+    `approximates` names the method that it is a model of. Methods `by_default` run where none is requested, if the
+    network allows it. `settings` are keys of the sampler that no other source of samples has. A method with a
+    `recalibration` has the samples of the `plain` one, with recalibrated logits.
+    """
+
+    name: str
+    differs_by: frozenset[Source]
+    help: str
+    approximates: str = ""
+    by_default: bool = False
+    settings: tuple[str, ...] = ()
+    recalibration: Recalibration | None = None
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def is_single(self) -> bool:
+        """Whether there is one sample of a point, and so no uncertainty between samples."""
+        return not self.differs_by
+
+    @property
+    def is_sampled_batchnorm(self) -> bool:
+        """Whether the statistics of BatchNorms are drawn."""
+        return self.draws_mini_batches or "noise model" in self.differs_by
+
+    @property
+    def draws_mini_batches(self) -> bool:
+        """Whether every sample normalises with a mini-batch of the reference."""
+        return "mini-batches" in self.differs_by
+
+    @property
+    def is_fitted_to_mini_batches(self) -> bool:
+        """Whether it is a noise model that recorded mini-batches are needed for, whatever its settings."""
+        return "noise model" in self.differs_by and "counts" not in self.settings
+
+    @property
+    def uses_reference(self) -> bool:
+        """Whether points of the reference are used where there are any."""
+        return self.is_sampled_batchnorm or "weights" in self.differs_by
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether there can be any number of samples."""
+        return bool(self.differs_by - {"networks"})
+
+    @property
+    def is_given(self) -> bool:
+        """Whether the samples are in files that the user names: the method runs where they are named."""
+        return bool(self.differs_by & {"networks", "file"})
+
+    @property
+    def plain(self) -> Method:
+        """The method whose logits this one recalibrates, or itself."""
+        return self if self.recalibration is None else method_named(self.name.removesuffix(f"+{self.recalibration}"))
+
+    @property
+    def omega_key(self) -> str:
+        """The method whose ω this one shares: "mcbn" where mini-batches are drawn, or "mcbn+learned" where they pass
+        through noise of the network's own layers."""
+        if not self.draws_mini_batches:
+            return self.plain.name
+        return "mcbn+learned" if "noise" in self.differs_by else "mcbn"
+
+    def recalibrated(self, by: Recalibration) -> Method:
+        """This method with recalibrated logits."""
+        return method_named(f"{self.name}+{by}")
+
+
+METHODS: tuple[Method, ...] = (
+    Method("deterministic", frozenset(), "The deterministic network, in evaluation mode. Always included."),
+    Method(
+        "mcbn",
+        frozenset({"mini-batches"}),
+        "Monte Carlo Batch Normalization: every sample normalises with the statistics of a random mini-batch of the "
+        "reference (Teye, Azizpour & Smith 2018). Needs a BatchNorm layer and --train.",
+        by_default=True,
+    ),
+    Method(
+        "mcdo",
+        frozenset({"masks"}),
+        "Monte Carlo dropout: dropout stays active (Gal & Ghahramani 2016). Needs a dropout layer of rate above 0.",
+        by_default=True,
+    ),
+    Method("mcbn+mcdo", frozenset({"mini-batches", "masks"}), "Both at once.", by_default=True),
+    Method(
+        "learned",
+        frozenset({"noise"}),
+        "Noise of the network's own layers, drawn once for each sample: weights, scales or flows with a learned "
+        "deviation (Blundell et al. 2015; Shekhovtsov & Flach 2018). Runs if the network has such layers.",
+        by_default=True,
+    ),
+    Method("mcbn+learned", frozenset({"mini-batches", "noise"}), "Both at once. Only on request."),
+    Method("mcdo+learned", frozenset({"masks", "noise"}), "Both at once. Only on request."),
+    Method("mcbn+mcdo+learned", frozenset({"mini-batches", "masks", "noise"}), "All three at once. Only on request."),
+    Method(
+        "mcbn-chi2",
+        frozenset({"noise model"}),
+        "An approximation of mcbn: statistics drawn around the running ones, means Gaussian and variances χ², each "
+        "channel independently (Shekhovtsov & Flach 2018). Needs no reference; with one, it is compared with mcbn.",
+        approximates="mcbn",
+        settings=("counts", "law_draws"),
+    ),
+    Method(
+        "mcbn-gaussian",
+        frozenset({"noise model"}),
+        "The same with Gaussian standard deviations (Teye, Azizpour & Smith 2018, footnotes 8 and 9).",
+        approximates="mcbn",
+        settings=("counts", "law_draws"),
+    ),
+    Method(
+        "mcbn-empirical",
+        frozenset({"noise model"}),
+        "An approximation of mcbn: a Gaussian fitted to the statistics of recorded mini-batches, jointly over a "
+        "channel, a layer or the network (covariance). Needs --train.",
+        approximates="mcbn",
+        settings=("covariance", "law_draws"),
+    ),
+    Method(
+        "tta",
+        frozenset({"augmentation"}),
+        "Test-time augmentation: the deterministic network on randomly augmented points. Needs augment, or [tta]. Only "
+        "on request.",
+    ),
+    Method(
+        "mcbn+tta",
+        frozenset({"mini-batches", "augmentation"}),
+        "Both at once: sample t uses mini-batch t and augmentation t. Only on request.",
+    ),
+    Method(
+        "laplace",
+        frozenset({"weights"}),
+        "Last-layer Laplace approximation: the weights of the last linear layer are drawn from a Gaussian posterior "
+        "(Daxberger et al. 2021). Needs a classifier that ends in one linear layer, and --train. Only on request.",
+        settings=("laplace",),
+    ),
+    Method(
+        "ensemble",
+        frozenset({"networks"}),
+        "The deterministic networks of several checkpoints: bnuq evaluate a.pt b.pt c.pt (Lakshminarayanan, Pritzel & "
+        "Blundell 2017). Runs if they are given.",
+    ),
+    Method(
+        "predictions",
+        frozenset({"file"}),
+        "Samples from another method or library, read from the file of --predictions.",
+    ),
+)
+_POPULATION = Method(POPULATION, frozenset(), "The deterministic network with population statistics of the reference.")
+_BY_NAME: Mapping[str, Method] = {
+    named.name: named
+    for method in (*METHODS, _POPULATION)
+    for named in (
+        method,
+        *(replace(method, name=f"{method.name}+{kind}", recalibration=kind) for kind in RECALIBRATIONS),
+    )
+}
+METHOD_NAMES = tuple(_BY_NAME)  # of all methods that a result may have
+
+
+def method_named(name: str) -> Method:
+    """The method of this name, one of METHOD_NAMES."""
+    return _BY_NAME[name]

@@ -29,7 +29,7 @@ from bnuq.evaluation.plan import device_and_notes
 from bnuq.evaluation.setup import as_taken, network_of
 from bnuq.findings import Finding, about, note, warning
 from bnuq.models.loading import LoadedModel
-from bnuq.sampling.interception import forward, undisturbed
+from bnuq.sampling.interception import forward, undisturbed, with_autograd_if_needed
 from bnuq.sampling.outputs import as_logits
 from bnuq.user_code import is_failure
 
@@ -194,7 +194,7 @@ def _random(shape: Shape, pipeline: Pipeline) -> Tensor:
 
 def _run(model: nn.Module, points: Tensor) -> None:
     with undisturbed(model):
-        forward(model, points[:2].clone())
+        with_autograd_if_needed(lambda: forward(model, points[:2].clone()))
 
 
 def _likely_shapes(model: nn.Module) -> Iterator[Shape]:

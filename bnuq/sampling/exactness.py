@@ -3,7 +3,6 @@ with the statistics of a mini-batch its outputs are those of the training-mode f
 
 from __future__ import annotations
 
-import copy
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,6 +25,7 @@ from bnuq.sampling.interception import (
     DropoutCall,
     Mode,
     aten,
+    copied,
     forward,
     stochastic_call,
     tensors_in,
@@ -195,13 +195,13 @@ def check_samples_independent(
             return None, _independent(
                 network, _sampled(network, sites, statistics, dropout, noise), inputs, "", start=start
             )
-        copied = find_sites(network, inputs[:3], compare_with_training=False)
+        twins = find_sites(network, inputs[:3], compare_with_training=False)
         wide = {
             twin.key: (statistics[site.key][0].double(), statistics[site.key][1].double())
-            for site, twin in zip(sites.batchnorms, copied.batchnorms, strict=True)
+            for site, twin in zip(sites.batchnorms, twins.batchnorms, strict=True)
             if site.key in statistics
         }
-        return None, _independent(network, _sampled(network, copied, wide, dropout, noise), inputs, "", start=start)
+        return None, _independent(network, _sampled(network, twins, wide, dropout, noise), inputs, "", start=start)
 
     _or_in_float64(check, model, inputs)
 
@@ -305,9 +305,9 @@ def _or_in_float64(
     narrow = _Narrow()
     try:
         if devices.traits(inputs.device).float64:
-            copied, wide = copy.deepcopy(model).double(), inputs.double() if inputs.is_floating_point() else inputs
+            twin, wide = copied(model).double(), inputs.double() if inputs.is_floating_point() else inputs
             with narrow:
-                in_float64 = check(copied, wide)[0]
+                in_float64 = check(twin, wide)[0]
             return in_float64 if result is None else preferred(result, in_float64)
     except InexactError as error:
         refusal = refusal if refusal is not None or narrow.seen else error
@@ -418,7 +418,7 @@ def _statistics(model: nn.Module, batch: Tensor, layers: Sequence[BatchNormSite]
 
 def _training_copy(model: nn.Module) -> tuple[nn.Module | None, str]:
     try:
-        return copy.deepcopy(model).train(), ""
+        return copied(model).train(), ""
     except Exception as error:  # networks of any make
         if is_out_of_memory(error):
             raise
@@ -433,7 +433,8 @@ class _TrainingForward:
         self._twin = twin
         tensors = zip(_tensors(model), _tensors(twin), strict=True)
         self._addresses = {copied.data_ptr(): original.data_ptr() for original, copied in tensors}
-        self._kept = {site.key for site in sites.batchnorms if site.stochastic} - {site.key for site in layers}
+        fixed = [site for site in sites.batchnorms if site.stochastic or site.is_differentiated]
+        self._kept = {site.key for site in fixed} - {site.key for site in layers}
         self._model = model
         self.calls: list[tuple[tuple[int, int], int]] = []
         """The calls of the last forward that normalised by their batch: site and values a channel."""

@@ -2,40 +2,22 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from types import FunctionType
-from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from bnuq import devices
 from bnuq.errors import SamplingError
 from bnuq.sampling.exactness import close
-from bnuq.sampling.interception import BatchNormCall, DropoutCall, Mode, forward, noise_call, undisturbed
-from bnuq.sampling.plain_loop import PlainLoop, SamplePass, tensor_output
+from bnuq.sampling.interception import AboveAutograd, forward, undisturbed
+from bnuq.sampling.plain_loop import PlainLoop, tensor_output
 
 Loss = Callable[[Float[Tensor, "pass point output"]], Tensor]  # float64 outputs → their loss, summed over the points
 Pass = Callable[[Tensor, int], Tensor]  # inputs, and the number of their first point → outputs
-
-_F = torch.nn.functional
-_DROPOUTS: dict[Any, str] = {
-    _F.dropout: "dropout",
-    _F.dropout1d: "feature_dropout",
-    _F.dropout2d: "feature_dropout",
-    _F.dropout3d: "feature_dropout",
-    _F.alpha_dropout: "alpha_dropout",
-    _F.feature_alpha_dropout: "feature_alpha_dropout",
-} | {
-    getattr(torch, name + suffix): name
-    for name in ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
-    for suffix in ("", "_")
-}
 
 
 @dataclass(frozen=True)
@@ -127,57 +109,7 @@ def agrees(loop: PlainLoop, inputs: Tensor) -> bool:
 
 def _drawn(loop: PlainLoop, inputs: Tensor, start: int, draw: int) -> Tensor:
     """The pass of one draw as a function that torch can differentiate."""
-    sample_pass = loop.sample_pass(start, draw)
-    with _Replacing(sample_pass), _Drawing(sample_pass):
+    with loop.sample_pass(start, draw) as sample_pass, AboveAutograd():
         output = tensor_output(forward(loop.model, inputs))
     sample_pass.check_complete()
     return output
-
-
-class _Replacing(TorchFunctionMode):
-    """Replaces the BatchNorms and dropouts of one pass as functions, above autograd."""
-
-    def __init__(self, sample_pass: SamplePass) -> None:
-        super().__init__()
-        self._pass = sample_pass
-
-    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        kwargs = kwargs or {}
-        replaced = self._pass.replaced(_call(func, args, kwargs))
-        return func(*args, **kwargs) if replaced is None else replaced
-
-
-class _Drawing(Mode):
-    """Draws the noise of one pass, which no gradient flows into."""
-
-    def __init__(self, sample_pass: SamplePass) -> None:
-        super().__init__()
-        self._pass = sample_pass
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        replaced = self._pass.replaced(noise_call(func, args, kwargs or {}))
-        return func(*args, **(kwargs or {})) if replaced is None else replaced
-
-
-def _call(func: Any, args: tuple, kwargs: dict) -> BatchNormCall | DropoutCall | None:
-    """The BatchNorm or dropout that this function is; None for any other."""
-    if func is _F.batch_norm:
-        of = _bound(func, args, kwargs)
-        values = of["weight"], of["bias"], of["running_mean"], of["running_var"]
-        return BatchNormCall(of["input"], *values, of["training"], of["momentum"], of["eps"])
-    if func is torch.batch_norm:
-        return BatchNormCall(*[*args, *kwargs.values()][:8])
-    variety = _DROPOUTS.get(func) if callable(func) and func.__hash__ is not None else None
-    if variety is None:
-        return None
-    if isinstance(func, FunctionType):
-        of = _bound(func, args, kwargs)
-        return DropoutCall(of["input"], float(of["p"]), variety, bool(of["inplace"]), bool(of["training"]))
-    values, p, training = [*args, *kwargs.values()][:3]
-    return DropoutCall(values, float(p), variety, func.__name__.endswith("_"), bool(training))
-
-
-def _bound(func: FunctionType, args: tuple, kwargs: dict) -> dict[str, Any]:
-    bound = inspect.signature(func).bind(*args, **kwargs)
-    bound.apply_defaults()
-    return bound.arguments

@@ -89,7 +89,7 @@ class _Recorder(Mode):
         if features.ndim != 2 or len(features) != points:
             raise NoHeadError(f"its last linear layer takes inputs of shape {tuple(features.shape)}")
         of_layer = logits.new_zeros(len(weight)) if bias is None else bias.detach()
-        return Head(features, logits, weight.detach(), of_layer, bias is not None)
+        return Head(features.detach(), logits.detach(), weight.detach(), of_layer, bias is not None)
 
 
 def _same(a: Tensor, b: Tensor) -> bool:

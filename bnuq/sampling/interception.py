@@ -3,24 +3,36 @@
 A dispatch mode inside `torch.inference_mode()` sees each BatchNorm and each evaluation-mode dropout as one operation,
 whether `nn.BatchNorm2d`, a fused layer, `F.dropout` or a scripted module called it. Nothing in the network is replaced.
 torch does not document that composite operations arrive undecomposed, so `_self_test` checks it once per process.
+
+Under autograd they arrive in parts. A network whose forward differentiates (`torch.autograd.grad`) runs with autograd,
+and `AboveAutograd` gives the modes its BatchNorms and dropouts whole, before autograd takes them apart.
 """
 
 from __future__ import annotations
 
+import copy
+import inspect
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import chain
-from typing import Any, Literal
+from types import FunctionType
+from typing import Any, Literal, TypeVar
 from weakref import WeakSet
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.nn.parameter import is_lazy
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _get_current_dispatch_mode_stack,
+    _pop_mode_temporarily,
+)
 
 import bnuq.nn.noise  # noqa: F401 - registers the operation of its layers
 from bnuq import devices
@@ -175,6 +187,88 @@ def remember_noise(model: nn.Module, *, is_noisy: bool) -> None:
     """Remember whether the forward of `model` asks for random numbers: `undisturbed` need not look for them in a
     network that does not, and looking costs 10 µs an operation."""
     (_NOISELESS.discard if is_noisy else _NOISELESS.add)(model)
+
+
+_DIFFERENTIATING: WeakSet[nn.Module] = WeakSet()
+T = TypeVar("T")
+
+
+class AutogradNeededError(SamplingError):
+    """A forward without autograd differentiates; from now on this network runs with it."""
+
+
+def with_autograd_if_needed(run: Callable[[], T]) -> T:
+    """`run()`, which is to be the first forward of a network; again where that network turns out to differentiate."""
+    try:
+        return run()
+    except AutogradNeededError:
+        return run()
+
+
+def differentiates(model: nn.Module) -> bool:
+    """Whether the forward of `model` was seen to differentiate."""
+    return model in _DIFFERENTIATING
+
+
+def copied(model: nn.Module) -> nn.Module:
+    """A deep copy of `model`, of which is known what is known of `model`."""
+    with torch.inference_mode(False):  # whose tensors autograd does not refuse
+        twin = copy.deepcopy(model)
+    if differentiates(model):
+        _DIFFERENTIATING.update((twin, *twin.modules()))
+    return twin
+
+
+_FUNCTIONS: dict[Any, Any] = {
+    functional.dropout: aten.dropout,
+    functional.dropout1d: aten.feature_dropout,
+    functional.dropout2d: aten.feature_dropout,
+    functional.dropout3d: aten.feature_dropout,
+    functional.alpha_dropout: aten.alpha_dropout,
+    functional.feature_alpha_dropout: aten.feature_alpha_dropout,
+    functional.linear: aten.linear,
+    torch.batch_norm: aten.batch_norm,
+} | {getattr(torch, packet.__name__): packet for packet in _DROPOUTS}
+_OPERATIONS = {packet.default for packet in _FUNCTIONS.values()}
+
+
+class AboveAutograd(TorchFunctionMode):
+    """Gives BatchNorms, dropouts and linear layers to the dispatch modes as whole operations, before autograd, so that
+    gradients flow through what the modes put in their place. Scripted modules are out of its reach."""
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        operation = _whole(func, args, kwargs or {}) if callable(func) and func.__hash__ is not None else None
+        if operation is None or not _get_current_dispatch_mode_stack():
+            return func(*args, **(kwargs or {}))
+        whole, arguments = operation
+        with _pop_mode_temporarily() as mode, self:  # the modes below get what this one makes of it
+            assert mode is not None
+            return mode.__torch_dispatch__(whole, (), arguments, {})
+
+
+def _whole(func: Any, args: tuple, kwargs: dict) -> tuple[Any, tuple] | None:
+    """The operation that a function of torch is, and its arguments; None where a dispatch mode sees it as well."""
+    if func is functional.batch_norm:
+        of = _bound(func, args, kwargs)
+        names = ("input", "weight", "bias", "running_mean", "running_var", "training", "momentum", "eps")
+        return aten.batch_norm.default, (*map(of.get, names), torch.backends.cudnn.enabled)
+    if func in _OPERATIONS:
+        return func, tuple(positional(func, args, kwargs))
+    packet = _FUNCTIONS.get(func)
+    if packet is None:
+        return None
+    if isinstance(func, FunctionType):
+        of = _bound(func, args, kwargs)
+        if of.get("inplace"):
+            packet = getattr(aten, f"{packet.__name__}_")
+        return packet.default, (of["input"], of["p"], of["training"])
+    return packet.default, tuple(positional(packet.default, args, kwargs))
+
+
+def _bound(func: Any, args: tuple, kwargs: dict) -> dict[str, Any]:
+    bound = inspect.signature(func).bind(*args, **kwargs)
+    bound.apply_defaults()
+    return bound.arguments
 
 
 def stochastic_call(func: Any, args: tuple, kwargs: dict) -> BatchNormCall | DropoutCall | None:
@@ -336,10 +430,34 @@ def located_forward(model: nn.Module, inputs: Tensor) -> tuple[Any, str, tuple[i
     Raises SamplingError where the forward fails, with the exception and the place where it was raised.
     """
     failure = f"the network's forward fails on {form_of(model, inputs)} with"
+    alone = torch.is_inference_mode_enabled()
     with user_code(failure, advice=_advice, error=SamplingError):
-        output = model(inputs)
+        try:
+            with _with_autograd(model) if alone and differentiates(model) else nullcontext():
+                output = model(inputs.clone() if alone and differentiates(model) else inputs)
+        except RuntimeError as error:
+            if not alone or differentiates(model) or "does not require grad" not in str(error):
+                raise
+            _DIFFERENTIATING.update((model, *model.modules()))
+            raise AutogradNeededError("the network's forward differentiates, and was run without autograd.") from error
     tensor, where = scored_output(output)
+    if alone and isinstance(tensor, Tensor) and tensor.requires_grad:
+        tensor = tensor.detach()
     return as_rows(tensor, inputs), where, tuple(getattr(tensor, "shape", ()))
+
+
+@contextmanager
+def _with_autograd(model: nn.Module) -> Iterator[None]:
+    """Run the forward of a network that differentiates; the gradients that its parameters have stay as they are."""
+    gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
+    for parameter, _ in gradients:
+        parameter.grad = None
+    try:
+        with torch.inference_mode(False), torch.enable_grad(), AboveAutograd():
+            yield
+    finally:
+        for parameter, gradient in gradients:
+            parameter.grad = gradient
 
 
 def _advice(error_text: str) -> str:
@@ -348,11 +466,6 @@ def _advice(error_text: str) -> str:
         return (
             "The forward mixes dtypes: weights and inputs have the dtype of --precision. Remove casts to half "
             "precision, and autocast, from the forward."
-        )
-    if "does not require grad" in error_text:
-        return (
-            "The forward differentiates with torch.autograd.grad, and networks are run without autograd. "
-            "torch.func.grad of the same function computes the same, and runs here."
         )
     return "Check that the architecture matches the data."
 

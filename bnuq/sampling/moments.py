@@ -11,7 +11,9 @@ from bnuq import devices
 
 
 def moments(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and biased variance of each channel (axis 1) over all other axes, accurate even where |mean| ≫ deviation."""
+    """Mean and biased variance of each channel (axis 1) over all other axes, accurate even where |mean| ≫ deviation;
+    no gradient flows into them."""
+    values = values.detach()
     rows = values.movedim(1, -1)
     if devices.is_host(values.device) and values.shape[2:].numel() > 1 and rows.is_contiguous():
         return _moments_of_rows(rows.reshape(-1, values.shape[1]))

@@ -21,6 +21,7 @@ from bnuq.sampling.interception import (
     noise_call,
     stochastic_call,
     undisturbed,
+    with_autograd_if_needed,
 )
 from bnuq.sampling.noise import Learned, Noise, NoiseCalls
 from bnuq.sampling.sites import BatchNormCalls, BatchNormSite, DropoutSite, Sites, fingerprint
@@ -56,7 +57,10 @@ class Evaluation:
 
     def passes(self, inputs: Tensor, start: int = 0) -> Tensor:  # noqa: ARG002 - the points' numbers do not matter here
         with undisturbed(self._model):
-            return tensor_output(forward(self._model, inputs.clone()))[None]  # a network may write into its input
+            output = with_autograd_if_needed(
+                lambda: forward(self._model, inputs.clone())
+            )  # it may write into its input
+            return tensor_output(output)[None]
 
 
 class Ensemble:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,6 +26,7 @@ from bnuq.sampling.interception import (
     DropoutCall,
     Mode,
     NoiseCall,
+    copied,
     forward,
     noise_call,
     positional,
@@ -34,6 +34,7 @@ from bnuq.sampling.interception import (
     stochastic_call,
     tensors_in,
     undisturbed,
+    with_autograd_if_needed,
 )
 
 
@@ -81,6 +82,13 @@ class BatchNormSite(Site):
     @property
     def is_frozen(self) -> bool:
         return self.reason.startswith("frozen")
+
+    @property
+    def is_differentiated(self) -> bool:
+        return self.reason == _DIFFERENTIATED
+
+
+_DIFFERENTIATED = "the forward differentiates through it, in training through the statistics of its mini-batch too"
 
 
 class OtherCallsError(SamplingError):
@@ -239,7 +247,7 @@ def find_sites(model: nn.Module, example: Tensor, *, compare_with_training: bool
     two, three = points[:2], points[:3]
     remember_noise(model, is_noisy=True)  # until that is known
     with undisturbed(model):
-        calls = _recorded_calls(model, two)
+        calls = with_autograd_if_needed(lambda: _recorded_calls(model, two.clone()))
         again = _recorded_calls(model, three)
     remember_noise(model, is_noisy=any(isinstance(call.call, NoiseCall) for call in calls))
     if [(type(call.call), call.layer) for call in calls] != [(type(call.call), call.layer) for call in again]:
@@ -322,7 +330,7 @@ def slices_in_training(model: nn.Module, batch: Tensor, largest: int) -> bool | 
 
     points = 0
     try:
-        twin = copy.deepcopy(model).train()
+        twin = copied(model).train()
         for points in (largest, len(batch)):
             with undisturbed(twin, evaluation=False), Watch():
                 forward(twin, batch[:points].clone())
@@ -382,19 +390,21 @@ class _RecordedCall:
     layer: str
     call: BatchNormCall | DropoutCall | NoiseCall | str
     depends_on_input: bool
+    differentiated: bool = False  # the forward went through it backwards
 
 
 def _recorded_calls(model: nn.Module, inputs: Tensor) -> list[_RecordedCall]:
     recorder, before = _CallRecorder(model, inputs), states_outside_torch()
     with _hooked(recorder.enter, recorder.leave), recorder:
         forward(model, inputs)
+    calls = [replace(call, differentiated=recorder.differentiates(call.call)) for call in recorder.calls]
     if states_outside_torch() == before:
-        return recorder.calls
+        return calls
     watch = _GeneratorWatch(recorder.paths)  # in another forward: reading the states costs more than a small layer
     with _hooked(watch.enter, watch.leave):
         forward(model, inputs)
     return [
-        *recorder.calls,
+        *calls,
         *(_RecordedCall(layer, f"random numbers of {name}", False) for layer, name in watch.uses),
     ]
 
@@ -447,6 +457,7 @@ class _CallRecorder(Mode):
         self._inside: list[str] = [""]
         self._data = {inputs.untyped_storage()._cdata}  # storages that depend on the input
         self._alive: list[Tensor] = []  # so that no address is reused
+        self._backwards: set[int] = set()  # addresses of all that BatchNorms were given in backward passes
 
     def enter(self, module: nn.Module, args: Any) -> None:  # noqa: ARG002 - torch calls it so
         self._inside.append(self.paths.get(id(module), self._inside[-1]))
@@ -457,6 +468,8 @@ class _CallRecorder(Mode):
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
+        if func.overloadpacket.__name__.endswith("batch_norm_backward"):
+            self._backwards |= {tensor.data_ptr() for tensor in tensors_in((args, kwargs))}
         depends = any(t.untyped_storage()._cdata in self._data for t in tensors_in((args, kwargs)))
         if depends:
             for tensor in tensors_in(result):
@@ -471,6 +484,10 @@ class _CallRecorder(Mode):
             layer = self._owners.get(call.address) if isinstance(call, BatchNormCall) and call.address else None
             self.calls.append(_RecordedCall(layer or self._inside[-1] or _anonymous(call), call, depends))
         return result
+
+    def differentiates(self, call: BatchNormCall | DropoutCall | NoiseCall | str) -> bool:
+        """Whether the forward went backwards through this call of a BatchNorm."""
+        return isinstance(call, BatchNormCall) and bool({call.address, call.input.data_ptr()} & self._backwards - {0})
 
 
 def _hidden_randomness(func: Any, args: tuple, kwargs: dict) -> str | None:
@@ -494,7 +511,7 @@ def _anonymous(call: BatchNormCall | DropoutCall | NoiseCall | str) -> str:
 
 def _training_calls(model: nn.Module, inputs: Tensor) -> list[_RecordedCall] | None:
     try:
-        twin = copy.deepcopy(model)
+        twin = copied(model)
         with undisturbed(twin, evaluation=False):
             twin.train()
             calls = _recorded_calls(twin, inputs)
@@ -517,6 +534,8 @@ def _batchnorm_site(
     mean, var = call.running_mean, call.running_var
     channels = call.input.shape[1]
     reason = "" if traced.depends_on_input else "it normalises weights, not data"
+    if traced.differentiated:
+        reason = _DIFFERENTIATED
     if mean is not None and call.input.dtype != mean.dtype and call.input.dtype in (torch.float16, torch.bfloat16):
         kinds = [str(tensor.dtype).removeprefix("torch.") for tensor in (call.input, mean)]
         reason = f"it is given {kinds[0]} and its statistics are {kinds[1]}: autocast, or layers in half precision"
@@ -573,7 +592,7 @@ def _noise_site(name: str, order: int, two: NoiseCall, three: NoiseCall) -> Nois
 
 def _interleaved(two: Tensor, three: Tensor, axis: int, rows: int) -> bool:
     """Whether the rows of one point are interleaved with those of other points."""
-    a, b = two.movedim(axis, 0), three.movedim(axis, 0)
+    a, b = two.detach().movedim(axis, 0), three.detach().movedim(axis, 0)
     together = _close(a, b[: 2 * rows])
     return not together and _close(a.unflatten(0, (rows, 2)), b.unflatten(0, (rows, 3))[:, :2])
 

@@ -19,6 +19,7 @@ from bnuq.sampling.interception import (
     Mode,
     NoiseCall,
     aten,
+    differentiates,
     forward,
     noise_call,
     positional,
@@ -115,6 +116,8 @@ def record(model: nn.Module, sites: Sites, example: Tensor) -> Trace:
     Raises NotTraceableError where the two differ in more than numbers that grow with the rows, where an operation hands
     data to Python, is random, or writes into the network's own tensors, and where it computes in half precision.
     """
+    if differentiates(model):
+        raise NotTraceableError("its forward differentiates")
     three = torch.cat([example] * 3)[:3]
     forward(model, three[:2].clone())  # some networks cache values in their first call
     recordings = []

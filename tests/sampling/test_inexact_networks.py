@@ -453,21 +453,6 @@ def test_a_random_forward_is_refused_with_the_cause(noise, cause):
         check_repeatable(net, points(8), where=" on svhn")
 
 
-def test_a_forward_that_needs_autograd_is_refused_with_a_function_that_does_not():
-    def energy(h: Tensor) -> Tensor:
-        return h.pow(3).sum()
-
-    def by_autograd(m: nn.Module, h: Tensor) -> Tensor:
-        with torch.enable_grad():
-            return m.bn(torch.autograd.grad(energy(h := h.detach().requires_grad_()), h)[0])
-
-    x = points(8)
-    with pytest.raises(SamplingError, match=r"are run without autograd\. torch\.func\.grad of the same function"):
-        check_repeatable(made(by_autograd, bn=bn), x)
-    net = made(lambda m, h: m.bn(torch.func.grad(energy)(h)), bn=bn)
-    assert_close(check_repeatable(net, x), net.eval()(x))
-
-
 def test_noise_from_a_generator_is_refused_however_small_it_is():
     net = made(lambda m, h: m.bn(h) + 1e-6 * random.random(), bn=bn)
     with pytest.raises(SamplingError, match=r"Python's `random`"):

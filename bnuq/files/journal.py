@@ -27,6 +27,7 @@ import numpy as np
 from bnuq.errors import RequestError, ResultError
 from bnuq.files.folders import keep_user_secret, user_secret
 from bnuq.files.places import Folder, Place, place_of
+from bnuq.files.writing import sole_writer
 
 Arrays = dict[str, np.ndarray]
 
@@ -276,21 +277,23 @@ def work_folder(out: Path, work: Path | str | None = None) -> Iterator[WorkFolde
     """The place of the units that work towards `out` resumes from: `work`, or a folder next to `out` if None.
 
     At the end of the block the units of its journals are removed, and a folder beside `out` altogether; after an
-    interruption they stay, which the exception says. RequestError if it cannot be made or written to.
+    interruption they stay, which the exception says. RequestError if it cannot be made or written to, or if another
+    run is at work on `out`.
     """
-    place = place_of(work or beside(out))
-    opened = WorkFolder(place, secret_for(work), frozenset(place.names()))
-    with keeping(place, removes_empty=work is None):
-        try:
-            yield opened
-        except BaseException:
+    with sole_writer(out):
+        place = place_of(work or beside(out))
+        opened = WorkFolder(place, secret_for(work), frozenset(place.names()))
+        with keeping(place, removes_empty=work is None):
+            try:
+                yield opened
+            except BaseException:
+                for journal in opened.opened:
+                    journal.retract()
+                raise
             for journal in opened.opened:
-                journal.retract()
-            raise
-        for journal in opened.opened:
-            journal.forget()
-    if work is None:
-        _remove_all(place)
+                journal.forget()
+        if work is None:
+            _remove_all(place)
 
 
 @contextlib.contextmanager

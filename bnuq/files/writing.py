@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from bnuq import stopping
-from bnuq.errors import ResultError
+from bnuq.errors import RequestError, ResultError
 from bnuq.files.content import exists, is_file
 
 
@@ -54,6 +54,50 @@ def check_writable(path: Path) -> None:
     with _refusals(path, beside):
         _new_file(beside).close()
         beside.unlink()
+
+
+@contextlib.contextmanager
+def sole_writer(path: Path) -> Iterator[None]:
+    """A block that two runs never execute for the same file at once: RequestError where another is in it. A killed run
+    leaves an empty file that the next one removes; where files cannot be locked, nothing is promised."""
+    target = path.resolve()
+    name = target.with_name(f"{_start_of_name(target)}lock")
+    handle = _locked(name)
+    if handle is None:
+        raise RequestError(
+            f"{path}: another run is at work on this result, and one of the two would be lost. Wait for its end, or "
+            "name another file with --out."
+        )
+    try:
+        yield
+    finally:
+        if handle:
+            name.unlink(missing_ok=True)  # still locked, so that nobody keeps a file that is no longer there
+            os.close(handle)
+
+
+def _locked(path: Path) -> int | None:
+    """The handle of a file that is locked now; 0 where this system cannot lock it, None where another holds it."""
+    try:
+        import fcntl  # of POSIX only
+    except ImportError:
+        return 0
+    while True:
+        try:
+            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError:  # what is wrong with the folder is said where the result is written
+            return 0
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if path.exists() and os.path.samestat(os.fstat(handle), path.stat()):
+                return handle
+        except BlockingIOError:
+            os.close(handle)
+            return None
+        except OSError:
+            os.close(handle)
+            return 0
+        os.close(handle)  # its owner has just removed it
 
 
 def append_text(path: Path, text: str) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ from bnuq.errors import RequestError, ResultError
 from bnuq.files.folders import _secret_in, keep_user_secret, user_secret
 from bnuq.files.journal import Journal, digest_of, requests_at, root_of, work_folder
 from bnuq.files.places import Store, place_of
+from bnuq.files.writing import sole_writer
 
 FACTS = {"network": "abc", "seed": 0}
 UNIT = {"point/score": np.arange(4.0), "name": np.array("a"), "empty": np.empty((0, 3), np.float32)}
@@ -242,6 +245,43 @@ def test_an_interruption_keeps_the_units_and_says_so_once(tmp_path: Path) -> Non
     assert stopped.value.__notes__ == [note]
     with work_folder(tmp_path / "out.h5") as again:
         assert again.journal(FACTS).load("unit") is not None
+
+
+@pytest.mark.skipif(os.name != "posix", reason="locks of files")
+@pytest.mark.parametrize("work", [None, "mine"])
+def test_of_two_runs_for_one_result_the_second_is_refused_and_the_first_keeps_its_units(
+    tmp_path: Path, work: str | None
+) -> None:
+    out, folder = tmp_path / "out.h5", None if work is None else tmp_path / work
+    with work_folder(out) as first:
+        (journal := first.journal(FACTS)).save("unit", UNIT)
+        with (
+            pytest.raises(RequestError, match=r"out.h5: another run is at work on this result"),
+            work_folder(out, folder),
+        ):
+            raise AssertionError
+        assert journal.load("unit") is not None
+        with work_folder(tmp_path / "other.h5"):
+            pass
+    with work_folder(out, folder):
+        pass
+    assert [*tmp_path.iterdir()] == ([] if folder is None else [folder])
+
+
+@pytest.mark.skipif(os.name != "posix", reason="locks of files")
+def test_a_killed_run_keeps_nobody_from_its_result(tmp_path: Path) -> None:
+    code = "import sys; from bnuq.files.writing import sole_writer\n"
+    code += "with sole_writer(__import__('pathlib').Path(sys.argv[1])): print('in', flush=True); sys.stdin.read()"
+    out = tmp_path / "out.h5"
+    with subprocess.Popen([sys.executable, "-c", code, out], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as run:
+        assert run.stdout is not None
+        assert run.stdout.readline() == b"in\n"
+        with pytest.raises(RequestError, match="another run"), sole_writer(out):
+            raise AssertionError
+        run.kill()
+    with sole_writer(out):
+        assert [path.name for path in tmp_path.iterdir()] == [".out.h5.lock"]
+    assert not [*tmp_path.iterdir()]
 
 
 def test_an_interruption_before_any_unit_leaves_nothing(tmp_path: Path) -> None:

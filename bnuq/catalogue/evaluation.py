@@ -268,6 +268,13 @@ EVALUATION: Catalogue = {
         "Check that the checkpoint holds `running_mean` and `running_var` of these layers under the names that the "
         "architecture gives them, and that it is the trained one.",
     ),
+    "variance-zero": Entry(
+        "{channels} {channels:channel|channels} of BatchNorm {layers:listed} {channels:has|have} the running variance "
+        "0 and an input that varies: it is multiplied by 1/√ε, and the deterministic estimates, and those of every "
+        "method that keeps the running statistics, are not meaningful.",
+        "Check that the checkpoint holds `running_var` of these layers as it was trained, and in enough precision; "
+        "otherwise `bnuq precise-bn` computes it from the training data.",
+    ),
     "several-inputs": Entry("the network takes several inputs, which are passed unchanged: {inputs}"),
     "integer-inputs": Entry("the network takes only integers: inputs are passed as integers"),
     "test-unlabelled": Entry(

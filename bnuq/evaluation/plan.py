@@ -341,6 +341,8 @@ def _findings_on_sites(sites: Sites) -> Iterator[Finding]:
     untrained = [site.name for site in sites.batchnorms if site.never_trained and not site.is_frozen]
     if untrained:
         yield warning("never-trained", layers=untrained, evaluated=True)
+    if unscaled := {site.name: site.unscaled for site in sites.batchnorms if site.unscaled}:
+        yield warning("variance-zero", layers=list(unscaled), channels=sum(unscaled.values()))
 
 
 def device_named(name: str) -> torch.device:

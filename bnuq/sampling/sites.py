@@ -68,6 +68,7 @@ class BatchNormSite(Site):
     momentum: float | None = 0.0  # torch's; None where the layer keeps a cumulative average
     tracked: bool = True  # evaluation mode uses running statistics
     never_trained: bool = False  # running statistics still at (0, 1)
+    unscaled: int = 0  # channels that vary over points, and whose running variance is 0
     running_mean: Tensor | None = field(default=None, repr=False, compare=False)
     running_var: Tensor | None = field(default=None, repr=False, compare=False)
     address: int = field(default=0, repr=False, compare=False)
@@ -554,10 +555,20 @@ def _batchnorm_site(
         running_mean=mean,
         running_var=var,
         never_trained=mean is not None and var is not None and bool((mean == 0).all() and (var == 1).all()),
+        unscaled=_unscaled(call),
         address=call.address,
         occurrence=occurrence,
         calls=calls,
     )
+
+
+def _unscaled(call: BatchNormCall) -> int:
+    """The channels whose running variance is 0 although their input deviates from the running mean, by more than ε
+    explains: a channel that is constant in training, as behind a dead ReLU, does not."""
+    if call.running_mean is None or call.running_var is None or call.training or bool(call.running_var.all()):
+        return 0
+    centred = call.input.detach().movedim(1, -1).flatten(0, -2) - call.running_mean
+    return int(((call.running_var == 0) & (centred.square().mean(0) > call.eps)).sum())
 
 
 def _dropout_site(name: str, order: int, two: DropoutCall, three: DropoutCall) -> DropoutSite:

@@ -132,3 +132,17 @@ def test_statistics_that_training_never_updates_are_not_taken_for_lost_ones():
     layers = nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, 3)
     assert [f.code for f in planned(FrozenTrunk(*layers).eval()).findings if f.severity == "warning"] == []
     assert values_of(planned(nn.Sequential(*layers).eval()), "never-trained")["layers"] == ["1"]
+
+
+def test_variances_of_zero_are_named_where_their_channels_vary_whatever_the_method():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Dropout(0.5), nn.Linear(5, 3)).eval()
+    linear, batchnorm = net[0], net[1]
+    with torch.no_grad():
+        batchnorm.running_mean.copy_(linear.bias)
+        batchnorm.running_var.copy_(torch.tensor([0.0, 1.0, 0.0, 1.0, 0.0]))
+        linear.weight[0] = 0  # constant in training too, as behind a dead ReLU
+    found = values_of(planned(net, methods=("mcdo",)), "variance-zero")
+    assert found == {"layers": ["1"], "channels": 2}
+    batchnorm.running_var.fill_(1.0)
+    assert not [f for f in planned(net, methods=("mcdo",)).findings if f.code == "variance-zero"]

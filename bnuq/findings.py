@@ -5,9 +5,10 @@ from __future__ import annotations
 import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 Severity = Literal["verdict", "warning", "note"]
+SEVERITIES: tuple[str, ...] = get_args(Severity)
 
 
 @dataclass(frozen=True)

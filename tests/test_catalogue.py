@@ -93,13 +93,16 @@ def test_a_sentence_is_a_template_or_a_function_of_the_values_after_its_subject(
     assert sentence_of(subject, CASES) == "net: test: test has 3 points"
 
 
+UNKNOWN = ", which another version of bnuq found and this one does not know"
+
+
 @pytest.mark.parametrize(
     ("finding", "text"),
     [
-        (warning("of-a-newer-version", layer="1"), "layer: 1"),
+        (warning("of-a-newer-version", layer="1"), f"of-a-newer-version{UNKNOWN}: layer: 1"),
         (warning("few-samples", count=3), "count: 3"),
         (warning("tau-at-range-end", of="mcbn", end="high", tau="text"), "of: mcbn; end: high; tau: text"),
-        (replace(note("unknown"), subject="net"), "net: unknown"),
+        (replace(note("unknown"), subject="net"), f"net: unknown{UNKNOWN}"),
     ],
 )
 def test_what_another_version_found_is_shown_by_its_values(finding: Finding, text: str):

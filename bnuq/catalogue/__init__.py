@@ -15,12 +15,13 @@ _MISFITS = (KeyError, IndexError, TypeError, ValueError, AttributeError, Arithme
 
 
 def text_of(finding: Finding) -> str:
-    """The sentence of a finding; its values alone if it is not one of this version's, as in a newer file."""
+    """The sentence of a finding; its code and values if it is not one of this version's, as in a newer file."""
     try:
         return sentence(finding, CATALOGUE)
     except _MISFITS:
         values = "; ".join(f"{name}: {value}" for name, value in finding.values.items())
-        return ": ".join(filter(None, (finding.subject, values or finding.code)))
+        unknown = f"{finding.code}, which another version of bnuq found and this one does not know"
+        return ": ".join(filter(None, (finding.subject, unknown * (finding.code not in CATALOGUE), values)))
 
 
 def texts(findings: Iterable[Finding]) -> tuple[str, ...]:
@@ -30,7 +31,7 @@ def texts(findings: Iterable[Finding]) -> tuple[str, ...]:
 def remedy(finding: Finding) -> str:
     """What to do about a finding; empty if its sentence says so, or nothing is to be done."""
     entry = CATALOGUE.get(finding.code)
-    return "" if entry is None else entry.remedy
+    return "Update bnuq: a newer one says what this means." if entry is None else entry.remedy
 
 
 def advised(findings: Iterable[Finding]) -> tuple[tuple[str, str, str], ...]:

@@ -31,7 +31,7 @@ from bnuq.files.apart import ask
 from bnuq.files.content import kind_of
 from bnuq.files.hdf5 import Group, image_of, open_hdf5
 from bnuq.files.writing import check_writable, write_bytes
-from bnuq.findings import Finding, note
+from bnuq.findings import SEVERITIES, Finding, note
 from bnuq.metrics.registry import is_known
 from bnuq.store.annotations import arguments, axes_of, fields_of, metadata, record_of
 from bnuq.store.datasets import Writer, name_of
@@ -292,9 +292,12 @@ class _Known:
         return known
 
     def _is_known_record(self, tree: Any, hint: Any) -> bool:
-        """Whether the kind of a record, and the method that it is of, are known."""
+        """Whether the kind of a record, the method that it is of, and the severity of a finding are known."""
         if not isinstance(tree, dict) or (record := record_of(hint)) is None:
             return True
+        if record is Finding and isinstance(severity := tree.get("severity"), str) and severity not in SEVERITIES:
+            self.unknown[f"{tree.get('code')} ({severity})"] = None
+            return False
         hints = fields_of(record)
         return all(
             self._is_known(value, hints[key]) for key, value in tree.items() if isinstance(value, str) and key in hints

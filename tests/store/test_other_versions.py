@@ -16,10 +16,10 @@ import h5py
 import numpy as np
 import pytest
 
-from bnuq.catalogue import text_of
+from bnuq.catalogue import advised, text_of
 from bnuq.config import Options, Sampler, resolve_again
 from bnuq.errors import RequestError, ResultError
-from bnuq.findings import Finding
+from bnuq.findings import Finding, warning
 from bnuq.gate import check
 from bnuq.records import evaluation_file, multirun, sweep
 from bnuq.records.addresses import estimates_of
@@ -102,9 +102,11 @@ def add_everything(tree: dict[str, Any]) -> None:
     tree["sets"]["test"]["also_of_tomorrow"] = 7
     tree["findings"].append({"code": "new", "severity": "note", "values": {"a": 1}, "subject": "", "runs": None})
 
+    tree["findings"].append({"code": "grave", "severity": "alarm", "values": {}, "subject": "", "runs": None})
+
 
 ADDED = [
-    "also_of_tomorrow", "field_of_tomorrow", "fpr99", "group_of_tomorrow", "method-of-tomorrow",
+    "also_of_tomorrow", "field_of_tomorrow", "fpr99", "grave (alarm)", "group_of_tomorrow", "method-of-tomorrow",
     "method-of-tomorrow+temperature", "pll_of_tomorrow", "score_of_tomorrow", "tomorrow", "tomorrows",
 ]  # fmt: skip
 
@@ -209,3 +211,9 @@ def test_runs_and_sweeps_leave_out_unknown_estimates_too(frozen: Callable[[str],
     read = multirun.read(tmp_path / "several.h5")
     assert read.estimates == ("mcbn.sets.test.pll",) and read.values.tolist() == [[-1.0, -1.0]]
     assert left_out(read.findings) == ["metric_of_tomorrow", "new"]
+
+
+def test_a_warning_that_this_version_does_not_know_is_named_with_what_to_do() -> None:
+    finding = warning("of-tomorrow", layers=["a", "b"])
+    said = "of-tomorrow, which another version of bnuq found and this one does not know: layers: ['a', 'b']"
+    assert advised([finding]) == ((said, "of-tomorrow", "Update bnuq: a newer one says what this means."),)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bnuq.cli.options import DataRoot, Quiet
-from bnuq.cli.output import print_line
+from bnuq.cli.output import print_entry, print_line
 from bnuq.errors import RequestError
 
 if TYPE_CHECKING:
@@ -49,35 +49,38 @@ def _list(data_root: Path | None) -> None:
     from bnuq.files.suites import DISTANCES, SCRIPT, benchmark_of, suites
 
     roots = data_roots(data_root)
-    print_line("Use NAME:SPLIT wherever a reference is expected, as in --test cifar10:test.")
+    print_entry("", "Use NAME:SPLIT wherever a reference is expected, as in --test cifar10:test.")
     for known in known_sets():
-        print_line(f"\n{known.name}  ({known.task})")
+        print_line("")
+        print_entry("", f"{known.name}  ({known.task})")
         found = {split: location(known, split, roots) for split in known.splits}
         for split, path in found.items():
-            print_line(f"  {split:6} {'not found' if path is None else path}")
+            print_entry(f"  {split:6} ", "not found" if path is None else str(path))
         if None in found.values():
             layouts = dict.fromkeys(path for split in known.splits for _, path in places(known, split, (Path(),)))
-            print_line(f"  expected {', '.join(map(str, list(layouts)[:4]))}{', …' if len(layouts) > 4 else ''}")
+            print_entry("  expected ", f"{', '.join(map(str, list(layouts)[:4]))}{', …' if len(layouts) > 4 else ''}")
         usual = default_splits(known.name)
         others = [split for split in remotes_of(known.name) if split not in usual]
         sizes = [f"{size_of_splits(known.name, usual)} (bnuq data get {known.name})"]
         sizes += [f"{split} {size_of_splits(known.name, [split])}" for split in others]
-        print_line(f"  get    {', '.join(sizes)}")
-        print_line(f"  source {known.source}")
+        print_entry("  get    ", ", ".join(sizes))
+        print_entry("  source ", known.source)
     for suite, members in suites().items():
-        print_line(f"\n{suite}  (OOD sets of OpenOOD v1.5, for --ood)")
+        print_line("")
+        print_entry("", f"{suite}  (OOD sets of OpenOOD v1.5, for --ood)")
         for distance in DISTANCES:
-            print_line(f"  {distance:6} {', '.join(member.name for member in members if member.distance == distance)}")
+            print_entry(f"  {distance:6} ", ", ".join(member.name for member in members if member.distance == distance))
         missing = ", ".join(member.name for member in missing_sets(suite, data_root))
-        print_line(f"  found  {f'not {missing}' if missing else 'all'}")
-        print_line(f"  get    by OpenOOD's script: {SCRIPT} {benchmark_of(suite)}")
-    print_line("\nThese folders are searched, in this order:")
+        print_entry("  found  ", f"not {missing}" if missing else "all")
+        print_entry("  get    ", f"by OpenOOD's script: {SCRIPT} {benchmark_of(suite)}")
+    print_line("")
+    print_entry("", "These folders are searched, in this order:")
     named = [f"{data_root}  (--data-root)" if data_root else "--data-root FOLDER was not given"]
     chosen = os.environ.get("BNUQ_DATA")
     named.append(f"{expanded(chosen)}  ($BNUQ_DATA)" if chosen else "$BNUQ_DATA is not set")
     named.append(f"{roots[-1]}  (cache)")
     for place in named:
-        print_line(f"  {place}")
+        print_entry("  ", place)
 
 
 def _requested(name: str, data_root: Path | None) -> tuple[KnownSet, tuple[str, ...]]:

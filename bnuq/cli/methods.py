@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from bnuq.cli.output import print_line
+from bnuq.cli.output import print_entry
 from bnuq.methods import METHODS
 
 
 def command() -> None:
     """List the methods, and what each needs."""
     for method in METHODS:
-        print_line(f"{method.name:17} {method.help}")
+        print_entry(f"{method.name:17} ", method.help)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bnuq.cli.output import print_line
+from bnuq.cli.output import print_entry
 from bnuq.estimates import Metric
 
 _WORDS = {"higher": "higher is better", "lower": "lower is better", "none": "no direction"}
@@ -13,8 +13,8 @@ def command() -> None:
     from bnuq.metrics import METRICS
 
     for metric in METRICS.values():
-        print_line(f"{metric.name:20} {metric.title}")
-        print_line(f"{'':20} {metric.unit}; {_WORDS[metric.direction]}{_tolerance(metric)}; {metric.source}")
+        print_entry(f"{metric.name:20} ", metric.title)
+        print_entry(f"{'':20} ", f"{metric.unit}; {_WORDS[metric.direction]}{_tolerance(metric)}; {metric.source}")
 
 
 def _tolerance(metric: Metric) -> str:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, TextIO
@@ -88,6 +90,29 @@ def stdout() -> TextIO:
 def print_line(text: str, *, nl: bool = True) -> None:
     """Write `text`, with a newline if `nl`, to standard output."""
     typer.echo(text, file=stdout(), nl=nl)
+
+
+def print_entry(name: str, text: str) -> None:
+    """Write `name` and `text` on one line; on a terminal wrapped at its width, the text beside the name, or below it
+    where there is no room. No word is broken: paths stay whole."""
+    stream = stdout()
+    columns = shutil.get_terminal_size().columns if stream.isatty() else 0
+    if 0 < columns < len(name) + _LEAST_BESIDE:
+        if name.strip():
+            print_line(name.rstrip())
+        name = "    " if name else ""
+    wrapped = textwrap.wrap(
+        text,
+        columns or sys.maxsize,
+        initial_indent=name,
+        subsequent_indent=" " * len(name),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    print_line("\n".join(wrapped))
+
+
+_LEAST_BESIDE = 30  # columns for a text beside a name
 
 
 @contextlib.contextmanager

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import sys
+
 import numpy as np
 import pytest
 
@@ -35,6 +38,26 @@ def test_metrics_lists_every_metric_with_unit_direction_and_source(cli):
     for metric in METRICS.values():
         assert metric.name in done.out and metric.unit in done.out and metric.source in done.out
     assert {"higher is better", "lower is better", "no direction"} <= set(done.out.replace("\n", ";").split("; "))
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("command", ["methods", "metrics", "data"])
+def test_lists_wrap_at_the_width_of_a_terminal_and_break_no_word(cli, monkeypatch, command):
+    in_pipe = cli(command).out
+    words = in_pipe.split()
+    for columns in (20, 40, 72):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        monkeypatch.setattr(sys, "stdout", terminal := Terminal())
+        assert cli(command).code == 0
+        lines = terminal.getvalue().splitlines()
+        assert [word for line in lines for word in line.split()] == words
+        for line in lines:  # one that is longer is a single word
+            assert len(line) <= columns or len(line.split()) == 1
+    assert max(map(len, in_pipe.splitlines())) > 72
 
 
 def test_methods_lists_every_method(cli):

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from bnuq.findings import Catalogue, Entry, joined, listed
+from bnuq.perturbations import ATTACKS
 
 
 def _batch_size_chosen(batch_size: int, preferred: int, known: bool) -> str:
@@ -41,7 +42,7 @@ def _attacked_through(methods: Sequence[tuple[str, int]]) -> str:
         what = "the network in evaluation mode" if passes == 0 else f"the mean prediction of its first {passes} samples"
         through.setdefault(what if passes != 1 else "its single pass", []).append(method)
     texts = (f"{listed(names)} through {what}" for what, names in through.items())
-    return f"fgsm and pgd compute separate points for each method: {'; '.join(texts)}"
+    return f"{' and '.join(ATTACKS)} compute separate points for each method: {'; '.join(texts)}"
 
 
 def _laplace_fitted(

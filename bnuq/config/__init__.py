@@ -3,7 +3,7 @@
 An option overrides the run file, the run file overrides the checkpoint's record, and that overrides the default.
 """
 
-from bnuq.config.request import DEFAULT_SAMPLER, Member, Named, Options, Perturbation, Run, RunOfSeveral, Runs
+from bnuq.config.request import DEFAULT_SAMPLER, Member, Named, Options, Run, RunOfSeveral, Runs
 from bnuq.config.resolving import (
     is_run_file,
     only_network,

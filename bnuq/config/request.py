@@ -18,7 +18,6 @@ from bnuq.config.schema import (
     ModelSection,
     Normalize,
     Outputs,
-    PerturbationKind,
     Precision,
     RecordedOptions,
     Sampler,
@@ -35,6 +34,7 @@ from bnuq.files.folders import expanded
 from bnuq.files.references import folders_of, selection_of, without_arguments, without_name
 from bnuq.findings import Finding
 from bnuq.methods import DETERMINISTIC
+from bnuq.perturbations import Perturbation
 from bnuq.trust import BY_USER, NamedBy, names_a_file
 
 DEFAULT_SCORING = ScoringSection()
@@ -60,23 +60,6 @@ class Named:
     def code(self) -> tuple[str | None, Path | None]:
         """What it names, from whichever folder: with an absolute path, or a module of a folder with that folder."""
         return _absolute(self), self.base.absolute() if _is_module_in_base(self) else None
-
-
-@dataclass(frozen=True)
-class Perturbation:
-    """A change of the inputs of the test set, of this size before normalisation: the standard deviation of noise, or
-    the largest change of a number by an attack."""
-
-    kind: PerturbationKind
-    size: float
-
-    def __str__(self) -> str:
-        return f"{self.kind}:{str(self.size).removesuffix('.0')}"
-
-    @property
-    def set_name(self) -> str:
-        """The name of the test set after this change."""
-        return f"test+{self}"
 
 
 @dataclass(frozen=True)

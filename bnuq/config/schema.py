@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args, g
 import msgspec
 from msgspec import Meta
 
+from bnuq import perturbations
 from bnuq.config.normalizations import PUBLISHED
 from bnuq.estimates import Estimator
 from bnuq.methods import METHODS, Recalibration
@@ -34,7 +35,6 @@ ChannelOrder = Literal["rgb", "bgr"]  # the order that the network takes; files 
 Interpolation = Literal["bilinear", "bicubic", "nearest"]  # of resized images, antialiased except for nearest
 Curvature = Literal["kron", "diag"]  # what is kept of the last layer's curvature: Kronecker factors, or its diagonal
 Calibration = Literal["off", "validation", "cross"]  # the points that a recalibration is fitted to
-PerturbationKind = Literal["gaussian", "fgsm", "pgd"]  # noise, one signed step of the gradient, or several of them
 Criterion = Literal["crps", "pll"]  # the criterion that τ and the constant baseline optimise on validation points
 
 MAX_COUNT = 10**12  # upper bound of every count: points, draws, sizes
@@ -221,8 +221,7 @@ class DataSection(Section, frozen=True):
     perturb: Annotated[
         tuple[str, ...],
         setting(
-            "Also evaluate the test set with changed inputs: gaussian:SIGMA (noise), fgsm:EPSILON or pgd:EPSILON "
-            "(gradient attacks on the loss). Repeat it.",
+            f"Also evaluate the test set with changed inputs: {perturbations.HELP}. Repeat it.",
             "Data",
             metavar="KIND:SIZE",
             commas=True,

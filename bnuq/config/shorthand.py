@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import difflib
-import math
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import date, time
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from bnuq.config.normalizations import PUBLISHED
-from bnuq.config.request import Perturbation
 from bnuq.config.runfile import as_toml, table_from, unusable
-from bnuq.config.schema import MAX_SIDE, Augment, Normalize, PerturbationKind, Size
+from bnuq.config.schema import MAX_SIDE, Augment, Normalize, Size
 from bnuq.errors import MistakenError, Mistakes
+from bnuq.perturbations import KINDS, Perturbation, perturbation
 
-_PERTURBATIONS: dict[str, PerturbationKind] = {kind: kind for kind in get_args(PerturbationKind)}
 NONE = "none"  # switches off what a run file sets
 
 
@@ -56,22 +54,18 @@ def read_normalize(
 def read_perturbations(texts: Sequence[str], where: str) -> tuple[Perturbation, ...]:
     """The perturbations that KIND:SIZE, set at `where`, denote; MistakenError for an invalid string, and
     for one that is named twice."""
-    found: dict[str, Perturbation] = {}
+    requested: dict[str, Perturbation] = {}
     for text in texts:
-        name, _, size = (part.strip() for part in text.partition(":"))
-        kind = _PERTURBATIONS.get(name)
-        parts = re.fullmatch(r"(\d*\.?\d+(?:[eE][-+]?\d+)?)(?:/(\d*[1-9]\d*))?", size, re.ASCII)  # 0.03 or 8/255
-        number = math.nan if parts is None else float(parts[1]) / float(parts[2] or 1)
-        if kind is None or not 0 < number < math.inf:
+        change = perturbation(text)
+        if change is None:
             raise MistakenError(
-                f"{where} is {as_toml(text)}; expected KIND:SIZE, where KIND is gaussian, fgsm or pgd, "
+                f"{where} is {as_toml(text)}; expected KIND:SIZE, where KIND is one of {', '.join(KINDS)}, "
                 "and SIZE a number above 0 in units of the input (images go from 0 to 1), such as gaussian:0.1."
             )
-        perturbation = Perturbation(kind, number)
-        if str(perturbation) in found:
-            raise MistakenError(f"{where} names {perturbation} twice; expected each kind and size once.")
-        found[str(perturbation)] = perturbation
-    return tuple(found.values())
+        if str(change) in requested:
+            raise MistakenError(f"{where} names {change} twice; expected each kind and size once.")
+        requested[str(change)] = change
+    return tuple(requested.values())
 
 
 def read_augment(setting: Augment | str | None, where: str) -> Augment | None:

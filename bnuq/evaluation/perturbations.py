@@ -1,4 +1,4 @@
-"""The test set with changed inputs: with Gaussian noise, or attacked through the gradient of its loss."""
+"""The test set with changed inputs, computed when they are asked for; and what attacks go through."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-from bnuq.config import Perturbation, Run
+from bnuq.config import Run
 from bnuq.data import Points
 from bnuq.data.decoded import Kept, Room
 from bnuq.errors import RequestError
@@ -22,13 +22,12 @@ from bnuq.evaluation.datasets import Material, Pipeline, target_scale
 from bnuq.evaluation.passes import stochastic_of
 from bnuq.evaluation.subject import Plan
 from bnuq.findings import Finding, note
+from bnuq.perturbations import BLOCK, Block, Perturbation
 from bnuq.sampling import counter_rng
 from bnuq.sampling.gradients import Differentiable, Loss, agrees
 from bnuq.sampling.plain_loop import Engine, Ensemble
 
 ATTACKED_DRAWS = 8  # draws whose mean prediction is attacked, of a method with more
-PGD_STEPS, PGD_STEP = 10, 0.25  # steps, and the size of one as a share of ε
-_BLOCK = 64  # points that are perturbed at once, from the first one on: so no result depends on chunks
 _ROOM = 2**30  # bytes of perturbed inputs that are kept
 
 
@@ -55,9 +54,10 @@ class Perturbed:
     @cached_property
     def sha256(self) -> str:
         """What the points are computed from, but for the network: two networks are each attacked on the same points."""
-        noise = self.pipeline.run.seed if self.perturbation.kind == "gaussian" else (_BLOCK, PGD_STEPS, PGD_STEP)
+        digest = self.perturbation.kind.digest
+        further = self.pipeline.run.seed if digest is None else digest
         return hashlib.sha256(
-            f"{self.clean.sha256} {self.perturbation} {self._unit.tolist()} {noise}".encode()
+            f"{self.clean.sha256} {self.perturbation} {self._unit.tolist()} {further}".encode()
         ).hexdigest()
 
     @cached_property
@@ -71,9 +71,9 @@ class Perturbed:
     def __getitem__(self, indices: Any) -> Shaped[np.ndarray, ...]:
         rows = np.arange(len(self.clean))[indices]
         result = np.empty((*rows.shape, *self.shape[1:]), dtype=self.dtype)
-        numbers = rows // _BLOCK
+        numbers = rows // BLOCK
         for number in np.unique(numbers).tolist():
-            result[numbers == number] = self._block(number)[rows[numbers == number] % _BLOCK]
+            result[numbers == number] = self._block(number)[rows[numbers == number] % BLOCK]
         return result
 
     def _block(self, number: int) -> Shaped[np.ndarray, "point ..."]:
@@ -85,19 +85,20 @@ class Perturbed:
         return self._latest[number]
 
     def _made(self, number: int) -> Shaped[np.ndarray, "point ..."]:
-        rows = slice(number * _BLOCK, min(len(self.clean), (number + 1) * _BLOCK))
+        rows = slice(number * BLOCK, min(len(self.clean), (number + 1) * BLOCK))
         raw = self.clean.raw(rows)
-        kind, size = self.perturbation.kind, (self.perturbation.size * self._unit).astype(raw.dtype)
-        if kind == "gaussian":
-            return self._valid(raw + size * noise(self.pipeline.run.seed, self.clean.index[rows], raw.shape[1:]))
-        loss, low, high = self.loss_of(self.clean.targets[rows]), raw - size, raw + size
-        steps, step = (1, size) if kind == "fgsm" else (PGD_STEPS, raw.dtype.type(PGD_STEP) * size)
-        changed = raw
-        for _ in range(steps):
-            of_input = self.through.gradient(self.pipeline.prepared(changed), loss, start=rows.start)
-            signs = np.sign(self.pipeline.backwards(of_input)).astype(raw.dtype)
-            changed = self._valid(np.clip(changed + step * signs, low, high))
-        return changed
+
+        def ascent(changed: np.ndarray) -> np.ndarray:
+            loss = self.loss_of(self.clean.targets[rows])
+            gradient = self.through.gradient(self.pipeline.prepared(changed), loss, start=rows.start)
+            return np.sign(self.pipeline.backwards(gradient)).astype(raw.dtype)
+
+        def standard_noise() -> np.ndarray:
+            return noise(self.pipeline.run.seed, self.clean.index[rows], raw.shape[1:])
+
+        size = (self.perturbation.size * self._unit).astype(raw.dtype)
+        block = Block(raw, noise=standard_noise, ascent=ascent, valid=self._valid)
+        return self._valid(self.perturbation.kind.apply(block, size))
 
     @cached_property
     def _unit(self) -> Float[np.ndarray, ...]:
@@ -147,7 +148,7 @@ def perturbed_sets(
 
 def _check(run: Run, todo: Plan, pipeline: Pipeline, test: Points) -> None:
     """Raise RequestError for a perturbation that does not apply to this network and these points."""
-    attacks = [perturbation for perturbation in run.perturb if perturbation.kind != "gaussian"]
+    attacks = [perturbation for perturbation in run.perturb if perturbation.kind.is_attack]
     if todo.task == "segmentation":
         why = "is for classification or regression, and this is a segmentation"
     elif test.layout is not None:
@@ -191,7 +192,7 @@ def _loss_of(run: Run, todo: Plan, material: Material) -> Callable[[Any], Loss]:
 def attacked(points: Points, through: Differentiable | None) -> Points:
     """Points whose attack, where they are attacked, goes through these passes; None: as they are."""
     inputs = points.inputs
-    if through is None or not isinstance(inputs, Perturbed) or inputs.perturbation.kind == "gaussian":
+    if through is None or not isinstance(inputs, Perturbed) or not inputs.perturbation.kind.is_attack:
         return points
     return replace(points, inputs=replace(inputs, through=through))
 
@@ -209,6 +210,6 @@ def attack_of(engine: Engine, example: Tensor) -> Differentiable | None:
 
 def findings(run: Run, attacks: Mapping[str, Differentiable | None]) -> Iterator[Finding]:
     """A note on what each method was attacked through."""
-    if any(perturbation.kind != "gaussian" for perturbation in run.perturb):
+    if any(perturbation.kind.is_attack for perturbation in run.perturb):
         passes = {method: 0 if attack is None else len(attack.passes) for method, attack in attacks.items()}
         yield note("attacked-through", methods=[[method, count] for method, count in passes.items()])

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,6 +37,7 @@ from bnuq.estimates import Estimator, require
 from bnuq.files.hdf5 import image_of
 from bnuq.files.writing import replaced
 from bnuq.methods import DETERMINISTIC, method_named
+from bnuq.perturbations import kind_and_size
 from bnuq.records import pixel_maps
 from bnuq.records.addresses import estimates_of
 from bnuq.records.evaluation import (
@@ -330,7 +330,7 @@ def _check_sets(result: Result) -> None:
     if any(evaluated.kind == "ood" and name == "validation" for name, evaluated in result.sets.items()):
         raise ValueError("a set out of distribution is called validation")
     perturbed = [name for name, evaluated in result.sets.items() if evaluated.kind == "perturbed"]
-    if any(not re.fullmatch(r"test\+[a-z]+:[0-9][0-9.]*(e[-+][0-9]+)?", name, re.ASCII) for name in perturbed):
+    if any(kind_and_size(name) is None for name in perturbed):
         raise ValueError("a perturbed set has another name")
     for evaluated in result.sets.values():
         of_points = (getattr(evaluated, name) for name in ("labels", "targets", "group", "index", "names"))

@@ -12,6 +12,7 @@ from bnuq.estimates import Estimate
 from bnuq.findings import Finding, listed, sentence
 from bnuq.methods import DETERMINISTIC, method_named
 from bnuq.metrics import METRICS
+from bnuq.perturbations import change_of
 from bnuq.records.evaluation import PARTS, MethodResult, Result
 from bnuq.report import document, gallery, image_maps, noise_models, numbers, ood, perturbations, plots, tasks, verdict
 from bnuq.report.document import Cell, Heading, Items, Paragraph, Part, PathLine, Report, Section, Table, dim, section
@@ -261,7 +262,7 @@ def _facts(result: Result) -> Iterator[tuple[str, str]]:
                 file = numbers.of_reference(evaluated.reference)
                 source = file if kind != "ood" or Path(file).stem == name else f"{name} ({file})"
                 yield kind, f"{source}, {evaluated.n} {tasks.points_of(result)}"
-    if changed := [name.partition("+")[2] for name, each in result.sets.items() if each.kind == "perturbed"]:
+    if changed := [change_of(name) for name, each in result.sets.items() if each.kind == "perturbed"]:
         yield "perturbed", ", ".join(changed)
     if result.sampled:
         yield "samples", _samples(result)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from bnuq.catalogue import noted
 from bnuq.estimates import Estimate
 from bnuq.methods import method_named
+from bnuq.perturbations import KINDS, change_of
 from bnuq.records.evaluation import Result
 from bnuq.report import plots
 from bnuq.report.document import Cell, Heading, Part, Row, Table, dim
@@ -69,7 +70,7 @@ def _methods(result: Result) -> list[str]:
 
 
 def _label(name: str) -> str:
-    return "unchanged" if name == "test" else name.removeprefix("test+")
+    return "unchanged" if name == "test" else change_of(name)
 
 
 def _table(result: Result, rows: dict[str, tuple[Cell, ...]]) -> Table:
@@ -78,11 +79,11 @@ def _table(result: Result, rows: dict[str, tuple[Cell, ...]]) -> Table:
 
 
 def _legend(result: Result) -> Iterator[str]:
+    kinds = dict.fromkeys(kind for kind, _, _ in perturbed(result) if kind in KINDS)
+    effects = "; ".join(f"{kind}:{KINDS[kind].symbol} {KINDS[kind].effect}" for kind in kinds)
     yield (
-        "The test set, changed: gaussian:σ adds noise of this standard deviation, fgsm:ε and pgd:ε change each number "
-        "by at most ε, in one step and in ten, so that the loss rises. Sizes are in units of the input before "
-        "normalisation, of rows in standard deviations where they are standardised; 8-bit images stay between 0 and "
-        "1. AUROC: probability that a random changed point "
-        "is more uncertain than a random test point."
+        f"The test set, changed: {effects}. Sizes are in units of the input before normalisation, of rows in standard "
+        "deviations where they are standardised; 8-bit images stay between 0 and 1. AUROC: probability that a random "
+        "changed point is more uncertain than a random test point."
     )
     yield from (f"{text}." for text in noted([each for each in result.findings if each.code == "attacked-through"]))

@@ -13,6 +13,7 @@ from jaxtyping import Float
 
 from bnuq.methods import DETERMINISTIC, method_named
 from bnuq.metrics import METRICS
+from bnuq.perturbations import KINDS, kind_and_size
 from bnuq.records.evaluation import BAND, MethodResult, Result
 from bnuq.report import drawing
 from bnuq.report.document import Part, Picture
@@ -128,8 +129,7 @@ def separation(result: Result, name: str) -> Iterator[Picture]:
 def perturbed(result: Result) -> list[tuple[str, float, str]]:
     """Kind, size and name of each set that is the test set with changed inputs, by kind and size."""
     names = [name for name, each in result.sets.items() if each.kind == "perturbed"]
-    texts = [name.partition("+")[2].partition(":") for name in names]
-    return sorted((kind, float(size), name) for (kind, _, size), name in zip(texts, names, strict=True))
+    return sorted((*change, name) for name in names if (change := kind_and_size(name)))
 
 
 def sensitivity(result: Result) -> Iterator[Picture]:
@@ -394,7 +394,7 @@ def _sensitivity(result: Result, kind: str, sizes: Mapping[float, str], path: Pa
         for (label, curves), axes in zip(shown.items(), panels, strict=True):
             for name, values in curves.items():
                 axes.plot([*sizes], values, **lines[name].plotted, label=name)
-            axes.set_xlabel("σ of the noise" if kind == "gaussian" else "ε of the attack")
+            axes.set_xlabel(KINDS[kind].axis if kind in KINDS else "size of the change")
             axes.set_ylabel(label)
         panels[0].legend(loc="best")
 

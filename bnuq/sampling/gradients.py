@@ -81,7 +81,7 @@ def _by_input(output: Tensor, leaf: Tensor, of_output: Tensor) -> Tensor:
             return found
     raise SamplingError(
         "the network's outputs have no gradient with respect to its inputs (torch.no_grad, detach or rounding in its "
-        "forward?), so they cannot be attacked. Leave fgsm and pgd out, or remove what stops the gradient."
+        "forward?), so they cannot be attacked. Leave attacks out, or remove what stops the gradient."
     )
 
 

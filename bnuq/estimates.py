@@ -11,6 +11,7 @@ import numpy as np
 
 Direction = Literal["higher", "lower", "none"]
 ARROWS: dict[Direction, str] = {"higher": "↑", "lower": "↓", "none": " "}
+Task = Literal["classification", "regression", "segmentation"]
 Estimator = Literal["plug-in", "corrected", "jackknife"]  # of mutual information, from finitely many draws
 
 

@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from bnuq import perturbations
 from bnuq.config.normalizations import PUBLISHED
-from bnuq.estimates import Estimator
+from bnuq.estimates import Estimator, Task
 from bnuq.methods import METHODS, Recalibration
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ else:
     MethodName = Literal[tuple(method.name for method in METHODS)]
 Precision = Literal["float32", "tf32", "bfloat16", "float64"]
 Samples = int | Literal["auto"]
-Task = Literal["classification", "regression", "segmentation"]
 Outputs = Literal["logits", "probabilities", "log_probabilities", "binary", "multilabel"]  # of a classifier
 Likelihood = Literal["mixture", "moment", "moment_full"]  # PLL of the mixture of draws, or of a moment-matched Gaussian
 Crps = Literal["gaussian", "mixture", "ensemble", "fair"]

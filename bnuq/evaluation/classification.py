@@ -24,20 +24,20 @@ from bnuq.evaluation.units import Blocks, Gathered
 from bnuq.files.journal import Arrays
 from bnuq.metrics import CalibrationBins, DrawWeights, LogitMaps
 from bnuq.metrics.arrays import as_numpy
+from bnuq.metrics.estimands import UNBOUNDED
+from bnuq.metrics.registry import estimates_of_task, metric_of
 from bnuq.records.evaluation import MethodResult, Samples, SetResult, parts_of
 from bnuq.sampling.outputs import PROBABILITY_TOLERANCE
 
-_ANY, _SHARE = (-math.inf, math.inf), (0.0, 1.0)
-_RANGE = {"pll": _ANY, "brier": (0.0, 2.0)} | dict.fromkeys(
-    ("mutual_information", "predictive_entropy", "expected_entropy", "set_size", "set_size_aps"), (0.0, math.inf)
-)  # all others are shares
 _BLOCK = 2**17  # replicates × points × classes in memory at once: a few times this fits in a core's cache
 _DEVICE_BLOCK = 2**24  # the same on an accelerator, which needs large blocks to be busy
 _TINY = float(np.finfo(np.float64).tiny)  # changes no logarithm that matters, and makes 0·ln 0 equal 0
 _UNDERFLOW = -1000.0  # whose exp is 0
 _MASKED = -1e9  # the logit of a masked class, whose probability is 0 at every temperature
 _HOPELESS = 1000.0  # below the largest logit, where exp gives 0 in float64
-_OF_PARTS = ("accuracy", "pll")  # the scores that classes and groups have estimates of
+_OF_PARTS = tuple(  # the scores that classes and groups have estimates of
+    name for name, estimand in estimates_of_task("classification").items() if estimand.by_part and name != "count"
+)
 
 Parts = Mapping[str, Mapping[str, Int64[np.ndarray, " _"]]]  # the points of each, by "class" or "group" and its name
 
@@ -492,7 +492,7 @@ def set_estimates(scores: Scores, draws: DrawWeights) -> dict[str, Estimate]:
 def limits_of(name: str, estimator: Estimator) -> tuple[float, float]:
     """The range of a mean: only a jackknifed mutual information may be below 0."""
     jackknifed = name == "mutual_information" and estimator == "jackknife"
-    return _ANY if jackknifed else _RANGE.get(name, _SHARE)
+    return UNBOUNDED if jackknifed else metric_of(name).limits
 
 
 def convergence(scores: Scores, draws: DrawWeights) -> dict[str, np.ndarray]:
@@ -500,7 +500,7 @@ def convergence(scores: Scores, draws: DrawWeights) -> dict[str, np.ndarray]:
 
     Where MI is jackknifed, the values before all T draws are those of the corrected estimator.
     """
-    return estimates.convergence_of(scores, ("pll", "accuracy", "mutual_information"), draws)
+    return estimates.convergence_of(scores, [*estimates_of_task("classification", shown="convergence")], draws)
 
 
 def calibration_curve(scores: Scores, draws: DrawWeights) -> dict[str, np.ndarray]:
@@ -530,9 +530,7 @@ def part_estimates(scores: Scores, kind: str, draws: DrawWeights) -> dict[str, d
             influence = metrics.part_influence(scores.points[name], rows)
             se = estimates.error_over_points(metrics.standard_error(influence, group=group), scores)
             replicates = scores.part_sums[f"{kind}.{name}"][:, number] / len(rows)
-            result[part][name] = estimates.of_replicates(
-                name, replicates, draws, se=se, limits=_RANGE.get(name, _SHARE)
-            )
+            result[part][name] = estimates.of_replicates(name, replicates, draws, se=se)
     return result
 
 
@@ -647,7 +645,7 @@ def _mean_estimate(
     se = None
     if points is not None:
         se = estimates.error_over_points(metrics.standard_error(points, group=scores.group), scores)
-    return estimates.of_replicates(name, replicates, draws, se=se, limits=_RANGE.get(name, _SHARE))
+    return estimates.of_replicates(name, replicates, draws, se=se)
 
 
 class Scorer(subject.Scorer):

@@ -22,6 +22,7 @@ from bnuq.errors import SamplingError
 from bnuq.estimates import Estimate
 from bnuq.files.journal import Arrays
 from bnuq.metrics import CalibrationBins, DrawWeights
+from bnuq.metrics.registry import metric_of
 from bnuq.sampling import counter_rng
 
 RESAMPLES = 100  # bootstrap replicates over draws
@@ -30,9 +31,7 @@ RANKED = 10_000  # points of each set, chosen at random, on which the Monte Carl
 RESAMPLED = 20_000  # points up to which OOD estimates are resampled 1000 times; of more points, fewer times
 LEAST_RESAMPLED = 200  # but at least so many
 
-_SHARE = (0.0, 1.0)
 HALF_ROUNDING = 0.03  # relative difference of outputs in half precision that counts as rounding
-_OF_SEVERAL_DRAWS = {"mutual_information", "expected_entropy", "variance"}  # scores that need several draws
 
 
 def replicate_weights(samples: int, bank: int | None = None) -> DrawWeights:
@@ -180,9 +179,11 @@ def detection_estimates(test: SetScores, ood: SetScores, draws: DrawWeights) -> 
     AUROC's error over points is DeLong's, its interval on the logit scale; the others' are by the bootstrap. With a
     single draw, scores that need several draws are omitted.
     """
-    names = (name for name in metrics.SCORES if name in test.points)
-    reported = (name for name in names if draws.samples > 1 or name not in _OF_SEVERAL_DRAWS)
-    return {name: _detection_estimates(name, test, ood, draws) for name in reported}
+    return {
+        name: _detection_estimates(name, test, ood, draws)
+        for name, estimand in metrics.SCORES.items()
+        if name in test.points and estimand.score and (draws.samples > 1 or not estimand.score.needs_samples)
+    }
 
 
 def _detection_estimates(score: str, test: SetScores, ood: SetScores, draws: DrawWeights) -> dict[str, Estimate]:
@@ -249,7 +250,7 @@ def estimate(
     bootstrap: np.ndarray,
     samples: int,
     resampled: np.ndarray | None = None,
-    limits: tuple[float, float] = _SHARE,
+    limits: tuple[float, float] | None = None,
 ) -> Estimate:
     """An estimate with its errors; `resampled` are its bootstrap values over points, where its interval uses them.
 
@@ -257,12 +258,14 @@ def estimate(
     """
     sampled = len(jackknife) > 0
     mc_se = None
-    if sampled and samples >= MIN_SAMPLES and _by_bootstrap(name) and len(bootstrap):
+    by_bootstrap = metric_of(name).mc_error == "bootstrap"
+    if sampled and samples >= MIN_SAMPLES and by_bootstrap and len(bootstrap):
         mc_se = float(metrics.bootstrap_error(bootstrap, samples=samples, bank=len(jackknife)))
     elif sampled and samples >= MIN_SAMPLES:
         mc_se = float(metrics.jackknife_error(jackknife))
     if mc_se is not None and not math.isfinite(mc_se):
         mc_se = None
+    limits = metric_of(name).limits if limits is None else limits
     low, high = interval(name, float(value), se, mc_se, resampled=resampled, limits=limits)
     return Estimate(
         value=float(value),
@@ -275,19 +278,13 @@ def estimate(
     )
 
 
-def _by_bootstrap(name: str) -> bool:
-    """Whether the Monte Carlo error is by the bootstrap, because the estimate changes in steps. So does ln |e| of a
-    nearly exact prediction when a draw is left out."""
-    return name == "pll_optimum" or (name in metrics.METRICS and metrics.METRICS[name].mc_error == "bootstrap")
-
-
 def of_replicates(
     name: str,
     replicates: Float[np.ndarray, " replicate"],
     draws: DrawWeights,
     *,
     se: float | None = None,
-    limits: tuple[float, float] = (-math.inf, math.inf),
+    limits: tuple[float, float] | None = None,
 ) -> Estimate:
     """The estimate whose value under every replicate is known."""
     return estimate(
@@ -301,7 +298,9 @@ def of_replicates(
     )
 
 
-def mean_estimate(name: str, scores: SetScores, draws: DrawWeights, *, limits: tuple[float, float]) -> Estimate:
+def mean_estimate(
+    name: str, scores: SetScores, draws: DrawWeights, *, limits: tuple[float, float] | None = None
+) -> Estimate:
     """The estimate of a mean over the points of a set."""
     se = error_over_points(metrics.standard_error(scores.points[name], group=scores.group), scores)
     return of_replicates(name, scores.replicates[name], draws, se=se, limits=limits)

@@ -22,10 +22,12 @@ from bnuq.estimates import Estimate, Estimator
 from bnuq.evaluation import classification, estimates
 from bnuq.evaluation.units import Gathered
 from bnuq.files.journal import Arrays
-from bnuq.metrics import CalibrationBins, DrawWeights
+from bnuq.metrics import METRICS, CalibrationBins, DrawWeights
 from bnuq.records.evaluation import SetResult
 
-_LABEL_MEANS = ("accuracy", "pll", "brier", "mutual_information")  # the means over points that are given by label
+_LABEL_MEANS = tuple(  # the means over points that are given by label
+    name for name, estimand in METRICS.items() if estimand.by_label and estimand.formula is None
+)
 _FEWEST = 2  # points with a label, and without it, from which it has an AUROC with an error
 
 
@@ -179,7 +181,7 @@ def set_estimates(
 
 
 def _in_order(found: Mapping[str, Estimate]) -> dict[str, Estimate]:
-    return {name: found[name] for name in metrics.METRICS if name in found}
+    return {name: found[name] for name in METRICS if name in found}
 
 
 def _parts(scores: Scores, label: int, draws: DrawWeights) -> Iterator[tuple[str, _Parts]]:
@@ -207,7 +209,7 @@ def _estimate(name: str, parts: Sequence[_Parts], scores: Scores, draws: DrawWei
     """The mean over labels; its error over points is that of the mean of what the points contribute."""
     replicates, contributions = (np.mean(of_labels, axis=0) for of_labels in zip(*parts, strict=True))
     se = estimates.error_over_points(metrics.standard_error(contributions, group=scores.group), scores)
-    return estimates.of_replicates(name, replicates, draws, se=se, limits=(0.0, 1.0))
+    return estimates.of_replicates(name, replicates, draws, se=se)
 
 
 class Scorer(classification.Scorer):

@@ -26,14 +26,10 @@ from bnuq.files.journal import Arrays
 from bnuq.findings import Finding
 from bnuq.metrics import DrawWeights
 from bnuq.metrics.arrays import as_numpy
+from bnuq.metrics.registry import estimates_of_task
 from bnuq.records.evaluation import MethodResult, Samples, SetResult
 
-_ANY, _POSITIVE, _SHARE = (-math.inf, math.inf), (0.0, math.inf), (0.0, 1.0)
-_RANGE = {"coverage50": _SHARE, "coverage95": _SHARE} | dict.fromkeys(
-    ("mae", "crps", "crps_constant", "crps_optimum", "variance"), _POSITIVE
-)  # all other means are unbounded
-_MEANS = ("mae", "pll", "crps", "coverage50", "coverage95", "variance")
-_ORDER = ("rmse", "mae", "pll", "crps", "coverage50", "coverage95", "spearman", "variance", "tau")
+_ESTIMATES = estimates_of_task("regression")
 _LEVELS = np.arange(0.05, 1.0, 0.05)  # of the central intervals whose coverage is computed
 _QUANTILES = {"coverage50": float(ndtri(0.75)), "coverage95": float(ndtri(0.975))}  # half a central interval, in sd
 _BLOCK = 2**17  # replicates × points × outputs in memory at once
@@ -376,20 +372,18 @@ def fitted(scores: Scores, draws: DrawWeights, second: Bool[np.ndarray, " point"
 
 def set_estimates(scores: Scores, draws: DrawWeights) -> dict[str, Estimate]:
     """The estimates of one set with both errors; a set without targets has only the variance of the draws."""
-    result = {name: _mean(name, scores, draws) for name in _MEANS if name in scores.points}
+    result = {name: estimates.mean_estimate(name, scores, draws) for name in _ESTIMATES if name in scores.points}
     if "squared_error" in scores.points:
         result["rmse"] = _root(scores, draws)
         if draws.samples > 1:
             result["spearman"] = _rank_correlation(scores, draws)
     if scores.fitted is not None and scores.targets is not None:
-        result["tau"] = estimates.of_replicates("tau", scores.fitted.mean_tau, draws, limits=_POSITIVE)
-    if draws.samples == 1:  # a single draw has no variance
-        result.pop("variance")
-    return {name: result[name] for name in _ORDER if name in result}
-
-
-def _mean(name: str, scores: Scores, draws: DrawWeights) -> Estimate:
-    return estimates.mean_estimate(name, scores, draws, limits=_RANGE.get(name, _ANY))
+        result["tau"] = estimates.of_replicates("tau", scores.fitted.mean_tau, draws)
+    return {
+        name: result[name]
+        for name, estimand in _ESTIMATES.items()
+        if name in result and (draws.samples > 1 or not estimand.needs_samples)
+    }
 
 
 def _root(scores: Scores, draws: DrawWeights) -> Estimate:
@@ -398,9 +392,7 @@ def _root(scores: Scores, draws: DrawWeights) -> Estimate:
     value = float(replicates[draws.full.start])
     error = metrics.standard_error(scores.points["squared_error"], group=scores.group)
     se = error / (2 * value) if value > 0 else 0.0
-    return estimates.of_replicates(
-        "rmse", replicates, draws, se=estimates.error_over_points(se, scores), limits=_POSITIVE
-    )
+    return estimates.of_replicates("rmse", replicates, draws, se=estimates.error_over_points(se, scores))
 
 
 def _rank_correlation(scores: Scores, draws: DrawWeights) -> Estimate:
@@ -419,7 +411,6 @@ def _rank_correlation(scores: Scores, draws: DrawWeights) -> Estimate:
         jackknife=value + replicates[draws.jackknife] - replicates[draws.full.start],
         bootstrap=value + replicates[draws.bootstrap] - replicates[draws.full.start],
         samples=draws.samples,
-        limits=(-1.0, 1.0),
     )
 
 
@@ -463,9 +454,9 @@ def bounds(scores: Scores, draws: DrawWeights) -> dict[str, dict[str, Estimate]]
     for bound in ("constant", "optimum"):
         for name in ("pll", "crps"):
             if (key := f"{name}_{bound}") in scores.points:
-                result.setdefault(bound, {})[name] = _mean(key, scores, draws)
+                result.setdefault(bound, {})[name] = estimates.mean_estimate(key, scores, draws)
     if (sigma := scores.fitted.mean_sigma) is not None:
-        result["constant"]["sigma"] = estimates.of_replicates("sigma", sigma, draws, limits=_POSITIVE)
+        result["constant"]["sigma"] = estimates.of_replicates("sigma", sigma, draws)
     return result
 
 
@@ -498,7 +489,7 @@ def normalized(scores: Scores, draws: DrawWeights) -> dict[str, Estimate]:
 
 def convergence(scores: Scores, draws: DrawWeights) -> dict[str, np.ndarray]:
     """PLL, CRPS, RMSE and variance of the first 1, 2, 4, … and T draws, each with the τ fitted to those draws."""
-    result = estimates.convergence_of(scores, ("pll", "crps", "variance"), draws)
+    result = estimates.convergence_of(scores, [*estimates_of_task("regression", shown="convergence")], draws)
     if result and "squared_error" in scores.replicates:
         result["rmse"] = np.sqrt(scores.replicates["squared_error"][draws.prefix])
     return result

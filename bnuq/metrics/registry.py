@@ -1,15 +1,68 @@
-"""What each estimate means: names, unit, direction, digits and source, for tables, sentences, files and the gate alike.
+"""The table of all estimates and OOD scores, which evaluation, files, sweep, gate and reports read.
 
-The order is that in which tables show them.
+The order is that in which tables show them. A new one is a row here, and nothing else but its formula.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-from bnuq.estimates import Metric
+import numpy as np
+
+from bnuq.estimates import Task
+from bnuq.metrics.calibration import (
+    calibration_bins,
+    ece_adaptive,
+    ece_adaptive_of_replicates,
+    ece_debiased_of_bins,
+    ece_of_bins,
+    mce_of_bins,
+)
+from bnuq.metrics.classification import (
+    brier,
+    correct,
+    entropy,
+    expected_entropy,
+    least_confidence,
+    max_probability,
+    mutual_information,
+    pll_classification,
+    variation_ratio,
+)
+from bnuq.metrics.detection import DetectionScores, label_auroc
+from bnuq.metrics.estimands import (
+    POSITIVE,
+    SHARE,
+    UNBOUNDED,
+    Estimand,
+    Formula,
+    Place,
+    Score,
+    normalized_between_bounds,
+    selective_by_entropy,
+)
+from bnuq.metrics.influence import (
+    ece_adaptive_influence,
+    ece_debiased_influence,
+    ece_influence,
+    label_auroc_influence,
+    rmse_influence,
+    spearman_influence,
+)
+from bnuq.metrics.intervals import spearman
+from bnuq.metrics.posthoc import energy, max_logit
+from bnuq.metrics.selective import SelectiveScores
+
+_CLASSIFICATION: frozenset[Task] = frozenset({"classification"})
+_REGRESSION: frozenset[Task] = frozenset({"regression"})
+_SEGMENTATION: frozenset[Task] = frozenset({"segmentation"})
+_CLASSES = _CLASSIFICATION | _SEGMENTATION
+_EVERY = _CLASSES | _REGRESSION
 
 _STEPS: dict[str, Any] = {"mc_error": "bootstrap"}
+_TRUTH: dict[str, Any] = {"needs_truth": True}
+_CALIBRATION = frozenset({"max_probability", "accuracy"})  # what formulas of calibration need
 _OF_SCALE: dict[str, Any] = {"digits": None}
 _LARGER_ERRORS: dict[str, Any] = {
     "worse": "{who} has larger errors on {where}",
@@ -34,9 +87,9 @@ _SEPARATION: dict[str, Any] = {
 }
 
 
-def _sets(suffix: str, name: str, source: str) -> tuple[Metric, Metric]:
+def _sets(suffix: str, name: str, source: str) -> tuple[Estimand, Estimand]:
     """Size and coverage of the prediction sets of this name."""
-    size = Metric(
+    size = Estimand(
         f"set_size{suffix}",
         f"Mean size of the prediction sets, {name}",
         f"size of {name} sets",
@@ -45,10 +98,13 @@ def _sets(suffix: str, name: str, source: str) -> tuple[Metric, Metric]:
         source,
         short=f"{name} set size",
         **_STEPS,
+        **_TRUTH,
+        tasks=_CLASSIFICATION,
+        limits=POSITIVE,
         worse="the prediction sets of {who} on {where} are larger",
         better="the prediction sets of {who} on {where} are smaller",
     )
-    coverage = Metric(
+    coverage = Estimand(
         f"set_coverage{suffix}",
         f"Share of points whose prediction set has the true class, {name}",
         f"coverage of {name} sets",
@@ -57,6 +113,8 @@ def _sets(suffix: str, name: str, source: str) -> tuple[Metric, Metric]:
         f"{source}; nominal best",
         short=f"{name} coverage",
         **_STEPS,
+        **_TRUTH,
+        tasks=_CLASSIFICATION,
     )
     return size, coverage
 
@@ -70,138 +128,214 @@ _PIXELS: dict[str, Any] = {
     "better": "{who} separates the pixels of {where} from those of the test set better",
 }
 
-_ALL = (
-    Metric(
+ESTIMANDS: tuple[Estimand, ...] = (
+    Estimand(
         "accuracy", "Accuracy", "accuracy", "fraction", "higher",
         "share of points whose most probable class is the true one", tolerance="0.005", **_STEPS, percent=True,
         worse="{who} is right less often on {where}", better="{who} is right more often on {where}",
+        tasks=_CLASSES, required=_CLASSES, **_TRUTH, of_mean=correct, by_label=True, by_part=True,
+        shown=frozenset({"headline", "sensitivity", "convergence"}),
     ),
-    Metric(
-        "rmse", "Root mean square error", "RMSE", "target unit", "lower",
-        "√(Σ‖y − f̄‖²/n), as Teye et al. 2018 (their code)", tolerance="1%", **_OF_SCALE, **_LARGER_ERRORS,
-    ),
-    Metric(
-        "mae", "Mean absolute error", "MAE", "target unit", "lower", "mean of |y − f̄| over points and outputs",
-        tolerance="1%", **_OF_SCALE, **_LARGER_ERRORS,
-    ),
-    Metric(
-        "crps", "Continuous ranked probability score", "CRPS", "target unit", "lower",
-        "Gneiting & Raftery 2007, §4.2; of N(f̄, v + 1/τ) as Teye et al. 2018", tolerance="1%", **_OF_SCALE,
-        worse="the predictive distribution of {who} is further from the targets of {where}",
-        better="the predictive distribution of {who} is closer to the targets of {where}",
-    ),
-    Metric(
-        "pll", "Predictive log-likelihood", "PLL", "nats", "higher", "Teye, Azizpour & Smith 2018", tolerance="0.01",
-        worse="{who} explains the {truth} of {where} less well", better="{who} explains the {truth} of {where} better",
-    ),
-    Metric(
-        "brier", "Brier score", "Brier score", "squared probability", "lower", "Brier 1950", tolerance="0.005",
-        worse="the probabilities that {who} predicts on {where} are further from the labels",
-        better="the probabilities that {who} predicts on {where} are closer to the labels",
-    ),
-    Metric(
-        "ece", "Expected calibration error", "ECE", "fraction", "lower", "Guo et al. 2017, eq. 3; 15 bins",
-        tolerance="0.01", **_STEPS, **_CALIBRATED,
-    ),
-    Metric(
-        "ece_adaptive", "Adaptive calibration error, bins of equally many points", "adaptive ECE", "fraction", "lower",
-        "Nguyen & O'Connor 2015; Nixon et al. 2019; 15 bins", **_STEPS, **_CALIBRATED,
-    ),
-    Metric(
-        "ece_classwise", "Classwise calibration error, mean over classes", "classwise ECE", "fraction", "lower",
-        "Kull et al. 2019, §2; Nixon et al. 2019; 15 bins",
-        worse="the probabilities of {who} on {where} are further from the shares of the classes",
-        better="the probabilities of {who} on {where} are closer to the shares of the classes",
-    ),
-    Metric(
-        "ece_debiased", "Root mean square calibration error, debiased", "debiased RMS calibration error", "fraction",
-        "lower", "Kumar, Liang & Ma 2019, §5; 15 bins", short="debiased RMSCE", **_STEPS, **_CALIBRATED,
-    ),
-    Metric(
-        "mce", "Maximum calibration error", "MCE", "fraction", "lower",
-        "Naeini, Cooper & Hauskrecht 2015; Guo et al. 2017, eq. 5; 15 bins", **_STEPS, **_CALIBRATED,
-    ),
-    Metric(
+    Estimand(
         "label_auroc", "AUROC of the labels, several per point: mean over labels", "label AUROC", "fraction", "higher",
         "Hanley & McNeil 1982; macro mean as Tsoumakas et al. 2010", tolerance="0.01",
         worse="{who} ranks the points of {where} by their labels less well",
         better="{who} ranks the points of {where} by their labels better",
+        tasks=_CLASSIFICATION, **_TRUTH, by_label=True, shown=frozenset({"headline"}),
+        formula=Formula(
+            frozenset({"label_score", "label"}),
+            lambda p: label_auroc(p["label_score"], p["label"]),
+            lambda p, _: label_auroc_influence(p["label_score"], p["label"]),
+        ),
     ),
-    Metric(
+    Estimand(
+        "mean_iou", "Mean intersection over union, of the classes that occur", "mean IoU", "fraction", "higher",
+        "Everingham et al. 2015; of all pixels together", tolerance="0.005", **_OVERLAP,
+        tasks=_SEGMENTATION, required=_SEGMENTATION, **_TRUTH, shown=frozenset({"headline"}),
+    ),
+    Estimand(
+        "rmse", "Root mean square error", "RMSE", "target unit", "lower",
+        "√(Σ‖y − f̄‖²/n), as Teye et al. 2018 (their code)", tolerance="1%", **_OF_SCALE, **_LARGER_ERRORS,
+        tasks=_REGRESSION, required=_REGRESSION, **_TRUTH, limits=POSITIVE,
+        shown=frozenset({"headline", "sensitivity", "convergence", "curve"}),
+        formula=Formula(
+            frozenset({"squared_error"}),
+            lambda p: math.sqrt(float(np.mean(p["squared_error"]))),
+            lambda p, _: rmse_influence(p["squared_error"]),
+        ),
+    ),
+    Estimand(
+        "mae", "Mean absolute error", "MAE", "target unit", "lower", "mean of |y − f̄| over points and outputs",
+        tolerance="1%", **_OF_SCALE, **_LARGER_ERRORS,
+        tasks=_REGRESSION, required=_REGRESSION, **_TRUTH, limits=POSITIVE,
+    ),
+    Estimand(
+        "pll", "Predictive log-likelihood", "PLL", "nats", "higher", "Teye, Azizpour & Smith 2018", tolerance="0.01",
+        worse="{who} explains the {truth} of {where} less well", better="{who} explains the {truth} of {where} better",
+        tasks=_EVERY, required=_CLASSES, **_TRUTH, limits=UNBOUNDED, of_samples=pll_classification,
+        by_label=True, by_part=True, shown=frozenset({"headline", "sensitivity", "convergence", "curve", "bars"}),
+    ),
+    Estimand(
+        "crps", "Continuous ranked probability score", "CRPS", "target unit", "lower",
+        "Gneiting & Raftery 2007, §4.2; of N(f̄, v + 1/τ) as Teye et al. 2018", tolerance="1%", **_OF_SCALE,
+        worse="the predictive distribution of {who} is further from the targets of {where}",
+        better="the predictive distribution of {who} is closer to the targets of {where}",
+        tasks=_REGRESSION, **_TRUTH, limits=POSITIVE,
+        shown=frozenset({"headline", "sensitivity", "convergence", "curve", "bars"}),
+    ),
+    Estimand(
+        "brier", "Brier score", "Brier score", "squared probability", "lower", "Brier 1950", tolerance="0.005",
+        worse="the probabilities that {who} predicts on {where} are further from the labels",
+        better="the probabilities that {who} predicts on {where} are closer to the labels",
+        tasks=_CLASSES, **_TRUTH, limits=(0.0, 2.0), of_mean=brier, by_label=True,
+    ),
+    Estimand(
+        "ece", "Expected calibration error", "ECE", "fraction", "lower", "Guo et al. 2017, eq. 3; 15 bins",
+        tolerance="0.01", **_STEPS, **_CALIBRATED,
+        tasks=_CLASSES, required=_CLASSES, **_TRUTH, by_label=True, shown=frozenset({"headline", "sensitivity"}),
+        formula=Formula(
+            _CALIBRATION,
+            lambda p: float(ece_of_bins(calibration_bins(p["max_probability"], p["accuracy"]))),
+            lambda p, group: ece_influence(p["max_probability"], p["accuracy"], group=group),
+            resampled=True,
+        ),
+    ),
+    Estimand(
+        "ece_adaptive", "Adaptive calibration error, bins of equally many points", "adaptive ECE", "fraction", "lower",
+        "Nguyen & O'Connor 2015; Nixon et al. 2019; 15 bins", **_STEPS, **_CALIBRATED,
+        tasks=_CLASSIFICATION, **_TRUTH,
+        formula=Formula(
+            _CALIBRATION,
+            lambda p: ece_adaptive(p["max_probability"], p["accuracy"]),
+            lambda p, group: ece_adaptive_influence(p["max_probability"], p["accuracy"], group=group),
+            of_replicates=lambda p: ece_adaptive_of_replicates(p["max_probability"], p["accuracy"]),
+        ),
+    ),
+    Estimand(
+        "ece_classwise", "Classwise calibration error, mean over classes", "classwise ECE", "fraction", "lower",
+        "Kull et al. 2019, §2; Nixon et al. 2019; 15 bins",
+        worse="the probabilities of {who} on {where} are further from the shares of the classes",
+        better="the probabilities of {who} on {where} are closer to the shares of the classes",
+        tasks=_CLASSES, **_TRUTH,
+    ),
+    Estimand(
+        "ece_debiased", "Root mean square calibration error, debiased", "debiased RMS calibration error", "fraction",
+        "lower", "Kumar, Liang & Ma 2019, §5; 15 bins", short="debiased RMSCE", **_STEPS, **_CALIBRATED,
+        tasks=_CLASSIFICATION, **_TRUTH,
+        formula=Formula(
+            _CALIBRATION,
+            lambda p: float(ece_debiased_of_bins(calibration_bins(p["max_probability"], p["accuracy"]))),
+            lambda p, _: ece_debiased_influence(p["max_probability"], p["accuracy"]),
+        ),
+    ),
+    Estimand(
+        "mce", "Maximum calibration error", "MCE", "fraction", "lower",
+        "Naeini, Cooper & Hauskrecht 2015; Guo et al. 2017, eq. 5; 15 bins", **_STEPS, **_CALIBRATED,
+        tasks=_CLASSIFICATION, **_TRUTH, leaps=True,
+        formula=Formula(
+            _CALIBRATION,
+            lambda p: float(mce_of_bins(calibration_bins(p["max_probability"], p["accuracy"]))),
+            lambda p, _: np.full(len(p["accuracy"]), math.nan),
+            resampled=True,
+        ),
+    ),
+    Estimand(
         "mutual_information", "Mutual information", "mutual information", "nats", "none",
         "Houlsby et al. 2011; Mukhoti et al. 2020", short="mutual info.",
+        tasks=_CLASSES, required=_CLASSES, needs_samples=True, limits=POSITIVE,
+        of_samples=lambda p, _: mutual_information(p), by_label=True,
+        shown=frozenset({"headline", "convergence", "curve"}),
+        score=Score("probabilities", needs_samples=True, of_pixels=True, is_alarm=True),
     ),
-    Metric(
+    Estimand(
         "predictive_entropy", "Predictive entropy", "predictive entropy", "nats", "none", "Gal 2016, §3.3.1",
         short="pred. entropy",
+        tasks=_CLASSES, required=_CLASSES, limits=POSITIVE, of_mean=lambda p, _: entropy(p),
+        score=Score("probabilities", of_pixels=True, is_alarm=True),
     ),
-    Metric(
+    Estimand(
         "expected_entropy", "Expected entropy", "expected entropy", "nats", "none",
         "Gal 2016, §3.3.1; Mukhoti et al. 2020", short="exp. entropy",
+        tasks=_CLASSES, limits=POSITIVE, of_samples=lambda p, _: expected_entropy(p),
+        score=Score("probabilities", needs_samples=True, of_pixels=True),
     ),
-    Metric(
+    Estimand(
+        "least_confidence", "Least confidence (1 − maximum probability)", "least confidence", "fraction", "none",
+        "Hendrycks & Gimpel 2017", short="least conf.", of_mean=lambda p, _: least_confidence(p),
+        score=Score("probabilities", of_pixels=True),
+    ),
+    Estimand(
         "variation_ratio", "Variation ratio", "variation ratio", "fraction", "none", "Freeman 1965; Gal 2016, §3.3.1",
         short="var. ratio", **_STEPS,
+        tasks=_CLASSIFICATION, needs_samples=True, of_samples=lambda p, _: variation_ratio(p),
     ),
-    Metric(
+    Estimand(
         "max_probability", "Maximum probability", "max. probability", "fraction", "none", "Hendrycks & Gimpel 2017",
         short="max. prob.", **_STEPS,
+        tasks=_CLASSES, required=_CLASSES, of_mean=lambda p, _: max_probability(p[None]),
     ),
-    Metric(
+    Estimand(
         "aurc", "Area under the risk–coverage curve, by predictive entropy", "AURC", "fraction", "lower",
         "Geifman, Uziel & El-Yaniv 2019; error–completeness by entropy as Shekhovtsov & Flach 2018, fig. A.3",
         tolerance="0.005", **_STEPS, **_DEFERRED,
+        tasks=_CLASSES, **_TRUTH, formula=selective_by_entropy("aurc"),
     ),
-    Metric(
+    Estimand(
         "augrc", "Area under the generalised risk–coverage curve, by predictive entropy", "AUGRC", "fraction", "lower",
         "Traub et al. 2024", **_STEPS, **_DEFERRED,
+        tasks=_CLASSES, **_TRUTH, formula=selective_by_entropy("augrc"),
     ),
-    Metric(
+    Estimand(
         "risk_at_80", "Error rate of the 80 % most certain points, by predictive entropy", "risk at 80 % coverage",
         "fraction", "lower", "Geifman & El-Yaniv 2017, §2", short="risk at 80 %", **_STEPS, **_DEFERRED,
+        tasks=_CLASSES, **_TRUTH, formula=selective_by_entropy("risk_at_80"),
     ),
-    Metric(
+    Estimand(
         "coverage_at_5", "Largest share of most certain points with at most 5 % errors, by predictive entropy",
         "coverage at 5 % risk", "fraction", "higher", "Geifman & El-Yaniv 2017, §3; as measured, without a guarantee",
         short="cover. at 5 %", **_STEPS, **_DEFERRED,
+        tasks=_CLASSES, **_TRUTH, formula=selective_by_entropy("coverage_at_5"), leaps=True,
     ),
     *_sets("", "LAC", "Sadinle, Lei & Wasserman 2019"),
     *_sets("_aps", "APS", "Romano, Sesia & Candès 2020, not randomised"),
-    Metric(
+    Estimand(
         "auroc", "AUROC", "AUROC", "fraction", "higher", "Hanley & McNeil 1982; Hendrycks & Gimpel 2017",
         tolerance="0.01", **_SEPARATION,
+        tasks=_EVERY,
     ),
-    Metric(
+    Estimand(
         "aupr_out", "AUPR, OOD positive", "AUPR-out", "fraction", "higher",
         "Hendrycks & Gimpel 2017; average precision", tolerance="0.01", **_STEPS, **_SEPARATION,
+        tasks=_EVERY,
     ),
-    Metric(
+    Estimand(
         "aupr_in", "AUPR, test positive", "AUPR-in", "fraction", "higher", "Hendrycks & Gimpel 2017; average precision",
         tolerance="0.01", **_STEPS, **_SEPARATION,
+        tasks=_EVERY,
     ),
-    Metric(
+    Estimand(
         "fpr95", "FPR at 95 % TPR, OOD positive", "FPR95", "fraction", "lower", "Yang et al. 2022 (OpenOOD)",
         tolerance="0.02", **_STEPS, **_SEPARATION,
+        tasks=_EVERY,
     ),
-    Metric(
+    Estimand(
         "fpr95_id_positive", "FPR at 95 % TPR, test positive", "FPR95*", "fraction", "lower",
         "Liang, Li & Srikant 2018", tolerance="0.02", **_STEPS, **_SEPARATION,
+        tasks=_EVERY,
     ),
-    Metric(
-        "mean_iou", "Mean intersection over union, of the classes that occur", "mean IoU", "fraction", "higher",
-        "Everingham et al. 2015; of all pixels together", tolerance="0.005", **_OVERLAP,
-    ),
-    Metric(
+    Estimand(
         "iou", "Intersection over union of a class", "IoU", "fraction", "higher", "Everingham et al. 2015",
         tolerance="0.01", **_OVERLAP,
+        tasks=_SEGMENTATION, **_TRUTH,
     ),
-    Metric(
+    Estimand(
         "dice", "Dice coefficient of a class", "Dice", "fraction", "higher", "Dice 1945", tolerance="0.01", **_OVERLAP,
+        tasks=_SEGMENTATION, **_TRUTH,
     ),
     *(
-        Metric(
+        Estimand(
             f"{name}_{place}", f"{title} of the pixels {where} a class boundary", f"{label} {short}", "nats", "none",
-            "ratio of sums; Teye et al. 2018; Kendall et al. 2017",
+            "ratio of sums; Teye et al. 2018; Kendall et al. 2017", tasks=_SEGMENTATION, limits=POSITIVE, **_TRUTH,
         )
         for name, title, label in (
             ("mutual_information", "Mutual information", "MI"),
@@ -212,30 +346,35 @@ _ALL = (
             ("interior", "more than 2 pixels from", "inside"),
         )
     ),
-    Metric(
+    Estimand(
         "ece_boundary", "Expected calibration error of the pixels up to 2 pixels from a class boundary",
         "ECE at boundaries", "fraction", "lower", "Guo et al. 2017, eq. 3; 15 bins", **_CALIBRATED,
+        tasks=_SEGMENTATION, **_TRUTH,
     ),
     *(
-        Metric(
+        Estimand(
             f"component_{name}", f"{title}, mean over connected components of the prediction", label, unit, "none",
-            source,
+            source, tasks=_SEGMENTATION, limits=limits, **_TRUTH,
         )
-        for name, title, label, unit, source in (
-            ("uncertainty", "Mutual information", "MI of components", "nats", "Roy et al. 2019"),
+        for name, title, label, unit, source, limits in (
+            ("uncertainty", "Mutual information", "MI of components", "nats", "Roy et al. 2019", POSITIVE),
             (
                 "variation", "Coefficient of variation of the size between draws", "CV of components", "1",
-                "Roy et al. 2019",
+                "Roy et al. 2019", POSITIVE,
             ),
-            ("iou", "IoU of pairs of draws", "IoU of components", "fraction", "Roy et al. 2019; Chan et al. 2021"),
+            (
+                "iou", "IoU of pairs of draws", "IoU of components", "fraction", "Roy et al. 2019; Chan et al. 2021",
+                SHARE,
+            ),
         )
     ),
     *(
-        Metric(
+        Estimand(
             f"image_aurc_{name}", f"Area under the risk–coverage curve of images, of the risk 1 − Dice, by the {words}",
             f"image AURC by {label}", "fraction", "lower", "Zenk et al. 2025; Kahl et al. 2024",
             worse="deferring the most uncertain images of {where} leaves {who} with less overlap",
             better="deferring the most uncertain images of {where} leaves {who} with more overlap",
+            tasks=_SEGMENTATION, **_TRUTH,
         )
         for name, words, label in (
             ("mean", "mean of MI or entropy", "mean"),
@@ -250,14 +389,15 @@ _ALL = (
             ("pairwise_dice", "complement of the mean Dice of pairs of draws", "1 − Dice between draws"),
         )
     ),
-    Metric(
+    Estimand(
         "pixel_auroc", "AUROC of pixels", "pixel AUROC", "fraction", "higher",
         "P(s_ood > s_test) + P(=)/2 of two pixels", tolerance="0.01", **_PIXELS,
+        tasks=_SEGMENTATION,
     ),
     *(
-        Metric(
+        Estimand(
             f"pixel_{name}", f"{title} of pixels", f"pixel {label}", "fraction",
-            "lower" if name.startswith("fpr") else "higher", "as of points", **_PIXELS,
+            "lower" if name.startswith("fpr") else "higher", "as of points", **_PIXELS, tasks=_SEGMENTATION,
         )
         for name, title, label in (
             ("aupr_out", "AUPR (OOD positive)", "AUPR-out"),
@@ -267,9 +407,9 @@ _ALL = (
         )
     ),
     *(
-        Metric(
+        Estimand(
             f"pixel_{name}_per_image", f"{title} of the pixels of an image, mean over images", f"{label} per image",
-            "fraction", "lower" if name == "fpr95" else "higher", "as of points", **_PIXELS,
+            "fraction", "lower" if name == "fpr95" else "higher", "as of points", **_PIXELS, tasks=_SEGMENTATION,
         )
         for name, title, label in (
             ("auroc", "AUROC", "AUROC"),
@@ -278,10 +418,10 @@ _ALL = (
         )
     ),
     *(
-        Metric(
+        Estimand(
             f"pixel_segment_{name}", f"{title} of anomalies", f"segment {label}", "fraction", "higher",
             "Chan et al. 2021", worse="{who} finds the segments of anomalies in {where} less well",
-            better="{who} finds the segments of anomalies in {where} better",
+            better="{who} finds the segments of anomalies in {where} better", tasks=_SEGMENTATION,
         )
         for name, title, label in (
             ("f1", "Mean F1 over thresholds of sIoU, of segments", "F1"),
@@ -289,111 +429,129 @@ _ALL = (
             ("ppv", "Mean PPV of predicted segments", "PPV"),
         )
     ),
-    Metric(
+    Estimand(
         "normalized_pll", "PLL between constant and optimum", "normalised PLL", "percent", "higher",
         "Teye et al. 2018, §4", short="norm. PLL", **_STEPS, **_NORMALIZED,
+        tasks=_CLASSIFICATION | _REGRESSION, **_TRUTH, limits=UNBOUNDED, formula=normalized_between_bounds("pll"),
     ),
-    Metric(
+    Estimand(
         "normalized_crps", "CRPS between constant and optimum", "normalised CRPS", "percent", "higher",
         "Teye et al. 2018, §4", short="norm. CRPS", **_NORMALIZED,
+        tasks=_REGRESSION, **_TRUTH, limits=UNBOUNDED, formula=normalized_between_bounds("crps"),
     ),
-    Metric(
+    Estimand(
         "coverage50", "Coverage of the central 50 % interval", "coverage of 50 %", "fraction", "none",
         "Gneiting et al. 2007; nominal best", short="cover. 50 %", **_STEPS,
+        tasks=_REGRESSION, **_TRUTH,
     ),
-    Metric(
+    Estimand(
         "coverage95", "Coverage of the central 95 % interval", "coverage of 95 %", "fraction", "none",
         "Gneiting et al. 2007; nominal best", short="cover. 95 %", **_STEPS,
+        tasks=_REGRESSION, **_TRUTH, shown=frozenset({"headline", "sensitivity"}),
     ),
-    Metric(
+    Estimand(
         "spearman", "Rank correlation of sd and |error|", "rank corr. ρ(σ, |e|)", "1", "higher", "Spearman 1904",
         short="ρ(σ, |e|)", tolerance="0.05", worse="the uncertainty of {who} on {where} predicts its errors less well",
         better="the uncertainty of {who} on {where} predicts its errors better",
+        tasks=_REGRESSION, **_TRUTH, needs_samples=True, limits=(-1.0, 1.0),
+        formula=Formula(
+            frozenset({"predictive_sd", "distance"}),
+            lambda p: spearman(p["predictive_sd"], p["distance"]),
+            lambda p, _: spearman_influence(p["predictive_sd"], p["distance"]),
+            resampled=True,
+        ),
     ),
-    Metric(
+    Estimand(
         "variance", "Variance over the samples", "variance of samples", "target unit²", "none",
         "Teye et al. 2018, §3.4", short="var. of samples", **_OF_SCALE,
+        tasks=_REGRESSION, required=_REGRESSION, needs_samples=True, limits=POSITIVE, shown=frozenset({"convergence"}),
+        score=Score("outputs", needs_samples=True, is_alarm=True),
     ),
-    Metric("count", "Number of points of a class or group", "points", "points", "none", "a count", digits=0),
-    Metric("temperature", "Temperature", "temperature", "1", "none", "Guo et al. 2017; mean over points"),
-    Metric(
+    Estimand(
+        "max_logit", "Largest logit, negative", "largest logit", "1", "none", "Hendrycks et al. 2022",
+        short="max. logit", limits=UNBOUNDED, score=Score("logits", of_pixels=True),
+        of_samples=lambda logits, _: max_logit(logits).mean(0),
+    ),
+    Estimand(
+        "energy", "Free energy", "energy", "nats", "none", "Liu et al. 2020", limits=UNBOUNDED,
+        score=Score("logits", of_pixels=True, in_short=True), of_samples=lambda logits, _: energy(logits).mean(0),
+    ),
+    Estimand(
+        "gen", "Generalised entropy", "generalised entropy", "1", "none", "Liu, Lochman & Zach 2023",
+        short="gen. entropy", limits=POSITIVE, score=Score("last layer"),
+    ),
+    Estimand(
+        "knn", "Distance to the k-th nearest neighbour", "distance to the k-th nearest neighbour", "1", "none",
+        "Sun et al. 2022; k = 50", short="k nearest", limits=POSITIVE, score=Score("last layer", in_short=True),
+    ),
+    Estimand(
+        "vim", "Virtual-logit matching (ViM)", "virtual-logit matching (ViM)", "nats", "none", "Wang et al. 2022",
+        short="ViM", limits=UNBOUNDED, score=Score("last layer", in_short=True),
+    ),
+    Estimand(
+        "react", "Energy of clipped activations (ReAct)", "energy of clipped activations (ReAct)", "nats", "none",
+        "Sun, Guo & Li 2021; 90 %", short="ReAct", limits=UNBOUNDED, score=Score("last layer", in_short=True),
+    ),
+    Estimand(
+        "mahalanobis", "Squared Mahalanobis distance", "Mahalanobis distance", "1", "none",
+        "Lee et al. 2018; last features", short="Mahalanobis", limits=POSITIVE,
+        score=Score("last layer", in_short=True),
+    ),
+    Estimand(
+        "relative_mahalanobis", "Relative Mahalanobis distance", "relative Mahalanobis distance", "1", "none",
+        "Ren et al. 2021", short="rel. Mahalanobis", limits=UNBOUNDED, score=Score("last layer"),
+    ),
+    Estimand(
+        "count", "Number of points of a class or group", "points", "points", "none", "a count", digits=0,
+        tasks=_CLASSES, limits=POSITIVE, by_part=True,
+    ),
+    Estimand(
+        "temperature", "Temperature", "temperature", "1", "none", "Guo et al. 2017; mean over points",
+        tasks=_CLASSES, limits=POSITIVE,
+    ),
+    Estimand(
         "tau", "Observation precision τ", "precision τ", "1/target unit²", "none",
         "Teye et al. 2018, §4; least validation CRPS", **_OF_SCALE,
+        tasks=_REGRESSION, **_TRUTH, limits=POSITIVE,
     ),
-    Metric(
+    Estimand(
         "sigma", "Constant uncertainty σ", "σ", "target unit", "none", "Teye et al. 2018, §4; least validation CRPS",
         **_OF_SCALE,
+        tasks=_REGRESSION, **_TRUTH, limits=POSITIVE,
     ),
 )  # fmt: skip
 
 # Tolerances are a choice: the degradation that should fail a check. Whether it is real is decided by its error.
-METRICS: dict[str, Metric] = {metric.name: metric for metric in _ALL}
+METRICS: dict[str, Estimand] = {estimand.name: estimand for estimand in ESTIMANDS if estimand.tasks}
 
-
-def _post_hoc(name: str, title: str, label: str, unit: str, source: str, short: str) -> Metric:
-    return Metric(name, title, label, unit, "none", source, short=short)
-
-
-_POST_HOC = (
-    _post_hoc("max_logit", "Largest logit, negative", "largest logit", "1", "Hendrycks et al. 2022", "max. logit"),
-    _post_hoc("energy", "Free energy", "energy", "nats", "Liu et al. 2020", "energy"),
-    _post_hoc("gen", "Generalised entropy", "generalised entropy", "1", "Liu, Lochman & Zach 2023", "gen. entropy"),
-    _post_hoc(
-        "knn", "Distance to the k-th nearest neighbour", "distance to the k-th nearest neighbour", "1",
-        "Sun et al. 2022; k = 50", "k nearest",
-    ),
-    _post_hoc("vim", "Virtual-logit matching (ViM)", "virtual-logit matching (ViM)", "nats", "Wang et al. 2022", "ViM"),
-    _post_hoc(
-        "react", "Energy of clipped activations (ReAct)", "energy of clipped activations (ReAct)", "nats",
-        "Sun, Guo & Li 2021; 90 %", "ReAct",
-    ),
-    _post_hoc(
-        "mahalanobis", "Squared Mahalanobis distance", "Mahalanobis distance", "1", "Lee et al. 2018; last features",
-        "Mahalanobis",
-    ),
-    _post_hoc(
-        "relative_mahalanobis", "Relative Mahalanobis distance", "relative Mahalanobis distance", "1",
-        "Ren et al. 2021", "rel. Mahalanobis",
-    ),
-)  # fmt: skip
 
 # The scores that separate OOD points: larger is more uncertain; neither direction is better in itself.
-SCORES: dict[str, Metric] = {
-    "mutual_information": METRICS["mutual_information"],
-    "predictive_entropy": METRICS["predictive_entropy"],
-    "expected_entropy": METRICS["expected_entropy"],
-    "least_confidence": Metric(
-        "least_confidence",
-        "Least confidence (1 − maximum probability)",
-        "least confidence",
-        "fraction",
-        "none",
-        "Hendrycks & Gimpel 2017",
-        short="least conf.",
-    ),
-    "variance": METRICS["variance"],
-    **{metric.name: metric for metric in _POST_HOC},
-}
-
-REGRESSION_SCORES: tuple[str, ...] = ("variance",)
-LOGIT_SCORES: tuple[str, ...] = ("max_logit", "energy")  # of logits; of T samples their mean
-FEATURE_SCORES: tuple[str, ...] = tuple(metric.name for metric in _POST_HOC if metric.name not in LOGIT_SCORES)
-CLASSIFICATION_SCORES: tuple[str, ...] = tuple(
-    name for name in SCORES if name not in (*REGRESSION_SCORES, *LOGIT_SCORES, *FEATURE_SCORES)
-)  # of probabilities, of every classifier
-SEPARATIONS: tuple[str, ...] = tuple(metric.name for metric in _ALL if metric.worse == _SEPARATION["worse"])
-SELECTIVE: tuple[str, ...] = ("aurc", "augrc", "risk_at_80", "coverage_at_5")
+SCORES: dict[str, Estimand] = {estimand.name: estimand for estimand in ESTIMANDS if estimand.score}
+REGRESSION_SCORES, CLASSIFICATION_SCORES, LOGIT_SCORES, FEATURE_SCORES = (
+    tuple(name for name, estimand in SCORES.items() if estimand.score and estimand.score.source == source)
+    for source in ("outputs", "probabilities", "logits", "last layer")
+)
+ALARMS: tuple[str, ...] = tuple(name for name, each in SCORES.items() if each.score and each.score.is_alarm)
+SEPARATIONS: tuple[str, ...] = tuple(DetectionScores.__dataclass_fields__)
+SELECTIVE: tuple[str, ...] = tuple(SelectiveScores.__dataclass_fields__)
 _UNLISTED = (
-    Metric(
+    Estimand(
         "normalized_pll_without_exact", "PLL between constant and optimum, without points predicted exactly",
         "PLL excl. exact points", "percent", "none", "Teye et al. 2018, §4", short="PLL excl. exact",
+        limits=UNBOUNDED, formula=normalized_between_bounds("pll", without_exact=True),
     ),
     *(
-        Metric(name, name.replace("_", " "), name.replace("_", " "), "target unit", "none", "", **_OF_SCALE)
+        Estimand(
+            name, name.replace("_", " "), name.replace("_", " "), "target unit", "none", "", limits=POSITIVE,
+            **_OF_SCALE,
+        )
         for name in ("error", "running_error", "crps_constant", "crps_optimum")
     ),
+    Estimand("pll_constant", "pll constant", "pll constant", "nats", "none", "", limits=UNBOUNDED),
+    # ln |e| of a nearly exact prediction changes in a step when a draw is left out.
+    Estimand("pll_optimum", "pll optimum", "pll optimum", "nats", "none", "", limits=UNBOUNDED, **_STEPS),
 )  # fmt: skip
-_KNOWN = {metric.name: metric for metric in _UNLISTED} | SCORES | METRICS
+_KNOWN: dict[str, Estimand] = {estimand.name: estimand for estimand in (*_UNLISTED, *ESTIMANDS)}
 
 
 def is_known(name: str) -> bool:
@@ -401,7 +559,17 @@ def is_known(name: str) -> bool:
     return name in _KNOWN
 
 
-def metric_of(name: str) -> Metric:
-    """The metric or score of this name; of any other name, such as that of a count, one without unit and direction."""
+def metric_of(name: str) -> Estimand:
+    """The metric or score of this name; of any other name, such as that of a count, a mean without unit, direction and
+    limits."""
     words = name.replace("_", " ")
-    return _KNOWN.get(name) or Metric(name, words, words, "1", "none", "")
+    return _KNOWN.get(name) or Estimand(name, words, words, "1", "none", "", limits=UNBOUNDED)
+
+
+def estimates_of_task(task: str, *, shown: Place | None = None) -> dict[str, Estimand]:
+    """The estimates that results of this task have, of those shown at this place of a report if one is named."""
+    return {
+        name: estimand
+        for name, estimand in METRICS.items()
+        if task in estimand.tasks and (shown is None or shown in estimand.shown)
+    }

@@ -5,25 +5,23 @@ To first order an estimate is a mean of the contributions of the points (`metric
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 
 import numpy as np
 
 from bnuq import metrics
+from bnuq.metrics.estimands import Formula, PointValues, mean_of, mean_over_pixels
 from bnuq.metrics.influence import RankedScores
+from bnuq.metrics.registry import metric_of
 from bnuq.records.evaluation import PARTS, PIXEL_MEANS, EvaluatedSet, Result, SetResult, of_label, parts_of
 from bnuq.store.table import Row
 
-LEAPING = ("mce", "coverage_at_5")  # from bin to bin, or from point to point: the error of a change is unknown
+LEAPING = tuple(name for name, estimand in metrics.METRICS.items() if estimand.leaps)
 _TEST = "test"
-_BY_LABEL = ("ece", "label_auroc")  # means over labels that are no means over points
 _OF_PIXELS = "pixel_"  # the separation of pixels, not of images
 _BLOCK = 4096  # points whose likelihoods stay in a core's cache
 _KEPT, _LEAST_KEPT = 2**19, 2  # points whose contributions to a separation are kept, and separations at least
-_Arrays = Mapping[str, np.ndarray]
 
 
 class Points:
@@ -117,7 +115,7 @@ class Points:
         """The labels that an estimate is of, or the mean of, each with its own row; none if it is of points."""
         method, set_name, metric = row["method"], row["set"], row["metric"]
         names = [row["label"]] if row["label"] else []
-        if not names and metric in _BY_LABEL and set_name in self._result.methods[method].sets:
+        if not names and _is_mean_over_labels(metric) and set_name in self._result.methods[method].sets:
             by_label = self._result.methods[method].sets[set_name].by_label
             names = [label for label, estimates in by_label.items() if metric in estimates]
         at = {"method": method, "set": set_name, "metric": metric}
@@ -144,15 +142,15 @@ class Points:
             return None
         points = self._point_values(method, name)
         if row["bound"]:
-            of = _mean(f"{metric}_{row['bound']}")
+            of = mean_of(f"{metric}_{row['bound']}")
         elif not row["set"]:
-            of = _normalized(metric.removeprefix("normalized_"))
+            of = metric_of(metric).computed
         elif self._is_dense:
-            of = _over_pixels(metric) if metric in PIXEL_MEANS else _mean(metric)
+            of = mean_over_pixels(metric) if metric in PIXEL_MEANS else mean_of(metric)
         elif metric in self._result.methods[method].sets[name].points:
-            of = _mean(metric)
+            of = mean_of(metric)
         else:
-            of = _FROM.get(metric, _mean(metric))
+            of = metric_of(metric).computed
         if not of.needs <= points.keys():
             return None
         return _Source(name, of, points, self._result.sets[name].group)
@@ -177,6 +175,11 @@ class Points:
         return points
 
 
+def _is_mean_over_labels(metric: str) -> bool:
+    """Whether an estimate of several labels per point is a mean over them that is no mean over points."""
+    return metric_of(metric).by_label and metric_of(metric).formula is not None
+
+
 def sets_of(row: Row) -> tuple[str, ...]:
     """The sets that an estimate is computed from: its own, the test set of a bound, or both of a separation."""
     return (_TEST, row["set"]) if row["score"] else (row["set"] or _TEST,)
@@ -196,109 +199,8 @@ def distance(set_result: SetResult, evaluated: EvaluatedSet) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class _Metric:
-    """How an estimate and the contributions of the points to it are computed from the values of the points that it
-    needs."""
-
-    needs: set[str]
-    value: Callable[[_Arrays], float]
-    influence: Callable[[_Arrays, np.ndarray | None], np.ndarray]  # the second are the groups
-
-
-@dataclass(frozen=True)
 class _Source:
     set_name: str
-    of: _Metric
-    points: _Arrays
+    of: Formula
+    points: PointValues
     group: np.ndarray | None
-
-
-def _mean(name: str) -> _Metric:
-    def value(points: _Arrays) -> float:
-        with np.errstate(invalid="ignore", over="ignore"):
-            return float(np.mean(points[name]))
-
-    def influence(points: _Arrays, _: np.ndarray | None) -> np.ndarray:
-        values = np.asarray(points[name], dtype=np.float64)
-        with np.errstate(invalid="ignore"):  # a PLL of −∞ makes its error NaN
-            return values - values.mean()
-
-    return _Metric({name}, value, influence)
-
-
-def _over_pixels(name: str) -> _Metric:
-    """A mean over the pixels of all images."""
-
-    def contributions(points: _Arrays) -> np.ndarray:
-        return metrics.ratio_contributions(points[name] * points["pixels"], points["pixels"])
-
-    def influence(points: _Arrays, _: np.ndarray | None) -> np.ndarray:
-        values = contributions(points)
-        return values - values.mean()
-
-    return _Metric({name, "pixels"}, lambda points: float(np.mean(contributions(points))), influence)
-
-
-def _normalized(score: str) -> _Metric:
-    """A score between its bounds; "pll_without_exact" uses only the points with a finite optimum."""
-    name = score.removesuffix("_without_exact")
-    names = name, f"{name}_constant", f"{name}_optimum"
-
-    def value(points: _Arrays) -> float:
-        rows = np.isfinite(points[names[2]]) | (name == score)
-        with np.errstate(invalid="ignore", over="ignore"):
-            return float(metrics.normalized(*(float(np.mean(points[n][rows])) for n in names)))
-
-    def influence(points: _Arrays, _: np.ndarray | None) -> np.ndarray:
-        return metrics.normalized_influence(*(points[n] for n in names))
-
-    return _Metric({*names}, value, influence)
-
-
-def _selective(name: str) -> _Metric:
-    return _Metric(
-        {"predictive_entropy", "accuracy"},
-        lambda p: getattr(metrics.selective(p["predictive_entropy"], 1 - p["accuracy"]), name),
-        lambda p, _: getattr(metrics.selective_influence(p["predictive_entropy"], 1 - p["accuracy"]), name),
-    )
-
-
-# How an estimate that is not a mean is computed.
-_FROM: dict[str, _Metric] = {
-    "ece": _Metric(
-        {"max_probability", "accuracy"},
-        lambda p: float(metrics.ece_of_bins(metrics.calibration_bins(p["max_probability"], p["accuracy"]))),
-        lambda p, group: metrics.ece_influence(p["max_probability"], p["accuracy"], group=group),
-    ),
-    "label_auroc": _Metric(
-        {"label_score", "label"},
-        lambda p: metrics.label_auroc(p["label_score"], p["label"]),
-        lambda p, _: metrics.label_auroc_influence(p["label_score"], p["label"]),
-    ),
-    "ece_adaptive": _Metric(
-        {"max_probability", "accuracy"},
-        lambda p: metrics.ece_adaptive(p["max_probability"], p["accuracy"]),
-        lambda p, group: metrics.ece_adaptive_influence(p["max_probability"], p["accuracy"], group=group),
-    ),
-    "ece_debiased": _Metric(
-        {"max_probability", "accuracy"},
-        lambda p: float(metrics.ece_debiased_of_bins(metrics.calibration_bins(p["max_probability"], p["accuracy"]))),
-        lambda p, _: metrics.ece_debiased_influence(p["max_probability"], p["accuracy"]),
-    ),
-    "mce": _Metric(
-        {"max_probability", "accuracy"},
-        lambda p: float(metrics.mce_of_bins(metrics.calibration_bins(p["max_probability"], p["accuracy"]))),
-        lambda p, _: np.full(len(p["accuracy"]), math.nan),
-    ),
-    **{name: _selective(name) for name in metrics.SELECTIVE},
-    "rmse": _Metric(
-        {"squared_error"},
-        lambda p: math.sqrt(float(np.mean(p["squared_error"]))),
-        lambda p, _: metrics.rmse_influence(p["squared_error"]),
-    ),
-    "spearman": _Metric(
-        {"predictive_sd", "distance"},
-        lambda p: metrics.spearman(p["predictive_sd"], p["distance"]),
-        lambda p, _: metrics.spearman_influence(p["predictive_sd"], p["distance"]),
-    ),
-}

@@ -13,7 +13,7 @@ from jaxtyping import Float, Float16, Int16, Int64, Num, Shaped, UInt8
 from bnuq.estimates import Among, Axis, ByHand, Coordinate, Estimate, MetricName, Prefix, Size, Unit
 from bnuq.findings import Finding
 from bnuq.methods import METHOD_NAMES, method_named
-from bnuq.metrics import SCORES
+from bnuq.metrics import METRICS, SCORES, SEPARATIONS
 
 MethodName = Annotated[str, Coordinate("method"), Among(" ".join(METHOD_NAMES))]
 SetName = Annotated[str, Coordinate("set")]
@@ -23,9 +23,7 @@ GroupName = Annotated[str, Coordinate("group")]
 ScoreName = Annotated[str, Coordinate("score"), Among(" ".join(SCORES))]
 BoundName = Annotated[str, Coordinate("bound"), Among("constant optimum")]
 Estimates = Mapping[MetricName, Estimate]
-Separation = Mapping[
-    Annotated[str, Coordinate("metric"), Among("auroc aupr_out aupr_in fpr95 fpr95_id_positive")], Estimate
-]
+Separation = Mapping[Annotated[str, Coordinate("metric"), Among(" ".join(SEPARATIONS))], Estimate]
 Bound = Mapping[Annotated[str, Coordinate("metric"), Among("pll crps sigma confidence")], Estimate]
 Normalized = Mapping[Annotated[str, Coordinate("metric"), Prefix("normalized_")], Estimate]
 TargetUnits = Annotated[Float[np.ndarray, "point output"], Unit("target unit")]  # pyrefly: ignore
@@ -35,10 +33,12 @@ LARGEST, LARGEST_MAP = 64, 256  # pixels of a side of a small copy of an image, 
 NOT_SCORED = -1  # in place of the true class of a pixel
 PARTS = {"class": "by_class", "group": "by_group"}  # of a labelled test set, and where their estimates stand
 FEWEST_POINTS, MOST_PARTS = 20, 100  # of a class or a group that has estimates of its own, and of these
-PIXEL_SCORES = (  # of the pixels of a segmentation
-    "mutual_information", "predictive_entropy", "expected_entropy", "least_confidence", "max_logit", "energy",
-)  # fmt: skip
-PIXEL_MEANS = ("accuracy", "pll", "brier", "max_probability", *PIXEL_SCORES)  # estimates that are means over pixels
+PIXEL_SCORES = tuple(name for name, estimand in SCORES.items() if estimand.score and estimand.score.of_pixels)
+PIXEL_MEANS = tuple(  # the values of pixels that images have means of
+    name
+    for name, estimand in (METRICS | SCORES).items()
+    if name in PIXEL_SCORES or ("segmentation" in estimand.tasks and (estimand.of_mean or estimand.of_samples))
+)
 BAND, REACH = 2, 16  # pixels from a class boundary: what is near it, and how far distances are told apart
 AGGREGATIONS = (  # of the uncertainty of the pixels of an image
     "mean", "upper_tail", "patch_maximum", "share_above", "foreground", "without_boundaries", "pairwise_dice",

@@ -25,7 +25,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -37,6 +37,8 @@ from bnuq.estimates import Estimator, require
 from bnuq.files.hdf5 import image_of
 from bnuq.files.writing import replaced
 from bnuq.methods import DETERMINISTIC, method_named
+from bnuq.metrics import METRICS, SEPARATIONS
+from bnuq.metrics.estimands import Estimand
 from bnuq.perturbations import kind_and_size
 from bnuq.records import pixel_maps
 from bnuq.records.addresses import estimates_of
@@ -46,6 +48,7 @@ from bnuq.records.evaluation import (
     NOT_SCORED,
     OF_COMPONENTS,
     PARTS,
+    PIXEL_MEANS,
     ImageMaps,
     MethodResult,
     Result,
@@ -272,23 +275,30 @@ def _check_complete(result: Result) -> None:
     ood_sets = {name for name, evaluated in result.sets.items() if evaluated.kind in ("ood", "perturbed")}
     evaluated_sets = ood_sets | {"test"}
     _check_sets(result)
-    required = _OF_TASK[result.model["task"]]
-    test = result.sets["test"]
-    if (test.labels is None and result.model["task"] == "classification") or (
-        result.model["task"] == "segmentation" and not result.methods[DETERMINISTIC].sets["test"].by_class
-    ):
-        required = _WITHOUT_LABELS
-    elif test.targets is None and result.model["task"] == "regression":
+    task, test = result.model["task"], result.sets["test"]
+    required = {name: estimand for name, estimand in METRICS.items() if task in estimand.required}
+    has_truth = {
+        "classification": test.labels is not None,
+        "segmentation": bool(result.methods[DETERMINISTIC].sets["test"].by_class),
+        "regression": test.targets is not None,
+    }[task]
+    if not has_truth and task == "regression":
         raise ValueError("the truth about the test set is missing")
+    points = _required_points(required.values(), task) if has_truth else set()
     for method, method_result in result.methods.items():
         single_sample = result.samples_of(method) == 1
         if set(method_result.sets) != evaluated_sets or set(method_result.ood) != ood_sets:
             raise ValueError(f"{method} was not evaluated on every set")
         for name, set_result in method_result.sets.items():
-            needed = {*required.anywhere, *(() if single_sample else required.of_several)}
-            needed |= required.on_test if name == "test" or result.sets[name].kind == "perturbed" else set()
-            if required is _WITHOUT_LABELS and (scored := _OF_TASK["classification"].on_test & {*set_result.estimates}):
+            of_truth = {key for key, estimand in required.items() if estimand.needs_truth}
+            if not has_truth and (scored := of_truth & {*set_result.estimates}):
                 raise ValueError(f"estimate {min(scored)} of {method} on {name} is of labels that are missing")
+            is_scored = has_truth and (name == "test" or result.sets[name].kind == "perturbed")
+            needed = {
+                key
+                for key, estimand in required.items()
+                if (is_scored or not estimand.needs_truth) and not (single_sample and estimand.needs_samples)
+            }
             if missing := needed - set(set_result.estimates):
                 raise ValueError(f"estimate {min(missing)} of {method} on {name} is missing")
             shape = (result.sets[name].n, *_several(result))
@@ -300,16 +310,16 @@ def _check_complete(result: Result) -> None:
             if name == "test" or set_result.by_label:
                 _check_labels(result, method, name)
         for name, scores in method_result.ood.items():
-            is_complete = scores or (single_sample and required.of_several == {"variance"})
+            is_complete = scores or (single_sample and task == "regression")
             for score in scores:
                 ranked = [method_result.sets[key].points.get(score) for key in ("test", name)]
                 if any(values is None or np.isnan(values).any() for values in ranked):
                     raise ValueError(f"the {score} of the points of {method} is missing")
-            if not is_complete or any(set(estimates) != _OF_OOD for estimates in scores.values()):
+            if not is_complete or any(set(estimates) != {*SEPARATIONS} for estimates in scores.values()):
                 raise ValueError(f"estimates of {method} on {name} against the test set are missing")
         if result.model["task"] == "regression":
             _check_regression(method, method_result)
-        if missing := required.points - set(method_result.sets["test"].points):
+        if missing := points - set(method_result.sets["test"].points):
             raise ValueError(f"the {min(missing)} of the points of {method} are missing")
         if method_result.convergence and "samples" not in method_result.convergence:
             raise ValueError(f"the convergence of {method} is incomplete")
@@ -324,6 +334,14 @@ def _check_complete(result: Result) -> None:
         _check_image_maps(result, result.image_maps)
     if result.reference_check and not result.reference_check.layers:
         raise ValueError("the reference check is of no layer")
+
+
+def _required_points(estimands: Iterable[Estimand], task: str) -> set[str]:
+    """The values of points that every result of a task has where the truth is known: those that required estimates
+    are computed from, of images the means over their pixels."""
+    if task == "segmentation":
+        return {"pixels"} | {each.name for each in estimands if each.needs_truth and each.name in PIXEL_MEANS}
+    return {name for each in estimands if each.needs_truth for name in each.computed.needs}
 
 
 def _check_sets(result: Result) -> None:
@@ -444,33 +462,5 @@ def _check_regression(method: str, result: MethodResult) -> None:
         raise ValueError(f"the errors over uncertainty of {method} are incomplete")
 
 
-@dataclass(frozen=True)
-class _Needed:
-    """What every result of a task holds: estimates on every set, those of several draws, those on the test set, and
-    per-point values there."""
-
-    anywhere: set[str]
-    of_several: set[str]
-    on_test: set[str]
-    points: set[str]
-
-
-_WITHOUT_LABELS = _Needed({"predictive_entropy", "max_probability"}, {"mutual_information"}, set(), set())
-_OF_TASK = {
-    "classification": _Needed(
-        {"predictive_entropy", "max_probability"},
-        {"mutual_information"},
-        {"accuracy", "pll", "ece"},
-        {"pll", "accuracy"},
-    ),
-    "regression": _Needed(set(), {"variance"}, {"rmse", "mae"}, {"squared_error"}),
-    "segmentation": _Needed(
-        {"predictive_entropy", "max_probability"},
-        {"mutual_information"},
-        {"accuracy", "pll", "ece", "mean_iou"},
-        {"pll", "accuracy", "pixels"},
-    ),
-}
 _AT_BOUNDARIES = {"predictive_entropy", "error_rate"}
 _OF_CLASSES = {"count", "confidence", "accuracy"}
-_OF_OOD = {"auroc", "aupr_out", "aupr_in", "fpr95", "fpr95_id_positive"}

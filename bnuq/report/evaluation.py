@@ -12,6 +12,7 @@ from bnuq.estimates import Estimate
 from bnuq.findings import Finding, listed, sentence
 from bnuq.methods import DETERMINISTIC, method_named
 from bnuq.metrics import METRICS
+from bnuq.metrics.registry import estimates_of_task
 from bnuq.perturbations import change_of
 from bnuq.records.evaluation import PARTS, MethodResult, Result
 from bnuq.report import document, gallery, image_maps, noise_models, numbers, ood, perturbations, plots, tasks, verdict
@@ -80,7 +81,7 @@ def _sections(result: Result, found: Sequence[Finding], *, roomy: bool) -> Itera
         yield Section(f"{suite}, near and far", (table, *dim([of_mean])))
     yield from section("Sensitivity to the input", perturbations.parts(result, roomy=roomy))
     yield from section("Analytic noise models compared with mcbn", noise_models.parts(result))
-    curves = (part for metric in tasks.CONVERGING[task] for part in _curves(result, metric))
+    curves = (part for metric in estimates_of_task(task, shown="bars") for part in _curves(result, metric))
     yield from section("Over the number of samples", plots.convergence(result, curves))
     if task == "regression":
         errors = plots.uncertainty_error(result, tasks.errors_by_sigma(result))
@@ -94,7 +95,7 @@ def _sections(result: Result, found: Sequence[Finding], *, roomy: bool) -> Itera
 
 def _one_screen(result: Result, *, roomy: bool) -> Iterator[Part]:
     """A table of the methods and one of the OOD sets."""
-    yield _methods_table(result, tasks.HEADLINES[tasks.task_of(result)], roomy=roomy)
+    yield _methods_table(result, [*estimates_of_task(tasks.task_of(result), shown="headline")], roomy=roomy)
     if ood.names(result):
         yield ood.short_table(result)
         yield from ood.post_hoc_table(result)

@@ -113,7 +113,7 @@ def short_table(result: Result) -> Table:
     return Table(tuple(map(labelled, scores)), tuple(rows), stacks=True)
 
 
-_SHOWN = ("energy", "knn", "vim", "react", "mahalanobis")  # of the post-hoc scores, on one screen
+_SHOWN = tuple(name for name, estimand in SCORES.items() if estimand.score and estimand.score.in_short)
 
 
 def post_hoc_table(result: Result) -> Iterator[Table]:

@@ -7,13 +7,15 @@ from collections.abc import Iterator
 from bnuq.catalogue import noted
 from bnuq.estimates import Estimate
 from bnuq.methods import method_named
+from bnuq.metrics.registry import ALARMS, estimates_of_task
 from bnuq.perturbations import KINDS, change_of
 from bnuq.records.evaluation import Result
 from bnuq.report import plots
 from bnuq.report.document import Cell, Heading, Part, Row, Table, dim
 from bnuq.report.noise_models import labelled
 from bnuq.report.numbers import decimals, digits_of, headed, named, number, with_error
-from bnuq.report.plots import ALARMS, CHANGING, perturbed
+from bnuq.report.plots import perturbed
+from bnuq.report.tasks import task_of
 
 
 def parts(result: Result, *, roomy: bool) -> Iterator[Part]:
@@ -23,7 +25,7 @@ def parts(result: Result, *, roomy: bool) -> Iterator[Part]:
     if not sets:
         return
     yield from plots.sensitivity(result)
-    for metric in CHANGING[result.model["task"]]:
+    for metric in estimates_of_task(task_of(result), shown="sensitivity"):
         by_set = {name: [of(metric, name, result, method) for method in _methods(result)] for name in ("test", *sets)}
         if any(each for estimates in by_set.values() for each in estimates):
             known = [estimate.value for estimates in by_set.values() for estimate in estimates if estimate]
@@ -46,7 +48,7 @@ def short_table(result: Result) -> Iterator[Table]:
     largest = {kind: name for kind, _, name in perturbed(result)}
     if not largest:
         return
-    metric = CHANGING[result.model["task"]][0]
+    metric = next(iter(estimates_of_task(task_of(result), shown="sensitivity")))
     rows: list[Row] = [(f"{named(metric, roomy=False)}, AUROC as an alarm", ())]
     for name in ("test", *largest.values()):
         cells = []

@@ -13,6 +13,7 @@ from jaxtyping import Float
 
 from bnuq.methods import DETERMINISTIC, method_named
 from bnuq.metrics import METRICS
+from bnuq.metrics.registry import ALARMS, estimates_of_task
 from bnuq.perturbations import KINDS, kind_and_size
 from bnuq.records.evaluation import BAND, MethodResult, Result
 from bnuq.report import drawing
@@ -21,7 +22,7 @@ from bnuq.report.drawing import GREY, INK, PALE, PANEL, Line, picture, short
 from bnuq.report.evaluation_findings import network_in_words
 from bnuq.report.numbers import named, number
 from bnuq.report.ood import best_score_of
-from bnuq.report.tasks import points_of
+from bnuq.report.tasks import points_of, task_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
 _HALF, _MOST = 0.6744897501960817, 1.959963984540054  # sd to the ends of the central 50 and 95 % of a Gaussian
 _DARK, _LIGHT = "#9ecae1", "#dbe9f4"  # their bands
 _BINS = (12, 40)  # fewest and most of a histogram
-CONVERGING = {"regression": ("crps", "pll", "rmse"), "classification": ("pll", "mutual_information")}
-CHANGING = {"regression": ("rmse", "pll", "crps", "coverage95"), "classification": ("accuracy", "pll", "ece")}
-ALARMS = ("mutual_information", "predictive_entropy", "variance")  # of changed inputs
 _FEWEST_PIXELS, _MOST_CLASSES = 50, 24  # of a bin that is drawn, and of a legend
 _UNITS = ("nats", "target unit", "target unit²")  # others go without saying
 
@@ -144,7 +142,7 @@ def convergence(result: Result, instead: Iterable[Part]) -> Iterator[Picture]:
     """Estimates over the number of samples, where any are finite."""
     metrics = [
         metric
-        for metric in CONVERGING["regression" if result.model.get("task") == "regression" else "classification"]
+        for metric in estimates_of_task(task_of(result), shown="curve")
         if any(np.isfinite(method.convergence.get(metric, [math.nan])).all() for method in result.methods.values())
     ]
     if metrics:
@@ -377,7 +375,7 @@ def _sensitivity(result: Result, kind: str, sizes: Mapping[float, str], path: Pa
     methods = {name: each for name, each in result.methods.items() if method_named(name).recalibration is None}
     lines = drawing.lines_of([*methods])
     shown: dict[str, dict[str, list[float]]] = {}
-    for metric in CHANGING[result.model["task"]]:
+    for metric in estimates_of_task(task_of(result), shown="sensitivity"):
         having = {
             name: [method.sets[s].estimates.get(metric) for s in sizes.values()] for name, method in methods.items()
         }

@@ -17,12 +17,6 @@ from bnuq.report.document import Cell, Heading, Items, Paragraph, Part, Row, Tab
 from bnuq.report.noise_models import labelled
 from bnuq.report.numbers import curve_cells, decimals, named, number, share, with_error
 
-HEADLINES = {  # of the short report
-    "classification": ("accuracy", "label_auroc", "pll", "ece", "mutual_information"),
-    "regression": ("rmse", "pll", "crps", "coverage95"),
-    "segmentation": ("accuracy", "mean_iou", "pll", "ece", "mutual_information"),
-}
-CONVERGING = {"classification": ("pll",), "regression": ("crps", "pll"), "segmentation": ("pll",)}
 _LEVELS = (0.5, 0.8, 0.95)  # of the central intervals whose coverage is shown
 _GROUPS = 10  # of points by σ
 _MEAN_OVER_SD = math.sqrt(2 / math.pi)  # E|e| of a Gaussian error, in its sd

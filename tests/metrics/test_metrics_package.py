@@ -5,45 +5,16 @@ import subprocess
 import sys
 
 from bnuq import metrics
-from bnuq.metrics.registry import metric_of
-from bnuq.records.evaluation import AGGREGATIONS, OF_COMPONENTS
-
-AT_BOUNDARIES = [
-    f"{score}_{place}" for score in ("mutual_information", "predictive_entropy") for place in ("boundary", "interior")
-]
+from bnuq.metrics.registry import ESTIMANDS, metric_of
 
 
-def test_the_registry_names_every_estimate_once():
-    assert list(metrics.METRICS) == [
-        "accuracy", "rmse", "mae", "crps", "pll", "brier", "ece", "ece_adaptive", "ece_classwise", "ece_debiased",
-        "mce", "label_auroc", "mutual_information", "predictive_entropy", "expected_entropy", "variation_ratio",
-        "max_probability", *metrics.SELECTIVE, "set_size", "set_coverage", "set_size_aps", "set_coverage_aps",
-        "auroc", "aupr_out", "aupr_in", "fpr95", "fpr95_id_positive", "mean_iou", "iou", "dice", *AT_BOUNDARIES,
-        "ece_boundary", *(f"component_{name}" for name in OF_COMPONENTS),
-        *(f"image_aurc_{name}" for name in AGGREGATIONS), "pixel_auroc", "pixel_aupr_out",
-        "pixel_aupr_in", "pixel_fpr95", "pixel_fpr95_id_positive",
-        "pixel_auroc_per_image", "pixel_aupr_out_per_image", "pixel_fpr95_per_image",
-        "pixel_segment_f1", "pixel_segment_siou", "pixel_segment_ppv",
-        "normalized_pll", "normalized_crps",
-        "coverage50", "coverage95",
-        "spearman", "variance", "count", "temperature", "tau", "sigma",
-    ]  # fmt: skip
-    assert metrics.CLASSIFICATION_SCORES == (
-        "mutual_information", "predictive_entropy", "expected_entropy", "least_confidence",
-    )  # fmt: skip
-    assert metrics.REGRESSION_SCORES == ("variance",)
-    assert metrics.LOGIT_SCORES == ("max_logit", "energy")
-    assert sorted(metrics.FEATURE_SCORES) == ["gen", "knn", "mahalanobis", "react", "relative_mahalanobis", "vim"]
-    assert set(metrics.SCORES) == {
-        *metrics.CLASSIFICATION_SCORES, *metrics.REGRESSION_SCORES, *metrics.LOGIT_SCORES, *metrics.FEATURE_SCORES,
-    }  # fmt: skip
-    for records in (metrics.METRICS, metrics.SCORES):
-        for name, metric in records.items():
-            assert metric.name == name
-            assert metric.title
-            assert metric.label
-            assert metric.unit
-            assert metric.source
+def test_the_table_names_every_estimate_and_score_once_and_in_words():
+    names = [estimand.name for estimand in ESTIMANDS]
+    assert len(names) == len({*names}) and {*names} == metrics.METRICS.keys() | metrics.SCORES.keys()
+    assert all(estimand.title and estimand.label and estimand.unit and estimand.source for estimand in ESTIMANDS)
+    assert all(estimand.limits[0] < estimand.limits[1] for estimand in ESTIMANDS)
+    of_sources = metrics.CLASSIFICATION_SCORES, metrics.REGRESSION_SCORES, metrics.LOGIT_SCORES, metrics.FEATURE_SCORES
+    assert sorted(name for names in of_sources for name in names) == sorted(metrics.SCORES)
 
 
 def test_no_two_metrics_are_called_the_same_and_no_name_is_shorter_than_its_short_form():
@@ -63,20 +34,16 @@ def test_the_names_of_selective_prediction_are_those_of_its_scores():
     assert tuple(inspect.signature(metrics.SelectiveScores).parameters) == metrics.SELECTIVE
 
 
-def test_uncertainties_have_no_direction_and_errors_are_better_lower():
-    directions = {name: metric.direction for name, metric in metrics.METRICS.items()}
-    assert {name for name, direction in directions.items() if direction == "none"} == {
-        "mutual_information", "predictive_entropy", "expected_entropy", "variation_ratio", "max_probability",
-        "set_coverage", "set_coverage_aps", "coverage50", "coverage95", "variance", "count", "temperature", "tau",
-        "sigma", *AT_BOUNDARIES, *(f"component_{name}" for name in OF_COMPONENTS),
-    }  # fmt: skip
-    assert {name for name, direction in directions.items() if direction == "lower"} == {
-        "set_size", "set_size_aps", "brier", "ece", "ece_adaptive", "ece_classwise", "ece_debiased", "mce", "aurc",
-        "augrc", "risk_at_80", "fpr95", "fpr95_id_positive", "rmse", "mae", "crps", "pixel_fpr95",
-        "pixel_fpr95_id_positive", "pixel_fpr95_per_image", "ece_boundary",
-        *(f"image_aurc_{name}" for name in AGGREGATIONS),
-    }  # fmt: skip
-    assert {metric.direction for metric in metrics.SCORES.values()} == {"none"}
+def test_only_what_is_compared_with_the_truth_or_with_the_test_set_has_a_direction():
+    assert {estimand.direction for estimand in metrics.SCORES.values()} == {"none"}
+    for estimand in ESTIMANDS:
+        is_directed, is_of_ood = (
+            estimand.direction != "none",
+            estimand.name.startswith(("pixel_", *metrics.SEPARATIONS)),
+        )
+        assert estimand.needs_truth or is_of_ood or not is_directed, estimand.name
+        assert bool(estimand.worse and estimand.better) == is_directed, estimand.name
+        assert estimand.direction == "lower" or " error" not in f" {estimand.label.lower()}", estimand.name
 
 
 def test_detection_scores_are_named_as_their_metrics():

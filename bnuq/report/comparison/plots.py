@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bnuq.metrics.registry import estimates_of_task
 from bnuq.records.evaluation import MethodResult
 from bnuq.report import drawing, ood
 from bnuq.report.comparison.lookup import Results, best_score, is_regression, methods_of, ood_names
 from bnuq.report.document import Picture
 from bnuq.report.drawing import GREY, INK, Line, picture, short
 from bnuq.report.numbers import named, number
-from bnuq.report.plots import CONVERGING, HOW, draw_bins, draw_histograms, enough_points, label_of, roc_curve
+from bnuq.report.plots import HOW, draw_bins, draw_histograms, enough_points, label_of, roc_curve
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -54,7 +55,7 @@ def pictures(results: Results) -> Iterator[Picture]:
     for name, curve in curves.items():
         if having := [method for method in methods if curve.within(results, method)]:
             yield _picture(name, draw=partial(_draw, results, having, curve))
-    metrics = CONVERGING["regression" if is_regression(results) else "classification"]
+    metrics = estimates_of_task("regression" if is_regression(results) else "classification", shown="curve")
     converging = [curve for curve in map(_converging, metrics) if any(curve.within(results, m) for m in methods)]
     if having := [method for method in methods if any(curve.within(results, method) for curve in converging)]:
         yield _picture("convergence", draw=partial(_convergence, results, having, converging))

@@ -1,0 +1,143 @@
+"""What is known of an estimate beside its value: words, range, formula, whose results have it, where it is shown.
+
+The table of all of them is `registry`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from bnuq.estimates import Metric, Task
+from bnuq.metrics.bounds import normalized
+from bnuq.metrics.dense import ratio_contributions
+from bnuq.metrics.influence import normalized_influence, selective_influence
+from bnuq.metrics.selective import selective
+
+PointValues = Mapping[str, np.ndarray]  # values of the points of a set, by name
+Groups = np.ndarray | None  # the group of each point
+Place = Literal["headline", "sensitivity", "convergence", "curve", "bars"]  # of a report
+UNBOUNDED, POSITIVE, SHARE = (-math.inf, math.inf), (0.0, math.inf), (0.0, 1.0)
+
+
+@dataclass(frozen=True)
+class Formula:
+    """How an estimate, and the contributions of the points to it, follow from the values of the points that it needs.
+
+    To first order an estimate is a mean of the contributions, which are NaN where no such expansion is known. Its error
+    over points is theirs, or, where it is `resampled`, by the bootstrap. `of_replicates` is `value` row by row, for
+    several values of each point.
+    """
+
+    needs: frozenset[str]
+    value: Callable[[PointValues], float]
+    influence: Callable[[PointValues, Groups], np.ndarray]
+    resampled: bool = False
+    of_replicates: Callable[[PointValues], np.ndarray] | None = None
+
+
+@dataclass(frozen=True)
+class Score:
+    """That and how an estimand's values of points separate OOD points: larger is more uncertain.
+
+    `source` is what they are computed from: probabilities, logits (of T samples the mean), the last layer of the
+    deterministic network, or the outputs of a regression. `needs_samples`: of a single sample they are not reported.
+    `of_pixels`: those of the pixels of a segmentation too. `is_alarm`: reports of perturbed inputs use it, the first
+    that a method has. `in_short`: the short table of the deterministic network's post-hoc scores has it.
+    """
+
+    source: Literal["probabilities", "logits", "last layer", "outputs"]
+    needs_samples: bool = False
+    of_pixels: bool = False
+    is_alarm: bool = False
+    in_short: bool = False
+
+
+@dataclass(frozen=True)
+class Estimand(Metric):
+    """A metric with all that is known about its estimates.
+
+    `tasks` are those whose results have it as an estimate; none where it is only a score of points. Without a `formula`
+    it is the mean of the values of that name over points. `limits` are its smallest and largest value. It may need the
+    truth (labels or targets), or several samples; `required` are the tasks whose results always have it where these
+    are given. `leaps`: it goes from bin to bin or from point to point, so that the error of a change is unknown.
+    `by_label`: of several labels per point each has its own, and the estimate is their mean. `by_part`: classes and
+    groups of points have it. `of_mean` gives the values of points from the mean prediction (n, K) and the labels, and
+    `of_samples` from the samples (T, n, K) of probabilities, or of logits where these are the source of the score.
+    """
+
+    tasks: frozenset[Task] = frozenset()
+    limits: tuple[float, float] = SHARE
+    formula: Formula | None = None
+    needs_truth: bool = False
+    needs_samples: bool = False
+    required: frozenset[Task] = frozenset()
+    leaps: bool = False
+    by_label: bool = False
+    by_part: bool = False
+    shown: frozenset[Place] = frozenset()
+    score: Score | None = None
+    of_mean: Callable[[Any, Any], Any] | None = None
+    of_samples: Callable[[Any, Any], Any] | None = None
+
+    @property
+    def computed(self) -> Formula:
+        """Its formula, that of a mean where it has no other."""
+        return self.formula or mean_of(self.name)
+
+
+def mean_of(name: str) -> Formula:
+    """The mean of the values of this name over points."""
+
+    def value(points: PointValues) -> float:
+        with np.errstate(invalid="ignore", over="ignore"):
+            return float(np.mean(points[name]))
+
+    def influence(points: PointValues, _: Groups) -> np.ndarray:
+        values = np.asarray(points[name], dtype=np.float64)
+        with np.errstate(invalid="ignore"):  # a PLL of −∞ makes its error NaN
+            return values - values.mean()
+
+    return Formula(frozenset({name}), value, influence)
+
+
+def mean_over_pixels(name: str) -> Formula:
+    """The mean over the pixels of all images, from the mean and the number of the pixels of each image."""
+
+    def contributions(points: PointValues) -> np.ndarray:
+        return ratio_contributions(points[name] * points["pixels"], points["pixels"])
+
+    def influence(points: PointValues, _: Groups) -> np.ndarray:
+        values = contributions(points)
+        return values - values.mean()
+
+    return Formula(frozenset({name, "pixels"}), lambda points: float(np.mean(contributions(points))), influence)
+
+
+def normalized_between_bounds(score: str, *, without_exact: bool = False) -> Formula:
+    """A score between its bounds; `without_exact` only of the points with a finite optimum."""
+    names = score, f"{score}_constant", f"{score}_optimum"
+
+    def value(points: PointValues) -> float:
+        rows = np.isfinite(points[names[2]]) | (not without_exact)
+        with np.errstate(invalid="ignore", over="ignore"):
+            return float(normalized(*(float(np.mean(points[name][rows])) for name in names)))
+
+    def influence(points: PointValues, _: Groups) -> np.ndarray:
+        return normalized_influence(*(points[name] for name in names))
+
+    return Formula(frozenset(names), value, influence)
+
+
+def selective_by_entropy(name: str) -> Formula:
+    """A score of selective prediction, by predictive entropy."""
+    return Formula(
+        frozenset({"predictive_entropy", "accuracy"}),
+        lambda p: getattr(selective(p["predictive_entropy"], 1 - p["accuracy"]), name),
+        lambda p, _: getattr(selective_influence(p["predictive_entropy"], 1 - p["accuracy"]), name),
+        resampled=True,
+    )

@@ -1,6 +1,6 @@
 """Writes a record to an HDF5 file and reads it back, by the type annotations of its fields.
 
-    /            attributes: format, bnuq, kind, command
+    /            attributes: format, bnuq, kind, command, sha256 (of the estimates and the record's arrays)
     /record      the record as JSON; {"array": PATH} and {"estimate": ROW} refer to data elsewhere in the file,
                  {"values": […]} for an array of a few numbers
     /estimates   the table of estimates (`store.table`)
@@ -13,6 +13,7 @@ metrics and scores that this version does not know are left out, and named in a 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -34,7 +35,7 @@ from bnuq.files.writing import check_writable, write_bytes
 from bnuq.findings import SEVERITIES, Finding, note
 from bnuq.metrics.registry import is_known
 from bnuq.store.annotations import arguments, axes_of, fields_of, metadata, record_of
-from bnuq.store.datasets import Writer, name_of
+from bnuq.store.datasets import Writer, digest_of, name_of
 from bnuq.store.table import read_table, rows_of, unit_of, write_table
 
 FORMAT = 1
@@ -97,6 +98,23 @@ def lay_out(file: Any, record: Record) -> None:
     tree = encoder.encode(replace(record, path=None), None, "", {})  # type: ignore[type-var]
     file["record"] = json.dumps(tree, default=lambda scalar: scalar.item())
     write_table(writer, rows)
+    covered = {path: digest for path, digest in writer.digests.items() if path.startswith("/estimates/")}
+    covered |= {path: writer.digests[path] for path in _array_paths(tree) if path in writer.digests}
+    file.attrs["sha256"] = _digest(covered)
+
+
+def _array_paths(tree: Any) -> Iterator[str]:
+    """The paths of the arrays that the JSON of a record names."""
+    if isinstance(tree, dict) and tree.keys() == {"array"} and isinstance(tree["array"], str):
+        yield tree["array"]
+    for item in tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ():
+        yield from _array_paths(item)
+
+
+def _digest(digests: Mapping[str, str]) -> str:
+    """One SHA-256 of those of data sets, by their paths."""
+    lines = (f"{path} {digests[path]}\n" for path in sorted(digests))
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def bytes_of(value: Any) -> int:
@@ -238,7 +256,8 @@ def _decode(file: Any, record: type[R], groups: Collection[str]) -> R:
         return encoded
 
     known = _Known()
-    tree = _with_estimates(json.loads(file["record"].asstr()[()]), estimates)
+    written = json.loads(file["record"].asstr()[()])
+    tree = _with_estimates(written, estimates)
     if "findings" in fields_of(record):  # which can say what is left out
         tree = known.part(tree, record)
         of_record = {"record", "estimates", *groups, *fields_of(record)}
@@ -246,6 +265,11 @@ def _decode(file: Any, record: type[R], groups: Collection[str]) -> R:
     result = msgspec.convert(tree, record, dec_hook=decode, str_keys=True)
     for part in _records(result):
         _check_axes(part)
+    if (stated := file.attrs.get("sha256")) is not None:  # which earlier versions did not write
+        paths = [path for path in _array_paths(written) if path.lstrip("/") in file]
+        paths += [f"/estimates/{name}" for name in file.get("estimates", ())]
+        if stated != _digest({path: digest_of(arrays(path)) for path in paths}):
+            raise ValueError("its estimates or arrays do not match their SHA-256")
     return with_unknown(result, known.unknown)
 
 

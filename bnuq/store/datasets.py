@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from functools import cache, partial
 from typing import Any, NamedTuple
@@ -27,6 +28,7 @@ class Writer:
 
         self._root, self._h5, text = file.id, h5py, h5py.string_dtype()
         self._text, self._text_in_memory = h5py.h5t.py_create(text, logical=True), h5py.h5t.py_create(text)
+        self.digests: dict[str, str] = {}  # of all data sets, by their paths
         self._groups: dict[str, Any] = {}  # those already opened: asking HDF5 for each again is slow
         self._type, self._space = cache(partial(h5py.h5t.py_create, logical=True)), cache(h5py.h5s.create_simple)
         self._plain = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
@@ -61,6 +63,7 @@ class Writer:
     def _add(self, group: str, name: str, values: np.ndarray, unit: str, *, packed: bool = True) -> Any:
         """The identifier of a new data set, which has a unit if it holds numbers."""
         h5, home, is_text = self._h5, self._group(group), values.dtype.kind == "O"
+        self.digests[f"{group}/{name}"] = digest_of(values)
         if packed and values.size > 1024:
             data = h5.Group(home).create_dataset(name, data=values, **PACKED).id
         else:
@@ -90,6 +93,18 @@ class Writer:
 def name_of(key: str) -> str:
     """A key as the name of an HDF5 object."""
     return _utf8(key).replace("/", "∕").replace("\0", "\\x00") or "∅"
+
+
+def digest_of(values: np.ndarray) -> str:
+    """The SHA-256 of an array as it is stored: of its type and shape, and of its numbers or texts."""
+    if values.dtype.kind == "O":
+        kind, data = "text", "\0".join(map(str, values.flat)).encode()
+    else:
+        kind = values.dtype.newbyteorder("<").str
+        data = np.ascontiguousarray(values, kind).data
+    digest = hashlib.sha256(f"{kind} {values.shape} ".encode())
+    digest.update(data)
+    return digest.hexdigest()
 
 
 def _storable(values: np.ndarray) -> np.ndarray:

@@ -17,7 +17,7 @@ import h5py
 import pytest
 import small_run
 import torch
-from records_at_rest import edited
+from records_at_rest import edited, without_digest
 
 from bnuq.errors import ResultError
 from bnuq.records.evaluation_file import read
@@ -141,6 +141,7 @@ def damaged(path: Path, how: str) -> None:
         with h5py.File(path, "w") as file:
             file["x"] = [1, 2, 3]
     else:
+        without_digest(path)
         with h5py.File(path, "r+") as file:
             if how == "newer":
                 file.attrs["format"] = 99
@@ -362,19 +363,22 @@ def test_files_that_only_speak_of_bnuq_check_are_no_reports(there: Path, cli: Cl
     assert "names no file" in cli("check", "base.h5", "base.h5", "--junit", "-").message
 
 
-def test_a_forged_result_is_neither_accepted_nor_meets_a_floor(there: Path, cli: Cli) -> None:
+@pytest.mark.parametrize("digest", [True, False], ids=["digest", "of an earlier version"])
+def test_a_damaged_result_is_neither_accepted_nor_meets_a_floor(there: Path, cli: Cli, digest: bool) -> None:
+    if not digest:
+        without_digest(there / "seed1.h5")
     address = "mcbn.ood.other.mutual_information.auroc"
     with h5py.File(there / "seed1.h5", "r+") as file:
         columns = (file[f"estimates/{key}"].asstr()[()] for key in ("method", "score", "metric"))
         row = list(zip(*columns, strict=True)).index(("mcbn", "mutual_information", "auroc"))
-        for table in ("value", "jackknife", "bootstrap"):  # with all that would give it away
-            file[f"estimates/{table}"][row] += 0.05 - file["estimates/value"][row]
+        file["estimates/value"][row] = 0.05
     before = contents(there)
     current = ["base.h5", "--update"], ["--require", f"{address}>=0"], ["--require", f"{address}<=1"], ["base.h5"]
     for arguments in (*(["seed1.h5", *more] for more in current), ["base.h5", "seed1.h5"]):
         outcome = cli("check", *arguments)
         assert outcome.code == 2
-        assert f"damaged: {address} is 0.05; recomputed from its points it is" in outcome.message
+        recomputed = f"damaged: {address} is 0.05; recomputed from its points it is"
+        assert ("do not match their SHA-256" if digest else recomputed) in outcome.message
     assert contents(there) == before
 
 

@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 import pytest
 import small_run
-from records_at_rest import edited, read_text, write_text
+from records_at_rest import edited, read_text, without_digest, write_text
 
 from bnuq.errors import ResultError
 from bnuq.records import evaluation_file as result_file
@@ -25,7 +25,7 @@ def lean(folder: Path) -> Path:
     """A result with one sampled method, one OOD set and few points."""
     result = small_run.evaluated(folder, out=Path("lean.h5"), methods=("mcbn",), limit=12)
     assert result.path is not None
-    return result.path
+    return without_digest(result.path)
 
 
 def outcome(path: Path) -> str:

@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 import small_run
 import small_sweep
+from records_at_rest import without_digest
 
 from bnuq.errors import ResultError
 from bnuq.findings import note, warning
@@ -120,7 +121,7 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 def kept(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("kept") / "lean.h5"
     kind.write(kind.lean(), path)
-    return path
+    return without_digest(path)
 
 
 def outcome(kind: Kind, path: Path) -> str:
@@ -140,6 +141,49 @@ def outcome(kind: Kind, path: Path) -> str:
 
 def spoiled(kept: Path, folder: Path) -> Path:
     return Path(shutil.copy(kept, folder / "spoiled.h5"))
+
+
+# ── the SHA-256 ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("turn", range(2))
+def test_one_changed_value_of_any_array_or_estimate_is_found(kind, tmp_path, turn):
+    kind.write(kind.lean(), written := tmp_path / "written.h5")
+    assert kind.read(written).path == written
+    with h5py.File(written) as file:
+        paths = set(_arrays(json.loads(file["record"][()])))
+        paths |= {f"/estimates/{name}" for name in file["estimates"]}
+        paths = sorted(path for path in paths if file[path].size)
+    for path in paths[turn::2]:
+        copy = spoiled(written, tmp_path)
+        with h5py.File(copy, "r+") as file:
+            data, place = file[path], (0,) * file[path].ndim
+            value = data[place]
+            data[place] = (
+                "other"
+                if isinstance(value, bytes)
+                else np.bitwise_xor(np.atleast_1d(value).view(np.uint8), 1).view(data.dtype)[0]
+            )
+        with pytest.raises(ResultError, match=r"spoiled\.h5: the result file is incomplete or damaged \("):
+            kind.read(copy)
+    copy = without_digest(spoiled(written, tmp_path))
+    assert kind.read(copy).findings == kind.read(written).findings  # as of earlier versions: no complaint
+
+
+def _arrays(tree: Any) -> list[str]:
+    """The paths of the arrays that a record's JSON names."""
+    if isinstance(tree, dict) and tree.keys() == {"array"}:
+        return [tree["array"]]
+    items = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ()
+    return [path for item in items for path in _arrays(item)]
+
+
+def test_the_digest_covers_values_that_nothing_else_contradicts(kind, tmp_path):
+    kind.write(kind.lean(), path := tmp_path / "x.h5")
+    with h5py.File(path, "r+") as file:
+        file["estimates/value"][0] *= 1 + 1e-12
+    with pytest.raises(ResultError, match=r"\(its estimates or arrays do not match their SHA-256\)\. Fetch it again"):
+        kind.read(path)
 
 
 # ── what went in ─────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -140,7 +140,7 @@ def _exact(held: Any) -> Any:
     if isinstance(held, Estimate):
         if held.mc_se is None or held.jackknife is None or held.bootstrap is None:
             return held
-        still = np.full_like(held.jackknife, held.value)  # the gate refuses replicates that are far from their estimate
+        still = np.full_like(held.jackknife, held.value)
         return replace(held, mc_se=0.0, jackknife=still, bootstrap=np.full_like(held.bootstrap, held.value))
     if isinstance(held, SetResult):
         parts = {name: _exact(getattr(held, name)) for name in ("estimates", "by_class", "by_group")}

@@ -216,8 +216,7 @@ COMMANDS: Catalogue = {
     "other-bank": Entry("bank of the sampling: {current} now, {baseline} in the baseline."),
     "hidden-by-draws": Entry(
         "{estimates:joined}: worse by more than the tolerance, and clearly so over the points. Only the Monte Carlo "
-        "error explains it, and that has grown more than {growth}-fold since the baseline. Evaluate with more samples; "
-        "if the file may have been tampered with, evaluate again."
+        "error explains it, and that has grown more than {growth}-fold since the baseline. Evaluate with more samples."
     ),
     "new-warnings": Entry(_new_warnings),
     "unused-tolerance": Entry("No estimate of these results matches the tolerance of {tolerances:joined}."),

@@ -20,7 +20,6 @@ from bnuq.store.table import Row
 LEAPING = tuple(name for name, estimand in metrics.METRICS.items() if estimand.leaps)
 _TEST = "test"
 _OF_PIXELS = "pixel_"  # the separation of pixels, not of images
-_BLOCK = 4096  # points whose likelihoods stay in a core's cache
 _KEPT, _LEAST_KEPT = 2**19, 2  # points whose contributions to a separation are kept, and separations at least
 
 
@@ -33,7 +32,6 @@ class Points:
         self._ladder = lru_cache(_LEAST_KEPT)(self._sorted)
         self._influence = lru_cache(most)(lambda *key: vars(self._ladder(*key).influence()))
         self._separation = cache(lambda *key: vars(self._ladder(*key).scores()))
-        self.of_log_likelihoods = lru_cache(most)(self._mixed)
         self.parts = cache(self._points_of_parts)
         self.of_label = cache(lambda label: Points(of_label(result, label)))
 
@@ -124,17 +122,6 @@ class Points:
     def _sorted(self, method: str, set_name: str, score: str) -> RankedScores:
         sets = self._result.methods[method].sets
         return RankedScores.of(*(sets[name].points[score] for name in (_TEST, set_name)))
-
-    def _mixed(self, method: str, set_name: str) -> np.ndarray | None:
-        """The PLL of each point from the log-likelihoods of its draws; None if there are none."""
-        values = self._result.methods[method].sets[set_name].log_likelihood
-        if values is None:
-            return None
-        weights = np.full((1, len(values)), 1 / len(values))
-        flat = values.reshape(len(values), -1)  # of several labels, all labels of a point after each other
-        parts = (flat[:, start : start + _BLOCK] for start in range(0, flat.shape[1], _BLOCK))
-        mixed = np.concatenate([metrics.pll_from_log_likelihood(part, weights=weights)[0] for part in parts])
-        return mixed if values.ndim == 2 else mixed.reshape(values.shape[1:]).mean(-1)
 
     def _source(self, row: Row) -> _Source | None:
         method, metric, [name] = row["method"], row["metric"], sets_of(row)

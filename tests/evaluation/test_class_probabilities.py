@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from bnuq.evaluation.class_probabilities import PredictionSets
 from bnuq.evaluation.estimates import replicate_weights
 from bnuq.evaluation.units import Gathered
 from bnuq.gate import check
-from bnuq.gate.recomputing import recomputed
 from bnuq.gate.settings import Settings
 from bnuq.records import evaluation_file
 from bnuq.records.evaluation import Result
@@ -312,18 +310,6 @@ def test_the_file_holds_it_and_the_gate_compares_it(folder: Path, validated: Res
         for method in ("mcbn", "mcbn+temperature"):
             one = compared[f"{method}.sets.test.{name}"]
             assert one.outcome != "not gated"
-
-
-def test_a_coverage_that_labels_and_sizes_contradict_is_refused(crossed: Result) -> None:
-    method = crossed.methods["mcbn"]
-    test = method.sets["test"]
-    for name in ("set_coverage", "set_coverage_aps"):
-        points = {**test.points, name: 1 - test.points[name]}
-        value = replace(test.estimates[name], value=1 - test.estimates[name].value, low=None, high=None)
-        forged = replace(test, points=points, estimates={**test.estimates, name: value})
-        changed = replace(method, sets={**method.sets, "test": forged})
-        with pytest.raises(ResultError, match=rf"{name} of a point of test under mcbn is"):
-            recomputed(replace(crossed, methods={**crossed.methods, "mcbn": changed}))
 
 
 @pytest.mark.held(False)

@@ -142,18 +142,12 @@ def test_a_collapsed_class_is_a_sentence_of_the_report_and_all_are_tables_of_the
     assert [row[0] for row in section.parts[1].rows] == [*NAMES] and "By group" in titles
 
 
-@pytest.mark.parametrize(
-    ("metric", "field"),
-    [("accuracy", "value"), ("pll", "value"), ("pll", "jackknife"), ("accuracy", "se"), ("count", "value")],
-)
-def test_forged_figures_of_a_class_are_refused(result: Result, metric: str, field: str) -> None:
+@pytest.mark.parametrize("metric", ["accuracy", "pll", "count"])
+def test_damaged_estimates_of_a_class_are_refused(result: Result, metric: str) -> None:
     method = result.methods["mcbn"]
     test = method.sets["test"]
     estimate = test.by_class["boot"][metric]
-    value = getattr(estimate, field)
-    bad = replace(
-        estimate, **{field: estimate.value + 3 * (value - estimate.value) if field == "jackknife" else value - 0.02}
-    )
+    bad = replace(estimate, value=estimate.value - 0.02)
     by_class = {**test.by_class, "boot": {**test.by_class["boot"], metric: bad}}
     method = replace(method, sets={**method.sets, "test": replace(test, by_class=by_class)})
     with pytest.raises(ResultError, match="boot"):

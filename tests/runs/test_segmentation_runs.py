@@ -103,12 +103,12 @@ def test_more_draws_than_parts_contradict_nothing(folder: Path) -> None:
         "mcbn.ood.anomalies.mutual_information.pixel_segment_f1",
     ],
 )
-def test_a_forged_estimate_is_found(folder: Path, address: str) -> None:
+def test_a_damaged_estimate_is_found(folder: Path, address: str) -> None:
     with pytest.raises(ResultError, match=address):
-        recomputed(forged(evaluation_file.read(folder / "out.h5"), address))
+        recomputed(damaged(evaluation_file.read(folder / "out.h5"), address))
 
 
-def forged(result: Result, address: str) -> Result:
+def damaged(result: Result, address: str) -> Result:
     """The result with an estimate that is 0.01 better than it was."""
     row = estimates_of(result)[address]
     row = row.coordinates

@@ -16,16 +16,15 @@ from bnuq.data.fitting import fitted
 from bnuq.data.known import KnownSet, data_roots, known_set, known_sets, location, read_known, split_of
 from bnuq.data.points import Contents, Points, points_of
 from bnuq.data.readers.classes import ClassFile, read_classes
-from bnuq.data.readers.common import GROUP, listed, readable
+from bnuq.data.readers.common import GROUP, readable, with_a_factory
 from bnuq.data.readers.factory import read_factory, read_object
 from bnuq.data.readers.hdf5 import read_hdf5
 from bnuq.data.readers.idx import read_idx
-from bnuq.data.readers.images import read_image_folder, read_image_zip
-from bnuq.data.readers.lists import lists_pictures, read_list, read_pictures_of_columns, read_saved_folder, read_tar
+from bnuq.data.readers.images import read_image_folder, read_image_tar, read_image_zip
+from bnuq.data.readers.lists import lists_pictures, read_list, read_pictures_of_columns
 from bnuq.data.readers.masks import read_masked
 from bnuq.data.readers.mat import read_mat
 from bnuq.data.readers.npy import read_npy, read_npz
-from bnuq.data.readers.shards import shards_in, shards_of
 from bnuq.data.readers.tables import read_csv, read_parquet
 from bnuq.data.remote import remotes_of
 from bnuq.data.suites import read_member
@@ -136,14 +135,11 @@ class _Asked:
 
 
 def _of_files(asked: _Asked) -> Points | None:
-    """The points of a path, of shards, or of a folder of pictures with one of masks."""
+    """The points of a path, or of a folder of pictures with one of masks."""
     path = asked.path
-    there = exists(path)
-    shards = () if there else shards_of(path)
-    if shards or there:
-        label, how = asked.called(_stem(path)), (asked.group, asked.target, asked.ood)
-        contents = _read_shards(path.parent, shards, *how) if shards else _read_path(path, *how)
-        return asked.points(contents, label, str(path))
+    if exists(path):
+        label = asked.called(_stem(path))
+        return asked.points(_read_path(path, asked.group, asked.target, asked.ood), label, str(path))
     if folders := folders_of(asked.reference, asked.base):
         label = asked.called(_stem(folders[0]))
         return asked.points(read_masked(*folders, classes=asked.classes), label)
@@ -192,7 +188,7 @@ def factory_of(reference: str, *, base: Path) -> str | None:
     """The factory, without its arguments, that `load_points` would call for `reference`; None where it would read a
     file or a known set."""
     path = base / expanded(reference)
-    is_data = exists(path) or shards_of(path) or known_set(reference) or members_of(reference)
+    is_data = exists(path) or known_set(reference) or members_of(reference)
     if is_data or folders_of(reference, base) or selection_of(reference, base) or not _looks_like_code(reference):
         return None
     return without_arguments(reference)[0]
@@ -273,7 +269,7 @@ def _read_part(path: Path, selection: str, group: str) -> Contents:
         return reader(path, group=group, selected=selected)
     if kind == "text" and lists_pictures(path):
         return read_list(path, group=group, selected=selected)
-    if kind == "parquet" and (contents := read_pictures_of_columns(path, [path], selected=selected)):
+    if kind == "parquet" and (contents := read_pictures_of_columns(path, selected=selected)):
         return contents
     if kind == "zip" and _holds_arrays(path):
         return read_npz(path, group=group, selected=selected)
@@ -289,11 +285,11 @@ def _read_path(path: Path, group: str, target: str | None, ood: bool) -> Content
     if kind == "gzip":
         return _read_gzip(path)
     if kind == "folder":
-        return _read_folder(path, group, target, ood)
+        return _read_folder(path)
     if kind == "hdf5":
         return read_mat(path, group=group) if path.suffix.lower() == ".mat" else read_hdf5(path, group=group)
     if kind == "parquet":
-        contents = read_pictures_of_columns(path, [path], target=target, needs_target=not ood)
+        contents = read_pictures_of_columns(path, target=target, needs_target=not ood)
         return contents or read_parquet(path, group=group, target=target, needs_target=not ood)
     if kind == "text":
         reader = read_list if lists_pictures(path) else read_csv
@@ -308,7 +304,7 @@ def _read_path(path: Path, group: str, target: str | None, ood: bool) -> Content
     )
 
 
-_READERS: dict[Kind, Callable[[Path], Contents]] = {"npy": read_npy, "idx": read_idx, "tar": read_tar}
+_READERS: dict[Kind, Callable[[Path], Contents]] = {"npy": read_npy, "idx": read_idx, "tar": read_image_tar}
 
 _KIND_WORDS: dict[Kind, str] = {
     "unknown": "nothing known; it may be damaged, or a text in another encoding than UTF-8",
@@ -317,28 +313,19 @@ _KIND_WORDS: dict[Kind, str] = {
 }
 
 
-def _read_folder(path: Path, group: str, target: str | None, ood: bool) -> Contents:
-    if exists(path / "state.json") and exists(path / "dataset_info.json"):
-        return read_saved_folder(path, target=target, needs_target=not ood)
-    if exists(path / "dataset_dict.json"):
-        saved = sorted(state.parent.name for state in path.glob("*/state.json"))
-        raise DataError(f"{path}: holds several data sets; name one of them: {path.name}/{listed(saved)}.")
-    if shards := shards_in(path):
-        return _read_shards(path, shards, group, target, ood)
+def _read_folder(path: Path) -> Contents:
+    """The pictures in class folders; DataError for a set in the files of another library."""
+    if exists(path / "dataset_info.json") or exists(path / "dataset_dict.json"):
+        raise DataError(f"{path}: is a folder of Arrow files. {with_a_factory('.arrow')}")
+    if suffix := _suffix_of_several([*path.iterdir()]):
+        raise DataError(f"{path}: holds a set in several files. {with_a_factory(suffix)}")
     return read_image_folder(path)
 
 
-def _read_shards(folder: Path, shards: Sequence[Path], group: str, target: str | None, ood: bool) -> Contents:
-    """The points of several files of one set, in order."""
-    kind = kind_of(shards[0])
-    if (other := next((file for file in shards if kind_of(file) != kind), None)) is not None:
-        raise DataError(f"{other}: is of another kind than {shards[0].name}; expected the files of one set.")
-    if kind == "tar":
-        return read_tar(folder, shards)
-    if kind == "parquet":
-        contents = read_pictures_of_columns(folder, shards, target=target, needs_target=not ood)
-        return contents or read_parquet(folder, shards, group=group, target=target, needs_target=not ood)
-    raise DataError(f"{shards[0]}: is neither .parquet nor .tar; other forms are read from a single file.")
+def _suffix_of_several(entries: Sequence[Path]) -> str | None:
+    """The suffix of the files of a set in several, .parquet or .tar; None of other files, and beside folders."""
+    suffixes = {entry.suffix.lower() for entry in entries if not any(other.is_dir() for other in entries)}
+    return next((suffix for suffix in (".parquet", ".tar") if suffix in suffixes), None)
 
 
 def _read_zip(path: Path, group: str) -> Contents:
@@ -390,6 +377,8 @@ def _not_found(reference: str, path: Path, beside: Collection[str]) -> str:
     hint = f"Did you mean {close[0]}?" if close else f"Names that are known: {', '.join(names)}."
     if len(parts := requested.split(",")) == 2 and all(part.endswith(".npy") for part in parts):
         hint = f"A pair of files is named with a colon: {':'.join(parts)}."
+    if re.search(r"\{\d+\.\.\d+\}", path.name) and (suffix := _suffix_of_several([path])):
+        hint = f"A set in several files is read by no reader. {with_a_factory(suffix)}"
     if _is_published(requested):
         hint = f"Name its path ({_FORMATS}) or a factory that reads it (file.py:function)."
     return (

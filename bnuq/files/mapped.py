@@ -87,24 +87,6 @@ class Space:
         return np.memmap(self._file, np.uint8, mode="r", shape=(self._filled,))
 
 
-def joined(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """The rows of all parts, of one type, in order; large ones are mapped."""
-    size = sum(part.nbytes for part in parts)
-    if len(parts) == 1 or bytes_in_memory(size):
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
-    with Space(size) as space:
-        for part in parts:
-            step = max(1, _PIECE // max(1, math.prod(part.shape[1:]) * part.itemsize))
-            for start in range(0, len(part), step):
-                piece = np.ascontiguousarray(part[start : start + step]).reshape(-1).view(np.uint8)
-                while len(piece):
-                    count = min(len(piece), len(space.next))
-                    space.next[:count] = piece[:count].data
-                    space.filled(count)
-                    piece = piece[count:]
-        return space.bytes().view(parts[0].dtype).reshape(-1, *parts[0].shape[1:])
-
-
 class Pool:
     """Makes arrays: the first ones in memory; those beyond 32 MiB in temporary files without names, which are mapped
     and last as long as their arrays. All of them in memory where the disk has no room."""

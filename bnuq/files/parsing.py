@@ -7,7 +7,6 @@ line with its length, so that this process holds few of them. Light: imports nei
 from __future__ import annotations
 
 import base64
-import contextlib
 import itertools
 import json
 import math
@@ -413,7 +412,7 @@ def _mat_array(limits: _Limits, path: str, name: str, declared: int) -> _Pieces:
     return _Pieces(array.dtype, array.shape, iter([array]))
 
 
-# parquet, and Arrow's stream, in which Hugging Face's `datasets` keeps tables
+# parquet
 
 
 def _parquet_file(limits: _Limits, path: str, decoded: int, **options: Any) -> Any:
@@ -428,27 +427,21 @@ def _parquet(limits: _Limits, path: str) -> dict[str, Any]:
     """The number of rows; the columns' names, those that do not hold numbers, those of encoded images, and the class
     names of labels; what all columns take as they are read and in one table; and of each group of rows, which can be
     read alone, the number of rows and of bytes."""
-    if _is_parquet(path):
-        with _parquet_file(limits, path, 0) as file:
-            facts, schema = file.metadata, file.schema_arrow
-            groups = [
-                (
-                    facts.row_group(part).num_rows,
-                    sum(facts.row_group(part).column(at).total_uncompressed_size for at in range(facts.num_columns)),
-                )
-                for part in range(facts.num_row_groups)
-            ]
-            rows, columns = facts.num_rows, facts.num_columns
-        unpacked = sum(size for _, size in groups)
-    else:
-        with _arrow_batches(limits, path) as batches:
-            schema, groups = batches.schema, [(batch.num_rows, batch.get_total_buffer_size()) for batch in batches]
-        rows, columns, unpacked = sum(count for count, _ in groups), len(schema), Path(path).stat().st_size
+    with _parquet_file(limits, path, 0) as file:
+        facts, schema = file.metadata, file.schema_arrow
+        groups = [
+            (
+                facts.row_group(part).num_rows,
+                sum(facts.row_group(part).column(at).total_uncompressed_size for at in range(facts.num_columns)),
+            )
+            for part in range(facts.num_row_groups)
+        ]
+        rows, columns = facts.num_rows, facts.num_columns
     import pyarrow.types as kinds
 
     numbers = (kinds.is_integer, kinds.is_floating, kinds.is_boolean, kinds.is_decimal, kinds.is_null)
     not_numbers = [field.name for field in schema if not any(is_of(field.type) for is_of in numbers)]
-    size = max(0, unpacked) + 16 * rows * columns
+    size = max(0, sum(size for _, size in groups)) + 16 * rows * columns
     return {
         "names": schema.names,
         "not numbers": not_numbers,
@@ -460,42 +453,10 @@ def _parquet(limits: _Limits, path: str) -> dict[str, Any]:
     }
 
 
-def _is_parquet(path: str) -> bool:
-    with Path(path).open("rb") as file:
-        return file.read(4) == b"PAR1"
-
-
-@contextlib.contextmanager
-def _arrow_batches(limits: _Limits, path: str) -> Iterator[Any]:
-    """The batches of a stream, mapped into memory; no offset in them was checked."""
-    os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"
-    size = Path(path).stat().st_size
-    limits.allow(_SPARE_MEMORY + size, size)
-    import pyarrow
-
-    with pyarrow.memory_map(path) as file:
-        yield pyarrow.ipc.open_stream(file)
-
-
-def _arrow_table(limits: _Limits, path: str, names: list[str], group: int | None = None) -> Any:
-    """These columns of a stream, or of one of its batches, after every offset in them was checked."""
-    import pyarrow
-
-    with _arrow_batches(limits, path) as batches:
-        if group is None:
-            table = batches.read_all().select(names)
-        else:
-            table = pyarrow.Table.from_batches([next(itertools.islice(batches, group, None))]).select(names)
-    table.validate(full=True)
-    return table
-
-
 def _columns_read(
     limits: _Limits, path: str, names: list[str], decoded: int, group: int | None = None, **options: Any
 ) -> Any:
     """These columns, of all rows or of one group of them."""
-    if not _is_parquet(path):
-        return _arrow_table(limits, path, names, group)
     with _parquet_file(limits, path, decoded, **options) as file:
         if group is not None:
             return file.read_row_group(group, columns=names, use_threads=False)
@@ -541,9 +502,6 @@ def _pictures(limits: _Limits, path: str, name: str, group: int, decoded: int) -
 
 def _parquet_numbers(limits: _Limits, path: str, names: list[str], decoded: int) -> _Pieces:
     """These columns as a table of float64, a group of rows after the other."""
-    if not _is_parquet(path):
-        table = _table_of(_arrow_table(limits, path, names), names)
-        return _Pieces(table.dtype, table.shape, iter([table]))
     with _parquet_file(limits, path, decoded) as file:
         facts = file.metadata
     groups = (_table_of(_columns_read(limits, path, names, decoded, at), names) for at in range(facts.num_row_groups))

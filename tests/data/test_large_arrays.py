@@ -43,13 +43,10 @@ def files(tmp_path_factory):
         file["y"] = y
     table = pyarrow.table({f"c{at}": x[:, at] for at in range(COLUMNS)} | {"label": y})
     parquet.write_table(table, folder / "xy.parquet", row_group_size=500)
-    (folder / "parts").mkdir()
-    for part in range(4):
-        parquet.write_table(table.slice(2000 * part, 2000), folder / "parts" / f"part-{part}.parquet")
     return folder
 
 
-@pytest.mark.parametrize("reference", ["x.npy:y.npy", "fortran.npy:y.npy", "xy.npz", "xy.h5", "xy.parquet", "parts"])
+@pytest.mark.parametrize("reference", ["x.npy:y.npy", "fortran.npy:y.npy", "xy.npz", "xy.h5", "xy.parquet"])
 def test_a_large_array_is_mapped_and_holds_the_same_points(files, reference, request):
     small = load_points(reference, base=files)
     request.getfixturevalue("small_is_large")

@@ -121,6 +121,21 @@ def listed(names: Sequence[str]) -> str:
     return ", ".join(repr(name[:100]) for name in names[:20]) + ", …" * (len(names) > 20) or "none"
 
 
+_FACTORIES = {
+    ".arrow": 'datasets.load_from_disk(PATH).with_format("torch")',
+    ".parquet": 'datasets.load_dataset("parquet", data_files=PATHS, split="train").with_format("torch")',
+    ".tar": 'webdataset.WebDataset(PATHS, shardshuffle=False).decode("torchrgb8").to_tuple("jpg;png", "cls")',
+}
+
+
+def with_a_factory(suffix: str) -> str:
+    """How a set in such files, which no reader reads, is read by the library that wrote it, for a message."""
+    return (
+        "Let a function read it, and name that: --test data.py:points, where data.py defines points(), which returns "
+        f"{_FACTORIES[suffix]}; docs/formats.md shows it whole."
+    )
+
+
 def array_bytes(shape: Iterable[int], dtype: np.dtype[Any]) -> int:
     """Size of such an array, in integers that do not wrap around."""
     return math.prod(shape) * dtype.itemsize

@@ -1,16 +1,19 @@
-"""Folders of class folders of pictures, and zip archives of one; a picture is decoded when it is asked for."""
+"""Folders of class folders of pictures, and zips and tars of one; a picture is decoded when it is asked for."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import os
+import re
+import tarfile
 import threading
 import warnings
 import zipfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import IO, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +21,7 @@ from PIL import Image, UnidentifiedImageError
 
 from bnuq.data.decoded import Decoded
 from bnuq.data.points import Contents
-from bnuq.data.readers.common import readable
+from bnuq.data.readers.common import readable, with_a_factory
 from bnuq.data.resizing import Size
 from bnuq.errors import DataError
 from bnuq.files.limits import check_memory, check_size
@@ -28,6 +31,7 @@ _SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif",
 # Only the formats of these suffixes: Pillow detects formats by content, and PostScript would start Ghostscript.
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 _LARGEST_FILE = 2**29  # bytes; Pillow opens no picture of more than 90 million pixels
+_LARGEST_HEADER = 2**20  # bytes of a header in a tar
 _BESIDE_PIXELS = 2**24  # bytes of a picture's file besides pixels: profiles, previews
 _END_OF_PNG = b"IEND\xaeB`\x82"
 GREY = frozenset({"1", "L", "LA"})
@@ -155,6 +159,61 @@ def read_image_zip(path: Path) -> Contents:
         check_file_size(path / info.filename, info.file_size)
     check_memory(path, max((info.file_size for info in members), default=0), error=DataError)
     return contents_of(path, {name: info.file_size for name, info in infos.items()}, read)
+
+
+def read_image_tar(path: Path) -> Contents:
+    """The same for a tar archive; DataError for one of samples (000.jpg with 000.cls or 000.json)."""
+    with readable(path, "a tar archive"), path.open("rb") as file:
+        members = dict(_members(path, file))
+    samples = {_sample(name) for name in members if is_picture(name)}
+    if any(name.endswith((".cls", ".json")) and _sample(name) in samples for name in members):
+        raise DataError(f"{path}: holds samples of a WebDataset. {with_a_factory('.tar')}")
+
+    def read(name: str) -> bytes:
+        start, size = members[name]
+        with readable(path / name, "an image"), path.open("rb") as file:
+            file.seek(start)
+            return file.read(size)
+
+    return contents_of(path, {name: size for name, (_, size) in members.items()}, read)
+
+
+def _members(path: Path, file: io.BufferedReader) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Name, place and size of the regular files; DataError for what could mean other files or more than is stored."""
+    stored, seen = path.stat().st_size, set[str]()
+    for member in tarfile.open(fileobj=cast("IO[bytes]", _Headers(file)), mode="r:"):  # noqa: SIM115 - the file is closed by the caller
+        name = member.name.removeprefix("./")
+        if member.isdir():
+            continue
+        if not member.isreg() or member.issparse():
+            raise DataError(f"{path}: {name} is a link, a device or sparse; expected regular files alone.")
+        if name.startswith(("/", "\\")) or ".." in re.split(r"[/\\]", name):
+            raise DataError(f"{path}: {name} lies outside the archive by its name; expected names below its top.")
+        if member.size < 0 or member.offset_data + member.size > stored:
+            raise DataError(f"{path}: {name} declares {member.size} bytes, beyond the file's end; it is cut short.")
+        if name in seen:
+            raise DataError(f"{path}: lists {name} twice. Make the archive again.")
+        check_file_size(path / name, member.size)
+        seen.add(name)
+        yield name, (member.offset_data, member.size)
+
+
+class _Headers:
+    """A tar's headers, of which tarfile asks for as many bytes as they declare."""
+
+    def __init__(self, file: io.BufferedReader) -> None:
+        self._file, self.seek, self.tell = file, file.seek, file.tell
+
+    def read(self, size: int) -> bytes:
+        if not 0 <= size <= _LARGEST_HEADER:
+            raise ValueError(f"a header declares {size} bytes")
+        return self._file.read(size)
+
+
+def _sample(name: str) -> str:
+    """What the files of a sample have in common."""
+    folder, slash, file = name.rpartition("/")
+    return folder + slash + file.partition(".")[0]
 
 
 def contents_of(path: Path, files: Mapping[str, int], read: Callable[[str], bytes]) -> Contents:

@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnuq.data.points import Contents
-from bnuq.data.readers.common import GROUP, TARGETS, is_index, listed, readable
+from bnuq.data.readers.common import GROUP, TARGETS, is_index, readable
 from bnuq.errors import DataError
 from bnuq.files.apart import ask
 from bnuq.files.limits import check_memory, check_size
-from bnuq.files.mapped import bytes_in_memory, joined
+from bnuq.files.mapped import bytes_in_memory
 from bnuq.findings import note
 
 _NUMBER_PER_BYTE = 4  # "0," is two bytes of a table, and eight in memory
@@ -150,89 +150,58 @@ def _column(name: str) -> str:
     return name if re.fullmatch(r"column \d+", name) else f"column {name[:200]!r}"
 
 
-def read_parquet(
-    path: Path,
-    shards: Sequence[Path] = (),
-    *,
-    group: str = GROUP,
-    target: str | None = None,
-    needs_target: bool = True,
-) -> Contents:
-    """A parquet table of numeric columns; those of the groups and the targets may hold words. Of several files in the
-    folder `path`, the rows of each of the `shards` in order. `target` and `needs_target` are those of `read_csv`."""
-    files = shards or (path,)
-    headers, groups = headers_of(path, files), None
+def read_parquet(path: Path, *, group: str = GROUP, target: str | None = None, needs_target: bool = True) -> Contents:
+    """A parquet table of numeric columns; those of the groups and the targets may hold words. `target` and
+    `needs_target` are those of `read_csv`."""
+    header, groups = header_of(path), None
     with readable(path, "parquet"):
-        names = headers[0]["names"]
+        names = header["names"]
         index = [name for at, name in enumerate(names) if is_index(name, at)]
         numeric = [name for name in names if name not in (group, *index)]
         target_at, by_name = _target_at(path, numeric, target, needs_target)
         label = None if target_at is None else numeric[target_at]
-        if wrong := [name for name in headers[0]["not numbers"] if name not in (group, label, *index)]:
+        if wrong := [name for name in header["not numbers"] if name not in (group, label, *index)]:
             raise DataError(f"{path}: column {wrong[0][:200]!r} does not hold numbers. {WORDS_IN_TABLES}")
-        sizes, rows = [header["bytes"] for header in headers], sum(header["rows"] for header in headers)
-        stored = sum(file.stat().st_size for file in files)
-        check_size(path, sum(sizes), stored=stored, error=DataError, memory=False)
-        check_memory(path, bytes_in_memory(8 * rows * len(numeric)), error=DataError)
+        check_size(path, header["bytes"], stored=path.stat().st_size, error=DataError, memory=False)
+        check_memory(path, bytes_in_memory(8 * header["rows"] * len(numeric)), error=DataError)
 
         def read(columns: list[int]) -> NDArray[Any]:
-            wanted, parts = [numeric[at] for at in columns], zip(files, sizes, strict=True)
-            return joined([ask("parquet numbers", str(file.absolute()), wanted, size) for file, size in parts])
+            return ask("parquet numbers", str(path.absolute()), [numeric[at] for at in columns], header["bytes"])
 
         if group in names:
-            values = []
-            for file, size in zip(files, sizes, strict=True):
-                words, text_codes = ask("parquet values", str(file.absolute()), group, size)
-                values += [words[at] for at in text_codes]  # texts that occur often are kept once
+            words, codes = ask("parquet values", str(path.absolute()), group, header["bytes"])
+            values = [words[at] for at in codes]  # texts that occur often are kept once
             absent = next((row for row, value in enumerate(values) if value is None or value != value), None)
             if absent is not None:
                 raise DataError(f"{path}: row {absent} (counted from 0) has no {group}.")
             groups = _group_of_values(values)
 
         def read_target(at: int) -> tuple[NDArray[Any], tuple[str, ...] | None]:
-            labels, classes = labels_in_column(files, numeric[at], headers)
+            labels, classes = labels_in_column(path, numeric[at], header)
             return labels if labels.dtype == object else labels[:, None], classes
 
         contents = _contents(path, read, numeric, groups, (target_at, by_name), read_target)
         return _without_index(contents, index)
 
 
-def headers_of(path: Path, files: Sequence[Path]) -> list[dict[str, Any]]:
-    """What each of the files of a set declares; DataError where they differ in their columns or the names of classes,
-    and where there is no pyarrow to read them with."""
+def header_of(path: Path) -> dict[str, Any]:
+    """What a parquet file declares; DataError where there is no pyarrow to read it with."""
     if not _can_read_parquet():
         raise DataError(
             f'{path}: reading parquet needs pyarrow. Install it with `pip install "bnuq[parquet]"`, or convert to .csv.'
         )
     with readable(path, "parquet"):
-        headers = [ask("parquet", str(file.absolute())) for file in files]
-    for file, header in zip(files, headers, strict=True):
-        for what in ("names", "not numbers", "pictures", "classes"):
-            if header[what] != headers[0][what]:
-                columns = [listed(one["names"]) for one in (header, headers[0])]
-                shown = (
-                    f"columns {columns[0]}, and {files[0].name} {columns[1]}"
-                    if what == "names"
-                    else (f"columns of another kind, or other classes, than {files[0].name}")
-                )
-                raise DataError(f"{path}: {file.name} has {shown}; expected the same in each file of a set.")
-    return headers
+        return ask("parquet", str(path.absolute()))
 
 
-def labels_in_column(
-    files: Sequence[Path], name: str, headers: Sequence[Mapping[str, Any]]
-) -> tuple[NDArray[Any], tuple[str, ...] | None]:
-    """The numbers or the texts in a column of a set's files, and the names of the classes that the schema gives to its
-    numbers."""
-    described = [(str(file.absolute()), header["bytes"]) for file, header in zip(files, headers, strict=True)]
-    if name not in headers[0]["not numbers"]:
-        columns = [ask("parquet numbers", path, [name], size)[:, 0] for path, size in described]
-        classes = headers[0]["classes"].get(name)
-        return np.concatenate(columns), None if classes is None else tuple(classes)
-    texts: list[str] = []
-    for path, size in described:
-        values, codes = ask("parquet values", path, name, size)
-        texts += ["" if values[code] is None else str(values[code]) for code in codes]
+def labels_in_column(path: Path, name: str, header: Mapping[str, Any]) -> tuple[NDArray[Any], tuple[str, ...] | None]:
+    """The numbers or the texts in a column, and the names of the classes that the schema gives to its numbers."""
+    if name not in header["not numbers"]:
+        numbers = ask("parquet numbers", str(path.absolute()), [name], header["bytes"])[:, 0]
+        classes = header["classes"].get(name)
+        return numbers, None if classes is None else tuple(classes)
+    values, codes = ask("parquet values", str(path.absolute()), name, header["bytes"])
+    texts = ["" if values[code] is None else str(values[code]) for code in codes]
     return np.array(texts, dtype=object), None
 
 

@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-cuda test-slow test-floor test-ray soak hostile golden lint figures gate laws worth inspect reproduce bench bench-scale bench-gpu bench-large clean architectures zoo
+.PHONY: demo unit test nightly test-cuda test-floor test-ray soak hostile golden lint figures gate laws worth inspect reproduce bench bench-scale bench-gpu bench-large clean architectures zoo
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -14,16 +14,23 @@ BIN := .venv/bin
 demo: .venv/installed
 	$(BIN)/bnuq evaluate sample_configs/quickstart.toml
 
-# The tests start hundreds of processes: bytecode for them, also where PYTHONDONTWRITEBYTECODE is set.
+# Bytecode is kept, also where PYTHONDONTWRITEBYTECODE is set: without it each test process compiles everything again,
+# and collecting the tests takes three times as long.
+unit test nightly test-cuda test-floor test-ray hostile golden: export PYTHONDONTWRITEBYTECODE :=
+
+# A developer's loop: no whole run, no process, no compiler.
+unit: .venv/installed
+	$(BIN)/python -m pytest -n auto -m unit
+
 test: .venv/installed
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto
 
 # On a GPU, in an environment that has torch for it: PYTHON=python3 make test-cuda
 test-cuda:
 	CUDA_VISIBLE_DEVICES=$${CUDA_VISIBLE_DEVICES:-0} $(PYTHON) -m pytest tests/test_cuda.py
 
-test-slow: .venv/installed
-	$(BIN)/python -m pytest -m slow
+nightly: .venv/installed
+	$(BIN)/python -m pytest -m nightly
 
 # In an environment of its own, with the lowest version of every direct dependency that pyproject.toml declares, but for
 # torch: constraints.txt names the one CPU build. typer then uses names that today's click calls deprecated.
@@ -39,7 +46,7 @@ test-floor: .venv-floor/installed
 	$(FLOOR)/bnuq evaluate sample_configs/quickstart.toml --quiet --out .venv-floor/result.h5
 	$(FLOOR)/bnuq check .venv-floor/result.h5 .venv-floor/result.h5
 	$(FLOOR)/bnuq report .venv-floor/result.h5 --html .venv-floor/report.html
-	PYTHONDONTWRITEBYTECODE= $(FLOOR)/python -m pytest -n auto -W "ignore:'click:DeprecationWarning" \
+	$(FLOOR)/python -m pytest -n auto -W "ignore:'click:DeprecationWarning" \
 		tests/cli tests/store tests/metrics
 
 # Every hostile file, and genuine ones changed in 14,000 places: minutes.
@@ -52,11 +59,11 @@ soak: .venv/installed
 
 # On Ray, which is not among the packages of the tests: pip install 'ray>=2.9' into .venv first. A minute or two.
 test-ray: .venv/installed
-	$(BIN)/python -m pytest tests/runs/test_ray.py -m slow
+	$(BIN)/python -m pytest tests/runs/test_ray.py -m nightly
 
 # The numbers of every sample configuration, written again: read their diff before it is committed.
 golden: .venv/installed
-	$(BIN)/python -m pytest tests/golden -m "slow or not slow" --remake
+	$(BIN)/python -m pytest tests/golden -m "nightly or not nightly" --remake
 
 lint: .venv/installed
 	$(BIN)/ruff check

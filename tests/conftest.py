@@ -30,6 +30,21 @@ HELD = {"metrics", "evaluation", "inspection", "test_evaluate.py", "test_shapes.
 LESS = {"cli", "golden", "experiments", "gate", "records", "report", "runs", "store"}
 LESS |= {f"test_{name}.py" for name in ("docs", "your_network", "ci_configs", "cuda")}
 LESS |= {f"test_{name}.py" for name in ("segmentation", "temperatures", "units", "vectors")}  # of evaluation
+# Where tests are about functions and records rather than whole runs: see `pytest_collection_modifyitems`.
+UNITS = {
+    "data",
+    "evaluation",
+    "files",
+    "gate",
+    "inspection",
+    "metrics",
+    "models",
+    "nn",
+    "records",
+    "report",
+    "sampling",
+}
+UNITS |= {"store", "test_catalogue.py", "test_floors.py", "test_shapes.py"}
 _patch = pytest.MonkeyPatch()
 
 
@@ -46,6 +61,26 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     _patch.undo()
     if _wanted(item, "less", LESS):
         less_work.everywhere(_patch)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as `unit` what starts no whole run, no process and no compiler, as `run` the others, but for the nightly."""
+    import whole_runs
+
+    for item in items:
+        if item.get_closest_marker("nightly") or item.get_closest_marker("hostile"):
+            continue
+        folder = item.path.relative_to(TESTS).parts[0]
+        is_unit = folder in UNITS and not whole_runs.starts_one(item)
+        item.add_marker("unit" if is_unit else "run")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With `-m unit`, the folders without units are not even imported."""
+    if config.getoption("markexpr") != "unit" or collection_path.suffix != ".py":
+        return None
+    return True if collection_path.relative_to(TESTS).parts[0] not in UNITS else None
 
 
 def _wanted(item: pytest.Item, name: str, places: set[str]) -> bool:

@@ -42,7 +42,7 @@ from bnuq.workflows.sweep import sweep
 REAL = torch.cuda.is_available()
 DEVICE = "cuda:0" if REAL else "pretend:0"
 on_a_gpu = pytest.mark.skipif(not REAL, reason="no GPU in $CUDA_VISIBLE_DEVICES")
-slow_on_a_cpu = on_a_gpu if REAL else pytest.mark.slow
+nightly_on_a_cpu = on_a_gpu if REAL else pytest.mark.nightly
 pytestmark = [pytest.mark.usefixtures("device", "same_masks"), pytest.mark.held(False)]
 
 OF_THE_CPU = {
@@ -60,7 +60,7 @@ ALIKE = {
     "convolution_read_twice", "convolution_shared_by_two_batchnorms",
 }  # fmt: skip  # each with a network like it below, whose operations are the same for a device
 NETWORKS = [
-    pytest.param(name, marks=slow_on_a_cpu if name in ALIKE else ())
+    pytest.param(name, marks=nightly_on_a_cpu if name in ALIKE else ())
     for name in (*zoo.KINDS, *adversaries.ADVERSARIES)
     if name not in OF_THE_CPU
 ]
@@ -315,7 +315,7 @@ def test_an_inspection_finds_what_it_finds_on_the_cpu(folders):
         np.testing.assert_allclose(of_device.spread, of_cpu.spread, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["classes", pytest.param("pictures", marks=slow_on_a_cpu)])
+@pytest.mark.parametrize("kind", ["classes", pytest.param("pictures", marks=nightly_on_a_cpu)])
 def test_precise_bn_writes_the_statistics_of_the_cpu(kind, folders):
     weights = []
     for on in ("cpu", "auto"):
@@ -353,7 +353,7 @@ def test_float64_on_a_device_without_it_is_refused(folders):
         evaluated(folders("classes"), DEVICE, precision="float64")
 
 
-@slow_on_a_cpu
+@nightly_on_a_cpu
 def test_an_exported_program_gives_on_the_device_what_it_gives_on_the_cpu(folders, tmp_path, monkeypatch):
     monkeypatch.undo()  # of the same masks: a program has those of a CPU, wherever it runs
     x = torch.from_numpy(np.load(folders("classes") / "test.npz")["x"])
@@ -369,7 +369,7 @@ def test_an_exported_program_gives_on_the_device_what_it_gives_on_the_cpu(folder
         assert_close(found[name].cpu(), values, rtol=1e-4, atol=1e-5)
 
 
-@slow_on_a_cpu
+@nightly_on_a_cpu
 def test_two_processes_share_one_device_and_give_the_figures_of_one(folders, monkeypatch):
     monkeypatch.undo()  # of the same masks, which other processes do not have
     device = "cuda" if REAL else "cpu"  # other processes cannot have the fake one

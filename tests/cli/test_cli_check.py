@@ -208,8 +208,8 @@ CHECK, EVALUATE = "check worse.h5 base.h5", "evaluate broken.toml --baseline bas
     [
         (CHECK, False, "head -1"),
         (CHECK, True, "true"),
-        pytest.param(EVALUATE, False, "true", marks=pytest.mark.slow),
-        pytest.param(CHECK, False, "true", marks=pytest.mark.slow),
+        pytest.param(EVALUATE, False, "true", marks=pytest.mark.nightly),
+        pytest.param(CHECK, False, "true", marks=pytest.mark.nightly),
         (CHECK, True, "head -1"),
     ],
 )

@@ -93,7 +93,7 @@ def test_a_step_summary_that_is_a_pipe_does_not_hang_a_check(small, evaluated, c
 
 
 @pytest.mark.parametrize(
-    "backend", ["module://matplotlib_inline.backend_inline", pytest.param("nonsense", marks=pytest.mark.slow)]
+    "backend", ["module://matplotlib_inline.backend_inline", pytest.param("nonsense", marks=pytest.mark.nightly)]
 )
 def test_the_backend_that_the_environment_names_does_not_matter(evaluated, backend):
     small = evaluated.parent

@@ -95,7 +95,7 @@ def test_a_signal_ends_the_run_with_its_code_and_leaves_the_old_result(small, nu
     assert not list(small.glob(".*"))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_killed_run_leaves_the_old_result_and_nothing_beside_it(small):
     old = small_run.old_result(small / "model.bnuq.h5")
     child = started(small, "--save-samples")
@@ -208,7 +208,7 @@ def test_on_a_terminal_there_are_colours_and_a_bar_that_is_gone_at_the_end(small
     assert max(len(re.sub(r"\x1b\[[0-9;]*m", "", row)) for row in report.splitlines() if "/" not in row) <= 80
 
 
-@pytest.mark.slow  # tests/report/test_terminal.py holds it in one process
+@pytest.mark.nightly  # tests/report/test_terminal.py holds it in one process
 def test_no_color_is_obeyed_on_a_terminal(small, result):
     code, sent = on_a_terminal(small, "report", result.name, NO_COLOR="1")
     assert code == 0
@@ -322,7 +322,7 @@ def net():
     [
         "evaluate run.toml -T 2 --limit 20 --baseline base.h5",
         *(  # the wall is one, in main
-            pytest.param(command, marks=pytest.mark.slow)
+            pytest.param(command, marks=pytest.mark.nightly)
             for command in (
                 "inspect run.toml --draws 8",
                 "sweep-batch-size run.toml -T 2 --draw-sets 2 --batch-sizes 8,16",
@@ -373,7 +373,7 @@ runpy.run_module("bnuq", {}, "__main__")
         ("typer", 15, 143, "terminated"),
         ("msgspec", 2, 130, "interrupted"),
         ("torch.nn", 2, 130, "interrupted"),
-        pytest.param("h5py", 15, 143, "terminated", marks=pytest.mark.slow),  # torch was imported before it
+        pytest.param("h5py", 15, 143, "terminated", marks=pytest.mark.nightly),  # torch was imported before it
     ],
 )
 def test_a_signal_while_modules_are_imported_is_one_line_and_its_code(small, module, number, code, word):

@@ -203,7 +203,7 @@ def repeated(samples: int, bank: int | None, *, own: float) -> dict[str, tuple[f
     return {name: (float(np.mean(errors[name])), float(np.std(values[name], ddof=1))) for name in values}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("bank", "own"), [(16, 0.0), (64, 0.0), (64, 1.0), (160, 0.3)])
 def test_the_error_over_the_bank_is_the_spread_over_repeats(bank, own):
     found = repeated(16, bank, own=own)
@@ -212,7 +212,7 @@ def test_the_error_over_the_bank_is_the_spread_over_repeats(bank, own):
     assert {name: ratio for name, ratio in ratios.items() if not 0.7 <= ratio <= 1.3} == {}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_bank_makes_the_error_of_means_smaller():
     without, with_bank = repeated(16, None, own=0.0), repeated(16, 128, own=0.0)
     for name in ("mutual_information", "pll"):

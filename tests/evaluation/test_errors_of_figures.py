@@ -61,7 +61,7 @@ def trained() -> tuple[nn.Module, Tensor]:
     return net.eval(), x
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("method", ["mcbn", "mcdo", "mcbn+mcdo"])
 def test_the_monte_carlo_error_of_every_estimate_is_the_spread_over_repeats(trained, method, monkeypatch):
     # the errors over points are not looked at here: they need not cost anything

@@ -60,7 +60,7 @@ def reduced(logits: np.ndarray, estimator: str, *, chunk: int = 1000, labels=Non
     return reduction.scores()
 
 
-@pytest.mark.parametrize("samples", [16, pytest.param(32, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("samples", [16, pytest.param(32, marks=pytest.mark.nightly)])
 def test_the_plug_in_is_low_by_one_in_t_and_the_others_are_not(samples):
     posterior, repeats = Posterior(), 2000
     generator = np.random.default_rng(1)
@@ -78,7 +78,7 @@ def test_the_plug_in_is_low_by_one_in_t_and_the_others_are_not(samples):
 
 
 @pytest.mark.held(False)
-@pytest.mark.parametrize("samples", [16, pytest.param(32, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("samples", [16, pytest.param(32, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_the_monte_carlo_error_of_the_mean_is_its_spread_over_repeats(estimator, samples):
     posterior, draws = Posterior(), replicate_weights(samples)
@@ -94,7 +94,7 @@ def test_the_monte_carlo_error_of_the_mean_is_its_spread_over_repeats(estimator,
 
 
 @pytest.mark.held(False)
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_the_monte_carlo_error_of_the_ranking_is_its_spread_over_repeats(estimator, monkeypatch):
     whole = metrics.detection_bootstrap

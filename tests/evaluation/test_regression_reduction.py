@@ -395,7 +395,7 @@ def waves(n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     return x, (torch.sin(2 * x[:, :1]) + x[:, 1:2] + 0.8 * torch.randn(n, 1, generator=generator))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("method", ["mcbn", "mcdo", "mcbn+mcdo"])
 @pytest.mark.parametrize("by", [ScoringSection(), ScoringSection(fit="pll", pll="moment", crps="fair")])
 def test_the_monte_carlo_error_of_every_estimate_is_the_spread_over_repeats(trained, method, by, monkeypatch) -> None:

@@ -112,7 +112,7 @@ def test_what_is_kept_can_be_evaluated_again_by_hand(record, small_root, tmp_pat
         assert arrays["x"].shape == (IMAGES, 1, SIDE, SIDE) and arrays["x"].dtype == np.uint8
 
 
-@pytest.mark.slow  # test_batch_size_training.py and the other experiments interrupt the same journal in less time
+@pytest.mark.nightly  # test_batch_size_training.py and the other experiments interrupt the same journal in less time
 def test_an_interrupted_run_goes_on_from_what_is_finished(request_of, record, tmp_path, monkeypatch):
     trained: list[training.Job] = []
     train = experiment.train
@@ -136,7 +136,7 @@ def test_an_interrupted_run_goes_on_from_what_is_finished(request_of, record, tm
     assert [path.name for path in tmp_path.iterdir() if path.name != "cache"] == ["b.h5"]
 
 
-@pytest.mark.slow  # of processes beside each other the UCI experiment's test knows the same, with networks far smaller
+@pytest.mark.nightly  # processes beside each other: the UCI experiment's test knows the same, of smaller networks
 def test_several_workers_find_the_same(request_of):
     protocol = replace(TINY, batch_sizes=(8, 16), epochs=1)
     single, pair = (reproduce(replace(request_of, protocol=protocol, workers=workers, limit=10)) for workers in (1, 2))
@@ -168,7 +168,7 @@ def test_a_full_run_trains_two_architectures_by_epochs_alone(request_of, monkeyp
     check_full(request_of)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_full_run_goes_through_with_its_own_networks(request_of):
     check_full(request_of)
 
@@ -336,7 +336,7 @@ def test_the_command_refuses_in_one_message(called, small_root, tmp_path, argume
     assert (tmp_path / "mine.txt").read_text() == "notes"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_small_run_on_the_real_images_is_learnt_and_measured(data_pack, tmp_path):
     protocol = replace(QUICK, batch_sizes=(32, 128), images=4000, epochs=8)
     record = reproduce(Request(protocol, tmp_path / "b.h5", limit=500, data_root=data_pack))

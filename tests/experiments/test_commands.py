@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture(
     scope="module",
     params=[  # bn-in-vi goes through the same code with four networks instead of thirteen
-        pytest.param(name, marks=pytest.mark.slow) if name == "stochastic-normalization" else name
+        pytest.param(name, marks=pytest.mark.nightly) if name == "stochastic-normalization" else name
         for name in EXPERIMENTS
     ],
 )

@@ -266,7 +266,7 @@ def refused(task: int, advance: Callable[[int], object]) -> None:  # noqa: ARG00
     raise RequestError(f"task {task} cannot be done.")
 
 
-@pytest.mark.slow  # two processes that import torch for each
+@pytest.mark.nightly  # two processes that import torch for each
 @pytest.mark.parametrize(
     ("work", "error", "message"), [(killed, BnuqError, "exit code -9"), (refused, RequestError, "cannot be done")]
 )

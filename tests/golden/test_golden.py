@@ -36,7 +36,7 @@ CASES = {
     "check": ["check", "other.h5", "quickstart.h5"],
 }
 SELF_CONTAINED = {"quickstart", "regression", "multilabel", "learned", "inspect", "precise_bn", "check"}
-SLOW = {"camvid", "cifar_resnet32", "cifar_resnet56", "svhn_cnn"}
+NIGHTLY = {"camvid", "cifar_resnet32", "cifar_resnet56", "svhn_cnn"}
 NOT_ESTIMATES = {"seconds", "work", "warnings", "notes", "result", "schema", "low", "high", "by_class", "convergence"}
 
 
@@ -46,7 +46,7 @@ def test_there_are_numbers_for_every_sample_configuration() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in CASES]
+    "name", [pytest.param(name, marks=pytest.mark.nightly) if name in NIGHTLY else name for name in CASES]
 )
 def test_numbers_are_those_of_before(
     name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], request: Any

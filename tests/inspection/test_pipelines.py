@@ -336,7 +336,7 @@ def test_points_that_are_not_square_are_cropped_to_their_own_size(tmp_path):
 
 
 @pytest.mark.held(False)
-@pytest.mark.parametrize("name", [pytest.param("fmnist", marks=pytest.mark.slow), "mnist"])
+@pytest.mark.parametrize("name", [pytest.param("fmnist", marks=pytest.mark.nightly), "mnist"])
 def test_mnists_normalisation_is_found_for_the_dense_networks(data_pack, sample_configs, name, tmp_path):
     from bnuq.models.loading import load_model
 
@@ -352,7 +352,7 @@ def test_mnists_normalisation_is_found_for_the_dense_networks(data_pack, sample_
     assert written(found, tmp_path).normalize == Normalize(mean=(0.1307,), std=(0.3081,))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_pipeline_of_a_resnet20_that_others_trained_is_found(data_pack, sample_configs, tmp_path):
     """With ImageNet's normalisation, as its authors' code has it; the reference is a part of what it was trained on."""
     from bnuq.models.loading import load_model

@@ -464,7 +464,7 @@ def peak_of(folder: Path, points: int, *, keep: bool) -> int:
 
 @pytest.mark.parametrize(
     ("keep", "classes"),
-    [pytest.param(False, 3000, marks=pytest.mark.slow), (True, 500)],
+    [pytest.param(False, 3000, marks=pytest.mark.nightly), (True, 500)],
     ids=["scores", "samples"],
 )
 def test_memory_does_not_grow_with_points_times_samples_times_classes(tmp_path, monkeypatch, keep, classes):

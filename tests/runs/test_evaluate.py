@@ -109,7 +109,7 @@ DEEPER = {"cifar_resnet32", "cifar_resnet56"}
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if name in DEEPER else ()) for name in EXPECTED]
+    "name", [pytest.param(name, marks=pytest.mark.nightly if name in DEEPER else ()) for name in EXPECTED]
 )
 def test_the_network_as_it_is_has_the_estimates_of_plain_torch(finished, name):
     plain = finished(name).methods["deterministic"]

@@ -50,7 +50,7 @@ from bnuq.workflows.verify import Verified, verify
 
 pytestmark = [pytest.mark.held(False), pytest.mark.less(False)]  # other processes do all the work
 # A unit holds something else in each task, whoever computes it.
-KINDS = [pytest.param(kind, marks=[] if kind == "classification" else [pytest.mark.slow]) for kind in SMALL]
+KINDS = [pytest.param(kind, marks=[] if kind == "classification" else [pytest.mark.nightly]) for kind in SMALL]
 
 
 @pytest.fixture(scope="module")
@@ -444,7 +444,7 @@ def test_the_silence_of_ray_has_an_end_and_units_that_appear_are_a_sign_of_life(
     assert "the same command resumes from them" in ended.value.__notes__[0]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_killed_processes_change_nothing(tmp_path: Path) -> None:
     _, killed = soak(tmp_path, 4, samples=8, most=2)
     assert killed

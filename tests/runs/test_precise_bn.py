@@ -435,7 +435,7 @@ def test_a_failure_after_the_passes_leaves_the_old_file(reset, monkeypatch):
 # ── real networks ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.slow  # the tiny network, mended, has the exact statistics and better estimates, see above
+@pytest.mark.nightly  # the tiny network, mended, has the exact statistics and better estimates, see above
 def test_a_published_network_without_its_statistics_is_within_half_a_point_of_its_accuracy(
     data_pack: Path, sample_configs: Path, tmp_path: Path
 ) -> None:

@@ -12,7 +12,7 @@ import pytest
 from disturbed import SMALL, assert_same, computing_nothing, evaluated, figures
 
 ray = pytest.importorskip("ray")
-pytestmark = [pytest.mark.slow, pytest.mark.held(False), pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.nightly, pytest.mark.held(False), pytest.mark.filterwarnings("ignore")]
 
 
 def kill_an_actor(folder: Path, killed: list[int]) -> None:

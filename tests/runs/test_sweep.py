@@ -702,7 +702,7 @@ def test_an_earlier_result_is_replaced_and_that_is_said(folder: Path) -> None:
 # ── real networks ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.slow  # that of the tiny network falls so too, see above
+@pytest.mark.nightly  # that of the tiny network falls so too, see above
 def test_mutual_information_of_a_real_network_falls_as_one_over_b(
     tmp_path: Path, data_pack: Path, sample_configs: Path
 ) -> None:

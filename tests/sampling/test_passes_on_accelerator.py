@@ -199,8 +199,8 @@ def test_memory_that_runs_out_halves_the_chunk(monkeypatch):
     [
         ("mcbn", 2**21),
         ("mcdo", 2**23),
-        pytest.param("mcbn", 2**23, marks=pytest.mark.slow),
-        pytest.param("mcdo", 2**21, marks=pytest.mark.slow),
+        pytest.param("mcbn", 2**23, marks=pytest.mark.nightly),
+        pytest.param("mcdo", 2**21, marks=pytest.mark.nightly),
     ],
 )
 def test_passes_take_about_what_they_are_estimated_to_and_stacks_fit_into_what_is_free(method, free):

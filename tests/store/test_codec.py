@@ -277,7 +277,7 @@ OBJECTS = (None, TEXTS, np.full(13, np.nan), "a group")  # None: there is nothin
 VALUES = {"i": (-3, 2**40), "f": (-1.0, np.inf, 1e308)}
 ATTRIBUTES = (None, 7, "not json", "[1]", '{"a": 1}', "1e999", b"\xff\xfe")
 INSIDE = (None, 7, "text", [], {"a": {}}, 1e308, "\x1b[31mowned\r\n", {"array": "/record"}, {"estimate": 10**9}, -1)
-ROUNDS = [0, *(pytest.param(number, marks=pytest.mark.slow) for number in range(1, 12))]  # each spoils otherwise
+ROUNDS = [0, *(pytest.param(number, marks=pytest.mark.nightly) for number in range(1, 12))]  # each spoils otherwise
 
 
 @pytest.mark.parametrize("turn", ROUNDS[:8])

@@ -61,7 +61,7 @@ MADE = {  # by page: the files that its commands leave, but for pictures
     "perturbations.md": "perturbed.h5",
     "results.md": "current.h5 other.h5 summary.json report.html report.md comparison.html without.html points.csv",
     "run-file.md": "b16.h5 b16_seed1.h5 model.bnuq.h5 diabetes_mlp.bnuq.h5",
-    "segmentation.md": "camvid.bnuq.h5 encoder.h5 camvid.sweep.h5 maps.h5 arrays",
+    "segmentation.md": "camvid.bnuq.h5 encoder.h5 b4.h5 maps.h5 arrays",
     "sweep.md": "model.sweep.h5 pll.sweep.h5 sweep.html",
     "worth.md": "",
 }

@@ -14,7 +14,7 @@ from jaxtyping import Float64
 
 from bnuq import catalogue
 from bnuq.config import Task
-from bnuq.estimates import Coordinate, Estimate, InRecord, MetricName, Prefix, Size, Unit, require
+from bnuq.estimates import Coordinate, Estimate, InRecord, MetricName, Size, Unit, require
 from bnuq.findings import Finding
 from bnuq.methods import NETWORKS
 from bnuq.metrics import SCORES
@@ -31,7 +31,6 @@ __all__ = [
 Protocol = Literal["single", "matched"]  # one network at several sizes; one network a size, that of its training
 Choice = Literal["elbo", "pll", "auroc"]  # what a size is chosen by
 Nats = Annotated[Estimate, Unit("nats")]
-PixelScore = Annotated[str, Coordinate("score"), Prefix("pixel_")]
 Against = Annotated[str, Coordinate("against")]
 
 
@@ -50,9 +49,7 @@ class Repeated:
 class Elbo:
     """ELBO(b) = expected log-likelihood − KL, in nats of the whole training set; the KL times its weight.
 
-    `log_likelihood` is the mean log-likelihood of the training points under every draw, in nats per example. An example
-    of a segmentation is an image: its log-likelihood is the sum over its scored pixels, which are independent of each
-    other given the draw, so that N counts images.
+    `log_likelihood` is the mean log-likelihood of the training points under every draw, in nats per example.
     """
 
     elbo: Nats
@@ -71,8 +68,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class SweepPoint:
-    """One network at one size. `estimates` are by metric and set, `auroc` by score and OOD set. Of a segmentation that
-    is the AUROC of its images, by the means over their pixels, and `pixel_auroc` that of the pixels.
+    """One network at one size. `estimates` are by metric and set, `auroc` by score and OOD set.
 
     `compared_with` is by network ("deterministic", "deterministic+population") and metric, and empty if the
     reference check has not failed: population statistics are those of this size's mini-batches.
@@ -90,7 +86,6 @@ class SweepPoint:
     auroc: Mapping[ScoreName, Mapping[SetName, Repeated]]
     elbo: Elbo | None
     compared_with: Mapping[Against, Mapping[MetricName, Compared]] = field(default_factory=dict)
-    pixel_auroc: Mapping[PixelScore, Mapping[SetName, Repeated]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if set(self.compared_with) not in (set(), set(NETWORKS)):
@@ -183,14 +178,12 @@ class Recommended:
 
 @dataclass(frozen=True)
 class SweptSet:
-    """A set that was evaluated; `role` is "test", "ood" or "validation". Where its masks say what is an anomaly, its
-    pixels are separated from each other."""
+    """A set that was evaluated."""
 
     name: str
     role: Literal["test", "ood", "validation"]
     n: Size
     sha256: str
-    has_anomalies: bool = False
 
 
 @dataclass(frozen=True)
@@ -275,10 +268,7 @@ def summary(sweep: Sweep) -> dict[str, Any]:
             "seed": sweep.seed,
             **{key: requested[key] for key in ("device", "precision") if requested.get(key) is not None},
         },
-        "sets": {
-            item.name: json_fields(item, "role", "n", "sha256", *["has_anomalies"] * item.has_anomalies)
-            for item in sweep.sets
-        },
+        "sets": {item.name: json_fields(item, "role", "n", "sha256") for item in sweep.sets},
         "score": sweep.score,
         "points": [_point(sweep, point) for point in sweep.points],
         "recommended": None if sweep.recommended is None else _recommended(sweep, sweep.recommended),
@@ -289,9 +279,7 @@ def summary(sweep: Sweep) -> dict[str, Any]:
 
 
 def _point(sweep: Sweep, point: SweepPoint) -> dict[str, Any]:
-    auroc, pixel_auroc = (
-        {score: _means(by_set) for score, by_set in by_score.items()} for by_score in (point.auroc, point.pixel_auroc)
-    )
+    auroc = {score: _means(by_set) for score, by_set in point.auroc.items()}
     return {
         **json_fields(point, "batch_size", "train_batch_size", "protocol"),
         "model": sweep.models[point.model].name,
@@ -299,7 +287,6 @@ def _point(sweep: Sweep, point: SweepPoint) -> dict[str, Any]:
         **{metric: _means(by_set) for metric, by_set in point.estimates.items()},
         "auroc": auroc.get(sweep.score, {}),
         "auroc_by": auroc,
-        **({"pixel_auroc": pixel_auroc.get(sweep.score, {}), "pixel_auroc_by": pixel_auroc} if pixel_auroc else {}),
         **(dict.fromkeys(_OF_ELBO) if point.elbo is None else json_fields(point.elbo, *_OF_ELBO)),
         **(json_fields(point, "compared_with") if point.compared_with else {}),
     }

@@ -8,7 +8,7 @@
 
 Field names are the paths. Reading converts and checks every value as its annotation says: keys, types, bounds, and of
 arrays their dtype and their axes. Rules that types cannot state belong in a record's `__post_init__`. Fields, methods,
-metrics and scores that this version does not know are left out, and named in a note.
+metrics and scores that this version does not know are left out, and named in a note, but for empty fields.
 """
 
 from __future__ import annotations
@@ -297,7 +297,7 @@ class _Known:
             return tree
         if (record := record_of(hint)) is not None:
             hints = fields_of(record)
-            self.unknown |= dict.fromkeys(key for key in tree if key not in hints)
+            self.unknown |= dict.fromkeys(key for key in tree if key not in hints and not _is_empty(tree[key]))
             return {
                 key: self.part(value, hints[key]) if self._is_known_record(value, hints[key]) else None
                 for key, value in tree.items()
@@ -326,6 +326,11 @@ class _Known:
         return all(
             self._is_known(value, hints[key]) for key, value in tree.items() if isinstance(value, str) and key in hints
         )
+
+
+def _is_empty(tree: Any) -> bool:
+    """Whether a field holds nothing: no one misses it."""
+    return tree is None or tree is False or (isinstance(tree, str | list | dict) and not tree)
 
 
 def _array(data: Any) -> np.ndarray:

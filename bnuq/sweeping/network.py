@@ -27,7 +27,7 @@ from bnuq.evaluation.provenance import Stopwatch, behaviour, code_of, content
 from bnuq.evaluation.reference_check import findings as reference_findings
 from bnuq.evaluation.resources import check_resources_of_sweep
 from bnuq.evaluation.runner import check_precision
-from bnuq.evaluation.setup import Prepared, findings_on_labels, findings_on_outputs, scored_sets, with_masks
+from bnuq.evaluation.setup import Prepared, findings_on_labels, findings_on_outputs, scored_sets
 from bnuq.evaluation.subject import VALIDATION, Subject
 from bnuq.files.journal import Journal, WorkFolder
 from bnuq.findings import Finding, note, warning
@@ -41,7 +41,6 @@ from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.interception import undisturbed
 from bnuq.sampling.sites import BatchNormSite, largest_batch
 from bnuq.sampling.statistics import check_batch_size
-from bnuq.sweeping import images
 from bnuq.sweeping.elbo import NORMAL, LowerBound, TrainingErrors, lower_bound
 from bnuq.sweeping.recommendation import Candidate
 from bnuq.sweeping.sizes import (
@@ -54,24 +53,21 @@ from bnuq.sweeping.sizes import (
     classification_likelihood,
     regression_likelihood,
     run_at_sizes,
-    segmentation_likelihood,
 )
 
 _SMALLEST, _LARGEST = 16, 2048  # of the default sizes
 _SCORES = {
     "classification": metrics.CLASSIFICATION_SCORES,
-    "segmentation": images.SCORES,
     "regression": metrics.REGRESSION_SCORES,
 }
 _FEW_VALUES = 3  # values per channel up to which 1/S has no finite variance
 _UNCERTAINTIES = ("mutual_information", "predictive_entropy", "expected_entropy")
 _MEANS: dict[str, tuple[str, ...]] = {
     "classification": ("accuracy", "pll", "brier", *_UNCERTAINTIES),
-    "segmentation": ("accuracy", "mean_iou", "pll", "brier", "ece", *_UNCERTAINTIES),
     "regression": ("mae", "pll", "crps", "coverage50", "coverage95", "variance"),
 }
 _DIFFERENCE = "difference"
-_SHARES = ("accuracy", "mean_iou", "ece", "auroc", "pixel_auroc", "coverage50", "coverage95")
+_SHARES = ("accuracy", "ece", "auroc", "coverage50", "coverage95")
 
 
 def default_sizes(reference_points: int) -> tuple[int, ...]:
@@ -145,6 +141,12 @@ class Network:
             trained_with=prepared.loaded.checkpoint.train_batch_size,
             dropout_arguments=prepared.loaded.dropout_arguments,
         )
+        if self.todo.task == "segmentation":
+            raise RequestError(
+                f"{run.checkpoint.name} classifies pixels, and a sweep is for classification and regression of points. "
+                "Instead, run `bnuq evaluate --batch-size B` at a few sizes B, each with another --out, and compare "
+                "them with `bnuq report`."
+            )
         self._without_slices()
         self.sets, scorer = scored_sets(run, self.todo, prepared.material)
         self.subject = Subject(run, self.todo, prepared.model, prepared.pipeline, self.sets, scorer, self._train)
@@ -193,7 +195,7 @@ class Network:
             "pipeline": [
                 msgspec.to_builtins(estimate) for estimate in (pipeline.normalize, run.normalize_targets, run.augment)
             ],
-            "scoring": [msgspec.to_builtins(run.scoring), run.mutual_information, fits and fits.sha256, run.ignore],
+            "scoring": [msgspec.to_builtins(run.scoring), run.mutual_information, fits and fits.sha256],
             "draws": [run.seed, self._draw_sets.samples, self._draw_sets.sets],
         }
         return work.journal(
@@ -309,10 +311,6 @@ class Network:
             size, purpose = self._settings.train_points, counter_rng.SUBSET
             rows = counter_rng.batch_indices(run.seed, 0, population=len(train), batch_size=size, purpose=purpose)
         points = labelled(train.subset(np.sort(rows)))
-        if self.todo.task == "segmentation":
-            if points.targets is None:
-                return None, None, "the reference has no masks; name them, --train IMAGES:MASKS"
-            return Training(with_masks(points, run, self.todo), segmentation_likelihood(run.ignore)), None, ""
         if points.targets is None:
             return None, None, "the reference has no labels"
         if self.todo.task == "classification":
@@ -350,11 +348,6 @@ class Network:
             for score in _SCORES[self.todo.task]
             if ood and score in at_size.points["test"]
         }
-        pixel_auroc = {
-            score: {name: _pixel_separation(at_size, score, test, points, name) for name, points in ood.items()}
-            for score in auroc
-            if at_size.pixels
-        }
         return SweepPoint(
             model=self._number,
             protocol="single",
@@ -363,7 +356,6 @@ class Network:
             degenerate=at_size.degenerate,
             estimates=estimates,
             auroc=auroc,
-            pixel_auroc=pixel_auroc,
             elbo=None if bound is None else bound.at.get(size),
             compared_with=comparisons,
         )
@@ -446,7 +438,7 @@ def _running(pooled: BatchStatistics, layers: Sequence[BatchNormSite]) -> BatchS
 
 
 def _estimates_of(at_size: AtSize, name: str, points: Points, task: Task) -> dict[str, Repeated]:
-    """The estimates of one set: the means of what its points contribute, and estimates derived from their scores."""
+    """The estimates of one set: the means of its points' scores, and estimates derived from them."""
     values = at_size.points[name]
     result = {}
     for metric in _MEANS[task]:
@@ -493,20 +485,10 @@ def _calibration(values: Mapping[str, np.ndarray], points: Points) -> Repeated:
 
 def _separation(at_size: AtSize, score: str, test: Points, ood: Points, name: str) -> Repeated:
     """The AUROC of the OOD set `name` by a score."""
-    inside, outside = at_size.ranked["test"][score], at_size.ranked[name][score]
+    inside, outside = at_size.points["test"][score], at_size.points[name][score]
     of_sets = np.array([metrics.auroc(a, b) for a, b in zip(inside, outside, strict=True)])
     variance = metrics.delong_variance(inside.mean(0), outside.mean(0), test_group=test.group, ood_group=ood.group)
     return _repeated("auroc", of_sets, math.sqrt(variance), test, ood)
-
-
-def _pixel_separation(at_size: AtSize, score: str, test: Points, ood: Points, name: str) -> Repeated:
-    """The AUROC of the pixels of the OOD set `name` by a score: against those of the test set, or within the set."""
-    separation = images.separation(score, at_size.pixels["test"], at_size.pixels[name])
-    errors = [
-        metrics.standard_error(influence, group=of.group)
-        for influence, of in zip(separation.influences, (test, ood), strict=True)
-    ]
-    return _repeated("pixel_auroc", separation.of_draw_sets, math.hypot(*errors), test, ood)
 
 
 def _repeated(metric: str, of_sets: np.ndarray, se: float | None, *points: Points) -> Repeated:

@@ -15,7 +15,6 @@ from bnuq.data import Points
 from bnuq.estimates import Estimate
 from bnuq.records.sweep import Elbo, Protocol, Recommended
 from bnuq.sweeping.elbo import LowerBound, with_interval
-from bnuq.sweeping.images import Separation, separation
 from bnuq.sweeping.sizes import AtSize
 
 
@@ -142,21 +141,14 @@ def _pll_behind(candidate: Candidate, best: Candidate, data: CriterionData) -> E
 
 
 def _auroc(candidate: Candidate, data: CriterionData) -> float:
-    """The mean AUROC over draw sets and OOD sets; of a segmentation that of pixels."""
+    """The mean AUROC over draw sets and OOD sets."""
     return float(np.mean([_aurocs(candidate, data, name).mean() for name in data.ood]))
 
 
 def _aurocs(candidate: Candidate, data: CriterionData, name: str) -> np.ndarray:
     """The AUROC of each draw set."""
-    if candidate.at_size.pixels:
-        return _pixels_apart(candidate, data, name).of_draw_sets
-    inside, outside = (candidate.at_size.ranked[of_set][data.score] for of_set in (data.name, name))
+    inside, outside = (candidate.at_size.points[of_set][data.score] for of_set in (data.name, name))
     return np.array([metrics.auroc(a, b) for a, b in zip(inside, outside, strict=True)])
-
-
-def _pixels_apart(candidate: Candidate, data: CriterionData, name: str) -> Separation:
-    inside, outside = (candidate.at_size.pixels[of_set] for of_set in (data.name, name))
-    return separation(data.score, inside, outside)
 
 
 def _auroc_behind(candidate: Candidate, best: Candidate, data: CriterionData) -> Estimate:
@@ -168,12 +160,8 @@ def _auroc_behind(candidate: Candidate, best: Candidate, data: CriterionData) ->
 
 def _error_of_difference(first: Candidate, second: Candidate, data: CriterionData, name: str, ood: Points) -> float:
     """The error over points of the difference between the AUROCs of an OOD set."""
-    if first.at_size.pixels:
-        both = (_pixels_apart(candidate, data, name).influences for candidate in (first, second))
-        through = ((a - b, of.group) for a, b, of in zip(*both, (data.points, ood), strict=True))
-        return math.hypot(*(metrics.standard_error(difference, group=group) for difference, group in through))
     pairs = [
-        tuple(candidate.at_size.ranked[of_set][data.score].mean(0) for of_set in (data.name, name))
+        tuple(candidate.at_size.points[of_set][data.score].mean(0) for of_set in (data.name, name))
         for candidate in (first, second)
     ]
     groups = {"test_group": data.points.group, "ood_group": ood.group}

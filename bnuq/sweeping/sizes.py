@@ -6,10 +6,9 @@ sizes pass through one engine: points are loaded once, and operations before the
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial, reduce
+from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any, TypeVar
 
 import numpy as np
@@ -32,15 +31,11 @@ from bnuq.metrics.arrays import as_float64
 from bnuq.progress import Advance, Progress
 from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.engine import Stochastic
-from bnuq.sweeping import images
-from bnuq.sweeping.images import Pixels
 
 PART = 1024  # points of a unit
-_IMAGES, _UNITS = 8, 32  # images of a unit of a segmentation, at least; and its units, at most
 TRAIN = "train"
 SPREAD = {  # the spread, which vanishes as b grows
     "classification": "mutual_information",
-    "segmentation": "mutual_information",
     "regression": "variance",
 }
 
@@ -76,13 +71,8 @@ SetScores = Mapping[str, Float64[np.ndarray, "draw_set _"]]
 
 @dataclass(frozen=True)
 class AtSize:
-    """The scores of a network at one size: by set and name what each point contributes to a mean, and the scores that
-    points are ranked by, (R, n) each; what was fitted in each draw set; and the log-likelihood of the training points,
-    as mean over points (draw,) and as mean over draws (point,).
-
-    A point contributes its score. The points of a segmentation are images: each is ranked by the mean over its pixels,
-    and contributes to an estimate over all pixels, which is the mean of the contributions; `pixels` are those of each
-    set, if there are OOD sets.
+    """The scores of a network at one size: by set and name those of each point, (R, n); what was fitted in each draw
+    set; and the log-likelihood of the training points, as mean over points (draw,) and as mean over draws (point,).
 
     `degenerate`: the draws do not differ. R is 1 then where every mini-batch is the whole reference.
     """
@@ -90,11 +80,9 @@ class AtSize:
     batch_size: int
     degenerate: bool
     points: Mapping[str, SetScores]
-    ranked: Mapping[str, SetScores]
     fitted: Sequence[Any]
     log_likelihood: Float64[np.ndarray, " draw"] | None
     of_training_points: Float64[np.ndarray, " training_point"] | None
-    pixels: Mapping[str, Pixels] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -102,15 +90,11 @@ class _OfSet:
     """What a size has of one set: see `AtSize`; and whether the samples of any draw set differ."""
 
     points: SetScores
-    ranked: SetScores
     differ: bool
-    pixels: Pixels | None = None
 
     def without(self, spread: str) -> _OfSet:
         """The same without any spread: between draws that do not differ it is rounding."""
-        nothing = {spread: np.zeros_like(next(iter(self.points.values())))}
-        pixels = None if self.pixels is None else self.pixels.without(spread)
-        return replace(self, points={**self.points, **nothing}, ranked={**self.ranked, **nothing}, pixels=pixels)
+        return replace(self, points={**self.points, spread: np.zeros_like(next(iter(self.points.values())))})
 
 
 def banks_of(
@@ -164,11 +148,9 @@ def run_at_sizes(
             size,
             degenerate,
             {name: of_set.points for name, of_set in of_sets.items()},
-            {name: of_set.ranked for name, of_set in of_sets.items()},
             fitted[size],
             by_draw,
             by_point,
-            {name: of_set.pixels for name, of_set in of_sets.items() if of_set.pixels is not None},
         )
     return SweepPasses(result, tuple(at_sizes.passes.findings))
 
@@ -202,9 +184,7 @@ class _AllSizes:
             size: (1, 1) if bank.samples == 1 else (draw_sets.samples, draw_sets.sets) for size, bank in banks.items()
         }
         """T and R by size."""
-        self._dense = subject.todo.image is not None
-        self._outputs = subject.todo.outputs * math.prod(subject.todo.image or ())  # of a point
-        self.passes = Passes(subject.run, subject.pipeline, self._outputs, dense=self._dense)
+        self.passes = Passes(subject.run, subject.pipeline, subject.todo.outputs)
         self._engines: dict[tuple[int, ...], Stochastic] = {}
 
     def fitted(self, validation: Points | None) -> dict[int, list[Any]]:
@@ -232,11 +212,6 @@ class _AllSizes:
         """The scores of one set at each size."""
         left_out = _LEFT_OUT - {"max_probability"} if name in self._subject.labelled else _LEFT_OUT
 
-        def kept(scores: Sequence[Any]) -> Arrays:
-            if self._dense:
-                return images.of_unit(scores, separates=bool(self._subject.ood))
-            return _of_points(scores, left_out)
-
         def compute(units: UnitGroup, blocks: Iterator[Tensor]) -> Iterator[Arrays]:
             first = units[0].points.start
             reductions = {size: self._reductions(size, name, points, fitted[size], first) for size in _sizes(units)}
@@ -244,18 +219,12 @@ class _AllSizes:
             for of_size in reductions.values():
                 scores = [reduction.scores() for reduction in of_size]
                 differ = np.array([float(any(of_set.samples_differ for of_set in scores))])
-                yield kept(scores) | {f"most/{_DIFFER}": differ}
+                yield _of_points(scores, left_out) | {f"most/{_DIFFER}": differ}
 
-        counts: dict[int, Arrays] = {size: {} for size in self._banks}  # of pixels
-        found = {}
-        for size, arrays in self._of_set(name, points, compute, counts.values()).items():
-            draws, differ = arrays["draw"], bool(arrays["most"][_DIFFER])
-            found[size] = _OfSet(draws, draws, differ)
-            if self._dense:
-                of_images = images.contributions(draws, arrays["point"]["pixels"])
-                pixels = images.pixels_of(arrays["point"], counts[size]) if counts[size] else None
-                found[size] = _OfSet(of_images, draws, differ, pixels)
-        return found
+        return {
+            size: _OfSet(arrays["draw"], bool(arrays["most"][_DIFFER]))
+            for size, arrays in self._of_set(name, points, compute).items()
+        }
 
     def likelihoods(self, training: Training) -> dict[int, tuple[np.ndarray, np.ndarray]]:
         """The log-likelihood of the training points at each size, by draw and by point."""
@@ -284,16 +253,12 @@ class _AllSizes:
             for size, arrays in self._of_set(TRAIN, points, compute).items()
         }
 
-    def _of_set(
-        self, name: str, points: Points, compute: Compute, counts: Iterable[Arrays] = ()
-    ) -> dict[int, dict[str, Arrays]]:
-        """The merged arrays of a set at each size; the sizes of a tile pass together. Counts of pixels are added to
-        the `counts` of each size."""
+    def _of_set(self, name: str, points: Points, compute: Compute) -> dict[int, dict[str, Arrays]]:
+        """The merged arrays of a set at each size; the sizes of a tile pass together."""
         draws_of_sizes = {size: range(bank.samples) for size, bank in self._banks.items()}
-        size_of_unit = max(_IMAGES, -(-len(points) // _UNITS)) if self._dense else PART
         units = [
             tuple(replace(tile, draws=draws, batch_size=size) for size, draws in draws_of_sizes.items())
-            for tile in tiles(name, points, size_of_unit, method=self._method, draws=range(0))
+            for tile in tiles(name, points, PART, method=self._method, draws=range(0))
         ]
         gathered = {size: Gathered() for size in self._banks}
         done = 0  # samples of the current tile that were computed
@@ -309,8 +274,6 @@ class _AllSizes:
                 return compute(group, self._blocks(points, group[0].points, _sizes(group), feed, advance))
 
             for group, arrays in zip(units, self._executor.run(units, run), strict=True):
-                for of_size, total in zip(arrays, counts, strict=False):
-                    images.add_counts(of_size, total)
                 for of_size, of_tile in zip(gathered.values(), arrays, strict=True):
                     of_size.add(of_tile)
                 self._advance(sum(len(unit.points) * len(unit.draws) for unit in group) - done)
@@ -334,8 +297,7 @@ class _AllSizes:
     def _blocks(
         self, points: Points, rows: range, sizes: tuple[int, ...], feed: Feed, advance: Advance
     ) -> Iterator[Tensor]:
-        """The outputs (draws of these sizes, chunk, K) of some points of a set, chunk by chunk; of a segmentation those
-        of some draws, (t, images, K, H, W), all of some images before those of the next ones."""
+        """The outputs (draws of these sizes, chunk, K) of some points of a set, chunk by chunk."""
         engine = self._engines.get(sizes)
         if engine is None:
             omega = reduce(BatchStatistics.joined, (self._banks[size] for size in sizes))
@@ -344,10 +306,7 @@ class _AllSizes:
             self.passes.prepare([engine], points)
             self._engines[sizes] = engine
             self.passes.note_arithmetic(self._method, engine)
-        blocks = self.passes.blocks(engine, points, rows, feed)
-        if self._dense:
-            blocks = self.passes.dense_blocks(engine, points, rows, feed, self._outputs)
-        for block in blocks:
+        for block in self.passes.blocks(engine, points, rows, feed):
             yield block
             advance(block.shape[0] * block.shape[1])
 
@@ -386,12 +345,6 @@ def classification_likelihood(outputs: Tensor, targets: np.ndarray) -> Tensor:
     labels = torch.from_numpy(np.asarray(targets)).to(outputs.device)
     wide = devices.in_float64(outputs)
     return torch.as_tensor(metrics.log_likelihood(wide, labels.to(wide.device)))
-
-
-def segmentation_likelihood(ignore: int) -> LogLikelihood:
-    """The log-likelihood of masks as that of an image: the sum over its pixels that are not `ignore`, (draw, n), in
-    nats."""
-    return partial(images.log_likelihood, ignore=ignore)
 
 
 def regression_likelihood(tau: float, *, mean: np.ndarray | float, std: np.ndarray | float) -> LogLikelihood:

@@ -227,7 +227,7 @@ def _check_alike(ready: Sequence[Network]) -> None:
             )
 
 
-_SHARED = ("train_size", "samples", "seed", "mutual_information", "scoring", "ignore")
+_SHARED = ("train_size", "samples", "seed", "mutual_information", "scoring")
 
 
 def _shared(network: Network) -> tuple[Any, ...]:
@@ -239,7 +239,6 @@ def _shared(network: Network) -> tuple[Any, ...]:
         run.seed,
         run.mutual_information,
         msgspec.to_builtins(run.scoring),
-        run.ignore,
     )
 
 
@@ -297,4 +296,4 @@ def _order_notes(settings: Settings) -> Iterator[Finding]:
 
 def _described(name: str, points: Points) -> SweptSet:
     role = name if name in ("test", VALIDATION) else "ood"
-    return SweptSet(name, role, len(points), points.sha256, has_anomalies=role == "ood" and points.masks is not None)
+    return SweptSet(name, role, len(points), points.sha256)

@@ -205,22 +205,6 @@ def regression() -> Sweep:
     return replace(made, task="regression", sets=(SweptSet("test", "test", 60, "aa"),), score="variance")
 
 
-def segmentation() -> Sweep:
-    """One network that classifies each pixel, at four sizes; the masks of one OOD set say what is an anomaly."""
-    points = []
-    for size in SIZES[:4]:
-        made, random = classification_point(size), np.random.default_rng(size)
-        of_pixels = {
-            score: {name: repeated(one.estimate.value - 0.1, random, mc=0.003, se=0.01) for name, one in by_set.items()}
-            for score, by_set in made.auroc.items()
-        }
-        overlap = {"mean_iou": {"test": repeated(0.38 - 0.1 / size, random, mc=0.001, se=0.007)}}
-        points.append(replace(made, estimates={**made.estimates, **overlap}, pixel_auroc=of_pixels))
-    made = swept(tuple(points), (network("segnet.pt"),), recommendation(points))
-    sets = tuple(replace(one, has_anomalies=one.name == "svhn") for one in SETS)
-    return replace(made, task="segmentation", sets=sets)
-
-
 def swept(points: tuple[SweepPoint, ...], models: tuple[SweptModel, ...], chosen: Recommended | None) -> Sweep:
     return Sweep(
         task="classification", models=models, points=points, sets=SETS, samples=SAMPLES, draw_sets=DRAW_SETS, seed=0,
@@ -229,4 +213,4 @@ def swept(points: tuple[SweepPoint, ...], models: tuple[SweptModel, ...], chosen
     )  # fmt: skip
 
 
-ALL = {"single": single, "both": both, "matched": matched, "segmentation": segmentation, "regression": regression}
+ALL = {"single": single, "both": both, "matched": matched, "regression": regression}

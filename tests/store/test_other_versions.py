@@ -79,6 +79,7 @@ def test_a_frozen_result_is_read_checked_and_reported(frozen: Callable[[str], Pa
 def test_a_frozen_sweep_is_read_and_reported(frozen: Callable[[str], Path]) -> None:
     result = sweep.read(frozen("sweep"))
     assert [point.batch_size for point in result.points] == [8, 16, 32]
+    assert "made-by-another-version" not in {finding.code for finding in result.findings}
     information = result.points[0].estimates["mutual_information"]["test"].estimate
     assert information.value == pytest.approx(0.00273008062836)
     print_record(sweep_report.report, result, stream := io.StringIO())

@@ -18,8 +18,6 @@ from bnuq.report.evaluation_findings import SENTENCES as OF_EVALUATION
 from bnuq.report.numbers import and_error, error_of, interval_of, named, number, signed, three_digits
 from bnuq.report.sweep.lookup import (
     Line,
-    anomalous,
-    auroc_name,
     auroc_of,
     compared_by,
     estimate_of,
@@ -133,16 +131,7 @@ def _ranking(sweep: Sweep, line: Line, name: str, verdict: Callable[..., Finding
         return
     (smallest, first), (largest, last) = known[0], known[-1]
     ends = first.estimate.value, last.estimate.value
-    within = name in anomalous(sweep)
-    verdict = partial(
-        verdict,
-        name=f"The anomalous part of {name}" if within else name,
-        other="the rest of its images" if within else "the test set",
-        auroc=auroc_name(sweep),
-        score=score_name(sweep),
-        sizes=(smallest, largest),
-        ends=ends,
-    )
+    verdict = partial(verdict, name=name, score=score_name(sweep), sizes=(smallest, largest), ends=ends)
     chance_from = _smallest_from_which(
         [(b, not interval_of(auroc.estimate)[0] > 0.5) for b, auroc in known]
     )  # NaN: unknown
@@ -160,7 +149,7 @@ def _ranking(sweep: Sweep, line: Line, name: str, verdict: Callable[..., Finding
     if chance_from is not None:
         yield verdict("ood-chance", size=chance_from)
     alike_from = _smallest_from_which([(point.batch_size, _is_alike(sweep, point, name)) for point in line.random])
-    if alike_from is not None and not within:
+    if alike_from is not None:
         code = "ood-alike" if alike_from == smallest else "ood-alike-from"
         yield verdict(code, size=alike_from, spread=spread_name(sweep))
 
@@ -225,8 +214,6 @@ def _recommendation(sweep: Sweep) -> Iterator[Finding]:
         of=chosen.of,
         mean="the mean " if len(names_of(sweep, "ood")) > 1 else "",
         ood=names_of(sweep, "ood"),
-        auroc=auroc_name(sweep),
-        other="the other pixels of their images" if _is_within(sweep) else f"the {chosen.of} set",
         score=score_name(sweep),
     )
     sizes = sorted({*chosen.behind, chosen.batch_size})
@@ -238,7 +225,7 @@ def _recommendation(sweep: Sweep) -> Iterator[Finding]:
     else:
         yield _verdict("recommended-without-errors")
     if behind := {size: chosen.behind[size] for size in _decisive_sizes(chosen, sizes, at)}:
-        yield _verdict("recommended-ahead", behind=behind, unit=_unit(sweep, chosen))
+        yield _verdict("recommended-ahead", behind=behind, unit=_UNITS[chosen.criterion])
     if chosen.decided_by == "prior":
         yield _verdict("prior-decides")
     if chosen.at_end:
@@ -270,14 +257,7 @@ def _decisive_sizes(chosen: Recommended, sizes: Sequence[int], at: int) -> list[
     return [*neighbours, *(size for size in worst if size not in neighbours)]
 
 
-def _unit(sweep: Sweep, chosen: Recommended) -> str:
-    of = "pixel" if sweep.task == "segmentation" else "point"
-    return {"elbo": " (nats of the whole training set)", "pll": f" (nats per {of})", "auroc": ""}[chosen.criterion]
-
-
-def _is_within(sweep: Sweep) -> bool:
-    """Whether all OOD sets are separated within themselves."""
-    return {*names_of(sweep, "ood")} <= {*anomalous(sweep)}
+_UNITS = {"elbo": " (nats of the whole training set)", "pll": " (nats per point)", "auroc": ""}
 
 
 # ── their sentences ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -315,14 +295,14 @@ _SPREADS = {
     "spread-rises": "rises",
 }
 _CHANGES = {"spread-increases": "rises", "spread-decreases": "falls", "spread-unchanged": "stays the same"}
-_AUROC = "{auroc} by {score} {ends[0]:auroc} → {ends[1]:auroc} from b = {sizes[0]:,} to {sizes[1]:,}"
+_AUROC = "AUROC by {score} {ends[0]:auroc} → {ends[1]:auroc} from b = {sizes[0]:,} to {sizes[1]:,}"
 _TEXTS = {
     "spread-unknown": "{spread} on the test set is not known at every size.",
     **{code: f"{{spread}} on the test set {text}: {_ENDS} ({{slope:slope}})." for code, text in _SPREADS.items()},
     **{code: f"{{spread}} on the test set {text} from size to size: {_ENDS}." for code, text in _CHANGES.items()},
     "ood-too-few-sizes": "too few sizes to say how well {name} is separated.",
-    "ood-familiar": f"{{name}} appears more familiar than {{other}}: {_AUROC}.",
-    "ood-not-separated": f"{{name}} is not separated from {{other}} at any size: {_AUROC}.",
+    "ood-familiar": f"{{name}} appears more familiar than the test set: {_AUROC}.",
+    "ood-not-separated": f"{{name}} is not separated from the test set at any size: {_AUROC}.",
     "ood-separated": f"{{name}} is separated, with an unknown error: {_AUROC}.",
     "ood-separated-equally": f"{{name}} is separated equally well as b grows: {_AUROC} ({{change:change}}).",
     "ood-separated-less": f"{{name}} is separated less well as b grows: {_AUROC} ({{change:change}}).",
@@ -356,7 +336,7 @@ _TEXTS = {
     "recommended-by-elbo": "Recommended{whose}: b = {size:,}, where the ELBO is highest{network}.",
     "recommended-by-pll": "Recommended{whose}: b = {size:,}, where PLL on the {of} set is highest{network}.",
     "recommended-by-auroc": (
-        "Recommended{whose}: b = {size:,}, where {mean}{auroc} by {score} of {ood:names} against {other} is "
+        "Recommended{whose}: b = {size:,}, where {mean}AUROC by {score} of {ood:names} against the {of} set is "
         "highest{network}."
     ),
     "recommended-among": "Within one standard error of the highest are {sizes:numbers}.",

@@ -48,20 +48,6 @@ def spread_name(sweep: Sweep) -> str:
     return "variance of samples" if sweep.task == "regression" else "MI"
 
 
-def auroc_name(sweep: Sweep) -> str:
-    return "pixel AUROC" if sweep.task == "segmentation" else "AUROC"
-
-
-def unit_name(sweep: Sweep) -> str:
-    """What the points of a sweep are called, of which errors are."""
-    return "images" if sweep.task == "segmentation" else "points"
-
-
-def anomalous(sweep: Sweep) -> list[str]:
-    """The OOD sets whose masks say what is an anomaly."""
-    return [swept.name for swept in sweep.sets if swept.has_anomalies]
-
-
 def score_name(sweep: Sweep) -> str:
     return "MI" if sweep.score == "mutual_information" else named(sweep.score)
 
@@ -76,14 +62,7 @@ def estimate_of(point: SweepPoint, metric: str, name: str) -> Estimate | None:
 
 
 def auroc_of(sweep: Sweep, point: SweepPoint, name: str) -> Repeated | None:
-    """The AUROC of an OOD set; of a segmentation that of its pixels."""
-    if sweep.task == "segmentation":
-        return point.pixel_auroc.get(sweep.score, {}).get(name)
-    return image_auroc_of(sweep, point, name)
-
-
-def image_auroc_of(sweep: Sweep, point: SweepPoint, name: str) -> Repeated | None:
-    """The AUROC of the points of an OOD set: the images of a segmentation."""
+    """The AUROC of an OOD set."""
     return point.auroc.get(sweep.score, {}).get(name)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,18 +11,15 @@ import numpy as np
 
 from bnuq.estimates import Estimate
 from bnuq.metrics import METRICS
-from bnuq.records.sweep import Repeated, Sweep, SweepPoint
+from bnuq.records.sweep import Sweep, SweepPoint
 from bnuq.report import drawing
 from bnuq.report.drawing import short
 from bnuq.report.numbers import error_of, named, three_digits
 from bnuq.report.sweep.lookup import (
     Line,
-    anomalous,
-    auroc_name,
     auroc_of,
     behind_best,
     estimate_of,
-    image_auroc_of,
     lines_of,
     names_of,
     score_name,
@@ -44,8 +41,7 @@ def draw(sweep: Sweep, path: Path) -> None:
     columns = [column for column in (single, matched) if column]
     ood = [name for name in names_of(sweep, "ood") if any(auroc_of(sweep, point, name) for point in sweep.points)]
     bounded = any(len(behind_best(sweep, line)) > 1 for line in lines)
-    of_images = [_draw_image_auroc] if sweep.task == "segmentation" and {*ood} - {*anomalous(sweep)} else []
-    rows = [_draw_spread, *([_draw_auroc, *of_images] if ood else []), *([_draw_elbo] if bounded else [])]
+    rows = [_draw_spread, *([_draw_auroc] if ood else []), *([_draw_elbo] if bounded else [])]
     networks = sweep.models[0].name if len(sweep.models) == 1 else f"{len(sweep.models)} networks"
     about = f"{networks}, {sweep.draw_sets} × {sweep.samples} samples per size; bars: 1 standard error"
     with drawing.picture(
@@ -53,7 +49,7 @@ def draw(sweep: Sweep, path: Path) -> None:
         title="Uncertainty over the mini-batch size",
         about=about,
         columns=len(columns),
-        heights=(1.0, 0.8, 0.8, 0.8)[: len(rows)],
+        heights=(1.0, 0.8, 0.8)[: len(rows)],
         size=(5.6, 3.4),
         apart=True,
     ) as panels:
@@ -149,32 +145,14 @@ def _draw_spread(axes: Axes, sweep: Sweep, column: Sequence[Line]) -> None:
 
 
 def _draw_auroc(axes: Axes, sweep: Sweep, column: Sequence[Line]) -> None:
-    names = names_of(sweep, "ood")
-    against = ", against test" if {*names} - {*anomalous(sweep)} else ""
-    _draw_separation(axes, sweep, column, names, auroc_of)
-    axes.set_ylabel(f"{auroc_name(sweep)} by {score_name(sweep)}{against}")
-
-
-def _draw_image_auroc(axes: Axes, sweep: Sweep, column: Sequence[Line]) -> None:
-    names = [name for name in names_of(sweep, "ood") if name not in anomalous(sweep)]
-    _draw_separation(axes, sweep, column, names, image_auroc_of)
-    axes.set_ylabel(f"image AUROC by {score_name(sweep)}, against test")
-
-
-def _draw_separation(
-    axes: Axes,
-    sweep: Sweep,
-    column: Sequence[Line],
-    names: Sequence[str],
-    of: Callable[[Sweep, SweepPoint, str], Repeated | None],
-) -> None:
     looks = _looks(sweep, column)
     axes.axhline(0.5, color=drawing.GREY, linewidth=1, linestyle=":", zorder=1)
     for place, line in enumerate(column):
-        for name in names:
-            aurocs = [of(sweep, point, name) for point in line.random]
+        for name in names_of(sweep, "ood"):
+            aurocs = [auroc_of(sweep, point, name) for point in line.random]
             estimates = [None if auroc is None else auroc.estimate for auroc in aurocs]
             _draw_bars(axes, line.random, estimates, looks[place, name], _label(column, line, name))
+    axes.set_ylabel(f"AUROC by {score_name(sweep)}, against test")
 
 
 def _draw_elbo(axes: Axes, sweep: Sweep, column: Sequence[Line]) -> None:

@@ -49,20 +49,16 @@ from bnuq.report.provenance import provenance_section
 from bnuq.report.sweep.findings import sentences
 from bnuq.report.sweep.lookup import (
     Line,
-    anomalous,
-    auroc_name,
     auroc_of,
     behind_best,
     by_elbo_of,
     compared_by,
     estimate_of,
-    image_auroc_of,
     lines_of,
     names_of,
     score_name,
     spread_name,
     spread_of,
-    unit_name,
 )
 from bnuq.report.sweep.plots import draw
 
@@ -77,7 +73,6 @@ _REPEAT = (
 )
 _OF_TEST = {
     "classification": ("accuracy", "pll", "ece"),
-    "segmentation": ("accuracy", "mean_iou", "pll", "ece"),
     "regression": ("crps", "pll", "rmse"),
 }
 _AFTER = {"regression": ("coverage95",)}  # after the spread of the samples
@@ -88,7 +83,6 @@ _PRIORS = {
     "flat": "flat",
     "gamma": "unit information with a Gamma distribution of S², at two values",
 }
-_OF_PIXELS = "; that of an image is the sum over its pixels, as if they were independent given the draw"
 _ROWS = 9  # of the curves on a terminal
 _MARKS = "ox+*#"  # of the sets in them
 _BETWEEN = "·"  # the points of a curve
@@ -139,25 +133,24 @@ def _facts(sweep: Sweep) -> Iterator[tuple[str, str]]:
         if model.train_batch_size is not None:
             facts.append(f"trained in batches of {model.train_batch_size:,}")
         yield "network", f"{model.name}: {', '.join(facts)}"
-    of = unit_name(sweep)
-    for text in dict.fromkeys(text for model in sweep.models if (text := _reference(model, of))):
+    for text in dict.fromkeys(text for model in sweep.models if (text := _reference(model))):
         yield "reference", text
     for role in ("test", "validation", "ood"):
         for swept in sweep.sets:
             if swept.role == role:
-                yield role, f"{swept.n:,} {of}" if swept.name == role else f"{swept.name}, {swept.n:,} {of}"
+                yield role, f"{swept.n:,} points" if swept.name == role else f"{swept.name}, {swept.n:,} points"
     yield "draws", f"{sweep.draw_sets} sets of {sweep.samples} at each size, seed {sweep.seed}"
     yield "time", f"{sweep.seconds['total']:.1f} s"
 
 
-def _reference(model: SweptModel, of: str) -> str:
+def _reference(model: SweptModel) -> str:
     data = model.record.get("data")
     train = data.get("train") if isinstance(data, Mapping) else None
     name = of_reference(train) if isinstance(train, str) else ""
     if model.elbo is None:
         return name
     points, train_size = model.elbo.reference_points, model.elbo.train_size
-    text = f"{points:,} {of}" + (f" of {name}" if name else "")
+    text = f"{points:,} points" + (f" of {name}" if name else "")
     return text if points == train_size else f"{text}, for a training set of {train_size:,}"
 
 
@@ -187,13 +180,10 @@ def table(sweep: Sweep, line: Line) -> Table:
                 Cell("0") if point.degenerate and metric == spread else with_error(estimate, digits)
                 for point, estimate in zip(line.points, estimates, strict=True)
             ]
-    separations = [(f"↑ {auroc_name(sweep)}", name, auroc_of) for name in ood]
-    if sweep.task == "segmentation":
-        separations += [("↑ image AUROC", name, image_auroc_of) for name in ood if name not in anomalous(sweep)]
-    for title, name, of in separations:
-        aurocs = [of(sweep, point, name) for point in line.points]
+    for name in ood:
+        aurocs = [auroc_of(sweep, point, name) for point in line.points]
         if any(aurocs):
-            header = f"{title} {short(name, 18)}"
+            header = f"↑ AUROC {short(name, 18)}"
             columns[header] = [with_error(None if auroc is None else auroc.estimate, 3) for auroc in aurocs]
     rows = [
         (f"{point.batch_size:,}{'*' if point.degenerate else ''}", tuple(column[row] for column in columns.values()))
@@ -305,14 +295,13 @@ def _assumptions(sweep: Sweep, line: Line) -> str:
         first.prior in IMPROPER_PRIORS
     )
     weight = "" if first.kl_weight == 1 else f"; the KL has weight {first.kl_weight:g}"
-    of_pixels = _OF_PIXELS if sweep.task == "segmentation" else ""
     noise = "" if first.tau is None else f", observation precision τ = {three_digits(first.tau)}"
     return (
         f"Assumed: q factorises over the means and deviations of {first.units:,} channels, each Gaussian. Channels "
         f"are assumed independent; where they are not, the KL is overestimated{weight}. {_counted(terms)} The prior "
         f"is {prior}{improper}. Weights are fixed{noise}. The likelihood is that of {first.points:,} training "
-        f"{unit_name(sweep)}, times N = {first.train_size:,}{of_pixels}. The KL ignores that "
-        f"mini-batches are drawn without replacement from a finite reference of {first.reference_points:,}."
+        f"points, times N = {first.train_size:,}. The KL ignores that mini-batches are drawn without replacement from "
+        f"a finite reference of {first.reference_points:,}."
     )
 
 
@@ -351,34 +340,18 @@ def decay_parts(lines: Sequence[Line]) -> Iterator[Part]:
 
 def legend(sweep: Sweep, lines: Sequence[Line]) -> Iterator[str]:
     yield (
-        f"± standard error over {unit_name(sweep)} and draws together; over draws, of the mean over {sweep.draw_sets} "
+        f"± standard error over points and draws together; over draws, of the mean over {sweep.draw_sets} "
         "draw sets. ↑ higher, ↓ lower is better. b: mini-batch size"
         + (", M: training batch size." if any(map(_other_size, sweep.matched)) else ".")
     )
-    if sweep.task == "segmentation":
-        yield (
-            "PLL: mean log probability of the true class of a pixel, in nats. MI: mutual information, the disagreement "
-            "between samples, in nats. ECE: gap between confidence and accuracy. All are of all scored pixels "
-            "together; their errors are those over images."
-        )
-    elif sweep.task == "classification":
+    if sweep.task == "regression":
+        yield "Variance: disagreement between samples, in squared target units; CRPS and RMSE are in target units."
+    else:
         yield (
             "PLL: mean log probability of the true label, in nats. MI: mutual information, the disagreement "
             "between samples, in nats. ECE: gap between confidence and accuracy."
         )
-    else:
-        yield "Variance: disagreement between samples, in squared target units; CRPS and RMSE are in target units."
-    if sweep.task == "segmentation" and names_of(sweep, "ood"):
-        inside = {*names_of(sweep, "ood")} & {*anomalous(sweep)}
-        masked = (
-            ", or a random anomaly than a random other pixel of its set where masks distinguish them" if inside else ""
-        )
-        yield (
-            f"Pixel AUROC: probability that a random pixel of the OOD set has more {score_name(sweep)} than a random "
-            f"pixel of the test set{masked}; 0.5 is chance. Image AUROC: the same of images, by the mean over their "
-            "pixels."
-        )
-    elif names_of(sweep, "ood"):
+    if names_of(sweep, "ood"):
         yield (
             f"AUROC: probability that a random OOD point has more {score_name(sweep)} than a random test point; "
             "0.5 is chance."

@@ -48,7 +48,9 @@ CHANGES = {  # by file: what is put before which text
 """,
         ),
     ),
-    "evaluation/classification.py": (('        values["brier"] =', '        values["true_probability"] = true\n'),),
+    "evaluation/tasks/classification.py": (
+        ('        values["brier"] =', '        values["true_probability"] = true\n'),
+    ),
 }
 COMMANDS = """
 import sys

@@ -18,11 +18,11 @@ from bnuq.evaluation import perturbations, recalibration
 from bnuq.evaluation.executors import Executor
 from bnuq.evaluation.methods import sampler_of
 from bnuq.evaluation.passes import Passes
-from bnuq.evaluation.pixels import bytes_of_maps
 from bnuq.evaluation.recalibration import Recalibrated
 from bnuq.evaluation.scoring import SetScoring, UnitScoring, View, add_block, engine_of_set, saves_maps
 from bnuq.evaluation.stored import StoredMaps, StoredSamples
 from bnuq.evaluation.subject import VALIDATION, Subject
+from bnuq.evaluation.tasks.pixels import bytes_of_maps
 from bnuq.evaluation.units import Gathered, Unit, tiles
 from bnuq.files.journal import SECONDS
 from bnuq.methods import Method, Recalibration

@@ -17,8 +17,8 @@ from bnuq.data import Points
 from bnuq.errors import is_out_of_memory
 from bnuq.evaluation import memory
 from bnuq.evaluation.augmentation import Augmented
-from bnuq.evaluation.classification import bytes_of_scoring
 from bnuq.evaluation.datasets import Pipeline
+from bnuq.evaluation.tasks.classification import bytes_of_scoring
 from bnuq.findings import Finding, note
 from bnuq.sampling import counter_rng
 from bnuq.sampling.bank_tiles import BankEngine

@@ -15,9 +15,9 @@ from torch import Tensor
 from bnuq.config import Run, Split
 from bnuq.data import Points, npz_arrays
 from bnuq.errors import DataError, RequestError
-from bnuq.evaluation import classification
 from bnuq.evaluation.datasets import Material, target_scale
 from bnuq.evaluation.subject import VALIDATION, Subject
+from bnuq.evaluation.tasks import classification
 from bnuq.files.content import kind_of, sha256_of_file, what_is_wrong_with
 from bnuq.files.limits import check_size
 from bnuq.findings import Finding, note

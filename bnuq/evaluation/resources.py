@@ -14,10 +14,10 @@ from bnuq import metrics
 from bnuq.config import Run
 from bnuq.errors import RequestError, SamplingError
 from bnuq.evaluation import memory
-from bnuq.evaluation.class_probabilities import bytes_of
 from bnuq.evaluation.estimates import RANKED, RESAMPLES
-from bnuq.evaluation.pixels import bytes_of_maps
 from bnuq.evaluation.subject import VALIDATION, Subject
+from bnuq.evaluation.tasks.class_probabilities import bytes_of
+from bnuq.evaluation.tasks.pixels import bytes_of_maps
 from bnuq.sampling.sites import BatchNormSite
 
 _COPIES = 4  # copies of a draw of ω in memory at once: as measured, stacked, in the engine, and in the file

@@ -14,13 +14,10 @@ from bnuq import devices
 from bnuq.config import Run
 from bnuq.errors import RequestError
 from bnuq.evaluation import memory, perturbations, recalibration
-from bnuq.evaluation.anomalies import with_segments
 from bnuq.evaluation.augmentation import Augmented
-from bnuq.evaluation.class_probabilities import are_kept
 from bnuq.evaluation.draws import next_stop
 from bnuq.evaluation.estimates import replicate_weights
 from bnuq.evaluation.executors import Executor, UnitsLostError
-from bnuq.evaluation.image_maps import chosen_images, image_maps
 from bnuq.evaluation.measured import Measured, Omegas
 from bnuq.evaluation.method_run import MethodRun, Scored
 from bnuq.evaluation.methods import Drawn, sampler_of
@@ -28,6 +25,9 @@ from bnuq.evaluation.passes import Passes, stochastic_of
 from bnuq.evaluation.posthoc import OfSets, post_hoc_scores
 from bnuq.evaluation.scoring import engine_of_set
 from bnuq.evaluation.subject import Scorer, Subject
+from bnuq.evaluation.tasks.anomalies import with_segments
+from bnuq.evaluation.tasks.class_probabilities import are_kept
+from bnuq.evaluation.tasks.image_maps import chosen_images, image_maps
 from bnuq.findings import Finding, note, warning
 from bnuq.methods import DETERMINISTIC, POPULATION, Method, method_named
 from bnuq.progress import Progress

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from bnuq.config import Run
 from bnuq.data import Points, check_label_matrix, check_labels, check_masks, check_targets
 from bnuq.errors import DataError, ModelError, RequestError, ResultError, SamplingError
-from bnuq.evaluation import classification, memory, multilabel, regression, segmentation
+from bnuq.evaluation import memory
 from bnuq.evaluation.batch_composition import check_classes
 from bnuq.evaluation.completeness import Need, check_complete
 from bnuq.evaluation.datasets import Material, Pipeline, input_normalize, load_material, target_scale
@@ -24,6 +24,7 @@ from bnuq.evaluation.plan import device_and_notes
 from bnuq.evaluation.predictions import check_file
 from bnuq.evaluation.subject import VALIDATION, Plan, Scorer
 from bnuq.evaluation.task import check_outputs
+from bnuq.evaluation.tasks import classification, multilabel, regression, segmentation
 from bnuq.files.content import kind_of, what_is_wrong_with
 from bnuq.findings import Finding, about, note, warning
 from bnuq.methods import method_named

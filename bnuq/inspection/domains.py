@@ -18,12 +18,13 @@ from bnuq.config import Named, Run
 from bnuq.data import Points, check_labels, check_targets
 from bnuq.errors import DataError, RequestError, SamplingError
 from bnuq.estimates import Estimate
-from bnuq.evaluation import classification, memory, regression
+from bnuq.evaluation import memory
 from bnuq.evaluation.datasets import Pipeline, check_same_inputs, limited, numbered, read_named, target_scale
 from bnuq.evaluation.estimates import error_over_points, interval, of_replicates, replicate_weights
 from bnuq.evaluation.passes import Passes
 from bnuq.evaluation.resources import check_memory_of_draws
 from bnuq.evaluation.task import check_outputs, task_of
+from bnuq.evaluation.tasks import classification, regression
 from bnuq.findings import Finding, note
 from bnuq.metrics.arrays import as_numpy
 from bnuq.progress import Advance, Progress, silent

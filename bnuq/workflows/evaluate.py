@@ -14,7 +14,7 @@ import numpy as np
 from bnuq.config import Run
 from bnuq.data import Points
 from bnuq.errors import RequestError, ResultError, SamplingError
-from bnuq.evaluation import memory, multilabel
+from bnuq.evaluation import memory
 from bnuq.evaluation.augmentation import check_augmentation
 from bnuq.evaluation.datasets import Material, fetch_missing, needs_reference
 from bnuq.evaluation.draws import passes_of_samples
@@ -51,6 +51,7 @@ from bnuq.evaluation.setup import (
     scored_sets,
 )
 from bnuq.evaluation.subject import VALIDATION, Subject
+from bnuq.evaluation.tasks import multilabel
 from bnuq.files.journal import Journal, WorkFolder, beside, root_of, secret_for, work_folder
 from bnuq.files.places import Place
 from bnuq.findings import Finding, note, warning

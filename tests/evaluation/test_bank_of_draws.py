@@ -18,8 +18,8 @@ from bnuq import metrics
 from bnuq.config import Options, resolve_again
 from bnuq.errors import RequestError
 from bnuq.estimates import Estimator
-from bnuq.evaluation import classification
 from bnuq.evaluation.estimates import RESAMPLES, replicate_weights
+from bnuq.evaluation.tasks import classification
 from bnuq.records import evaluation_file as result_file
 from bnuq.records.summary import summary
 from bnuq.report.evaluation import report

@@ -15,9 +15,9 @@ from scipy.special import softmax
 
 from bnuq.config import Options, resolve
 from bnuq.errors import RequestError, ResultError
-from bnuq.evaluation import class_probabilities, classification
-from bnuq.evaluation.class_probabilities import PredictionSets
 from bnuq.evaluation.estimates import replicate_weights
+from bnuq.evaluation.tasks import class_probabilities, classification
+from bnuq.evaluation.tasks.class_probabilities import PredictionSets
 from bnuq.evaluation.units import Gathered
 from bnuq.gate import check
 from bnuq.gate.settings import Settings

@@ -12,8 +12,8 @@ from torch.nn import functional as F
 
 import bnuq
 from bnuq import metrics
-from bnuq.evaluation import classification
 from bnuq.evaluation.estimates import detection_estimates, replicate_weights
+from bnuq.evaluation.tasks import classification
 
 T, BATCH, N, REPEATS = 32, 32, 1000, 120
 CLASSES, FEATURES = 6, 12

@@ -15,8 +15,8 @@ import torch
 from bnuq import metrics
 from bnuq.config import Options, resolve, resolve_again
 from bnuq.errors import RequestError
-from bnuq.evaluation import classification
 from bnuq.evaluation.estimates import detection_estimates, replicate_weights
+from bnuq.evaluation.tasks import classification
 from bnuq.records import evaluation_file as result_file
 from bnuq.records.summary import summary
 from bnuq.report.evaluation import report

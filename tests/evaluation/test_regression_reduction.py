@@ -16,9 +16,9 @@ import bnuq
 from bnuq import metrics
 from bnuq.config import ScoringSection
 from bnuq.errors import SamplingError
-from bnuq.evaluation import regression
 from bnuq.evaluation.datasets import Scale
 from bnuq.evaluation.estimates import detection_estimates, headline_errors, replicate_weights
+from bnuq.evaluation.tasks import regression
 from bnuq.metrics import DrawWeights
 
 T, N, VALIDATION, Q = 12, 40, 50, 2

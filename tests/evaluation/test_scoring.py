@@ -12,8 +12,9 @@ from sklearn.metrics import average_precision_score, roc_curve
 
 from bnuq import metrics
 from bnuq.errors import SamplingError
-from bnuq.evaluation import classification, estimates
+from bnuq.evaluation import estimates
 from bnuq.evaluation.estimates import RESAMPLES, detection_estimates, replicate_weights
+from bnuq.evaluation.tasks import classification
 
 T, N, K = 9, 40, 4
 DETECTION = ("auroc", "aupr_out", "aupr_in", "fpr95", "fpr95_id_positive")

@@ -19,9 +19,10 @@ from bnuq import metrics
 from bnuq.config import Options, resolve, resolve_ensemble
 from bnuq.data.masks import masks_of_array
 from bnuq.estimates import Estimate
-from bnuq.evaluation import passes, segmentation
-from bnuq.evaluation.anomalies import with_segments
-from bnuq.evaluation.pixels import FEW_PARTS, Reduction, Scores, parts_of_draws
+from bnuq.evaluation import passes
+from bnuq.evaluation.tasks import segmentation
+from bnuq.evaluation.tasks.anomalies import with_segments
+from bnuq.evaluation.tasks.pixels import FEW_PARTS, Reduction, Scores, parts_of_draws
 from bnuq.records.evaluation import PIXEL_SCORES, MethodResult, Result, SetResult
 from bnuq.sampling import counter_rng
 from bnuq.workflows.evaluate import evaluate
@@ -460,7 +461,7 @@ def test_monte_carlo_errors_are_those_of_the_jackknife_over_draws(made_up: Metho
 def test_several_draws_are_left_out_together_where_there_are_many(
     scorer: segmentation.Scorer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bnuq.evaluation.pixels.PARTS", 8)
+    monkeypatch.setattr("bnuq.evaluation.tasks.pixels.PARTS", 8)
     logits = np.concatenate([LOGITS, LOGITS[:, ::-1]])  # 18 draws
     parts = [*parts_of_draws(18, 100)]
     assert [t for part in parts for t in part] == [*range(18)]
@@ -473,7 +474,7 @@ def test_several_draws_are_left_out_together_where_there_are_many(
 
 
 def test_large_images_have_fewer_parts_in_float32(scorer: segmentation.Scorer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bnuq.evaluation.pixels._LARGE", 8)
+    monkeypatch.setattr("bnuq.evaluation.tasks.pixels._LARGE", 8)
     assert len(parts_of_draws(DRAWS, math.prod(LOGITS.shape[2:]))) == FEW_PARTS
     logits, masks = LOGITS[:, :HALF], MASKS[:HALF]
     found = result_of(scorer, DRAWS, test=reduced(scorer, logits, masks)).sets["test"].estimates
@@ -501,7 +502,7 @@ def test_images_of_a_group_count_as_one(scorer: segmentation.Scorer) -> None:
 def test_no_estimate_depends_on_tiles(
     scorer: segmentation.Scorer, made_up: MethodResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bnuq.evaluation.pixels._BLOCK", 700)
+    monkeypatch.setattr("bnuq.evaluation.tasks.pixels._BLOCK", 700)
     tiles = {"images_at_once": 7, "draws_at_once": 1}
     found = result_of(
         scorer,

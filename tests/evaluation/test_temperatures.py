@@ -16,8 +16,9 @@ from scipy.special import log_softmax, softmax
 
 from bnuq import metrics
 from bnuq.errors import RequestError
-from bnuq.evaluation import classification, recalibration
+from bnuq.evaluation import recalibration
 from bnuq.evaluation.estimates import replicate_weights
+from bnuq.evaluation.tasks import classification
 from bnuq.findings import warnings
 from bnuq.gate import check
 from bnuq.records import evaluation_file

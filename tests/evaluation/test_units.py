@@ -15,9 +15,10 @@ from findings_of import noted
 
 from bnuq.config import Options, ScoringSection, resolve
 from bnuq.errors import ResultError
-from bnuq.evaluation import classification, regression, scoring
+from bnuq.evaluation import scoring
 from bnuq.evaluation.estimates import replicate_weights
 from bnuq.evaluation.executors import Executor
+from bnuq.evaluation.tasks import classification, regression
 from bnuq.evaluation.units import Gathered, Unit
 from bnuq.files import mapped
 from bnuq.files.journal import Arrays, Journal, requests_at

@@ -20,7 +20,7 @@ from bnuq.data import Points
 from bnuq.estimates import Estimate
 from bnuq.evaluation import estimates, subject
 from bnuq.evaluation.datasets import Scale
-from bnuq.evaluation.observation_noise import Fitted, fit
+from bnuq.evaluation.tasks.observation_noise import Fitted, fit
 from bnuq.evaluation.units import Blocks, Gathered
 from bnuq.files.journal import Arrays
 from bnuq.findings import Finding

@@ -18,8 +18,9 @@ from bnuq.config import Run
 from bnuq.data import Points
 from bnuq.errors import SamplingError, is_out_of_memory
 from bnuq.estimates import Estimate, Estimator
-from bnuq.evaluation import class_probabilities, estimates, subject
-from bnuq.evaluation.class_probabilities import PredictionSets, Probabilities
+from bnuq.evaluation import estimates, subject
+from bnuq.evaluation.tasks import class_probabilities
+from bnuq.evaluation.tasks.class_probabilities import PredictionSets, Probabilities
 from bnuq.evaluation.units import Blocks, Gathered
 from bnuq.files.journal import Arrays
 from bnuq.metrics import CalibrationBins, DrawWeights, LogitMaps

@@ -12,7 +12,7 @@ from bnuq import metrics
 from bnuq.data import Masks
 from bnuq.estimates import Estimate
 from bnuq.evaluation import estimates
-from bnuq.evaluation.pixels import ANOMALY, SIGNED, Scores
+from bnuq.evaluation.tasks.pixels import ANOMALY, SIGNED, Scores
 from bnuq.metrics import COMPONENT_THRESHOLDS, ComponentOverlap
 from bnuq.records.evaluation import PIXEL_SCORES, Maps, MethodResult
 

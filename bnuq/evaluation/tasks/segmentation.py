@@ -18,9 +18,10 @@ from bnuq import metrics
 from bnuq.config import Run
 from bnuq.data import Points
 from bnuq.estimates import Estimate
-from bnuq.evaluation import estimates, failing_images, subject
-from bnuq.evaluation.classification import limits_of
-from bnuq.evaluation.pixels import AT_BOUNDARIES, PLACES, Reduction, Scores, parts_of_draws, uncertainty_of
+from bnuq.evaluation import estimates, subject
+from bnuq.evaluation.tasks import failing_images
+from bnuq.evaluation.tasks.classification import limits_of
+from bnuq.evaluation.tasks.pixels import AT_BOUNDARIES, PLACES, Reduction, Scores, parts_of_draws, uncertainty_of
 from bnuq.metrics import CalibrationBins, DrawWeights, LogitMaps, SelectiveScores
 from bnuq.records.evaluation import PIXEL_MEANS, PIXEL_SCORES, MethodResult, Samples, SetResult
 

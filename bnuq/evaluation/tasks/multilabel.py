@@ -19,7 +19,8 @@ from bnuq import metrics
 from bnuq.config import Run
 from bnuq.data import Points
 from bnuq.estimates import Estimate, Estimator
-from bnuq.evaluation import classification, estimates
+from bnuq.evaluation import estimates
+from bnuq.evaluation.tasks import classification
 from bnuq.evaluation.units import Gathered
 from bnuq.files.journal import Arrays
 from bnuq.metrics import METRICS, CalibrationBins, DrawWeights

@@ -18,8 +18,9 @@ from torch import Tensor
 
 from bnuq import devices, metrics
 from bnuq.data import Masks
-from bnuq.evaluation import between_draws, estimates, failing_images
+from bnuq.evaluation import estimates
 from bnuq.evaluation.subject import Plan
+from bnuq.evaluation.tasks import between_draws, failing_images
 from bnuq.evaluation.units import Blocks, Gathered
 from bnuq.files.journal import Arrays
 from bnuq.metrics import COARSE_BINS, SCORE_BINS, DrawWeights

@@ -1,0 +1,1 @@
+"""How each task scores samples: a streaming reduction, and its estimates."""

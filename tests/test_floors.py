@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "bnuq"
 # A file imports only from floors below its own, or from its own room.
 FLOORS = [
     {"devices", "estimates", "findings", "methods", "nn", "perturbations", "stopping", "surroundings"},
-    {"errors"},
+    {"errors", "tasks"},
     {"catalogue", "metrics", "files", "packing", "randomness", "progress", "user_code"},
     {"trust", "forms"},
     {"config"},
@@ -29,7 +29,7 @@ FLOORS = [
 ]
 FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 FRONT_DOORS = {"__init__", "__main__"}  # of the package: they know every room
-WITHOUT_TORCH = {"errors", "estimates", "findings", "methods", "perturbations", "stopping", "surroundings"}
+WITHOUT_TORCH = {"errors", "estimates", "findings", "methods", "perturbations", "stopping", "surroundings", "tasks"}
 WITHOUT_TORCH |= {
     "progress",
     "packing",

@@ -14,6 +14,7 @@ from bnuq.data import Points, labelled
 from bnuq.errors import SamplingError
 from bnuq.sampling import counter_rng
 from bnuq.sampling.statistics import check_batch_size
+from bnuq.tasks import Task
 
 
 @runtime_checkable
@@ -51,10 +52,10 @@ def check_mini_batches(sampler: Sampler, train: Points, batch_size: int) -> None
     mini_batches(sampler, train, batch_size, seed=0)
 
 
-def check_classes(sampler: Sampler, task: str, train: Points) -> None:
+def check_classes(sampler: Sampler, task: Task, train: Points) -> None:
     """Raise SamplingError where mini-batches of a regression are to be stratified: whole-number targets are not
     classes."""
-    if sampler.batches == "stratified" and task == "regression":
+    if sampler.batches == "stratified" and task.is_regression:
         raise SamplingError(
             'batches is "stratified", which takes every class in proportion, and this is a regression: its targets '
             f'({train.reference}) are numbers, not classes, even if they are whole numbers. Use "random", or "group".'

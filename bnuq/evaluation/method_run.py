@@ -22,7 +22,7 @@ from bnuq.evaluation.recalibration import Recalibrated
 from bnuq.evaluation.scoring import SetScoring, UnitScoring, View, add_block, engine_of_set, saves_maps
 from bnuq.evaluation.stored import StoredMaps, StoredSamples
 from bnuq.evaluation.subject import VALIDATION, Subject
-from bnuq.evaluation.tasks.pixels import bytes_of_maps
+from bnuq.evaluation.tasks import pixels
 from bnuq.evaluation.units import Gathered, Unit, tiles
 from bnuq.files.journal import SECONDS
 from bnuq.methods import Method, Recalibration
@@ -77,7 +77,7 @@ class MethodRun:
         views = [plain]
         if validation is not None and subject.fitted_to == VALIDATION:
             for view in self._recalibrated(VALIDATION, validation):
-                scores = None if subject.todo.image else self._scored_again(VALIDATION, view)
+                scores = None if subject.todo.task.is_dense else self._scored_again(VALIDATION, view)
                 views.append(replace(view, fitted=scorer.fitted(scores, self._weights)))
         scored: dict[Method, dict[str, Any]] = {view.method: {} for view in views}
         for name in subject.sets:
@@ -107,7 +107,7 @@ class MethodRun:
             return []
         assert points.targets is not None
         second, device = self._second.get(name), subject.pipeline.device
-        if subject.todo.image:
+        if subject.todo.task.is_dense:
             fits: Mapping[Recalibration, Recalibrated] = {
                 "temperature": recalibration.fitted_to_images(scores.pll_by_temperature, second)
             }
@@ -126,10 +126,10 @@ class MethodRun:
         """The scores of one set under all draws so far, by each view; None where nothing depends on them."""
         points, run, todo = self._points(name), self._whole.run, self._whole.todo
         scores_again = not self.method.is_single and (run.save_samples or run.samples == "auto")
-        scores_again = (scores_again or name == self._whole.fitted_to) and not todo.image
+        scores_again = (scores_again or name == self._whole.fitted_to) and not todo.task.is_dense
         size = self._passes.tile(self.engine, points, keeps_samples=scores_again)
         if keeps_maps := saves_maps(self._whole, name):
-            size = min(size, max(1, _MAPS_AT_ONCE // bytes_of_maps(todo)))
+            size = min(size, max(1, _MAPS_AT_ONCE // pixels.bytes_of_maps(todo)))
         if name not in self._units:
             self._units[name] = tiles(name, points, size, method=self.method.name, draws=self._address)
         units = [replace(unit, draws=self._address) for unit in self._units[name]]  # the same tiles in every round
@@ -151,7 +151,7 @@ class MethodRun:
         are too large to be kept, are computed again."""
         points = self._whole.sets[name]
         scoring = SetScoring(self._subject, name, points, self._weights, [view], self._second.get(name))
-        if self._whole.todo.image:
+        if self._whole.todo.task.is_dense:
             units = [replace(unit, method=view.method.name) for unit in self._units[name]]
             return self._scores_of_units(units, scoring, needed=saves_maps(self._whole, name))[view.method]
         if not self._matters(name):
@@ -220,7 +220,8 @@ class MethodRun:
             of_units = UnitScoring(scoring, self._journal, engine, self._passes, feed, None)
             for row in rows:
                 reduction = scoring.reduction(view, row)
-                reduction.maps, reduction.saves_maps = [], False
+                assert isinstance(reduction, pixels.Reduction)  # which alone has maps
+                reduction.maps = []
                 for block in of_units.blocks(range(row, row + 1)):
                     reduction.add(block)
                 yield from reduction.maps

@@ -149,7 +149,7 @@ def perturbed_sets(
 def _check(run: Run, todo: Plan, pipeline: Pipeline, test: Points) -> None:
     """Raise RequestError for a perturbation that does not apply to this network and these points."""
     attacks = [perturbation for perturbation in run.perturb if perturbation.kind.is_attack]
-    if todo.task == "segmentation":
+    if todo.task.is_dense:
         why = "is for classification or regression, and this is a segmentation"
     elif test.layout is not None:
         why = f"changes one input, and the points of {test.reference} have several ({test.form})"
@@ -168,7 +168,7 @@ def _check(run: Run, todo: Plan, pipeline: Pipeline, test: Points) -> None:
 def _loss_of(run: Run, todo: Plan, material: Material) -> Callable[[Any], Loss]:
     """For targets of some points the loss of their outputs (pass, n, K): the negative log-likelihood of the mean
     probability, or the squared error of the mean."""
-    scale = target_scale(run, material.train, todo.outputs) if todo.task == "regression" else None
+    scale = target_scale(run, material.train, todo.outputs) if todo.task.is_regression else None
 
     def classification(outputs: Tensor, y: Tensor) -> Tensor:
         of_class = outputs.log_softmax(-1).gather(-1, y.expand(outputs.shape[:2])[..., None])
@@ -182,8 +182,8 @@ def _loss_of(run: Run, todo: Plan, material: Material) -> Callable[[Any], Loss]:
             outputs = outputs * outputs.new_tensor(scale.std) + outputs.new_tensor(scale.mean)
         return (outputs.mean(0) - y).square().sum()
 
-    of = {"regression": regression, "classification": multilabel if run.outputs == "multilabel" else classification}
-    return lambda targets: lambda outputs: of[todo.task](outputs, torch.as_tensor(targets).to(outputs.device))
+    loss = {"classes": classification, "labels": multilabel, "values": regression}[todo.task.outputs]
+    return lambda targets: lambda outputs: loss(outputs, torch.as_tensor(targets).to(outputs.device))
 
 
 # ── what is attacked ──────────────────────────────────────────────────────────────────────────────────────────────────

@@ -16,7 +16,7 @@ from bnuq.errors import DataError, RequestError, SamplingError, first_line
 from bnuq.evaluation.batch_composition import check_mini_batches
 from bnuq.evaluation.methods import Network, sampler_of
 from bnuq.evaluation.subject import Plan
-from bnuq.evaluation.task import TASK_KEY, TaskName, task_of
+from bnuq.evaluation.task import TASK_KEY, task_of
 from bnuq.findings import Finding, note, warning
 from bnuq.methods import METHODS, Method, method_named
 from bnuq.sampling.exactness import check_exact
@@ -33,6 +33,7 @@ from bnuq.sampling.sites import (
     smallest_batch,
 )
 from bnuq.sampling.unsampled import listed
+from bnuq.tasks import Task
 from bnuq.user_code import is_failure
 
 DEFAULT_BATCH_SIZE = 128
@@ -56,9 +57,9 @@ def plan(
     trained_with = run.train_batch_size or trained_with
     output = _output(model, example, test)
     task, outputs = _task(run, output, test, train)
-    image = (output.shape[2], output.shape[3]) if task == "segmentation" else None
+    image = (output.shape[2], output.shape[3]) if task.is_dense else None
     sites = find_sites(model, example)
-    if task == "segmentation":
+    if task.is_dense:
         _check_dense(run)
     elif run.save_maps or run.show_images:
         option = "--save-maps" if run.save_maps else "--images"
@@ -87,8 +88,10 @@ def plan(
     with undisturbed(model):
         _, where, shape = located_forward(unconverted(model), example.clone())
     findings += [note("output-taken-from", where=where)] if where else []
-    findings += [note("classes-masked")] if task == "classification" and bool(output.isneginf().any()) else []
-    findings += [note("output-squeezed", shape=list(shape))] if len(shape) > 2 and task != "segmentation" else []
+    findings += (
+        [note("classes-masked")] if not (task.is_dense or task.is_regression) and bool(output.isneginf().any()) else []
+    )
+    findings += [note("output-squeezed", shape=list(shape))] if len(shape) > 2 and not task.is_dense else []
     return Plan(task, sites, outputs, methods, layers, batch_size, trained_with, tuple(findings), image)
 
 
@@ -226,21 +229,21 @@ def _output(model: nn.Module, example: Tensor, test: Points) -> Tensor:
     return output
 
 
-def _task(run: Run, output: Tensor, test: Points, train: Points | None) -> tuple[TaskName, int]:
+def _task(run: Run, output: Tensor, test: Points, train: Points | None) -> tuple[Task, int]:
     """The task of the network, and its number of outputs."""
     outputs, targets = output.shape[1], test.targets
     dense = output.ndim == 4
     task = task_of(run, outputs, test if targets is not None or train is None else train, dense=dense)
-    if task != "regression" and outputs < 2:
+    if not task.is_regression and outputs < 2:
         raise DataError(
             f"the network has {outputs} output; expected one per class, at least 2. For two classes say what the "
             "output is: --outputs binary for the logit of class 1, --outputs probabilities for its probability. For a "
             f"regression: --task regression, or {TASK_KEY}."
         )
-    if task == "segmentation":
+    if task.is_dense:
         return task, outputs
     if targets is None:
-        if task == "regression":
+        if task.is_regression:
             raise DataError(
                 f"test set {test.reference} has no targets, and a regression is not evaluated without them. Add them; "
                 "for a classifier of two classes with one output, say what the output is: --outputs binary or "
@@ -248,7 +251,7 @@ def _task(run: Run, output: Tensor, test: Points, train: Points | None) -> tuple
             )
         return task, outputs
     columns = targets.shape[1] if targets.ndim == 2 else 1
-    if task == "regression" and (targets.ndim > 2 or columns != outputs):
+    if task.is_regression and (targets.ndim > 2 or columns != outputs):
         raise DataError(
             f"the network has {outputs} outputs and the targets of {test.reference} have shape {targets.shape}; "
             f"expected ({len(test)}, {outputs})."

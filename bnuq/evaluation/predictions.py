@@ -119,7 +119,7 @@ def check_predictions(subject: Subject) -> None:
     for name, array in predictions.arrays.items():
         where = f"{predictions.path}: {name}"
         if array.shape[2] != outputs:
-            what = "classes" if task == "classification" else "outputs"
+            what = "outputs" if task.is_regression else "classes"
             raise DataError(f"{where} has {array.shape[2]} {what} (shape {array.shape}); the network has {outputs}.")
         for sample, first, block in _blocks(array, predictions.rows[name]):
             for wrong, expected in _checks(block, subject):
@@ -150,9 +150,9 @@ def findings_on_predictions(subject: Subject) -> Iterator[Finding]:
 def _checks(block: np.ndarray, subject: Subject) -> Iterator[tuple[Any, str]]:
     """Which numbers are wrong, or which rows are as a whole, and what is expected of them."""
     yield ~np.isfinite(block), "finite numbers"
-    if subject.todo.task == "classification":
+    if not subject.todo.task.is_regression:
         yield (block < 0) | (block > 1 + _TOLERANCE), "probabilities, from 0 to 1"
-    if subject.classifies:
+    if subject.todo.task.classifies_points:
         yield np.abs(block.sum(1) - 1) > _TOLERANCE, f"a sum of 1 to within {_TOLERANCE:g}"
 
 
@@ -162,9 +162,11 @@ def subject_of_predictions(subject: Subject) -> Subject:
     assert subject.predictions is not None
     predicted = {name: points for name, points in subject.sets.items() if name in subject.predictions.rows}
     subject = replace(subject, sets=predicted)
-    if not subject.classifies:
+    if not subject.todo.task.classifies_points:
         return subject
-    scorer = classification.Scorer(replace(subject.run, outputs="log_probabilities"), subject.todo.outputs)
+    scorer = classification.ClassificationScorer(
+        replace(subject.run, outputs="log_probabilities"), subject.todo.outputs
+    )
     return replace(subject, scorer=scorer)
 
 
@@ -193,11 +195,11 @@ class Predicted:
 
 
 def _as_outputs(values: Float[np.ndarray, "sample point output"], subject: Subject) -> Any:
-    if subject.todo.task == "regression":
+    if subject.todo.task.is_regression:
         scale = target_scale(subject.run, subject.train, subject.todo.outputs)
         return values if scale is None else (values - scale.mean) / scale.std
     lowest = torch.finfo(subject.pipeline.dtype).tiny
     p = values.clip(lowest, None)
-    if not subject.classifies:
+    if not subject.todo.task.classifies_points:
         return np.log(p) - np.log((1 - values).clip(lowest, None))
     return np.log(p / values.sum(-1, keepdims=True))

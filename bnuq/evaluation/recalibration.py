@@ -125,9 +125,10 @@ def check_calibration(subject: Subject) -> None:
 
 def _check_asked(subject: Subject, asked: str) -> None:
     test, validation = subject.sets["test"], subject.sets.get(VALIDATION)
-    is_regression = subject.todo.task == "regression"
+    task = subject.todo.task
+    is_regression = task.is_regression
     what = "τ and the constant σ" if is_regression else "a temperature"
-    if not (subject.classifies or subject.todo.image or is_regression):
+    if not (task.recalibrations or is_regression):
         raise RequestError(
             f"--calibrate {asked} fits one temperature to the logits of one class per point, and here there are "
             "several labels per point. Leave --calibrate out."
@@ -161,9 +162,9 @@ def _check_asked(subject: Subject, asked: str) -> None:
 def _check_vector(subject: Subject) -> None:
     """RequestError where there is no class to scale, nothing to fit to, or too little."""
     text, leave_out = "--recalibration vector fits a scale and a shift to each class", "Leave vector out."
-    if not subject.classifies:
-        labels = subject.todo.task == "classification"
-        what = "there are several labels per point" if labels else f"this is a {subject.todo.task}"
+    task = subject.todo.task
+    if "vector" not in task.recalibrations:
+        what = "there are several labels per point" if task.outputs == "labels" else f"this is a {task}"
         raise RequestError(f"{text}, and here {what}. {leave_out}")
     if subject.fitted_to is None:
         raise RequestError(

@@ -35,7 +35,7 @@ def check_resources(subject: Subject) -> None:
     run, bank, samples = subject.run, subject.bank, subject.max_samples
     if run.save_maps:
         _check_maps(subject)
-    if not subject.todo.methods or subject.todo.image:  # of whose outputs a few are in memory at once
+    if not subject.todo.methods or subject.todo.task.is_dense:  # of whose outputs a few are in memory at once
         return
     auto, purpose = run.samples == "auto", "draws and scores"
     option = "--max-samples" if auto else "--samples"
@@ -83,7 +83,7 @@ def check_resources_of_sweep(subject: Subject, *, sizes: int, samples: int, draw
     def need_of(samples: int, draw_sets: int) -> int:
         draws = samples * draw_sets
         of_draws = bytes_of_draws(draws, todo.layers, todo.batch_size or 0) + 2 * 8 * draws * labelled_points
-        if todo.image and subject.ood:  # whose pixels are counted by the bins of each score, on up to two sides
+        if todo.task.is_dense and subject.ood:  # whose pixels are counted by the bins of each score, on up to two sides
             of_draws += 2 * 8 * metrics.SCORE_BINS * len(metrics.CLASSIFICATION_SCORES) * draw_sets * len(subject.sets)
         return sizes * (of_draws + 24 * draws * todo.outputs + 2 * 8 * _POINT_SCORES * draw_sets * points)
 
@@ -138,11 +138,11 @@ def _memory(subject: Subject, *, samples: int, bank: int) -> int:
     scores = 0
     for name, points in subject.sets.items():
         labelled = name in subject.labelled
-        labels = todo.outputs if run.outputs == "multilabel" and labelled else 1
+        labels = todo.outputs if todo.task.outputs == "labels" and labelled else 1
         scores += (bank + RESAMPLES) * min(len(points), RANKED) * (_RANKED_BYTES + 4 * (labels - 1))
         scores += 8 * (samples * labelled + _POINT_SCORES * (labels - 1)) * len(points) * labels
         scores += 8 * replicates * (_ESTIMATES + _SEPARATIONS * len(metrics.SCORES) * (name in subject.compared))
-    kept = bytes_of(samples, len(subject.sets["test"]), todo.outputs) if subject.classifies else 0
+    kept = bytes_of(samples, len(subject.sets["test"]), todo.outputs) if todo.task.classifies_points else 0
     of_one_point = 8 * todo.outputs * (5 * samples + 2 * replicates)
     fitted_to = 0
     if "vector" in subject.recalibrations and subject.fitted_to is not None:  # samples, and those of a half

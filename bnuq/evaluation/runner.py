@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,10 +25,11 @@ from bnuq.evaluation.methods import Drawn, sampler_of
 from bnuq.evaluation.passes import Passes, stochastic_of
 from bnuq.evaluation.posthoc import OfSets, post_hoc_scores
 from bnuq.evaluation.scoring import engine_of_set
-from bnuq.evaluation.subject import Scorer, Subject
+from bnuq.evaluation.subject import Subject
 from bnuq.evaluation.tasks.anomalies import with_segments
 from bnuq.evaluation.tasks.class_probabilities import are_kept
 from bnuq.evaluation.tasks.image_maps import chosen_images, image_maps
+from bnuq.evaluation.tasks.scorer import TaskScorer
 from bnuq.findings import Finding, note, warning
 from bnuq.methods import DETERMINISTIC, POPULATION, Method, method_named
 from bnuq.progress import Progress
@@ -94,7 +96,7 @@ def run_methods(
     maps = {method: method_scores.view.maps for method, method_scores in scored.items()}
     findings += recalibration.findings({method: fit for method, fit in maps.items() if fit is not None})
     results = {method: runner.result(method, method_scores, passed.samples) for method, method_scores in scored.items()}
-    pictures = runner.image_maps(results, shown) if subject.todo.image and run.images else None
+    pictures = runner.image_maps(results, shown) if subject.todo.task.is_dense and run.images else None
     return RunnerResult(
         passed.samples,
         subject.bank,
@@ -151,7 +153,7 @@ def _joined(omega: BatchStatistics | None, fresh: BatchStatistics | None) -> Bat
     return fresh if omega is None or fresh is None else omega.joined(fresh)
 
 
-def _errors(run: Run, scorer: Scorer, scored: Scored, samples: int) -> dict[str, float]:
+def _errors(run: Run, scorer: TaskScorer[Any, Any], scored: Scored, samples: int) -> dict[str, float]:
     """Monte Carlo errors of a method's headline estimates, in units of the requested error."""
     errors = scorer.headline_errors(scored.sets, replicate_weights(samples))
     relative = "MI on", "variance on"
@@ -174,8 +176,9 @@ class _Runner:
     """Runs methods on every set: what one run has done so far."""
 
     def __init__(self, subject: Subject, progress: Progress, executor: Executor, measured: Measured) -> None:
-        is_dense = subject.todo.image is not None
-        self.passes = Passes(subject.run, subject.pipeline, subject.todo.outputs_of_point, dense=is_dense)
+        self.passes = Passes(
+            subject.run, subject.pipeline, subject.todo.outputs_of_point, dense=subject.todo.task.is_dense
+        )
         self.methods: dict[Method, MethodRun] = {}
         self._subject, self._progress, self._executor, self._measured = subject, progress, executor, measured
         if subject.bank is not None:
@@ -183,7 +186,11 @@ class _Runner:
             self.passes.add(note("bank-of-draws", tile=counter_rng.TILE, samples=samples, bank=subject.bank))
         for name in subject.labelled:
             points, classes = len(subject.sets[name]), subject.todo.outputs
-            if subject.classifies and name in ("test", subject.fitted_to) and not are_kept(points, classes):
+            if (
+                subject.todo.task.classifies_points
+                and name in ("test", subject.fitted_to)
+                and not are_kept(points, classes)
+            ):
                 self.passes.add(note("probabilities-not-kept", set=name, points=points, classes=classes))
         self._second = {}
         if subject.fitted_to == "test":
@@ -238,7 +245,7 @@ class _Runner:
             method_run.raw_samples() if method == method.plain else {},
         )
         for name, points in subject.ood.items():
-            if subject.todo.image and points.masks is not None:
+            if subject.todo.task.is_dense and points.masks is not None:
                 maps = method_run.maps[method, name]
                 result = with_segments(result, name, scored.sets[name], maps, points.masks)
         if subject.run.save_maps:

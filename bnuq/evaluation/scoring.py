@@ -3,7 +3,6 @@ recalibration."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -20,6 +19,7 @@ from bnuq.evaluation.passes import Feed, Passes
 from bnuq.evaluation.recalibration import Recalibrated
 from bnuq.evaluation.stored import MAP, OUTPUTS, raw_samples
 from bnuq.evaluation.subject import VALIDATION, Subject
+from bnuq.evaluation.tasks.scorer import SampleReduction, ScoredSet
 from bnuq.evaluation.units import Gathered, Unit, UnitGroup
 from bnuq.files.journal import SECONDS, Arrays, Journal
 from bnuq.methods import Method
@@ -69,25 +69,25 @@ class SetScoring:
         """The maps of the logits of each point, of the views that have any."""
         return {view.method: view.maps.of(self.set, self.points) for view in self.views if view.maps is not None}
 
-    def reduction(self, view: View, first: int = 0) -> Any:
+    def reduction(self, view: View, first: int = 0) -> SampleReduction:
         """The reduction of samples for the points from number `first` on."""
         subject = self.subject
-        reduction = subject.scorer.reduction(
-            self.weights,
-            subject.sets[self.set],
-            fitted=view.fitted,
-            labelled=self.set in subject.labelled,
-            first=first,
-            maps=self._maps.get(view.method),
-            by_class=self.set in ("test", subject.fitted_to),
-            calibrates=self.set == subject.fitted_to,
-            second=self.second,
+        return subject.scorer.reduction(
+            ScoredSet(
+                subject.sets[self.set],
+                self.weights,
+                labelled=self.set in subject.labelled,
+                fitted=view.fitted,
+                first=first,
+                maps=self._maps.get(view.method),
+                by_class=self.set in ("test", subject.fitted_to),
+                calibrates=self.set == subject.fitted_to,
+                second=self.second,
+                saves_maps=saves_maps(subject, self.set),
+            )
         )
-        if saves_maps(subject, self.set):
-            reduction.saves_maps = True
-        return reduction
 
-    def scores(self, view: View, reduction: Any, units: Gathered | None = None) -> Any:
+    def scores(self, view: View, reduction: SampleReduction, units: Gathered | None = None) -> Any:
         """The scores of a set, by what a reduction has added or by all its units; the temperature of each point is
         among them, where it has one."""
         scores = reduction.scores(units, group=self.points.group)
@@ -115,10 +115,10 @@ class UnitScoring:
     def blocks(self, rows: range) -> Iterator[Tensor]:
         """The outputs for these rows of the set: (T, chunk, K) each, or those of a segmentation for some draws."""
         subject = self.of_set.subject
-        if (image := subject.todo.image) is None:
-            return self.passes.blocks(self.engine, self.of_set.points, rows, self.feed)
-        probabilities = subject.todo.outputs * math.prod(image)
-        return self.passes.dense_blocks(self.engine, self.of_set.points, rows, self.feed, probabilities)
+        of_rows = self.engine, self.of_set.points, rows, self.feed
+        if not subject.todo.task.is_dense:
+            return self.passes.blocks(*of_rows)
+        return self.passes.dense_blocks(*of_rows, subject.todo.outputs_of_point)
 
 
 def run_unit(scoring: UnitScoring, unit: Unit) -> Arrays:
@@ -142,7 +142,7 @@ def run_unit(scoring: UnitScoring, unit: Unit) -> Arrays:
     return scores | raw | {SECONDS: np.array(scoring.passes.seconds - before)}
 
 
-def add_block(reduction: Any, block: Tensor, first: int, engine: Engine) -> None:
+def add_block(reduction: SampleReduction, block: Tensor, first: int, engine: Engine) -> None:
     """Add a block of samples to a reduction: of the points of a set from number `first` on."""
     bank = engine.engine if isinstance(engine, Augmented) else engine
     if isinstance(bank, BankEngine):
@@ -159,5 +159,5 @@ def engine_of_set(engine: Engine, name: str, points: Points) -> Engine:
 
 def saves_maps(subject: Subject, name: str) -> bool:
     """Whether the maps of the images of a set are kept: for the result, or to find the segments of anomalies."""
-    has_anomalies = name in subject.ood and subject.todo.image is not None and subject.sets[name].masks is not None
+    has_anomalies = name in subject.ood and subject.todo.task.is_dense and subject.sets[name].masks is not None
     return has_anomalies or (subject.run.save_maps and name != VALIDATION)

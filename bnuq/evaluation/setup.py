@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from bnuq.config import Run
-from bnuq.data import Points, check_label_matrix, check_labels, check_masks, check_targets
+from bnuq.data import Points
 from bnuq.errors import DataError, ModelError, RequestError, ResultError, SamplingError
 from bnuq.evaluation import memory
 from bnuq.evaluation.batch_composition import check_classes
 from bnuq.evaluation.completeness import Need, check_complete
-from bnuq.evaluation.datasets import Material, Pipeline, input_normalize, load_material, target_scale
+from bnuq.evaluation.datasets import Material, Pipeline, input_normalize, load_material
 from bnuq.evaluation.plan import device_and_notes
 from bnuq.evaluation.predictions import check_file
-from bnuq.evaluation.subject import VALIDATION, Plan, Scorer
+from bnuq.evaluation.subject import VALIDATION, Plan
 from bnuq.evaluation.task import check_outputs
-from bnuq.evaluation.tasks import classification, multilabel, regression, segmentation
+from bnuq.evaluation.tasks.classification import ClassificationScorer
+from bnuq.evaluation.tasks.multilabel import MultilabelScorer
+from bnuq.evaluation.tasks.regression import RegressionScorer
+from bnuq.evaluation.tasks.scorer import ScoredNetwork, TaskScorer
+from bnuq.evaluation.tasks.segmentation import SegmentationScorer
 from bnuq.files.content import kind_of, what_is_wrong_with
 from bnuq.findings import Finding, about, note, warning
 from bnuq.methods import method_named
@@ -33,6 +37,7 @@ from bnuq.records import evaluation_file as result_file
 from bnuq.sampling.inputs import Unpacked
 from bnuq.sampling.outputs import as_logits
 from bnuq.sampling.plain_loop import Evaluation
+from bnuq.tasks import Task
 from bnuq.trust import BY_USER
 
 
@@ -161,39 +166,26 @@ def _whole(values: np.ndarray) -> bool:
     return values.dtype.kind in "iub" or bool((values == np.floor(values)).all())
 
 
-def scored_sets(run: Run, todo: Plan, material: Material) -> tuple[dict[str, Points], Scorer]:
-    """The sets in the order of evaluation, and the scorer; SamplingError for stratified mini-batches of a
-    regression."""
-    scorer: Scorer = classification.Scorer(run, todo.outputs, tuple(material.test.classes or ()))
-    check = check_labels
-    if run.outputs == "multilabel":
-        scorer, check = multilabel.Scorer(run, multilabel.names_of(material.test, todo.outputs)), check_label_matrix
-    if todo.task == "regression":
-        scorer, check = regression.Scorer(run, target_scale(run, material.train, todo.outputs)), check_targets
-    if material.train is not None and todo.batch_size is not None:
-        check_classes(run.sampler, todo.task, material.train)
-    labelled = {VALIDATION: material.validation, "test": material.test}
-    if todo.image is not None:
-        return _pictures_with_masks(run, todo, material, labelled)
-    checked = {
-        name: points if name == "test" and points.targets is None else check(points, todo.outputs)
-        for name, points in labelled.items()
-        if points is not None
-    }
-    return checked | material.ood, scorer
+_SCORERS: Mapping[Task, type[TaskScorer[Any, Any]]] = {
+    scorer.task: scorer for scorer in (ClassificationScorer, MultilabelScorer, RegressionScorer, SegmentationScorer)
+}
 
 
-def _pictures_with_masks(
-    run: Run, todo: Plan, material: Material, labelled: Mapping[str, Points | None]
-) -> tuple[dict[str, Points], Scorer]:
-    """The sets of a segmentation, their masks checked, and its scorer."""
-    assert todo.image is not None
-    sets = {name: points for name, points in (*labelled.items(), *material.ood.items()) if points is not None}
-    for name, points in sets.items():
-        if points.masks is not None or (name in labelled and points.targets is not None):
-            sets[name] = with_masks(points, run, todo, anomalies=name not in labelled)
-    names = sets["test"].classes or ()
-    return sets, segmentation.Scorer(run, todo.outputs, math.prod(todo.image), tuple(names))
+def scorer_of(task: Task, network: ScoredNetwork) -> TaskScorer[Any, Any]:
+    """The scorer of a network of this task."""
+    return _SCORERS[task].of(network)
+
+
+def scored_sets(run: Run, todo: Plan, material: Material) -> tuple[dict[str, Points], TaskScorer[Any, Any]]:
+    """The sets in the order of evaluation, their labels checked, and the scorer; SamplingError for stratified
+    mini-batches of a regression."""
+    test, train = material.test, material.train
+    scorer = scorer_of(todo.task, ScoredNetwork(run, todo.outputs, test, train, todo.image))
+    if train is not None and todo.batch_size is not None:
+        check_classes(run.sampler, todo.task, train)
+    sets = {} if material.validation is None else {VALIDATION: scorer.checked(material.validation)}
+    sets["test"] = test if test.targets is None and test.masks is None else scorer.checked(test)
+    return sets | {name: scorer.checked(points, is_ood=True) for name, points in material.ood.items()}, scorer
 
 
 def check_listed_classes(run: Run, test: Points, outputs: int) -> None:
@@ -207,7 +199,7 @@ def check_listed_classes(run: Run, test: Points, outputs: int) -> None:
 
 
 def findings_on_labels(sets: Iterable[Points], *, test: Points, outputs: int) -> Iterator[Finding]:
-    """The warnings of `with_masks` about these sets, and one where the test set's classes are numbered by their names
+    """The warnings about the masks of these sets, and one where the test set's classes are numbered by their names
     and are fewer than the network's outputs."""
     for points in sets:
         yield from about(points.name, (finding for finding in points.findings if finding.code == "masks-ignored"))
@@ -216,19 +208,9 @@ def findings_on_labels(sets: Iterable[Points], *, test: Points, outputs: int) ->
         yield warning("fewer-classes-than-outputs", names=names, outputs=outputs)
 
 
-def with_masks(points: Points, run: Run, todo: Plan, *, anomalies: bool = False) -> Points:
-    """The points of a segmentation with masks of its classes, or of `anomalies` alone, checked as `check_masks` does;
-    DataError also for masks of another size than the outputs."""
-    points = check_masks(points, 2 if anomalies else todo.outputs, run.ignore)
-    if points.masks is not None and points.masks.shape[1:] != todo.image:
-        found, expected = (" × ".join(map(str, size[::-1])) for size in (points.masks.shape[1:], todo.image or ()))
-        raise DataError(f"{points.reference}: the masks are {found} pixels; expected {expected}, as the images.")
-    return points
-
-
 def findings_on_outputs(prepared: Prepared, todo: Plan) -> tuple[Finding, ...]:
     """Warnings about the outputs of a classifier; ModelError where they are probabilities."""
-    if todo.task != "classification":
+    if todo.task.is_dense or todo.task.is_regression:
         return ()
     test = prepared.material.test
     return check_outputs(prepared.model, lambda rows: prepared.pipeline.evaluated(test, rows), test)

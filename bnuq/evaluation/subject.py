@@ -3,72 +3,25 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool
-from numpy import ndarray
 from torch import nn
 
 from bnuq.config import Calibration, Run
 from bnuq.data import Points
 from bnuq.evaluation.datasets import Pipeline
-from bnuq.evaluation.task import TaskName
+from bnuq.evaluation.tasks.scorer import TaskScorer
 from bnuq.findings import Finding
-from bnuq.methods import RECALIBRATIONS, Method, Recalibration
-from bnuq.metrics import DrawWeights, LogitMaps
-from bnuq.records.evaluation import MethodResult, Samples
+from bnuq.methods import Method, Recalibration
+from bnuq.metrics import DrawWeights
 from bnuq.sampling.sites import BatchNormSite, Sites
+from bnuq.tasks import Task
 
 VALIDATION = "validation"
 LEAST_POINTS = 20  # labelled test points of a cross-fit: ten a half
-
-
-class Scorer(ABC):
-    """Scores the samples of a task: `classification.Scorer`, `regression.Scorer`, `segmentation.Scorer`.
-
-    Of a classification, the logits of each point are recalibrated by its entry of `maps`. With `by_class` the
-    probabilities of all classes are scored too: prediction sets by what is `fitted` or, if these points are split
-    (some into a `second` half), by the other half. Recalibrations and thresholds of sets are fitted to points
-    scored with `calibrates`.
-    """
-
-    @abstractmethod
-    def reduction(
-        self,
-        weights: DrawWeights,
-        points: Points,
-        *,
-        fitted: Any,
-        labelled: bool,
-        first: int = 0,
-        maps: LogitMaps | None = None,
-        by_class: bool = False,
-        calibrates: bool = False,
-        second: Bool[ndarray, " point"] | None = None,
-    ) -> Any: ...
-    @abstractmethod
-    def weights(self, samples: int, bank: int | None) -> DrawWeights: ...
-    @abstractmethod
-    def fitted(self, validation: Any, draws: DrawWeights) -> Any: ...
-
-    def cross_fitted(self, scores: Any, draws: DrawWeights, second: Bool[ndarray, " point"]) -> Any:  # noqa: B027
-        """What is fitted to each half of a set, of which these are the `second` points; None if nothing is."""
-
-    @abstractmethod
-    def headline_errors(self, scores: Any, draws: DrawWeights) -> dict[str, float]: ...
-
-    def findings(self, method: str, fitted: Any) -> Iterator[Finding]:  # noqa: ARG002 - most have none
-        """Notes on what was fitted."""
-        return iter(())
-
-    @abstractmethod
-    def result(
-        self, scores: Any, fitted: Any, draws: DrawWeights, raw_samples: Mapping[str, Samples]
-    ) -> MethodResult: ...
 
 
 @dataclass(frozen=True)
@@ -77,7 +30,7 @@ class Plan:
     regression. `methods` leaves out "deterministic", which always runs; `layers` are the BatchNorms that MCBN samples,
     and `batch_size` is None where no method does; `trained_with` is the training batch size, where it is known."""
 
-    task: TaskName
+    task: Task
     sites: Sites
     outputs: int
     methods: tuple[Method, ...]
@@ -103,7 +56,7 @@ class Subject:
     model: nn.Module
     pipeline: Pipeline
     sets: Mapping[str, Points]
-    scorer: Scorer
+    scorer: TaskScorer[Any, Any]
     train: Points | None
     predictions: Any = None
     members: tuple[nn.Module, ...] = ()  # the networks of an ensemble after the first
@@ -130,19 +83,13 @@ class Subject:
         return self.ood | self.perturbed
 
     @property
-    def classifies(self) -> bool:
-        """Whether each point has one class: such logits can be recalibrated, and have post-hoc scores. Those of a
-        segmentation's pixels can only be divided by a temperature."""
-        return self.todo.task == "classification" and self.run.outputs != "multilabel"
-
-    @property
     def calibration(self) -> Calibration:
         """What recalibrations are fitted to, or τ and the constant σ of a regression, which are always fitted to
         validation points if they are not cross-fitted."""
         chosen = default_calibration(self) if self.run.calibrate is None else self.run.calibrate
-        if self.todo.task == "regression":
+        if self.todo.task.is_regression:
             return "cross" if chosen == "cross" else "off"
-        return chosen if self.classifies or self.todo.image else "off"
+        return chosen if self.todo.task.recalibrations else "off"
 
     @property
     def fitted_to(self) -> str | None:
@@ -152,8 +99,8 @@ class Subject:
     @property
     def recalibrations(self) -> tuple[Recalibration, ...]:
         """How every method is recalibrated, too."""
-        asked = () if self.fitted_to is None or self.todo.task == "regression" else self.run.scoring.recalibration
-        return tuple(kind for kind in RECALIBRATIONS if kind in asked)
+        offered = () if self.fitted_to is None else self.todo.task.recalibrations
+        return tuple(kind for kind in offered if kind in self.run.scoring.recalibration)
 
     @property
     def max_samples(self) -> int:
@@ -191,7 +138,8 @@ def default_calibration(subject: Subject) -> Calibration:
     if validation is not None and validation.sha256 != test.sha256:
         return "validation"
     has_halves = test.targets is not None and independent_points(test) >= LEAST_POINTS
-    can_be = subject.classifies or (subject.todo.task == "regression" and validation is None)
+    task = subject.todo.task
+    can_be = task.classifies_points or (task.is_regression and validation is None)
     return "cross" if can_be and has_halves else "off"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,16 +18,16 @@ from bnuq.sampling.engine import chunks, default_chunk
 from bnuq.sampling.interception import Mode, aten
 from bnuq.sampling.outputs import PROBABILITY_TOLERANCE, outputs_of, unconverted
 from bnuq.sampling.plain_loop import Evaluation
+from bnuq.tasks import CLASSIFICATION, REGRESSION, SEGMENTATION, Task, task_named
 
 TASK_KEY = 'task = "regression" under [model] of the run file'
 PROBABILITIES_KEY = 'outputs = "probabilities" under [model] of the run file'
 BINARY_KEY = 'outputs = "binary" under [model] of the run file'
-TaskName = Literal["classification", "regression", "segmentation"]
 _CHECKED_POINTS = 64  # points whose outputs are checked
 _SIGMOIDS = (aten.sigmoid, aten.sigmoid_, aten.hardsigmoid, aten.hardsigmoid_)
 
 
-def task_of(run: Run, outputs: int, points: Points | None, *, dense: bool = False) -> TaskName:
+def task_of(run: Run, outputs: int, points: Points | None, *, dense: bool = False) -> Task:
     """The task as the run file gives it, otherwise by the number of outputs and the targets of `points`; segmentation
     where outputs are `dense`, (n, K, H, W).
 
@@ -42,7 +42,7 @@ def task_of(run: Run, outputs: int, points: Points | None, *, dense: bool = Fals
             )
         if run.outputs == "multilabel":
             raise RequestError('outputs is "multilabel", and the network classifies each pixel, as one of its classes.')
-        return "segmentation"
+        return SEGMENTATION
     if run.task == "segmentation":
         raise RequestError(
             'task is "segmentation", and the network gives one row of outputs for a point, not for each pixel.'
@@ -53,9 +53,9 @@ def task_of(run: Run, outputs: int, points: Points | None, *, dense: bool = Fals
             "one of them out."
         )
     if run.task is not None or run.outputs != "logits":
-        return "regression" if run.task == "regression" else "classification"
+        return task_named(run.task or "classification", several_labels=run.outputs == "multilabel")
     if points is None or points.targets is None:
-        return "classification" if outputs > 1 else "regression"
+        return CLASSIFICATION if outputs > 1 else REGRESSION
     targets = points.targets if points.all_targets is None else points.all_targets
     zero_or_one = bool(np.all((targets == 0) | (targets == 1)))
     if outputs == 1:
@@ -66,13 +66,13 @@ def task_of(run: Run, outputs: int, points: Points | None, *, dense: bool = Fals
                 f"({BINARY_KEY}); --outputs probabilities for its probability, where the network ends in a sigmoid; "
                 f"--task regression for a regression ({TASK_KEY})."
             )
-        return "regression"
+        return REGRESSION
     columns = targets.shape[1] if targets.ndim == 2 else 1
     if targets.dtype.kind in "iu" or columns != outputs:
-        return "classification"
+        return CLASSIFICATION
     sums = targets.sum(axis=1)
     if zero_or_one and bool(np.all(sums == 1)):  # one-hot
-        return "classification"
+        return CLASSIFICATION
     if zero_or_one or (bool(np.all(targets >= 0)) and np.allclose(sums, 1, atol=1e-4)):
         values = "probabilities, each row summing to 1: soft labels"
         say = "Provide one class per point, or one-hot rows."
@@ -83,7 +83,7 @@ def task_of(run: Run, outputs: int, points: Points | None, *, dense: bool = Fals
             f"the targets of {points.reference} have {columns} columns, as many as the network has outputs, and all "
             f"are {values}. {say} If you mean a regression onto these numbers: --task regression, or {TASK_KEY}."
         )
-    return "regression"
+    return REGRESSION
 
 
 def are_several_labels(targets: Any, outputs: int) -> bool:

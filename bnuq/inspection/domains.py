@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,16 +16,17 @@ from torch import Tensor, nn
 
 from bnuq import metrics
 from bnuq.config import Named, Run
-from bnuq.data import Points, check_labels, check_targets
+from bnuq.data import Points
 from bnuq.errors import DataError, RequestError, SamplingError
 from bnuq.estimates import Estimate
 from bnuq.evaluation import memory
-from bnuq.evaluation.datasets import Pipeline, check_same_inputs, limited, numbered, read_named, target_scale
+from bnuq.evaluation.datasets import Pipeline, check_same_inputs, limited, numbered, read_named
 from bnuq.evaluation.estimates import error_over_points, interval, of_replicates, replicate_weights
 from bnuq.evaluation.passes import Passes
 from bnuq.evaluation.resources import check_memory_of_draws
+from bnuq.evaluation.setup import scorer_of
 from bnuq.evaluation.task import check_outputs, task_of
-from bnuq.evaluation.tasks import classification, regression
+from bnuq.evaluation.tasks.scorer import ScoredNetwork, ScoredSet, TaskScorer
 from bnuq.findings import Finding, note
 from bnuq.metrics.arrays import as_numpy
 from bnuq.progress import Advance, Progress, silent
@@ -370,15 +372,14 @@ class _Scorer:
     """Scores outputs of a classification, or of a regression with the scale of its targets."""
 
     outputs: int
-    scorer: classification.Scorer | regression.Scorer
+    scorer: TaskScorer[Any, Any]
 
     def labelled(self, name: str, points: Points) -> Points:
         """The points, whose labels, if they have any, are checked."""
         if points.targets is None:
             return points
-        check = check_labels if isinstance(self.scorer, classification.Scorer) else check_targets
         try:
-            return check(points, self.outputs)
+            return self.scorer.checked(points)
         except DataError as error:
             raise DataError(f"domain {name}: {error}") from error
 
@@ -386,7 +387,7 @@ class _Scorer:
         """The estimates from the outputs (n, K) of a deterministic forward of labelled points."""
         if points.targets is None:
             return {}
-        if isinstance(self.scorer, classification.Scorer):
+        if not self.scorer.task.is_regression:
             logits = outputs.cpu().double()
             y = torch.from_numpy(np.ascontiguousarray(points.targets))
             values = {
@@ -398,7 +399,7 @@ class _Scorer:
                 name: _estimate(name, float(np.mean(of)), of, points, limits=limits[name])
                 for name, of in values.items()
             }
-        reduction = self.scorer.reduction(replicate_weights(1), points, fitted=None, labelled=False)
+        reduction = self.scorer.reduction(ScoredSet(points, replicate_weights(1)))
         reduction.add(outputs[None])
         squared = np.mean((reduction.scores().mean - points.targets) ** 2, axis=1)
         rmse = math.sqrt(float(np.mean(squared)))
@@ -407,10 +408,10 @@ class _Scorer:
     def spread(self, samples: Tensor, points: Points) -> dict[str, Estimate]:
         """The spread of the samples (T, n, K) of MCBN."""
         draws = replicate_weights(len(samples))
-        reduction = self.scorer.reduction(draws, points, fitted=None, labelled=False)
+        reduction = self.scorer.reduction(ScoredSet(points, draws))
         reduction.add(samples)
         scores = reduction.scores(group=points.group)
-        name = "mutual_information" if isinstance(self.scorer, classification.Scorer) else "variance"
+        name = self.scorer.task.spread
         se = error_over_points(metrics.standard_error(scores.points[name], group=points.group), scores)
         return {name: of_replicates(name, scores.replicates[name], draws, se=se, limits=(0.0, math.inf))}
 
@@ -435,10 +436,9 @@ def _scorer(run: Run, model: nn.Module, pipeline: Pipeline, train: Points, sets:
     outputs = output.shape[1]
     labelled = next((points for points in (*sets, train) if points.targets is not None), None)
     task = task_of(run, outputs, labelled)
-    if task == "classification":
+    if not task.is_regression:
         check_outputs(model, lambda rows: pipeline.evaluated(train, rows), train)
-        return _Scorer(outputs, classification.Scorer(run, outputs))
-    return _Scorer(outputs, regression.Scorer(run, target_scale(run, train, outputs)))
+    return _Scorer(outputs, scorer_of(task, ScoredNetwork(run, outputs, sets[0] if sets else train, train)))
 
 
 @dataclass(frozen=True)

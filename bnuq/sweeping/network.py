@@ -12,7 +12,7 @@ import numpy as np
 from scipy.special import stdtrit
 
 from bnuq import metrics
-from bnuq.config import Run, SweepSection, Task
+from bnuq.config import Run, SweepSection
 from bnuq.data import Points, check_labels, check_targets, labelled
 from bnuq.errors import RequestError
 from bnuq.estimates import Estimate
@@ -44,7 +44,6 @@ from bnuq.sampling.statistics import check_batch_size
 from bnuq.sweeping.elbo import NORMAL, LowerBound, TrainingErrors, lower_bound
 from bnuq.sweeping.recommendation import Candidate
 from bnuq.sweeping.sizes import (
-    SPREAD,
     AtSize,
     DrawSets,
     SweepPasses,
@@ -54,6 +53,7 @@ from bnuq.sweeping.sizes import (
     regression_likelihood,
     run_at_sizes,
 )
+from bnuq.tasks import Task
 
 _SMALLEST, _LARGEST = 16, 2048  # of the default sizes
 _SCORES = {
@@ -141,7 +141,7 @@ class Network:
             trained_with=prepared.loaded.checkpoint.train_batch_size,
             dropout_arguments=prepared.loaded.dropout_arguments,
         )
-        if self.todo.task == "segmentation":
+        if self.todo.task.is_dense:
             raise RequestError(
                 f"{run.checkpoint.name} classifies pixels, and a sweep is for classification and regression of points. "
                 "Instead, run `bnuq evaluate --batch-size B` at a few sizes B, each with another --out, and compare "
@@ -166,7 +166,7 @@ class Network:
                 f"--criterion pll: the test set {prepared.material.test.reference} has no labels; name "
                 "--validation REF, or --criterion elbo or auroc."
             )
-        if settings.criterion == "pll" and self.todo.task == "regression" and not (run.scoring.tau or self._validation):
+        if settings.criterion == "pll" and self.todo.task.is_regression and not (run.scoring.tau or self._validation):
             raise RequestError("--criterion pll: a regression has no PLL without τ; name --validation REF, or --tau.")
 
     def _without_slices(self) -> None:
@@ -185,7 +185,7 @@ class Network:
     def journal(self, work: WorkFolder) -> Journal:
         """The journal of this network's finished parts, keyed by all that determines them except the sizes."""
         run, pipeline = self.run, self.ready.pipeline
-        fits = self._validation if self.todo.task == "regression" else None
+        fits = self._validation if self.todo.task.is_regression else None
         checkpoint_sha256 = self.ready.loaded.checkpoint.sha256
         network = behaviour(self.ready.model, self.ready.example)
         facts = {
@@ -313,7 +313,7 @@ class Network:
         points = labelled(train.subset(np.sort(rows)))
         if points.targets is None:
             return None, None, "the reference has no labels"
-        if self.todo.task == "classification":
+        if self.todo.task.classifies_points:
             return Training(check_labels(points, self.todo.outputs), classification_likelihood), None, ""
         scale = target_scale(run, train, self.todo.outputs)
         tau = run.scoring.tau or self._most_likely_tau(scale)
@@ -345,7 +345,7 @@ class Network:
                 estimates.setdefault(metric, {})[name] = estimate
         auroc = {
             score: {name: _separation(at_size, score, test, points, name) for name, points in ood.items()}
-            for score in _SCORES[self.todo.task]
+            for score in _SCORES[self.todo.task.name]
             if ood and score in at_size.points["test"]
         }
         return SweepPoint(
@@ -371,7 +371,7 @@ class Network:
         random = [at_size for at_size in line if not at_size.degenerate]
         if self.run.augment is not None:  # noise does not vanish at b = N, as the finite-population factor has it
             random = [at_size for at_size in random if 2 * at_size.batch_size <= len(self._train)]
-        metric, decays = SPREAD[self.todo.task], {}
+        metric, decays = self.todo.task.spread, {}
         for name, points in self.sets.items():
             positive = [at_size for at_size in random if (at_size.points[name][metric].mean(1) > 0).all()]
             if len(positive) < 2:
@@ -398,7 +398,7 @@ class Network:
         same = [size for size, at_size in at_sizes.items() if at_size.degenerate]
         if same and len(same) == len(at_sizes):
             yield warning("nothing-random", batch_sizes=same)
-        if self.todo.task == "regression":
+        if self.todo.task.is_regression:
             for size, at_size in at_sizes.items():
                 fitted = [fit for fit in at_size.fitted if fit is not None]
                 at_range_end = [fit for fit in fitted if fit.at_end]
@@ -441,14 +441,14 @@ def _estimates_of(at_size: AtSize, name: str, points: Points, task: Task) -> dic
     """The estimates of one set: the means of its points' scores, and estimates derived from them."""
     values = at_size.points[name]
     result = {}
-    for metric in _MEANS[task]:
+    for metric in _MEANS[task.name]:
         if metric in values:
             result[metric] = _mean(metric, values[metric], points)
     if "squared_error" in values:
         result["rmse"] = _root(values["squared_error"], points)
         if at_size.fitted[0] is not None:
             result["tau"] = _repeated("tau", np.array([fit.tau[0] for fit in at_size.fitted]), None)
-    if task == "classification" and "accuracy" in values:
+    if task.classifies_points and "accuracy" in values:
         result["ece"] = _calibration(values, points)
     return result
 
@@ -463,7 +463,7 @@ def _compared(at_size: AtSize, network: AtSize, test: Points, task: Task) -> dic
     direction."""
     sampled, deterministic = at_size.points["test"], network.points["test"]
     result = {}
-    for metric in _MEANS[task]:
+    for metric in _MEANS[task.name]:
         if metrics.METRICS[metric].direction != "none" and metric in sampled and metric in deterministic:
             difference = _mean(_DIFFERENCE, sampled[metric] - deterministic[metric], test)
             result[metric] = Compared(_mean(metric, deterministic[metric], test).estimate, difference.estimate)

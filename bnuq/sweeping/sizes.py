@@ -24,6 +24,7 @@ from bnuq.evaluation.draws import draw_bank
 from bnuq.evaluation.executors import Executor
 from bnuq.evaluation.passes import Feed, Passes
 from bnuq.evaluation.subject import VALIDATION, Subject
+from bnuq.evaluation.tasks.scorer import ScoredSet
 from bnuq.evaluation.units import Gathered, UnitGroup, tiles
 from bnuq.files.journal import Arrays
 from bnuq.findings import Finding
@@ -34,10 +35,6 @@ from bnuq.sampling.engine import Stochastic
 
 PART = 1024  # points of a unit
 TRAIN = "train"
-SPREAD = {  # the spread, which vanishes as b grows
-    "classification": "mutual_information",
-    "regression": "variance",
-}
 
 _DIFFER = "differ"  # beside the scores of a unit: whether the samples of any draw set differ
 _LEFT_OUT = {"variation_ratio", "max_probability", "crps_optimum", "pll_optimum", "crps_constant", "pll_constant"}
@@ -126,14 +123,14 @@ def run_at_sizes(
     there are any."""
     sets, task = subject.sets, subject.todo.task
     evaluated = [*sets.values(), *([] if training is None else [training.points])]
-    fits = task == "regression" and VALIDATION in sets
+    fits = task.is_regression and VALIDATION in sets
     points = sum(map(len, evaluated)) + (len(sets[VALIDATION]) if fits else 0)
     draws = sum(bank.samples for bank in banks.values())
     sizes = f"{len(banks)} sizes" if len(banks) > 1 else f"b = {next(iter(banks))}"
     with progress(f"{points} points, {draws} draws, {sizes}", points * draws) as advance:
         at_sizes = _AllSizes(banks, draw_sets, subject, executor, advance, method)
         fitted: dict[int, list[Any]] = {size: [None] * at_sizes.rows[size][1] for size in banks}
-        if task == "regression":
+        if task.is_regression:
             fitted = at_sizes.fitted(sets.get(VALIDATION))
         scores = {name: at_sizes.scores(name, set_points, fitted) for name, set_points in sets.items()}
         likelihood = {} if training is None else at_sizes.likelihoods(training)
@@ -142,7 +139,7 @@ def run_at_sizes(
         of_sets = {name: at_size[size] for name, at_size in scores.items()}
         degenerate = at_sizes.rows[size][0] == 1 or not of_sets["test"].differ
         if degenerate:
-            of_sets = {name: of_set.without(SPREAD[task]) for name, of_set in of_sets.items()}
+            of_sets = {name: of_set.without(task.spread) for name, of_set in of_sets.items()}
         by_draw, by_point = likelihood.get(size, (None, None))
         result[size] = AtSize(
             size,
@@ -282,8 +279,8 @@ class _AllSizes:
 
     def _reductions(self, size: int, name: str, points: Points, fitted: Sequence[Any], first: int = 0) -> list[Any]:
         weights, labelled = metrics.plain_weights(self.rows[size][0]), name in self._subject.labelled
-        reduction = self._subject.scorer.reduction
-        return [reduction(weights, points, fitted=fit, labelled=labelled, first=first) for fit in fitted]
+        scored = ScoredSet[Any](points, weights, labelled, first=first)
+        return [self._subject.scorer.reduction(replace(scored, fitted=fit)) for fit in fitted]
 
     def _add(self, blocks: Iterable[Tensor], reductions: Mapping[int, Sequence[Any]], name: str) -> None:
         """Add each draw set's outputs to its reduction."""

@@ -51,7 +51,7 @@ from bnuq.evaluation.setup import (
     scored_sets,
 )
 from bnuq.evaluation.subject import VALIDATION, Subject
-from bnuq.evaluation.tasks import multilabel
+from bnuq.evaluation.tasks.multilabel import MultilabelScorer
 from bnuq.files.journal import Journal, WorkFolder, beside, root_of, secret_for, work_folder
 from bnuq.files.places import Place
 from bnuq.findings import Finding, note, warning
@@ -63,6 +63,7 @@ from bnuq.records.approximation import approximations
 from bnuq.records.evaluation import EvaluatedSet, Result, Work
 from bnuq.records.pixel_maps import rows_of
 from bnuq.sampling.batch_statistics import BatchStatistics
+from bnuq.tasks import Task
 from bnuq.workflows.helpers import helpers
 from bnuq.workflows.processes import Job, Turn, check_shareable
 
@@ -306,13 +307,13 @@ def _about(run: Run) -> dict[str, Any]:
 
 def _model(planned: Planned) -> dict[str, Any]:
     loaded, todo = planned.ready.loaded, planned.subject.todo
-    outputs = {"outputs" if todo.task == "regression" else "classes": todo.outputs}
-    if planned.subject.run.outputs == "multilabel":
+    outputs = {"outputs" if todo.task.is_regression else "classes": todo.outputs}
+    if todo.task.outputs == "labels":
         outputs = {"classes": 2, "labels": todo.outputs}
     return {
         "path": str(planned.subject.run.checkpoint),
         "sha256": loaded.checkpoint.sha256,
-        "task": todo.task,
+        "task": todo.task.name,
         **outputs,
         "batchnorm_layers": len(todo.sites.batchnorms),
         "dropout_layers": len(todo.sites.dropouts),
@@ -374,18 +375,16 @@ def _resolved(subject: Subject, noise_models: NoiseModels | None) -> Run:
 def _without_validation(material: Material, subject: Subject) -> Iterator[Finding]:
     """Why there is no constant baseline, and which estimates are absent without it."""
     task, tau = subject.todo.task, subject.run.scoring.tau is not None
-    is_cross_fitted = task == "regression" and subject.fitted_to == "test"
+    is_cross_fitted = task.is_regression and subject.fitted_to == "test"
     if material.validation is None and not is_cross_fitted:
-        yield note("no-validation", task=task, tau=tau, reason=material.why_no_validation)
+        yield note("no-validation", task=task.name, tau=tau, reason=material.why_no_validation)
 
 
 def _unranked_labels(planned: Planned) -> Iterator[Finding]:
     """A note on the labels of the test set that have no AUROC."""
     truth, scorer = planned.described["test"].labels, planned.subject.scorer
-    if isinstance(scorer, multilabel.Scorer) and truth is not None:
-        without = np.setdiff1d(np.arange(truth.shape[1]), multilabel.ranked_labels(truth))
-        if without.size:
-            yield note("labels-without-auroc", labels=[scorer.names[label] for label in without])
+    if isinstance(scorer, MultilabelScorer) and truth is not None:
+        yield from scorer.findings_on_labels(truth)
 
 
 def _findings(
@@ -406,7 +405,7 @@ def _findings(
     ]
     if few:
         yield warning("too-few-points", sets=few)
-    if todo.task == "regression":
+    if todo.task.is_regression:
         yield from _findings_on_scale(material, outcome)
     fitted_to = material.validation
     if fitted_to is not None and len(fitted_to) < FEW:
@@ -455,10 +454,10 @@ def _dead_channels(omega: BatchStatistics | None) -> Iterator[Finding]:
         yield note("channels-nearly-constant", layers=[[name, int(count)] for name, count in dead.items()])
 
 
-def _described(name: str, points: Points, task: str) -> EvaluatedSet:
+def _described(name: str, points: Points, task: Task) -> EvaluatedSet:
     is_perturbed = isinstance(points.inputs, Perturbed)
     targets = points.targets if (name == "test" or is_perturbed) and points.masks is None else None
-    labels = task != "regression"
+    labels = not task.is_regression
     return EvaluatedSet(
         name=name,
         kind=name if name in ("test", VALIDATION) else "perturbed" if is_perturbed else "ood",

@@ -254,8 +254,8 @@ def _scoring(subject: Subject, train: Any, method: Method, result: Result | None
     cross-fitted vector scaling that of all points."""
     todo, run, kind = subject.todo, subject.run, method.recalibration
     estimates: Mapping[str, Any] = {} if result is None else result.methods[method.name].sets["test"].estimates
-    if todo.task != "regression":
-        labels = "labels" if run.outputs == "multilabel" else "classes"
+    if not todo.task.is_regression:
+        labels = todo.task.outputs
         if kind == "temperature":
             return Scoring(labels, scale=(1 / float(estimates["temperature"].value),))
         if kind == "vector":
@@ -278,7 +278,7 @@ def _metadata(subject: Subject, method: Method, samples: int, scoring: Scoring, 
         "bnuq": __version__,
         "torch": torch.__version__,
         "checkpoints": [each.checkpoint.name for each in (run.single if is_ensemble else (run,))],
-        "task": subject.todo.task,
+        "task": subject.todo.task.name,
         "method": method.name,
         "samples": samples,
         "batch_size": subject.todo.batch_size if method.is_sampled_batchnorm else None,

@@ -191,9 +191,9 @@ def _task_lines(run: Run, ready: LoadedNetwork, sets: dict[str, Points]) -> Iter
     except BnuqError as error:
         yield Line("task", "classification", f"{TODO}{error}", active=False)
         return
-    labels = "labels" if task == "classification" else "targets that are not labels"
-    yield Line("task", task, f"found: {where}, and {labels}")
-    if task == "classification":
+    labels = "targets that are not labels" if task.is_regression else "labels"
+    yield Line("task", task.name, f"found: {where}, and {labels}")
+    if not task.is_regression:
         what = _outputs(ready, points, ("logits", "probabilities"))
         if what is None:
             comment = f"{TODO}they lie between 0 and 1, and do not sum to 1; bnuq takes logits or probabilities"

@@ -44,6 +44,7 @@ from bnuq.evaluation.setup import (
     prepare,
     scored_sets,
 )
+from bnuq.evaluation.tasks.scorer import ScoredSet
 from bnuq.files.content import exists, kind_of, what_is_wrong_with
 from bnuq.files.writing import check_writable
 from bnuq.findings import Finding, about, note
@@ -354,7 +355,7 @@ def _scoring(
     fitted = scorer.fitted(None, draws)
 
     def scored() -> SetResult:
-        reduction = scorer.reduction(draws, test, fitted=fitted, labelled=True)
+        reduction = scorer.reduction(ScoredSet(test, draws, labelled=True, fitted=fitted))
         with progress(f"Evaluating {len(test)} points", len(test)) as advance:
             for block in deterministic_outputs(model, ready.pipeline, test):
                 reduction.add(block)

@@ -33,7 +33,6 @@ from bnuq.records.verdict import on_another_scale
 from bnuq.sweeping.elbo import prior_of
 from bnuq.sweeping.network import Network, Swept, default_sizes, samples_of, sizes_of
 from bnuq.sweeping.recommendation import CriterionData, recommend
-from bnuq.sweeping.sizes import SPREAD
 from bnuq.workflows.helpers import helpers
 from bnuq.workflows.processes import Job, check_shareable
 
@@ -129,14 +128,14 @@ def _result(
 ) -> Sweep:
     best, why_none = _recommended(first, networks, settings)
     return Sweep(
-        task=first.todo.task,
+        task=first.todo.task.name,
         models=tuple(network.model for network in networks),
         points=tuple(sorted((p for network in networks for p in network.points), key=_order)),
         sets=tuple(_described(name, points) for name, points in first.sets.items()),
         samples=samples_of(runs[0]),
         draw_sets=settings.draw_sets,
         seed=runs[0].seed,
-        score=SPREAD[first.todo.task],
+        score=first.todo.task.spread,
         recommended=best,
         findings=(
             *notes_on_request(runs, replaces=out if replaces else None),
@@ -256,11 +255,11 @@ def _recommended(first: Network, networks: Sequence[Swept], settings: Settings) 
     )
     found = [finding for network in networks for finding in network.findings]
     name = VALIDATION if VALIDATION in first.sets else "test"
-    of_elbo = {VALIDATION} if first.todo.task == "regression" else set()  # τ is fitted to them
+    of_elbo = {VALIDATION} if first.todo.task.is_regression else set()  # τ is fitted to them
     judged_by = {"elbo": of_elbo, "pll": {name}, "auroc": {name, *first.subject.ood}}[settings.criterion]
     if any(finding.code == "reference-mismatch" for finding in found) or judged_by & {*on_another_scale(found)}:
         return None, ""
-    data = CriterionData(name, first.sets[name], first.subject.ood, SPREAD[first.todo.task])
+    data = CriterionData(name, first.sets[name], first.subject.ood, first.todo.task.spread)
     result = recommend(candidates, settings.criterion, protocol, data)
     not_degenerate = [candidate for candidate in candidates if not candidate.at_size.degenerate]
     return result, f"none has {settings.criterion.upper()}" if result is None and len(not_degenerate) > 1 else ""

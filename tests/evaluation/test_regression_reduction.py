@@ -197,7 +197,7 @@ def test_without_validation_points_and_tau_there_is_no_likelihood() -> None:
 
 def test_a_tau_that_was_given_is_not_fitted_and_needs_no_validation_points() -> None:
     by, draws = ScoringSection(tau=4.0), replicate_weights(T)
-    scorer = regression.Scorer(bnuq_run(by), None)
+    scorer = regression.RegressionScorer(bnuq_run(by), None, 1)
     fitted = scorer.fitted(None, draws)
     scores = reduced(*samples_of(), draws, by=by, fitted=fitted)
     found = regression.set_estimates(scores, draws)

@@ -129,7 +129,7 @@ def left_out(draws: int, part: range) -> np.ndarray:
 
 
 def reduced(
-    scorer: segmentation.Scorer,
+    scorer: segmentation.SegmentationScorer,
     logits: np.ndarray,
     masks: np.ndarray | None,
     *,
@@ -159,17 +159,17 @@ def reduced(
 
 
 @pytest.fixture(scope="module")
-def scorer(folder: Path) -> segmentation.Scorer:
+def scorer(folder: Path) -> segmentation.SegmentationScorer:
     run = resolve("run.toml", Options(), folder=folder)
-    return segmentation.Scorer(run, CLASSES, math.prod(SHAPE), ("sky", "road", "car", "unseen"))
+    return segmentation.SegmentationScorer(run, CLASSES, SHAPE, ("sky", "road", "car", "unseen"))
 
 
-def result_of(scorer: segmentation.Scorer, draws: int, **scores: Scores) -> MethodResult:
+def result_of(scorer: segmentation.SegmentationScorer, draws: int, **scores: Scores) -> MethodResult:
     return scorer.result(scores, None, scorer.weights(draws, None), {})
 
 
 @pytest.fixture(scope="module")
-def made_up(scorer: segmentation.Scorer) -> MethodResult:
+def made_up(scorer: segmentation.SegmentationScorer) -> MethodResult:
     return result_of(
         scorer,
         DRAWS,
@@ -349,7 +349,9 @@ def test_images_are_also_ranked_by_the_disagreement_of_draws(made_up: MethodResu
     assert "image_aurc_pairwise_dice" in made_up.sets["test"].estimates
 
 
-def test_segments_of_anomalies_are_found_at_the_threshold_of_the_largest_f1(scorer: segmentation.Scorer) -> None:
+def test_segments_of_anomalies_are_found_at_the_threshold_of_the_largest_f1(
+    scorer: segmentation.SegmentationScorer,
+) -> None:
     random = np.random.default_rng(5)
     anomalies = np.kron(random.choice([0, 1], (OTHERS, 3, 4), p=[0.8, 0.2]), np.ones((2, 2), np.int64))
     anomalies[:, 0, 0] = 7
@@ -459,7 +461,7 @@ def test_monte_carlo_errors_are_those_of_the_jackknife_over_draws(made_up: Metho
 
 
 def test_several_draws_are_left_out_together_where_there_are_many(
-    scorer: segmentation.Scorer, monkeypatch: pytest.MonkeyPatch
+    scorer: segmentation.SegmentationScorer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bnuq.evaluation.tasks.pixels.PARTS", 8)
     logits = np.concatenate([LOGITS, LOGITS[:, ::-1]])  # 18 draws
@@ -473,7 +475,9 @@ def test_several_draws_are_left_out_together_where_there_are_many(
     check_replicates(found.sets["test"], logits, MASKS, parts)
 
 
-def test_large_images_have_fewer_parts_in_float32(scorer: segmentation.Scorer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_images_have_fewer_parts_in_float32(
+    scorer: segmentation.SegmentationScorer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("bnuq.evaluation.tasks.pixels._LARGE", 8)
     assert len(parts_of_draws(DRAWS, math.prod(LOGITS.shape[2:]))) == FEW_PARTS
     logits, masks = LOGITS[:, :HALF], MASKS[:HALF]
@@ -485,7 +489,7 @@ def test_large_images_have_fewer_parts_in_float32(scorer: segmentation.Scorer, m
         assert len(estimate.jackknife) == FEW_PARTS
 
 
-def test_images_of_a_group_count_as_one(scorer: segmentation.Scorer) -> None:
+def test_images_of_a_group_count_as_one(scorer: segmentation.SegmentationScorer) -> None:
     group, logits, masks = np.arange(HALF) % 2, LOGITS[:, :HALF], MASKS[:HALF]
     found = result_of(scorer, DRAWS, test=reduced(scorer, logits, masks, group=group)).sets["test"].estimates
     valid = masks != IGNORE
@@ -500,7 +504,7 @@ def test_images_of_a_group_count_as_one(scorer: segmentation.Scorer) -> None:
 
 @pytest.mark.held(False)
 def test_no_estimate_depends_on_tiles(
-    scorer: segmentation.Scorer, made_up: MethodResult, monkeypatch: pytest.MonkeyPatch
+    scorer: segmentation.SegmentationScorer, made_up: MethodResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bnuq.evaluation.tasks.pixels._BLOCK", 700)
     tiles = {"images_at_once": 7, "draws_at_once": 1}
@@ -707,7 +711,7 @@ def test_flipped_pictures_pass_again_with_a_temperature(folder: Path) -> None:
     assert {*tempered} >= {"temperature", "mutual_information"}
 
 
-def test_an_output_that_is_not_finite_names_its_image(scorer: segmentation.Scorer) -> None:
+def test_an_output_that_is_not_finite_names_its_image(scorer: segmentation.SegmentationScorer) -> None:
     logits = LOGITS.copy()
     logits[3, 7, 0, 0, 0] = np.nan
     with pytest.raises(Exception, match="for point 7"):

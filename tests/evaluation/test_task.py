@@ -14,6 +14,7 @@ from bnuq.data import Points, check_labels, points_of
 from bnuq.data.points import Contents
 from bnuq.errors import DataError, ModelError
 from bnuq.evaluation.task import check_outputs, task_of
+from bnuq.tasks import REGRESSION
 
 POINTS, INPUTS, OUTPUTS = 80, 4, 3
 RANDOM = np.random.default_rng(0)
@@ -41,14 +42,14 @@ def run(**said) -> Run:
     ],
 )
 def test_the_task_is_that_of_the_targets(y, expected):
-    assert task_of(run(), OUTPUTS, points(y)) == expected
+    assert task_of(run(), OUTPUTS, points(y)).name == expected
 
 
 @pytest.mark.parametrize(("y", "cause"), [(SEVERAL, "several labels per point"), (SOFT, "soft labels")])
 def test_targets_of_several_labels_are_not_regressed_onto_unless_that_is_said(y, cause):
     with pytest.raises(DataError, match=rf"{cause}\. .*: --task regression"):
         task_of(run(), OUTPUTS, points(y))
-    assert task_of(run(task="regression"), OUTPUTS, points(y)) == "regression"
+    assert task_of(run(task="regression"), OUTPUTS, points(y)) == REGRESSION
 
 
 @pytest.mark.parametrize("y", [SEVERAL, SOFT, ONE_HOT[:, :2]])

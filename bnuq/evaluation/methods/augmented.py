@@ -24,7 +24,7 @@ class AugmentationSampler(Sampler):
         if not self.method.draws_mini_batches and (reason := network.why_not_alone(self.method)):
             return reason
         moves = augment.pad or augment.crop is not None or augment.resized_crop is not None
-        if network.task == "segmentation" and moves:
+        if network.task.is_dense and moves:
             return (
                 "the pixels of a segmentation can be flipped back, not cropped back; say how evaluated images are "
                 "augmented in a table [tta] of the run file, with flip or jitter alone"

@@ -14,7 +14,7 @@ class ImportedSampler(Sampler):
     def why_not(self, network: Network) -> str:
         if not network.run.predictions:
             return "there is no file of samples; add --predictions FILE.npz"
-        return "it is not offered for outputs of a segmentation" if network.task == "segmentation" else ""
+        return "it is not offered for outputs of a segmentation" if network.task.is_dense else ""
 
     def engine(self, subject: Subject, draws: range, drawn: Drawn) -> Engine:
         return Predicted(subject, len(draws), draws)

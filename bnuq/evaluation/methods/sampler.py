@@ -13,13 +13,13 @@ from bnuq.config import Run
 from bnuq.data import Points
 from bnuq.evaluation.executors import Executor
 from bnuq.evaluation.subject import Subject
-from bnuq.evaluation.task import TaskName
 from bnuq.findings import Finding
 from bnuq.methods import Method
 from bnuq.progress import Progress
 from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.plain_loop import Engine
 from bnuq.sampling.sites import Sites
+from bnuq.tasks import Task
 
 Fit = tuple[Any, tuple[Finding, ...]]  # what a sampler makes of the reference, and notes on it
 
@@ -34,7 +34,7 @@ class Network:
     example: Tensor
     sites: Sites
     train: Points | None
-    task: TaskName
+    task: Task
     unsampled: str = ""
 
     @property

@@ -15,12 +15,13 @@ from torch import Tensor
 
 from bnuq import devices, metrics
 from bnuq.config import Run
-from bnuq.data import Points
+from bnuq.data import Points, check_labels
 from bnuq.errors import SamplingError, is_out_of_memory
 from bnuq.estimates import Estimate, Estimator
-from bnuq.evaluation import estimates, subject
+from bnuq.evaluation import estimates
 from bnuq.evaluation.tasks import class_probabilities
 from bnuq.evaluation.tasks.class_probabilities import PredictionSets, Probabilities
+from bnuq.evaluation.tasks.scorer import SampleReduction, ScoredNetwork, ScoredSet, TaskScorer
 from bnuq.evaluation.units import Blocks, Gathered
 from bnuq.files.journal import Arrays
 from bnuq.metrics import CalibrationBins, DrawWeights, LogitMaps
@@ -29,6 +30,7 @@ from bnuq.metrics.estimands import UNBOUNDED
 from bnuq.metrics.registry import estimates_of_task, metric_of
 from bnuq.records.evaluation import MethodResult, Samples, SetResult, parts_of
 from bnuq.sampling.outputs import PROBABILITY_TOLERANCE
+from bnuq.tasks import CLASSIFICATION
 
 _BLOCK = 2**17  # replicates × points × classes in memory at once: a few times this fits in a core's cache
 _DEVICE_BLOCK = 2**24  # the same on an accelerator, which needs large blocks to be busy
@@ -649,8 +651,10 @@ def _mean_estimate(
     return estimates.of_replicates(name, replicates, draws, se=se)
 
 
-class Scorer(subject.Scorer):
+class ClassificationScorer(TaskScorer[Scores, Fitted]):
     """Scores the samples of a classification."""
+
+    task = CLASSIFICATION
 
     def __init__(self, run: Run, classes: int, class_names: Sequence[str] = ()) -> None:
         self._class_names = class_names
@@ -658,33 +662,28 @@ class Scorer(subject.Scorer):
         self._are_log_probabilities = run.outputs in ("probabilities", "log_probabilities")
         self._classes, self._coverage = classes, run.scoring.set_coverage
 
-    def reduction(
-        self,
-        weights: DrawWeights,
-        points: Points,
-        *,
-        fitted: Fitted | None,
-        labelled: bool,
-        first: int = 0,
-        maps: LogitMaps | None = None,
-        by_class: bool = False,
-        calibrates: bool = False,
-        second: Bool[np.ndarray, " point"] | None = None,
-    ) -> Any:
-        thresholds = {} if fitted is None else fitted.thresholds
+    @classmethod
+    def of(cls, network: ScoredNetwork) -> ClassificationScorer:
+        return cls(network.run, network.outputs, tuple(network.test.classes or ()))
+
+    def checked(self, points: Points, *, is_ood: bool = False) -> Points:
+        return points if is_ood else check_labels(points, self._classes)
+
+    def reduction(self, scored: ScoredSet[Fitted]) -> SampleReduction:
+        points, second = scored.points, scored.second
+        thresholds = {} if scored.fitted is None else scored.fitted.thresholds
+        sets = PredictionSets(self._coverage, thresholds, second, scored.calibrates and second is None)
         return Reduction(
-            weights,
+            scored.weights,
             points=len(points),
-            labels=points.targets if labelled else None,
+            labels=points.targets if scored.labelled else None,
             estimator=self._estimator,
-            first=first,
+            first=scored.first,
             where=points.reference,
             are_log_probabilities=self._are_log_probabilities,
-            maps=maps,
-            parts=parts_of(points.targets, self._class_names, points.group) if labelled else None,
-            sets=PredictionSets(self._coverage, thresholds, second, calibrates and second is None)
-            if by_class
-            else None,
+            maps=scored.maps,
+            parts=parts_of(points.targets, self._class_names, points.group) if scored.labelled else None,
+            sets=sets if scored.by_class else None,
         )
 
     def fitted(self, validation: Scores | None, draws: DrawWeights) -> Fitted | None:

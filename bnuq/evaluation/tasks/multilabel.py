@@ -17,14 +17,17 @@ from torch import Tensor
 
 from bnuq import metrics
 from bnuq.config import Run
-from bnuq.data import Points
+from bnuq.data import Points, check_label_matrix
 from bnuq.estimates import Estimate, Estimator
 from bnuq.evaluation import estimates
 from bnuq.evaluation.tasks import classification
+from bnuq.evaluation.tasks.scorer import SampleReduction, ScoredNetwork, ScoredSet
 from bnuq.evaluation.units import Gathered
 from bnuq.files.journal import Arrays
+from bnuq.findings import Finding, note
 from bnuq.metrics import METRICS, CalibrationBins, DrawWeights
 from bnuq.records.evaluation import SetResult
+from bnuq.tasks import MULTILABEL
 
 _LABEL_MEANS = tuple(  # the means over points that are given by label
     name for name, estimand in METRICS.items() if estimand.by_label and estimand.formula is None
@@ -213,29 +216,31 @@ def _estimate(name: str, parts: Sequence[_Parts], scores: Scores, draws: DrawWei
     return estimates.of_replicates(name, replicates, draws, se=se)
 
 
-class Scorer(classification.Scorer):
+class MultilabelScorer(classification.ClassificationScorer):
     """Scores the samples of a classifier with several labels per point, which have these `names`."""
+
+    task = MULTILABEL
 
     def __init__(self, run: Run, names: Sequence[str]) -> None:
         super().__init__(run, classes=2)
         self.names = names
 
-    def reduction(
-        self,
-        weights: DrawWeights,
-        points: Points,
-        *,
-        fitted: Any,  # noqa: ARG002 - nothing is scored by it
-        labelled: bool,
-        first: int = 0,
-        maps: Any = None,  # noqa: ARG002 - of one class per point
-        by_class: bool = False,  # noqa: ARG002 - of one class per point
-        calibrates: bool = False,  # noqa: ARG002 - of one class per point
-        second: Any = None,  # noqa: ARG002 - of one class per point
-    ) -> Any:
-        return Reduction(
-            weights, points, labels=len(self.names), labelled=labelled, estimator=self._estimator, first=first
-        )
+    @classmethod
+    def of(cls, network: ScoredNetwork) -> MultilabelScorer:
+        return cls(network.run, names_of(network.test, network.outputs))
+
+    def checked(self, points: Points, *, is_ood: bool = False) -> Points:
+        return points if is_ood else check_label_matrix(points, len(self.names))
+
+    def findings_on_labels(self, truth: np.ndarray) -> Iterator[Finding]:
+        """A note on the labels that have no AUROC among these points."""
+        without = np.setdiff1d(np.arange(truth.shape[1]), ranked_labels(truth))
+        if without.size:
+            yield note("labels-without-auroc", labels=[self.names[label] for label in without])
+
+    def reduction(self, scored: ScoredSet[classification.Fitted]) -> SampleReduction:
+        of_labels = {"labels": len(self.names), "labelled": scored.labelled, "estimator": self._estimator}
+        return Reduction(scored.weights, scored.points, first=scored.first, **of_labels)
 
     def fitted(self, validation: classification.Scores | None, draws: DrawWeights) -> classification.Fitted | None:
         """One confidence for all labels."""

@@ -75,6 +75,7 @@ class Reduction:
         temperature: Float[np.ndarray, " image"] | None = None,
         fits_temperature: bool = False,
         lean: bool = False,
+        saves_maps: bool = False,
     ) -> None:
         self._weights, self._parts, self._full = weights, parts, weights.full.start
         self._step = _EVERY * max(1, _BLOCK // (len(weights.weights) * classes * _EVERY))  # pixels in memory at once
@@ -85,7 +86,7 @@ class Reduction:
         self._open: _Open | None = None
         self._blocks, self._counts = Blocks(), dict[str, np.ndarray]()
         self.maps: list[dict[str, np.ndarray]] | None = None  # of each image, where they are kept
-        self.saves_maps = False  # among its arrays, as those of the kind "map"
+        self._saves_maps = saves_maps  # among its arrays, as those of the kind "map"
 
     def add(self, outputs: Float[Tensor, "sample image class row column"]) -> None:
         """Add further draws of the images at hand; SamplingError where an output is not finite."""
@@ -179,7 +180,7 @@ class Reduction:
             self._blocks.add("draw", {f"ranked.{name}": value.astype(np.float32) for name, value in ranked.items()})
         if self.maps is not None:
             self.maps.append(self._maps(opened, image, mask))
-        if self.saves_maps:
+        if self._saves_maps:
             self._blocks.add("map", stored_maps(self._maps(opened, image, None), self._classes))
 
     def _of_map(

@@ -16,11 +16,12 @@ from torch import Tensor
 
 from bnuq import metrics
 from bnuq.config import Run, ScoringSection
-from bnuq.data import Points
+from bnuq.data import Points, check_targets
 from bnuq.estimates import Estimate
-from bnuq.evaluation import estimates, subject
-from bnuq.evaluation.datasets import Scale
+from bnuq.evaluation import estimates
+from bnuq.evaluation.datasets import Scale, target_scale
 from bnuq.evaluation.tasks.observation_noise import Fitted, fit
+from bnuq.evaluation.tasks.scorer import ScoredNetwork, ScoredSet, TaskScorer
 from bnuq.evaluation.units import Blocks, Gathered
 from bnuq.files.journal import Arrays
 from bnuq.findings import Finding
@@ -28,6 +29,7 @@ from bnuq.metrics import DrawWeights
 from bnuq.metrics.arrays import as_numpy
 from bnuq.metrics.registry import estimates_of_task
 from bnuq.records.evaluation import MethodResult, Samples, SetResult
+from bnuq.tasks import REGRESSION
 
 _ESTIMATES = estimates_of_task("regression")
 _LEVELS = np.arange(0.05, 1.0, 0.05)  # of the central intervals whose coverage is computed
@@ -547,33 +549,31 @@ class Scaled:
             yield start, (block * self.std + self.mean).astype(self.dtype)
 
 
-class Scorer(subject.Scorer):
+class RegressionScorer(TaskScorer[Scores, Fitted]):
     """Scores the samples of a regression."""
 
-    def __init__(self, run: Run, scale: Scale | None) -> None:
-        self._by, self._scale = run.scoring, scale
+    task = REGRESSION
 
-    def reduction(
-        self,
-        weights: DrawWeights,
-        points: Points,
-        *,
-        fitted: Fitted | None,
-        labelled: bool,
-        first: int = 0,
-        maps: Any = None,  # noqa: ARG002 - of a classification
-        by_class: bool = False,  # noqa: ARG002 - of a classification
-        calibrates: bool = False,  # noqa: ARG002 - of a classification
-        second: Any = None,  # noqa: ARG002 - of a classification
-    ) -> Reduction:
+    def __init__(self, run: Run, scale: Scale | None, outputs: int) -> None:
+        self._by, self._scale, self._outputs = run.scoring, scale, outputs
+
+    @classmethod
+    def of(cls, network: ScoredNetwork) -> RegressionScorer:
+        return cls(network.run, target_scale(network.run, network.train, network.outputs), network.outputs)
+
+    def checked(self, points: Points, *, is_ood: bool = False) -> Points:
+        return points if is_ood else check_targets(points, self._outputs)
+
+    def reduction(self, scored: ScoredSet[Fitted]) -> Reduction:
+        fitted, points = scored.fitted, scored.points
         return Reduction(
-            weights,
+            scored.weights,
             points=len(points),
             scoring_by=self._by,
-            targets=points.targets if labelled else None,
+            targets=points.targets if scored.labelled else None,
             scale=self._scale,
-            fitted=fitted if fitted is None or labelled else replace(fitted, halves=None, second=None),
-            first=first,
+            fitted=fitted if fitted is None or scored.labelled else replace(fitted, halves=None, second=None),
+            first=scored.first,
             where=points.reference,
         )
 
@@ -604,7 +604,7 @@ class Scorer(subject.Scorer):
     def result(
         self,
         scores: Mapping[str, Scores],
-        fitted: Fitted | None,  # noqa: ARG002 - the scores were made by it
+        fitted: Fitted | None,
         draws: DrawWeights,
         raw_samples: Mapping[str, Samples],
     ) -> MethodResult:

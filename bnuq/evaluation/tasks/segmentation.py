@@ -16,14 +16,17 @@ from jaxtyping import Float, Int64
 
 from bnuq import metrics
 from bnuq.config import Run
-from bnuq.data import Points
+from bnuq.data import Points, check_masks
+from bnuq.errors import DataError
 from bnuq.estimates import Estimate
-from bnuq.evaluation import estimates, subject
+from bnuq.evaluation import estimates
 from bnuq.evaluation.tasks import failing_images
 from bnuq.evaluation.tasks.classification import limits_of
 from bnuq.evaluation.tasks.pixels import AT_BOUNDARIES, PLACES, Reduction, Scores, parts_of_draws, uncertainty_of
-from bnuq.metrics import CalibrationBins, DrawWeights, LogitMaps, SelectiveScores
+from bnuq.evaluation.tasks.scorer import ScoredNetwork, ScoredSet, TaskScorer
+from bnuq.metrics import CalibrationBins, DrawWeights, SelectiveScores
 from bnuq.records.evaluation import PIXEL_MEANS, PIXEL_SCORES, MethodResult, Samples, SetResult
+from bnuq.tasks import SEGMENTATION
 
 _OF_EACH_IMAGE = ("auroc", "aupr_out", "fpr95")
 _SUMS_OF_BINS = "count", "confidence", "correct"
@@ -287,32 +290,39 @@ def _per_image(
             yield f"pixel_{name}_per_image", mean + np.where(known, values - mean, 0) * len(known) / known.sum()
 
 
-class Scorer(subject.Scorer):
-    """Scores the samples of a segmentation of images of so many `pixels`. Its weights are those of parts of the
+class SegmentationScorer(TaskScorer[Scores, None]):
+    """Scores the samples of a segmentation of images of this size. Its weights are those of parts of the
     draws."""
 
-    def __init__(self, run: Run, classes: int, pixels: int, names: Sequence[str]) -> None:
-        self._ignore, self._classes, self._names = run.ignore, classes, names
-        self._probabilities = classes * pixels
+    task = SEGMENTATION
+
+    def __init__(self, run: Run, classes: int, image: tuple[int, int], names: Sequence[str]) -> None:
+        self._ignore, self._classes, self._names, self._image = run.ignore, classes, names, image
+        self._probabilities = classes * math.prod(image)
+
+    @classmethod
+    def of(cls, network: ScoredNetwork) -> SegmentationScorer:
+        assert network.image is not None
+        return cls(network.run, network.outputs, network.image, tuple(network.test.classes or ()))
+
+    def checked(self, points: Points, *, is_ood: bool = False) -> Points:
+        """The points with masks of the classes, or of anomalies, checked as `check_masks` does; DataError also for
+        masks of another size than the outputs."""
+        if points.masks is None and (is_ood or points.targets is None):
+            return points
+        points = check_masks(points, 2 if is_ood else self._classes, self._ignore)
+        if points.masks is not None and points.masks.shape[1:] != self._image:
+            found, expected = (" × ".join(map(str, size[::-1])) for size in (points.masks.shape[1:], self._image))
+            raise DataError(f"{points.reference}: the masks are {found} pixels; expected {expected}, as the images.")
+        return points
 
     def weights(self, samples: int, bank: int | None) -> DrawWeights:
         """The replicates: all draws, each part of them left out, and the first 1, 2, 4, … parts."""
         assert bank is None  # as the request is checked
         return metrics.part_weights([len(part) for part in parts_of_draws(samples, self._probabilities)])
 
-    def reduction(
-        self,
-        weights: DrawWeights,
-        points: Points,
-        *,
-        fitted: Any,  # noqa: ARG002 - nothing is scored by it
-        labelled: bool,
-        first: int = 0,
-        maps: LogitMaps | None = None,
-        by_class: bool = False,  # noqa: ARG002 - of whole points
-        calibrates: bool = False,
-        second: Any = None,  # noqa: ARG002 - of whole points
-    ) -> Any:
+    def reduction(self, scored: ScoredSet[None]) -> Reduction:
+        weights, points, maps = scored.weights, scored.points, scored.maps
         lean = not weights.prefix_sizes  # without replicates all draws are one part
         drawn = weights.samples if lean else weights.prefix_sizes[-1]
         return Reduction(
@@ -321,15 +331,16 @@ class Scorer(subject.Scorer):
             classes=self._classes,
             ignore=self._ignore,
             masks=points.masks,
-            labelled=labelled,
-            first=first,
+            labelled=scored.labelled,
+            first=scored.first,
             where=points.reference,
             temperature=None if maps is None else maps.temperature,
-            fits_temperature=calibrates and maps is None,
+            fits_temperature=scored.calibrates and maps is None,
             lean=lean,
+            saves_maps=scored.saves_maps,
         )
 
-    def fitted(self, validation: Scores | None, draws: DrawWeights) -> None:  # noqa: ARG002 - nothing is
+    def fitted(self, validation: Scores | None, draws: DrawWeights) -> None:
         return None
 
     def headline_errors(self, scores: Mapping[str, Scores], draws: DrawWeights) -> dict[str, float]:
@@ -338,9 +349,9 @@ class Scorer(subject.Scorer):
     def result(
         self,
         scores: Mapping[str, Scores],
-        fitted: Any,  # noqa: ARG002
+        fitted: Any,
         draws: DrawWeights,
-        raw_samples: Mapping[str, Samples],  # noqa: ARG002 - none are kept
+        raw_samples: Mapping[str, Samples],
     ) -> MethodResult:
         test = scores["test"]
         ood = {name: of_set for name, of_set in scores.items() if name != "test"}

@@ -47,7 +47,12 @@ INPUTS: Catalogue = {
     "read-from-factory": Entry("read from {factory}"),
     "points-on-last-axis": Entry("the points are on the last axis (H, W, C, N)"),
     "svhn-label-10": Entry("label 10 is the digit 0, as in SVHN"),
-    "no-class-folders": Entry("no class folders: no labels"),
+    "no-class-folders": Entry(
+        lambda table="": (
+            "no class folders: no labels"
+            + f"; if {table} lists the pictures and their labels, name it in place of the folder" * bool(table)
+        )
+    ),
     "class-folders": Entry("{count} class folders"),
     "class-names": Entry(
         lambda names: f"{len(names)} class names: {', '.join(names[:10])}" + ", …" * (len(names) > 10)

@@ -34,7 +34,8 @@ def in_one_numbering(
     """These labelled sets with the class numbers of `classes`, or else of "train"; where it names none, of the set that
     names most. `classes` also names the classes of sets that have no names. Pixels of masks that are `ignore` stay so.
 
-    DataError for a class that the numbering lacks, and for `classes` that are not distinct.
+    DataError for a class that the numbering lacks, for sorted names that are fewer than the numbers of a set without
+    names, and for `classes` that are not distinct.
     """
     if classes is not None and not 0 < len({*classes}) == len(classes):
         twice = next((repr(name) for name in classes if list(classes).count(name) > 1), "no class")
@@ -47,6 +48,9 @@ def in_one_numbering(
         source, names = named[key], named[key].classes or ()
         named[key] = _with_notes(source, alone=key != "train")
         numbering = Numbering(names, f"{key} ({source.reference})", source.classes_sorted)
+        for name, points in sets.items():
+            if numbering.is_sorted and points is not None and name not in named:
+                _check_enough(numbering, points, name=name)
     else:
         return dict(sets)
     result = dict(sets) | {key: renumbered(points, numbering, name=key, ignore=ignore) for key, points in named.items()}
@@ -57,6 +61,22 @@ def in_one_numbering(
             if points is not None and points.classes is None
         }
     return result
+
+
+def _check_enough(numbering: Numbering, points: Points, *, name: str) -> None:
+    """DataError where `points`, which have numbers alone, have more classes than the numbering, whose names were
+    numbered in sorted order: which numbers these names have is not known then."""
+    labels = points.targets
+    if not isinstance(labels, np.ndarray) or _is_matrix(labels):
+        return
+    numbers = np.unique(labels)
+    if len(numbers) > len(numbering.names) and bool((numbers == np.floor(numbers)).all()):
+        shown = listed([f"{number:g}" for number in numbers], most=_LISTED)
+        raise DataError(
+            f"{points.reference}: {name} numbers {len(numbers)} classes, {shown}, and {numbering.source} names only "
+            f"{len(numbering.names)}, {listed(numbering.names, most=_LISTED)}: which number each name has is not "
+            f"known. List all names in the order of the network's outputs: {_CHOICE}."
+        )
 
 
 def _has_names(points: Points) -> bool:

@@ -3,6 +3,7 @@
 import io
 import tarfile
 import zipfile
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -90,6 +91,20 @@ def test_without_names_in_train_the_set_with_most_names_numbers_the_others():
     assert values_of(in_one_numbering({"test": test})["test"], "class-numbers") == {"names": ["green", "red", "white"]}
     given_numbers = named([0, 1], ("white", "red"), is_sorted=False)
     assert noted(in_one_numbering({"test": given_numbers})["test"]) == noted(given_numbers)
+
+
+def test_fewer_names_than_numbers_in_train_are_refused_with_both_unless_they_are_listed():
+    train = points_of(Contents(np.zeros((5, 2)), np.array([0, 1, 2, 3, 1])), name="train", reference="train.npz")
+    test = named([0, 1, 2], ("green", "red", "white"))
+    message = refusal(train=train, test=test)
+    assert message.startswith("train.npz: train numbers 4 classes, 0, 1, 2, 3, and test (test.npz) names only 3,")
+    assert "green, red, white: which number each name has is not known." in message and "classes = [...]" in message
+    listed = in_one_numbering({"train": train, "test": test}, TRAIN)
+    assert listed["test"].targets.tolist() == [1, 2, 3]
+    complete = in_one_numbering({"train": train, "test": named([0, 3], TRAIN)})
+    assert complete["test"].targets.tolist() == [0, 3]
+    fractions = replace(train, targets=np.array([0.5, 1.5, 2.5, 3.5, 4.5]))
+    assert in_one_numbering({"train": fractions, "test": test})["train"] is fractions
 
 
 def test_listed_classes_number_every_set_and_name_those_without_names():

@@ -16,6 +16,7 @@ from making_points import idx, png, save_mat, save_parquet
 from numpy.lib import format as npy_format
 from PIL import Image
 
+from bnuq.catalogue import text_of
 from bnuq.data import check_labels, load_points
 from bnuq.errors import DataError
 from bnuq.files import limits
@@ -454,6 +455,17 @@ def test_grey_pictures_have_one_channel_unless_one_of_them_has_colour(tmp_path):
     (tmp_path / "a" / "3.png").write_bytes(png(np.zeros((4, 4), np.uint16)))
     message = refusal(tmp_path)
     assert "3.png: has 16 bits or more a channel; expected 8 bits" in message and "astype(np.uint8)" in message
+
+
+def test_a_table_beside_pictures_without_class_folders_is_hinted_at_and_is_read_by_that(tmp_path):
+    for number in range(3):
+        (tmp_path / f"{number}.png").write_bytes(png(np.zeros((4, 5, 3), dtype=np.uint8)))
+    (tmp_path / "labels.csv").write_text("file,label\n0.png,cat\n1.png,dog\n2.png,cat\n")
+    points = load_points(str(tmp_path), base=tmp_path, name="test")
+    [text] = [text_of(finding) for finding in points.findings if finding.code == "no-class-folders"]
+    table = tmp_path / "labels.csv"
+    assert text.endswith(f"if {table} lists the pictures and their labels, name it in place of the folder")
+    assert load_points(str(table), base=tmp_path, name="test").targets.tolist() == [0, 1, 0]
 
 
 def test_a_flat_folder_has_no_labels_and_an_uneven_one_is_refused(tmp_path):

@@ -11,7 +11,7 @@ import threading
 import warnings
 import zipfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import IO, cast
 
@@ -30,6 +30,7 @@ from bnuq.findings import Finding, note
 _SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
 # Only the formats of these suffixes: Pillow detects formats by content, and PostScript would start Ghostscript.
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
+_TABLES = (".csv", ".tsv")
 _LARGEST_FILE = 2**29  # bytes; Pillow opens no picture of more than 90 million pixels
 _LARGEST_HEADER = 2**20  # bytes of a header in a tar
 _BESIDE_PIXELS = 2**24  # bytes of a picture's file besides pixels: profiles, previews
@@ -100,7 +101,11 @@ def read_image_folder(path: Path, *, without: Collection[str] = ()) -> Contents:
     with readable(path, "a folder of images"):
         files = {name: size for name, size in files_below(path) if name not in without}
 
-    return contents_of(path, files, lambda file: read_picture(path / file))
+    contents = contents_of(path, files, lambda file: read_picture(path / file))
+    tables = [name for name in sorted(files) if PurePosixPath(name).suffix.lower() in _TABLES and "/" not in name]
+    if contents.targets is not None or not tables:
+        return contents
+    return replace(contents, findings=(note("no-class-folders", table=str(path / tables[0])),))
 
 
 def read_picture(picture: Path) -> bytes:
@@ -254,7 +259,7 @@ def _labels(
         first, second = sorted(map(PurePosixPath, above.values()))[:2]
         raise DataError(f"{path}: has images at different depths ({first}, {second}); expected folder/class/image.")
     if 0 in above:
-        return None, None, (note("no-class-folders"),)
+        return None, None, (note("no-class-folders", table=""),)
     folders = {folder: PurePosixPath(folder) for folder in {file.rpartition("/")[0] for file in files}}
     parents = sorted({folder.parent for folder in folders.values()})
     if len(parents) > 1:

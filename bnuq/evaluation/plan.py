@@ -82,7 +82,7 @@ def plan(
         if train is not None:
             check_mini_batches(run.sampler, train, batch_size)
     findings += [note("setting-ignored", key=key) for key in _unused_keys(run.sampler, methods)]
-    findings += _findings_on_sites(sites)
+    findings += _findings_on_sites(sites, drawn=bool(layers))
     if test.targets is None:
         findings.append(note("test-unlabelled", test=test.reference))
     with undisturbed(model):
@@ -338,13 +338,16 @@ def _batch_size(
     return chosen, [note("batch-size-chosen", batch_size=chosen, preferred=preferred, known=known)]
 
 
-def _findings_on_sites(sites: Sites) -> Iterator[Finding]:
+def _findings_on_sites(sites: Sites, *, drawn: bool) -> Iterator[Finding]:
+    """The warnings on the network's layers; where mini-batches are `drawn`, the reference check has those on running
+    variances."""
     for reason, layers in by_reason(dict(sites.unreachable)):
         yield warning("unreachable", layer=layers, reason=reason)
     untrained = [site.name for site in sites.batchnorms if site.never_trained and not site.is_frozen]
     if untrained:
         yield warning("never-trained", layers=untrained, evaluated=True)
-    if unscaled := {site.name: site.unscaled for site in sites.batchnorms if site.unscaled}:
+    unscaled = {site.name: site.unscaled for site in sites.batchnorms if site.unscaled}
+    if unscaled and not drawn:
         yield warning("variance-zero", layers=list(unscaled), channels=sum(unscaled.values()))
 
 

@@ -88,9 +88,9 @@ def passes_of(method: str, result: Result) -> int:
 
 def is_mismatched(result: Result) -> bool:
     """Whether mini-batches are drawn of a reference that may not be the network's, or its statistics were never
-    trained. The pipeline of the evaluated points may then be wrong, too, and what is better may be so by other
+    trained or are 0. The pipeline of the evaluated points may then be wrong, too, and what is better may be so by other
     statistics: nothing is called a gain, whichever method has it."""
-    if any(finding.code == "never-trained" for finding in result.findings):
+    if any(finding.code in ("never-trained", "variance-zero") for finding in result.findings):
         return True
     doubtful = is_doubtful(result.reference_check, result.methods)
     return doubtful and any(map(draws_mini_batches, result.methods))

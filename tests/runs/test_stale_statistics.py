@@ -77,6 +77,13 @@ def test_no_method_is_credited_while_statistics_were_never_trained(folder):
     assert is_mismatched(result) and judged(result).worth is not True
 
 
+def test_without_a_reference_no_method_is_credited_beside_running_variances_of_0(folder):
+    result = evaluated(folder, "zero.h5", broken(folder, "zero in a channel"), methods=("mcdo",), ood=())
+    assert warned(result) == ["variance-zero"]
+    assert values_of(result, "variance-zero") == {"layers": ["1"], "channels": 1}
+    assert is_mismatched(result) and judged(result).worth is not True
+
+
 def test_the_warning_leads_to_commands_that_run_as_they_stand(folder, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.chdir(folder)

@@ -415,13 +415,9 @@ def draw_histograms(
     ood: Float[np.ndarray, " ood"],
     score: str,
     name: str,
-    among: Float[np.ndarray, " any"] | None = None,
 ) -> None:
-    """How the score is spread over the test set and over the OOD set `name`, in percent of each.
-
-    Bins span both sets, or `among`, where other pictures shall have the same.
-    """
-    edges, logarithmic = _edges(np.concatenate([test, ood]) if among is None else among)
+    """How the score is spread over the test set and over the OOD set `name`, in percent of each."""
+    edges, logarithmic = _edges(np.concatenate([test, ood]))
     for values, colour, label in ((test, "#0072B2", "test set"), (ood, "#D55E00", short(name))):
         share = np.histogram(np.clip(values, edges[0], edges[-1]), edges)[0] / len(values)
         axes.stairs(100 * share, edges, fill=True, color=colour, alpha=0.35)

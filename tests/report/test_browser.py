@@ -21,7 +21,8 @@ pytestmark = [
     pytest.mark.skipif(browser.found() is None, reason="no Chromium on the PATH"),
     pytest.mark.skipif(not hasattr(os, "fork"), reason="the browser is steered through a POSIX pipe"),
 ]
-PAGES = ("classification", "regression", "sweep", "beside", "inspection")
+PICTURED = ("classification", "regression", "sweep", "inspection")
+PAGES = (*PICTURED, "beside")
 LONG = "a_set_of_a_name_" * 6
 # What text lies out of its table cell, out of the page, or on other text; pictures and scrolled parts aside.
 MISPLACED = r"""(() => {
@@ -115,7 +116,7 @@ def test_no_text_leaves_its_cell_or_the_page_or_lies_on_other_text(pages, window
 
 
 @pytest.mark.parametrize("width", [1200, 390])
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", PICTURED)
 def test_every_picture_is_to_be_seen_and_its_letters_can_be_read(pages, window, name, width) -> None:
     window.show(pages[name], width=width, dark=False)
     sizes = window.value(
@@ -129,7 +130,7 @@ def test_every_picture_is_to_be_seen_and_its_letters_can_be_read(pages, window, 
         assert 9 * wide / drawn >= 8.5
 
 
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", PICTURED)
 def test_pictures_and_text_take_the_colours_of_the_readers_scheme(pages, window, name) -> None:
     found = []
     for dark in (False, True):

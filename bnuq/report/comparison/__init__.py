@@ -1,4 +1,4 @@
-"""Several evaluations side by side: settings that differ, and every estimate of all. Nothing is judged."""
+"""Several evaluations side by side: settings and estimates that differ. Nothing is judged."""
 
 from bnuq.report.comparison.report import report, summary
 from bnuq.report.comparison.settings import compared

@@ -1,43 +1,57 @@
-"""The report of several evaluations side by side.
+"""The report of several evaluations: settings that differ, then the estimates that do, largest difference first.
 
-A column is a result, by its name; a row is an estimate of a method on a set; a dash stands for what a result has not.
+A column is a result, by its name; a row is an estimate; a dash stands for what a result has not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from bnuq.catalogue import advised
-from bnuq.findings import sentence, warnings
-from bnuq.metrics import METRICS, SEPARATIONS
+from bnuq.findings import warnings
+from bnuq.metrics.registry import metric_of
 from bnuq.records.evaluation import Result
 from bnuq.records.summary import SCHEMA
 from bnuq.records.summary import summary as summary_of
-from bnuq.report import tasks
-from bnuq.report.comparison.findings import SENTENCES, findings, setting_findings
-from bnuq.report.comparison.lookup import Results, methods_of, ood_names, separations
-from bnuq.report.comparison.plots import pictures
-from bnuq.report.comparison.settings import compared
-from bnuq.report.document import Heading, Items, Part, PathLine, Picture, Report, Row, Section, Table, dim, section
-from bnuq.report.numbers import count, digits_of, headed, named, share_with_error, with_error
-from bnuq.report.provenance import origin
+from bnuq.report.comparison.pivot import EstimateAcross, pivot
+from bnuq.report.comparison.settings import Difference, Results, compared
+from bnuq.report.document import Cell, Heading, Items, Part, Report, Section, Table, dim, section
+from bnuq.report.numbers import count, digits_of, named, number, with_error
+from bnuq.store.table import Row
+
+_MOST = 20  # estimates on one screen
 
 
 def report(results: Results, *, columns: int = 100) -> Report:  # noqa: ARG001 - every report has it
-    """The report: settings that differ, how the results rank, every estimate of all, and their pictures."""
+    """The report; without `--full` a terminal shows the estimates that differ most."""
+    rows = pivot(results)
+    differing = [row for row in rows if row.differs]
+    settings = Items(tuple(_settings(compared(results))))
+    legend = tuple(dim(_legend(results)))
+    brief: tuple[Part, ...] = (Heading("Settings"), settings)
+    if differing:
+        title = "Estimates that differ" if len(differing) <= _MOST else f"The {_MOST} estimates that differ most"
+        brief = (*brief, Heading(title), table(results, differing[:_MOST]), *legend)
     warned = (
         (f"{name}: {text}", code, todo)
         for name, result in results.items()
         for text, code, todo in advised(result.findings)
     )
+    same = [row for row in rows if not row.differs]
     return Report(
         command=f"bnuq report: {len(results)} results side by side",
         facts=tuple((name, ", ".join(_facts(result))) for name, result in results.items()),
-        summary=tuple(sentence(finding, SENTENCES) for finding in findings(results)),
-        sections=tuple(_sections(results)),
+        summary=tuple(_summary(rows, differing)),
+        sections=(
+            Section("Settings", (settings,)),
+            *section("Estimates that differ", (table(results, differing), *legend) if differing else ()),
+            *section("Estimates that are the same", (table(results, same),) if same else (), folded=True),
+        ),
         warnings=tuple(warned),
+        one_screen=brief,
     )
 
 
@@ -54,80 +68,65 @@ def summary(results: Results) -> dict[str, Any]:
     }
 
 
+def table(results: Results, rows: Sequence[EstimateAcross]) -> Table:
+    """The estimates with their errors, a column for each result, and how far they differ."""
+    lines = []
+    for row in rows:
+        digits = digits_of(row.row["metric"], (estimate.value for estimate in row.estimates if estimate))
+        cells = (with_error(estimate, digits) for estimate in row.estimates)
+        deviation = Cell("–" if math.isnan(row.deviation) else number(row.deviation, 1))
+        lines.append((f"{metric_of(row.row['metric']).arrow} {_label(row.row)}", (*cells, deviation)))
+    return Table((*results, "SE"), tuple(lines), stacks=True)
+
+
+def _label(row: Row) -> str:
+    """As "AUROC, svhn by MI, mcbn": what is measured, of which points, by which method."""
+    score = f" by {named(row['score'], roomy=False)}" if row["score"] else ""
+    parts = (f"{kind} {row[kind]}" for kind in ("label", "class", "group", "bound") if row[kind])
+    return ", ".join((named(row["metric"], roomy=False), (row["set"] or "test") + score, *parts, row["method"]))
+
+
+def _summary(rows: Sequence[EstimateAcross], differing: Sequence[EstimateAcross]) -> Iterator[str]:
+    if not differing:
+        yield f"All {count(len(rows), 'estimate')} are the same."
+        return
+    largest = differing[0]
+    by = f", by at most {number(largest.deviation, 1)} standard errors: {_label(largest.row)}"
+    yield f"{len(differing)} of {count(len(rows), 'estimate')} differ{'' if math.isnan(largest.deviation) else by}."
+    yield (
+        "Nothing is judged here. To test whether one result is significantly worse than another, use "
+        "`bnuq check CURRENT BASELINE`."
+    )
+
+
+def _settings(settings: Sequence[Difference]) -> Iterator[str]:
+    """A sentence for each setting that differs, and one for those that do not."""
+    for setting in settings:
+        if setting.differs:
+            names: dict[str, list[str]] = {}
+            for name, value in setting.values.items():
+                names.setdefault(value, []).append(name)
+            values = "; ".join(f"{value} in {' and '.join(of_value)}" for value, of_value in names.items())
+            other = "; estimates on it are from different points" if setting.other_points else ""
+            yield f"{setting.what}: {values}{other}."
+    shared = [f"{setting.what} {next(iter(setting.values.values()))}" for setting in settings if not setting.differs]
+    if shared:
+        yield f"The same in all: {'; '.join(shared)}."
+
+
+def _legend(results: Results) -> Iterator[str]:
+    first = next(iter(results))
+    yield "± standard error over points and samples together. ↑ higher, ↓ lower is better."
+    yield (
+        f"SE: the largest difference from {first} in standard errors of the difference, which pair points and "
+        "draws where these are the same; – where unknown."
+    )
+
+
 def _facts(result: Result) -> Iterator[str]:
-    sampling = result.sampling
     yield Path(str(result.model["path"])).name
-    if result.sampled:
-        size = "" if sampling["batch_size"] is None else f", b = {sampling['batch_size']}"
-        yield f"T = {sampling['samples']}{size}, seed {sampling['seed']}"
     yield f"{result.sets['test'].n} test points"
     if warned := warnings(result.findings):
         yield count(len(warned), "warning")
     if result.path is not None:
         yield str(result.path)
-
-
-def _sections(results: Results) -> Iterator[Section]:
-    settings = compared(results)
-    texts = tuple(sentence(finding, SENTENCES) for finding in setting_findings(results, settings))
-    differ = any(setting.differs for setting in settings)
-    yield Section("Settings that differ" if differ else "Settings", (Items(texts),))
-    drawn = tuple(pictures(results))
-
-    def of_kind(*kinds: str) -> tuple[Picture, ...]:
-        return tuple(picture for picture in drawn if picture.kind[0] in kinds)
-
-    yield Section("Test sets", (estimates_table(results), *dim(_legend(results))))
-    yield from section("Calibration", of_kind("calibration", "interval_calibration"))
-    yield from section("Error against coverage", of_kind("risk_coverage"))
-    for name in ood_names(results):
-        of_set = [picture for picture in of_kind("ood", "roc") if picture.kind[1] == name]
-        yield Section(f"{name} against the test sets", (*of_set, *ood_tables(results, name)))
-    yield from section("Over the number of samples", of_kind("convergence"))
-    parts = (part for name, result in results.items() for part in _provenance(name, result))
-    yield from section("Provenance", parts, only_on_page=True)
-
-
-def _provenance(name: str, result: Result) -> Iterator[Part]:
-    yield Heading(name)
-    yield origin(result)
-    if result.path is not None:
-        yield PathLine(result.path)
-
-
-def estimates_table(results: Results) -> Table:
-    """Every estimate of the test set, method by method."""
-    rows: list[Row] = []
-    for method in methods_of(results):
-        columns = [result.methods.get(method) for result in results.values()]
-        rows.append((method, ()))
-        for metric in METRICS:
-            estimates = [None if column is None else column.sets["test"].estimates.get(metric) for column in columns]
-            if any(estimates):
-                digits = digits_of(metric, (estimate.value for estimate in estimates if estimate))
-                rows.append((f"  {headed(metric)}", tuple(with_error(estimate, digits) for estimate in estimates)))
-        for metric in ("crps", "pll"):
-            shares = [None if column is None else column.normalized.get(metric) for column in columns]
-            if any(shares):
-                rows.append((f"  ↑ normalised {named(metric)}", tuple(map(share_with_error, shares))))
-    return Table(tuple(results), tuple(rows), stacks=True)
-
-
-def ood_tables(results: Results, name: str) -> Iterator[Table]:
-    """How well the set is separated, by every score of every method: a table for each of AUROC, AUPR and FPR95."""
-    for metric in SEPARATIONS:
-        rows: list[Row] = []
-        for method in methods_of(results):
-            columns = [separations(result, method, name) for result in results.values()]
-            scores = dict.fromkeys(score for column in columns for score in column)
-            rows += [(f"{headed(metric)}, {method}", ())] if scores else []
-            for score in scores:
-                cells = (with_error(column.get(score, {}).get(metric)) for column in columns)
-                rows.append((f"  by {named(score)}", tuple(cells)))
-        if rows:
-            yield Table(tuple(results), tuple(rows), stacks=True)
-
-
-def _legend(results: Results) -> Iterator[str]:
-    yield "± standard error over points and samples together. ↑ higher, ↓ lower is better."
-    yield from dict.fromkeys(text for result in results.values() for text in tasks.legend(result))

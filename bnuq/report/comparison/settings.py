@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bnuq.config import DataSection
 from bnuq.records.evaluation import Result
-from bnuq.report.comparison.lookup import Results
 from bnuq.report.numbers import of_reference
 from bnuq.report.sampler import USUAL, laplace_in_words, laws_in_words, sampler_in_words
 
-DRAWN = {"samples": "T", "batch_size": "b", "seed": "seed", "bank": "draws in the bank"}  # that samples depend on
-_SAMPLING = DRAWN | {
+Results = Mapping[str, Result]  # by name, in the order of the columns; all of one task
+_SAMPLING = {
+    "samples": "T",
+    "batch_size": "b",
+    "seed": "seed",
+    "bank": "draws in the bank",
     "layers": "sampled layers",
     "mutual_information": "estimator of mutual information",
     "device": "device",
@@ -51,21 +54,8 @@ def compared(results: Results) -> list[Difference]:
     for name, kind in sorted(sets.items(), key=lambda item: item[0] != "test"):
         files = of_each(lambda result, name=name: _points(result, name))
         settings.append(_by_hash(name if name == kind else f"{kind} {name}", files, of_points=True))
-    settings.append(_by_value("ignore", of_each(_ignored)))
-    settings.append(_by_value("classes of pixels", of_each(_classes_of_pixels)))
     settings.append(_by_hash("reference", of_each(_reference)))
-    for key, name in _SAMPLING.items():
-        settings.append(_by_value(name, of_each(lambda result, key=key: result.sampling.get(key))))
-    if any(of_each(sampler_in_words).values()):
-        settings.append(_by_value("mini-batches", of_each(lambda result: sampler_in_words(result) or USUAL)))
-    settings.append(_by_value("noise models", of_each(lambda result: laws_in_words(result) or None)))
-    settings.append(_by_value("laplace", of_each(lambda result: laplace_in_words(result) or None)))
-    for section, keys in _RUN_FILE.items():
-        for key in keys:
-            name = f"{section}.{key}" if section == "scoring" else key
-            settings.append(_by_value(name, of_each(lambda result, s=section, k=key: _requested(result, s, k))))
-    settings.append(_by_value("methods", of_each(lambda result: list(result.methods))))
-    settings.append(_by_value("bnuq", of_each(lambda result: result.provenance["bnuq"])))
+    settings += [_by_value(name, values) for name, values in _values(of_each)]
     return [setting for setting in settings if setting.differs or set(setting.values.values()) != {"none"}]
 
 
@@ -85,21 +75,23 @@ def _reference(result: Result) -> _File | None:
     return None if not train or not sha256 else (of_reference(str(train)), str(sha256))
 
 
-def _ignored(result: Result) -> int | None:
-    """Of a segmentation, the value of the pixels that are not scored."""
-    dense = result.model.get("task") == "segmentation"
-    return result.run.get("data", {}).get("ignore", DataSection().ignore) if dense else None
-
-
-def _classes_of_pixels(result: Result) -> str | None:
-    """Of a segmentation, the names that the class file gives."""
-    dense = result.model.get("task") == "segmentation"
-    return ", ".join(result.sets["test"].classes) or None if dense else None
-
-
-def _requested(result: Result, section: str, key: str) -> Any:
-    keys = result.run.get(section, {})
-    return keys.get(key) if isinstance(keys, Mapping) else None
+def _values(of_each: Callable[[Callable[[Result], Any]], dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The settings that are no files, each with its values."""
+    if any(of_each(lambda result: result.model.get("task") == "segmentation").values()):  # all are of one task
+        yield "ignore", of_each(lambda result: result.run.get("data", {}).get("ignore", DataSection().ignore))
+        yield "classes of pixels", of_each(lambda result: ", ".join(result.sets["test"].classes) or None)
+    for key, name in _SAMPLING.items():
+        yield name, of_each(lambda result, key=key: result.sampling.get(key))
+    if any(of_each(sampler_in_words).values()):
+        yield "mini-batches", of_each(lambda result: sampler_in_words(result) or USUAL)
+    yield "noise models", of_each(lambda result: laws_in_words(result) or None)
+    yield "laplace", of_each(lambda result: laplace_in_words(result) or None)
+    for section, keys in _RUN_FILE.items():
+        for key in keys:
+            name = f"{section}.{key}" if section == "scoring" else key
+            yield name, of_each(lambda result, s=section, k=key: result.run.get(s, {}).get(k))
+    yield "methods", of_each(lambda result: list(result.methods))
+    yield "bnuq", of_each(lambda result: result.provenance["bnuq"])
 
 
 def _by_hash(name: str, files: Mapping[str, _File | None], *, of_points: bool = False) -> Difference:

@@ -13,6 +13,7 @@ from typing import Any, TextIO
 from rich.console import Console
 from rich.text import Text
 
+from bnuq.findings import all_of
 from bnuq.report import document
 from bnuq.report.document import Cell, Drawing, Facts, Heading, Items, Paragraph, Part, PathLine, Report, Row, Table
 from bnuq.report.numbers import count
@@ -119,10 +120,9 @@ def _one_screen(report: Report, width: int, clean: Clean) -> Iterator[Text]:
     notes = _notes_that_fit(report.notes, _SCREEN - sum(1 for _ in upper(_WIDE, str)))
     yield from _section("Notes", (Items(notes),) if notes else (), width, clean)
     omitted = len(report.notes) - len(notes)
-    details = f", curves and {count(omitted, 'more note' if notes else 'note')}" if omitted else " and curves"
-    advice = Paragraph(
-        f"`{report.command.partition(' ')[0]} report RESULT --full` prints all scores{details}.", dim=True
-    )
+    details = ["all scores", *(["curves"] if report.pictures else [])]
+    details += [count(omitted, "more note" if notes else "note")] if omitted else []
+    advice = Paragraph(f"`{report.command.partition(' ')[0]} report RESULT --full` prints {all_of(details)}.", dim=True)
     yield from _section("", (advice, *report.paths), width, clean)
 
 

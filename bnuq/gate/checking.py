@@ -50,6 +50,7 @@ def check(current: Result, baseline: Result | None = None, settings: Settings = 
         if not settings.floors:
             raise ResultError(f"{current.path}: nothing to check it against. Name a baseline, or a floor by --require.")
         return uncompared(current, settings)
+    # A damaged file comes before what it is compared with, and an address that --require misspells before that, too.
     new = recomputed(current)
     floors = tuple(_floor(current, required) for required in settings.floors)
     check_comparable(current, baseline, settings)
@@ -273,6 +274,19 @@ def _left_out(result: Result) -> Iterator[Finding]:
 def _findings(
     current: Result, baseline: Result, comparisons: Sequence[Comparison], settings: Settings
 ) -> Iterator[Finding]:
+    yield from _of_requests(current, baseline)
+    of_both = estimates_of(current), estimates_of(baseline)
+    if hidden := [item.address for item in comparisons if _is_hidden(item, *of_both)]:
+        yield warning("hidden-by-draws", estimates=hidden, growth=_GROWN)
+    codes = {finding.code for finding in warnings(baseline.findings)}
+    fresh = [finding for finding in warnings(current.findings) if finding.code not in codes]
+    if fresh:
+        yield warning("new-warnings", warnings=[[finding.code, text_of(finding)] for finding in fresh])
+    yield from _of_what_is_not_gated(comparisons, settings)
+
+
+def _of_requests(current: Result, baseline: Result) -> Iterator[Finding]:
+    """Files that are swapped or the same, and samples that differ in what does not forbid a comparison."""
     made, made_before = made_at(current), made_at(baseline)
     if made is not None and made_before is not None and made < made_before:
         yield warning("older-than-baseline", current=str(current.path), baseline=str(baseline.path))
@@ -284,13 +298,10 @@ def _findings(
     new, old = (str(item.sampling.get("bank") or "none") for item in (current, baseline))
     if new != old:
         yield warning("other-bank", current=new, baseline=old)
-    of_both = estimates_of(current), estimates_of(baseline)
-    if hidden := [item.address for item in comparisons if _is_hidden(item, *of_both)]:
-        yield warning("hidden-by-draws", estimates=hidden, growth=_GROWN)
-    codes = {finding.code for finding in warnings(baseline.findings)}
-    fresh = [finding for finding in warnings(current.findings) if finding.code not in codes]
-    if fresh:
-        yield warning("new-warnings", warnings=[[finding.code, text_of(finding)] for finding in fresh])
+
+
+def _of_what_is_not_gated(comparisons: Sequence[Comparison], settings: Settings) -> Iterator[Finding]:
+    """Tolerances without effect, and estimates whose change cannot be seen."""
     if unmatched := unused(settings, ((item.address, item.metric, _is_directed(item)) for item in comparisons)):
         yield warning("unused-tolerance", tolerances=list(unmatched))
     if unlimited := [

@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo unit test nightly test-cuda test-floor test-ray soak hostile golden lint figures gate laws worth inspect reproduce bench bench-scale bench-gpu bench-large clean architectures zoo
+.PHONY: demo unit test nightly test-cuda test-floor test-ray soak hostile golden lint figures gate noise-models worth inspect reproduce bench bench-scale bench-gpu bench-large clean architectures zoo
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -87,8 +87,8 @@ gate: .venv/installed
 	$(BIN)/python docs/make_gate.py
 
 # Every analytic noise model compared with MCBN: half an hour of CPU time. Finished parts are kept.
-laws: .venv/installed
-	$(BIN)/python docs/make_laws.py
+noise-models: .venv/installed
+	$(BIN)/python docs/make_noise_models.py
 
 # Every method compared with the free baselines: half an hour of CPU time. Finished parts are kept.
 worth: .venv/installed

@@ -131,14 +131,14 @@ METHODS: tuple[Method, ...] = (
         "An approximation of mcbn: statistics drawn around the running ones, means Gaussian and variances χ², each "
         "channel independently (Shekhovtsov & Flach 2018). Needs no reference; with one, it is compared with mcbn.",
         approximates="mcbn",
-        settings=("counts", "law_draws"),
+        settings=("counts", "noise_model_draws"),
     ),
     Method(
         "mcbn-gaussian",
         frozenset({"noise model"}),
         "The same with Gaussian standard deviations (Teye, Azizpour & Smith 2018, footnotes 8 and 9).",
         approximates="mcbn",
-        settings=("counts", "law_draws"),
+        settings=("counts", "noise_model_draws"),
     ),
     Method(
         "mcbn-empirical",
@@ -146,7 +146,7 @@ METHODS: tuple[Method, ...] = (
         "An approximation of mcbn: a Gaussian fitted to the statistics of recorded mini-batches, jointly over a "
         "channel, a layer or the network (covariance). Needs --train.",
         approximates="mcbn",
-        settings=("covariance", "law_draws"),
+        settings=("covariance", "noise_model_draws"),
     ),
     Method(
         "tta",

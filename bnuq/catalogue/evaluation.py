@@ -364,17 +364,17 @@ EVALUATION: Catalogue = {
     ),
     "channels-nearly-constant": Entry(_channels_nearly_constant),
     "counts-measured": Entry(_counts_measured),
-    "law-understates": Entry(
+    "noise-model-understates": Entry(
         "{method} is a poor approximation of MCBN on this network: its mean uncertainty on the test set is {ratio:.2g} "
         "times that of mcbn, whose mini-batches change the statistics of all channels and layers jointly.",
         'Use mcbn, or mcbn-empirical, if necessary with covariance = "network".',
     ),
-    "law-overstates": Entry(
+    "noise-model-overstates": Entry(
         "{method} is a poor approximation of MCBN on this network: its mean uncertainty on the test set is {ratio:.2g} "
         "times that of mcbn.",
         "Use mcbn; `bnuq inspect` shows whether the running statistics match the training data.",
     ),
-    "law-unchecked": Entry(
+    "noise-model-unchecked": Entry(
         "{methods:joined}: without a reference, the noise model cannot be compared with MCBN. Nominal counts treat all "
         "values of a feature map as independent, which they are not: such a model tends to understate the uncertainty "
         "of convolutional networks considerably.",

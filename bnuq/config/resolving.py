@@ -14,6 +14,7 @@ from typing import Any, get_args, get_origin
 
 import msgspec
 
+from bnuq.config.earlier_versions import in_current_settings
 from bnuq.config.request import Member, Named, Options, Run, RunOfSeveral, Runs
 from bnuq.config.runfile import as_toml, converted, read_run_file, section_from
 from bnuq.config.schema import (
@@ -23,7 +24,6 @@ from bnuq.config.schema import (
     RunFile,
     Sampler,
     SweepSection,
-    in_current_settings,
     option_name,
     parts_of,
     settings_of,

@@ -372,7 +372,7 @@ class Sampler(Section, frozen=True):
             expected="channel, layer, layer:k (of k directions, at least 1) or network",
         ),
     ] = "layer"
-    law_draws: Annotated[
+    noise_model_draws: Annotated[
         int,
         Meta(ge=8, le=100_000),
         setting("Mini-batches that the noise models are fitted to.", "Analytic noise models"),
@@ -802,24 +802,6 @@ class RecordedRun(RunFile, frozen=True):
     """A run as it is recorded in a result file."""
 
     options: RecordedOptions = RecordedOptions()
-
-
-_REMOVED = ("per_query", "query_in_batch")  # switches of [sampling] in results of earlier versions
-
-
-def in_current_settings(record: Mapping[str, Any]) -> dict[str, Any]:
-    """A recorded run of this version or an earlier one: without the switches that are no longer there and were off."""
-    sampling = record.get("sampling")
-    if not isinstance(sampling, Mapping):
-        return dict(record)
-    current = {key: value for key, value in sampling.items() if key not in _REMOVED or value}
-    return {**record, "sampling": current}
-
-
-def removed_settings(record: Mapping[str, Any]) -> list[str]:
-    """The switches of a recorded run that are no longer there, and were on."""
-    sampling = record.get("sampling")
-    return [key for key in _REMOVED if isinstance(sampling, Mapping) and sampling.get(key)]
 
 
 class GivenOptions(RecordedOptions, frozen=True):

@@ -85,9 +85,9 @@ def fit_noise_models(subject: Subject, progress: Progress, executor: Executor) -
     recorded = None
     if any(method.is_fitted_to_mini_batches for method in requested) or measured:
         assert train is not None  # ensured by the plan
-        number = run.sampler.law_draws
+        number = run.sampler.noise_model_draws
         recorded = drawn_in_units(
-            "law",
+            "noise-model",
             executor,
             model,
             subject.pipeline,

@@ -185,7 +185,7 @@ def _unused_keys(sampler: Sampler, methods: Sequence[Method]) -> Iterator[str]:
     every = {key for method in METHODS for key in method.settings}
     used = {key for method in methods for key in method.settings}
     if sampler.counts == "nominal" and not any(method.is_fitted_to_mini_batches for method in methods):
-        used.discard("law_draws")
+        used.discard("noise_model_draws")
     if any(method.is_sampled_batchnorm for method in methods):
         used |= {field.name for field in msgspec.structs.fields(Sampler)} - every
     for field in msgspec.structs.fields(Sampler):

@@ -133,7 +133,7 @@ def _memory(subject: Subject, *, samples: int, bank: int) -> int:
     noise_models = sum(bool(method.approximates) for method in todo.methods)
     omega = (1 + noise_models) * bytes_of_draws(bank, todo.layers, todo.batch_size or 0)
     normal = noise_models and 8 * _COPIES * bank * max(
-        run.sampler.law_draws, *(2 * site.channels for site in todo.layers)
+        run.sampler.noise_model_draws, *(2 * site.channels for site in todo.layers)
     )
     scores = 0
     for name, points in subject.sets.items():

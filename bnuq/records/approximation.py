@@ -86,7 +86,7 @@ def _fit(method: str, sampling: Mapping[str, Any]) -> float:
     """A variance estimated from R draws has a relative error of √(2/(R − 1)); a mean of several has a smaller one."""
     if "counts" in method_named(method).settings and sampling.get("counts") != "measured":
         return 0.0
-    return math.sqrt(2 / (int(sampling.get("law_draws", DEFAULT_SAMPLER.law_draws)) - 1))
+    return math.sqrt(2 / (int(sampling.get("noise_model_draws", DEFAULT_SAMPLER.noise_model_draws)) - 1))
 
 
 def _ratio(analytic: Estimate, real: Estimate) -> Estimate:

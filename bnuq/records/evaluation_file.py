@@ -32,7 +32,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from bnuq.config import ScoringSection, Task
-from bnuq.config.schema import in_current_settings, removed_settings
+from bnuq.config.earlier_versions import RENAMED_FINDINGS, in_current_settings, removed_settings
 from bnuq.estimates import Estimator, require
 from bnuq.files.hdf5 import image_of
 from bnuq.files.writing import replaced
@@ -213,7 +213,8 @@ def read(path: Path, *, log_likelihoods: bool = True) -> Result:
 
     def complete(file: Any, result: Result) -> Result:
         _check_texts(result)
-        result = with_unknown(result, removed_settings(result.run))
+        findings = tuple(replace(item, code=RENAMED_FINDINGS.get(item.code, item.code)) for item in result.findings)
+        result = with_unknown(replace(result, findings=findings), removed_settings(result.run))
         result = replace(result, run=in_current_settings(result.run))
         likelihoods = file.get("log_likelihood", {}) if log_likelihoods else {}
         result = replace(result, methods=dict(_with_likelihoods(result, likelihoods)))

@@ -20,7 +20,7 @@ from bnuq.report.document import Cell, Heading, Items, Paragraph, Part, PathLine
 from bnuq.report.evaluation_findings import SENTENCES, findings, is_of_last_layer, noise_sd
 from bnuq.report.numbers import digits_of, headed, named, number, share_with_error, with_error
 from bnuq.report.provenance import evaluation_provenance
-from bnuq.report.sampler import augmentation_in_words, laplace_in_words, laws_in_words, sampler_in_words
+from bnuq.report.sampler import augmentation_in_words, laplace_in_words, noise_models_in_words, sampler_in_words
 
 _SHOWN = 20  # classes or groups in a table
 _TIMED = 0.02  # seconds of the deterministic passes, below which mostly their overhead is measured
@@ -269,7 +269,7 @@ def _facts(result: Result) -> Iterator[tuple[str, str]]:
         yield "samples", _samples(result)
         if made := result.run.get("sampling", {}).get("predictions"):
             yield "predictions", f"{Path(made).name}, from other software"
-        batches, models = sampler_in_words(result), laws_in_words(result)
+        batches, models = sampler_in_words(result), noise_models_in_words(result)
         augmented = augmentation_in_words(result)
         rows = (("layers", _layers(result)), ("batches", batches), ("noise models", models), ("augmented", augmented))
         rows = (*rows, ("laplace", laplace_in_words(result)))

@@ -42,12 +42,12 @@ def laplace_in_words(result: Result) -> str:
     return f"{kept}, prior precision {values['prior_precision']:.3g}"
 
 
-def laws_in_words(result: Result) -> str:
+def noise_models_in_words(result: Result) -> str:
     """How the analytic noise models were fitted, as "counts measured (64 mini-batches), covariance layer"; "" where no
     method is of one."""
     settings = {key for name in result.methods for key in method_named(name).settings}
     sampling = result.run.get("sampling", {})
-    recorded = f" ({sampling.get('law_draws', DEFAULT_SAMPLER.law_draws)} mini-batches)"  # stated once
+    recorded = f" ({sampling.get('noise_model_draws', DEFAULT_SAMPLER.noise_model_draws)} mini-batches)"  # stated once
     parts: list[str] = []
     if "counts" in settings:
         by_default = "measured" if result.run.get("data", {}).get("train") else "nominal"

@@ -423,11 +423,11 @@ def _findings_on_noise_models(result: Result) -> Iterator[Finding]:
     for model in compared:
         ratio = float(model.ratio["test"].value)
         if model.understates:
-            yield warning("law-understates", method=model.method, ratio=ratio)
+            yield warning("noise-model-understates", method=model.method, ratio=ratio)
         if model.overstates:
-            yield warning("law-overstates", method=model.method, ratio=ratio)
+            yield warning("noise-model-overstates", method=model.method, ratio=ratio)
     if names := [name for name in result.methods if method_named(name).approximates and not compared]:
-        yield warning("law-unchecked", methods=names)
+        yield warning("noise-model-unchecked", methods=names)
 
 
 def _findings_on_scale(material: Material, outcome: RunnerResult) -> Iterator[Finding]:

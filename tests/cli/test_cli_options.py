@@ -232,7 +232,7 @@ def test_a_bad_setting_is_shown_as_it_was_typed(cli: Any, command: str, name: st
         ({"batch_size": 0}, "sampling.batch_size", "0"),
         ({"seed": -1}, "sampling.seed", "-1"),
         ({"max_samples": 8}, "sampling.max_samples", "8"),
-        ({"law_draws": 3}, "sampling.law_draws", "3"),
+        ({"noise_model_draws": 3}, "sampling.noise_model_draws", "3"),
     ],
 )
 def test_option_and_run_file_are_held_to_the_same_bounds(tmp_path: Any, given: Any, key: str, value: str) -> None:

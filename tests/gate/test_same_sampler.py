@@ -1,4 +1,4 @@
-"""Mini-batches, and the laws that stand for them, of two results: what of them a method's draws depend on, if any."""
+"""Mini-batches, and the noise models that stand for them, of two results: what of them a method's draws depend on."""
 
 from __future__ import annotations
 
@@ -36,23 +36,23 @@ def of_method(
 @pytest.mark.parametrize(
     ("method", "now", "before", "key"),
     [
-        ("mcbn-empirical", {"law_draws": 16}, {}, "law_draws"),
+        ("mcbn-empirical", {"noise_model_draws": 16}, {}, "noise_model_draws"),
         ("mcbn-empirical", {"covariance": "network"}, {}, "covariance"),
         ("mcbn-empirical", {"batches": "stratified"}, {}, "batches"),
         ("mcbn-empirical", NOMINAL, MEASURED, None),
         ("mcbn-chi2", NOMINAL, MEASURED, "counts"),
-        ("mcbn-chi2", NOMINAL | {"law_draws": 16}, MEASURED, "counts"),
+        ("mcbn-chi2", NOMINAL | {"noise_model_draws": 16}, MEASURED, "counts"),
         ("mcbn-chi2", MEASURED, {}, None),  # what it comes to with a reference
         ("mcbn-chi2", NOMINAL, {}, "counts"),
-        ("mcbn-gaussian", MEASURED | {"law_draws": 16}, MEASURED, "law_draws"),
+        ("mcbn-gaussian", MEASURED | {"noise_model_draws": 16}, MEASURED, "noise_model_draws"),
         ("mcbn-gaussian", MEASURED | {"batches": "stratified"}, MEASURED, "batches"),
-        ("mcbn-gaussian", NOMINAL | {"law_draws": 16}, NOMINAL, None),  # nothing was fitted
+        ("mcbn-gaussian", NOMINAL | {"noise_model_draws": 16}, NOMINAL, None),  # nothing was fitted
         ("mcbn-gaussian", NOMINAL | {"batches": "stratified"}, NOMINAL, None),
         ("mcbn-gaussian", NOMINAL | {"variance": "unbiased"}, NOMINAL, "variance"),
         ("mcbn-gaussian", MEASURED | {"covariance": "network"}, MEASURED, None),
-        ("mcbn", {"covariance": "network", "counts": "nominal", "law_draws": 16}, {}, None),
+        ("mcbn", {"covariance": "network", "counts": "nominal", "noise_model_draws": 16}, {}, None),
         ("mcbn", {"replacement": True}, {}, "replacement"),
-        ("mcdo", {"replacement": True, "law_draws": 16}, {}, None),
+        ("mcdo", {"replacement": True, "noise_model_draws": 16}, {}, None),
         ("laplace", {"laplace": "diag"}, {}, "laplace"),
         ("laplace", {"replacement": True}, {}, None),
         ("mcbn", {"laplace": "diag"}, {}, None),
@@ -115,8 +115,8 @@ def test_pictures_of_another_channel_order_are_not_the_same_mini_batches() -> No
     )
 
 
-def test_the_request_that_made_a_result_with_a_law_is_comparable_with_it(evaluated: Evaluated) -> None:
-    baseline = evaluated("laws", methods=("mcbn-chi2",))
+def test_the_request_that_made_a_result_with_a_noise_model_is_comparable_with_it(evaluated: Evaluated) -> None:
+    baseline = evaluated("noise-models", methods=("mcbn-chi2",))
     assert list(baseline.methods) == ["deterministic", "mcbn", "mcbn-chi2"] and baseline.path is not None
 
     def asked(**options: Any) -> Any:
@@ -130,7 +130,7 @@ def test_the_request_that_made_a_result_with_a_law_is_comparable_with_it(evaluat
         (alone, "mcbn"),
         (asked(methods=("mcdo",)), "mcbn"),
         (asked(methods=("mcbn",)), "mcbn-chi2"),
-        (asked(), "mcbn-chi2"),  # no law comes unasked
+        (asked(), "mcbn-chi2"),  # no noise model comes unasked
     ):
         with pytest.raises(ResultError, match=f"missing: the method {method}: in the baseline"):
             check_request_comparable(run, baseline, Settings())

@@ -114,7 +114,7 @@ def test_fewer_samples_are_the_beginning_of_more(results, folder, name):
         ({}, {"batch_size": 96}, "batch_size 96 is the whole reference"),
         ({"batches": "group"}, {"batch_size": 25}, "group 0 of the reference (train.npz) has 24 points"),
         ({"covariance": "diagonal"}, {}, "--covariance is diagonal; expected channel, layer, layer:k"),
-        ({"law_draws": 3}, {}, "--law-draws is 3; expected a whole number of at least 8."),
+        ({"noise_model_draws": 3}, {}, "--noise-model-draws is 3; expected a whole number of at least 8."),
         ({"variance": "half"}, {}, "--variance is half; expected biased or unbiased."),
     ],
 )
@@ -216,5 +216,5 @@ def test_a_sweep_refuses_what_it_does_not_honour(folder, name):
 
 def test_replacing_nothing_keeps_the_record_of_a_run_as_it_was(folder):
     usual = resolve("run.toml", Options(), folder=folder)
-    assert not set(usual.record()["sampling"]) & {"variance", *_KEYS, "counts", "covariance", "law_draws"}
+    assert not set(usual.record()["sampling"]) & {"variance", *_KEYS, "counts", "covariance", "noise_model_draws"}
     assert "group" not in usual.record()["data"] and replace(usual, group="a").record()["data"]["group"] == "a"

@@ -1,4 +1,4 @@
-"""Laws of ω: their moments are those of the theory and of the records, and draw t depends on (seed, t) alone."""
+"""Noise models of ω: their moments are those of theory and records, and draw t depends on (seed, t) alone."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ MANY = range(4000)
 KEPT = {"fingerprint": "f", "batch_size": 8}
 
 
-def law(n: float = 8.0, *, of_deviation: float | None = None, channels: int = 3) -> LayerNoiseModel:
+def noise_model(n: float = 8.0, *, of_deviation: float | None = None, channels: int = 3) -> LayerNoiseModel:
     mean, var = np.linspace(-1, 2, channels), np.linspace(0.5, 3, channels)
     return LayerNoiseModel("bn", 1e-5, mean, var, n, of_deviation or n, int(n))
 
 
 def test_under_chi2_the_mean_is_gaussian_and_the_variance_chi_square_of_n_minus_one():
-    layer = law(8)
+    layer = noise_model(8)
     drawn = draw_chi2([layer], MANY, seed=1, **KEPT).layers[0]
     for c in range(3):
         z = (drawn.mean[:, c] - layer.mean[c]) / np.sqrt(layer.var[c] / 8)
@@ -32,7 +32,7 @@ def test_under_chi2_the_mean_is_gaussian_and_the_variance_chi_square_of_n_minus_
         assert abs(np.corrcoef(drawn.mean[:, c], drawn.var[:, c])[0, 1]) < 0.06
 
 
-def test_chi2_is_the_law_of_mini_batches_of_independent_gaussian_values():
+def test_chi2_is_the_noise_model_of_mini_batches_of_independent_gaussian_values():
     random = np.random.default_rng(0)
     batches = random.normal(2, 1.5, (4000, 6))
     drawn = draw_chi2(
@@ -43,18 +43,18 @@ def test_chi2_is_the_law_of_mini_batches_of_independent_gaussian_values():
 
 
 def test_counts_of_mean_and_deviation_move_each_its_own_statistic():
-    drawn = draw_chi2([law(100, of_deviation=12, channels=1)], MANY, seed=2, **KEPT).layers[0]
+    drawn = draw_chi2([noise_model(100, of_deviation=12, channels=1)], MANY, seed=2, **KEPT).layers[0]
     assert drawn.mean.var() == pytest.approx(0.5 / 100, rel=0.1)
     assert drawn.var.mean() == pytest.approx(0.5 * (1 - 1 / 100), rel=0.03)
     assert drawn.var.var() / drawn.var.mean() ** 2 == pytest.approx(2 / 11, rel=0.12)
 
 
 def test_under_gaussian_the_deviation_is_normal_around_sigma_and_never_negative():
-    layer = law(50, channels=1)
+    layer = noise_model(50, channels=1)
     drawn = np.sqrt(draw_gaussian([layer], MANY, seed=3, **KEPT).layers[0].var[:, 0] / layer.var[0])
     assert drawn.mean() == pytest.approx(1, abs=0.006)
     assert drawn.std() == pytest.approx(0.1, rel=0.05)
-    few = draw_gaussian([law(4, of_deviation=0.5, channels=1)], MANY, seed=3, **KEPT).layers[0]
+    few = draw_gaussian([noise_model(4, of_deviation=0.5, channels=1)], MANY, seed=3, **KEPT).layers[0]
     s = np.sqrt(few.var[:, 0] / 0.5)
     assert (s >= 0).all()
     assert stats.kstest(s, stats.truncnorm(-1, np.inf, loc=1, scale=1).cdf).pvalue > 1e-3  # drawn again below 0
@@ -80,7 +80,7 @@ def units(bank: BatchStatistics) -> np.ndarray:
 
 
 @pytest.mark.parametrize("covariance", ["channel", "layer", "layer:2", "network"])
-def test_an_empirical_law_has_the_means_and_variances_of_the_records(covariance):
+def test_an_empirical_noise_model_has_the_means_and_variances_of_the_records(covariance):
     bank = recorded()
     drawn, kept = units(draw_empirical(bank, MANY, seed=0, covariance=covariance)), units(bank)
     assert drawn.std(0, ddof=1) == pytest.approx(kept.std(0, ddof=1), rel=0.06)
@@ -109,7 +109,7 @@ def test_all_directions_of_a_layer_are_the_layer():
     assert np.array_equal(units(one), units(draw_empirical(bank, range(20), seed=0, covariance="layer")))
 
 
-def test_a_channel_that_never_varies_stays_as_it_is_under_every_empirical_law():
+def test_a_channel_that_never_varies_stays_as_it_is_under_every_empirical_noise_model():
     bank = recorded()
     dead = bank.layers[0]
     dead.mean[:, 1], dead.var[:, 1] = 0.0, 0.0
@@ -123,7 +123,9 @@ def test_a_channel_that_never_varies_stays_as_it_is_under_every_empirical_law():
 def test_the_first_draws_of_more_are_the_draws_of_fewer_and_another_seed_gives_others(name):
     def draw(draws: range, seed: int) -> np.ndarray:
         if name in ("chi2", "gaussian"):
-            return units({"chi2": draw_chi2, "gaussian": draw_gaussian}[name]([law()], draws, seed=seed, **KEPT))
+            return units(
+                {"chi2": draw_chi2, "gaussian": draw_gaussian}[name]([noise_model()], draws, seed=seed, **KEPT)
+            )
         return units(draw_empirical(recorded(), draws, seed=seed, covariance=name))
 
     assert draw(range(9), 0)[:4] == pytest.approx(draw(range(4), 0), rel=1e-12)
@@ -131,13 +133,13 @@ def test_the_first_draws_of_more_are_the_draws_of_fewer_and_another_seed_gives_o
     assert not np.isclose(draw(range(4), 0), draw(range(4), 1)).any()
 
 
-def test_a_law_is_drawn_from_running_statistics_alone_and_predicts_like_any_omega():
+def test_a_noise_model_is_drawn_from_running_statistics_alone_and_predicts_like_any_omega():
     net = zoo.made("2d", torch.float64)
     points = zoo.points("2d", 6, dtype=torch.float64)
     sites = find_sites(net, points).live_batchnorms
-    laws = [noise_model_of(site, batch_size=16, density=None, shrink=1.0) for site in sites]
-    assert [one.count for one in laws] == [16 * site.positions for site in sites]
-    omega = draw_chi2(laws, range(5), seed=0, fingerprint=fingerprint(net), batch_size=16)
+    models = [noise_model_of(site, batch_size=16, density=None, shrink=1.0) for site in sites]
+    assert [one.count for one in models] == [16 * site.positions for site in sites]
+    omega = draw_chi2(models, range(5), seed=0, fingerprint=fingerprint(net), batch_size=16)
     outputs = bnuq.predict(net, points, omega)
     assert outputs.shape[0] == 5 and outputs.std(0).max() > 0
     sharp = [noise_model_of(site, batch_size=10**12, density=None, shrink=1.0) for site in sites]
@@ -146,7 +148,7 @@ def test_a_law_is_drawn_from_running_statistics_alone_and_predicts_like_any_omeg
         assert torch.allclose(fixed, net.eval()(points).expand_as(fixed), rtol=1e-4, atol=1e-5)
 
 
-def test_a_finite_population_sharpens_the_law():
+def test_a_finite_population_sharpens_the_noise_model():
     site = find_sites(zoo.made("2d", torch.float64), zoo.points("2d", 6, dtype=torch.float64)).live_batchnorms[0]
     whole, part = (noise_model_of(site, batch_size=16, density=(2.0, 3.0), shrink=s) for s in (1.0, 0.5))
     assert (whole.values_mean, whole.values_deviation) == (32, 48)

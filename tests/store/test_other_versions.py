@@ -194,6 +194,19 @@ def test_a_switch_that_is_gone_is_ignored_if_off_and_else_named_and_not_comparab
         resolve_again(dict(on.run), on.path, Options(), folder=tmp_path)
 
 
+def test_what_was_renamed_is_read_under_its_name_of_today(frozen: Callable[[str], Path], tmp_path: Path) -> None:
+    def with_old_names(tree: dict[str, Any]) -> None:
+        tree["run"]["sampling"]["law_draws"] = 16
+        tree["findings"].append(
+            {"code": "law-unchecked", "severity": "warning", "values": {"methods": ["mcbn-chi2"]}, "subject": ""}
+        )
+
+    old = evaluation_file.read(edited(frozen("classification"), with_old_names))
+    assert old.run["sampling"]["noise_model_draws"] == 16 and "law_draws" not in old.run["sampling"]
+    assert text_of(old.findings[-1]).startswith("mcbn-chi2: without a reference, the noise model cannot be compared")
+    assert resolve_again(dict(old.run), old.path, Options(), folder=tmp_path).sampler == Sampler(noise_model_draws=16)
+
+
 def test_runs_and_sweeps_leave_out_unknown_estimates_too(frozen: Callable[[str], Path], tmp_path: Path) -> None:
     def swept(tree: dict[str, Any]) -> None:
         for point in tree["points"]:

@@ -10,7 +10,7 @@ from typing import Any
 from bnuq.config import DataSection
 from bnuq.records.evaluation import Result
 from bnuq.report.numbers import of_reference
-from bnuq.report.sampler import USUAL, laplace_in_words, laws_in_words, sampler_in_words
+from bnuq.report.sampler import USUAL, laplace_in_words, noise_models_in_words, sampler_in_words
 
 Results = Mapping[str, Result]  # by name, in the order of the columns; all of one task
 _SAMPLING = {
@@ -84,7 +84,7 @@ def _values(of_each: Callable[[Callable[[Result], Any]], dict[str, Any]]) -> Ite
         yield name, of_each(lambda result, key=key: result.sampling.get(key))
     if any(of_each(sampler_in_words).values()):
         yield "mini-batches", of_each(lambda result: sampler_in_words(result) or USUAL)
-    yield "noise models", of_each(lambda result: laws_in_words(result) or None)
+    yield "noise models", of_each(lambda result: noise_models_in_words(result) or None)
     yield "laplace", of_each(lambda result: laplace_in_words(result) or None)
     for section, keys in _RUN_FILE.items():
         for key in keys:

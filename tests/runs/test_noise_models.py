@@ -26,7 +26,7 @@ from bnuq.report.comparison import compared
 from bnuq.report.evaluation import report
 from bnuq.report.evaluation_findings import findings
 
-LAWS = ("mcbn-chi2", "mcbn-gaussian", "mcbn-empirical")
+MODELS = ("mcbn-chi2", "mcbn-gaussian", "mcbn-empirical")
 ALONE = small_run.RUN.replace('train = "train.npz"\n', "")  # no reference
 
 
@@ -37,31 +37,31 @@ def run(folder, text=small_run.RUN, **options):
 
 @pytest.fixture(scope="module")
 def beside(tmp_path_factory):
-    """An evaluation of all three laws on the small network, MCBN having come by itself."""
-    return run(tmp_path_factory.mktemp("laws"), methods=LAWS, samples=32, post_hoc=False)
+    """An evaluation of all three noise models on the small network, MCBN having come by itself."""
+    return run(tmp_path_factory.mktemp("noise-models"), methods=MODELS, samples=32, post_hoc=False)
 
 
 @pytest.mark.held
-def test_mcbn_runs_beside_the_laws_where_there_is_a_reference(beside):
-    assert list(beside.methods) == ["deterministic", "mcbn", *LAWS]
+def test_mcbn_runs_beside_the_noise_models_where_there_is_a_reference(beside):
+    assert list(beside.methods) == ["deterministic", "mcbn", *MODELS]
     assert "mcbn-added" in noted(beside)
 
 
-def test_each_law_is_compared_with_mcbn_by_ratio_rank_pll_and_auroc(beside):
+def test_each_noise_model_is_compared_with_mcbn_by_ratio_rank_pll_and_auroc(beside):
     real = beside.methods["mcbn"]
     for approximation in approximations(beside):
-        law = beside.methods[approximation.method]
+        model = beside.methods[approximation.method]
         for name in ("test", "other"):
-            modelled, theirs = (m.sets[name].points["mutual_information"] for m in (law, real))
+            modelled, theirs = (m.sets[name].points["mutual_information"] for m in (model, real))
             assert approximation.ratio[name].value == pytest.approx(modelled.mean() / theirs.mean(), rel=1e-5)
             assert approximation.rank[name] == pytest.approx(metrics.spearman(modelled, theirs))
-        estimates = law.sets["test"].estimates["pll"], real.sets["test"].estimates["pll"]
+        estimates = model.sets["test"].estimates["pll"], real.sets["test"].estimates["pll"]
         assert approximation.pll.value == pytest.approx(estimates[0].value - estimates[1].value)
         assert approximation.pll.mc_se == pytest.approx(math.hypot(estimates[0].mc_se, estimates[1].mc_se))
         assert set(approximation.auroc) == {"other"}
 
 
-def test_the_measured_laws_come_near_mcbn_on_a_network_of_one_layer(beside):
+def test_the_measured_noise_models_come_near_mcbn_on_a_network_of_one_layer(beside):
     for approximation in approximations(beside):
         assert 0.4 < approximation.ratio["test"].value < 2.5
         assert approximation.rank["test"] > 0.5  # of 32 draws: mcbn with others would not reach 1 either
@@ -71,23 +71,23 @@ def test_the_comparison_is_in_the_report_the_page_and_the_summary(beside):
     text = rendered(report, beside, full=True)
     assert "Analytic noise models compared with mcbn" in text and "≈ mcbn-chi2" in text
     shown = [finding for finding in findings(beside) if finding.code.startswith("noise-model-")]
-    assert [finding.values["model"].method for finding in shown] == list(LAWS)
+    assert [finding.values["model"].method for finding in shown] == list(MODELS)
     assert "mcbn-chi2 is an analytic noise model, not MCBN" in text
     ratios = summary(beside)["approximations"]
-    assert list(ratios) == list(LAWS)
+    assert list(ratios) == list(MODELS)
     assert ratios["mcbn-chi2"]["ratio"]["test"]["value"] == pytest.approx(approximations(beside)[0].ratio["test"].value)
     json.dumps(ratios)
 
 
-def test_what_the_laws_were_fitted_to_is_in_the_report_and_beside_others(beside):
+def test_what_the_noise_models_were_fitted_to_is_in_the_report_and_beside_others(beside):
     def with_keys(methods, **sampling):
         chosen = {name: beside.methods[name] for name in ("deterministic", *methods)}
         return replace(beside, methods=chosen, run={**beside.run, "sampling": beside.run["sampling"] | sampling})
 
     results = {
         "all": beside,
-        "other": with_keys(LAWS, covariance="network", law_draws=16),
-        "nominal": with_keys(LAWS, counts="nominal"),
+        "other": with_keys(MODELS, covariance="network", noise_model_draws=16),
+        "nominal": with_keys(MODELS, counts="nominal"),
         "chi2": with_keys(("mcbn-chi2",)),
         "nothing fitted": with_keys(("mcbn-gaussian",), counts="nominal"),
         "empirical": with_keys(("mcbn-empirical",)),
@@ -116,13 +116,13 @@ def test_the_comparison_can_be_made_from_the_file_alone(beside):
     for approximation, other in zip(approximations(again), approximations(beside), strict=True):
         assert approximation.ratio["test"].value == pytest.approx(other.ratio["test"].value, rel=1e-5)
         assert approximation.rank["test"] == pytest.approx(other.rank["test"], abs=1e-3)
-    assert again.run["sampling"]["methods"] == ["mcbn", *LAWS]
+    assert again.run["sampling"]["methods"] == ["mcbn", *MODELS]
 
 
-def test_without_a_reference_the_running_statistics_are_enough_and_the_law_is_told_to_be_unchecked(tmp_path):
+def test_without_a_reference_the_running_statistics_are_enough_and_the_noise_model_is_told_to_be_unchecked(tmp_path):
     result = run(tmp_path, text=ALONE, methods=("mcbn-chi2", "mcbn-gaussian"), ood=())
     assert list(result.methods) == ["deterministic", "mcbn-chi2", "mcbn-gaussian"]
-    assert warned(result) == ["law-unchecked"]
+    assert warned(result) == ["noise-model-unchecked"]
     assert result.methods["mcbn-chi2"].sets["test"].estimates["mutual_information"].value > 0
     assert approximations(result) == () and "approximations" not in summary(result)
     assert verdict(result, "noise-model").values["methods"] == ("mcbn-chi2", "mcbn-gaussian")
@@ -135,7 +135,7 @@ def test_what_needs_a_reference_says_so_without_one(tmp_path):
         run(tmp_path, text=ALONE, methods=("mcbn-chi2",), counts="measured")
 
 
-def test_statistics_that_were_never_trained_are_no_centre_of_a_law(tmp_path):
+def test_statistics_that_were_never_trained_are_no_centre_of_a_noise_model(tmp_path):
     small_run.write(tmp_path)
     state = torch.load(tmp_path / "model.pt")
     state["1.running_mean"].zero_()
@@ -145,14 +145,14 @@ def test_statistics_that_were_never_trained_are_no_centre_of_a_law(tmp_path):
         small_run.evaluated(tmp_path, methods=("mcbn-chi2",))
 
 
-def test_a_law_that_is_badly_off_is_a_warning(tmp_path):
+def test_a_noise_model_that_is_badly_off_is_a_warning(tmp_path):
     # 16 positions that are nearly one value each: nominal counts take them for independent
     small_run.write(tmp_path)
     train = np.repeat(np.repeat(np.random.default_rng(0).normal(0.5, 0.3, (96, 1, 1, 1)), 6, 2), 6, 3)
     np.savez(tmp_path / "train.npz", x=train.astype(np.float32), y=np.zeros(96, dtype=int))
     result = small_run.evaluated(tmp_path, methods=("mcbn-chi2",), samples=32, counts="nominal", ood=())
     assert approximations(result)[0].understates
-    assert "law-understates" in warned(result)
+    assert "noise-model-understates" in warned(result)
     assert verdict(result, "noise-model-").code == "noise-model-understates"
 
 
@@ -162,7 +162,7 @@ def test_a_covariance_that_is_none_is_refused(tmp_path, covariance):
         run(tmp_path, methods=("mcbn-empirical",), covariance=covariance)
 
 
-def test_auto_doubles_the_draws_of_laws_too(tmp_path):
+def test_auto_doubles_the_draws_of_noise_models_too(tmp_path):
     result = run(tmp_path, methods=("mcbn-chi2",), samples="auto", max_samples=32, ood=())
     whole = run(tmp_path / "whole", methods=("mcbn-chi2",), samples=result.sampling["samples"], ood=())
     for name in ("mcbn", "mcbn-chi2"):
@@ -180,14 +180,14 @@ def test_measured_counts_are_those_of_the_very_size_whether_or_not_points_are_au
     assert ratios["same"] == pytest.approx(ratios["none"], rel=1e-5)
 
 
-def test_the_counts_of_the_factorised_laws_are_in_the_record_and_told(beside, tmp_path):
+def test_the_counts_of_the_factorised_noise_models_are_in_the_record_and_told(beside, tmp_path):
     assert beside.run["sampling"]["counts"] == "measured"
     assert values_of(beside, "counts-measured")["mini_batches"] == 64
     alone = run(tmp_path, text=ALONE, methods=("mcbn-gaussian",), ood=())
     assert alone.run["sampling"]["counts"] == "nominal"
 
 
-def test_an_unbiased_variance_is_that_of_the_laws_too(tmp_path):
+def test_an_unbiased_variance_is_that_of_the_noise_models_too(tmp_path):
     means = []
     for variance in ("biased", "unbiased"):
         result = run(tmp_path / variance, text=ALONE, methods=("mcbn-chi2",), variance=variance, batch_size=2, ood=())

@@ -1,7 +1,7 @@
-"""`make laws`: compares every analytic noise model with MCBN on two real networks; writes the table of docs/methods.md.
+"""`make noise-models`: compares analytic noise models with MCBN on two real networks, in the table of docs/methods.md.
 
 Needs $BNUQ_TEST_DATA, the folder that sample_configs/README.md describes. About half an hour on two cores; the results
-are kept in docs/laws/, and what lies there is not evaluated again.
+are kept in docs/noise-models/, and what lies there is not evaluated again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bnuq.records.evaluation import Result
 from bnuq.records.evaluation_file import read
 from bnuq.workflows.evaluate import evaluate
 
-KEPT = DOCS / "laws"
+KEPT = DOCS / "noise-models"
 NETWORKS = {
     "cifar_resnet20": ("ResNet-20, b = 128", {"batch_size": 128}),
     "fmnist_mlp": ("Fashion-MNIST MLP, b = 128", {}),
@@ -56,7 +56,7 @@ def main() -> None:
     """Evaluate what is not there yet, and write what it gave."""
     named = os.environ.get("BNUQ_TEST_DATA")
     if not named:
-        sys.exit("make laws needs $BNUQ_TEST_DATA, the folder that sample_configs/README.md describes.")
+        sys.exit("make noise-models needs $BNUQ_TEST_DATA, the folder that sample_configs/README.md describes.")
     KEPT.mkdir(exist_ok=True)
     with run_files(Path(named).resolve()) as place:
         for network, (_, options) in NETWORKS.items():
@@ -71,7 +71,7 @@ def main() -> None:
                 run = resolve(str(place / f"{network}.toml"), Options(asked | options), folder=place.parent)
                 evaluate(run, progress=Bars())
     table = "\n".join(rows())
-    put(DOCS / "methods.md", "laws", f"{table}\n\nT = 32, ± Monte Carlo error. {made_by('make laws')}")
+    put(DOCS / "methods.md", "noise-models", f"{table}\n\nT = 32, ± Monte Carlo error. {made_by('make noise-models')}")
 
 
 def rows() -> Iterator[str]:
@@ -85,10 +85,10 @@ def rows() -> Iterator[str]:
             if variant.name == "again":
                 yield f"| {title} | `mcbn` with another seed | {_again(result, network)} |"
             for one in approximations(result):
-                yield f"| {title} | {_law(one.method, variant)} | {' | '.join(_cells(one))} |"
+                yield f"| {title} | {_noise_model(one.method, variant)} | {' | '.join(_cells(one))} |"
 
 
-def _law(method: str, variant: Variant) -> str:
+def _noise_model(method: str, variant: Variant) -> str:
     settings = ", ".join(f"{key} = {value}" for key, value in variant.sampler.items())
     return f"`{method}`, {settings}"
 

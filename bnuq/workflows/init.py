@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from bnuq.config import Named, Run
+from bnuq.config import Named, Normalize, Run
+from bnuq.config.normalizations import PUBLISHED
 from bnuq.config.runfile_writing import Line, table
 from bnuq.data import Points, factory_of, labelled, parse_reference
 from bnuq.errors import BnuqError, ModelError, RequestError, SamplingError
@@ -23,17 +24,19 @@ from bnuq.files.writing import check_writable, write_bytes
 from bnuq.inspection.class_order import class_order
 from bnuq.inspection.health import not_finite
 from bnuq.inspection.load import LoadedNetwork, load_network
-from bnuq.inspection.pipelines import QUICK, Suggestion, suggest
-from bnuq.inspection.suggested_lines import LIKELY, TODO, suggested_lines
+from bnuq.inspection.pipelines import DATA_OWN, QUICK, Suggestion, suggest
 from bnuq.models.checkpoint import Checkpoint, read_checkpoint
 from bnuq.models.loading import LoadedModel, described, suggested_architectures
 from bnuq.models.recognition import is_installed, recognised
 from bnuq.progress import Progress, silent
+from bnuq.records.evaluation import MEDIAN_LIMIT, WORST_LIMIT
 from bnuq.sampling.outputs import as_logits, unconverted
 from bnuq.sampling.plain_loop import Evaluation
 from bnuq.sampling.sites import find_sites
 from bnuq.trust import NamedBy, resolve_factory
 
+_TODO = "TODO: "  # opens the comment of a line that is to be filled in
+_LIKELY = "likely, not certain: "  # and of one that is to be checked
 _PIPELINE = ("normalize", "channel_order", "augment")
 _HEAD = "# Written by `bnuq init`. Paths are relative to this file. A line with TODO is to be completed, without its #."
 
@@ -86,9 +89,9 @@ def init(run: Run, path: Path, *, given: Collection[str] = (), progress: Progres
     _trust(run, NamedBy(path, hashlib.sha256(content).hexdigest()))
     write_bytes(path, content)
     lines = (*model, *data)
-    todo = tuple(line.key for line in lines if line.comment.startswith(TODO))
-    likely = [line for line in lines if line.active and line.comment.startswith(LIKELY)]
-    unsure = tuple(f"{line.key}: {line.comment.removeprefix(LIKELY)}" for line in likely)
+    todo = tuple(line.key for line in lines if line.comment.startswith(_TODO))
+    likely = [line for line in lines if line.active and line.comment.startswith(_LIKELY)]
+    unsure = tuple(f"{line.key}: {line.comment.removeprefix(_LIKELY)}" for line in likely)
     needs_reference = batchnorms(checkpoint) > 0
     needed = ("arch", "test", "task", "outputs", *(["train"] if needs_reference else []))
     return Written(path, todo, tuple(key for key in todo if key in needed), unsure)
@@ -141,7 +144,7 @@ def _model_lines(run: Run, checkpoint: Checkpoint, loaded: LoadedModel | None) -
         yield Line(
             "arch",
             suggested_architectures(checkpoint)[0],
-            f'{TODO}or "package.module:factory", "timm:NAME", "torchvision:NAME"',
+            f'{_TODO}or "package.module:factory", "timm:NAME", "torchvision:NAME"',
             active=False,
             above=f"The file {described(checkpoint)}.",
         )
@@ -167,7 +170,7 @@ def _task_lines(run: Run, ready: LoadedNetwork, sets: dict[str, Points]) -> Iter
         return
     output = Evaluation(ready.model).passes(ready.example)[0]
     if output.ndim > 2:
-        yield Line("task", "classification", f"{TODO}the outputs of a point have several axes", active=False)
+        yield Line("task", "classification", f"{_TODO}the outputs of a point have several axes", active=False)
         return
     outputs = output.shape[1] if output.ndim == 2 else 1
     where = f"{outputs} output{'s' * (outputs > 1)}"
@@ -175,13 +178,13 @@ def _task_lines(run: Run, ready: LoadedNetwork, sets: dict[str, Points]) -> Iter
     if outputs == 1 and bool(np.all((points.targets == 0) | (points.targets == 1))):
         by_labels = points.targets.dtype.kind in "iu"
         what = _outputs(ready, points, ("binary", "probabilities"))
-        comment = f"{LIKELY}{where}, and labels 0 and 1" if by_labels else f"{TODO}if this is not a regression"
+        comment = f"{_LIKELY}{where}, and labels 0 and 1" if by_labels else f"{_TODO}if this is not a regression"
         yield Line("task", "regression", "if this is not a classifier of two classes", active=False)
         yield Line("outputs", what or "binary", comment, active=by_labels)
         return
     if are_several_labels(points.targets, outputs):
-        found = f"{LIKELY}{where}, and targets of 0 and 1, several in a row"
-        ends_in_sigmoid = f"{TODO}remove the sigmoid at the end of the network first; {where}, and several labels"
+        found = f"{_LIKELY}{where}, and targets of 0 and 1, several in a row"
+        ends_in_sigmoid = f"{_TODO}remove the sigmoid at the end of the network first; {where}, and several labels"
         by_logits = _outputs(ready, points, ("multilabel",)) is not None
         yield Line("outputs", "multilabel", found if by_logits else ends_in_sigmoid, active=by_logits)
         yield Line("task", "regression", "if these targets are not labels", active=False)
@@ -189,14 +192,14 @@ def _task_lines(run: Run, ready: LoadedNetwork, sets: dict[str, Points]) -> Iter
     try:
         task = task_of(run, outputs, points)
     except BnuqError as error:
-        yield Line("task", "classification", f"{TODO}{error}", active=False)
+        yield Line("task", "classification", f"{_TODO}{error}", active=False)
         return
     labels = "targets that are not labels" if task.is_regression else "labels"
     yield Line("task", task.name, f"found: {where}, and {labels}")
     if not task.is_regression:
         what = _outputs(ready, points, ("logits", "probabilities"))
         if what is None:
-            comment = f"{TODO}they lie between 0 and 1, and do not sum to 1; bnuq takes logits or probabilities"
+            comment = f"{_TODO}they lie between 0 and 1, and do not sum to 1; bnuq takes logits or probabilities"
             yield Line("outputs", "logits", comment, active=False)
         elif what != "logits":
             yield Line("outputs", what, "found: they sum to 1")
@@ -215,8 +218,8 @@ def _outputs(ready: LoadedNetwork, points: Points, candidates: Sequence[Any]) ->
 # ── [data] ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 _EXAMPLES = {
-    "train": ("cifar10:train", f"{TODO}the training set, which mini-batches are drawn from"),
-    "test": ("cifar10:test", f"{TODO}the labelled test set"),
+    "train": ("cifar10:train", f"{_TODO}the training set, which mini-batches are drawn from"),
+    "test": ("cifar10:test", f"{_TODO}the labelled test set"),
     "ood": (["svhn:test"], "sets unlike the training set, if there are any"),
     "validation": ("validation.npz", "points that the network was not trained on; normalised scores need them"),
     "train_size": (50_000, "size of the whole training set, if train is only a part of it"),
@@ -247,8 +250,8 @@ def _given_pipeline_lines(run: Run, given: Collection[str]) -> Iterator[Line]:
 
 
 _UNKNOWN = {
-    "normalize": ("imagenet", f"{TODO}as in training, if inputs were normalised"),
-    "augment": ("pad=4,crop=32,flip", f"{TODO}as in training, if inputs were augmented"),
+    "normalize": ("imagenet", f"{_TODO}as in training, if inputs were normalised"),
+    "augment": ("pad=4,crop=32,flip", f"{_TODO}as in training, if inputs were augmented"),
 }
 
 
@@ -276,12 +279,57 @@ def _pipeline_lines(found: Suggestion | str | None, sets: dict[str, Points]) -> 
     points = sets.get("train", sets.get("test"))
     if isinstance(found, Suggestion):
         assert points is not None
-        yield from suggested_lines(found, points, by_test="train" not in sets)
+        yield from _suggested_lines(found, points, by_test="train" not in sets)
     elif found is not None:
         pictures = points is None or len(points.point_shape) == 3
         for key in _UNKNOWN if pictures else ("normalize",):
             above = f"Not searched: {found}." if key == "normalize" else ""
             yield Line(key, *_UNKNOWN[key], active=False, above=above)
+
+
+_TOPICS = {  # what a ranking leaves undetermined, by key
+    "normalize": ("normalize",),
+    "channel_order": ("channel order",),
+    "augment": ("pad and crop", "flip"),
+}
+
+
+def _suggested_lines(suggestion: Suggestion, points: Points, *, by_test: bool) -> Iterator[Line]:
+    """The lines of [data] for the best pipeline; comments, where no pipeline fits. `by_test` says that it was searched
+    on the test set."""
+    ranking = suggestion.pipelines
+    best, tried = ranking.candidates[0], len(ranking.candidates) + len(ranking.first_round)
+    ratios = (
+        f"{best.worst:.1f} times batch noise in the worst layer, {best.median:.1f} in the median (limits "
+        f"{WORST_LIMIT:g} and {MEDIAN_LIMIT:g})"
+    )
+    above = f"Of {tried} pipelines, this fits the running statistics best: {ratios}."
+    if not best.passed:
+        above = f"None of {tried} pipelines fits the running statistics. The closest: {ratios}."
+    above += " Searched on the test set, as train is unknown." * by_test
+    undetermined = {text.partition(":")[0]: text for text in ranking.undetermined}
+    for key, value in suggestion.settings.items():
+        unsure, is_default = key in suggestion.undetermined, value in (None, "rgb")
+        only_for_pictures = key == "augment" and len(points.point_shape) != 3
+        if is_default and (only_for_pictures or (key == "channel_order" and not unsure)):
+            continue
+        texts = [undetermined[topic] for topic in _TOPICS[key] if topic in undetermined]
+        comment = "found: nothing else that was tried fits as well"
+        if unsure:
+            comment = f"{_LIKELY}{'; '.join(texts)}"
+        if not best.passed:
+            comment = f"{_TODO}as in training; this is {'a guess' if unsure else 'the closest'}"
+        if key == "normalize" and isinstance(value, Normalize):
+            own = best.normalize == DATA_OWN and len(value.mean) > 4 and not by_test
+            value = "train" if own else _by_name(value)
+        shown = "none" if value is None else value
+        yield Line(key, shown, comment, active=best.passed, above=above if key == "normalize" else "")
+
+
+def _by_name(normalize: Normalize) -> Normalize | str:
+    """The name of a published normalisation, else the numbers."""
+    numbers = (normalize.mean, normalize.std)
+    return next((name for name, published in PUBLISHED.items() if published == numbers), normalize)
 
 
 def _class_lines(

@@ -11,7 +11,6 @@ import numpy as np
 
 Direction = Literal["higher", "lower", "none"]
 ARROWS: dict[Direction, str] = {"higher": "↑", "lower": "↓", "none": " "}
-Task = Literal["classification", "regression", "segmentation"]
 Estimator = Literal["plug-in", "corrected", "jackknife"]  # of mutual information, from finitely many draws
 
 

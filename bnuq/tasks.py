@@ -37,8 +37,13 @@ class Task:
         return self.outputs == "values"
 
     @property
+    def is_classification(self) -> bool:
+        """Whether each point has one class, or several labels."""
+        return not (self.is_dense or self.is_regression)
+
+    @property
     def classifies_points(self) -> bool:
-        """Whether each point has one class: its logits have post-hoc scores, and its probabilities are kept."""
+        """Whether each point has a single class: its logits have post-hoc scores, and its probabilities are kept."""
         return self.outputs == "classes" and not self.is_dense
 
     @property

@@ -46,6 +46,5 @@ from bnuq.config.schema import (
     SizeCriterion,
     Split,
     SweepSection,
-    Task,
     Variance,
 )

@@ -25,7 +25,6 @@ from bnuq.config.schema import (
     SamplingSection,
     ScoringSection,
     Split,
-    Task,
     settings_of,
 )
 from bnuq.estimates import Estimator
@@ -35,6 +34,7 @@ from bnuq.files.references import folders_of, selection_of, without_arguments, w
 from bnuq.findings import Finding
 from bnuq.methods import DETERMINISTIC
 from bnuq.perturbations import Perturbation
+from bnuq.tasks import TaskName
 from bnuq.trust import BY_USER, NamedBy, names_a_file
 
 DEFAULT_SCORING = ScoringSection()
@@ -85,7 +85,7 @@ class Run:
     members: tuple[Member, ...] = ()
     arch_args: dict[str, Any] = field(default_factory=dict)
     entry: str | None = None
-    task: Task | None = None
+    task: TaskName | None = None
     outputs: Outputs = "logits"
     train_batch_size: int | None = None
     train: Named | None = None

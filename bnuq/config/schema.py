@@ -12,8 +12,9 @@ from msgspec import Meta
 
 from bnuq import perturbations
 from bnuq.config.normalizations import PUBLISHED
-from bnuq.estimates import Estimator, Task
+from bnuq.estimates import Estimator
 from bnuq.methods import METHODS, Recalibration
+from bnuq.tasks import TaskName
 
 if TYPE_CHECKING:
     MethodName = str
@@ -186,7 +187,7 @@ class ModelSection(Section, frozen=True):
         ),
     ] = None
     task: Annotated[
-        Task | None,
+        TaskName | None,
         setting("classification or regression.", "Model", metavar="NAME", shown="by outputs and targets"),
     ] = None
     outputs: Annotated[

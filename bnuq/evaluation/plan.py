@@ -88,9 +88,7 @@ def plan(
     with undisturbed(model):
         _, where, shape = located_forward(unconverted(model), example.clone())
     findings += [note("output-taken-from", where=where)] if where else []
-    findings += (
-        [note("classes-masked")] if not (task.is_dense or task.is_regression) and bool(output.isneginf().any()) else []
-    )
+    findings += [note("classes-masked")] if task.is_classification and bool(output.isneginf().any()) else []
     findings += [note("output-squeezed", shape=list(shape))] if len(shape) > 2 and not task.is_dense else []
     return Plan(task, sites, outputs, methods, layers, batch_size, trained_with, tuple(findings), image)
 

@@ -210,7 +210,7 @@ def findings_on_labels(sets: Iterable[Points], *, test: Points, outputs: int) ->
 
 def findings_on_outputs(prepared: Prepared, todo: Plan) -> tuple[Finding, ...]:
     """Warnings about the outputs of a classifier; ModelError where they are probabilities."""
-    if todo.task.is_dense or todo.task.is_regression:
+    if not todo.task.is_classification:
         return ()
     test = prepared.material.test
     return check_outputs(prepared.model, lambda rows: prepared.pipeline.evaluated(test, rows), test)

@@ -105,7 +105,7 @@ class Errors:
         if method_named(method).is_single and method not in dict(self._paired.why_not):
             return NONE
         kind = metric_of(current["metric"]).mc_error
-        if self._results[0].model["task"] == "segmentation":  # which has no bootstrap over draws
+        if self._results[0].task.is_dense:  # which has no bootstrap over draws
             kind = "jackknife"
         if not all(math.isfinite(math.nan if f.mc_se is None else f.mc_se) for f in estimates):  # too few draws
             return UNKNOWN

@@ -12,11 +12,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from bnuq.estimates import Metric, Task
+from bnuq.estimates import Metric
 from bnuq.metrics.bounds import normalized
 from bnuq.metrics.dense import ratio_contributions
 from bnuq.metrics.influence import normalized_influence, selective_influence
 from bnuq.metrics.selective import selective
+from bnuq.tasks import TaskName
 
 PointValues = Mapping[str, np.ndarray]  # values of the points of a set, by name
 Groups = np.ndarray | None  # the group of each point
@@ -70,12 +71,12 @@ class Estimand(Metric):
     `of_samples` from the samples (T, n, K) of probabilities, or of logits where these are the source of the score.
     """
 
-    tasks: frozenset[Task] = frozenset()
+    tasks: frozenset[TaskName] = frozenset()
     limits: tuple[float, float] = SHARE
     formula: Formula | None = None
     needs_truth: bool = False
     needs_samples: bool = False
-    required: frozenset[Task] = frozenset()
+    required: frozenset[TaskName] = frozenset()
     leaps: bool = False
     by_label: bool = False
     by_part: bool = False

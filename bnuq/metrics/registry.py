@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from bnuq.estimates import Task
 from bnuq.metrics.calibration import (
     calibration_bins,
     ece_adaptive,
@@ -53,10 +52,11 @@ from bnuq.metrics.influence import (
 from bnuq.metrics.intervals import spearman
 from bnuq.metrics.posthoc import energy, max_logit
 from bnuq.metrics.selective import SelectiveScores
+from bnuq.tasks import TaskName
 
-_CLASSIFICATION: frozenset[Task] = frozenset({"classification"})
-_REGRESSION: frozenset[Task] = frozenset({"regression"})
-_SEGMENTATION: frozenset[Task] = frozenset({"segmentation"})
+_CLASSIFICATION: frozenset[TaskName] = frozenset({"classification"})
+_REGRESSION: frozenset[TaskName] = frozenset({"regression"})
+_SEGMENTATION: frozenset[TaskName] = frozenset({"segmentation"})
 _CLASSES = _CLASSIFICATION | _SEGMENTATION
 _EVERY = _CLASSES | _REGRESSION
 

@@ -83,7 +83,7 @@ class Points:
     @property
     def _is_dense(self) -> bool:
         """Whether the points are images, whose pixels were classified."""
-        return self._result.model.get("task") == "segmentation"
+        return self._result.task.is_dense
 
     def _of_pixels(self, row: Row) -> dict[str, np.ndarray] | None:
         """What the images contribute to the separation of their pixels, by set."""

@@ -14,6 +14,7 @@ from bnuq.estimates import Among, Axis, ByHand, Coordinate, Estimate, MetricName
 from bnuq.findings import Finding
 from bnuq.methods import METHOD_NAMES, method_named
 from bnuq.metrics import METRICS, SCORES, SEPARATIONS
+from bnuq.tasks import Task, task_named
 
 MethodName = Annotated[str, Coordinate("method"), Among(" ".join(METHOD_NAMES))]
 SetName = Annotated[str, Coordinate("set")]
@@ -316,6 +317,11 @@ class Result:
     bank: Annotated[Bank | None, ByHand("")] = field(default=None, repr=False)
     path: Path | None = None
     units: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def task(self) -> Task:
+        """The task of the network."""
+        return task_named(self.model.get("task", "classification"), several_labels=bool(self.model.get("labels")))
 
     @property
     def sampled(self) -> tuple[str, ...]:

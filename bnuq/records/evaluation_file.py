@@ -31,7 +31,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from bnuq.config import ScoringSection, Task
+from bnuq.config import ScoringSection
 from bnuq.config.earlier_versions import RENAMED_FINDINGS, in_current_settings, removed_settings
 from bnuq.estimates import Estimator, require
 from bnuq.files.hdf5 import image_of
@@ -60,6 +60,7 @@ from bnuq.records.summary import summary
 from bnuq.store import codec
 from bnuq.store.codec import check_replaceable, with_unknown
 from bnuq.store.datasets import PACKED, Writer
+from bnuq.tasks import Task, TaskName
 
 __all__ = ["check_replaceable", "read", "write"]
 
@@ -169,7 +170,7 @@ def _add_samples(file: Any, result: Result) -> None:
     if not any(set_result.samples for _, _, set_result in _set_results(result)):
         return
     group, scales, writer = file.create_group("posterior_predictive"), dict[str, Any](), Writer(file)
-    last, unit = ("output", "target unit") if result.model["task"] == "regression" else ("class", "1")
+    last, unit = ("output", "target unit") if result.task.is_regression else ("class", "1")
     last = "label" if result.model.get("labels") else last
     for method, name, set_result in _set_results(result):
         if (raw := set_result.samples) is None:
@@ -245,7 +246,7 @@ def _check_texts(result: Result) -> None:
     """Raise ValueError if something that a report shows is missing; the run is checked when it is run again."""
     counts = dict.fromkeys(("parameters", "batchnorm_layers", "dropout_layers", "learned_layers"), int)
     outputs = {"outputs" if result.model.get("task") == "regression" else "classes": int, "labels": int | None}
-    require(result.model, path=str, task=Task, **counts, **outputs)
+    require(result.model, path=str, task=TaskName, **counts, **outputs)
     require(
         result.sampling, samples=int, batch_size=int | None, bank=int | None, seed=int, device=str, precision=str,
         mutual_information=Estimator | None,
@@ -276,14 +277,14 @@ def _check_complete(result: Result) -> None:
     ood_sets = {name for name, evaluated in result.sets.items() if evaluated.kind in ("ood", "perturbed")}
     evaluated_sets = ood_sets | {"test"}
     _check_sets(result)
-    task, test = result.model["task"], result.sets["test"]
-    required = {name: estimand for name, estimand in METRICS.items() if task in estimand.required}
+    task, test = result.task, result.sets["test"]
+    required = {name: estimand for name, estimand in METRICS.items() if task.name in estimand.required}
     has_truth = {
         "classification": test.labels is not None,
         "segmentation": bool(result.methods[DETERMINISTIC].sets["test"].by_class),
         "regression": test.targets is not None,
-    }[task]
-    if not has_truth and task == "regression":
+    }[task.name]
+    if not has_truth and task.is_regression:
         raise ValueError("the truth about the test set is missing")
     points = _required_points(required.values(), task) if has_truth else set()
     for method, method_result in result.methods.items():
@@ -303,7 +304,7 @@ def _check_complete(result: Result) -> None:
             if missing := needed - set(set_result.estimates):
                 raise ValueError(f"estimate {min(missing)} of {method} on {name} is missing")
             shape = (result.sets[name].n, *_several(result))
-            if result.model["task"] == "segmentation":
+            if result.task.is_dense:
                 shape = (result.sets[name].n, int(result.model["classes"]))
             if set_result.predicted.shape != shape:
                 raise ValueError(f"the predictions of {method} on {name} are of another shape")
@@ -311,14 +312,14 @@ def _check_complete(result: Result) -> None:
             if name == "test" or set_result.by_label:
                 _check_labels(result, method, name)
         for name, scores in method_result.ood.items():
-            is_complete = scores or (single_sample and task == "regression")
+            is_complete = scores or (single_sample and task.is_regression)
             for score in scores:
                 ranked = [method_result.sets[key].points.get(score) for key in ("test", name)]
                 if any(values is None or np.isnan(values).any() for values in ranked):
                     raise ValueError(f"the {score} of the points of {method} is missing")
             if not is_complete or any(set(estimates) != {*SEPARATIONS} for estimates in scores.values()):
                 raise ValueError(f"estimates of {method} on {name} against the test set are missing")
-        if result.model["task"] == "regression":
+        if task.is_regression:
             _check_regression(method, method_result)
         if missing := points - set(method_result.sets["test"].points):
             raise ValueError(f"the {min(missing)} of the points of {method} are missing")
@@ -337,10 +338,10 @@ def _check_complete(result: Result) -> None:
         raise ValueError("the reference check is of no layer")
 
 
-def _required_points(estimands: Iterable[Estimand], task: str) -> set[str]:
+def _required_points(estimands: Iterable[Estimand], task: Task) -> set[str]:
     """The values of points that every result of a task has where the truth is known: those that required estimates
     are computed from, of images the means over their pixels."""
-    if task == "segmentation":
+    if task.is_dense:
         return {"pixels"} | {each.name for each in estimands if each.needs_truth and each.name in PIXEL_MEANS}
     return {name for each in estimands if each.needs_truth for name in each.computed.needs}
 
@@ -373,11 +374,7 @@ def _check_gallery(result: Result) -> None:
 def _check_image_maps(result: Result, shown: ImageMaps) -> None:
     """Raise ValueError if the maps of images are not those of the test set of a segmentation, or of their size."""
     shape, classes = shown.predicted.shape, result.model.get("classes", 0)
-    if (
-        shown.method not in result.methods
-        or result.model["task"] != "segmentation"
-        or "predictive_entropy" not in (shown.scores)
-    ):
+    if shown.method not in result.methods or not result.task.is_dense or "predictive_entropy" not in (shown.scores):
         raise ValueError("the maps of images are not those of a method")
     if not shown.points.size or not 0 <= shown.points.min() <= shown.points.max() < result.sets["test"].n:
         raise ValueError("a map is of no image")
@@ -394,14 +391,14 @@ def _check_image_maps(result: Result, shown: ImageMaps) -> None:
 def _several(result: Result) -> tuple[int, ...]:
     """The length of the axis that predictions have beside that of the points, if they have one: outputs of a
     regression, or labels."""
-    key = "outputs" if result.model["task"] == "regression" else "labels"
+    key = "outputs" if result.task.is_regression else "labels"
     return () if result.model.get(key) is None else (result.model[key],)
 
 
 def _check_labels(result: Result, method: str, name: str) -> None:
     """Raise ValueError if the parts of a result with several labels per point do not fit together."""
     set_result, truth = result.methods[method].sets[name], result.sets[name].labels
-    labels = _several(result) if truth is not None and result.model["task"] == "classification" else ()
+    labels = _several(result) if truth is not None and result.task.is_classification else ()
     shape, found = (result.sets[name].n, *labels), tuple(set_result.by_label)
     if (len(found),) != (labels or (0,)) or found != tuple(result.methods[DETERMINISTIC].sets[name].by_label):
         raise ValueError(f"the labels of {method} on {name} are not those of the result")
@@ -423,7 +420,7 @@ def _check_parts(result: Result, method: str, name: str) -> None:
     parts = parts_of(evaluated.labels, evaluated.classes, evaluated.group)
     for kind, place in PARTS.items():
         found = getattr(result.methods[method].sets[name], place)
-        dense = result.model["task"] == "segmentation"
+        dense = result.task.is_dense
         of_points = not found or dense or tuple(found) == tuple(parts.get(kind, ()))
         if tuple(found) != tuple(getattr(first, place)) or not of_points:
             raise ValueError(f"the estimates by {kind} of {method} on {name} are not those of its points")
@@ -435,15 +432,15 @@ def _check_parts(result: Result, method: str, name: str) -> None:
 
 def _check_log_likelihoods(result: Result) -> None:
     """Raise ValueError if a PLL over draws has not those that it is the mean of."""
-    if result.model["task"] == "segmentation":  # of pixels none are kept
+    if result.task.is_dense:  # of pixels none are kept
         return
     mixture = result.run.get("scoring", {}).get("pll", "mixture") == "mixture"
     for method, method_result in result.methods.items():
-        labels = _several(result) if result.model["task"] == "classification" else ()
+        labels = _several(result) if result.task.is_classification else ()
         test, shape = method_result.sets["test"], (result.samples_of(method), result.sets["test"].n, *labels)
         sampled = not method_named(method).is_single and "pll" in test.points
         complete = test.log_likelihood is not None and test.log_likelihood.shape == shape
-        if sampled and not complete and (mixture or result.model["task"] == "classification"):
+        if sampled and not complete and (mixture or result.task.is_classification):
             raise ValueError(f"the log-likelihoods of {method} are missing, or of another shape")
 
 

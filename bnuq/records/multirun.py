@@ -18,7 +18,6 @@ import numpy as np
 from jaxtyping import Float64
 
 from bnuq import catalogue
-from bnuq.config import Task
 from bnuq.estimates import Axis, Unit, require
 from bnuq.findings import Finding, warnings
 from bnuq.methods import METHOD_NAMES, POPULATION, method_named
@@ -27,6 +26,7 @@ from bnuq.records.addresses import WITHOUT_EXACT, coordinates_of, estimates_of, 
 from bnuq.records.evaluation import Result
 from bnuq.records.summary import SCHEMA, json_fields, json_number, json_value
 from bnuq.store import codec
+from bnuq.tasks import TaskName
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class Several:
     runs: tuple[OneRun, ...]
     estimates: Annotated[tuple[str, ...], Axis("estimate")]
     values: Annotated[Float64[np.ndarray, "estimate run"], Unit("that of the estimate")]
-    task: Task
+    task: TaskName
     findings: tuple[Finding, ...]
     seconds: float
     provenance: Mapping[str, str]

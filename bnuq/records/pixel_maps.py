@@ -120,7 +120,7 @@ def maps_of(result: Result, *, set: str = "test", method: str | None = None) -> 
         raise RequestError(
             f"{result.path} holds no maps of {method} on {set}. They are kept where that is requested: "
             "bnuq evaluate … --save-maps"
-            if result.model["task"] == "segmentation"
+            if result.task.is_dense
             else f"{result.path} holds no maps: they are of the pixels of a segmentation, and this is a "
             f"{result.model['task']}."
         )

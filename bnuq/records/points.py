@@ -33,7 +33,7 @@ def points_table(result: Result, *, set: str = "test", method: str | None = None
         "index": np.arange(evaluated.n) if evaluated.index is None else evaluated.index,
         **({} if evaluated.names is None else {"name": evaluated.names}),
     }
-    if result.model.get("task") == "regression":
+    if result.task.is_regression:
         moments = {"target": evaluated.targets, "mean": values.predicted, "sd": values.sigma}
         if evaluated.targets is not None:
             moments["error"] = values.predicted - evaluated.targets
@@ -41,7 +41,7 @@ def points_table(result: Result, *, set: str = "test", method: str | None = None
     else:
         classes = result.sets["test"].classes
         columns |= {} if evaluated.labels is None else {"label": _class_names(evaluated.labels, classes)}
-        of_pixels = result.model.get("task") == "segmentation"  # of which the most frequent class is shown
+        of_pixels = result.task.is_dense  # of which the most frequent class is shown
         predicted = values.predicted.argmax(1) if of_pixels else values.predicted
         columns["prediction"] = _class_names(predicted, classes)
     return columns | dict(values.points)

@@ -13,7 +13,6 @@ import numpy as np
 from jaxtyping import Float64
 
 from bnuq import catalogue
-from bnuq.config import Task
 from bnuq.estimates import Coordinate, Estimate, InRecord, MetricName, Size, Unit, require
 from bnuq.findings import Finding
 from bnuq.methods import NETWORKS
@@ -22,6 +21,7 @@ from bnuq.records.evaluation import ScoreName, SetName
 from bnuq.records.summary import SCHEMA, json_fields, json_value
 from bnuq.store import codec
 from bnuq.store.codec import write
+from bnuq.tasks import TaskName
 
 __all__ = [
     "Choice", "Compared", "Decay", "Elbo", "ElboTerms", "LayerCounts", "Protocol", "Recommended", "Repeated", "Sweep",
@@ -193,7 +193,7 @@ class Sweep:
     KIND: ClassVar[str] = "sweep"
     COMMAND: ClassVar[str] = "sweep-batch-size"
 
-    task: Task
+    task: TaskName
     models: tuple[SweptModel, ...]
     points: tuple[SweepPoint, ...]
     sets: tuple[SweptSet, ...]

@@ -298,16 +298,16 @@ def _best_of_one_pass(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
 
 def _lacks_temperature(result: Result) -> bool:
     """Whether a temperature could be fitted, and was not."""
-    task, labels = result.model.get("task"), result.model.get("labels")
-    can_be = task == "segmentation" or (task == "classification" and not labels)
-    return can_be and not any(method_named(name).recalibration for name in result.methods)
+    return "temperature" in result.task.recalibrations and not any(
+        method_named(name).recalibration for name in result.methods
+    )
 
 
 def _cross_fitted(result: Result) -> Iterator[Finding]:
     """That the test set itself was used, where what is compared was fitted to its halves."""
     used = {method_named(name).recalibration for name in result.methods}
     kinds = [f"+{kind}" for kind in RECALIBRATIONS if kind in used]
-    kinds = ["τ, with the constant σ,"] if result.model.get("task") == "regression" else kinds
+    kinds = ["τ, with the constant σ,"] if result.task.is_regression else kinds
     if kinds and result.is_cross_fitted:
         yield finding("cross-fitted", kinds=kinds)
 

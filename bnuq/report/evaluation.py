@@ -50,14 +50,14 @@ def _is_of_one_method(finding: Finding) -> bool:
 
 
 def _sections(result: Result, found: Sequence[Finding], *, roomy: bool) -> Iterator[Section]:
-    task = tasks.task_of(result)
+    task = result.task
     of_ood = tuple(ood.legend(result))
     legend = [
         _of_errors(result),
         tasks.recalibration_in_words(result),
         *(text for text in tasks.legend(result) if text not in of_ood),
     ]
-    intervals = tasks.regression_tables(result) if task == "regression" else ()
+    intervals = tasks.regression_tables(result) if task.is_regression else ()
     yield from section("Compared with the best single pass", verdict.parts(result, roomy=roomy))
     said = tuple(sentence(finding, SENTENCES) for finding in found if _is_of_one_method(finding))
     parts = (*([Items(said)] if said else []), _estimates(result, roomy=roomy), *_bounds(result), *intervals)
@@ -81,9 +81,9 @@ def _sections(result: Result, found: Sequence[Finding], *, roomy: bool) -> Itera
         yield Section(f"{suite}, near and far", (table, *dim([of_mean])))
     yield from section("Sensitivity to the input", perturbations.parts(result, roomy=roomy))
     yield from section("Analytic noise models compared with mcbn", noise_models.parts(result))
-    curves = (part for metric in estimates_of_task(task, shown="bars") for part in _curves(result, metric))
+    curves = (part for metric in estimates_of_task(task.name, shown="bars") for part in _curves(result, metric))
     yield from section("Over the number of samples", plots.convergence(result, curves))
-    if task == "regression":
+    if task.is_regression:
         errors = plots.uncertainty_error(result, tasks.errors_by_sigma(result))
         yield from section("Uncertainty and error", errors)
     if work := tuple(_work(result)):
@@ -95,7 +95,7 @@ def _sections(result: Result, found: Sequence[Finding], *, roomy: bool) -> Itera
 
 def _one_screen(result: Result, *, roomy: bool) -> Iterator[Part]:
     """A table of the methods and one of the OOD sets."""
-    yield _methods_table(result, [*estimates_of_task(tasks.task_of(result), shown="headline")], roomy=roomy)
+    yield _methods_table(result, [*estimates_of_task(result.task.name, shown="headline")], roomy=roomy)
     if ood.names(result):
         yield ood.short_table(result)
         yield from ood.post_hoc_table(result)
@@ -192,7 +192,7 @@ def _parts(result: Result, *, roomy: bool) -> Iterator[Section]:
         if not names:
             continue
         tables: list[Part] = []
-        unit = "pixels" if tasks.task_of(result) == "segmentation" else "points"
+        unit = "pixels" if result.task.is_dense else "points"
         known = {metric for each in by_part.values() for part in names for metric in each[part]} - {"count"}
         for metric in (metric for metric in METRICS if metric in known):
             having = {name: each for name, each in by_part.items() if any(metric in each[part] for part in names)}

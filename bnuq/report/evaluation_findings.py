@@ -82,7 +82,7 @@ def findings(result: Result) -> Iterator[Finding]:
         yield of_reference
     yield from judged(result).findings
     if not wrong.keys() & {"test", "validation"}:
-        yield from _of_regression(result) if result.model.get("task") == "regression" else _of_classification(result)
+        yield from _of_regression(result) if result.task.is_regression else _of_classification(result)
     if "test" not in wrong:
         yield from (_separation(result, name) for name in ood.names(result) if name not in wrong)
         yield from _noise_models(result)

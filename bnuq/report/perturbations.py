@@ -15,7 +15,6 @@ from bnuq.report.document import Cell, Heading, Part, Row, Table, dim
 from bnuq.report.noise_models import labelled
 from bnuq.report.numbers import decimals, digits_of, headed, named, number, with_error
 from bnuq.report.plots import perturbed
-from bnuq.report.tasks import task_of
 
 
 def parts(result: Result, *, roomy: bool) -> Iterator[Part]:
@@ -25,7 +24,7 @@ def parts(result: Result, *, roomy: bool) -> Iterator[Part]:
     if not sets:
         return
     yield from plots.sensitivity(result)
-    for metric in estimates_of_task(task_of(result), shown="sensitivity"):
+    for metric in estimates_of_task(result.task.name, shown="sensitivity"):
         by_set = {name: [of(metric, name, result, method) for method in _methods(result)] for name in ("test", *sets)}
         if any(each for estimates in by_set.values() for each in estimates):
             known = [estimate.value for estimates in by_set.values() for estimate in estimates if estimate]
@@ -48,7 +47,7 @@ def short_table(result: Result) -> Iterator[Table]:
     largest = {kind: name for kind, _, name in perturbed(result)}
     if not largest:
         return
-    metric = next(iter(estimates_of_task(task_of(result), shown="sensitivity")))
+    metric = next(iter(estimates_of_task(result.task.name, shown="sensitivity")))
     rows: list[Row] = [(f"{named(metric, roomy=False)}, AUROC as an alarm", ())]
     for name in ("test", *largest.values()):
         cells = []

@@ -22,7 +22,7 @@ from bnuq.report.drawing import GREY, INK, PALE, PANEL, Line, picture, short
 from bnuq.report.evaluation_findings import network_in_words
 from bnuq.report.numbers import named, number
 from bnuq.report.ood import best_score_of
-from bnuq.report.tasks import points_of, task_of
+from bnuq.report.tasks import points_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -142,7 +142,7 @@ def convergence(result: Result, instead: Iterable[Part]) -> Iterator[Picture]:
     """Estimates over the number of samples, where any are finite."""
     metrics = [
         metric
-        for metric in estimates_of_task(task_of(result), shown="curve")
+        for metric in estimates_of_task(result.task.name, shown="curve")
         if any(np.isfinite(method.convergence.get(metric, [math.nan])).all() for method in result.methods.values())
     ]
     if metrics:
@@ -293,7 +293,7 @@ def draw_bins(axes: Axes, curve: Mapping[str, np.ndarray], enough: int, *, label
 
 def _risk_coverage(result: Result, ranked: Mapping[str, MethodResult], path: Path) -> None:
     lines = _lines(result)
-    regression = result.model.get("task") == "regression"
+    regression = result.task.is_regression
     order, risk = ("predicted σ", "mean |error| (target unit)") if regression else ("predictive entropy", "error rate")
     with picture(path, title="Error of the retained points", about=_about(result)) as [axes]:
         for name, method in ranked.items():
@@ -375,7 +375,7 @@ def _sensitivity(result: Result, kind: str, sizes: Mapping[float, str], path: Pa
     methods = {name: each for name, each in result.methods.items() if method_named(name).recalibration is None}
     lines = drawing.lines_of([*methods])
     shown: dict[str, dict[str, list[float]]] = {}
-    for metric in estimates_of_task(task_of(result), shown="sensitivity"):
+    for metric in estimates_of_task(result.task.name, shown="sensitivity"):
         having = {
             name: [method.sets[s].estimates.get(metric) for s in sizes.values()] for name, method in methods.items()
         }

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 from jaxtyping import Float
 
-from bnuq.config import ScoringSection, Task
+from bnuq.config import ScoringSection
 from bnuq.methods import method_named
 from bnuq.metrics import selective
 from bnuq.records.evaluation import AGGREGATIONS, MethodResult, Result
@@ -16,14 +16,11 @@ from bnuq.report import ood
 from bnuq.report.document import Cell, Heading, Items, Paragraph, Part, Row, Table
 from bnuq.report.noise_models import labelled
 from bnuq.report.numbers import curve_cells, decimals, named, number, share, with_error
+from bnuq.tasks import REGRESSION, SEGMENTATION
 
 _LEVELS = (0.5, 0.8, 0.95)  # of the central intervals whose coverage is shown
 _GROUPS = 10  # of points by σ
 _MEAN_OVER_SD = math.sqrt(2 / math.pi)  # E|e| of a Gaussian error, in its sd
-
-
-def task_of(result: Result) -> Task:
-    return result.model.get("task", "classification")
 
 
 def recalibration_in_words(result: Result) -> str:
@@ -46,7 +43,7 @@ def fitted_to(result: Result) -> str:
 
 def points_of(result: Result) -> str:
     """What the points of a set are called."""
-    return "images" if task_of(result) == "segmentation" else "points"
+    return result.task.points
 
 
 def regression_tables(result: Result) -> Iterator[Part]:
@@ -172,7 +169,7 @@ _ESTIMATORS = {
 
 def legend(result: Result) -> Iterator[str]:
     """What the words of the report mean, of those that are in it."""
-    of_task = {"regression": _of_regression, "segmentation": _of_segmentation}.get(task_of(result), _of_classification)
+    of_task = {REGRESSION: _of_regression, SEGMENTATION: _of_segmentation}.get(result.task, _of_classification)
     yield from of_task(result)
     yield from ood.legend(result)
 

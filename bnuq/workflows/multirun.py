@@ -13,7 +13,7 @@ import numpy as np
 
 import bnuq
 from bnuq.catalogue import distinct
-from bnuq.config import Run, RunOfSeveral, Runs, Task
+from bnuq.config import Run, RunOfSeveral, Runs
 from bnuq.errors import BnuqError, RequestError
 from bnuq.evaluation.provenance import behaviour, request_digest, same_behaviour
 from bnuq.evaluation.setup import check_request, prepare
@@ -25,6 +25,7 @@ from bnuq.records import evaluation_file as result_file
 from bnuq.records import multirun as several_file
 from bnuq.records.evaluation import Result
 from bnuq.records.multirun import Several, one_run, shared_warnings, table_of
+from bnuq.tasks import TaskName
 from bnuq.workflows.evaluate import evaluate
 from bnuq.workflows.queue import queued
 
@@ -88,7 +89,7 @@ class _RunSummary:
     """The parts of a result that are kept in memory, in addition to its estimates."""
 
     run: RunOfSeveral
-    task: Task
+    task: TaskName
     test_sha256: str
     findings: tuple[Finding, ...]
     provenance: dict[str, str]

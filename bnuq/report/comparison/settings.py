@@ -77,7 +77,7 @@ def _reference(result: Result) -> _File | None:
 
 def _values(of_each: Callable[[Callable[[Result], Any]], dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
     """The settings that are no files, each with its values."""
-    if any(of_each(lambda result: result.model.get("task") == "segmentation").values()):  # all are of one task
+    if any(of_each(lambda result: result.task.is_dense).values()):  # all are of one task
         yield "ignore", of_each(lambda result: result.run.get("data", {}).get("ignore", DataSection().ignore))
         yield "classes of pixels", of_each(lambda result: ", ".join(result.sets["test"].classes) or None)
     for key, name in _SAMPLING.items():

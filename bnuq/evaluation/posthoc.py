@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from bnuq.data import Points
 from bnuq.data.points import labelled
@@ -17,23 +16,22 @@ from bnuq.evaluation.features import fitted_points, head_of, heads
 from bnuq.evaluation.subject import VALIDATION, Subject
 from bnuq.files.mapped import Pool
 from bnuq.findings import Finding, note
-from bnuq.metrics import posthoc
+from bnuq.metrics import SCORES
 from bnuq.metrics.arrays import as_numpy
+from bnuq.metrics.posthoc import LastLayer, PointScore, Reference
 from bnuq.progress import Progress
-from bnuq.sampling.head import Head, NoHeadError
+from bnuq.sampling.head import NoHeadError
 from bnuq.sampling.interception import float32_as
 
 _LARGEST_BANK = 2**26  # numbers: 256 MiB of features
 _FEWEST_POINTS = 1000  # of a larger reference, that scores are fitted to
 
-_Score = Callable[[Head], Tensor]  # of the points that have passed
-
 
 @dataclass(frozen=True)
 class PostHoc:
-    """The scores by name, as functions of the last linear layer's input and output; and findings."""
+    """The scores by name, as functions of the last linear layer for some points; and findings."""
 
-    scores: Mapping[str, _Score]
+    scores: Mapping[str, PointScore]
     findings: tuple[Finding, ...]
 
 
@@ -86,8 +84,10 @@ def _scored(
     first = 0
     for last in heads(subject, points):
         rows = slice(first, first + len(last.features))
+        logits = last.two_class.logits.double()
+        layer = LastLayer(last.features, logits, logits.softmax(-1))
         for name, score in fitted.scores.items():
-            result[name][rows] = as_numpy(score(last.two_class).double())
+            result[name][rows] = as_numpy(score(layer).double())
         advance(len(last.features))
         first = rows.stop
     return result
@@ -95,11 +95,8 @@ def _scored(
 
 def _fitted(subject: Subject, progress: Progress) -> PostHoc:
     """The scores that the reference allows."""
-    scores: dict[str, _Score] = {
-        "max_logit": lambda last: posthoc.max_logit(last.logits.double()),
-        "energy": lambda last: posthoc.energy(last.logits.double()),
-        "gen": lambda last: posthoc.generalized_entropy(last.logits.double().softmax(-1)),
-    }
+    last_layer = {name: each.score for name, each in SCORES.items() if each.score}
+    scores = {name: score.of_layer for name, score in last_layer.items() if score.of_layer}
     if subject.train is None:
         return PostHoc(scores, (note("no-fitted-scores"),))
     first = head_of(subject, subject.sets["test"], slice(0, 1)).two_class
@@ -115,23 +112,17 @@ def _fitted(subject: Subject, progress: Progress) -> PostHoc:
     train = labelled(train)  # of the items that were just read
     features = torch.cat(parts)
     findings = [] if len(train) == len(subject.train) else [note("fitted-to-a-part", points=len(train))]
-    neighbours, threshold = posthoc.fitted_neighbours(features), posthoc.react_threshold(features)
-    scores["knn"] = lambda last: posthoc.neighbour_distance(last.features, neighbours)
-    virtual = posthoc.fitted_virtual_logit(features, first.weight, first.bias)
-    if virtual is not None:
-        scores["vim"] = lambda last: posthoc.virtual_logit(last.features, last.logits.double(), virtual)
-    else:
-        findings.append(note("no-virtual-logit"))
-    scores["react"] = lambda last: posthoc.react_energy(
-        last.features.double(), first.weight.double(), first.bias.double(), threshold=threshold
-    )
     labels = train.targets
-    if labels is None or labels.ndim != 1 or labels.dtype.kind not in "iu":
+    has_labels = labels is not None and labels.ndim == 1 and labels.dtype.kind in "iu"
+    reference = Reference(features, first.weight, first.bias, labels if has_labels else None)
+    for name, score in last_layer.items():
+        if score.fit and (has_labels or not score.needs_labels):
+            if fitted := score.fit(reference):
+                scores[name] = fitted
+            else:
+                findings.append(note("no-virtual-logit"))
+    if not has_labels:
         findings.append(note("no-labels-of-reference"))
-        return PostHoc(scores, tuple(findings))
-    gaussians = posthoc.fitted_gaussians(features, labels)
-    if gaussians.shrinkage:
+    elif reference.gaussians.shrinkage:
         findings.append(note("covariance-shrunk", points=len(train), features=features.shape[1]))
-    scores["mahalanobis"] = lambda last: posthoc.mahalanobis(last.features, gaussians)
-    scores["relative_mahalanobis"] = lambda last: posthoc.relative_mahalanobis(last.features, gaussians)
     return PostHoc(scores, tuple(findings))

@@ -16,6 +16,7 @@ from bnuq.estimates import Metric
 from bnuq.metrics.bounds import normalized
 from bnuq.metrics.dense import ratio_contributions
 from bnuq.metrics.influence import normalized_influence, selective_influence
+from bnuq.metrics.posthoc import PointScore, Reference
 from bnuq.metrics.selective import selective
 from bnuq.tasks import TaskName
 
@@ -29,16 +30,21 @@ UNBOUNDED, POSITIVE, SHARE = (-math.inf, math.inf), (0.0, math.inf), (0.0, 1.0)
 class Formula:
     """How an estimate, and the contributions of the points to it, follow from the values of the points that it needs.
 
-    To first order an estimate is a mean of the contributions, which are NaN where no such expansion is known. Its error
-    over points is theirs, or, where it is `resampled`, by the bootstrap. `of_replicates` is `value` row by row, for
-    several values of each point.
+    To first order an estimate is a mean of the contributions, which are NaN where no such expansion is known.
+    `of_replicates` is `value` row by row, for several values of each point.
     """
 
     needs: frozenset[str]
     value: Callable[[PointValues], float]
     influence: Callable[[PointValues, Groups], np.ndarray]
-    resampled: bool = False
     of_replicates: Callable[[PointValues], np.ndarray] | None = None
+
+    def values(self, replicates: PointValues) -> np.ndarray:
+        """The value of each replicate, a row of every value that is needed."""
+        if self.of_replicates is not None:
+            return self.of_replicates(replicates)
+        rows = zip(*(replicates[name] for name in self.needs), strict=True)
+        return np.array([self.value(dict(zip(self.needs, row, strict=True))) for row in rows])
 
 
 @dataclass(frozen=True)
@@ -48,7 +54,9 @@ class Score:
     `source` is what they are computed from: probabilities, logits (of T samples the mean), the last layer of the
     deterministic network, or the outputs of a regression. `needs_samples`: of a single sample they are not reported.
     `of_pixels`: those of the pixels of a segmentation too. `is_alarm`: reports of perturbed inputs use it, the first
-    that a method has. `in_short`: the short table of the deterministic network's post-hoc scores has it.
+    that a method has. `in_short`: the short table of the deterministic network's post-hoc scores has it. `of_layer`
+    gives the scores of the deterministic network's points, or, where it needs a reference, `fit` gives such a function;
+    None if there is none. It may need the labels of the reference.
     """
 
     source: Literal["probabilities", "logits", "last layer", "outputs"]
@@ -56,6 +64,9 @@ class Score:
     of_pixels: bool = False
     is_alarm: bool = False
     in_short: bool = False
+    of_layer: PointScore | None = None
+    fit: Callable[[Reference], PointScore | None] | None = None
+    needs_labels: bool = False
 
 
 @dataclass(frozen=True)
@@ -65,10 +76,12 @@ class Estimand(Metric):
     `tasks` are those whose results have it as an estimate; none where it is only a score of points. Without a `formula`
     it is the mean of the values of that name over points. `limits` are its smallest and largest value. It may need the
     truth (labels or targets), or several samples; `required` are the tasks whose results always have it where these
-    are given. `leaps`: it goes from bin to bin or from point to point, so that the error of a change is unknown.
-    `by_label`: of several labels per point each has its own, and the estimate is their mean. `by_part`: classes and
-    groups of points have it. `of_mean` gives the values of points from the mean prediction (n, K) and the labels, and
-    `of_samples` from the samples (T, n, K) of probabilities, or of logits where these are the source of the score.
+    are given. Its error over points is that of the contributions of the points, or by the bootstrap where it is
+    `resampled`. `is_fitted`: to validation points, which no file holds. `leaps`: it goes from bin to bin or from point
+    to point, so that the error of a change is unknown. `by_label`: of several labels per point each has its own, and
+    the estimate is their mean. `by_part`: classes and groups of points have it. `of_mean` gives the values of points
+    from the mean prediction (n, K) and the labels, and `of_samples` from the samples (T, n, K) of probabilities, or of
+    logits where these are the source of the score.
     """
 
     tasks: frozenset[TaskName] = frozenset()
@@ -77,6 +90,8 @@ class Estimand(Metric):
     needs_truth: bool = False
     needs_samples: bool = False
     required: frozenset[TaskName] = frozenset()
+    resampled: bool = False
+    is_fitted: bool = False
     leaps: bool = False
     by_label: bool = False
     by_part: bool = False
@@ -140,5 +155,4 @@ def selective_by_entropy(name: str) -> Formula:
         frozenset({"predictive_entropy", "accuracy"}),
         lambda p: getattr(selective(p["predictive_entropy"], 1 - p["accuracy"]), name),
         lambda p, _: getattr(selective_influence(p["predictive_entropy"], 1 - p["accuracy"]), name),
-        resampled=True,
     )

@@ -1,11 +1,13 @@
 """Post-hoc OOD scores of a deterministic classifier, point by point: from its logits, and from its features, which are
 the input of its last linear layer. Of all of them, larger is more uncertain.
 
-What is fitted to features of the training data is a frozen record, made by the function `fitted_…`.
+What is fitted to features of the training data is a frozen record, made by the function `fitted_…`. A function
+`by_…` fits a score to a `Reference`, and returns it as a function of a `LastLayer`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from array_api_compat import array_namespace, device, is_torch_array
@@ -16,6 +18,35 @@ from bnuq.metrics.arrays import Array
 _ROWS = 4096  # features converted to float64 at once
 _COSINES = 2**23  # cosines in memory at once
 _DEPTH = 16  # cosines of which only the largest is looked at first
+
+
+@dataclass(frozen=True)
+class LastLayer:
+    """The input of a network's last linear layer for some points, its output in float64, and their probabilities."""
+
+    features: Float[Array, "point feature"]
+    logits: Float[Array, "point class"]
+    probabilities: Float[Array, "point class"]
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The input of the last linear layer for reference points, their labels where they have them, and the weight and
+    bias of that layer."""
+
+    features: Float[Array, "reference feature"]
+    weight: Float[Array, "class feature"]
+    bias: Float[Array, "class"]
+    labels: Int64[np.ndarray, "reference"] | None = None
+
+    @cached_property
+    def gaussians(self) -> "Gaussians":
+        """Those of the classes, which must be known."""
+        assert self.labels is not None
+        return fitted_gaussians(self.features, self.labels)
+
+
+PointScore = Callable[[LastLayer], Array]
 
 
 def max_logit(logits: Float[Array, "*sample point class"]) -> Float[Array, "*sample point"]:
@@ -238,6 +269,36 @@ def react_energy(
     Source: Sun, Guo & Li 2021, eq. 2 and 3.
     """
     return energy(array_namespace(features).clip(features, max=threshold) @ weight.T + bias)
+
+
+def by_neighbours(reference: Reference) -> PointScore:
+    """`neighbour_distance` to the reference."""
+    neighbours = fitted_neighbours(reference.features)
+    return lambda last: neighbour_distance(last.features, neighbours)
+
+
+def by_virtual_logit(reference: Reference) -> PointScore | None:
+    """`virtual_logit`; None if no feature of the reference has a residual."""
+    virtual = fitted_virtual_logit(reference.features, reference.weight, reference.bias)
+    return None if virtual is None else lambda last: virtual_logit(last.features, last.logits, virtual)
+
+
+def by_clipped_energy(reference: Reference) -> PointScore:
+    """`react_energy` with the threshold of the reference."""
+    threshold, weight, bias = react_threshold(reference.features), _wide(reference.weight), _wide(reference.bias)
+    return lambda last: react_energy(_wide(last.features), weight, bias, threshold=threshold)
+
+
+def by_mahalanobis(reference: Reference) -> PointScore:
+    """`mahalanobis` from the classes of the reference."""
+    gaussians = reference.gaussians  # not the reference, whose features would stay in memory
+    return lambda last: mahalanobis(last.features, gaussians)
+
+
+def by_relative_mahalanobis(reference: Reference) -> PointScore:
+    """`relative_mahalanobis` from the classes of the reference."""
+    gaussians = reference.gaussians
+    return lambda last: relative_mahalanobis(last.features, gaussians)
 
 
 def _wide(values: Float[Array, "..."]) -> Float[Array, "..."]:

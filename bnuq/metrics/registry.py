@@ -50,7 +50,16 @@ from bnuq.metrics.influence import (
     spearman_influence,
 )
 from bnuq.metrics.intervals import spearman
-from bnuq.metrics.posthoc import energy, max_logit
+from bnuq.metrics.posthoc import (
+    by_clipped_energy,
+    by_mahalanobis,
+    by_neighbours,
+    by_relative_mahalanobis,
+    by_virtual_logit,
+    energy,
+    generalized_entropy,
+    max_logit,
+)
 from bnuq.metrics.selective import SelectiveScores
 from bnuq.tasks import TaskName
 
@@ -197,8 +206,8 @@ ESTIMANDS: tuple[Estimand, ...] = (
             _CALIBRATION,
             lambda p: float(ece_of_bins(calibration_bins(p["max_probability"], p["accuracy"]))),
             lambda p, group: ece_influence(p["max_probability"], p["accuracy"], group=group),
-            resampled=True,
         ),
+        resampled=True,
     ),
     Estimand(
         "ece_adaptive", "Adaptive calibration error, bins of equally many points", "adaptive ECE", "fraction", "lower",
@@ -236,8 +245,8 @@ ESTIMANDS: tuple[Estimand, ...] = (
             _CALIBRATION,
             lambda p: float(mce_of_bins(calibration_bins(p["max_probability"], p["accuracy"]))),
             lambda p, _: np.full(len(p["accuracy"]), math.nan),
-            resampled=True,
         ),
+        resampled=True,
     ),
     Estimand(
         "mutual_information", "Mutual information", "mutual information", "nats", "none",
@@ -278,23 +287,23 @@ ESTIMANDS: tuple[Estimand, ...] = (
         "aurc", "Area under the risk–coverage curve, by predictive entropy", "AURC", "fraction", "lower",
         "Geifman, Uziel & El-Yaniv 2019; error–completeness by entropy as Shekhovtsov & Flach 2018, fig. A.3",
         tolerance="0.005", **_STEPS, **_DEFERRED,
-        tasks=_CLASSES, **_TRUTH, formula=selective_by_entropy("aurc"),
+        tasks=_CLASSES, **_TRUTH, formula=selective_by_entropy("aurc"), resampled=True,
     ),
     Estimand(
         "augrc", "Area under the generalised risk–coverage curve, by predictive entropy", "AUGRC", "fraction", "lower",
         "Traub et al. 2024", **_STEPS, **_DEFERRED,
-        tasks=_CLASSES, **_TRUTH, formula=selective_by_entropy("augrc"),
+        tasks=_CLASSES, **_TRUTH, formula=selective_by_entropy("augrc"), resampled=True,
     ),
     Estimand(
         "risk_at_80", "Error rate of the 80 % most certain points, by predictive entropy", "risk at 80 % coverage",
         "fraction", "lower", "Geifman & El-Yaniv 2017, §2", short="risk at 80 %", **_STEPS, **_DEFERRED,
-        tasks=_CLASSES, **_TRUTH, formula=selective_by_entropy("risk_at_80"),
+        tasks=_CLASSES, **_TRUTH, formula=selective_by_entropy("risk_at_80"), resampled=True,
     ),
     Estimand(
         "coverage_at_5", "Largest share of most certain points with at most 5 % errors, by predictive entropy",
         "coverage at 5 % risk", "fraction", "higher", "Geifman & El-Yaniv 2017, §3; as measured, without a guarantee",
         short="cover. at 5 %", **_STEPS, **_DEFERRED,
-        tasks=_CLASSES, **_TRUTH, formula=selective_by_entropy("coverage_at_5"), leaps=True,
+        tasks=_CLASSES, **_TRUTH, formula=selective_by_entropy("coverage_at_5"), resampled=True, leaps=True,
     ),
     *_sets("", "LAC", "Sadinle, Lei & Wasserman 2019"),
     *_sets("_aps", "APS", "Romano, Sesia & Candès 2020, not randomised"),
@@ -306,22 +315,22 @@ ESTIMANDS: tuple[Estimand, ...] = (
     Estimand(
         "aupr_out", "AUPR, OOD positive", "AUPR-out", "fraction", "higher",
         "Hendrycks & Gimpel 2017; average precision", tolerance="0.01", **_STEPS, **_SEPARATION,
-        tasks=_EVERY,
+        tasks=_EVERY, resampled=True,
     ),
     Estimand(
         "aupr_in", "AUPR, test positive", "AUPR-in", "fraction", "higher", "Hendrycks & Gimpel 2017; average precision",
         tolerance="0.01", **_STEPS, **_SEPARATION,
-        tasks=_EVERY,
+        tasks=_EVERY, resampled=True,
     ),
     Estimand(
         "fpr95", "FPR at 95 % TPR, OOD positive", "FPR95", "fraction", "lower", "Yang et al. 2022 (OpenOOD)",
         tolerance="0.02", **_STEPS, **_SEPARATION,
-        tasks=_EVERY,
+        tasks=_EVERY, resampled=True,
     ),
     Estimand(
         "fpr95_id_positive", "FPR at 95 % TPR, test positive", "FPR95*", "fraction", "lower",
         "Liang, Li & Srikant 2018", tolerance="0.02", **_STEPS, **_SEPARATION,
-        tasks=_EVERY,
+        tasks=_EVERY, resampled=True,
     ),
     Estimand(
         "iou", "Intersection over union of a class", "IoU", "fraction", "higher", "Everingham et al. 2015",
@@ -458,8 +467,8 @@ ESTIMANDS: tuple[Estimand, ...] = (
             frozenset({"predictive_sd", "distance"}),
             lambda p: spearman(p["predictive_sd"], p["distance"]),
             lambda p, _: spearman_influence(p["predictive_sd"], p["distance"]),
-            resampled=True,
         ),
+        resampled=True,
     ),
     Estimand(
         "variance", "Variance over the samples", "variance of samples", "target unit²", "none",
@@ -469,37 +478,43 @@ ESTIMANDS: tuple[Estimand, ...] = (
     ),
     Estimand(
         "max_logit", "Largest logit, negative", "largest logit", "1", "none", "Hendrycks et al. 2022",
-        short="max. logit", limits=UNBOUNDED, score=Score("logits", of_pixels=True),
+        short="max. logit", limits=UNBOUNDED,
+        score=Score("logits", of_pixels=True, of_layer=lambda last: max_logit(last.logits)),
         of_samples=lambda logits, _: max_logit(logits).mean(0),
     ),
     Estimand(
         "energy", "Free energy", "energy", "nats", "none", "Liu et al. 2020", limits=UNBOUNDED,
-        score=Score("logits", of_pixels=True, in_short=True), of_samples=lambda logits, _: energy(logits).mean(0),
+        score=Score("logits", of_pixels=True, in_short=True, of_layer=lambda last: energy(last.logits)),
+        of_samples=lambda logits, _: energy(logits).mean(0),
     ),
     Estimand(
         "gen", "Generalised entropy", "generalised entropy", "1", "none", "Liu, Lochman & Zach 2023",
-        short="gen. entropy", limits=POSITIVE, score=Score("last layer"),
+        short="gen. entropy", limits=POSITIVE,
+        score=Score("last layer", of_layer=lambda last: generalized_entropy(last.probabilities)),
     ),
     Estimand(
         "knn", "Distance to the k-th nearest neighbour", "distance to the k-th nearest neighbour", "1", "none",
-        "Sun et al. 2022; k = 50", short="k nearest", limits=POSITIVE, score=Score("last layer", in_short=True),
+        "Sun et al. 2022; k = 50", short="k nearest", limits=POSITIVE,
+        score=Score("last layer", in_short=True, fit=by_neighbours),
     ),
     Estimand(
         "vim", "Virtual-logit matching (ViM)", "virtual-logit matching (ViM)", "nats", "none", "Wang et al. 2022",
-        short="ViM", limits=UNBOUNDED, score=Score("last layer", in_short=True),
+        short="ViM", limits=UNBOUNDED, score=Score("last layer", in_short=True, fit=by_virtual_logit),
     ),
     Estimand(
         "react", "Energy of clipped activations (ReAct)", "energy of clipped activations (ReAct)", "nats", "none",
-        "Sun, Guo & Li 2021; 90 %", short="ReAct", limits=UNBOUNDED, score=Score("last layer", in_short=True),
+        "Sun, Guo & Li 2021; 90 %", short="ReAct", limits=UNBOUNDED,
+        score=Score("last layer", in_short=True, fit=by_clipped_energy),
     ),
     Estimand(
         "mahalanobis", "Squared Mahalanobis distance", "Mahalanobis distance", "1", "none",
         "Lee et al. 2018; last features", short="Mahalanobis", limits=POSITIVE,
-        score=Score("last layer", in_short=True),
+        score=Score("last layer", in_short=True, fit=by_mahalanobis, needs_labels=True),
     ),
     Estimand(
         "relative_mahalanobis", "Relative Mahalanobis distance", "relative Mahalanobis distance", "1", "none",
-        "Ren et al. 2021", short="rel. Mahalanobis", limits=UNBOUNDED, score=Score("last layer"),
+        "Ren et al. 2021", short="rel. Mahalanobis", limits=UNBOUNDED,
+        score=Score("last layer", fit=by_relative_mahalanobis, needs_labels=True),
     ),
     Estimand(
         "count", "Number of points of a class or group", "points", "points", "none", "a count", digits=0,
@@ -512,12 +527,12 @@ ESTIMANDS: tuple[Estimand, ...] = (
     Estimand(
         "tau", "Observation precision τ", "precision τ", "1/target unit²", "none",
         "Teye et al. 2018, §4; least validation CRPS", **_OF_SCALE,
-        tasks=_REGRESSION, **_TRUTH, limits=POSITIVE,
+        tasks=_REGRESSION, **_TRUTH, limits=POSITIVE, is_fitted=True,
     ),
     Estimand(
         "sigma", "Constant uncertainty σ", "σ", "target unit", "none", "Teye et al. 2018, §4; least validation CRPS",
         **_OF_SCALE,
-        tasks=_REGRESSION, **_TRUTH, limits=POSITIVE,
+        tasks=_REGRESSION, **_TRUTH, limits=POSITIVE, is_fitted=True,
     ),
 )  # fmt: skip
 
@@ -547,6 +562,7 @@ _UNLISTED = (
         )
         for name in ("error", "running_error", "crps_constant", "crps_optimum")
     ),
+    Estimand("confidence", "confidence", "confidence", "1", "none", "", is_fitted=True),
     Estimand("pll_constant", "pll constant", "pll constant", "nats", "none", "", limits=UNBOUNDED),
     # ln |e| of a nearly exact prediction changes in a step when a draw is left out.
     Estimand("pll_optimum", "pll optimum", "pll optimum", "nats", "none", "", limits=UNBOUNDED, **_STEPS),

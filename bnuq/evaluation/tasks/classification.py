@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -27,7 +27,7 @@ from bnuq.files.journal import Arrays
 from bnuq.metrics import CalibrationBins, DrawWeights, LogitMaps
 from bnuq.metrics.arrays import as_numpy
 from bnuq.metrics.estimands import UNBOUNDED
-from bnuq.metrics.registry import estimates_of_task, metric_of
+from bnuq.metrics.registry import ESTIMANDS, estimates_of_task, metric_of
 from bnuq.records.evaluation import MethodResult, Samples, SetResult, parts_of
 from bnuq.sampling.outputs import PROBABILITY_TOLERANCE
 from bnuq.tasks import CLASSIFICATION
@@ -162,7 +162,8 @@ class Reduction:
             self._check_sum_to_one(sample_scores.log_total)
         mean = torch.mm(weights, buffers.p.view(samples, -1), out=buffers.mean)
         of_classes, of_draws = self._probabilities(mean[full], buffers.p, batch_weights)
-        values = _scores_of_means(mean, y, buffers)
+        further = _further_scores(mean.view(-1, *buffers.p.shape[1:]), y)
+        values = _scores_of_means(mean, y, buffers) | further
         predicted = values.pop("predicted")
         expected = weights @ sample_scores.entropy
         values["expected_entropy"] = expected
@@ -452,6 +453,23 @@ def _scores_of_means(
     return values
 
 
+# What `_scores_of_means` computes, with one logarithm for all; any other value of points is by the formula of its row.
+_FUSED = frozenset({"accuracy", "brier", "predictive_entropy", "max_probability", "least_confidence"})
+
+
+def _further_scores(
+    mean: Float[Tensor, "replicate chunk class"], y: Int64[Tensor, " chunk"] | None
+) -> dict[str, Float[Tensor, "replicate chunk"]]:
+    """The values of points that the table has beside those that are computed together."""
+    replicates, points, classes = mean.shape
+    labels = None if y is None else y.repeat(replicates)
+    return {
+        estimand.name: estimand.of_mean(mean.view(-1, classes), labels).view(replicates, points)
+        for estimand in ESTIMANDS
+        if estimand.of_mean and estimand.name not in _FUSED and (y is not None or not estimand.needs_truth)
+    }
+
+
 def _variation_ratio(
     vote: Int64[Tensor, "sample chunk"], weights: Float[Tensor, "replicate sample"], buffers: _Buffers
 ) -> Float[Tensor, "replicate chunk"]:
@@ -487,6 +505,7 @@ def set_estimates(scores: Scores, draws: DrawWeights) -> dict[str, Estimate]:
     }
     if scores.bins is not None:
         result |= _calibration_estimates(scores, draws) | selective_estimates(scores, draws)
+        result |= _formula_estimates(scores, draws, without=result.keys())
     if "temperature" in scores.points:
         result["temperature"] = Estimate(float(np.mean(scores.points["temperature"])))
     return {name: result[name] for name in metrics.METRICS if name in result}
@@ -546,14 +565,32 @@ def _calibration_estimates(scores: Scores, draws: DrawWeights) -> dict[str, Esti
         result[name] = _resampled_estimate(name, of_bins(scores.bins), of_bins(drawn), scores, draws)
     debiased, influence = metrics.ece_debiased_of_bins(scores.bins), metrics.ece_debiased_influence(confidence, right)
     result["ece_debiased"] = _mean_estimate("ece_debiased", influence, debiased, scores, draws)
-    adaptive = np.full(len(draws.weights), metrics.ece_adaptive(confidence, right))
+    return result
+
+
+def _formula_estimates(scores: Scores, draws: DrawWeights, *, without: Collection[str]) -> dict[str, Estimate]:
+    """The estimates that follow by the formula of their rows from values of points that are known of replicates.
+
+    Where these are stored for only some points, their change there is added to the estimate of all points.
+    """
+    rows = scores.ranked_rows
+    before = {name: scores.points[name][rows].astype(np.float32) for name in scores.ranked}
+    after = dict(scores.ranked)
     if scores.ranked_wrong is not None:
-        rows, wrong = scores.ranked_rows, scores.ranked_wrong
-        before = metrics.ece_adaptive(1 - scores.points["least_confidence"][rows].astype(np.float32), right[rows])
-        after = metrics.ece_adaptive_of_replicates(1 - scores.ranked["least_confidence"], 1.0 - wrong)
-        adaptive[draws.jackknife.start : draws.bootstrap.stop] += after - before
-    influence = metrics.ece_adaptive_influence(confidence, right, group=scores.group)
-    return result | {"ece_adaptive": _mean_estimate("ece_adaptive", influence, np.clip(adaptive, 0, 1), scores, draws)}
+        before |= {"accuracy": scores.points["accuracy"][rows], "max_probability": 1 - before["least_confidence"]}
+        after |= {"accuracy": 1.0 - scores.ranked_wrong, "max_probability": 1 - after["least_confidence"]}
+    result = {}
+    for name, estimand in estimates_of_task("classification").items():
+        formula = estimand.formula
+        if name in without or formula is None or not formula.needs <= scores.points.keys():
+            continue
+        replicates = np.full(len(draws.weights), formula.value(scores.points))
+        if formula.needs <= after.keys():
+            moved = formula.values(after) - formula.value(before)
+            replicates[draws.jackknife.start : draws.bootstrap.stop] += moved
+        influence = formula.influence(scores.points, scores.group)
+        result[name] = _mean_estimate(name, influence, np.clip(replicates, *estimand.limits), scores, draws)
+    return result
 
 
 def selective_estimates(scores: Scores, draws: DrawWeights) -> dict[str, Estimate]:

@@ -400,12 +400,13 @@ def _root(scores: Scores, draws: DrawWeights) -> Estimate:
 def _rank_correlation(scores: Scores, draws: DrawWeights) -> Estimate:
     """Spearman's correlation of predictive sd and |error|; its Monte Carlo error is from the points `ranked_rows`."""
     sigma, error = _sigma(scores), _absolute_error(scores)
-    value = metrics.spearman(sigma, error)
+    formula = _ESTIMATES["spearman"].computed
+    value = formula.value({"predictive_sd": sigma, "distance": error})
     assert scores.ranked_variance is not None and scores.ranked_error is not None
     noise = 0.0 if scores.fitted is None else scores.fitted.noise(scores.ranked_rows)
     sigma_replicates = np.sqrt((scores.ranked_variance.mean(-1) + noise).astype(np.float32))
     error_replicates = np.sqrt((scores.ranked_error**2).mean(-1))
-    replicates = np.array([metrics.spearman(s, a) for s, a in zip(sigma_replicates, error_replicates, strict=True)])
+    replicates = formula.values({"predictive_sd": sigma_replicates, "distance": error_replicates})
     return estimates.estimate(
         "spearman",
         value,

@@ -1,0 +1,124 @@
+"""Every estimate of the table, in results of every task: its value, its errors and its range follow from the points.
+
+The estimates of a result come from streaming sums; here each is computed once more by the formula of its row.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import small_multilabel
+import small_regression
+import small_run
+import small_segmentation
+import torch
+
+from bnuq import metrics
+from bnuq.metrics.registry import ESTIMANDS, estimates_of_task, metric_of
+from bnuq.records.addresses import estimates_of
+from bnuq.records.contributions import Points
+from bnuq.records.evaluation import Result
+from bnuq.store.table import Row
+
+
+def classification(folder: Path) -> Result:
+    small_run.write(folder)
+    with np.load(folder / "test.npz") as test:
+        x, y = test["x"], test["y"]
+    np.savez(folder / "held_out.npz", x=x[:30], y=y[:30])
+    np.savez(folder / "test.npz", x=x[10:], y=y[10:], group=np.arange(50) // 2)
+    given: dict[str, Any] = {"validation": "held_out.npz", "methods": ("mcbn", "mcdo"), "save_samples": True}
+    return small_run.evaluated(folder, out=folder / "out.h5", **given)
+
+
+def multilabel(folder: Path) -> Result:
+    small_multilabel.write(folder)
+    return small_run.evaluated(folder, out=folder / "out.h5")
+
+
+def regression(folder: Path) -> Result:
+    small_regression.write(folder)
+    return small_regression.evaluated(folder, out=folder / "out.h5", methods=("mcbn", "mcdo"))
+
+
+def segmentation(folder: Path) -> Result:
+    small_segmentation.write(folder)
+    return small_segmentation.evaluated(folder)
+
+
+RESULTS = {made.__name__: made for made in (classification, multilabel, regression, segmentation)}
+
+
+@pytest.fixture(scope="module", params=RESULTS)
+def result(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Result:
+    return RESULTS[request.param](tmp_path_factory.mktemp("every") / "run")
+
+
+def rows(result: Result) -> Iterator[tuple[str, Row]]:
+    return ((address, row) for address, row in estimates_of(result).items() if not metric_of(row["metric"]).is_fitted)
+
+
+def test_a_value_is_that_of_its_formula(result: Result) -> None:
+    points = Points(result)
+    for address, row in rows(result):
+        expected = points.value(row)
+        assert expected is not None, address
+        assert row.estimate.value == pytest.approx(expected, rel=1e-9, abs=1e-9, nan_ok=True), address
+
+
+def test_an_error_over_points_is_that_of_what_the_points_contribute(result: Result) -> None:
+    points, checked = Points(result), set()
+    for address, row in rows(result):
+        parts = points.contributions(row)
+        if row.estimate.se is None or parts is None or metric_of(row["metric"]).resampled:
+            continue
+        groups = {name: None if row["group"] else result.sets[name].group for name in parts}
+        error = math.hypot(*(metrics.standard_error(each, group=groups[name]) for name, each in parts.items()))
+        at_bound = row["metric"] == "auroc" and error == 0  # where it is by the bootstrap
+        if math.isfinite(error) and not at_bound:
+            assert row.estimate.se == pytest.approx(error, rel=1e-6, abs=1e-12), address
+            checked.add(row["metric"])
+    assert len(checked) > 5
+
+
+def test_values_intervals_and_replicates_stay_in_range(result: Result) -> None:
+    for address, row in estimates_of(result).items():
+        estimate, (low, high) = row.estimate, metric_of(row["metric"]).limits
+        replicates = [values for values in (estimate.jackknife, estimate.bootstrap) if values is not None]
+        values = np.concatenate([[estimate.value], *replicates])
+        values = values[np.isfinite(values)]
+        assert ((values >= low - 1e-9) & (values <= high + 1e-9)).all(), address
+        if estimate.low is not None and estimate.high is not None:
+            assert low <= estimate.low <= estimate.high <= high, address
+
+
+def test_a_result_has_the_estimates_of_its_task(result: Result) -> None:
+    """All that are required; of points with one label or with targets all but those of several labels."""
+    present, task = {row["metric"] for row in estimates_of(result).values()}, result.model["task"]
+    is_whole = task != "segmentation" and not result.model.get("labels")
+    for name, estimand in estimates_of_task(task).items():
+        assert name in present or name == "label_auroc" or not (is_whole or task in estimand.required), name
+
+
+def test_the_values_of_points_are_those_of_the_formula(tmp_path: Path) -> None:
+    """From the raw samples of a whole run, by the functions of `metrics`."""
+    result = classification(tmp_path / "run")
+    with h5py.File(tmp_path / "run" / "out.h5") as file:
+        raw = {name: file[f"posterior_predictive/{name}_test"][0] for name in ("mcbn", "mcdo")}
+    labels = result.sets["test"].labels
+    for method, logits in ((name, torch.from_numpy(values).double()) for name, values in raw.items()):
+        p = logits.softmax(-1)
+        for estimand in (each for each in ESTIMANDS if each.of_mean or each.of_samples):
+            if estimand.of_mean:
+                expected = estimand.of_mean(p.mean(0), labels)
+            else:
+                is_of_logits = estimand.score is not None and estimand.score.source == "logits"
+                expected = estimand.of_samples(logits if is_of_logits else p, labels)
+            values = result.methods[method].sets["test"].points[estimand.name]
+            np.testing.assert_allclose(values, expected.numpy(), rtol=1e-6, atol=1e-7, err_msg=estimand.name)

@@ -1,4 +1,4 @@
-"""A new metric touches at most four files: one is added to a copy of the package, and is then found everywhere."""
+"""A new metric is a formula and a line in each of two lists: added to a copy of the package, it is found everywhere."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ CHANGES = {  # by file: what is put before which text
         (
             "def predicted(",
             '''def true_probability(p_mean, y):
-    """Mean probability of the true class, from 0 to 1; higher is better.
+    """Probability of the true class of each point, from 0 to 1; higher is better.
 
     Source: this test.
     """
-    return float(p_mean[range(len(y)), y].mean())
+    return p_mean[list(range(len(y))), y]
 
 
 ''',
@@ -32,9 +32,10 @@ CHANGES = {  # by file: what is put before which text
     ),
     "metrics/__init__.py": (("    variation_ratio as", "    true_probability as true_probability,\n"),),
     "metrics/registry.py": (
+        ("    variation_ratio,\n", "    true_probability,\n"),
         (
-            '    Metric(\n        "aurc",',
-            """    Metric(
+            '    Estimand(\n        "aurc",',
+            """    Estimand(
         "true_probability",
         "Mean probability of the true class",
         "true probability",
@@ -44,12 +45,12 @@ CHANGES = {  # by file: what is put before which text
         short="true prob.",
         tolerance="0.0123",
         worse="{who} gives the {truth} of {where} less",
+        tasks=_CLASSIFICATION,
+        needs_truth=True,
+        of_mean=true_probability,
     ),
 """,
         ),
-    ),
-    "evaluation/tasks/classification.py": (
-        ('        values["brier"] =', '        values["true_probability"] = true\n'),
     ),
 }
 COMMANDS = """
@@ -102,8 +103,8 @@ def printed(folder: Path, number: int) -> str:
     return (folder / f"{number}.txt").read_text()
 
 
-def test_a_metric_touches_four_files() -> None:
-    assert len(CHANGES) <= 4
+def test_a_metric_touches_the_file_of_its_formula_and_two_lists() -> None:
+    assert len(CHANGES) == 3
 
 
 def test_a_new_metric_is_a_row_of_the_table_in_the_file(folder: Path) -> None:

@@ -14,11 +14,13 @@ import numpy as np
 import pytest
 import small_run
 import torch
+from table import streamed_scores
 
 from bnuq import metrics
 from bnuq.cli.main import main
 from bnuq.estimates import Estimate
 from bnuq.files.content import sha256_of_file
+from bnuq.metrics import FEATURE_SCORES
 from bnuq.records.summary import estimate_summary
 from bnuq.records.summary import summary as summary_of
 
@@ -36,8 +38,7 @@ LABELLED = {
     "mce",
     *metrics.SELECTIVE,
 }
-SCORES = {"mutual_information", "predictive_entropy", "expected_entropy", "least_confidence", "max_logit", "energy"}
-POST_HOC = {"gen", "knn", "vim", "react", "mahalanobis", "relative_mahalanobis"}
+SCORES, POST_HOC = streamed_scores(), {*FEATURE_SCORES}
 FEW = ("--method", "mcbn", "--no-post-hoc")
 DETECTION = {"auroc", "aupr_out", "aupr_in", "fpr95", "fpr95_id_positive"}
 

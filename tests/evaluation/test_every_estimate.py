@@ -10,17 +10,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import pytest
 import small_multilabel
 import small_regression
 import small_run
 import small_segmentation
-import torch
 
 from bnuq import metrics
-from bnuq.metrics.registry import ESTIMANDS, estimates_of_task, metric_of
+from bnuq.metrics.registry import estimates_of_task, metric_of
 from bnuq.records.addresses import estimates_of
 from bnuq.records.contributions import Points
 from bnuq.records.evaluation import Result
@@ -33,7 +31,7 @@ def classification(folder: Path) -> Result:
         x, y = test["x"], test["y"]
     np.savez(folder / "held_out.npz", x=x[:30], y=y[:30])
     np.savez(folder / "test.npz", x=x[10:], y=y[10:], group=np.arange(50) // 2)
-    given: dict[str, Any] = {"validation": "held_out.npz", "methods": ("mcbn", "mcdo"), "save_samples": True}
+    given: dict[str, Any] = {"validation": "held_out.npz", "methods": ("mcbn", "mcdo")}
     return small_run.evaluated(folder, out=folder / "out.h5", **given)
 
 
@@ -104,21 +102,3 @@ def test_a_result_has_the_estimates_of_its_task(result: Result) -> None:
     is_whole = task != "segmentation" and not result.model.get("labels")
     for name, estimand in estimates_of_task(task).items():
         assert name in present or name == "label_auroc" or not (is_whole or task in estimand.required), name
-
-
-def test_the_values_of_points_are_those_of_the_formula(tmp_path: Path) -> None:
-    """From the raw samples of a whole run, by the functions of `metrics`."""
-    result = classification(tmp_path / "run")
-    with h5py.File(tmp_path / "run" / "out.h5") as file:
-        raw = {name: file[f"posterior_predictive/{name}_test"][0] for name in ("mcbn", "mcdo")}
-    labels = result.sets["test"].labels
-    for method, logits in ((name, torch.from_numpy(values).double()) for name, values in raw.items()):
-        p = logits.softmax(-1)
-        for estimand in (each for each in ESTIMANDS if each.of_mean or each.of_samples):
-            if estimand.of_mean:
-                expected = estimand.of_mean(p.mean(0), labels)
-            else:
-                is_of_logits = estimand.score is not None and estimand.score.source == "logits"
-                expected = estimand.of_samples(logits if is_of_logits else p, labels)
-            values = result.methods[method].sets["test"].points[estimand.name]
-            np.testing.assert_allclose(values, expected.numpy(), rtol=1e-6, atol=1e-7, err_msg=estimand.name)

@@ -11,6 +11,7 @@ import torch
 from scipy.special import logsumexp
 from sklearn.covariance import EmpiricalCovariance
 from sklearn.neighbors import NearestNeighbors
+from table import streamed_scores
 
 from bnuq import metrics
 from bnuq.config import Options, resolve
@@ -19,8 +20,6 @@ from bnuq.records.evaluation import Result
 from bnuq.workflows.evaluate import evaluate
 
 pytestmark = pytest.mark.held(False)
-OF_LOGITS = {"max_logit", "energy"}
-OF_PROBABILITIES = {"predictive_entropy", "least_confidence"}
 
 
 def run(place: Path, **options) -> Result:
@@ -73,7 +72,7 @@ def test_every_score_is_its_definition_on_the_features_before_the_last_layer(pla
         for score, values in expected.items():
             np.testing.assert_allclose(points[score], values, rtol=1e-3, atol=1e-4, err_msg=f"{score} of {name}")
     ood = result.methods["deterministic"].ood["other"]
-    assert set(ood) == OF_PROBABILITIES | OF_LOGITS | {*metrics.FEATURE_SCORES}
+    assert set(ood) == streamed_scores(single_sample=True) | {*metrics.FEATURE_SCORES}
     inside, outside = (result.methods["deterministic"].sets[name].points["vim"] for name in ("test", "other"))
     assert ood["vim"]["auroc"].value == pytest.approx(metrics.auroc(inside, outside))
 
@@ -93,7 +92,7 @@ def test_sampled_methods_have_the_mean_energy_of_their_samples(place: Path) -> N
 
 def test_they_can_be_left_out(place: Path) -> None:
     result = run(place, post_hoc=False, methods=("deterministic",), out="without.h5")
-    assert set(result.methods["deterministic"].ood["other"]) == OF_PROBABILITIES | OF_LOGITS
+    assert set(result.methods["deterministic"].ood["other"]) == streamed_scores(single_sample=True)
     assert result.run["sampling"]["post_hoc"] is False
 
 
@@ -103,7 +102,7 @@ def test_probabilities_have_the_logits_before_the_softmax(place: Path, result: R
     converted = run(
         place, arch=f"{source}:net", outputs="probabilities", methods=("deterministic",), out="probabilities.h5"
     )
-    for score in (*OF_LOGITS, *metrics.FEATURE_SCORES):
+    for score in (*metrics.LOGIT_SCORES, *metrics.FEATURE_SCORES):
         values = (each.methods["deterministic"].sets["other"].points[score] for each in (result, converted))
         np.testing.assert_allclose(*values, rtol=1e-5, atol=1e-6)
 
@@ -116,7 +115,7 @@ def test_a_network_with_another_end_says_what_it_ends_in(place: Path) -> None:
     source = place.parent / "scaled.py"
     source.write_text(small_run.NET.replace("nn.Linear(8, classes),", "nn.Linear(8, classes), nn.Hardtanh(-99, 99),"))
     result = run(place, arch=f"{source}:net", methods=("deterministic",), out="end.h5")
-    assert set(result.methods["deterministic"].ood["other"]) == OF_PROBABILITIES | OF_LOGITS
+    assert set(result.methods["deterministic"].ood["other"]) == streamed_scores(single_sample=True)
     (finding,) = (finding for finding in result.findings if finding.code == "no-post-hoc-scores")
     assert "hardtanh" in finding.values["reason"]
 
@@ -155,7 +154,8 @@ def test_without_a_reference_only_scores_of_logits_are_there(place: Path) -> Non
     (place.parent / "no_train.toml").write_text(text)
     result = run(place.parent / "no_train.toml", methods=("deterministic",), out="no_train.h5")
     assert "no-fitted-scores" in codes(result)
-    assert set(result.methods["deterministic"].ood["other"]) == OF_PROBABILITIES | OF_LOGITS | {"gen"}
+    of_layer = {name for name, each in metrics.SCORES.items() if each.score is not None and each.score.of_layer}
+    assert set(result.methods["deterministic"].ood["other"]) == streamed_scores(single_sample=True) | of_layer
 
 
 def test_distances_are_those_of_exact_products_whatever_the_user_set_for_torch(place: Path, monkeypatch) -> None:

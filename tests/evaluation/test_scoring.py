@@ -9,16 +9,17 @@ import numpy as np
 import pytest
 import torch
 from sklearn.metrics import average_precision_score, roc_curve
+from table import streamed_scores
 
 from bnuq import metrics
 from bnuq.errors import SamplingError
 from bnuq.evaluation import estimates
 from bnuq.evaluation.estimates import RESAMPLES, detection_estimates, replicate_weights
 from bnuq.evaluation.tasks import classification
+from bnuq.metrics.registry import ESTIMANDS
 
 T, N, K = 9, 40, 4
 DETECTION = ("auroc", "aupr_out", "aupr_in", "fpr95", "fpr95_id_positive")
-SCORES = ("mutual_information", "predictive_entropy", "expected_entropy", "least_confidence")
 
 
 def logits_of(n: int = N, *, samples: int = T, seed: int = 0, scale: float = 2.0) -> np.ndarray:
@@ -177,19 +178,10 @@ def test_per_point_values_are_those_of_all_samples_at_once_whatever_the_chunks(c
     scores = reduced(logits_of(), LABELS, chunk=chunk)
     p = np.exp(logits_of() - logits_of().max(-1, keepdims=True))
     p /= p.sum(-1, keepdims=True)
-    direct = {
-        "mutual_information": metrics.mutual_information(p),
-        "predictive_entropy": metrics.predictive_entropy(p),
-        "expected_entropy": metrics.expected_entropy(p),
-        "variation_ratio": metrics.variation_ratio(p),
-        "max_probability": metrics.max_probability(p),
-        "least_confidence": 1 - metrics.max_probability(p),
-        "accuracy": metrics.correct(p.mean(0), LABELS),
-        "pll": metrics.pll_classification(p, LABELS),
-        "brier": metrics.brier(p.mean(0), LABELS),
-        "max_logit": -logits_of().max(-1).mean(0),
-        "energy": -np.log(np.exp(logits_of()).sum(-1)).mean(0),
-    }
+    direct = {each.name: each.of_mean(p.mean(0), LABELS) for each in ESTIMANDS if each.of_mean}
+    for each in (each for each in ESTIMANDS if each.of_samples):
+        of_logits = each.score is not None and each.score.source == "logits"
+        direct[each.name] = each.of_samples(logits_of() if of_logits else p, LABELS)
     assert scores.points.keys() == direct.keys()
     for name, values in direct.items():
         np.testing.assert_allclose(scores.points[name], values, rtol=1e-10, atol=1e-12, err_msg=name)
@@ -265,13 +257,13 @@ def separation(draws):
     return detection_estimates(reduced(logits_of(), LABELS, chunk=11), reduced(outside(), chunk=7), draws)
 
 
-@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("score", metrics.CLASSIFICATION_SCORES)
 def test_every_detection_estimate_and_replicate_is_that_of_naive_loops(
     score, draws, separation, inside_by_hand, outside_by_hand
 ):
     found = separation[score]
     pairs = zip(inside_by_hand, outside_by_hand, strict=False)
-    alone = score != SCORES[0]  # for the others is as much
+    alone = score != "mutual_information"  # for the others is as much
     expected = [detection_by_hand(inner[score], outer[score], auroc_alone=alone) for inner, outer in pairs]
     assert tuple(found) == DETECTION
     for name in expected[0]:
@@ -357,7 +349,7 @@ def test_one_draw_has_no_monte_carlo_error_no_replicates_and_no_epistemic_scores
     assert all((f.mc_se, f.jackknife, f.bootstrap) == (None, None, None) for f in found.values())
     assert not {"mutual_information", "variation_ratio"} & {*found, *test.points}
     detection = detection_estimates(test, ood, draws)
-    assert set(detection) == {"predictive_entropy", "least_confidence", "max_logit", "energy"}
+    assert set(detection) == streamed_scores(single_sample=True)
     assert all(f.mc_se is None and f.jackknife is None for d in detection.values() for f in d.values())
     assert classification.convergence(test, draws) == {}
     assert classification.calibration_curve(test, draws)["count"].sum() == N

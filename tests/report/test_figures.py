@@ -20,6 +20,7 @@ from sklearn.metrics import roc_curve as roc_by_scikit
 
 from bnuq.errors import RequestError, ResultError
 from bnuq.metrics import auroc
+from bnuq.metrics.registry import estimates_of_task
 from bnuq.records import evaluation_file as result_file
 from bnuq.records.evaluation import Result
 from bnuq.report import drawing, plots
@@ -141,11 +142,11 @@ def test_curves_are_those_of_the_file(regression, four_methods, tmp_path, drawn)
     for name, method in regression.methods.items():
         x, y = line(drawn["interval_calibration"][0], name)
         np.testing.assert_allclose((x, y), (method.calibration["level"], method.calibration["coverage"]))
-    crps, pll, rmse = drawn["convergence"]
-    for metric, axes in (("crps", crps), ("pll", pll), ("rmse", rmse)):
+    panels = dict(zip(estimates_of_task("regression", shown="curve"), drawn["convergence"], strict=True))
+    for metric, axes in panels.items():
         convergence = regression.methods["mcbn"].convergence
         np.testing.assert_allclose(line(axes, "mcbn"), (convergence["samples"], convergence[metric]))
-    assert crps.get_ylabel() == "CRPS (target unit)" and pll.get_ylabel() == "PLL (nats)"
+    assert panels["crps"].get_ylabel() == "CRPS (target unit)" and panels["pll"].get_ylabel() == "PLL (nats)"
     draw_one(four_methods, tmp_path / "b", "risk_coverage")
     for name, method in four_methods.methods.items():
         np.testing.assert_allclose(

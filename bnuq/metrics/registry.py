@@ -143,7 +143,7 @@ ESTIMANDS: tuple[Estimand, ...] = (
         "share of points whose most probable class is the true one", tolerance="0.005", **_STEPS, percent=True,
         worse="{who} is right less often on {where}", better="{who} is right more often on {where}",
         tasks=_CLASSES, required=_CLASSES, **_TRUTH, of_mean=correct, by_label=True, by_part=True,
-        shown=frozenset({"headline", "sensitivity", "convergence"}),
+        shown=frozenset({"sweep", "headline", "sensitivity", "convergence"}),
     ),
     Estimand(
         "label_auroc", "AUROC of the labels, several per point: mean over labels", "label AUROC", "fraction", "higher",
@@ -177,12 +177,14 @@ ESTIMANDS: tuple[Estimand, ...] = (
         "mae", "Mean absolute error", "MAE", "target unit", "lower", "mean of |y − f̄| over points and outputs",
         tolerance="1%", **_OF_SCALE, **_LARGER_ERRORS,
         tasks=_REGRESSION, required=_REGRESSION, **_TRUTH, limits=POSITIVE,
+        shown=frozenset({"sweep"}),
     ),
     Estimand(
         "pll", "Predictive log-likelihood", "PLL", "nats", "higher", "Teye, Azizpour & Smith 2018", tolerance="0.01",
         worse="{who} explains the {truth} of {where} less well", better="{who} explains the {truth} of {where} better",
         tasks=_EVERY, required=_CLASSES, **_TRUTH, limits=UNBOUNDED, of_samples=pll_classification,
-        by_label=True, by_part=True, shown=frozenset({"headline", "sensitivity", "convergence", "curve", "bars"}),
+        by_label=True, by_part=True,
+        shown=frozenset({"sweep", "headline", "sensitivity", "convergence", "curve", "bars"}),
     ),
     Estimand(
         "crps", "Continuous ranked probability score", "CRPS", "target unit", "lower",
@@ -190,13 +192,14 @@ ESTIMANDS: tuple[Estimand, ...] = (
         worse="the predictive distribution of {who} is further from the targets of {where}",
         better="the predictive distribution of {who} is closer to the targets of {where}",
         tasks=_REGRESSION, **_TRUTH, limits=POSITIVE,
-        shown=frozenset({"headline", "sensitivity", "convergence", "curve", "bars"}),
+        shown=frozenset({"sweep", "headline", "sensitivity", "convergence", "curve", "bars"}),
     ),
     Estimand(
         "brier", "Brier score", "Brier score", "squared probability", "lower", "Brier 1950", tolerance="0.005",
         worse="the probabilities that {who} predicts on {where} are further from the labels",
         better="the probabilities that {who} predicts on {where} are closer to the labels",
         tasks=_CLASSES, **_TRUTH, limits=(0.0, 2.0), of_mean=brier, by_label=True,
+        shown=frozenset({"sweep"}),
     ),
     Estimand(
         "ece", "Expected calibration error", "ECE", "fraction", "lower", "Guo et al. 2017, eq. 3; 15 bins",
@@ -253,7 +256,7 @@ ESTIMANDS: tuple[Estimand, ...] = (
         "Houlsby et al. 2011; Mukhoti et al. 2020", short="mutual info.",
         tasks=_CLASSES, required=_CLASSES, needs_samples=True, limits=POSITIVE,
         of_samples=lambda p, _: mutual_information(p), by_label=True,
-        shown=frozenset({"headline", "convergence", "curve"}),
+        shown=frozenset({"sweep", "headline", "convergence", "curve"}),
         score=Score("probabilities", needs_samples=True, of_pixels=True, is_alarm=True),
     ),
     Estimand(
@@ -261,12 +264,14 @@ ESTIMANDS: tuple[Estimand, ...] = (
         short="pred. entropy",
         tasks=_CLASSES, required=_CLASSES, limits=POSITIVE, of_mean=lambda p, _: entropy(p),
         score=Score("probabilities", of_pixels=True, is_alarm=True),
+        shown=frozenset({"sweep"}),
     ),
     Estimand(
         "expected_entropy", "Expected entropy", "expected entropy", "nats", "none",
         "Gal 2016, §3.3.1; Mukhoti et al. 2020", short="exp. entropy",
         tasks=_CLASSES, limits=POSITIVE, of_samples=lambda p, _: expected_entropy(p),
         score=Score("probabilities", needs_samples=True, of_pixels=True),
+        shown=frozenset({"sweep"}),
     ),
     Estimand(
         "least_confidence", "Least confidence (1 − maximum probability)", "least confidence", "fraction", "none",
@@ -452,11 +457,12 @@ ESTIMANDS: tuple[Estimand, ...] = (
         "coverage50", "Coverage of the central 50 % interval", "coverage of 50 %", "fraction", "none",
         "Gneiting et al. 2007; nominal best", short="cover. 50 %", **_STEPS,
         tasks=_REGRESSION, **_TRUTH,
+        shown=frozenset({"sweep"}),
     ),
     Estimand(
         "coverage95", "Coverage of the central 95 % interval", "coverage of 95 %", "fraction", "none",
         "Gneiting et al. 2007; nominal best", short="cover. 95 %", **_STEPS,
-        tasks=_REGRESSION, **_TRUTH, shown=frozenset({"headline", "sensitivity"}),
+        tasks=_REGRESSION, **_TRUTH, shown=frozenset({"sweep", "headline", "sensitivity"}),
     ),
     Estimand(
         "spearman", "Rank correlation of sd and |error|", "rank corr. ρ(σ, |e|)", "1", "higher", "Spearman 1904",
@@ -473,7 +479,8 @@ ESTIMANDS: tuple[Estimand, ...] = (
     Estimand(
         "variance", "Variance over the samples", "variance of samples", "target unit²", "none",
         "Teye et al. 2018, §3.4", short="var. of samples", **_OF_SCALE,
-        tasks=_REGRESSION, required=_REGRESSION, needs_samples=True, limits=POSITIVE, shown=frozenset({"convergence"}),
+        tasks=_REGRESSION, required=_REGRESSION, needs_samples=True, limits=POSITIVE,
+        shown=frozenset({"sweep", "convergence"}),
         score=Score("outputs", needs_samples=True, is_alarm=True),
     ),
     Estimand(

@@ -33,6 +33,7 @@ from bnuq.files.journal import Journal, WorkFolder
 from bnuq.findings import Finding, note, warning
 from bnuq.methods import DETERMINISTIC, POPULATION
 from bnuq.metrics.decay import least_squares_coefficients
+from bnuq.metrics.registry import estimates_of_task, metric_of
 from bnuq.progress import Progress
 from bnuq.records.evaluation import ReferenceCheck
 from bnuq.records.sweep import Compared, Decay, Repeated, SweepPoint, SweptModel
@@ -61,13 +62,7 @@ _SCORES = {
     "regression": metrics.REGRESSION_SCORES,
 }
 _FEW_VALUES = 3  # values per channel up to which 1/S has no finite variance
-_UNCERTAINTIES = ("mutual_information", "predictive_entropy", "expected_entropy")
-_MEANS: dict[str, tuple[str, ...]] = {
-    "classification": ("accuracy", "pll", "brier", *_UNCERTAINTIES),
-    "regression": ("mae", "pll", "crps", "coverage50", "coverage95", "variance"),
-}
 _DIFFERENCE = "difference"
-_SHARES = ("accuracy", "ece", "auroc", "coverage50", "coverage95")
 
 
 def default_sizes(reference_points: int) -> tuple[int, ...]:
@@ -441,7 +436,7 @@ def _estimates_of(at_size: AtSize, name: str, points: Points, task: Task) -> dic
     """The estimates of one set: the means of its points' scores, and estimates derived from them."""
     values = at_size.points[name]
     result = {}
-    for metric in _MEANS[task.name]:
+    for metric in estimates_of_task(task.name, shown="sweep"):
         if metric in values:
             result[metric] = _mean(metric, values[metric], points)
     if "squared_error" in values:
@@ -463,7 +458,7 @@ def _compared(at_size: AtSize, network: AtSize, test: Points, task: Task) -> dic
     direction."""
     sampled, deterministic = at_size.points["test"], network.points["test"]
     result = {}
-    for metric in _MEANS[task.name]:
+    for metric in estimates_of_task(task.name, shown="sweep"):
         if metrics.METRICS[metric].direction != "none" and metric in sampled and metric in deterministic:
             difference = _mean(_DIFFERENCE, sampled[metric] - deterministic[metric], test)
             result[metric] = Compared(_mean(metric, deterministic[metric], test).estimate, difference.estimate)
@@ -500,8 +495,7 @@ def _repeated(metric: str, of_sets: np.ndarray, se: float | None, *points: Point
     ):
         over_points = se if math.isfinite(se) else None
     error = mc_se if math.isfinite(mc_se) else None
-    limits = (-math.inf if metric in ("pll", _DIFFERENCE) else 0.0, 1.0 if metric in _SHARES else math.inf)
     # `interval` assumes normal errors; the Monte Carlo error is scaled to Student's t, because draw sets are few.
     errors = (over_points, None if error is None else error * float(stdtrit(len(of_sets) - 1, 0.975)) / NORMAL)
-    low, high = interval(metric, value, *errors, limits=limits)
+    low, high = interval(metric, value, *errors, limits=metric_of(metric).limits)
     return Repeated(Estimate(value, se=over_points, mc_se=error, low=low, high=high), of_sets)

@@ -14,6 +14,7 @@ from bnuq.estimates import Estimate
 from bnuq.methods import NETWORKS
 from bnuq.metrics import METRICS
 from bnuq.metrics.elbo import IMPROPER_PRIORS
+from bnuq.metrics.registry import estimates_of_task
 from bnuq.records.sweep import ElboTerms, Sweep, SweepPoint, SweptModel
 from bnuq.report.document import (
     Cell,
@@ -71,11 +72,6 @@ _REPEAT = (
     "The request of the first network: options, run file, checkpoint and defaults. To repeat the sweep, save this as a "
     "run file and sweep it with the batch sizes, draw sets and prior of the command above."
 )
-_OF_TEST = {
-    "classification": ("accuracy", "pll", "ece"),
-    "regression": ("crps", "pll", "rmse"),
-}
-_AFTER = {"regression": ("coverage95",)}  # after the spread of the samples
 _PRIORS = {
     "unit": "unit information (q at one value, around the population statistics)",
     "gaussian": "Gaussian",
@@ -166,12 +162,14 @@ def table(sweep: Sweep, line: Line) -> Table:
             trained = [point.train_batch_size for point in line.points]
             columns["M"] = [Cell("–" if size is None else f"{size:,}") for size in trained]
     spread, [test, *_], ood = spread_of(sweep), names_of(sweep, "test"), names_of(sweep, "ood")
-    wanted = [(metric, test, named(metric, roomy=False)) for metric in _OF_TEST.get(sweep.task, ())]
+    shown = estimates_of_task(sweep.task, shown="sensitivity")
+    directed, undirected = (
+        [(metric, test, named(metric, roomy=False)) for metric in shown if (shown[metric].direction == "none") is last]
+        for last in (False, True)
+    )
     column = "variance" if sweep.task == "regression" else "MI"
     of_sets = [(spread, name, f"{column} {short(name, 18)}") for name in (test, *ood)]
-    wanted += of_sets
-    wanted += [(metric, test, named(metric, roomy=False)) for metric in _AFTER.get(sweep.task, ())]
-    for metric, name, header in wanted:
+    for metric, name, header in (*directed, *of_sets, *undirected):
         estimates = [estimate_of(point, metric, name) for point in line.points]
         if any(estimate is not None for estimate in estimates):
             every = (estimate_of(point, spread, of) for point in line.points for _, of, _ in of_sets)

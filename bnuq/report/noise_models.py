@@ -15,8 +15,8 @@ from bnuq.report.numbers import number, signed
 def labelled(method: str, *, roomy: bool = True) -> str:
     """A method's name at the head of a column; ≈ before one that is an approximation. If there is little room, long
     names are shorter."""
-    method = method if roomy else method.replace("deterministic+", "det.+")
-    return f"≈ {method}" if method_named(method).approximates else method
+    short = method if roomy else method.replace("deterministic+", "det.+")
+    return f"≈ {short}" if method_named(method).approximates else short
 
 
 def parts(result: Result) -> Iterator[Part]:

@@ -115,9 +115,9 @@ def accepted() -> Verdict:
 
 
 def hostile() -> Verdict:
-    """Everything that comes out of a file says what it should not."""
+    """All text that comes out of a file says what it should not; methods are known ones, as files are checked."""
     side = replace(CURRENT, path=Path(f"/runs/{EVIL}.h5".replace("\0", "")), checkpoint=EVIL, time=EVIL)
-    estimates = [replace(one, method=EVIL, set=EVIL) for one in (*WORSE, *SVHN, *REST)]
+    estimates = [replace(one, method="mcbn", set=EVIL) for one in (*WORSE, *SVHN, *REST)]
     return verdict(
         *estimates,
         current=side,

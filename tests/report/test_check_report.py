@@ -36,8 +36,6 @@ def one_line(text: str) -> str:
 @pytest.mark.parametrize("name", made.ALL)
 def test_no_line_is_wider_than_asked_and_none_ends_in_blanks(name: str, width: int, encoding: str) -> None:
     verdict = made.ALL[name]
-    if name == "hostile":  # a method has a column, which is as wide as its name; and bnuq knows which there are
-        verdict = replace(verdict, comparisons=tuple(replace(each, method="mcbn") for each in verdict.comparisons))
     paths = [side.path for side in (verdict.current, verdict.baseline) if side is not None]
     whole = {printable(str(path), lines=False) for path in (*paths, verdict.kept)}
     for line in drawn(verdict, width=width, encoding=encoding).splitlines():

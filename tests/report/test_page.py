@@ -172,6 +172,6 @@ def test_a_warning_stands_beside_what_to_do_on_the_page_and_in_markdown(determin
     text = page(made)
     assert "All targets of &lt;the&gt; set are the same. <code" in text and "Unheard of. <code" in text
     advice = text[text.index('<ul class="advice">') :]
-    assert advice[: advice.index("</ul>")].count("What to do:") == 1
+    assert advice[: advice.index("</ul>")].count("What to do:") == 2
     document = markdown(made)
     assert "**What to do:** Check that the right column" in document and "Unheard of. `made-up`" in document

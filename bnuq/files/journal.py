@@ -27,7 +27,7 @@ import numpy as np
 from bnuq.errors import RequestError, ResultError
 from bnuq.files.folders import keep_user_secret, user_secret
 from bnuq.files.places import Folder, Place, place_of
-from bnuq.files.writing import sole_writer
+from bnuq.files.writing import sole_request
 
 Arrays = dict[str, np.ndarray]
 
@@ -273,14 +273,14 @@ def secret_for(work: Path | str | None) -> bytes:
 
 
 @contextlib.contextmanager
-def work_folder(out: Path, work: Path | str | None = None) -> Iterator[WorkFolder]:
+def work_folder(out: Path, work: Path | str | None = None, *, request: Any = None) -> Iterator[WorkFolder]:
     """The place of the units that work towards `out` resumes from: `work`, or a folder next to `out` if None.
 
     At the end of the block the units of its journals are removed, and a folder beside `out` altogether; after an
-    interruption they stay, which the exception says. RequestError if it cannot be made or written to, or if another
-    run is at work on `out`.
+    interruption they stay, which the exception says. RequestError if it cannot be made or written to, or if a run of
+    another `request` is at work on `out`.
     """
-    with sole_writer(out):
+    with sole_request(out, request):
         place = place_of(work or beside(out))
         opened = WorkFolder(place, secret_for(work), frozenset(place.names()))
         with keeping(place, removes_empty=work is None):

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
+import json
 import os
 import platform
 import re
 import secrets
 import stat
+import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from bnuq import stopping
 from bnuq.errors import RequestError, ResultError
@@ -57,27 +60,27 @@ def check_writable(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def sole_writer(path: Path) -> Iterator[None]:
-    """A block that two runs never execute for the same file at once: RequestError where another is in it. A killed run
-    leaves an empty file that the next one removes; where files cannot be locked, nothing is promised."""
+def sole_request(path: Path, request: Any) -> Iterator[None]:
+    """A block that runs of two requests never execute for the same file at once: RequestError where another is in it.
+    A killed run leaves a small file that the next one removes; where files cannot be locked, nothing is promised."""
     target = path.resolve()
     name = target.with_name(f"{_start_of_name(target)}lock")
-    handle = _locked(name)
+    handle = _locked(name, hashlib.sha256(json.dumps(request, sort_keys=True, default=str).encode()).digest())
     if handle is None:
         raise RequestError(
-            f"{path}: another run is at work on this result, and one of the two would be lost. Wait for its end, or "
-            "name another file with --out."
+            f"{path}: a run with other settings is at work on this result, and one of the two would be lost. Wait for "
+            "its end, or name another file with --out."
         )
     try:
         yield
     finally:
         if handle:
-            name.unlink(missing_ok=True)  # still locked, so that nobody keeps a file that is no longer there
-            os.close(handle)
+            _unlock(name, handle)
 
 
-def _locked(path: Path) -> int | None:
-    """The handle of a file that is locked now; 0 where this system cannot lock it, None where another holds it."""
+def _locked(path: Path, request: bytes) -> int | None:
+    """The handle of a file that runs of this request have locked now; 0 where this system cannot lock it, None where
+    runs of another request have."""
     try:
         import fcntl  # of POSIX only
     except ImportError:
@@ -88,16 +91,31 @@ def _locked(path: Path) -> int | None:
         except OSError:  # what is wrong with the folder is said where the result is written
             return 0
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if path.exists() and os.path.samestat(os.fstat(handle), path.stat()):
-                return handle
-        except BlockingIOError:
-            os.close(handle)
-            return None
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.pwrite(handle, request, 0)
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            if path.exists() and os.path.samestat(os.fstat(handle), path.stat()):  # else it has just been removed
+                if os.pread(handle, len(request), 0) == request:
+                    return handle
+                os.close(handle)
+                return None
+        except BlockingIOError:  # another is just writing its request
+            time.sleep(0.01)
         except OSError:
             os.close(handle)
             return 0
-        os.close(handle)  # its owner has just removed it
+        os.close(handle)
+
+
+def _unlock(path: Path, handle: int) -> None:
+    """Give the lock back; the last run removes the file."""
+    import fcntl
+
+    with contextlib.suppress(OSError):  # others have it
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path.unlink(missing_ok=True)
+    os.close(handle)
 
 
 def append_text(path: Path, text: str) -> None:

@@ -94,7 +94,8 @@ def evaluate(
         check_shareable([run], work, f"--on {run.on}")
     fetch_missing(run, progress)
     replaces = run.out.exists()
-    with work_folder(run.out, work) as folder, folder.forgotten_on(SamplingError):  # units that serve no other request
+    units = work_folder(run.out, work, request=["evaluate", run.record()])
+    with units as folder, folder.forgotten_on(SamplingError):  # units that serve no other request
         with turn or helpers(run.on, job_of(run, work)) as others:
             planned, shown = _planned(run, watch, look)
             subject, run = planned.subject, planned.subject.run

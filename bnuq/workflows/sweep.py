@@ -65,7 +65,8 @@ def sweep(
     for run in runs:
         fetch_missing(run, progress)
     replaces = out.exists()
-    with work_folder(out, work) as folder, folder.forgotten_on(SamplingError):
+    units = work_folder(out, work, request=["sweep", [run.record() for run in runs], msgspec.to_builtins(settings)])
+    with units as folder, folder.forgotten_on(SamplingError):
         requests = [replace(run, on="local") for run in runs]
         job = Job(compute, (requests, settings, folder.secret), str(folder.place), runs[0].device)
         with helpers(runs[0].on, job) as others:

@@ -14,7 +14,7 @@ from bnuq.errors import RequestError, ResultError
 from bnuq.files.folders import _secret_in, keep_user_secret, user_secret
 from bnuq.files.journal import Journal, digest_of, requests_at, root_of, work_folder
 from bnuq.files.places import Store, place_of
-from bnuq.files.writing import sole_writer
+from bnuq.files.writing import sole_request
 
 FACTS = {"network": "abc", "seed": 0}
 UNIT = {"point/score": np.arange(4.0), "name": np.array("a"), "empty": np.empty((0, 3), np.float32)}
@@ -249,37 +249,37 @@ def test_an_interruption_keeps_the_units_and_says_so_once(tmp_path: Path) -> Non
 
 @pytest.mark.skipif(os.name != "posix", reason="locks of files")
 @pytest.mark.parametrize("work", [None, "mine"])
-def test_of_two_runs_for_one_result_the_second_is_refused_and_the_first_keeps_its_units(
+def test_of_two_requests_for_one_result_the_second_is_refused_and_the_first_keeps_its_units(
     tmp_path: Path, work: str | None
 ) -> None:
     out, folder = tmp_path / "out.h5", None if work is None else tmp_path / work
-    with work_folder(out) as first:
+    with work_folder(out, request={"seed": 0}) as first:
         (journal := first.journal(FACTS)).save("unit", UNIT)
         with (
-            pytest.raises(RequestError, match=r"out.h5: another run is at work on this result"),
-            work_folder(out, folder),
+            pytest.raises(RequestError, match=r"out.h5: a run with other settings is at work on this result"),
+            work_folder(out, folder, request={"seed": 1}),
         ):
             raise AssertionError
         assert journal.load("unit") is not None
-        with work_folder(tmp_path / "other.h5"):
+        with work_folder(tmp_path / "other.h5", request={"seed": 1}), sole_request(out, {"seed": 0}):
             pass
-    with work_folder(out, folder):
+    with work_folder(out, folder, request={"seed": 1}):
         pass
     assert [*tmp_path.iterdir()] == ([] if folder is None else [folder])
 
 
 @pytest.mark.skipif(os.name != "posix", reason="locks of files")
 def test_a_killed_run_keeps_nobody_from_its_result(tmp_path: Path) -> None:
-    code = "import sys; from bnuq.files.writing import sole_writer\n"
-    code += "with sole_writer(__import__('pathlib').Path(sys.argv[1])): print('in', flush=True); sys.stdin.read()"
+    code = "import sys; from bnuq.files.writing import sole_request\n"
+    code += "with sole_request(__import__('pathlib').Path(sys.argv[1]), 1): print('in', flush=True); sys.stdin.read()"
     out = tmp_path / "out.h5"
     with subprocess.Popen([sys.executable, "-c", code, out], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as run:
         assert run.stdout is not None
         assert run.stdout.readline() == b"in\n"
-        with pytest.raises(RequestError, match="another run"), sole_writer(out):
+        with pytest.raises(RequestError, match="other settings"), sole_request(out, 2):
             raise AssertionError
         run.kill()
-    with sole_writer(out):
+    with sole_request(out, 2):
         assert [path.name for path in tmp_path.iterdir()] == [".out.h5.lock"]
     assert not [*tmp_path.iterdir()]
 

@@ -356,25 +356,3 @@ def of_label(result: Result, label: str) -> Result:
             for name, method in result.methods.items()
         },
     )
-
-
-def of_part(result: Result, kind: str, name: str) -> Result:
-    """The test set of a result, of which only the points of one class or one group are left."""
-    test = result.sets["test"]
-    rows = parts_of(test.labels, test.classes, test.group)[kind][name]
-    assert test.labels is not None
-
-    def of_method(method: str) -> SetResult:
-        found = result.methods[method].sets["test"]
-        tiled = result.sampling.get("bank") is not None  # draws go by the places of the points in the whole set
-        likelihood = None if tiled or found.log_likelihood is None else found.log_likelihood[:, rows]
-        return SetResult(
-            estimates={key: each for key, each in getattr(found, PARTS[kind])[name].items() if key != "count"},
-            points={key: values[rows] for key, values in found.points.items()},
-            predicted=found.predicted[rows],
-            log_likelihood=likelihood,
-        )
-
-    left = replace(test, n=len(rows), labels=test.labels[rows], group=None, index=None, names=None)
-    methods = {name: MethodResult({"test": of_method(name)}, {}, {}, {}, {}) for name in result.methods}
-    return replace(result, sets={"test": left}, methods=methods)

@@ -18,7 +18,7 @@ demo: .venv/installed
 # and collecting the tests takes three times as long.
 unit test nightly test-cuda test-floor test-ray hostile golden: export PYTHONDONTWRITEBYTECODE :=
 
-# A developer's loop: no whole run, no process, no compiler.
+# A developer's loop, a minute on two cores: no whole run, process, compiler or real data, and no sampling of networks.
 unit: .venv/installed
 	$(BIN)/python -m pytest -n auto -m unit
 

@@ -31,21 +31,10 @@ HELD = {"metrics", "evaluation", "inspection", "test_evaluate.py", "test_shapes.
 LESS = {"cli", "golden", "experiments", "gate", "records", "report", "runs", "store"}
 LESS |= {f"test_{name}.py" for name in ("docs", "your_network", "ci_configs", "cuda")}
 LESS |= {f"test_{name}.py" for name in ("segmentation", "temperatures", "units", "vectors")}  # of evaluation
-# Where tests are about functions and records rather than whole runs: see `pytest_collection_modifyitems`.
-UNITS = {
-    "data",
-    "evaluation",
-    "files",
-    "gate",
-    "inspection",
-    "metrics",
-    "models",
-    "nn",
-    "records",
-    "report",
-    "sampling",
-}
-UNITS |= {"store", "test_catalogue.py", "test_floors.py", "test_shapes.py"}
+# Where tests are about functions and records: see `pytest_collection_modifyitems`. Those of sampling/ and inspection/
+# take as long as all these together.
+UNITS = {"data", "evaluation", "files", "gate", "metrics", "models", "nn", "records", "report", "store"}
+UNITS |= {"test_catalogue.py", "test_floors.py", "test_shapes.py"}
 _patch = pytest.MonkeyPatch()
 
 
@@ -66,7 +55,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as `unit` what starts no whole run, no process and no compiler, as `run` the others, but for the nightly."""
+    """Mark as `unit` what starts no whole run, process or compiler, as `run` the others, but for the nightly."""
     import whole_runs
 
     for item in items:

@@ -13,14 +13,18 @@ import pytest
 
 _TESTS = str(Path(__file__).resolve().parent.parent)
 _MODULES = ("bnuq.workflows", "bnuq.cli.main", "bnuq.api", "subprocess", "multiprocessing", "runpy")
-_LATE = {"bnuq": {"evaluate", "inspect", "sweep", "export"}, "torch": {"compile", "export"}}  # imported when used
+_LATE = {
+    "bnuq": {"evaluate", "inspect", "sweep", "export"},
+    "torch": {"compile", "export", "jit"},
+}  # imported when used
 
 
 def starts_one(item: pytest.Item) -> bool:
-    """Whether the test, or a fixture that it asks for, calls such a function, itself or through functions of tests."""
+    """Whether the test, or a fixture that it asks for, calls such a function, itself or through functions of tests; or
+    needs the real checkpoints and data."""
     fixtures = item._fixtureinfo.name2fixturedefs.values()  # type: ignore[attr-defined]
     functions = [item.function, *(definition.func for each in fixtures for definition in each)]  # type: ignore[attr-defined]
-    return any(map(_starts, functions))
+    return "data_pack" in item.fixturenames or any(map(_starts, functions))  # type: ignore[attr-defined]
 
 
 @cache
@@ -35,7 +39,7 @@ def _reaches(function: Any, seen: set[CodeType]) -> bool:
         return False
     seen.add(function.__code__)
     names = set(_names(function.__code__))
-    if any(name.startswith(_MODULES) for name in names):  # imported in the function
+    if "getfixturevalue" in names or any(name.startswith(_MODULES) for name in names):  # a fixture by name; an import
         return True
     for name in names & function.__globals__.keys():
         value = function.__globals__[name]
@@ -44,7 +48,7 @@ def _reaches(function: Any, seen: set[CodeType]) -> bool:
                 return True
             values = [vars(value)[name] for name in names & vars(value).keys()]
         else:
-            values = [value]
+            values = [*_within(value)]
         if any(_is_start(value) or (_is_of_tests(value) and _reaches(value, seen)) for value in values):
             return True
     return False
@@ -56,6 +60,15 @@ def _names(code: CodeType) -> Iterator[str]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _names(constant)
+
+
+def _within(value: Any) -> Iterator[Any]:
+    """The value, or what a table of functions holds."""
+    if isinstance(value, dict | list | tuple):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _within(inner)
+    else:
+        yield value
 
 
 def _is_start(value: Any) -> bool:

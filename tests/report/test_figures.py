@@ -142,13 +142,8 @@ def test_curves_are_those_of_the_file(regression, four_methods, tmp_path, drawn)
     for name, method in regression.methods.items():
         x, y = line(drawn["interval_calibration"][0], name)
         np.testing.assert_allclose((x, y), (method.calibration["level"], method.calibration["coverage"]))
-<<<<<<< Updated upstream
     panels = dict(zip(estimates_of_task("regression", shown="curve"), drawn["convergence"], strict=True))
     for metric, axes in panels.items():
-=======
-    rmse, pll, crps = drawn["convergence"]
-    for metric, axes in (("crps", crps), ("pll", pll), ("rmse", rmse)):
->>>>>>> Stashed changes
         convergence = regression.methods["mcbn"].convergence
         np.testing.assert_allclose(line(axes, "mcbn"), (convergence["samples"], convergence[metric]))
     assert panels["crps"].get_ylabel() == "CRPS (target unit)" and panels["pll"].get_ylabel() == "PLL (nats)"

@@ -505,3 +505,8 @@ def test_points_that_all_passes_are_sure_of_are_still_ranked_by_what_they_disagr
     mean = small.mean(0)
     exact = (small * np.log(small)).mean(0).sum(-1) - (mean * np.log(mean)).sum(-1)
     np.testing.assert_allclose(found, exact, rtol=1e-9)
+
+
+def test_the_interval_is_over_points_and_draws_together():
+    assert estimates.interval("pll", 1.0, 3.0, 4.0) == pytest.approx((1 - 5 * 1.959964, 1 + 5 * 1.959964))
+    assert estimates.interval("pll", 1.0, None, 4.0) == (None, None)

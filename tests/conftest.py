@@ -31,9 +31,9 @@ HELD = {"metrics", "evaluation", "inspection", "test_evaluate.py", "test_shapes.
 LESS = {"cli", "golden", "experiments", "gate", "records", "report", "runs", "store"}
 LESS |= {f"test_{name}.py" for name in ("docs", "your_network", "ci_configs", "cuda")}
 LESS |= {f"test_{name}.py" for name in ("segmentation", "temperatures", "units", "vectors")}  # of evaluation
-# Where tests are about functions and records: see `pytest_collection_modifyitems`. Those of sampling/ and inspection/
-# take as long as all these together.
-UNITS = {"data", "evaluation", "files", "gate", "metrics", "models", "nn", "records", "report", "store"}
+# Where tests are about functions and records: see `pytest_collection_modifyitems`. Those of evaluation/, inspection/,
+# and sampling/ take as long as all these together.
+UNITS = {"data", "files", "gate", "metrics", "models", "nn", "records", "report", "store"}
 UNITS |= {"test_catalogue.py", "test_floors.py", "test_shapes.py"}
 _patch = pytest.MonkeyPatch()
 
@@ -59,7 +59,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     import whole_runs
 
     for item in items:
-        if item.get_closest_marker("nightly") or item.get_closest_marker("hostile"):
+        if any(item.get_closest_marker(name) for name in ("nightly", "hostile", "run")):
             continue
         folder = item.path.relative_to(TESTS).parts[0]
         is_unit = folder in UNITS and not whole_runs.starts_one(item)

@@ -112,7 +112,10 @@ KINDS = {
 }
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=pytest.mark.run if name == "evaluation" else ()) for name in KINDS],
+)
 def kind(request: pytest.FixtureRequest) -> Kind:
     return KINDS[request.param]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Int64
@@ -20,6 +20,7 @@ from bnuq.records.evaluation import MethodResult, Samples
 from bnuq.tasks import Task
 
 
+@runtime_checkable
 class Scores(Protocol):
     """The scores of a set: `points` holds the values of each point by their names."""
 

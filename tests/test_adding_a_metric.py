@@ -1,4 +1,5 @@
-"""A new metric is a formula and a line in each of two lists: added to a copy of the package, it is found everywhere."""
+"""A new metric is a formula and a line in each of two lists, a new OOD score a formula and a row of the table: added to
+a copy of the package, they are found everywhere."""
 
 from __future__ import annotations
 
@@ -53,6 +54,38 @@ CHANGES = {  # by file: what is put before which text
         ),
     ),
 }
+SCORE_CHANGES = {
+    "metrics/posthoc.py": (
+        (
+            "def by_neighbours(",
+            '''def by_feature_norm(reference: Reference) -> PointScore:
+    """Mean length of the reference's features minus that of a point's features."""
+    typical = float(array_namespace(reference.features).mean(_length(_wide(reference.features))))
+    return lambda last: typical - _length(_wide(last.features))
+
+
+''',
+        ),
+    ),
+    "metrics/registry.py": (
+        ("    by_mahalanobis,\n", "    by_feature_norm,\n"),
+        (
+            '    Estimand(\n        "vim",',
+            """    Estimand(
+        "feature_norm",
+        "Missing length of the features",
+        "missing length of the features",
+        "1",
+        "none",
+        "this test",
+        short="feat. norm",
+        limits=UNBOUNDED,
+        score=Score("last layer", fit=by_feature_norm),
+    ),
+""",
+        ),
+    ),
+}
 COMMANDS = """
 import sys
 from bnuq.cli.main import main
@@ -75,7 +108,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     small_run.write(folder)
     package = folder / "copy" / "bnuq"
     shutil.copytree(Path(bnuq.__file__).parent, package)
-    for name, changes in CHANGES.items():
+    for name, changes in (*CHANGES.items(), *SCORE_CHANGES.items()):
         text = (package / name).read_text()
         for before, added in changes:
             assert text.count(before) == 1, (name, before)
@@ -105,6 +138,18 @@ def printed(folder: Path, number: int) -> str:
 
 def test_a_metric_touches_the_file_of_its_formula_and_two_lists() -> None:
     assert len(CHANGES) == 3
+
+
+def test_an_ood_score_touches_the_file_of_its_formula_and_the_table() -> None:
+    assert len(SCORE_CHANGES) == 2
+
+
+def test_a_new_score_separates_ood_sets_in_the_json_the_report_and_the_gate(folder: Path) -> None:
+    separation = json.loads(printed(folder, 2))["methods"]["deterministic"]["ood"]["other"]["feature_norm"]
+    assert 0 <= separation["auroc"]["value"] <= 1 and separation["auroc"]["low"] is not None
+    assert "missing length of the features" in printed(folder, 3)
+    addresses = {row["address"] for row in json.loads(printed(folder, 4))["comparisons"]}
+    assert "deterministic.ood.other.feature_norm.auroc" in addresses
 
 
 def test_a_new_metric_is_a_row_of_the_table_in_the_file(folder: Path) -> None:

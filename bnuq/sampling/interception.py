@@ -436,7 +436,7 @@ def located_forward(model: nn.Module, inputs: Tensor) -> tuple[Any, str, tuple[i
             with _with_autograd(model) if alone and differentiates(model) else nullcontext():
                 output = model(inputs.clone() if alone and differentiates(model) else inputs)
         except RuntimeError as error:
-            if not alone or differentiates(model) or "does not require grad" not in str(error):
+            if not alone or differentiates(model) or not _lacks_autograd(error):
                 raise
             _DIFFERENTIATING.update((model, *model.modules()))
             raise AutogradNeededError("the network's forward differentiates, and was run without autograd.") from error
@@ -444,6 +444,13 @@ def located_forward(model: nn.Module, inputs: Tensor) -> tuple[Any, str, tuple[i
     if alone and isinstance(tensor, Tensor) and tensor.requires_grad:
         tensor = tensor.detach()
     return as_rows(tensor, inputs), where, tuple(getattr(tensor, "shape", ()))
+
+
+def _lacks_autograd(error: RuntimeError) -> bool:
+    """Whether this is torch's error for a gradient of what was computed without autograd. An error of the network's own
+    class is not converted to text, which may fail."""
+    message = error.args[0] if type(error) is RuntimeError and error.args else None
+    return isinstance(message, str) and "does not require grad" in message
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo unit test nightly test-cuda test-floor test-ray soak hostile golden lint figures gate noise-models worth inspect reproduce bench bench-scale bench-gpu bench-large clean architectures zoo
+.PHONY: demo unit test nightly test-cuda test-floor test-ray soak hostile golden lint house figures gate noise-models worth inspect reproduce bench bench-scale bench-gpu bench-large clean architectures zoo
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -69,6 +69,10 @@ lint: .venv/installed
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/pyrefly check
+
+# Measures of the code, printed, and the price list of ARCHITECTURE.md, written again: half a minute.
+house: .venv/installed
+	$(BIN)/python docs/make_house.py
 
 figures: .venv/installed
 	$(BIN)/python docs/make_figures.py

@@ -105,6 +105,7 @@ def test_worse_means_harm_above_tolerance_and_refuted_at_5_percent(
 
 
 @example([0.01, 0.02, 0.04])  # all rejected; by the first step's factor for every p, only the first
+@example([0.04, 0.045])  # none rejected; by each step on its own, the second
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
 def test_holm_rejects_what_its_step_down_rule_rejects(p: list[float]) -> None:
     adjusted = holm(np.array(p))

@@ -64,6 +64,13 @@ def test_an_evil_checkpoint_does_not_run_and_is_named(tmp_path, legacy, inside):
     assert not marker.exists()
 
 
+@pytest.mark.parametrize("name", ["torch.hub load", "torch load", "torch._utils _import_dotted_name"])
+def test_a_function_of_torch_that_no_tensor_is_made_of_does_not_run_and_is_named(tmp_path, name):
+    module, function = name.split()
+    path = zip_of(tmp_path / "m.pt", f"c{module}\n{function}\nX\x05\0\0\0tests\x85R.".encode("latin1"))
+    assert_one_message(path, rf"{module}.{function} would have to run. Nothing was run", UntrustedCodeError)
+
+
 @pytest.mark.parametrize("protocol", range(6))
 @pytest.mark.parametrize("trust_pickle", [False, True])
 def test_an_evil_bare_pickle_does_not_run_even_when_trusted_for_torch_did_not_write_it(

@@ -20,7 +20,7 @@ from bnuq.config import Precision
 from bnuq.sampling.dropout import Dropout
 from bnuq.sampling.engine import Stochastic
 from bnuq.sampling.plain_loop import PlainLoop
-from bnuq.sampling.sites import find_sites
+from bnuq.sampling.site_search import find_sites
 from bnuq.sampling.statistics import statistics_of
 
 

@@ -35,7 +35,7 @@ from bnuq.sampling.engine import Stochastic, default_chunk
 from bnuq.sampling.interception import float32_as
 from bnuq.sampling.moments import moments
 from bnuq.sampling.plain_loop import Evaluation
-from bnuq.sampling.sites import find_sites
+from bnuq.sampling.site_search import find_sites
 
 if TYPE_CHECKING:
     from gpu import Part

@@ -117,10 +117,10 @@ def queue_of_this_thread(device: torch.device) -> Callable[[], AbstractContextMa
 def fetch(values: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
     """The values as arrays of the host, which waits for an accelerator once for all of a dtype."""
     arrays: dict[str, np.ndarray] = {}
-    by_kind: dict[tuple, list[str]] = {}
+    names_of_kind: dict[tuple, list[str]] = {}
     for name, value in values.items():
-        by_kind.setdefault((value.device, value.dtype), []).append(name)
-    for (device, _), names in by_kind.items():
+        names_of_kind.setdefault((value.device, value.dtype), []).append(name)
+    for (device, _), names in names_of_kind.items():
         if is_host(device):
             arrays |= {name: values[name].numpy() for name in names}
             continue

@@ -67,12 +67,12 @@ def pack(inputs: Mapping[str, NDArray[Any]] | Sequence[NDArray[Any]], where: str
     """
     named = inputs.items() if isinstance(inputs, Mapping) else [("", values) for values in inputs]
     arrays = [
-        (str(name), _numbers(values, f"{where}: input {name or place}"))
-        for place, (name, values) in enumerate(named, start=1)
+        (str(name), _numbers(values, f"{where}: input {name or number}"))
+        for number, (name, values) in enumerate(named, start=1)
     ]
     lengths = [len(array) for _, array in arrays]
     if len(set(lengths)) > 1:
-        shown = ", ".join(f"{name or place} {len(array)}" for place, (name, array) in enumerate(arrays, start=1))
+        shown = ", ".join(f"{name or number} {len(array)}" for number, (name, array) in enumerate(arrays, start=1))
         raise DataError(f"{where}: its inputs have different numbers of points ({shown}); expected one for all.")
     layout = Layout(tuple(Input(name, array.shape[1:], array.dtype.name) for name, array in arrays))
     packed = np.zeros((lengths[0], sum(part.words for part in layout.inputs)), np.int64)

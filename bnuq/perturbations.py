@@ -63,8 +63,8 @@ def _ascended(block: Block, size: Any, *, steps: int = 1, step: float = 1.0) -> 
     """The points after so many steps up the loss, each a share of the size, within the size of where they were."""
     low, high, changed = block.raw - size, block.raw + size, block.raw
     for _ in range(steps):
-        moved = changed + block.raw.dtype.type(step) * size * block.ascent(changed)
-        changed = block.valid(np.clip(moved, low, high))
+        ascended = changed + block.raw.dtype.type(step) * size * block.ascent(changed)
+        changed = block.valid(np.clip(ascended, low, high))
     return changed
 
 

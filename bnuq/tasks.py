@@ -6,12 +6,11 @@ How each is scored is in `evaluation/tasks/`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 from bnuq.methods import Recalibration
 
 TaskName = Literal["classification", "regression", "segmentation"]
-TASK_NAMES: tuple[TaskName, ...] = get_args(TaskName)
 
 
 @dataclass(frozen=True)
@@ -60,5 +59,5 @@ TASKS = CLASSIFICATION, MULTILABEL, REGRESSION, SEGMENTATION
 
 
 def task_named(name: str, *, several_labels: bool = False) -> Task:
-    """The task of this name, one of TASK_NAMES; of a classification that with several labels per point, if so."""
+    """The task of this name; of a classification that with several labels per point, if so."""
     return MULTILABEL if several_labels else next(task for task in TASKS if task.name == name)

@@ -20,7 +20,7 @@ from bnuq.gate.checking import LEVEL
 from bnuq.gate.compatibility import pairing
 from bnuq.methods import DETERMINISTIC
 from bnuq.records.addresses import estimates_of
-from bnuq.records.contributions import Points
+from bnuq.records.contributions import PointContributions
 from bnuq.records.evaluation import Result, SetResult
 from bnuq.store.table import Row
 
@@ -188,7 +188,7 @@ def exchanged(pair: tuple[Result, Result], random: np.random.Generator) -> tuple
 
 def _recomputed(result: Result) -> Result:
     """The result with the estimates of each set computed from its points, without errors."""
-    points, method = Points(result), result.methods[DETERMINISTIC]
+    points, method = PointContributions(result), result.methods[DETERMINISTIC]
 
     def anew(known: Mapping[str, Estimate], name: str, **part: str) -> dict[str, Estimate]:
         rows = {
@@ -252,7 +252,9 @@ def errors_of_changes(
     """The standard error of each change, and its degrees of freedom, by address; one a pair (current, baseline)."""
     found: dict[str, list[tuple[float, float]]] = {address: [] for address in addresses}
     for current, baseline in pairs:
-        errors = Errors(current, baseline, pairing(current, baseline), (Points(current), Points(baseline)))
+        errors = Errors(
+            current, baseline, pairing(current, baseline), (PointContributions(current), PointContributions(baseline))
+        )
         new, old = estimates_of(current), estimates_of(baseline)
         for name in addresses:
             whole = Error.together(errors.over_points(new[name]), errors.over_draws(new[name], old[name]))

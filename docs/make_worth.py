@@ -23,7 +23,7 @@ from bnuq.findings import sentence
 from bnuq.metrics.registry import metric_of
 from bnuq.records.evaluation import Result
 from bnuq.records.evaluation_file import read
-from bnuq.records.verdict import Comparison, judged
+from bnuq.records.verdict import MethodComparison, judged
 from bnuq.records.verdict_sentences import VERDICT
 from bnuq.report.numbers import digits_of, number, signed
 from bnuq.workflows.evaluate import evaluate
@@ -148,7 +148,7 @@ def section(title: str, result: Result) -> str:
     return f"## {title}\n\n{said}\n\n" + "\n".join(rows)
 
 
-def cell(method: str, metric: str, of_set: str, comparisons: tuple[Comparison, ...]) -> str:
+def cell(method: str, metric: str, of_set: str, comparisons: tuple[MethodComparison, ...]) -> str:
     """An estimate, by the best score of the method, and its difference to the best of a single pass."""
     here = [each for each in comparisons if (each.metric, each.set) == (metric, of_set)]
     of_method = [each for each in here if each.method == method]

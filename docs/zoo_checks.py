@@ -25,7 +25,8 @@ import bnuq
 from bnuq.errors import BnuqError
 from bnuq.sampling.engine import Stochastic
 from bnuq.sampling.plain_loop import PlainLoop
-from bnuq.sampling.sites import Sites, find_sites
+from bnuq.sampling.site_search import find_sites
+from bnuq.sampling.sites import Sites
 
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 3e-4}  # of outputs, relative to the largest
 BATCH = 4  # points of a mini-batch

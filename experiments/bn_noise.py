@@ -15,7 +15,7 @@ from bnuq.config import Run
 from bnuq.errors import ResultError
 from bnuq.progress import Progress, silent
 from bnuq.records import inspection
-from bnuq.records.inspection import Inspection, Noise
+from bnuq.records.inspection import Inspection, NoiseBySize
 from bnuq.report.document import Cell, Paragraph, PathLine, Report, Section, Table
 from bnuq.report.inspection.findings import independence, sentences, spatial_slope, with_error
 from bnuq.report.inspection.lookup import brief
@@ -91,7 +91,7 @@ def report(record: Inspection, *, columns: int = 100) -> Report:
         summary=tuple(panels(noise)),
         sections=(
             Section("The three panels", (noise_panels(record, noise, "bn-noise"),)),
-            Section("Noise of a batch, by layer", by_layer),
+            Section("NoiseBySize of a batch, by layer", by_layer),
             Section("The published network", (_published(), _beside_published(noise))),
         ),
         warnings=advised(record.findings),
@@ -100,7 +100,7 @@ def report(record: Inspection, *, columns: int = 100) -> Report:
     )
 
 
-def panels(noise: Noise) -> Iterator[str]:
+def panels(noise: NoiseBySize) -> Iterator[str]:
     """Each panel in a sentence or two."""
     known = [layer for layer in noise.layers if math.isfinite(layer.rejected)]
     if known:
@@ -138,7 +138,7 @@ def _cells(sigma_u: float, positions: int) -> tuple[Cell, ...]:
     return (*map(Cell, texts), Cell(f"{100 * effective / nominal:.1f} %"))
 
 
-def _beside_published(noise: Noise) -> Paragraph:
+def _beside_published(noise: NoiseBySize) -> Paragraph:
     known = [layer.sigma_u for layer in noise.layers if math.isfinite(layer.sigma_u)]
     here = f" Here it is {brief(min(known))} to {brief(max(known))} at b = {noise.batch_size:,}." if known else ""
     return Paragraph(

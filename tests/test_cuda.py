@@ -32,7 +32,7 @@ from bnuq.nn import AnalyticSequential, MeanFieldConv2d, MeanFieldLinear, Moment
 from bnuq.records.evaluation import Result
 from bnuq.sampling import dropout
 from bnuq.sampling.engine import Stochastic
-from bnuq.sampling.sites import find_sites
+from bnuq.sampling.site_search import find_sites
 from bnuq.workflows.evaluate import evaluate
 from bnuq.workflows.export import export
 from bnuq.workflows.inspect import Settings, inspect

@@ -3,18 +3,16 @@
 An option overrides the run file, the run file overrides the checkpoint's record, and that overrides the default.
 """
 
+from bnuq.config.live import resolve_live
 from bnuq.config.request import DEFAULT_SAMPLER, Member, Named, Options, Run, RunOfSeveral, Runs
 from bnuq.config.resolving import (
     is_run_file,
     only_network,
     resolve,
     resolve_again,
-    resolve_all,
-    resolve_all_again,
     resolve_checkpoint,
     resolve_each,
     resolve_ensemble,
-    resolve_live,
     resolve_sweep,
 )
 from bnuq.config.runfile import as_toml, read_run_file, section_from
@@ -40,7 +38,7 @@ from bnuq.config.schema import (
     PreciseBnSection,
     Precision,
     PriorKind,
-    Sampler,
+    SamplerSettings,
     Samples,
     ScoringSection,
     SizeCriterion,
@@ -48,3 +46,4 @@ from bnuq.config.schema import (
     SweepSection,
     Variance,
 )
+from bnuq.config.several_runs import resolve_all, resolve_all_again

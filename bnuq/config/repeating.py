@@ -32,9 +32,9 @@ def other_command(run: Run, name: str, *words: str) -> str | None:
     if given is None:
         record = run.record()
         given = {key: value for part in ("model", "data", "options") for key, value in record.get(part, {}).items()}
-    by_run_file = run.given is not None and run.run_file is not None
+    has_run_file = run.given is not None and run.run_file is not None
     sidecar = run.run_file_is_implicit and run.run_file == run.checkpoint.with_suffix(".toml")
-    model = run.run_file if by_run_file and not sidecar else run.checkpoint
+    model = run.run_file if has_run_file and not sidecar else run.checkpoint
     assert model is not None
     options = [
         word

@@ -20,7 +20,7 @@ from bnuq.config.schema import (
     Outputs,
     Precision,
     RecordedOptions,
-    Sampler,
+    SamplerSettings,
     Samples,
     SamplingSection,
     ScoringSection,
@@ -38,7 +38,7 @@ from bnuq.tasks import TaskName
 from bnuq.trust import BY_USER, NamedBy, names_a_file
 
 DEFAULT_SCORING = ScoringSection()
-DEFAULT_SAMPLER = Sampler()
+DEFAULT_SAMPLER = SamplerSettings()
 
 
 class Options(dict[str, Any]):
@@ -121,7 +121,7 @@ class Run:
     mutual_information: Estimator = "plug-in"
     post_hoc: bool = True
     calibrate: Calibration | None = None
-    sampler: Sampler = DEFAULT_SAMPLER
+    sampler: SamplerSettings = DEFAULT_SAMPLER
     scoring: ScoringSection = DEFAULT_SCORING
     device: str = "auto"
     precision: Precision = "float32"
@@ -145,9 +145,9 @@ class Run:
     def record(self) -> dict[str, Any]:
         """The run in the form of a run file, with absolute paths, and the options that run files do not hold."""
         networks = (self, *self.members)
-        factories = [_absolute(each.arch) for each in networks]
+        factories = [_absolute(network.arch) for network in networks]
         special = {
-            "checkpoint": [str(each.checkpoint) for each in networks] if self.members else str(self.checkpoint),
+            "checkpoint": [str(network.checkpoint) for network in networks] if self.members else str(self.checkpoint),
             "arch": factories if len({*factories}) > 1 else factories[0],
             "ood": list(map(_absolute, self.ood)),
             "perturb": list(map(str, self.perturb)),
@@ -157,7 +157,13 @@ class Run:
             "layers": self.layers,
             "folders": {
                 named.text: str(named.base.absolute())
-                for named in (*(each.arch for each in networks), self.train, self.test, self.validation, *self.ood)
+                for named in (
+                    *(network.arch for network in networks),
+                    self.train,
+                    self.test,
+                    self.validation,
+                    *self.ood,
+                )
                 if isinstance(named, Named) and _is_module_in_base(named)
             },
         }
@@ -185,7 +191,7 @@ _WHERE_CHANGED = ("outputs", "ignore", "interpolation", "channel_order", "post_h
 _SECTIONS = {  # of the record, and their keys
     "model": settings_of(ModelSection),
     "data": settings_of(DataSection),
-    "sampling": [key for key in settings_of(SamplingSection) if key not in settings_of(Sampler)],
+    "sampling": [key for key in settings_of(SamplingSection) if key not in settings_of(SamplerSettings)],
     "options": settings_of(RecordedOptions),
 }
 
@@ -247,8 +253,8 @@ def _absolute(named: Named | None) -> str | None:
     if part := selection_of(text, named.base):
         return f"{start}{part[0]}:{part[1]}"
     spec, arguments = without_arguments(text)
-    place, colon, function = spec.rpartition(":")
-    path, tail = (place, colon + function + arguments) if place.lower().endswith(".py") else (text, "")
+    file, colon, function = spec.rpartition(":")
+    path, tail = (file, colon + function + arguments) if file.lower().endswith(".py") else (text, "")
     absolute = named.base / expanded(path)
     return f"{start}{absolute}{tail}" if exists(absolute) else named.text
 

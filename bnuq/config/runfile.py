@@ -79,8 +79,8 @@ def unusable(document: dict[str, Any]) -> str | None:
                 return f"{key[:80]}… nests deeper than {_MAX_DEPTH} tables and lists; expected fewer."
             items = value.items() if isinstance(value, dict) else enumerate(value)
             for name, inner in items:
-                place = f"[{name}]" if isinstance(value, list) else f".{name}"
-                pending.append((f"{key}{place}".lstrip("."), inner, depth + 1))
+                position = f"[{name}]" if isinstance(value, list) else f".{name}"
+                pending.append((f"{key}{position}".lstrip("."), inner, depth + 1))
     return None
 
 

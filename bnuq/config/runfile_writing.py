@@ -79,12 +79,15 @@ def _key(key: str) -> str:
 def _relative(text: str, folder: Path) -> str:
     """`text`, with its absolute path (after NAME=, before :function or :selection) relative to `folder` if that leads
     there by at most two folders up."""
-    name, place = re.fullmatch(r"((?:[\w-]+=)?)(.*)", text, flags=re.DOTALL).groups()  # pyrefly: ignore
-    ends = [len(place), *(at for at in reversed(range(len(place))) if place[at] == ":")]
-    path = next((place[:end] for end in ends if Path(place[:end]).is_absolute() and exists(Path(place[:end]))), place)
+    name, path_text = re.fullmatch(r"((?:[\w-]+=)?)(.*)", text, flags=re.DOTALL).groups()  # pyrefly: ignore
+    ends = [len(path_text), *(at for at in reversed(range(len(path_text))) if path_text[at] == ":")]
+    path = next(
+        (path_text[:end] for end in ends if Path(path_text[:end]).is_absolute() and exists(Path(path_text[:end]))),
+        path_text,
+    )
     if not Path(path).is_absolute():
         return text
     relative = Path(os.path.relpath(path, folder))
-    apart = Path(os.path.commonpath([path, folder])) == Path(folder.anchor)
-    near = not apart and relative.parts[:3] != ("..",) * 3 and exists(folder / relative)
-    return f"{name}{relative.as_posix() if near else path}{place[len(path) :]}"
+    is_unrelated = Path(os.path.commonpath([path, folder])) == Path(folder.anchor)
+    near = not is_unrelated and relative.parts[:3] != ("..",) * 3 and exists(folder / relative)
+    return f"{name}{relative.as_posix() if near else path}{path_text[len(path) :]}"

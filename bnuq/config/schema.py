@@ -330,7 +330,7 @@ class DataSection(Section, frozen=True):
     ] = None
 
 
-class Sampler(Section, frozen=True):
+class SamplerSettings(Section, frozen=True):
     """The keys of [sampling] that define mini-batches, the analytic noise models that replace them, and the posterior
     of a Laplace approximation (`laplace`).
 
@@ -387,7 +387,7 @@ class Sampler(Section, frozen=True):
     ] = "kron"
 
 
-class SamplingSection(Sampler, frozen=True):
+class SamplingSection(SamplerSettings, frozen=True):
     """[sampling]: methods and their parameters."""
 
     methods: Annotated[

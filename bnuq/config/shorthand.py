@@ -22,8 +22,8 @@ NONE = "none"  # switches off what a run file sets
 def published_name(text: Normalize | str | None) -> str | None:
     """The name in the table of published normalisations that `text` is, whatever its case and hyphens; None for
     another text."""
-    by_letters = {_letters(name): name for name in PUBLISHED}
-    return by_letters.get(_letters(text)) if isinstance(text, str) else None
+    name_of_letters = {_letters(name): name for name in PUBLISHED}
+    return name_of_letters.get(_letters(text)) if isinstance(text, str) else None
 
 
 def read_normalize(

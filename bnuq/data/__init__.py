@@ -1,27 +1,27 @@
 """References to points: read from files, factories and the published data sets, and prepared as in training."""
 
-from bnuq.data.decoded import Decoded, Room, ahead
+from bnuq.data.common_layout import points_of
+from bnuq.data.decoded import Decoded, MemoryBudget, ahead
 from bnuq.data.download import fetch
 from bnuq.data.fitting import are_grey_files, fitted, in_colour
 from bnuq.data.known import KnownSet, known_sets
 from bnuq.data.masks import Masks
 from bnuq.data.numbering import in_one_numbering, natural_order
 from bnuq.data.pipeline import augmented, check_ranges, flips, jitter_of, jittered, normalized
-from bnuq.data.points import (
-    MULTILABEL_KEY,
-    Points,
-    check_label_matrix,
-    check_labels,
-    check_masks,
-    check_targets,
-    labelled,
-    points_of,
-)
+from bnuq.data.points import Points
 from bnuq.data.readers.classes import read_classes
 from bnuq.data.readers.npy import npz_arrays
 from bnuq.data.reading import factory_of, load_points, missing_set, parse_reference, points_in_memory, set_name
 from bnuq.data.resizing import WORDS, Fit, resized_crop
 from bnuq.data.shared import Fingerprints
+from bnuq.data.target_checks import (
+    MULTILABEL_KEY,
+    check_label_matrix,
+    check_labels,
+    check_masks,
+    check_targets,
+    labelled,
+)
 
 __all__ = [
     "MULTILABEL_KEY",
@@ -31,8 +31,8 @@ __all__ = [
     "Fit",
     "KnownSet",
     "Masks",
+    "MemoryBudget",
     "Points",
-    "Room",
     "ahead",
     "are_grey_files",
     "augmented",

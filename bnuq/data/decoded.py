@@ -24,13 +24,13 @@ OTHER_SIZE = "expected one size. Make it one: --resize 256 --crop 224, or resize
 
 
 @dataclass(frozen=True)
-class Survey:
+class ItemSizes:
     """What a look at every item found: whether any has colour, the number of the first item of each size, and the size
     of each item."""
 
     colour: bool
-    sizes: dict[Size, int]
-    each: NDArray[np.int32]  # (items, 2)
+    first_of_size: dict[Size, int]
+    sizes: NDArray[np.int32]  # (items, 2)
 
 
 class Source(Protocol):
@@ -62,32 +62,32 @@ class Source(Protocol):
         ...
 
 
-class Room:
+class MemoryBudget:
     """Bytes of memory that several sets share."""
 
     def __init__(self, size: int) -> None:
         self._left, self._lock = size, threading.Lock()
 
     def take(self, size: int) -> bool:
-        """Whether there is room for so many bytes, which are then taken."""
+        """Whether so many bytes are left, which are then taken."""
         with self._lock:
             fits = size <= self._left
             self._left -= size * fits
         return fits
 
 
-class Kept:
-    """The items of one set that were decoded, as long as there is room: the first ones stay, and every later pass
+class ItemCache:
+    """The items of one set that were decoded, as long as the budget lasts: the first ones stay, and every later pass
     decodes only the others."""
 
-    def __init__(self, room: Room) -> None:
-        self._room, self._items = room, dict[tuple[str, int], NDArray[Any]]()
+    def __init__(self, budget: MemoryBudget) -> None:
+        self._budget, self._items = budget, dict[tuple[str, int], NDArray[Any]]()
 
     def item(self, key: tuple[str, int], make: Callable[[], NDArray[Any]]) -> NDArray[Any]:
-        """The item of this key, made where it is not kept."""
+        """The item of this key, made where it is not in the cache."""
         if (item := self._items.get(key)) is None:
             item = make()
-            if self._room.take(item.nbytes):
+            if self._budget.take(item.nbytes):
                 item = item.copy(order="K")  # user code may use its array again
                 item.flags.writeable = False
                 self._items[key] = item
@@ -98,7 +98,7 @@ class Kept:
 class Decoded:
     """The items `rows` of a source, of one shape: that of the first one, `first_shape`, after `fit`.
 
-    `surveyed` items were all looked at. Those that are `kept` are not decoded again.
+    `surveyed` items were all looked at. Those in `cache` are not decoded again.
     """
 
     source: Source
@@ -107,7 +107,7 @@ class Decoded:
     dtype: np.dtype[Any]
     fit: Fit | None = None
     surveyed: bool = False
-    kept: Kept | None = None
+    cache: ItemCache | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -117,19 +117,19 @@ class Decoded:
         return (len(self.rows), self.fit.channels or channels, *self.fit.size_of(*size))
 
     def __getitem__(self, indices: Any) -> NDArray[Any]:
-        at = self.rows[indices]
-        return self._fitted(0, at) if at.ndim == 0 else self._stacked(self.shape[1:], at, self._fitted)
+        rows = self.rows[indices]
+        return self._fitted(0, rows) if rows.ndim == 0 else self._stacked(self.shape[1:], rows, self._fitted)
 
     def changed(self, indices: Any, size: Size, change: Callable[[int, Pixels], Pixels]) -> NDArray[Any]:
         """The pictures at `indices` as they are in the source, each made of this `size` by `change`, which is also
         given its place among them."""
         channels = self.shape[1]
 
-        def changed(place: int, index: Any) -> Pixels:
-            item = self._kept(int(index), "stored", self._item)
+        def changed(position: int, index: Any) -> Pixels:
+            item = self._cached(int(index), "stored", self._item)
             if len(item) > channels:  # colour in a set that began grey
                 raise self._refusal(int(index), item)
-            return change(place, with_channels(item, channels))
+            return change(position, with_channels(item, channels))
 
         return self._stacked((channels, *size), self.rows[indices], changed)
 
@@ -137,16 +137,16 @@ class Decoded:
         """These items alone."""
         return replace(self, rows=self.rows[indices])
 
-    def survey(self) -> Survey:
+    def survey(self) -> ItemSizes:
         """A look at every item; DataError for the first that is damaged."""
         sizes: dict[Size, int] = {}
         colour, all_sizes = False, np.empty((len(self.rows), 2), np.int32)
         looked_at = zip(self.rows, self._each(self.source.looked_at, self.rows), strict=True)
-        for at, (index, (has_colour, size)) in enumerate(looked_at):
+        for position, (index, (has_colour, size)) in enumerate(looked_at):
             colour |= has_colour
             sizes.setdefault(size, int(index))
-            all_sizes[at] = size
-        return Survey(colour, sizes, all_sizes)
+            all_sizes[position] = size
+        return ItemSizes(colour, sizes, all_sizes)
 
     def contents(self) -> Iterator[bytes]:
         """The bytes of each item, in order."""
@@ -164,18 +164,18 @@ class Decoded:
     ) -> NDArray[Any]:
         stacked = np.empty((len(rows), *shape), self.dtype)
 
-        def put(place: int) -> None:
-            stacked[place] = make(place, rows[place])
+        def put(position: int) -> None:
+            stacked[position] = make(position, rows[position])
 
         for _ in each(put, range(len(rows)), parallel=self.source.parallel):
             pass
         return stacked
 
-    def _kept(self, index: int, form: str, make: Callable[[int], NDArray[Any]]) -> NDArray[Any]:
+    def _cached(self, index: int, form: str, make: Callable[[int], NDArray[Any]]) -> NDArray[Any]:
         return (
             make(index)
-            if self.kept is None
-            else self.kept.item((f"{form} {self.shape[1:2]}", index), lambda: make(index))
+            if self.cache is None
+            else self.cache.item((f"{form} {self.shape[1:2]}", index), lambda: make(index))
         )
 
     def _item(self, index: int) -> NDArray[Any]:
@@ -183,7 +183,7 @@ class Decoded:
         return self.source.item(index, (self.fit.channels if self.fit else None) or channels)
 
     def _fitted(self, _: int, index: Any) -> NDArray[Any]:
-        return self._kept(int(index), "fitted", self._made)
+        return self._cached(int(index), "fitted", self._made)
 
     def _made(self, index: int) -> NDArray[Any]:
         item = self._item(index)

@@ -38,8 +38,8 @@ def fetch(
     roots = data_roots(data_root)
     files: dict[Remote, None] = {}
     for split in splits:
-        remotes, place = remotes_of(known.name)[split], location(known, split, roots)
-        if place is None or place in [roots[0] / remote.path for remote in remotes]:
+        remotes, destination = remotes_of(known.name)[split], location(known, split, roots)
+        if destination is None or destination in [roots[0] / remote.path for remote in remotes]:
             files |= {remote: None for remote in remotes if not exists(roots[0] / remote.path)}
     if files:
         try:
@@ -186,9 +186,9 @@ def _unpack(archive: Path, member: str, target: Path) -> None:
                 path = PurePosixPath(entry.name)
                 content = files.extractfile(entry) if entry.isfile() and path.is_relative_to(member) else None
                 if content is not None and ".." not in path.parts:
-                    place = beside / path.relative_to(member)
-                    place.parent.mkdir(parents=True, exist_ok=True)
-                    with content, place.open("wb") as file:
+                    member_path = beside / path.relative_to(member)
+                    member_path.parent.mkdir(parents=True, exist_ok=True)
+                    with content, member_path.open("wb") as file:
                         shutil.copyfileobj(content, file)
         beside.replace(target)
     except FileNotFoundError as error:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from bnuq.data.decoded import OTHER_SIZE, Decoded, InArray, Survey, sides
+from bnuq.data.decoded import OTHER_SIZE, Decoded, InArray, ItemSizes, sides
 from bnuq.data.masks import Masks
 from bnuq.data.points import Points
 from bnuq.data.resizing import Fit, Size
@@ -115,20 +115,20 @@ def _surveyed(points: Points) -> tuple[Points, dict[Size, int]]:
     channels = 3 if survey.colour else 1
     inputs = replace(inputs, first_shape=(channels, *inputs.first_shape[1:]), surveyed=True)
     sizes: dict[Size, int] = {}
-    for size, index in survey.sizes.items():
+    for size, index in survey.first_of_size.items():
         sizes.setdefault(inputs.fit.size_of(*size) if inputs.fit else size, index)
-    return _with_padding_noted(replace(points, inputs=inputs), inputs.fit, survey.sizes), sizes
+    return _with_padding_noted(replace(points, inputs=inputs), inputs.fit, survey.first_of_size), sizes
 
 
-def _check_sizes_of_masks(masks: Masks, pictures: Survey, inputs: Decoded) -> None:
+def _check_sizes_of_masks(masks: Masks, pictures: ItemSizes, inputs: Decoded) -> None:
     """DataError for the first mask that has another size than its picture."""
-    of_masks = masks.survey().each
-    if (wrong := np.flatnonzero((of_masks != pictures.each).any(axis=1))).size:
+    mask_sizes = masks.survey().sizes
+    if (wrong := np.flatnonzero((mask_sizes != pictures.sizes).any(axis=1))).size:
         row = int(wrong[0])
         others = f"; {len(wrong) - 1} more masks are of another size" * (len(wrong) > 1)
         raise DataError(
-            f"{masks.name(row)}: is {sides(*of_masks[row])} pixels, and its image "
-            f"{inputs.source.name(int(inputs.rows[row]), short=True)} is {sides(*pictures.each[row])}{others}; "
+            f"{masks.name(row)}: is {sides(*mask_sizes[row])} pixels, and its image "
+            f"{inputs.source.name(int(inputs.rows[row]), short=True)} is {sides(*pictures.sizes[row])}{others}; "
             "expected the size of the image. Make masks of the original images: --resize then applies to both."
         )
 

@@ -94,7 +94,7 @@ def read_known(reference: str, *, split_default: str, data_root: Path | None = N
         raise DataError(f"{reference}: there is no such split; expected {forms}{also}.")
     resolved = f"{known.name}:{split}" + (f":{int(fold)}" if fold else "")
     looked_at = list(places(known, split, data_roots(data_root)))
-    existing = next((place for place in looked_at if exists(place[1])), None)
+    existing = next((candidate for candidate in looked_at if exists(candidate[1])), None)
     if existing is None:
         raise DataError(
             f"{resolved}: not found.{_how_to_fetch(known, split)}Looked at:\n"
@@ -133,15 +133,15 @@ def _read(form: Form, path: Path, split: str, fold: int) -> Contents:
 def _read_uci(path: Path, split: str, fold: int) -> Contents:
     table = read_csv(path)
     x, y = np.asarray(table.inputs), np.asarray(table.targets)
-    listed = path.parent / "splits" / f"test_{fold:02d}.txt"
-    if not exists(listed):
-        raise DataError(f"{listed}: there is no such file; expected the row numbers of test set {fold}, one a line.")
-    with readable(listed, "row numbers"):
-        rows = np.array([int(line) for line in listed.read_text().split()], dtype=np.int64)
+    test_list = path.parent / "splits" / f"test_{fold:02d}.txt"
+    if not exists(test_list):
+        raise DataError(f"{test_list}: there is no such file; expected the row numbers of test set {fold}, one a line.")
+    with readable(test_list, "row numbers"):
+        rows = np.array([int(line) for line in test_list.read_text().split()], dtype=np.int64)
     if rows.size == 0 or rows.min() < 0 or rows.max() >= len(x) or len(np.unique(rows)) != len(rows):
-        raise DataError(f"{listed}: expected different row numbers from 0 to {len(x) - 1}, one a line.")
+        raise DataError(f"{test_list}: expected different row numbers from 0 to {len(x) - 1}, one a line.")
     selected = rows if split == "test" else np.setdiff1d(np.arange(len(x)), rows)
-    finding = note("split-file", split=fold, file=listed.name)
+    finding = note("split-file", split=fold, file=test_list.name)
     return Contents(x[selected], y[selected], findings=(*table.findings, finding), index=selected)
 
 
@@ -165,7 +165,7 @@ _CIFAR100: tuple[tuple[Form, str], ...] = (
 
 
 def _below(forms: tuple[tuple[Form, str], ...], *folders: str) -> tuple[tuple[Form, str], ...]:
-    return tuple((form, f"{folder}{place}") for folder in folders for form, place in forms)
+    return tuple((form, f"{folder}{ending}") for folder in folders for form, ending in forms)
 
 
 _ALIASES = {"dtd": "textures"}

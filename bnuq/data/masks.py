@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bnuq.data.decoded import Decoded, InArray, Kept, Room, Survey
+from bnuq.data.decoded import Decoded, InArray, ItemCache, ItemSizes, MemoryBudget
 from bnuq.data.resizing import Fit
 
 INT64 = np.dtype(np.int64)
@@ -71,13 +71,13 @@ class Masks:
         """These masks in the geometry of pictures that go through `fit`; `ignore` pads them."""
         return replace(self, items=replace(self.items, fit=fit.of_masks(ignore)))
 
-    def keeping(self, room: Room) -> Masks:
-        """These masks, of which those in files stay in memory while there is `room`."""
+    def keeping(self, budget: MemoryBudget) -> Masks:
+        """These masks, of which those in files stay in memory while `budget` lasts."""
         if self.in_memory:
             return self
-        return replace(self, items=replace(self.items, kept=Kept(room)))
+        return replace(self, items=replace(self.items, cache=ItemCache(budget)))
 
-    def survey(self) -> Survey:
+    def survey(self) -> ItemSizes:
         """A look at every mask; DataError for the first that is damaged, or in a form that masks do not have."""
         return self.items.survey()
 

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnuq.data.masks import Masks
-from bnuq.data.points import Points, labelled
+from bnuq.data.points import Points
+from bnuq.data.target_checks import labelled
 from bnuq.errors import DataError
 from bnuq.findings import listed, note
 
@@ -107,7 +108,7 @@ def natural_order(names: Sequence[str]) -> list[str]:
 def _natural_key(name: str) -> list[Any]:
     """Texts and numbers in turn, these by their length first: names of any length are compared without parsing."""
     parts = re.split(r"0*([0-9]+)", name.lower())
-    return [(len(part), part) if at % 2 else part for at, part in enumerate(parts)]
+    return [(len(part), part) if position % 2 else part for position, part in enumerate(parts)]
 
 
 def renumbered(points: Points, numbering: Numbering, *, name: str, ignore: int) -> Points:
@@ -116,25 +117,25 @@ def renumbered(points: Points, numbering: Numbering, *, name: str, ignore: int) 
     DataError for a class that occurs and is not in the numbering.
     """
     names = points.classes or ()
-    numbers = {each: number for number, each in enumerate(numbering.names)}
-    table = np.array([numbers.get(each, -1) for each in names], dtype=np.int64)
+    numbers = {name: number for number, name in enumerate(numbering.names)}
+    table = np.array([numbers.get(name, -1) for name in names], dtype=np.int64)
     if points.masks is not None and 0 <= ignore < len(table):
         table[ignore] = ignore
     result = replace(points, classes=numbering.names, classes_sorted=numbering.is_sorted)
     if np.array_equal(table, np.arange(len(table))):
         return result
     points = labelled(points)  # of a Dataset
-    if unknown := [each for number, each in enumerate(names) if table[number] < 0 and _occurs(number, points.targets)]:
+    if unknown := [name for number, name in enumerate(names) if table[number] < 0 and _occurs(number, points.targets)]:
         raise DataError(
             f"{points.reference}: {name} has the class{'es' * (len(unknown) > 1)} "
-            f"{listed([repr(each) for each in unknown])}, which {numbering.source} lacks. A class keeps its number by "
+            f"{listed([repr(name) for name in unknown])}, which {numbering.source} lacks. A class keeps its number by "
             f"its name, and the names of {name} are {listed(names, most=_LISTED)}; those of {numbering.source} are "
             f"{listed(numbering.names, most=_LISTED)}. Name the classes alike, or list all names in the order of the "
             f"network's outputs: {_CHOICE}."
         )
     findings = points.findings
     if points.targets is not None:
-        known = {each: int(table[number]) for number, each in enumerate(names) if table[number] >= 0}
+        known = {name: int(table[number]) for number, name in enumerate(names) if table[number] >= 0}
         findings += (note("classes-by-name", numbers=known, source=numbering.source),)
     return replace(result, targets=_mapped(points, table), findings=findings)
 

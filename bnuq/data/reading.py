@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from bnuq.data.common_layout import points_of
 from bnuq.data.fitting import fitted
 from bnuq.data.known import KnownSet, data_roots, known_set, known_sets, location, read_known, split_of
-from bnuq.data.points import Contents, Points, points_of
+from bnuq.data.points import Contents, Points
 from bnuq.data.readers.classes import ClassFile, read_classes
 from bnuq.data.readers.common import GROUP, readable, with_a_factory
 from bnuq.data.readers.factory import read_factory, read_object
@@ -56,7 +57,7 @@ def load_points(
     target: str | None = None,
     palette: Path | None = None,
     beside: Collection[str] = (),
-    room: int | None = None,
+    free_bytes: int | None = None,
     whole: bool = True,
     look: bool = True,
 ) -> Points:
@@ -70,7 +71,7 @@ def load_points(
     `group` names the array or the column of its groups, where a file has such a one (default: "group"), and `target`
     the column of a table that holds the targets, which an `ood` set need not have. `palette` is the class file of
     masks. `beside` are the references of the run's other sets, none of which is suggested for what is not found. A
-    factory may give no more than half of `room` bytes; items of its Dataset that are not needed `whole` are read as
+    factory may give no more than half of `free_bytes`; items of its Dataset that are not needed `whole` are read as
     they are needed.
     Pictures in files are all looked at, unless that is left to `fitted`.
 
@@ -102,7 +103,7 @@ def load_points(
         arguments, keywords = arguments_of(reference)  # before any code runs
         factory = resolve_factory(spec, base=asked.base, named_by=named_by, trust=trust_code, objects=True)
         make = functools.partial(factory, *arguments, **keywords)
-        return asked.points(read_factory(reference, make, room=room, whole=whole), label)
+        return asked.points(read_factory(reference, make, free_bytes=free_bytes, whole=whole), label)
     missing = asked.base / expanded(reference.partition(":")[0]) if _in_a_file(reference) else asked.path
     raise DataError(_not_found(reference, missing, beside))
 
@@ -213,13 +214,13 @@ def points_in_memory(
     name: str,
     ood: bool = False,
     palette: Path | None = None,
-    room: int | None = None,
+    free_bytes: int | None = None,
     whole: bool = True,
 ) -> Points:
     """The points that `data` holds: arrays or tensors (x, y), a Dataset, or an iterable of batches, such as a
     DataLoader, which is read once; `palette`, `whole` and errors as for `load_points`."""
     label = set_name(name, reference="REF", reserved=True) if ood else name
-    contents = read_object(name, data, room=room, whole=whole)
+    contents = read_object(name, data, free_bytes=free_bytes, whole=whole)
     points = points_of(contents, name=label, reference=label if ood else f"{name} (in memory)")
     return _with_names(points, None if ood or palette is None else read_classes(palette))
 

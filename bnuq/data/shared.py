@@ -36,8 +36,8 @@ class Fingerprints:
         budget = _READ
         if self._sizes and others._sizes:
             sizes = [(row, size) for size, rows in self._sizes.items() for row in rows]
-            for at in np.random.default_rng(0).permutation(len(sizes)):
-                row, size = sizes[at]
+            for number in np.random.default_rng(0).permutation(len(sizes)):
+                row, size = sizes[number]
                 candidates = others._sizes.get(size, [])
                 unread = sum(other not in others._contents for other in candidates) + bool(candidates)
                 budget -= unread * (size + _OPENED)
@@ -61,8 +61,8 @@ class Fingerprints:
         sizes: dict[int, list[int]] = defaultdict(list)
         if isinstance(self._inputs, Decoded) and self._inputs.source.encoded:
             rows: NDArray[np.int64] = self._inputs.rows
-            for row, listed in zip(rows.tolist(), self._inputs.listing(), strict=True):
-                sizes[int(listed.rpartition(b"\0")[2])].append(row)
+            for row, line in zip(rows.tolist(), self._inputs.listing(), strict=True):
+                sizes[int(line.rpartition(b"\0")[2])].append(row)
         return sizes
 
     def _content(self, row: int) -> int:

@@ -10,10 +10,10 @@ from bnuq.data.points import Contents
 from bnuq.data.readers.lists import read_list
 from bnuq.errors import DataError
 from bnuq.files.content import exists
-from bnuq.files.suites import SCRIPT, Member, benchmark_of, suites
+from bnuq.files.suites import SCRIPT, SuiteMember, benchmark_of, suites
 
 
-def read_member(member: Member, data_root: Path | None = None) -> tuple[Contents, Path]:
+def read_member(member: SuiteMember, data_root: Path | None = None) -> tuple[Contents, Path]:
     """The pictures of a set of a suite, without labels, and the list of their names. DataError, which names all that is
     missing of the suite, where it is nowhere below the data roots."""
     top = _top_of(member, data_root)
@@ -27,7 +27,7 @@ def read_member(member: Member, data_root: Path | None = None) -> tuple[Contents
     return replace(contents, targets=None, classes=None, findings=()), file
 
 
-def missing_sets(suite: str, data_root: Path | None = None) -> tuple[Member, ...]:
+def missing_sets(suite: str, data_root: Path | None = None) -> tuple[SuiteMember, ...]:
     """The sets of a suite whose list or folder of pictures is nowhere."""
     return tuple(member for member in suites()[suite] if _top_of(member, data_root) is None)
 
@@ -49,7 +49,7 @@ def _how_to_get(suite: str) -> str:
     )
 
 
-def _top_of(member: Member, data_root: Path | None) -> Path | None:
+def _top_of(member: SuiteMember, data_root: Path | None) -> Path | None:
     paths = (member.list_file, member.pictures)
     return next((top for top in _tops(data_root) if all(exists(top / path) for path in paths)), None)
 

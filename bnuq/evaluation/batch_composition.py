@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Int64
 
-from bnuq.config import Sampler
+from bnuq.config import SamplerSettings
 from bnuq.data import Points, labelled
 from bnuq.errors import SamplingError
 from bnuq.sampling import counter_rng
@@ -24,7 +24,7 @@ class RowsOf(Protocol):
     def __call__(self, draw: int, purpose: int) -> Int64[np.ndarray, " batch"]: ...
 
 
-def mini_batches(sampler: Sampler, train: Points, batch_size: int, *, seed: int) -> RowsOf:
+def mini_batches(sampler: SamplerSettings, train: Points, batch_size: int, *, seed: int) -> RowsOf:
     """The function that draws mini-batches of `batch_size` points, composed as `sampler` says.
 
     Raises SamplingError where the reference has no labels or groups to choose by, or too few points for a mini-batch.
@@ -47,12 +47,12 @@ def mini_batches(sampler: Sampler, train: Points, batch_size: int, *, seed: int)
     return rows_of
 
 
-def check_mini_batches(sampler: Sampler, train: Points, batch_size: int) -> None:
+def check_mini_batches(sampler: SamplerSettings, train: Points, batch_size: int) -> None:
     """Raise SamplingError where mini-batches of this size cannot be drawn."""
     mini_batches(sampler, train, batch_size, seed=0)
 
 
-def check_classes(sampler: Sampler, task: Task, train: Points) -> None:
+def check_classes(sampler: SamplerSettings, task: Task, train: Points) -> None:
     """Raise SamplingError where mini-batches of a regression are to be stratified: whole-number targets are not
     classes."""
     if sampler.batches == "stratified" and task.is_regression:

@@ -14,8 +14,8 @@ from bnuq.errors import BnuqError, RequestError, UntrustedCodeError
 from bnuq.evaluation.plan import DEFAULT_BATCH_SIZE
 from bnuq.methods import method_named
 from bnuq.models.checkpoint import Checkpoint, read_checkpoint
-from bnuq.models.loading import described, suggested_architectures
 from bnuq.models.recognition import recognised
+from bnuq.models.suggestions import described, suggested_architectures
 
 Need = Literal["test", "train", "ood"]
 

@@ -25,8 +25,8 @@ from bnuq.data import (
     Decoded,
     Fingerprints,
     Fit,
+    MemoryBudget,
     Points,
-    Room,
     ahead,
     are_grey_files,
     augmented,
@@ -80,7 +80,7 @@ def load_material(run: Run, model: nn.Module | None = None, *, needs_reference: 
     pictures in files are repeated to three channels where the `model`, or the reference, has no other. A reference of
     another shape than the test set is left out with a note unless the run `needs_reference`.
 
-    Pictures in files and items of large Datasets are decoded as they are needed, and kept up to `_ROOMS`: each
+    Pictures in files and items of large Datasets are decoded as they are needed, and kept up to `_BUDGETS`: each
     is decoded once within that limit, and once for each method and round of draws beyond it.
     """
     assert run.test is not None
@@ -131,7 +131,7 @@ def load_material(run: Run, model: nn.Module | None = None, *, needs_reference: 
         if points is not None:
             check_same_shape(run, label, points, test, reference=False)
     shared = tuple(_shared_points(*whole))
-    read, drawn = _rooms()
+    read, drawn = _budgets()
     train = None if train is None else train.keeping(drawn)
     test, ood = test.keeping(read), {name: points.keeping(read) for name, points in ood.items()}
     validation = None if validation is None else validation.keeping(read)
@@ -164,13 +164,13 @@ def needs_reference(run: Run) -> bool:
     return methods or "train" in (run.normalize, run.normalize_targets)
 
 
-_ROOMS = 2**30, 2**29  # bytes of decoded items that are kept: of all evaluated sets, and of the reference
+_BUDGETS = 2**30, 2**29  # bytes of decoded items that are kept: of all evaluated sets, and of the reference
 
 
-def _rooms() -> tuple[Room, Room]:
-    """Room for the evaluated sets and for the reference, each at most an eighth of the free memory."""
+def _budgets() -> tuple[MemoryBudget, MemoryBudget]:
+    """Budgets for the evaluated sets and for the reference, each at most an eighth of the free memory."""
     free = memory.available(torch.device("cpu"))
-    evaluated, reference = (Room(size if free is None else min(size, free // 8)) for size in _ROOMS)
+    evaluated, reference = (MemoryBudget(size if free is None else min(size, free // 8)) for size in _BUDGETS)
     return evaluated, reference
 
 
@@ -222,8 +222,8 @@ def in_shape(
 
 def _opened(run: Run, ref: Named, split: str, *, ood: bool = False, whole: bool = True) -> Points:
     if ref.data is not None:
-        room = memory.available(torch.device("cpu"))
-        options = {"ood": ood, "palette": run.palette, "room": room, "whole": whole}
+        free_bytes = memory.available(torch.device("cpu"))
+        options = {"ood": ood, "palette": run.palette, "free_bytes": free_bytes, "whole": whole}
         return _as_it_is(run, points_in_memory(ref.data, name=ref.text, **options))
     name, text = parse_reference(ref.text, base=ref.base)
     points = load_points(
@@ -239,7 +239,7 @@ def _opened(run: Run, ref: Named, split: str, *, ood: bool = False, whole: bool 
         target=run.target,
         palette=run.palette,
         beside=tuple(parse_reference(other.text, base=other.base)[1] for other in (run.train, run.test) if other),
-        room=memory.available(torch.device("cpu")),
+        free_bytes=memory.available(torch.device("cpu")),
         whole=whole,
         look=False,
     )

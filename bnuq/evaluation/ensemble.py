@@ -12,7 +12,7 @@ from bnuq.evaluation.setup import Prepared, as_taken, network_of
 from bnuq.models.loading import LoadedModel
 from bnuq.sampling.outputs import as_logits
 from bnuq.sampling.plain_loop import Evaluation
-from bnuq.sampling.sites import find_sites
+from bnuq.sampling.site_search import find_sites
 
 
 def other_networks(

@@ -15,6 +15,7 @@ from bnuq.evaluation.plan import by_reason
 from bnuq.evaluation.subject import Subject
 from bnuq.findings import Finding, note, warning
 from bnuq.sampling import counter_rng
+from bnuq.sampling.batchnorm_calls import smallest_batch
 from bnuq.sampling.engine import default_chunk
 from bnuq.sampling.exactness import (
     Exactness,
@@ -23,7 +24,7 @@ from bnuq.sampling.exactness import (
     check_repeatable,
     check_unchanged,
 )
-from bnuq.sampling.sites import BatchNormSite, Sites, smallest_batch
+from bnuq.sampling.sites import BatchNormSite, Sites
 
 _BATCH_WITHOUT_REFERENCE = 64  # evaluated points used as a mini-batch where there is no reference
 _REPEATED = 16  # test points whose outputs are compared again after the run
@@ -99,12 +100,12 @@ def _verified(checked: Sequence[Exactness], layers: Sequence[BatchNormSite]) -> 
     compared = [(result.deviation, result.points) for result in checked if result.deviation is not None]
     if layers and compared:
         deviation, points = max(compared)
-        with_exceptions = any(result.held for result in checked)
+        with_exceptions = any(result.fixed for result in checked)
         yield note("mcbn-verified", points=points, deviation=float(deviation), with_exceptions=with_exceptions)
 
 
 def _unreached(checked: Sequence[Exactness], sites: Sites, layers: Sequence[BatchNormSite]) -> Iterator[Finding]:
-    frozen_modules = dict(pair for result in checked for pair in result.held)
+    frozen_modules = dict(pair for result in checked for pair in result.fixed)
     named = dict(sites.unreachable)
     for reason, names in by_reason({layer: why for layer, why in frozen_modules.items() if layer not in named}):
         yield warning("unreachable", layer=names, reason=reason)

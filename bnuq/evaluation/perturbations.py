@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from bnuq.config import Run
 from bnuq.data import Points
-from bnuq.data.decoded import Kept, Room
+from bnuq.data.decoded import ItemCache, MemoryBudget
 from bnuq.errors import RequestError
 from bnuq.evaluation import memory
 from bnuq.evaluation.datasets import Material, Pipeline, target_scale
@@ -34,14 +34,14 @@ _ROOM = 2**30  # bytes of perturbed inputs that are kept
 @dataclass(frozen=True, eq=False)
 class Perturbed:
     """The inputs of `clean` points after a perturbation, before normalisation; computed when they are asked for, and
-    kept while there is room. `through` is what an attack goes through: the network in evaluation mode, or others."""
+    kept while the budget lasts. `through` is what an attack goes through: the network in evaluation mode, or others."""
 
     clean: Points
     perturbation: Perturbation
     pipeline: Pipeline
     loss_of: Callable[[Any], Loss]  # the targets of some points → the loss of their outputs
     through: Differentiable
-    room: Room = field(repr=False)
+    budget: MemoryBudget = field(repr=False)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -61,8 +61,8 @@ class Perturbed:
         ).hexdigest()
 
     @cached_property
-    def _kept(self) -> Kept:
-        return Kept(self.room)
+    def _kept(self) -> ItemCache:
+        return ItemCache(self.budget)
 
     @cached_property
     def _latest(self) -> dict[int, np.ndarray]:
@@ -77,7 +77,7 @@ class Perturbed:
         return result
 
     def _block(self, number: int) -> Shaped[np.ndarray, "point ..."]:
-        """The points of one block; the latest one is at hand even where there is no room to keep any."""
+        """The points of one block; the latest one is at hand even where the budget keeps none."""
         if number not in self._latest:
             block = self._kept.item((str(self.perturbation), number), lambda: self._made(number))
             self._latest.clear()
@@ -132,14 +132,14 @@ def perturbed_sets(
         return {}
     _check(run, todo, pipeline, test)
     free = memory.available(torch.device("cpu"))
-    room = Room(_ROOM if free is None else min(_ROOM, free // 8))
+    budget = MemoryBudget(_ROOM if free is None else min(_ROOM, free // 8))
     loss_of, through = _loss_of(run, todo, material), Differentiable.of_networks([model])
     return {
         perturbation.set_name: replace(
             test,
             name=perturbation.set_name,
             reference=f"{test.reference} + {perturbation}",
-            inputs=Perturbed(test, perturbation, pipeline, loss_of, through, room),
+            inputs=Perturbed(test, perturbation, pipeline, loss_of, through, budget),
             findings=(),
         )
         for perturbation in run.perturb

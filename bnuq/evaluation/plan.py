@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from bnuq import devices
-from bnuq.config import DEFAULT_SAMPLER, Run, Sampler
+from bnuq.config import DEFAULT_SAMPLER, Run, SamplerSettings
 from bnuq.data import Points
 from bnuq.errors import DataError, RequestError, SamplingError, first_line
 from bnuq.evaluation.batch_composition import check_mini_batches
@@ -19,19 +19,13 @@ from bnuq.evaluation.subject import Plan
 from bnuq.evaluation.task import TASK_KEY, task_of
 from bnuq.findings import Finding, note, warning
 from bnuq.methods import METHODS, Method, method_named
+from bnuq.sampling.batchnorm_calls import largest_batch, slices_in_training, smallest_batch
 from bnuq.sampling.exactness import check_exact
 from bnuq.sampling.interception import located_forward, undisturbed
 from bnuq.sampling.outputs import unconverted
 from bnuq.sampling.plain_loop import Evaluation
-from bnuq.sampling.sites import (
-    BatchNormSite,
-    Sites,
-    find_sites,
-    largest_batch,
-    select_layers,
-    slices_in_training,
-    smallest_batch,
-)
+from bnuq.sampling.site_search import find_sites
+from bnuq.sampling.sites import BatchNormSite, Sites, select_layers
 from bnuq.sampling.unsampled import listed
 from bnuq.tasks import Task
 from bnuq.user_code import is_failure
@@ -178,15 +172,15 @@ def _not_stochastic(sites: Sites, arguments: Sequence[str]) -> Iterator[Finding]
     yield from rate
 
 
-def _unused_keys(sampler: Sampler, methods: Sequence[Method]) -> Iterator[str]:
+def _unused_keys(sampler: SamplerSettings, methods: Sequence[Method]) -> Iterator[str]:
     """The sampler keys that were set and that no method uses."""
     every = {key for method in METHODS for key in method.settings}
     used = {key for method in methods for key in method.settings}
     if sampler.counts == "nominal" and not any(method.is_fitted_to_mini_batches for method in methods):
         used.discard("noise_model_draws")
     if any(method.is_sampled_batchnorm for method in methods):
-        used |= {field.name for field in msgspec.structs.fields(Sampler)} - every
-    for field in msgspec.structs.fields(Sampler):
+        used |= {field.name for field in msgspec.structs.fields(SamplerSettings)} - every
+    for field in msgspec.structs.fields(SamplerSettings):
         if field.name not in used and getattr(sampler, field.name) != getattr(DEFAULT_SAMPLER, field.name):
             yield field.name
 
@@ -261,7 +255,7 @@ def _unsampled(model: nn.Module, sites: Sites, example: Tensor) -> str:
     """What a network without BatchNorm may have in its place, such as batch normalization written by hand; mostly
     empty. What dropout out of reach explains, as in attention, has a warning of its own."""
     try:
-        layers = check_exact(model, sites, example, ()).held if len(example) > 1 else ()
+        layers = check_exact(model, sites, example, ()).fixed if len(example) > 1 else ()
     except SamplingError:  # which the checks before the passes raise, with more points
         return ""
     explained = dict(sites.unreachable)

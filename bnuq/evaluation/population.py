@@ -25,9 +25,10 @@ from bnuq.evaluation.datasets import Pipeline
 from bnuq.progress import Progress, silent
 from bnuq.sampling import counter_rng
 from bnuq.sampling.batch_statistics import BatchStatistics, LayerStatistics
+from bnuq.sampling.batchnorm_calls import BatchNormCalls, OtherCallsError, largest_batch, other_calls
 from bnuq.sampling.interception import BatchNormCall, Mode, fed, forward, stochastic_call, tensors_in, undisturbed
 from bnuq.sampling.moments import merged, moments
-from bnuq.sampling.sites import BatchNormCalls, BatchNormSite, OtherCallsError, largest_batch, other_calls
+from bnuq.sampling.sites import BatchNormSite
 from bnuq.sampling.statistics import exact_sites, statistics_of
 
 

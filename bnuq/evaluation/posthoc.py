@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from bnuq.data import Points
-from bnuq.data.points import labelled
+from bnuq.data.target_checks import labelled
 from bnuq.evaluation.draws import next_stop
 from bnuq.evaluation.estimates import SetScores
 from bnuq.evaluation.features import fitted_points, head_of, heads

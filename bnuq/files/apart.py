@@ -25,10 +25,10 @@ from bnuq.files.mapped import Pool, Space
 
 _SERVE = "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from bnuq.files.parsing import serve; serve()"
 _lock = threading.RLock()
-_child: _Child | None = None
+_child: _ReadingProcess | None = None
 
 
-class _Child(NamedTuple):
+class _ReadingProcess(NamedTuple):
     process: subprocess.Popen[bytes]
     owner: int  # a fork of this process must not speak to it
     requests: IO[bytes]
@@ -74,14 +74,16 @@ _OF_AN_OPEN_FILE = {"read", "texts", "close"}  # which no child but the one that
 _ERRORS = {"KeyError": KeyError, "ValueError": ValueError, "OSError": OSError}
 
 
-def _line(child: _Child) -> dict[str, Any]:
+def _line(child: _ReadingProcess) -> dict[str, Any]:
     line = child.answers.readline()
     if not line.endswith(b"\n"):
         raise EOFError
     return json.loads(line)
 
 
-def _array(child: _Child, dtype: str, shape: Sequence[int], pool: Pool | None) -> tuple[np.ndarray, dict[str, Any]]:
+def _array(
+    child: _ReadingProcess, dtype: str, shape: Sequence[int], pool: Pool | None
+) -> tuple[np.ndarray, dict[str, Any]]:
     """An array that follows in pieces, each behind its length, and the line that ends them. A large one is mapped."""
     size = math.prod(shape) * np.dtype(dtype).itemsize
     with Space(size, pool) as space:
@@ -102,14 +104,14 @@ def _array(child: _Child, dtype: str, shape: Sequence[int], pool: Pool | None) -
         return space.bytes().view(dtype).reshape(tuple(shape)), line
 
 
-def _dead() -> _Child | None:
+def _dead() -> _ReadingProcess | None:
     """The child, if it died since its last answer."""
     if _child is None or _child.owner != os.getpid() or _child.process.poll() is None:
         return None
     return _child
 
 
-def _running() -> _Child:
+def _running() -> _ReadingProcess:
     global _child
     if _dead():
         stop()
@@ -124,11 +126,11 @@ def _running() -> _Child:
     assert process.stdin is not None and process.stdout is not None
     if _child is None or _child.owner != os.getpid():
         atexit.register(stop)
-    _child = _Child(process, os.getpid(), process.stdin, process.stdout)
+    _child = _ReadingProcess(process, os.getpid(), process.stdin, process.stdout)
     return _child
 
 
-def _end_of(child: _Child) -> str:
+def _end_of(child: _ReadingProcess) -> str:
     stop()
     code = child.process.returncode
     if code == -getattr(signal, "SIGXCPU", 0):

@@ -121,12 +121,12 @@ def _open(_limits: _Limits, number: int, path: str) -> dict[str, Any]:
     storage; `declared`, the bytes that it can be read as, of which some are `unstored`, with the object `at` which most
     are declared; and the `objects` by their names, with what is small enough to be sent at once."""
     file = _opened(path)
-    found = _surveyed(file)
-    if found["complaint"] is None:
+    survey = _surveyed(file)
+    if survey["complaint"] is None:
         _files[number] = file
     else:
         file.close()
-    return found
+    return survey
 
 
 def _surveyed(file: h5py.File) -> dict[str, Any]:
@@ -137,12 +137,12 @@ def _surveyed(file: h5py.File) -> dict[str, Any]:
         return _found(file)
     about, now = os.fstat(file.id.get_vfd_handle()), time.time()
     state = about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns
-    found = _surveys.pop(state, None) or _found(file)
+    survey = _surveys.pop(state, None) or _found(file)
     if max(about.st_mtime, about.st_ctime) < now - _COARSEST:
-        _surveys[state] = found
+        _surveys[state] = survey
         while len(_surveys) > _SURVEYS:
             _surveys.pop(next(iter(_surveys)))
-    return found
+    return survey
 
 
 def _found(file: h5py.File) -> dict[str, Any]:

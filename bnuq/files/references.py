@@ -68,7 +68,7 @@ def folders_of(text: str, base: Path) -> tuple[Path, Path, str] | None:
         masks = masks.removesuffix("/**")
         if not text[:colon].strip() or not masks.strip() or not is_folder(images):
             continue
-        for place in (images.parent / expanded(masks), base / expanded(masks)):
-            if is_folder(place):
-                return images, place, pattern
+        for path in (images.parent / expanded(masks), base / expanded(masks)):
+            if is_folder(path):
+                return images, path, pattern
     return None

@@ -19,7 +19,7 @@ _CLASSIC, _LARGE = "images_classic", "images_largescale"
 
 
 @dataclass(frozen=True)
-class Member:
+class SuiteMember:
     """An OOD set of the suite `suite`: its list of images, and the folder that the names in it start from, below a
     data root in OpenOOD's layout."""
 
@@ -35,7 +35,7 @@ class Member:
         return f"{self.suite}:{self.distance}:{self.name}"
 
 
-def suites() -> dict[str, tuple[Member, ...]]:
+def suites() -> dict[str, tuple[SuiteMember, ...]]:
     """The sets of each suite, near ones first."""
     return {f"{_PREFIX}{name}": _members(name) for name in _SETS}
 
@@ -45,7 +45,7 @@ def benchmark_of(suite: str) -> str:
     return _BENCHMARKS[suite.removeprefix(_PREFIX)]
 
 
-def members_of(reference: str) -> tuple[Member, ...]:
+def members_of(reference: str) -> tuple[SuiteMember, ...]:
     """The sets that `openood:ID`, `openood:ID:near` or `openood:ID:near:NAME` names; none if this is no reference to
     a suite. RequestError for one that does not exist."""
     if not reference.startswith(_PREFIX):
@@ -110,9 +110,9 @@ _BENCHMARKS = {  # OpenOOD's cifar-100 leaves out mnist
 }
 
 
-def _members(name: str) -> tuple[Member, ...]:
+def _members(name: str) -> tuple[SuiteMember, ...]:
     return tuple(
-        Member(f"{_PREFIX}{name}", distance, member, f"benchmark_imglist/{list_file}", pictures)
+        SuiteMember(f"{_PREFIX}{name}", distance, member, f"benchmark_imglist/{list_file}", pictures)
         for distance in DISTANCES
         for member, (pictures, list_file) in _SETS[name][distance].items()
     )

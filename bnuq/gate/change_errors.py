@@ -18,7 +18,7 @@ from bnuq import metrics
 from bnuq.gate.records import Pairing
 from bnuq.methods import method_named
 from bnuq.metrics.registry import metric_of
-from bnuq.records.contributions import Points, sets_of
+from bnuq.records.contributions import PointContributions, sets_of
 from bnuq.records.evaluation import Result
 from bnuq.store.table import Row
 
@@ -52,7 +52,9 @@ UNKNOWN = Error(math.nan, math.inf)
 class Errors:
     """The errors of the changes between two results, given what they share."""
 
-    def __init__(self, current: Result, baseline: Result, shared: Pairing, points: tuple[Points, Points]) -> None:
+    def __init__(
+        self, current: Result, baseline: Result, shared: Pairing, points: tuple[PointContributions, PointContributions]
+    ) -> None:
         self._results = current, baseline
         self._points = points
         self._paired = shared

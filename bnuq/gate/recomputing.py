@@ -10,7 +10,7 @@ import numpy as np
 from bnuq import metrics
 from bnuq.errors import ResultError
 from bnuq.records.addresses import estimates_of
-from bnuq.records.contributions import Points
+from bnuq.records.contributions import PointContributions
 from bnuq.records.evaluation import Result
 
 _SHOWN = 8  # contradictions that a message names
@@ -19,9 +19,9 @@ _SIZES = {"fraction": 1.0, "1": 1.0, "nats": 1.0, "percent": 100.0}  # by unit: 
 _FITTED = ("tau", "sigma", "confidence")  # to validation points, which are not in the file
 
 
-def recomputed(result: Result) -> Points:
+def recomputed(result: Result) -> PointContributions:
     """The points of `result`; ResultError, naming estimates, where the file contradicts its own points."""
-    points = Points(result)
+    points = PointContributions(result)
     with np.errstate(all="ignore"):  # a damaged number may be of any size
         problems = [*_contradictions(points)]
     if problems:
@@ -34,7 +34,7 @@ def recomputed(result: Result) -> Points:
     return points
 
 
-def _contradictions(points: Points) -> Iterator[str]:
+def _contradictions(points: PointContributions) -> Iterator[str]:
     for address, row in estimates_of(points.result).items():
         if row["metric"] in _FITTED:
             continue

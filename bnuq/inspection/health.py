@@ -24,7 +24,7 @@ from bnuq.metrics.noise import (
 )
 from bnuq.progress import Progress
 from bnuq.records.evaluation import ReferenceCheck
-from bnuq.records.inspection import FEW_VALUES, Flag, Gap, LayerGap, LayerNoise, Noise, SiteRow
+from bnuq.records.inspection import FEW_VALUES, Flag, Gap, LayerGap, LayerNoise, NoiseBySize, SiteRow
 from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.sites import BatchNormSite, NoiseSite, Sites
 from bnuq.sampling.statistics import statistics_of
@@ -120,7 +120,7 @@ def gap(
     bank: BatchStatistics,
     population: BatchStatistics,
     sites: Sequence[BatchNormSite],
-    noise: Noise,
+    noise: NoiseBySize,
     check: ReferenceCheck | None,
     *,
     points: int,
@@ -218,7 +218,7 @@ def findings_on_gap(measured: Gap) -> Iterator[Finding]:
         yield warning("dead-channels", layers=[[layer.name, int(layer.dead)] for layer in dead])
 
 
-def findings_on_noise(measured: Noise, *, train_batch_size: int | None = None) -> Iterator[Finding]:
+def findings_on_noise(measured: NoiseBySize, *, train_batch_size: int | None = None) -> Iterator[Finding]:
     """A warning where so few values are used that biased and unbiased variance differ: in a training mini-batch, or,
     where its size is unknown, in a mini-batch of the noise measurement."""
     size = train_batch_size or measured.batch_size

@@ -23,7 +23,7 @@ from bnuq.metrics.noise import (
     unbiased_scale,
 )
 from bnuq.progress import Progress
-from bnuq.records.inspection import LayerNoise, Noise
+from bnuq.records.inspection import LayerNoise, NoiseBySize
 from bnuq.sampling import counter_rng
 from bnuq.sampling.batch_statistics import BatchStatistics, LayerStatistics
 from bnuq.sampling.sites import BatchNormSite
@@ -45,7 +45,7 @@ def noise(
     sizes: Sequence[int],
     size_draws: int,
     progress: Progress,
-) -> Noise:
+) -> NoiseBySize:
     """The noise about `population` (a single draw) of `draws` mini-batches of `points` at `batch_size`, and of
     `size_draws` at each of `sizes`, through the training pipeline; all of them independent of each other.
 
@@ -70,7 +70,7 @@ def noise(
         )
         for number, site in enumerate(sites)
     )
-    return Noise(
+    return NoiseBySize(
         batch_size=batch_size,
         draws=draws,
         sizes=tuple(sizes),

@@ -37,7 +37,7 @@ from bnuq.findings import Finding, all_of, warning
 from bnuq.metrics.arrays import as_float64
 from bnuq.progress import Progress, silent
 from bnuq.records.evaluation import ReferenceCheck
-from bnuq.records.inspection import SURE, Candidate, Pipelines
+from bnuq.records.inspection import SURE, PipelineFit, Pipelines
 from bnuq.sampling import counter_rng
 from bnuq.sampling.batch_statistics import BatchStatistics, LayerStatistics
 from bnuq.sampling.sites import BatchNormSite, Sites
@@ -359,11 +359,11 @@ class _Checked:
     def worst_layer(self) -> str:
         return self.check.layers[int(self.ratios.max(axis=0).argmax())]
 
-    def record(self, train: Points, *, tied: bool) -> Candidate:
+    def record(self, train: Points, *, tied: bool) -> PipelineFit:
         setting, channels = self.setting, train.point_shape[0]
         normalize = setting.normalize or _IDENTITY
         mean, std = (values * (channels // len(values)) for values in (normalize.mean, normalize.std))
-        return Candidate(
+        return PipelineFit(
             normalize=setting.name,
             mean=mean,
             std=std,

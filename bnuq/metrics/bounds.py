@@ -112,6 +112,6 @@ def pll_bounds(
 
     Source: as those.
     """
-    shares, place = np.unique(right, return_inverse=True)
+    shares, position = np.unique(right, return_inverse=True)
     constant = np.array([constant_pll(share, confidence, classes) for share in shares.tolist()])
-    return constant[place], ((shares - 1) * math.log(classes))[place]
+    return constant[position], ((shares - 1) * math.log(classes))[position]

@@ -120,11 +120,11 @@ def ece_debiased_of_bins(bins: CalibrationBins) -> Float[Array, "*replicate"]:
     """
     xp = array_namespace(bins.confidence)
     count = xp.astype(bins.count, bins.confidence.dtype)
-    one = xp.ones_like(count)
-    size = xp.maximum(count, one)
+    ones = xp.ones_like(count)
+    size = xp.maximum(count, ones)
     accuracy = bins.correct / size
     gap = accuracy - bins.confidence / size
-    noise = accuracy * (1 - accuracy) / xp.maximum(count - 1, one)
+    noise = accuracy * (1 - accuracy) / xp.maximum(count - 1, ones)
     squares = xp.where(count > 1, count * (gap**2 - noise), xp.zeros_like(count))
     square = xp.sum(squares, axis=-1) / xp.sum(count, axis=-1)
     return xp.sqrt(xp.maximum(square, xp.zeros_like(square)))
@@ -167,10 +167,10 @@ def classwise_signs(
 
     Source: Kull et al. 2019, Beyond Temperature Scaling, §2 (classwise calibration); the derivative of |gap|.
     """
-    of_class, truth = as_numpy(p), as_numpy(y)
-    edges, signs = edges_of(p, bins), np.empty(of_class.shape, dtype=np.int8)
-    for k in range(of_class.shape[1]):  # by class, so that little memory is needed
-        stated = of_class[:, k].astype(np.float64)
+    probabilities, truth = as_numpy(p), as_numpy(y)
+    edges, signs = edges_of(p, bins), np.empty(probabilities.shape, dtype=np.int8)
+    for k in range(probabilities.shape[1]):  # by class, so that little memory is needed
+        stated = probabilities[:, k].astype(np.float64)
         cell = _bin(stated, edges)
         signs[:, k] = np.sign(np.bincount(cell, weights=(truth == k) - stated, minlength=bins))[cell]
     return signs
@@ -191,10 +191,10 @@ def ece_classwise(
     Source: Kull et al. 2019, Beyond Temperature Scaling, §2; Nixon et al. 2019, Measuring Calibration in Deep Learning
     (static calibration error).
     """
-    of_class, truth = as_numpy(p), as_numpy(y)
+    probabilities, truth = as_numpy(p), as_numpy(y)
     signs = classwise_signs(p, y) if signs is None else signs
     hit = signs[np.arange(len(truth)), truth].astype(np.float64)
-    return (hit - np.einsum("...ik,ik->...i", of_class, signs, dtype=np.float64)) / of_class.shape[-1]
+    return (hit - np.einsum("...ik,ik->...i", probabilities, signs, dtype=np.float64)) / probabilities.shape[-1]
 
 
 def equal_mass(points: int, bins: int) -> Integer[np.ndarray, "edge"]:
@@ -226,14 +226,14 @@ def calibration_bootstrap(
     if draws_cells(points, groups):
         cell = cell + bins * (hits == 1)
         drawn = resampled_counts(generator, resamples, bin_of_point=cell, bins=2 * bins)
-        of_confidence = resampled_sums(generator, drawn, stated, cell)
-        count, of_confidence = (each.reshape(resamples, 2, bins) for each in (drawn, of_confidence))
-        return CalibrationBins(count.sum(1), of_confidence.sum(1), count[:, 1].astype(np.float64))
+        confidence_sums = resampled_sums(generator, drawn, stated, cell)
+        count, confidence_sums = (sums.reshape(resamples, 2, bins) for sums in (drawn, confidence_sums))
+        return CalibrationBins(count.sum(1), confidence_sums.sum(1), count[:, 1].astype(np.float64))
     sums = np.zeros((points, 3, bins))
     sums[np.arange(points), :, cell] = np.stack([np.ones(points), stated, hits], -1)
     replicates = []
     for rows in blocks(resamples, width=points):
         drawn = resampled_counts(generator, rows, bin_of_point=np.arange(points), bins=points, group=groups)
         replicates.append((drawn @ sums.reshape(points, -1)).reshape(rows, 3, bins))
-    count, of_confidence, of_correct = np.concatenate(replicates).swapaxes(0, 1)
-    return CalibrationBins(count.astype(np.int64), of_confidence, of_correct)
+    count, confidence_sums, correct_sums = np.concatenate(replicates).swapaxes(0, 1)
+    return CalibrationBins(count.astype(np.int64), confidence_sums, correct_sums)

@@ -27,9 +27,9 @@ def log_likelihood(
 
 
 def _true_class_values(values: Float[Array, "*sample point class"], y: Integer[Array, "point"]) -> Float[Array, "..."]:
-    xp, place = array_namespace(values), device(values)
+    xp, location = array_namespace(values), device(values)
     # int64, because torch interprets a uint8 index as a mask
-    return values[..., xp.arange(values.shape[-2], device=place), xp.asarray(y, dtype=xp.int64, device=place)]
+    return values[..., xp.arange(values.shape[-2], device=location), xp.asarray(y, dtype=xp.int64, device=location)]
 
 
 def pll_classification(p: Float[Array, "sample point class"], y: Integer[Array, "point"]) -> Float[Array, "point"]:
@@ -53,11 +53,11 @@ def pll_from_log_likelihood(
 
     Source: Teye, Azizpour & Smith 2018, §4 (PLL).
     """
-    xp, place, dtype = array_namespace(log_likelihood), device(log_likelihood), log_likelihood.dtype
+    xp, location, dtype = array_namespace(log_likelihood), device(log_likelihood), log_likelihood.dtype
     samples = log_likelihood.shape[0]
     if weights is None:
-        return _log_sum(log_likelihood, xp.full((samples,), 1 / samples, dtype=dtype, device=place))
-    rows = xp.asarray(weights, dtype=dtype, device=place)
+        return _log_sum(log_likelihood, xp.full((samples,), 1 / samples, dtype=dtype, device=location))
+    rows = xp.asarray(weights, dtype=dtype, device=location)
     if rows.ndim == 1:
         return pll_from_log_likelihood(log_likelihood, rows[None, :])[0]
     top = _finite_max(log_likelihood)
@@ -239,9 +239,9 @@ def brier(p: Float[Array, "*sample point class"], y: Integer[Array, "point"]) ->
 
     Source: Brier 1950, Verification of Forecasts Expressed in Terms of Probability.
     """
-    xp, place = array_namespace(p), device(p)
+    xp, location = array_namespace(p), device(p)
     difference = xp.asarray(predictive(p), copy=True)
-    difference[xp.arange(difference.shape[0], device=place), xp.asarray(y, dtype=xp.int64, device=place)] -= 1
+    difference[xp.arange(difference.shape[0], device=location), xp.asarray(y, dtype=xp.int64, device=location)] -= 1
     return xp.sum(difference * difference, axis=-1)
 
 

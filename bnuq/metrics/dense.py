@@ -109,8 +109,8 @@ def detection_of_histograms(
 
     def scores(inside: np.ndarray, outside: np.ndarray) -> DetectionScores[np.ndarray]:
         missing = (inside.sum(-1) == 0) | (outside.sum(-1) == 0)
-        found = vars(detection_of_ladders(inside[:, ::-1], outside[:, ::-1]))
-        return DetectionScores(**{name: np.where(missing, math.nan, value) for name, value in found.items()})
+        values = vars(detection_of_ladders(inside[:, ::-1], outside[:, ::-1]))
+        return DetectionScores(**{name: np.where(missing, math.nan, value) for name, value in values.items()})
 
     return _by_rows(scores, inside, outside)
 
@@ -180,21 +180,24 @@ def detection_influence_of_images(
     falling = rising.reversed()
 
     def of_precision(curve: Curve, positive: np.ndarray, negative: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        by_positive, by_negative = curve.average_precision()
+        positive_influence, negative_influence = curve.average_precision()
         called = curve.true_positives + curve.false_positives
-        by_share = np.sum(curve.positive * curve.true_positives * curve.false_positives / called**2)
-        by_share /= curve.true_positives[-1]
-        shares = _mean_of_pixels(positive, by_positive + by_share), _mean_of_pixels(negative, by_negative - by_share)
-        return shares[0] - by_share, shares[1] + by_share
+        share_influence = np.sum(curve.positive * curve.true_positives * curve.false_positives / called**2)
+        share_influence /= curve.true_positives[-1]
+        shares = (
+            _mean_of_pixels(positive, positive_influence + share_influence),
+            _mean_of_pixels(negative, negative_influence - share_influence),
+        )
+        return shares[0] - share_influence, shares[1] + share_influence
 
-    of_low, of_high = rising.area()
-    in_low, in_high = of_precision(rising, low, high)
+    low_area, high_area = rising.area()
+    low_precision, high_precision = of_precision(rising, low, high)
     out_high, out_low = of_precision(falling, high[:, ::-1], low[:, ::-1])
     fpr_high, fpr_low = _fpr95_influence(high[:, ::-1], low[:, ::-1])
     return DetectionScores(
-        auroc=(_mean_of_pixels(low, of_low), _mean_of_pixels(high, of_high)),
+        auroc=(_mean_of_pixels(low, low_area), _mean_of_pixels(high, high_area)),
         aupr_out=(out_low, out_high),
-        aupr_in=(in_low, in_high),
+        aupr_in=(low_precision, high_precision),
         fpr95=(fpr_low, fpr_high),
         fpr95_id_positive=_fpr95_influence(low, high),
     )
@@ -220,10 +223,10 @@ def _fpr95_influence(
         called = counts[:, :whole].sum(1) + (threshold - whole) * counts[:, whole]
         return (called - np.sum(called) / np.sum(counts) * counts.sum(1)) / np.mean(counts.sum(1))
 
-    of_positive = above(positive)
-    error = standard_error(of_positive)
+    positive_influence = above(positive)
+    error = standard_error(positive_influence)
     slope = float(np.std(np.interp(np.clip(TPR + error * NORMAL, 0, 1), tpr, fpr))) / error if error > 0 else 0.0
-    return -slope * of_positive, above(negative)
+    return -slope * positive_influence, above(negative)
 
 
 def detection_contributions(
@@ -255,9 +258,9 @@ def selective_of_histograms(
     """
 
     def scores(right: np.ndarray, wrong: np.ndarray) -> SelectiveScores[np.ndarray]:
-        found = vars(selective_of_ties(right + wrong, wrong.astype(np.float64)))
+        values = vars(selective_of_ties(right + wrong, wrong.astype(np.float64)))
         missing = (right + wrong).sum(-1) == 0
-        return SelectiveScores(**{name: np.where(missing, math.nan, value) for name, value in found.items()})
+        return SelectiveScores(**{name: np.where(missing, math.nan, value) for name, value in values.items()})
 
     return _by_rows(scores, right, wrong)
 

@@ -137,8 +137,8 @@ def detection_of_replicates(
     start = 0
     for rows in blocks(len(test), width=test.shape[1] + ood.shape[1]):
         here = slice(start, start := start + rows)
-        for same, of_test, of_ood in _counts_of_rows(test[here], ood[here]):
-            result[:, here][:, same] = list(vars(_Ranked.of(of_test, of_ood).scores()).values())
+        for same, test_counts, ood_counts in _counts_of_rows(test[here], ood[here]):
+            result[:, here][:, same] = list(vars(_Ranked.of(test_counts, ood_counts).scores()).values())
     return DetectionScores(*result)
 
 
@@ -154,10 +154,10 @@ def _counts_of_rows(test: np.ndarray, ood: np.ndarray) -> Iterator[tuple[np.ndar
     rungs = ends.sum(1)
     for number in np.unique(rungs):  # sums over rows padded to one length would be rounded otherwise
         rows = np.flatnonzero(rungs == number)
-        of_test, of_ood = (
+        test_counts, ood_counts = (
             np.diff(above[rows][ends[rows]].reshape(-1, number), axis=1, prepend=0) for above in (test_above, ood_above)
         )
-        yield rows, of_test, of_ood
+        yield rows, test_counts, ood_counts
 
 
 def detection_of_counts(test: Shaped[np.ndarray, "rung"], ood: Shaped[np.ndarray, "rung"]) -> DetectionScores[float]:

@@ -128,13 +128,13 @@ def _root(slope: Callable[[float], float], *, start: float, low: float, high: fl
 def _bracketed(slope: Callable[[float], float], low: tuple[float, float], high: tuple[float, float]) -> float:
     """The root between a negative and a positive value: false position (Illinois), with bisection if that is
     slow."""
-    (a, at_a), (b, at_b) = low, high
+    (a, value_a), (b, value_b) = low, high
     last_side = 0
     for turn in range(200):
         width = b - a
         if width <= _TOLERANCE:
             break
-        middle = (a * at_b - b * at_a) / (at_b - at_a)
+        middle = (a * value_b - b * value_a) / (value_b - value_a)
         if turn % 4 == 3 or not a < middle < b:
             middle = (a + b) / 2
         # Kept away from both ends, so that the bracket shrinks from both sides.
@@ -143,11 +143,11 @@ def _bracketed(slope: Callable[[float], float], low: tuple[float, float], high: 
         if value == 0:
             return middle
         if value < 0:
-            a, at_a = middle, value
-            at_b, last_side = (at_b / 2, -1) if last_side == -1 else (at_b, -1)
+            a, value_a = middle, value
+            value_b, last_side = (value_b / 2, -1) if last_side == -1 else (value_b, -1)
         else:
-            b, at_b = middle, value
-            at_a, last_side = (at_a / 2, 1) if last_side == 1 else (at_a, 1)
+            b, value_b = middle, value
+            value_a, last_side = (value_a / 2, 1) if last_side == 1 else (value_a, 1)
     return (a + b) / 2
 
 

@@ -71,9 +71,9 @@ def part_influence(values: Float[Array, "point"], rows: Integer[np.ndarray, "par
 
     Source: Cochran 1977, Sampling Techniques, §2.12 (estimates for subpopulations).
     """
-    of_points, result = as_float64(values), np.zeros(len(values))
+    point_values, result = as_float64(values), np.zeros(len(values))
     with np.errstate(invalid="ignore"):  # a PLL of −∞
-        result[rows] = (of_points[rows] - np.mean(of_points[rows])) * (len(result) / len(rows))
+        result[rows] = (point_values[rows] - np.mean(point_values[rows])) * (len(result) / len(rows))
     return result
 
 
@@ -138,11 +138,11 @@ def ece_adaptive_influence(
     order, start, count = ties.order[0], ties.start, ties.count
     over = hits - stated
     cell = np.repeat(np.arange(bins), np.diff(equal_mass(stated.size, bins)))
-    of_order = None if group is None else group_index(group)[order]
-    slope = _slopes(over[order], cell, bins, of_order)[cell]
-    of_point = np.empty_like(over)
-    of_point[order] = np.repeat(np.add.reduceat(slope, start) / count, count)
-    contributions = of_point * over
+    ordered_group = None if group is None else group_index(group)[order]
+    slope = _slopes(over[order], cell, bins, ordered_group)[cell]
+    influence = np.empty_like(over)
+    influence[order] = np.repeat(np.add.reduceat(slope, start) / count, count)
+    contributions = influence * over
     return contributions - np.mean(contributions)
 
 
@@ -424,16 +424,16 @@ class Curve:
         precision = self.true_positives / called
         pull = self.positive / called
         pull /= called
-        by_negative = _from_here_on(pull * self.true_positives)
+        negative_influence = _from_here_on(pull * self.true_positives)
         pull *= self.false_positives
         exchanged = pull @ self.true_positives / positives
         average = precision @ self.positive / positives
-        by_positive = _from_here_on(pull)
-        by_positive += precision
-        by_positive -= average + exchanged
-        by_negative *= -negatives / positives
-        by_negative += exchanged
-        return by_positive, by_negative
+        positive_influence = _from_here_on(pull)
+        positive_influence += precision
+        positive_influence -= average + exchanged
+        negative_influence *= -negatives / positives
+        negative_influence += exchanged
+        return positive_influence, negative_influence
 
     def fpr95(self) -> tuple[np.ndarray, np.ndarray]:
         """Influences on the false-positive rate at 95 % true positives.

@@ -115,8 +115,8 @@ def uncertainty_error_curve(
         raise ValueError(f"window is {width}; expected at least 1 point.")
     order = np.argsort(spread, kind="stable")
     ranked = size[order]
-    place = np.arange(points)
-    first, end = np.maximum(place - (width - 1) // 2, 0), np.minimum(place + width // 2 + 1, points)
+    number = np.arange(points)
+    first, end = np.maximum(number - (width - 1) // 2, 0), np.minimum(number + width // 2 + 1, points)
     total = np.concatenate([[0.0], np.cumsum(ranked)])
     running = (total[end] - total[first]) / (end - first)
     factor50, factor95 = (float(scipy.special.ndtri((1 + level) / 2)) for level in (0.5, 0.95))

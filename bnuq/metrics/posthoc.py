@@ -152,15 +152,15 @@ def fitted_gaussians(features: Float[Array, "reference feature"], labels: Int64[
     2021, A Simple Fix to Mahalanobis Distance, §3; Chen et al. 2010, Shrinkage Algorithms for MMSE Covariance
     Estimation, eq. 23.
     """
-    xp, place = array_namespace(features), device(features)
+    xp, location = array_namespace(features), device(features)
     classes, numbers = np.unique(labels, return_inverse=True)
     n, width = features.shape
     means = xp.stack(
-        [_mean(features[xp.asarray(np.flatnonzero(numbers == i), device=place)]) for i in range(len(classes))]
+        [_mean(features[xp.asarray(np.flatnonzero(numbers == i), device=location)]) for i in range(len(classes))]
     )
-    own = means[xp.asarray(numbers, device=place)]
+    class_means = means[xp.asarray(numbers, device=location)]
     mean = _mean(features)
-    within, total = _scatter(features, own), _scatter(features, mean[None, :])
+    within, total = _scatter(features, class_means), _scatter(features, mean[None, :])
     shrinkage = _oas(within, n) if n - len(classes) <= width else 0.0
     return Gaussians(means, _whitening(within, shrinkage), mean, _whitening(total, shrinkage), shrinkage)
 
@@ -251,10 +251,10 @@ def react_threshold(features: Float[Array, "reference feature"], *, quantile: fl
     Source: Sun, Guo & Li 2021, ReAct: Out-of-distribution Detection With Rectified Activations, §3; 90 %.
     """
     flat = array_namespace(features).reshape(features, (-1,))
-    place = quantile * (flat.shape[0] - 1)
-    low = int(place)
-    below, above = (float(_kth_smallest(flat, min(at, flat.shape[0] - 1))) for at in (low, low + 1))
-    return below + (place - low) * (above - below)
+    position = quantile * (flat.shape[0] - 1)
+    low = int(position)
+    below, above = (float(_kth_smallest(flat, min(rank, flat.shape[0] - 1))) for rank in (low, low + 1))
+    return below + (position - low) * (above - below)
 
 
 def react_energy(

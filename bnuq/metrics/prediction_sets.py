@@ -29,8 +29,8 @@ def lac_score(p: Float[Array, "*sample point class"], y: Integer[Array, "point"]
 
     Source: Sadinle, Lei & Wasserman 2019, Least Ambiguous Set-Valued Classifiers with Bounded Error Levels.
     """
-    of_class, truth = as_numpy(p), as_numpy(y)
-    return -of_class[..., np.arange(len(truth)), truth].astype(np.float64)
+    probabilities, truth = as_numpy(p), as_numpy(y)
+    return -probabilities[..., np.arange(len(truth)), truth].astype(np.float64)
 
 
 def lac_size(
@@ -48,9 +48,9 @@ def aps_score(p: Float[Array, "*sample point class"], y: Integer[Array, "point"]
 
     Source: Romano, Sesia & Candès 2020, Classification with Valid and Adaptive Coverage, §2, not randomised (u = 1).
     """
-    of_class, truth = as_numpy(p), as_numpy(y)
-    above = of_class > of_class[..., np.arange(len(truth)), truth][..., None]
-    return _rounded(np.asarray(np.sum(of_class, axis=-1, where=above, dtype=np.float64)))
+    probabilities, truth = as_numpy(p), as_numpy(y)
+    above = probabilities > probabilities[..., np.arange(len(truth)), truth][..., None]
+    return _rounded(np.asarray(np.sum(probabilities, axis=-1, where=above, dtype=np.float64)))
 
 
 def aps_size(

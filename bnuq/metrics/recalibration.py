@@ -46,8 +46,8 @@ def pll_by_temperature(
 
     Source: Guo et al. 2017, §4.2, with the mean probability of T samples in place of that of one.
     """
-    by_temperature = [pll_from_log_likelihood(log_likelihood(logits / float(tau), y)) for tau in TEMPERATURES]
-    return array_namespace(logits).stack(by_temperature)
+    pll_values = [pll_from_log_likelihood(log_likelihood(logits / float(tau), y)) for tau in TEMPERATURES]
+    return array_namespace(logits).stack(pll_values)
 
 
 def fitted_temperature(pll: Float[np.ndarray, "temperature point"]) -> float:
@@ -85,9 +85,9 @@ def pll_slopes(
 
     Source: Guo et al. 2017, §4.2 (temperature scaling), with the mean probability of T samples in place of that of one.
     """
-    xp, place = array_namespace(logits), device(logits)
-    logits = xp.asarray(logits, dtype=xp.float64, device=place)
-    rows, y = xp.arange(logits.shape[1], device=place), xp.asarray(y, dtype=xp.int64, device=place)
+    xp, location = array_namespace(logits), device(logits)
+    logits = xp.asarray(logits, dtype=xp.float64, device=location)
+    rows, y = xp.arange(logits.shape[1], device=location), xp.asarray(y, dtype=xp.int64, device=location)
     below = logits - xp.max(logits, axis=-1, keepdims=True)
     weight = xp.exp(below / temperature)
     total = xp.sum(weight, axis=-1)
@@ -95,15 +95,15 @@ def pll_slopes(
     mean = xp.sum(weight * below, axis=-1) / total
     variance = xp.sum(weight * below**2, axis=-1) / total - mean**2
     true = logits[:, rows, y] - xp.max(logits, axis=-1)
-    of_samples = true / temperature - xp.log(total)
-    top = xp.max(of_samples, axis=0, keepdims=True)
-    share = xp.exp(of_samples - xp.where(top > -math.inf, top, xp.zeros_like(top)))  # of each sample in the likelihood
+    sample_logs = true / temperature - xp.log(total)
+    top = xp.max(sample_logs, axis=0, keepdims=True)
+    share = xp.exp(sample_logs - xp.where(top > -math.inf, top, xp.zeros_like(top)))  # of each sample in the likelihood
     share = share / xp.clip(xp.sum(share, axis=0, keepdims=True), min=xp.finfo(xp.float64).tiny)
     slope = xp.where(share > 0, true - mean, xp.zeros_like(mean))  # by β = 1/θ, as the next two
     first = xp.sum(share * slope, axis=0)
     second = xp.sum(share * (slope**2 - variance), axis=0) - first**2
-    by_log = xp.stack([-first / temperature, first / temperature + second / temperature**2])
-    return as_float64(xp.sum(by_log, axis=1))
+    log_slopes = xp.stack([-first / temperature, first / temperature + second / temperature**2])
+    return as_float64(xp.sum(log_slopes, axis=1))
 
 
 def refined_temperatures(
@@ -115,19 +115,23 @@ def refined_temperatures(
     Source: Guo et al. 2017, §4.2 (the temperature with the least negative log-likelihood).
     """
     least, most = np.log(TEMPERATURES[[0, -1]])
-    low, high, at = np.full(len(start), least), np.full(len(start), most), np.log(start)
+    low, high, log_temperature = np.full(len(start), least), np.full(len(start), most), np.log(start)
     for _ in range(_MOST_STEPS):
-        slope, curvature = slopes(np.exp(at))
-        low, high = np.where(slope > 0, at, low), np.where(slope < 0, at, high)
+        slope, curvature = slopes(np.exp(log_temperature))
+        low, high = np.where(slope > 0, log_temperature, low), np.where(slope < 0, log_temperature, high)
         with np.errstate(divide="ignore", invalid="ignore"):
-            newton = at - slope / curvature
+            newton = log_temperature - slope / curvature
         inside = (curvature < 0) & (low <= newton) & (newton <= high)
         after = np.where(inside, newton, (low + high) / 2)
-        after = np.where((slope == 0) | ((at == least) & (slope < 0)) | ((at == most) & (slope > 0)), at, after)
-        at, step = after, np.abs(after - at).max()
+        after = np.where(
+            (slope == 0) | ((log_temperature == least) & (slope < 0)) | ((log_temperature == most) & (slope > 0)),
+            log_temperature,
+            after,
+        )
+        log_temperature, step = after, np.abs(after - log_temperature).max()
         if step < _TOLERANCE:
             break
-    return np.exp(at)
+    return np.exp(log_temperature)
 
 
 def fitted_vector(
@@ -146,16 +150,16 @@ def fitted_vector(
 
     samples, points, classes = logits.shape
     step = max(1, _BLOCK // (samples * classes))
-    blocks = [(logits[:, at : at + step], y[at : at + step]) for at in range(0, points, step)]
+    blocks = [(logits[:, first : first + step], y[first : first + step]) for first in range(0, points, step)]
 
     def loss(parameters: Float[np.ndarray, " parameter"]) -> tuple[float, Float[np.ndarray, " parameter"]]:
         scale, shift = parameters.reshape(2, classes)
-        by_block = [_pll_and_gradient(*block, scale / temperature, shift) for block in blocks]
-        pll, gradient = (sum(each) for each in zip(*by_block, strict=True))
-        moved = parameters - start
-        penalty = VECTOR_RIDGE / 2 * float(moved @ moved)
+        block_values = [_pll_and_gradient(*block, scale / temperature, shift) for block in blocks]
+        pll, gradient = (sum(values) for values in zip(*block_values, strict=True))
+        change = parameters - start
+        penalty = VECTOR_RIDGE / 2 * float(change @ change)
         gradient = gradient / np.repeat([temperature, 1.0], classes)
-        return (penalty - pll) / points, (VECTOR_RIDGE * moved - gradient) / points
+        return (penalty - pll) / points, (VECTOR_RIDGE * change - gradient) / points
 
     start = np.repeat([1.0, 0.0], classes)
     options = {"maxiter": 1000, "maxfun": 2000, "maxcor": 30, "ftol": 1e-14, "gtol": 1e-8}
@@ -172,19 +176,19 @@ def _pll_and_gradient(
 ) -> tuple[float, Float[np.ndarray, " parameter"]]:
     """The sum of the points' predictive log-likelihoods, and its gradient by scales, then shifts."""
     xp = array_namespace(logits)
-    as_given: dict[str, Any] = {"dtype": xp.float64, "device": device(logits)}
-    logits = xp.asarray(logits, **as_given)
-    mapped = logits * xp.asarray(scale, **as_given) + xp.asarray(shift, **as_given)
+    options: dict[str, Any] = {"dtype": xp.float64, "device": device(logits)}
+    logits = xp.asarray(logits, **options)
+    mapped = logits * xp.asarray(scale, **options) + xp.asarray(shift, **options)
     below = mapped - xp.max(mapped, axis=-1, keepdims=True)
     exp = xp.exp(below)
     total = xp.sum(exp, axis=-1)
     rows, y = xp.arange(len(y), device=device(logits)), xp.asarray(y, dtype=xp.int64, device=device(logits))
-    of_samples = below[:, rows, y] - xp.log(total)
-    share = xp.exp(of_samples - xp.max(of_samples, axis=0, keepdims=True))
+    sample_logs = below[:, rows, y] - xp.log(total)
+    share = xp.exp(sample_logs - xp.max(sample_logs, axis=0, keepdims=True))
     share = share / xp.sum(share, axis=0, keepdims=True)  # of each sample in the likelihood
     p = exp * (share / total)[..., None]
-    is_true = xp.asarray(y[:, None] == xp.arange(logits.shape[-1], device=device(logits)), **as_given)
-    of_true = xp.sum(share * logits[:, rows, y], axis=0)
-    by_scale = of_true @ is_true - xp.sum(p * logits, axis=(0, 1))
-    by_shift = xp.sum(is_true, axis=0) - xp.sum(p, axis=(0, 1))
-    return float(xp.sum(pll_from_log_likelihood(of_samples))), as_float64(xp.stack([by_scale, by_shift])).ravel()
+    is_true = xp.asarray(y[:, None] == xp.arange(logits.shape[-1], device=device(logits)), **options)
+    true_logits = xp.sum(share * logits[:, rows, y], axis=0)
+    scale_slope = true_logits @ is_true - xp.sum(p * logits, axis=(0, 1))
+    shift_slope = xp.sum(is_true, axis=0) - xp.sum(p, axis=(0, 1))
+    return float(xp.sum(pll_from_log_likelihood(sample_logs))), as_float64(xp.stack([scale_slope, shift_slope])).ravel()

@@ -60,9 +60,10 @@ def distance_profile(
     Source: Kendall, Badrinarayanan & Cipolla 2017, Bayesian SegNet (uncertainty at boundaries); Teye, Azizpour & Smith
     2018 (their figure for CamVid).
     """
-    place = np.minimum(distance[valid], reach).astype(np.int64)
-    total = np.bincount(place, weights=score[valid], minlength=reach + 1).astype(np.float64)  # whole ones of no pixels
-    return total, np.bincount(place, minlength=reach + 1)
+    distance_bin = np.minimum(distance[valid], reach).astype(np.int64)
+    # np.bincount gives whole numbers where there are no pixels.
+    total = np.bincount(distance_bin, weights=score[valid], minlength=reach + 1).astype(np.float64)
+    return total, np.bincount(distance_bin, minlength=reach + 1)
 
 
 def map_mean(uncertainty: Float[np.ndarray, "height width"], region: Bool[np.ndarray, "height width"]) -> float:
@@ -139,8 +140,8 @@ def patch_means(
     """
     rows, columns = (np.arange(0, side, patch) for side in values.shape)
     total, count = (
-        np.add.reduceat(np.add.reduceat(of.astype(np.float64), rows, axis=0), columns, axis=1)
-        for of in (np.where(valid, values, 0), valid)
+        np.add.reduceat(np.add.reduceat(array.astype(np.float64), rows, axis=0), columns, axis=1)
+        for array in (np.where(valid, values, 0), valid)
     )
     return total[count > 0] / count[count > 0]
 
@@ -188,19 +189,21 @@ def component_variation(
     from scipy.ndimage import find_objects
 
     numbers = np.stack([components(draw, connectivity=connectivity) for draw in draws])
-    boxes = [find_objects(of) for of in numbers]
+    boxes = [find_objects(components) for components in numbers]
     first, second = np.triu_indices(len(draws), 1)
     variation, agreement = [], []
     for number, box in enumerate(find_objects(label), 1):
         inside = label[box] == number
-        touches = [_marked(of[box][inside], len(boxes[t]) + 1) for t, of in enumerate(numbers)]
-        found = [boxes[t][k - 1] for t, some in enumerate(touches) for k in np.flatnonzero(some)]
-        if not found:
+        touches = [_marked(components[box][inside], len(boxes[t]) + 1) for t, components in enumerate(numbers)]
+        overlapping = [boxes[t][k - 1] for t, some in enumerate(touches) for k in np.flatnonzero(some)]
+        if not overlapping:
             variation.append(math.nan)
             agreement.append(math.nan)
             continue
-        around = tuple(slice(min(of[a].start for of in found), max(of[a].stop for of in found)) for a in (0, 1))
-        member = np.stack([some[of[around]] for of, some in zip(numbers, touches, strict=True)])
+        around = tuple(
+            slice(min(box[a].start for box in overlapping), max(box[a].stop for box in overlapping)) for a in (0, 1)
+        )
+        member = np.stack([some[components[around]] for components, some in zip(numbers, touches, strict=True)])
         member = member.reshape(len(draws), -1).astype(np.float64)
         common, size = member @ member.T, member.sum(1)
         union = (size[:, None] + size - common)[first, second]
@@ -229,9 +232,9 @@ class ComponentOverlap:
     def counts(self) -> Int64[np.ndarray, "3 threshold"]:
         """True segments that are found (sIoU > τ), those that are not, and false predicted ones (PPV ≤ τ), at each of
         the COMPONENT_THRESHOLDS; additive over images."""
-        found = np.count_nonzero(self.siou[:, None] > COMPONENT_THRESHOLDS, axis=0)
+        matched = np.count_nonzero(self.siou[:, None] > COMPONENT_THRESHOLDS, axis=0)
         false = np.count_nonzero(self.ppv[:, None] <= COMPONENT_THRESHOLDS, axis=0)
-        return np.stack([found, self.siou.size - found, false])
+        return np.stack([matched, self.siou.size - matched, false])
 
 
 def component_overlap(
@@ -275,9 +278,9 @@ def component_f1(counts: Shaped[np.ndarray, "*any 3 threshold"]) -> Float[np.nda
 
     Source: Chan et al. 2021, SegmentMeIfYouCan.
     """
-    found, missed, false = np.moveaxis(counts, -2, 0)
+    matched, missed, false = np.moveaxis(counts, -2, 0)
     with np.errstate(invalid="ignore"):
-        return 2 * found / (2 * found + missed + false)
+        return 2 * matched / (2 * matched + missed + false)
 
 
 def component_f1_contributions(
@@ -289,5 +292,5 @@ def component_f1_contributions(
 
     Source: as `ratio_contributions`.
     """
-    found = 2 * counts[:, 0]
-    return ratio_contributions(found, found + counts[:, 1] + counts[:, 2])
+    matched = 2 * counts[:, 0]
+    return ratio_contributions(matched, matched + counts[:, 1] + counts[:, 2])

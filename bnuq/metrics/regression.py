@@ -206,12 +206,12 @@ def crps_mixture(
 
     def score(x: Float[Array, "sample point"], truth: Float[Array, "point"]) -> Float[Array, "point"]:
         xp, samples = array_namespace(x), x.shape[0]
-        to_truth = xp.mean(_noisy_distance(truth - x, noise), axis=0)
+        truth_distance = xp.mean(_noisy_distance(truth - x, noise), axis=0)
         between = xp.zeros_like(truth)
         for lag in range(1, samples):
             between = between + xp.sum(_noisy_distance(x[lag:] - x[:-lag], noise * math.sqrt(2)), axis=0)
         # Each pair is counted once; the last term is that of each sample with itself.
-        return to_truth - between / samples**2 - noise / math.sqrt(math.pi) / samples
+        return truth_distance - between / samples**2 - noise / math.sqrt(math.pi) / samples
 
     return _by_blocks(score, f, y)
 
@@ -232,11 +232,11 @@ def _by_blocks(
     score: Callable[[Array, Array], Array], f: Float[Array, "sample point *output"], y: Float[Array, "point *output"]
 ) -> Float[Array, "point"]:
     """Per-output scores in float64, in blocks of points, then averaged over outputs, in the precision of `f`."""
-    xp, place = array_namespace(f), getattr(device(f), "type", "cpu")
-    wide = f.dtype if place == "mps" else xp.float64  # MPS has no float64
+    xp, location = array_namespace(f), getattr(device(f), "type", "cpu")
+    wide = f.dtype if location == "mps" else xp.float64  # MPS has no float64
     samples = f.shape[0]
     outputs, truth = xp.reshape(f, (samples, -1)), xp.reshape(beside(y, f), (-1,))
-    step = max(1, (_BLOCK_ENTRIES if place == "cpu" else _DEVICE_BLOCK_ENTRIES) // samples)
+    step = max(1, (_BLOCK_ENTRIES if location == "cpu" else _DEVICE_BLOCK_ENTRIES) // samples)
     scores = [xp.zeros((0,), dtype=wide, device=device(f))]
     for start in range(0, truth.shape[0], step):
         block = slice(start, start + step)
@@ -287,12 +287,12 @@ def crps_terms(
     x, truth = xp.astype(f, xp.float64), xp.astype(beside(y, f), xp.float64)
     near = _mean_distance(truth - x, beside(noise, x))
     if noise == 0:
-        place = xp.argsort(xp.argsort(x, axis=0, stable=True), axis=0)
+        point_rank = xp.argsort(xp.argsort(x, axis=0, stable=True), axis=0)
         ranked = xp.sort(x, axis=0)
         below = xp.cumulative_sum(ranked, axis=0)
         rank = xp.astype(xp.reshape(xp.arange(samples, device=device(x)), (samples,) + (1,) * (x.ndim - 1)), x.dtype)
         distance_sums = ranked * (2 * rank + 2 - samples) + below[-1:] - 2 * below
-        distance_sums = xp.take_along_axis(distance_sums, place, axis=0)
+        distance_sums = xp.take_along_axis(distance_sums, point_rank, axis=0)
     else:
         pair_noise = beside(noise * math.sqrt(2), x)
         distance_sums = xp.zeros_like(x)

@@ -108,8 +108,8 @@ def selective_of_ties(
     generalised = np.sum(count * (lost - total / 2), axis=-1) / n**2
 
     retained = np.ceil(COVERAGE * n - _ROUNDING)
-    at = np.argmax(covered >= retained[..., None], axis=-1)[..., None]
-    lost_there, mean_there = (np.take_along_axis(values, at, -1)[..., 0] for values in (excess, mean))
+    rank = np.argmax(covered >= retained[..., None], axis=-1)[..., None]
+    lost_there, mean_there = (np.take_along_axis(values, rank, -1)[..., 0] for values in (excess, mean))
     risk = mean_there + lost_there / retained
 
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -165,9 +165,9 @@ def selective_bootstrap(
             count = resampled_counts(generator, rows, bin_of_point=cell, bins=cells)
             drawn.append(vars(selective_of_ties(count, resampled_sums(generator, count, losses, cell))))
         return SelectiveScores(**{name: np.concatenate([block[name] for block in drawn]) for name in drawn[0]})
-    place = np.argsort(order)
+    rank = np.argsort(order)
     for rows in blocks(resamples, width=points):
-        count = resampled_counts(generator, rows, bin_of_point=place, bins=points, group=groups)
+        count = resampled_counts(generator, rows, bin_of_point=rank, bins=points, group=groups)
         total = count * losses[order]
         if starts.size < points:
             count, total = (np.add.reduceat(values, starts, axis=-1) for values in (count, total))

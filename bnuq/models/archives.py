@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from bnuq.errors import ModelError
-from bnuq.models.pickles import Survey, survey_pickle
+from bnuq.models.pickles import PickleSurvey, survey_pickle
 
 _MOST_TEXT = 2**26  # bytes of the code of a TorchScript archive, its only compressed members
 _PROGRAMS = re.compile(r"(?:.+/)?(?:models/[^/]+\.json|serialized_exported_program\.json|serialized_state_dict\.pt)")
@@ -39,7 +39,7 @@ class Archive:
         """The bytes of every member."""
         return {name: self.content.read(name) for name in self.sizes}
 
-    def survey(self) -> Survey:
+    def survey(self) -> PickleSurvey:
         """What the pickle of a checkpoint asks for; ModelError for storages that are shorter than it says."""
         survey = survey_pickle(self.content.read(f"{self.root}/data.pkl"))
         check_storages(
@@ -53,7 +53,7 @@ def is_torchscript(names: Collection[str], root: str) -> bool:
     return f"{root}/constants.pkl" in names or any(name.startswith(f"{root}/code/") for name in names)
 
 
-def check_storages(path: Path, survey: Survey, available: Mapping[str, int]) -> None:
+def check_storages(path: Path, survey: PickleSurvey, available: Mapping[str, int]) -> None:
     """Raise ModelError where a storage has fewer bytes `available` than it needs."""
     for key, needed in survey.storages.items():
         if needed > available[key]:

@@ -31,7 +31,7 @@ _TENSOR_CLASS = re.compile(r"torch\.((cuda|sparse|storage)\.)?\w*(Storage|Tensor
 
 
 @dataclass(frozen=True)
-class Survey:
+class PickleSurvey:
     """`named` are the functions and classes that a pickle names, `storages` the bytes that each storage needs."""
 
     named: tuple[str, ...]
@@ -44,7 +44,7 @@ class Survey:
         return tuple(name for name in self.named if not _HARMLESS.fullmatch(name))
 
 
-def survey_pickle(data: bytes) -> Survey:
+def survey_pickle(data: bytes) -> PickleSurvey:
     """What the pickle in `data` asks for.
 
     Raises whatever a damaged pickle makes the parser raise, and ValueError for one that torch could not load in time
@@ -53,7 +53,7 @@ def survey_pickle(data: bytes) -> Survey:
     return _survey(_InertUnpickler(io.BytesIO(data), size=len(data)))
 
 
-def survey_legacy(stream: BinaryIO, *, size: int) -> Survey | None:
+def survey_legacy(stream: BinaryIO, *, size: int) -> PickleSurvey | None:
     """What a file that torch wrote before it used zip asks for; None where the pickle is not one of torch's.
 
     Raises ValueError where the storages do not fit into the file's `size` bytes, or are not those that follow.
@@ -150,7 +150,7 @@ class _InertUnpickler(BoundedUnpickler):
         return values
 
 
-def _survey(unpickler: _InertUnpickler) -> Survey:
+def _survey(unpickler: _InertUnpickler) -> PickleSurvey:
     top = unpickler.load()
     keys = tuple(key for key in top if isinstance(key, str)) if isinstance(top, dict) else ()
-    return Survey(tuple(unpickler.named), unpickler.storages, keys)
+    return PickleSurvey(tuple(unpickler.named), unpickler.storages, keys)

@@ -43,7 +43,7 @@ class Architecture:
     @classmethod
     def of(cls, text: str) -> Architecture:
         arch, *arguments = text.split(" ")
-        return cls(arch, {name: json.loads(value) for name, _, value in (each.partition("=") for each in arguments)})
+        return cls(arch, {name: json.loads(value) for name, _, value in (text.partition("=") for text in arguments)})
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,9 @@ class Recognised:
         networks that compute different things."""
         if len(self.groups) != 1:
             return None
-        return next((each for each in self.groups[0] if is_installed(each.package)), self.groups[0][0])
+        return next(
+            (architecture for architecture in self.groups[0] if is_installed(architecture.package)), self.groups[0][0]
+        )
 
     @property
     def first(self) -> tuple[Architecture, ...]:
@@ -70,7 +72,7 @@ class Recognised:
 
     @property
     def known_from(self) -> str:
-        libraries = sorted({each.package for group in self.groups for each in group})
+        libraries = sorted({architecture.package for group in self.groups for architecture in group})
         return " and ".join(f"{library} {self.releases.get(library, '')}".strip() for library in libraries)
 
 

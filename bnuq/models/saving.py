@@ -19,7 +19,8 @@ from bnuq.errors import ModelError
 from bnuq.files.content import kind_of
 from bnuq.files.writing import write_bytes
 from bnuq.findings import Finding, note
-from bnuq.models.checkpoint import COMPILED, Checkpoint, content_of
+from bnuq.models.checkpoint import Checkpoint, content_of
+from bnuq.models.prefixes import COMPILED
 
 _LEGACY_START = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # the number that torch's older files begin with
 _FORMS = ("state dict (zip)", "state dict (legacy pickle)", "safetensors", "pickled module")

@@ -19,7 +19,7 @@ _MOST_INDEX = 2**26  # bytes
 
 
 @dataclass(frozen=True)
-class Weights:
+class StoredWeights:
     """The tensors of several files; their SHA-256 is that of the files' names and SHA-256s, and `size` the bytes of
     all."""
 
@@ -31,8 +31,8 @@ class Weights:
 class _Files:
     """The files of a folder, each read once; ModelError for a name that leads out of it."""
 
-    def __init__(self, place: Path, folder: Path) -> None:
-        self._place, self._folder = place, folder
+    def __init__(self, source: Path, folder: Path) -> None:
+        self._place, self._folder = source, folder
         self._digests: dict[str, str] = {}
         self.size = 0
 
@@ -53,37 +53,37 @@ class _Files:
         return hashlib.sha256(listing.encode()).hexdigest()
 
 
-def read_safetensors_files(place: Path, folder: Path, index: str | None, *names: str) -> Weights:
+def read_safetensors_files(source: Path, folder: Path, index: str | None, *names: str) -> StoredWeights:
     """The tensors of a folder's safetensors files: those that `index` lists, else `names[0]`. The digest covers all of
     `names`, such as that of a config.
 
     Raises ModelError for a file that is missing or outside of the folder, and for tensors that are not where the index
     says.
     """
-    files = _Files(place, folder)
+    files = _Files(source, folder)
     state: dict[str, Tensor] = {}
     for name in names[1:] if index is None else names:
         files.read(name)
     if index is None:
         state = safetensors.torch.load(files.read(names[0]))
-        return Weights({name: state[name] for name in sorted(state)}, files.sha256, files.size)
-    content = json.loads(_small(place, files.read(index)))
-    listed = content.get("weight_map") if isinstance(content, dict) else None
-    if not isinstance(listed, dict) or not all(isinstance(name, str) for name in listed.values()):
-        raise ModelError(f"{place}: the weight_map of {index} does not name a file for each tensor. Fetch it again.")
-    shards = sorted({*listed.values()})
+        return StoredWeights({name: state[name] for name in sorted(state)}, files.sha256, files.size)
+    content = json.loads(_small(source, files.read(index)))
+    weight_map = content.get("weight_map") if isinstance(content, dict) else None
+    if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
+        raise ModelError(f"{source}: the weight_map of {index} does not name a file for each tensor. Fetch it again.")
+    shards = sorted({*weight_map.values()})
     if len(shards) > _MOST_SHARDS:
-        raise ModelError(f"{place}: lists {len(shards):,} files; expected at most {_MOST_SHARDS:,}.")
+        raise ModelError(f"{source}: lists {len(shards):,} files; expected at most {_MOST_SHARDS:,}.")
     for shard in shards:
         tensors = safetensors.torch.load(files.read(shard))
-        for name in (name for name, file in listed.items() if file == shard):
+        for name in (name for name, file in weight_map.items() if file == shard):
             if name not in tensors:
-                raise ModelError(f"{place}: {name[:200]} is not in {shard}, where the index has it. Fetch both again.")
+                raise ModelError(f"{source}: {name[:200]} is not in {shard}, where the index has it. Fetch both again.")
             state[name] = tensors[name]
-    return Weights({name: state[name] for name in sorted(state)}, files.sha256, files.size)
+    return StoredWeights({name: state[name] for name in sorted(state)}, files.sha256, files.size)
 
 
-def _small(place: Path, data: bytes) -> bytes:
+def _small(source: Path, data: bytes) -> bytes:
     if len(data) > _MOST_INDEX:
-        raise ModelError(f"{place}: its index has {len(data):,} bytes; expected an index of tensors.")
+        raise ModelError(f"{source}: its index has {len(data):,} bytes; expected an index of tensors.")
     return data

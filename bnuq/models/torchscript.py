@@ -45,8 +45,8 @@ def read_torchscript(archive: Archive, *, trust: bool) -> nn.Module:
     more than computations, unless `trust`.
     """
     path, root = archive.path, archive.root
-    kept = {name: data for name, data in archive.members().items() if _KEPT.fullmatch(name.removeprefix(f"{root}/"))}
-    texts = {name: data.decode() for name, data in kept.items() if name.endswith(".py")}
+    members = {name: data for name, data in archive.members().items() if _KEPT.fullmatch(name.removeprefix(f"{root}/"))}
+    texts = {name: data.decode() for name, data in members.items() if name.endswith(".py")}
     for name, text in texts.items():
         if _QUANTIZED.search(text):
             raise ModelError(
@@ -60,7 +60,7 @@ def read_torchscript(archive: Archive, *, trust: bool) -> nn.Module:
             )
         if too_deep(text):
             raise ModelError(f"{path}: {name} nests too deep for torch's parser; it is damaged or hostile.")
-    named = sorted({*_named_by_code(texts.values()), *_named_by_pickles(path, kept, root)})
+    named = sorted({*_named_by_code(texts.values()), *_named_by_pickles(path, members, root)})
     if named and not trust:
         raise UntrustedCodeError(
             f"{path}: is TorchScript that names more than computations: {', '.join(named[:5])}. Nothing was run. If "
@@ -68,7 +68,7 @@ def read_torchscript(archive: Archive, *, trust: bool) -> nn.Module:
         )
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as copy:
-        for name, data in kept.items():
+        for name, data in members.items():
             copy.writestr(name, data)
     buffer.seek(0)
     with warnings.catch_warnings():
@@ -79,7 +79,7 @@ def read_torchscript(archive: Archive, *, trust: bool) -> nn.Module:
 def _named_by_code(texts: Collection[str]) -> Iterator[str]:
     for text in texts:
         for pattern in (_FILES, _TERMINAL, _LIBRARY, _OBJECTS):
-            yield from (" ".join(found.split()) for found in pattern.findall(text))
+            yield from (" ".join(match.split()) for match in pattern.findall(text))
         if "getattr" in text and _hides_names(text):
             yield "getattr of a name that is not written out"
 
@@ -90,11 +90,11 @@ def _hides_names(text: str) -> bool:
     return "\\" in text or any(quote in rest for quote in "\"'") or re.search(r"\0\s*\0", rest) is not None
 
 
-def _named_by_pickles(path: Path, kept: Mapping[str, bytes], root: str) -> Iterator[str]:
+def _named_by_pickles(path: Path, members: Mapping[str, bytes], root: str) -> Iterator[str]:
     """What the pickles of attributes and constants name beyond tensors and the classes of the archive's own code."""
     for name in ("data", "constants"):
-        survey = survey_pickle(kept[f"{root}/{name}.pkl"])
-        check_storages(path, survey, {key: len(kept.get(f"{root}/{name}/{key}", b"")) for key in survey.storages})
+        survey = survey_pickle(members[f"{root}/{name}.pkl"])
+        check_storages(path, survey, {key: len(members.get(f"{root}/{name}/{key}", b"")) for key in survey.storages})
         yield from (code for code in survey.code if not re.fullmatch(_OWN, code))
 
 

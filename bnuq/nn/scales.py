@@ -55,9 +55,9 @@ class StochasticScale(LearnedNoise):
         check_positive(initial_sd, "initial_sd")
         self.channels, self.noise, self.per, self.effective_size = channels, noise, per, effective_size
         self.channel_axis, self._draws = channel_axis, 1 if per == "layer" else channels
-        of_layer = noise == "scale" and per == "layer"
-        self.scale = nn.Parameter(torch.ones(1 if of_layer else channels))
-        self.gain = nn.Parameter(torch.ones(channels)) if of_layer else None
+        is_per_layer = noise == "scale" and per == "layer"
+        self.scale = nn.Parameter(torch.ones(1 if is_per_layer else channels))
+        self.gain = nn.Parameter(torch.ones(channels)) if is_per_layer else None
         self.bias = nn.Parameter(torch.zeros(channels)) if bias else None
         self.scale_u = None
         if noise == "scale":

@@ -24,21 +24,29 @@ def estimates_of(result: Result) -> dict[str, Row]:
     return {address_of(row.coordinates): row for row in rows_of(result)}
 
 
-def address_of(at: Mapping[str, str]) -> str:
+def address_of(coordinates: Mapping[str, str]) -> str:
     """The address of the estimate with these coordinates."""
-    return ".".join(path_of(at))
+    return ".".join(path_of(coordinates))
 
 
-def path_of(at: Mapping[str, str]) -> tuple[str, ...]:
+def path_of(coordinates: Mapping[str, str]) -> tuple[str, ...]:
     """The same, part by part."""
     for kind, by in _BY.items():
-        if at.get(kind):
-            return at["method"], "sets", at["set"], by, at[kind], at["metric"]
-    group = "ood" if at.get("score") else "bounds" if at.get("bound") else "sets" if at.get("set") else NORMALIZED
-    parts = [at[name] for name in _COORDINATES[group]]
+        if coordinates.get(kind):
+            return coordinates["method"], "sets", coordinates["set"], by, coordinates[kind], coordinates["metric"]
+    group = (
+        "ood"
+        if coordinates.get("score")
+        else "bounds"
+        if coordinates.get("bound")
+        else "sets"
+        if coordinates.get("set")
+        else NORMALIZED
+    )
+    parts = [coordinates[name] for name in _COORDINATES[group]]
     if group == NORMALIZED:
         parts = [parts[0].removeprefix(f"{NORMALIZED}_")]
-    return at["method"], group, *parts
+    return coordinates["method"], group, *parts
 
 
 def coordinates_of(address: str) -> dict[str, str]:
@@ -46,8 +54,8 @@ def coordinates_of(address: str) -> dict[str, str]:
     method, _, inside = address.partition(".")
     group, _, coordinates = inside.partition(".")
     for kind, by in _BY.items() if group == "sets" else ():
-        set_name, found, rest = coordinates.partition(f".{by}.")
-        if found and "." in rest:
+        set_name, separator, rest = coordinates.partition(f".{by}.")
+        if separator and "." in rest:
             name, _, metric = rest.rpartition(".")  # which may be any name
             return {"method": method, "set": set_name, kind: name, "metric": metric}
     names = _COORDINATES.get(group, ())
@@ -59,18 +67,18 @@ def coordinates_of(address: str) -> dict[str, str]:
     return {"method": method, **dict(zip(names, parts, strict=True))}
 
 
-def nested(groups: Iterable[tuple[str, ...]], by_path: Mapping[tuple[str, ...], Any]) -> dict[str, Any]:
+def nested(groups: Iterable[tuple[str, ...]], values: Mapping[tuple[str, ...], Any]) -> dict[str, Any]:
     """Values by their paths as nested objects; `groups` are there also if they are empty."""
     methods: dict[str, Any] = {}
 
     def home(path: Iterable[str]) -> dict[str, Any]:
-        place = methods
+        group = methods
         for key in path:
-            place = place.setdefault(key, {})
-        return place
+            group = group.setdefault(key, {})
+        return group
 
     for group in groups:
         home(group)
-    for (*path, last), value in by_path.items():
+    for (*path, last), value in values.items():
         home(path)[last] = value
     return methods

@@ -63,9 +63,9 @@ def _approximation(result: Result, name: str) -> Approximation:
     known, estimates = (method.sets["test"].estimates for method in (analytic, real))
     uncertainty = "variance" if "mutual_information" not in known else "mutual_information"
     pairs = {
-        set_name: (of_set, real.sets[set_name])
-        for set_name, of_set in analytic.sets.items()
-        if uncertainty in of_set.points
+        set_name: (set_result, real.sets[set_name])
+        for set_name, set_result in analytic.sets.items()
+        if uncertainty in set_result.points
     }
     return Approximation(
         method=name,

@@ -23,17 +23,17 @@ _OF_PIXELS = "pixel_"  # the separation of pixels, not of images
 _KEPT, _LEAST_KEPT = 2**19, 2  # points whose contributions to a separation are kept, and separations at least
 
 
-class Points:
+class PointContributions:
     """The contribution of each point to the estimates of one result, computed on first use."""
 
     def __init__(self, result: Result) -> None:
         self._result = result
-        most = max(_LEAST_KEPT, _KEPT // max(1, sum(each.n for each in result.sets.values())))
+        most = max(_LEAST_KEPT, _KEPT // max(1, sum(evaluated.n for evaluated in result.sets.values())))
         self._ladder = lru_cache(_LEAST_KEPT)(self._sorted)
         self._influence = lru_cache(most)(lambda *key: vars(self._ladder(*key).influence()))
         self._separation = cache(lambda *key: vars(self._ladder(*key).scores()))
         self.parts = cache(self._points_of_parts)
-        self.of_label = cache(lambda label: Points(of_label(result, label)))
+        self.of_label = cache(lambda label: PointContributions(of_label(result, label)))
 
     @property
     def result(self) -> Result:
@@ -53,7 +53,7 @@ class Points:
             values = self._result.methods[row["method"]].sets[row["set"]].points.get(row["metric"], np.ones(1))
             return float(len(rows) if row["metric"] == "count" else np.mean(values[rows]))
         if labels := self._labels(row):
-            values = [points.value(of_one) for points, of_one in labels]
+            values = [points.value(label_row) for points, label_row in labels]
             return None if None in values else float(np.mean(values))  # type: ignore[arg-type]
         computed = self._source(row)
         return None if computed is None else computed.of.value(computed.points)
@@ -73,10 +73,10 @@ class Points:
             values = self._result.methods[row["method"]].sets[row["set"]].points.get(row["metric"])
             return None if values is None else {row["set"]: metrics.part_influence(values, rows)}
         if labels := self._labels(row):
-            of_labels = [points.contributions(of_one) for points, of_one in labels]
-            if None in of_labels:
+            label_parts = [points.contributions(label_row) for points, label_row in labels]
+            if None in label_parts:
                 return None
-            return {name: np.mean([part[name] for part in of_labels if part], axis=0) for name in sets_of(row)}
+            return {name: np.mean([part[name] for part in label_parts if part], axis=0) for name in sets_of(row)}
         computed = self._source(row)
         return None if computed is None else {computed.set_name: computed.of.influence(computed.points, computed.group)}
 
@@ -88,10 +88,13 @@ class Points:
     def _of_pixels(self, row: Row) -> dict[str, np.ndarray] | None:
         """What the images contribute to the separation of their pixels, by set."""
         sets, key = self._result.methods[row["method"]].sets, f"{row['metric']}.{row['score']}"
-        of_test, of_ood = sets[_TEST].contributions.get(f"{key}.{row['set']}"), sets[row["set"]].contributions.get(key)
-        if of_ood is None:
+        test_part, ood_part = (
+            sets[_TEST].contributions.get(f"{key}.{row['set']}"),
+            sets[row["set"]].contributions.get(key),
+        )
+        if ood_part is None:
             return None
-        return {row["set"]: of_ood} if of_test is None else {_TEST: of_test, row["set"]: of_ood}
+        return {row["set"]: ood_part} if test_part is None else {_TEST: test_part, row["set"]: ood_part}
 
     def _of_class(self, row: Row) -> np.ndarray | None:
         """What the images contribute to an estimate of a class of pixels."""
@@ -109,38 +112,38 @@ class Points:
         evaluated = self._result.sets[set_name]
         return parts_of(evaluated.labels, evaluated.classes, evaluated.group)
 
-    def _labels(self, row: Row) -> list[tuple[Points, Row]]:
+    def _labels(self, row: Row) -> list[tuple[PointContributions, Row]]:
         """The labels that an estimate is of, or the mean of, each with its own row; none if it is of points."""
         method, set_name, metric = row["method"], row["set"], row["metric"]
         names = [row["label"]] if row["label"] else []
         if not names and _is_mean_over_labels(metric) and set_name in self._result.methods[method].sets:
             by_label = self._result.methods[method].sets[set_name].by_label
             names = [label for label, estimates in by_label.items() if metric in estimates]
-        at = {"method": method, "set": set_name, "metric": metric}
-        return [(self.of_label(name), replace(row, coordinates=at)) for name in names]
+        coordinates = {"method": method, "set": set_name, "metric": metric}
+        return [(self.of_label(name), replace(row, coordinates=coordinates)) for name in names]
 
     def _sorted(self, method: str, set_name: str, score: str) -> RankedScores:
         sets = self._result.methods[method].sets
         return RankedScores.of(*(sets[name].points[score] for name in (_TEST, set_name)))
 
-    def _source(self, row: Row) -> _Source | None:
+    def _source(self, row: Row) -> _EstimateSource | None:
         method, metric, [name] = row["method"], row["metric"], sets_of(row)
         if name not in self._result.methods[method].sets:
             return None
         points = self._point_values(method, name)
         if row["bound"]:
-            of = mean_of(f"{metric}_{row['bound']}")
+            formula = mean_of(f"{metric}_{row['bound']}")
         elif not row["set"]:
-            of = metric_of(metric).computed
+            formula = metric_of(metric).computed
         elif self._is_dense:
-            of = mean_over_pixels(metric) if metric in PIXEL_MEANS else mean_of(metric)
+            formula = mean_over_pixels(metric) if metric in PIXEL_MEANS else mean_of(metric)
         elif metric in self._result.methods[method].sets[name].points:
-            of = mean_of(metric)
+            formula = mean_of(metric)
         else:
-            of = metric_of(metric).computed
-        if not of.needs <= points.keys():
+            formula = metric_of(metric).computed
+        if not formula.needs <= points.keys():
             return None
-        return _Source(name, of, points, self._result.sets[name].group)
+        return _EstimateSource(name, formula, points, self._result.sets[name].group)
 
     def _point_values(self, method: str, set_name: str) -> dict[str, np.ndarray]:
         """The values of each point. The file of a classification has no per-point bounds: they follow from whether each
@@ -186,7 +189,7 @@ def distance(set_result: SetResult, evaluated: EvaluatedSet) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class _Source:
+class _EstimateSource:
     set_name: str
     of: Formula
     points: PointValues

@@ -112,16 +112,19 @@ def parts_of(
         return {}
     named = classes if len({*classes}) == len(classes) > int(labels.max(initial=0)) else ()
     values = {"class": labels} | ({} if group is None else {"group": group})
-    return {kind: _parts(of_points, named if kind == "class" else ()) for kind, of_points in values.items()}
+    return {kind: _parts(point_labels, named if kind == "class" else ()) for kind, point_labels in values.items()}
 
 
 def _parts(values: np.ndarray, names: Sequence[str]) -> dict[str, np.ndarray]:
-    numbers, of_point, count = np.unique(values, return_inverse=True, return_counts=True)
+    numbers, part_numbers, count = np.unique(values, return_inverse=True, return_counts=True)
     enough = np.flatnonzero(count >= FEWEST_POINTS)
-    kept = np.sort(enough[np.argsort(-count[enough], kind="stable")[:MOST_PARTS]])
-    order, start = np.argsort(of_point, kind="stable"), np.cumsum(count) - count
+    chosen = np.sort(enough[np.argsort(-count[enough], kind="stable")[:MOST_PARTS]])
+    order, start = np.argsort(part_numbers, kind="stable"), np.cumsum(count) - count
     return {
-        names[int(numbers[at])] if names else str(numbers[at]): order[start[at] : start[at] + count[at]] for at in kept
+        names[int(numbers[number])] if names else str(numbers[number]): order[
+            start[number] : start[number] + count[number]
+        ]
+        for number in chosen
     }
 
 
@@ -156,13 +159,13 @@ class SetResult:
 
     def of_label(self, label: str) -> SetResult:
         """One of the labels as a classification of two classes."""
-        at = list(self.by_label).index(label)
+        position = list(self.by_label).index(label)
         likelihood = self.log_likelihood
         return SetResult(
             estimates=self.by_label[label],
-            points={name: values[:, at] for name, values in self.label_points.items()},
-            predicted=self.predicted[:, at],
-            log_likelihood=None if likelihood is None else likelihood[:, :, at],
+            points={name: values[:, position] for name, values in self.label_points.items()},
+            predicted=self.predicted[:, position],
+            log_likelihood=None if likelihood is None else likelihood[:, :, position],
         )
 
 
@@ -346,11 +349,11 @@ def of_label(result: Result, label: str) -> Result:
     classes."""
     test = result.sets["test"]
     assert test.labels is not None
-    at = list(next(iter(result.methods.values())).sets["test"].by_label).index(label)
+    position = list(next(iter(result.methods.values())).sets["test"].by_label).index(label)
     return replace(
         result,
         model={key: value for key, value in result.model.items() if key != "labels"},
-        sets={"test": replace(test, labels=test.labels[:, at])},
+        sets={"test": replace(test, labels=test.labels[:, position])},
         methods={
             name: MethodResult({"test": method.sets["test"].of_label(label)}, {}, {}, {}, {})
             for name, method in result.methods.items()

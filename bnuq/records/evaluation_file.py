@@ -22,45 +22,31 @@ points use their own draws, the `draw` of replicates is one of the bank in the r
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from bnuq.config import ScoringSection
 from bnuq.config.earlier_versions import RENAMED_FINDINGS, in_current_settings, removed_settings
-from bnuq.estimates import Estimator, require
 from bnuq.files.hdf5 import image_of
 from bnuq.files.writing import replaced
-from bnuq.methods import DETERMINISTIC, method_named
-from bnuq.metrics import METRICS, SEPARATIONS
-from bnuq.metrics.estimands import Estimand
-from bnuq.perturbations import kind_and_size
+from bnuq.methods import method_named
 from bnuq.records import pixel_maps
-from bnuq.records.addresses import estimates_of
 from bnuq.records.evaluation import (
-    LARGEST,
-    LARGEST_MAP,
-    NOT_SCORED,
-    OF_COMPONENTS,
-    PARTS,
-    PIXEL_MEANS,
-    ImageMaps,
     MethodResult,
     Result,
     Samples,
     SetResult,
-    parts_of,
 )
+from bnuq.records.evaluation_checks import check_complete, check_texts
+from bnuq.records.evaluation_parts import check_log_likelihoods
 from bnuq.records.summary import summary
 from bnuq.store import codec
 from bnuq.store.codec import check_replaceable, with_unknown
 from bnuq.store.datasets import PACKED, Writer
-from bnuq.tasks import Task, TaskName
 
 __all__ = ["check_replaceable", "read", "write"]
 
@@ -95,11 +81,11 @@ _IN_MEMORY = 2**26
 
 def _large_bytes(result: Result) -> Iterator[int]:
     """What each set's raw samples and maps take at most."""
-    for _, _, of_set in _set_results(result):
-        if of_set.samples:
-            yield _most_bytes(of_set.samples)
-        if of_set.maps:
-            yield pixel_maps.most_bytes(of_set.maps)
+    for _, _, set_result in _set_results(result):
+        if set_result.samples:
+            yield _most_bytes(set_result.samples)
+        if set_result.maps:
+            yield pixel_maps.most_bytes(set_result.maps)
 
 
 def _most_bytes(raw: Samples) -> int:
@@ -187,8 +173,8 @@ def _add_samples(file: Any, result: Result) -> None:
         for start, block in _in_chunks(raw.blocks(), chunk):
             dataset[0, :, start : start + block.shape[1]] = block
         dataset.attrs["units"] = unit
-        for place, axis in enumerate(axes):
-            dataset.dims[place].attach_scale(scales[axis])
+        for number, axis in enumerate(axes):
+            dataset.dims[number].attach_scale(scales[axis])
 
 
 def _in_chunks(blocks: Iterable[tuple[int, np.ndarray]], size: int) -> Iterator[tuple[int, np.ndarray]]:
@@ -213,15 +199,15 @@ def read(path: Path, *, log_likelihoods: bool = True) -> Result:
     """
 
     def complete(file: Any, result: Result) -> Result:
-        _check_texts(result)
+        check_texts(result)
         findings = tuple(replace(item, code=RENAMED_FINDINGS.get(item.code, item.code)) for item in result.findings)
         result = with_unknown(replace(result, findings=findings), removed_settings(result.run))
         result = replace(result, run=in_current_settings(result.run))
         likelihoods = file.get("log_likelihood", {}) if log_likelihoods else {}
         result = replace(result, methods=dict(_with_likelihoods(result, likelihoods)))
-        _check_complete(result)
+        check_complete(result)
         if log_likelihoods:
-            _check_log_likelihoods(result)
+            check_log_likelihoods(result)
         return result
 
     return codec.read(Result, path, summary=summary, by_hand=complete, groups=_BY_HAND)
@@ -240,225 +226,3 @@ def _with_likelihoods(result: Result, likelihoods: Any) -> Iterator[tuple[str, M
                     raise ValueError(f"{key} does not hold log-likelihoods")
                 sets[set_name] = replace(sets[set_name], log_likelihood=values[0])
         yield name, replace(method, sets=sets)
-
-
-def _check_texts(result: Result) -> None:
-    """Raise ValueError if something that a report shows is missing; the run is checked when it is run again."""
-    counts = dict.fromkeys(("parameters", "batchnorm_layers", "dropout_layers", "learned_layers"), int)
-    outputs = {"outputs" if result.model.get("task") == "regression" else "classes": int, "labels": int | None}
-    require(result.model, path=str, task=TaskName, **counts, **outputs)
-    require(
-        result.sampling, samples=int, batch_size=int | None, bank=int | None, seed=int, device=str, precision=str,
-        mutual_information=Estimator | None,
-    )  # fmt: skip
-    require(result.seconds, total=float)
-    members = result.model.get("members", [])
-    if not isinstance(members, list) or not all(isinstance(each, Mapping) for each in members):
-        raise ValueError("the networks of the ensemble are no list")
-    for member in members:
-        require(member, path=str, sha256=str)
-    if not members and any("networks" in method_named(method).differs_by for method in result.methods):
-        raise ValueError("the networks of the ensemble are missing")
-    require(result.provenance, bnuq=str)
-    run = {"data": {}, **result.run}
-    if isinstance(scoring := run.get("scoring"), dict):  # a newer version may have settings of its own
-        run["scoring"] = {key: scoring[key] for key in scoring if key in ScoringSection.__struct_fields__}
-    require(run, data=dict[str, Any], sampling=dict[str, Any] | None, scoring=ScoringSection | None)
-    require(run["data"], train=str | None)
-
-
-def _check_complete(result: Result) -> None:
-    """Raise ValueError if an estimate is missing that every result has, or is one that this version cannot know."""
-    for address, row in estimates_of(result).items():
-        if math.isinf(row.estimate.se or 0) or math.isinf(row.estimate.mc_se or 0):
-            raise ValueError(f"the error of {address} is infinite")
-    if next(iter(result.methods), None) != DETERMINISTIC or "test" not in result.sets:
-        raise ValueError("the deterministic method or the test set is missing")
-    ood_sets = {name for name, evaluated in result.sets.items() if evaluated.kind in ("ood", "perturbed")}
-    evaluated_sets = ood_sets | {"test"}
-    _check_sets(result)
-    task, test = result.task, result.sets["test"]
-    required = {name: estimand for name, estimand in METRICS.items() if task.name in estimand.required}
-    has_truth = {
-        "classification": test.labels is not None,
-        "segmentation": bool(result.methods[DETERMINISTIC].sets["test"].by_class),
-        "regression": test.targets is not None,
-    }[task.name]
-    if not has_truth and task.is_regression:
-        raise ValueError("the truth about the test set is missing")
-    points = _required_points(required.values(), task) if has_truth else set()
-    for method, method_result in result.methods.items():
-        single_sample = result.samples_of(method) == 1
-        if set(method_result.sets) != evaluated_sets or set(method_result.ood) != ood_sets:
-            raise ValueError(f"{method} was not evaluated on every set")
-        for name, set_result in method_result.sets.items():
-            of_truth = {key for key, estimand in required.items() if estimand.needs_truth}
-            if not has_truth and (scored := of_truth & {*set_result.estimates}):
-                raise ValueError(f"estimate {min(scored)} of {method} on {name} is of labels that are missing")
-            is_scored = has_truth and (name == "test" or result.sets[name].kind == "perturbed")
-            needed = {
-                key
-                for key, estimand in required.items()
-                if (is_scored or not estimand.needs_truth) and not (single_sample and estimand.needs_samples)
-            }
-            if missing := needed - set(set_result.estimates):
-                raise ValueError(f"estimate {min(missing)} of {method} on {name} is missing")
-            shape = (result.sets[name].n, *_several(result))
-            if result.task.is_dense:
-                shape = (result.sets[name].n, int(result.model["classes"]))
-            if set_result.predicted.shape != shape:
-                raise ValueError(f"the predictions of {method} on {name} are of another shape")
-            _check_parts(result, method, name)
-            if name == "test" or set_result.by_label:
-                _check_labels(result, method, name)
-        for name, scores in method_result.ood.items():
-            is_complete = scores or (single_sample and task.is_regression)
-            for score in scores:
-                ranked = [method_result.sets[key].points.get(score) for key in ("test", name)]
-                if any(values is None or np.isnan(values).any() for values in ranked):
-                    raise ValueError(f"the {score} of the points of {method} is missing")
-            if not is_complete or any(set(estimates) != {*SEPARATIONS} for estimates in scores.values()):
-                raise ValueError(f"estimates of {method} on {name} against the test set are missing")
-        if task.is_regression:
-            _check_regression(method, method_result)
-        if missing := points - set(method_result.sets["test"].points):
-            raise ValueError(f"the {min(missing)} of the points of {method} are missing")
-        if method_result.convergence and "samples" not in method_result.convergence:
-            raise ValueError(f"the convergence of {method} is incomplete")
-        if method_result.boundary and not {"distance", "count", *_AT_BOUNDARIES} <= set(method_result.boundary):
-            raise ValueError(f"the scores of {method} over the distance from a boundary are incomplete")
-        if method_result.class_calibration and set(method_result.class_calibration) != _OF_CLASSES:
-            raise ValueError(f"the reliability of the classes of {method} is incomplete")
-        if method_result.pavpu and not {"threshold", "pavpu"} <= set(method_result.pavpu):
-            raise ValueError(f"the accuracy of {method} over thresholds of certainty is incomplete")
-    _check_gallery(result)
-    if result.image_maps is not None:
-        _check_image_maps(result, result.image_maps)
-    if result.reference_check and not result.reference_check.layers:
-        raise ValueError("the reference check is of no layer")
-
-
-def _required_points(estimands: Iterable[Estimand], task: Task) -> set[str]:
-    """The values of points that every result of a task has where the truth is known: those that required estimates
-    are computed from, of images the means over their pixels."""
-    if task.is_dense:
-        return {"pixels"} | {each.name for each in estimands if each.needs_truth and each.name in PIXEL_MEANS}
-    return {name for each in estimands if each.needs_truth for name in each.computed.needs}
-
-
-def _check_sets(result: Result) -> None:
-    if any(evaluated.kind == "ood" and name == "validation" for name, evaluated in result.sets.items()):
-        raise ValueError("a set out of distribution is called validation")
-    perturbed = [name for name, evaluated in result.sets.items() if evaluated.kind == "perturbed"]
-    if any(kind_and_size(name) is None for name in perturbed):
-        raise ValueError("a perturbed set has another name")
-    for evaluated in result.sets.values():
-        of_points = (getattr(evaluated, name) for name in ("labels", "targets", "group", "index", "names"))
-        if any(len(values) != evaluated.n for values in of_points if values is not None):
-            raise ValueError(f"the labels, targets, groups or names of {evaluated.name} are not as many as its points")
-        if evaluated.names is not None and not all(isinstance(name, str) for name in evaluated.names):
-            raise ValueError(f"the names of the points of {evaluated.name} are not strings")
-
-
-def _check_gallery(result: Result) -> None:
-    for shown in result.gallery:
-        evaluated = result.sets.get(shown.set)
-        if evaluated is None or shown.method not in result.methods or len(shown.points) != len(shown.pixels):
-            raise ValueError(f"the images of {shown.set} are not those of a set and a method")
-        if shown.points.size and not 0 <= shown.points.min() <= shown.points.max() < evaluated.n:
-            raise ValueError(f"an image of {shown.set} is of no point")
-        if shown.pixels.shape[3] not in (1, 3) or 0 in shown.pixels.shape or max(shown.pixels.shape) > LARGEST:
-            raise ValueError(f"the images of {shown.set} are of another shape")
-
-
-def _check_image_maps(result: Result, shown: ImageMaps) -> None:
-    """Raise ValueError if the maps of images are not those of the test set of a segmentation, or of their size."""
-    shape, classes = shown.predicted.shape, result.model.get("classes", 0)
-    if shown.method not in result.methods or not result.task.is_dense or "predictive_entropy" not in (shown.scores):
-        raise ValueError("the maps of images are not those of a method")
-    if not shown.points.size or not 0 <= shown.points.min() <= shown.points.max() < result.sets["test"].n:
-        raise ValueError("a map is of no image")
-    maps = [shown.predicted, *shown.scores.values(), *(() if shown.truth is None else (shown.truth,))]
-    if 0 in shape or max(shape[1:]) > LARGEST_MAP or any(each.shape != shape for each in maps):
-        raise ValueError("the maps of images are of another shape")
-    if shown.pixels is not None and (shown.pixels.shape[:3] != shape or shown.pixels.shape[3] not in (1, 3)):
-        raise ValueError("the images with maps are of another shape")
-    for each, lowest in ((shown.predicted, 0), (shown.truth, NOT_SCORED)):
-        if each is not None and not lowest <= each.min() <= each.max() < classes:
-            raise ValueError("a map has unknown classes")
-
-
-def _several(result: Result) -> tuple[int, ...]:
-    """The length of the axis that predictions have beside that of the points, if they have one: outputs of a
-    regression, or labels."""
-    key = "outputs" if result.task.is_regression else "labels"
-    return () if result.model.get(key) is None else (result.model[key],)
-
-
-def _check_labels(result: Result, method: str, name: str) -> None:
-    """Raise ValueError if the parts of a result with several labels per point do not fit together."""
-    set_result, truth = result.methods[method].sets[name], result.sets[name].labels
-    labels = _several(result) if truth is not None and result.task.is_classification else ()
-    shape, found = (result.sets[name].n, *labels), tuple(set_result.by_label)
-    if (len(found),) != (labels or (0,)) or found != tuple(result.methods[DETERMINISTIC].sets[name].by_label):
-        raise ValueError(f"the labels of {method} on {name} are not those of the result")
-    if truth is not None and truth.shape != shape:
-        raise ValueError(f"the labels of {name} are of another shape")
-    for label, estimates in set_result.by_label.items():
-        if missing := {"pll", "accuracy", "ece"} - set(estimates):
-            raise ValueError(f"estimate {min(missing)} of label {label} of {method} is missing")
-    needed = {"pll", "accuracy", "max_probability", "least_confidence"} if labels else set()
-    if missing := needed - set(set_result.label_points):
-        raise ValueError(f"the {min(missing)} of the points of {method} by label are missing")
-    if any(values.shape != shape for values in set_result.label_points.values()):
-        raise ValueError(f"the points of {method} by label are of another shape")
-
-
-def _check_parts(result: Result, method: str, name: str) -> None:
-    """Raise ValueError if the estimates by class or group are not those of the set's classes and groups."""
-    evaluated, first = result.sets[name], result.methods[DETERMINISTIC].sets[name]
-    parts = parts_of(evaluated.labels, evaluated.classes, evaluated.group)
-    for kind, place in PARTS.items():
-        found = getattr(result.methods[method].sets[name], place)
-        dense = result.task.is_dense
-        of_points = not found or dense or tuple(found) == tuple(parts.get(kind, ()))
-        if tuple(found) != tuple(getattr(first, place)) or not of_points:
-            raise ValueError(f"the estimates by {kind} of {method} on {name} are not those of its points")
-        needed = {"count", "accuracy", *(("iou", "dice") if dense else ("pll",))}
-        known = needed | ({f"component_{metric}" for metric in OF_COMPONENTS} if dense else set())
-        if any(not needed <= set(each) <= known for each in found.values()):
-            raise ValueError(f"an estimate by {kind} of {method} on {name} is missing or unknown")
-
-
-def _check_log_likelihoods(result: Result) -> None:
-    """Raise ValueError if a PLL over draws has not those that it is the mean of."""
-    if result.task.is_dense:  # of pixels none are kept
-        return
-    mixture = result.run.get("scoring", {}).get("pll", "mixture") == "mixture"
-    for method, method_result in result.methods.items():
-        labels = _several(result) if result.task.is_classification else ()
-        test, shape = method_result.sets["test"], (result.samples_of(method), result.sets["test"].n, *labels)
-        sampled = not method_named(method).is_single and "pll" in test.points
-        complete = test.log_likelihood is not None and test.log_likelihood.shape == shape
-        if sampled and not complete and (mixture or result.task.is_classification):
-            raise ValueError(f"the log-likelihoods of {method} are missing, or of another shape")
-
-
-def _check_regression(method: str, result: MethodResult) -> None:
-    """Raise ValueError if only some of the estimates that belong together are present."""
-    estimates = result.sets["test"].estimates
-    together = {"tau", "crps", "coverage50", "coverage95"}
-    if (together - {"crps"}) & set(estimates) and not together <= set(estimates):
-        raise ValueError(f"of tau, crps and coverage of {method} some are missing")
-    if any("crps" not in bound for bound in result.bounds.values()):
-        raise ValueError(f"a bound of {method} has no CRPS")
-    if set(result.normalized) - {"pll_without_exact"} - set(result.bounds.get("constant", ())):
-        raise ValueError(f"a normalised score of {method} has no bounds")
-    if result.calibration and not {"level", "coverage"} <= set(result.calibration):
-        raise ValueError(f"the calibration of {method} is incomplete")
-    if set(result.uncertainty_error) != {"rank", "sigma", "error", "running_error"}:
-        raise ValueError(f"the errors over uncertainty of {method} are incomplete")
-
-
-_AT_BOUNDARIES = {"predictive_entropy", "error_rate"}
-_OF_CLASSES = {"count", "confidence", "accuracy"}

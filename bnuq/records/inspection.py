@@ -19,8 +19,21 @@ from bnuq.store import codec
 from bnuq.store.codec import write
 
 __all__ = [
-    "Candidate", "Crossing", "Domain", "Domains", "Flag", "Gap", "Inspection", "LayerGap", "LayerNoise", "Noise",
-    "Pipelines", "SiteRow", "read", "summary", "write",
+    "Crossing",
+    "Domain",
+    "Domains",
+    "Flag",
+    "Gap",
+    "Inspection",
+    "LayerGap",
+    "LayerNoise",
+    "NoiseBySize",
+    "PipelineFit",
+    "Pipelines",
+    "SiteRow",
+    "read",
+    "summary",
+    "write",
 ]  # fmt: skip
 
 FEW_VALUES = 50  # of a channel, below which biased and unbiased variance differ by more than 1 % in scale
@@ -114,7 +127,7 @@ class Gap:
 
 @dataclass(frozen=True)
 class LayerNoise:
-    """The noise of one layer's batch statistics, R draws of `Noise.batch_size`, values of all channels.
+    """The noise of one layer's batch statistics, R draws of `NoiseBySize.batch_size`, values of all channels.
 
     `sigma_u`, `sigma_v`: sd over draws (ddof 1) of U = σ/S and V = (μ − M)/σ, mean over channels. `nominal` = b·z
     values a channel; `values_mean` = σ²/Var(M) and `values_deviation` (1/(2 Var U) of many, by Var ln S² of few) are
@@ -125,7 +138,7 @@ class LayerNoise:
     without replacement takes off the noise; `rejected_fitted`: the same with ν = 2·mean²/variance degrees of each
     channel. Both concern only the shape: S² is in units of the draws' own mean, as all draws share the error of σ².
     `slope` is that of ln Var[(x − M)/S] at x = μ on ln b, −1 expected, with the error from its residuals as
-    `mc_se` and Student's interval; `variances` are those variances (mean over channels) at `Noise.sizes`.
+    `mc_se` and Student's interval; `variances` are those variances (mean over channels) at `NoiseBySize.sizes`.
     `unbiased_scale` is √(n/(n − 1)), what normalising by the unbiased variance changes.
     Source: Shekhovtsov & Flach 2018, §3.1.
     """
@@ -147,7 +160,7 @@ class LayerNoise:
 
 
 @dataclass(frozen=True)
-class Noise:
+class NoiseBySize:
     """The noise of BatchNorm's statistics at `batch_size` (R = `draws`), and how it falls with the size.
 
     `sizes` hold `batch_size`, unless it leaves a layer fewer than 8 values. `spatial_slope` is that of ln(b·Var) on
@@ -205,7 +218,7 @@ class Domains:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class PipelineFit:
     """A training pipeline that was tried. `normalize` names where mean and std come from ("imagenet", "the data's own",
     …; None for none), `scale` is what uint8 pixels run to (1 or 255), `augment` is in words ("pad 4, crop 32"; "" for
     none). `median` and `worst` are the reference check's ratios (1 is batch noise) in the median and the worst layer.
@@ -231,8 +244,8 @@ class Pipelines:
     `first_round` are the candidates eliminated on fewer batches, with their ratios there.
     """
 
-    candidates: tuple[Candidate, ...]
-    first_round: tuple[Candidate, ...]
+    candidates: tuple[PipelineFit, ...]
+    first_round: tuple[PipelineFit, ...]
     undetermined: tuple[str, ...]
     lines: str
 
@@ -248,7 +261,7 @@ class Inspection:
     sites: tuple[SiteRow, ...]
     unreachable: tuple[tuple[str, str], ...]  # (layer, why)
     gap: Gap | None
-    noise: Noise | None
+    noise: NoiseBySize | None
     domains: Domains | None
     pipelines: Pipelines | None
     findings: tuple[Finding, ...]
@@ -321,7 +334,7 @@ def _gap(gap: Gap) -> dict[str, Any]:
     return {**json_fields(gap, "points", "batch_size", "worth", "passed"), "layers": layers}
 
 
-def _noise(noise: Noise) -> dict[str, Any]:
+def _noise(noise: NoiseBySize) -> dict[str, Any]:
     layers = [json_fields(layer, *_OF_NOISE) for layer in noise.layers]
     return {**json_fields(noise, "batch_size", "draws", "sizes", "spatial_slope"), "layers": layers}
 

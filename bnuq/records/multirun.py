@@ -142,18 +142,18 @@ class Several:
         The mean over runs of a normalised score is that of the runs' own ratios.
         Source: Teye, Azizpour & Smith 2018, §4, and their code; Nadeau & Bengio 2003.
         """
-        by_address = dict(zip(self.estimates, self.values, strict=True))
-        return {address: self._aggregate(address, by_address) for address in by_address}
+        values = dict(zip(self.estimates, self.values, strict=True))
+        return {address: self._aggregate(address, values) for address in values}
 
-    def _aggregate(self, address: str, by_address: Mapping[str, np.ndarray]) -> Aggregate:
+    def _aggregate(self, address: str, run_values: Mapping[str, np.ndarray]) -> Aggregate:
         share, split = self.test_share, np.array([0 if run.split is None else run.split for run in self.runs])
-        values = by_address[address]
+        values = run_values[address]
         corrected = None if share is None else nadeau_bengio(values, split, test_share=share)
         aggregate = Aggregate(coordinates_of(address), values, corrected)
         if not aggregate.normalized:
             return aggregate
         method, _, metric = address.split(".")
-        parts = [by_address[part] for place in _BETWEEN if (part := f"{method}.{place}.{metric}") in by_address]
+        parts = [run_values[part] for level in _BETWEEN if (part := f"{method}.{level}.{metric}") in run_values]
         ratio = None
         if len(parts) == len(_BETWEEN):
             with np.errstate(invalid="ignore"):
@@ -183,7 +183,7 @@ def one_run(result: Result, *, sha256: str, split: int | None, seed: int | None)
 
 def table_of(estimates: Sequence[Mapping[str, float]]) -> dict[str, Any]:
     """`estimates` and `values` of the runs with these estimates."""
-    addresses = list(dict.fromkeys(address for of_run in estimates for address in of_run))
+    addresses = list(dict.fromkeys(address for run_estimates in estimates for address in run_estimates))
     table = np.full((len(addresses), len(estimates)), np.nan)
     for row, address in zip(table, addresses, strict=True):
         replacement = address.replace(".normalized.pll_without_exact", ".normalized.pll")
@@ -216,14 +216,16 @@ def read(path: Path) -> Several:
     return codec.read(Several, path, by_hand=complete)
 
 
-def _unknown(at: Mapping[str, str]) -> Iterator[str]:
+def _unknown(coordinates: Mapping[str, str]) -> Iterator[str]:
     """The metric, the score or the method of an estimate that this version does not know."""
-    if at["metric"] not in METRICS.keys() | {WITHOUT_EXACT} | ({"confidence"} if "bound" in at else set()):
-        yield at["metric"]
-    if at.get("score", "") not in SCORES.keys() | {""}:
-        yield at["score"]
-    if at["method"] not in METHOD_NAMES:
-        yield at["method"]
+    if coordinates["metric"] not in METRICS.keys() | {WITHOUT_EXACT} | (
+        {"confidence"} if "bound" in coordinates else set()
+    ):
+        yield coordinates["metric"]
+    if coordinates.get("score", "") not in SCORES.keys() | {""}:
+        yield coordinates["score"]
+    if coordinates["method"] not in METHOD_NAMES:
+        yield coordinates["method"]
 
 
 # ── the summary ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -271,11 +273,11 @@ def _aggregate(aggregate: Aggregate) -> dict[str, Any]:
 _OF_TEST = ("t", "df", "p", "stars")
 
 
-def shared_warnings(of_runs: Sequence[Sequence[Finding]]) -> Iterator[Finding]:
+def shared_warnings(run_findings: Sequence[Sequence[Finding]]) -> Iterator[Finding]:
     """The warnings among the findings of every run, those of one code once, with the number of runs that had them:
     values differ from run to run, and are those of the first."""
     shared: dict[tuple[str, int], list[Finding]] = {}
-    for findings in of_runs:
+    for findings in run_findings:
         counts = Counter[str]()
         for finding in warnings(findings):
             shared.setdefault((finding.code, counts[finding.code]), []).append(finding)

@@ -39,12 +39,12 @@ MapsOfImage = Mapping[str, Shaped[np.ndarray, "y x"]]
 def most_bytes(maps: Maps) -> int:
     """What the maps of a set can take in the file, however badly they pack."""
     first = next(iter(maps))
-    chunks = [(each, _chunk(each)) for each in first.values()]
-    of_image = sum(
-        -(-each.shape[0] // shape[1]) * (math.prod(shape) * each.itemsize * 1001 // 1000 + _ENTRY)
-        for each, shape in chunks
+    chunks = [(values, _chunk(values)) for values in first.values()]
+    image_bytes = sum(
+        -(-values.shape[0] // shape[1]) * (math.prod(shape) * values.itemsize * 1001 // 1000 + _ENTRY)
+        for values, shape in chunks
     )
-    return len(maps) * (of_image + 512) + _SCALES + 16 * sum(first[PREDICTED].shape)
+    return len(maps) * (image_bytes + 512) + _SCALES + 16 * sum(first[PREDICTED].shape)
 
 
 def _chunk(plane: np.ndarray) -> tuple[int, int, int]:
@@ -55,9 +55,9 @@ def _chunk(plane: np.ndarray) -> tuple[int, int, int]:
 def add(file: Any, result: Result) -> None:
     """Add the maps of every method and set, as far as there are any, to an open HDF5 file."""
     for method, method_result in result.methods.items():
-        for name, of_set in method_result.sets.items():
-            if of_set.maps is not None:
-                _add(file, f"{_GROUP}/{name_of(method)}/{name_of(name)}", of_set.maps, result.sets[name], result)
+        for name, set_result in method_result.sets.items():
+            if set_result.maps is not None:
+                _add(file, f"{_GROUP}/{name_of(method)}/{name_of(name)}", set_result.maps, result.sets[name], result)
 
 
 def _add(file: Any, path: str, maps: Maps, evaluated: EvaluatedSet, result: Result) -> None:
@@ -71,13 +71,13 @@ def _add(file: Any, path: str, maps: Maps, evaluated: EvaluatedSet, result: Resu
         writer.add(path, "name", evaluated.names, ("image",), {"image": scales[0]})
     for name, plane in first.items():
         data = file[path].create_dataset(name, shape=shape, dtype=plane.dtype, chunks=_chunk(plane), **PACKED)
-        for place, scale in enumerate(scales):
-            data.dims[place].attach_scale(scale)
+        for axis_number, scale in enumerate(scales):
+            data.dims[axis_number].attach_scale(scale)
         data.attrs.update(_attributes(name, result))
         if evaluated.names is not None:
             data.attrs["coordinates"] = "name"
-    for number, of_image in enumerate(maps):
-        for name, plane in of_image.items():
+    for number, image_map in enumerate(maps):
+        for name, plane in image_map.items():
             file[path][name][number] = plane
 
 
@@ -93,7 +93,7 @@ def _attributes(name: str, result: Result) -> dict[str, Any]:
     known = result.sets["test"].classes
     classes = [known[k] if k < len(known) else f"class {k}" for k in range(int(result.model["classes"]))]
     numbers = np.arange(len(classes), dtype=np.min_scalar_type(len(classes) - 1))
-    meanings = " ".join("_".join(each.split()) or "_" for each in classes).encode("utf-8", "backslashreplace").decode()
+    meanings = " ".join("_".join(name.split()) or "_" for name in classes).encode("utf-8", "backslashreplace").decode()
     few = {"flag_values": numbers, "flag_meanings": meanings.replace("\0", "")} if len(meanings) < 2**15 else {}
     return {"units": "1", "long_name": "predicted class", **few}
 
@@ -115,8 +115,8 @@ def maps_of(result: Result, *, set: str = "test", method: str | None = None) -> 
         raise ResultError("maps are in the file of a result, and this one has none.")
     maps = SavedMaps(result.path, method, set, result.sets[set])
     with maps.opened() as data:
-        found = data
-    if not found:
+        group = data
+    if not group:
         raise RequestError(
             f"{result.path} holds no maps of {method} on {set}. They are kept where that is requested: "
             "bnuq evaluate … --save-maps"
@@ -154,7 +154,7 @@ class SavedMaps(Sequence[MapsOfImage]):
         with self.opened() as data:
             for row in rows:
                 with self._damage():
-                    planes = {name: each.rows(row, row + 1)[0] for name, each in data.items()}
+                    planes = {name: dataset.rows(row, row + 1)[0] for name, dataset in data.items()}
                 yield planes
 
     @contextmanager
@@ -175,16 +175,16 @@ class SavedMaps(Sequence[MapsOfImage]):
             group = group[key]
         if not isinstance(group, Group):
             raise ValueError(f"{group.name} is no group")
-        found = {key: each for key, each in group.items() if key not in ("image", "name", "y", "x")}
-        if PREDICTED not in found:
+        datasets = {key: dataset for key, dataset in group.items() if key not in ("image", "name", "y", "x")}
+        if PREDICTED not in datasets:
             raise ValueError(f"{group.name}/{PREDICTED} is missing")
-        shape = found[PREDICTED].shape
+        shape = datasets[PREDICTED].shape
         if shape is None or len(shape) != 3 or shape[0] != self.evaluated.n or 0 in shape:
             raise ValueError(f"{PREDICTED} of {group.name} is not of the images of the set")
-        for name, each in found.items():
-            if each.shape != shape or each.dtype.kind not in ("u" if name == PREDICTED else "f"):
+        for name, dataset in datasets.items():
+            if dataset.shape != shape or dataset.dtype.kind not in ("u" if name == PREDICTED else "f"):
                 raise ValueError(f"{name} of {group.name} is no map")
-        return found
+        return datasets
 
     @contextmanager
     def _damage(self) -> Iterator[None]:
@@ -205,7 +205,7 @@ def rows_of(images: Sequence[str | int], evaluated: EvaluatedSet) -> list[int]:
     return [_row_of(str(image), names, numbers_of(evaluated), evaluated.name) for image in images]
 
 
-def _row_of(image: str, names: Mapping[str, int], numbers: np.ndarray, of_set: str) -> int:
+def _row_of(image: str, names: Mapping[str, int], numbers: np.ndarray, set_name: str) -> int:
     ends = [row for name, row in names.items() if name.endswith(f"/{image}")]
     if image in names:
         return names[image]
@@ -216,5 +216,5 @@ def _row_of(image: str, names: Mapping[str, int], numbers: np.ndarray, of_set: s
     alike = get_close_matches(image, names, n=3, cutoff=0.5) or [*names][:3]
     named = f" or their names, such as {', '.join(alike)}" if alike else ""
     raise RequestError(
-        f"image {image} is not in the set {of_set}; expected numbers from {numbers.min()} to {numbers.max()}{named}."
+        f"image {image} is not in the set {set_name}; expected numbers from {numbers.min()} to {numbers.max()}{named}."
     )

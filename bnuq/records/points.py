@@ -41,8 +41,8 @@ def points_table(result: Result, *, set: str = "test", method: str | None = None
     else:
         classes = result.sets["test"].classes
         columns |= {} if evaluated.labels is None else {"label": _class_names(evaluated.labels, classes)}
-        of_pixels = result.task.is_dense  # of which the most frequent class is shown
-        predicted = values.predicted.argmax(1) if of_pixels else values.predicted
+        is_dense = result.task.is_dense  # of which the most frequent class is shown
+        predicted = values.predicted.argmax(1) if is_dense else values.predicted
         columns["prediction"] = _class_names(predicted, classes)
     return columns | dict(values.points)
 

@@ -29,11 +29,13 @@ class Part:
 
     def _mean_auroc(self, result: Result, method: str, score: str) -> Estimate:
         # The test points and the draws are the same for all sets, so that the errors of the sets are not independent.
-        found, test = result.methods[method], result.sets["test"]
-        aurocs = [found.ood[name][score]["auroc"] for name in self.sets]
-        inside = found.sets["test"].points[score]
-        influences = [detection_influence(inside, found.sets[name].points[score]).auroc for name in self.sets]
-        errors = [standard_error(np.mean([of_test for of_test, _ in influences], axis=0), group=test.group)]
+        method_result, test = result.methods[method], result.sets["test"]
+        aurocs = [method_result.ood[name][score]["auroc"] for name in self.sets]
+        inside = method_result.sets["test"].points[score]
+        influences = [detection_influence(inside, method_result.sets[name].points[score]).auroc for name in self.sets]
+        errors = [
+            standard_error(np.mean([test_influence for test_influence, _ in influences], axis=0), group=test.group)
+        ]
         for name, (_, outside) in zip(self.sets, influences, strict=True):
             errors.append(standard_error(outside, group=result.sets[name].group) / len(self.sets))
         se = math.hypot(*errors)
@@ -48,11 +50,11 @@ class Part:
 
 def parts_of_suites(result: Result) -> dict[str, tuple[Part, ...]]:
     """For each suite with sets in the result, its near and its far sets, if there are any."""
-    by_reference = {each.reference: name for name, each in result.sets.items() if each.kind == "ood"}
+    set_names = {evaluated.reference: name for name, evaluated in result.sets.items() if evaluated.kind == "ood"}
     parts: dict[str, tuple[Part, ...]] = {}
     for suite, members in suites().items():
-        named = [(each.distance, by_reference[each.reference]) for each in members if each.reference in by_reference]
+        named = [(member.distance, set_names[member.reference]) for member in members if member.reference in set_names]
         if named:
-            found = (Part(distance, tuple(name for of, name in named if of == distance)) for distance in DISTANCES)
-            parts[suite] = tuple(part for part in found if part.sets)
+            names = {distance: tuple(name for at, name in named if at == distance) for distance in DISTANCES}
+            parts[suite] = tuple(Part(distance, sets) for distance, sets in names.items() if sets)
     return parts

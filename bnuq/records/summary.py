@@ -90,8 +90,8 @@ def _methods(result: Result) -> dict[str, Any]:
     """Every estimate at its address, and the convergence curves."""
     groups: list[tuple[str, ...]] = []
     for name, method in result.methods.items():
-        groups += [(name, "sets"), *((name, "sets", of) for of in method.sets)]
-        groups += [(name, "ood"), *((name, "ood", of) for of in method.ood)]
+        groups += [(name, "sets"), *((name, "sets", set_name) for set_name in method.sets)]
+        groups += [(name, "ood"), *((name, "ood", set_name) for set_name in method.ood)]
         groups += [(name, "normalized")] if method.normalized else []
     methods = nested(groups, {path_of(row.coordinates): estimate_summary(row.estimate) for row in rows_of(result)})
     for name, method in result.methods.items():

@@ -279,12 +279,12 @@ def summary(sweep: Sweep) -> dict[str, Any]:
 
 
 def _point(sweep: Sweep, point: SweepPoint) -> dict[str, Any]:
-    auroc = {score: _means(by_set) for score, by_set in point.auroc.items()}
+    auroc = {score: _means(repeated) for score, repeated in point.auroc.items()}
     return {
         **json_fields(point, "batch_size", "train_batch_size", "protocol"),
         "model": sweep.models[point.model].name,
         "degenerate": point.degenerate,
-        **{metric: _means(by_set) for metric, by_set in point.estimates.items()},
+        **{metric: _means(repeated) for metric, repeated in point.estimates.items()},
         "auroc": auroc.get(sweep.score, {}),
         "auroc_by": auroc,
         **(dict.fromkeys(_OF_ELBO) if point.elbo is None else json_fields(point.elbo, *_OF_ELBO)),

@@ -15,7 +15,7 @@ from bnuq.findings import Finding
 from bnuq.findings import verdict as finding
 from bnuq.methods import RECALIBRATIONS, method_named
 from bnuq.metrics.registry import metric_of
-from bnuq.records.contributions import Points, sets_of
+from bnuq.records.contributions import PointContributions, sets_of
 from bnuq.records.evaluation import Result
 from bnuq.records.reference import draws_mini_batches, is_doubtful
 from bnuq.store.table import Row, rows_of
@@ -26,7 +26,7 @@ _OF_LABELS = "pll", "crps", "ece", "aurc"  # of the test set; beside them the AU
 
 
 @dataclass(frozen=True)
-class Comparison:
+class MethodComparison:
     """An estimate of one method and the same estimate of `against`, the best method of a single pass, on the same
     points.
 
@@ -77,7 +77,7 @@ class Verdict:
 
     worth: bool | None
     best: Mapping[str, str]
-    comparisons: tuple[Comparison, ...]
+    comparisons: tuple[MethodComparison, ...]
     findings: tuple[Finding, ...]
 
 
@@ -110,7 +110,7 @@ def judged(result: Result) -> Verdict:
     groups = _groups(result)
     comparisons = _adjusted(list(_compared(result, groups)))
     conclusion = concluded(comparisons, mismatched=is_mismatched(result), lacks_temperature=_lacks_temperature(result))
-    gains = dict.fromkeys(each.method for each in conclusion.gains if each.metric == "pll")
+    gains = dict.fromkeys(gain.method for gain in conclusion.gains if gain.metric == "pll")
     return Verdict(
         worth=conclusion.worth,
         best={metric: max(rows, key=_rank)["method"] for metric, rows in groups.items()},
@@ -153,10 +153,10 @@ def _is_single(row: Row, result: Result) -> bool:
     return passes_of(row["method"], result) == 1
 
 
-def _compared(result: Result, groups: Mapping[str, Sequence[Row]]) -> Iterator[Comparison]:
+def _compared(result: Result, groups: Mapping[str, Sequence[Row]]) -> Iterator[MethodComparison]:
     """Every estimate of a method of several passes, and the best of every other one of a single pass, against the best
     of all of a single pass."""
-    points = Points(result)
+    points = PointContributions(result)
     for rows in groups.values():
         ranked = sorted(rows, key=_rank, reverse=True)
         against = next(row for row in ranked if _is_single(row, result))
@@ -167,11 +167,11 @@ def _compared(result: Result, groups: Mapping[str, Sequence[Row]]) -> Iterator[C
             seen.add(row["method"])
 
 
-def _comparison(result: Result, points: Points, row: Row, against: Row) -> Comparison:
+def _comparison(result: Result, points: PointContributions, row: Row, against: Row) -> MethodComparison:
     error = math.hypot(_over_points(result, points, row, against), _over_draws(row, against))
     difference = row.estimate.value - against.estimate.value
     known = math.isfinite(error) and (error > 0 or difference == 0)
-    return Comparison(
+    return MethodComparison(
         method=row["method"],
         against=against["method"],
         set=row["set"],
@@ -187,26 +187,29 @@ def _comparison(result: Result, points: Points, row: Row, against: Row) -> Compa
     )
 
 
-def _over_points(result: Result, points: Points, row: Row, against: Row) -> float:
+def _over_points(result: Result, points: PointContributions, row: Row, against: Row) -> float:
     """The error of the difference over the points of each set, which both share."""
     with np.errstate(all="ignore"):  # of an infinite value, whose error is not known
-        ours, others = points.contributions(row), points.contributions(against)
-        if ours is None or others is None:
+        contributions, others = points.contributions(row), points.contributions(against)
+        if contributions is None or others is None:
             return math.nan
-        differences = {name: ours[name] - others[name] for name in sets_of(row)}
-        errors = (metrics.standard_error(each, group=result.sets[name].group) for name, each in differences.items())
+        differences = {name: contributions[name] - others[name] for name in sets_of(row)}
+        errors = (
+            metrics.standard_error(difference, group=result.sets[name].group)
+            for name, difference in differences.items()
+        )
         return math.hypot(*errors)
 
 
 def _over_draws(row: Row, against: Row) -> float:
     """The Monte Carlo error of the difference: of its replicates where both have them, otherwise as of independent
     draws."""
-    given = ["networks" in method_named(each["method"]).differs_by for each in (row, against)]
+    given = ["networks" in method_named(compared_row["method"]).differs_by for compared_row in (row, against)]
     left, right = row.estimate.jackknife, against.estimate.jackknife
-    by_jackknife = metric_of(row["metric"]).mc_error == "jackknife"
-    if by_jackknife and not any(given) and left is not None and right is not None and len(left) == len(right):
+    uses_jackknife = metric_of(row["metric"]).mc_error == "jackknife"
+    if uses_jackknife and not any(given) and left is not None and right is not None and len(left) == len(right):
         return float(metrics.jackknife_error(left - right))
-    return math.hypot(*(_mc_error(each["method"], each.estimate) for each in (row, against)))
+    return math.hypot(*(_mc_error(compared_row["method"], compared_row.estimate) for compared_row in (row, against)))
 
 
 def _mc_error(method: str, estimate: Estimate) -> float:
@@ -218,10 +221,11 @@ def _mc_error(method: str, estimate: Estimate) -> float:
     return 0.0 if method_named(method).is_single else math.nan
 
 
-def _adjusted(comparisons: list[Comparison]) -> tuple[Comparison, ...]:
-    known = [at for at, each in enumerate(comparisons) if each.p is not None]
-    for at, p in zip(known, metrics.holm(np.array([comparisons[at].p for at in known], dtype=float)), strict=True):
-        comparisons[at] = replace(comparisons[at], p=float(p))
+def _adjusted(comparisons: list[MethodComparison]) -> tuple[MethodComparison, ...]:
+    known = [number for number, comparison in enumerate(comparisons) if comparison.p is not None]
+    adjusted = metrics.holm(np.array([comparisons[number].p for number in known], dtype=float))
+    for number, p in zip(known, adjusted, strict=True):
+        comparisons[number] = replace(comparisons[number], p=float(p))
     return tuple(comparisons)
 
 
@@ -234,25 +238,25 @@ class Conclusion:
     one, by metrics by which that is decided."""
 
     worth: bool | None
-    gains: tuple[Comparison, ...]
+    gains: tuple[MethodComparison, ...]
     findings: tuple[Finding, ...]
 
 
-def concluded(comparisons: Sequence[Comparison], *, mismatched: bool, lacks_temperature: bool) -> Conclusion:
+def concluded(comparisons: Sequence[MethodComparison], *, mismatched: bool, lacks_temperature: bool) -> Conclusion:
     """Whether samples are worth their passes, by metric. It is undecided by those whose errors are not known, and by
     those with a gain that may be due to other statistics where the reference is `mismatched`, or that a temperature may
     also give where the best single pass `lacks_temperature`."""
-    sampled = [each for each in comparisons if each.passes > 1]
+    sampled = [comparison for comparison in comparisons if comparison.passes > 1]
     if not sampled:
         return Conclusion(None, (), tuple(_best_of_one_pass(comparisons)))
-    by_metric: dict[tuple[str, str], list[Comparison]] = {}
-    for each in sampled:
-        by_metric.setdefault((each.metric, each.set), []).append(each)
+    groups: dict[tuple[str, str], list[MethodComparison]] = {}
+    for comparison in sampled:
+        groups.setdefault((comparison.metric, comparison.set), []).append(comparison)
     outcomes: dict[str, list[tuple[str, str]]] = {}
-    for key, of_metric in by_metric.items():
-        outcome = _outcome(of_metric, mismatched, lacks_temperature and key[0] in _BY_TEMPERATURE)
+    for key, group in groups.items():
+        outcome = _outcome(group, mismatched, lacks_temperature and key[0] in _BY_TEMPERATURE)
         outcomes.setdefault(outcome, []).append(key)
-    gains = tuple(each for key in outcomes.get("gain", ()) for each in by_metric[key] if each.is_better)
+    gains = tuple(comparison for key in outcomes.get("gain", ()) for comparison in groups[key] if comparison.is_better)
     undecided = [(reason, outcomes[reason]) for reason in _UNDECIDED if reason in outcomes]
     as_good, worse = (outcomes.get(name, []) for name in ("as-good", "worse"))
     values: dict[str, Any] = {"others": as_good, "worse": worse}
@@ -264,10 +268,10 @@ def concluded(comparisons: Sequence[Comparison], *, mismatched: bool, lacks_temp
     else:
         code, compared = "one-pass-is-enough", sampled
     if not undecided or gains:  # the best method by the metric of the clearest gain, else by the first metric
-        first = max(gains, key=lambda each: each.gain / each.se if each.se else math.inf) if gains else sampled[0]
-        same = [each for each in compared if (each.metric, each.set) == (first.metric, first.set)]
-        values["example"] = asdict(max(same, key=lambda each: each.gain))
-    passes = max(each.passes for each in compared)
+        first = max(gains, key=lambda gain: gain.gain / gain.se if gain.se else math.inf) if gains else sampled[0]
+        same = [other for other in compared if (other.metric, other.set) == (first.metric, first.set)]
+        values["example"] = asdict(max(same, key=lambda comparison: comparison.gain))
+    passes = max(comparison.passes for comparison in compared)
     return Conclusion(
         worth=True if gains else None if undecided else False,
         gains=gains,
@@ -279,20 +283,25 @@ _BY_TEMPERATURE = "pll", "ece"  # may gain as much by a fitted temperature
 _UNDECIDED = "reference", "temperature", "errors"  # the reasons
 
 
-def _outcome(comparisons: Sequence[Comparison], mismatched: bool, lacks_temperature: bool) -> str:
+def _outcome(comparisons: Sequence[MethodComparison], mismatched: bool, lacks_temperature: bool) -> str:
     """By one metric: "gain", why that is undecided, "as-good" or, if every method of several passes is, "worse"."""
-    if any(each.is_better for each in comparisons):
+    if any(comparison.is_better for comparison in comparisons):
         return "reference" if mismatched else "temperature" if lacks_temperature else "gain"
-    if any(each.p is None for each in comparisons):
+    if any(comparison.p is None for comparison in comparisons):
         return "errors"
-    return "worse" if all(each.is_worse for each in comparisons) else "as-good"
+    return "worse" if all(comparison.is_worse for comparison in comparisons) else "as-good"
 
 
-def _best_of_one_pass(comparisons: Sequence[Comparison]) -> Iterator[Finding]:
+def _best_of_one_pass(comparisons: Sequence[MethodComparison]) -> Iterator[Finding]:
     """The method that is best by the first metric, where all need a single pass and there are several."""
-    for each in comparisons[:1]:
-        if each.method != each.against:
-            values = {"method": each.against, "metric": each.metric, "set": each.set, "value": each.value_of_against}
+    for comparison in comparisons[:1]:
+        if comparison.method != comparison.against:
+            values = {
+                "method": comparison.against,
+                "metric": comparison.metric,
+                "set": comparison.set,
+                "value": comparison.value_of_against,
+            }
             yield finding("only-single-passes", **values)
 
 
@@ -322,10 +331,10 @@ def _choice(result: Result, better: Collection[str]) -> Iterator[Finding]:
     first = max(single, key=single.__getitem__)
     choices: list[tuple[int, str, float]] = [(1, first, single[first])]
     most = max(map(result.samples_of, result.methods))
-    for passes in sorted({min(each, most) for each in BUDGETS} - {1}):
-        found = {name: pll for name in better if (pll := _better_than(first, name, passes, result)) is not None}
-        method = max(found, key=found.__getitem__) if found else first
-        choices.append((passes, method, found.get(method, single[first])))
+    for passes in sorted({min(budget, most) for budget in BUDGETS} - {1}):
+        pll_values = {name: pll for name in better if (pll := _better_than(first, name, passes, result)) is not None}
+        method = max(pll_values, key=pll_values.__getitem__) if pll_values else first
+        choices.append((passes, method, pll_values.get(method, single[first])))
     if len(choices) > 1:
         yield finding("best-choice", choices=choices)
 
@@ -333,10 +342,10 @@ def _choice(result: Result, better: Collection[str]) -> Iterator[Finding]:
 def _better_than(first: str, method: str, passes: int, result: Result) -> float | None:
     """The PLL of a method's first draws, if it is better than that of `first` beyond the error; else None."""
     samples, test = result.samples_of(method), result.sets["test"]
-    of_test = result.methods[method].sets["test"]
-    draws, mc_error = of_test.log_likelihood, _mc_error(method, of_test.estimates["pll"])
+    test_result = result.methods[method].sets["test"]
+    draws, mc_error = test_result.log_likelihood, _mc_error(method, test_result.estimates["pll"])
     if passes >= samples:  # of which the comparisons have shown that it is
-        return of_test.estimates["pll"].value
+        return test_result.estimates["pll"].value
     if draws is None:
         return None
     after = metrics.pll_from_log_likelihood(draws[:passes].reshape(passes, -1)).reshape(draws.shape[1:])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 
 from bnuq.records.evaluation import Result
-from bnuq.records.verdict import Comparison, judged
+from bnuq.records.verdict import MethodComparison, judged
 from bnuq.report.document import Cell, Part, Row, Table, dim
 from bnuq.report.noise_models import labelled
 from bnuq.report.numbers import digits_of, headed, named, number, signed
@@ -18,7 +18,7 @@ def parts(result: Result, *, roomy: bool) -> tuple[Part, ...]:
     rows: list[Row] = []
     comparisons = judged(result).comparisons
     for (metric, name), group in groupby(comparisons, key=lambda each: (each.metric, each.set)):
-        best: dict[str, Comparison] = {}
+        best: dict[str, MethodComparison] = {}
         for each in group:  # from the best one down
             best.setdefault(each.method, each)
         first = next(iter(best.values()))
@@ -42,7 +42,7 @@ def parts(result: Result, *, roomy: bool) -> tuple[Part, ...]:
     )
 
 
-def _row(each: Comparison, digits: int, *, roomy: bool) -> Row:
+def _row(each: MethodComparison, digits: int, *, roomy: bool) -> Row:
     error = "" if each.se is None else f"±{number(each.se, digits)}"
     p = "–" if each.p is None else "<0.001" if each.p < 0.001 else number(each.p, 3)
     cells = (

@@ -187,5 +187,5 @@ def _words_by_row(
 ) -> UInt64[np.ndarray, "row word"]:
     """Rows number `first`, `first` + 1, … of a stream of `words` that is cut into rows."""
     block, skipped = divmod(first * shape[1], 4)
-    found = words(seed, draw, purpose, skipped + shape[0] * shape[1], block=block, stream=stream)
-    return found[skipped:].reshape(shape)
+    row_words = words(seed, draw, purpose, skipped + shape[0] * shape[1], block=block, stream=stream)
+    return row_words[skipped:].reshape(shape)

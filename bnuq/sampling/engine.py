@@ -17,15 +17,19 @@ from bnuq import devices, metrics
 from bnuq.config import Precision
 from bnuq.errors import SamplingError, first_line, is_device_failure, is_out_of_memory
 from bnuq.sampling.batch_statistics import BatchStatistics
+from bnuq.sampling.batchnorm_calls import OtherCallsError
 from bnuq.sampling.dropout import Dropout
 from bnuq.sampling.exactness import check_repeatable, check_samples_independent, close
-from bnuq.sampling.executor import Executor, Work
+from bnuq.sampling.executor import PlanCost, PlanExecutor
 from bnuq.sampling.inputs import Data, tensor_of
 from bnuq.sampling.interception import fed, float32_as, is_exact_on_cpu, undisturbed
 from bnuq.sampling.noise import Learned
 from bnuq.sampling.plain_loop import Engine, PlainLoop
-from bnuq.sampling.planning import Plan, plan
-from bnuq.sampling.sites import BatchNormSite, NoiseSite, OtherCallsError, Sites, find_sites
+from bnuq.sampling.planning import plan
+from bnuq.sampling.recording import record
+from bnuq.sampling.schedule import Plan
+from bnuq.sampling.site_search import find_sites
+from bnuq.sampling.sites import BatchNormSite, NoiseSite, Sites
 from bnuq.sampling.trace import (
     CHECKED_ROWS,
     NotTraceableError,
@@ -33,7 +37,6 @@ from bnuq.sampling.trace import (
     OtherPathError,
     on_other_inputs,
     other_inputs,
-    record,
     uneven_tile,
 )
 from bnuq.sampling.unsampled import listed, warn_of_unsampled
@@ -99,8 +102,8 @@ class Stochastic:
         self.samples = self.plain.samples
         self._model, self._sites, self._dropout = model, sites, dropout
         self._precision: Precision = precision
-        self._executor: Executor | None = None
-        self._exact: Executor | None = None  # the plan in the network's own arithmetic
+        self._executor: PlanExecutor | None = None
+        self._exact: PlanExecutor | None = None  # the plan in the network's own arithmetic
         self._verified: set[int] = set()  # sizes of tiles on which it was compared with the plain loop
         self.why_plain = ""
         """Why there is no plan, once that is known."""
@@ -108,7 +111,7 @@ class Stochastic:
         """How far the first passes lay from float32, where the arithmetic is another."""
 
     @property
-    def executor(self) -> Executor | None:
+    def executor(self) -> PlanExecutor | None:
         """The plan at work in the network's own arithmetic; None where there is none, or none yet."""
         return None if self._executor is None else self._exact
 
@@ -118,7 +121,7 @@ class Stochastic:
         has a kernel for both refused."""
         return "" if self._executor is None else self._executor.why_unfused
 
-    def work(self, points: int) -> Work | None:
+    def work(self, points: int) -> PlanCost | None:
         """What is computed once and what T times, where so many points pass together; None where there is no plan, or
         none yet."""
         return None if self._executor is None else self._executor.work(points)
@@ -201,13 +204,15 @@ class Stochastic:
                 f"precision {self._precision} needs a plan of the network, and there is none: {why}. Use float32."
             )
 
-    def _run(self, executor: Executor, inputs: Tensor, start: int = 0, draws: Sequence[int] | None = None) -> Tensor:
+    def _run(
+        self, executor: PlanExecutor, inputs: Tensor, start: int = 0, draws: Sequence[int] | None = None
+    ) -> Tensor:
         rounding = "tf32" if self._precision == "tf32" else "ieee"
         exact = devices.is_host(inputs.device) and is_exact_on_cpu()
         with torch.inference_mode(), nullcontext() if exact else float32_as(rounding):
             return executor.passes(inputs, start, draws)
 
-    def _checked(self, inputs: Tensor) -> Executor:
+    def _checked(self, inputs: Tensor) -> PlanExecutor:
         sites = replace(
             self._sites,
             dropouts=() if self._dropout is None else self._sites.dropouts,
@@ -240,10 +245,10 @@ class Stochastic:
 
     def _agreeing(
         self, schedule: Plan, inputs: Tensor, draws: Sequence[int], expected: Tensor, *, together: int
-    ) -> Executor:
+    ) -> PlanExecutor:
         """The plan at work; NotTraceableError where it differs from the plain loop by more than rounding."""
         with _exactly(), on_other_inputs():
-            executor = Executor(
+            executor = PlanExecutor(
                 schedule,
                 samples=self.samples,
                 statistics=self.plain.statistics,
@@ -256,7 +261,7 @@ class Stochastic:
             raise OtherPathError("its recorded operations give different outputs")
         return executor
 
-    def _in_other_arithmetic(self, exact: Executor, inputs: Tensor) -> Executor:
+    def _in_other_arithmetic(self, exact: PlanExecutor, inputs: Tensor) -> PlanExecutor:
         # the last draws: of several batch sizes' draws those of the largest, which differ the least
         draws = range(max(0, self.samples - _COMPARED_DRAWS), self.samples)
         with _exactly():
@@ -306,10 +311,10 @@ def _probabilities(outputs: Tensor) -> Tensor:
 
 def _uncertainty(probabilities: Tensor) -> Tensor:
     """The mutual information (of a single output, the variance) of every point and, if any, every position."""
-    of_points = probabilities.movedim(2, -1).flatten(1, -2)
-    if of_points.shape[2] == 1:
-        return of_points[..., 0].var(0, correction=0)
-    return torch.as_tensor(metrics.mutual_information(of_points))
+    point_probabilities = probabilities.movedim(2, -1).flatten(1, -2)
+    if point_probabilities.shape[2] == 1:
+        return point_probabilities[..., 0].var(0, correction=0)
+    return torch.as_tensor(metrics.mutual_information(point_probabilities))
 
 
 def chunks(
@@ -445,12 +450,12 @@ class _Weights:
 
     def __init__(self, model: nn.Module) -> None:
         self.tensors = [tensor for tensor in chain(model.parameters(), model.buffers()) if not is_lazy(tensor)]
-        by_kind: dict[tuple, list[Tensor]] = {}
+        tensors_of_kind: dict[tuple, list[Tensor]] = {}
         for tensor in self.tensors:
             if tensor.is_floating_point() and tensor.layout is torch.strided and tensor.numel():
-                by_kind.setdefault((tensor.device, tensor.dtype), []).append(tensor)
+                tensors_of_kind.setdefault((tensor.device, tensor.dtype), []).append(tensor)
         with torch.inference_mode():
-            self.norms = [torch.stack(torch.ops.aten._foreach_norm(group)) for group in by_kind.values()]
+            self.norms = [torch.stack(torch.ops.aten._foreach_norm(group)) for group in tensors_of_kind.values()]
 
     def __eq__(self, other: object) -> bool:
         return (

@@ -4,9 +4,7 @@ with the statistics of a mini-batch its outputs are those of the training-mode f
 from __future__ import annotations
 
 import random
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, TypeVar, cast
@@ -14,32 +12,34 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.modules import module as module_hooks
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from bnuq import devices
 from bnuq.errors import SamplingError, is_out_of_memory
+from bnuq.sampling.batchnorm_calls import OtherCallsError, other_calls
+from bnuq.sampling.deviation import deviation, tolerance
 from bnuq.sampling.dropout import Dropout
 from bnuq.sampling.interception import (
-    BatchNormCall,
-    DropoutCall,
     Mode,
     aten,
     copied,
     forward,
-    stochastic_call,
     tensors_in,
     undisturbed,
 )
 from bnuq.sampling.measure import Measurement, MeasurementMode
 from bnuq.sampling.noise import Noise
 from bnuq.sampling.plain_loop import SamplePass, Statistics, tensor_output
-from bnuq.sampling.sites import BatchNormSite, OtherCallsError, Sites, find_sites, other_calls
+from bnuq.sampling.site_search import find_sites
+from bnuq.sampling.sites import BatchNormSite, Sites
+from bnuq.sampling.training_forward import (
+    TrainingForward,
+    _unlike_training,
+    first_difference,
+    recorded_modules,
+    training_copy,
+)
 
-TOLERANCES = {torch.float64: 1e-9, torch.float32: 3e-4}  # of outputs relative to the largest: rounding alone
-_COARSE = 0.05  # the same for networks that compute in half precision
 _DOUBTFUL = 1e-5  # beyond this, float64 decides where it can: what rounding alone may leave hides weak dependence
-_AT_ONCE = 2**22  # values that are compared at a time
 _MAX_EVALUATION_MODULES = 64  # modules, or kinds of modules, that may stay in evaluation mode
 
 
@@ -48,31 +48,14 @@ class Exactness:
     """How closely MCBN of one mini-batch of `points` reproduces the training-mode forward of that mini-batch.
 
     `deviation` is the largest difference between their outputs, relative to the largest output; None where there is no
-    training-mode forward to compare with, for the reason `why_not`. `held` names modules, each with the reason, that
+    training-mode forward to compare with, for the reason `why_not`. `fixed` names modules, each with the reason, that
     behave differently in training mode and cannot be sampled: both forwards have them in evaluation mode.
     """
 
     points: int
     deviation: float | None
     why_not: str = ""
-    held: tuple[tuple[str, str], ...] = ()
-
-
-def deviation(outputs: Tensor, expected: Tensor) -> float:
-    """The largest difference relative to the largest expected value; infinite where shapes, or what is not finite,
-    differ."""
-    if outputs.shape != expected.shape:
-        return float("inf")
-    difference, largest = 0.0, torch.finfo(expected.dtype).tiny
-    for of_outputs, of_expected in zip(*(of.flatten().split(_AT_ONCE) for of in (outputs, expected)), strict=True):
-        finite = of_expected.isfinite()
-        if not torch.equal(finite, of_outputs.isfinite()) or not torch.equal(of_outputs.isnan(), of_expected.isnan()):
-            return float("inf")
-        if bool(finite.any()):
-            values = devices.in_float64(of_expected[finite])
-            difference = max(difference, float((devices.in_float64(of_outputs[finite]) - values).abs().max()))
-            largest = max(largest, float(values.abs().max()))
-    return difference / largest
+    fixed: tuple[tuple[str, str], ...] = ()
 
 
 def close(outputs: Tensor, expected: Tensor, tolerance: float) -> bool:
@@ -90,7 +73,7 @@ def check_repeatable(model: nn.Module, inputs: Tensor, *, where: str = "") -> Te
         if first.numel() and not bool(first.isfinite().any()):
             raise _not_finite(model, inputs, first, where)
         difference, generator = deviation(again, first), _generator_used(states)
-        if difference == 0 or (not generator and difference <= _tolerance(first) / 100):
+        if difference == 0 or (not generator and difference <= tolerance(first) / 100):
             return first
         raise _not_repeatable(f"{where} when it is called again", generator)
 
@@ -99,7 +82,7 @@ def check_unchanged(model: nn.Module, inputs: Tensor, outputs: Tensor, *, where:
     """Raise SamplingError where the network in evaluation mode no longer gives these `outputs` for these inputs."""
     difference = deviation(_evaluated(model)(inputs, 0), outputs)
     # accelerators may choose another algorithm as their memory fills
-    if difference > _tolerance(outputs) / (100 if devices.is_host(inputs.device) else 1):
+    if difference > tolerance(outputs) / (100 if devices.is_host(inputs.device) else 1):
         raise SamplingError(
             f"the network changed during the run: its outputs{where} are no longer those that it gave for the same "
             f"inputs at the start (they differ by {100 * difference:.3g} % of the largest). Its forward keeps "
@@ -158,7 +141,7 @@ def _why_not_finite(model: nn.Module, inputs: Tensor) -> str:
     for name, buffer in model.named_buffers():
         if name.rpartition(".")[2] == "running_var" and bool((buffer < 0).any()):
             return f"{name} is negative ({float(buffer.min()):.3g}), and a variance cannot be"
-    with _recorded_modules(model) as calls:
+    with recorded_modules(model) as calls:
         forward(model, inputs.clone())
     for path, _, received, returned in calls:
         if all(value.isfinite().all() for value in received) and not all(value.isfinite().all() for value in returned):
@@ -171,8 +154,8 @@ def check_independent(model: nn.Module, inputs: Tensor, *, where: str = "") -> f
     relative to the largest; SamplingError where that is more than rounding. `where` names the inputs."""
 
     def check(model: nn.Module, inputs: Tensor) -> tuple[float, float]:
-        apart = _independent(model, _evaluated(model), inputs, where)
-        return apart, apart
+        difference = _independent(model, _evaluated(model), inputs, where)
+        return difference, difference
 
     return _or_in_float64(check, model, inputs)
 
@@ -232,9 +215,9 @@ def _independent(model: nn.Module, run: _Run, inputs: Tensor, where: str, *, sta
     firsts = accumulate(map(len, parts), initial=start)
     together = run(inputs, start)
     difference = deviation(torch.cat([run(part, first) for part, first in zip(parts, firsts, strict=False)]), together)
-    if difference > _tolerance(together):
+    if difference > tolerance(together):
         check_repeatable(model, inputs, where=where)
-        if deviation(run(inputs, start), together) > _tolerance(together) / 100:
+        if deviation(run(inputs, start), together) > tolerance(together) / 100:
             raise _not_repeatable(f"{where} when it is called again")
         raise InexactError(
             f"the output for a point{where} depends on which points pass with it: outputs of {len(inputs)} "
@@ -249,7 +232,7 @@ def check_exact(model: nn.Module, sites: Sites, batch: Tensor, layers: Sequence[
 
     f_ω(batch), with the batch in smaller chunks, is compared with the training-mode forward of the batch by a copy of
     the network, whose dropouts and other BatchNorms stay as in evaluation mode. Modules other than these BatchNorms
-    that behave differently in training mode are found by their outputs and named in `held`.
+    that behave differently in training mode are found by their outputs and named in `fixed`.
 
     Raises SamplingError where more than rounding is left that no such module explains; where float32 is too coarse to
     say, float64 decides. Source: Teye et al. 2018, Algorithm 1: f_ω(B) with ω of B is what training computes.
@@ -283,7 +266,7 @@ T = TypeVar("T")
 
 def _naming_all(exactness: Exactness, in_float64: Exactness) -> Exactness:
     """The second where it alone names what training does otherwise."""
-    return in_float64 if in_float64.deviation is not None and in_float64.held != exactness.held else exactness
+    return in_float64 if in_float64.deviation is not None and in_float64.fixed != exactness.fixed else exactness
 
 
 def _or_in_float64(
@@ -348,11 +331,11 @@ def _compared(
         statistics = {key: (mean[None], var[None]) for key, (mean, var, _) in measured.items()}
 
         predicted = _sampled(model, sites, statistics, None)
-        apart = _independent(model, predicted, batch, "")
+        difference = _independent(model, predicted, batch, "")
         outputs = predicted(batch, 0)
     counts = {key: count for key, (_, _, count) in measured.items()}
     exactness = _compared_with_training(model, sites, batch, layers, outputs, statistics, counts)
-    return exactness, max(apart, exactness.deviation or 0.0)
+    return exactness, max(difference, exactness.deviation or 0.0)
 
 
 def _compared_with_training(
@@ -365,16 +348,16 @@ def _compared_with_training(
     counts: Mapping[tuple[int, int], int],
 ) -> Exactness:
     """How close f_ω(batch), these `outputs`, is to the training-mode forward."""
-    twin, why_not = _training_copy(model)
+    twin, why_not = training_copy(model)
     if twin is None:
         return Exactness(len(batch), None, why_not)
-    training = _TrainingForward(model, twin, sites, layers)
+    training = TrainingForward(model, twin, sites, layers)
     fixed: dict[str, str] = {}
     while True:
         expected, failure = training.outputs(batch)
         difference = float("inf") if expected is None else deviation(outputs, expected)
-        if difference <= _tolerance(outputs):
-            return Exactness(len(batch), difference, held=tuple(fixed.items()))
+        if difference <= tolerance(outputs):
+            return Exactness(len(batch), difference, fixed=tuple(fixed.items()))
         if not fixed and (otherwise := training.otherwise(counts)):
             raise InexactError(
                 f"MCBN of this network would not be exact: in training mode a BatchNorm normalises {otherwise}. The "
@@ -386,12 +369,12 @@ def _compared_with_training(
             return Exactness(len(batch), None, "its evaluation mode is written into it")
         with (
             undisturbed(model),
-            _recorded_modules(model) as calls,
+            recorded_modules(model) as calls,
             SamplePass(sites, statistics, None, draw=0, start=0),
         ):
             forward(model, batch.clone())
-        culprit = "" if expected is None else _first_difference(calls, training.modules(batch))
-        more = _alike(twin, culprit)
+        culprit = "" if expected is None else first_difference(calls, training.modules(batch))
+        more = _unlike_training(twin, culprit)
         if not more or len(set(fixed.values())) > _MAX_EVALUATION_MODULES:
             if expected is None:
                 return Exactness(len(batch), None, f"its training-mode forward fails ({failure})")
@@ -414,168 +397,3 @@ def _statistics(model: nn.Module, batch: Tensor, layers: Sequence[BatchNormSite]
     with MeasurementMode(layers) as mode:
         forward(model, batch.clone())
     return mode.measurement()
-
-
-def _training_copy(model: nn.Module) -> tuple[nn.Module | None, str]:
-    try:
-        return copied(model).train(), ""
-    except Exception as error:  # networks of any make
-        if is_out_of_memory(error):
-            raise
-        return None, f"the network cannot be copied and put in training mode ({type(error).__name__})"
-
-
-class _TrainingForward:
-    """The training-mode forward of a copy of the network, its dropouts and the BatchNorms that are not sampled being as
-    in evaluation mode."""
-
-    def __init__(self, model: nn.Module, twin: nn.Module, sites: Sites, layers: Sequence[BatchNormSite]) -> None:
-        self._twin = twin
-        tensors = zip(_tensors(model), _tensors(twin), strict=True)
-        self._addresses = {copied.data_ptr(): original.data_ptr() for original, copied in tensors}
-        fixed = [site for site in sites.batchnorms if site.stochastic or site.is_differentiated]
-        self._kept = {site.key for site in fixed} - {site.key for site in layers}
-        self._model = model
-        self.calls: list[tuple[tuple[int, int], int]] = []
-        """The calls of the last forward that normalised by their batch: site and values a channel."""
-        self.is_bound = False
-        """Whether a forward ran layers of the network that was copied, as a function that holds on to it does."""
-
-    def outputs(self, batch: Tensor) -> tuple[Tensor | None, str]:
-        """The outputs; None, and why, where the forward fails or gives something else than one tensor."""
-        try:
-            with undisturbed(self._model), undisturbed(self._twin, evaluation=False), self._mode():
-                return tensor_output(_main(forward(self._twin, batch.clone()))).clone(), ""
-        except SamplingError as error:
-            return None, str(error)
-
-    def otherwise(self, counts: Mapping[tuple[int, int], int]) -> str:
-        """How the last forward normalised sampled sites differently than `counts` says; empty if it did not."""
-        sampled = {address for address, _ in counts}
-        for key, count in self.calls:
-            if key[0] in sampled and key not in self._kept and counts.get(key) != count:
-                return f"{count} values per channel where it normalises {counts.get(key, 'none')} in evaluation mode"
-        called = {key for key, _ in self.calls}
-        if any(address == 0 for address, _ in called - counts.keys()) and counts.keys() - called:
-            return "by another call than in evaluation mode"
-        return ""
-
-    def modules(self, batch: Tensor) -> list[_ModuleCall]:
-        """What every module of it was given and gave."""
-        with undisturbed(self._model), undisturbed(self._twin, evaluation=False):
-            with _recorded_modules(self._twin) as calls, self._mode():
-                forward(self._twin, batch.clone())
-            return calls
-
-    def _mode(self) -> Mode:
-        calls: Counter[int] = Counter()
-        training, addresses = self, set(self._addresses.values())
-        self.calls = []
-
-        class EvaluationSites(Mode):
-            def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-                call = stochastic_call(func, args, kwargs or {})
-                if isinstance(call, DropoutCall):
-                    return call.input
-                if isinstance(call, BatchNormCall):
-                    address = training._addresses.get(call.address, 0)
-                    training.is_bound |= bool(call.address) and call.address in addresses
-                    key = address, calls[address]
-                    calls[address] += 1
-                    if call.training:
-                        training.calls.append((key, call.input.numel() // call.input.shape[1]))
-                    if call.training and key in training._kept:
-                        assert call.running_mean is not None and call.running_var is not None
-                        return call.normalized(call.running_mean, call.running_var)
-                return func(*args, **(kwargs or {}))
-
-        return EvaluationSites()
-
-
-def _main(output: Any) -> Any:
-    """The first entry of a dict: auxiliary heads of training come behind it."""
-    return next(iter(output.values())) if isinstance(output, dict) and output else output
-
-
-def _tensors(model: nn.Module) -> list[Tensor]:
-    return [*model.parameters(), *model.buffers()]
-
-
-_ModuleCall = tuple[str, str, list[Tensor], list[Tensor]]  # path, path of the caller, digests of inputs and outputs
-
-
-@contextmanager
-def _recorded_modules(model: nn.Module) -> Iterator[list[_ModuleCall]]:
-    """Every call of a module meanwhile, in the order in which they end."""
-    paths = {id(module): name for name, module in model.named_modules()}
-    calls: list[_ModuleCall] = []
-    inside: list[tuple[str, list[Tensor]]] = []
-
-    def enter(module: nn.Module, args: Any) -> None:
-        inside.append((paths.get(id(module), inside[-1][0] if inside else ""), _digests(args)))
-
-    def leave(module: nn.Module, args: Any, output: Any) -> None:  # noqa: ARG001 - torch calls it so
-        path, received = inside.pop()
-        if id(module) in paths:
-            calls.append((path, inside[-1][0] if inside else "", received, _digests(output)))
-
-    hooks = (
-        module_hooks.register_module_forward_pre_hook(enter),
-        module_hooks.register_module_forward_hook(leave, always_call=True),
-    )
-    try:
-        yield calls
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
-def _digests(values: Any) -> list[Tensor]:
-    """A sample of each tensor's values."""
-    tensors = [tensor.detach().reshape(-1) for tensor in tensors_in(values) if tensor.is_floating_point()]
-    return [flat[:: max(1, len(flat) // 1024)].cpu() for flat in tensors]
-
-
-def _first_difference(calls: Sequence[_ModuleCall], training_calls: Sequence[_ModuleCall]) -> str:
-    """The first module to give something else for the same inputs, or else the one whose own operations do."""
-    numbered: Counter[str] = Counter()
-    by_call = {}
-    for path, _, received, returned in training_calls:
-        by_call[path, numbered[path]] = received, returned
-        numbered[path] += 1
-    numbered.clear()
-    for path, caller, received, returned in calls:
-        call = path, numbered[path]
-        numbered[path] += 1
-        if call in by_call and _differ(returned, by_call[call][1]):
-            return _above(caller, calls, by_call) if _differ(received, by_call[call][0]) else path
-    return ""
-
-
-def _above(path: str, calls: Sequence[_ModuleCall], by_call: Mapping[Any, Any]) -> str:
-    """The module at `path`, or the nearest one around it that was given the same inputs."""
-    for module, caller, received, _ in calls:
-        if path and module == path and (path, 0) in by_call and _differ(received, by_call[path, 0][0]):
-            return _above(caller, calls, by_call)
-    return path
-
-
-def _differ(first: Sequence[Tensor], second: Sequence[Tensor]) -> bool:
-    return len(first) != len(second) or any(
-        deviation(a, b) > _tolerance(a) / 10 for a, b in zip(first, second, strict=True)
-    )
-
-
-def _alike(twin: nn.Module, path: str) -> dict[str, nn.Module]:
-    """The module at `path`, and all others of its class where that is none of torch's; empty where it cannot, or must
-    not, be put in evaluation mode."""
-    module = twin.get_submodule(path)
-    if isinstance(module, _BatchNorm) or not module.training:
-        return {}
-    if type(module).__module__.startswith("torch.") or not path:
-        return {path: module}
-    return {name: other for name, other in twin.named_modules() if type(other) is type(module) and other.training}
-
-
-def _tolerance(outputs: Tensor) -> float:
-    return TOLERANCES.get(outputs.dtype, _COARSE)

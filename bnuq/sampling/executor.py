@@ -14,11 +14,11 @@ from torch import Tensor
 from bnuq import devices
 from bnuq.config import Precision
 from bnuq.errors import first_line, has_no_kernel
-from bnuq.sampling.dropout import Dropout, bytes_of_mask, dropped
-from bnuq.sampling.interception import DropoutCall, aten, noise_call
+from bnuq.sampling.dropout import Dropout, bytes_of_mask
+from bnuq.sampling.interception import aten
+from bnuq.sampling.layers import output_channels
 from bnuq.sampling.noise import Noise
 from bnuq.sampling.plain_loop import Statistics
-from bnuq.sampling.planning import Activation, Level, Plan, multiply_adds, output_channels, peak_entries
 from bnuq.sampling.program import (
     LARGE_PRODUCT_SIZE,
     Program,
@@ -28,6 +28,15 @@ from bnuq.sampling.program import (
     plain_step,
     split_evenly,
 )
+from bnuq.sampling.schedule import Activation, Level, Plan, multiply_adds, peak_entries
+from bnuq.sampling.site_steps import (
+    affine_step,
+    batchnorm_step,
+    dropout_step,
+    folded_step,
+    noise_step,
+    stacked_affine_step,
+)
 from bnuq.sampling.sites import BatchNormSite, DropoutSite, NoiseSite
 from bnuq.sampling.trace import Operation, filled
 
@@ -36,7 +45,7 @@ BLOCK_ENTRIES = 2**25  # entries of the chunk-level values that are held for one
 
 
 @dataclass(frozen=True)
-class Work:
+class PlanCost:
     """The cost of a plan: multiply-adds per point that are done `once` and those `per_draw`, the number of layers
     with a folded BatchNorm, and, for a given number of points, the stacked draws, the rows of a tile and the bytes."""
 
@@ -48,7 +57,7 @@ class Work:
     bytes: int
 
 
-class Executor(Program):
+class PlanExecutor(Program):
     """T samples by a plan. `statistics` hold ω of the sampled BatchNorms, `dropout` makes dropouts active, `noise`
     draws that of the network's layers.
 
@@ -84,9 +93,9 @@ class Executor(Program):
         self._boundary_entries = sum(plan.trace.values[n].entries_per_row for n in plan.boundary)
         self._block = max(self.tile, BLOCK_ENTRIES // max(1, self._boundary_entries))
 
-    def in_arithmetic(self, precision: Precision) -> Executor:
+    def in_arithmetic(self, precision: Precision) -> PlanExecutor:
         """The same samples, computed in another precision."""
-        executor = Executor(
+        executor = PlanExecutor(
             self.plan,
             samples=self.samples,
             statistics=self._statistics,
@@ -112,14 +121,14 @@ class Executor(Program):
         self._stacked = min(self._stacked, budget // max(1, pass_bytes) * self._widest)
         self._block = max(self.tile, min(self._block, budget // max(1, pass_bytes)))
 
-    def work(self, points: int) -> Work:
+    def work(self, points: int) -> PlanCost:
         """The arithmetic and the memory where `points` points are evaluated together."""
         arithmetic = multiply_adds(self.plan)
         rows = max(1, min(self.tile, points))
         draws = max(1, min(self.samples, self._stacked // (rows * self._widest)))
         live = max(peak_entries(self.plan, Level.SAMPLE) * draws, peak_entries(self.plan, Level.CHUNK)) * rows
         boundary = self._boundary_entries * min(self._block, points) * draws
-        return Work(
+        return PlanCost(
             once=arithmetic[Level.CHUNK],
             per_draw=arithmetic[Level.SAMPLE],
             folded=len(self._folded),
@@ -278,19 +287,14 @@ class Executor(Program):
             arguments = filled(layer.arguments, rows)
             if draws == 1 and position in self._folded:
                 function = self._product(layer.function, layer, rows)
-                return self._folded_step(position, operation, arguments, function)
+                return folded_step(position, operation, arguments, function)
             return self._layer_and_affine(position, operation, arguments, layer, draws)
         if isinstance(operation.site, DropoutSite) and operation.site.stochastic:
-            return self._dropout_step(operation)
-        return self._noise_step(operation) if isinstance(operation.site, NoiseSite) else None
-
-    def _folded_step(self, position: int, operation: Operation, arguments: tuple, function: Any) -> Step:
-        source, rest, result = arguments[0].number, arguments[3:], operation.outputs[0]
-
-        def compute(values: list[Any], context: StepContext) -> None:
-            values[result] = function(values[source], *context.folded[position], *rest)
-
-        return compute
+            return None if self.dropout is None else dropout_step(operation, self.dropout)
+        if isinstance(operation.site, NoiseSite):
+            assert self.noise is not None
+            return noise_step(operation, self.noise)
+        return None
 
     def _activated_steps(self, level: Level, draws: int) -> dict[int, Step]:
         if level is not Level.SAMPLE or not self._fuses:
@@ -339,71 +343,13 @@ class Executor(Program):
         source, result, site = operation.arguments[0].number, operation.outputs[0], operation.site
         assert isinstance(site, BatchNormSite)
         scale, shift = self.affine[position]
-        if draws == 1 and len(self.plan.trace.values[source].shape) == 2:
-            scales, shifts = scale.unbind(), shift.unbind()
-
-            def compute_table(values: list[Any], context: StepContext) -> None:
-                t = context.draws[0]
-                values[result] = _affine(values[source], scales[t], shifts[t])
-
-            return compute_table
-        if draws == 1:
-            mean, var = self._statistics[site.key]
-            weight, bias = (None if ref is None else self.fixed[ref.number] for ref in operation.arguments[1:3])
-
-            def compute(values: list[Any], context: StepContext) -> None:
-                t = context.draws[0]
-                values[result] = torch.batch_norm(
-                    values[source], weight, bias, mean[t], var[t], False, 0.0, site.eps, torch.backends.cudnn.enabled
-                )
-
-            return compute
-        spread = (draws, 1, -1, *[1] * (len(self.plan.trace.values[source].shape) - 2))
-
-        def compute_stacked(values: list[Any], context: StepContext) -> None:
-            x = values[source].unflatten(0, (draws, -1))
-            scales, shifts = scale[context.index].view(spread), shift[context.index].view(spread)
-            values[result] = _affine(x, scales, shifts).flatten(0, 1)
-
-        return compute_stacked
-
-    def _dropout_step(self, operation: Operation) -> Step | None:
-        source, result, site = operation.arguments[0].number, operation.outputs[0], operation.site
-        dropout = self.dropout
-        if dropout is None:
-            return None
-        assert isinstance(site, DropoutSite)
-        in_place = bool(operation.writes)
-
-        def compute(values: list[Any], context: StepContext) -> None:
-            call = DropoutCall(values[source], site.p, site.variety, in_place, training=False)
-            values[result] = dropped(call, site, dropout, context.draws, context.start)
-
-        return compute
-
-    def _noise_step(self, operation: Operation) -> Step:
-        """Noise that all points share: nothing of its arguments depends on the number of rows."""
-        noise, site, function = self.noise, operation.site, operation.function
-        assert noise is not None and isinstance(site, NoiseSite)
-
-        def asked(*arguments: Any, **named: Any) -> Any:
-            return noise_call(function, arguments, named)
-
-        run = plain_step(function, operation.arguments, operation.result, asked)
-        (result,) = operation.outputs
-
-        def compute(values: list[Any], context: StepContext) -> None:
-            run(values, context)
-            values[result] = noise.drawn(values[result], site, context.draws[0], context.start)
-
-        return compute
-
-
-def _affine(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """`x` · `scale` + `shift` in the dtype of scale and shift, rounded once to that of `x`."""
-    if x.dtype == scale.dtype:
-        return torch.addcmul(shift, x, scale)
-    return torch.addcmul(shift, x, scale, out=torch.empty_like(x))
+        axes = len(self.plan.trace.values[source].shape)
+        if draws > 1:
+            return stacked_affine_step(source, result, scale, shift, (draws, 1, -1, *[1] * (axes - 2)))
+        if axes == 2:
+            return affine_step(source, result, scale, shift)
+        parameters = [None if ref is None else self.fixed[ref.number] for ref in operation.arguments[1:3]]
+        return batchnorm_step(source, result, site.eps, parameters, self._statistics[site.key])
 
 
 def _output_dtype(plan: Plan) -> torch.dtype:

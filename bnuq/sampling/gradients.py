@@ -58,27 +58,27 @@ class Differentiable:
             pull = None
             if len(self.passes) > 1:
                 with torch.no_grad():
-                    pull = _pull(torch.stack([each(inputs.clone(), start) for each in self.passes]), loss)
+                    pull = _pull(torch.stack([sample_pass(inputs.clone(), start) for sample_pass in self.passes]), loss)
             total = torch.zeros_like(inputs)
-            for number, each in enumerate(self.passes):
+            for number, sample_pass in enumerate(self.passes):
                 leaf = inputs.detach().clone().requires_grad_()
-                output = each(leaf.clone(), start)  # a network may write into its input
-                of_output = (_pull(output.detach()[None], loss) if pull is None else pull)[number]
-                total += _by_input(output, leaf, of_output)
+                output = sample_pass(leaf.clone(), start)  # a network may write into its input
+                output_gradient = (_pull(output.detach()[None], loss) if pull is None else pull)[number]
+                total += _by_input(output, leaf, output_gradient)
         if not bool(total.isfinite().all()):
             raise SamplingError("the gradient by the network's inputs is not finite, so they cannot be attacked.")
         return total
 
 
-def _by_input(output: Tensor, leaf: Tensor, of_output: Tensor) -> Tensor:
+def _by_input(output: Tensor, leaf: Tensor, output_gradient: Tensor) -> Tensor:
     """The gradient w.r.t. the input, from that w.r.t. the output."""
     if output.requires_grad:
         try:
-            [found] = torch.autograd.grad(output, leaf, of_output, allow_unused=True)
+            [gradient] = torch.autograd.grad(output, leaf, output_gradient, allow_unused=True)
         except RuntimeError as error:
             raise SamplingError(f"no gradient by the network's inputs can be computed: {error}") from error
-        if found is not None:
-            return found
+        if gradient is not None:
+            return gradient
     raise SamplingError(
         "the network's outputs have no gradient with respect to its inputs (torch.no_grad, detach or rounding in its "
         "forward?), so they cannot be attacked. Leave attacks out, or remove what stops the gradient."
@@ -89,9 +89,9 @@ def _pull(outputs: Float[Tensor, "pass point output"], loss: Loss) -> Tensor:
     """The gradient of the loss by the outputs, each point's divided by its largest number."""
     with torch.enable_grad():
         leaf = devices.in_float64(outputs.detach()).requires_grad_()
-        [found] = torch.autograd.grad(loss(leaf), leaf)
-    largest = found.abs().amax((0, *range(2, found.ndim)), keepdim=True)
-    return (found / largest.clamp_min(torch.finfo(torch.float64).tiny)).to(outputs)
+        [gradient] = torch.autograd.grad(loss(leaf), leaf)
+    largest = gradient.abs().amax((0, *range(2, gradient.ndim)), keepdim=True)
+    return (gradient / largest.clamp_min(torch.finfo(torch.float64).tiny)).to(outputs)
 
 
 def agrees(loop: PlainLoop, inputs: Tensor) -> bool:
@@ -101,10 +101,12 @@ def agrees(loop: PlainLoop, inputs: Tensor) -> bool:
         expected = loop.sample(inputs, 0, 0)
     try:
         with undisturbed(loop.model, gradients=True):
-            found = _drawn(loop, inputs.clone().requires_grad_().clone(), 0, 0).detach()
+            outputs = _drawn(loop, inputs.clone().requires_grad_().clone(), 0, 0).detach()
     except (SamplingError, RuntimeError):
         return False
-    return found.shape == expected.shape and close(found, expected, 1e-4 if found.dtype == torch.float32 else 1e-8)
+    return outputs.shape == expected.shape and close(
+        outputs, expected, 1e-4 if outputs.dtype == torch.float32 else 1e-8
+    )
 
 
 def _drawn(loop: PlainLoop, inputs: Tensor, start: int, draw: int) -> Tensor:

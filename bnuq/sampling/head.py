@@ -50,12 +50,12 @@ class Head:
 def head(model: nn.Module, inputs: Tensor) -> Head:
     """The last linear layer of `model` in a forward of `inputs`, whose output is the network's, or whose softmax or
     sigmoid is. NoHeadError where the network ends in anything else."""
-    with undisturbed(model), _Recorder() as recorder:
+    with undisturbed(model), _HeadRecorder() as recorder:
         output = forward(model, inputs.clone())
     return recorder.head(output, len(inputs))
 
 
-class _Recorder(Mode):
+class _HeadRecorder(Mode):
     """Remembers the latest linear layer, and which operation made each of the latest tensors of what it gives."""
 
     def __init__(self) -> None:
@@ -88,8 +88,8 @@ class _Recorder(Mode):
             raise NoHeadError(f"its outputs are not those of one linear layer; its last operation is {self._last}")
         if features.ndim != 2 or len(features) != points:
             raise NoHeadError(f"its last linear layer takes inputs of shape {tuple(features.shape)}")
-        of_layer = logits.new_zeros(len(weight)) if bias is None else bias.detach()
-        return Head(features.detach(), logits.detach(), weight.detach(), of_layer, bias is not None)
+        layer_bias = logits.new_zeros(len(weight)) if bias is None else bias.detach()
+        return Head(features.detach(), logits.detach(), weight.detach(), layer_bias, bias is not None)
 
 
 def _same(a: Tensor, b: Tensor) -> bool:

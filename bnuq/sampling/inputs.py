@@ -73,16 +73,16 @@ class Unpacked(Around):
         tensors = chain(self.network.parameters(), self.network.buffers())
         dtype = next((tensor.dtype for tensor in tensors if tensor.is_floating_point()), None)
         inputs, start = [], 0
-        for each in self.layout.inputs:
-            words = rows[:, start : start + each.words]
-            values = words.view(getattr(torch, each.dtype))[:, : each.entries]
+        for part in self.layout.inputs:
+            words = rows[:, start : start + part.words]
+            values = words.view(getattr(torch, part.dtype))[:, : part.entries]
             if dtype is not None and values.is_floating_point():
                 values = values.to(dtype)
-            inputs.append(values.clone(memory_format=torch.contiguous_format).view(len(rows), *each.shape))
-            start += each.words
+            inputs.append(values.clone(memory_format=torch.contiguous_format).view(len(rows), *part.shape))
+            start += part.words
         if not self.layout.by_name:
             return self.network(tuple(inputs)) if self.as_one else self.network(*inputs)
-        named = {each.name: values for each, values in zip(self.layout.inputs, inputs, strict=True)}
+        named = {part.name: values for part, values in zip(self.layout.inputs, inputs, strict=True)}
         return self.network(named) if self.as_one else self.network(**named)
 
 
@@ -102,7 +102,7 @@ def _takes_one_argument(network: nn.Module, layout: Layout) -> bool:
         signature = inspect.signature(getattr(network, "_orig_mod", network).forward)
     except (TypeError, ValueError):  # a forward that is not written in Python
         return False
-    names = [each.name for each in layout.inputs]
+    names = [part.name for part in layout.inputs]
     try:
         signature.bind(**dict.fromkeys(names)) if layout.by_name else signature.bind(*names)
         return False

@@ -154,7 +154,7 @@ def noise_call(func: Any, args: tuple, kwargs: dict) -> NoiseCall | None:
     tensors = [value for name in ("self", "like", "mean", "std") if isinstance(value := given.get(name), Tensor)]
     shape = torch.broadcast_shapes(*(tensor.shape for tensor in tensors)) if tensors else given["size"]
     default = tensors[0].dtype if tensors else torch.get_default_dtype()
-    place = tensors[0].device if tensors else torch.get_default_device()
+    device = tensors[0].device if tensors else torch.get_default_device()
     first, second = {
         "normal": (given.get("mean", 0.0), given.get("std", 1.0)),
         "uniform": (given.get("from", 0.0), given.get("to", 1.0)),
@@ -164,7 +164,7 @@ def noise_call(func: Any, args: tuple, kwargs: dict) -> NoiseCall | None:
         family=family,
         shape=tuple(shape),
         dtype=given.get("dtype") or default,
-        device=given.get("device") or place,
+        device=given.get("device") or device,
         first=first,
         second=second,
         into=given["self"] if packet.__name__.endswith("_") else None,
@@ -249,19 +249,19 @@ class AboveAutograd(TorchFunctionMode):
 def _whole(func: Any, args: tuple, kwargs: dict) -> tuple[Any, tuple] | None:
     """The operation that a function of torch is, and its arguments; None where a dispatch mode sees it as well."""
     if func is functional.batch_norm:
-        of = _bound(func, args, kwargs)
+        bound = _bound(func, args, kwargs)
         names = ("input", "weight", "bias", "running_mean", "running_var", "training", "momentum", "eps")
-        return aten.batch_norm.default, (*map(of.get, names), torch.backends.cudnn.enabled)
+        return aten.batch_norm.default, (*map(bound.get, names), torch.backends.cudnn.enabled)
     if func in _OPERATIONS:
         return func, tuple(positional(func, args, kwargs))
     packet = _FUNCTIONS.get(func)
     if packet is None:
         return None
     if isinstance(func, FunctionType):
-        of = _bound(func, args, kwargs)
-        if of.get("inplace"):
+        bound = _bound(func, args, kwargs)
+        if bound.get("inplace"):
             packet = getattr(aten, f"{packet.__name__}_")
-        return packet.default, (of["input"], of["p"], of["training"])
+        return packet.default, (bound["input"], bound["p"], bound["training"])
     return packet.default, tuple(positional(packet.default, args, kwargs))
 
 

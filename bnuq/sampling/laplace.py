@@ -93,8 +93,8 @@ def fitted(
     if structure == "diag":
         curvature = train_size * means["outputs"]
         return Posterior(curvature, fitted_precision(curvature, theta))
-    (of_g, g), (of_a, a) = np.linalg.eigh(means["outputs"]), np.linalg.eigh(means["features"])
-    curvature = train_size * np.outer(np.maximum(of_g, 0), np.maximum(of_a, 0))
+    (g_values, g), (a_values, a) = np.linalg.eigh(means["outputs"]), np.linalg.eigh(means["features"])
+    curvature = train_size * np.outer(np.maximum(g_values, 0), np.maximum(a_values, 0))
     return Posterior(curvature, fitted_precision(curvature, theta), g, a)
 
 
@@ -133,7 +133,7 @@ def _determined(curvature: Float64[np.ndarray, "output feature"], precision: flo
     return float((curvature / (curvature + precision)).sum())
 
 
-class LastLayer:
+class LastLayerPasses:
     """T passes of a network with draws of the weights of its last linear layer, which all points share: everything
     below that layer is computed once. The outputs are logits, those of one logit z are 0 and z; of a network that gives
     probabilities, their logarithms."""

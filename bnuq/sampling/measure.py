@@ -10,11 +10,12 @@ from torch import Tensor
 
 from bnuq.config import Variance
 from bnuq.errors import SamplingError
+from bnuq.sampling.batchnorm_calls import BatchNormCalls
 from bnuq.sampling.interception import BatchNormCall, Mode, stochastic_call
 from bnuq.sampling.moments import merged, moments
-from bnuq.sampling.planning import Level, Plan, peak_entries
 from bnuq.sampling.program import Program, Step, StepContext, split_evenly
-from bnuq.sampling.sites import BatchNormCalls, BatchNormSite
+from bnuq.sampling.schedule import Level, Plan, peak_entries
+from bnuq.sampling.sites import BatchNormSite
 from bnuq.sampling.trace import Operation
 
 Measurement = Mapping[tuple[int, int], tuple[Tensor, Tensor, int]]  # (address, occurrence) → mean, variance, values

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from bnuq import devices
 from bnuq.errors import ModelError, SamplingError
 from bnuq.sampling.batch_statistics import BatchStatistics
+from bnuq.sampling.batchnorm_calls import BatchNormCalls
 from bnuq.sampling.dropout import Dropout, dropped
 from bnuq.sampling.interception import (
     BatchNormCall,
@@ -24,7 +25,7 @@ from bnuq.sampling.interception import (
     with_autograd_if_needed,
 )
 from bnuq.sampling.noise import Learned, Noise, NoiseCalls
-from bnuq.sampling.sites import BatchNormCalls, BatchNormSite, DropoutSite, Sites, fingerprint
+from bnuq.sampling.sites import BatchNormSite, DropoutSite, Sites, fingerprint
 
 Statistics = Mapping[tuple[int, int], tuple[Tensor, Tensor]]  # (address, occurrence) of a site → mean, var (T, C)
 
@@ -99,8 +100,8 @@ class PlainLoop:
             if draws is not None
         }
         if len(set(samples.values())) > 1:
-            each = " and ".join(f"{name} has {count} draws" for name, count in samples.items())
-            raise SamplingError(f"{each}; expected the same number.")
+            counts = " and ".join(f"{name} has {count} draws" for name, count in samples.items())
+            raise SamplingError(f"{counts}; expected the same number.")
         self.samples = next(iter(samples.values()), 1)
         self.noise = None if learned is None else Noise(learned)
         self.statistics = {} if omega is None else _statistics_by_call(model, sites.batchnorms, omega)
@@ -212,13 +213,13 @@ def _statistics_by_call(
     model: nn.Module, sites: Sequence[BatchNormSite], omega: BatchStatistics
 ) -> dict[tuple[int, int], tuple[Tensor, Tensor]]:
     """ω on the model's device, by the key of the call; SamplingError where ω is of another network."""
-    by_name = {site.name: site for site in sites}
+    site_of_name = {site.name: site for site in sites}
     parameter = next(model.parameters(), None)
     device = parameter.device if parameter is not None else torch.device("cpu")
     dtype = parameter.dtype if parameter is not None else torch.float32
     statistics = {}
     for layer in omega.layers:
-        site = by_name.get(layer.name)
+        site = site_of_name.get(layer.name)
         channels = layer.mean.shape[1]
         if site is None:
             raise SamplingError(

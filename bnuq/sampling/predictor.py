@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bnuq.errors import SamplingError
-from bnuq.sampling.executor import Executor
+from bnuq.sampling.executor import PlanExecutor
 from bnuq.sampling.interception import aten, noise_call
 from bnuq.sampling.noise import answered
-from bnuq.sampling.planning import Level
 from bnuq.sampling.program import StepContext, plain_step
-from bnuq.sampling.program_draws import Augmentation, Bank, Masks, Numbers
+from bnuq.sampling.program_draws import Augmentation, BankDraws, MaskDraws, Numbers
+from bnuq.sampling.schedule import Level
 from bnuq.sampling.sites import DropoutSite, NoiseSite
 from bnuq.sampling.trace import Operation, filled
 
@@ -41,30 +41,30 @@ class Scoring:
     noise: tuple[float, ...] = (0.0,)
 
 
-class Predictor(nn.Module):
+class ExportedPredictor(nn.Module):
     """The mean prediction and its uncertainty from all samples of some `passes`, one after the other.
 
     For inputs (points, …) `forward` gives a dict, float32: of classes and labels "mean" (probabilities),
     "predictive_entropy" and "mutual_information" in nats; of values "mean" and "variance".
     """
 
-    def __init__(self, passes: Sequence[Passes], scoring: Scoring) -> None:
+    def __init__(self, passes: Sequence[SamplePasses], scoring: Scoring) -> None:
         super().__init__()
         self.passes, self._kind = nn.ModuleList(passes), scoring.kind
-        self.has_masks = any(each.has_masks for each in passes)
+        self.has_masks = any(part.has_masks for part in passes)
         for name in ("scale", "shift", "std", "mean", "noise"):
             self.register_buffer(name, torch.tensor(getattr(scoring, name), dtype=torch.float64))
 
     def forward(self, inputs: Tensor) -> dict[str, Tensor]:
         """The mean and its uncertainty for these inputs (points, …)."""
-        return self.scored(torch.cat([each(inputs) for each in self.passes]))
+        return self.scored(torch.cat([part(inputs) for part in self.passes]))
 
     def scored(self, samples: Tensor) -> dict[str, Tensor]:
         """The mean and its uncertainty of these raw outputs (T, points, …)."""
         samples = samples.double()
-        of_outputs = (-1, *[1] * (samples.ndim - 3))
+        shape = (-1, *[1] * (samples.ndim - 3))
         scale, shift, std, mean, noise = (
-            getattr(self, name).view(of_outputs) for name in ("scale", "shift", "std", "mean", "noise")
+            getattr(self, name).view(shape) for name in ("scale", "shift", "std", "mean", "noise")
         )
         if self._kind == "values":
             values = samples * std + mean
@@ -76,19 +76,19 @@ class Predictor(nn.Module):
         log_p = logits.log_softmax(2)
         p, log_mean = log_p.exp(), log_p.logsumexp(0) - float(np.log(samples.shape[0]))
         mean = log_mean.exp()
-        found = {
+        scores = {
             "mean": mean if self._kind == "classes" else mean[:, 1],
             "predictive_entropy": -(mean * log_mean).sum(1),
             "mutual_information": (p * (log_p - log_mean)).sum(2).mean(0).clamp_min(0.0),
         }
-        return {name: values.float() for name, values in found.items()}
+        return {name: values.float() for name, values in scores.items()}
 
 
 TOGETHER = 8  # more take longer for many points, since their values leave the cache, and fewer for a single one
 
 
 @dataclass(frozen=True)
-class Change:
+class LastLayerDraws:
     """Draws of a network's last linear layer: what each adds to its weight and, where it has one, its bias, (T, K,
     D + 1) or (T, K, D). `normalised` networks give the logarithms of probabilities."""
 
@@ -96,7 +96,7 @@ class Change:
     normalised: bool
 
 
-class Passes(nn.Module):
+class SamplePasses(nn.Module):
     """T passes by a plan: (points, …) → (T, points, …). Points are number 0, 1, … of their set.
 
     The draws are those of the executor, or T of its `bank` for each point; with an `augmentation` each is a pass of
@@ -109,19 +109,19 @@ class Passes(nn.Module):
 
     def __init__(
         self,
-        executor: Executor,
+        executor: PlanExecutor,
         samples: int,
         *,
         augmentation: Augmentation | None = None,
-        bank: Bank | None = None,
-        change: Change | None = None,
+        bank: BankDraws | None = None,
+        change: LastLayerDraws | None = None,
     ) -> None:
         super().__init__()
         plan, self.samples = executor.plan, samples
         self._plan, self._affine = plan, [*executor.affine]
         self.augmentation, self.bank, self._change = augmentation, bank, change
         self._together = min(samples, TOGETHER) if plan.stackable else 1
-        self._masks: dict[int, Masks] = {}
+        self._masks: dict[int, MaskDraws] = {}
         self._noises: dict[int, NoiseSite] = {}
         self._constants = [number for number, value in enumerate(executor.fixed) if value is not None]
         self._keep("draws", torch.arange(samples)[:, None])
@@ -133,7 +133,7 @@ class Passes(nn.Module):
         for position in plan.at(Level.SAMPLE):
             site = plan.operations[position].site
             if isinstance(site, DropoutSite) and site.stochastic and executor.dropout is not None:
-                self._masks[position] = Masks(executor.dropout, site)
+                self._masks[position] = MaskDraws(executor.dropout, site)
                 self.add_module(f"masks_{position}", self._masks[position])
             elif isinstance(site, NoiseSite) and executor.noise is not None:
                 value = plan.trace.values[plan.operations[position].outputs[0]]
@@ -143,7 +143,9 @@ class Passes(nn.Module):
                 self._keep(f"noise_{position}", torch.stack(draws))
         if change is not None:
             self._keep("change", change.weights.flatten(0, 1))
-            self._last = next(each for each in reversed(plan.operations) if each.function is aten.linear.default)
+            self._last = next(
+                operation for operation in reversed(plan.operations) if operation.function is aten.linear.default
+            )
         if bank is not None and not plan.stackable:
             raise SamplingError(
                 "the network cannot be exported with a bank of draws, as its samples do not pass together. Leave out "
@@ -169,14 +171,14 @@ class Passes(nn.Module):
         outputs = []
         for first in range(0, self.samples, self._together):
             draws = range(first, min(self.samples, first + self._together))
-            of_draws = numbers[draws.start : draws.stop]
+            draw_numbers = numbers[draws.start : draws.stop]
             if shared is not None:
-                output = self._sample_level(self._repeated(shared, len(draws)), rows, draws, of_draws)
+                output = self._sample_level(self._repeated(shared, len(draws)), rows, draws, draw_numbers)
             else:
                 assert self.augmentation is not None
-                augmented, flipped = self.augmentation(inputs, of_draws)
+                augmented, flipped = self.augmentation(inputs, draw_numbers)
                 chunk = self._chunk_level(augmented, rows * len(draws))
-                output = self._sample_level(chunk, rows, draws, of_draws)
+                output = self._sample_level(chunk, rows, draws, draw_numbers)
                 if flipped is not None and output.ndim == 4:  # pictures, flipped back
                     output = torch.where(flipped[:, None, None, None], output.flip(-1), output)
             outputs.append(output.unflatten(0, (len(draws), rows)))
@@ -230,7 +232,7 @@ class Passes(nn.Module):
         else:
             parts = (len(draws), rows, -1)
             scale, shift = (table[numbers][:, :, None] for table in tables)
-        scale, shift = (each.unflatten(-1, (-1, *[1] * (x.ndim - 2))) for each in (scale, shift))
+        scale, shift = (values.unflatten(-1, (-1, *[1] * (x.ndim - 2))) for values in (scale, shift))
         return torch.addcmul(shift, x.unflatten(0, parts), scale).flatten(0, len(parts) - 1).to(x.dtype)
 
     def _last_layer(self, values: Sequence[Any]) -> Tensor:

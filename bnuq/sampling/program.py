@@ -11,7 +11,8 @@ from torch import Tensor
 
 from bnuq import devices
 from bnuq.sampling.interception import aten
-from bnuq.sampling.planning import Level, Plan, is_layer
+from bnuq.sampling.layers import is_layer
+from bnuq.sampling.schedule import Level, Plan
 from bnuq.sampling.trace import Operation, Ref, filled
 
 MIN_TILE_ROWS = 16
@@ -112,8 +113,8 @@ class Program:
                 return step
         arguments, function = filled(operation.arguments, rows), operation.function
         if position in self.plan.in_place:
-            function, place = self.plan.in_place[position]
-            if place == 1:
+            function, number = self.plan.in_place[position]
+            if number == 1:
                 arguments = (arguments[1], arguments[0], *arguments[2:])
         elif self._channels_last and function is aten.view.default:
             function = aten.reshape.default  # a channels-last tensor cannot always be viewed
@@ -210,19 +211,19 @@ def plain_step(function: Any, arguments: tuple, result: Any, run: Any = None) ->
         if value is not None
     }
     template = list(arguments[:count])
-    slots = [(place, value.number) for place, value in enumerate(template) if isinstance(value, Ref)]
+    slots = [(index, value.number) for index, value in enumerate(template) if isinstance(value, Ref)]
     nested = [
-        (place, value) for place, value in enumerate(template) if isinstance(value, (tuple, list)) and _has_refs(value)
+        (index, value) for index, value in enumerate(template) if isinstance(value, (tuple, list)) and _has_refs(value)
     ]
     deep = any(_has_refs(value) for value in named.values())
     number = result.number if isinstance(result, Ref) else None
 
     def compute(values: list[Any], context: StepContext) -> None:  # noqa: ARG001 - every step is called so
         arguments = template.copy()
-        for place, argument in slots:
-            arguments[place] = values[argument]
-        for place, tree in nested:
-            arguments[place] = _resolved(tree, values)
+        for index, argument in slots:
+            arguments[index] = values[argument]
+        for index, tree in nested:
+            arguments[index] = _resolved(tree, values)
         output = run(*arguments, **(_resolved_map(named, values) if deep else named))
         if number is not None:
             values[number] = output

@@ -50,7 +50,7 @@ class _Keyed(nn.Module):
         return self.philox(first, second, keys)
 
 
-class Bank(_Keyed):
+class BankDraws(_Keyed):
     """Which `samples` of the `draws` of a bank each point uses."""
 
     places: Tensor
@@ -65,10 +65,10 @@ class Bank(_Keyed):
         tile = (self.counted(rows) - 1) // counter_rng.TILE
         words = self.words(tile[:, None], -(-self._samples // 4), counter_rng.TILE_DRAWS)
         order, chosen = self.places.expand(rows, -1), list[Tensor]()
-        for place in range(self._samples):  # of a Fisher–Yates shuffle
-            other = place + remainder(words[:, place : place + 1], order.shape[1] - place)
+        for position in range(self._samples):  # of a Fisher–Yates shuffle
+            other = position + remainder(words[:, position : position + 1], order.shape[1] - position)
             chosen.append(order.gather(1, other))
-            order = order.scatter(1, other, order[:, place : place + 1])
+            order = order.scatter(1, other, order[:, position : position + 1])
         return torch.cat(chosen, 1).mT
 
 
@@ -93,10 +93,10 @@ class Augmentation(_Keyed):
             around = F.pad(torch.zeros_like(self.border).expand(-1, height, width), [self._pad] * 4, value=1.0)
             padded = padded + around * self.border
         draws, crop, sizes = numbers.shape[0], self._crop, padded.shape[2:]
-        of_blocks = (
+        blocks = (
             numbers if numbers.shape[1] == 1 else numbers[:, ((self.counted(rows) - 1) * 4 // 3).clamp(max=rows - 1)]
         )
-        words = self.words(of_blocks, rows, counter_rng.TTA)[:, : 3 * rows].unflatten(1, (-1, 3))
+        words = self.words(blocks, rows, counter_rng.TTA)[:, : 3 * rows].unflatten(1, (-1, 3))
         top, left = (remainder(words[..., k], sizes[k] - crop[k] + 1)[..., None] for k in (0, 1))
         across, flipped = self.counted(crop[1]) - 1, words[..., 2:] < 0
         if self._flip:
@@ -109,7 +109,7 @@ class Augmentation(_Keyed):
         return taken, flipped.flatten() if self._flip else None
 
 
-class Masks(_Keyed):
+class MaskDraws(_Keyed):
     """The masks of one dropout.
 
     They are those of an evaluation on a CPU, except for the one entry in 65,536 whose first 16 bits do not decide: it
@@ -155,9 +155,9 @@ class Philox(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         factors = (0xD2E7470EE14C6C93, 0xCA5A826395121157)
-        parts = [[each >> 32, each & 0xFFFFFFFF, _signed(each)] for each in factors]
+        parts = [[factor >> 32, factor & 0xFFFFFFFF, _signed(factor)] for factor in factors]
         self.register_buffer("factors", torch.tensor(parts).mT[..., None, None].contiguous())  # (part, word, 1, 1)
-        steps = [_signed(each) for each in (0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B)]
+        steps = [_signed(constant) for constant in (0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B)]
         self.register_buffer("steps", torch.tensor(steps)[:, None, None])
 
     def forward(self, first: Tensor, second: Tensor, keys: Tensor) -> Int64[Tensor, "draw word"]:

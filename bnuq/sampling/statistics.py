@@ -17,6 +17,7 @@ from bnuq.config import Variance
 from bnuq.errors import SamplingError, is_out_of_memory
 from bnuq.sampling import counter_rng
 from bnuq.sampling.batch_statistics import BatchStatistics, LayerStatistics
+from bnuq.sampling.batchnorm_calls import OtherCallsError, other_calls
 from bnuq.sampling.dropout import check_seed
 from bnuq.sampling.exactness import check_exact, check_finite
 from bnuq.sampling.inputs import Data, tensor_of
@@ -25,16 +26,10 @@ from bnuq.sampling.measure import Measurement, MeasurementMode, MeasurementProgr
 from bnuq.sampling.noise import Learned, Noise
 from bnuq.sampling.plain_loop import SamplePass
 from bnuq.sampling.planning import plan
-from bnuq.sampling.sites import (
-    BatchNormSite,
-    OtherCallsError,
-    Sites,
-    find_sites,
-    fingerprint,
-    other_calls,
-    select_layers,
-)
-from bnuq.sampling.trace import NotTraceableError, on_other_inputs, other_inputs, record, uneven_tile
+from bnuq.sampling.recording import record
+from bnuq.sampling.site_search import find_sites
+from bnuq.sampling.sites import BatchNormSite, Sites, fingerprint, select_layers
+from bnuq.sampling.trace import NotTraceableError, on_other_inputs, other_inputs, uneven_tile
 from bnuq.sampling.unsampled import listed, warn_of_unsampled
 
 Plans = dict[tuple[object, ...], MeasurementProgram | None]
@@ -210,13 +205,13 @@ def exact_sites(model: nn.Module, batch: Tensor, layers: str | Sequence[str] = "
     sites = find_sites(model, batch)
     if not sites.live_batchnorms:
         reasons = [(site.name, site.reason) for site in sites.batchnorms[:1]]
-        reasons = reasons or [*sites.left_out(check_exact(model, sites, batch, ()).held)]
+        reasons = reasons or [*sites.left_out(check_exact(model, sites, batch, ()).fixed)]
         cause = f" ({named})" if (named := listed(reasons)) else ""
         raise SamplingError(
             f"the network has no BatchNorm layer that could be sampled{cause}; MCBN needs at least one."
         )
     selected = select_layers(sites.live_batchnorms, layers)
-    warn_of_unsampled(model, sites.left_out(check_exact(model, sites, batch, selected).held))
+    warn_of_unsampled(model, sites.left_out(check_exact(model, sites, batch, selected).fixed))
     check_finite(model, batch, sites, selected)
     return selected
 

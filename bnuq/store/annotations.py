@@ -61,11 +61,11 @@ def record_of(hint: Any) -> type | None:
 
 
 @_once
-def arguments(hint: Any, of: type, count: int) -> tuple[Any, ...]:
+def arguments(hint: Any, kind: type, count: int) -> tuple[Any, ...]:
     """The first arguments of the mapping or sequence that the annotation names."""
     for part in _parts(hint):
         origin = typing.get_origin(part)
-        if isinstance(origin, type) and issubclass(origin, of):
+        if isinstance(origin, type) and issubclass(origin, kind):
             return typing.get_args(part)[:count]
     return (None,) * count
 

@@ -232,8 +232,8 @@ def _version(text: str) -> tuple[int, ...]:
 def _check_kind(file: Any, record: type[Record], path: Path) -> None:
     kind, command = (file.attrs.get(key) for key in ("kind", "command"))
     if kind != record.KIND or "bnuq" not in file.attrs:
-        of = f", but of bnuq {command}" if isinstance(kind, str) and isinstance(command, str) else ""
-        raise ResultError(f"{path} is not a result file of bnuq {record.COMMAND}{of}.")
+        origin = f", but of bnuq {command}" if isinstance(kind, str) and isinstance(command, str) else ""
+        raise ResultError(f"{path} is not a result file of bnuq {record.COMMAND}{origin}.")
     version = np.asarray(file.attrs["format"])[()]
     if not isinstance(version, int | np.integer) or version < 1:
         raise ValueError("its format has no number")
@@ -260,8 +260,8 @@ def _decode(file: Any, record: type[R], groups: Collection[str]) -> R:
     tree = _with_estimates(written, estimates)
     if "findings" in fields_of(record):  # which can say what is left out
         tree = known.part(tree, record)
-        of_record = {"record", "estimates", *groups, *fields_of(record)}
-        known.unknown |= {name: None for name in file if name not in of_record and isinstance(file[name], Group)}
+        record_names = {"record", "estimates", *groups, *fields_of(record)}
+        known.unknown |= {name: None for name in file if name not in record_names and isinstance(file[name], Group)}
     result = msgspec.convert(tree, record, dec_hook=decode, str_keys=True)
     for part in _records(result):
         _check_axes(part)

@@ -12,7 +12,7 @@ import numpy as np
 PACKED: dict[str, Any] = {"compression": "gzip", "compression_opts": 1, "shuffle": True}
 
 
-class Scale(NamedTuple):
+class AxisScale(NamedTuple):
     """A dimension scale in an open file."""
 
     id: Any  # an h5py.h5d.DatasetID
@@ -50,7 +50,7 @@ class Writer:
                 scale = scales[axis] = self.add_scale(group, axis, np.arange(length))
             self._h5.h5ds.attach_scale(data, scale.id, number)
 
-    def add_scale(self, group: str, name: str, values: Any) -> Scale:
+    def add_scale(self, group: str, name: str, values: Any) -> AxisScale:
         """A dimension scale, for other data sets to be attached to."""
         home = self._group(group)
         if name.encode() in home:  # of another length
@@ -58,7 +58,7 @@ class Writer:
         values = _storable(np.asarray(values))
         data = self._add(group, name, values, "1", packed=False)
         self._h5.h5ds.set_scale(data, name.encode())
-        return Scale(data, values.shape)
+        return AxisScale(data, values.shape)
 
     def _add(self, group: str, name: str, values: np.ndarray, unit: str, *, packed: bool = True) -> Any:
         """The identifier of a new data set, which has a unit if it holds numbers."""

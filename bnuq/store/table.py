@@ -45,26 +45,31 @@ def rows_of(record: Any) -> Iterator[Row]:
     yield from _rows(record, None, "", {})
 
 
-def _rows(value: Any, hint: Any, path: str, at: Mapping[str, str]) -> Iterator[Row]:
+def _rows(value: Any, hint: Any, path: str, coordinates: Mapping[str, str]) -> Iterator[Row]:
     if isinstance(value, _LEAVES):  # nearly all values: the other questions take longer
         return
     if isinstance(value, Estimate):
-        metric = at.get("metric") or path.rpartition("/")[2]
-        yield Row(path, {**at, "metric": metric}, metadata(hint, Unit) or unit_of(metric), value)
+        metric = coordinates.get("metric") or path.rpartition("/")[2]
+        yield Row(path, {**coordinates, "metric": metric}, metadata(hint, Unit) or unit_of(metric), value)
     elif is_dataclass(value):
         hints = fields_of(type(value))
         fixed = {name: str(getattr(value, key)) for key in hints if (name := metadata(hints[key], Coordinate))}
         for key, inner in hints.items():
-            yield from _rows(getattr(value, key), inner, f"{path}/{key}", {**at, **fixed})
+            yield from _rows(getattr(value, key), inner, f"{path}/{key}", {**coordinates, **fixed})
     elif isinstance(value, Mapping):
         key_hint, inner = arguments(hint, Mapping, 2)
         name, prefix = metadata(key_hint, Coordinate), metadata(key_hint, Prefix) or ""
         for key, item in value.items():
-            yield from _rows(item, inner, f"{path}/{name_of(str(key))}", {**at, name: f"{prefix}{key}"} if name else at)
+            yield from _rows(
+                item,
+                inner,
+                f"{path}/{name_of(str(key))}",
+                {**coordinates, name: f"{prefix}{key}"} if name else coordinates,
+            )
     elif isinstance(value, list | tuple):
         (inner,) = arguments(hint, Sequence, 1)
         for number, item in enumerate(value):
-            yield from _rows(item, inner, f"{path}/{number}", at)
+            yield from _rows(item, inner, f"{path}/{number}", coordinates)
 
 
 def unit_of(name: str) -> str:

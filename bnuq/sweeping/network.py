@@ -39,8 +39,9 @@ from bnuq.records.evaluation import ReferenceCheck
 from bnuq.records.sweep import Compared, Decay, Repeated, SweepPoint, SweptModel
 from bnuq.sampling import counter_rng
 from bnuq.sampling.batch_statistics import BatchStatistics
+from bnuq.sampling.batchnorm_calls import largest_batch
 from bnuq.sampling.interception import undisturbed
-from bnuq.sampling.sites import BatchNormSite, largest_batch
+from bnuq.sampling.sites import BatchNormSite
 from bnuq.sampling.statistics import check_batch_size
 from bnuq.sweeping.elbo import NORMAL, LowerBound, TrainingErrors, lower_bound
 from bnuq.sweeping.recommendation import Candidate

@@ -31,14 +31,14 @@ from bnuq.records.evaluation import Result
 from bnuq.sampling.bank_tiles import BankEngine
 from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.engine import Stochastic
-from bnuq.sampling.executor import Executor
+from bnuq.sampling.executor import PlanExecutor
 from bnuq.sampling.inputs import Unpacked
-from bnuq.sampling.laplace import LastLayer
+from bnuq.sampling.laplace import LastLayerPasses
 from bnuq.sampling.outputs import unconverted
 from bnuq.sampling.plain_loop import BySet, Engine, Ensemble
-from bnuq.sampling.predictor import Change, Passes, Predictor, Scoring
-from bnuq.sampling.program_draws import Augmentation, Bank
-from bnuq.sampling.sites import find_sites
+from bnuq.sampling.predictor import ExportedPredictor, LastLayerDraws, SamplePasses, Scoring
+from bnuq.sampling.program_draws import Augmentation, BankDraws
+from bnuq.sampling.site_search import find_sites
 from bnuq.workflows.evaluate import planned_run
 from bnuq.workflows.predictor_files import check_target, encoded, loaded
 
@@ -89,7 +89,7 @@ def export(
 class Assembled:
     """What is exported: the `predictor` of an `engine`, whose samples it takes; `inputs` are some of the test set."""
 
-    predictor: Predictor
+    predictor: ExportedPredictor
     engine: Engine
     inputs: Tensor
     metadata: dict[str, Any]
@@ -123,7 +123,7 @@ def assembled(
     points = min(_COMPARED if subject.bank is None else _COMPARED_BANK, len(subject.sets["test"]))
     inputs = ready.pipeline.evaluated(subject.sets["test"], slice(0, points))
     scoring = _scoring(subject, ready.material.train, exported, result)
-    predictor = Predictor(_passes(subject, engine, inputs), scoring).eval()
+    predictor = ExportedPredictor(_passes(subject, engine, inputs), scoring).eval()
     metadata = _metadata(subject, exported, engine.samples, scoring, inputs)
     of_set = engine.of("test", subject.sets["test"]) if isinstance(engine, BySet) else engine
     return Assembled(predictor, of_set, inputs, metadata)
@@ -196,29 +196,29 @@ def _engine(subject: Subject, method: Method, omega: BatchStatistics | None, pro
     return sampler.engine(subject, draws, Drawn(omegas, sampler.fitted(subject, progress, None)[0]))
 
 
-def _passes(subject: Subject, engine: Engine, inputs: Tensor) -> list[Passes]:
+def _passes(subject: Subject, engine: Engine, inputs: Tensor) -> list[SamplePasses]:
     """The passes of an engine as modules, planned by these inputs; SamplingError for a network that has no plan."""
     if isinstance(engine, Ensemble):
-        return [Passes(_executor(network, inputs), 1) for network in engine.networks]
-    if isinstance(engine, LastLayer):
-        change = Change(engine.change.unflatten(0, (engine.samples, -1)), engine.normalised)
-        return [Passes(_executor(unconverted(subject.model), inputs), engine.samples, change=change)]
+        return [SamplePasses(_executor(network, inputs), 1) for network in engine.networks]
+    if isinstance(engine, LastLayerPasses):
+        change = LastLayerDraws(engine.change.unflatten(0, (engine.samples, -1)), engine.normalised)
+        return [SamplePasses(_executor(unconverted(subject.model), inputs), engine.samples, change=change)]
     augmentation = bank = None
     if isinstance(engine, Augmented):
         augmentation, engine = _augmentation(engine.pipeline, inputs), engine.engine
     samples = subject.samples_of(subject.todo.methods[0], subject.max_samples)
     if isinstance(engine, BankEngine):
-        bank, engine = Bank(engine.engine.samples, samples, subject.run.seed), engine.engine
+        bank, engine = BankDraws(engine.engine.samples, samples, subject.run.seed), engine.engine
     executor = _planned(engine, inputs) if isinstance(engine, Stochastic) else _executor(subject.model, inputs)
-    return [Passes(executor, samples, augmentation=augmentation, bank=bank)]
+    return [SamplePasses(executor, samples, augmentation=augmentation, bank=bank)]
 
 
-def _executor(network: nn.Module, inputs: Tensor) -> Executor:
+def _executor(network: nn.Module, inputs: Tensor) -> PlanExecutor:
     """The plan of a network that draws nothing."""
     return _planned(Stochastic(network, find_sites(network, inputs[:3], compare_with_training=False)), inputs)
 
 
-def _planned(engine: Stochastic, inputs: Tensor) -> Executor:
+def _planned(engine: Stochastic, inputs: Tensor) -> PlanExecutor:
     engine.prepare(inputs)
     if engine.executor is None:
         raise SamplingError(
@@ -295,7 +295,7 @@ def _metadata(subject: Subject, method: Method, samples: int, scoring: Scoring, 
     }
 
 
-def _program(predictor: Predictor, inputs: Tensor) -> torch.export.ExportedProgram:
+def _program(predictor: ExportedPredictor, inputs: Tensor) -> torch.export.ExportedProgram:
     """The program, for any number of points; ModelError where torch cannot trace the network."""
     few = inputs[: min(3, len(inputs))].clone()
     few = few if len(few) > 1 else torch.cat([few] * 3)
@@ -312,7 +312,7 @@ def _program(predictor: Predictor, inputs: Tensor) -> torch.export.ExportedProgr
     return program
 
 
-def _compared(given: Mapping[str, Tensor], samples: Tensor, predictor: Predictor) -> float:
+def _compared(given: Mapping[str, Tensor], samples: Tensor, predictor: ExportedPredictor) -> float:
     """The largest difference between what a program gave and the outputs of the network's own `samples`. SamplingError
     where it is more than rounding explains."""
     with torch.no_grad():

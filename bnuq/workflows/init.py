@@ -26,13 +26,14 @@ from bnuq.inspection.health import not_finite
 from bnuq.inspection.load import LoadedNetwork, load_network
 from bnuq.inspection.pipelines import DATA_OWN, QUICK, Suggestion, suggest
 from bnuq.models.checkpoint import Checkpoint, read_checkpoint
-from bnuq.models.loading import LoadedModel, described, suggested_architectures
+from bnuq.models.loading import LoadedModel
 from bnuq.models.recognition import is_installed, recognised
+from bnuq.models.suggestions import described, suggested_architectures
 from bnuq.progress import Progress, silent
 from bnuq.records.evaluation import MEDIAN_LIMIT, WORST_LIMIT
 from bnuq.sampling.outputs import as_logits, unconverted
 from bnuq.sampling.plain_loop import Evaluation
-from bnuq.sampling.sites import find_sites
+from bnuq.sampling.site_search import find_sites
 from bnuq.trust import NamedBy, resolve_factory
 
 _TODO = "TODO: "  # opens the comment of a line that is to be filled in

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from bnuq.config import DEFAULT_SAMPLER, InspectSection, Named, Run, Sampler, section_from
+from bnuq.config import DEFAULT_SAMPLER, InspectSection, Named, Run, SamplerSettings, section_from
 from bnuq.config.schema import settings_of
 from bnuq.data import Points
 from bnuq.errors import ModelError, RequestError, SamplingError
@@ -34,8 +34,9 @@ from bnuq.inspection.pipelines import findings as pipeline_findings
 from bnuq.inspection.pipelines import suggest
 from bnuq.progress import Progress, silent
 from bnuq.records.evaluation_file import check_replaceable
-from bnuq.records.inspection import Domains, Gap, Inspection, Noise, Pipelines, write
-from bnuq.sampling.sites import Sites, find_sites
+from bnuq.records.inspection import Domains, Gap, Inspection, NoiseBySize, Pipelines, write
+from bnuq.sampling.site_search import find_sites
+from bnuq.sampling.sites import Sites
 
 LEAST_REFERENCE = 8  # minimum number of reference points for measurements
 POINTS_PER_BATCH_POINT = 10  # times the largest mini-batch, left over so that the noise is measured on other points
@@ -213,7 +214,7 @@ def _on_settings(run: Run, ready: LoadedNetwork, *, uses_batch_noise: bool) -> I
     keys of [sampling] that an inspection ignores: its mini-batches are random."""
     if uses_batch_noise and not ready.trained_with:
         yield note("training-batch-size-assumed", batch_size=DEFAULT_BATCH_SIZE)
-    names = [field.name for field in msgspec.structs.fields(Sampler)]
+    names = [field.name for field in msgspec.structs.fields(SamplerSettings)]
     if keys := [name for name in names if getattr(run.sampler, name) != getattr(DEFAULT_SAMPLER, name)]:
         yield note("sampling-ignored", keys=keys)
 
@@ -255,7 +256,7 @@ def _domains(
 
 def _measured(
     run: Run, settings: Settings, ready: LoadedNetwork, sites: Sites, progress: Progress
-) -> tuple[Gap | None, Noise, tuple[Finding, ...]]:
+) -> tuple[Gap | None, NoiseBySize, tuple[Finding, ...]]:
     """The running averages and the noise, measured on the reference."""
     train, model, pipeline, layers = ready.train, ready.model, ready.pipeline, sites.live_batchnorms
     assert train is not None

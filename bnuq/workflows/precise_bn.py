@@ -53,7 +53,8 @@ from bnuq.models.saving import as_stored, is_checkpoint, write_statistics
 from bnuq.progress import Progress, silent
 from bnuq.records.evaluation import SetResult
 from bnuq.records.precise_bn import EstimateChange, LayerChange, PreciseBN, TestChange
-from bnuq.sampling.sites import BatchNormSite, Sites, find_sites, having
+from bnuq.sampling.site_search import find_sites
+from bnuq.sampling.sites import BatchNormSite, Sites, having
 
 FEW = 1000  # points below which the statistics are noisy; 10³ to 10⁴ are enough by Wu & Johnson 2021
 _ESTIMATES: dict[str, Direction] = {"accuracy": "higher", "rmse": "lower", "pll": "higher"}  # those that the task has

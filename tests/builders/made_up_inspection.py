@@ -10,7 +10,6 @@ import numpy as np
 from bnuq.estimates import Estimate
 from bnuq.findings import note, warning
 from bnuq.records.inspection import (
-    Candidate,
     Crossing,
     Domain,
     Domains,
@@ -18,7 +17,8 @@ from bnuq.records.inspection import (
     Inspection,
     LayerGap,
     LayerNoise,
-    Noise,
+    NoiseBySize,
+    PipelineFit,
     Pipelines,
     SiteRow,
 )
@@ -64,7 +64,7 @@ def sites(blocks: int = 3, *, flagged: bool = False) -> tuple[SiteRow, ...]:
     )
 
 
-def noise(blocks: int = 3, *, seed: int = 0) -> Noise:
+def noise(blocks: int = 3, *, seed: int = 0) -> NoiseBySize:
     """Layers whose values are the less independent the more positions they have."""
     random = np.random.default_rng(seed)
     found = []
@@ -92,7 +92,7 @@ def noise(blocks: int = 3, *, seed: int = 0) -> Noise:
                 spread=spread,
             )
         )
-    return Noise(BATCH, DRAWS, SIZES, tuple(found), Estimate(-0.41, mc_se=0.03, low=-0.48, high=-0.34))
+    return NoiseBySize(BATCH, DRAWS, SIZES, tuple(found), Estimate(-0.41, mc_se=0.03, low=-0.48, high=-0.34))
 
 
 def gap(blocks: int = 3, *, stale: float = 1.0, seed: int = 1) -> Gap:
@@ -139,13 +139,13 @@ def domains() -> Domains:
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
-def candidate(normalize: str | None, augment: str, worst: float, **other: Any) -> Candidate:
+def candidate(normalize: str | None, augment: str, worst: float, **other: Any) -> PipelineFit:
     mean, std = IMAGENET if normalize is not None else ((0.0,) * 3, (1.0,) * 3)
     held = {
         "mean": mean, "std": std, "channel_order": "rgb", "scale": 1, "median": 0.6 * worst,
         "worst_layer": "layer1.0.bn1", "passed": worst < 6, "tied": worst < 0.7,
     }  # fmt: skip
-    return Candidate(normalize=normalize, augment=augment, worst=worst, **(held | other))
+    return PipelineFit(normalize=normalize, augment=augment, worst=worst, **(held | other))
 
 
 def pipelines() -> Pipelines:
@@ -248,7 +248,7 @@ def unfinite() -> Inspection:
     held = Estimate(-math.inf)
     return inspection(
         gap=Gap(10, 2, None, None, (LayerGap("bn", channel, channel, math.nan, math.inf, math.nan, math.inf, 0),)),
-        noise=Noise(2, 2, (4, 2), (layer, other), bad),
+        noise=NoiseBySize(2, 2, (4, 2), (layer, other), bad),
         domains=Domains(
             (Domain("a", "a.npz", 1, False, ("bn", "bn2"), channel, channel, channel),),
             (Crossing("a", "running", {"accuracy": held, "mutual_information": bad}), Crossing("b", "mixed", {})),

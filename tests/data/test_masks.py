@@ -14,8 +14,8 @@ from PIL import Image
 from bnuq.config import Run
 from bnuq.data import Fit, Masks, check_labels, check_masks, fitted, load_points, points_in_memory
 from bnuq.data.readers.classes import read_classes
-from bnuq.data.readers.factory import MasksOfItems
 from bnuq.data.readers.images import PictureFiles
+from bnuq.data.readers.items import MasksOfItems
 from bnuq.data.readers.masks import MaskFiles, partners
 from bnuq.errors import DataError, RequestError
 from bnuq.evaluation.datasets import Pipeline, load_material
@@ -502,7 +502,7 @@ def test_a_dataset_gives_pictures_with_masks(kind, monkeypatch):
     np.testing.assert_array_equal(whole.masks[:][:, 1, 1], range(4))
     batches = points_in_memory(torch.utils.data.DataLoader(Pairs(kind=kind), batch_size=3), name="test")
     np.testing.assert_array_equal(batches.masks[:], whole.masks[:])
-    monkeypatch.setattr("bnuq.data.readers.factory._KEPT", 100)
+    monkeypatch.setattr("bnuq.data.readers.items._KEPT", 100)
     data = Pairs(kind=kind)
     large = points_in_memory(data, name="test")
     assert isinstance(large.masks.items.source, MasksOfItems)

@@ -28,7 +28,7 @@ from bnuq.sampling import counter_rng
 from bnuq.sampling.bank_tiles import BankEngine, tiles
 from bnuq.sampling.engine import Stochastic
 from bnuq.sampling.plain_loop import PlainLoop
-from bnuq.sampling.sites import find_sites
+from bnuq.sampling.site_search import find_sites
 
 T, N, K = 9, 24, 4
 

@@ -20,7 +20,7 @@ import small_segmentation
 from bnuq import metrics
 from bnuq.metrics.registry import estimates_of_task, metric_of
 from bnuq.records.addresses import estimates_of
-from bnuq.records.contributions import Points
+from bnuq.records.contributions import PointContributions
 from bnuq.records.evaluation import Result
 from bnuq.store.table import Row
 
@@ -63,7 +63,7 @@ def rows(result: Result) -> Iterator[tuple[str, Row]]:
 
 
 def test_a_value_is_that_of_its_formula(result: Result) -> None:
-    points = Points(result)
+    points = PointContributions(result)
     for address, row in rows(result):
         expected = points.value(row)
         assert expected is not None, address
@@ -71,7 +71,7 @@ def test_a_value_is_that_of_its_formula(result: Result) -> None:
 
 
 def test_an_error_over_points_is_that_of_what_the_points_contribute(result: Result) -> None:
-    points, checked = Points(result), set()
+    points, checked = PointContributions(result), set()
     for address, row in rows(result):
         parts = points.contributions(row)
         if row.estimate.se is None or parts is None or metric_of(row["metric"]).resampled:

@@ -22,7 +22,8 @@ from bnuq.evaluation.reference_check import BATCHES, findings, reference_check
 from bnuq.records.evaluation import ReferenceCheck, within_limits
 from bnuq.records.reference import averages_lag
 from bnuq.sampling.batch_statistics import BatchStatistics, LayerStatistics
-from bnuq.sampling.sites import BatchNormSite, find_sites
+from bnuq.sampling.site_search import find_sites
+from bnuq.sampling.sites import BatchNormSite
 
 M = 128
 RUN = Run(checkpoint=Path("model.pt"), out=Path("model.h5"))

@@ -21,7 +21,7 @@ from bnuq.findings import note
 from bnuq.inspection import domains as stage
 from bnuq.inspection.domains import domains
 from bnuq.records.inspection import Crossing, Domains
-from bnuq.sampling.sites import find_sites
+from bnuq.sampling.site_search import find_sites
 
 CLASSES, FEATURES = 3, 6
 CENTRES = 2.5 * np.random.default_rng(7).normal(size=(CLASSES, FEATURES))

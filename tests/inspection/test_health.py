@@ -28,8 +28,8 @@ from bnuq.inspection.health import (
 )
 from bnuq.inspection.noise import noise
 from bnuq.progress import silent
-from bnuq.records.inspection import Gap, LayerNoise, Noise
-from bnuq.sampling.sites import find_sites
+from bnuq.records.inspection import Gap, LayerNoise, NoiseBySize
+from bnuq.sampling.site_search import find_sites
 
 M = 128
 
@@ -115,7 +115,7 @@ def averaged(seed: int) -> tuple[nn.Module, np.ndarray]:
     return net.eval(), data.numpy()
 
 
-def gap_of(net: nn.Module, data: np.ndarray, seed: int = 0) -> tuple[Gap, Noise]:
+def gap_of(net: nn.Module, data: np.ndarray, seed: int = 0) -> tuple[Gap, NoiseBySize]:
     points = Points("train", "train", data)
     pipeline = Pipeline(Run(Path("m.pt"), Path("o.h5"), seed=seed), torch.device("cpu"))
     sites = find_sites(net, torch.from_numpy(data[:3])).live_batchnorms
@@ -186,11 +186,11 @@ def layer(nominal: int, values: float, scale: float = 1.0) -> LayerNoise:
 
 
 def codes(*layers: LayerNoise) -> list[str]:
-    return [finding.code for finding in findings_on_noise(Noise(32, 8, (32,), layers, None))]
+    return [finding.code for finding in findings_on_noise(NoiseBySize(32, 8, (32,), layers, None))]
 
 
 def test_the_divisor_is_that_of_the_training_where_its_size_is_known():
-    small = Noise(8, 8, (8,), (replace(layer(32, 32.0), positions=4),), None)
+    small = NoiseBySize(8, 8, (8,), (replace(layer(32, 32.0), positions=4),), None)
     assert codes(*small.layers) == ["biased-variance"]
     assert list(findings_on_noise(small, train_batch_size=128)) == []
     [biased] = findings_on_noise(replace(small, batch_size=128), train_batch_size=8)
@@ -201,7 +201,7 @@ def test_the_divisor_is_that_of_the_training_where_its_size_is_known():
 def test_values_too_few_for_the_divisor_not_to_matter_are_warned_of():
     assert codes(layer(50, 50.0), layer(5000, 5000.0)) == []
     assert codes(layer(49, 49.0)) == ["biased-variance"]
-    [biased] = findings_on_noise(Noise(32, 8, (32,), (layer(49, 49.0),), None))
+    [biased] = findings_on_noise(NoiseBySize(32, 8, (32,), (layer(49, 49.0),), None))
     assert (biased.values["values"], biased.values["batch_size"], biased.values["in_training"]) == (49, 32, False)
     assert codes(layer(10_000, 100.0), layer(100, math.nan), layer(100, math.inf)) == []
 

@@ -18,15 +18,16 @@ from bnuq.inspection.health import batch_statistics
 from bnuq.inspection.noise import _spatial_slope, noise, sizes_for
 from bnuq.metrics.noise import small_sample_slope
 from bnuq.progress import silent
-from bnuq.records.inspection import LayerNoise, Noise
-from bnuq.sampling.sites import BatchNormSite, find_sites
+from bnuq.records.inspection import LayerNoise, NoiseBySize
+from bnuq.sampling.site_search import find_sites
+from bnuq.sampling.sites import BatchNormSite
 
 CHANNELS = 24
 
 
 def noise_of(
     values: np.ndarray, *, batch_size: int = 64, sizes: tuple[int, ...] = (32, 64, 128), draws: int = 100, seed: int = 0
-) -> Noise:
+) -> NoiseBySize:
     """The noise of a network that is a single BatchNorm over the channels of `values`."""
     model = (nn.BatchNorm1d if values.ndim < 4 else nn.BatchNorm2d)(values.shape[1]).eval()
     points = Points("train", "train", values.astype(np.float32))

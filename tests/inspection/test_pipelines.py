@@ -21,7 +21,7 @@ from bnuq.inspection import pipelines
 from bnuq.inspection.pipelines import DATA_OWN, findings, suggest
 from bnuq.progress import silent
 from bnuq.records.inspection import Pipelines
-from bnuq.sampling.sites import find_sites
+from bnuq.sampling.site_search import find_sites
 
 RUN = Run(Path("model.pt"), Path("model.h5"))
 IMAGENET = Normalize(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))

@@ -18,7 +18,8 @@ from torch import nn
 
 from bnuq.errors import ModelError, UntrustedCodeError
 from bnuq.findings import note
-from bnuq.models.checkpoint import fitted, read_checkpoint
+from bnuq.models.checkpoint import read_checkpoint
+from bnuq.models.expected_names import fitted
 
 STATE = trained_small().state_dict()
 

@@ -28,6 +28,7 @@ from bnuq.models.recognition import (
     shipped_index,
     write_index,
 )
+from bnuq.models.suggestions import suggested_architectures
 from bnuq.workflows import init
 
 HEAD = (("fc.bias", 0), ("fc.weight", 0))
@@ -203,4 +204,4 @@ def test_weights_of_no_known_network_are_asked_about_as_before(weights, known_as
     known_as()
     with pytest.raises(RequestError, match=r"--arch file\.py:factory"):
         load_model(weights)
-    assert loading.suggested_architectures(loading.read_checkpoint(weights)) == ("file.py:factory",)
+    assert suggested_architectures(loading.read_checkpoint(weights)) == ("file.py:factory",)

@@ -27,7 +27,7 @@ from bnuq.models.loading import LoadedModel, load_model
 from bnuq.models.saving import write_statistics
 from bnuq.records.evaluation import Result
 from bnuq.records.summary import summary
-from bnuq.sampling.sites import find_sites
+from bnuq.sampling.site_search import find_sites
 from bnuq.workflows.evaluate import evaluate
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(torch.jit|LeafSpec|deprecated|quantize)")

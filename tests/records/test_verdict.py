@@ -18,7 +18,7 @@ from bnuq.estimates import Estimate
 from bnuq.findings import sentence
 from bnuq.records.evaluation import ReferenceCheck, Result
 from bnuq.records.summary import summary
-from bnuq.records.verdict import Comparison, concluded, judged, passes_of
+from bnuq.records.verdict import MethodComparison, concluded, judged, passes_of
 from bnuq.records.verdict_sentences import VERDICT
 from bnuq.report.evaluation import report
 
@@ -33,7 +33,7 @@ def made(gain: float, **more: object) -> Result:
     return made_up.result(plain={"pll": PLAIN}, mcbn={"pll": PLAIN + gain + NOISE}, **more)
 
 
-def only(result: Result) -> Comparison:
+def only(result: Result) -> MethodComparison:
     [comparison] = judged(result).comparisons
     return comparison
 
@@ -241,9 +241,9 @@ SIGN = {"pll": 1, "ece": -1, "aurc": -1, "auroc": 1}
 
 
 @st.composite
-def tables(draw: st.DrawFn) -> list[Comparison]:
+def tables(draw: st.DrawFn) -> list[MethodComparison]:
     """Comparisons with the best single pass by some metrics; what they say of a method need not make sense."""
-    rows: list[Comparison] = []
+    rows: list[MethodComparison] = []
     methods = draw(st.lists(st.sampled_from([*PASSES]), unique=True, max_size=5))
     for metric, name in draw(st.lists(st.sampled_from(KEYS), unique=True, max_size=5)):
         of_metric = []
@@ -254,7 +254,7 @@ def tables(draw: st.DrawFn) -> list[Comparison]:
             se = None if p is None else 0.01
             named = {"method": method, "against": "tta", "set": name, "score": "", "score_of_against": ""}
             numbers = {"difference": difference, "se": se, "p": p, "value": 0.5 + difference, "value_of_against": 0.5}
-            of_metric.append(Comparison(metric=metric, passes=PASSES[method], **named, **numbers))
+            of_metric.append(MethodComparison(metric=metric, passes=PASSES[method], **named, **numbers))
         rows += sorted(of_metric, key=lambda each: -each.gain)
     return rows
 

@@ -23,7 +23,7 @@ from bnuq.cli.main import main
 from bnuq.config import Options, resolve
 from bnuq.estimates import Estimate
 from bnuq.findings import Finding, note, warning, warnings
-from bnuq.records.inspection import Candidate, Inspection, Pipelines, write
+from bnuq.records.inspection import Inspection, PipelineFit, Pipelines, write
 from bnuq.report import drawing
 from bnuq.report.document import Listing, Section, Table
 from bnuq.report.inspection import report
@@ -325,7 +325,7 @@ def test_nothing_is_unusual_only_where_nothing_is(flag):
     assert "fit-by-pipeline" in verdicts(replace(bare, pipelines=made_up_inspection.pipelines()))
 
 
-def of_candidates(*candidates: Candidate) -> Inspection:
+def of_candidates(*candidates: PipelineFit) -> Inspection:
     return replace(made_up_inspection.bare(), pipelines=Pipelines(candidates, (), (), ""))
 
 

@@ -29,8 +29,9 @@ from bnuq.errors import BnuqError, ResultError, SamplingError
 from bnuq.records.evaluation import Result
 from bnuq.sampling import counter_rng
 from bnuq.sampling.dropout import Dropout, _keep_by_philox
-from bnuq.sampling.program_draws import Bank, Masks
-from bnuq.sampling.sites import DropoutSite, find_sites
+from bnuq.sampling.program_draws import BankDraws, MaskDraws
+from bnuq.sampling.site_search import find_sites
+from bnuq.sampling.sites import DropoutSite
 from bnuq.workflows import export as exporting
 from bnuq.workflows.evaluate import evaluate
 from bnuq.workflows.export import Exported
@@ -330,7 +331,7 @@ def test_a_cross_fitted_temperature_is_said_to_be_one_in_the_program(place: Path
 
 @pytest.mark.parametrize("seed", [0, 2**62 + 3])
 def test_words_are_those_of_numpy(seed: int) -> None:
-    found = Masks(Dropout(8, seed), masks(0.5)).words(torch.tensor([[0], [7]]), 5, counter_rng.MASK, site=4)
+    found = MaskDraws(Dropout(8, seed), masks(0.5)).words(torch.tensor([[0], [7]]), 5, counter_rng.MASK, site=4)
     for row, draw in zip(found, (0, 7), strict=True):
         expected = counter_rng.words(seed, draw, counter_rng.MASK, 20, site=4)
         np.testing.assert_array_equal(row.numpy().view(np.uint64), expected)
@@ -344,7 +345,9 @@ def masks(rate: float) -> DropoutSite:
 @pytest.mark.parametrize("rate", [0.5, 0.3])
 def test_masks_are_those_of_an_evaluation_but_for_entries_that_16_bits_do_not_decide(rate: float) -> None:
     site, numbers = masks(rate), torch.arange(5)[:, None]
-    found = Masks(Dropout(5, seed=2), site)(torch.ones(5 * 400, 1000), 400, numbers, in_place=False).reshape(5, -1) > 0
+    found = (
+        MaskDraws(Dropout(5, seed=2), site)(torch.ones(5 * 400, 1000), 400, numbers, in_place=False).reshape(5, -1) > 0
+    )
     expected = _keep_by_philox(2, range(5), site.order, rate, 0, 400_000) > 0
     differ = int((found.numpy() != expected).sum())
     assert differ == 0 if rate == 0.5 else differ < 5 * 400_000 / 2**15
@@ -352,7 +355,7 @@ def test_masks_are_those_of_an_evaluation_but_for_entries_that_16_bits_do_not_de
 
 @pytest.mark.parametrize(("bank", "samples"), [(24, 5), (8, 8), (3000, 2)])
 def test_draws_of_a_bank_are_those_of_an_evaluation(bank: int, samples: int) -> None:
-    found = Bank(bank, samples, seed=9)(200)
+    found = BankDraws(bank, samples, seed=9)(200)
     for row in (0, 63, 64, 199):
         expected = counter_rng.draws_of_tile(9, row // 64, bank=bank, samples=samples)
         np.testing.assert_array_equal(found[:, row], expected)

@@ -29,7 +29,7 @@ from bnuq.sampling.dropout import Dropout
 from bnuq.sampling.engine import Stochastic
 from bnuq.sampling.gradients import Differentiable, agrees
 from bnuq.sampling.plain_loop import Evaluation, PlainLoop
-from bnuq.sampling.sites import find_sites
+from bnuq.sampling.site_search import find_sites
 from bnuq.workflows.evaluate import evaluate
 
 KINDS = ("gaussian:0.1", "gaussian:0.4", "fgsm:0.05", "pgd:0.05")

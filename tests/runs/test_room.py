@@ -169,10 +169,10 @@ def test_data_that_never_end_are_cut_off_with_the_points_that_were_read(tmp_path
     with pytest.raises(
         DataError, match=rf"sets.py:{factory}: has given [\d,]+ points .* beyond the free memory"
     ) as error:
-        load_points(f"sets.py:{factory}", base=tmp_path, room=10_000_000)
+        load_points(f"sets.py:{factory}", base=tmp_path, free_bytes=10_000_000)
     assert ("12,200 points" in str(error.value)) == (factory == "batches")
     (tmp_path / "sets.py").write_text(ENDLESS.replace("while True", "for _ in range(50)"))
-    assert len(load_points("sets.py:numbers", base=tmp_path, room=10_000_000)) == 150
+    assert len(load_points("sets.py:numbers", base=tmp_path, free_bytes=10_000_000)) == 150
 
 
 # ── time ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -202,4 +202,4 @@ def test_what_takes_less_is_not_said(capsys):
 
 def test_arrays_of_a_factory_are_not_bounded_by_their_number_of_pieces(tmp_path):
     (tmp_path / "sets.py").write_text("import numpy\ndef whole(): return numpy.zeros((1000, 50)), numpy.zeros(1000)\n")
-    assert np.shape(load_points("sets.py:whole", base=tmp_path, room=1).inputs) == (1000, 50)
+    assert np.shape(load_points("sets.py:whole", base=tmp_path, free_bytes=1).inputs) == (1000, 50)

@@ -14,7 +14,7 @@ from torch import nn
 import bnuq
 from bnuq import BatchStatistics
 from bnuq.errors import ResultError
-from bnuq.sampling import statistics, trace
+from bnuq.sampling import recording, statistics
 from bnuq.sampling.batch_statistics import LayerStatistics
 
 
@@ -174,7 +174,7 @@ def test_an_existing_file_stays_where_saving_fails(tmp_path):
 def test_a_plan_that_is_kept_is_compiled_once_and_changes_no_bit(monkeypatch):
     net, batches = zoo.made("2d"), [zoo.points("2d", 8, seed=n) for n in range(3)]
     compiled = []
-    monkeypatch.setattr(statistics, "record", lambda *given: compiled.append(1) or trace.record(*given))
+    monkeypatch.setattr(statistics, "record", lambda *given: compiled.append(1) or recording.record(*given))
     plans: statistics.Plans = {}
     for batch in batches:
         kept, alone = (bnuq.statistics_of(net, [batch], plans=given) for given in (plans, None))

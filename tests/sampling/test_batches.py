@@ -17,14 +17,15 @@ from torch import nn
 
 import bnuq
 from bnuq import BatchStatistics
-from bnuq.config import Sampler
+from bnuq.config import SamplerSettings
 from bnuq.data import points_of
 from bnuq.data.points import Contents
 from bnuq.errors import ResultError, SamplingError
 from bnuq.evaluation.batch_composition import check_classes, check_mini_batches, members_of, mini_batches
 from bnuq.sampling import counter_rng
-from bnuq.sampling.sites import find_sites
+from bnuq.sampling.site_search import find_sites
 from bnuq.sampling.statistics import MeasurementMode, fed
+from bnuq.tasks import task_named
 
 SIZES = st.lists(st.integers(1, 12), min_size=1, max_size=6)
 
@@ -91,7 +92,7 @@ def drawn_how(batches: str, *, replacement: bool, size: int = 6, draws: int = 30
     """How often each of 30 points came, in so many draws."""
     labels = np.repeat([0, 1, 2], [6, 10, 14])
     train = points_of(Contents(np.zeros((30, 2)), labels, group=labels), name="train", reference="t")
-    rows = mini_batches(Sampler(batches=batches, replacement=replacement), train, size, seed=5)
+    rows = mini_batches(SamplerSettings(batches=batches, replacement=replacement), train, size, seed=5)
     return np.bincount(np.concatenate([rows(t, counter_rng.BATCH) for t in range(draws)]), minlength=30) / draws
 
 
@@ -117,7 +118,7 @@ def test_a_smaller_random_batch_is_the_beginning_of_a_larger_one(replacement):
 def test_batches_differ_by_draw_and_by_purpose(batches):
     labels = np.repeat([0, 1], 200)
     train = points_of(Contents(np.zeros((400, 2)), labels, group=labels), name="train", reference="t")
-    rows = mini_batches(Sampler(batches=batches), train, 10, seed=0)
+    rows = mini_batches(SamplerSettings(batches=batches), train, 10, seed=0)
     keys = [(draw, purpose) for draw in range(3) for purpose in (counter_rng.BATCH, counter_rng.NOISE_MODEL)]
     assert len({tuple(rows(*key).tolist()) for key in keys}) == len(keys)
     assert rows(*keys[1]).tolist() == rows(*keys[1]).tolist()
@@ -128,7 +129,7 @@ def test_stratified_batches_take_one_hot_rows_and_whole_numbers_for_classes():
     expected = None
     for targets in (labels, np.eye(3)[labels], labels[:, None].astype(float)):
         train = points_of(Contents(np.zeros((12, 2)), targets), name="train", reference="t")
-        rows = mini_batches(Sampler(batches="stratified"), train, 6, seed=0)(0, counter_rng.BATCH)
+        rows = mini_batches(SamplerSettings(batches="stratified"), train, 6, seed=0)(0, counter_rng.BATCH)
         assert np.bincount(labels[rows]).tolist() == [2, 2, 2]
         expected = rows.tolist() if expected is None else expected
         assert rows.tolist() == expected
@@ -139,9 +140,9 @@ def test_whole_numbers_of_a_regression_are_no_classes():
     grades = np.random.default_rng(0).integers(3, 9, (40, 1)).astype(float)
     train = points_of(Contents(np.zeros((40, 2)), grades), name="train", reference="wine.csv")
     with pytest.raises(SamplingError, match=r'batches is "stratified".*this is a regression: .*wine\.csv'):
-        check_classes(Sampler(batches="stratified"), "regression", train)
-    check_classes(Sampler(batches="stratified"), "classification", train)
-    check_classes(Sampler(), "regression", train)
+        check_classes(SamplerSettings(batches="stratified"), task_named("regression"), train)
+    check_classes(SamplerSettings(batches="stratified"), task_named("classification"), train)
+    check_classes(SamplerSettings(), task_named("regression"), train)
 
 
 def test_members_are_the_rows_of_each_code_that_there_is():
@@ -151,10 +152,18 @@ def test_members_are_the_rows_of_each_code_that_there_is():
 @pytest.mark.parametrize(
     ("sampler", "size", "message"),
     [
-        (Sampler(batches="stratified"), 4, "the reference (lab.npz) has targets that are not class labels"),
-        (Sampler(batches="group"), 4, "group Göttingen of the reference (lab.npz) has 3 points, fewer than the 4"),
-        (Sampler(batches="group"), 4, "(1 of 2 groups are too small). Use --batch-size 3 or less, --replacement"),
-        (Sampler(), 11, "batch_size is 11; expected 1 to 10"),
+        (SamplerSettings(batches="stratified"), 4, "the reference (lab.npz) has targets that are not class labels"),
+        (
+            SamplerSettings(batches="group"),
+            4,
+            "group Göttingen of the reference (lab.npz) has 3 points, fewer than the 4",
+        ),
+        (
+            SamplerSettings(batches="group"),
+            4,
+            "(1 of 2 groups are too small). Use --batch-size 3 or less, --replacement",
+        ),
+        (SamplerSettings(), 11, "batch_size is 11; expected 1 to 10"),
     ],
 )
 def test_what_cannot_be_drawn_is_told_with_size_group_and_reference(sampler, size, message):
@@ -164,15 +173,15 @@ def test_what_cannot_be_drawn_is_told_with_size_group_and_reference(sampler, siz
     with pytest.raises(SamplingError) as refused:
         check_mini_batches(sampler, train, size)
     assert message in str(refused.value)
-    check_mini_batches(Sampler(batches="group", replacement=True), train, size)
-    check_mini_batches(Sampler(batches="group"), train, 3)
+    check_mini_batches(SamplerSettings(batches="group", replacement=True), train, size)
+    check_mini_batches(SamplerSettings(batches="group"), train, 3)
 
 
 @pytest.mark.parametrize(("batches", "what"), [("stratified", "has no labels"), ("group", "names no groups")])
 def test_a_reference_without_labels_or_groups_is_refused(batches, what):
     train = points_of(Contents(np.zeros((10, 2))), name="train", reference="lab.npy")
     with pytest.raises(SamplingError, match=what):
-        mini_batches(Sampler(batches=batches), train, 4, seed=0)
+        mini_batches(SamplerSettings(batches=batches), train, 4, seed=0)
 
 
 # ── unbiased variance ────────────────────────────────────────────────────────────────────────────────────────────────

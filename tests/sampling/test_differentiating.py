@@ -20,7 +20,7 @@ from bnuq.sampling.gradients import agrees
 from bnuq.sampling.head import head
 from bnuq.sampling.interception import DropoutCall, undisturbed
 from bnuq.sampling.plain_loop import Evaluation, PlainLoop
-from bnuq.sampling.sites import find_sites
+from bnuq.sampling.site_search import find_sites
 from bnuq.sampling.statistics import draw
 
 EXACT = {"rtol": 1e-9, "atol": 1e-10}
@@ -117,7 +117,7 @@ def test_statistics_behind_the_derivative_are_those_of_training():
     exactness = check_exact(network, sites, batch, sites.live_batchnorms)
     assert exactness.deviation is not None
     assert exactness.deviation < 1e-9
-    assert exactness.held == ()
+    assert exactness.fixed == ()
 
 
 def test_a_batchnorm_that_is_differentiated_is_not_sampled_and_the_others_are():

@@ -17,7 +17,8 @@ from bnuq.errors import SamplingError
 from bnuq.sampling import counter_rng
 from bnuq.sampling.dropout import _keep_by_squares, _keep_entries, _squares_keys, dropped
 from bnuq.sampling.interception import DropoutCall
-from bnuq.sampling.sites import DropoutSite, find_sites
+from bnuq.sampling.site_search import find_sites
+from bnuq.sampling.sites import DropoutSite
 
 
 class Then(nn.Module):

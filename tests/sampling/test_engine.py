@@ -27,7 +27,8 @@ from bnuq.sampling.interception import undisturbed
 from bnuq.sampling.measure import MeasurementProgram
 from bnuq.sampling.moments import merged, moments
 from bnuq.sampling.plain_loop import PlainLoop
-from bnuq.sampling.sites import Sites, find_sites
+from bnuq.sampling.site_search import find_sites
+from bnuq.sampling.sites import Sites
 
 EVERY = pytest.mark.parametrize("name", ADVERSARIES)
 ROWS = 21
@@ -362,15 +363,15 @@ def folded_along_the_wrong_axis(monkeypatch):
 
 
 def folded_with_the_next_draw(monkeypatch):
-    original = executor.Executor._foldings
+    original = executor.PlanExecutor._foldings
     monkeypatch.setattr(
-        executor.Executor, "_foldings", lambda self, draws: original(self, [(t + 1) % self.samples for t in draws])
+        executor.PlanExecutor, "_foldings", lambda self, draws: original(self, [(t + 1) % self.samples for t in draws])
     )
 
 
 def stacked_in_the_wrong_order(monkeypatch):
     stack(monkeypatch, stacked=True)
-    original = executor.Executor._affine_step
+    original = executor.PlanExecutor._affine_step
 
     def step(self, position, operation, draws):
         compute = original(self, position, operation, draws)
@@ -378,12 +379,12 @@ def stacked_in_the_wrong_order(monkeypatch):
             return compute
         return lambda values, now: compute(values, replace(now, index=torch.tensor(now.draws[::-1])))
 
-    monkeypatch.setattr(executor.Executor, "_affine_step", step)
+    monkeypatch.setattr(executor.PlanExecutor, "_affine_step", step)
 
 
 def numbered_from_the_first_point_in_every_tile(monkeypatch):
-    original = executor.Executor._chunk_level
-    monkeypatch.setattr(executor.Executor, "_chunk_level", lambda self, x, start: original(self, x + start, start))
+    original = executor.PlanExecutor._chunk_level
+    monkeypatch.setattr(executor.PlanExecutor, "_chunk_level", lambda self, x, start: original(self, x + start, start))
 
 
 @pytest.mark.parametrize(
@@ -533,14 +534,14 @@ def test_an_error_that_is_not_of_memory_is_not_taken_for_one():
 def test_memory_that_ends_while_the_plan_is_made_is_no_reason_against_the_plan(monkeypatch):
     net, x = zoo.made("2d"), zoo.points("2d", ROWS)
     engine, plain = compiled_and_plain(net, x, omega=drawn(net, x))
-    original, failures = executor.Executor.some_passes, [True]
+    original, failures = executor.PlanExecutor.some_passes, [True]
 
     def once_too_much(self, *args, **options):
         if failures:
             raise torch.OutOfMemoryError(failures.pop())
         return original(self, *args, **options)
 
-    monkeypatch.setattr(executor.Executor, "some_passes", once_too_much)
+    monkeypatch.setattr(executor.PlanExecutor, "some_passes", once_too_much)
     told: list[int] = []
     found = torch.cat(
         list(chunks(engine, ROWS, lambda rows: x[rows], size=16, on_halved=lambda _, size: told.append(size))), dim=1
@@ -552,14 +553,14 @@ def test_memory_that_ends_while_the_plan_is_made_is_no_reason_against_the_plan(m
 def test_bfloat16_says_how_far_it_deviates_where_memory_ended_at_first(monkeypatch):
     net, x = zoo.made("2d", torch.float32), zoo.points("2d", ROWS, dtype=torch.float32)
     engine = Stochastic(net, sites_of(net, x), omega=drawn(net, x), precision="bfloat16")
-    original = executor.Executor.passes
+    original = executor.PlanExecutor.passes
 
     def too_much(self, inputs, *rest, **draws):
         if len(inputs) > 8 and self._dtype == torch.bfloat16:
             raise torch.OutOfMemoryError("memory")
         return original(self, inputs, *rest, **draws)
 
-    monkeypatch.setattr(executor.Executor, "passes", too_much)
+    monkeypatch.setattr(executor.PlanExecutor, "passes", too_much)
     assert torch.cat(list(chunks(engine, ROWS, lambda rows: x[rows], size=16)), dim=1).shape == (3, ROWS, 3)
     assert engine.deviation is not None and engine.deviation.points == 8
 

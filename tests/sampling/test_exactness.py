@@ -13,7 +13,7 @@ from torch.testing import assert_close
 
 import bnuq
 from bnuq.errors import RequestError
-from bnuq.sampling.sites import find_sites
+from bnuq.sampling.site_search import find_sites
 
 KINDS = pytest.mark.parametrize("kind", zoo.KINDS)
 EXACT = {"rtol": 1e-9, "atol": 1e-10}

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import bnuq
 from bnuq.errors import ModelError, SamplingError
-from bnuq.sampling.sites import find_sites
+from bnuq.sampling.site_search import find_sites
 
 X = torch.randn(64, 6, generator=torch.Generator().manual_seed(0))
 

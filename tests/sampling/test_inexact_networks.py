@@ -22,10 +22,10 @@ from torch.testing import assert_close
 
 import bnuq
 from bnuq.errors import SamplingError
-from bnuq.sampling import exactness
+from bnuq.sampling.deviation import TOLERANCES, deviation
 from bnuq.sampling.engine import Stochastic
-from bnuq.sampling.exactness import check_exact, check_independent, check_repeatable, deviation
-from bnuq.sampling.sites import find_sites
+from bnuq.sampling.exactness import check_exact, check_independent, check_repeatable
+from bnuq.sampling.site_search import find_sites
 
 EXACT = {"rtol": 1e-9, "atol": 1e-10}
 
@@ -298,7 +298,7 @@ def test_noise_on_the_input_of_training_is_named():
     sites = find_sites(net, points(32))
     found = check_exact(net, sites, points(32), sites.live_batchnorms)
     assert found.deviation is not None and found.deviation < 1e-12
-    assert not found.held  # compared with its mean in place
+    assert not found.fixed  # compared with its mean in place
     assert [reason for _, reason in sites.unreachable] == ["random numbers (randn_like) in training only"]
 
 
@@ -345,7 +345,7 @@ def test_auxiliary_outputs_of_training_are_held_back():
     sites = find_sites(net, points(32))
     found = check_exact(net, sites, points(32), sites.live_batchnorms)
     assert found.deviation is not None and found.deviation < 1e-12
-    assert found.held == ()
+    assert found.fixed == ()
 
 
 @pytest.mark.parametrize("kind", zoo.KINDS)
@@ -354,7 +354,7 @@ def test_every_kind_of_batchnorm_is_exact(kind, dtype):
     net, batch = zoo.made(kind, dtype), zoo.points(kind, 9, dtype=dtype)
     sites = find_sites(net, batch)
     found = check_exact(net, sites, batch, sites.live_batchnorms)
-    assert found.held == ()
+    assert found.fixed == ()
     assert found.deviation is not None and found.deviation < (1e-12 if dtype == torch.float64 else 1e-5)
 
 
@@ -366,7 +366,7 @@ def test_the_layers_that_are_not_sampled_stay_as_in_evaluation_mode():
 
 
 def test_a_float32_network_that_rounds_too_much_is_judged_in_float64(monkeypatch):
-    monkeypatch.setitem(exactness.TOLERANCES, torch.float32, 1e-12)  # how much is rounded depends on the machine
+    monkeypatch.setitem(TOLERANCES, torch.float32, 1e-12)  # how much is rounded depends on the machine
     net = zoo.made("2d", torch.float32)
     net[0].weight.data *= 1e-6  # the first BatchNorm magnifies what rounding left
     net[0].bias.data += 100
@@ -418,7 +418,7 @@ def test_rounding_of_float32_is_no_dependence(kind):
     net._operation = ROUNDING[kind]
     assert 1e-5 < check_independent(net, x) < 3e-4
     found = check_exact(net, sites := find_sites(net, x), x, sites.live_batchnorms)
-    assert found.held == () and found.deviation is not None and found.deviation < 3e-4
+    assert found.fixed == () and found.deviation is not None and found.deviation < 3e-4
 
 
 def test_a_weak_effect_of_training_alone_is_named_in_float32_too():
@@ -428,7 +428,7 @@ def test_a_weak_effect_of_training_alone_is_named_in_float32_too():
 
     net, x = made(lambda m, h: m.centred(m.bn(h)), centred=Centred, bn=bn).float(), points(40).float()
     found = check_exact(net, sites := find_sites(net, x), x, sites.live_batchnorms)
-    assert [layer for layer, _ in found.held] == ["centred"]
+    assert [layer for layer, _ in found.fixed] == ["centred"]
 
 
 # Forwards that do not repeat themselves

@@ -14,7 +14,7 @@ from torch import nn
 from bnuq.config import Curvature
 from bnuq.errors import SamplingError
 from bnuq.sampling.head import Head
-from bnuq.sampling.laplace import LastLayer, Posterior, fitted, terms
+from bnuq.sampling.laplace import LastLayerPasses, Posterior, fitted, terms
 
 POINTS, FEATURES, CLASSES, TRAIN_SIZE = 50, 4, 3, 400
 STRUCTURES: tuple[Curvature, ...] = ("kron", "diag")
@@ -116,9 +116,9 @@ def network(weight: np.ndarray, bias: np.ndarray) -> nn.Linear:
     return layer
 
 
-def engine(of: Posterior, samples: int, weight: np.ndarray = WEIGHT, bias: np.ndarray = BIAS) -> LastLayer:
+def engine(of: Posterior, samples: int, weight: np.ndarray = WEIGHT, bias: np.ndarray = BIAS) -> LastLayerPasses:
     model = network(weight, bias)
-    return LastLayer(model, of, draws=range(samples), seed=0, device=torch.device("cpu"), dtype=torch.float32)
+    return LastLayerPasses(model, of, draws=range(samples), seed=0, device=torch.device("cpu"), dtype=torch.float32)
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)
@@ -142,7 +142,7 @@ def test_points_share_their_draws_whatever_passes_together() -> None:
     together = sampled.passes(torch.from_numpy(PHI))
     alone = torch.cat([sampled.passes(torch.from_numpy(PHI[i : i + 7]), i) for i in range(0, POINTS, 7)], 1)
     torch.testing.assert_close(alone, together, rtol=1e-5, atol=1e-5)
-    later = LastLayer(
+    later = LastLayerPasses(
         network(WEIGHT, BIAS),
         posterior("kron"),
         draws=range(3, 5),

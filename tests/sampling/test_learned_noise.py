@@ -17,7 +17,7 @@ from bnuq.sampling.engine import Stochastic
 from bnuq.sampling.gradients import agrees
 from bnuq.sampling.noise import Learned
 from bnuq.sampling.plain_loop import Evaluation, PlainLoop
-from bnuq.sampling.sites import find_sites
+from bnuq.sampling.site_search import find_sites
 
 FEATURES, HIDDEN, OUTPUTS, POINTS = 5, 16, 3, 40
 

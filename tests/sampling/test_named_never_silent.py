@@ -10,7 +10,8 @@ from torch.nn import functional as F
 
 import bnuq
 from bnuq.errors import BnuqError, RequestError, SamplingError
-from bnuq.sampling.sites import Sites, find_sites
+from bnuq.sampling.site_search import find_sites
+from bnuq.sampling.sites import Sites
 
 
 class Wrapped(nn.Module):

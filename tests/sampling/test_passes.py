@@ -19,7 +19,7 @@ from bnuq import devices
 from bnuq.errors import SamplingError
 from bnuq.sampling import counter_rng
 from bnuq.sampling.engine import Stochastic
-from bnuq.sampling.sites import find_sites
+from bnuq.sampling.site_search import find_sites
 
 EXACT = {"rtol": 1e-10, "atol": 1e-11}
 

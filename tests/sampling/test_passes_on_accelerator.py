@@ -21,7 +21,7 @@ from bnuq.errors import SamplingError
 from bnuq.nn import MeanFieldLinear
 from bnuq.sampling.engine import Stochastic
 from bnuq.sampling.plain_loop import Evaluation
-from bnuq.sampling.sites import find_sites
+from bnuq.sampling.site_search import find_sites
 
 pytestmark = pytest.mark.usefixtures("accelerator")
 

@@ -100,7 +100,7 @@ def test_weights_that_have_changed_are_no_longer_those_that_omega_was_drawn_from
 
 
 def test_the_chunk_that_memory_allows_is_kept(net, monkeypatch):
-    x, tiles, original = zoo.points((2, 6, 6), 32), [], executor.Executor.passes
+    x, tiles, original = zoo.points((2, 6, 6), 32), [], executor.PlanExecutor.passes
 
     def scarce(self, inputs, *rest):
         tiles.append(self.tile)
@@ -108,7 +108,7 @@ def test_the_chunk_that_memory_allows_is_kept(net, monkeypatch):
             raise torch.OutOfMemoryError("CUDA out of memory")
         return original(self, inputs, *rest)
 
-    monkeypatch.setattr(executor.Executor, "passes", scarce)
+    monkeypatch.setattr(executor.PlanExecutor, "passes", scarce)
     predictor = bnuq.Predictor(net, dropout=bnuq.Dropout(3))
     first = predictor(x)
     smallest = tiles[-1]

@@ -17,7 +17,7 @@ from bnuq.sampling.engine import Stochastic
 from bnuq.sampling.inputs import Unpacked, tensor_of
 from bnuq.sampling.outputs import as_logits
 from bnuq.sampling.plain_loop import PlainLoop
-from bnuq.sampling.sites import find_sites
+from bnuq.sampling.site_search import find_sites
 
 
 def packed(network: nn.Module, inputs) -> tuple[nn.Module, Tensor]:

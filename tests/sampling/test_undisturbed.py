@@ -17,7 +17,7 @@ import bnuq
 from bnuq.errors import SamplingError
 from bnuq.sampling.interception import _precision_settings
 from bnuq.sampling.plain_loop import Evaluation
-from bnuq.sampling.sites import find_sites
+from bnuq.sampling.site_search import find_sites
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* is not sampled")
 

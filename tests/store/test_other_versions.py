@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from bnuq.catalogue import advised, text_of
-from bnuq.config import Options, Sampler, resolve_again
+from bnuq.config import Options, SamplerSettings, resolve_again
 from bnuq.errors import RequestError, ResultError
 from bnuq.findings import Finding, warning
 from bnuq.gate import check
@@ -185,7 +185,7 @@ def test_a_switch_that_is_gone_is_ignored_if_off_and_else_named_and_not_comparab
     old = evaluation_file.read(frozen("classification"))
     off = evaluation_file.read(edited(frozen("classification"), partial(switched, on=False)))
     assert off.run == old.run and off.findings == old.findings and check(off, old).passed
-    assert resolve_again(dict(off.run), off.path, Options(), folder=tmp_path).sampler == Sampler()
+    assert resolve_again(dict(off.run), off.path, Options(), folder=tmp_path).sampler == SamplerSettings()
     on = evaluation_file.read(edited(frozen("classification"), partial(switched, on=True)))
     assert left_out(on.findings) == ["per_query"]
     with pytest.raises(ResultError, match="sampling: per_query is false now, true in the baseline"):
@@ -204,7 +204,9 @@ def test_what_was_renamed_is_read_under_its_name_of_today(frozen: Callable[[str]
     old = evaluation_file.read(edited(frozen("classification"), with_old_names))
     assert old.run["sampling"]["noise_model_draws"] == 16 and "law_draws" not in old.run["sampling"]
     assert text_of(old.findings[-1]).startswith("mcbn-chi2: without a reference, the noise model cannot be compared")
-    assert resolve_again(dict(old.run), old.path, Options(), folder=tmp_path).sampler == Sampler(noise_model_draws=16)
+    assert resolve_again(dict(old.run), old.path, Options(), folder=tmp_path).sampler == SamplerSettings(
+        noise_model_draws=16
+    )
 
 
 def test_runs_and_sweeps_leave_out_unknown_estimates_too(frozen: Callable[[str], Path], tmp_path: Path) -> None:

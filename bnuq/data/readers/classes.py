@@ -69,24 +69,27 @@ def read_classes(path: Path) -> ClassFile:
     if len({colour is None for _, _, colour in rows}) > 1:
         name = next(name for _, name, colour in rows if colour is None)
         raise DataError(f"{path}: {name!r} has no colour and others have one; {_EXPECTED}.")
-    numbers = [at if number is None else number for at, (number, _, _) in enumerate(rows)]
+    numbers = [position if number is None else number for position, (number, _, _) in enumerate(rows)]
     if max(map(abs, numbers)) > _LARGEST_NUMBER:
         raise DataError(f"{path}: has an index of {max(numbers, key=abs)}; expected at most {_LARGEST_NUMBER}.")
-    by_number: dict[int, str] = {}
-    by_colour: dict[int, int] = {}
+    name_of_number: dict[int, str] = {}
+    number_of_colour: dict[int, int] = {}
     for number, (_, name, colour) in zip(numbers, rows, strict=True):
-        by_number.setdefault(number, name)
+        name_of_number.setdefault(number, name)
         if colour is not None:
             red, green, blue = colour
-            if by_colour.setdefault(packed := red << 16 | green << 8 | blue, number) != number:
-                raise DataError(f"{path}: colour {colour} is that of {by_number[by_colour[packed]]!r} and of {name!r}.")
-    last = next(at for at in range(len(by_number) + 1) if at not in by_number)  # names end before a gap, as before 255
-    colours = np.array(sorted(by_colour), dtype=np.int64)
+            if number_of_colour.setdefault(packed := red << 16 | green << 8 | blue, number) != number:
+                raise DataError(
+                    f"{path}: colour {colour} is that of {name_of_number[number_of_colour[packed]]!r} and of {name!r}."
+                )
+    # Names end before a gap, as before 255.
+    last = next(gap for gap in range(len(name_of_number) + 1) if gap not in name_of_number)
+    colours = np.array(sorted(number_of_colour), dtype=np.int64)
     return ClassFile(
         path,
-        tuple(by_number[number] for number in range(last)),
+        tuple(name_of_number[number] for number in range(last)),
         colours,
-        np.array([by_colour[int(colour)] for colour in colours], dtype=np.int64),
+        np.array([number_of_colour[int(colour)] for colour in colours], dtype=np.int64),
     )
 
 
@@ -100,12 +103,12 @@ def _of_lines(path: Path, text: str) -> Iterator[_Row]:
     for row, words in enumerate(rows):
         if row == 0 and not any(map(_is_number, words)):  # a header
             continue
-        if not (place := _colour_at(words)):
+        if not (position := _colour_at(words)):
             raise DataError(f"{path}: {' '.join(words)[:80]!r} has no colour, and other classes have one; {_EXPECTED}.")
-        others = words[: place.start] if place.start else words[3:]
+        others = words[: position.start] if position.start else words[3:]
         index = int(others[0]) if _is_number(others[0]) else None
         name = " ".join(others if index is None or len(others) == 1 else others[1:])
-        yield index, name, _colour(path, [int(word) for word in words[place]])
+        yield index, name, _colour(path, [int(word) for word in words[position]])
 
 
 def _colour_at(words: Sequence[str]) -> slice | None:

@@ -56,7 +56,7 @@ def named_contents(
     if len(inputs) > 1:
         short = [name.rpartition("/")[2] for name in inputs]
         called = short if len({*short}) == len(inputs) else inputs
-        x, layout = pack({name: read(each) for name, each in zip(called, inputs, strict=True)}, f"{path}")
+        x, layout = pack({name: read(dataset) for name, dataset in zip(called, inputs, strict=True)}, f"{path}")
     return Contents(
         x,
         targets,
@@ -106,14 +106,14 @@ def _splits(names: list[str]) -> dict[str, tuple[str, str | None]]:
             for name in names:
                 split = name.removeprefix(before).removesuffix(after)
                 if split and f"{before}{split}{after}" == name:
-                    of_split = (form.format(split=split, name=target) for target in (y, *_TARGETS))
-                    splits.setdefault(split, (name, next((labels for labels in of_split if labels in names), None)))
+                    target_names = (form.format(split=split, name=target) for target in (y, *_TARGETS))
+                    splits.setdefault(split, (name, next((labels for labels in target_names if labels in names), None)))
     return splits
 
 
-def is_index(name: str, place: int) -> bool:
+def is_index(name: str, position: int) -> bool:
     """Whether a column is the index that pandas or R writes beside the data: unnamed, or named by what reads it."""
-    return (place == 0 and not name) or bool(re.fullmatch(r"Unnamed: \d+(\.\d+)*|__index_level_\d+__", name))
+    return (position == 0 and not name) or bool(re.fullmatch(r"Unnamed: \d+(\.\d+)*|__index_level_\d+__", name))
 
 
 def listed(names: Sequence[str]) -> str:

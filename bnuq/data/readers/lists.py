@@ -55,9 +55,9 @@ def read_list(
         rows = list(csv.reader(lines, delimiter=separator, strict=True)) if separator else list(_split_lines(lines))
     rows = [[field.strip() for field in row] for row in rows if any(row)]
     named = not any(map(has_suffix, rows[0]))
-    names = rows[0] if named else [f"column {at}" for at in range(len(rows[0]))]
+    names = rows[0] if named else [f"column {column}" for column in range(len(rows[0]))]
     rows = rows[1:] if named else rows
-    uneven = next((at for at, row in enumerate(rows) if len(row) != len(names)), None)
+    uneven = next((number for number, row in enumerate(rows) if len(row) != len(names)), None)
     if uneven is not None:
         raise DataError(f"{path}: row {uneven} has {len(rows[uneven])} fields and others have {len(names)}.")
     inputs, labels = _columns(path, names, list(map(has_suffix, rows[0])), group, target, needs_target, selected)
@@ -93,10 +93,12 @@ def _columns(
     if True not in pictures:
         raise DataError(f"{path}: its first row names no image; expected a column of .png or .jpg files.")
     inputs = pictures.index(True)
-    others = [at for at, name in enumerate(names) if at != inputs and name != group and not is_index(name, at)]
+    others = [
+        column for column, name in enumerate(names) if column != inputs and name != group and not is_index(name, column)
+    ]
     if target is not None and (target in names or needs_target):
         return inputs, _column(path, names, target)
-    called = [at for at in others if names[at].lower() in TARGETS]
+    called = [column for column in others if names[column].lower() in TARGETS]
     if target is not None or not others:
         return inputs, None
     if len(called or others) > 1:
@@ -170,7 +172,7 @@ class _Groups:
         with self._lock:
             if group not in self._latest:
                 pictures = self._read_group(group)
-                size = self._sizes[group] + sum(self._sizes[kept] for kept in self._latest)
+                size = self._sizes[group] + sum(self._sizes[latest_group] for latest_group in self._latest)
                 while self._latest and size > _KEPT:
                     size -= self._sizes[self._latest.popitem(last=False)[0]]
                 self._latest[group] = pictures

@@ -130,53 +130,53 @@ def partners(pictures: Sequence[str], masks: Sequence[str], images: Path, folder
                 key = stem.removesuffix(ending)
                 if (other := keys.setdefault(key, name)) != name:
                     raise DataError(f"{images / other}: has the same name as {name}; a mask would be that of both.")
-            found = _matched(keys, stems)
-            tails = {tail for of in found.values() for tail, _ in of}
-            if len(found) == len(pictures) == len(masks) and len(tails) == 1:
-                return tuple(found[name][0][1] for name in pictures)
-            left = len(pictures) - len(found) + len(masks) - sum(map(len, found.values()))
+            matches = _matched(keys, stems)
+            tails = {tail for pairs in matches.values() for tail, _ in pairs}
+            if len(matches) == len(pictures) == len(masks) and len(tails) == 1:
+                return tuple(matches[name][0][1] for name in pictures)
+            left = len(pictures) - len(matches) + len(masks) - sum(map(len, matches.values()))
             if left < fewest:
-                best, fewest = (found, ending), left
+                best, fewest = (matches, ending), left
     raise _unpaired(pictures, masks, *best, images, folder)
 
 
 def _matched(keys: Mapping[str, str], masks: Sequence[tuple[str, str]]) -> dict[str, list[tuple[str, str]]]:
     """By picture, its masks with what their names have beyond its key: the longest key that a name begins with."""
-    found: dict[str, list[tuple[str, str]]] = {}
+    matches: dict[str, list[tuple[str, str]]] = {}
     for stem, name in masks:
-        ends = [len(stem), *(at for at in range(len(stem) - 1, 0, -1) if not stem[at].isalnum())]
+        ends = [len(stem), *(end for end in range(len(stem) - 1, 0, -1) if not stem[end].isalnum())]
         end = next((end for end in ends if stem[:end] in keys), None)
         if end is not None:
-            found.setdefault(keys[stem[:end]], []).append((stem[end:], name))
-    return found
+            matches.setdefault(keys[stem[:end]], []).append((stem[end:], name))
+    return matches
 
 
 def _unpaired(
     pictures: Sequence[str],
     masks: Sequence[str],
-    found: Mapping[str, Sequence[tuple[str, str]]],
+    matches: Mapping[str, Sequence[tuple[str, str]]],
     ending: str,
     images: Path,
     folder: Path,
 ) -> DataError:
-    several = next((name for name in pictures if len(found.get(name, ())) > 1), None)
-    tails = Counter(tail for of in found.values() for tail, _ in of)
+    several = next((name for name in pictures if len(matches.get(name, ())) > 1), None)
+    tails = Counter(tail for pairs in matches.values() for tail, _ in pairs)
     tail = tails.most_common(1)[0][0] if tails else ""
     if several is not None or len(tails) > 1:
-        name = several or next(name for name in pictures if name in found and found[name][0][0] != tail)
-        shown = ", ".join(mask for _, mask in found[name][:4])
+        name = several or next(name for name in pictures if name in matches and matches[name][0][0] != tail)
+        shown = ", ".join(mask for _, mask in matches[name][:4])
         return DataError(
-            f"{images / name}: has {len(found[name])} masks in {folder} ({shown}), and none has the ending of all "
+            f"{images / name}: has {len(matches[name])} masks in {folder} ({shown}), and none has the ending of all "
             f"others. Say which files are masks by a pattern of their names: {images}:{folder}/*{tail or '_mask'}.png."
         )
-    if missing := [name for name in pictures if name not in found]:
+    if missing := [name for name in pictures if name not in matches]:
         stem = PurePosixPath(missing[0]).stem.removesuffix(ending)
         others = f", and {len(missing) - 1} more images have none" * (len(missing) > 1)
         return DataError(
             f"{images / missing[0]}: has no mask in {folder}{others}; expected {stem}{tail}.png there. A set without "
             f"masks is named by its folder alone."
         )
-    used = {mask for of in found.values() for _, mask in of}
+    used = {mask for pairs in matches.values() for _, mask in pairs}
     left = [name for name in masks if name not in used]
     others = f", and {len(left) - 1} more masks have none" * (len(left) > 1)
     return DataError(f"{folder / left[0]}: has no image in {images}{others}; expected one for each mask.")
@@ -194,8 +194,8 @@ def _common_ending(stems: Sequence[str]) -> str:
     ends = [stem[::-1] for stem in stems]
     pairs = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(min(ends), max(ends), strict=False))
     shared = "".join(letter for letter, _ in pairs)[::-1].rpartition("/")[2]
-    found = re.search(r"[_\-. ](?=.*[A-Za-z])", shared)
-    return "" if found is None else shared[found.start() :]
+    match = re.search(r"[_\-. ](?=.*[A-Za-z])", shared)
+    return "" if match is None else shared[match.start() :]
 
 
 def _pictures_below(folder: Path) -> dict[str, int]:

@@ -7,7 +7,7 @@ import csv
 import importlib.util
 import itertools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -32,16 +32,8 @@ def read_csv(path: Path, *, group: str = GROUP, target: str | None = None, needs
     with readable(path, "a table"), path.open(encoding="utf-8-sig", newline=None) as file:
         check_memory(path, _NUMBER_PER_BYTE * path.stat().st_size, error=DataError)
         first = file.readline()
-        separator = next((mark for mark in (",", ";", "\t") if mark in first), None)
-        if separator is None:
-            raise DataError(f"{path}: its first line has no comma, semicolon or tab; expected a table of numbers.")
-        fields = [field.strip().strip('"') for field in first.rstrip("\n").split(separator)]
-        named = _are_names(fields)
-        if len(fields) > 2 and fields == list(map(str, range(len(fields)))):  # a pair, 0 and 1, is as likely a row
-            raise DataError(
-                f"{path}: its first line numbers the columns from 0 to {len(fields) - 1}, as pandas does where they "
-                "have no names, and may be a point as well. Name the columns there, or take the line out."
-            )
+        separator, fields = _fields_of(path, first)
+        named = _are_names(path, fields)
         rows = (line for line in itertools.chain(() if named else (first,), file) if line.strip())
         if (top := next(rows, None)) is None:
             raise DataError(f"{path}: holds no rows; expected at least one point.")
@@ -49,34 +41,14 @@ def read_csv(path: Path, *, group: str = GROUP, target: str | None = None, needs
         index = [at for at, field in enumerate(fields) if named and is_index(field, at)]
         words = {fields.index(group): _Words(group)} if named and group in fields else {}
         columns = [at for at in range(len(names)) if at not in (*words, *index)]
-        target_at, by_name = _target_at(path, [names[at] for at in columns], target, needs_target)
-        values = next(csv.reader([top], delimiter=separator))
-        if target_at is not None and (at := columns[target_at]) < len(values) and not _is_number(values[at]):
-            words[at] = _Words("label")
-        converters: Any = {at: column.number for at, column in words.items()} | dict.fromkeys(index, lambda _: 0.0)
-        try:
-            table = np.loadtxt(
-                itertools.chain((top,), rows),
-                delimiter=separator,
-                ndmin=2,
-                comments=None,
-                quotechar='"',
-                dtype=np.float64,
-                converters=converters,
-                encoding=None,
-            )
-        except UnicodeDecodeError as error:
-            raise DataError(f"{path}: is not a text in UTF-8 ({error.reason}). Save the table as UTF-8.") from error
-        except ValueError as error:
-            raise DataError(f"{path}: {_what_is_no_number(str(error), names)}") from error
-    if table.shape[1] != len(fields):
-        raise DataError(f"{path}: the header names {len(fields)} columns and the rows have {table.shape[1]}.")
-    if named and names.count(group) > 1:
-        raise DataError(f"{path}: has {names.count(group)} columns called {group!r}; expected one.")
-    grouped = next((at for at in words if at not in columns), None)
-    groups = None
-    if grouped is not None:
-        groups = _group_of_texts(list(words[grouped].codes))[table[:, grouped].astype(np.intp)]
+        target_at, is_named = _target_at(path, [names[at] for at in columns], target, needs_target)
+        if target_at is not None and _is_word(next(csv.reader([top], delimiter=separator)), columns[target_at]):
+            words[columns[target_at]] = _Words("label")
+        converters = {at: column.number for at, column in words.items()} | dict.fromkeys(index, lambda _: 0.0)
+        table = _numbers_of(path, itertools.chain((top,), rows), separator, converters, names)
+    _check_columns(path, table, names, group)
+    group_columns = [at for at in words if at not in columns]
+    groups = [_group_of_texts(list(words[at].codes))[table[:, at].astype(np.intp)] for at in group_columns]
 
     def read_target(at: int) -> tuple[NDArray[Any], None]:
         column = table[:, [columns[at]]]
@@ -88,11 +60,52 @@ def read_csv(path: Path, *, group: str = GROUP, target: str | None = None, needs
         path,
         lambda chosen: table.take([columns[at] for at in chosen], axis=1),
         [names[at] for at in columns],
-        groups,
-        (target_at, by_name),
+        next(iter(groups), None),
+        (target_at, is_named),
         read_target,
     )
     return _without_index(contents, [names[at] for at in index])
+
+
+def _check_columns(path: Path, table: NDArray[Any], names: Sequence[str], group: str) -> None:
+    if table.shape[1] != len(names):
+        raise DataError(f"{path}: the header names {len(names)} columns and the rows have {table.shape[1]}.")
+    if names.count(group) > 1:
+        raise DataError(f"{path}: has {names.count(group)} columns called {group!r}; expected one.")
+
+
+def _is_word(values: Sequence[str], at: int) -> bool:
+    return at < len(values) and not _is_number(values[at])
+
+
+def _fields_of(path: Path, line: str) -> tuple[str, list[str]]:
+    """The separator of a table and the fields of its first line."""
+    for separator in (",", ";", "\t"):
+        if separator in line:
+            return separator, [field.strip().strip('"') for field in line.rstrip("\n").split(separator)]
+    raise DataError(f"{path}: its first line has no comma, semicolon or tab; expected a table of numbers.")
+
+
+def _numbers_of(
+    path: Path, lines: Iterable[str], separator: str, converters: Mapping[int, Callable[[str], float]], names: list[str]
+) -> NDArray[np.float64]:
+    """The rows of a table as numbers; DataError for a text that no converter makes one."""
+    converting: Any = converters  # numpy's types know no functions of texts
+    try:
+        return np.loadtxt(
+            lines,
+            delimiter=separator,
+            ndmin=2,
+            comments=None,
+            quotechar='"',
+            dtype=np.float64,
+            converters=converting,
+            encoding=None,
+        )
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: is not a text in UTF-8 ({error.reason}). Save the table as UTF-8.") from error
+    except ValueError as error:
+        raise DataError(f"{path}: {_what_is_no_number(str(error), names)}") from error
 
 
 @dataclass
@@ -108,8 +121,14 @@ class _Words:
         return self.codes.setdefault(text.strip(), len(self.codes))
 
 
-def _are_names(fields: Sequence[str]) -> bool:
-    """Whether the first line names the columns; numbers and a last word, such as the class of a flower, are a row."""
+def _are_names(path: Path, fields: Sequence[str]) -> bool:
+    """Whether the first line names the columns; numbers and a last word, such as the class of a flower, are a row.
+    DataError where it may be either."""
+    if len(fields) > 2 and fields == list(map(str, range(len(fields)))):  # a pair, 0 and 1, is as likely a row
+        raise DataError(
+            f"{path}: its first line numbers the columns from 0 to {len(fields) - 1}, as pandas does where they "
+            "have no names, and may be a point as well. Name the columns there, or take the line out."
+        )
     *features, last = fields
     if not features or not all(map(_is_number, features)):
         return not all(map(_is_number, fields))
@@ -158,7 +177,7 @@ def read_parquet(path: Path, *, group: str = GROUP, target: str | None = None, n
         names = header["names"]
         index = [name for at, name in enumerate(names) if is_index(name, at)]
         numeric = [name for name in names if name not in (group, *index)]
-        target_at, by_name = _target_at(path, numeric, target, needs_target)
+        target_at, is_named = _target_at(path, numeric, target, needs_target)
         label = None if target_at is None else numeric[target_at]
         if wrong := [name for name in header["not numbers"] if name not in (group, label, *index)]:
             raise DataError(f"{path}: column {wrong[0][:200]!r} does not hold numbers. {WORDS_IN_TABLES}")
@@ -180,7 +199,7 @@ def read_parquet(path: Path, *, group: str = GROUP, target: str | None = None, n
             labels, classes = labels_in_column(path, numeric[at], header)
             return labels if labels.dtype == object else labels[:, None], classes
 
-        contents = _contents(path, read, numeric, groups, (target_at, by_name), read_target)
+        contents = _contents(path, read, numeric, groups, (target_at, is_named), read_target)
         return _without_index(contents, index)
 
 
@@ -242,7 +261,7 @@ def _contents(
 ) -> Contents:
     """The points of a table, of which `read` gives columns by their numbers, and `read_target` that of the targets,
     with the names of its classes; `chosen` is as `_target_at` gives it. DataError for missing numbers."""
-    target, by_name = chosen
+    target, is_named = chosen
     columns = [at for at in range(len(names)) if at != target]
     inputs = read(columns)
     _check_all_there(path, inputs, [names[at] for at in columns])
@@ -257,7 +276,7 @@ def _contents(
         groups,
         classes,
         findings=(note("target-column", column=names[target], last=target == len(names) - 1),),
-        target_by_position=not by_name,
+        target_by_position=not is_named,
     )
 
 

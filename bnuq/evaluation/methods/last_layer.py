@@ -16,7 +16,7 @@ from bnuq.files.journal import Arrays
 from bnuq.findings import Finding, note
 from bnuq.progress import Progress
 from bnuq.sampling.head import Head, NoHeadError, head
-from bnuq.sampling.laplace import LastLayer, Posterior, fitted, terms
+from bnuq.sampling.laplace import LastLayerPasses, Posterior, fitted, terms
 from bnuq.sampling.outputs import unconverted
 from bnuq.sampling.plain_loop import Engine
 
@@ -48,7 +48,7 @@ class LastLayerSampler(Sampler):
 
     def engine(self, subject: Subject, draws: range, drawn: Drawn) -> Engine:
         to = {"device": subject.pipeline.device, "dtype": subject.pipeline.dtype}
-        return LastLayer(subject.model, drawn.fitted, draws=draws, seed=subject.run.seed, **to)
+        return LastLayerPasses(subject.model, drawn.fitted, draws=draws, seed=subject.run.seed, **to)
 
     def why_agree(self, subject: Subject) -> str:
         return "the posterior of the last layer is too narrow for any sample to differ."

@@ -10,7 +10,7 @@ from bnuq.estimates import Estimate
 from bnuq.gate.change_errors import Error, Errors
 from bnuq.gate.compatibility import pairing
 from bnuq.records.addresses import estimates_of
-from bnuq.records.contributions import Points
+from bnuq.records.contributions import PointContributions
 from bnuq.records.evaluation import Result
 from bnuq.store.table import Row
 
@@ -38,8 +38,8 @@ def pivot(results: Mapping[str, Result]) -> list[EstimateAcross]:
     """Every estimate of any of the results: the largest deviation first, then those whose deviation is unknown."""
     first, *others = results.values()
     tables = [estimates_of(result) for result in results.values()]
-    points = Points(first)
-    errors = [Errors(other, first, pairing(other, first), (Points(other), points)) for other in others]
+    points = PointContributions(first)
+    errors = [Errors(other, first, pairing(other, first), (PointContributions(other), points)) for other in others]
     rows = []
     for address in dict.fromkeys(address for table in tables for address in table):
         across = [table.get(address) for table in tables]

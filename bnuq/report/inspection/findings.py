@@ -16,7 +16,6 @@ from bnuq.records.evaluation import MEDIAN_LIMIT, WORST_LIMIT
 from bnuq.records.inspection import (
     FEW_VALUES,
     SURE,
-    Candidate,
     Crossing,
     Domain,
     Domains,
@@ -24,7 +23,8 @@ from bnuq.records.inspection import (
     Inspection,
     LayerGap,
     LayerNoise,
-    Noise,
+    NoiseBySize,
+    PipelineFit,
     Pipelines,
     SiteRow,
 )
@@ -194,7 +194,7 @@ def _sites(record: Inspection) -> Iterator[Finding]:
 # ── noise ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _noise(noise: Noise) -> Iterator[Finding]:
+def _noise(noise: NoiseBySize) -> Iterator[Finding]:
     sizes = {key: {layer.name: getattr(layer, key) for layer in noise.layers} for key in ("sigma_u", "sigma_v")}
     if any(math.isfinite(sd) for by_layer in sizes.values() for sd in by_layer.values()):
         yield _verdict("noise-size", batch_size=noise.batch_size, **sizes)
@@ -203,7 +203,7 @@ def _noise(noise: Noise) -> Iterator[Finding]:
     yield _variance_bias(noise)
 
 
-def independence(noise: Noise) -> Iterator[Finding]:
+def independence(noise: NoiseBySize) -> Iterator[Finding]:
     """Whether a channel's values are as good as independent, and the error of a noise model of nominal n; nothing if
     that is unknown."""
     layers = worst_first(
@@ -230,7 +230,7 @@ def independence(noise: Noise) -> Iterator[Finding]:
         yield _verdict("mean-steadier", layers=len(steady), of=len(layers), layer=name, factor=math.sqrt(steady[name]))
 
 
-def _slopes(noise: Noise) -> Iterator[Finding]:
+def _slopes(noise: NoiseBySize) -> Iterator[Finding]:
     """Whether the noise falls as 1/b, as far as slopes are known."""
     known = {layer.name: layer.slope for layer in noise.layers if layer.slope is not None}
     slopes = {name: slope for name, slope in known.items() if math.isfinite(slope.value)}
@@ -247,7 +247,7 @@ def _slopes(noise: Noise) -> Iterator[Finding]:
         yield _verdict("slopes-partly-uncertain", layers=uncertain, of=len(judged))
 
 
-def _judged(layer: LayerNoise, slope: Estimate, noise: Noise) -> str:
+def _judged(layer: LayerNoise, slope: Estimate, noise: NoiseBySize) -> str:
     """Whether the slope is near the expected one, surely is not, or may be either."""
     low, high = interval_of(slope)
     expected = small_sample_slope(np.array(noise.sizes, np.float64) * layer.positions) or -1.0
@@ -256,7 +256,7 @@ def _judged(layer: LayerNoise, slope: Estimate, noise: Noise) -> str:
     return "uncertain" if low <= expected <= high else "off"
 
 
-def _variance_bias(noise: Noise) -> Finding:
+def _variance_bias(noise: NoiseBySize) -> Finding:
     """What normalising by the unbiased variance would change, and whether that matters."""
     few = [layer for layer in noise.layers if layer.nominal < FEW_VALUES]
     layers = worst_first(few or noise.layers, lambda layer: layer.unbiased_scale)
@@ -267,7 +267,7 @@ def _variance_bias(noise: Noise) -> Finding:
     return _verdict("variance-bias-negligible", layer=layers[0].name, nominal=nominal, change=change)
 
 
-def spatial_slope(noise: Noise) -> Finding:
+def spatial_slope(noise: NoiseBySize) -> Finding:
     """How the variance goes with the positions over layers, or why that is not known."""
     slope = noise.spatial_slope
     if slope is None or not math.isfinite(slope.value):
@@ -347,7 +347,7 @@ def _pipelines(pipelines: Pipelines) -> Iterator[Finding]:
 def _closest(pipelines: Pipelines) -> Finding:
     """Whether the closest candidate, where none fits, at least shows where mean and std come from."""
 
-    def source(candidate: Candidate) -> tuple[str | None, int]:
+    def source(candidate: PipelineFit) -> tuple[str | None, int]:
         return candidate.normalize, candidate.scale
 
     best = pipelines.candidates[0]

@@ -11,7 +11,7 @@ import numpy as np
 
 from bnuq.findings import all_of
 from bnuq.records.evaluation import MEDIAN_LIMIT, WORST_LIMIT
-from bnuq.records.inspection import Candidate, LayerGap, LayerNoise
+from bnuq.records.inspection import LayerGap, LayerNoise, PipelineFit
 from bnuq.report.drawing import short
 from bnuq.report.numbers import exponent, grouped, number
 
@@ -89,7 +89,7 @@ def listed(names: Sequence[str], most: int = 3) -> str:
     return all_of(words) if words else ""
 
 
-def pipeline_of(candidate: Candidate) -> str:
+def pipeline_of(candidate: PipelineFit) -> str:
     """What a candidate does, in words."""
     parts = ["no normalisation" if candidate.normalize is None else short(candidate.normalize, 40)]
     parts += ["BGR"] * (candidate.channel_order == "bgr") + ["pixels 0–255"] * (candidate.scale == 255)

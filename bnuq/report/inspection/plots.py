@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float
 
 from bnuq.records.evaluation import MEDIAN_LIMIT, WORST_LIMIT
-from bnuq.records.inspection import Candidate, Domain, Gap, Inspection, LayerNoise, Noise
+from bnuq.records.inspection import Domain, Gap, Inspection, LayerNoise, NoiseBySize, PipelineFit
 from bnuq.report import drawing
 from bnuq.report.document import Picture
 from bnuq.report.drawing import GREY, INK, PALE, legend_apart, picture, short
@@ -81,7 +81,7 @@ def pictures_of(record: Inspection) -> Iterator[Picture]:
     return (Picture((kind,), draw, _HOW[kind]) for kind, draw in draws.items())
 
 
-def noise_panels(record: Inspection, noise: Noise, name: str) -> Picture:
+def noise_panels(record: Inspection, noise: NoiseBySize, name: str) -> Picture:
     """n·S²/σ² against χ², the variance of the normalised output against batch size and against spatial size.
 
     Source: Shekhovtsov & Flach 2018, Fig. 4.
@@ -142,7 +142,7 @@ def _gap(record: Inspection, gap: Gap, path: Path) -> None:
         legend_apart(axes)
 
 
-def _deviations(record: Inspection, noise: Noise, path: Path) -> None:
+def _deviations(record: Inspection, noise: NoiseBySize, path: Path) -> None:
     nominal_u, nominal_v = zip(*(nominal_deviations(layer.nominal) for layer in noise.layers), strict=True)
     rows = (
         ("σ_U", [layer.sigma_u for layer in noise.layers], nominal_u, _LOOKS[0]),
@@ -173,7 +173,7 @@ def nominal_deviations(count: int) -> tuple[float, float]:
     return math.sqrt(max(0.0, count / (count - 3) - mean**2)), float(1 / np.sqrt(count))
 
 
-def _values(record: Inspection, noise: Noise, path: Path) -> None:
+def _values(record: Inspection, noise: NoiseBySize, path: Path) -> None:
     means = [share_of(layer.values_mean, layer) for layer in noise.layers]
     deviations = [share_of(layer.values_deviation, layer) for layer in noise.layers]
     about = _about(record, f"b = {noise.batch_size:,}", f"{noise.draws} draws")
@@ -209,7 +209,7 @@ def _domains(record: Inspection, domains: Sequence[Domain], path: Path) -> None:
         legend_apart(axes)
 
 
-def _pipelines(record: Inspection, candidates: Sequence[Candidate], path: Path) -> None:
+def _pipelines(record: Inspection, candidates: Sequence[PipelineFit], path: Path) -> None:
     shown = candidates[:_CANDIDATES]
     about = _about(record, f"the {len(shown)} best of {len(candidates)}" if len(shown) < len(candidates) else "")
     at = np.arange(len(shown))
@@ -247,7 +247,7 @@ def _two_lines(text: str) -> str:
 # ── the distribution of the noise ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def _noise_panels(record: Inspection, noise: Noise, path: Path) -> None:
+def _noise_panels(record: Inspection, noise: NoiseBySize, path: Path) -> None:
     about = _about(record, f"b = {noise.batch_size:,}", f"{noise.draws} draws")
     with picture(
         path, title="Distribution of the noise", about=about, columns=3, size=(4.4, 4.0), apart=True
@@ -257,7 +257,7 @@ def _noise_panels(record: Inspection, noise: Noise, path: Path) -> None:
         _by_positions(third, noise)
 
 
-def _typical(noise: Noise) -> LayerNoise:
+def _typical(noise: NoiseBySize) -> LayerNoise:
     """The layer in the middle of those by the share of independent values."""
     drawable = [layer for layer in noise.layers if _ratios(layer).size] or list(noise.layers)
     return worst_first(drawable, least_share)[len(drawable) // 2]
@@ -328,7 +328,7 @@ def chi2_density(x: Float[np.ndarray, " point"], freedom: float) -> Float[np.nda
         return np.exp((half - 1) * np.log(x) - x / 2 - half * math.log(2) - math.lgamma(half))
 
 
-def _by_size(axes: Axes, noise: Noise) -> None:
+def _by_size(axes: Axes, noise: NoiseBySize) -> None:
     """ln variance of the normalised output on ln b, a line for each layer, with the slope −1 through the middle."""
     sizes = np.array(noise.sizes, np.float64)
     every = np.array([_drawable(layer.variances) for layer in noise.layers]).reshape(len(noise.layers), -1)
@@ -363,7 +363,7 @@ def _ends_and_middle(layers: Sequence[LayerNoise]) -> list[LayerNoise]:
     return [layers[place] for place in places]
 
 
-def _by_positions(axes: Axes, noise: Noise) -> None:
+def _by_positions(axes: Axes, noise: NoiseBySize) -> None:
     """ln(b·variance) at b on ln z, a dot for each layer."""
     axes.set_xlabel("positions of a channel z")
     axes.set_ylabel("b · variance of (x − M)/S at x = μ")
@@ -396,7 +396,7 @@ def _by_positions(axes: Axes, noise: Noise) -> None:
     _legend_below(axes)
 
 
-def _spreads(record: Inspection, noise: Noise, path: Path) -> None:
+def _spreads(record: Inspection, noise: NoiseBySize, path: Path) -> None:
     """The first panel for the first layer, the one in the middle and the last."""
     layers = _ends_and_middle(noise.layers)
     about = _about(record, listed([layer.name for layer in layers]))

@@ -11,14 +11,14 @@ from bnuq.catalogue import advised, noted
 from bnuq.estimates import Estimate
 from bnuq.records.evaluation import MEDIAN_LIMIT, WORST_LIMIT
 from bnuq.records.inspection import (
-    Candidate,
     Domain,
     Domains,
     Gap,
     Inspection,
     LayerGap,
     LayerNoise,
-    Noise,
+    NoiseBySize,
+    PipelineFit,
     Pipelines,
     SiteRow,
 )
@@ -277,7 +277,7 @@ def _has_gaps(layer: LayerGap) -> bool:
 # ── noise ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def noise_parts(noise: Noise, *, name: int) -> Iterator[Part]:
+def noise_parts(noise: NoiseBySize, *, name: int) -> Iterator[Part]:
     """The layers in execution order; of many those whose values are the least independent."""
     folded = len(noise.layers) > _ALL
     order = worst_first(range(len(noise.layers)), lambda place: -least_share(noise.layers[place]))
@@ -424,7 +424,7 @@ def pipeline_parts(pipelines: Pipelines, *, name: int) -> Iterator[Part]:
 _GOOD = "as good: indistinguishable from the best by these statistics."
 
 
-def _candidate_cells(candidate: Candidate, best: Candidate | None, *, fits: bool) -> tuple[Cell, ...]:
+def _candidate_cells(candidate: PipelineFit, best: PipelineFit | None, *, fits: bool) -> tuple[Cell, ...]:
     """`fits` tells whether the best of all does."""
     if fits:
         word = "best" if candidate is best else "as good" if candidate.tied else "yes" if candidate.passed else "no"

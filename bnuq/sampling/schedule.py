@@ -1,0 +1,94 @@
+"""The schedule of a trace: how often each operation runs, what is folded, and what that costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from math import prod
+from typing import Any
+
+from bnuq.sampling.layers import LAYERS, output_channels
+from bnuq.sampling.trace import Operation, Ref, Trace
+
+
+class Level(IntEnum):
+    """How often an operation runs."""
+
+    ONCE = 0
+    CHUNK = 1
+    SAMPLE = 2
+
+
+@dataclass(frozen=True)
+class Activation:
+    """What one kernel may compute with a convolution: the ReLU at this position, and the addition of value `other`
+    before it, where there is one. `replaced` are the positions of both."""
+
+    result: int
+    other: int | None
+    replaced: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The schedule of the operations for passes of `rows` rows. `folded` maps the position of a BatchNorm in
+    `operations` to the layer that it is folded into; `activated` maps positions of convolutions, and of BatchNorms
+    folded into them, to what may be computed with them.
+    """
+
+    trace: Trace
+    rows: int
+    operations: tuple[Operation, ...]
+    levels: tuple[Level, ...]
+    folded: Mapping[int, Operation]
+    channels_last: bool
+    stackable: bool
+    boundary: tuple[int, ...]  # the chunk-level values that the sample level needs
+    in_place: Mapping[int, tuple[Any, int]]  # position → (the operation's in-place form, the argument it overwrites)
+    activated: Mapping[int, Activation]
+
+    def reads(self, position: int) -> tuple[int, ...]:
+        """The values that the operation at this position reads, including those of a layer folded with it."""
+        layer = self.folded.get(position)
+        reads = self.operations[position].reads
+        return reads if layer is None else (*layer.reads, *reads[1:])
+
+    def last_reads(self, level: Level) -> dict[int, int]:
+        """For every value made at this level, the position of the last operation of the level that reads it."""
+        last = {n: i for i in self.at(level) for n in self.operations[i].outputs}
+        for i in self.at(level):
+            last |= {n: i for n in self.reads(i) if n in last}
+        return {n: i for n, i in last.items() if n != self.trace.output}
+
+    def at(self, level: Level) -> tuple[int, ...]:
+        """The positions of the operations of one level, in order."""
+        return tuple(i for i, operation_level in enumerate(self.levels) if operation_level is level)
+
+
+def multiply_adds(plan: Plan) -> dict[Level, int]:
+    """Multiply-adds per row at every level; an operation that is not a layer counts one per entry."""
+    values, total = plan.trace.values, dict.fromkeys(Level, 0)
+    for i, operation in enumerate(plan.operations):
+        layer = plan.folded.get(i, operation)
+        entries = sum(values[number].entries_per_row for number in operation.outputs)
+        axis = output_channels(layer) if layer.function.overloadpacket in LAYERS else None
+        if axis is not None and isinstance(layer.arguments[1], Ref):
+            weight = values[layer.arguments[1].number].shape
+            entries *= prod(weight) // weight[axis]
+        total[plan.levels[i]] += entries
+    return total
+
+
+def peak_entries(plan: Plan, level: Level) -> int:
+    """The peak number of entries per row that are alive at once, among the values of a level."""
+    values, last = plan.trace.values, plan.last_reads(level)
+    alive = peak = 0
+    for i in plan.at(level):
+        outputs = {values[n].group: values[n].entries_per_row for n in plan.operations[i].outputs}
+        alive += 0 if i in plan.in_place else sum(outputs.values())
+        swallowed = plan.folded[i].outputs if i in plan.folded else ()  # made after all where draws are stacked
+        peak = max(peak, alive + sum(values[n].entries_per_row for n in swallowed))
+        freed = {values[n].group: values[n].entries_per_row for n, end in last.items() if end == i}
+        alive -= 0 if i in plan.in_place else sum(freed.values())
+    return peak

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from bnuq.methods import METHODS
 from bnuq.perturbations import KINDS
-from bnuq.tasks import TASK_NAMES
+from bnuq.tasks import TASKS
 
 ROOT = Path(__file__).resolve().parent.parent
 MOST_COMPLEX, MOST_IMPORTS = 25, 25
@@ -294,7 +294,7 @@ def measures(root: Path) -> Iterator[tuple[str, str]]:
         "files with a literal that names a method (each method)",
         _naming(package, [str(method) for method in METHODS]),
     )
-    yield "files with a literal that names a task (each task)", _naming(package, TASK_NAMES)
+    yield "files with a literal that names a task (each task)", _naming(package, sorted({task.name for task in TASKS}))
     yield "files with a literal that names a perturbation (each)", _naming(package, tuple(KINDS))
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from bnuq.errors import BnuqError, RequestError
-from bnuq.evaluation.plan import device_named
+from bnuq.evaluation.device import device_and_notes
 from bnuq.evaluation.provenance import provenance
 from bnuq.progress import Advance
 
@@ -26,7 +26,7 @@ Work = Callable[[Any, Advance], None]  # a function that a new process can impor
 
 def training_device(name: str) -> torch.device:
     """The device of that name. RequestError for one that is not there, or that the experiments are not written for."""
-    device = device_named(name)
+    device = device_and_notes(name)[0]
     if device.type not in ("cpu", "cuda"):
         raise RequestError(f"--device {name}: this experiment runs on cpu, cuda or cuda:N.")
     return device

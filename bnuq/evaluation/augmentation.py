@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bnuq.data import Points
 from bnuq.errors import RequestError
-from bnuq.evaluation.datasets import Pipeline
+from bnuq.evaluation.pipeline import Pipeline
 from bnuq.evaluation.subject import Subject
 from bnuq.sampling import bank_tiles, counter_rng
 from bnuq.sampling.bank_tiles import BankEngine
@@ -83,7 +83,7 @@ def augmenting(subject: Subject) -> Pipeline:
 def check_augmentation(subject: Subject) -> None:
     """Raise RequestError where a method augments evaluated points, and the augmentation does not apply to them or gives
     points of another size."""
-    if not any("augmentation" in method.differs_by for method in subject.todo.methods):
+    if not any("augmentation" in method.differs_by for method in subject.plan.methods):
         return
     pipeline, draw = augmenting(subject), {"draw": 0, "purpose": counter_rng.TTA}
     assert pipeline.run.augment is not None  # ensured by the plan

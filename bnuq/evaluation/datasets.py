@@ -2,54 +2,40 @@
 
 from __future__ import annotations
 
-import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int64
-from torch import Tensor, nn
+from jaxtyping import Int64
+from torch import nn
 
-from bnuq import devices
 from bnuq.catalogue import distinct
-from bnuq.config import Augment, Named, Normalize, Run, Split
+from bnuq.config import Named, Run, Split
 from bnuq.data import (
-    WORDS,
-    Decoded,
     Fingerprints,
     Fit,
     MemoryBudget,
     Points,
-    ahead,
     are_grey_files,
-    augmented,
-    check_ranges,
     fetch,
     fitted,
-    flips,
     in_colour,
     in_one_numbering,
-    jitter_of,
-    jittered,
     labelled,
     load_points,
     missing_set,
-    normalized,
     parse_reference,
     points_in_memory,
     read_classes,
-    resized_crop,
 )
 from bnuq.errors import DataError, RequestError, SamplingError
 from bnuq.evaluation import memory
-from bnuq.files.mapped import is_mapped
 from bnuq.findings import Finding, about, note, warning
 from bnuq.methods import method_named
 from bnuq.packing import difference
@@ -59,7 +45,7 @@ from bnuq.sampling.plain_loop import Evaluation
 
 
 @dataclass(frozen=True)
-class Material:
+class RunData:
     """The sets of a run, with findings from reading them; `test_points` is the size of the test set before
     --limit.
 
@@ -75,7 +61,7 @@ class Material:
     findings: tuple[Finding, ...]
 
 
-def load_material(run: Run, model: nn.Module | None = None, *, needs_reference: bool = True) -> Material:
+def load_data(run: Run, model: nn.Module | None = None, *, needs_reference: bool = True) -> RunData:
     """Read every set that `run` names; DataError or RequestError for sets that cannot be evaluated together. Grey
     pictures in files are repeated to three channels where the `model`, or the reference, has no other. A reference of
     another shape than the test set is left out with a note unless the run `needs_reference`.
@@ -142,7 +128,7 @@ def load_material(run: Run, model: nn.Module | None = None, *, needs_reference: 
     )
     findings += (*_other_scales(train, {"test": test, "validation": validation, **ood}),)
     findings += (*unused, *shared) + (() if limit is None else (note("limited", limit=limit, seed=run.seed),))
-    return Material(train, test, ood, validation, why, test_points, findings)
+    return RunData(train, test, ood, validation, why, test_points, findings)
 
 
 def takes_rgb_alone(model: nn.Module | None, points: Points) -> bool:
@@ -419,233 +405,3 @@ def _shared_points(
     for name, points in outside.items():
         if (shared := points.shared_with(reference))[0]:
             yield warning("ood-in-reference", set=name, shared=shared[0], points=shared[1], reference=train.reference)
-
-
-@dataclass(frozen=True)
-class Scale:
-    """The standardisation of the network's targets: target = output · std + mean, per output."""
-
-    mean: Float[np.ndarray, " output"]
-    std: Float[np.ndarray, " output"]
-
-
-def target_scale(run: Run, train: Points | None, outputs: int) -> Scale | None:
-    """The statistics of `normalize_targets`, one number per output; None where targets were not standardised.
-
-    "train" takes those of the reference (divisor n, and 1 for a constant target); RequestError or DataError where there
-    are none.
-    """
-    statistics = run.normalize_targets
-    if statistics is None:
-        return None
-    if statistics == "train":
-        train = None if train is None else labelled(train)
-        if train is None or train.targets is None or train.targets.ndim > 2:
-            raise RequestError(
-                'data.normalize_targets is "train", which takes mean and std of the reference\'s targets, and there is '
-                "no reference with targets. Add one, or write normalize_targets = { mean = [...], std = [...] }."
-            )
-        statistics = _statistics(train.targets.reshape(len(train), -1).astype(np.float64))
-    scale = {}
-    for key, values in (("mean", statistics.mean), ("std", statistics.std)):
-        if len(values) not in (1, outputs) or not np.all(np.isfinite(values)):
-            raise RequestError(
-                f"data.normalize_targets.{key} is {list(values)}; expected {outputs} finite numbers, one per output."
-            )
-        scale[key] = np.broadcast_to(np.asarray(values, dtype=np.float64), (outputs,))
-    if not np.all(scale["std"] > 0):
-        raise RequestError(f"data.normalize_targets.std is {list(statistics.std)}; expected positive numbers.")
-    return Scale(**scale)
-
-
-def input_normalize(run: Run, train: Points | None, evaluated: Points | None = None) -> Normalize | None:
-    """The statistics that inputs are normalised with; "train" computes them from the reference, feature by feature.
-    RequestError for published ones of another number of channels than the `evaluated` points have (the reference, where
-    None): one number of MEAN/STD serves all channels, those of grey images do not."""
-    if run.normalize != "train":
-        points = train if evaluated is None else evaluated
-        if run.normalize_name is not None and run.normalize is not None and points is not None:
-            _check_published(run.normalize_name, run.normalize, points)
-        return run.normalize
-    if train is None:
-        raise RequestError(
-            'data.normalize is "train", which takes mean and std of the reference, and there is none. Add --train REF, '
-            "or write normalize = { mean = [...], std = [...] }."
-        )
-    is_read = isinstance(train.inputs, Decoded) or is_mapped(train.inputs)
-    if is_read and 8 * math.prod(train.inputs.shape) > _IN_MEMORY:
-        return _streamed_statistics(train)
-    values = train.raw(slice(None))
-    return _statistics(np.moveaxis(values, 1, -1).reshape(-1, values.shape[1]))
-
-
-def _check_published(name: str, normalize: Normalize, points: Points) -> None:
-    numbers, channels = len(normalize.mean), points.point_shape[0]
-    if numbers != channels:
-        written = ",".join(["MEAN"] * channels) + "/" + ",".join(["STD"] * channels)
-        raise RequestError(
-            f"--normalize {name} is for images of {numbers} channel{'s' * (numbers > 1)}, and the points of "
-            f"{points.reference} have shape {points.point_shape}, with {channels} first; expected the normalisation of "
-            f"the training: another name, or numbers (--normalize {written}; one number serves all channels)."
-        )
-
-
-_IN_MEMORY = 2**31  # bytes of a reference whose statistics are taken in one go
-
-
-def _streamed_statistics(train: Points) -> Normalize:
-    """`_statistics` of a reference that does not fit in memory: the parts' means and variances, merged."""
-    count, mean, squares = 0, np.zeros(train.point_shape[0]), np.zeros(train.point_shape[0])
-    for start in range(0, len(train), 256):
-        values = np.moveaxis(train.raw(slice(start, start + 256)), 1, -1).reshape(-1, train.point_shape[0])
-        part, delta = len(values), values.mean(0, dtype=np.float64) - mean
-        squares += values.var(0, dtype=np.float64) * part + delta**2 * (count * part / (count + part))
-        count, mean = count + part, mean + delta * part / (count + part)
-    return _normalize(mean, np.sqrt(squares / count))
-
-
-def _statistics(values: Float[np.ndarray, "row column"]) -> Normalize:
-    """Mean and standard deviation (divisor n) of every column; 1 for the deviation of a constant column."""
-    return _normalize(values.mean(0, dtype=np.float64), values.std(0, dtype=np.float64))
-
-
-def _normalize(mean: Float[np.ndarray, " column"], std: Float[np.ndarray, " column"]) -> Normalize:
-    constant = std <= 1e-12 * np.maximum(np.abs(mean), np.finfo(np.float64).tiny)
-    return Normalize(mean=tuple(mean.tolist()), std=tuple(np.where(constant, 1.0, std).tolist()))
-
-
-@dataclass(frozen=True)
-class Pipeline:
-    """Turns points into the network's input on its device: as in evaluation, or as in training. Points that are
-    `integers`, such as token numbers, or several inputs, packed, are passed as int64, as they are."""
-
-    run: Run
-    device: torch.device
-    normalize: Normalize | None = None
-    integers: bool = False
-
-    def __post_init__(self) -> None:
-        if self.run.precision == "float64" and not devices.traits(self.device).float64:
-            raise RequestError(f"--precision float64: {self.device} has no float64; use float32, or --device cpu.")
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return torch.float64 if self.run.precision == "float64" else torch.float32
-
-    def evaluated(self, points: Points, indices: Any) -> Tensor:
-        """Evaluated points: normalisation only."""
-        return self.prepared(points.inputs[indices].astype(np.int64) if self.integers else points.raw(indices))
-
-    def masks(self, points: Points, rows: Any) -> Int64[np.ndarray, "row height width"]:
-        """The masks of these rows, resized and cropped like their pictures; the run's `ignore` is in the padding."""
-        assert points.masks is not None
-        return points.masks[rows]
-
-    def trained(
-        self, points: Points, indices: Int64[np.ndarray, " batch"], *, draw: int, purpose: int, first: int = 0
-    ) -> Tensor:
-        """A reference batch through the training pipeline: augmentation of raw pixels, then normalisation.
-
-        The points have the places `first`, `first` + 1, … in their batch.
-        """
-        key = {"draw": draw, "purpose": purpose, "first": first}
-        return self.augmented(self.pixels(points, indices, **key), **key)
-
-    def batches(
-        self, points: Points, rows: Iterable[Int64[np.ndarray, " _"]], *, draws: Iterable[int], purpose: int
-    ) -> Iterator[Tensor]:
-        """The reference batches with these rows and numbers, see `trained` and `made`."""
-        makers = (
-            partial(self.trained, points, batch, draw=draw, purpose=purpose)
-            for draw, batch in zip(draws, rows, strict=True)
-        )
-        return self.made(makers, points)
-
-    def made(self, makers: Iterable[Callable[[], Tensor]], *sets: Points) -> Iterator[Tensor]:
-        """What the makers make of the points of these sets; the next one while one is in use, where `makes_ahead`."""
-        if not self.makes_ahead(*sets):
-            return (make() for make in makers)
-        return ahead(makers, devices.queue_of_this_thread(self.device))
-
-    def makes_ahead(self, *sets: Points) -> bool:
-        """Whether a thread makes the next inputs of these sets while some are in use: for an accelerator, or where
-        reading them takes time, but for those that the user's code makes."""
-        worthwhile = not devices.is_host(self.device) or any(points.read_in_threads for points in sets)
-        return worthwhile and not any(points.is_user_code for points in sets)
-
-    def pixels(
-        self, points: Points, indices: Int64[np.ndarray, " batch"], *, draw: int, purpose: int, first: int = 0
-    ) -> np.ndarray:
-        """Raw reference points before augmentation, or random parts of the original pictures; they have the places
-        `first`, `first` + 1, … in their batch."""
-        augment = self.run.augment
-        if self.integers:
-            return points.inputs[indices].astype(np.int64)
-        if augment is None or augment.resized_crop is None:
-            return points.raw(indices)
-        if len(points.point_shape) != 3:
-            raise RequestError(
-                f"{augment.place}.resized_crop needs images; the points have shape {points.point_shape}."
-            )
-        check_ranges(augment)
-        words = counter_rng.part_words(self.run.seed, draw, len(indices), WORDS, purpose, first=first)
-        return points.changed(
-            indices,
-            (augment.resized_crop, augment.resized_crop),
-            lambda place, picture: resized_crop(picture, augment, words[place], self.run.interpolation),
-        )
-
-    def augmented(self, raw: np.ndarray, *, draw: int, purpose: int, first: int = 0) -> Tensor:
-        """A batch of `pixels`, padded, cropped, flipped, jittered and normalised; see `pixels` for `first`."""
-        if (augment := self.run.augment) is not None:
-            _check_padding_fits(raw, augment)
-            key = self.run.seed, draw, len(raw), purpose
-            raw = augmented(raw, augment, counter_rng.augmentation_words(*key, first=first))
-            if augment.jitter is not None:
-                words = counter_rng.jitter_words(*key, first=first)
-                raw = jittered(raw, jitter_of(augment), words, place=augment.place)
-        return self.prepared(raw)
-
-    def flips(self, count: int, *, draw: int, purpose: int, first: int = 0) -> Bool[Tensor, " row"]:
-        """Which of so many pictures `augmented` flips left and right with this key."""
-        if self.run.augment is None or not self.run.augment.flip:
-            return torch.zeros(count, dtype=torch.bool, device=self.device)
-        words = counter_rng.augmentation_words(self.run.seed, draw, count, purpose, first=first)
-        return torch.from_numpy(flips(words)).to(self.device)
-
-    def backwards(self, gradient: Tensor) -> np.ndarray:
-        """A gradient w.r.t. the network's input as one w.r.t. the raw points, up to positive factors of the
-        normalisation, which keep its signs."""
-        values = gradient.cpu().numpy()
-        return _reversed_channels(values) if self.run.channel_order == "bgr" else values
-
-    def prepared(self, raw: np.ndarray) -> Tensor:
-        """Raw points as the network's input: normalised, in its order of channels, on its device."""
-        if self.integers:
-            return devices.upload(torch.from_numpy(raw), self.device)
-        if self.run.channel_order == "bgr":
-            raw = _reversed_channels(raw)
-        wide = raw.astype(np.float64) if self.run.precision == "float64" else raw
-        inputs = np.require(normalized(wide, self.normalize), requirements="W")  # the array may be read-only
-        return devices.upload(torch.from_numpy(inputs), self.device, self.dtype)
-
-
-def _check_padding_fits(raw: np.ndarray, augment: Augment) -> None:
-    """RequestError where a mini-batch with its padding would not fit in memory."""
-    if raw.ndim != 4 or augment.pad <= max(raw.shape[2:]):
-        return
-    padded = raw.nbytes * math.prod(side + 2 * augment.pad for side in raw.shape[2:]) // math.prod(raw.shape[2:])
-    free = memory.available(torch.device("cpu"))
-    if free is not None and 2 * padded > free:
-        raise RequestError(
-            f"{augment.place}.pad is {augment.pad}: a mini-batch of {len(raw)} images would take "
-            f"{memory.in_words(2 * padded)} with its padding, and {memory.in_words(free)} are free. Expected less."
-        )
-
-
-def _reversed_channels(raw: np.ndarray) -> np.ndarray:
-    if raw.ndim != 4 or raw.shape[1] != 3:
-        raise RequestError(
-            f'data.channel_order is "bgr", and the points have shape {raw.shape[1:]}; expected images with 3 channels.'
-        )
-    return np.ascontiguousarray(raw[:, ::-1])

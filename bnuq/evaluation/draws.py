@@ -16,12 +16,12 @@ from bnuq.config import DEFAULT_SAMPLER, Run
 from bnuq.data import Points
 from bnuq.evaluation import memory
 from bnuq.evaluation.batch_composition import mini_batches
-from bnuq.evaluation.datasets import Pipeline
-from bnuq.evaluation.executors import Executor
+from bnuq.evaluation.executors import UnitExecutor
+from bnuq.evaluation.pipeline import Pipeline
 from bnuq.evaluation.reference_check import BATCH_SIZE, BATCHES, FEWEST_BATCHES, reference_check
 from bnuq.evaluation.resources import check_memory_of_draws
 from bnuq.evaluation.subject import Subject
-from bnuq.evaluation.units import Unit, UnitGroup
+from bnuq.evaluation.units import UnitGroup, WorkUnit
 from bnuq.files.journal import Arrays, Journal
 from bnuq.progress import Advance, Progress, silent
 from bnuq.records.evaluation import ReferenceCheck
@@ -46,7 +46,7 @@ def next_stop(run: Run, done: int) -> int:
 def passes_of_samples(subject: Subject) -> int:
     """About how many passes of a point the methods take."""
     draws = next_stop(subject.run, 0)
-    samples = sum(subject.samples_of(method, draws) for method in subject.todo.methods)
+    samples = sum(subject.samples_of(method, draws) for method in subject.plan.methods)
     return samples * sum(map(len, subject.sets.values()))
 
 
@@ -57,16 +57,16 @@ def draws_from_reference(subject: Subject) -> bool:
 
 def needs_bank(subject: Subject) -> bool:
     """Whether a method draws ω of the run's mini-batches."""
-    return any(method.draws_mini_batches for method in subject.todo.methods)
+    return any(method.draws_mini_batches for method in subject.plan.methods)
 
 
 def draw_bank(
-    subject: Subject, draws: range, progress: Progress, executor: Executor, *, noisy: bool = False
+    subject: Subject, draws: range, progress: Progress, executor: UnitExecutor, *, noisy: bool = False
 ) -> BatchStatistics:
     """ω of the run's mini-batches with these numbers, where a method samples BatchNorm; in units of a few draws, of
     which those that are in the journal are not drawn again. `noisy` ones pass with the noise of the network's own
     layers, of the draws of the same numbers."""
-    plan, train, size = subject.todo, subject.train, subject.todo.batch_size
+    plan, train, size = subject.plan, subject.train, subject.plan.batch_size
     assert train is not None and size is not None  # ensured by the plan
     title, purposes = f"Drawing {len(draws)} mini-batches of {size}", (counter_rng.BATCH, counter_rng.AUGMENT)
     name = f"{_OMEGA}-learned" if noisy else _OMEGA
@@ -79,7 +79,7 @@ _OMEGA, _DRAWS = "omega", 8  # how units of ω begin, and the draws of each
 
 def drawn_in_units(
     name: str,
-    executor: Executor,
+    executor: UnitExecutor,
     model: nn.Module,
     pipeline: Pipeline,
     train: Points,
@@ -97,7 +97,7 @@ def drawn_in_units(
     check_memory_of_draws(len(draws), layers, batch_size, title=title)
     starts = range(draws.start, draws.stop, _DRAWS)
     parts = [range(start, min(start + _DRAWS, draws.stop)) for start in starts]
-    units = [Unit(name, "train", train.sha256, range(batch_size), part) for part in parts]
+    units = [WorkUnit(name, "train", train.sha256, range(batch_size), part) for part in parts]
     is_there = all(executor.journal.has(unit.name) for unit in units)
     plans: Plans = {}
     with (silent if is_there else progress)(title, len(draws)) as advance:
@@ -118,7 +118,7 @@ def drawn_in_units(
 def omega_of(subject: Subject, draws: range, progress: Progress, *, noisy: bool = False) -> BatchStatistics:
     """`draw_bank`, where nothing is kept."""
     with tempfile.TemporaryDirectory() as folder:
-        return draw_bank(subject, draws, progress, Executor(Journal(Path(folder), {})), noisy=noisy)
+        return draw_bank(subject, draws, progress, UnitExecutor(Journal(Path(folder), {})), noisy=noisy)
 
 
 def part_drawn(subject: Subject) -> Points | None:
@@ -128,8 +128,8 @@ def part_drawn(subject: Subject) -> Points | None:
     train, sampler, seed = subject.train, subject.run.sampler, subject.run.seed
     if train is None or not train.listed or not needs_bank(subject) or sampler.batches == "group":
         return train
-    assert subject.todo.batch_size is not None  # ensured by the plan
-    rows_of = mini_batches(sampler, train, subject.todo.batch_size, seed=seed)
+    assert subject.plan.batch_size is not None  # ensured by the plan
+    rows_of = mini_batches(sampler, train, subject.plan.batch_size, seed=seed)
     rows = [rows_of(draw, counter_rng.BATCH) for draw in range(subject.bank or next_stop(subject.run, 0))]
     return train.subset(np.unique(np.concatenate(rows)))
 
@@ -143,7 +143,7 @@ def check_reference(
     *,
     trained_with: int | None,
     passes: int | None = None,
-    executor: Executor | None = None,
+    executor: UnitExecutor | None = None,
 ) -> ReferenceCheck | None:
     """The reference compared with the running statistics of the network's stochastic BatchNorms; None where that cannot
     be checked. Its mini-batches are units of the `executor`, where there is one; of few `passes` they have at most half

@@ -16,7 +16,7 @@ from bnuq.sampling.site_search import find_sites
 
 
 def other_networks(
-    run: Run, ready: Prepared, outputs: tuple[int, ...]
+    run: Run, prepared: Prepared, outputs: tuple[int, ...]
 ) -> tuple[tuple[nn.Module, ...], tuple[LoadedModel, ...]]:
     """The networks of an ensemble after the first, ready for its inputs, and how they were loaded. `outputs` is the
     shape of the first one's for a point.
@@ -24,28 +24,28 @@ def other_networks(
     Raises ModelError for one that cannot be read, has another number of outputs than the first network, keeps no
     running statistics, or is there twice.
     """
-    sets = (ready.material.test, ready.material.train, ready.material.validation, *ready.material.ood.values())
+    sets = (prepared.data.test, prepared.data.train, prepared.data.validation, *prepared.data.ood.values())
     read = [points for points in sets if points is not None]
     networks, loaded = list[nn.Module](), list[LoadedModel]()
     for member in run.single[1:]:
         found = _loaded(member, alone=len({each.arch for each in run.single}) == 1)
-        module = found.module.to(ready.pipeline.device, ready.pipeline.dtype)
-        network = as_logits(as_taken(module, ready.pipeline, read)[0], run.outputs)
-        given = Evaluation(network).passes(ready.example)
+        module = found.module.to(prepared.pipeline.device, prepared.pipeline.dtype)
+        network = as_logits(as_taken(module, prepared.pipeline, read)[0], run.outputs)
+        given = Evaluation(network).passes(prepared.example)
         if given.shape[2:] != outputs:
             sizes = [" × ".join(map(str, shape)) for shape in (given.shape[2:], outputs)]
             raise ModelError(
                 f"{member.checkpoint}: the network gives {sizes[0]} outputs for a point, "
                 f"and that of {run.checkpoint} gives {sizes[1]}; expected networks of an ensemble to predict the same."
             )
-        if untracked := [s.name for s in find_sites(network, ready.example).live_batchnorms if not s.tracked]:
+        if untracked := [s.name for s in find_sites(network, prepared.example).live_batchnorms if not s.tracked]:
             raise ModelError(
                 f"{member.checkpoint}: BatchNorm {untracked[0]} keeps no running statistics, so the network has no "
                 "evaluation mode of its own; expected networks of an ensemble to have one."
             )
         networks.append(network)
         loaded.append(found)
-    _check_different([ready.loaded, *loaded])
+    _check_different([prepared.loaded, *loaded])
     return tuple(networks), tuple(loaded)
 
 

@@ -103,7 +103,7 @@ def samples_differ(spread: Arrays) -> bool:
 
 
 @dataclass(frozen=True)
-class Weights:
+class ReplicateWeights:
     """The weights over the draws that a batch of points uses, on its device, and the row of each replicate in them."""
 
     draws: DrawWeights
@@ -112,12 +112,12 @@ class Weights:
     numbers: Int64[np.ndarray, " sample"] | None = None  # of the draws in a bank
 
     @staticmethod
-    def of(weights: DrawWeights, draws: Int64[np.ndarray, " sample"] | None = None) -> Weights:
+    def of(weights: DrawWeights, draws: Int64[np.ndarray, " sample"] | None = None) -> ReplicateWeights:
         """The weights over all draws, or over these `draws` of a bank."""
         subset, rows = (weights, None) if draws is None else weights.among(draws)
-        return Weights(subset, torch.from_numpy(subset.weights), rows, draws)
+        return ReplicateWeights(subset, torch.from_numpy(subset.weights), rows, draws)
 
-    def to(self, device: torch.device) -> Weights:
+    def to(self, device: torch.device) -> ReplicateWeights:
         return replace(self, tensor=self.tensor.to(device))
 
     def of_replicates(self, bins: CalibrationBins) -> CalibrationBins:

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from bnuq.data import Points
 from bnuq.errors import is_out_of_memory
-from bnuq.evaluation.datasets import Pipeline
 from bnuq.evaluation.draws import part_drawn
+from bnuq.evaluation.pipeline import Pipeline
 from bnuq.evaluation.plan import by_reason
 from bnuq.evaluation.subject import Subject
 from bnuq.findings import Finding, note, warning
@@ -41,8 +41,8 @@ class Checked:
 def check_network(subject: Subject, *, batch_sizes: Sequence[int] = ()) -> Checked:
     """Raise SamplingError unless the network is deterministic and treats points independently on every set, and its
     MCBN is exact: at these batch sizes, or at that of the plan."""
-    todo, model, pipeline, test = subject.todo, subject.model, subject.pipeline, subject.sets["test"]
-    tracked = all(site.tracked for site in todo.sites.live_batchnorms)
+    plan, model, pipeline, test = subject.plan, subject.model, subject.pipeline, subject.sets["test"]
+    tracked = all(site.tracked for site in plan.sites.live_batchnorms)
     fitting: dict[str, int] = {}
     for name, points in subject.sets.items():
         size = min(len(points), subject.run.chunk_size or default_chunk(points.point_shape, pipeline.device))
@@ -55,7 +55,7 @@ def check_network(subject: Subject, *, batch_sizes: Sequence[int] = ()) -> Check
                 if not is_out_of_memory(error) or size < 2:
                     raise
             size //= 2  # as the passes do
-    sizes = batch_sizes or ((todo.batch_size,) if todo.batch_size is not None else ())
+    sizes = batch_sizes or ((plan.batch_size,) if plan.batch_size is not None else ())
     if subject.train is None or not sizes:
         batches = [pipeline.evaluated(test, slice(0, _BATCH_WITHOUT_REFERENCE))]
     else:
@@ -64,7 +64,7 @@ def check_network(subject: Subject, *, batch_sizes: Sequence[int] = ()) -> Check
         batches = [mini_batch(pipeline, train, size) for size in sizes]
     repeated = pipeline.evaluated(test, slice(0, min(_REPEATED, fitting["test"])))
     outputs = check_repeatable(model, repeated, where=" on test")
-    return replace(check_mcbn(model, todo.sites, batches, todo.layers), outputs=outputs)
+    return replace(check_mcbn(model, plan.sites, batches, plan.layers), outputs=outputs)
 
 
 def check_network_unchanged(checked: Checked, subject: Subject) -> None:

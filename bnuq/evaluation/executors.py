@@ -18,7 +18,7 @@ import numpy as np
 
 from bnuq import stopping
 from bnuq.errors import BnuqError, ResultError, is_device_failure
-from bnuq.evaluation.units import Unit, UnitGroup
+from bnuq.evaluation.units import UnitGroup, WorkUnit
 from bnuq.files.journal import MOST_ATTEMPTS, SECONDS, Arrays, Journal
 from bnuq.files.writing import is_alive
 
@@ -31,7 +31,7 @@ class UnitsLostError(Exception):
     """Units that something depends on, and that are not there: what follows from them is left out."""
 
 
-class Executor:
+class UnitExecutor:
     """Computes in this process what is missing, in order; the result is made of it. One unit per method that an earlier
     run left in a folder that the user named is computed again, if this executor `checks` them."""
 
@@ -61,7 +61,7 @@ class Executor:
                 arrays |= self._computed(missing, compute, needed=needed)
             yield tuple(unit_arrays for unit_arrays in arrays.values() if unit_arrays is not None)
 
-    def _check(self, arrays: Mapping[Unit, Arrays | None], compute: Compute) -> None:
+    def _check(self, arrays: Mapping[WorkUnit, Arrays | None], compute: Compute) -> None:
         """Raise ResultError where a unit of an earlier run is not what it is when computed again."""
         for unit, earlier in arrays.items():
             if earlier is None or unit.method in self._checked or not self.journal.is_unproved(unit.name):
@@ -81,7 +81,7 @@ class Executor:
         for _ in self.run(groups, compute, needed=True):
             pass
 
-    def _computed(self, units: UnitGroup, compute: Compute, *, needed: bool) -> dict[Unit, Arrays]:
+    def _computed(self, units: UnitGroup, compute: Compute, *, needed: bool) -> dict[WorkUnit, Arrays]:
         found = {}
         with stopping.deferred():  # a signal ends the run after the units in hand
             for unit, arrays in zip(units, compute(units), strict=True):
@@ -108,7 +108,7 @@ def _agree(earlier: Arrays, again: Arrays) -> bool:
     return True
 
 
-class Chosen(Executor):
+class Chosen(UnitExecutor):
     """Computes chosen units and their dependencies; builds no result."""
 
     makes_result = False
@@ -124,7 +124,7 @@ class Chosen(Executor):
         super().finish((group for group in groups if any(unit.name in self._names for unit in group)), compute)
 
 
-class Missing(Executor):
+class Missing(UnitExecutor):
     """Computes nothing, and notes what is missing."""
 
     makes_result = False
@@ -180,7 +180,7 @@ class Share:
 
 
 @dataclass
-class Worker(Executor):
+class Worker(UnitExecutor):
     """Computes its share of the units while others compute the rest; builds no result.
 
     A unit that is begun is noted in the journal until it is finished. One whose process died, or raised an unexpected
@@ -189,7 +189,7 @@ class Worker(Executor):
 
     journal: Journal
     share: Share
-    on_unit: Callable[[Unit], object] = lambda _: None
+    on_unit: Callable[[WorkUnit], object] = lambda _: None
     on_wait: Callable[[str], object] = lambda _: None
     lost: dict[str, str] = field(default_factory=dict)
     has_company: bool = False  # whether another process has given a sign of life
@@ -285,7 +285,7 @@ class Worker(Executor):
     def _ended(self, attempt: Mapping[str, Any]) -> bool:
         return attempt.get("by") == self.share.name or has_ended(attempt)
 
-    def _why(self, unit: Unit, attempts: Sequence[dict[str, Any]]) -> str:
+    def _why(self, unit: WorkUnit, attempts: Sequence[dict[str, Any]]) -> str:
         why = attempts[-1].get("why", "its process ended silently")
         where = f"{unit.method} on points {unit.points.start} to {unit.points.stop - 1} of {unit.set}"
         return f"{where}: tried {len(attempts)} times, last by {attempts[-1].get('by')}: {why.strip()}"

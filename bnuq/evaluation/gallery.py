@@ -29,7 +29,7 @@ def gallery(
     The most uncertain points of the test set, and the least uncertain of the OOD sets, are by the first sampled method;
     confident mistakes and suspected labels by the deterministic network.
     """
-    if not subject.run.images or subject.todo.task.is_dense:
+    if not subject.run.images or subject.plan.task.is_dense:
         return ()
     chosen = _chosen(methods, described)
     parts = (

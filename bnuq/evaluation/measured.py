@@ -16,7 +16,7 @@ from bnuq.evaluation.draws import (
     part_drawn,
     passes_of_samples,
 )
-from bnuq.evaluation.executors import Executor
+from bnuq.evaluation.executors import UnitExecutor
 from bnuq.evaluation.methods import Fit, sampler_of
 from bnuq.evaluation.noise_models import NoiseModels, fit_noise_models
 from bnuq.evaluation.provenance import Stopwatch
@@ -32,7 +32,7 @@ Omegas = Mapping[str, BatchStatistics]  # ω by `Method.omega_key`
 class Measured:
     """Measured at the reference of the subject, by units of the executor; the `watch` counts it as drawing."""
 
-    def __init__(self, subject: Subject, executor: Executor, watch: Stopwatch, progress: Progress) -> None:
+    def __init__(self, subject: Subject, executor: UnitExecutor, watch: Stopwatch, progress: Progress) -> None:
         self._subject, self._executor, self._watch, self._progress = subject, executor, watch, progress
         self._fitted: dict[Method, Fit] = {}
 
@@ -44,8 +44,8 @@ class Measured:
         if not draws_from_reference(subject) or (part := part_drawn(subject)) is None:
             return None
         self._watch.lap("evaluate")
-        of_network = subject.model, subject.pipeline, part, subject.todo.sites.live_batchnorms, self._progress
-        known = {"trained_with": subject.todo.trained_with, "passes": passes_of_samples(subject)}
+        of_network = subject.model, subject.pipeline, part, subject.plan.sites.live_batchnorms, self._progress
+        known = {"trained_with": subject.plan.trained_with, "passes": passes_of_samples(subject)}
         check = check_reference(*of_network, **known, executor=self._executor)
         self._watch.lap("draw")
         return check
@@ -53,7 +53,7 @@ class Measured:
     @property
     def stale(self) -> bool:
         """Whether the running statistics may not be those of the reference that mini-batches are drawn from."""
-        has_averages = any(site.tracked for site in self._subject.todo.layers)
+        has_averages = any(site.tracked for site in self._subject.plan.layers)
         return draws_from_reference(self._subject) and has_averages and (self.check is None or not self.check.passed)
 
     @cached_property
@@ -69,7 +69,7 @@ class Measured:
 
     def omegas(self, draws: range) -> Omegas:
         """ω of the draws with these numbers, by the method that it is drawn for."""
-        subject, methods = self._subject, self._subject.todo.methods
+        subject, methods = self._subject, self._subject.plan.methods
         self._watch.lap("evaluate")
         omegas: dict[str, BatchStatistics] = {}
         if self.noise_models is not None:

@@ -15,28 +15,29 @@ from bnuq import devices
 from bnuq.data import Points
 from bnuq.errors import SamplingError
 from bnuq.evaluation import perturbations, recalibration
-from bnuq.evaluation.executors import Executor
+from bnuq.evaluation.augmentation import Augmented
+from bnuq.evaluation.executors import UnitExecutor
 from bnuq.evaluation.methods import sampler_of
-from bnuq.evaluation.passes import Passes
+from bnuq.evaluation.passes import ChunkedPasses, stochastic_of
 from bnuq.evaluation.recalibration import Recalibrated
 from bnuq.evaluation.scoring import SetScoring, UnitScoring, View, add_block, engine_of_set, saves_maps
 from bnuq.evaluation.stored import StoredMaps, StoredSamples
 from bnuq.evaluation.subject import VALIDATION, Subject
 from bnuq.evaluation.tasks import pixels
-from bnuq.evaluation.units import Gathered, Unit, tiles
+from bnuq.evaluation.units import Gathered, WorkUnit, tiles
 from bnuq.files.journal import SECONDS
 from bnuq.methods import Method, Recalibration
 from bnuq.progress import Advance
-from bnuq.records.evaluation import Samples
+from bnuq.records.evaluation import MethodWork, Samples
 from bnuq.sampling.gradients import Differentiable
-from bnuq.sampling.plain_loop import Engine
+from bnuq.sampling.plain_loop import Engine, Ensemble, Evaluation
 
 _MAPS_AT_ONCE = 2**24  # bytes of a unit's maps
 Halves = Mapping[str, Bool[np.ndarray, " point"]]  # of a cross-fit, by the set: which points are in the second half
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoredMethod:
     """The scores of one method on every set, and the view of its samples that they are of."""
 
     sets: Mapping[str, Any]
@@ -51,21 +52,27 @@ class MethodRun:
     """
 
     def __init__(
-        self, method: Method, engine: Engine, subject: Subject, executor: Executor, passes: Passes, second: Halves
+        self,
+        method: Method,
+        engine: Engine,
+        subject: Subject,
+        executor: UnitExecutor,
+        passes: ChunkedPasses,
+        second: Halves,
     ) -> None:
         sampler = sampler_of(method)
         self.method, self.engine, self.sampler = method, engine, sampler
         self._whole, self._subject = subject, sampler.scored(subject)
         self._executor, self._passes, self._second = executor, passes, second
         self._journal = executor.journal
-        self._units: dict[str, list[Unit]] = {}  # of each set, in the first round
+        self._units: dict[str, list[WorkUnit]] = {}  # of each set, in the first round
         self.rounds: list[range] = []
         self.maps: dict[tuple[Method, str], StoredMaps] = {}
         self.seconds, self.passes = 0.0, 0
         self.attack: Differentiable | None = None  # what perturbed points are attacked through
         self.is_attacked = False
 
-    def run(self, engine: Engine, draws: range, advance: Advance, *, address: range) -> dict[Method, Scored]:
+    def run(self, engine: Engine, draws: range, advance: Advance, *, address: range) -> dict[Method, ScoredMethod]:
         """The scores of all draws so far, of which these are the latest: of the method, and where recalibrations are
         fitted those of the method with each."""
         self.engine, self._address, self._advance = engine, address, advance
@@ -77,7 +84,7 @@ class MethodRun:
         views = [plain]
         if validation is not None and subject.fitted_to == VALIDATION:
             for view in self._recalibrated(VALIDATION, validation):
-                scores = None if subject.todo.task.is_dense else self._scored_again(VALIDATION, view)
+                scores = None if subject.plan.task.is_dense else self._scored_again(VALIDATION, view)
                 views.append(replace(view, fitted=scorer.fitted(scores, self._weights)))
         scored: dict[Method, dict[str, Any]] = {view.method: {} for view in views}
         for name in subject.sets:
@@ -87,7 +94,7 @@ class MethodRun:
                 scored[method][name] = scores
             if name == subject.fitted_to:
                 views = self._cross_fitted(name, plain, scored)
-        return {view.method: Scored(scored[view.method], view) for view in views}
+        return {view.method: ScoredMethod(scored[view.method], view) for view in views}
 
     def _cross_fitted(self, name: str, plain: View, scored: dict[Method, dict[str, Any]]) -> list[View]:
         """The views by what is fitted to halves of this set, whose scores by each are added."""
@@ -107,7 +114,7 @@ class MethodRun:
             return []
         assert points.targets is not None
         second, device = self._second.get(name), subject.pipeline.device
-        if subject.todo.task.is_dense:
+        if subject.plan.task.is_dense:
             fits: Mapping[Recalibration, Recalibrated] = {
                 "temperature": recalibration.fitted_to_images(scores.pll_by_temperature, second)
             }
@@ -124,12 +131,12 @@ class MethodRun:
 
     def _scores(self, name: str, views: Sequence[View]) -> dict[Method, Any]:
         """The scores of one set under all draws so far, by each view; None where nothing depends on them."""
-        points, run, todo = self._points(name), self._whole.run, self._whole.todo
+        points, run, plan = self._points(name), self._whole.run, self._whole.plan
         scores_again = not self.method.is_single and (run.save_samples or run.samples == "auto")
-        scores_again = (scores_again or name == self._whole.fitted_to) and not todo.task.is_dense
+        scores_again = (scores_again or name == self._whole.fitted_to) and not plan.task.is_dense
         size = self._passes.tile(self.engine, points, keeps_samples=scores_again)
         if keeps_maps := saves_maps(self._whole, name):
-            size = min(size, max(1, _MAPS_AT_ONCE // pixels.bytes_of_maps(todo)))
+            size = min(size, max(1, _MAPS_AT_ONCE // pixels.bytes_of_maps(plan)))
         if name not in self._units:
             self._units[name] = tiles(name, points, size, method=self.method.name, draws=self._address)
         units = [replace(unit, draws=self._address) for unit in self._units[name]]  # the same tiles in every round
@@ -151,7 +158,7 @@ class MethodRun:
         are too large to be kept, are computed again."""
         points = self._whole.sets[name]
         scoring = SetScoring(self._subject, name, points, self._weights, [view], self._second.get(name))
-        if self._whole.todo.task.is_dense:
+        if self._whole.plan.task.is_dense:
             units = [replace(unit, method=view.method.name) for unit in self._units[name]]
             return self._scores_of_units(units, scoring, needed=saves_maps(self._whole, name))[view.method]
         if not self._matters(name):
@@ -163,7 +170,7 @@ class MethodRun:
         return scoring.scores(view, reduction)
 
     def _scores_of_units(
-        self, units: Sequence[Unit], scoring: SetScoring, *, earlier: Sequence[range] | None = None, needed: bool
+        self, units: Sequence[WorkUnit], scoring: SetScoring, *, earlier: Sequence[range] | None = None, needed: bool
     ) -> dict[Method, Any]:
         """The scores of all units of a set by each view, None where nothing depends on them; their arrays stay in the
         journal where they are `needed` again."""
@@ -220,8 +227,26 @@ class MethodRun:
             of_units = UnitScoring(scoring, self._journal, engine, self._passes, feed, None)
             for row in rows:
                 reduction = scoring.reduction(view, row)
-                assert isinstance(reduction, pixels.Reduction)  # which alone has maps
+                assert isinstance(reduction, pixels.PixelReduction)  # which alone has maps
                 reduction.maps = []
                 for block in of_units.blocks(range(row, row + 1)):
                     reduction.add(block)
                 yield from reduction.maps
+
+
+def relative_work(method_run: MethodRun, deterministic: MethodRun, chunk: int) -> MethodWork:
+    engine = method_run.engine
+    comparable = engine.samples > 1 and deterministic.seconds > 0 and isinstance(deterministic.engine, Evaluation)
+    ratio = None
+    if comparable and not isinstance(engine, Ensemble):  # whose networks may be of other sizes
+        seconds_of_pass, one_pass = (each.seconds / each.passes for each in (method_run, deterministic))
+        ratio = seconds_of_pass / one_pass
+    work = MethodWork(seconds=method_run.seconds, passes=method_run.passes, ratio=ratio)
+    stochastic = stochastic_of(engine)
+    if stochastic is None or isinstance(engine, Augmented):  # which shares nothing between samples
+        return work
+    share = stochastic.work(chunk)
+    if share is None:
+        return replace(work, why_plain=stochastic.why_plain)
+    stacked = min(share.stacked, engine.samples)
+    return replace(work, once=share.once, each=share.per_draw, folded=share.folded, stacked=stacked)

@@ -10,7 +10,7 @@ from bnuq import metrics
 from bnuq.config import Counts, Run
 from bnuq.data import Points
 from bnuq.evaluation.draws import drawn_in_units
-from bnuq.evaluation.executors import Executor
+from bnuq.evaluation.executors import UnitExecutor
 from bnuq.evaluation.subject import Subject
 from bnuq.findings import Finding, note
 from bnuq.methods import Method
@@ -70,16 +70,16 @@ def counts_of(run: Run, train: Points | None) -> Counts:
     return run.sampler.counts or ("nominal" if train is None else "measured")
 
 
-def fit_noise_models(subject: Subject, progress: Progress, executor: Executor) -> NoiseModels | None:
+def fit_noise_models(subject: Subject, progress: Progress, executor: UnitExecutor) -> NoiseModels | None:
     """The noise models of the run's analytic methods; None where there are none.
 
     They are measured on separate mini-batches, not on those that MCBN draws.
     """
-    run, todo, model, train = subject.run, subject.todo, subject.model, subject.train
-    requested = [method for method in todo.methods if method.approximates]
+    run, plan, model, train = subject.run, subject.plan, subject.model, subject.train
+    requested = [method for method in plan.methods if method.approximates]
     if not requested:
         return None
-    assert todo.batch_size is not None
+    assert plan.batch_size is not None
     measured = counts_of(run, train) == "measured"
     factorised = not all(method.is_fitted_to_mini_batches for method in requested)
     recorded = None
@@ -93,29 +93,29 @@ def fit_noise_models(subject: Subject, progress: Progress, executor: Executor) -
             subject.pipeline,
             train,
             range(number),
-            todo.batch_size,
-            todo.layers,
+            plan.batch_size,
+            plan.layers,
             (counter_rng.NOISE_MODEL, counter_rng.NOISE_MODEL_AUGMENT),
             progress,
-            f"Fitting the noise models to {number} mini-batches of {todo.batch_size}",
+            f"Fitting the noise models to {number} mini-batches of {plan.batch_size}",
         )
     layers: tuple[LayerNoiseModel, ...] = ()
     if factorised:
         population = None if train is None else len(train)
-        density: list[tuple[float, float] | None] = [None] * len(todo.layers)
+        density: list[tuple[float, float] | None] = [None] * len(plan.layers)
         if measured:
             assert recorded is not None
             density = [(layer.mean, layer.sd) for layer in layer_counts(recorded, math.inf)]  # at this batch size
         shrink = 1.0
         finite = not (measured or run.sampler.replacement or run.augment)  # augmentation makes every point new
-        if population is not None and finite and todo.batch_size > FINITE * population:
-            shrink = float(metrics.finite_population_factor(todo.batch_size, population=population))
+        if population is not None and finite and plan.batch_size > FINITE * population:
+            shrink = float(metrics.finite_population_factor(plan.batch_size, population=population))
         layers = tuple(
-            noise_model_of(site, batch_size=todo.batch_size, density=layer_density, shrink=shrink)
-            for site, layer_density in zip(todo.layers, density, strict=True)
+            noise_model_of(site, batch_size=plan.batch_size, density=layer_density, shrink=shrink)
+            for site, layer_density in zip(plan.layers, density, strict=True)
         )
     return NoiseModels(
-        run, fingerprint(model), todo.batch_size, layers, recorded, counts_of(run, train) if factorised else None
+        run, fingerprint(model), plan.batch_size, layers, recorded, counts_of(run, train) if factorised else None
     )
 
 

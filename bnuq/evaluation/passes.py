@@ -17,7 +17,7 @@ from bnuq.data import Points
 from bnuq.errors import is_out_of_memory
 from bnuq.evaluation import memory
 from bnuq.evaluation.augmentation import Augmented
-from bnuq.evaluation.datasets import Pipeline
+from bnuq.evaluation.pipeline import Pipeline
 from bnuq.evaluation.tasks.classification import bytes_of_scoring
 from bnuq.findings import Finding, note
 from bnuq.sampling import counter_rng
@@ -32,7 +32,7 @@ _OUTPUTS = 2**22  # outputs of all samples in main memory at once: points of man
 Feed = Callable[[slice], Tensor]  # rows of a set as network input
 
 
-class Passes:
+class ChunkedPasses:
     """The passes of a run: `findings` on them, and the `seconds` that they took, without loading."""
 
     def __init__(self, run: Run, pipeline: Pipeline, outputs: int, *, dense: bool = False) -> None:

@@ -18,9 +18,10 @@ from bnuq.data import Points
 from bnuq.data.decoded import ItemCache, MemoryBudget
 from bnuq.errors import RequestError
 from bnuq.evaluation import memory
-from bnuq.evaluation.datasets import Material, Pipeline, target_scale
+from bnuq.evaluation.datasets import RunData
 from bnuq.evaluation.passes import stochastic_of
-from bnuq.evaluation.subject import Plan
+from bnuq.evaluation.pipeline import Pipeline, target_scale
+from bnuq.evaluation.subject import RunPlan
 from bnuq.findings import Finding, note
 from bnuq.perturbations import BLOCK, Block, Perturbation
 from bnuq.sampling import counter_rng
@@ -125,15 +126,15 @@ def noise(seed: int, numbers: Sequence[int] | np.ndarray, shape: tuple[int, ...]
 
 
 def perturbed_sets(
-    run: Run, todo: Plan, model: nn.Module, pipeline: Pipeline, material: Material, test: Points
+    run: Run, plan: RunPlan, model: nn.Module, pipeline: Pipeline, data: RunData, test: Points
 ) -> dict[str, Points]:
     """The test set after each perturbation of the run, by its name; RequestError where one does not apply."""
     if not run.perturb:
         return {}
-    _check(run, todo, pipeline, test)
+    _check(run, plan, pipeline, test)
     free = memory.available(torch.device("cpu"))
     budget = MemoryBudget(_ROOM if free is None else min(_ROOM, free // 8))
-    loss_of, through = _loss_of(run, todo, material), Differentiable.of_networks([model])
+    loss_of, through = _loss_of(run, plan, data), Differentiable.of_networks([model])
     return {
         perturbation.set_name: replace(
             test,
@@ -146,16 +147,16 @@ def perturbed_sets(
     }
 
 
-def _check(run: Run, todo: Plan, pipeline: Pipeline, test: Points) -> None:
+def _check(run: Run, plan: RunPlan, pipeline: Pipeline, test: Points) -> None:
     """Raise RequestError for a perturbation that does not apply to this network and these points."""
     attacks = [perturbation for perturbation in run.perturb if perturbation.kind.is_attack]
-    if todo.task.is_dense:
+    if plan.task.is_dense:
         why = "is for classification or regression, and this is a segmentation"
     elif test.layout is not None:
         why = f"changes one input, and the points of {test.reference} have several ({test.form})"
     elif pipeline.integers:
         why = f"changes floats, and the points of {test.reference} are integers, passed as they are"
-    elif any("file" in method.differs_by for method in todo.methods):
+    elif any("file" in method.differs_by for method in plan.methods):
         why = "needs predictions for changed points, which --predictions do not contain"
     elif attacks and test.targets is None:
         run_in = attacks[0]
@@ -165,10 +166,10 @@ def _check(run: Run, todo: Plan, pipeline: Pipeline, test: Points) -> None:
     raise RequestError(f"--perturb {run.perturb[0]} {why}. Leave it out.")
 
 
-def _loss_of(run: Run, todo: Plan, material: Material) -> Callable[[Any], Loss]:
+def _loss_of(run: Run, plan: RunPlan, data: RunData) -> Callable[[Any], Loss]:
     """For targets of some points the loss of their outputs (pass, n, K): the negative log-likelihood of the mean
     probability, or the squared error of the mean."""
-    scale = target_scale(run, material.train, todo.outputs) if todo.task.is_regression else None
+    scale = target_scale(run, data.train, plan.outputs) if plan.task.is_regression else None
 
     def classification(outputs: Tensor, y: Tensor) -> Tensor:
         of_class = outputs.log_softmax(-1).gather(-1, y.expand(outputs.shape[:2])[..., None])
@@ -182,7 +183,7 @@ def _loss_of(run: Run, todo: Plan, material: Material) -> Callable[[Any], Loss]:
             outputs = outputs * outputs.new_tensor(scale.std) + outputs.new_tensor(scale.mean)
         return (outputs.mean(0) - y).square().sum()
 
-    loss = {"classes": classification, "labels": multilabel, "values": regression}[todo.task.outputs]
+    loss = {"classes": classification, "labels": multilabel, "values": regression}[plan.task.outputs]
     return lambda targets: lambda outputs: loss(outputs, torch.as_tensor(targets).to(outputs.device))
 
 

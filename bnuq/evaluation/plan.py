@@ -9,31 +9,27 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from bnuq import devices
 from bnuq.config import DEFAULT_SAMPLER, Run, SamplerSettings
 from bnuq.data import Points
-from bnuq.errors import DataError, RequestError, SamplingError, first_line
+from bnuq.errors import RequestError, SamplingError
 from bnuq.evaluation.batch_composition import check_mini_batches
 from bnuq.evaluation.methods import Network, sampler_of
-from bnuq.evaluation.subject import Plan
-from bnuq.evaluation.task import TASK_KEY, task_of
+from bnuq.evaluation.subject import RunPlan
+from bnuq.evaluation.task import first_output, task_and_outputs
 from bnuq.findings import Finding, note, warning
 from bnuq.methods import METHODS, Method, method_named
 from bnuq.sampling.batchnorm_calls import largest_batch, slices_in_training, smallest_batch
 from bnuq.sampling.exactness import check_exact
 from bnuq.sampling.interception import located_forward, undisturbed
 from bnuq.sampling.outputs import unconverted
-from bnuq.sampling.plain_loop import Evaluation
 from bnuq.sampling.site_search import find_sites
 from bnuq.sampling.sites import BatchNormSite, Sites, select_layers
 from bnuq.sampling.unsampled import listed
-from bnuq.tasks import Task
-from bnuq.user_code import is_failure
 
 DEFAULT_BATCH_SIZE = 128
 
 
-def plan(
+def plan_of(
     run: Run,
     model: nn.Module,
     example: Tensor,
@@ -42,15 +38,15 @@ def plan(
     train: Points | None,
     trained_with: int | None,
     dropout_arguments: Sequence[str] = (),
-) -> Plan:
+) -> RunPlan:
     """The plan of `run` for this network; SamplingError for requested methods that cannot be drawn.
 
     `example` holds a few evaluated points, ready for the network; `trained_with` is the training batch size that the
     checkpoint records, if any; `dropout_arguments` those of `LoadedModel`.
     """
     trained_with = run.train_batch_size or trained_with
-    output = _output(model, example, test)
-    task, outputs = _task(run, output, test, train)
+    output = first_output(model, example, test)
+    task, outputs = task_and_outputs(run, output, test, train)
     image = (output.shape[2], output.shape[3]) if task.is_dense else None
     sites = find_sites(model, example)
     if task.is_dense:
@@ -84,7 +80,7 @@ def plan(
     findings += [note("output-taken-from", where=where)] if where else []
     findings += [note("classes-masked")] if task.is_classification and bool(output.isneginf().any()) else []
     findings += [note("output-squeezed", shape=list(shape))] if len(shape) > 2 and not task.is_dense else []
-    return Plan(task, sites, outputs, methods, layers, batch_size, trained_with, tuple(findings), image)
+    return RunPlan(task, sites, outputs, methods, layers, batch_size, trained_with, tuple(findings), image)
 
 
 def _methods(network: Network, rate_hint: str) -> tuple[tuple[Method, ...], list[Finding]]:
@@ -185,70 +181,15 @@ def _unused_keys(sampler: SamplerSettings, methods: Sequence[Method]) -> Iterato
             yield field.name
 
 
-def check_random(run: Run, todo: Plan, train: Points | None) -> None:
+def check_random(run: Run, plan: RunPlan, train: Points | None) -> None:
     """Raise SamplingError where every mini-batch is the whole reference, so that all samples would be the same."""
-    if train is None or todo.batch_size is None or run.augment is not None or run.samples == 1:
+    if train is None or plan.batch_size is None or run.augment is not None or run.samples == 1:
         return
-    if not run.sampler.replacement and todo.batch_size == len(train):
+    if not run.sampler.replacement and plan.batch_size == len(train):
         raise SamplingError(
-            f"batch_size {todo.batch_size} is the whole reference, so every mini-batch is the same and nothing is "
+            f"batch_size {plan.batch_size} is the whole reference, so every mini-batch is the same and nothing is "
             "random. Choose a smaller batch size."
         )
-
-
-def _output(model: nn.Module, example: Tensor, test: Points) -> Tensor:
-    try:
-        output = Evaluation(model).passes(example)[0]
-    except SamplingError as error:
-        if error.__cause__ is not None and not is_failure(error.__cause__):  # not caused by the points
-            raise
-        raise DataError(
-            f"the network does not accept points of shape {test.form} ({test.reference}): {error}"
-        ) from error
-    if output.ndim not in (2, 4) or len(output) != len(example):
-        raise DataError(
-            f"the network gives {tuple(output.shape)} for {len(example)} points; expected (points, classes), (points, "
-            "outputs) of a regression, or (points, classes, height, width) of a segmentation. Reshape its output in "
-            "the architecture's function."
-        )
-    if output.ndim == 4 and output.shape[2:] != example.shape[2:]:
-        sizes = [" × ".join(map(str, tensor.shape[:1:-1])) for tensor in (output, example)]
-        raise DataError(
-            f"the network gives {sizes[0]} pixels for images of {sizes[1]}; expected a class for each pixel. Resize "
-            "its output in the architecture's function (torch.nn.functional.interpolate), or the images (--resize) "
-            "to a size that its layers divide."
-        )
-    return output
-
-
-def _task(run: Run, output: Tensor, test: Points, train: Points | None) -> tuple[Task, int]:
-    """The task of the network, and its number of outputs."""
-    outputs, targets = output.shape[1], test.targets
-    dense = output.ndim == 4
-    task = task_of(run, outputs, test if targets is not None or train is None else train, dense=dense)
-    if not task.is_regression and outputs < 2:
-        raise DataError(
-            f"the network has {outputs} output; expected one per class, at least 2. For two classes say what the "
-            "output is: --outputs binary for the logit of class 1, --outputs probabilities for its probability. For a "
-            f"regression: --task regression, or {TASK_KEY}."
-        )
-    if task.is_dense:
-        return task, outputs
-    if targets is None:
-        if task.is_regression:
-            raise DataError(
-                f"test set {test.reference} has no targets, and a regression is not evaluated without them. Add them; "
-                "for a classifier of two classes with one output, say what the output is: --outputs binary or "
-                "--outputs probabilities."
-            )
-        return task, outputs
-    columns = targets.shape[1] if targets.ndim == 2 else 1
-    if task.is_regression and (targets.ndim > 2 or columns != outputs):
-        raise DataError(
-            f"the network has {outputs} outputs and the targets of {test.reference} have shape {targets.shape}; "
-            f"expected ({len(test)}, {outputs})."
-        )
-    return task, outputs
 
 
 def _unsampled(model: nn.Module, sites: Sites, example: Tensor) -> str:
@@ -341,36 +282,3 @@ def _findings_on_sites(sites: Sites, *, drawn: bool) -> Iterator[Finding]:
     unscaled = {site.name: site.unscaled for site in sites.batchnorms if site.unscaled}
     if unscaled and not drawn:
         yield warning("variance-zero", layers=list(unscaled), channels=sum(unscaled.values()))
-
-
-def device_named(name: str) -> torch.device:
-    """The device, with its index, that `name` (one of devices.NAMES) stands for here; RequestError where it cannot be
-    used."""
-    return device_and_notes(name)[0]
-
-
-def device_and_notes(name: str) -> tuple[torch.device, tuple[Finding, ...]]:
-    """The device of `device_named`, and a note where "auto" does not use a GPU that is there."""
-    if name == "auto":
-        if (accelerator := devices.preferred()) is None:
-            return torch.device("cpu"), ()
-        try:
-            return _probed(accelerator), ()
-        except RuntimeError as error:
-            return torch.device("cpu"), (note("gpu-unusable", reason=first_line(error)),)
-    try:
-        return _probed(name), ()
-    except (RuntimeError, AssertionError) as error:
-        raise RequestError(
-            f"--device {name} cannot be used here ({first_line(error)}); expected {devices.NAMES}."
-        ) from error
-
-
-def _probed(name: str) -> torch.device:
-    """The device with its index, because another thread may have another current device. It has run a kernel, which
-    fails on a GPU that this build of torch has no kernels for, in the widest arithmetic that it is said to have."""
-    device = torch.device(name)
-    dtype = torch.float64 if devices.traits(device).float64 else torch.float32
-    probe = torch.ones(1, device=device, dtype=dtype) + 1
-    probe.item()
-    return probe.device

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from bnuq.config import PopulationEstimator
 from bnuq.data import Points
 from bnuq.errors import SamplingError
-from bnuq.evaluation.datasets import Pipeline
+from bnuq.evaluation.pipeline import Pipeline
 from bnuq.progress import Progress, silent
 from bnuq.sampling import counter_rng
 from bnuq.sampling.batch_statistics import BatchStatistics, LayerStatistics

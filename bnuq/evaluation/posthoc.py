@@ -58,9 +58,9 @@ def post_hoc_scores(subject: Subject, progress: Progress) -> OfSets:
     The network is run once more over at most 50,000 points of the reference, of one that is read as needed those that
     mini-batches were drawn from, and over the evaluated sets.
     """
-    if not (subject.run.post_hoc and subject.compared and subject.todo.task.classifies_points):
+    if not (subject.run.post_hoc and subject.compared and subject.plan.task.classifies_points):
         return OfSets({})
-    if any(not site.tracked for site in subject.todo.sites.live_batchnorms):
+    if any(not site.tracked for site in subject.plan.sites.live_batchnorms):
         return OfSets({}, (note("no-post-hoc-scores", reason="its BatchNorms keep no running statistics"),))
     try:
         head_of(subject, subject.sets["test"], slice(0, 2))

@@ -15,7 +15,8 @@ from torch import Tensor
 from bnuq.config import Run, Split
 from bnuq.data import Points, npz_arrays
 from bnuq.errors import DataError, RequestError
-from bnuq.evaluation.datasets import Material, target_scale
+from bnuq.evaluation.datasets import RunData
+from bnuq.evaluation.pipeline import target_scale
 from bnuq.evaluation.subject import VALIDATION, Subject
 from bnuq.evaluation.tasks import classification
 from bnuq.files.content import kind_of, sha256_of_file, what_is_wrong_with
@@ -51,10 +52,10 @@ def check_file(path: Path) -> None:
         raise DataError(f"--predictions {path}: {what}")
 
 
-def read_predictions(path: Path, run: Run, material: Material) -> Predictions:
+def read_predictions(path: Path, run: Run, data: RunData) -> Predictions:
     """The predictions of the sets of `run`; DataError where the file cannot be read, lacks a set, or holds arrays that
     are not (T, n, K) numbers of the points of their set, with one T. Nothing is unpickled."""
-    sets = {VALIDATION: material.validation, "test": material.test} | material.ood
+    sets = {VALIDATION: data.validation, "test": data.test} | data.ood
     evaluated = {name: points for name, points in sets.items() if points is not None}
     of_test = isinstance(run.validation, Split) and run.validation.split_of == "test"
     array_of = {name: "test" if name == VALIDATION and of_test else name for name in evaluated}
@@ -115,7 +116,7 @@ def check_predictions(subject: Subject) -> None:
     the network has, non-finite numbers, and probabilities outside [0, 1] or not summing to 1."""
     if (predictions := subject.predictions) is None:
         return
-    task, outputs = subject.todo.task, subject.todo.outputs
+    task, outputs = subject.plan.task, subject.plan.outputs
     for name, array in predictions.arrays.items():
         where = f"{predictions.path}: {name}"
         if array.shape[2] != outputs:
@@ -150,9 +151,9 @@ def findings_on_predictions(subject: Subject) -> Iterator[Finding]:
 def _checks(block: np.ndarray, subject: Subject) -> Iterator[tuple[Any, str]]:
     """Which numbers are wrong, or which rows are as a whole, and what is expected of them."""
     yield ~np.isfinite(block), "finite numbers"
-    if not subject.todo.task.is_regression:
+    if not subject.plan.task.is_regression:
         yield (block < 0) | (block > 1 + _TOLERANCE), "probabilities, from 0 to 1"
-    if subject.todo.task.classifies_points:
+    if subject.plan.task.classifies_points:
         yield np.abs(block.sum(1) - 1) > _TOLERANCE, f"a sum of 1 to within {_TOLERANCE:g}"
 
 
@@ -162,10 +163,10 @@ def subject_of_predictions(subject: Subject) -> Subject:
     assert subject.predictions is not None
     predicted = {name: points for name, points in subject.sets.items() if name in subject.predictions.rows}
     subject = replace(subject, sets=predicted)
-    if not subject.todo.task.classifies_points:
+    if not subject.plan.task.classifies_points:
         return subject
     scorer = classification.ClassificationScorer(
-        replace(subject.run, outputs="log_probabilities"), subject.todo.outputs
+        replace(subject.run, outputs="log_probabilities"), subject.plan.outputs
     )
     return replace(subject, scorer=scorer)
 
@@ -195,11 +196,11 @@ class Predicted:
 
 
 def _as_outputs(values: Float[np.ndarray, "sample point output"], subject: Subject) -> Any:
-    if subject.todo.task.is_regression:
-        scale = target_scale(subject.run, subject.train, subject.todo.outputs)
+    if subject.plan.task.is_regression:
+        scale = target_scale(subject.run, subject.train, subject.plan.outputs)
         return values if scale is None else (values - scale.mean) / scale.std
     lowest = torch.finfo(subject.pipeline.dtype).tiny
     p = values.clip(lowest, None)
-    if not subject.todo.task.classifies_points:
+    if not subject.plan.task.classifies_points:
         return np.log(p) - np.log((1 - values).clip(lowest, None))
     return np.log(p / values.sum(-1, keepdims=True))

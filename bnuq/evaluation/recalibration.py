@@ -125,7 +125,7 @@ def check_calibration(subject: Subject) -> None:
 
 def _check_asked(subject: Subject, asked: str) -> None:
     test, validation = subject.sets["test"], subject.sets.get(VALIDATION)
-    task = subject.todo.task
+    task = subject.plan.task
     is_regression = task.is_regression
     what = "τ and the constant σ" if is_regression else "a temperature"
     if not (task.recalibrations or is_regression):
@@ -162,7 +162,7 @@ def _check_asked(subject: Subject, asked: str) -> None:
 def _check_vector(subject: Subject) -> None:
     """RequestError where there is no class to scale, nothing to fit to, or too little."""
     text, leave_out = "--recalibration vector fits a scale and a shift to each class", "Leave vector out."
-    task = subject.todo.task
+    task = subject.plan.task
     if "vector" not in task.recalibrations:
         what = "there are several labels per point" if task.outputs == "labels" else f"this is a {task}"
         raise RequestError(f"{text}, and here {what}. {leave_out}")
@@ -172,13 +172,13 @@ def _check_vector(subject: Subject) -> None:
             "(--validation REF), or fit them on halves of the test set (--calibrate cross)."
         )
     points, of_set = subject.sets[subject.fitted_to], "validation points"
-    count, expected = len(points), 2 * subject.todo.outputs * LEAST_POINTS_OF_PARAMETER
+    count, expected = len(points), 2 * subject.plan.outputs * LEAST_POINTS_OF_PARAMETER
     if subject.fitted_to == "test":
         second = int(second_half(points, subject.run.seed).sum())
         count, of_set = min(second, count - second), "points in a half of the test set"
     if count < expected:
         raise RequestError(
-            f"{text}, {2 * subject.todo.outputs} numbers for {subject.todo.outputs} classes, and there are {count} "
+            f"{text}, {2 * subject.plan.outputs} numbers for {subject.plan.outputs} classes, and there are {count} "
             f"{of_set} ({points.reference}); expected at least {expected}. Name more points, or fit only a temperature "
             "(--recalibration temperature)."
         )

@@ -35,7 +35,7 @@ def check_resources(subject: Subject) -> None:
     run, bank, samples = subject.run, subject.bank, subject.max_samples
     if run.save_maps:
         _check_maps(subject)
-    if not subject.todo.methods or subject.todo.task.is_dense:  # of whose outputs a few are in memory at once
+    if not subject.plan.methods or subject.plan.task.is_dense:  # of whose outputs a few are in memory at once
         return
     auto, purpose = run.samples == "auto", "draws and scores"
     option = "--max-samples" if auto else "--samples"
@@ -62,8 +62,8 @@ def _check_maps(subject: Subject) -> None:
     """RequestError where the maps of all images do not fit on the disk, once in temporary files and once in the
     result."""
     images = sum(len(points) for name, points in subject.sets.items() if name != VALIDATION)
-    methods = (len(subject.todo.methods) + 1) * (1 + len(subject.recalibrations))
-    need, folder = 2 * images * methods * bytes_of_maps(subject.todo), subject.run.out.parent
+    methods = (len(subject.plan.methods) + 1) * (1 + len(subject.recalibrations))
+    need, folder = 2 * images * methods * bytes_of_maps(subject.plan), subject.run.out.parent
     free = _free_on(folder)
     if free is not None and need > free:
         raise RequestError(
@@ -76,16 +76,16 @@ def _check_maps(subject: Subject) -> None:
 def check_resources_of_sweep(subject: Subject, *, sizes: int, samples: int, draw_sets: int) -> None:
     """RequestError where `draw_sets` sets of `samples` draws at each of `sizes` sizes do not fit, with the number that
     would fit."""
-    todo = subject.todo
+    plan = subject.plan
     labelled_points = sum(map(len, subject.labelled.values()))
     points = sum(map(len, subject.sets.values()))
 
     def need_of(samples: int, draw_sets: int) -> int:
         draws = samples * draw_sets
-        of_draws = bytes_of_draws(draws, todo.layers, todo.batch_size or 0) + 2 * 8 * draws * labelled_points
-        if todo.task.is_dense and subject.ood:  # whose pixels are counted by the bins of each score, on up to two sides
+        of_draws = bytes_of_draws(draws, plan.layers, plan.batch_size or 0) + 2 * 8 * draws * labelled_points
+        if plan.task.is_dense and subject.ood:  # whose pixels are counted by the bins of each score, on up to two sides
             of_draws += 2 * 8 * metrics.SCORE_BINS * len(metrics.CLASSIFICATION_SCORES) * draw_sets * len(subject.sets)
-        return sizes * (of_draws + 24 * draws * todo.outputs + 2 * 8 * _POINT_SCORES * draw_sets * points)
+        return sizes * (of_draws + 24 * draws * plan.outputs + 2 * 8 * _POINT_SCORES * draw_sets * points)
 
     purpose = f"draws and scores of {sizes} sizes"
     _check_memory("--samples", samples, lambda number: need_of(number, 2), purpose)
@@ -126,37 +126,37 @@ def bytes_of_draws(draws: int, layers: Sequence[BatchNormSite], batch_size: int)
 
 def _memory(subject: Subject, *, samples: int, bank: int) -> int:
     """The approximate bytes of draws, replicates and scores together, with chunks of a single point."""
-    run, todo = subject.run, subject.todo
-    methods = len(todo.methods) * (1 + len(subject.recalibrations))
+    run, plan = subject.run, subject.plan
+    methods = len(plan.methods) * (1 + len(subject.recalibrations))
     replicates = bank + RESAMPLES + bank.bit_length() + 2
     weights = 8 * replicates * bank * (methods + 3)  # one per method, and the intermediate arrays
-    noise_models = sum(bool(method.approximates) for method in todo.methods)
-    omega = (1 + noise_models) * bytes_of_draws(bank, todo.layers, todo.batch_size or 0)
+    noise_models = sum(bool(method.approximates) for method in plan.methods)
+    omega = (1 + noise_models) * bytes_of_draws(bank, plan.layers, plan.batch_size or 0)
     normal = noise_models and 8 * _COPIES * bank * max(
-        run.sampler.noise_model_draws, *(2 * site.channels for site in todo.layers)
+        run.sampler.noise_model_draws, *(2 * site.channels for site in plan.layers)
     )
     scores = 0
     for name, points in subject.sets.items():
         labelled = name in subject.labelled
-        labels = todo.outputs if todo.task.outputs == "labels" and labelled else 1
+        labels = plan.outputs if plan.task.outputs == "labels" and labelled else 1
         scores += (bank + RESAMPLES) * min(len(points), RANKED) * (_RANKED_BYTES + 4 * (labels - 1))
         scores += 8 * (samples * labelled + _POINT_SCORES * (labels - 1)) * len(points) * labels
         scores += 8 * replicates * (_ESTIMATES + _SEPARATIONS * len(metrics.SCORES) * (name in subject.compared))
-    kept = bytes_of(samples, len(subject.sets["test"]), todo.outputs) if todo.task.classifies_points else 0
-    of_one_point = 8 * todo.outputs * (5 * samples + 2 * replicates)
+    kept = bytes_of(samples, len(subject.sets["test"]), plan.outputs) if plan.task.classifies_points else 0
+    of_one_point = 8 * plan.outputs * (5 * samples + 2 * replicates)
     fitted_to = 0
     if "vector" in subject.recalibrations and subject.fitted_to is not None:  # samples, and those of a half
-        fitted_to = 2 * _bytes_of_number(run) * samples * todo.outputs * len(subject.sets[subject.fitted_to])
+        fitted_to = 2 * _bytes_of_number(run) * samples * plan.outputs * len(subject.sets[subject.fitted_to])
     return weights + omega + normal + 2 * methods * scores + kept + of_one_point + fitted_to
 
 
 def _disk(subject: Subject, samples: int) -> int:
     """The bytes of the raw samples in temporary files, and in the result where they are saved."""
-    run, todo, sets = subject.run, subject.todo, subject.sets
+    run, plan, sets = subject.run, subject.plan, subject.sets
     if not run.save_samples and run.samples != "auto":  # those that recalibrations are fitted to
         sets = {name: points for name, points in sets.items() if name == subject.fitted_to}
-    bytes_per_sample = _bytes_of_number(run) * todo.outputs * sum(map(len, sets.values()))
-    return len(todo.methods) * samples * bytes_per_sample * (2 if run.save_samples else 1)
+    bytes_per_sample = _bytes_of_number(run) * plan.outputs * sum(map(len, sets.values()))
+    return len(plan.methods) * samples * bytes_per_sample * (2 if run.save_samples else 1)
 
 
 def _bytes_of_number(run: Run) -> int:

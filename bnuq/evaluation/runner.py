@@ -9,20 +9,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 
 from bnuq import devices
 from bnuq.config import Run
-from bnuq.errors import RequestError
 from bnuq.evaluation import memory, perturbations, recalibration
-from bnuq.evaluation.augmentation import Augmented
 from bnuq.evaluation.draws import next_stop
 from bnuq.evaluation.estimates import replicate_weights
-from bnuq.evaluation.executors import Executor, UnitsLostError
+from bnuq.evaluation.executors import UnitExecutor, UnitsLostError
 from bnuq.evaluation.measured import Measured, Omegas
-from bnuq.evaluation.method_run import MethodRun, Scored
-from bnuq.evaluation.methods import Drawn, sampler_of
-from bnuq.evaluation.passes import Passes, stochastic_of
+from bnuq.evaluation.method_run import MethodRun, ScoredMethod, relative_work
+from bnuq.evaluation.methods import SamplerInputs, sampler_of
+from bnuq.evaluation.passes import ChunkedPasses
 from bnuq.evaluation.posthoc import OfSets, post_hoc_scores
 from bnuq.evaluation.scoring import engine_of_set
 from bnuq.evaluation.subject import Subject
@@ -37,7 +34,7 @@ from bnuq.records.evaluation import ImageMaps, MethodResult, MethodWork
 from bnuq.sampling import counter_rng
 from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.engine import Stochastic, default_chunk
-from bnuq.sampling.plain_loop import Engine, Ensemble, Evaluation
+from bnuq.sampling.plain_loop import Engine
 
 
 @dataclass(frozen=True)
@@ -54,19 +51,11 @@ class RunnerResult:
     image_maps: ImageMaps | None = None
 
 
-def check_precision(run: Run, device: torch.device) -> None:
-    """Raise RequestError for a precision that this device does not have."""
-    if run.precision == "tf32" and not devices.traits(device).tf32:
-        raise RequestError(
-            f"--precision tf32 is an arithmetic of CUDA devices, and this is {device}; use float32 or bfloat16."
-        )
-
-
 def run_methods(
     subject: Subject,
     measured: Measured,
     progress: Progress,
-    executor: Executor,
+    executor: UnitExecutor,
     *,
     post_hoc: OfSets | None = None,
     shown: Sequence[int] = (),
@@ -96,7 +85,7 @@ def run_methods(
     maps = {method: method_scores.view.maps for method, method_scores in scored.items()}
     findings += recalibration.findings({method: fit for method, fit in maps.items() if fit is not None})
     results = {method: runner.result(method, method_scores, passed.samples) for method, method_scores in scored.items()}
-    pictures = runner.image_maps(results, shown) if subject.todo.task.is_dense and run.images else None
+    pictures = runner.image_maps(results, shown) if subject.plan.task.is_dense and run.images else None
     return RunnerResult(
         passed.samples,
         subject.bank,
@@ -116,18 +105,18 @@ class Passed:
     runner: _Runner
     samples: int
     omega: BatchStatistics | None
-    scored: dict[Method, Scored]
+    scored: dict[Method, ScoredMethod]
 
 
-def compute_units(subject: Subject, measured: Measured, progress: Progress, executor: Executor) -> Passed:
+def compute_units(subject: Subject, measured: Measured, progress: Progress, executor: UnitExecutor) -> Passed:
     """The units of `run_methods`, as its executor says."""
     run, bank = subject.run, subject.bank
     runner = _Runner(subject, progress, executor, measured)
     omega: BatchStatistics | None = None
     draws = range(0)
-    scored: dict[Method, Scored] = {}
-    drawn = [method for method in subject.todo.methods if method.is_drawn]
-    given = [method for method in subject.todo.methods if not method.is_drawn]
+    scored: dict[Method, ScoredMethod] = {}
+    drawn = [method for method in subject.plan.methods if method.is_drawn]
+    given = [method for method in subject.plan.methods if not method.is_drawn]
     while True:
         draws = range(draws.stop, next_stop(run, draws.stop))
         fresh = measured.omegas(draws if bank is None else range(bank))
@@ -153,14 +142,14 @@ def _joined(omega: BatchStatistics | None, fresh: BatchStatistics | None) -> Bat
     return fresh if omega is None or fresh is None else omega.joined(fresh)
 
 
-def _errors(run: Run, scorer: TaskScorer[Any, Any], scored: Scored, samples: int) -> dict[str, float]:
+def _errors(run: Run, scorer: TaskScorer[Any, Any], scored: ScoredMethod, samples: int) -> dict[str, float]:
     """Monte Carlo errors of a method's headline estimates, in units of the requested error."""
     errors = scorer.headline_errors(scored.sets, replicate_weights(samples))
     relative = "MI on", "variance on"
     return {name: error / (run.mc_error / (1 if name.startswith(relative) else 10)) for name, error in errors.items()}
 
 
-def _not_reached(subject: Subject, scored: Mapping[Method, Scored], samples: int) -> Iterator[Finding]:
+def _not_reached(subject: Subject, scored: Mapping[Method, ScoredMethod], samples: int) -> Iterator[Finding]:
     for method, method_scores in scored.items():
         if not method.is_drawn:
             continue
@@ -175,9 +164,9 @@ def _not_reached(subject: Subject, scored: Mapping[Method, Scored], samples: int
 class _Runner:
     """Runs methods on every set: what one run has done so far."""
 
-    def __init__(self, subject: Subject, progress: Progress, executor: Executor, measured: Measured) -> None:
-        self.passes = Passes(
-            subject.run, subject.pipeline, subject.todo.outputs_of_point, dense=subject.todo.task.is_dense
+    def __init__(self, subject: Subject, progress: Progress, executor: UnitExecutor, measured: Measured) -> None:
+        self.passes = ChunkedPasses(
+            subject.run, subject.pipeline, subject.plan.outputs_of_point, dense=subject.plan.task.is_dense
         )
         self.methods: dict[Method, MethodRun] = {}
         self._subject, self._progress, self._executor, self._measured = subject, progress, executor, measured
@@ -185,9 +174,9 @@ class _Runner:
             samples = subject.run.samples
             self.passes.add(note("bank-of-draws", tile=counter_rng.TILE, samples=samples, bank=subject.bank))
         for name in subject.labelled:
-            points, classes = len(subject.sets[name]), subject.todo.outputs
+            points, classes = len(subject.sets[name]), subject.plan.outputs
             if (
-                subject.todo.task.classifies_points
+                subject.plan.task.classifies_points
                 and name in ("test", subject.fitted_to)
                 and not are_kept(points, classes)
             ):
@@ -196,29 +185,31 @@ class _Runner:
         if subject.fitted_to == "test":
             self._second = {"test": recalibration.second_half(subject.sets["test"], subject.run.seed)}
 
-    def draw(self, methods: Sequence[Method], draws: range, omegas: Omegas) -> dict[Method, Scored]:
+    def draw(self, methods: Sequence[Method], draws: range, omegas: Omegas) -> dict[Method, ScoredMethod]:
         """The scores of these methods under further draws, and all draws so far."""
         engines = {}
         for method in methods:
-            drawn = Drawn(omegas, self._measured.fitted(method)[0])
-            engines[method] = sampler_of(method).engine(self._subject, draws, drawn)
+            inputs = SamplerInputs(omegas, self._measured.fitted(method)[0])
+            engines[method] = sampler_of(method).engine(self._subject, draws, inputs)
         return self._run(engines, draws, address=draws) if engines else {}
 
-    def run_given(self, method: Method, omega: BatchStatistics | None) -> dict[Method, Scored]:
+    def run_given(self, method: Method, omega: BatchStatistics | None) -> dict[Method, ScoredMethod]:
         """The scores of a method of given networks. If one has the pooled statistics of all draws, these are the
         address of its units."""
-        engine = sampler_of(method).engine(self._subject, range(1), Drawn({} if omega is None else {"mcbn": omega}))
+        engine = sampler_of(method).engine(
+            self._subject, range(1), SamplerInputs({} if omega is None else {"mcbn": omega})
+        )
         draws = range(engine.samples)
         pools = omega is not None and isinstance(engine, Stochastic)
         return self._run({method: engine}, draws, address=range(omega.samples) if pools else draws)
 
-    def _run(self, engines: Mapping[Method, Engine], draws: range, *, address: range) -> dict[Method, Scored]:
+    def _run(self, engines: Mapping[Method, Engine], draws: range, *, address: range) -> dict[Method, ScoredMethod]:
         sets = self._subject.sets
         need = self.passes.prepare(engines.values(), sets["test"])
         points, first = sum(map(len, sets.values())), next(iter(sets))
         kind = "samples" if all(method.is_drawn for method in engines) else "networks"
         title = f"Evaluating {points} points, {f'{draws.stop} {kind}' if draws.stop > 1 else 'deterministic'}"
-        scored: dict[Method, Scored] = {}
+        scored: dict[Method, ScoredMethod] = {}
         work = points * sum(engine.samples for engine in engines.values())
         with self._progress(f"{title}, about {memory.in_words(need)}", work) as advance:
             for method, engine in engines.items():
@@ -235,7 +226,7 @@ class _Runner:
                     self.passes.note_arithmetic(method.name, engine)
         return scored
 
-    def result(self, method: Method, scored: Scored, samples: int) -> MethodResult:
+    def result(self, method: Method, scored: ScoredMethod, samples: int) -> MethodResult:
         """The result of a method, with the maps and the segments of its images."""
         subject, method_run = self._subject, self.methods[method.plain]
         result = subject.scorer.result(
@@ -245,7 +236,7 @@ class _Runner:
             method_run.raw_samples() if method == method.plain else {},
         )
         for name, points in subject.ood.items():
-            if subject.todo.task.is_dense and points.masks is not None:
+            if subject.plan.task.is_dense and points.masks is not None:
                 maps = method_run.maps[method, name]
                 result = with_segments(result, name, scored.sets[name], maps, points.masks)
         if subject.run.save_maps:
@@ -268,22 +259,4 @@ class _Runner:
         made_here = [method_run for method, method_run in self.methods.items() if "file" not in method.differs_by]
         chunk = default_chunk(self._subject.sets["test"].point_shape, self._subject.pipeline.device)
         order = dict.fromkeys([deterministic, *made_here])
-        return {method_run.method.name: _work(method_run, deterministic, chunk) for method_run in order}
-
-
-def _work(method_run: MethodRun, deterministic: MethodRun, chunk: int) -> MethodWork:
-    engine = method_run.engine
-    comparable = engine.samples > 1 and deterministic.seconds > 0 and isinstance(deterministic.engine, Evaluation)
-    ratio = None
-    if comparable and not isinstance(engine, Ensemble):  # whose networks may be of other sizes
-        seconds_of_pass, one_pass = (each.seconds / each.passes for each in (method_run, deterministic))
-        ratio = seconds_of_pass / one_pass
-    work = MethodWork(seconds=method_run.seconds, passes=method_run.passes, ratio=ratio)
-    stochastic = stochastic_of(engine)
-    if stochastic is None or isinstance(engine, Augmented):  # which shares nothing between samples
-        return work
-    share = stochastic.work(chunk)
-    if share is None:
-        return replace(work, why_plain=stochastic.why_plain)
-    stacked = min(share.stacked, engine.samples)
-    return replace(work, once=share.once, each=share.per_draw, folded=share.folded, stacked=stacked)
+        return {method_run.method.name: relative_work(method_run, deterministic, chunk) for method_run in order}

@@ -15,12 +15,12 @@ from torch import Tensor
 
 from bnuq.data import Points
 from bnuq.evaluation.augmentation import Augmented
-from bnuq.evaluation.passes import Feed, Passes
+from bnuq.evaluation.passes import ChunkedPasses, Feed
 from bnuq.evaluation.recalibration import Recalibrated
 from bnuq.evaluation.stored import MAP, OUTPUTS, raw_samples
 from bnuq.evaluation.subject import VALIDATION, Subject
 from bnuq.evaluation.tasks.scorer import SampleReduction, ScoredSet
-from bnuq.evaluation.units import Gathered, Unit, UnitGroup
+from bnuq.evaluation.units import Gathered, UnitGroup, WorkUnit
 from bnuq.files.journal import SECONDS, Arrays, Journal
 from bnuq.methods import Method
 from bnuq.metrics import DrawWeights, LogitMaps
@@ -104,7 +104,7 @@ class UnitScoring:
     of_set: SetScoring
     journal: Journal
     engine: Engine
-    passes: Passes
+    passes: ChunkedPasses
     feed: Feed
     earlier: Sequence[range] | None
 
@@ -116,12 +116,12 @@ class UnitScoring:
         """The outputs for these rows of the set: (T, chunk, K) each, or those of a segmentation for some draws."""
         subject = self.of_set.subject
         of_rows = self.engine, self.of_set.points, rows, self.feed
-        if not subject.todo.task.is_dense:
+        if not subject.plan.task.is_dense:
             return self.passes.blocks(*of_rows)
-        return self.passes.dense_blocks(*of_rows, subject.todo.outputs_of_point)
+        return self.passes.dense_blocks(*of_rows, subject.plan.outputs_of_point)
 
 
-def run_unit(scoring: UnitScoring, unit: Unit) -> Arrays:
+def run_unit(scoring: UnitScoring, unit: WorkUnit) -> Arrays:
     """The scores of a unit by each view, its seconds, and its raw samples where they are needed again."""
     engine, before, first = scoring.engine, scoring.passes.seconds, unit.points.start
     reductions = {view.prefix: scoring.of_set.reduction(view, first) for view in scoring.of_set.views}
@@ -159,5 +159,5 @@ def engine_of_set(engine: Engine, name: str, points: Points) -> Engine:
 
 def saves_maps(subject: Subject, name: str) -> bool:
     """Whether the maps of the images of a set are kept: for the result, or to find the segments of anomalies."""
-    has_anomalies = name in subject.ood and subject.todo.task.is_dense and subject.sets[name].masks is not None
+    has_anomalies = name in subject.ood and subject.plan.task.is_dense and subject.sets[name].masks is not None
     return has_anomalies or (subject.run.save_maps and name != VALIDATION)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,25 +15,21 @@ from torch import Tensor, nn
 
 from bnuq.config import Run
 from bnuq.data import Points
-from bnuq.errors import DataError, ModelError, RequestError, ResultError, SamplingError
+from bnuq.errors import DataError, RequestError, ResultError, SamplingError
 from bnuq.evaluation import memory
 from bnuq.evaluation.batch_composition import check_classes
-from bnuq.evaluation.completeness import Need, check_complete
-from bnuq.evaluation.datasets import Material, Pipeline, input_normalize, load_material
-from bnuq.evaluation.plan import device_and_notes
-from bnuq.evaluation.predictions import check_file
-from bnuq.evaluation.subject import VALIDATION, Plan
+from bnuq.evaluation.datasets import RunData, load_data
+from bnuq.evaluation.device import device_and_notes
+from bnuq.evaluation.pipeline import Pipeline, input_normalize
+from bnuq.evaluation.subject import VALIDATION, RunPlan
 from bnuq.evaluation.task import check_outputs
 from bnuq.evaluation.tasks.classification import ClassificationScorer
 from bnuq.evaluation.tasks.multilabel import MultilabelScorer
 from bnuq.evaluation.tasks.regression import RegressionScorer
 from bnuq.evaluation.tasks.scorer import ScoredNetwork, TaskScorer
 from bnuq.evaluation.tasks.segmentation import SegmentationScorer
-from bnuq.files.content import kind_of, what_is_wrong_with
 from bnuq.findings import Finding, about, note, warning
-from bnuq.methods import method_named
 from bnuq.models.loading import LoadedModel, live_model, load_model
-from bnuq.records import evaluation_file as result_file
 from bnuq.sampling.inputs import Unpacked
 from bnuq.sampling.outputs import as_logits
 from bnuq.sampling.plain_loop import Evaluation
@@ -47,40 +43,40 @@ class Prepared:
 
     loaded: LoadedModel
     model: nn.Module
-    material: Material
+    data: RunData
     pipeline: Pipeline
     example: Tensor
 
 
 def prepare(
     run: Run,
-    material: Material | Callable[[nn.Module], Material] | None = None,
+    data: RunData | Callable[[nn.Module], RunData] | None = None,
     *,
     only_finite: bool = True,
     needs_reference: bool = True,
 ) -> Prepared:
-    """Read the network and the points of `run`, unless `material` is them, or reads them for the network; BnuqError
-    where they cannot be read or do not fit together, but for a reference that is not needed, see `load_material`. With
+    """Read the network and the points of `run`, unless `data` is them, or reads them for the network; BnuqError
+    where they cannot be read or do not fit together, but for a reference that is not needed, see `load_data`. With
     `only_finite`, weights that are not finite are refused."""
     loaded = network_of(run, only_finite=only_finite)
-    if callable(material):
-        material = material(loaded.module)
-    material = material or load_material(run, loaded.module, needs_reference=needs_reference)
-    if run.train_size is not None and material.train is not None and run.train_size < len(material.train):
+    if callable(data):
+        data = data(loaded.module)
+    data = data or load_data(run, loaded.module, needs_reference=needs_reference)
+    if run.train_size is not None and data.train is not None and run.train_size < len(data.train):
         raise RequestError(
-            f"data.train_size is {run.train_size}, and the reference alone has {len(material.train)} points; expected "
+            f"data.train_size is {run.train_size}, and the reference alone has {len(data.train)} points; expected "
             "the size of the whole training set, of which the reference is a part."
         )
     device, passed_over = device_and_notes(run.device)
     loaded = replace(loaded, findings=(*loaded.findings, *passed_over))
     memory.reset_peak(device)
-    pipeline = Pipeline(run, device, input_normalize(run, material.train, material.test))
-    sets = (material.test, material.train, material.validation, *material.ood.values())
+    pipeline = Pipeline(run, device, input_normalize(run, data.train, data.test))
+    sets = (data.test, data.train, data.validation, *data.ood.values())
     read = [points for points in sets if points is not None]
     model, pipeline, taken = as_taken(loaded.module.to(pipeline.device, pipeline.dtype), pipeline, read)
     loaded = replace(loaded, findings=(*loaded.findings, *taken))
     model = as_logits(model, run.outputs)
-    return Prepared(loaded, model, material, pipeline, pipeline.evaluated(material.test, slice(0, 3)))
+    return Prepared(loaded, model, data, pipeline, pipeline.evaluated(data.test, slice(0, 3)))
 
 
 @contextmanager
@@ -121,13 +117,6 @@ def network_of(run: Run, *, only_finite: bool = True) -> LoadedModel:
         trust_pickle=run.trust_pickle,
         only_finite=only_finite,
     )
-
-
-def check_readable(run: Run) -> None:
-    """Raise ModelError where a checkpoint of `run` cannot be one."""
-    for each in run.single:
-        if each.network is None and (problem := what_is_wrong_with(kind_of(each.checkpoint))):
-            raise ModelError(f"{each.checkpoint}: {problem}")
 
 
 def as_taken(
@@ -176,16 +165,16 @@ def scorer_of(task: Task, network: ScoredNetwork) -> TaskScorer[Any, Any]:
     return _SCORERS[task].of(network)
 
 
-def scored_sets(run: Run, todo: Plan, material: Material) -> tuple[dict[str, Points], TaskScorer[Any, Any]]:
+def scored_sets(run: Run, plan: RunPlan, data: RunData) -> tuple[dict[str, Points], TaskScorer[Any, Any]]:
     """The sets in the order of evaluation, their labels checked, and the scorer; SamplingError for stratified
     mini-batches of a regression."""
-    test, train = material.test, material.train
-    scorer = scorer_of(todo.task, ScoredNetwork(run, todo.outputs, test, train, todo.image))
-    if train is not None and todo.batch_size is not None:
-        check_classes(run.sampler, todo.task, train)
-    sets = {} if material.validation is None else {VALIDATION: scorer.checked(material.validation)}
+    test, train = data.test, data.train
+    scorer = scorer_of(plan.task, ScoredNetwork(run, plan.outputs, test, train, plan.image))
+    if train is not None and plan.batch_size is not None:
+        check_classes(run.sampler, plan.task, train)
+    sets = {} if data.validation is None else {VALIDATION: scorer.checked(data.validation)}
     sets["test"] = test if test.targets is None and test.masks is None else scorer.checked(test)
-    return sets | {name: scorer.checked(points, is_ood=True) for name, points in material.ood.items()}, scorer
+    return sets | {name: scorer.checked(points, is_ood=True) for name, points in data.ood.items()}, scorer
 
 
 def check_listed_classes(run: Run, test: Points, outputs: int) -> None:
@@ -208,62 +197,9 @@ def findings_on_labels(sets: Iterable[Points], *, test: Points, outputs: int) ->
         yield warning("fewer-classes-than-outputs", names=names, outputs=outputs)
 
 
-def findings_on_outputs(prepared: Prepared, todo: Plan) -> tuple[Finding, ...]:
+def findings_on_outputs(prepared: Prepared, plan: RunPlan) -> tuple[Finding, ...]:
     """Warnings about the outputs of a classifier; ModelError where they are probabilities."""
-    if not todo.task.is_classification:
+    if not plan.task.is_classification:
         return ()
-    test = prepared.material.test
+    test = prepared.data.test
     return check_outputs(prepared.model, lambda rows: prepared.pipeline.evaluated(test, rows), test)
-
-
-def check_request(run: Run, *, needs: Collection[Need] = ("test",)) -> None:
-    """Raise BnuqError for every error in `run` that can be found before anything is computed; one message lists all
-    that it lacks."""
-    check_readable(run)
-    check_complete(run, needs=needs)
-    if kind_of(run.out.parent) != "folder":
-        raise RequestError(f"--out {run.out}: the folder {run.out.parent} does not exist.")
-    result_file.check_replaceable(run.out)
-    if run.run_file is not None and run.run_file.resolve() == run.out.resolve():
-        raise RequestError(f"--out {run.out} is a file that this run reads; name another file to write.")
-    if run.predictions is not None:
-        check_file(run.predictions)
-    _check_bank(run)
-    if (ends := run.scoring.tau_range) is not None and not ends[0] < ends[1] < float("inf"):
-        raise RequestError(
-            f"scoring.tau_range is {list(ends)}; expected two finite numbers, the lower first, in 1/(target unit)²."
-        )
-    if run.bank is not None and (run.scoring.fit, run.scoring.pll) == ("pll", "mixture") and run.scoring.tau is None:
-        raise RequestError(
-            '--bank and fit = "pll" cannot be combined: with a bank, points have different draws, so only CRPS can be '
-            "fitted. Leave one of them out."
-        )
-
-
-def _check_bank(run: Run) -> None:
-    """Raise RequestError for a bank of fewer than T draws, or where T is "auto"; ignored where no method samples
-    BatchNorm."""
-    if run.bank is None or (
-        run.methods is not None and not any(method_named(name).is_sampled_batchnorm for name in run.methods)
-    ):
-        return
-    if run.samples == "auto":
-        raise RequestError(
-            f'--bank {run.bank} needs a number of samples, and samples is "auto"; name one with --samples, or leave '
-            "the bank out."
-        )
-    if run.bank < run.samples:
-        raise RequestError(
-            f"--bank is {run.bank}; expected at least as many draws as the {run.samples} samples of a point, which are "
-            "chosen from it."
-        )
-
-
-def notes_on_request(runs: Sequence[Run], *, replaces: Path | None) -> Iterator[Finding]:
-    """Notes on run files that were found and not named, and on an earlier result that is replaced."""
-    for run in runs:
-        if run.run_file is not None and run.run_file_is_implicit:
-            where = "in this folder" if run.run_file.name == "bnuq.toml" else "beside the checkpoint"
-            yield note("run-file-read", file=run.run_file.name, where=where)
-    if replaces is not None:
-        yield note("result-replaced", file=replaces.name)

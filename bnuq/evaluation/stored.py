@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bnuq.errors import ResultError
-from bnuq.evaluation.units import Unit
+from bnuq.evaluation.units import WorkUnit
 from bnuq.files.journal import Arrays, Journal
 
 MAP = "map/"  # before the names of maps of pixels
@@ -20,13 +20,13 @@ class StoredSamples:
     """The raw samples of one set in a journal: `units` of the first round of draws, and the draws of all rounds."""
 
     journal: Journal
-    units: tuple[Unit, ...]
+    units: tuple[WorkUnit, ...]
     rounds: tuple[range, ...]
     shape: tuple[int, int, int]  # (T, n, K)
     dtype: np.dtype
 
     @staticmethod
-    def of(journal: Journal, units: Sequence[Unit], rounds: Sequence[range]) -> StoredSamples:
+    def of(journal: Journal, units: Sequence[WorkUnit], rounds: Sequence[range]) -> StoredSamples:
         """The samples of these units under the draws of these rounds."""
         first = raw_samples(journal, units[0])
         shape = rounds[-1].stop, units[-1].points.stop, first.shape[2]
@@ -44,7 +44,7 @@ class StoredMaps:
     """The maps of one set in a journal, in the arrays of its `units` whose names begin with `start`."""
 
     journal: Journal
-    units: Sequence[Unit]
+    units: Sequence[WorkUnit]
     start: str = ""
 
     def __iter__(self) -> Iterator[dict[str, np.ndarray]]:
@@ -59,12 +59,12 @@ class StoredMaps:
         return self.units[-1].points.stop
 
 
-def raw_samples(journal: Journal, unit: Unit) -> np.ndarray:
+def raw_samples(journal: Journal, unit: WorkUnit) -> np.ndarray:
     """The raw samples (T, n, K) of a unit; ResultError where they can no longer be read."""
     return _kept(journal, unit, "samples")[OUTPUTS]
 
 
-def _kept(journal: Journal, unit: Unit, what: str) -> Arrays:
+def _kept(journal: Journal, unit: WorkUnit, what: str) -> Arrays:
     arrays = journal.load(unit.name, unit.sha256)
     if arrays is None:
         raise ResultError(

@@ -12,7 +12,7 @@ from torch import nn
 
 from bnuq.config import Calibration, Run
 from bnuq.data import Points
-from bnuq.evaluation.datasets import Pipeline
+from bnuq.evaluation.pipeline import Pipeline
 from bnuq.evaluation.tasks.scorer import TaskScorer
 from bnuq.findings import Finding
 from bnuq.methods import Method, Recalibration
@@ -25,7 +25,7 @@ LEAST_POINTS = 20  # labelled test points of a cross-fit: ten a half
 
 
 @dataclass(frozen=True)
-class Plan:
+class RunPlan:
     """A run resolved for one network. `outputs` is the number of classes of a classification, or of outputs of a
     regression. `methods` leaves out "deterministic", which always runs; `layers` are the BatchNorms that MCBN samples,
     and `batch_size` is None where no method does; `trained_with` is the training batch size, where it is known."""
@@ -52,7 +52,7 @@ class Subject:
     is one. `predictions` are imported ones, `predictions.Predictions`, or None."""
 
     run: Run
-    todo: Plan
+    plan: RunPlan
     model: nn.Module
     pipeline: Pipeline
     sets: Mapping[str, Points]
@@ -87,9 +87,9 @@ class Subject:
         """What recalibrations are fitted to, or τ and the constant σ of a regression, which are always fitted to
         validation points if they are not cross-fitted."""
         chosen = default_calibration(self) if self.run.calibrate is None else self.run.calibrate
-        if self.todo.task.is_regression:
+        if self.plan.task.is_regression:
             return "cross" if chosen == "cross" else "off"
-        return chosen if self.todo.task.recalibrations else "off"
+        return chosen if self.plan.task.recalibrations else "off"
 
     @property
     def fitted_to(self) -> str | None:
@@ -99,7 +99,7 @@ class Subject:
     @property
     def recalibrations(self) -> tuple[Recalibration, ...]:
         """How every method is recalibrated, too."""
-        offered = () if self.fitted_to is None else self.todo.task.recalibrations
+        offered = () if self.fitted_to is None else self.plan.task.recalibrations
         return tuple(kind for kind in offered if kind in self.run.scoring.recalibration)
 
     @property
@@ -120,7 +120,7 @@ class Subject:
 
     @property
     def _samples_batchnorm(self) -> bool:
-        return any(method.is_sampled_batchnorm for method in self.todo.methods)
+        return any(method.is_sampled_batchnorm for method in self.plan.methods)
 
     @property
     def bank(self) -> int | None:
@@ -138,7 +138,7 @@ def default_calibration(subject: Subject) -> Calibration:
     if validation is not None and validation.sha256 != test.sha256:
         return "validation"
     has_halves = test.targets is not None and independent_points(test) >= LEAST_POINTS
-    task = subject.todo.task
+    task = subject.plan.task
     can_be = task.classifies_points or (task.is_regression and validation is None)
     return "cross" if can_be and has_halves else "off"
 

@@ -12,13 +12,14 @@ from torch import Tensor, nn
 from bnuq import devices
 from bnuq.config import Outputs, Run
 from bnuq.data import MULTILABEL_KEY, Points
-from bnuq.errors import DataError, ModelError, RequestError
+from bnuq.errors import DataError, ModelError, RequestError, SamplingError
 from bnuq.findings import Finding, warning
 from bnuq.sampling.engine import chunks, default_chunk
 from bnuq.sampling.interception import Mode, aten
 from bnuq.sampling.outputs import PROBABILITY_TOLERANCE, outputs_of, unconverted
 from bnuq.sampling.plain_loop import Evaluation
 from bnuq.tasks import CLASSIFICATION, REGRESSION, SEGMENTATION, Task, task_named
+from bnuq.user_code import is_failure
 
 TASK_KEY = 'task = "regression" under [model] of the run file'
 PROBABILITIES_KEY = 'outputs = "probabilities" under [model] of the run file'
@@ -174,3 +175,58 @@ class _LatestSigmoid(Mode):
     def made_by_sigmoid(self, output: Tensor) -> bool:
         latest = self._latest
         return latest is not None and latest.untyped_storage().data_ptr() == output.untyped_storage().data_ptr()
+
+
+def first_output(model: nn.Module, example: Tensor, test: Points) -> Tensor:
+    try:
+        output = Evaluation(model).passes(example)[0]
+    except SamplingError as error:
+        if error.__cause__ is not None and not is_failure(error.__cause__):  # not caused by the points
+            raise
+        raise DataError(
+            f"the network does not accept points of shape {test.form} ({test.reference}): {error}"
+        ) from error
+    if output.ndim not in (2, 4) or len(output) != len(example):
+        raise DataError(
+            f"the network gives {tuple(output.shape)} for {len(example)} points; expected (points, classes), (points, "
+            "outputs) of a regression, or (points, classes, height, width) of a segmentation. Reshape its output in "
+            "the architecture's function."
+        )
+    if output.ndim == 4 and output.shape[2:] != example.shape[2:]:
+        sizes = [" × ".join(map(str, tensor.shape[:1:-1])) for tensor in (output, example)]
+        raise DataError(
+            f"the network gives {sizes[0]} pixels for images of {sizes[1]}; expected a class for each pixel. Resize "
+            "its output in the architecture's function (torch.nn.functional.interpolate), or the images (--resize) "
+            "to a size that its layers divide."
+        )
+    return output
+
+
+def task_and_outputs(run: Run, output: Tensor, test: Points, train: Points | None) -> tuple[Task, int]:
+    """The task of the network, and its number of outputs."""
+    outputs, targets = output.shape[1], test.targets
+    dense = output.ndim == 4
+    task = task_of(run, outputs, test if targets is not None or train is None else train, dense=dense)
+    if not task.is_regression and outputs < 2:
+        raise DataError(
+            f"the network has {outputs} output; expected one per class, at least 2. For two classes say what the "
+            "output is: --outputs binary for the logit of class 1, --outputs probabilities for its probability. For a "
+            f"regression: --task regression, or {TASK_KEY}."
+        )
+    if task.is_dense:
+        return task, outputs
+    if targets is None:
+        if task.is_regression:
+            raise DataError(
+                f"test set {test.reference} has no targets, and a regression is not evaluated without them. Add them; "
+                "for a classifier of two classes with one output, say what the output is: --outputs binary or "
+                "--outputs probabilities."
+            )
+        return task, outputs
+    columns = targets.shape[1] if targets.ndim == 2 else 1
+    if task.is_regression and (targets.ndim > 2 or columns != outputs):
+        raise DataError(
+            f"the network has {outputs} outputs and the targets of {test.reference} have shape {targets.shape}; "
+            f"expected ({len(test)}, {outputs})."
+        )
+    return task, outputs

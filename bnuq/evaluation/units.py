@@ -19,7 +19,7 @@ _AXES = {"point": 0, "draw": 1}  # the axis of the points, by kind of array
 
 
 @dataclass(frozen=True)
-class Unit:
+class WorkUnit:
     """The address of a unit: these draws of `method`, for these points of the set of that name and digest;
     `batch_size` where several sizes are swept."""
 
@@ -38,13 +38,15 @@ class Unit:
         return "-".join((f"{self.method}{size}", self.set, self.sha256[:8], *ranges))
 
 
-def tiles(name: str, points: Points, size: int, *, method: str, draws: range) -> list[Unit]:
+def tiles(name: str, points: Points, size: int, *, method: str, draws: range) -> list[WorkUnit]:
     """The units of a set, of `size` points each."""
     starts = range(0, len(points), size)
-    return [Unit(method, name, points.sha256, range(start, min(len(points), start + size)), draws) for start in starts]
+    return [
+        WorkUnit(method, name, points.sha256, range(start, min(len(points), start + size)), draws) for start in starts
+    ]
 
 
-UnitGroup = tuple[Unit, ...]  # units of the same points, which pass together
+UnitGroup = tuple[WorkUnit, ...]  # units of the same points, which pass together
 
 
 class Blocks:

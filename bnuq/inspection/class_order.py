@@ -11,8 +11,9 @@ from torch import nn
 
 from bnuq import metrics
 from bnuq.data import Points, labelled, natural_order
-from bnuq.evaluation.datasets import Pipeline, limited
+from bnuq.evaluation.datasets import limited
 from bnuq.evaluation.passes import deterministic_outputs
+from bnuq.evaluation.pipeline import Pipeline
 
 _POINTS = 512  # that are evaluated
 _CLEAR = 3.0  # standard errors between the mean log-likelihoods of the two orders

@@ -20,9 +20,10 @@ from bnuq.data import Points
 from bnuq.errors import DataError, RequestError, SamplingError
 from bnuq.estimates import Estimate
 from bnuq.evaluation import memory
-from bnuq.evaluation.datasets import Pipeline, check_same_inputs, limited, numbered, read_named
+from bnuq.evaluation.datasets import check_same_inputs, limited, numbered, read_named
 from bnuq.evaluation.estimates import error_over_points, interval, of_replicates, replicate_weights
-from bnuq.evaluation.passes import Passes
+from bnuq.evaluation.passes import ChunkedPasses
+from bnuq.evaluation.pipeline import Pipeline
 from bnuq.evaluation.resources import check_memory_of_draws
 from bnuq.evaluation.setup import scorer_of
 from bnuq.evaluation.task import check_outputs, task_of
@@ -93,10 +94,10 @@ def domains(
     scorer = _scorer(run, model, pipeline, train, [*([] if test is None else [test]), *points_of_domains.values()])
     halves = {name: _halves(points, run.seed) for name, points in points_of_domains.items()}
     size, findings = _batch_size(batch_size, {name: first for name, (first, _) in halves.items()}, train)
-    sources = {TRAIN: _Source(TRAIN, (train,))}
-    sources |= {name: _Source(name, (first,)) for name, (first, _) in halves.items()}
+    sources = {TRAIN: _PointSource(TRAIN, (train,))}
+    sources |= {name: _PointSource(name, (first,)) for name, (first, _) in halves.items()}
     together = tuple(first for first, _ in halves.values())
-    sources[MIXED] = _Source(MIXED, together if len(together) > 1 else (*together, train))
+    sources[MIXED] = _PointSource(MIXED, together if len(together) > 1 else (*together, train))
     check_memory_of_draws(len(sources) * samples, layers, size, title=f"{samples} samples of each domain")
     statistics_of_sources = {
         name: _statistics(source, model, layers, sampled, pipeline, size, samples, progress)
@@ -226,7 +227,7 @@ def _evaluated_notes(
 
 
 @dataclass(frozen=True)
-class _Source:
+class _PointSource:
     """The points that mini-batches are drawn from: one set, or equal shares of several."""
 
     name: str
@@ -260,7 +261,7 @@ class _Statistics:
 
 
 def _statistics(
-    source: _Source,
+    source: _PointSource,
     model: nn.Module,
     layers: Sequence[BatchNormSite],
     sampled: Sequence[BatchNormSite],
@@ -495,7 +496,7 @@ class _Crossing:
 
     def _outputs(self, engine: Engine, points: Points, advance: Advance) -> Tensor:
         """Raw outputs (T, n, K) on the CPU."""
-        passes, blocks = Passes(self.run, self.pipeline, self.scorer.outputs), []
+        passes, blocks = ChunkedPasses(self.run, self.pipeline, self.scorer.outputs), []
         passes.prepare([engine], points)
         with passes.feeding(points) as feed:
             for block in passes.blocks(engine, points, range(len(points)), feed):

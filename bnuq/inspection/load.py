@@ -16,16 +16,15 @@ from bnuq.config import Run, Split
 from bnuq.data import Points, in_colour
 from bnuq.errors import BnuqError, DataError, RequestError, SamplingError, UntrustedCodeError
 from bnuq.evaluation.datasets import (
-    Pipeline,
     check_same_inputs,
     held_out_rows,
-    input_normalize,
     numbered,
     read_named,
     read_reference,
     takes_rgb_alone,
 )
-from bnuq.evaluation.plan import device_and_notes
+from bnuq.evaluation.device import device_and_notes
+from bnuq.evaluation.pipeline import Pipeline, input_normalize
 from bnuq.evaluation.setup import as_taken, network_of
 from bnuq.findings import Finding, about, note, warning
 from bnuq.models.loading import LoadedModel

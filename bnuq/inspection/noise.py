@@ -10,8 +10,8 @@ from torch import nn
 
 from bnuq.data import Points
 from bnuq.estimates import Estimate
-from bnuq.evaluation.datasets import Pipeline
 from bnuq.evaluation.draws import drawn
+from bnuq.evaluation.pipeline import Pipeline
 from bnuq.metrics import effective_counts, finite_population_factor
 from bnuq.metrics.noise import (
     chi2_p_values,

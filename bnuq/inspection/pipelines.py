@@ -7,25 +7,22 @@ of the training batches, and so depend on the pipeline.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
-import msgspec
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from bnuq.catalogue import text_of
-from bnuq.config import Augment, ChannelOrder, Normalize, Run, as_toml
-from bnuq.config.normalizations import PUBLISHED
+from bnuq.config import Run
 from bnuq.data import Points
 from bnuq.errors import SamplingError
 from bnuq.evaluation import memory
-from bnuq.evaluation.datasets import Pipeline, input_normalize
 from bnuq.evaluation.reference_check import (
     BATCH_SIZE,
     BATCHES,
@@ -33,7 +30,24 @@ from bnuq.evaluation.reference_check import (
     reference_check,
     why_uncheckable,
 )
-from bnuq.findings import Finding, all_of, warning
+from bnuq.findings import Finding, warning
+from bnuq.inspection.pipeline_lines import (
+    SETTING_KEYS,
+    augment_words,
+    comparison_key,
+    run_file_lines,
+    setting_values,
+    undetermined_settings,
+)
+from bnuq.inspection.pipeline_settings import (
+    DATA_OWN,
+    IDENTITY,
+    PipelineSetting,
+    is_same_pipeline,
+    padded,
+    setting_of_run,
+    settings_to_try,
+)
 from bnuq.metrics.arrays import as_float64
 from bnuq.progress import Progress, silent
 from bnuq.records.evaluation import ReferenceCheck
@@ -45,8 +59,6 @@ from bnuq.sampling.statistics import statistics_of
 
 FIRST_SIZE, FIRST_LAYERS = 64, 4  # of the first round, with all candidates
 DISTINGUISHABLE = 3.0  # standard deviations of the noise beyond which the statistics separate two pipelines
-_OVERSHOOT = 1e-3  # share of pixels at either end that is ignored when their range is determined
-_DATA_POINTS = 10_000  # for mean and standard deviation of the data
 
 
 @dataclass(frozen=True)
@@ -61,19 +73,6 @@ class Effort:
 
 
 THOROUGH, QUICK = Effort(8, 12, BATCHES), Effort(4, 6, 16, pads=(2,))
-
-DATA_OWN, MIN_MAX, RUN_FILE = "the data's own", "min-max", "the run file's"
-_TRIED = {  # by the label in records
-    "imagenet": "imagenet",
-    "cifar10": "cifar10",
-    "cifar10 (std 0.2023)": "cifar10-0.2023",
-    "cifar100": "cifar100",
-    "svhn": "svhn",
-    "mnist": "mnist",
-    "fashion-mnist": "fashion-mnist",
-}
-_IDENTITY = Normalize(mean=(0.0,), std=(1.0,))
-_CAFFE = (123.68, 116.779, 103.939)  # red, green, blue of 0–255; the standard deviation is not changed
 
 
 @dataclass(frozen=True)
@@ -118,55 +117,53 @@ def suggest(
         raise SamplingError(f"the points have several inputs ({train.form}), and pipelines of one input are known")
     effort = effort or THOROUGH
     trials = _Trials(run, model, train, sites.live_batchnorms, trained_with, progress)
-    run_setting, settings = _run_setting(run, train), list(_settings(run, train))
-    if run_setting is not None:
-        same_setting = next(
-            (candidate for candidate in settings if _is_same_pipeline(candidate, run_setting, train)), None
-        )
-        run_setting, settings = same_setting or run_setting, settings if same_setting else [run_setting, *settings]
-    left_over: list[_Checked] = []
-    if len(settings) > effort.finalists:
-        title = f"Trying {len(settings)} pipelines"
-        first = trials.checked(
-            settings, title, batches=effort.first_batches, max_batch_size=FIRST_SIZE, layers=FIRST_LAYERS
-        )
-        settings = [candidate.setting for candidate in first[: effort.finalists]]
-        settings += [setting for setting in _padded(settings[0], effort.pads, train) if setting not in settings]
-        if run_setting is not None and run_setting not in settings:
-            settings.append(run_setting)
-        left_over = [candidate for candidate in first if candidate.setting not in settings]
+    settings, first_round = _finalists(trials, effort)
     title = f"Checking the closest {len(settings)} pipelines"
-    final = trials.checked(
+    last_round = trials.checked(
         settings, title, batches=effort.batches, max_batch_size=BATCH_SIZE, layers=len(sites.live_batchnorms)
     )
-    best, *others = final
-    tied = [
-        best,
-        *(
-            candidate
-            for candidate in others
-            if best.check.is_within_limits and trials.is_indistinguishable(candidate, best)
-        ),
-    ]
+    best, *others = last_round
+    passed = best.check.is_within_limits
+    tied = [best, *(other for other in others if passed and trials.is_indistinguishable(other, best))]
     # Of tied candidates published numbers come first, then RGB, which libraries give unless they are told otherwise.
     tied.sort(key=lambda candidate: (candidate.setting.name == DATA_OWN, candidate.setting.channel_order != "rgb"))
-    chosen, passed = tied[0], best.check.is_within_limits
-    close = tied if passed else [candidate for candidate in final if candidate.worst < SURE * best.worst]
+    close = tied if passed else [candidate for candidate in last_round if candidate.worst < SURE * best.worst]
     differing = frozenset(
-        key for key in _SETTINGS if len({_compared(candidate.setting, key) for candidate in close}) > 1
+        key for key in SETTING_KEYS if len({comparison_key(candidate.setting, key) for candidate in close}) > 1
     )
-    result = Pipelines(
+    pipelines = Pipelines(
         candidates=(
             *(candidate.record(train, tied=True) for candidate in tied),
             *(candidate.record(train, tied=False) for candidate in others if candidate not in tied),
         ),
-        first_round=tuple(candidate.record(train, tied=False) for candidate in left_over),
-        undetermined=tuple(_undetermined([candidate.setting for candidate in tied])),
+        first_round=tuple(candidate.record(train, tied=False) for candidate in first_round),
+        undetermined=tuple(undetermined_settings([candidate.setting for candidate in tied])),
         lines="",
     )
-    remarks = [text_of(finding) for finding in findings(result)] + list(result.undetermined)
-    lines = _lines(chosen.setting, remarks, unsure=frozenset() if passed else differing, fits=passed)
-    return Suggestion(_values(chosen.setting), differing, replace(result, lines=lines))
+    remarks = [text_of(finding) for finding in findings(pipelines)] + list(pipelines.undetermined)
+    setting = tied[0].setting
+    lines = run_file_lines(setting, remarks, unsure=frozenset() if passed else differing, fits=passed)
+    return Suggestion(setting_values(setting), differing, replace(pipelines, lines=lines))
+
+
+def _finalists(trials: _Trials, effort: Effort) -> tuple[list[PipelineSetting], list[_Checked]]:
+    """The settings of the last round, that of the run among them; and the candidates that end in the first round."""
+    run, train = trials.run, trials.train
+    run_setting, settings = setting_of_run(run, train), list(settings_to_try(run, train))
+    if run_setting is not None:
+        same_setting = next((setting for setting in settings if is_same_pipeline(setting, run_setting, train)), None)
+        run_setting, settings = same_setting or run_setting, settings if same_setting else [run_setting, *settings]
+    if len(settings) <= effort.finalists:
+        return settings, []
+    title = f"Trying {len(settings)} pipelines"
+    candidates = trials.checked(
+        settings, title, batches=effort.first_batches, max_batch_size=FIRST_SIZE, layers=FIRST_LAYERS
+    )
+    finalists = [candidate.setting for candidate in candidates[: effort.finalists]]
+    finalists += [setting for setting in padded(finalists[0], effort.pads, train) if setting not in finalists]
+    if run_setting is not None and run_setting not in finalists:
+        finalists.append(run_setting)
+    return finalists, [candidate for candidate in candidates if candidate.setting not in finalists]
 
 
 def findings(pipelines: Pipelines) -> Iterator[Finding]:
@@ -182,156 +179,6 @@ def findings(pipelines: Pipelines) -> Iterator[Finding]:
         )
 
 
-# ── candidates ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@dataclass(frozen=True)
-class _Setting:
-    """A pipeline to try, as in a run file; `name` is the origin of mean and std."""
-
-    name: str | None
-    normalize: Normalize | None
-    channel_order: ChannelOrder = "rgb"
-    scale: int = 1
-    augment: Augment | None = None
-
-    @property
-    def flips(self) -> bool:
-        return self.augment is not None and self.augment.flip
-
-    @property
-    def crops(self) -> bool:
-        return self.augment is not None and self.augment.pad > 0
-
-    def pipeline(self, run: Run) -> Pipeline:
-        candidate_run = replace(run, normalize=self.normalize, channel_order=self.channel_order, augment=self.augment)
-        return Pipeline(candidate_run, torch.device("cpu"), self.normalize)
-
-
-def _settings(run: Run, train: Points) -> Iterator[_Setting]:
-    if len(train.point_shape) != 3:
-        yield from _feature_settings(run, train)
-        return
-    channels, height, width = train.point_shape
-    pad = max(4, min(height, width) // 8)
-    crop = Augment(pad=pad, crop=height if height == width else None)
-    augments = [None, crop, Augment(flip=True), Augment(pad=pad, crop=crop.crop, flip=True)]
-    if run.augment is not None:
-        run_augments = [msgspec.structs.replace(run.augment, flip=flip) for flip in (False, True)]
-        augments += [augment for augment in run_augments if augment not in augments and augment != Augment()]
-    orders: tuple[ChannelOrder, ...] = ("rgb", "bgr") if channels == 3 else ("rgb",)
-    for plain, order, augment in itertools.product(_image_settings(train), orders, augments):
-        normalize = plain.normalize
-        if order == "bgr" and normalize is not None:
-            normalize = Normalize(mean=normalize.mean[::-1], std=normalize.std[::-1])
-        yield replace(plain, normalize=normalize, channel_order=order, augment=augment)
-
-
-def _padded(setting: _Setting, pads: Sequence[int], train: Points) -> list[_Setting]:
-    """The setting with other paddings, with and without a flip."""
-    if len(train.point_shape) != 3:
-        return []
-    _, height, width = train.point_shape
-    augments = [Augment(pad=pad, crop=height if height == width else None) for pad in pads]
-    augments += [msgspec.structs.replace(augment, flip=True) for augment in augments]
-    return [replace(setting, augment=augment) for augment in augments]
-
-
-def _run_setting(run: Run, train: Points) -> _Setting | None:
-    """The pipeline that the run sets; None if it sets none."""
-    if run.normalize is None and run.augment is None and run.channel_order == "rgb":
-        return None
-    return _Setting(RUN_FILE, input_normalize(run, train), run.channel_order, augment=run.augment)
-
-
-def _is_same_pipeline(first: _Setting, second: _Setting, train: Points) -> bool:
-    """Whether two settings are the same pipeline."""
-
-    def statistics(normalize: Normalize | None) -> list[list[float]]:
-        applied = normalize or _IDENTITY
-        return [list(values) * (train.point_shape[0] // len(values)) for values in (applied.mean, applied.std)]
-
-    same = (first.channel_order, first.augment) == (second.channel_order, second.augment)
-    return same and statistics(first.normalize) == statistics(second.normalize)
-
-
-def _feature_settings(run: Run, train: Points) -> Iterator[_Setting]:
-    yield _Setting(None, None)
-    yield _Setting(DATA_OWN, input_normalize(replace(run, normalize="train"), train))
-    values = np.moveaxis(train.raw(slice(None)), 1, -1).reshape(-1, train.point_shape[0])
-    low, high = values.min(0), values.max(0)
-    if (low != 0).any() or (high != 1).any():
-        span = np.where(high > low, high - low, 1.0)
-        yield _Setting(MIN_MAX, Normalize(mean=tuple(low.tolist()), std=tuple(span.tolist())))
-
-
-def _image_settings(train: Points) -> Iterator[_Setting]:
-    """Normalisations, in the order red, green, blue; pixels are 0–1, as uint8 is read, or floats up to 255."""
-    channels = train.point_shape[0]
-    data_normalize, top = _data_statistics(train)
-    if top is None:
-        yield _Setting(DATA_OWN, data_normalize)
-        yield _Setting(None, None)
-        return
-    for label, name in _TRIED.items():
-        mean, std = PUBLISHED[name]
-        if len(mean) in (1, channels):
-            yield _named(label, mean, std, top=top)
-        elif channels == 1:
-            yield _named(label, (round(float(np.mean(mean)), 4),), (round(float(np.mean(std)), 4),), top=top)
-    yield _named("0.5/0.5", (0.5,), (0.5,), top=top)
-    yield _Setting(DATA_OWN, data_normalize)
-    yield _named(None, (0.0,), (1.0,), top=top)
-    yield _named(None, (0.0,), (1.0,), top=top, scale=255)
-    if channels == 3:
-        yield _named("caffe", _CAFFE, (1.0,), top=top, scale=255)
-
-
-def _named(name: str | None, mean: Sequence[float], std: Sequence[float], *, top: int, scale: int = 1) -> _Setting:
-    """Mean and std for pixels of 0–`scale`, converted to pixels read as 0–`top`."""
-    unit = top / scale
-    normalize = Normalize(mean=tuple(m * unit for m in mean), std=tuple(s * unit for s in std))
-    return _Setting(name, None if normalize == _IDENTITY else normalize, scale=scale)
-
-
-def _data_statistics(train: Points) -> tuple[Normalize, int | None]:
-    """Mean and standard deviation of every channel, to 4 digits; and the maximum of the pixel range, 1 or 255: None
-    where pixels are already normalised.
-
-    Resized images overshoot a little, and a few of their pixels a lot: the range ignores a thousandth of the pixels
-    at either end.
-    """
-    rows = np.arange(len(train))
-    if len(rows) > _DATA_POINTS:
-        chosen = counter_rng.batch_indices(
-            0, 0, population=len(train), batch_size=_DATA_POINTS, purpose=counter_rng.SUBSET
-        )
-        rows = np.sort(chosen)
-    total = squares = np.zeros(train.point_shape[0])
-    lows, highs = [], []
-    for part in np.array_split(rows, -(-len(rows) // 512)):
-        values = train.raw(part).astype(np.float64)
-        total, squares = total + values.mean((2, 3)).sum(0), squares + (values**2).mean((2, 3)).sum(0)
-        lows.append(np.quantile(values, _OVERSHOOT))
-        highs.append(np.quantile(values, 1 - _OVERSHOOT))
-    mean = total / len(rows)
-    std = np.sqrt(np.maximum(squares / len(rows) - mean**2, 0))
-    std = np.where(std > 1e-6 * np.maximum(np.abs(mean), np.finfo(float).tiny), std, 1.0)  # 1 if constant
-    return Normalize(mean=tuple(map(_rounded, mean)), std=tuple(map(_rounded, std))), _top(min(lows), max(highs))
-
-
-def _top(low: float, high: float) -> int | None:
-    """The maximum of the range of pixels from `low` to `high`; None for standardised pixels, which reach several units
-    to both sides of 0."""
-    if high <= 2:
-        return 1 if low >= -0.5 else None
-    return 255 if low >= -0.05 * high and high <= 2 * 255 else None
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.4g}")
-
-
 # ── checks ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -339,7 +186,7 @@ def _rounded(value: float) -> float:
 class _Checked:
     """A pipeline with its reference check, and the batch statistics that the check used."""
 
-    setting: _Setting
+    setting: PipelineSetting
     check: ReferenceCheck
     bank: BatchStatistics
 
@@ -361,7 +208,7 @@ class _Checked:
 
     def record(self, train: Points, *, tied: bool) -> PipelineFit:
         setting, channels = self.setting, train.point_shape[0]
-        normalize = setting.normalize or _IDENTITY
+        normalize = setting.normalize or IDENTITY
         mean, std = (values * (channels // len(values)) for values in (normalize.mean, normalize.std))
         return PipelineFit(
             normalize=setting.name,
@@ -369,7 +216,7 @@ class _Checked:
             std=std,
             channel_order=setting.channel_order,
             scale=255 if setting.scale == 255 else 1,
-            augment=_augment_words(setting.augment, train),
+            augment=augment_words(setting.augment, train),
             median=self.median,
             worst=self.worst,
             worst_layer=self.worst_layer,
@@ -390,7 +237,7 @@ class _Trials:
     progress: Progress
 
     def checked(
-        self, settings: Sequence[_Setting], title: str, *, batches: int, max_batch_size: int, layers: int
+        self, settings: Sequence[PipelineSetting], title: str, *, batches: int, max_batch_size: int, layers: int
     ) -> list[_Checked]:
         """The settings checked through the first `layers` layers that can be checked, the closest first."""
         batch_size = min(max_batch_size, len(self.train) // 4)
@@ -494,7 +341,13 @@ class _Trials:
         return self.sites if layers >= len(self.sites) else self.sites[: checkable[min(layers, len(checkable)) - 1] + 1]
 
     def _statistics(
-        self, settings: Sequence[_Setting], *, sites: Sequence[BatchNormSite], batches: int, batch_size: int, advance
+        self,
+        settings: Sequence[PipelineSetting],
+        *,
+        sites: Sequence[BatchNormSite],
+        batches: int,
+        batch_size: int,
+        advance,
     ) -> list[BatchStatistics | None]:
         free = memory.available(_device(self.model))
         batches_of_draws = (self._batches(settings, draw, batch_size) for draw in range(batches))
@@ -507,7 +360,7 @@ class _Trials:
         )
         return [bank[number :: len(settings)] for number in range(len(settings))]
 
-    def _batches(self, settings: Sequence[_Setting], draw: int, batch_size: int) -> Iterator[Tensor]:
+    def _batches(self, settings: Sequence[PipelineSetting], draw: int, batch_size: int) -> Iterator[Tensor]:
         """One batch of a half of the reference, alternating between the halves, read once, through every pipeline."""
         half = self._halves[draw % 2]
         rows = counter_rng.batch_indices(
@@ -540,110 +393,3 @@ def _quantities(source: BatchNormSite | LayerStatistics) -> tuple[np.ndarray, np
         mean, var = source.mean.astype(np.float64), source.var * (source.count / (source.count - 1))[:, None]
     with np.errstate(divide="ignore"):
         return mean, np.log(var)
-
-
-# ── wording ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _augment_words(augment: Augment | None, train: Points) -> str:
-    if augment is None:
-        return ""
-    crop = str(augment.crop) if augment.crop is not None else "{}x{}".format(*train.point_shape[1:])
-    parts = augment.resized_crop is not None
-    words = [f"resized crop {augment.resized_crop}"] if parts else []
-    words += [f"pad {augment.pad}, crop {crop}"] if augment.pad else []
-    return ", ".join([*words, *(["flip"] * augment.flip), *(["jitter"] * (augment.jitter is not None))])
-
-
-def _undetermined(tied: Sequence[_Setting]) -> Iterator[str]:
-    """What differs among pipelines that the statistics cannot separate."""
-    sentence = "with and without {} the statistics agree equally well"
-    names = list(dict.fromkeys((setting.name, setting.scale) for setting in tied))
-    if len(names) > 1:
-        yield f"normalize: {all_of(_name_words(*name) for name in names)} agree equally well"
-    if len({setting.channel_order for setting in tied}) > 1:
-        yield "channel order: RGB and BGR agree equally well"
-    if len({setting.crops for setting in tied}) > 1:
-        yield f"pad and crop: {sentence.format('them')}"
-    if len({setting.flips for setting in tied}) > 1:
-        yield f"flip: {sentence.format('it')}"
-
-
-def _name_words(name: str | None, scale: int) -> str:
-    if name is None:
-        return "pixels as they are (0 to 1)" if scale == 1 else "pixels from 0 to 255"
-    return name
-
-
-_SETTINGS = ("normalize", "channel_order", "augment")
-
-
-def _values(setting: _Setting) -> dict[str, Any]:
-    return {key: getattr(setting, key) for key in _SETTINGS}
-
-
-def _compared(setting: _Setting, key: str) -> Any:
-    """What two settings are compared by: normalisations by their origin, as numbers are in the order of channels."""
-    return (setting.name, setting.scale) if key == "normalize" else getattr(setting, key)
-
-
-def _lines(setting: _Setting, remarks: Sequence[str], *, unsure: Collection[str], fits: bool) -> str:
-    """[data] of a run file. Settings that are `unsure` are comments; one that `fits` is also shown as options."""
-    lines = {
-        "normalize": _normalize_line(setting),
-        "channel_order": 'channel_order = "bgr"' if setting.channel_order == "bgr" else "",
-        "augment": _augment_line(setting.augment),
-    }
-    text = ["[data]", *(f"# {remark}" for remark in remarks)]
-    for key, line in lines.items():
-        if line:
-            text.append(f"# not sure: {line}" if key in unsure else line)
-        elif key != "channel_order":
-            text.append(f"# no {key}")
-    if fits and (options := _options(setting)):
-        text.append(f"# or, as options: {options}")
-    return "\n".join(text) + "\n"
-
-
-def _options(setting: _Setting) -> str:
-    """The same settings on the command line; empty if they need a table."""
-    options = {}
-    if (normalize := setting.normalize) is not None:
-        name = _TRIED.get(setting.name or "", "")
-        numbers = "/".join(",".join(map(repr, values)) for values in (normalize.mean, normalize.std))
-        options["normalize"] = name if PUBLISHED.get(name) == (normalize.mean, normalize.std) else numbers
-        if setting.name == DATA_OWN and len(normalize.mean) > 4:
-            options["normalize"] = "train"
-    if setting.channel_order == "bgr":
-        options["channel-order"] = "bgr"
-    if setting.augment is not None:
-        keys = msgspec.to_builtins(setting.augment)
-        if any(isinstance(value, dict | list | tuple) for value in keys.values()):
-            return ""
-        options["augment"] = ",".join(key if value is True else f"{key}={value}" for key, value in keys.items())
-    return " ".join(f"--{name} {value}" for name, value in options.items())
-
-
-def _normalize_line(setting: _Setting) -> str:
-    if setting.normalize is None:
-        return ""
-    if setting.name == DATA_OWN and len(setting.normalize.mean) > 4:
-        return 'normalize = "train"'
-    mean, std = (f"[{', '.join(map(repr, values))}]" for values in (setting.normalize.mean, setting.normalize.std))
-    comments = {1: f"  # {setting.name}", 255: f"  # {all_of([setting.name or 'pixels', 'scale 0 to 255'])}"}
-    return f"normalize = {{ mean = {mean}, std = {std} }}{comments[setting.scale]}"
-
-
-def _augment_line(augment: Augment | None) -> str:
-    if augment is None:
-        return ""
-    keys = msgspec.to_builtins(augment)  # without defaults
-    order = ("resized_crop", "pad", "crop", "flip", *keys)
-    return f"augment = {_inline({key: keys[key] for key in order if key in keys})}"
-
-
-def _inline(value: Any) -> str:
-    """A value as in a run file, tables on one line."""
-    if isinstance(value, dict):
-        return f"{{ {', '.join(f'{key} = {_inline(part)}' for key, part in value.items())} }}"
-    return f"[{', '.join(map(_inline, value))}]" if isinstance(value, list | tuple) else as_toml(value)

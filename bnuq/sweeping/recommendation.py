@@ -19,7 +19,7 @@ from bnuq.sweeping.sizes import AtSize
 
 
 @dataclass(frozen=True)
-class Candidate:
+class SizeCandidate:
     """A size of one network that may be recommended."""
 
     model: int
@@ -43,7 +43,7 @@ class CriterionData:
 
 
 def recommend(
-    candidates: Sequence[Candidate], criterion: SizeCriterion, protocol: Protocol, data: CriterionData
+    candidates: Sequence[SizeCandidate], criterion: SizeCriterion, protocol: Protocol, data: CriterionData
 ) -> Recommended | None:
     """The best candidate (in ascending order of size) by the criterion; None if fewer than two can be compared.
 
@@ -96,17 +96,17 @@ def within_one_error(behind: Mapping[int, Estimate]) -> tuple[int, ...]:
     )
 
 
-def _likelihood_is_flat(comparable: Sequence[Candidate]) -> bool:
+def _likelihood_is_flat(comparable: Sequence[SizeCandidate]) -> bool:
     """Whether the expected log-likelihood changes over the sizes by less than the error of that change."""
 
-    def value(candidate: Candidate) -> float:
+    def value(candidate: SizeCandidate) -> float:
         return float(candidate.at_size.log_likelihood.mean())  # pyrefly: ignore - it has an ELBO
 
     difference = _likelihood_difference(min(comparable, key=value), max(comparable, key=value))
     return abs(difference.value) < math.hypot(difference.se or 0.0, difference.mc_se or 0.0)
 
 
-def _likelihood_difference(first: Candidate, second: Candidate) -> Estimate:
+def _likelihood_difference(first: SizeCandidate, second: SizeCandidate) -> Estimate:
     (a, c), (b, d) = ((x.at_size.log_likelihood, x.at_size.of_training_points) for x in (first, second))
     assert first.bound is not None and a is not None and b is not None and c is not None and d is not None
     errors = first.bound.errors
@@ -117,48 +117,50 @@ def _likelihood_difference(first: Candidate, second: Candidate) -> Estimate:
     )
 
 
-def _elbo(candidate: Candidate, _data: CriterionData) -> float:
+def _elbo(candidate: SizeCandidate, _data: CriterionData) -> float:
     assert candidate.elbo is not None
     return candidate.elbo.elbo.value
 
 
-def _elbo_behind(candidate: Candidate, best: Candidate, _data: CriterionData) -> Estimate:
+def _elbo_behind(candidate: SizeCandidate, best: SizeCandidate, _data: CriterionData) -> Estimate:
     assert candidate.elbo is not None and best.elbo is not None
     difference = _likelihood_difference(candidate, best)
     kl = candidate.elbo.kl - best.elbo.kl
     return with_interval(difference.value - kl, difference.se or 0.0, difference.mc_se or 0.0)
 
 
-def _pll(candidate: Candidate, data: CriterionData) -> float:
+def _pll(candidate: SizeCandidate, data: CriterionData) -> float:
     return float(candidate.at_size.points[data.name]["pll"].mean())
 
 
-def _pll_behind(candidate: Candidate, best: Candidate, data: CriterionData) -> Estimate:
+def _pll_behind(candidate: SizeCandidate, best: SizeCandidate, data: CriterionData) -> Estimate:
     pll, best_pll = (x.at_size.points[data.name]["pll"] for x in (candidate, best))
     difference = pll - best_pll
     se = metrics.standard_error(difference.mean(0), group=data.points.group)
     return with_interval(float(difference.mean()), se, metrics.standard_error(difference.mean(1)))
 
 
-def _auroc(candidate: Candidate, data: CriterionData) -> float:
+def _auroc(candidate: SizeCandidate, data: CriterionData) -> float:
     """The mean AUROC over draw sets and OOD sets."""
     return float(np.mean([_aurocs(candidate, data, name).mean() for name in data.ood]))
 
 
-def _aurocs(candidate: Candidate, data: CriterionData, name: str) -> np.ndarray:
+def _aurocs(candidate: SizeCandidate, data: CriterionData, name: str) -> np.ndarray:
     """The AUROC of each draw set."""
     inside, outside = (candidate.at_size.points[of_set][data.score] for of_set in (data.name, name))
     return np.array([metrics.auroc(a, b) for a, b in zip(inside, outside, strict=True)])
 
 
-def _auroc_behind(candidate: Candidate, best: Candidate, data: CriterionData) -> Estimate:
+def _auroc_behind(candidate: SizeCandidate, best: SizeCandidate, data: CriterionData) -> Estimate:
     """The difference of the mean AUROC over OOD sets; the mean of their errors over points is an upper bound."""
     difference = np.mean([_aurocs(candidate, data, name) - _aurocs(best, data, name) for name in data.ood], axis=0)
     errors = [_error_of_difference(candidate, best, data, name, points) for name, points in data.ood.items()]
     return with_interval(float(difference.mean()), float(np.mean(errors)), metrics.standard_error(difference))
 
 
-def _error_of_difference(first: Candidate, second: Candidate, data: CriterionData, name: str, ood: Points) -> float:
+def _error_of_difference(
+    first: SizeCandidate, second: SizeCandidate, data: CriterionData, name: str, ood: Points
+) -> float:
     """The error over points of the difference between the AUROCs of an OOD set."""
     pairs = [
         tuple(candidate.at_size.points[of_set][data.score].mean(0) for of_set in (data.name, name))

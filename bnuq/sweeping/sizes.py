@@ -12,17 +12,16 @@ from functools import reduce
 from typing import Any, TypeVar
 
 import numpy as np
-import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from bnuq import devices, metrics
+from bnuq import metrics
 from bnuq.data import Points
 from bnuq.errors import SamplingError
 from bnuq.evaluation import memory
 from bnuq.evaluation.draws import draw_bank
-from bnuq.evaluation.executors import Executor
-from bnuq.evaluation.passes import Feed, Passes
+from bnuq.evaluation.executors import UnitExecutor
+from bnuq.evaluation.passes import ChunkedPasses, Feed
 from bnuq.evaluation.subject import VALIDATION, Subject
 from bnuq.evaluation.tasks.scorer import ScoredSet
 from bnuq.evaluation.units import Gathered, UnitGroup, tiles
@@ -32,6 +31,7 @@ from bnuq.metrics.arrays import as_float64
 from bnuq.progress import Advance, Progress
 from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.engine import Stochastic
+from bnuq.sweeping.likelihood import Training
 
 PART = 1024  # points of a unit
 TRAIN = "train"
@@ -39,7 +39,6 @@ TRAIN = "train"
 _DIFFER = "differ"  # beside the scores of a unit: whether the samples of any draw set differ
 _LEFT_OUT = {"variation_ratio", "max_probability", "crps_optimum", "pll_optimum", "crps_constant", "pll_constant"}
 
-LogLikelihood = Callable[[Tensor, np.ndarray], Tensor]  # of outputs (draw, n, …) and targets (n, …): (draw, n)
 Key = TypeVar("Key")
 
 
@@ -53,14 +52,6 @@ class DrawSets:
     @property
     def draws(self) -> int:
         return self.samples * self.sets
-
-
-@dataclass(frozen=True)
-class Training:
-    """The training points of the expected log-likelihood, and the log-likelihood function."""
-
-    points: Points
-    log_likelihood: LogLikelihood
 
 
 SetScores = Mapping[str, Float64[np.ndarray, "draw_set _"]]
@@ -95,7 +86,7 @@ class _OfSet:
 
 
 def banks_of(
-    sizes: Sequence[int], draw_sets: DrawSets, subject: Subject, executor: Executor, progress: Progress
+    sizes: Sequence[int], draw_sets: DrawSets, subject: Subject, executor: UnitExecutor, progress: Progress
 ) -> dict[int, BatchStatistics]:
     """ω of all draws at each size; a single draw where every mini-batch is the whole reference, without
     augmentation."""
@@ -103,7 +94,7 @@ def banks_of(
     assert train is not None  # a sweep needs a reference
     for size in sizes:
         draws = range(1 if size == len(train) and subject.run.augment is None else draw_sets.draws)
-        at_size = replace(subject, todo=replace(subject.todo, batch_size=size))
+        at_size = replace(subject, plan=replace(subject.plan, batch_size=size))
         bank = draw_bank(at_size, draws, progress, executor)
         banks[size] = replace(bank, indices=None)
     return banks
@@ -113,7 +104,7 @@ def run_at_sizes(
     banks: Mapping[int, BatchStatistics],
     draw_sets: DrawSets,
     subject: Subject,
-    executor: Executor,
+    executor: UnitExecutor,
     progress: Progress,
     *,
     training: Training | None,
@@ -121,7 +112,7 @@ def run_at_sizes(
 ) -> SweepPasses:
     """The scores of the network at each size of `banks`; a regression is first fitted to the validation points, where
     there are any."""
-    sets, task = subject.sets, subject.todo.task
+    sets, task = subject.sets, subject.plan.task
     evaluated = [*sets.values(), *([] if training is None else [training.points])]
     fits = task.is_regression and VALIDATION in sets
     points = sum(map(len, evaluated)) + (len(sets[VALIDATION]) if fits else 0)
@@ -171,7 +162,7 @@ class _AllSizes:
         banks: Mapping[int, BatchStatistics],
         draw_sets: DrawSets,
         subject: Subject,
-        executor: Executor,
+        executor: UnitExecutor,
         advance: Advance,
         method: str,
     ) -> None:
@@ -181,7 +172,7 @@ class _AllSizes:
             size: (1, 1) if bank.samples == 1 else (draw_sets.samples, draw_sets.sets) for size, bank in banks.items()
         }
         """T and R by size."""
-        self.passes = Passes(subject.run, subject.pipeline, subject.todo.outputs)
+        self.passes = ChunkedPasses(subject.run, subject.pipeline, subject.plan.outputs)
         self._engines: dict[tuple[int, ...], Stochastic] = {}
 
     def fitted(self, validation: Points | None) -> dict[int, list[Any]]:
@@ -299,7 +290,7 @@ class _AllSizes:
         if engine is None:
             omega = reduce(BatchStatistics.joined, (self._banks[size] for size in sizes))
             subject = self._subject
-            engine = Stochastic(subject.model, subject.todo.sites, omega=omega, precision=subject.run.precision)
+            engine = Stochastic(subject.model, subject.plan.sites, omega=omega, precision=subject.run.precision)
             self.passes.prepare([engine], points)
             self._engines[sizes] = engine
             self.passes.note_arithmetic(self._method, engine)
@@ -335,20 +326,3 @@ def _of_points(scores: Sequence[Any], left_out: Collection[str]) -> Arrays:
         name for name in scores[0].points if name not in left_out and all(name in of_set.points for of_set in scores)
     ]
     return {f"draw/{name}": np.stack([of_set.points[name] for of_set in scores]) for name in names}
-
-
-def classification_likelihood(outputs: Tensor, targets: np.ndarray) -> Tensor:
-    """ln softmax of the class of each label, (draw, n), in nats."""
-    labels = torch.from_numpy(np.asarray(targets)).to(outputs.device)
-    wide = devices.in_float64(outputs)
-    return torch.as_tensor(metrics.log_likelihood(wide, labels.to(wide.device)))
-
-
-def regression_likelihood(tau: float, *, mean: np.ndarray | float, std: np.ndarray | float) -> LogLikelihood:
-    """The Gaussian log-likelihood of targets under outputs · std + mean with precision `tau`, (draw, n), in nats."""
-
-    def log_likelihood(outputs: Tensor, targets: np.ndarray) -> Tensor:
-        f = outputs.cpu().double() * torch.tensor(std) + torch.tensor(mean)
-        return torch.as_tensor(metrics.gaussian_log_likelihood(f, torch.from_numpy(np.asarray(targets)), tau=tau))
-
-    return log_likelihood

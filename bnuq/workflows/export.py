@@ -8,19 +8,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from bnuq import __version__
 from bnuq.config import Run
 from bnuq.errors import ModelError, RequestError, ResultError, SamplingError, first_line
-from bnuq.evaluation.augmentation import Augmented, augmenting, check_augmentation
+from bnuq.evaluation.augmentation import augmenting, check_augmentation
 from bnuq.evaluation.completeness import check_complete
-from bnuq.evaluation.datasets import Pipeline, target_scale
 from bnuq.evaluation.draws import omega_of
-from bnuq.evaluation.methods import Drawn, sampler_of
-from bnuq.evaluation.setup import check_readable, prepare
+from bnuq.evaluation.methods import SamplerInputs, sampler_of
+from bnuq.evaluation.pipeline import target_scale
+from bnuq.evaluation.planned import planned_run
+from bnuq.evaluation.request_checks import check_readable
+from bnuq.evaluation.setup import prepare
 from bnuq.evaluation.subject import Subject
 from bnuq.files.hdf5 import open_hdf5
 from bnuq.files.writing import check_writable, replaced
@@ -28,19 +29,13 @@ from bnuq.methods import DETERMINISTIC, METHOD_NAMES, METHODS, Method, method_na
 from bnuq.models.loading import LoadedModel
 from bnuq.progress import Progress, silent
 from bnuq.records.evaluation import Result
-from bnuq.sampling.bank_tiles import BankEngine
 from bnuq.sampling.batch_statistics import BatchStatistics
-from bnuq.sampling.engine import Stochastic
-from bnuq.sampling.executor import PlanExecutor
 from bnuq.sampling.inputs import Unpacked
-from bnuq.sampling.laplace import LastLayerPasses
 from bnuq.sampling.outputs import unconverted
-from bnuq.sampling.plain_loop import BySet, Engine, Ensemble
-from bnuq.sampling.predictor import ExportedPredictor, LastLayerDraws, SamplePasses, Scoring
-from bnuq.sampling.program_draws import Augmentation, BankDraws
-from bnuq.sampling.site_search import find_sites
-from bnuq.workflows.evaluate import planned_run
+from bnuq.sampling.plain_loop import BySet, Engine
+from bnuq.sampling.predictor import ExportedPredictor, Scoring
 from bnuq.workflows.predictor_files import check_target, encoded, loaded
+from bnuq.workflows.predictor_modules import check_exportable, pass_modules
 
 _DRAWING = tuple(m for m in METHODS if m.differs_by and not m.approximates and "file" not in m.differs_by)
 _METHODS = (*_DRAWING, method_named(DETERMINISTIC))
@@ -106,24 +101,24 @@ def assembled(
     # on the CPU, whose masks the program has
     run = replace(run, methods=methods, samples=samples, perturb=(), predictions=None, device="cpu")
     check_complete(run, needs=("test",))
-    ready = prepare(run)
-    planned = planned_run(run, ready)
+    prepared = prepare(run)
+    planned = planned_run(run, prepared)
     if result is not None:
-        _check_unchanged(result, (ready.loaded, *planned.members))
+        _check_unchanged(result, (prepared.loaded, *planned.members))
     subject = planned.subject
-    if isinstance(unconverted(ready.model), Unpacked):
+    if isinstance(unconverted(prepared.model), Unpacked):
         raise RequestError("a network of several inputs cannot be exported; its program would take packed rows.")
-    base = base or _first(subject.todo.methods, str(run.checkpoint))
+    base = base or _first(subject.plan.methods, str(run.checkpoint))
     exported = base if method is None else method_named(method)
-    subject = replace(subject, todo=replace(subject.todo, methods=(base,)))
+    subject = replace(subject, plan=replace(subject.plan, methods=(base,)))
     if "augmentation" in base.differs_by:
-        _check_augmentation(augmenting(subject).run)
+        check_exportable(augmenting(subject).run)
         check_augmentation(subject)
     engine = _engine(subject, base, _bank(result), progress)
     points = min(_COMPARED if subject.bank is None else _COMPARED_BANK, len(subject.sets["test"]))
-    inputs = ready.pipeline.evaluated(subject.sets["test"], slice(0, points))
-    scoring = _scoring(subject, ready.material.train, exported, result)
-    predictor = ExportedPredictor(_passes(subject, engine, inputs), scoring).eval()
+    inputs = prepared.pipeline.evaluated(subject.sets["test"], slice(0, points))
+    scoring = _scoring(subject, prepared.data.train, exported, result)
+    predictor = ExportedPredictor(pass_modules(subject, engine, inputs), scoring).eval()
     metadata = _metadata(subject, exported, engine.samples, scoring, inputs)
     of_set = engine.of("test", subject.sets["test"]) if isinstance(engine, BySet) else engine
     return Assembled(predictor, of_set, inputs, metadata)
@@ -193,69 +188,16 @@ def _engine(subject: Subject, method: Method, omega: BatchStatistics | None, pro
         if omega is None or noisy:  # what a result keeps was drawn without noise
             omega = omega_of(subject, range(subject.bank or len(draws)), progress, noisy=noisy)
         omegas[method.omega_key] = omega
-    return sampler.engine(subject, draws, Drawn(omegas, sampler.fitted(subject, progress, None)[0]))
-
-
-def _passes(subject: Subject, engine: Engine, inputs: Tensor) -> list[SamplePasses]:
-    """The passes of an engine as modules, planned by these inputs; SamplingError for a network that has no plan."""
-    if isinstance(engine, Ensemble):
-        return [SamplePasses(_executor(network, inputs), 1) for network in engine.networks]
-    if isinstance(engine, LastLayerPasses):
-        change = LastLayerDraws(engine.change.unflatten(0, (engine.samples, -1)), engine.normalised)
-        return [SamplePasses(_executor(unconverted(subject.model), inputs), engine.samples, change=change)]
-    augmentation = bank = None
-    if isinstance(engine, Augmented):
-        augmentation, engine = _augmentation(engine.pipeline, inputs), engine.engine
-    samples = subject.samples_of(subject.todo.methods[0], subject.max_samples)
-    if isinstance(engine, BankEngine):
-        bank, engine = BankDraws(engine.engine.samples, samples, subject.run.seed), engine.engine
-    executor = _planned(engine, inputs) if isinstance(engine, Stochastic) else _executor(subject.model, inputs)
-    return [SamplePasses(executor, samples, augmentation=augmentation, bank=bank)]
-
-
-def _executor(network: nn.Module, inputs: Tensor) -> PlanExecutor:
-    """The plan of a network that draws nothing."""
-    return _planned(Stochastic(network, find_sites(network, inputs[:3], compare_with_training=False)), inputs)
-
-
-def _planned(engine: Stochastic, inputs: Tensor) -> PlanExecutor:
-    engine.prepare(inputs)
-    if engine.executor is None:
-        raise SamplingError(
-            f"the network cannot be exported, as its operations cannot be recorded: {engine.why_plain}."
-        )
-    return engine.executor
-
-
-def _check_augmentation(run: Run) -> None:
-    """RequestError for a part of the augmentation that needs the original pictures."""
-    for key in ("jitter", "resized_crop"):
-        if run.augment is not None and getattr(run.augment, key) is not None:
-            raise RequestError(
-                f"{run.augment.place}.{key} cannot be exported: it changes original pictures, and a program takes "
-                "those that are ready for the network. Padding, crops and flips can be (pad, pad_mode, crop, flip)."
-            )
-
-
-def _augmentation(pipeline: Pipeline, inputs: Tensor) -> Augmentation:
-    """The augmentation of evaluated points as a module."""
-    augment = pipeline.run.augment
-    assert augment is not None  # ensured by the plan
-    channels, *size = inputs.shape[1:]
-    border = None
-    if augment.pad_mode != "reflect":  # the value of the padding, normalised
-        border = pipeline.prepared(np.full((1, channels, 1, 1), augment.pad_value, np.float32))[0]
-    crop = (size[0], size[1]) if augment.crop is None else (augment.crop, augment.crop)
-    return Augmentation(pipeline.run.seed, border=border, pad=augment.pad, crop=crop, flip=augment.flip)
+    return sampler.engine(subject, draws, SamplerInputs(omegas, sampler.fitted(subject, progress, None)[0]))
 
 
 def _scoring(subject: Subject, train: Any, method: Method, result: Result | None) -> Scoring:
     """How samples become outputs, with what the evaluation fitted; of a cross-fitted temperature the mean, of a
     cross-fitted vector scaling that of all points."""
-    todo, run, kind = subject.todo, subject.run, method.recalibration
+    plan, run, kind = subject.plan, subject.run, method.recalibration
     estimates: Mapping[str, Any] = {} if result is None else result.methods[method.name].sets["test"].estimates
-    if not todo.task.is_regression:
-        labels = todo.task.outputs
+    if not plan.task.is_regression:
+        labels = plan.task.outputs
         if kind == "temperature":
             return Scoring(labels, scale=(1 / float(estimates["temperature"].value),))
         if kind == "vector":
@@ -265,7 +207,7 @@ def _scoring(subject: Subject, train: Any, method: Method, result: Result | None
             return Scoring(labels, scale=(*scale,), shift=(*shift,))
         return Scoring(labels)
     tau = run.scoring.tau if "tau" not in estimates else estimates["tau"].value
-    scale = target_scale(run, train, todo.outputs)
+    scale = target_scale(run, train, plan.outputs)
     of_targets = {} if scale is None else {"std": tuple(scale.std.tolist()), "mean": tuple(scale.mean.tolist())}
     return Scoring("values", noise=(0.0 if tau is None else 1 / tau,), **of_targets)
 
@@ -278,10 +220,10 @@ def _metadata(subject: Subject, method: Method, samples: int, scoring: Scoring, 
         "bnuq": __version__,
         "torch": torch.__version__,
         "checkpoints": [each.checkpoint.name for each in (run.single if is_ensemble else (run,))],
-        "task": subject.todo.task.name,
+        "task": subject.plan.task.name,
         "method": method.name,
         "samples": samples,
-        "batch_size": subject.todo.batch_size if method.is_sampled_batchnorm else None,
+        "batch_size": subject.plan.batch_size if method.is_sampled_batchnorm else None,
         "bank": subject.bank,
         "seed": run.seed,
         "inputs": {"shape": list(inputs.shape[1:]), "dtype": str(inputs.dtype).removeprefix("torch.")},

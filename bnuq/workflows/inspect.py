@@ -23,7 +23,7 @@ from bnuq.evaluation.plan import DEFAULT_BATCH_SIZE, findings_on_dropout_rate
 from bnuq.evaluation.population import ReferenceBatches, reference_batches
 from bnuq.evaluation.provenance import Stopwatch, provenance
 from bnuq.evaluation.reference_check import findings as reference_findings
-from bnuq.evaluation.setup import check_readable, notes_on_request
+from bnuq.evaluation.request_checks import check_readable, notes_on_request
 from bnuq.files.content import kind_of
 from bnuq.findings import Finding, note
 from bnuq.inspection import health
@@ -92,43 +92,43 @@ def inspect(run: Run, settings: Settings = DEFAULT, *, progress: Progress = sile
     fetch_missing(run, progress, settings.domains)
     replaces = run.out.exists()
     on_data = bool(settings.domains) or settings.suggest_pipeline
-    ready = load_network(
+    network = load_network(
         run,
         input_shape=settings.input_shape,
         needs_reference=settings.needs_reference or on_data,
         needs_test=bool(settings.domains),
     )
-    sites = find_sites(ready.model, ready.example)
-    broken = health.not_finite(ready.model)
+    sites = find_sites(network.model, network.example)
+    broken = health.not_finite(network.model)
     if on_data and broken:
         raise ModelError(f"{run.checkpoint}: {broken[0]} is not finite; neither domains nor pipelines can be tried.")
     rows = health.site_rows(sites, broken)
-    if settings.batch_size is not None and ready.train is not None:
-        _check_batch_size(settings.batch_size, ready.train)
+    if settings.batch_size is not None and network.train is not None:
+        _check_batch_size(settings.batch_size, network.train)
     watch.lap("load")
-    pipelines, suggestion_notes = _suggested(run, settings, ready, sites, progress)
+    pipelines, suggestion_notes = _suggested(run, settings, network, sites, progress)
     no_fit = () if pipelines is None else pipeline_findings(pipelines)
     watch.lap("pipelines")
     lag, measured_noise, notes_of_measurement = None, None, ()
-    why_not_measured = _why_not_measured(run, ready, sites, broken, suggested=pipelines is not None)
+    why_not_measured = _why_not_measured(run, network, sites, broken, suggested=pipelines is not None)
     if why_not_measured is None:
-        lag, measured_noise, notes_of_measurement = _measured(run, settings, ready, sites, progress)
+        lag, measured_noise, notes_of_measurement = _measured(run, settings, network, sites, progress)
     elif settings.noise_only:
         raise RequestError(f"{run.checkpoint}: there is no noise to measure: {why_not_measured}.")
     watch.lap("measure")
-    domains_record, notes_of_domains = _domains(run, settings, ready, sites, progress)
+    domains_record, notes_of_domains = _domains(run, settings, network, sites, progress)
     watch.lap("domains")
     result = Inspection(
         run={**run.record(), "inspect": _record(settings)},
         model={
             "path": str(run.checkpoint),
-            "sha256": ready.loaded.checkpoint.sha256,
+            "sha256": network.loaded.checkpoint.sha256,
             **({"task": run.task} if run.task else {}),
-            **({"train_batch_size": ready.trained_with} if ready.trained_with else {}),
+            **({"train_batch_size": network.trained_with} if network.trained_with else {}),
             "batchnorm_layers": len(sites.batchnorms),
             "dropout_layers": len(sites.dropouts),
             "learned_layers": len(sites.noises),
-            "parameters": ready.loaded.parameters,
+            "parameters": network.loaded.parameters,
         },
         sites=rows,
         unreachable=sites.unreachable,
@@ -139,18 +139,18 @@ def inspect(run: Run, settings: Settings = DEFAULT, *, progress: Progress = sile
         findings=(
             *notes_on_request([run], replaces=run.out if replaces else None),
             *health.findings_on_sites(rows, broken),
-            *findings_on_dropout_rate(sites, ready.loaded.dropout_arguments),
-            *ready.loaded.findings,
-            *ready.findings,
+            *findings_on_dropout_rate(sites, network.loaded.dropout_arguments),
+            *network.loaded.findings,
+            *network.findings,
             *suggestion_notes,
             *([note("unmeasured", reason=why_not_measured)] if why_not_measured else []),
             *notes_of_measurement,
             *no_fit,
             *notes_of_domains,
-            *_on_settings(run, ready, uses_batch_noise=lag is not None or pipelines is not None),
+            *_on_settings(run, network, uses_batch_noise=lag is not None or pipelines is not None),
         ),
         seconds=watch.seconds(),
-        provenance=provenance(checkpoint=run.checkpoint, device=ready.pipeline.device, train=ready.train),
+        provenance=provenance(checkpoint=run.checkpoint, device=network.pipeline.device, train=network.train),
         path=run.out,
     )
     write(result, run.out)
@@ -180,17 +180,17 @@ def _record(settings: Settings) -> dict[str, Any]:
 
 
 def _why_not_measured(
-    run: Run, ready: LoadedNetwork, sites: Sites, broken: tuple[str, ...], *, suggested: bool
+    run: Run, network: LoadedNetwork, sites: Sites, broken: tuple[str, ...], *, suggested: bool
 ) -> str | None:
     """Why neither gap nor noise can be measured; None where they can."""
     if not sites.live_batchnorms:
         return "the network has no BatchNorm layer that could be sampled"
     if broken:
         return "the checkpoint's weights are not finite"
-    if ready.train is None:
+    if network.train is None:
         return "this needs training data: name it with --train REF, or train under [data]"
-    if len(ready.train) < LEAST_REFERENCE:
-        return f"the reference has {len(ready.train)} points, fewer than {LEAST_REFERENCE}"
+    if len(network.train) < LEAST_REFERENCE:
+        return f"the reference has {len(network.train)} points, fewer than {LEAST_REFERENCE}"
     if suggested and run.normalize is None and run.augment is None and run.channel_order == "rgb":
         return (
             "the training pipeline, through which they are measured, is not given; inspect again with the lines "
@@ -209,10 +209,10 @@ def _check_batch_size(batch_size: int, train: Points) -> None:
         )
 
 
-def _on_settings(run: Run, ready: LoadedNetwork, *, uses_batch_noise: bool) -> Iterator[Finding]:
+def _on_settings(run: Run, network: LoadedNetwork, *, uses_batch_noise: bool) -> Iterator[Finding]:
     """The assumption where the training batch size is not known and something is compared with batch noise; and the
     keys of [sampling] that an inspection ignores: its mini-batches are random."""
-    if uses_batch_noise and not ready.trained_with:
+    if uses_batch_noise and not network.trained_with:
         yield note("training-batch-size-assumed", batch_size=DEFAULT_BATCH_SIZE)
     names = [field.name for field in msgspec.structs.fields(SamplerSettings)]
     if keys := [name for name in names if getattr(run.sampler, name) != getattr(DEFAULT_SAMPLER, name)]:
@@ -220,34 +220,36 @@ def _on_settings(run: Run, ready: LoadedNetwork, *, uses_batch_noise: bool) -> I
 
 
 def _suggested(
-    run: Run, settings: Settings, ready: LoadedNetwork, sites: Sites, progress: Progress
+    run: Run, settings: Settings, network: LoadedNetwork, sites: Sites, progress: Progress
 ) -> tuple[Pipelines | None, tuple[Finding, ...]]:
     """The pipelines, or a note on why none can be suggested."""
     if not settings.suggest_pipeline:
         return None, ()
-    assert ready.train is not None
+    assert network.train is not None
     try:
-        suggestion = suggest(run, ready.model, ready.train, sites, trained_with=ready.trained_with, progress=progress)
+        suggestion = suggest(
+            run, network.model, network.train, sites, trained_with=network.trained_with, progress=progress
+        )
         return suggestion.pipelines, ()
     except SamplingError as error:
         return None, (note("no-pipeline-suggested", reason=" ".join(str(error).split()).removesuffix(".")),)
 
 
 def _domains(
-    run: Run, settings: Settings, ready: LoadedNetwork, sites: Sites, progress: Progress
+    run: Run, settings: Settings, network: LoadedNetwork, sites: Sites, progress: Progress
 ) -> tuple[Domains | None, tuple[Finding, ...]]:
     if not settings.domains:
         return None, ()
-    assert ready.train is not None
-    batch_size, _ = _noise_batch_size(run, settings, ready.trained_with, len(ready.train))
+    assert network.train is not None
+    batch_size, _ = _noise_batch_size(run, settings, network.trained_with, len(network.train))
     return domains(
         run,
         settings.domains,
-        model=ready.model,
+        model=network.model,
         sites=sites,
-        pipeline=ready.pipeline,
-        train=ready.train,
-        test=ready.test,
+        pipeline=network.pipeline,
+        train=network.train,
+        test=network.test,
         batch_size=batch_size,
         samples=settings.samples,
         progress=progress,
@@ -255,12 +257,12 @@ def _domains(
 
 
 def _measured(
-    run: Run, settings: Settings, ready: LoadedNetwork, sites: Sites, progress: Progress
+    run: Run, settings: Settings, network: LoadedNetwork, sites: Sites, progress: Progress
 ) -> tuple[Gap | None, NoiseBySize, tuple[Finding, ...]]:
     """The running averages and the noise, measured on the reference."""
-    train, model, pipeline, layers = ready.train, ready.model, ready.pipeline, sites.live_batchnorms
+    train, model, pipeline, layers = network.train, network.model, network.pipeline, sites.live_batchnorms
     assert train is not None
-    trained_with = ready.trained_with
+    trained_with = network.trained_with
     batch_size, batch_size_notes = _noise_batch_size(run, settings, trained_with, len(train))
     batches = reference_batches(
         pipeline, train, points=settings.points, batch_size=min(trained_with or DEFAULT_BATCH_SIZE, len(train) // 2)

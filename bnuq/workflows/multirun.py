@@ -16,7 +16,8 @@ from bnuq.catalogue import distinct
 from bnuq.config import Run, RunOfSeveral, Runs
 from bnuq.errors import BnuqError, RequestError
 from bnuq.evaluation.provenance import behaviour, request_digest, same_behaviour
-from bnuq.evaluation.setup import check_request, prepare
+from bnuq.evaluation.request_checks import check_request
+from bnuq.evaluation.setup import prepare
 from bnuq.files.content import is_file, kind_of, sha256_of_file
 from bnuq.findings import Finding, note, notes, warning
 from bnuq.methods import POPULATION, method_named
@@ -136,15 +137,15 @@ def _existing_result(run: Run) -> Result | None:
         request = request_digest(run, checkpoint_sha256=sha256_of_file(run.checkpoint))
         if result.provenance["bnuq"] != bnuq.__version__ or result.provenance.get("request") != request:
             return None
-        ready = prepare(run)
-        material = ready.material
-        if not same_behaviour(result.provenance, behaviour(ready.model, ready.example)):
+        prepared = prepare(run)
+        data = prepared.data
+        if not same_behaviour(result.provenance, behaviour(prepared.model, prepared.example)):
             return None
     except (BnuqError, OSError):  # the evaluation will raise the error
         return None
-    sets = {"test": material.test, "validation": material.validation, **material.ood}
+    sets = {"test": data.test, "validation": data.validation, **data.ood}
     digests = {name: points.sha256 for name, points in sets.items() if points is not None}
-    reference = None if material.train is None else material.train.sha256
+    reference = None if data.train is None else data.train.sha256
     evaluated = {name: each.sha256 for name, each in result.sets.items() if each.kind != "perturbed"}
     same_data = evaluated == digests  # those that are perturbed follow from the test set and the request
     return result if same_data and result.provenance.get("reference_sha256") == reference else None

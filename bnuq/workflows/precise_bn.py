@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -13,51 +13,39 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bnuq import metrics
 from bnuq.config import DEFAULT_SAMPLER, PopulationEstimator, PreciseBnSection, Run, Split, section_from
 from bnuq.data import Points, in_colour
 from bnuq.errors import ModelError, RequestError, SamplingError
-from bnuq.estimates import Direction, Estimate
 from bnuq.evaluation import memory
 from bnuq.evaluation.completeness import check_complete
 from bnuq.evaluation.datasets import (
-    Material,
+    RunData,
     check_grouped,
     fetch_missing,
     held_out_rows,
-    load_material,
+    load_data,
     numbered,
     read_reference,
     takes_rgb_alone,
 )
-from bnuq.evaluation.estimates import replicate_weights
 from bnuq.evaluation.exactness import check_mcbn
-from bnuq.evaluation.passes import deterministic_outputs
-from bnuq.evaluation.plan import DEFAULT_BATCH_SIZE, plan
+from bnuq.evaluation.plan import DEFAULT_BATCH_SIZE
 from bnuq.evaluation.population import Population, ReferenceBatches, population_statistics, reference_batches
 from bnuq.evaluation.provenance import Stopwatch, provenance
-from bnuq.evaluation.setup import (
-    Prepared,
-    findings_on_labels,
-    findings_on_outputs,
-    notes_on_request,
-    prepare,
-    scored_sets,
-)
-from bnuq.evaluation.tasks.scorer import ScoredSet
+from bnuq.evaluation.request_checks import notes_on_request
+from bnuq.evaluation.setup import Prepared, prepare
 from bnuq.files.content import exists, kind_of, what_is_wrong_with
 from bnuq.files.writing import check_writable
 from bnuq.findings import Finding, about, note
 from bnuq.metrics.arrays import as_float64
 from bnuq.models.saving import as_stored, is_checkpoint, write_statistics
 from bnuq.progress import Progress, silent
-from bnuq.records.evaluation import SetResult
-from bnuq.records.precise_bn import EstimateChange, LayerChange, PreciseBN, TestChange
+from bnuq.records.precise_bn import LayerChange, PreciseBN
 from bnuq.sampling.site_search import find_sites
 from bnuq.sampling.sites import BatchNormSite, Sites, having
+from bnuq.workflows.change_scoring import change_on_test_set, scoring_of_test_set
 
 FEW = 1000  # points below which the statistics are noisy; 10³ to 10⁴ are enough by Wu & Johnson 2021
-_ESTIMATES: dict[str, Direction] = {"accuracy": "higher", "rmse": "lower", "pll": "higher"}  # those that the task has
 _NOT_FILES = {
     "folder": "it is a folder",
     "special": "it is a device, a pipe or a socket",
@@ -86,21 +74,21 @@ def precise_bn(
     _check(run, points, batch_size)
     fetch_missing(run, progress)
     replaces = run.out.exists()
-    ready = prepare(run, partial(_material, run), only_finite=False)
-    loaded, model, train = ready.loaded, ready.model, ready.material.train
+    prepared = prepare(run, partial(_data, run), only_finite=False)
+    loaded, model, train = prepared.loaded, prepared.model, prepared.data.train
     assert train is not None
-    sites = find_sites(model, ready.example)
+    sites = find_sites(model, prepared.example)
     layers = _layers(model, sites)
     size, why_size = _batch_size(run, batch_size, loaded.checkpoint.train_batch_size)
     if len(train) < 2:
         raise SamplingError(f"the reference {train.reference} has a single point; a variance needs at least 2.")
-    batches = reference_batches(ready.pipeline, train, points=points, batch_size=size)
+    batches = reference_batches(prepared.pipeline, train, points=points, batch_size=size)
     checked = check_mcbn(model, sites, [next(iter(batches))], sites.live_batchnorms)
     broken = _not_finite(run, model, layers)
-    scored, why_no_test = (None, broken) if broken else _scoring(run, ready, sites, progress)
+    scored, why_no_test = (None, broken) if broken else scoring_of_test_set(run, prepared, sites, progress)
     before = None if scored is None else scored()
     watch.lap("load")
-    shared = {"progress": progress, "memory_limit": memory.available(ready.pipeline.device)}
+    shared = {"progress": progress, "memory_limit": memory.available(prepared.pipeline.device)}
     populations = population_statistics(model, batches, estimator=estimator, sites=sites.live_batchnorms, **shared)
     watch.lap("draw")
     exact = _values(layers, populations)
@@ -108,11 +96,11 @@ def precise_bn(
     rounded_to_zero = tuple(_rounded_to_zero(run, layers, exact, values))
     changes = tuple(_change(layer, values) for layer in layers)
     _put_into(model, values)
-    test = None if scored is None or before is None else _test_change(ready.material.test, before, scored())
+    test = None if scored is None or before is None else change_on_test_set(prepared.data.test, before, scored())
     watch.lap("evaluate")
     write_notes = write_statistics(loaded.checkpoint, values, run.out)
     return PreciseBN(
-        model=_model(run, ready, sites),
+        model=_model(run, prepared, sites),
         estimator=estimator,
         reference=train.reference,
         reference_points=len(train),
@@ -120,7 +108,7 @@ def precise_bn(
         batch_size=len(batches.rows[0]),
         batches=len(batches),
         seed=run.seed,
-        device=str(ready.pipeline.device),
+        device=str(prepared.pipeline.device),
         layers=changes,
         test=test,
         findings=(
@@ -133,25 +121,25 @@ def precise_bn(
             *write_notes,
             *rounded_to_zero,
             *_without_use(run),
-            *ready.material.findings,
+            *prepared.data.findings,
             *checked.findings,
             *_left_alone(sites),
         ),
         seconds=watch.seconds(),
-        provenance=provenance(checkpoint=run.checkpoint, device=ready.pipeline.device, train=train),
+        provenance=provenance(checkpoint=run.checkpoint, device=prepared.pipeline.device, train=train),
         path=run.out,
     )
 
 
-def _model(run: Run, ready: Prepared, sites: Sites) -> dict[str, Any]:
-    checkpoint = ready.loaded.checkpoint
+def _model(run: Run, prepared: Prepared, sites: Sites) -> dict[str, Any]:
+    checkpoint = prepared.loaded.checkpoint
     return {
         "path": str(run.checkpoint),
         "sha256": checkpoint.sha256,
         "form": checkpoint.form,
         "entry": checkpoint.key,
         "batchnorm_layers": len(sites.batchnorms),
-        "parameters": ready.loaded.parameters,
+        "parameters": prepared.loaded.parameters,
     }
 
 
@@ -199,11 +187,11 @@ def _check_out(run: Run) -> None:
     check_writable(out)
 
 
-def _material(run: Run, model: nn.Module) -> Material:
+def _data(run: Run, model: nn.Module) -> RunData:
     """The reference, and the test set where there is one."""
     split = run.validation if isinstance(run.validation, Split) else None
     if run.test is not None and run.task != "segmentation":
-        return load_material(replace(run, ood=(), validation=split), model)
+        return load_data(replace(run, ood=(), validation=split), model)
     assert run.train is not None
     train = numbered(run, train=read_reference(run))["train"]
     train = in_colour(train) if takes_rgb_alone(model, train) else train
@@ -213,7 +201,7 @@ def _material(run: Run, model: nn.Module) -> Material:
     if split is not None and split.split_of == "train" and split.held_out:
         held_out = held_out_rows(len(train), fraction=split.fraction, seed=split.seed, group=train.group)
         train = train.subset(np.setdiff1d(np.arange(len(train)), held_out))
-    return Material(train, train, {}, None, "", len(train), findings)
+    return RunData(train, train, {}, None, "", len(train), findings)
 
 
 @dataclass(frozen=True)
@@ -328,65 +316,6 @@ def _put_into(model: nn.Module, values: Mapping[str, np.ndarray]) -> None:
     state = model.state_dict()
     for name, new in values.items():
         state[name].copy_(torch.from_numpy(new).to(state[name].dtype))
-
-
-def _scoring(
-    run: Run, ready: Prepared, sites: Sites, progress: Progress
-) -> tuple[Callable[[], SetResult] | None, tuple[Finding, ...]]:
-    """A function that scores the network's current state on the test set; None, and why, where that is not possible."""
-    if run.test is None:
-        return None, ()
-    if run.task == "segmentation":
-        return None, (note("no-comparison", reason="they need a classification or a regression"),)
-    untracked = next((site for site in sites.live_batchnorms if not site.tracked), None)
-    if untracked is not None:
-        reason = (
-            f"BatchNorm {untracked.name} keeps no running statistics, so the network has no evaluation mode of its own"
-        )
-        return None, (note("no-comparison", reason=reason),)
-    material, model = replace(ready.material, validation=None), ready.model
-    bare = replace(run, methods=())
-    todo = plan(bare, model, ready.example, test=material.test, train=material.train, trained_with=None)
-    try:
-        findings_on_outputs(ready, todo)
-    except ModelError as error:
-        return None, (note("no-comparison", reason=str(error)),)
-    sets, scorer = scored_sets(run, todo, material)
-    test, draws = sets["test"], replicate_weights(1)
-    fitted = scorer.fitted(None, draws)
-
-    def scored() -> SetResult:
-        reduction = scorer.reduction(ScoredSet(test, draws, labelled=True, fitted=fitted))
-        with progress(f"Evaluating {len(test)} points", len(test)) as advance:
-            for block in deterministic_outputs(model, ready.pipeline, test):
-                reduction.add(block)
-                advance(block.shape[1])
-        scores = reduction.scores(group=test.group)
-        return scorer.result({"test": scores}, fitted, draws, {}).sets["test"]
-
-    return scored, tuple(findings_on_labels([test], test=test, outputs=todo.outputs))
-
-
-def _test_change(test: Points, old: SetResult, new: SetResult) -> TestChange:
-    estimates = {}
-    for name, direction in _ESTIMATES.items():
-        if name not in old.estimates:
-            continue
-        with np.errstate(invalid="ignore"):  # a PLL of −∞ makes the error NaN
-            apart = _contributions(name, new) - _contributions(name, old)
-            change = new.estimates[name].value - old.estimates[name].value
-        error = metrics.standard_error(apart, group=test.group)
-        estimates[name] = EstimateChange(
-            old.estimates[name], new.estimates[name], Estimate(change, se=error), direction
-        )
-    return TestChange(test.reference, test.sha256, len(test), estimates)
-
-
-def _contributions(name: str, set_result: SetResult) -> np.ndarray:
-    """What each point contributes to an estimate, to first order."""
-    if name == "rmse":
-        return metrics.rmse_influence(set_result.points["squared_error"])
-    return np.asarray(set_result.points[name], dtype=np.float64)
 
 
 def _change(layer: _Layer, values: Mapping[str, np.ndarray]) -> LayerChange:

@@ -33,7 +33,7 @@ from bnuq.config import Run
 from bnuq.errors import BnuqError, RequestError, ResultError, is_device_failure
 from bnuq.evaluation.executors import Share, Worker, has_ended
 from bnuq.evaluation.setup import threads
-from bnuq.evaluation.units import Unit
+from bnuq.evaluation.units import WorkUnit
 from bnuq.files import apart
 from bnuq.files.journal import MOST_ATTEMPTS
 from bnuq.files.places import Place, place_of
@@ -58,7 +58,7 @@ class Job:
         """Compute the units of this share here, and return a message: which are lost, and why, or the error
         of bnuq that ended it."""
 
-        def on_unit(unit: Unit) -> None:
+        def on_unit(unit: WorkUnit) -> None:
             on_passes(len(unit.points) * len(unit.draws))
 
         try:
@@ -178,7 +178,7 @@ class Turn:
 
 
 @dataclass
-class _Child:
+class _Worker:
     """One process, and how often it was started without having begun a unit."""
 
     process: subprocess.Popen[bytes]
@@ -197,7 +197,7 @@ class Processes(Workers):
         self.threads = max(1, torch.get_num_threads() // count)
         self.title = f"{count} processes, {self.threads} threads each"
         self._messages: queue.SimpleQueue[tuple[subprocess.Popen[bytes], dict[str, Any] | None]] = queue.SimpleQueue()
-        self._children: list[_Child] = []
+        self._children: list[_Worker] = []
 
     def __enter__(self) -> Processes:
         for worker in range(len(self.finished)):
@@ -230,7 +230,7 @@ class Processes(Workers):
                     child.starts = 0
                     self._heed(worker, message)
 
-    def _ended(self, worker: int, child: _Child) -> None:
+    def _ended(self, worker: int, child: _Worker) -> None:
         """A process is gone: where it has not finished, note why beside what it had begun, and start it again."""
         code = child.process.wait()
         if self.finished[worker] == len(self.jobs):
@@ -250,7 +250,7 @@ class Processes(Workers):
         if self.finished[worker] < len(self.jobs):
             self._children[worker] = self._started(worker, before.starts + 1)
 
-    def _close(self, child: _Child) -> None:
+    def _close(self, child: _Worker) -> None:
         """Leave nothing of a process."""
         child.process.kill()
         child.process.wait()
@@ -260,7 +260,7 @@ class Processes(Workers):
             child.listener.join()
         child.errors.close()
 
-    def _started(self, worker: int, starts: int = 1) -> _Child:
+    def _started(self, worker: int, starts: int = 1) -> _Worker:
         said = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
         counts = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(self.threads))
         process = subprocess.Popen(
@@ -275,7 +275,7 @@ class Processes(Workers):
         with contextlib.suppress(BrokenPipeError):
             pickle.dump((self.jobs, self.finished[worker], self.share(worker), self.threads), process.stdin)
             process.stdin.flush()  # it stays open: its end tells the process that this one is gone
-        return _Child(process, said, starts, self._listener(process))
+        return _Worker(process, said, starts, self._listener(process))
 
     def _listener(self, process: subprocess.Popen[bytes]) -> threading.Thread:
         stream = process.stdout

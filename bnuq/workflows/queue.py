@@ -11,7 +11,7 @@ from pathlib import Path
 from bnuq.config import Run
 from bnuq.errors import BnuqError
 from bnuq.evaluation.datasets import fetch_missing
-from bnuq.evaluation.setup import check_request
+from bnuq.evaluation.request_checks import check_request
 from bnuq.files.journal import beside, keeping
 from bnuq.files.places import place_of
 from bnuq.progress import Advance, Progress, silent

@@ -12,7 +12,8 @@ from pathlib import Path
 from bnuq.config import Options, Run, resolve_again
 from bnuq.errors import RequestError, ResultError
 from bnuq.evaluation.executors import Missing, Share, Worker
-from bnuq.evaluation.setup import check_request, recorded_threads, threads
+from bnuq.evaluation.request_checks import check_request
+from bnuq.evaluation.setup import recorded_threads, threads
 from bnuq.files.journal import keeping, requests_at
 from bnuq.files.places import place_of
 from bnuq.progress import Progress, silent

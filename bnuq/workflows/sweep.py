@@ -18,10 +18,11 @@ from bnuq.config import DEFAULT_SAMPLER, Run, SweepSection
 from bnuq.data import Points
 from bnuq.errors import DataError, RequestError, SamplingError
 from bnuq.evaluation.completeness import Need
-from bnuq.evaluation.datasets import Material, fetch_missing
-from bnuq.evaluation.executors import Executor, UnitsLostError, Worker
+from bnuq.evaluation.datasets import RunData, fetch_missing
+from bnuq.evaluation.executors import UnitExecutor, UnitsLostError, Worker
 from bnuq.evaluation.provenance import Stopwatch, provenance
-from bnuq.evaluation.setup import check_request, notes_on_request, prepare
+from bnuq.evaluation.request_checks import check_request, notes_on_request
+from bnuq.evaluation.setup import prepare
 from bnuq.evaluation.subject import VALIDATION
 from bnuq.files.journal import Journal, WorkFolder, work_folder
 from bnuq.files.places import Place
@@ -31,7 +32,7 @@ from bnuq.records import sweep as sweep_file
 from bnuq.records.sweep import Protocol, Recommended, Sweep, SweepPoint, SweptSet
 from bnuq.records.verdict import on_another_scale
 from bnuq.sweeping.elbo import prior_of
-from bnuq.sweeping.network import Network, Swept, default_sizes, samples_of, sizes_of
+from bnuq.sweeping.network import Swept, SweptNetwork, default_sizes, samples_of, sizes_of
 from bnuq.sweeping.recommendation import CriterionData, recommend
 from bnuq.workflows.helpers import helpers
 from bnuq.workflows.processes import Job, check_shareable
@@ -70,16 +71,16 @@ def sweep(
         requests = [replace(run, on="local") for run in runs]
         job = Job(compute, (requests, settings, folder.secret), str(folder.place), runs[0].device)
         with helpers(runs[0].on, job) as others:
-            ready = _networks(runs, settings)
+            networks = _networks(runs, settings)
             watch.lap("load")
-            executors = [Executor(network.journal(folder), checks=True) for network in ready]
-            checked = [network.checked() for network in ready]
-            others.wait(progress, sum(_passes(network, settings) for network in ready))
-            networks = [
-                network.swept(of_network, executor, watch, progress)
-                for network, of_network, executor in zip(ready, checked, executors, strict=True)
+            executors = [UnitExecutor(network.journal(folder), checks=True) for network in networks]
+            checks = [network.checked() for network in networks]
+            others.wait(progress, sum(_passes(network, settings) for network in networks))
+            swept = [
+                network.swept(check, executor, watch, progress)
+                for network, check, executor in zip(networks, checks, executors, strict=True)
             ]
-        result = _result(runs, settings, ready[0], networks, watch, out=out, replaces=replaces)
+        result = _result(runs, settings, networks[0], swept, watch, out=out, replaces=replaces)
         sweep_file.write(result, out)
     return result
 
@@ -101,17 +102,17 @@ def compute(
     return executors
 
 
-def _networks(runs: Sequence[Run], settings: Settings) -> list[Network]:
+def _networks(runs: Sequence[Run], settings: Settings) -> list[SweptNetwork]:
     names = _names(runs)
-    ready: list[Network] = []
+    networks: list[SweptNetwork] = []
     for number, run in enumerate(runs):
-        prepared = prepare(run, _shared_material(run, ready))
-        ready.append(Network(number, names[number], run, prepared, settings, several=len(runs) > 1))
-        _check_alike(ready)
-    return ready
+        prepared = prepare(run, _shared_data(run, networks))
+        networks.append(SweptNetwork(number, names[number], run, prepared, settings, several=len(runs) > 1))
+        _check_alike(networks)
+    return networks
 
 
-def _passes(network: Network, settings: Settings) -> int:
+def _passes(network: SweptNetwork, settings: Settings) -> int:
     """About how many passes a network takes."""
     points = sum(map(len, network.sets.values()))
     return points * len(network.sizes) * samples_of(network.run) * settings.draw_sets
@@ -120,7 +121,7 @@ def _passes(network: Network, settings: Settings) -> int:
 def _result(
     runs: Sequence[Run],
     settings: Settings,
-    first: Network,
+    first: SweptNetwork,
     networks: Sequence[Swept],
     watch: Stopwatch,
     *,
@@ -129,14 +130,14 @@ def _result(
 ) -> Sweep:
     best, why_none = _recommended(first, networks, settings)
     return Sweep(
-        task=first.todo.task.name,
+        task=first.plan.task.name,
         models=tuple(network.model for network in networks),
         points=tuple(sorted((p for network in networks for p in network.points), key=_order)),
         sets=tuple(_described(name, points) for name, points in first.sets.items()),
         samples=samples_of(runs[0]),
         draw_sets=settings.draw_sets,
         seed=runs[0].seed,
-        score=first.todo.task.spread,
+        score=first.plan.task.spread,
         recommended=best,
         findings=(
             *notes_on_request(runs, replaces=out if replaces else None),
@@ -148,8 +149,8 @@ def _result(
         seconds=watch.seconds(),
         provenance=provenance(
             checkpoint=runs[0].checkpoint,
-            device=first.ready.pipeline.device,
-            train=first.ready.material.train,
+            device=first.prepared.pipeline.device,
+            train=first.prepared.data.train,
             precision=runs[0].precision,
         ),
         path=out,
@@ -185,10 +186,10 @@ def _names(runs: Sequence[Run]) -> list[str]:
     return [name if Counter(names)[name] == 1 else f"{name}#{number}" for number, name in enumerate(names)]
 
 
-def _shared_material(run: Run, ready: Sequence[Network]) -> Material | None:
+def _shared_data(run: Run, networks: Sequence[SweptNetwork]) -> RunData | None:
     """The points of an earlier network with the same data, if any."""
-    networks = (network for network in ready if _data_of(network.run) == _data_of(run))
-    return next((network.ready.material for network in networks), None)
+    matching = (network.prepared.data for network in networks if _data_of(network.run) == _data_of(run))
+    return next(matching, None)
 
 
 def _data_of(run: Run) -> tuple[Any, ...]:
@@ -198,9 +199,9 @@ def _data_of(run: Run) -> tuple[Any, ...]:
     return references, record["options"].get("folders"), run.limit, run.seed, run.data_root
 
 
-def _check_alike(ready: Sequence[Network]) -> None:
+def _check_alike(networks: Sequence[SweptNetwork]) -> None:
     """Raise RequestError or DataError where the last network cannot be compared with those before it."""
-    first, last = ready[0], ready[-1]
+    first, last = networks[0], networks[-1]
     for subject, value, other in zip(("task", *_SHARED), _shared(first), _shared(last), strict=True):
         if value != other:
             raise RequestError(
@@ -214,8 +215,8 @@ def _check_alike(ready: Sequence[Network]) -> None:
             raise DataError(
                 f"{subject} of {last.name} is not that of {first.name}; networks are compared on the same points."
             )
-    for other in ready[:-1]:
-        if other.ready.loaded.checkpoint.sha256 == last.ready.loaded.checkpoint.sha256:
+    for other in networks[:-1]:
+        if other.prepared.loaded.checkpoint.sha256 == last.prepared.loaded.checkpoint.sha256:
             raise RequestError(
                 f"{other.name} and {last.name} are the same network: their checkpoints are identical. To sweep one "
                 "network, name it once, with --batch-sizes."
@@ -230,10 +231,10 @@ def _check_alike(ready: Sequence[Network]) -> None:
 _SHARED = ("train_size", "samples", "seed", "mutual_information", "scoring")
 
 
-def _shared(network: Network) -> tuple[Any, ...]:
+def _shared(network: SweptNetwork) -> tuple[Any, ...]:
     run = network.run
     return (
-        network.todo.task,
+        network.plan.task,
         network.train_size,
         run.samples,
         run.seed,
@@ -246,7 +247,7 @@ def _order(point: SweepPoint) -> tuple[bool, int, int]:
     return point.protocol == "matched", point.model if point.protocol == "single" else 0, point.batch_size
 
 
-def _recommended(first: Network, networks: Sequence[Swept], settings: Settings) -> tuple[Recommended | None, str]:
+def _recommended(first: SweptNetwork, networks: Sequence[Swept], settings: Settings) -> tuple[Recommended | None, str]:
     """The recommended size; or None, and why, where there are sizes to compare. None is recommended while a reference
     check fails, nor by sets whose inputs are on another scale: warnings of their own say so."""
     protocol: Protocol = "single" if len(networks) == 1 else "matched"
@@ -256,11 +257,11 @@ def _recommended(first: Network, networks: Sequence[Swept], settings: Settings) 
     )
     found = [finding for network in networks for finding in network.findings]
     name = VALIDATION if VALIDATION in first.sets else "test"
-    of_elbo = {VALIDATION} if first.todo.task.is_regression else set()  # τ is fitted to them
+    of_elbo = {VALIDATION} if first.plan.task.is_regression else set()  # τ is fitted to them
     judged_by = {"elbo": of_elbo, "pll": {name}, "auroc": {name, *first.subject.ood}}[settings.criterion]
     if any(finding.code == "reference-mismatch" for finding in found) or judged_by & {*on_another_scale(found)}:
         return None, ""
-    data = CriterionData(name, first.sets[name], first.subject.ood, first.todo.task.spread)
+    data = CriterionData(name, first.sets[name], first.subject.ood, first.plan.task.spread)
     result = recommend(candidates, settings.criterion, protocol, data)
     not_degenerate = [candidate for candidate in candidates if not candidate.at_size.degenerate]
     return result, f"none has {settings.criterion.upper()}" if result is None and len(not_degenerate) > 1 else ""

@@ -12,7 +12,8 @@ from pathlib import Path
 from bnuq.config import Options, resolve_again
 from bnuq.errors import RequestError, ResultError
 from bnuq.evaluation.executors import Chosen
-from bnuq.evaluation.setup import check_readable, recorded_threads, threads
+from bnuq.evaluation.request_checks import check_readable
+from bnuq.evaluation.setup import recorded_threads, threads
 from bnuq.files.journal import root_of
 from bnuq.files.places import Folder
 from bnuq.gate.recomputing import recomputed

@@ -13,17 +13,17 @@ from typing import Any
 import numpy as np
 
 from bnuq.errors import SamplingError
-from bnuq.evaluation.units import Unit, UnitGroup
+from bnuq.evaluation.units import UnitGroup, WorkUnit
 from bnuq.files.journal import Arrays, Journal
 
 FACTS = {"units": "without a network"}
 
 
-def unit(number: int) -> Unit:
-    return Unit("mcbn", "test", "0123456789", range(10 * number, 10 * number + 10), range(8))
+def unit(number: int) -> WorkUnit:
+    return WorkUnit("mcbn", "test", "0123456789", range(10 * number, 10 * number + 10), range(8))
 
 
-def arrays_of(of: Unit) -> Arrays:
+def arrays_of(of: WorkUnit) -> Arrays:
     return {"point/score": np.arange(of.points.start, of.points.stop) / 7, "seconds": np.array(os.getpid())}
 
 

@@ -372,7 +372,7 @@ def test_a_fault_of_bnuq_is_exit_code_3_and_one_message(cli, monkeypatch, fault)
 )
 @pytest.mark.usefixtures("small")
 def test_what_is_no_fault_of_bnuq_has_its_own_code_and_message(cli, monkeypatch, error, code, message):
-    monkeypatch.setattr("bnuq.evaluation.setup.load_material", Mock(side_effect=error))
+    monkeypatch.setattr("bnuq.evaluation.setup.load_data", Mock(side_effect=error))
     done = cli("evaluate", "run.toml")
     assert (done.code, done.out) == (code, "")
     assert done.message.startswith(message)

@@ -14,8 +14,8 @@ import torch
 from bnuq.config import Run
 from bnuq.data import load_points
 from bnuq.errors import DataError
-from bnuq.evaluation.datasets import Pipeline
-from bnuq.evaluation.passes import Passes
+from bnuq.evaluation.passes import ChunkedPasses
+from bnuq.evaluation.pipeline import Pipeline
 from bnuq.files import mapped
 from bnuq.files.mapped import is_mapped
 
@@ -92,7 +92,7 @@ def test_mapped_points_and_mini_batches_are_read_in_a_thread(files, monkeypatch)
         return raw(self, indices)
 
     monkeypatch.setattr(type(points), "raw", noted)
-    with Passes(run, pipeline, 5).feeding(points) as feed:
+    with ChunkedPasses(run, pipeline, 5).feeding(points) as feed:
         chunks = [feed(slice(start, start + 4000)) for start in range(0, ROWS, 4000)]
     np.testing.assert_array_equal(torch.cat(chunks).numpy(), np.asarray(points.inputs))
     assert [reader is threading.main_thread() for reader in readers] == [True, False]  # the first is waited for

@@ -18,7 +18,8 @@ from bnuq.data.readers.images import PictureFiles
 from bnuq.data.readers.items import MasksOfItems
 from bnuq.data.readers.masks import MaskFiles, partners
 from bnuq.errors import DataError, RequestError
-from bnuq.evaluation.datasets import Pipeline, load_material
+from bnuq.evaluation.datasets import load_data
+from bnuq.evaluation.pipeline import Pipeline
 
 COLOURS = {"sky": (128, 128, 128), "road": (128, 64, 128), "car": (64, 0, 128)}
 
@@ -233,7 +234,7 @@ def test_masks_of_a_class_file_take_the_order_of_the_listed_classes(tmp_path):
     ref, masks = make(tmp_path, [(4, 4)] * 2)
     (tmp_path / "classes.txt").write_text("a 0 0 0\nb 1 1 1\nc 2 2 2\n")
     as_it_is, renumbered = (
-        load_material(run_of(tmp_path, test=ref, palette="classes.txt", classes=order, normalize=None)).test
+        load_data(run_of(tmp_path, test=ref, palette="classes.txt", classes=order, normalize=None)).test
         for order in (("a", "b", "c"), ("c", "a", "b"))
     )
     np.testing.assert_array_equal(as_it_is.masks[:], masks)
@@ -546,23 +547,23 @@ def test_a_run_reads_masks_of_evaluated_sets_in_their_geometry(tmp_path, reads):
     record = run.record()["data"]
     assert (record["ignore"], record["palette"]) == (11, str(classes))
     assert record["ood"] == [f"{tmp_path}/odd:{tmp_path}/odd_gt"]
-    material = load_material(run)
+    data = load_data(run)
     pipeline = Pipeline(run, torch.device("cpu"))
-    found = pipeline.masks(material.test, [2, 0])
+    found = pipeline.masks(data.test, [2, 0])
     assert found.dtype == np.int64
     np.testing.assert_array_equal(found[:, 2:10], np.stack([masks[2], masks[0]]))
     assert (found[:, :2] == 11).all()
     assert (found[:, 10:] == 11).all()
-    assert material.test.classes == ("a", "b", "c", "void")
-    assert material.ood["odd"].classes is None
-    assert pipeline.masks(material.ood["odd"], slice(None)).shape == (3, 12, 10)
-    assert set(np.unique(pipeline.masks(material.ood["odd"], slice(None)))) == {0, 1, 11}
+    assert data.test.classes == ("a", "b", "c", "void")
+    assert data.ood["odd"].classes is None
+    assert pipeline.masks(data.ood["odd"], slice(None)).shape == (3, 12, 10)
+    assert set(np.unique(pipeline.masks(data.ood["odd"], slice(None)))) == {0, 1, 11}
     reads.clear()
-    pipeline.trained(material.train, np.arange(3), draw=0, purpose=1)
+    pipeline.trained(data.train, np.arange(3), draw=0, purpose=1)
     assert reads == []
-    assert len(pipeline.masks(material.test, [2, 0])) == 2
+    assert len(pipeline.masks(data.test, [2, 0])) == 2
     assert reads == []  # kept, as its pictures are
-    pipeline.masks(material.test, [1])
+    pipeline.masks(data.test, [1])
     assert reads == ["1.png"]
 
 

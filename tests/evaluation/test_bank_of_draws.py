@@ -44,10 +44,10 @@ def draws_of(points: int, *, seed: int = 0, samples: int = T, bank: int = N) -> 
 
 def reduced(
     logits: np.ndarray, labels: np.ndarray | None, *, samples: int = T, seed: int = 0, estimator: Estimator = "plug-in"
-) -> tuple[classification.Scores, metrics.DrawWeights]:
+) -> tuple[classification.ClassScores, metrics.DrawWeights]:
     """The scores where `logits` (N, n, K) are those of all draws of the bank, of which each tile sees its own T."""
     draws = replicate_weights(samples, len(logits))
-    reduction = classification.Reduction(draws, points=logits.shape[1], labels=labels, estimator=estimator)
+    reduction = classification.ClassReduction(draws, points=logits.shape[1], labels=labels, estimator=estimator)
     for rows, own in draws_of(logits.shape[1], seed=seed, samples=samples, bank=len(logits)):
         reduction.add(logits[own, rows.start : rows.stop], own)
     return reduction.scores(), draws
@@ -57,7 +57,7 @@ def reduced(
 
 
 @pytest.fixture(scope="module")
-def found() -> tuple[np.ndarray, np.ndarray, classification.Scores, metrics.DrawWeights]:
+def found() -> tuple[np.ndarray, np.ndarray, classification.ClassScores, metrics.DrawWeights]:
     generator = np.random.default_rng(0)
     logits = 2 * generator.normal(size=(1, 150, K)) + generator.normal(size=(N, 150, K))
     labels = generator.integers(K, size=150)
@@ -186,7 +186,7 @@ def repeated(samples: int, bank: int | None, *, own: float) -> dict[str, tuple[f
         logits = at + np.einsum("td,ndk->tnk", u, slope)
         if bank is None:
             draws = replicate_weights(samples)
-            reduction = classification.Reduction(draws, points=points, labels=labels)
+            reduction = classification.ClassReduction(draws, points=points, labels=labels)
             reduction.add(logits)
             scores = reduction.scores()
         else:

@@ -80,7 +80,7 @@ def classwise_by_hand(p: np.ndarray, y: np.ndarray, signs: np.ndarray) -> np.nda
 
 
 def reduced(logits: np.ndarray, sets: PredictionSets, *, labels: np.ndarray = LABELS, chunk: int = 1000) -> Any:
-    reduction = classification.Reduction(
+    reduction = classification.ClassReduction(
         replicate_weights(len(logits)), points=logits.shape[1], labels=labels, sets=sets
     )
     for start in range(0, logits.shape[1], chunk):
@@ -139,7 +139,7 @@ def test_replicates_of_a_bank_are_those_of_each_tiles_own_draws() -> None:
     labels, random = LABELS[:points], np.random.default_rng(1)
     sets = PredictionSets(0.8, {"": -0.3001, "_aps": 0.8001})
     thresholds = {"": np.full(points, 0.6999), "_aps": np.full(points, 0.8001)}
-    reduction = classification.Reduction(draws, points=points, labels=labels, sets=sets)
+    reduction = classification.ClassReduction(draws, points=points, labels=labels, sets=sets)
     numbers = [np.sort(random.permutation(bank)[:samples]) for _ in range(points // tile)]
     for at, of_tile in enumerate(numbers):
         reduction.add(np.log(p_bank[of_tile, at * tile : (at + 1) * tile]), of_tile)
@@ -167,11 +167,11 @@ def test_units_merge_to_the_same_wherever_they_are_cut() -> None:
     def scores(cuts: tuple[int, ...]) -> dict[str, Any]:
         units = []
         for first, last in zip((0, *cuts), (*cuts, N), strict=True):
-            part = classification.Reduction(weights, points=N, labels=LABELS, first=first, sets=sets)
+            part = classification.ClassReduction(weights, points=N, labels=LABELS, first=first, sets=sets)
             for start in range(first, last, 10):
                 part.add(logits[:, start : start + 10])
             units.append(part.arrays())
-        whole = classification.Reduction(weights, points=N, labels=LABELS, sets=sets).scores(Gathered(units))
+        whole = classification.ClassReduction(weights, points=N, labels=LABELS, sets=sets).scores(Gathered(units))
         return whole.replicates | {f"points.{name}": values for name, values in whole.points.items()}
 
     expected = scores(())

@@ -86,7 +86,7 @@ def test_the_monte_carlo_error_of_every_estimate_is_the_spread_over_repeats(trai
                 dropout=bnuq.Dropout(T, seed=repeat) if "mcdo" in method else None,
                 chunk_size=N,
             )
-            reduction = classification.Reduction(draws, points=logits.shape[1], labels=truth)
+            reduction = classification.ClassReduction(draws, points=logits.shape[1], labels=truth)
             reduction.add(logits.numpy())
             scores.append(reduction.scores())
         test, ood = scores

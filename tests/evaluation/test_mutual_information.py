@@ -52,9 +52,9 @@ def softmax(logits: np.ndarray) -> np.ndarray:
     return p / p.sum(-1, keepdims=True)
 
 
-def reduced(logits: np.ndarray, estimator: str, *, chunk: int = 1000, labels=None) -> classification.Scores:
+def reduced(logits: np.ndarray, estimator: str, *, chunk: int = 1000, labels=None) -> classification.ClassScores:
     draws = replicate_weights(len(logits))
-    reduction = classification.Reduction(draws, points=logits.shape[1], labels=labels, estimator=estimator)
+    reduction = classification.ClassReduction(draws, points=logits.shape[1], labels=labels, estimator=estimator)
     for start in range(0, logits.shape[1], chunk):
         reduction.add(logits[:, start : start + chunk])
     return reduction.scores()
@@ -194,10 +194,10 @@ def test_half_precision_is_widened_before_anything_is_computed(dtype):
     scores = reduced(half, "plug-in")
     expected = metrics.mutual_information(softmax(half.double().numpy()))
     np.testing.assert_allclose(scores.points["mutual_information"], expected, rtol=1e-9, atol=1e-12)
-    reduction = classification.Reduction(replicate_weights(8), points=N)
+    reduction = classification.ClassReduction(replicate_weights(8), points=N)
     reduction.add(half)
     assert reduction.scores().samples_differ
-    same = classification.Reduction(replicate_weights(8), points=N)
+    same = classification.ClassReduction(replicate_weights(8), points=N)
     same.add(half[:1].expand(8, -1, -1))
     assert not same.scores().samples_differ
 

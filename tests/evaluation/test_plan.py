@@ -14,7 +14,7 @@ from bnuq.catalogue import text_of
 from bnuq.config import Run
 from bnuq.data import Points
 from bnuq.errors import DataError, SamplingError
-from bnuq.evaluation.plan import Plan, plan
+from bnuq.evaluation.plan import RunPlan, plan_of
 
 
 def network(**options: bool) -> nn.Module:
@@ -28,10 +28,10 @@ def points(n: int) -> Points:
     return Points("test", "test.npz", values, np.zeros(n, dtype=np.int64))
 
 
-def planned(model: nn.Module, *, train: Points | None = None, **said) -> Plan:
+def planned(model: nn.Module, *, train: Points | None = None, **said) -> RunPlan:
     run = Run(checkpoint=Path("m.pt"), out=Path("m.h5"), **said)
     test = points(6)
-    return plan(run, model, torch.from_numpy(test.raw(slice(0, 3))), test=test, train=train, trained_with=None)
+    return plan_of(run, model, torch.from_numpy(test.raw(slice(0, 3))), test=test, train=train, trained_with=None)
 
 
 def test_all_that_a_network_allows_is_drawn():
@@ -39,9 +39,9 @@ def test_all_that_a_network_allows_is_drawn():
 
 
 def test_without_running_statistics_dropout_alone_is_left_out_with_a_note():
-    todo = planned(network(track_running_stats=False), train=points(40))
-    assert tuple(map(str, todo.methods)) == ("mcbn", "mcbn+mcdo")
-    left_out = values_of(todo, "method-left-out")
+    plan = planned(network(track_running_stats=False), train=points(40))
+    assert tuple(map(str, plan.methods)) == ("mcbn", "mcbn+mcdo")
+    left_out = values_of(plan, "method-left-out")
     assert left_out["method"] == ["mcdo"] and left_out["reason"].startswith("BatchNorm 3 keeps no running statistics")
 
 
@@ -104,11 +104,11 @@ class Recurrent(nn.Module):
     ],
 )
 def test_dropout_out_of_reach_is_named_once_and_not_taken_for_batch_normalization(made, layers, where, left_out):
-    todo = planned(made().eval(), train=points(40))
-    [unreachable] = [finding for finding in todo.findings if finding.code == "unreachable"]
+    plan = planned(made().eval(), train=points(40))
+    [unreachable] = [finding for finding in plan.findings if finding.code == "unreachable"]
     assert unreachable.values["layer"] == layers and text_of(unreachable).count("dropout inside") == 1
     assert where in unreachable.values["reason"]
-    notes = {" ".join(f.values["method"]): f.values["reason"] for f in todo.findings if f.code == "method-left-out"}
+    notes = {" ".join(f.values["method"]): f.values["reason"] for f in plan.findings if f.code == "method-left-out"}
     assert set(notes) == left_out and notes["mcbn mcbn+mcdo"] == "the network has no BatchNorm layer"
 
 

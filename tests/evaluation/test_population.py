@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from bnuq.config import Augment, Run
 from bnuq.data import Points
 from bnuq.errors import SamplingError
-from bnuq.evaluation.datasets import Pipeline
+from bnuq.evaluation.pipeline import Pipeline
 from bnuq.evaluation.population import population_statistics, reference_batches
 from bnuq.sampling import counter_rng
 

@@ -16,8 +16,8 @@ import bnuq
 from bnuq import metrics
 from bnuq.config import ScoringSection
 from bnuq.errors import SamplingError
-from bnuq.evaluation.datasets import Scale
 from bnuq.evaluation.estimates import detection_estimates, headline_errors, replicate_weights
+from bnuq.evaluation.pipeline import TargetScale
 from bnuq.evaluation.tasks import regression
 from bnuq.metrics import DrawWeights
 
@@ -38,11 +38,11 @@ def reduced(
     draws: DrawWeights,
     *,
     by: ScoringSection | None = None,
-    fitted: regression.Fitted | None = None,
-    scale: Scale | None = None,
+    fitted: regression.NoiseFit | None = None,
+    scale: TargetScale | None = None,
     chunk: int = 17,
-) -> regression.Scores:
-    reduction = regression.Reduction(
+) -> regression.RegressionScores:
+    reduction = regression.RegressionReduction(
         draws, points=f.shape[1], scoring_by=by or ScoringSection(), targets=y, scale=scale, fitted=fitted
     )
     for start in range(0, f.shape[1], chunk):
@@ -50,7 +50,7 @@ def reduced(
     return reduction.scores()
 
 
-def evaluated(by: ScoringSection | None = None, **sizes: int) -> tuple[regression.Scores, DrawWeights]:
+def evaluated(by: ScoringSection | None = None, **sizes: int) -> tuple[regression.RegressionScores, DrawWeights]:
     """Scores of the test points, with what was fitted to validation points."""
     draws = replicate_weights(sizes.get("draws", T))
     validation = reduced(*samples_of(VALIDATION, seed=1, **sizes), draws, by=by)
@@ -58,7 +58,7 @@ def evaluated(by: ScoringSection | None = None, **sizes: int) -> tuple[regressio
 
 
 @pytest.fixture(scope="module")
-def whole() -> tuple[regression.Scores, DrawWeights]:
+def whole() -> tuple[regression.RegressionScores, DrawWeights]:
     return evaluated()
 
 
@@ -170,7 +170,7 @@ def test_estimates_do_not_depend_on_how_points_come(whole) -> None:
 def test_estimates_are_in_the_unit_of_the_targets() -> None:
     draws, (f, y) = replicate_weights(T), samples_of()
     (f_validation, y_validation), a = samples_of(VALIDATION, seed=1), 7.0
-    scale = Scale(np.full(Q, 3.0), np.full(Q, a))
+    scale = TargetScale(np.full(Q, 3.0), np.full(Q, a))
     plain = regression.fitted(reduced(f_validation, y_validation, draws), draws)
     scaled = regression.fitted(reduced(f_validation, a * y_validation + 3, draws, scale=scale), draws)
     np.testing.assert_allclose(scaled.tau, plain.tau / a**2, rtol=1e-6)
@@ -240,7 +240,7 @@ def test_replicates_whose_tau_is_infinite_have_no_mixture_and_far_ones_are_exact
     tau = np.full(len(draws.weights), 5.0)
     tau[draws.prefix.start + 1] = math.inf
     tau[draws.jackknife.start + 2] = 50.0
-    scores = reduced(f, y, draws, fitted=regression.Fitted(tau, None))
+    scores = reduced(f, y, draws, fitted=regression.NoiseFit(tau, None))
     curve = regression.convergence(scores, draws)["pll"]
     assert math.isnan(curve[1]) and np.isfinite(np.delete(curve, 1)).all()
     exact = metrics.pll_regression(without(f, 2), y, tau=50.0).mean()
@@ -250,7 +250,7 @@ def test_replicates_whose_tau_is_infinite_have_no_mixture_and_far_ones_are_exact
 def test_moments_with_covariances_have_a_likelihood_without_noise() -> None:
     draws, by = replicate_weights(T), ScoringSection(pll="moment_full")
     f, y = samples_of()
-    scores = reduced(f, y, draws, by=by, fitted=regression.Fitted(np.full(len(draws.weights), math.inf), None))
+    scores = reduced(f, y, draws, by=by, fitted=regression.NoiseFit(np.full(len(draws.weights), math.inf), None))
     found = regression.set_estimates(scores, draws)["pll"].value
     assert found == pytest.approx(metrics.pll_regression(f, y, tau=math.inf, kind="moment_full").mean(), rel=1e-9)
 
@@ -324,7 +324,9 @@ def test_a_bank_of_as_many_draws_as_samples_is_no_bank(whole) -> None:
     scores, draws = whole
     f, y = samples_of()
     bank = replicate_weights(T, T)
-    reduction = regression.Reduction(bank, points=N, scoring_by=ScoringSection(), targets=y, fitted=scores.fitted)
+    reduction = regression.RegressionReduction(
+        bank, points=N, scoring_by=ScoringSection(), targets=y, fitted=scores.fitted
+    )
     for start in range(0, N, 10):
         reduction.add(f[:, start : start + 10], np.arange(T))
     found = regression.set_estimates(reduction.scores(), bank)
@@ -411,7 +413,7 @@ def test_the_monte_carlo_error_of_every_estimate_is_the_spread_over_repeats(trai
     errors: dict[str, list[float]] = {}
     for repeat in range(REPEATS):
 
-        def scores(points: Tensor, truth: Tensor | None, fitted=None, repeat=repeat) -> regression.Scores:
+        def scores(points: Tensor, truth: Tensor | None, fitted=None, repeat=repeat) -> regression.RegressionScores:
             f = bnuq.predict(
                 net,
                 points,

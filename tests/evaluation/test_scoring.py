@@ -34,8 +34,8 @@ def outside() -> np.ndarray:
     return logits_of(30, seed=1, scale=0.7)
 
 
-def reduced(logits: np.ndarray, labels=None, *, chunk: int = 1000, group=None) -> classification.Scores:
-    reduction = classification.Reduction(replicate_weights(len(logits)), points=logits.shape[1], labels=labels)
+def reduced(logits: np.ndarray, labels=None, *, chunk: int = 1000, group=None) -> classification.ClassScores:
+    reduction = classification.ClassReduction(replicate_weights(len(logits)), points=logits.shape[1], labels=labels)
     for start in range(0, logits.shape[1], chunk):
         reduction.add(logits[:, start : start + chunk])
     return reduction.scores(group=group)
@@ -450,7 +450,7 @@ def test_an_output_that_is_not_finite_is_named_by_its_point(bad, classes):
 def test_passes_differ_only_beyond_rounding(noise, dtype, differ):
     logits = np.repeat(logits_of(samples=1), T, axis=0)
     logits = logits + noise * np.random.default_rng(0).normal(size=logits.shape)
-    reduction = classification.Reduction(replicate_weights(T), points=N)
+    reduction = classification.ClassReduction(replicate_weights(T), points=N)
     reduction.add(logits.astype(dtype))
     assert reduction.scores().samples_differ is differ
 

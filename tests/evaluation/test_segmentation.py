@@ -22,7 +22,7 @@ from bnuq.estimates import Estimate
 from bnuq.evaluation import passes
 from bnuq.evaluation.tasks import segmentation
 from bnuq.evaluation.tasks.anomalies import with_segments
-from bnuq.evaluation.tasks.pixels import FEW_PARTS, Reduction, Scores, parts_of_draws
+from bnuq.evaluation.tasks.pixels import FEW_PARTS, PixelReduction, PixelScores, parts_of_draws
 from bnuq.records.evaluation import PIXEL_SCORES, MethodResult, Result, SetResult
 from bnuq.sampling import counter_rng
 from bnuq.workflows.evaluate import evaluate
@@ -138,11 +138,11 @@ def reduced(
     draws_at_once: int = 4,
     group: np.ndarray | None = None,
     **options: Any,
-) -> Scores:
+) -> PixelScores:
     """The scores of these logits, added a few images and a few draws at a time."""
     draws, count = logits.shape[:2]
     parts = parts_of_draws(draws, math.prod(logits.shape[2:]))
-    reduction = Reduction(
+    reduction = PixelReduction(
         scorer.weights(draws, None),
         parts,
         classes=logits.shape[2],
@@ -164,7 +164,7 @@ def scorer(folder: Path) -> segmentation.SegmentationScorer:
     return segmentation.SegmentationScorer(run, CLASSES, SHAPE, ("sky", "road", "car", "unseen"))
 
 
-def result_of(scorer: segmentation.SegmentationScorer, draws: int, **scores: Scores) -> MethodResult:
+def result_of(scorer: segmentation.SegmentationScorer, draws: int, **scores: PixelScores) -> MethodResult:
     return scorer.result(scores, None, scorer.weights(draws, None), {})
 
 
@@ -588,8 +588,10 @@ def test_the_deterministic_network_is_that_of_a_plain_forward(folder: Path, eval
 @pytest.mark.held(False)
 def test_the_draws_of_a_method_are_scored_as_they_are(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[torch.Tensor] = []
-    plain = Reduction.add
-    monkeypatch.setattr(Reduction, "add", lambda self, outputs: (seen.append(outputs.clone()), plain(self, outputs))[1])
+    plain = PixelReduction.add
+    monkeypatch.setattr(
+        PixelReduction, "add", lambda self, outputs: (seen.append(outputs.clone()), plain(self, outputs))[1]
+    )
     result = small_segmentation.evaluated(folder, out="draws.h5", **ALONE)
     drawn = [block.double().numpy() for block in seen if len(block) > 1]
     expected = estimates_at_once(np.concatenate(drawn, axis=1), read_test_set(folder)[1], small_segmentation.IGNORE)

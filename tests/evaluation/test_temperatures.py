@@ -182,7 +182,7 @@ def test_a_temperature_of_1_leaves_every_score_as_it_is() -> None:
     logits, y = random.normal(size=(8, 30, 4)), random.integers(0, 4, 30)
     scores = []
     for maps in (None, metrics.LogitMaps(np.ones((1, 1)), np.zeros((1, 1)), np.zeros(30, int))):
-        reduction = classification.Reduction(replicate_weights(8), points=30, labels=y, maps=maps)
+        reduction = classification.ClassReduction(replicate_weights(8), points=30, labels=y, maps=maps)
         reduction.add(logits)
         scores.append(reduction.scores())
     assert set(scores[0].points) - set(scores[1].points) == {*metrics.LOGIT_SCORES}

@@ -17,9 +17,9 @@ from bnuq.config import Options, ScoringSection, resolve
 from bnuq.errors import ResultError
 from bnuq.evaluation import scoring
 from bnuq.evaluation.estimates import replicate_weights
-from bnuq.evaluation.executors import Executor
+from bnuq.evaluation.executors import UnitExecutor
 from bnuq.evaluation.tasks import classification, regression
-from bnuq.evaluation.units import Gathered, Unit
+from bnuq.evaluation.units import Gathered, WorkUnit
 from bnuq.files import mapped
 from bnuq.files.journal import Arrays, Journal, requests_at
 from bnuq.files.places import Folder
@@ -49,18 +49,18 @@ def evaluated(folder: Path, name: str = "out.h5", **options: Any) -> Result:
 # ── the seam ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def unit(number: int) -> Unit:
-    return Unit("mcbn", "test", "0123456789", range(number, number + 1), range(8))
+def unit(number: int) -> WorkUnit:
+    return WorkUnit("mcbn", "test", "0123456789", range(number, number + 1), range(8))
 
 
 def test_units_that_are_finished_are_not_run_and_all_come_in_order(tmp_path: Path) -> None:
-    ran: list[Unit] = []
+    ran: list[WorkUnit] = []
 
-    def run(units: tuple[Unit, ...]) -> list[Arrays]:
+    def run(units: tuple[WorkUnit, ...]) -> list[Arrays]:
         ran.extend(units)
         return [{"points": np.array(each.points.start)} for each in units]
 
-    executor = Executor(Journal(tmp_path, {}))
+    executor = UnitExecutor(Journal(tmp_path, {}))
     list(executor.run([(unit(1),), (unit(2),)], run))
     ran.clear()
     groups = [(unit(0), unit(1)), (unit(2),), (unit(3), unit(4))]
@@ -72,7 +72,7 @@ def test_units_that_are_finished_are_not_run_and_all_come_in_order(tmp_path: Pat
 def test_no_two_addresses_share_a_name() -> None:
     ranges = (range(1), range(11), range(1, 11), range(1, 1))
     units = [
-        Unit(method, name, sha256, points, draws, size)
+        WorkUnit(method, name, sha256, points, draws, size)
         for method in ("mcbn", "mcbn+mcdo")
         for name, sha256 in (("test", "a" * 64), ("test", "b" * 64), ("other-set", "a" * 64))
         for points in ranges
@@ -86,11 +86,11 @@ def reductions(kind: str) -> Callable[[int], Any]:
     weights, random = replicate_weights(8), np.random.default_rng(0)
     if kind == "classification":
         labels = random.integers(0, 3, 50)
-        return lambda first: classification.Reduction(weights, points=50, labels=labels, first=first)
+        return lambda first: classification.ClassReduction(weights, points=50, labels=labels, first=first)
     targets = random.normal(size=(50, 3))
-    fitted = regression.Fitted(np.full(len(weights.weights), 2.0), None)
+    fitted = regression.NoiseFit(np.full(len(weights.weights), 2.0), None)
     scoring = ScoringSection()
-    return lambda first: regression.Reduction(
+    return lambda first: regression.RegressionReduction(
         weights, points=50, scoring_by=scoring, targets=targets, fitted=fitted, first=first
     )
 
@@ -142,7 +142,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     log: dict[str, Any] = {"units": [], "passes": 0, "stop": None}
     plain, passes = scoring.run_unit, Stochastic.passes
 
-    def logged(context: scoring.UnitScoring, unit: Unit) -> Arrays:
+    def logged(context: scoring.UnitScoring, unit: WorkUnit) -> Arrays:
         if len(log["units"]) == log["stop"]:
             raise KeyboardInterrupt
         log["units"].append(unit.name)
@@ -314,7 +314,7 @@ def test_forged_units_of_another_user_are_not_taken_and_named_ones_are_refused(
 ) -> None:
     work, honest = folder / "mine" if named else None, scoring.run_unit
 
-    def forged(context: scoring.UnitScoring, unit: Unit) -> Arrays:
+    def forged(context: scoring.UnitScoring, unit: WorkUnit) -> Arrays:
         arrays = honest(context, unit)
         return {name: values[::-1].copy() if values.ndim else values for name, values in arrays.items()}
 

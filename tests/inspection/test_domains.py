@@ -16,7 +16,7 @@ from bnuq.config import Named, Normalize, Run
 from bnuq.data import Points, points_of
 from bnuq.data.points import Contents
 from bnuq.errors import BnuqError, DataError, RequestError, SamplingError
-from bnuq.evaluation.datasets import Pipeline
+from bnuq.evaluation.pipeline import Pipeline
 from bnuq.findings import note
 from bnuq.inspection import domains as stage
 from bnuq.inspection.domains import domains

@@ -14,8 +14,8 @@ from torch.nn import functional as F
 
 from bnuq.config import Run
 from bnuq.data import Points
-from bnuq.evaluation.datasets import Pipeline
 from bnuq.evaluation.draws import check_reference
+from bnuq.evaluation.pipeline import Pipeline
 from bnuq.evaluation.population import reference_batches
 from bnuq.inspection.health import (
     batch_statistics,

@@ -12,7 +12,7 @@ from torch import nn
 
 from bnuq.config import Run
 from bnuq.data import Points
-from bnuq.evaluation.datasets import Pipeline
+from bnuq.evaluation.pipeline import Pipeline
 from bnuq.evaluation.population import reference_batches
 from bnuq.inspection.health import batch_statistics
 from bnuq.inspection.noise import _spatial_slope, noise, sizes_for

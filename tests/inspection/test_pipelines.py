@@ -16,9 +16,10 @@ from bnuq.catalogue import text_of
 from bnuq.config import Augment, Normalize, Run, read_run_file
 from bnuq.data import Points, augmented, load_points, normalized
 from bnuq.errors import SamplingError
-from bnuq.evaluation.datasets import Pipeline
-from bnuq.inspection import pipelines
-from bnuq.inspection.pipelines import DATA_OWN, findings, suggest
+from bnuq.evaluation.pipeline import Pipeline
+from bnuq.inspection import pipeline_settings, pipelines
+from bnuq.inspection.pipeline_settings import DATA_OWN
+from bnuq.inspection.pipelines import findings, suggest
 from bnuq.progress import silent
 from bnuq.records.inspection import Pipelines
 from bnuq.sampling.site_search import find_sites
@@ -174,8 +175,8 @@ def test_a_flip_that_changes_nothing_is_said_to_be_undetermined(seed, tmp_path):
 @pytest.mark.usefixtures("quick")
 def test_a_published_normalisation_that_is_the_datas_own_is_preferred_and_both_are_named(tmp_path, monkeypatch):
     train = pictures(channels=1)
-    own = pipelines._data_statistics(train)[0]
-    monkeypatch.setitem(pipelines.PUBLISHED, "mnist", (own.mean, own.std))
+    own = pipeline_settings._data_statistics(train)[0]
+    monkeypatch.setitem(pipeline_settings.PUBLISHED, "mnist", (own.mean, own.std))
     found = suggested(trained(train, as_in(own, None)), train)
     assert [one.normalize for one in found.candidates[:2]] == ["mnist", DATA_OWN]
     assert "normalize: mnist and the data's own agree equally well" in found.undetermined
@@ -229,7 +230,9 @@ def test_float_pictures_are_read_for_what_their_pixels_run_to():
     uint8 = pictures(50, channels=1)
     to_255 = Points("train", "t", uint8.inputs[:].astype(np.float32))
     before = Points("train", "t", (uint8.raw(slice(None)) - 0.5) / 0.2)
-    settings = {what: list(pipelines._image_settings(of)) for what, of in (("u", uint8), ("f", to_255), ("n", before))}
+    settings = {
+        what: list(pipeline_settings._image_settings(of)) for what, of in (("u", uint8), ("f", to_255), ("n", before))
+    }
     mnist = {what: {one.name: one.normalize for one in found}.get("mnist") for what, found in settings.items()}
     a, b = (normalized(of.raw(slice(0, 4)), mnist[what]) for what, of in (("u", uint8), ("f", to_255)))
     np.testing.assert_allclose(a, b, rtol=1e-5)
@@ -244,7 +247,7 @@ def test_float_pictures_that_overshoot_a_little_are_pictures_all_the_same():
     spike[0, 0, 0, 0] = 40.0
     several = np.clip(1.3 * pixels - 0.1, -0.1, 1.2)
     tops = {
-        name: pipelines._data_statistics(Points("train", "t", values))[1]
+        name: pipeline_settings._data_statistics(Points("train", "t", values))[1]
         for name, values in {
             "plain": pixels, "resized": resized, "spike": spike, "several": several, "to 255": 258 * pixels - 2,
             "standardised": (pixels - 0.1307) / 0.3081 * 1.2, "about 0": 2 * pixels - 1,
@@ -274,7 +277,7 @@ def test_a_layer_with_a_call_beyond_the_first_layers_is_not_checked_in_them():
     train, net = pictures(200), CalledAgain().eval()
     sites = find_sites(net, torch.from_numpy(train.raw(slice(0, 3)))).live_batchnorms
     tried = pipelines._Trials(RUN, net, train, sites, M, silent)
-    settings = list(pipelines._settings(RUN, train))[:2]
+    settings = list(pipeline_settings.settings_to_try(RUN, train))[:2]
     found = tried.checked(settings, "some", batches=4, max_batch_size=32, layers=2)
     assert {one.check.layers for one in found} == {("norms.1", "norms.2")}
 

@@ -17,7 +17,8 @@ from bnuq.data.readers.images import PictureFiles
 from bnuq.data.resizing import resized
 from bnuq.errors import DataError
 from bnuq.evaluation import datasets
-from bnuq.evaluation.datasets import Pipeline, load_material
+from bnuq.evaluation.datasets import load_data
+from bnuq.evaluation.pipeline import Pipeline
 from bnuq.evaluation.setup import prepare
 from bnuq.sampling import counter_rng
 from bnuq.store.table import rows_of
@@ -96,7 +97,7 @@ def test_grey_pictures_are_repeated_to_the_channels_that_the_network_takes(folde
 def test_a_resized_crop_begins_at_the_original_picture_and_leaves_crop_and_flip(folder):
     run = resolve("run.toml", Options(resize=7, crop=6), folder=folder)
     ready = prepare(run)
-    train = ready.material.train
+    train = ready.data.train
     rows = np.array([3, 100, 7])
     pixels = ready.pipeline.pixels(train, rows, draw=2, purpose=counter_rng.AUGMENT)
     assert pixels.shape == (3, 1, 6, 6)
@@ -124,14 +125,14 @@ def as_lines(table: dict) -> str:
 def test_a_validation_part_of_a_listed_reference_has_the_digest_of_its_bytes(folder):
     text = RUN.replace("[sampling]", 'validation = { split_of = "train", held_out = true }\n[sampling]')
     (folder / "run.toml").write_text(text)
-    material = load_material(resolve("run.toml", Options(resize=7, crop=6), folder=folder))
-    assert material.train.listed
-    assert not material.validation.listed
-    part = material.validation.inputs
-    before = material.validation.sha256
+    data = load_data(resolve("run.toml", Options(resize=7, crop=6), folder=folder))
+    assert data.train.listed
+    assert not data.validation.listed
+    part = data.validation.inputs
+    before = data.validation.sha256
     file = folder / "train" / part.source.files[part.rows[0]]
     file.write_bytes(png(np.full((9, 9), 7, np.uint8)))
-    again = load_material(resolve("run.toml", Options(resize=7, crop=6), folder=folder))
+    again = load_data(resolve("run.toml", Options(resize=7, crop=6), folder=folder))
     assert again.validation.sha256 != before
 
 
@@ -165,9 +166,9 @@ def test_classes_are_listed_in_the_run_file_in_a_file_or_as_an_option(folder):
     def labels(run_file: str, **options) -> list[int]:
         """Those of the reference and of the test set, of a picture in each folder."""
         run = resolve(run_file, Options(resize=6, crop=6, **options), folder=folder)
-        material = load_material(run)
+        data = load_data(run)
         assert run.record()["data"].get("classes") in (None, ["c", "b", "a"], str(folder / "sub" / "names.txt"))
-        return [*material.train.targets[[0, -1]].tolist(), *material.test.targets[[0, 8, 16]].tolist()]
+        return [*data.train.targets[[0, -1]].tolist(), *data.test.targets[[0, 8, 16]].tolist()]
 
     assert labels("run.toml") == [0, 2, 0, 1, 2]
     for value in ('["c", "b", "a"]', '"sub/names.txt"'):

@@ -25,7 +25,6 @@ from bnuq.progress import Advance
 from bnuq.records import sweep as sweep_file
 from bnuq.records.sweep import Sweep
 from bnuq.sampling import counter_rng
-from bnuq.sweeping import network
 from bnuq.workflows.evaluate import evaluate
 from bnuq.workflows.sweep import sweep
 
@@ -300,16 +299,16 @@ def test_errors_of_the_elbo_are_over_points_and_draws_and_none_where_all_points_
 def test_the_elbo_is_the_same_where_memory_runs_out_as_the_likelihood_is_taken(
     folder: Path, record: Sweep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    likelihood, sizes = network.classification_likelihood, []
+    log_likelihood, sizes = likelihood.classification_likelihood, []
 
     def scarce(outputs: torch.Tensor, targets: np.ndarray) -> torch.Tensor:
         assert outputs.shape[1] == len(targets)
         sizes.append(len(targets))
         if len(targets) > 25:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return likelihood(outputs, targets)
+        return log_likelihood(outputs, targets)
 
-    monkeypatch.setattr(network, "classification_likelihood", scarce)
+    monkeypatch.setattr(likelihood, "classification_likelihood", scarce)
     again = swept(folder)
     assert {96, 48, 24} == set(sizes)
     for size in (8, 16):
@@ -454,9 +453,9 @@ def test_networks_are_compared_draw_by_draw(pair: Path, line: str, message: str)
 def test_sidecars_of_one_data_set_have_it_read_once(pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for toml, model in (("run.toml", "model.toml"), ("second.toml", "other.toml")):
         (pair / toml).rename(pair / model)
-    read, really = [], setup.load_material
+    read, really = [], setup.load_data
     monkeypatch.setattr(
-        setup, "load_material", lambda run, *rest, **options: read.append(run) or really(run, *rest, **options)
+        setup, "load_data", lambda run, *rest, **options: read.append(run) or really(run, *rest, **options)
     )
     swept(pair, "model.pt", "other.pt", sizes=None, arch="net.py:net")
     assert len(read) == 1

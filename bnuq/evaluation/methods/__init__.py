@@ -9,12 +9,12 @@ from bnuq.evaluation.methods.imported import ImportedSampler
 from bnuq.evaluation.methods.last_layer import LastLayerSampler
 from bnuq.evaluation.methods.layers import LayerSampler
 from bnuq.evaluation.methods.networks import EnsembleSampler, NetworkSampler
-from bnuq.evaluation.methods.sampler import Drawn, Fit, Network, Sampler
+from bnuq.evaluation.methods.sampler import Fit, MethodSampler, Network, SamplerInputs
 from bnuq.methods import Method, Source
 
-__all__ = ["Drawn", "Fit", "Network", "Sampler", "sampler_of"]
+__all__ = ["Fit", "MethodSampler", "Network", "SamplerInputs", "sampler_of"]
 
-_FAMILIES: Mapping[Source, type[Sampler]] = {  # by a source that their samples have; else it is one of layers
+_FAMILIES: Mapping[Source, type[MethodSampler]] = {  # by a source that their samples have; else it is one of layers
     "file": ImportedSampler,
     "networks": EnsembleSampler,
     "weights": LastLayerSampler,
@@ -22,7 +22,7 @@ _FAMILIES: Mapping[Source, type[Sampler]] = {  # by a source that their samples 
 }
 
 
-def sampler_of(method: Method) -> Sampler:
+def sampler_of(method: Method) -> MethodSampler:
     """How a method makes samples."""
     if method.is_single:
         return NetworkSampler(method)

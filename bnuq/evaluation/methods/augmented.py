@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from bnuq.evaluation.augmentation import Augmented, augmenting
 from bnuq.evaluation.methods.layers import layer_engine, why_layers_agree, why_no_mini_batches
-from bnuq.evaluation.methods.sampler import Drawn, Network, Sampler
+from bnuq.evaluation.methods.sampler import MethodSampler, Network, SamplerInputs
 from bnuq.evaluation.subject import Subject
 from bnuq.sampling.plain_loop import Engine, Evaluation
 
 
-class AugmentationSampler(Sampler):
+class AugmentationSampler(MethodSampler):
     """Augments the evaluated points anew for every draw."""
 
     def why_not(self, network: Network) -> str:
@@ -31,9 +31,9 @@ class AugmentationSampler(Sampler):
             )
         return ""
 
-    def engine(self, subject: Subject, draws: range, drawn: Drawn) -> Engine:
+    def engine(self, subject: Subject, draws: range, inputs: SamplerInputs) -> Engine:
         is_deterministic = not self.method.draws_mini_batches
-        inner = Evaluation(subject.model) if is_deterministic else layer_engine(self.method, subject, draws, drawn)
+        inner = Evaluation(subject.model) if is_deterministic else layer_engine(self.method, subject, draws, inputs)
         return Augmented(inner, len(draws), draws.start, augmenting(subject))
 
     def why_agree(self, subject: Subject) -> str:

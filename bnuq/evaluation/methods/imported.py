@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from bnuq.evaluation.methods.sampler import Drawn, Network, Sampler
+from bnuq.evaluation.methods.sampler import MethodSampler, Network, SamplerInputs
 from bnuq.evaluation.predictions import Predicted, subject_of_predictions
 from bnuq.evaluation.subject import Subject
 from bnuq.sampling.plain_loop import Engine
 
 
-class ImportedSampler(Sampler):
+class ImportedSampler(MethodSampler):
     """The samples in the file of --predictions."""
 
     def why_not(self, network: Network) -> str:
@@ -16,7 +16,7 @@ class ImportedSampler(Sampler):
             return "there is no file of samples; add --predictions FILE.npz"
         return "it is not offered for outputs of a segmentation" if network.task.is_dense else ""
 
-    def engine(self, subject: Subject, draws: range, drawn: Drawn) -> Engine:
+    def engine(self, subject: Subject, draws: range, inputs: SamplerInputs) -> Engine:
         return Predicted(subject, len(draws), draws)
 
     def why_agree(self, subject: Subject) -> str:

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from bnuq.evaluation.executors import Executor
+from bnuq.evaluation.executors import UnitExecutor
 from bnuq.evaluation.features import fitted_points, head_of, heads
-from bnuq.evaluation.methods.sampler import Drawn, Fit, Network, Sampler
+from bnuq.evaluation.methods.sampler import Fit, MethodSampler, Network, SamplerInputs
 from bnuq.evaluation.resources import check_memory_of_last_layer
 from bnuq.evaluation.subject import Subject
 from bnuq.evaluation.units import UnitGroup, tiles
@@ -23,7 +23,7 @@ from bnuq.sampling.plain_loop import Engine
 _TILE = 1024  # reference points of a unit
 
 
-class LastLayerSampler(Sampler):
+class LastLayerSampler(MethodSampler):
     """Draws the weights of the last linear layer of a classifier."""
 
     def why_not(self, network: Network) -> str:
@@ -43,19 +43,19 @@ class LastLayerSampler(Sampler):
             return 'there is no reference to fit its posterior to; add --train REF, or train = "REF" under [data]'
         return ""
 
-    def fitted(self, subject: Subject, progress: Progress, executor: Executor | None) -> Fit:
+    def fitted(self, subject: Subject, progress: Progress, executor: UnitExecutor | None) -> Fit:
         return fit_posterior(subject, progress, executor)
 
-    def engine(self, subject: Subject, draws: range, drawn: Drawn) -> Engine:
+    def engine(self, subject: Subject, draws: range, inputs: SamplerInputs) -> Engine:
         to = {"device": subject.pipeline.device, "dtype": subject.pipeline.dtype}
-        return LastLayerPasses(subject.model, drawn.fitted, draws=draws, seed=subject.run.seed, **to)
+        return LastLayerPasses(subject.model, inputs.fitted, draws=draws, seed=subject.run.seed, **to)
 
     def why_agree(self, subject: Subject) -> str:
         return "the posterior of the last layer is too narrow for any sample to differ."
 
 
 def fit_posterior(
-    subject: Subject, progress: Progress, executor: Executor | None = None
+    subject: Subject, progress: Progress, executor: UnitExecutor | None = None
 ) -> tuple[Posterior, tuple[Finding, ...]]:
     """The posterior of the network's last layer, and a note on it.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from bnuq.evaluation.methods.sampler import Drawn, Network, Sampler
+from bnuq.evaluation.methods.sampler import MethodSampler, Network, SamplerInputs
 from bnuq.evaluation.subject import Subject
 from bnuq.methods import Method, Source
 from bnuq.sampling.bank_tiles import BankEngine
@@ -17,7 +17,7 @@ from bnuq.sampling.sites import having
 from bnuq.sampling.unsampled import listed
 
 
-class LayerSampler(Sampler):
+class LayerSampler(MethodSampler):
     """Draws the statistics of BatchNorms, masks of dropout, and noise of layers that have their own."""
 
     def why_not(self, network: Network) -> str:
@@ -32,22 +32,22 @@ class LayerSampler(Sampler):
                 return reason
         return "" if self.method.is_sampled_batchnorm else network.why_not_alone(self.method)
 
-    def engine(self, subject: Subject, draws: range, drawn: Drawn) -> Engine:
-        return layer_engine(self.method, subject, draws, drawn)
+    def engine(self, subject: Subject, draws: range, inputs: SamplerInputs) -> Engine:
+        return layer_engine(self.method, subject, draws, inputs)
 
     def why_agree(self, subject: Subject) -> str:
         return why_layers_agree(self.method, subject)
 
 
-def layer_engine(method: Method, subject: Subject, draws: range, drawn: Drawn) -> Stochastic | BankEngine:
+def layer_engine(method: Method, subject: Subject, draws: range, inputs: SamplerInputs) -> Stochastic | BankEngine:
     """The engine of what a method draws inside the network."""
     seed, bank = subject.run.seed, subject.bank if method.is_sampled_batchnorm else None
     # a draw of the bank includes its mask and its noise
     numbers = (len(draws), seed, draws.start) if bank is None else (bank, seed)
     engine = Stochastic(
         subject.model,
-        subject.todo.sites,
-        omega=drawn.omegas[method.omega_key] if method.is_sampled_batchnorm else None,
+        subject.plan.sites,
+        omega=inputs.omegas[method.omega_key] if method.is_sampled_batchnorm else None,
         dropout=Dropout(*numbers) if "masks" in method.differs_by else None,
         learned=Learned(*numbers) if "noise" in method.differs_by else None,
         precision=subject.run.precision,
@@ -57,15 +57,15 @@ def layer_engine(method: Method, subject: Subject, draws: range, drawn: Drawn) -
 
 def why_layers_agree(method: Method, subject: Subject) -> str:
     """Why samples agree that differ by what is drawn inside the network."""
-    todo = subject.todo
+    plan = subject.plan
     if method.is_sampled_batchnorm:
         return (
-            f"the outputs are the same for every mini-batch of {todo.batch_size}; is the reference one point "
+            f"the outputs are the same for every mini-batch of {plan.batch_size}; is the reference one point "
             "repeated, or does the output not depend on these BatchNorms?"
         )
     if "noise" in method.differs_by:
-        return f"the noise of its layers changes no output: {', '.join(site.name for site in todo.sites.live_noises)}."
-    rates = ", ".join(f"{site.name} {site.p:g}" for site in todo.sites.live_dropouts)
+        return f"the noise of its layers changes no output: {', '.join(site.name for site in plan.sites.live_noises)}."
+    rates = ", ".join(f"{site.name} {site.p:g}" for site in plan.sites.live_dropouts)
     return f"dropout at these rates changes no output: {rates}."
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from bnuq.config import Run
 from bnuq.data import Points
-from bnuq.evaluation.executors import Executor
+from bnuq.evaluation.executors import UnitExecutor
 from bnuq.evaluation.subject import Subject
 from bnuq.findings import Finding
 from bnuq.methods import Method
@@ -49,7 +49,7 @@ class Network:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class SamplerInputs:
     """What an engine needs: ω by `Method.omega_key`, and what its sampler has `fitted`."""
 
     omegas: Mapping[str, BatchStatistics] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class Drawn:
 
 
 @dataclass(frozen=True)
-class Sampler(ABC):
+class MethodSampler(ABC):
     """How a method makes samples: a class for each family of methods."""
 
     method: Method
@@ -67,14 +67,14 @@ class Sampler(ABC):
         """Why it cannot be drawn; empty where it can."""
 
     @abstractmethod
-    def engine(self, subject: Subject, draws: range, drawn: Drawn) -> Engine:
+    def engine(self, subject: Subject, draws: range, inputs: SamplerInputs) -> Engine:
         """The engine of these draws."""
 
     @abstractmethod
     def why_agree(self, subject: Subject) -> str:
         """Why samples do not differ, where they do not."""
 
-    def fitted(self, subject: Subject, progress: Progress, executor: Executor | None) -> Fit:
+    def fitted(self, subject: Subject, progress: Progress, executor: UnitExecutor | None) -> Fit:
         """What is fitted to the reference before any draw, in units of the executor, and notes on it."""
         return None, ()
 

@@ -12,12 +12,12 @@ from bnuq import metrics
 from bnuq.data import Masks
 from bnuq.estimates import Estimate
 from bnuq.evaluation import estimates
-from bnuq.evaluation.tasks.pixels import ANOMALY, SIGNED, Scores
+from bnuq.evaluation.tasks.pixels import ANOMALY, SIGNED, PixelScores
 from bnuq.metrics import COMPONENT_THRESHOLDS, ComponentOverlap
 from bnuq.records.evaluation import PIXEL_SCORES, Maps, MethodResult
 
 
-def with_segments(result: MethodResult, name: str, scores: Scores, maps: Maps, masks: Masks) -> MethodResult:
+def with_segments(result: MethodResult, name: str, scores: PixelScores, maps: Maps, masks: Masks) -> MethodResult:
     """The result with estimates of the segments of anomalies of an OOD set, whose maps these are, by every score; with
     errors over images. A pixel is called an anomaly from the threshold on that gives the pixels the largest F1.
 

@@ -46,7 +46,7 @@ Parts = Mapping[str, Mapping[str, Int64[np.ndarray, " _"]]]  # the points of eac
 
 
 @dataclass(frozen=True)
-class Scores(estimates.SetScores):
+class ClassScores(estimates.SetScores):
     """The scores of one set. A single draw has no mutual information and no variation ratio; `estimator` is the
     estimator of every mutual information here. `part_sums` are the sums of a score over the points of each of the
     `parts`, by "class.accuracy". `conformity` are the scores that thresholds of prediction sets are fitted to."""
@@ -70,7 +70,7 @@ def bytes_of_scoring(samples: int, points: int, classes: int, device: torch.devi
     return 2 * 8 * (samples + replicates) * at_once * classes
 
 
-class Reduction:
+class ClassReduction:
     """Takes blocks of logits (T, chunk, K) in the order of the points from `first` on, and gives their Scores.
 
     `estimator` is used for every mutual information: per point, in means, and where points are ranked by it. Logits
@@ -100,7 +100,7 @@ class Reduction:
         self._maps = maps
         self._sum_to_one = are_log_probabilities and maps is None
         self._logit_scores = not are_log_probabilities and maps is None
-        self._all = estimates.Weights.of(weights)
+        self._all = estimates.ReplicateWeights.of(weights)
         self._labels, self._sets, self._points = labels, sets, points
         self._estimator: Estimator = estimator
         self._memory: Tensor | None = None
@@ -127,7 +127,7 @@ class Reduction:
         if draws is None:
             weights = self._all = self._all.to(block.device)
         else:
-            weights = estimates.Weights.of(self._draws, draws).to(block.device)
+            weights = estimates.ReplicateWeights.of(self._draws, draws).to(block.device)
         done = 0
         with torch.inference_mode():
             while done < block.shape[1]:
@@ -144,7 +144,7 @@ class Reduction:
                 else:
                     done += points.shape[1]
 
-    def _add(self, block: Tensor, batch_weights: estimates.Weights) -> None:
+    def _add(self, block: Tensor, batch_weights: estimates.ReplicateWeights) -> None:
         samples, points, _ = block.shape
         weights, full = batch_weights.tensor, batch_weights.draws.full.start
         buffers = self._buffers(block, len(weights))
@@ -225,7 +225,10 @@ class Reduction:
         return differences
 
     def _probabilities(
-        self, mean: Float[Tensor, " chunk_class"], p: Float[Tensor, "sample chunk class"], weights: estimates.Weights
+        self,
+        mean: Float[Tensor, " chunk_class"],
+        p: Float[Tensor, "sample chunk class"],
+        weights: estimates.ReplicateWeights,
     ) -> tuple[Arrays, Arrays]:
         """The mean probabilities of all classes, and those by each draw for some of the points, where they are kept."""
         _, points, classes = p.shape
@@ -239,7 +242,9 @@ class Reduction:
             of_draws["numbers"] = np.repeat(weights.numbers[:, None], last - first, axis=1)
         return {"probabilities": as_numpy(mean.view(points, classes).to(torch.float32))}, of_draws
 
-    def _sums_of_parts(self, values: Mapping[str, Tensor], batch_weights: estimates.Weights) -> dict[str, np.ndarray]:
+    def _sums_of_parts(
+        self, values: Mapping[str, Tensor], batch_weights: estimates.ReplicateWeights
+    ) -> dict[str, np.ndarray]:
         """The sums of scores over the points of each part, under every replicate."""
         sums = {}
         for name, each in ((name, as_numpy(values[name])) for name in _OF_PARTS if self._parts):
@@ -303,7 +308,9 @@ class Reduction:
         moved[[full, draws.prefix.stop - 1]] = jackknifed
         return moved
 
-    def _ranked_of(self, values: Mapping[str, Tensor], batch_weights: estimates.Weights) -> dict[str, np.ndarray]:
+    def _ranked_of(
+        self, values: Mapping[str, Tensor], batch_weights: estimates.ReplicateWeights
+    ) -> dict[str, np.ndarray]:
         """Per-point values under every replicate: the scores, and "wrong" where the set is labelled."""
         resampled = slice(self._draws.jackknife.start, self._draws.bootstrap.stop)
         if resampled.start == resampled.stop:
@@ -333,7 +340,7 @@ class Reduction:
         """What was added, for `scores` to merge."""
         return self._blocks.arrays()
 
-    def scores(self, units: Gathered | None = None, *, group: Int64[np.ndarray, " point"] | None = None) -> Scores:
+    def scores(self, units: Gathered | None = None, *, group: Int64[np.ndarray, " point"] | None = None) -> ClassScores:
         """The scores of all points added so far, or of those of `units`: the `arrays` of reductions like this one, in
         the order of the points."""
         units = units or Gathered([self.arrays()])
@@ -352,7 +359,7 @@ class Reduction:
             p = Probabilities(mean, draws["probabilities"], kept, draws.get("numbers"))
             found = class_probabilities.scored(p, self._labels, self._sets, self._draws, units.pool)
             points, replicates, conformity = points | found.points, replicates | found.replicates, found.conformity
-        return Scores(
+        return ClassScores(
             parts=self._parts,
             part_sums=part_sums,
             n=len(predicted),
@@ -493,7 +500,7 @@ def _corrections(draws: DrawWeights) -> Float[np.ndarray, " replicate"]:
     return np.where(counts > 1, counts / np.maximum(counts - 1, 1), 1.0)
 
 
-def set_estimates(scores: Scores, draws: DrawWeights) -> dict[str, Estimate]:
+def set_estimates(scores: ClassScores, draws: DrawWeights) -> dict[str, Estimate]:
     """The estimates of one set: the means, and where it is labelled those of calibration and of selective prediction,
     each with both errors; and the mean of its points' temperature.
 
@@ -517,7 +524,7 @@ def limits_of(name: str, estimator: Estimator) -> tuple[float, float]:
     return UNBOUNDED if jackknifed else metric_of(name).limits
 
 
-def convergence(scores: Scores, draws: DrawWeights) -> dict[str, np.ndarray]:
+def convergence(scores: ClassScores, draws: DrawWeights) -> dict[str, np.ndarray]:
     """PLL, accuracy and MI of the first 1, 2, 4, … and T draws, where the labels allow; empty for a single draw.
 
     Where MI is jackknifed, the values before all T draws are those of the corrected estimator.
@@ -525,13 +532,13 @@ def convergence(scores: Scores, draws: DrawWeights) -> dict[str, np.ndarray]:
     return estimates.convergence_of(scores, [*estimates_of_task("classification", shown="convergence")], draws)
 
 
-def calibration_curve(scores: Scores, draws: DrawWeights) -> dict[str, np.ndarray]:
+def calibration_curve(scores: ClassScores, draws: DrawWeights) -> dict[str, np.ndarray]:
     """The reliability diagram: points, mean confidence and accuracy of each bin of confidence (NaN where empty);
     empty where there are no labels."""
     return {} if scores.bins is None else estimates.reliability(scores.bins, draws)
 
 
-def risk_curve(scores: Scores) -> dict[str, np.ndarray]:
+def risk_curve(scores: ClassScores) -> dict[str, np.ndarray]:
     """Error rate of the most certain points (by predictive entropy) by coverage, at up to 200 coverages;
     empty where there are no labels."""
     if "accuracy" not in scores.points:
@@ -539,7 +546,7 @@ def risk_curve(scores: Scores) -> dict[str, np.ndarray]:
     return estimates.risk_by_coverage(scores.points["predictive_entropy"], 1 - scores.points["accuracy"])
 
 
-def part_estimates(scores: Scores, kind: str, draws: DrawWeights) -> dict[str, dict[str, Estimate]]:
+def part_estimates(scores: ClassScores, kind: str, draws: DrawWeights) -> dict[str, dict[str, Estimate]]:
     """Accuracy, PLL and number of the points of each class or group, with both errors.
 
     The points of a group count as independent within it, those of a class by their groups.
@@ -556,7 +563,7 @@ def part_estimates(scores: Scores, kind: str, draws: DrawWeights) -> dict[str, d
     return result
 
 
-def _calibration_estimates(scores: Scores, draws: DrawWeights) -> dict[str, Estimate]:
+def _calibration_estimates(scores: ClassScores, draws: DrawWeights) -> dict[str, Estimate]:
     assert scores.bins is not None
     confidence, right = scores.points["max_probability"], scores.points["accuracy"]
     drawn = metrics.calibration_bootstrap(confidence, right, group=scores.group)
@@ -568,7 +575,7 @@ def _calibration_estimates(scores: Scores, draws: DrawWeights) -> dict[str, Esti
     return result
 
 
-def _formula_estimates(scores: Scores, draws: DrawWeights, *, without: Collection[str]) -> dict[str, Estimate]:
+def _formula_estimates(scores: ClassScores, draws: DrawWeights, *, without: Collection[str]) -> dict[str, Estimate]:
     """The estimates that follow by the formula of their rows from values of points that are known of replicates.
 
     Where these are stored for only some points, their change there is added to the estimate of all points.
@@ -593,7 +600,7 @@ def _formula_estimates(scores: Scores, draws: DrawWeights, *, without: Collectio
     return result
 
 
-def selective_estimates(scores: Scores, draws: DrawWeights) -> dict[str, Estimate]:
+def selective_estimates(scores: ClassScores, draws: DrawWeights) -> dict[str, Estimate]:
     """AURC, AUGRC, risk and coverage of a labelled set, by predictive entropy."""
     uncertainty, loss = scores.points["predictive_entropy"], 1 - scores.points["accuracy"]
     drawn = vars(metrics.selective_bootstrap(uncertainty, loss, group=scores.group))
@@ -615,7 +622,7 @@ def _resampled_estimate(
     name: str,
     replicates: Float[np.ndarray, " replicate"],
     resampled: Float[np.ndarray, " resample"],
-    scores: Scores,
+    scores: ClassScores,
     draws: DrawWeights,
 ) -> Estimate:
     """An estimate whose error over points is by the bootstrap."""
@@ -634,7 +641,7 @@ def _resampled_estimate(
 
 
 @dataclass(frozen=True)
-class Fitted:
+class ClassFit:
     """The constant confidence with the highest likelihood on the validation points, under every replicate, and the
     thresholds of prediction sets, by kind."""
 
@@ -642,7 +649,7 @@ class Fitted:
     thresholds: dict[str, float] = field(default_factory=dict)
 
 
-def bounds(scores: Scores, fitted: Fitted, draws: DrawWeights, classes: int) -> dict[str, dict[str, Estimate]]:
+def bounds(scores: ClassScores, fitted: ClassFit, draws: DrawWeights, classes: int) -> dict[str, dict[str, Estimate]]:
     """PLL of a constant confidence (and that confidence) and of the best confidence for each point, for the same
     predictions.
 
@@ -656,14 +663,14 @@ def bounds(scores: Scores, fitted: Fitted, draws: DrawWeights, classes: int) -> 
     return result
 
 
-def normalized(scores: Scores, fitted: Fitted, draws: DrawWeights, classes: int) -> dict[str, Estimate]:
+def normalized(scores: ClassScores, fitted: ClassFit, draws: DrawWeights, classes: int) -> dict[str, Estimate]:
     """PLL between the constant confidence (0) and the best confidence for each point (100), in percent."""
     of_points, replicates = _bound_scores(scores, fitted, draws, classes)
     return {"pll": estimates.normalized_estimate("pll", scores, of_points, replicates, draws)}
 
 
 def _bound_scores(
-    scores: Scores, fitted: Fitted, draws: DrawWeights, classes: int
+    scores: ClassScores, fitted: ClassFit, draws: DrawWeights, classes: int
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """The log-likelihoods of both bounds: of every point under all draws, and their mean under every replicate."""
     full, right = draws.full.start, scores.points["accuracy"]
@@ -679,7 +686,7 @@ def _mean_estimate(
     name: str,
     points: Float[np.ndarray, " point"] | None,
     replicates: Float[np.ndarray, " replicate"],
-    scores: Scores,
+    scores: ClassScores,
     draws: DrawWeights,
 ) -> Estimate:
     se = None
@@ -688,7 +695,7 @@ def _mean_estimate(
     return estimates.of_replicates(name, replicates, draws, se=se)
 
 
-class ClassificationScorer(TaskScorer[Scores, Fitted]):
+class ClassificationScorer(TaskScorer[ClassScores, ClassFit]):
     """Scores the samples of a classification."""
 
     task = CLASSIFICATION
@@ -706,11 +713,11 @@ class ClassificationScorer(TaskScorer[Scores, Fitted]):
     def checked(self, points: Points, *, is_ood: bool = False) -> Points:
         return points if is_ood else check_labels(points, self._classes)
 
-    def reduction(self, scored: ScoredSet[Fitted]) -> SampleReduction:
+    def reduction(self, scored: ScoredSet[ClassFit]) -> SampleReduction:
         points, second = scored.points, scored.second
         thresholds = {} if scored.fitted is None else scored.fitted.thresholds
         sets = PredictionSets(self._coverage, thresholds, second, scored.calibrates and second is None)
-        return Reduction(
+        return ClassReduction(
             scored.weights,
             points=len(points),
             labels=points.targets if scored.labelled else None,
@@ -723,7 +730,7 @@ class ClassificationScorer(TaskScorer[Scores, Fitted]):
             sets=sets if scored.by_class else None,
         )
 
-    def fitted(self, validation: Scores | None, draws: DrawWeights) -> Fitted | None:
+    def fitted(self, validation: ClassScores | None, draws: DrawWeights) -> ClassFit | None:
         """What is fitted to the validation points; None where there are none."""
         if validation is None:
             return None
@@ -733,12 +740,12 @@ class ClassificationScorer(TaskScorer[Scores, Fitted]):
         ]
         assert len(confidences) == len(draws.weights)
         thresholds = class_probabilities.fitted_thresholds(validation.conformity, self._coverage)
-        return Fitted(np.array(confidences), thresholds)
+        return ClassFit(np.array(confidences), thresholds)
 
     def weights(self, samples: int, bank: int | None) -> DrawWeights:
         return estimates.replicate_weights(samples, bank)
 
-    def headline_errors(self, scores: Mapping[str, Scores], draws: DrawWeights) -> dict[str, float]:
+    def headline_errors(self, scores: Mapping[str, ClassScores], draws: DrawWeights) -> dict[str, float]:
         return estimates.headline_errors("mutual_information", "MI", scores, draws)
 
     def set_result(self, scores: Any, draws: DrawWeights) -> SetResult:
@@ -754,8 +761,8 @@ class ClassificationScorer(TaskScorer[Scores, Fitted]):
 
     def result(
         self,
-        scores: Mapping[str, Scores],
-        fitted: Fitted | None,
+        scores: Mapping[str, ClassScores],
+        fitted: ClassFit | None,
         draws: DrawWeights,
         raw_samples: Mapping[str, Samples],
     ) -> MethodResult:

@@ -36,7 +36,7 @@ _FEWEST = 2  # points with a label, and without it, from which it has an AUROC w
 
 
 @dataclass(frozen=True)
-class Scores(classification.Scores):
+class LabelScores(classification.ClassScores):
     """The scores of one set: means over its labels, and where it is labelled, its labels `truth`, the scores of each
     label, the values of the points by label, and by label the score that its AUROC ranks, under every replicate."""
 
@@ -44,12 +44,12 @@ class Scores(classification.Scores):
     log_likelihood: Float[np.ndarray, "sample point label"] | None = field(default=None, kw_only=True)
     ranked_wrong: Float[np.ndarray, "error_replicate kept"] | None = field(default=None, kw_only=True)
     truth: Int64[np.ndarray, "point label"] | None = field(default=None, kw_only=True)
-    labels: tuple[classification.Scores, ...] = field(default=(), kw_only=True)
+    labels: tuple[classification.ClassScores, ...] = field(default=(), kw_only=True)
     label_points: dict[str, Float[np.ndarray, "point label"]] = field(default_factory=dict, kw_only=True)
     label_ranked: Float[np.ndarray, "error_replicate kept label"] | None = field(default=None, kw_only=True)
 
 
-class Reduction:
+class LabelReduction:
     """Takes blocks of logits (T, chunk, L) in the order of the points from `first` on, and gives their Scores."""
 
     def __init__(
@@ -58,7 +58,7 @@ class Reduction:
         self._truth = points.targets if labelled else None
         self._ranked_rows, self._first, self._estimator = estimates.ranked_rows(len(points)), first, estimator
         self._parts = [
-            classification.Reduction(
+            classification.ClassReduction(
                 weights,
                 points=len(points),
                 labels=None if self._truth is None else self._truth[:, label],
@@ -74,7 +74,7 @@ class Reduction:
         logits: Float[np.ndarray | Tensor, "sample chunk label"],
         draws: Int64[np.ndarray, " sample"] | None = None,
     ) -> None:
-        """Add the next points; see `classification.Reduction.add`."""
+        """Add the next points; see `classification.ClassReduction.add`."""
         block = torch.from_numpy(np.array(logits)) if isinstance(logits, np.ndarray) else logits
         for part, z in zip(self._parts, block.unbind(-1), strict=True):
             part.add(torch.stack([torch.zeros_like(z), z], -1), draws)
@@ -106,8 +106,8 @@ class Reduction:
             np.stack(values, -1) if by_label else np.mean(values, axis=0, dtype=np.result_type(values[0], np.float32))
         )
 
-    def scores(self, units: Gathered | None = None, *, group: Int64[np.ndarray, " point"] | None = None) -> Scores:
-        """The scores of all points added so far, or of those of `units`; see `classification.Reduction.scores`."""
+    def scores(self, units: Gathered | None = None, *, group: Int64[np.ndarray, " point"] | None = None) -> LabelScores:
+        """The scores of all points added so far, or of those of `units`; see `classification.ClassReduction.scores`."""
         arrays = (units or Gathered([self.arrays()])).by_kind()
         points, draws, sums = arrays["point"], arrays["draw"], arrays["sum"]
         predicted, n, labelled = points.pop("predicted"), len(points["max_probability"]), self._truth is not None
@@ -117,8 +117,8 @@ class Reduction:
         shared: dict[str, Any] = {"ranked_rows": self._ranked_rows, "estimator": self._estimator, "group": group}
         likelihoods = draws.get("log_likelihood")
 
-        def of_label(label: int) -> classification.Scores:
-            return classification.Scores(
+        def of_label(label: int) -> classification.ClassScores:
+            return classification.ClassScores(
                 n=n,
                 points={name: values[:, label] for name, values in points.items()},
                 predicted=predicted[:, label],
@@ -129,7 +129,7 @@ class Reduction:
                 **shared,
             )
 
-        return Scores(
+        return LabelScores(
             n=n,
             points={name: values.mean(-1) for name, values in points.items()} if labelled else points,
             predicted=predicted,
@@ -157,7 +157,7 @@ def ranked_labels(truth: Int64[np.ndarray, "point label"]) -> Int64[np.ndarray, 
 
 
 def set_estimates(
-    scores: Scores, draws: DrawWeights, names: Sequence[str]
+    scores: LabelScores, draws: DrawWeights, names: Sequence[str]
 ) -> tuple[dict[str, Estimate], dict[str, dict[str, Estimate]]]:
     """The estimates of one set, which are means over labels, and where it is labelled those of each label."""
     means = {
@@ -188,7 +188,7 @@ def _in_order(found: Mapping[str, Estimate]) -> dict[str, Estimate]:
     return {name: found[name] for name in METRICS if name in found}
 
 
-def _parts(scores: Scores, label: int, draws: DrawWeights) -> Iterator[tuple[str, _Parts]]:
+def _parts(scores: LabelScores, label: int, draws: DrawWeights) -> Iterator[tuple[str, _Parts]]:
     """ECE and AUROC of a label, which are no means over points."""
     of_label = scores.labels[label]
     assert of_label.bins is not None and scores.truth is not None
@@ -209,7 +209,7 @@ def _parts(scores: Scores, label: int, draws: DrawWeights) -> Iterator[tuple[str
     yield "label_auroc", (replicates, metrics.label_auroc_influence(score, y))
 
 
-def _estimate(name: str, parts: Sequence[_Parts], scores: Scores, draws: DrawWeights) -> Estimate:
+def _estimate(name: str, parts: Sequence[_Parts], scores: LabelScores, draws: DrawWeights) -> Estimate:
     """The mean over labels; its error over points is that of the mean of what the points contribute."""
     replicates, contributions = (np.mean(of_labels, axis=0) for of_labels in zip(*parts, strict=True))
     se = estimates.error_over_points(metrics.standard_error(contributions, group=scores.group), scores)
@@ -238,16 +238,18 @@ class MultilabelScorer(classification.ClassificationScorer):
         if without.size:
             yield note("labels-without-auroc", labels=[self.names[label] for label in without])
 
-    def reduction(self, scored: ScoredSet[classification.Fitted]) -> SampleReduction:
+    def reduction(self, scored: ScoredSet[classification.ClassFit]) -> SampleReduction:
         of_labels = {"labels": len(self.names), "labelled": scored.labelled, "estimator": self._estimator}
-        return Reduction(scored.weights, scored.points, first=scored.first, **of_labels)
+        return LabelReduction(scored.weights, scored.points, first=scored.first, **of_labels)
 
-    def fitted(self, validation: classification.Scores | None, draws: DrawWeights) -> classification.Fitted | None:
+    def fitted(
+        self, validation: classification.ClassScores | None, draws: DrawWeights
+    ) -> classification.ClassFit | None:
         """One confidence for all labels."""
         each = None if validation is None else replace(validation, n=validation.n * len(self.names))
         return super().fitted(each, draws)
 
-    def set_result(self, scores: Scores, draws: DrawWeights) -> SetResult:
+    def set_result(self, scores: LabelScores, draws: DrawWeights) -> SetResult:
         means, by_label = set_estimates(scores, draws, self.names)
         return SetResult(
             estimates=means,

@@ -17,7 +17,7 @@ from bnuq.metrics import DrawWeights
 
 
 @dataclass(frozen=True)
-class Fitted:
+class NoiseFit:
     """What was fitted under every replicate: the precision τ of the observations, and the σ of the constant baseline,
     which is absent where τ was given and there are no points to fit it to.
 
@@ -28,10 +28,10 @@ class Fitted:
     tau: Float[np.ndarray, " replicate"]
     sigma: Float[np.ndarray, " replicate"] | None
     at_end: str = ""
-    halves: tuple[Fitted, Fitted] | None = None
+    halves: tuple[NoiseFit, NoiseFit] | None = None
     second: Bool[np.ndarray, " point"] | None = None
 
-    def of_rows(self, rows: Int64[np.ndarray, " row"]) -> Iterator[tuple[Int64[np.ndarray, " part"], Fitted]]:
+    def of_rows(self, rows: Int64[np.ndarray, " row"]) -> Iterator[tuple[Int64[np.ndarray, " part"], NoiseFit]]:
         """What each of these points has: which of the rows, and what they have."""
         if self.halves is None or self.second is None:
             yield np.arange(len(rows)), self
@@ -84,7 +84,7 @@ def fit(
     subset: tuple[Float[np.ndarray, "replicate kept output"], Float[np.ndarray, "replicate kept output"]],
     scoring: ScoringSection,
     draws: DrawWeights,
-) -> Fitted:
+) -> NoiseFit:
     """The best τ and constant σ on validation points, for all draws and every replicate.
 
     `errors` are y − f̄ and `variance` is that of the draws, in target units; `subset` holds both under every replicate,
@@ -97,12 +97,12 @@ def fit(
     sigma = metrics.constant_sigma(errors, metric=scoring.fit)
     sigmas = _scaled_like_subset(sigma, metrics.constant_sigmas(subset_error, metric=scoring.fit), full)
     if scoring.tau is not None:
-        return Fitted(np.full(len(draws.weights), scoring.tau), sigmas)
+        return NoiseFit(np.full(len(draws.weights), scoring.tau), sigmas)
     if scoring.fit == "pll" and scoring.pll == "mixture":
         assert squared_distance is not None
         outputs = errors.shape[1]
         best = metrics.tau_of_distances(squared_distance, outputs=outputs, tau_range=scoring.tau_range)
-        return Fitted(_pll_taus(squared_distance, outputs, best.tau, draws, scoring.tau_range), sigmas, best.at_end)
+        return NoiseFit(_pll_taus(squared_distance, outputs, best.tau, draws, scoring.tau_range), sigmas, best.at_end)
 
     def best_of(row: int) -> float:
         return metrics.optimal_tau(
@@ -122,7 +122,7 @@ def fit(
         metric=scoring.fit,
         tau_range=scoring.tau_range,
     )
-    return Fitted(_scaled_like_subset(best.tau, taus, full), sigmas, best.at_end)
+    return NoiseFit(_scaled_like_subset(best.tau, taus, full), sigmas, best.at_end)
 
 
 def _scaled_like_subset(

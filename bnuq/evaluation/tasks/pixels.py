@@ -19,7 +19,7 @@ from torch import Tensor
 from bnuq import devices, metrics
 from bnuq.data import Masks
 from bnuq.evaluation import estimates
-from bnuq.evaluation.subject import Plan
+from bnuq.evaluation.subject import RunPlan
 from bnuq.evaluation.tasks import between_draws, failing_images
 from bnuq.evaluation.units import Blocks, Gathered
 from bnuq.files.journal import Arrays
@@ -52,7 +52,7 @@ def parts_of_draws(samples: int, probabilities: int) -> tuple[range, ...]:
     return tuple(range(a, b) for a, b in pairwise(ends))
 
 
-class Reduction:
+class PixelReduction:
     """Takes outputs (t, images, K, H, W), all draws of some images before those of the next ones, and gives the Scores.
 
     `weights` are those of the `parts` of the draws. Pixels where the mask is `ignore` are not scored. The masks of a
@@ -317,14 +317,14 @@ class Reduction:
         """What was added, for `scores` to merge."""
         return self._blocks.arrays() | {f"sum/{name}": value[None] for name, value in self._counts.items()}
 
-    def scores(self, units: Gathered | None = None, *, group: Int64[np.ndarray, " image"] | None = None) -> Scores:
+    def scores(self, units: Gathered | None = None, *, group: Int64[np.ndarray, " image"] | None = None) -> PixelScores:
         """The scores of all images added so far, or of those of `units`: the `arrays` of reductions like this one, in
         the order of the images."""
         arrays = (units or Gathered([self.arrays()])).by_kind()
         points, draws, sums = arrays["point"], arrays["draw"], arrays["sum"]
         of_images = {name: points.pop(name) for name in [*points] if "." in name}
         pixels = sums["pixels"]
-        return Scores(
+        return PixelScores(
             n=len(points["pixels"]),
             points=points,
             replicates={name: sums[name] / max(1.0, float(pixels)) for name in PIXEL_MEANS if name in sums},
@@ -405,10 +405,10 @@ def stored_maps(maps: Mapping[str, np.ndarray], classes: int) -> dict[str, np.nd
     return {name: each.astype(kinds.get(name, np.float32)) for name, each in maps.items() if name not in left_out}
 
 
-def bytes_of_maps(todo: Plan) -> int:
+def bytes_of_maps(plan: RunPlan) -> int:
     """The bytes of the stored maps of an image by one method, at most: the class, all scores but one, and the largest
     probability."""
-    return math.prod(todo.image or ()) * (2 + 4 * len(PIXEL_SCORES))
+    return math.prod(plan.image or ()) * (2 + 4 * len(PIXEL_SCORES))
 
 
 def uncertainty_of(names: Iterable[str]) -> str:
@@ -455,7 +455,7 @@ def _by_distance(values: Mapping[str, Tensor], distance: Tensor, full: int) -> d
 
 
 @dataclass(frozen=True)
-class Scores(estimates.SetScores):
+class PixelScores(estimates.SetScores):
     """The scores of one set of images. `points` are means over the pixels of each image, and its number of `pixels`.
 
     `of_pixels` are the sums over all pixels that other estimates follow from, under every replicate: by class, by bin

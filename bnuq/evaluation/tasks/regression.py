@@ -19,8 +19,8 @@ from bnuq.config import Run, ScoringSection
 from bnuq.data import Points, check_targets
 from bnuq.estimates import Estimate
 from bnuq.evaluation import estimates
-from bnuq.evaluation.datasets import Scale, target_scale
-from bnuq.evaluation.tasks.observation_noise import Fitted, fit
+from bnuq.evaluation.pipeline import TargetScale, target_scale
+from bnuq.evaluation.tasks.observation_noise import NoiseFit, fit
 from bnuq.evaluation.tasks.scorer import ScoredNetwork, ScoredSet, TaskScorer
 from bnuq.evaluation.units import Blocks, Gathered
 from bnuq.files.journal import Arrays
@@ -42,7 +42,7 @@ _BOOTSTRAPPED = 200  # resamples of a rank correlation over points
 
 
 @dataclass(frozen=True)
-class Scores(estimates.SetScores):
+class RegressionScores(estimates.SetScores):
     """The scores of one set. `mean` and `sigma` are those of the predictive distribution (n, Q), or of the draws alone
     where there is no τ.
 
@@ -54,14 +54,14 @@ class Scores(estimates.SetScores):
     sigma: Float[np.ndarray, "point output"]
     variance: Float[np.ndarray, "point output"]
     targets: Float[np.ndarray, "point output"] | None
-    fitted: Fitted | None
+    fitted: NoiseFit | None
     scoring: ScoringSection
     ranked_error: Float[np.ndarray, "replicate ranked output"] | None = field(default=None, kw_only=True)
     ranked_variance: Float[np.ndarray, "replicate ranked output"] | None = field(default=None, kw_only=True)
     squared_distance: Float[np.ndarray, "sample point"] | None = field(default=None, kw_only=True)
 
 
-class Reduction:
+class RegressionReduction:
     """Takes blocks of outputs (T, chunk, Q) in the order of the points from `first` on, and gives their Scores.
 
     Where the network was trained on standardised targets, `scale` converts its outputs to the unit of the targets.
@@ -74,13 +74,13 @@ class Reduction:
         points: int,
         scoring_by: ScoringSection,
         targets: Float[np.ndarray, "point output"] | None = None,
-        scale: Scale | None = None,
-        fitted: Fitted | None = None,
+        scale: TargetScale | None = None,
+        fitted: NoiseFit | None = None,
         first: int = 0,
         where: str = "",
     ) -> None:
         self._draws = weights
-        self._all = estimates.Weights.of(weights)
+        self._all = estimates.ReplicateWeights.of(weights)
         self._targets, self._scale, self._fitted, self._by = targets, scale, fitted, scoring_by
         self._ranked_rows = estimates.ranked_rows(points)
         self._where = where
@@ -100,13 +100,13 @@ class Reduction:
         """
         block = torch.from_numpy(np.array(outputs)) if isinstance(outputs, np.ndarray) else outputs
         self._made_in = block.dtype
-        weights = self._all if draws is None else estimates.Weights.of(self._draws, draws)
+        weights = self._all if draws is None else estimates.ReplicateWeights.of(self._draws, draws)
         step = max(1, _BLOCK // (len(self._draws.weights) * block.shape[-1]))
         with torch.inference_mode():
             for points in block.cpu().double().split(step, dim=1):
                 self._add(points, weights)
 
-    def _add(self, f: Tensor, weights: estimates.Weights) -> None:
+    def _add(self, f: Tensor, weights: estimates.ReplicateWeights) -> None:
         self._blocks.add("most", estimates.spread(f, first=self._n, made_in=self._made_in, where=self._where))
         if self._scale is not None:
             f = f * torch.tensor(self._scale.std) + torch.tensor(self._scale.mean)
@@ -125,7 +125,7 @@ class Reduction:
         self._n += f.shape[1]
 
     def _scored(
-        self, f: Tensor, mean: Tensor, variance: Tensor, y: Tensor, weights: estimates.Weights
+        self, f: Tensor, mean: Tensor, variance: Tensor, y: Tensor, weights: estimates.ReplicateWeights
     ) -> dict[str, Float[Tensor, "replicate chunk"]]:
         """The scores of the points under every replicate."""
         error = y - mean
@@ -162,7 +162,7 @@ class Reduction:
         return values
 
     def _scored_by(
-        self, fits: Fitted, f: Tensor, mean: Tensor, variance: Tensor, y: Tensor, weights: estimates.Weights
+        self, fits: NoiseFit, f: Tensor, mean: Tensor, variance: Tensor, y: Tensor, weights: estimates.ReplicateWeights
     ) -> tuple[dict[str, Float[Tensor, "replicate chunk"]], Arrays]:
         """The scores that depend on what was fitted, and the log-likelihoods of the draws where these make the PLL."""
         sigma = (variance + (1 / torch.tensor(fits.tau))[:, None, None]).sqrt()
@@ -184,14 +184,14 @@ class Reduction:
         return values, draws
 
     def _crps_of_draws(
-        self, f: Tensor, y: Tensor, weights: estimates.Weights, tau: Float[np.ndarray, " replicate"]
+        self, f: Tensor, y: Tensor, weights: estimates.ReplicateWeights, tau: Float[np.ndarray, " replicate"]
     ) -> Float[Tensor, "replicate chunk"]:
         tau_of_weights = tau[:1] if weights.rows is not None else tau
         result = _crps_of_draws(f, y, weights.draws, tau=tau_of_weights, fair=self._by.crps == "fair")
         return result if weights.rows is None else result[torch.from_numpy(weights.rows)]
 
     def _pll(
-        self, f: Tensor, mean: Tensor, sigma: Tensor, tau: np.ndarray, y: Tensor, weights: estimates.Weights
+        self, f: Tensor, mean: Tensor, sigma: Tensor, tau: np.ndarray, y: Tensor, weights: estimates.ReplicateWeights
     ) -> tuple[Float[Tensor, "replicate chunk"] | None, Arrays]:
         if self._by.pll == "moment":
             return metrics.pll_gaussian(mean, sigma, y), {}
@@ -215,7 +215,9 @@ class Reduction:
         """What was added, for `scores` to merge."""
         return self._blocks.arrays()
 
-    def scores(self, units: Gathered | None = None, *, group: Int64[np.ndarray, " point"] | None = None) -> Scores:
+    def scores(
+        self, units: Gathered | None = None, *, group: Int64[np.ndarray, " point"] | None = None
+    ) -> RegressionScores:
         """The scores of all points added so far, or of those of `units`: the `arrays` of reductions like this one, in
         the order of the points."""
         arrays = (units or Gathered([self.arrays()])).by_kind()
@@ -226,7 +228,7 @@ class Reduction:
             noise = self._fitted.noise(np.arange(len(mean)))[self._draws.full.start][:, None]
         replicates = slice(self._draws.jackknife.start, self._draws.bootstrap.stop)
         ranked = draws["ranked.variance"][replicates].mean(-1).astype(np.float32)
-        return Scores(
+        return RegressionScores(
             n=len(mean),
             points=points,
             replicates={name: total / len(mean) for name, total in arrays["sum"].items()},
@@ -252,7 +254,7 @@ def _rows(part: slice) -> range:
 
 
 def _moments(
-    f: Float[Tensor, "sample chunk output"], weights: estimates.Weights
+    f: Float[Tensor, "sample chunk output"], weights: estimates.ReplicateWeights
 ) -> tuple[Float[Tensor, "replicate chunk output"], Float[Tensor, "replicate chunk output"]]:
     """Mean and variance (divisor T) over the draws under every replicate, from deviations from the first draw."""
     samples, points, outputs = f.shape
@@ -269,7 +271,7 @@ def _mixture_pll(
     distance: Float[Tensor, "sample chunk"],
     outputs: int,
     tau: Float[np.ndarray, " replicate"],
-    weights: estimates.Weights,
+    weights: estimates.ReplicateWeights,
     *,
     exact: tuple[int, ...],
 ) -> Float[Tensor, "replicate chunk"]:
@@ -334,7 +336,7 @@ def _crps_of_draws(
 
 
 def _pll_of_full_covariance(
-    f: Tensor, mean: Tensor, y: Tensor, tau: Float[np.ndarray, " replicate"], weights: estimates.Weights
+    f: Tensor, mean: Tensor, y: Tensor, tau: Float[np.ndarray, " replicate"], weights: estimates.ReplicateWeights
 ) -> Float[Tensor, "replicate chunk"]:
     """Log density of N(f̄, Cov f + I/τ) under every replicate."""
     rows = range(len(tau)) if weights.rows is None else weights.rows
@@ -349,13 +351,13 @@ def _pll_of_full_covariance(
     return result
 
 
-def fitted(scores: Scores, draws: DrawWeights, second: Bool[np.ndarray, " point"] | None = None) -> Fitted:
+def fitted(scores: RegressionScores, draws: DrawWeights, second: Bool[np.ndarray, " point"] | None = None) -> NoiseFit:
     """The best τ and constant σ on these points, for all draws and every replicate; with `second` also those of both
     halves."""
     targets, error, variance = scores.targets, scores.ranked_error, scores.ranked_variance
     assert targets is not None and error is not None and variance is not None
 
-    def fit_to(rows: Any) -> Fitted:
+    def fit_to(rows: Any) -> NoiseFit:
         distance = None if scores.squared_distance is None else scores.squared_distance[:, rows]
         ranked = rows[scores.ranked_rows]
         subset = error[:, ranked], variance[:, ranked]
@@ -372,7 +374,7 @@ def fitted(scores: Scores, draws: DrawWeights, second: Bool[np.ndarray, " point"
 # ── estimates ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def set_estimates(scores: Scores, draws: DrawWeights) -> dict[str, Estimate]:
+def set_estimates(scores: RegressionScores, draws: DrawWeights) -> dict[str, Estimate]:
     """The estimates of one set with both errors; a set without targets has only the variance of the draws."""
     result = {name: estimates.mean_estimate(name, scores, draws) for name in _ESTIMATES if name in scores.points}
     if "squared_error" in scores.points:
@@ -388,7 +390,7 @@ def set_estimates(scores: Scores, draws: DrawWeights) -> dict[str, Estimate]:
     }
 
 
-def _root(scores: Scores, draws: DrawWeights) -> Estimate:
+def _root(scores: RegressionScores, draws: DrawWeights) -> Estimate:
     """The root of the mean squared error; its error over points follows from that of the mean, to first order."""
     replicates = np.sqrt(scores.replicates["squared_error"])
     value = float(replicates[draws.full.start])
@@ -397,7 +399,7 @@ def _root(scores: Scores, draws: DrawWeights) -> Estimate:
     return estimates.of_replicates("rmse", replicates, draws, se=estimates.error_over_points(se, scores))
 
 
-def _rank_correlation(scores: Scores, draws: DrawWeights) -> Estimate:
+def _rank_correlation(scores: RegressionScores, draws: DrawWeights) -> Estimate:
     """Spearman's correlation of predictive sd and |error|; its Monte Carlo error is from the points `ranked_rows`."""
     sigma, error = _sigma(scores), _absolute_error(scores)
     formula = _ESTIMATES["spearman"].computed
@@ -438,18 +440,18 @@ def _resampled_correlation(
     return share * float(np.std(result, ddof=1)) if np.isfinite(result).all() else math.nan
 
 
-def _sigma(scores: Scores) -> Float[np.ndarray, " point"]:
+def _sigma(scores: RegressionScores) -> Float[np.ndarray, " point"]:
     """One predictive sd per point: the root mean square over outputs, rounded to float32 so that rounding errors do not
     break ties."""
     return np.sqrt((scores.sigma**2).mean(-1)).astype(np.float32).astype(np.float64)
 
 
-def _absolute_error(scores: Scores) -> Float[np.ndarray, " point"]:
+def _absolute_error(scores: RegressionScores) -> Float[np.ndarray, " point"]:
     assert scores.targets is not None
     return np.sqrt(((scores.targets - scores.mean) ** 2).mean(-1))
 
 
-def bounds(scores: Scores, draws: DrawWeights) -> dict[str, dict[str, Estimate]]:
+def bounds(scores: RegressionScores, draws: DrawWeights) -> dict[str, dict[str, Estimate]]:
     """PLL and CRPS of the constant uncertainty (and its σ) and of the per-point optimum around the same means."""
     if scores.fitted is None:
         return {}
@@ -463,7 +465,7 @@ def bounds(scores: Scores, draws: DrawWeights) -> dict[str, dict[str, Estimate]]
     return result
 
 
-def normalized(scores: Scores, draws: DrawWeights) -> dict[str, Estimate]:
+def normalized(scores: RegressionScores, draws: DrawWeights) -> dict[str, Estimate]:
     """PLL and CRPS between the constant baseline (0) and the per-point optimum (100), in percent.
 
     A CRPS of the draws alone, without the noise that the constant baseline has, is not normalised. Where a point is
@@ -490,7 +492,7 @@ def normalized(scores: Scores, draws: DrawWeights) -> dict[str, Estimate]:
     return result
 
 
-def convergence(scores: Scores, draws: DrawWeights) -> dict[str, np.ndarray]:
+def convergence(scores: RegressionScores, draws: DrawWeights) -> dict[str, np.ndarray]:
     """PLL, CRPS, RMSE and variance of the first 1, 2, 4, … and T draws, each with the τ fitted to those draws."""
     result = estimates.convergence_of(scores, [*estimates_of_task("regression", shown="convergence")], draws)
     if result and "squared_error" in scores.replicates:
@@ -498,7 +500,7 @@ def convergence(scores: Scores, draws: DrawWeights) -> dict[str, np.ndarray]:
     return result
 
 
-def calibration_curve(scores: Scores) -> dict[str, np.ndarray]:
+def calibration_curve(scores: RegressionScores) -> dict[str, np.ndarray]:
     """The coverage of central intervals by level, 5 to 95 %; empty where there is no τ."""
     if scores.fitted is None or scores.targets is None:
         return {}
@@ -506,14 +508,14 @@ def calibration_curve(scores: Scores) -> dict[str, np.ndarray]:
     return {"level": _LEVELS, "coverage": observed}
 
 
-def risk_curve(scores: Scores) -> dict[str, np.ndarray]:
+def risk_curve(scores: RegressionScores) -> dict[str, np.ndarray]:
     """Mean |error| of the most certain points (by predictive sd) by coverage, at up to 200 coverages."""
     if scores.targets is None or not np.ptp(_sigma(scores)) > 0:
         return {}
     return estimates.risk_by_coverage(_sigma(scores), _absolute_error(scores))
 
 
-def uncertainty_error_curve(scores: Scores) -> dict[str, np.ndarray]:
+def uncertainty_error_curve(scores: RegressionScores) -> dict[str, np.ndarray]:
     """Predictive sd, |error| and the running mean of |error|, by ascending sd, for up to 2000 points."""
     if scores.targets is None:
         return {}
@@ -550,12 +552,12 @@ class Scaled:
             yield start, (block * self.std + self.mean).astype(self.dtype)
 
 
-class RegressionScorer(TaskScorer[Scores, Fitted]):
+class RegressionScorer(TaskScorer[RegressionScores, NoiseFit]):
     """Scores the samples of a regression."""
 
     task = REGRESSION
 
-    def __init__(self, run: Run, scale: Scale | None, outputs: int) -> None:
+    def __init__(self, run: Run, scale: TargetScale | None, outputs: int) -> None:
         self._by, self._scale, self._outputs = run.scoring, scale, outputs
 
     @classmethod
@@ -565,9 +567,9 @@ class RegressionScorer(TaskScorer[Scores, Fitted]):
     def checked(self, points: Points, *, is_ood: bool = False) -> Points:
         return points if is_ood else check_targets(points, self._outputs)
 
-    def reduction(self, scored: ScoredSet[Fitted]) -> Reduction:
+    def reduction(self, scored: ScoredSet[NoiseFit]) -> RegressionReduction:
         fitted, points = scored.fitted, scored.points
-        return Reduction(
+        return RegressionReduction(
             scored.weights,
             points=len(points),
             scoring_by=self._by,
@@ -578,13 +580,15 @@ class RegressionScorer(TaskScorer[Scores, Fitted]):
             where=points.reference,
         )
 
-    def fitted(self, validation: Scores | None, draws: DrawWeights) -> Fitted | None:
+    def fitted(self, validation: RegressionScores | None, draws: DrawWeights) -> NoiseFit | None:
         """What is fitted to the validation points, or the given τ."""
         if validation is not None:
             return fitted(validation, draws)
-        return None if self._by.tau is None else Fitted(np.full(len(draws.weights), self._by.tau), None)
+        return None if self._by.tau is None else NoiseFit(np.full(len(draws.weights), self._by.tau), None)
 
-    def cross_fitted(self, scores: Scores, draws: DrawWeights, second: Bool[np.ndarray, " point"]) -> Fitted:
+    def cross_fitted(
+        self, scores: RegressionScores, draws: DrawWeights, second: Bool[np.ndarray, " point"]
+    ) -> NoiseFit:
         """τ and the constant σ of each half, fitted to the other one."""
         return fitted(scores, draws, second)
 
@@ -596,16 +600,16 @@ class RegressionScorer(TaskScorer[Scores, Fitted]):
     def weights(self, samples: int, bank: int | None) -> DrawWeights:
         return estimates.replicate_weights(samples, bank)
 
-    def headline_errors(self, scores: Mapping[str, Scores], draws: DrawWeights) -> dict[str, float]:
+    def headline_errors(self, scores: Mapping[str, RegressionScores], draws: DrawWeights) -> dict[str, float]:
         return estimates.headline_errors("variance", "variance", scores, draws)
 
-    def findings(self, method: str, fitted: Fitted | None) -> Iterator[Finding]:
+    def findings(self, method: str, fitted: NoiseFit | None) -> Iterator[Finding]:
         return iter(()) if fitted is None else fitted.findings(method, self._by)
 
     def result(
         self,
-        scores: Mapping[str, Scores],
-        fitted: Fitted | None,
+        scores: Mapping[str, RegressionScores],
+        fitted: NoiseFit | None,
         draws: DrawWeights,
         raw_samples: Mapping[str, Samples],
     ) -> MethodResult:

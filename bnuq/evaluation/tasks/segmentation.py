@@ -22,7 +22,14 @@ from bnuq.estimates import Estimate
 from bnuq.evaluation import estimates
 from bnuq.evaluation.tasks import failing_images
 from bnuq.evaluation.tasks.classification import limits_of
-from bnuq.evaluation.tasks.pixels import AT_BOUNDARIES, PLACES, Reduction, Scores, parts_of_draws, uncertainty_of
+from bnuq.evaluation.tasks.pixels import (
+    AT_BOUNDARIES,
+    PLACES,
+    PixelReduction,
+    PixelScores,
+    parts_of_draws,
+    uncertainty_of,
+)
 from bnuq.evaluation.tasks.scorer import ScoredNetwork, ScoredSet, TaskScorer
 from bnuq.metrics import CalibrationBins, DrawWeights, SelectiveScores
 from bnuq.records.evaluation import PIXEL_MEANS, PIXEL_SCORES, MethodResult, Samples, SetResult
@@ -40,7 +47,7 @@ class _Estimated:
     contributions: Float[np.ndarray, " image"]
 
 
-def set_result(scores: Scores, draws: DrawWeights, names: Sequence[str]) -> SetResult:
+def set_result(scores: PixelScores, draws: DrawWeights, names: Sequence[str]) -> SetResult:
     """The estimates over the pixels of one set, and those by class, whose `names` these are."""
     points, pixels = scores.points, scores.points["pixels"]
     found = {
@@ -80,28 +87,28 @@ def set_result(scores: Scores, draws: DrawWeights, names: Sequence[str]) -> SetR
     )
 
 
-def _estimate(name: str, each: _Estimated, scores: Scores, draws: DrawWeights) -> Estimate:
+def _estimate(name: str, each: _Estimated, scores: PixelScores, draws: DrawWeights) -> Estimate:
     se = estimates.error_over_points(metrics.standard_error(each.contributions, group=scores.group), scores)
     limits = limits_of(name.removesuffix("_boundary").removesuffix("_interior"), "plug-in")
     return estimates.of_replicates(name, each.replicates, draws, se=se, limits=limits)
 
 
-def _without_draws(contributions: Float[np.ndarray, " image"], scores: Scores) -> Estimate:
+def _without_draws(contributions: Float[np.ndarray, " image"], scores: PixelScores) -> Estimate:
     """The mean of the contributions of images, without a Monte Carlo error."""
     error = metrics.standard_error(contributions, group=scores.group)
     return Estimate(float(np.mean(contributions)), se=estimates.error_over_points(error, scores))
 
 
-def _ece(scores: Scores, kind: str = "bins") -> _Estimated:
+def _ece(scores: PixelScores, kind: str = "bins") -> _Estimated:
     of_images = np.stack([scores.of_images[f"{kind}.{name}"] for name in _SUMS_OF_BINS], axis=1)
     return _Estimated(np.asarray(metrics.ece_of_bins(_bins(scores, kind))), metrics.ece_contributions(of_images))
 
 
-def _bins(scores: Scores, kind: str = "bins") -> CalibrationBins:
+def _bins(scores: PixelScores, kind: str = "bins") -> CalibrationBins:
     return CalibrationBins(*(scores.of_pixels[f"{kind}.{name}"] for name in _SUMS_OF_BINS))
 
 
-def _classwise(scores: Scores, draws: DrawWeights) -> _Estimated:
+def _classwise(scores: PixelScores, draws: DrawWeights) -> _Estimated:
     value = float(metrics.classwise_ece(scores.of_pixels["classwise.all"][0]))
     replicates = np.full(len(draws.weights), value)
     if (few := scores.of_pixels.get("few.classwise")) is not None:
@@ -110,7 +117,7 @@ def _classwise(scores: Scores, draws: DrawWeights) -> _Estimated:
     return _Estimated(replicates, metrics.classwise_ece_contributions(scores.of_images["classwise.all"]))
 
 
-def _at_boundaries(scores: Scores) -> dict[str, _Estimated]:
+def _at_boundaries(scores: PixelScores) -> dict[str, _Estimated]:
     """The mean uncertainty of the pixels near class boundaries and of those inside, and the ECE near boundaries, where
     there are such pixels."""
     count, of_images = scores.of_pixels["band.count"], scores.of_images["band.count"]
@@ -125,7 +132,7 @@ def _at_boundaries(scores: Scores) -> dict[str, _Estimated]:
     return found
 
 
-def _selective(scores: Scores, draws: DrawWeights) -> dict[str, _Estimated]:
+def _selective(scores: PixelScores, draws: DrawWeights) -> dict[str, _Estimated]:
     """AURC, AUGRC, risk and coverage of the pixels, by predictive entropy."""
     score = "predictive_entropy"
     found = vars(metrics.selective_of_histograms(*scores.of_pixels[f"histogram.{score}"]))
@@ -146,7 +153,7 @@ def _selective(scores: Scores, draws: DrawWeights) -> dict[str, _Estimated]:
 
 
 def _overlap(
-    scores: Scores, draws: DrawWeights, names: Sequence[str]
+    scores: PixelScores, draws: DrawWeights, names: Sequence[str]
 ) -> tuple[_Estimated, dict[str, dict[str, Estimate]], dict[str, np.ndarray]]:
     """The mean IoU over the classes that occur; by class of the masks its pixels (count), IoU, Dice, and the share of
     its pixels that are found (accuracy); and what the images contribute to these."""
@@ -173,7 +180,7 @@ def _overlap(
     return mean, by_class, of_classes
 
 
-def _components(scores: Scores, names: Sequence[str]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+def _components(scores: PixelScores, names: Sequence[str]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """What the images contribute to the means over the connected components of all classes, and to those over the
     components of each class, such as "component_iou.car"."""
     sums = {name.partition(".")[2]: of for name, of in scores.of_images.items() if name.startswith("component.")}
@@ -193,14 +200,14 @@ def _named(names: Sequence[str], k: int) -> str:
     return names[k] if k < len(names) else str(k)
 
 
-def _overlap_of_images(scores: Scores) -> dict[str, Float[np.ndarray, " image"]]:
+def _overlap_of_images(scores: PixelScores) -> dict[str, Float[np.ndarray, " image"]]:
     """IoU and Dice of each image: their means over the classes that occur in it; NaN without scored pixels."""
     counts = [scores.of_images[f"class.{kind}"] for kind in ("true", "predicted", "common")]
     of_counts = {"iou": metrics.iou_of_counts, "dice": metrics.dice_of_counts}
     return {name: metrics.mean_of_present(of(*counts)) for name, of in of_counts.items()}
 
 
-def _of_maps(scores: Scores, names: Sequence[str]) -> dict[str, Float[np.ndarray, " image"]]:
+def _of_maps(scores: PixelScores, names: Sequence[str]) -> dict[str, Float[np.ndarray, " image"]]:
     """The aggregations of the uncertainty of each image: those of its map, of its mean, and of its histogram."""
     score = uncertainty_of(scores.points)
     counts = scores.of_images[f"coarse.{score}"].sum(1, dtype=np.int64)
@@ -214,7 +221,7 @@ _Contributions = dict[str, Float[np.ndarray, " _"]]  # of the images of a set
 
 
 def pixel_detection(
-    test: Scores, ood: Scores, draws: DrawWeights
+    test: PixelScores, ood: PixelScores, draws: DrawWeights
 ) -> tuple[dict[str, dict[str, Estimate]], _Contributions, _Contributions]:
     """How well each score of a pixel separates the pixels of an OOD set from those of the test set, or, where its masks
     say what is an anomaly, from its own other pixels; with errors over images.
@@ -233,7 +240,7 @@ def pixel_detection(
 
 
 def _pixel_detection(
-    score: str, test: Scores, ood: Scores, draws: DrawWeights
+    score: str, test: PixelScores, ood: PixelScores, draws: DrawWeights
 ) -> tuple[dict[str, Estimate], _Contributions, _Contributions]:
     has_anomalies = len(ood.of_pixels[f"histogram.{score}"]) == 2
 
@@ -290,7 +297,7 @@ def _per_image(
             yield f"pixel_{name}_per_image", mean + np.where(known, values - mean, 0) * len(known) / known.sum()
 
 
-class SegmentationScorer(TaskScorer[Scores, None]):
+class SegmentationScorer(TaskScorer[PixelScores, None]):
     """Scores the samples of a segmentation of images of this size. Its weights are those of parts of the
     draws."""
 
@@ -321,11 +328,11 @@ class SegmentationScorer(TaskScorer[Scores, None]):
         assert bank is None  # as the request is checked
         return metrics.part_weights([len(part) for part in parts_of_draws(samples, self._probabilities)])
 
-    def reduction(self, scored: ScoredSet[None]) -> Reduction:
+    def reduction(self, scored: ScoredSet[None]) -> PixelReduction:
         weights, points, maps = scored.weights, scored.points, scored.maps
         lean = not weights.prefix_sizes  # without replicates all draws are one part
         drawn = weights.samples if lean else weights.prefix_sizes[-1]
-        return Reduction(
+        return PixelReduction(
             metrics.plain_weights(1) if lean else weights,
             [range(drawn)] if lean else parts_of_draws(drawn, self._probabilities),
             classes=self._classes,
@@ -340,15 +347,15 @@ class SegmentationScorer(TaskScorer[Scores, None]):
             saves_maps=scored.saves_maps,
         )
 
-    def fitted(self, validation: Scores | None, draws: DrawWeights) -> None:
+    def fitted(self, validation: PixelScores | None, draws: DrawWeights) -> None:
         return None
 
-    def headline_errors(self, scores: Mapping[str, Scores], draws: DrawWeights) -> dict[str, float]:
+    def headline_errors(self, scores: Mapping[str, PixelScores], draws: DrawWeights) -> dict[str, float]:
         return estimates.headline_errors("mutual_information", "MI", scores, draws)
 
     def result(
         self,
-        scores: Mapping[str, Scores],
+        scores: Mapping[str, PixelScores],
         fitted: Any,
         draws: DrawWeights,
         raw_samples: Mapping[str, Samples],
@@ -375,12 +382,12 @@ class SegmentationScorer(TaskScorer[Scores, None]):
         )
 
 
-def _calibration_curve(scores: Scores, draws: DrawWeights) -> dict[str, np.ndarray]:
+def _calibration_curve(scores: PixelScores, draws: DrawWeights) -> dict[str, np.ndarray]:
     """The reliability diagram of the pixels: empty where there are no masks."""
     return estimates.reliability(_bins(scores), draws) if "bins.count" in scores.of_pixels else {}
 
 
-def _class_calibration(scores: Scores) -> dict[str, np.ndarray]:
+def _class_calibration(scores: PixelScores) -> dict[str, np.ndarray]:
     """For each class, in bins of its probability: the pixels, their mean probability, and how many are of the class;
     empty where there are no masks."""
     if "classwise.all" not in scores.of_pixels:
@@ -390,7 +397,7 @@ def _class_calibration(scores: Scores) -> dict[str, np.ndarray]:
         return {"count": count.astype(np.int64), "confidence": confidence / count, "accuracy": correct / count}
 
 
-def _boundary_curve(scores: Scores) -> dict[str, np.ndarray]:
+def _boundary_curve(scores: PixelScores) -> dict[str, np.ndarray]:
     """Mean uncertainty and error rate of the pixels at each whole distance from the nearest class boundary, NaN where
     there are none; empty where there are no masks."""
     sums = {n.partition(".")[2]: v[0] for n, v in scores.of_pixels.items() if n.startswith("distance.")}
@@ -402,7 +409,7 @@ def _boundary_curve(scores: Scores) -> dict[str, np.ndarray]:
     return {"distance": np.arange(len(count)), "count": count.astype(np.int64), **means}
 
 
-def _pavpu_curve(scores: Scores, classes: int) -> dict[str, np.ndarray]:
+def _pavpu_curve(scores: PixelScores, classes: int) -> dict[str, np.ndarray]:
     """Accuracy against certainty of the pixels by predictive entropy, at thresholds from 0 to that of a uniform
     prediction, with the standard error over images of PAvPU; empty where there are no masks."""
     if "class.true" not in scores.of_pixels:
@@ -417,7 +424,7 @@ def _pavpu_curve(scores: Scores, classes: int) -> dict[str, np.ndarray]:
     return vars(curve) | {"pavpu_se": np.array(errors)}
 
 
-def _risk_curve(scores: Scores) -> dict[str, np.ndarray]:
+def _risk_curve(scores: PixelScores) -> dict[str, np.ndarray]:
     """Error rate of the most certain pixels (by predictive entropy) by coverage; empty where there are no masks."""
     if "class.true" not in scores.of_pixels:
         return {}

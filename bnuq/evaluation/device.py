@@ -1,0 +1,46 @@
+"""The device that a run computes on."""
+
+from __future__ import annotations
+
+import torch
+
+from bnuq import devices
+from bnuq.config import Run
+from bnuq.errors import RequestError, first_line
+from bnuq.findings import Finding, note
+
+
+def device_and_notes(name: str) -> tuple[torch.device, tuple[Finding, ...]]:
+    """The device, with its index, that `name` (one of devices.NAMES) stands for here, and a note where "auto" does not
+    use a GPU that is there; RequestError where it cannot be used."""
+    if name == "auto":
+        if (accelerator := devices.preferred()) is None:
+            return torch.device("cpu"), ()
+        try:
+            return _probed(accelerator), ()
+        except RuntimeError as error:
+            return torch.device("cpu"), (note("gpu-unusable", reason=first_line(error)),)
+    try:
+        return _probed(name), ()
+    except (RuntimeError, AssertionError) as error:
+        raise RequestError(
+            f"--device {name} cannot be used here ({first_line(error)}); expected {devices.NAMES}."
+        ) from error
+
+
+def _probed(name: str) -> torch.device:
+    """The device with its index, because another thread may have another current device. It has run a kernel, which
+    fails on a GPU that this build of torch has no kernels for, in the widest arithmetic that it is said to have."""
+    device = torch.device(name)
+    dtype = torch.float64 if devices.traits(device).float64 else torch.float32
+    probe = torch.ones(1, device=device, dtype=dtype) + 1
+    probe.item()
+    return probe.device
+
+
+def check_precision(run: Run, device: torch.device) -> None:
+    """Raise RequestError for a precision that this device does not have."""
+    if run.precision == "tf32" and not devices.traits(device).tf32:
+        raise RequestError(
+            f"--precision tf32 is an arithmetic of CUDA devices, and this is {device}; use float32 or bfloat16."
+        )

@@ -1,0 +1,89 @@
+"""Findings on the result of an evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from bnuq.config import Run
+from bnuq.evaluation.datasets import RunData
+from bnuq.evaluation.estimates import MIN_SAMPLES
+from bnuq.evaluation.measured import Measured
+from bnuq.evaluation.reference_check import findings as reference_findings
+from bnuq.evaluation.runner import RunnerResult
+from bnuq.evaluation.subject import RunPlan
+from bnuq.findings import Finding, note, warning
+from bnuq.methods import DETERMINISTIC, method_named
+from bnuq.records.approximation import approximations
+from bnuq.records.evaluation import Result
+from bnuq.sampling.batch_statistics import BatchStatistics
+
+FEW = 20  # points, below which what is fitted to them is not to be trusted
+
+
+def findings_on_outcome(
+    run: Run,
+    plan: RunPlan,
+    measured: Measured,
+    outcome: RunnerResult,
+    data: RunData,
+) -> Iterator[Finding]:
+    was_trained = any(site.tracked and not site.never_trained for site in plan.layers)  # else another warning says so
+    if data.train is not None and measured.stale and was_trained:
+        yield from reference_findings(measured.check, run, data.train, plan.sites.live_batchnorms, outcome.methods)
+    if any(not site.tracked for site in plan.sites.live_batchnorms):
+        yield warning("deterministic-from-reference")
+    sizes = {"test": data.test} | data.ood
+    few = [
+        name for name, points in sizes.items() if len(points if points.group is None else np.unique(points.group)) < 2
+    ]
+    if few:
+        yield warning("too-few-points", sets=few)
+    if plan.task.is_regression:
+        yield from _findings_on_scale(data, outcome)
+    fitted_to = data.validation
+    if fitted_to is not None and len(fitted_to) < FEW:
+        yield warning("few-validation-points", points=len(fitted_to))
+    yield from outcome.findings
+    if run.methods is None and not any(not method_named(name).is_single for name in outcome.methods):
+        yield warning("nothing-stochastic")
+    elif outcome.samples < MIN_SAMPLES and any(not method_named(name).is_single for name in outcome.methods):
+        yield warning("few-samples", samples=outcome.samples, minimum=MIN_SAMPLES)
+
+
+def findings_on_noise_models(result: Result) -> Iterator[Finding]:
+    """Warnings about noise models that differ from MCBN, or cannot be compared with it."""
+    compared = approximations(result)
+    for model in compared:
+        ratio = float(model.ratio["test"].value)
+        if model.understates:
+            yield warning("noise-model-understates", method=model.method, ratio=ratio)
+        if model.overstates:
+            yield warning("noise-model-overstates", method=model.method, ratio=ratio)
+    if names := [name for name in result.methods if method_named(name).approximates and not compared]:
+        yield warning("noise-model-unchecked", methods=names)
+
+
+def _findings_on_scale(data: RunData, outcome: RunnerResult) -> Iterator[Finding]:
+    """Warnings where the targets of the sets, or the network's errors, are of different magnitude."""
+    sets = {"test": data.test, "validation": data.validation, "the reference": data.train}
+    spread = {
+        name: float(np.std(np.asarray(points.targets, dtype=np.float64)))
+        for name, points in sets.items()
+        if points is not None and points.targets is not None
+    }
+    error = outcome.methods[DETERMINISTIC].sets["test"].estimates["mae"].value
+    if len(data.test) >= FEW and error > 1.5 * spread["test"] > 0:
+        yield warning("worse-than-the-mean", error=float(error), sd=spread["test"])
+    for name, deviation in spread.items():
+        if deviation == 0 and len(data.test) >= FEW:
+            yield warning("constant-targets", set=name)
+        elif spread["test"] > 0 and not 0.1 < deviation / spread["test"] < 10:
+            yield warning("targets-of-another-scale", set=name, sd=deviation, test_sd=spread["test"])
+
+
+def findings_on_channels(omega: BatchStatistics | None) -> Iterator[Finding]:
+    dead = {layer.name: layer.dead_channels for layer in omega.layers if layer.dead_channels} if omega else {}
+    if dead:
+        yield note("channels-nearly-constant", layers=[[name, int(count)] for name, count in dead.items()])

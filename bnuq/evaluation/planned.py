@@ -1,0 +1,253 @@
+"""Reads the network and the points of a request, and plans what is computed of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+from bnuq.config import Run
+from bnuq.data import Points
+from bnuq.errors import RequestError, ResultError
+from bnuq.evaluation.augmentation import check_augmentation
+from bnuq.evaluation.datasets import RunData, needs_reference
+from bnuq.evaluation.device import check_precision
+from bnuq.evaluation.ensemble import other_networks
+from bnuq.evaluation.noise_models import NoiseModels
+from bnuq.evaluation.perturbations import Perturbed, perturbed_sets
+from bnuq.evaluation.plan import check_random, plan_of
+from bnuq.evaluation.predictions import (
+    Predictions,
+    check_predictions,
+    findings_on_predictions,
+    read_predictions,
+    with_samples,
+)
+from bnuq.evaluation.provenance import Stopwatch, behaviour, content, provenance, request_digest
+from bnuq.evaluation.recalibration import check_calibration
+from bnuq.evaluation.resources import check_resources
+from bnuq.evaluation.setup import (
+    Prepared,
+    check_listed_classes,
+    findings_on_labels,
+    findings_on_outputs,
+    prepare,
+    scored_sets,
+)
+from bnuq.evaluation.subject import VALIDATION, Subject
+from bnuq.evaluation.tasks.multilabel import MultilabelScorer
+from bnuq.findings import Finding, note
+from bnuq.models.loading import LoadedModel
+from bnuq.records.evaluation import EvaluatedSet, Result
+from bnuq.records.pixel_maps import rows_of
+from bnuq.tasks import Task
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """What was read for a request, and what its network allows. `sets` describe the subject's sets, and `members` are
+    the networks of an ensemble after the first."""
+
+    prepared: Prepared
+    subject: Subject
+    output_findings: tuple[Finding, ...]
+    sets: dict[str, EvaluatedSet]
+    behaviour: dict[str, str]
+    members: tuple[LoadedModel, ...]
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """All that determines the units of an evaluation, except their addresses."""
+        run, prepared = self.subject.run, self.prepared
+        sha256, validation = prepared.loaded.checkpoint.sha256, prepared.data.validation
+        return {
+            "request": request_digest(run, checkpoint_sha256=sha256),
+            "members": [loaded.checkpoint.sha256 for loaded in self.members],
+            "fitted_to": None if validation is None else validation.sha256,
+            "calibrate": self.subject.calibration,
+            "chunk_size": run.chunk_size,
+            **content(
+                checkpoint_sha256=sha256,
+                network=self.behaviour,
+                device=prepared.pipeline.device,
+                train=prepared.data.train,
+                by_group=run.sampler.batches == "group",
+            ),
+        }
+
+    @property
+    def model(self) -> dict[str, Any]:
+        """The network, as a result records it."""
+        loaded, plan = self.prepared.loaded, self.subject.plan
+        outputs = {"outputs" if plan.task.is_regression else "classes": plan.outputs}
+        if plan.task.outputs == "labels":
+            outputs = {"classes": 2, "labels": plan.outputs}
+        networks = [
+            {
+                "path": str(network.checkpoint.path),
+                "sha256": network.checkpoint.sha256,
+                "parameters": network.parameters,
+            }
+            for network in (loaded, *self.members)
+        ]
+        return {
+            "path": str(self.subject.run.checkpoint),
+            "sha256": loaded.checkpoint.sha256,
+            "task": plan.task.name,
+            **outputs,
+            "batchnorm_layers": len(plan.sites.batchnorms),
+            "dropout_layers": len(plan.sites.dropouts),
+            "learned_layers": len(plan.sites.noises),
+            "parameters": loaded.parameters,
+            **({"members": networks} if self.members else {}),
+        }
+
+    @property
+    def provenance(self) -> dict[str, str]:
+        run, predictions = self.subject.run, self.subject.predictions
+        surroundings = provenance(
+            checkpoint=run.checkpoint,
+            device=self.prepared.pipeline.device,
+            train=self.prepared.data.train,
+            by_group=run.sampler.batches == "group",
+            precision=run.precision,
+        )
+        request = request_digest(run, checkpoint_sha256=self.prepared.loaded.checkpoint.sha256)
+        imported = {} if predictions is None else {"predictions_sha256": predictions.sha256}
+        return {**surroundings, "request": request, **imported, **self.behaviour}
+
+    def check_same(self, expected: Result) -> None:
+        """Raise ResultError where a result was made of anything else."""
+        made = self.provenance
+        pairs: dict[str, tuple[Any, Any]] = {
+            "the checkpoint": (_files_of(self.model), _files_of(expected.model)),
+            "the code of the network": (made["network"], expected.provenance.get("network")),
+            "the reference": (made.get("reference_sha256"), expected.provenance.get("reference_sha256")),
+            **{name: (made[name], expected.provenance.get(name)) for name in ("bnuq", "torch")},
+            "the device": (str(self.prepared.pipeline.device), expected.sampling["device"]),
+        }
+        for name in {**self.sets, **expected.sets}:
+            digests = [sets[name].sha256 if name in sets else None for sets in (self.sets, expected.sets)]
+            pairs[f"set {name}"] = digests[0], digests[1]
+        for name, (value, recorded) in pairs.items():
+            if value != recorded:
+                raise ResultError(
+                    f"{expected.path}: {name} is not that of the result any more: {value!s:.64}, and there "
+                    f"{recorded!s:.64}. Nothing was compared."
+                )
+
+    def findings(self) -> Iterator[Finding]:
+        """What was noticed before anything was drawn, except by the checks of the network."""
+        prepared, subject = self.prepared, self.subject
+        yield from _without_validation(prepared.data, subject)
+        yield from self.output_findings
+        truth = self.sets["test"].labels
+        if isinstance(subject.scorer, MultilabelScorer) and truth is not None:
+            yield from subject.scorer.findings_on_labels(truth)
+        yield from findings_on_predictions(subject)
+        for loaded in (prepared.loaded, *self.members):
+            yield from loaded.findings
+        yield from prepared.data.findings
+        yield from findings_on_labels(subject.sets.values(), test=subject.sets["test"], outputs=subject.plan.outputs)
+        yield from subject.plan.findings
+
+
+def checked_run(
+    run: Run, watch: Stopwatch, look: Callable[[Mapping[str, EvaluatedSet]], None] | None = None
+) -> tuple[PlannedRun, list[int]]:
+    """The network and the points, which `look` receives, and what is to be computed of them; and the rows of the images
+    to show. Only what is quickly found is checked."""
+    prepared = prepare(run, needs_reference=needs_reference(run))
+    predictions = None
+    if run.predictions is not None:
+        predictions = read_predictions(run.predictions, run, prepared.data)
+        run = with_samples(run, predictions)
+    watch.lap("load")
+    planned = planned_run(run, prepared, predictions)
+    subject = planned.subject
+    if look is not None:
+        look(planned.sets)
+    shown = shown_images(run, planned.sets["test"])
+    check_precision(run, prepared.pipeline.device)
+    check_listed_classes(run, subject.sets["test"], subject.plan.outputs)
+    check_calibration(subject)
+    check_augmentation(subject)
+    check_predictions(subject)
+    check_resources(subject)
+    return planned, shown
+
+
+def planned_run(run: Run, prepared: Prepared, predictions: Predictions | None = None) -> PlannedRun:
+    data, model = prepared.data, prepared.model
+    plan = plan_of(
+        run,
+        model,
+        prepared.example,
+        test=data.test,
+        train=data.train,
+        trained_with=prepared.loaded.checkpoint.train_batch_size,
+        dropout_arguments=prepared.loaded.dropout_arguments,
+    )
+    check_random(run, plan, data.train)
+    sets, scorer = scored_sets(run, plan, data)
+    sets |= perturbed_sets(run, plan, model, prepared.pipeline, data, sets["test"])
+    output_findings = findings_on_outputs(prepared, plan)
+    descriptions = {name: _description(name, points, plan.task) for name, points in sets.items()}
+    networks, members = other_networks(run, prepared, (plan.outputs, *(plan.image or ())))
+    subject = Subject(run, plan, model, prepared.pipeline, sets, scorer, data.train, predictions, networks)
+    return PlannedRun(prepared, subject, output_findings, descriptions, behaviour(model, prepared.example), members)
+
+
+def shown_images(run: Run, test: EvaluatedSet) -> list[int]:
+    """The rows of the images to show; RequestError for those that the test set lacks, or where none are kept."""
+    if run.show_images and not run.images:
+        raise RequestError("--images names images to show, and --no-images keeps none. Leave out one of them.")
+    return rows_of(run.show_images, test)
+
+
+def _files_of(model: Mapping[str, Any]) -> list[str]:
+    return [network["sha256"] for network in model.get("members", [model])]
+
+
+def journal_header(run: Run) -> dict[str, Any]:
+    """What the journal of an evaluation is about, for people and for `bnuq merge`."""
+    return {"command": "evaluate", "out": str(run.out.absolute()), "run": run.record()}
+
+
+def resolved(subject: Subject, noise_models: NoiseModels | None) -> Run:
+    """The run with the settings that are resolved by the network and the data."""
+    run, plan, sampler = subject.run, subject.plan, subject.run.sampler
+    calibrate = run.calibrate if subject.fitted_to is None else subject.calibration
+    if noise_models is not None and noise_models.counts is not None:
+        sampler = msgspec.structs.replace(sampler, counts=noise_models.counts)
+    methods = tuple(method.name for method in plan.methods)
+    return replace(run, batch_size=plan.batch_size, methods=methods, sampler=sampler, calibrate=calibrate)
+
+
+def _without_validation(data: RunData, subject: Subject) -> Iterator[Finding]:
+    """Why there is no constant baseline, and which estimates are absent without it."""
+    task, tau = subject.plan.task, subject.run.scoring.tau is not None
+    is_cross_fitted = task.is_regression and subject.fitted_to == "test"
+    if data.validation is None and not is_cross_fitted:
+        yield note("no-validation", task=task.name, tau=tau, reason=data.why_no_validation)
+
+
+def _description(name: str, points: Points, task: Task) -> EvaluatedSet:
+    is_perturbed = isinstance(points.inputs, Perturbed)
+    targets = points.targets if (name == "test" or is_perturbed) and points.masks is None else None
+    labels = not task.is_regression
+    return EvaluatedSet(
+        name=name,
+        kind=name if name in ("test", VALIDATION) else "perturbed" if is_perturbed else "ood",
+        reference=points.reference,
+        sha256=points.sha256,
+        n=len(points),
+        labels=targets if labels else None,
+        targets=None if labels else targets,
+        group=points.group,
+        classes=tuple(points.classes or ()),
+        index=points.index,
+        names=points.names,
+    )

@@ -1,0 +1,122 @@
+"""A suggested pipeline as lines of a run file and as options."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from bnuq.config import Augment, as_toml
+from bnuq.config.normalizations import PUBLISHED
+from bnuq.data import Points
+from bnuq.findings import all_of
+from bnuq.inspection.pipeline_settings import (
+    DATA_OWN,
+    TRIED,
+    PipelineSetting,
+)
+
+
+def augment_words(augment: Augment | None, train: Points) -> str:
+    if augment is None:
+        return ""
+    crop = str(augment.crop) if augment.crop is not None else "{}x{}".format(*train.point_shape[1:])
+    parts = augment.resized_crop is not None
+    words = [f"resized crop {augment.resized_crop}"] if parts else []
+    words += [f"pad {augment.pad}, crop {crop}"] if augment.pad else []
+    return ", ".join([*words, *(["flip"] * augment.flip), *(["jitter"] * (augment.jitter is not None))])
+
+
+def undetermined_settings(tied: Sequence[PipelineSetting]) -> Iterator[str]:
+    """What differs among pipelines that the statistics cannot separate."""
+    sentence = "with and without {} the statistics agree equally well"
+    names = list(dict.fromkeys((setting.name, setting.scale) for setting in tied))
+    if len(names) > 1:
+        yield f"normalize: {all_of(_name_words(*name) for name in names)} agree equally well"
+    if len({setting.channel_order for setting in tied}) > 1:
+        yield "channel order: RGB and BGR agree equally well"
+    if len({setting.crops for setting in tied}) > 1:
+        yield f"pad and crop: {sentence.format('them')}"
+    if len({setting.flips for setting in tied}) > 1:
+        yield f"flip: {sentence.format('it')}"
+
+
+def _name_words(name: str | None, scale: int) -> str:
+    if name is None:
+        return "pixels as they are (0 to 1)" if scale == 1 else "pixels from 0 to 255"
+    return name
+
+
+SETTING_KEYS = ("normalize", "channel_order", "augment")
+
+
+def setting_values(setting: PipelineSetting) -> dict[str, Any]:
+    return {key: getattr(setting, key) for key in SETTING_KEYS}
+
+
+def comparison_key(setting: PipelineSetting, key: str) -> Any:
+    """What two settings are compared by: normalisations by their origin, as numbers are in the order of channels."""
+    return (setting.name, setting.scale) if key == "normalize" else getattr(setting, key)
+
+
+def run_file_lines(setting: PipelineSetting, remarks: Sequence[str], *, unsure: Collection[str], fits: bool) -> str:
+    """[data] of a run file. Settings that are `unsure` are comments; one that `fits` is also shown as options."""
+    lines = {
+        "normalize": _normalize_line(setting),
+        "channel_order": 'channel_order = "bgr"' if setting.channel_order == "bgr" else "",
+        "augment": _augment_line(setting.augment),
+    }
+    text = ["[data]", *(f"# {remark}" for remark in remarks)]
+    for key, line in lines.items():
+        if line:
+            text.append(f"# not sure: {line}" if key in unsure else line)
+        elif key != "channel_order":
+            text.append(f"# no {key}")
+    if fits and (options := _options(setting)):
+        text.append(f"# or, as options: {options}")
+    return "\n".join(text) + "\n"
+
+
+def _options(setting: PipelineSetting) -> str:
+    """The same settings on the command line; empty if they need a table."""
+    options = {}
+    if (normalize := setting.normalize) is not None:
+        name = TRIED.get(setting.name or "", "")
+        numbers = "/".join(",".join(map(repr, values)) for values in (normalize.mean, normalize.std))
+        options["normalize"] = name if PUBLISHED.get(name) == (normalize.mean, normalize.std) else numbers
+        if setting.name == DATA_OWN and len(normalize.mean) > 4:
+            options["normalize"] = "train"
+    if setting.channel_order == "bgr":
+        options["channel-order"] = "bgr"
+    if setting.augment is not None:
+        keys = msgspec.to_builtins(setting.augment)
+        if any(isinstance(value, dict | list | tuple) for value in keys.values()):
+            return ""
+        options["augment"] = ",".join(key if value is True else f"{key}={value}" for key, value in keys.items())
+    return " ".join(f"--{name} {value}" for name, value in options.items())
+
+
+def _normalize_line(setting: PipelineSetting) -> str:
+    if setting.normalize is None:
+        return ""
+    if setting.name == DATA_OWN and len(setting.normalize.mean) > 4:
+        return 'normalize = "train"'
+    mean, std = (f"[{', '.join(map(repr, values))}]" for values in (setting.normalize.mean, setting.normalize.std))
+    comments = {1: f"  # {setting.name}", 255: f"  # {all_of([setting.name or 'pixels', 'scale 0 to 255'])}"}
+    return f"normalize = {{ mean = {mean}, std = {std} }}{comments[setting.scale]}"
+
+
+def _augment_line(augment: Augment | None) -> str:
+    if augment is None:
+        return ""
+    keys = msgspec.to_builtins(augment)  # without defaults
+    order = ("resized_crop", "pad", "crop", "flip", *keys)
+    return f"augment = {_inline({key: keys[key] for key in order if key in keys})}"
+
+
+def _inline(value: Any) -> str:
+    """A value as in a run file, tables on one line."""
+    if isinstance(value, dict):
+        return f"{{ {', '.join(f'{key} = {_inline(part)}' for key, part in value.items())} }}"
+    return f"[{', '.join(map(_inline, value))}]" if isinstance(value, list | tuple) else as_toml(value)

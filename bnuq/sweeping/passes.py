@@ -1,0 +1,105 @@
+"""The passes of one network of a sweep: at all sizes, for its reference check, and of what MCBN is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from bnuq.evaluation.draws import check_reference
+from bnuq.evaluation.executors import UnitExecutor
+from bnuq.evaluation.provenance import Stopwatch
+from bnuq.evaluation.subject import Subject
+from bnuq.findings import Finding, warning
+from bnuq.methods import DETERMINISTIC, POPULATION
+from bnuq.progress import Progress
+from bnuq.records.evaluation import ReferenceCheck
+from bnuq.records.sweep import Compared
+from bnuq.sampling.batch_statistics import BatchStatistics
+from bnuq.sweeping.estimates import compared, with_running_statistics
+from bnuq.sweeping.likelihood import Training
+from bnuq.sweeping.sizes import DrawSets, SweepPasses, banks_of, run_at_sizes
+
+_FEW_VALUES = 3  # values per channel up to which 1/S has no finite variance
+Comparisons = dict[int, dict[str, dict[str, Compared]]]  # by size, method and metric
+
+
+@dataclass(frozen=True)
+class NetworkPasses:
+    """The check of the network's reference, ω and scores at each size, and what MCBN is compared with."""
+
+    check: ReferenceCheck | None
+    banks: dict[int, BatchStatistics]
+    at_sizes: SweepPasses
+    comparisons: Comparisons
+
+    def findings(self, subject: Subject) -> Iterator[Finding]:
+        """Warnings about few values per channel, draws that do not differ, and fits at the end of their range."""
+        at_sizes = self.at_sizes.at
+        for size, bank in self.banks.items():
+            thinnest = min(bank.layers, key=lambda layer: int(layer.count.min()))
+            if (values := int(thinnest.count.min())) <= _FEW_VALUES:
+                yield warning("few-values", batch_size=size, layer=thinnest.name, values=values)
+        degenerate = [size for size, at_size in at_sizes.items() if at_size.degenerate]
+        if degenerate and len(degenerate) == len(at_sizes):
+            yield warning("nothing-random", batch_sizes=degenerate)
+        if subject.plan.task.is_regression:
+            for size, at_size in at_sizes.items():
+                fits = [fit for fit in at_size.fitted if fit is not None]
+                fits_at_end = [fit for fit in fits if fit.at_end]
+                where = f"b = {size}"
+                if 0 < len(fits_at_end) < len(fits):
+                    where += f", {len(fits_at_end)} of {len(fits)} draw sets"
+                for fit in (fits_at_end or fits)[:1]:
+                    yield from fit.findings(where, subject.run.scoring)
+
+
+def network_passes(
+    subject: Subject,
+    sizes: Sequence[int],
+    draw_sets: DrawSets,
+    training: Training | None,
+    executor: UnitExecutor,
+    *,
+    watch: Stopwatch,
+    progress: Progress,
+) -> NetworkPasses:
+    """The passes at these sizes: those units of them that the executor computes."""
+    train, plan = subject.train, subject.plan
+    assert train is not None  # a sweep needs a reference
+    banks = banks_of(sizes, draw_sets, subject, executor, progress)
+    watch.lap("draw")
+    at_sizes = run_at_sizes(banks, draw_sets, subject, executor, progress, training=training)
+    watch.lap("evaluate")
+    check = check_reference(
+        subject.model,
+        subject.pipeline,
+        train,
+        plan.sites.live_batchnorms,
+        progress,
+        trained_with=plan.trained_with,
+        executor=executor,
+    )
+    watch.lap("draw")
+    # Only where the running statistics do not match the reference is MCBN compared with the deterministic network.
+    comparisons = {} if check is None or check.passed else _comparisons(subject, at_sizes, banks, executor, progress)
+    watch.lap("evaluate")
+    return NetworkPasses(check, banks, at_sizes, comparisons)
+
+
+def _comparisons(
+    subject: Subject,
+    at_sizes: SweepPasses,
+    banks: dict[int, BatchStatistics],
+    executor: UnitExecutor,
+    progress: Progress,
+) -> Comparisons:
+    """MCBN compared with the network under its running statistics, and under population statistics, at each size."""
+    pooled = {size: bank.pooled() for size, bank in banks.items()}
+    running = {size: with_running_statistics(bank, subject.plan.layers) for size, bank in pooled.items()}
+    labelled = replace(subject, run=replace(subject.run, precision="float32"), sets=subject.labelled)
+    comparisons: Comparisons = {size: {} for size in banks}
+    for name, omegas in ((DETERMINISTIC, running), (POPULATION, pooled)):
+        passes = run_at_sizes(omegas, DrawSets(1, 1), labelled, executor, progress, training=None, method=name)
+        for size, network in passes.at.items():
+            comparisons[size][name] = compared(at_sizes.at[size], network, subject.sets["test"], subject.plan.task)
+    return comparisons

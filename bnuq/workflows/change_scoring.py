@@ -1,0 +1,85 @@
+"""Scores a network on the test set before and after its statistics are replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from bnuq import metrics
+from bnuq.config import Run
+from bnuq.data import Points
+from bnuq.errors import ModelError
+from bnuq.estimates import Direction, Estimate
+from bnuq.evaluation.estimates import replicate_weights
+from bnuq.evaluation.passes import deterministic_outputs
+from bnuq.evaluation.plan import plan_of
+from bnuq.evaluation.setup import Prepared, findings_on_labels, findings_on_outputs, scored_sets
+from bnuq.evaluation.tasks.scorer import ScoredSet
+from bnuq.findings import Finding, note
+from bnuq.progress import Progress
+from bnuq.records.evaluation import SetResult
+from bnuq.records.precise_bn import EstimateChange, TestChange
+from bnuq.sampling.sites import Sites
+
+_ESTIMATES: dict[str, Direction] = {"accuracy": "higher", "rmse": "lower", "pll": "higher"}  # those that the task has
+
+
+def scoring_of_test_set(
+    run: Run, prepared: Prepared, sites: Sites, progress: Progress
+) -> tuple[Callable[[], SetResult] | None, tuple[Finding, ...]]:
+    """A function that scores the network's current state on the test set; None, and why, where that is not possible."""
+    if run.test is None:
+        return None, ()
+    if run.task == "segmentation":
+        return None, (note("no-comparison", reason="they need a classification or a regression"),)
+    untracked = next((site for site in sites.live_batchnorms if not site.tracked), None)
+    if untracked is not None:
+        reason = (
+            f"BatchNorm {untracked.name} keeps no running statistics, so the network has no evaluation mode of its own"
+        )
+        return None, (note("no-comparison", reason=reason),)
+    data, model = replace(prepared.data, validation=None), prepared.model
+    bare = replace(run, methods=())
+    plan = plan_of(bare, model, prepared.example, test=data.test, train=data.train, trained_with=None)
+    try:
+        findings_on_outputs(prepared, plan)
+    except ModelError as error:
+        return None, (note("no-comparison", reason=str(error)),)
+    sets, scorer = scored_sets(run, plan, data)
+    test, draws = sets["test"], replicate_weights(1)
+    fitted = scorer.fitted(None, draws)
+
+    def scored() -> SetResult:
+        reduction = scorer.reduction(ScoredSet(test, draws, labelled=True, fitted=fitted))
+        with progress(f"Evaluating {len(test)} points", len(test)) as advance:
+            for block in deterministic_outputs(model, prepared.pipeline, test):
+                reduction.add(block)
+                advance(block.shape[1])
+        scores = reduction.scores(group=test.group)
+        return scorer.result({"test": scores}, fitted, draws, {}).sets["test"]
+
+    return scored, tuple(findings_on_labels([test], test=test, outputs=plan.outputs))
+
+
+def change_on_test_set(test: Points, old: SetResult, new: SetResult) -> TestChange:
+    estimates = {}
+    for name, direction in _ESTIMATES.items():
+        if name not in old.estimates:
+            continue
+        with np.errstate(invalid="ignore"):  # a PLL of −∞ makes the error NaN
+            apart = _contributions(name, new) - _contributions(name, old)
+            change = new.estimates[name].value - old.estimates[name].value
+        error = metrics.standard_error(apart, group=test.group)
+        estimates[name] = EstimateChange(
+            old.estimates[name], new.estimates[name], Estimate(change, se=error), direction
+        )
+    return TestChange(test.reference, test.sha256, len(test), estimates)
+
+
+def _contributions(name: str, set_result: SetResult) -> np.ndarray:
+    """What each point contributes to an estimate, to first order."""
+    if name == "rmse":
+        return metrics.rmse_influence(set_result.points["squared_error"])
+    return np.asarray(set_result.points[name], dtype=np.float64)

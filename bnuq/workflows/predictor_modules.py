@@ -1,0 +1,74 @@
+"""The passes of an engine as modules that torch.export can trace."""
+
+from __future__ import annotations
+
+import numpy as np
+from torch import Tensor, nn
+
+from bnuq.config import Run
+from bnuq.errors import RequestError, SamplingError
+from bnuq.evaluation.augmentation import Augmented
+from bnuq.evaluation.pipeline import Pipeline
+from bnuq.evaluation.subject import Subject
+from bnuq.sampling.bank_tiles import BankEngine
+from bnuq.sampling.engine import Stochastic
+from bnuq.sampling.executor import PlanExecutor
+from bnuq.sampling.laplace import LastLayerPasses
+from bnuq.sampling.outputs import unconverted
+from bnuq.sampling.plain_loop import Engine, Ensemble
+from bnuq.sampling.predictor import LastLayerDraws, SamplePasses
+from bnuq.sampling.program_draws import Augmentation, BankDraws
+from bnuq.sampling.site_search import find_sites
+
+
+def pass_modules(subject: Subject, engine: Engine, inputs: Tensor) -> list[SamplePasses]:
+    """The passes of an engine as modules, planned by these inputs; SamplingError for a network that has no plan."""
+    if isinstance(engine, Ensemble):
+        return [SamplePasses(_executor(network, inputs), 1) for network in engine.networks]
+    if isinstance(engine, LastLayerPasses):
+        change = LastLayerDraws(engine.change.unflatten(0, (engine.samples, -1)), engine.normalised)
+        return [SamplePasses(_executor(unconverted(subject.model), inputs), engine.samples, change=change)]
+    augmentation = bank = None
+    if isinstance(engine, Augmented):
+        augmentation, engine = _augmentation(engine.pipeline, inputs), engine.engine
+    samples = subject.samples_of(subject.plan.methods[0], subject.max_samples)
+    if isinstance(engine, BankEngine):
+        bank, engine = BankDraws(engine.engine.samples, samples, subject.run.seed), engine.engine
+    executor = _planned(engine, inputs) if isinstance(engine, Stochastic) else _executor(subject.model, inputs)
+    return [SamplePasses(executor, samples, augmentation=augmentation, bank=bank)]
+
+
+def _executor(network: nn.Module, inputs: Tensor) -> PlanExecutor:
+    """The plan of a network that draws nothing."""
+    return _planned(Stochastic(network, find_sites(network, inputs[:3], compare_with_training=False)), inputs)
+
+
+def _planned(engine: Stochastic, inputs: Tensor) -> PlanExecutor:
+    engine.prepare(inputs)
+    if engine.executor is None:
+        raise SamplingError(
+            f"the network cannot be exported, as its operations cannot be recorded: {engine.why_plain}."
+        )
+    return engine.executor
+
+
+def check_exportable(run: Run) -> None:
+    """RequestError for a part of the augmentation that needs the original pictures."""
+    for key in ("jitter", "resized_crop"):
+        if run.augment is not None and getattr(run.augment, key) is not None:
+            raise RequestError(
+                f"{run.augment.place}.{key} cannot be exported: it changes original pictures, and a program takes "
+                "those that are ready for the network. Padding, crops and flips can be (pad, pad_mode, crop, flip)."
+            )
+
+
+def _augmentation(pipeline: Pipeline, inputs: Tensor) -> Augmentation:
+    """The augmentation of evaluated points as a module."""
+    augment = pipeline.run.augment
+    assert augment is not None  # ensured by the plan
+    channels, *size = inputs.shape[1:]
+    border = None
+    if augment.pad_mode != "reflect":  # the value of the padding, normalised
+        border = pipeline.prepared(np.full((1, channels, 1, 1), augment.pad_value, np.float32))[0]
+    crop = (size[0], size[1]) if augment.crop is None else (augment.crop, augment.crop)
+    return Augmentation(pipeline.run.seed, border=border, pad=augment.pad, crop=crop, flip=augment.flip)

@@ -278,13 +278,13 @@ def inspect(
 def check(current: Result | str | Path, baseline: Result | str | Path | None = None, **settings: Any) -> Result:
     """Whether the uncertainty of `current` is worse than that of `baseline`: `bnuq check`. The verdict's `passed` says
     so; `settings` are the keys of [check]: tolerance, require, allow. ResultError if the two cannot be compared."""
-    from bnuq.gate import Settings
+    from bnuq.gate import GateSettings
     from bnuq.gate import check as compared
     from bnuq.gate.records import summary
     from bnuq.report.check import report
 
     section = section_from(CheckSection, settings)
-    criteria = Settings.of(
+    criteria = GateSettings.of(
         tolerances=[f"{key}={amount}" for key, amount in section.tolerance.items()],
         floors=section.require,
         allow=section.allow,

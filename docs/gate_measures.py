@@ -14,10 +14,10 @@ import scipy.special
 
 from bnuq import metrics
 from bnuq.estimates import Estimate
-from bnuq.gate import Comparison, Verdict, check
+from bnuq.gate import CheckVerdict, EstimateComparison, check
 from bnuq.gate.change_errors import Error, Errors
 from bnuq.gate.checking import LEVEL
-from bnuq.gate.compatibility import pairing
+from bnuq.gate.pairing import pairing
 from bnuq.methods import DETERMINISTIC
 from bnuq.records.addresses import estimates_of
 from bnuq.records.contributions import PointContributions
@@ -49,7 +49,7 @@ class Alarms:
 Place = int | tuple[int, int]
 
 
-def alarms(size: tuple[int, ...], entries: Iterable[tuple[Place, Verdict]]) -> Alarms:
+def alarms(size: tuple[int, ...], entries: Iterable[tuple[Place, CheckVerdict]]) -> Alarms:
     """Those of verdicts, each entered at its place in arrays of this size.
 
     A p-value of a change that has no error, the same network's without draws, is not counted.
@@ -72,14 +72,14 @@ def alarms(size: tuple[int, ...], entries: Iterable[tuple[Place, Verdict]]) -> A
     return Alarms(tolerant, strict, least, gated, low, drawn, of)
 
 
-def _is_beyond_draws(one: Comparison, *, samples: int) -> bool:
-    """Whether the harm has p < .05 by the Monte Carlo error alone, of two runs of T draws each."""
-    return bool(one.se_draws) and scipy.special.stdtr(2 * (samples - 1), -one.harm / one.se_draws) < LEVEL
+def _is_beyond_draws(one: EstimateComparison, *, samples: int) -> bool:
+    """Whether the degradation has p < .05 by the Monte Carlo error alone, of two runs of T draws each."""
+    return bool(one.se_draws) and scipy.special.stdtr(2 * (samples - 1), -one.degradation / one.se_draws) < LEVEL
 
 
-def alarming(one: Comparison) -> bool:
+def alarming(one: EstimateComparison) -> bool:
     """Whether it would fail a check with tolerance 0: p-values do not depend on tolerances."""
-    return one.p_adjusted is not None and one.p_adjusted < LEVEL and one.harm > 0
+    return one.p_adjusted is not None and one.p_adjusted < LEVEL and one.degradation > 0
 
 
 def by_chance(results: Sequence[Result]) -> Alarms:
@@ -217,7 +217,7 @@ def _detected(test: np.ndarray, ood: np.ndarray) -> dict[str, Estimate]:
 # ── real changes ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def failing(verdicts: Sequence[Verdict]) -> dict[str, int]:
+def failing(verdicts: Sequence[CheckVerdict]) -> dict[str, int]:
     """In how many of the verdicts each gated estimate got worse, by address; the most frequent first, 0 with them."""
     found: dict[str, int] = {}
     for one in (one for verdict in verdicts for one in verdict.comparisons if one.outcome != "not gated" and one.se):
@@ -238,8 +238,8 @@ class Smallest:
 def smallest(se: float, df: float, *, tolerance: float, gated: int) -> Smallest:
     """For a change with this error, of so many degrees of freedom, where so many estimates are gated together.
 
-    An estimate is worse where its harm is above max(tolerance, t se), with t the quantile at .05/gated, Holm's first
-    step; the estimate is taken as normal about the true change.
+    An estimate is worse where its degradation is above max(tolerance, t se), with t the quantile at .05/gated, Holm's
+    first step; the estimate is taken as normal about the true change.
     """
     needed = float(scipy.special.stdtrit(min(df, 1e9), 1 - LEVEL / gated)) * se
     half = max(tolerance, needed)
@@ -269,7 +269,7 @@ def smallest_in_median(found: Iterable[tuple[float, float]], *, tolerance: float
     return Smallest(half, most, math.isclose(half, tolerance))
 
 
-def verdicts(currents: Iterable[Result], baselines: Sequence[Result]) -> Iterator[Verdict]:
+def verdicts(currents: Iterable[Result], baselines: Sequence[Result]) -> Iterator[CheckVerdict]:
     """Each of the current results checked against each of the baselines, with the default tolerances."""
     for current in currents:
         for baseline in baselines:

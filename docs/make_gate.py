@@ -39,12 +39,13 @@ from make_figures import DOCS, MEASURED, Job, made_by, put, run_files
 from bnuq.config import Normalize, Options, Run, resolve
 from bnuq.estimates import Estimate
 from bnuq.files.content import sha256_of_file
-from bnuq.gate import Comparison, Tolerance, Verdict
+from bnuq.gate import CheckVerdict, EstimateComparison, Tolerance
 from bnuq.methods import DETERMINISTIC
 from bnuq.metrics import METRICS
 from bnuq.records.evaluation import Result
 from bnuq.records.evaluation_file import read
-from bnuq.report.check.findings import chance, estimate_name
+from bnuq.report.check.check_numbers import chance
+from bnuq.report.check.check_sentences import estimate_name
 from bnuq.report.numbers import count, named, number
 from bnuq.workflows.evaluate import evaluate
 
@@ -199,7 +200,7 @@ class Measured:
     stated: dict[str, dict[str, tuple[float, float, float]]]
     carried: dict[str, float]
     exchange: dict[str, Alarms]
-    changes: dict[str, list[Verdict]]
+    changes: dict[str, list[CheckVerdict]]
     same_seed: dict[str, list[tuple[float, float]]]
     other_seed: dict[str, list[tuple[float, float]]]
     gated: int
@@ -337,7 +338,7 @@ def of_exchange(exchange: dict[str, Alarms]) -> str:
     return table(["", *exchange], rows)
 
 
-def of_changes(changes: dict[str, list[Verdict]]) -> str:
+def of_changes(changes: dict[str, list[CheckVerdict]]) -> str:
     """What real changes do to the estimates that are shown, and how many checks they fail."""
     rows = []
     for name, said in changes.items():
@@ -346,7 +347,7 @@ def of_changes(changes: dict[str, list[Verdict]]) -> str:
     return table(["change", "checks that fail", "accuracy", "PLL", "ECE", "AUROC by MI"], rows)
 
 
-def failed(said: Sequence[Verdict]) -> str:
+def failed(said: Sequence[CheckVerdict]) -> str:
     """How many of the checks fail: with paired draws, and without, where there are both."""
     paired = [not one.passed for one in said if one.pairing is not None and one.pairing.draws]
     apart = [not one.passed for one in said if one.pairing is None or not one.pairing.draws]
@@ -354,7 +355,7 @@ def failed(said: Sequence[Verdict]) -> str:
     return " paired, ".join(counts)
 
 
-def moved(one: Comparison) -> str:
+def moved(one: EstimateComparison) -> str:
     """A change, its error and its adjusted p-value; in bold where that is a failure."""
     if not one.se:
         return "0"
@@ -363,7 +364,7 @@ def moved(one: Comparison) -> str:
     return f"**{text}**" if one.outcome == "worse" else text
 
 
-def what_fails(changes: dict[str, list[Verdict]]) -> str:
+def what_fails(changes: dict[str, list[CheckVerdict]]) -> str:
     """Which estimates fail, and in how many of the checks; of a method of which some do, which never."""
     lines = []
     for name, said in changes.items():
@@ -377,7 +378,7 @@ def what_fails(changes: dict[str, list[Verdict]]) -> str:
     return "\n".join(lines)
 
 
-def _of_method(method: str, said: Sequence[Verdict], counts: dict[str, int]) -> str:
+def _of_method(method: str, said: Sequence[CheckVerdict], counts: dict[str, int]) -> str:
     known = {one.address: one for one in said[0].comparisons if one.method == method and one.address in counts}
     names = {
         address: estimate_name(known[address]).replace("mutual information", "MI")
@@ -393,7 +394,7 @@ def _of_method(method: str, said: Sequence[Verdict], counts: dict[str, int]) -> 
     return f"{whose}: {', '.join(fails)}{f'; never {others}' if never else ''}."
 
 
-def of_deterministic(changes: dict[str, list[Verdict]]) -> str:
+def of_deterministic(changes: dict[str, list[CheckVerdict]]) -> str:
     """The changes of the deterministic network, where there are any."""
     rows = []
     for name, said in changes.items():
@@ -470,7 +471,7 @@ def _range(values: Iterable[float]) -> str:
     return f"{high:g} %" if low == high else f"{low:g} to {high:g} %"
 
 
-def shortly(one: Comparison) -> str:
+def shortly(one: EstimateComparison) -> str:
     """A change and its error; in bold where that is a failure."""
     if not one.se:
         return "0"

@@ -16,11 +16,13 @@ from bnuq.errors import ResultError
 from bnuq.progress import Progress, silent
 from bnuq.records import inspection
 from bnuq.records.inspection import Inspection, NoiseBySize
-from bnuq.report.document import Cell, Paragraph, PathLine, Report, Section, Table
-from bnuq.report.inspection.findings import independence, sentences, spatial_slope, with_error
-from bnuq.report.inspection.lookup import brief
-from bnuq.report.inspection.plots import noise_panels
-from bnuq.report.inspection.report import name_width, noise_parts
+from bnuq.report.document import Cell, Paragraph, PathLine, Report, ReportSection, Table
+from bnuq.report.inspection.inspection_plots import noise_panels
+from bnuq.report.inspection.inspection_report import name_width
+from bnuq.report.inspection.inspection_sentences import sentences, value_and_error
+from bnuq.report.inspection.layer_numbers import brief
+from bnuq.report.inspection.layer_tables import noise_parts
+from bnuq.report.inspection.noise_findings import independence, spatial_slope
 from bnuq.report.numbers import count, number
 from bnuq.workflows.inspect import Settings, inspect
 
@@ -90,9 +92,9 @@ def report(record: Inspection, *, columns: int = 100) -> Report:
         ),
         summary=tuple(panels(noise)),
         sections=(
-            Section("The three panels", (noise_panels(record, noise, "bn-noise"),)),
-            Section("NoiseBySize of a batch, by layer", by_layer),
-            Section("The published network", (_published(), _beside_published(noise))),
+            ReportSection("The three panels", (noise_panels(record, noise, "bn-noise"),)),
+            ReportSection("Noise of a batch, by layer", by_layer),
+            ReportSection("The published network", (_published(), _beside_published(noise))),
         ),
         warnings=advised(record.findings),
         notes=noted(record.findings),
@@ -120,7 +122,7 @@ def panels(noise: NoiseBySize) -> Iterator[str]:
         sizes = ", ".join(f"{size:,}" for size in noise.sizes)
         yield (
             f"Variance of the normalised value against the batch size ({sizes}): log-log slope "
-            f"{with_error(slopes[0]) if len(slopes) == 1 else middle}; −1 is 1/b."
+            f"{value_and_error(slopes[0]) if len(slopes) == 1 else middle}; −1 is 1/b."
         )
     yield from sentences([spatial_slope(noise)])
 

@@ -23,7 +23,7 @@ from bnuq.metrics import jackknife_error, standard_error
 from bnuq.progress import Progress, silent
 from bnuq.records.summary import estimate_summary
 from bnuq.report import drawing
-from bnuq.report.document import Cell, PathLine, Picture, Report, Row, Section, Table, dim
+from bnuq.report.document import Cell, PathLine, Picture, Report, ReportSection, Row, Table, explanations
 from bnuq.report.numbers import count, number, of_reference, signed, total
 from bnuq.store import codec
 from bnuq.workflows.evaluate import evaluate
@@ -281,9 +281,9 @@ def report(record: PllOverSamples, *, columns: int = 100) -> Report:  # noqa: AR
         ),
         summary=tuple(_summary(record)),
         sections=(
-            Section("PLL, nats", (Picture(("pll-over-samples",), partial(_draw, record)), measured)),
-            Section("Beside the published values", (Table(_COLUMNS, tuple(_beside(record))),)),
-            Section("", tuple(dim(_protocol_notes(record)))),
+            ReportSection("PLL, nats", (Picture(("pll-over-samples",), partial(_draw, record)), measured)),
+            ReportSection("Beside the published values", (Table(_COLUMNS, tuple(_beside(record))),)),
+            ReportSection("", tuple(explanations(_protocol_notes(record)))),
         ),
         notes=texts(record.findings),
         path=None if record.path is None else PathLine(record.path),
@@ -408,7 +408,9 @@ def _draw(record: PllOverSamples, path: Path) -> None:
     facts, published, rows = record.experiment, record.published, record.rows()
     about = f"{facts['model']}, {facts['n']} test points, b = {facts['batch_size']}, seed {facts['seed']}"
     names = ("ours", "published", "replication")
-    lines: dict[str, drawing.Line] = dict(zip(names, list(drawing.lines_of(["", *names]).values())[1:], strict=True))
+    lines: dict[str, drawing.LineStyle] = dict(
+        zip(names, list(drawing.line_styles(["", *names]).values())[1:], strict=True)
+    )
     with drawing.picture(path, title="PLL against the number of passes", about=about) as (axes,):
         counts = [row.samples for row in rows]
         means, errors = [row.mean.value for row in rows], [row.mean.mc_se or 0.0 for row in rows]

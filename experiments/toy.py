@@ -28,7 +28,19 @@ from bnuq.progress import Advance, Progress, silent
 from bnuq.randomness import generators_restored
 from bnuq.records.summary import json_number
 from bnuq.report import drawing
-from bnuq.report.document import Cell, Drawing, Heading, Part, PathLine, Picture, Report, Row, Section, Table, dim
+from bnuq.report.document import (
+    Cell,
+    Drawing,
+    Heading,
+    Part,
+    PathLine,
+    Picture,
+    Report,
+    ReportSection,
+    Row,
+    Table,
+    explanations,
+)
 from bnuq.store import codec
 from experiments.summary import summary_of
 from experiments.work import one_thread
@@ -427,7 +439,7 @@ def report(toy: Toy, *, columns: int = 100) -> Report:
     )
 
 
-def _sections(toy: Toy, columns: int) -> Iterator[Section]:
+def _sections(toy: Toy, columns: int) -> Iterator[ReportSection]:
     legend = (
         f"{_MEAN} mean, {_BAND50} 50 % and {_BAND95} 95 % band with observation noise, {_TRUTH} the curve that the "
         "data were made from. The line below the x axis marks where training data lie."
@@ -436,13 +448,13 @@ def _sections(toy: Toy, columns: int) -> Iterator[Section]:
     for number, curve in enumerate(toy.curves.values(), 1):
         caption = legend if number == len(toy.curves) else ""
         curves += (Heading(_name(curve)), Drawing(tuple(_rows(toy, curve, columns)), caption, _IN_ASCII))
-    yield Section("Curves", (Picture(("toy",), partial(_draw, toy), instead=tuple(curves)),))
+    yield ReportSection("Curves", (Picture(("toy",), partial(_draw, toy), instead=tuple(curves)),))
     names = tuple(_short(curve) for curve in toy.curves.values())
     places = Table(names, tuple(_place_rows(toy)), stacks=True)
-    yield Section("MC sd, and the mean's error against the true curve", (places,))
+    yield ReportSection("MC sd, and the mean's error against the true curve", (places,))
     scores = Table(names, tuple(_score_rows(toy)), stacks=True)
-    yield Section(f"{toy.experiment['points']['test']} test points among the data", (scores,))
-    yield Section("", tuple(dim(_legend(toy))))
+    yield ReportSection(f"{toy.experiment['points']['test']} test points among the data", (scores,))
+    yield ReportSection("", tuple(explanations(_legend(toy))))
 
 
 def _legend(toy: Toy) -> Iterator[str]:
@@ -579,7 +591,7 @@ def _draw(toy: Toy, path: Path) -> None:
         path, title=SOURCE, about=about, columns=count, heights=(1.0, 0.42), size=(4.3, 3.6)
     ) as panels:
         most = max(float(curve.mc_sd.max()) for curve in toy.curves.values())
-        lines = drawing.lines_of(["", *toy.curves])
+        lines = drawing.line_styles(["", *toy.curves])
         for number, curve in enumerate(toy.curves.values()):
             upper, lower = panels[number], panels[count + number]
             _draw_curve(upper, toy, curve, colour=lines[curve.name].colour)

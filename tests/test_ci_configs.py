@@ -22,7 +22,7 @@ import yaml
 
 from bnuq.cli.main import main
 from bnuq.config import read_run_file
-from bnuq.gate import Settings
+from bnuq.gate import GateSettings
 from bnuq.metrics import METRICS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -282,7 +282,7 @@ def test_the_check_section_that_the_page_shows_is_one(tmp_path: Path) -> None:
     (shown,) = code_blocks(PAGE, "toml")
     path = tmp_path / "bnuq.toml"
     path.write_text(shown, encoding="utf-8")
-    settings = Settings.of(read_run_file(path).check)
+    settings = GateSettings.of(read_run_file(path).check)
     assert len(settings.tolerances) == 5 and len(settings.floors) == 1 and settings.allow == ("missing:mcdo",)
     auroc = settings.tolerance("mcbn.ood.mnist.mutual_information.auroc", "auroc", directed=True)
     assert auroc is not None and auroc.amount == 0.02

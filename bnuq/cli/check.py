@@ -22,7 +22,7 @@ from bnuq.files.folders import expanded
 from bnuq.findings import Finding, note, warnings
 
 if TYPE_CHECKING:
-    from bnuq.gate import Settings, Verdict
+    from bnuq.gate import CheckVerdict, GateSettings
 
 _FILE = "bnuq.toml"
 _REPORT_STARTS = {  # beginnings of earlier reports, the only existing files that may be replaced
@@ -115,10 +115,12 @@ def _expanded(path: Path | None) -> Path | None:
     return None if path is None else expanded(path)
 
 
-def _settings(config: Path | None, named: Path | None, options: dict[str, Any]) -> tuple[Settings, tuple[Finding, ...]]:
+def _settings(
+    config: Path | None, named: Path | None, options: dict[str, Any]
+) -> tuple[GateSettings, tuple[Finding, ...]]:
     """The settings of [check], from the named run file or bnuq.toml, overridden by options; and notes on them."""
     from bnuq.config import read_run_file
-    from bnuq.gate import Settings
+    from bnuq.gate import GateSettings
 
     section = None if config is None else read_run_file(config).check
     if section is None and named is not None:
@@ -128,11 +130,11 @@ def _settings(config: Path | None, named: Path | None, options: dict[str, Any]) 
         "floors": options.get("require", ()),
         "allow": options.get("allow", ()),
     }
-    settings = Settings.of(section, source=config, **criteria)
+    settings = GateSettings.of(section, source=config, **criteria)
     return settings, () if section is None else (note("settings-of-run-file", file=str(config)),)
 
 
-def _verdict(current: Path, baseline: Path | None, settings: Settings, *, update: bool) -> Verdict:
+def _verdict(current: Path, baseline: Path | None, settings: GateSettings, *, update: bool) -> CheckVerdict:
     from bnuq.files.apart import start
 
     start()
@@ -175,7 +177,7 @@ def _writable(reports: Mapping[str, Path | None], *, inputs: Iterable[Path | Non
     return targets
 
 
-def _write(reports: Mapping[str, Path], outcome: Verdict | str) -> None:
+def _write(reports: Mapping[str, Path], outcome: CheckVerdict | str) -> None:
     """Write the verdict, or the error in its place, to the requested files."""
     if not reports:
         return
@@ -189,20 +191,20 @@ def _write(reports: Mapping[str, Path], outcome: Verdict | str) -> None:
         write_bytes(reports["--markdown"], markdown(report(outcome)).encode("utf-8", "backslashreplace"))
 
 
-def _summary(verdict: Verdict) -> dict[str, Any]:
+def _summary(verdict: CheckVerdict) -> dict[str, Any]:
     from bnuq.gate.records import summary
 
     return summary(verdict)
 
 
-def _print(verdict: Verdict, stream: TextIO) -> None:
+def _print(verdict: CheckVerdict, stream: TextIO) -> None:
     from bnuq.report.check import report
     from bnuq.report.render import print_record
 
     print_record(report, verdict, stream)
 
 
-def _print_markdown(verdict: Verdict, stream: TextIO) -> None:
+def _print_markdown(verdict: CheckVerdict, stream: TextIO) -> None:
     from bnuq.report.check import report
     from bnuq.report.render import markdown
 

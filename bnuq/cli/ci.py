@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TextIO
 import typer
 
 if TYPE_CHECKING:
-    from bnuq.gate import Verdict
+    from bnuq.gate import CheckVerdict
 
 
 @contextlib.contextmanager
@@ -29,7 +29,7 @@ def workflow_commands_disabled(stream: TextIO | None) -> Iterator[None]:
         print(f"::{word}::", file=stream)
 
 
-def annotate_ci(outcome: Verdict | str, *, marks: TextIO | None) -> None:
+def annotate_ci(outcome: CheckVerdict | str, *, marks: TextIO | None) -> None:
     """Report a verdict, or the error in its place, to GitHub's runners: annotations on the stream `marks`, and Markdown
     in the step's summary."""
     summary = os.environ.get("GITHUB_STEP_SUMMARY")

@@ -26,13 +26,13 @@ from bnuq.files.content import exists
 from bnuq.files.folders import expanded
 
 if TYPE_CHECKING:
-    from bnuq.gate import Verdict
+    from bnuq.gate import CheckVerdict
     from bnuq.records.evaluation import EvaluatedSet, Result
 
 REGRESSION = 1  # the exit code of a regression, used for nothing else
 
 
-def end(verdict: Verdict, report: Callable[[], None], *, as_json: bool, quiet: bool) -> None:
+def end(verdict: CheckVerdict, report: Callable[[], None], *, as_json: bool, quiet: bool) -> None:
     """`report` the verdict, annotate the CI log, and exit with code 1 for a regression.
 
     The exit code does not depend on the reader: a closed pipe does not turn a regression into a pass.
@@ -68,7 +68,7 @@ class Gate:
 
     def _prepare(self, baseline: Path, run: Run) -> None:
         from bnuq.config import read_run_file
-        from bnuq.gate import Settings
+        from bnuq.gate import GateSettings
         from bnuq.gate.compatibility import check_request_comparable
         from bnuq.gate.recomputing import recomputed
         from bnuq.records.evaluation_file import read
@@ -79,7 +79,7 @@ class Gate:
         if exists(run.out) and run.out.samefile(path):
             raise RequestError(f"the result would go to {run.out}, the baseline, which is never replaced; see --out.")
         section = None if run.run_file is None else read_run_file(run.run_file).check
-        self._settings = Settings.of(section, source=run.run_file)
+        self._settings = GateSettings.of(section, source=run.run_file)
         check_request_comparable(run, self._baseline, self._settings)
 
     def check_sets(self, sets: Mapping[str, EvaluatedSet]) -> None:
@@ -131,7 +131,7 @@ class Gate:
 
         end(verdict, report, as_json=printing.json, quiet=printing.quiet)
 
-    def _verdict(self, result: Result) -> Verdict:
+    def _verdict(self, result: Result) -> CheckVerdict:
         """The verdict on the result as read from its file, so that a later `bnuq check` of the file agrees."""
         from bnuq.gate import check
         from bnuq.records.evaluation_file import read

@@ -32,7 +32,7 @@ class Command(TyperCommand):
         formatter.write(_rendered(self, ctx, panels.items()))
 
 
-class Group(TyperGroup):
+class CommandGroup(TyperGroup):
     """A command of commands, which lists each with the first sentence of its help."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:

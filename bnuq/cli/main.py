@@ -32,7 +32,7 @@ from bnuq.cli import (
     verify,
 )
 from bnuq.cli.failures import DONE, reported
-from bnuq.cli.help import Command, Group
+from bnuq.cli.help import Command, CommandGroup
 from bnuq.cli.output import print_line, reserved_stdout, stdout_to_stderr
 from bnuq.files import apart
 
@@ -40,7 +40,7 @@ from bnuq.files import apart
 def program(help: str, commands: Mapping[str, Callable[..., None]]) -> typer.Typer:  # noqa: A002 - typer's name
     """A command line of these commands, for `run`."""
     typer_app = typer.Typer(
-        cls=Group,
+        cls=CommandGroup,
         help=help,
         no_args_is_help=True,
         add_completion=False,

@@ -20,8 +20,7 @@ from bnuq.errors import RequestError
 from bnuq.files.folders import expanded
 
 if TYPE_CHECKING:
-    from bnuq.report.document import Report
-    from bnuq.report.document import Section as ReportSection
+    from bnuq.report.document import Report, ReportSection
     from bnuq.report.kinds import Kind
 
 
@@ -68,7 +67,7 @@ _CSV = rb"set,method,index,"  # the header of a file of points
 _POINTS: Panel = "Points of bnuq evaluate"
 
 
-class Points(Section, frozen=True):
+class PointsSection(Section, frozen=True):
     """Which evaluated points are listed, and the file that all of them are written to."""
 
     points: Annotated[Positive | None, setting("List this many points, the worst by the score.", _POINTS)] = None
@@ -94,7 +93,9 @@ class Points(Section, frozen=True):
 
 
 @with_options(
-    forms=SectionOptions(Forms), points=SectionOptions(Points), printing=SectionOptions(Printing, "json full debug")
+    forms=SectionOptions(Forms),
+    points=SectionOptions(PointsSection),
+    printing=SectionOptions(Printing, "json full debug"),
 )
 def command(
     results: Annotated[
@@ -108,7 +109,7 @@ def command(
     ],
     *,
     forms: Forms,
-    points: Points,
+    points: PointsSection,
     printing: Printing,
 ) -> None:
     """Show the report of a result file, as originally printed; several are shown side by side."""
@@ -126,9 +127,11 @@ def with_page_named(words: Sequence[str]) -> list[str]:
     ]
 
 
-def show(read: Callable[[], tuple[Kind, Any]], forms: Forms, printing: Printing, points: Points | None = None) -> None:
+def show(
+    read: Callable[[], tuple[Kind, Any]], forms: Forms, printing: Printing, points: PointsSection | None = None
+) -> None:
     """Print and write the requested forms of the record that `read` returns."""
-    points = points or Points()
+    points = points or PointsSection()
     figures, maps = (None if folder is None else expanded(folder) for folder in (forms.figures, forms.maps))
     _check_points(points, printing.json, maps)
     _check_format(forms.format, figures, maps)
@@ -195,7 +198,7 @@ def _check_format(form: str | None, figures: Path | None, maps: Path | None) -> 
         raise RequestError(f"--format {form} is a format of {of}, and none are written; add {option}.")
 
 
-def _written_maps(record: Any, folder: Path, form: str | None, points: Points) -> tuple[Path, ...]:
+def _written_maps(record: Any, folder: Path, form: str | None, points: PointsSection) -> tuple[Path, ...]:
     from bnuq.records.evaluation import Result
     from bnuq.report.map_files import write_maps
 
@@ -205,11 +208,11 @@ def _written_maps(record: Any, folder: Path, form: str | None, points: Points) -
     return write_maps(record, folder, kind, set=points.set, method=points.method)
 
 
-def _check_points(points: Points, as_json: bool, maps: Path | None) -> None:
+def _check_points(points: PointsSection, as_json: bool, maps: Path | None) -> None:
     """Raise RequestError for options that would have no effect."""
     if points.points is None:
         options = ("by",) if maps is not None else ("by", "set", "method")
-        given = [name for name in options if getattr(points, name) != getattr(Points(), name)]
+        given = [name for name in options if getattr(points, name) != getattr(PointsSection(), name)]
         if given:
             raise RequestError(f"--{given[0]} says which points are listed, and none are; add --points N.")
     elif as_json:
@@ -218,7 +221,7 @@ def _check_points(points: Points, as_json: bool, maps: Path | None) -> None:
         )
 
 
-def _points_of(record: Any, points: Points) -> tuple[tuple[ReportSection, ...], bytes]:
+def _points_of(record: Any, points: PointsSection) -> tuple[tuple[ReportSection, ...], bytes]:
     """The section that lists points, if it is requested, and the CSV file of all points; RequestError for a record that
     has none."""
     if points.points is None and points.csv is None:

@@ -15,11 +15,13 @@ from bnuq.catalogue import text_of
 from bnuq.errors import ResultError
 from bnuq.estimates import Direction
 from bnuq.findings import Finding, about, note, warning, warnings
+from bnuq.gate.baseline import made_at
 from bnuq.gate.change_errors import Error, Errors
-from bnuq.gate.compatibility import check_comparable, made_at, pairing, similar_addresses
+from bnuq.gate.compatibility import check_comparable, similar_addresses
+from bnuq.gate.pairing import pairing
 from bnuq.gate.recomputing import recomputed
-from bnuq.gate.records import BOUNDS, Comparison, Floor, Outcome, Side, Verdict
-from bnuq.gate.settings import Required, Settings, unused
+from bnuq.gate.records import BOUNDS, CheckVerdict, EstimateComparison, Floor, Outcome, Side
+from bnuq.gate.settings import GateSettings, Required, unused
 from bnuq.methods import POPULATION, method_named
 from bnuq.metrics.registry import metric_of
 from bnuq.records.addresses import NORMALIZED, estimates_of
@@ -31,10 +33,10 @@ LEVEL = 0.05  # of all gated comparisons together
 _SURE = 3.0  # standard errors that no chance over points explains
 _THOUSAND = 1000.0
 _GROWN = 3  # factor by which a Monte Carlo error may grow without a warning
-_NO_SETTINGS = Settings()
+_NO_SETTINGS = GateSettings()
 
 
-def check(current: Result, baseline: Result | None = None, settings: Settings = _NO_SETTINGS) -> Verdict:
+def check(current: Result, baseline: Result | None = None, settings: GateSettings = _NO_SETTINGS) -> CheckVerdict:
     """Whether `current` is worse than `baseline`, or breaks a minimum required by `settings`.
 
     An estimate is worse where its degradation exceeds its tolerance and "there is no degradation" is rejected at the 5
@@ -48,7 +50,9 @@ def check(current: Result, baseline: Result | None = None, settings: Settings = 
     start = time.perf_counter()
     if baseline is None:
         if not settings.floors:
-            raise ResultError(f"{current.path}: nothing to check it against. Name a baseline, or a floor by --require.")
+            raise ResultError(
+                f"{current.path}: nothing to check it against. Name a baseline, or a minimum by --require."
+            )
         return uncompared(current, settings)
     # A damaged file comes before what it is compared with, and an address that --require misspells before that, too.
     new = recomputed(current)
@@ -61,7 +65,7 @@ def check(current: Result, baseline: Result | None = None, settings: Settings = 
             f"{current.path} and {baseline.path} have no gated estimate in common: each is in one alone, or has a "
             "tolerance that is off or above any possible change. See --tolerance, --allow."
         )
-    return Verdict(
+    return CheckVerdict(
         current=_side(current),
         baseline=_side(baseline),
         pairing=shared,
@@ -78,7 +82,7 @@ def check(current: Result, baseline: Result | None = None, settings: Settings = 
     )
 
 
-def uncompared(current: Result, settings: Settings, *, why: str = "") -> Verdict:
+def uncompared(current: Result, settings: GateSettings, *, why: str = "") -> CheckVerdict:
     """The verdict on required minimums alone; with a warning if there was a baseline, and `why` it was not compared.
 
     Raises ResultError for a damaged result.
@@ -86,7 +90,7 @@ def uncompared(current: Result, settings: Settings, *, why: str = "") -> Verdict
     recomputed(current)
     floors = tuple(_floor(current, item) for item in settings.floors)
     findings = (warning("not-compared", reason=" ".join(why.split())),) if why else ()
-    return Verdict(_side(current), None, None, (), floors, (*findings, *_left_out(current)), bnuq.__version__, 0.0)
+    return CheckVerdict(_side(current), None, None, (), floors, (*findings, *_left_out(current)), bnuq.__version__, 0.0)
 
 
 def _side(result: Result) -> Side:
@@ -115,10 +119,10 @@ def _floor(current: Result, required: Required) -> Floor:
     return Floor(required.address, required.relation, required.bound, estimate.value, se)
 
 
-_Measured = tuple[Comparison, float]  # without its outcome, and with the degrees of freedom of its error
+_Measured = tuple[EstimateComparison, float]  # without its outcome, and with the degrees of freedom of its error
 
 
-def _measured(current: Result, baseline: Result, errors: Errors, settings: Settings) -> Iterator[_Measured]:
+def _measured(current: Result, baseline: Result, errors: Errors, settings: GateSettings) -> Iterator[_Measured]:
     """Every estimate that both results have, its change, and the errors of the change."""
     new, old = estimates_of(current), estimates_of(baseline)
     for address, row in new.items():
@@ -127,7 +131,7 @@ def _measured(current: Result, baseline: Result, errors: Errors, settings: Setti
             yield _compared(address, row, old[address], of_change, settings)
 
 
-def _compared(address: str, now: Row, before: Row, errors: tuple[Error, Error], settings: Settings) -> _Measured:
+def _compared(address: str, now: Row, before: Row, errors: tuple[Error, Error], settings: GateSettings) -> _Measured:
     metric = now["metric"]
     direction: Direction = metric_of(metric).direction
     # a yardstick, not an estimate of the network
@@ -135,7 +139,7 @@ def _compared(address: str, now: Row, before: Row, errors: tuple[Error, Error], 
         direction = "none"
     current, baseline = now.estimate.value, before.estimate.value
     change = 0.0 if _differ_by_rounding(current, baseline) else current - baseline
-    harm = {"higher": -change, "lower": change, "none": abs(change)}[direction] + 0.0
+    degradation = {"higher": -change, "lower": change, "none": abs(change)}[direction] + 0.0
     total = Error.together(*errors)
     se, se_points, se_draws = (None if math.isnan(error.value) else error.value for error in (total, *errors))
     directed = direction != "none" and metric not in LEAPING  # which no pattern is about
@@ -144,7 +148,7 @@ def _compared(address: str, now: Row, before: Row, errors: tuple[Error, Error], 
     gated = gated and not ((now["class"] or now["group"]) and se is None)  # of too few draws: the whole set is gated
     limit = None if tolerance is None else tolerance.in_unit(baseline=baseline, se=se)
     without_limit = gated and limit is not None and limit >= _largest_change(metric, baseline)
-    comparison = Comparison(
+    comparison = EstimateComparison(
         method=now["method"],
         set=f"{BOUNDS}{now['bound']}" if now["bound"] else now["set"] or NORMALIZED,
         score=now["score"],
@@ -154,7 +158,7 @@ def _compared(address: str, now: Row, before: Row, errors: tuple[Error, Error], 
         baseline=baseline,
         current=current,
         change=change,
-        harm=harm,
+        degradation=degradation,
         se=se,
         se_points=se_points,
         se_draws=se_draws,
@@ -183,7 +187,7 @@ def _differ_by_rounding(a: float, b: float) -> bool:
     return a == b or math.isclose(a, b, rel_tol=1e-12, abs_tol=1e-15)
 
 
-def _judged(measured: Iterator[_Measured], current: Result, baseline: Result) -> Iterator[Comparison]:
+def _judged(measured: Iterator[_Measured], current: Result, baseline: Result) -> Iterator[EstimateComparison]:
     """The comparisons with p-values and outcomes; gated comparisons are tested together."""
     rows = tuple(measured)
     gated = [row for row in rows if row[0].outcome != "not gated"]
@@ -206,7 +210,7 @@ def _judged(measured: Iterator[_Measured], current: Result, baseline: Result) ->
         yield replace(comparison, p_value=float(p), p_adjusted=float(holm), outcome=_outcome(comparison, holm, gain))
 
 
-def _p_value(comparison: Comparison, df: float, *, gain: bool) -> float:
+def _p_value(comparison: EstimateComparison, df: float, *, gain: bool) -> float:
     """The p-value of "there is no degradation", or of "there is no gain"; NaN if a change above its tolerance has no
     error.
 
@@ -215,42 +219,42 @@ def _p_value(comparison: Comparison, df: float, *, gain: bool) -> float:
     """
     import scipy.special  # late: no other command that only reads needs it
 
-    harm = -comparison.harm if gain else comparison.harm
+    degradation = -comparison.degradation if gain else comparison.degradation
     if comparison.direction == "none" and gain:
         return 1.0
-    if math.isinf(harm):
-        return 0.0 if harm > 0 else 1.0
-    if comparison.se is None or math.isnan(harm):
+    if math.isinf(degradation):
+        return 0.0 if degradation > 0 else 1.0
+    if comparison.se is None or math.isnan(degradation):
         assert comparison.tolerance is not None
-        return 1.0 if harm <= comparison.tolerance else (1.0 if gain else math.nan)
+        return 1.0 if degradation <= comparison.tolerance else (1.0 if gain else math.nan)
     if comparison.se == 0:
-        return 0.0 if harm > 0 else 1.0
-    tail = float(scipy.special.stdtr(df, -harm / comparison.se))
+        return 0.0 if degradation > 0 else 1.0
+    tail = float(scipy.special.stdtr(df, -degradation / comparison.se))
     return 2 * tail if comparison.direction == "none" else tail
 
 
-def _outcome(comparison: Comparison, holm: float, gain: float) -> Outcome:
+def _outcome(comparison: EstimateComparison, holm: float, gain: float) -> Outcome:
     assert comparison.tolerance is not None
-    if comparison.harm > comparison.tolerance and holm < LEVEL:
+    if comparison.degradation > comparison.tolerance and holm < LEVEL:
         return "worse"
-    return "better" if -comparison.harm > comparison.tolerance and gain < LEVEL else "same"
+    return "better" if -comparison.degradation > comparison.tolerance and gain < LEVEL else "same"
 
 
 _RANKS: Mapping[Outcome, int] = {"worse": 0, "same": 1, "better": 2, "not gated": 3}
 
 
-def _ranked(comparisons: Iterator[Comparison]) -> list[Comparison]:
+def _ranked(comparisons: Iterator[EstimateComparison]) -> list[EstimateComparison]:
     """Worst first: by outcome, significance, and multiples of the tolerance; comparisons that are not gated keep their
     order."""
 
-    def rank(comparison: Comparison) -> tuple[float, ...]:
+    def rank(comparison: EstimateComparison) -> tuple[float, ...]:
         if comparison.p_adjusted is None or comparison.p_value is None:
             return (_RANKS[comparison.outcome],)
         size = (
-            comparison.harm / comparison.tolerance
+            comparison.degradation / comparison.tolerance
             if comparison.tolerance
-            else math.copysign(math.inf, comparison.harm)
-            if comparison.harm
+            else math.copysign(math.inf, comparison.degradation)
+            if comparison.degradation
             else 0.0
         )
         return (_RANKS[comparison.outcome], comparison.p_value, -size)
@@ -272,7 +276,7 @@ def _left_out(result: Result) -> Iterator[Finding]:
 
 
 def _findings(
-    current: Result, baseline: Result, comparisons: Sequence[Comparison], settings: Settings
+    current: Result, baseline: Result, comparisons: Sequence[EstimateComparison], settings: GateSettings
 ) -> Iterator[Finding]:
     yield from _of_requests(current, baseline)
     of_both = estimates_of(current), estimates_of(baseline)
@@ -300,7 +304,7 @@ def _of_requests(current: Result, baseline: Result) -> Iterator[Finding]:
         yield warning("other-bank", current=new, baseline=old)
 
 
-def _of_what_is_not_gated(comparisons: Sequence[Comparison], settings: Settings) -> Iterator[Finding]:
+def _of_what_is_not_gated(comparisons: Sequence[EstimateComparison], settings: GateSettings) -> Iterator[Finding]:
     """Tolerances without effect, and estimates whose change cannot be seen."""
     if unmatched := unused(settings, ((item.address, item.metric, _is_directed(item)) for item in comparisons)):
         yield warning("unused-tolerance", tolerances=list(unmatched))
@@ -316,19 +320,19 @@ def _of_what_is_not_gated(comparisons: Sequence[Comparison], settings: Settings)
         yield warning("infinite", estimates=infinite)
 
 
-def _is_hidden(comparison: Comparison, current: Mapping[str, Row], baseline: Mapping[str, Row]) -> bool:
+def _is_hidden(comparison: EstimateComparison, current: Mapping[str, Row], baseline: Mapping[str, Row]) -> bool:
     """Whether a change is not worse only because of a Monte Carlo error that the baseline did not have."""
     if (
         comparison.outcome != "same"
         or comparison.tolerance is None
         or comparison.of_class != ""
-        or comparison.harm <= comparison.tolerance
+        or comparison.degradation <= comparison.tolerance
         or comparison.se_points is None
     ):
         return False
     now, before = (side[comparison.address].estimate.mc_se or 0.0 for side in (current, baseline))
-    return comparison.harm > _SURE * comparison.se_points and now > _GROWN * before
+    return comparison.degradation > _SURE * comparison.se_points and now > _GROWN * before
 
 
-def _is_directed(comparison: Comparison) -> bool:
+def _is_directed(comparison: EstimateComparison) -> bool:
     return comparison.direction != "none"

@@ -1,57 +1,44 @@
-"""Whether two results may be compared, and what they share: points and draws."""
+"""Whether two results may be compared."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
-import numpy as np
-
-from bnuq.config import DEFAULT_SAMPLER, DataSection, Run, ScoringSection
+from bnuq.config import DataSection, Run, ScoringSection
 from bnuq.errors import ResultError
-from bnuq.findings import all_of, listed
-from bnuq.gate.records import Pairing
-from bnuq.gate.settings import Settings
-from bnuq.methods import DETERMINISTIC, POPULATION, Method, method_named
+from bnuq.findings import listed
+from bnuq.gate.pairing import difference_of_points, differing_keys, sampler_settings, settings_of_draws
+from bnuq.gate.settings import GateSettings
+from bnuq.methods import DETERMINISTIC, POPULATION, method_named
 from bnuq.metrics import METRICS
 from bnuq.records.addresses import estimates_of
 from bnuq.records.evaluation import PARTS, EvaluatedSet, Result, parts_of
 from bnuq.store.table import Row
 
 _MOST_NAMED = 8  # missing estimates that a message names
-_USUAL: dict[str, Any] = {key: getattr(DEFAULT_SAMPLER, key) for key in DEFAULT_SAMPLER.__struct_fields__}
-_USUAL |= {"query_in_batch": False, "per_query": False}  # of results of earlier versions
 
 
-def made_at(result: Result) -> datetime | None:
-    """The time at which a result was made, in UTC; None if its file does not say."""
-    try:
-        return datetime.fromisoformat(str(result.provenance["time"])).astimezone(UTC)
-    except (KeyError, ValueError, OverflowError):
-        return None
-
-
-def check_comparable(current: Result, baseline: Result, settings: Settings) -> None:
+def check_comparable(current: Result, baseline: Result, settings: GateSettings) -> None:
     """Raise ResultError, naming all obstacles, where the two results must not be compared."""
     problems = [*_differences(current, baseline, settings), *_missing(current, baseline, settings)]
     _refuse(problems, current.path, baseline)
 
 
-def check_request_comparable(run: Run, baseline: Result, settings: Settings) -> None:
+def check_request_comparable(run: Run, baseline: Result, settings: GateSettings) -> None:
     """Raise ResultError if the result of `run` will not be comparable with `baseline`, as far as the request
     tells."""
     addresses = estimates_of(baseline)
-    by_file = run.predictions is not None and run.samples_by_default  # T is then that of the file
-    requested = {"samples": None if run.samples == "auto" or by_file else run.samples, "batch_size": run.batch_size}
+    from_file = run.predictions is not None and run.samples_by_default  # T is then that of the file
+    requested = {"samples": None if run.samples == "auto" or from_file else run.samples, "batch_size": run.batch_size}
     problems = list(_other_numbers(requested, baseline.sampling, settings))
     common = [method for method in baseline.methods if _is_requested(run, method)]
-    problems += _other_samplers(_sampler_of(run.record()), _sampler_of(baseline.run), common, settings)
+    problems += _other_samplers(sampler_settings(run.record()), sampler_settings(baseline.run), common, settings)
     problems += _other_scoring(_as_requested(run, task=baseline.model["task"]), _as_scored(baseline), settings)
     for method in baseline.methods:
-        of_method = [address for address, row in addresses.items() if row["method"] == method]
-        if method not in common and not all(settings.allows("missing", address) for address in of_method):
+        addresses_of_method = [address for address, row in addresses.items() if row["method"] == method]
+        if method not in common and not all(settings.allows("missing", address) for address in addresses_of_method):
             problems.append(_absent(f"the method {method}", method))
     for floor in settings.floors:
         _, dot, metric = floor.address.rpartition(".")
@@ -86,13 +73,13 @@ def _is_requested(run: Run, method: str) -> bool:
     return name in run.methods or beside
 
 
-def check_sets_comparable(sets: Mapping[str, EvaluatedSet], baseline: Result, settings: Settings) -> None:
+def check_sets_comparable(sets: Mapping[str, EvaluatedSet], baseline: Result, settings: GateSettings) -> None:
     """Raise ResultError if an evaluation on `sets` would not be comparable with `baseline`."""
     problems = list(_other_data(sets, baseline.sets, settings))
     addresses = estimates_of(baseline)
     for name in baseline.sets:
-        of_set = [address for address, row in addresses.items() if row["set"] == name]
-        if name not in sets and not all(settings.allows("missing", address) for address in of_set):
+        addresses_of_set = [address for address, row in addresses.items() if row["set"] == name]
+        if name not in sets and not all(settings.allows("missing", address) for address in addresses_of_set):
             problems.append(_absent(f"the set {name}", f"*.{name}"))
     _refuse(problems, "what is to be evaluated", baseline)
 
@@ -103,14 +90,14 @@ def _refuse(problems: Sequence[str], result: object, baseline: Result) -> None:
         raise ResultError(f"{result} cannot be compared with {baseline.path}:\n{text}")
 
 
-def _differences(current: Result, baseline: Result, settings: Settings) -> Iterator[str]:
+def _differences(current: Result, baseline: Result, settings: GateSettings) -> Iterator[str]:
     task, before = current.model["task"], baseline.model["task"]
     if task != before:
         yield f"task: {task} now, {before} in the baseline; their estimates are not comparable."
         return
     yield from _other_numbers(current.sampling, baseline.sampling, settings)
     common = [method for method in current.methods if method in baseline.methods]
-    yield from _other_samplers(_sampler_of(current.run), _sampler_of(baseline.run), common, settings)
+    yield from _other_samplers(sampler_settings(current.run), sampler_settings(baseline.run), common, settings)
     new, old = (_as_scored(result) | _calibrated(result, common) for result in (current, baseline))
     if all("tau" in result.methods[DETERMINISTIC].sets["test"].estimates for result in (current, baseline)):
         new["calibrate"], old["calibrate"] = (
@@ -120,19 +107,21 @@ def _differences(current: Result, baseline: Result, settings: Settings) -> Itera
     yield from _other_data(current.sets, baseline.sets, settings)
 
 
-def _other_data(new: Mapping[str, EvaluatedSet], old: Mapping[str, EvaluatedSet], settings: Settings) -> Iterator[str]:
+def _other_data(
+    new: Mapping[str, EvaluatedSet], old: Mapping[str, EvaluatedSet], settings: GateSettings
+) -> Iterator[str]:
     for name, points in new.items():
-        difference = _other_points(points, old[name]) if name in old else None
+        difference = difference_of_points(points, old[name]) if name in old else None
         if difference and not settings.allows("data", name):
             advice = "Evaluate on the same points (with --limit the seed picks them)"
             yield f"data: {name} holds {difference}. {advice}, or {_allowing(f'data:{name}')}."
         elif name in old and _names_other_classes(points, old[name]) and not settings.allows("data", name):
-            now, before = (", ".join(each.classes) or "no names" for each in (points, old[name]))
+            now, before = (", ".join(evaluated.classes) or "no names" for evaluated in (points, old[name]))
             advice = f"Use the same class file (--palette), or {_allowing(f'data:{name}')}."
             yield f"data: the classes of the pixels of {name} are {now} now, {before} in the baseline. {advice}"
 
 
-def _other_numbers(new: Mapping[str, Any], old: Mapping[str, Any], settings: Settings) -> Iterator[str]:
+def _other_numbers(new: Mapping[str, Any], old: Mapping[str, Any], settings: GateSettings) -> Iterator[str]:
     """Differences in T and b, where both are known."""
     for key, name in (("samples", "samples"), ("batch_size", "batch-size")):
         now, before = new[key], old[key]
@@ -140,48 +129,21 @@ def _other_numbers(new: Mapping[str, Any], old: Mapping[str, Any], settings: Set
             yield f"{name}: {now} now, {before} in the baseline. Evaluate with --{name} {before}, or {_allowing(name)}."
 
 
-def _sampler_of(run: Mapping[str, Any]) -> dict[str, Any]:
-    """The composition of a run's mini-batches and its noise models: the keys of `Sampler`, with `counts` resolved, and
-    a digest of the groups where mini-batches are drawn by group."""
-    data = run.get("data", {})
-    written = {key: value for key, value in run.get("sampling", {}).items() if key in _USUAL}
-    group = {"group": data.get("group", "group")} if written.get("batches") == "group" else {}
-    return _USUAL | {"counts": "measured" if data.get("train") else "nominal"} | written | group
-
-
 def _other_samplers(
-    new: Mapping[str, Any], old: Mapping[str, Any], methods: Iterable[str], settings: Settings
+    new: Mapping[str, Any], old: Mapping[str, Any], methods: Iterable[str], settings: GateSettings
 ) -> Iterator[str]:
     """Differences in the mini-batches or noise models that some of these methods draw from."""
     if settings.allows("sampling"):
         return
     sampler_keys: dict[str, str] = {}
     for method in methods:
-        now, before = (_drawn_by(method_named(method), sampler) for sampler in (new, old))
-        for key in _differing(now, before):
+        now, before = (settings_of_draws(method_named(method), sampler) for sampler in (new, old))
+        for key in differing_keys(now, before):
             a, b = (str(keys[key]).lower() if isinstance(keys[key], bool) else keys[key] for keys in (now, before))
             sampler_keys[key] = (
                 f"sampling: {key} is {a} now, {b} in the baseline. Use the same sampling, or {_allowing('sampling')}."
             )
     yield from (sampler_keys[key] for key in sorted(sampler_keys))
-
-
-_BATCHES = ("variance", "batches", "group", "replacement", "query_in_batch", "per_query")
-
-
-def _drawn_by(method: Method, sampler: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys that the draws of a method depend on."""
-    keys = method.settings
-    if "counts" in keys and sampler["counts"] != "measured":  # the method draws no mini-batch
-        keys = ("variance", "replacement", "counts")
-    elif method.is_sampled_batchnorm:
-        keys = (*_BATCHES, *keys)
-    return {key: sampler[key] for key in keys if key in sampler}
-
-
-def _differing(new: Mapping[str, Any], old: Mapping[str, Any]) -> list[str]:
-    """The keys whose values differ, among those that both have: a key that only one has depends on a shared key."""
-    return sorted(key for key in new.keys() & old.keys() if new[key] != old[key])
 
 
 def _as_scored(result: Result) -> dict[str, Any]:
@@ -213,23 +175,12 @@ def _as_requested(run: Run, *, task: str) -> dict[str, Any]:
     return {"mutual_information": run.mutual_information, **_of_task(run.record(), task=task)}
 
 
-def _other_scoring(new: Mapping[str, Any], old: Mapping[str, Any], settings: Settings) -> Iterator[str]:
+def _other_scoring(new: Mapping[str, Any], old: Mapping[str, Any], settings: GateSettings) -> Iterator[str]:
     for key in sorted(new.keys() | old.keys()):
         if new.get(key) != old.get(key) and not settings.allows("scoring"):
             now, before = (side.get(key, "the default") for side in (new, old))
             advice = f"Use the same scoring, or {_allowing('scoring')}."
             yield f"scoring: {key} is {now} now, {before} in the baseline. {advice}"
-
-
-def _other_points(new: EvaluatedSet, old: EvaluatedSet) -> str | None:
-    """The difference between the points of a set, in words; None if they are the same."""
-    if new.n != old.n:
-        return f"{new.n} points now, {old.n} in the baseline"
-    if new.sha256 != old.sha256:
-        return f"other data now (SHA-256 {new.sha256[:12]}…, {old.sha256[:12]}… in the baseline)"
-    if not _same(new.labels, old.labels) or not _same(new.targets, old.targets):
-        return "points with other labels or targets"
-    return None if _same(new.group, old.group) else "points with other groups"
 
 
 def _names_other_classes(new: EvaluatedSet, old: EvaluatedSet) -> bool:
@@ -238,15 +189,11 @@ def _names_other_classes(new: EvaluatedSet, old: EvaluatedSet) -> bool:
     return has_masks and new.classes != old.classes
 
 
-def _same(new: np.ndarray | None, old: np.ndarray | None) -> bool:
-    return new is old if new is None or old is None else np.array_equal(new, old)
-
-
-def _missing(current: Result, baseline: Result, settings: Settings) -> Iterator[str]:
+def _missing(current: Result, baseline: Result, settings: GateSettings) -> Iterator[str]:
     """Methods, sets and estimates that only the baseline has: whole methods and sets first."""
     new, old = estimates_of(current), estimates_of(baseline)
     missing = [address for address in old if address not in new and not settings.allows("missing", address)]
-    missing = [address for address in missing if not _of_other_points(old[address], current)]
+    missing = [address for address in missing if not _is_of_other_points(old[address], current)]
     if POPULATION not in current.methods:  # its reference check passes now
         missing = [address for address in missing if method_named(old[address]["method"]).plain.name != POPULATION]
     for kind, present, pattern in (("method", current.methods, "{}"), ("set", current.sets, "*.{}")):
@@ -261,7 +208,7 @@ def _missing(current: Result, baseline: Result, settings: Settings) -> Iterator[
         yield _absent(shown, missing[0] if len(missing) == 1 else "ADDRESS")
 
 
-def _of_other_points(row: Row, current: Result) -> bool:
+def _is_of_other_points(row: Row, current: Result) -> bool:
     """Whether an estimate is of a class or group that has no estimates for the points of the current result."""
     kind = next((kind for kind in PARTS if row[kind]), None)
     if kind is None or row["set"] not in current.sets:
@@ -278,71 +225,3 @@ def _absent(label: str, allowed: str) -> str:
 def _allowing(name: str) -> str:
     """How to allow the difference: by an option of `bnuq check`, or in the run file, which `evaluate` reads too."""
     return f'allow it in [check], allow = ["{name}"], or by bnuq check --allow "{name}"'
-
-
-def pairing(current: Result, baseline: Result) -> Pairing:
-    """The sets whose points the two results share, and the methods whose draws are the same."""
-    sets = current.sets.keys() & baseline.sets.keys()
-    points = [n for n in current.sets if n in sets and not _other_points(current.sets[n], baseline.sets[n])]
-    shared, apart = [], []
-    fixed = () if any(map(_moves_with_the_draws, (current, baseline))) else (DETERMINISTIC,)
-    for method in (m for m in current.methods if m in baseline.methods and method_named(m).plain.name not in fixed):
-        differing = list(_drawn_otherwise(method, current, baseline))
-        if differing:
-            apart.append((method, f"{all_of(differing)} {'differs' if len(differing) == 1 else 'differ'}"))
-        else:
-            shared.append(method)
-    return Pairing(tuple(points), tuple(shared), tuple(apart))
-
-
-def _moves_with_the_draws(result: Result) -> bool:
-    """Whether the deterministic network uses statistics of the drawn mini-batches, because it keeps no running
-    statistics."""
-    return any(finding.code == "deterministic-from-reference" for finding in result.findings)
-
-
-def _drawn_otherwise(method: str, current: Result, baseline: Result) -> Iterator[str]:
-    """Why draw t of one result is not draw t of the other."""
-    drawn_method = method_named(method)
-    if "file" in drawn_method.differs_by:
-        if current.provenance.get("predictions_sha256") != baseline.provenance.get("predictions_sha256"):
-            yield "the file of predictions"
-        if current.sampling["samples"] != baseline.sampling["samples"]:
-            yield "T"
-        return
-    if "networks" in drawn_method.differs_by:  # its networks are given, like the deterministic one
-        now, before = ([each["sha256"] for each in result.model["members"]] for result in (current, baseline))
-        if now != before:
-            yield "the networks"
-        return
-    for key, name in (("seed", "the seed"), ("samples", "T"), ("bank", "the bank")):
-        if current.sampling.get(key) != baseline.sampling.get(key):
-            yield name
-    if drawn_method.is_single or drawn_method.is_sampled_batchnorm:
-        if current.sampling["batch_size"] != baseline.sampling["batch_size"]:
-            yield "the mini-batch size"
-        if current.provenance.get("reference_sha256") != baseline.provenance.get("reference_sha256"):
-            yield "the reference"
-        if _pipeline(current.run) != _pipeline(baseline.run):
-            yield "the training pipeline (resize, crop, interpolation, normalize, channel_order, augment)"
-    now, before = (run.get("tta", run.get("data", {}).get("augment")) for run in (current.run, baseline.run))
-    if "augmentation" in drawn_method.differs_by and now != before:
-        yield "the augmentation of evaluated points"
-    pooled = method_named("mcbn") if drawn_method.is_single else drawn_method
-    drawn = [_drawn_by(pooled, _sampler_of(sampler.run)) for sampler in (current, baseline)]
-    yield from (f"sampling.{key}" for key in _differing(*drawn))
-    groups = [result.provenance.get("reference_groups_sha256") for result in (current, baseline)]
-    if all(sampler.get("batches") == "group" for sampler in drawn) and groups[0] != groups[1]:
-        yield "the grouping of the reference"
-    if "masks" in drawn_method.differs_by and _kind(current) != _kind(baseline):
-        yield "the kind of device, which draws the dropout masks,"
-
-
-def _pipeline(run: Mapping[str, Any]) -> tuple[Any, ...]:
-    data = run.get("data", {})
-    sizes = tuple(data.get(key) for key in ("resize", "crop", "interpolation"))
-    return *sizes, data.get("normalize"), data.get("channel_order", "rgb"), data.get("augment")
-
-
-def _kind(result: Result) -> str:
-    return str(result.sampling["device"]).partition(":")[0]

@@ -43,17 +43,17 @@ class Pairing:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class EstimateComparison:
     """One estimate of both results. `set` is that of the file ("normalized" for a normalised score of the test set,
     whose `metric` is then normalized_pll or normalized_crps; "bounds/constant" and "bounds/optimum" for its bounds),
     `score` the score that separates an OOD set, `label` one of several labels per point, `of_class` and `group` a class
     or a group of the points; "" elsewhere.
 
-    `change` is current − baseline, `harm` the part of it that is a degradation, both in `unit`; without a direction
-    `harm` is |change|. `se` is the standard error of the change over points and draws, with the parts `se_points` and
-    `se_draws`; None if it is not known. `p_value` is that of "there is no degradation", one-sided (two-sided without
-    a direction), and `p_adjusted` is Holm's, among all gated estimates; `tolerance` is in `unit`. All three are None
-    where the estimate is not gated, but a tolerance that no change exceeds is kept.
+    `change` is current − baseline and `degradation` how much worse that is, below 0 if it is better, both in `unit`;
+    without a direction it is |change|. `se` is the standard error of the change over points and draws, with the parts
+    `se_points` and `se_draws`; None if it is not known. `p_value` is that of "there is no degradation", one-sided
+    (two-sided without a direction), and `p_adjusted` is Holm's, among all gated estimates; `tolerance` is in `unit`.
+    All three are None where the estimate is not gated, but a tolerance that no change exceeds is kept.
     """
 
     method: str
@@ -65,7 +65,7 @@ class Comparison:
     baseline: float
     current: float
     change: float
-    harm: float
+    degradation: float
     se: float | None
     se_points: float | None
     se_draws: float | None
@@ -103,7 +103,7 @@ class Floor:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class CheckVerdict:
     """The outcome of a check. Comparisons come worst first; `baseline` and `pairing` are None if only required
     minimums were checked.
 
@@ -114,7 +114,7 @@ class Verdict:
     current: Side
     baseline: Side | None
     pairing: Pairing | None
-    comparisons: tuple[Comparison, ...]
+    comparisons: tuple[EstimateComparison, ...]
     floors: tuple[Floor, ...]
     findings: tuple[Finding, ...]
     bnuq: str
@@ -128,7 +128,7 @@ class Verdict:
         return sum(comparison.outcome != "not gated" for comparison in self.comparisons)
 
     @property
-    def worse(self) -> tuple[Comparison, ...]:
+    def worse(self) -> tuple[EstimateComparison, ...]:
         """The comparisons that fail the check."""
         return tuple(comparison for comparison in self.comparisons if comparison.outcome == "worse")
 
@@ -153,7 +153,7 @@ class Verdict:
 _NUMBERS = ("baseline", "current", "change", "se", "se_points", "se_draws", "p_value", "p_adjusted", "tolerance")
 
 
-def summary(verdict: Verdict) -> dict[str, Any]:
+def summary(verdict: CheckVerdict) -> dict[str, Any]:
     """The verdict as JSON values; infinities and NaN are the strings "inf", "-inf" and "nan", and unknown values of a
     side, a comparison or a requirement are absent."""
     shared = verdict.pairing
@@ -179,7 +179,7 @@ def _side(side: Side) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value not in (None, "")}
 
 
-def _comparison(comparison: Comparison) -> dict[str, Any]:
+def _comparison(comparison: EstimateComparison) -> dict[str, Any]:
     coordinates = json_fields(comparison, "method", "set", "label", "score", "metric", "address", "group")
     coordinates |= {"class": comparison.of_class}
     return {

@@ -79,7 +79,7 @@ class Required:
 
 
 @dataclass(frozen=True)
-class Settings:
+class GateSettings:
     """The settings of a check. `tolerances` are by metric or by a pattern of addresses, and the last that matches
     applies; `allow` names what may differ: "samples", "batch-size", "sampling", "scoring", "data" or "data:SET", and
     "missing:ADDRESS"."""
@@ -96,11 +96,11 @@ class Settings:
         tolerances: Sequence[str] = (),
         floors: Sequence[str] = (),
         allow: Sequence[str] = (),
-    ) -> Settings:
+    ) -> GateSettings:
         """From [check] of the run file `source`, overridden by the options; RequestError for invalid settings."""
         written = section or CheckSection()
         try:
-            first = Settings._with_place(written.tolerance.items(), written.require, written.allow)
+            first = GateSettings._with_place(written.tolerance.items(), written.require, written.allow)
         except RequestError as error:
             raise RequestError(f"{source}: check.{error}") from error
         pairs = []
@@ -110,15 +110,15 @@ class Settings:
                 raise RequestError(f"--tolerance {text}: expected METRIC=AMOUNT, where the amount is {_FORMS}.")
             pairs.append((key.strip(), value))
         try:
-            then = Settings._with_place(pairs, floors, allow)
+            then = GateSettings._with_place(pairs, floors, allow)
         except RequestError as error:
             raise RequestError(f"--{error}") from error
-        return Settings(first.tolerances + then.tolerances, first.floors + then.floors, first.allow + then.allow)
+        return GateSettings(first.tolerances + then.tolerances, first.floors + then.floors, first.allow + then.allow)
 
     @staticmethod
     def _with_place(
         tolerances: Iterable[tuple[str, str | float]], floors: Iterable[str], allow: Iterable[str]
-    ) -> Settings:
+    ) -> GateSettings:
         """Prefixes RequestErrors with their key: tolerance, require or allow."""
         amounts = []
         for key, value in tolerances:
@@ -127,7 +127,7 @@ class Settings:
         allowed = tuple(allow)
         for name in allowed:
             _check_allowed(name)
-        return Settings(tuple(amounts), tuple(map(Required.of, floors)), allowed)
+        return GateSettings(tuple(amounts), tuple(map(Required.of, floors)), allowed)
 
     def tolerance(self, address: str, metric: str, *, directed: bool) -> Tolerance | None:
         """The tolerance of the estimate at `address`: the last that matches, or the metric's default; None for not
@@ -189,7 +189,7 @@ def _check_allowed(name: str) -> None:
     )
 
 
-def unused(settings: Settings, estimates: Iterable[tuple[str, str, bool]]) -> tuple[str, ...]:
+def unused(settings: GateSettings, estimates: Iterable[tuple[str, str, bool]]) -> tuple[str, ...]:
     """The keys of tolerances that match no estimate; `estimates` are addresses, metrics, and whether directed."""
     candidates = tuple(estimates)
     return tuple(

@@ -27,7 +27,7 @@ class Heading:
 
 
 @dataclass(frozen=True)
-class Items:
+class BulletList:
     """A list of sentences."""
 
     texts: tuple[str, ...]
@@ -110,11 +110,11 @@ class Gallery:
     pictures: tuple[tuple[bytes, str], ...]
 
 
-Part = Gallery | Paragraph | Heading | Items | Facts | Table | Drawing | Listing | PathLine | Picture
+Part = Gallery | Paragraph | Heading | BulletList | Facts | Table | Drawing | Listing | PathLine | Picture
 
 
 @dataclass(frozen=True)
-class Section:
+class ReportSection:
     """Parts under a title; without one they belong to the report as a whole.
 
     A section that is `folded` is shown in Markdown when the reader asks for it. One that is `only_on_page` has pictures
@@ -144,7 +144,7 @@ class Report:
     subject: str = ""
     facts: tuple[tuple[str, str], ...] = ()
     summary: tuple[str, ...] = ()
-    sections: tuple[Section, ...] = ()
+    sections: tuple[ReportSection, ...] = ()
     warnings: tuple[tuple[str, str, str], ...] = ()
     notes: tuple[str, ...] = ()
     path: PathLine | None = None
@@ -165,12 +165,17 @@ class Report:
 
 def section(
     title: str, parts: Iterable[Part], *, folded: bool = False, only_on_page: bool = False
-) -> Iterator[Section]:
+) -> Iterator[ReportSection]:
     """A section of these parts; none if there are none."""
     if collected := tuple(parts):
-        yield Section(title, collected, folded, only_on_page)
+        yield ReportSection(title, collected, folded, only_on_page)
 
 
-def dim(texts: Iterable[str]) -> Iterator[Paragraph]:
-    """Explanations, a paragraph each."""
-    return (Paragraph(text, dim=True) for text in texts if text)
+def explanation(text: str) -> Paragraph:
+    """A text that explains what stands above it."""
+    return Paragraph(text, dim=True)
+
+
+def explanations(texts: Iterable[str]) -> Iterator[Paragraph]:
+    """A paragraph for each text that is not empty."""
+    return map(explanation, filter(None, texts))

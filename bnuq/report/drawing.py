@@ -59,7 +59,7 @@ _STYLE: Any = {
 
 
 @dataclass(frozen=True)
-class Line:
+class LineStyle:
     """How something is drawn wherever it appears: distinguished by colour, by dashes and by marker."""
 
     colour: str
@@ -74,16 +74,16 @@ class Line:
 
 # Okabe & Ito 2008: distinguishable with colour blindness, and each dark enough on white.
 _LINES = (
-    Line("#595959", ":", "s"),
-    Line("#0072B2", "-", "o"),
-    Line("#D55E00", "--", "^"),
-    Line("#009E73", "-.", "D"),
-    Line("#CC79A7", "-", "v"),
-    Line("#56B4E9", "--", "P"),
+    LineStyle("#595959", ":", "s"),
+    LineStyle("#0072B2", "-", "o"),
+    LineStyle("#D55E00", "--", "^"),
+    LineStyle("#009E73", "-.", "D"),
+    LineStyle("#CC79A7", "-", "v"),
+    LineStyle("#56B4E9", "--", "P"),
 )
 
 
-def lines_of(names: Sequence[str]) -> dict[str, Line]:
+def line_styles(names: Sequence[str]) -> dict[str, LineStyle]:
     """A line for each name, in their order; beyond six they repeat."""
     return {name: _LINES[number % len(_LINES)] for number, name in enumerate(names)}
 

@@ -8,35 +8,57 @@ from pathlib import Path
 import numpy as np
 
 from bnuq.catalogue import advised, noted
-from bnuq.estimates import Estimate
 from bnuq.findings import Finding, listed, sentence
 from bnuq.methods import DETERMINISTIC, method_named
-from bnuq.metrics import METRICS
 from bnuq.metrics.registry import estimates_of_task
 from bnuq.perturbations import change_of
-from bnuq.records.evaluation import PARTS, MethodResult, Result
-from bnuq.report import document, gallery, image_maps, noise_models, numbers, ood, perturbations, plots, tasks, verdict
-from bnuq.report.document import Cell, Heading, Items, Paragraph, Part, PathLine, Report, Section, Table, dim, section
-from bnuq.report.evaluation_findings import SENTENCES, findings, is_of_last_layer, noise_sd
-from bnuq.report.numbers import digits_of, headed, named, number, share_with_error, with_error
+from bnuq.records.evaluation import Result
+from bnuq.report import (
+    calibration_plots,
+    evaluation_plots,
+    evaluation_tables,
+    gallery,
+    image_maps,
+    noise_models,
+    numbers,
+    ood,
+    perturbations,
+    separation_plots,
+    tasks,
+    verdict,
+)
+from bnuq.report.document import (
+    BulletList,
+    Paragraph,
+    Part,
+    PathLine,
+    Report,
+    ReportSection,
+    Table,
+    explanation,
+    explanations,
+    section,
+)
+from bnuq.report.evaluation_findings import findings
+from bnuq.report.evaluation_sentences import SENTENCES
+from bnuq.report.numbers import digits_of, named
 from bnuq.report.provenance import evaluation_provenance
 from bnuq.report.sampler import augmentation_in_words, laplace_in_words, noise_models_in_words, sampler_in_words
 
-_SHOWN = 20  # classes or groups in a table
 _TIMED = 0.02  # seconds of the deterministic passes, below which mostly their overhead is measured
 _ROOMY = 60  # columns from which names are written out
 
 
 def report(result: Result, *, columns: int = 100) -> Report:
     """The report: verdicts, then the test set, each OOD set, noise models, convergence, and where it comes from."""
-    found = tuple(findings(result))
+    verdicts = tuple(findings(result))
     return Report(
         command="bnuq evaluate",
         version=str(result.provenance["bnuq"]),
         subject=Path(str(result.model["path"])).name,
         facts=tuple(_facts(result)),
-        summary=tuple(sentence(finding, SENTENCES) for finding in found if not _is_of_one_method(finding)),
-        sections=tuple(_sections(result, found, roomy=columns >= _ROOMY)),
+        summary=tuple(sentence(finding, SENTENCES) for finding in verdicts if not _is_of_one_method(finding)),
+        sections=tuple(_sections(result, verdicts, roomy=columns >= _ROOMY)),
         warnings=advised(result.findings),
         notes=noted(result.findings),
         path=None if result.path is None else PathLine(result.path),
@@ -49,53 +71,65 @@ def _is_of_one_method(finding: Finding) -> bool:
     return finding.code.startswith("explains-labels")
 
 
-def _sections(result: Result, found: Sequence[Finding], *, roomy: bool) -> Iterator[Section]:
+def _sections(result: Result, verdicts: Sequence[Finding], *, roomy: bool) -> Iterator[ReportSection]:
     task = result.task
-    of_ood = tuple(ood.legend(result))
+    ood_legend = tuple(ood.legend(result))
     legend = [
-        _of_errors(result),
+        _error_legend(result),
         tasks.recalibration_in_words(result),
-        *(text for text in tasks.legend(result) if text not in of_ood),
+        *(text for text in tasks.legend(result) if text not in ood_legend),
     ]
     intervals = tasks.regression_tables(result) if task.is_regression else ()
     yield from section("Compared with the best single pass", verdict.parts(result, roomy=roomy))
-    said = tuple(sentence(finding, SENTENCES) for finding in found if _is_of_one_method(finding))
-    parts = (*([Items(said)] if said else []), _estimates(result, roomy=roomy), *_bounds(result), *intervals)
-    parts = (*parts, *dim(legend))
-    yield Section(f"Test set, {result.sets['test'].n} {tasks.points_of(result)}", parts)
-    yield from _labels(result, roomy=roomy)
-    yield from _parts(result, roomy=roomy)
-    yield from section("Calibration", (*plots.calibration(result), *plots.class_calibration(result)))
-    yield from section("Error against coverage", plots.risk_coverage(result))
-    yield from section("Certain and accurate pixels", plots.pavpu(result))
+    single_verdicts = tuple(sentence(finding, SENTENCES) for finding in verdicts if _is_of_one_method(finding))
+    parts = (
+        *([BulletList(single_verdicts)] if single_verdicts else []),
+        evaluation_tables.estimates_table(result, roomy=roomy),
+        *evaluation_tables.bounds_table(result),
+        *intervals,
+    )
+    parts = (*parts, *explanations(legend))
+    yield ReportSection(f"Test set, {result.sets['test'].n} {tasks.points_of(result)}", parts)
+    yield from evaluation_tables.label_sections(result, roomy=roomy)
+    yield from evaluation_tables.part_sections(result, roomy=roomy)
+    yield from section(
+        "Calibration", (*calibration_plots.calibration(result), *calibration_plots.class_calibration(result))
+    )
+    yield from section("Error against coverage", evaluation_plots.risk_coverage(result))
+    yield from section("Certain and accurate pixels", evaluation_plots.pavpu(result))
     yield from section("Finding failing images", tasks.failing_images(result, roomy=roomy))
     yield from section("Images and their maps", image_maps.parts(result))
-    yield from section("Distance from class boundaries", plots.boundary(result))
+    yield from section("Distance from class boundaries", evaluation_plots.boundary(result))
     for name in ood.names(result):
-        parts = (*plots.separation(result, name), *ood.tables(result, name, roomy=roomy), *dim(of_ood))
+        parts = (
+            *separation_plots.separation(result, name),
+            *ood.tables(result, name, roomy=roomy),
+            *explanations(ood_legend),
+        )
         parts = (*ood.pixel_tables(result, name, roomy=roomy), *parts)
-        yield Section(f"{name}, {result.sets[name].n} {tasks.points_of(result)}, against the test set", parts)
-        of_ood = ()  # said once
+        yield ReportSection(f"{name}, {result.sets[name].n} {tasks.points_of(result)}, against the test set", parts)
+        ood_legend = ()  # shown once
     for suite, table in ood.suite_tables(result, roomy=roomy):
-        of_mean = f"Mean AUROC over the sets ± its standard error, over {tasks.points_of(result)} and samples together."
-        yield Section(f"{suite}, near and far", (table, *dim([of_mean])))
+        points = tasks.points_of(result)
+        legend = f"Mean AUROC over the sets ± its standard error, over {points} and samples together."
+        yield ReportSection(f"{suite}, near and far", (table, explanation(legend)))
     yield from section("Sensitivity to the input", perturbations.parts(result, roomy=roomy))
     yield from section("Analytic noise models compared with mcbn", noise_models.parts(result))
     curves = (part for metric in estimates_of_task(task.name, shown="bars") for part in _curves(result, metric))
-    yield from section("Over the number of samples", plots.convergence(result, curves))
+    yield from section("Over the number of samples", evaluation_plots.convergence(result, curves))
     if task.is_regression:
-        errors = plots.uncertainty_error(result, tasks.errors_by_sigma(result))
+        errors = calibration_plots.uncertainty_error(result, tasks.errors_by_sigma(result))
         yield from section("Uncertainty and error", errors)
     if work := tuple(_work(result)):
-        yield Section("Computational cost", (Items(work),), folded=True)
+        yield ReportSection("Computational cost", (BulletList(work),), folded=True)
     if pictures := tuple(gallery.parts(result)):
-        yield Section("Most informative images", pictures, only_on_page=True)
+        yield ReportSection("Most informative images", pictures, only_on_page=True)
     yield evaluation_provenance(result)
 
 
 def _one_screen(result: Result, *, roomy: bool) -> Iterator[Part]:
     """A table of the methods and one of the OOD sets."""
-    yield _methods_table(result, [*estimates_of_task(result.task.name, shown="headline")], roomy=roomy)
+    yield evaluation_tables.methods_table(result, [*estimates_of_task(result.task.name, shown="headline")], roomy=roomy)
     if ood.names(result):
         yield ood.short_table(result)
         yield from ood.post_hoc_table(result)
@@ -104,9 +138,9 @@ def _one_screen(result: Result, *, roomy: bool) -> Iterator[Part]:
     costs = ", ".join(f"{name} {ratio}" for name, ratio in ratios.items() if ratio)
     labels = result.sets["test"].labels is not None and result.model.get("labels")
     means = f"Estimates are means over the {labels} labels; `--full` lists each." if labels else ""
-    yield from dim(
+    yield from explanations(
         [
-            _of_errors(result),
+            _error_legend(result),
             tasks.recalibration_in_words(result),
             means,
             f"Cost relative to as many deterministic passes: {costs}." if costs else "",
@@ -114,129 +148,13 @@ def _one_screen(result: Result, *, roomy: bool) -> Iterator[Part]:
     )
 
 
-def _methods_table(result: Result, metrics: Sequence[str], *, roomy: bool) -> Table:
-    """A row a method, a column a metric of the test set that some method has."""
-    test = {name: method.sets["test"].estimates for name, method in result.methods.items()}
-    shown = [metric for metric in metrics if any(metric in estimates for estimates in test.values())]
-    normalized = [m for m in ("pll", "crps") if any(m in method.normalized for method in result.methods.values())][:1]
-    header = [headed(metric, roomy=False).strip() for metric in shown]
-    header += [f"↑ normalised {named(metric, roomy=roomy)}" for metric in normalized]
-    rows = tuple(
-        (
-            noise_models.labelled(name, roomy=roomy),
-            (
-                *(with_error(test[name].get(metric), METRICS[metric].digits) for metric in shown),
-                *(share_with_error(method.normalized.get(metric)) for metric in normalized),
-            ),
-        )
-        for name, method in result.methods.items()
-    )
-    return Table(tuple(header), rows, stacks=True)
-
-
-def _of_errors(result: Result) -> str:
+def _error_legend(result: Result) -> str:
     sampled = bool(result.sampled)
     points = tasks.points_of(result)
     over = f"{points} and samples together" if sampled else points
     if sampled and int(result.sampling["samples"]) < 8:
         over = f"{points} only; too few samples for a Monte Carlo error"
     return f"± standard error over {over}. ↑ higher, ↓ lower is better."
-
-
-# ── the test set ─────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _estimates(result: Result, *, roomy: bool) -> Table:
-    """A row a metric, a column a method."""
-    test = [method.sets["test"].estimates for method in result.methods.values()]
-    rows = [
-        (headed(name, roomy=roomy), [each.get(name) for each in test], METRICS[name].digits)
-        for name in METRICS
-        if not name.startswith("image_aurc_")  # which have a table of their own
-    ]
-    noise = [Estimate(noise_sd(each["tau"].value)) if "tau" in each else None for each in test]
-    constant = [method.bounds.get("constant", {}).get("sigma") for method in result.methods.values()]
-    rows += [("  noise sd, 1/√τ", noise, None), ("  constant σ", constant, None)]
-    cells = tuple((label, _cells(estimates, digits)) for label, estimates, digits in rows if any(estimates))
-    header = (noise_models.labelled(name, roomy=roomy) for name in result.methods)
-    return Table(tuple(header), cells, stacks=True)
-
-
-def _labels(result: Result, *, roomy: bool) -> Iterator[Section]:
-    """A table a method, a row a label."""
-    tables: list[Part] = []
-    truth = result.sets["test"].labels
-    for name, method in result.methods.items():
-        by_label = method.sets["test"].by_label
-        shown = list(dict.fromkeys(metric for metric in METRICS for each in by_label.values() if metric in each))
-        header = ("share of points", *(headed(metric, roomy=roomy).strip() for metric in shown))
-        rows = [
-            (label, (Cell(number(float(truth[:, at].mean()))), *(with_error(each.get(metric)) for metric in shown)))
-            for at, (label, each) in enumerate(by_label.items())
-            if truth is not None
-        ]
-        tables += [Heading(noise_models.labelled(name)), Table(header, tuple(rows), stacks=True)] if rows else []
-    if tables:
-        yield Section("By label", tuple(tables), folded=True)
-
-
-def _parts(result: Result, *, roomy: bool) -> Iterator[Section]:
-    """By class and by group, a table a metric, a row a class, a column a method; those of least accuracy where there
-    are many."""
-    tests = {name: method.sets["test"] for name, method in result.methods.items()}
-    for kind, place in PARTS.items():
-        by_part = {name: getattr(test, place) for name, test in tests.items()}
-        first = by_part[DETERMINISTIC]
-        shown = sorted(first, key=lambda part: first[part]["accuracy"].value)[:_SHOWN]
-        names = [part for part in first if part in shown]
-        if not names:
-            continue
-        tables: list[Part] = []
-        unit = "pixels" if result.task.is_dense else "points"
-        known = {metric for each in by_part.values() for part in names for metric in each[part]} - {"count"}
-        for metric in (metric for metric in METRICS if metric in known):
-            having = {name: each for name, each in by_part.items() if any(metric in each[part] for part in names)}
-            header = (unit, *(noise_models.labelled(name, roomy=roomy) for name in having))
-            rows = [
-                (
-                    part,
-                    (
-                        Cell(f"{first[part]['count'].value:.0f}"),
-                        *(with_error(each[part].get(metric)) for each in having.values()),
-                    ),
-                )
-                for part in names
-            ]
-            tables += [Heading(headed(metric).strip()), Table(header, tuple(rows), stacks=True)]
-        left_out = len(first) - len(names)
-        texts = [f"The {_SHOWN} with the lowest accuracy; {left_out} more are in the JSON."] if left_out else []
-        yield Section(f"By {kind}", (*tables, *dim(texts)), folded=True)
-
-
-def _cells(estimates: Sequence[Estimate | None], digits: int | None) -> tuple[Cell, ...]:
-    return tuple(with_error(estimate, digits) for estimate in estimates)
-
-
-def _bounds(result: Result) -> Iterator[Part]:
-    """Where scores lie between those of a constant and of the optimal uncertainty."""
-    rows: list[document.Row] = []
-    for metric in ("crps", "pll"):
-        bounded = ((f"  {noise_models.labelled(name)}", _bounded(metric, m)) for name, m in result.methods.items())
-        having = [(label, cells) for label, cells in bounded if cells]
-        rows += [(named(metric), ()), *having] if having else []
-    if rows:
-        yield Heading("Between constant uncertainty and the per-point optimum")
-        yield Table(("constant", "method", "optimum", "normalised"), tuple(rows), stacks=True)
-
-
-def _bounded(metric: str, method: MethodResult) -> tuple[Cell, ...]:
-    constant, optimum = (method.bounds.get(bound, {}).get(metric) for bound in ("constant", "optimum"))
-    score = method.sets["test"].estimates.get(metric)
-    if constant is None or score is None or optimum is None:
-        return ()
-    values = (constant.value, score.value, optimum.value)
-    digits = digits_of(metric, values)
-    return *(Cell(number(value, digits)) for value in values), share_with_error(method.normalized.get(metric))
 
 
 # ── what was evaluated ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -326,7 +244,11 @@ def _work(result: Result) -> Iterator[str]:
     for method, work in result.work.methods.items():
         if method_named(method).is_single:
             continue
-        kind = "passes of the last layer, all others once," if is_of_last_layer(method) else "forward passes,"
+        kind = (
+            "passes of the last layer, all others once,"
+            if "weights" in method_named(method).differs_by
+            else "forward passes,"
+        )
         text = f"{method}: {work.passes:,} {kind} {work.passes / max(work.seconds, 1e-9):,.0f} per second"
         if ratio := _cost_ratio(result, method):
             text += f", {ratio} of the cost of as many deterministic passes"

@@ -11,7 +11,7 @@ import numpy as np
 from bnuq.records.evaluation import Result, Thumbnails
 from bnuq.records.points import chosen_score, points_table, scores_of
 from bnuq.report.document import Gallery, Heading, Part
-from bnuq.report.evaluation_findings import network_in_words
+from bnuq.report.method_names import network_in_words
 from bnuq.report.numbers import named, number
 
 _KINDS = {

@@ -14,9 +14,9 @@ from bnuq.records.evaluation import NOT_SCORED, ImageMaps, Result
 from bnuq.records.points import chosen_score
 from bnuq.report.document import Picture
 from bnuq.report.drawing import GREY, INK, colours_of, picture, short
-from bnuq.report.evaluation_findings import network_in_words
+from bnuq.report.method_names import network_in_words
 from bnuq.report.numbers import named, number
-from bnuq.report.plots import label_of
+from bnuq.report.plotting import label_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,7 +10,7 @@ from bnuq.catalogue import advised, noted
 from bnuq.findings import warnings
 from bnuq.metrics import SEPARATIONS, TTest
 from bnuq.records.multirun import Aggregate, Several
-from bnuq.report.document import Cell, PathLine, Report, Row, Section, Table, dim
+from bnuq.report.document import Cell, PathLine, Report, ReportSection, Row, Table, explanations
 from bnuq.report.numbers import count, headed, named
 
 _ROOMY = 60  # columns from which names are written out
@@ -45,15 +45,15 @@ def _facts(several: Several) -> Iterator[tuple[str, str]]:
     yield "time", f"{several.seconds:.1f} s"
 
 
-def _sections(several: Several, *, roomy: bool) -> Iterator[Section]:
+def _sections(several: Several, *, roomy: bool) -> Iterator[ReportSection]:
     title = "Test sets, mean and standard deviation over the runs"
-    yield Section(title, (_test_table(several, roomy=roomy),))
+    yield ReportSection(title, (_test_table(several, roomy=roomy),))
     if _has_normalized(several):
-        yield Section("Normalised scores, percent", (_normalized_table(several),))
+        yield ReportSection("Normalised scores, percent", (_normalized_table(several),))
     aggregates = several.aggregates.values()
     for name in dict.fromkeys(aggregate["set"] for aggregate in aggregates if aggregate["score"]):
-        yield Section(f"{name}, against the test sets", (_ood_table(several, name),))
-    yield Section("", tuple(dim(_legend(several))))
+        yield ReportSection(f"{name}, against the test sets", (_ood_table(several, name),))
+    yield ReportSection("", tuple(explanations(_legend(several))))
 
 
 def _has_normalized(several: Several) -> bool:

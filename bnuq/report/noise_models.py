@@ -5,18 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from bnuq.estimates import Estimate
-from bnuq.methods import method_named
 from bnuq.records.approximation import approximations
 from bnuq.records.evaluation import Result
 from bnuq.report.document import Cell, Paragraph, Part, Row, Table
+from bnuq.report.method_names import method_label
 from bnuq.report.numbers import number, signed
-
-
-def labelled(method: str, *, roomy: bool = True) -> str:
-    """A method's name at the head of a column; ≈ before one that is an approximation. If there is little room, long
-    names are shorter."""
-    short = method if roomy else method.replace("deterministic+", "det.+")
-    return f"≈ {short}" if method_named(method).approximates else short
 
 
 def parts(result: Result) -> Iterator[Part]:
@@ -26,7 +19,7 @@ def parts(result: Result) -> Iterator[Part]:
         return
     rows: list[Row] = []
     for model in compared:
-        rows.append((labelled(model.method), ()))
+        rows.append((method_label(model.method), ()))
         for name, ratio in model.ratio.items():
             pll = model.pll if name == "test" else None
             cells = _cell(ratio, 2), Cell(number(model.rank[name], 3)), _change(pll), _change(model.auroc.get(name))

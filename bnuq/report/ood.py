@@ -11,7 +11,7 @@ from bnuq.metrics import FEATURE_SCORES, SCORES, SEPARATIONS
 from bnuq.records.evaluation import Estimates, MethodResult, Result
 from bnuq.records.suites import parts_of_suites
 from bnuq.report.document import Cell, Heading, Part, Row, Table
-from bnuq.report.noise_models import labelled
+from bnuq.report.method_names import method_label
 from bnuq.report.numbers import count, named, number, with_error
 
 _BESIDE_AUROC = tuple(name for name in SEPARATIONS if name != "auroc")
@@ -38,7 +38,7 @@ def tables(result: Result, name: str, *, roomy: bool) -> Iterator[Table]:
     """Every score of every method that has one; the mean mutual information, where samples have it."""
     rows: list[Row] = []
     for method, scores in _scores(result, name):
-        rows.append((labelled(method), ()))
+        rows.append((method_label(method), ()))
         for score, estimates in scores.items():
             auroc = estimates["auroc"]
             interval = f"{number(auroc.low)}–{number(auroc.high)}" if auroc.low is not None else ""
@@ -46,7 +46,7 @@ def tables(result: Result, name: str, *, roomy: bool) -> Iterator[Table]:
             rows.append((f"  {named(score, roomy=roomy)}", (Cell(number(auroc.value)), Cell(interval), *others)))
     yield Table(("AUROC", "95 % interval", *map(named, _BESIDE_AUROC)), tuple(rows))
     means = tuple(
-        (labelled(method), tuple(with_error(each.sets[s].estimates["mutual_information"]) for s in (name, "test")))
+        (method_label(method), tuple(with_error(each.sets[s].estimates["mutual_information"]) for s in (name, "test")))
         for method, each in result.methods.items()
         if "mutual_information" in each.sets[name].estimates
     )
@@ -59,9 +59,9 @@ def pixel_tables(result: Result, name: str, *, roomy: bool) -> Iterator[Part]:
     rows, segments = list[Row](), list[Row]()
     for method, each in result.methods.items():
         if scores := each.pixel_ood.get(name, {}):
-            rows.append((labelled(method), ()))
+            rows.append((method_label(method), ()))
             if any("pixel_segment_f1" in estimates for estimates in scores.values()):
-                segments.append((labelled(method), ()))
+                segments.append((method_label(method), ()))
             for score, estimates in scores.items():
                 others = (Cell(number(estimates[f"pixel_{key}"].value)) for key in _BESIDE_AUROC)
                 rows.append((f"  {named(score, roomy=roomy)}", (with_error(estimates["pixel_auroc"]), *others)))
@@ -85,7 +85,7 @@ def suite_tables(result: Result, *, roomy: bool) -> Iterator[tuple[str, Table]]:
         for method in result.methods:
             means = [part.mean_aurocs(result, method) for part in parts]
             scores = [score for score in SCORES if all(score in of_part for of_part in means)]
-            rows += [(labelled(method), ())] if scores else []
+            rows += [(method_label(method), ())] if scores else []
             rows += [(f"  {named(s, roomy=roomy)}", tuple(with_error(mean[s]) for mean in means)) for s in scores]
         header = tuple(f"{part.distance}, {count(len(part.sets), 'set')}" for part in parts)
         yield suite, Table(header, tuple(rows), stacks=True)
@@ -110,7 +110,7 @@ def short_table(result: Result) -> Table:
         means = (part.mean_aurocs(result, method, [score]).get(score) for method, score in scores.items())
         rows.append((f"{part.distance}, mean of {len(part.sets)}", tuple(with_error(mean, 3) for mean in means)))
     rows.append(("  by", tuple(Cell(named(score, roomy=False), style="dim") for score in scores.values())))
-    return Table(tuple(map(labelled, scores)), tuple(rows), stacks=True)
+    return Table(tuple(map(method_label, scores)), tuple(rows), stacks=True)
 
 
 _SHOWN = tuple(name for name, estimand in SCORES.items() if estimand.score and estimand.score.in_short)

@@ -10,11 +10,11 @@ from bnuq.methods import method_named
 from bnuq.metrics.registry import ALARMS, estimates_of_task
 from bnuq.perturbations import KINDS, change_of
 from bnuq.records.evaluation import Result
-from bnuq.report import plots
-from bnuq.report.document import Cell, Heading, Part, Row, Table, dim
-from bnuq.report.noise_models import labelled
+from bnuq.report import evaluation_plots
+from bnuq.report.document import Cell, Heading, Part, Row, Table, explanations
+from bnuq.report.evaluation_plots import perturbed
+from bnuq.report.method_names import method_label
 from bnuq.report.numbers import decimals, digits_of, headed, named, number, with_error
-from bnuq.report.plots import perturbed
 
 
 def parts(result: Result, *, roomy: bool) -> Iterator[Part]:
@@ -23,7 +23,7 @@ def parts(result: Result, *, roomy: bool) -> Iterator[Part]:
     sets = [name for _, _, name in perturbed(result)]
     if not sets:
         return
-    yield from plots.sensitivity(result)
+    yield from evaluation_plots.sensitivity(result)
     for metric in estimates_of_task(result.task.name, shown="sensitivity"):
         by_set = {name: [of(metric, name, result, method) for method in _methods(result)] for name in ("test", *sets)}
         if any(each for estimates in by_set.values() for each in estimates):
@@ -39,7 +39,7 @@ def parts(result: Result, *, roomy: bool) -> Iterator[Part]:
         if any(cell.value != "–" for row in cells.values() for cell in row):
             yield Heading(f"↑ AUROC against the test set by {named(score, roomy=roomy)}")
             yield _table(result, cells)
-    yield from dim(_legend(result))
+    yield from explanations(_legend(result))
 
 
 def short_table(result: Result) -> Iterator[Table]:
@@ -57,7 +57,7 @@ def short_table(result: Result) -> Iterator[Table]:
             values = (number(each.value, 3) for each in (estimate, alarm) if each)
             cells.append(Cell(", ".join(values) or "–"))
         rows.append((_label(name), tuple(cells)))
-    yield Table(tuple(map(labelled, _methods(result))), tuple(rows), stacks=True)
+    yield Table(tuple(map(method_label, _methods(result))), tuple(rows), stacks=True)
 
 
 def of(metric: str, name: str, result: Result, method: str, score: str | None = None) -> Estimate | None:
@@ -75,7 +75,7 @@ def _label(name: str) -> str:
 
 
 def _table(result: Result, rows: dict[str, tuple[Cell, ...]]) -> Table:
-    header = tuple(map(labelled, _methods(result)))
+    header = tuple(map(method_label, _methods(result)))
     return Table(header, tuple((_label(name), cells) for name, cells in rows.items()), stacks=True)
 
 

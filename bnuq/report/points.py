@@ -9,13 +9,13 @@ import numpy as np
 from bnuq.metrics.registry import metric_of
 from bnuq.records.evaluation import Result
 from bnuq.records.points import chosen_method, chosen_score, methods_with, points_table, scores_of, worst_first
-from bnuq.report.document import Cell, Report, Section, Table
+from bnuq.report.document import Cell, Report, ReportSection, Table
 from bnuq.report.numbers import count, decimals, named, number
 
 _LONGEST_NAME = 48  # letters of a name in the table; the CSV file has all of them
 
 
-def points_section(result: Result, *, points: int, by: str | None, set: str, method: str | None) -> Section:  # noqa: A002
+def points_section(result: Result, *, points: int, by: str | None, set: str, method: str | None) -> ReportSection:  # noqa: A002
     """At most so many points of a set: the worst where one direction of the score is better, else those if it is
     largest. RequestError for what the result lacks."""
     method = chosen_method(result, method)
@@ -31,10 +31,10 @@ def points_section(result: Result, *, points: int, by: str | None, set: str, met
     header = tuple("confidence" if name == "max_probability" else named(name) for name in columns)
     end = "lowest" if metric_of(score).direction == "higher" else "largest"
     title = f"{count(len(rows), 'point')} of {set} with the {end} {named(score)}, {method}"
-    return Section(title, (Table(header, tuple(zip(labels, cells, strict=True))),))
+    return ReportSection(title, (Table(header, tuple(zip(labels, cells, strict=True))),))
 
 
-def alone(report: Report, section: Section) -> Report:
+def alone(report: Report, section: ReportSection) -> Report:
     """The report with nothing but this section, and the path of its result."""
     return replace(report, facts=(), summary=(), sections=(section,), warnings=(), notes=(), one_screen=None)
 

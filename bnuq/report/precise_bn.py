@@ -10,7 +10,7 @@ from bnuq.catalogue import advised, noted
 from bnuq.findings import Catalogue, Entry, Finding, sentence, verdict
 from bnuq.metrics.registry import metric_of
 from bnuq.records.precise_bn import COMMAND, EstimateChange, LayerChange, PreciseBN, TestChange
-from bnuq.report.document import Cell, Paragraph, PathLine, Report, Section, Table, dim
+from bnuq.report.document import Cell, Paragraph, PathLine, Report, ReportSection, Table, explanations
 from bnuq.report.numbers import count, named, number, of_reference, signed, written
 
 _MANY, _SHOWN = 20, 10  # layers, from which only so many of them are shown
@@ -49,14 +49,14 @@ def report(result: PreciseBN, *, columns: int = 100) -> Report:  # noqa: ARG001 
     )
 
 
-def _sections(result: PreciseBN) -> Iterator[Section]:
+def _sections(result: PreciseBN) -> Iterator[ReportSection]:
     yield _layers(result.layers)
     if result.test is not None:
-        yield Section(f"Test set, {count(result.test.n, 'point')}", (_estimates(result.test),))
+        yield ReportSection(f"Test set, {count(result.test.n, 'point')}", (_estimates(result.test),))
     legend = [_of_layers(result.layers), _LEGEND[result.estimator] + _DIFFER]
     if result.test is not None:
         legend.append("± standard error over points, for the change over paired points.")
-    yield Section("", tuple(dim(legend)))
+    yield ReportSection("", tuple(explanations(legend)))
 
 
 def _facts(result: PreciseBN) -> Iterator[tuple[str, str]]:
@@ -153,14 +153,14 @@ def _cells(name: str, change: EstimateChange) -> Iterator[Cell]:
     )
 
 
-def _layers(layers: Sequence[LayerChange]) -> Section:
+def _layers(layers: Sequence[LayerChange]) -> ReportSection:
     """All in execution order, the largest marked; of many the largest alone, worst first."""
     worst = max(layers, key=_size)
     if len(layers) < _MANY:
-        return Section("What changed, in execution order", (_table(layers, marked=worst),))
+        return ReportSection("What changed, in execution order", (_table(layers, marked=worst),))
     largest = sorted(layers, key=_size, reverse=True)
     remainder = f"{len(layers) - _SHOWN} more, none of them above {number(_size(largest[_SHOWN]), 3)}."
-    return Section(
+    return ReportSection(
         f"What changed most, {_SHOWN} of {len(layers)} layers",
         (_table(largest[:_SHOWN], marked=None), Paragraph(remainder, dim=True)),
     )

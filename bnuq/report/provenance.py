@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from bnuq.records.evaluation import Result
-from bnuq.report.document import Facts, Heading, Listing, Paragraph, Part, Section
+from bnuq.report.document import Facts, Heading, Listing, Paragraph, Part, ReportSection
 
 _REPEAT = (
     "All options, whether from the command line, the run file, the checkpoint or the defaults. To repeat the run, save "
@@ -23,12 +23,12 @@ def provenance_section(
     *,
     sources: Iterable[tuple[str, str]],
     repeat: str,
-) -> Section:
+) -> ReportSection:
     """Versions, machine, command and time; `sources` are the checkpoint and the data; then the request, to be copied,
     and how to `repeat` it."""
     device = (provenance.get("device"), provenance.get("platform"))
     facts = _facts(provenance, seconds, device, sources)
-    return Section("Provenance", (facts, *_request(run, repeat)), only_on_page=True)
+    return ReportSection("Provenance", (facts, *_request(run, repeat)), only_on_page=True)
 
 
 def origin(result: Result) -> Facts:
@@ -38,9 +38,9 @@ def origin(result: Result) -> Facts:
     return _facts(provenance, result.seconds, device, _sources(result))
 
 
-def evaluation_provenance(result: Result) -> Section:
+def evaluation_provenance(result: Result) -> ReportSection:
     """Where an evaluation comes from, and its request."""
-    return Section("Provenance", (origin(result), *_request(result.run, _REPEAT)), only_on_page=True)
+    return ReportSection("Provenance", (origin(result), *_request(result.run, _REPEAT)), only_on_page=True)
 
 
 def _sources(result: Result) -> Iterator[tuple[str, str]]:

@@ -13,8 +13,8 @@ from bnuq.methods import method_named
 from bnuq.metrics import selective
 from bnuq.records.evaluation import AGGREGATIONS, MethodResult, Result
 from bnuq.report import ood
-from bnuq.report.document import Cell, Heading, Items, Paragraph, Part, Row, Table
-from bnuq.report.noise_models import labelled
+from bnuq.report.document import BulletList, Cell, Heading, Paragraph, Part, Row, Table
+from bnuq.report.method_names import method_label
 from bnuq.report.numbers import curve_cells, decimals, named, number, share, with_error
 from bnuq.tasks import REGRESSION, SEGMENTATION
 
@@ -49,7 +49,7 @@ def points_of(result: Result) -> str:
 def regression_tables(result: Result) -> Iterator[Part]:
     """What normalised scores cannot say, and what the central intervals cover."""
     if limits := tuple(text for name, method in result.methods.items() for text in _limits(name, method)):
-        yield Items(limits)
+        yield BulletList(limits)
     yield from _intervals(result)
 
 
@@ -135,7 +135,7 @@ def failing_images(result: Result, *, roomy: bool) -> Iterator[Part]:
     rows.append(("in random order", tuple(Cell(number(float(risk.mean()))) for risk in risks)))
     best = (Cell(number(selective(risk, risk).aurc)) for risk in risks)
     rows.append(("by Dice itself", tuple(best)))
-    yield Table(tuple(labelled(name, roomy=roomy) for name in tests), tuple(rows), stacks=True)
+    yield Table(tuple(method_label(name, roomy=roomy) for name in tests), tuple(rows), stacks=True)
     yield Paragraph(
         "Mean of 1 − Dice over the images that are left when the most uncertain ones are deferred, averaged over "
         "coverage: lower is better. The uncertainty of an image is an aggregation of the mutual information of its "

@@ -6,8 +6,8 @@ from itertools import groupby
 
 from bnuq.records.evaluation import Result
 from bnuq.records.verdict import MethodComparison, judged
-from bnuq.report.document import Cell, Part, Row, Table, dim
-from bnuq.report.noise_models import labelled
+from bnuq.report.document import Cell, Part, Row, Table, explanations
+from bnuq.report.method_names import method_label
 from bnuq.report.numbers import digits_of, headed, named, number, signed
 from bnuq.report.tasks import points_of, recalibration_in_words
 
@@ -37,7 +37,7 @@ def parts(result: Result, *, roomy: bool) -> tuple[Part, ...]:
         f"paired difference, over {points_of(result)} and samples together. p: chance of a difference at least this "
         f"large, Holm-adjusted for {len(comparisons)} comparisons. Passes: forward passes per point."
     )
-    return Table(("", "difference", "p", "passes"), tuple(rows), stacks=True), *dim(
+    return Table(("", "difference", "p", "passes"), tuple(rows), stacks=True), *explanations(
         [legend, recalibration_in_words(result)]
     )
 
@@ -56,4 +56,4 @@ def _row(each: MethodComparison, digits: int, *, roomy: bool) -> Row:
 
 def _label(method: str, score: str, *, roomy: bool) -> str:
     """A method, and the score that it is judged by, if there is room."""
-    return f"  {labelled(method, roomy=roomy)}{f' ({named(score, roomy=False)})' if score and roomy else ''}"
+    return f"  {method_label(method, roomy=roomy)}{f' ({named(score, roomy=False)})' if score and roomy else ''}"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from bnuq.estimates import Estimate
 from bnuq.findings import Catalogue, Entry, Finding, sentence
 from bnuq.report import drawing
-from bnuq.report.document import Cell, PathLine, Picture, Report, Section, Table, dim
+from bnuq.report.document import Cell, PathLine, Picture, Report, ReportSection, Table, explanations
 from bnuq.report.numbers import error_of, number, total, with_error
 from experiments.batch_size.record import HEADLINE, BatchSizes, Network, Point
 from experiments.batch_size.record import sentences as notes_of
@@ -44,20 +44,22 @@ def report(record: BatchSizes, *, columns: int = 100) -> Report:  # noqa: ARG001
     )
 
 
-def _sections(record: BatchSizes) -> Iterator[Section]:
-    yield Section("MI over the batch size", (Picture(("batch-size",), partial(_draw, record), _HOW),))
+def _sections(record: BatchSizes) -> Iterator[ReportSection]:
+    yield ReportSection("MI over the batch size", (Picture(("batch-size",), partial(_draw, record), _HOW),))
     header = ("MI on test", f"MI on {record.ood}", "AUROC by MI", "accuracy", "PLL")
     trained = (*header, "train loss", "train acc.", "epochs", "steps")
     for networks in record.series().values():
         rows = tuple((f"M = {network.batch_size}", _trained_cells(record, network)) for network in networks)
-        yield Section(f"{_name(networks[0])}: one network for each M, b = M", (Table(trained, rows, stacks=True),))
+        yield ReportSection(
+            f"{_name(networks[0])}: one network for each M, b = M", (Table(trained, rows, stacks=True),)
+        )
     for network in itertools.chain(*record.series().values()):
         if network.single:
             name = f"{_architecture(network)} of M = {network.batch_size}, {network.schedule}"
             rows = tuple((f"b = {point.batch_size}", _point_cells(record, point)) for point in network.single)
-            yield Section(f"{name}: one network, every b", (Table(header, rows, stacks=True),))
-    yield Section("Accuracy of MCBN, and the published one", (_accuracies(record),))
-    yield Section("", tuple(dim(_legend(record))))
+            yield ReportSection(f"{name}: one network, every b", (Table(header, rows, stacks=True),))
+    yield ReportSection("Accuracy of MCBN, and the published one", (_accuracies(record),))
+    yield ReportSection("", tuple(explanations(_legend(record))))
 
 
 def _facts(record: BatchSizes) -> Iterator[tuple[str, str]]:
@@ -291,7 +293,7 @@ def _draw(record: BatchSizes, path: Path) -> None:
         f"seed {setup['seed']}; bars: ± 1 standard error of points and draws"
     )
     sets = ("test", record.ood)
-    lines = dict(zip(sets, list(drawing.lines_of(["", *sets]).values())[1:], strict=True))
+    lines = dict(zip(sets, list(drawing.line_styles(["", *sets]).values())[1:], strict=True))
     with drawing.picture(
         path,
         title="Mutual information against the batch size, in the manner of Mukhoti et al. 2020, Figure 1",
@@ -318,7 +320,7 @@ def _draw(record: BatchSizes, path: Path) -> None:
         panels[0].legend(loc="lower left")
 
 
-def _draw_mi(axes: Axes, points: Sequence[Point], lines: dict[str, drawing.Line], *, xlabel: str) -> None:
+def _draw_mi(axes: Axes, points: Sequence[Point], lines: dict[str, drawing.LineStyle], *, xlabel: str) -> None:
     sizes = [point.batch_size for point in points]
     for name, line in lines.items():
         estimates = [point.mutual_information(name) for point in points]

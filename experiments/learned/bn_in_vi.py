@@ -19,7 +19,7 @@ import torch
 from bnuq.estimates import Estimate
 from bnuq.files.journal import Arrays
 from bnuq.report import drawing
-from bnuq.report.document import PathLine, Picture, Report, Section, Table, dim
+from bnuq.report.document import PathLine, Picture, Report, ReportSection, Table, explanations
 from bnuq.report.numbers import number, with_error
 from bnuq.store import codec
 from experiments.learned.record import BnInVi, Comparison, Network, mean_of, reader
@@ -159,25 +159,25 @@ def _interval(change: Estimate, seeds: int) -> str:
     return f"{number(change.value, 4)} ({number(low, 4)} to {number(high, 4)}): {verdict}"
 
 
-def _sections(record: Comparison) -> Iterator[Section]:
+def _sections(record: Comparison) -> Iterator[ReportSection]:
     about = (
         "The ELBO per training point and its parts, with and without BatchNorm; bars are standard errors over seeds."
     )
-    yield Section("The ELBO and its parts", (Picture((record.KIND,), partial(_draw, record), about),))
+    yield ReportSection("The ELBO and its parts", (Picture((record.KIND,), partial(_draw, record), about),))
     for of in record.experiment["sets"]:
         rows = tuple(
             (each.name, tuple(with_error(each.estimates.get(key), 4) for key in _ESTIMATES))
             for each in record.networks
             if each.set == of
         )
-        yield Section(of, (Table(tuple(_ESTIMATES.values()), rows, stacks=True),))
+        yield ReportSection(of, (Table(tuple(_ESTIMATES.values()), rows, stacks=True),))
     legend = (
         "± standard error over seeds. ELBO, E ln p and KL in nats per training point; with BatchNorm, E ln p is over "
         "weights and mini-batches of 32 together (as in training, but for the dependence of a point on its own batch), "
         'and "population" over weights alone, with running statistics. Test NLL: of the mean weights; of samples: of '
         "the mean probability over weights, and with BatchNorm over mini-batches too."
     )
-    yield Section("", tuple(dim([legend])))
+    yield ReportSection("", tuple(explanations([legend])))
 
 
 def _draw(record: Comparison, path: Path) -> None:

@@ -17,7 +17,7 @@ import torch
 from bnuq.estimates import Estimate
 from bnuq.files.journal import Arrays
 from bnuq.report import drawing
-from bnuq.report.document import Cell, PathLine, Picture, Report, Section, Table, dim
+from bnuq.report.document import Cell, PathLine, Picture, Report, ReportSection, Table, explanations
 from bnuq.report.numbers import number, with_error
 from bnuq.store import codec
 from experiments.learned.record import Comparison, Network, StochasticNormalization, mean_of, reader
@@ -173,23 +173,23 @@ def _published_difference(name: str) -> float:
     return float("nan")
 
 
-def _sections(record: Comparison) -> Iterator[Section]:
+def _sections(record: Comparison) -> Iterator[ReportSection]:
     about = (
         "A row for each network: NLL of one pass (filled) and of the mean over samples (open), ± one standard error "
         "over points; crosses are published, of CIFAR-10."
     )
-    yield Section("NLL of one pass and of samples", (Picture((record.KIND,), partial(_draw, record), about),))
+    yield ReportSection("NLL of one pass and of samples", (Picture((record.KIND,), partial(_draw, record), about),))
     header = ("NLL", "accuracy", "NLL, T", "accuracy, T", "change of NLL", "published", "published, T")
     for of in record.experiment["sets"]:
         rows = tuple((each.name, _cells(record, each)) for each in record.networks if each.set == of)
-        yield Section(of, (Table(header, rows, stacks=True),))
+        yield ReportSection(of, (Table(header, rows, stacks=True),))
         layers = tuple(
             (each.name, tuple(Cell(number(ratio, 2)) for ratio in each.ratios))
             for each in record.networks
             if each.set == of and each.ratios
         )
         published = ("AN, published", tuple(Cell(number(ratio, 2)) for ratio in record.published["ratios"]))
-        yield Section(
+        yield ReportSection(
             f"{of}: learned σ/s, by layer", (Table(tuple(map(str, range(1, 10))), (*layers, published), stacks=True),)
         )
     legend = (
@@ -197,7 +197,7 @@ def _sections(record: Comparison) -> Iterator[Section]:
         "probability of T samples, drawn by learned noise, or of BN without Bayesian scales by mini-batches of 32 "
         "(MCBN). Published: NLL on CIFAR-10. Noise: of the size that the paper measured in its BatchNorms."
     )
-    yield Section("", tuple(dim([legend])))
+    yield ReportSection("", tuple(explanations([legend])))
 
 
 def _cells(record: Comparison, network: Network) -> tuple[Cell, ...]:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from bnuq.catalogue import texts
-from bnuq.report.document import Cell, Items, Paragraph, PathLine, Report, Section, Table, dim
+from bnuq.report.document import BulletList, Cell, Paragraph, PathLine, Report, ReportSection, Table, explanations
 from bnuq.report.render import markdown as as_markdown
 from experiments.uci.record import METHODS, METRICS, VERDICTS, MethodOutcome, Reproduction, SetOutcome
 
@@ -39,16 +39,16 @@ def markdown(result: Reproduction) -> str:
     option = "" if methods == ["mcbn", "mcdo"] else f" --method {','.join(m for m in methods if m != 'vi-bn')}"
     made = [result.provenance.get(key, "") for key in ("time", "device", "torch")]
     on = f" Made {made[0][:10]} on {made[1]}, torch {made[2]}." if all(made) else ""
-    instructions = Section("", (Paragraph(f"Run again by `python -m experiments uci{option}`.{on}"),))
+    instructions = ReportSection("", (Paragraph(f"Run again by `python -m experiments uci{option}`.{on}"),))
     return as_markdown(replace(paper, sections=(instructions, *paper.sections)), level=1)
 
 
-def _sections(result: Reproduction, *, wide: bool) -> Iterator[Section]:
+def _sections(result: Reproduction, *, wide: bool) -> Iterator[ReportSection]:
     for heading, table in _tables(result, wide=wide):
-        yield Section(heading, (table,))
-    yield Section("", tuple(dim(_legend())))
+        yield ReportSection(heading, (table,))
+    yield ReportSection("", tuple(explanations(_legend())))
     verdicts = "Verdicts, by the 95 % interval of the mean with the same correction"
-    yield Section(verdicts, (Items(tuple(_verdicts(result))),))
+    yield ReportSection(verdicts, (BulletList(tuple(_verdicts(result))),))
 
 
 # ── sentences ────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bnuq.findings import note, warning
-from bnuq.gate.records import Comparison, Floor, Pairing, Side, Verdict
+from bnuq.gate.records import CheckVerdict, EstimateComparison, Floor, Pairing, Side
 from bnuq.metrics import METRICS
 from bnuq.store.table import unit_of
 
@@ -20,7 +20,7 @@ BROKEN = Floor("mcbn.ood.svhn.mutual_information.auroc", ">=", 0.85, 0.84999, No
 EVIL = "[bold]x[/bold] | <script>alert(1)</script> `a` @octocat #1\n::error::boo\r\n##[set-env]\x1b[31m\x00\udc80%0A,:"
 
 
-def compared(metric: str, baseline: float, current: float, outcome: str, **other: Any) -> Comparison:
+def compared(metric: str, baseline: float, current: float, outcome: str, **other: Any) -> EstimateComparison:
     """An estimate with an error of 0.004, gated where its outcome says so; `other` replaces what it would be."""
     direction = METRICS[metric].direction
     change = 0.0 if current == baseline else current - baseline
@@ -35,7 +35,7 @@ def compared(metric: str, baseline: float, current: float, outcome: str, **other
         "baseline": baseline,
         "current": current,
         "change": change,
-        "harm": {"higher": -change, "lower": change, "none": abs(change)}[direction],
+        "degradation": {"higher": -change, "lower": change, "none": abs(change)}[direction],
         "se": 0.004 if math.isfinite(change) else None,
         "se_points": 0.003 if math.isfinite(change) else None,
         "se_draws": None,
@@ -44,10 +44,10 @@ def compared(metric: str, baseline: float, current: float, outcome: str, **other
         "tolerance": 0.01 if gated else None,
         "outcome": outcome,
     }
-    return Comparison(**{**given, **other})
+    return EstimateComparison(**{**given, **other})
 
 
-def detected(baseline: float, current: float, outcome: str, metric: str = "auroc", **other: Any) -> Comparison:
+def detected(baseline: float, current: float, outcome: str, metric: str = "auroc", **other: Any) -> EstimateComparison:
     """An estimate of svhn by mutual information."""
     return compared(metric, baseline, current, outcome, **{"set": "svhn", "score": "mutual_information", **other})
 
@@ -65,20 +65,22 @@ SVHN = (
     detected(0.30, 0.39, "worse", "fpr95_id_positive"),
 )
 REST = (
-    compared("accuracy", 0.91, 0.90, "same", p_adjusted=0.003, harm=0.01),  # real, but tolerated
+    compared("accuracy", 0.91, 0.90, "same", p_adjusted=0.003, degradation=0.01),  # real, but tolerated
     compared("brier", 0.120, 0.140, "same"),  # above the tolerance, but not real
     detected(0.95, 0.93, "same", "aupr_out", se=None, p_value=None, p_adjusted=None),
     compared("aurc", 0.0100000000001, 0.01, "same"),
     compared("accuracy", 0.91, 0.91, "same", method="deterministic", se=0.0, se_points=0.0),
     compared("brier", 0.1, 0.1, "same", method="deterministic", se=0.003),
     compared("normalized_pll", 12.0, 25.0, "better", set="normalized"),
-    compared("pll", math.nan, -0.3, "not gated", set="bounds/constant", direction="none", change=math.nan, harm=0.0),
+    compared(
+        "pll", math.nan, -0.3, "not gated", set="bounds/constant", direction="none", change=math.nan, degradation=0.0
+    ),
     compared("mutual_information", 0.3, 0.2, "not gated", set="svhn"),
     compared("variation_ratio", 0.3, 0.3, "not gated", method="mcbn+mcdo"),
 )
 
 
-def verdict(*comparisons: Comparison, **other: Any) -> Verdict:
+def verdict(*comparisons: EstimateComparison, **other: Any) -> CheckVerdict:
     """The verdict on these, with a baseline where there are any."""
     given = {
         "current": CURRENT,
@@ -90,10 +92,10 @@ def verdict(*comparisons: Comparison, **other: Any) -> Verdict:
         "bnuq": "0.1.0",
         "seconds": 0.25,
     }
-    return Verdict(**{**given, **other})
+    return CheckVerdict(**{**given, **other})
 
 
-def everything() -> Verdict:
+def everything() -> CheckVerdict:
     return verdict(
         *WORSE,
         *SVHN,
@@ -106,15 +108,17 @@ def everything() -> Verdict:
     )
 
 
-def unchanged() -> Verdict:
-    return verdict(*(replace(one, current=one.baseline, change=0.0, harm=0.0, outcome="same", se=0.0) for one in SVHN))
+def unchanged() -> CheckVerdict:
+    return verdict(
+        *(replace(one, current=one.baseline, change=0.0, degradation=0.0, outcome="same", se=0.0) for one in SVHN)
+    )
 
 
-def accepted() -> Verdict:
+def accepted() -> CheckVerdict:
     return verdict(*WORSE, *REST, accepted=BASELINE.path, kept=Path("/runs/base.20260301T000000Z.h5"))
 
 
-def hostile() -> Verdict:
+def hostile() -> CheckVerdict:
     """All text that comes out of a file says what it should not; methods are known ones, as files are checked."""
     side = replace(CURRENT, path=Path(f"/runs/{EVIL}.h5".replace("\0", "")), checkpoint=EVIL, time=EVIL)
     estimates = [replace(one, method="mcbn", set=EVIL) for one in (*WORSE, *SVHN, *REST)]
@@ -128,7 +132,7 @@ def hostile() -> Verdict:
     )
 
 
-def crowded() -> Verdict:
+def crowded() -> CheckVerdict:
     """Four methods and three sets of long names, all worse: 240 estimates."""
     sets = ("svhn", "pictures_of_something_else_entirely", "even_stranger_things_seen_at_night_from_far_away")
     estimates = [

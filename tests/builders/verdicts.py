@@ -6,7 +6,8 @@ from typing import Any
 
 from bnuq.findings import Finding, sentence
 from bnuq.records.evaluation import Result
-from bnuq.report.evaluation_findings import SENTENCES, findings
+from bnuq.report.evaluation_findings import findings
+from bnuq.report.evaluation_sentences import SENTENCES
 
 
 def codes(result: Result) -> list[str]:

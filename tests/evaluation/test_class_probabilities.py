@@ -20,7 +20,7 @@ from bnuq.evaluation.tasks import class_probabilities, classification
 from bnuq.evaluation.tasks.class_probabilities import PredictionSets
 from bnuq.evaluation.units import Gathered
 from bnuq.gate import check
-from bnuq.gate.settings import Settings
+from bnuq.gate.settings import GateSettings
 from bnuq.records import evaluation_file
 from bnuq.records.evaluation import Result
 from bnuq.records.summary import summary
@@ -277,7 +277,7 @@ def test_the_nominal_coverage_is_a_setting(folder: Path, crossed: Result) -> Non
     assert any("nominal coverage of 60 %" in text for text in tasks.legend(tight))
     with pytest.raises(ResultError, match=r"scoring: set_coverage is 0\.6 now, 0\.9 in the baseline"):
         check(tight, crossed)
-    assert check(tight, crossed, Settings.of(allow=["scoring"])).comparisons
+    assert check(tight, crossed, GateSettings.of(allow=["scoring"])).comparisons
     for wrong in (0, 1, "much"):
         with pytest.raises(RequestError, match=r"set.coverage.*a number above 0 and below 1, such as 0\.9"):
             resolve("run.toml", Options(set_coverage=wrong), folder=folder)
@@ -304,7 +304,7 @@ def test_the_file_holds_it_and_the_gate_compares_it(folder: Path, validated: Res
         assert summary(read)["methods"] == summary(result)["methods"]
         assert "probabilities" not in read.methods["mcbn"].sets["test"].points
     other = small_run.evaluated(folder, calibrate="cross", methods=("mcbn",), ood=(), seed=1, out="seed1.h5")
-    settings = Settings.of(tolerances=[f"{name}=0.9" for name in NAMES])
+    settings = GateSettings.of(tolerances=[f"{name}=0.9" for name in NAMES])
     compared = {one.address: one for one in check(other, crossed, settings).comparisons}
     for name in NAMES:
         for method in ("mcbn", "mcbn+temperature"):

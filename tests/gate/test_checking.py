@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from bnuq.errors import RequestError, ResultError
 from bnuq.findings import note, warning
-from bnuq.gate import Comparison, Settings, Verdict, check
+from bnuq.gate import CheckVerdict, EstimateComparison, GateSettings, check
 from bnuq.metrics import holm
 from bnuq.records.addresses import estimates_of
 from bnuq.records.evaluation import Result
@@ -41,7 +41,7 @@ def pair(
     )
 
 
-def only(verdict: Verdict, metric: str = "pll", method: str = "mcbn") -> Comparison:
+def only(verdict: CheckVerdict, metric: str = "pll", method: str = "mcbn") -> EstimateComparison:
     (found,) = [one for one in verdict.comparisons if (one.metric, one.method) == (metric, method)]
     return found
 
@@ -79,13 +79,13 @@ def test_each_metric_knows_which_way_is_worse(metric: str, change: float, outcom
     assert found.outcome == outcome
     assert found.change == pytest.approx(change)
     if found.direction != "none":
-        assert np.sign(found.harm) == (1 if outcome == "worse" or change == -0.009 else -1)
+        assert np.sign(found.degradation) == (1 if outcome == "worse" or change == -0.009 else -1)
 
 
 def test_a_change_that_its_error_explains_is_not_worse() -> None:
     noise = np.random.default_rng(1).normal(0, 2.0, (SAMPLES, POINTS))
     found = only(check(*pair(noise - noise.mean() - 0.02)))
-    assert found.harm == pytest.approx(0.02)
+    assert found.degradation == pytest.approx(0.02)
     assert found.outcome == "same"
     assert found.p_value is not None
     assert found.p_value > 0.2
@@ -97,10 +97,10 @@ def test_worse_means_harm_above_tolerance_and_refuted_at_5_percent(
     shift: float, tolerance: float, spread: float
 ) -> None:
     noise = np.random.default_rng(2).normal(0, spread, (SAMPLES, POINTS))
-    verdict = check(*pair(shift + noise), Settings.of(tolerances=[f"pll={tolerance!r}"]))
+    verdict = check(*pair(shift + noise), GateSettings.of(tolerances=[f"pll={tolerance!r}"]))
     found = only(verdict)
     assert found.p_adjusted is not None
-    assert (found.outcome == "worse") == (found.harm > tolerance and found.p_adjusted < 0.05)
+    assert (found.outcome == "worse") == (found.degradation > tolerance and found.p_adjusted < 0.05)
     assert verdict.passed == (found.outcome != "worse")
 
 
@@ -134,7 +134,7 @@ def test_one_of_many_estimates_needs_a_smaller_p_value_to_fail_the_check() -> No
 
 
 def test_an_undirected_estimate_is_gated_where_a_tolerance_is_given_and_both_ways_are_worse() -> None:
-    said = Settings.of(tolerances=["mutual_information=0.1"])
+    said = GateSettings.of(tolerances=["mutual_information=0.1"])
     for change in (-0.2, 0.2):
         current, baseline = pair(change, metric="mutual_information")
         assert only(check(current, baseline, said), "mutual_information").outcome == "worse"
@@ -143,7 +143,7 @@ def test_an_undirected_estimate_is_gated_where_a_tolerance_is_given_and_both_way
 
 
 @pytest.mark.parametrize(
-    ("said", "harm", "outcome"),
+    ("said", "degradation", "outcome"),
     [
         (["mcbn.*=off"], 9.0, "not gated"),
         (["pll=5%"], 0.02, "same"),  # of 0.5
@@ -154,19 +154,19 @@ def test_an_undirected_estimate_is_gated_where_a_tolerance_is_given_and_both_way
     ],
 )
 def test_tolerances_are_absolute_relative_or_off_and_the_last_that_fits_wins(
-    said: list[str], harm: float, outcome: str
+    said: list[str], degradation: float, outcome: str
 ) -> None:
-    assert only(check(*pair(-harm), Settings.of(tolerances=said))).outcome == outcome
+    assert only(check(*pair(-degradation), GateSettings.of(tolerances=said))).outcome == outcome
 
 
 def test_a_tolerance_in_standard_errors_is_of_the_change() -> None:
     noise = np.random.default_rng(3).normal(0, 1.0, (SAMPLES, POINTS))
-    found = only(check(*pair(noise), Settings.of(tolerances=["pll=2se"])))
+    found = only(check(*pair(noise), GateSettings.of(tolerances=["pll=2se"])))
     assert found.tolerance == pytest.approx(2 * (found.se or 0))
 
 
 def test_a_tolerance_that_nothing_is_meant_by_is_said() -> None:
-    verdict = check(*pair(), Settings.of(tolerances=["crps=0.1", "pll=0.1", "mcdo.*=0.5"]))
+    verdict = check(*pair(), GateSettings.of(tolerances=["crps=0.1", "pll=0.1", "mcdo.*=0.5"]))
     assert warned(verdict) == ["unused-tolerance"]
     assert values_of(verdict, "unused-tolerance")["tolerances"] == ["crps", "mcdo.*"]
 
@@ -174,12 +174,12 @@ def test_a_tolerance_that_nothing_is_meant_by_is_said() -> None:
 def test_a_tolerance_that_no_change_exceeds_is_off_and_said_to_be() -> None:
     for of_all in ("*=1e9", "*=off"):
         with pytest.raises(ResultError, match="no gated estimate in common"):
-            check(*pair(-5.0), Settings.of(tolerances=[of_all]))
-    verdict = check(*pair(-5.0), Settings.of(tolerances=["mcbn.*=1000"]))
+            check(*pair(-5.0), GateSettings.of(tolerances=[of_all]))
+    verdict = check(*pair(-5.0), GateSettings.of(tolerances=["mcbn.*=1000"]))
     assert only(verdict).outcome == "not gated" and warned(verdict) == ["tolerance-of-any-change"]
     assert values_of(verdict, "tolerance-of-any-change")["estimates"] == ["mcbn.sets.test.pll"]
     for large in ("mcbn.*=999", "mcbn.*=100%"):
-        verdict = check(*pair(-5.0), Settings.of(tolerances=[large]))
+        verdict = check(*pair(-5.0), GateSettings.of(tolerances=[large]))
         assert only(verdict).outcome != "not gated" and not warned(verdict)
 
 
@@ -206,7 +206,7 @@ def test_a_tolerance_gates_no_yardstick_and_nothing_undirected_that_it_does_not_
     both = {"pll": values(), "mutual_information": values(1) + 1}
     current = with_bound(made_up.result(mcbn=both), -0.1)
     baseline = with_bound(made_up.result(mcbn=both, path="baseline.h5"), -0.2)
-    verdict = check(current, baseline, Settings.of(tolerances=[said]))
+    verdict = check(current, baseline, GateSettings.of(tolerances=[said]))
     found = {one.address for one in verdict.comparisons if one.outcome != "not gated"}
     assert found == gated | {"mcbn.sets.test.pll", "deterministic.sets.test.pll"}
 
@@ -231,7 +231,7 @@ def test_a_tolerance_gates_no_yardstick_and_nothing_undirected_that_it_does_not_
 )
 def test_what_cannot_be_meant_is_refused(said: dict[str, Any], complaint: str) -> None:
     with pytest.raises(RequestError, match=complaint):
-        Settings.of(**said)
+        GateSettings.of(**said)
 
 
 def other_data(result: Result) -> Result:
@@ -277,8 +277,8 @@ def test_what_was_not_looked_at_alike_is_an_error_unless_it_is_allowed_by_name(
     assert "--allow" in str(refused.value)
     others = [other for other, _, _ in INCOMPARABLE if not other.startswith(name.partition(":")[0])]
     with pytest.raises(ResultError, match=re.escape(complaint)):
-        check(current, baseline, Settings.of(allow=others))
-    assert check(current, baseline, Settings.of(allow=[name])).passed
+        check(current, baseline, GateSettings.of(allow=others))
+    assert check(current, baseline, GateSettings.of(allow=[name])).passed
 
 
 def test_all_that_stands_in_the_way_is_told_at_once() -> None:
@@ -292,12 +292,12 @@ def test_another_task_cannot_be_allowed() -> None:
     current, baseline = pair()
     current = replace(current, model={**current.model, "task": "regression"})
     with pytest.raises(ResultError, match="task: regression now, classification in the baseline"):
-        check(current, baseline, Settings.of(allow=["samples", "batch-size", "scoring", "data"]))
+        check(current, baseline, GateSettings.of(allow=["samples", "batch-size", "scoring", "data"]))
 
 
 def test_other_points_are_not_paired_even_where_they_are_allowed() -> None:
     current, baseline = pair(-0.2)
-    found = only(check(other_data(current), baseline, Settings.of(allow=["data:test"])))
+    found = only(check(other_data(current), baseline, GateSettings.of(allow=["data:test"])))
     errors = [one.methods["mcbn"].sets["test"].estimates["pll"].se for one in (current, baseline)]
     assert found.se_points == pytest.approx(math.hypot(*(error or 0 for error in errors)))
 
@@ -343,8 +343,8 @@ def test_a_floor_is_kept_or_broken_with_or_without_a_baseline() -> None:
     value = current.methods["mcbn"].sets["test"].estimates["pll"].value
     kept, broken = f"mcbn.sets.test.pll>={value!r}", f"mcbn.sets.test.pll>={value + 1e-9!r}"
     for beside in (None, baseline):
-        assert check(current, beside, Settings.of(floors=[kept])).passed
-        verdict = check(current, beside, Settings.of(floors=[kept, broken, "mcbn.sets.test.pll<=0"]))
+        assert check(current, beside, GateSettings.of(floors=[kept])).passed
+        verdict = check(current, beside, GateSettings.of(floors=[kept, broken, "mcbn.sets.test.pll<=0"]))
         assert not verdict.passed
         assert [floor.passed for floor in verdict.floors] == [True, False, True]
         assert verdict.floors[0].value == value
@@ -354,7 +354,7 @@ def test_a_floor_by_a_metric_alone_lists_the_addresses_that_would_do() -> None:
     current = pair()[0]
     names = [name for name in estimates_of(current) if name.endswith(".pll")]
     with pytest.raises(ResultError, match=r"no estimate pll, which --require names\. Near it are ") as refused:
-        check(current, None, Settings.of(floors=["pll>=0"]))
+        check(current, None, GateSettings.of(floors=["pll>=0"]))
     assert [name in str(refused.value) for name in names] == [True] * len(names)
     assert len(names) > 1
 
@@ -363,17 +363,17 @@ def test_a_floor_of_a_separation_without_an_ood_set_says_so() -> None:
     current = pair()[0]
     methods = {name: replace(method, ood={}) for name, method in current.methods.items()}
     with pytest.raises(ResultError, match=r"no estimate auroc, .* evaluated without an OOD set: --ood REF\.$"):
-        check(replace(current, methods=methods), None, Settings.of(floors=["auroc>=0.9"]))
+        check(replace(current, methods=methods), None, GateSettings.of(floors=["auroc>=0.9"]))
 
 
 def test_a_floor_of_a_estimate_that_is_not_there_is_an_error_that_names_its_neighbours() -> None:
     with pytest.raises(ResultError, match=r"no estimate mcbn\.sets\.test\.plll,.*Near it are mcbn\.sets\.test\.pll,"):
-        check(pair()[0], None, Settings.of(floors=["mcbn.sets.test.plll>=0"]))
+        check(pair()[0], None, GateSettings.of(floors=["mcbn.sets.test.plll>=0"]))
 
 
 def test_a_floor_is_never_kept_by_nan() -> None:
     current = made_up.with_estimate(pair()[0], "mcbn", "pll", value=math.nan)
-    assert not check(current, None, Settings.of(floors=["mcbn.sets.test.pll>=-9"])).passed
+    assert not check(current, None, GateSettings.of(floors=["mcbn.sets.test.pll>=-9"])).passed
 
 
 def test_neither_baseline_nor_floor_is_nothing_to_check() -> None:
@@ -383,7 +383,7 @@ def test_neither_baseline_nor_floor_is_nothing_to_check() -> None:
 
 def test_no_gated_estimate_in_common_is_an_error() -> None:
     with pytest.raises(ResultError, match="no gated estimate in common"):
-        check(*pair(), Settings.of(tolerances=["pll=off"]))
+        check(*pair(), GateSettings.of(tolerances=["pll=off"]))
 
 
 def test_a_probability_of_0_for_a_true_label_is_worse_and_its_return_is_better() -> None:
@@ -412,7 +412,7 @@ def test_what_was_not_a_number_is_said_and_not_gated() -> None:
 def test_an_estimate_whose_monte_carlo_error_is_infinite_is_not_judged() -> None:
     current, baseline = pair(-0.2, current={"seed": 1})
     unknown = made_up.with_estimate(current, "mcbn", "pll", mc_se=math.inf)
-    said = Settings.of(allow=["data"])
+    said = GateSettings.of(allow=["data"])
     assert not check(other_data(current), baseline, said).passed
     with pytest.raises(ResultError, match=r"whether mcbn\.sets\.test\.pll got worse .* cannot be determined"):
         check(other_data(unknown), baseline, said)

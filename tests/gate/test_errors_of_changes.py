@@ -8,13 +8,13 @@ import made_up
 import numpy as np
 import pytest
 
-from bnuq.gate import Comparison, check
+from bnuq.gate import EstimateComparison, check
 from bnuq.metrics import jackknife_error, standard_error
 
 POINTS, SAMPLES = 120, 16
 
 
-def only(verdict, metric: str = "pll", method: str = "mcbn") -> Comparison:
+def only(verdict, metric: str = "pll", method: str = "mcbn") -> EstimateComparison:
     (found,) = [one for one in verdict.comparisons if (one.metric, one.method) == (metric, method)]
     return found
 

@@ -11,15 +11,15 @@ import pytest
 from findings_of import warned
 
 from bnuq import metrics
-from bnuq.gate import Comparison, Settings, Verdict, check
+from bnuq.gate import CheckVerdict, EstimateComparison, GateSettings, check
 from bnuq.records.addresses import estimates_of
 from bnuq.records.evaluation import Result
 
 Evaluated = Callable[..., Result]
-ALLOWED = Settings.of(allow=["data"])
+ALLOWED = GateSettings.of(allow=["data"])
 
 
-def at(verdict: Verdict, address: str) -> Comparison:
+def at(verdict: CheckVerdict, address: str) -> EstimateComparison:
     (found,) = [one for one in verdict.comparisons if one.address == address]
     return found
 

@@ -15,7 +15,7 @@ import torch
 import bnuq
 from bnuq.errors import ResultError
 from bnuq.estimates import Estimate
-from bnuq.gate import Settings, check
+from bnuq.gate import GateSettings, check
 from bnuq.gate.compatibility import check_comparable
 from bnuq.gate.recomputing import recomputed
 from bnuq.records.addresses import coordinates_of, estimates_of
@@ -97,7 +97,7 @@ def test_a_damaged_estimate_is_refused_on_either_side_and_meets_no_floor(evaluat
             check(current, baseline)
     for floor in (f"{address}>=0", "mcbn.sets.test.accuracy>=0"):
         with pytest.raises(ResultError, match=told):
-            check(bad, None, Settings.of(floors=[floor]))
+            check(bad, None, GateSettings.of(floors=[floor]))
 
 
 def test_a_score_that_a_estimate_comes_from_cannot_be_left_out(evaluated: Evaluated) -> None:
@@ -154,7 +154,7 @@ def test_nor_does_a_network_that_is_all_but_certain(tmp_path: Path) -> None:
     result = small_run.evaluated(tmp_path, methods=("mcbn",))
     scores = result.methods["deterministic"].sets["test"].points["least_confidence"]
     assert 0 < np.median(scores) < 1e-9
-    assert check(result, result, Settings.of()).passed
+    assert check(result, result, GateSettings.of()).passed
 
 
 def test_labels_that_are_others_than_the_baseline_s_are_other_data(evaluated: Evaluated) -> None:
@@ -164,4 +164,4 @@ def test_labels_that_are_others_than_the_baseline_s_are_other_data(evaluated: Ev
     assert test.labels is not None
     swapped = replace(test, labels=np.roll(test.labels, 1))
     with pytest.raises(ResultError, match=r"data: test holds points with other labels or targets"):
-        check_comparable(replace(genuine, sets={**genuine.sets, "test": swapped}), genuine, Settings())
+        check_comparable(replace(genuine, sets={**genuine.sets, "test": swapped}), genuine, GateSettings())

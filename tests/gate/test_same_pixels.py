@@ -12,13 +12,13 @@ import pytest
 
 from bnuq.config import Named, Run
 from bnuq.errors import ResultError
-from bnuq.gate import Settings
+from bnuq.gate import GateSettings
 from bnuq.gate.compatibility import (
     check_comparable,
     check_request_comparable,
     check_sets_comparable,
-    pairing,
 )
+from bnuq.gate.pairing import pairing
 from bnuq.records.evaluation import Result
 from bnuq.report.comparison import compared
 
@@ -34,13 +34,13 @@ def of_pixels(classes: tuple[str, ...] = STREET, **data: Any) -> Result:
 
 def test_pixels_that_are_ignored_by_another_value_are_not_compared() -> None:
     unset, said, void = of_pixels(), of_pixels(ignore=255), of_pixels(ignore=11)
-    check_comparable(said, unset, Settings())
+    check_comparable(said, unset, GateSettings())
     with pytest.raises(ResultError, match="scoring: ignore is 11 now, 255 in the baseline") as refused:
-        check_comparable(void, unset, Settings())
+        check_comparable(void, unset, GateSettings())
     assert str(refused.value).count("  - ") == 1
-    check_comparable(void, unset, Settings.of(allow=["scoring"]))
+    check_comparable(void, unset, GateSettings.of(allow=["scoring"]))
     of_points = [replace(one, model={**one.model, "task": "classification"}) for one in (void, unset)]
-    check_comparable(*of_points, Settings())  # there are no pixels
+    check_comparable(*of_points, GateSettings())  # there are no pixels
 
 
 def test_a_request_that_ignores_other_pixels_than_its_baseline_is_refused_before_anything_is_drawn(
@@ -57,9 +57,9 @@ def test_a_request_that_ignores_other_pixels_than_its_baseline_is_refused_before
         ignore=11,
         out=tmp_path / "out.h5",
     )
-    check_request_comparable(run, of_pixels(ignore=11), Settings())
+    check_request_comparable(run, of_pixels(ignore=11), GateSettings())
     with pytest.raises(ResultError, match="ignore is 11 now, 255 in the baseline"):
-        check_request_comparable(run, of_pixels(), Settings())
+        check_request_comparable(run, of_pixels(), GateSettings())
 
 
 def test_classes_of_other_names_are_not_compared() -> None:
@@ -67,10 +67,10 @@ def test_classes_of_other_names_are_not_compared() -> None:
     for current, now in ((other, "road, tree"), (unnamed, "no names")):
         told = f"data: the classes of the pixels of test are {now} now, road, car in the baseline"
         with pytest.raises(ResultError, match=told):
-            check_comparable(current, baseline, Settings())
+            check_comparable(current, baseline, GateSettings())
         with pytest.raises(ResultError, match=told):
-            check_sets_comparable(current.sets, baseline, Settings())
-        check_comparable(current, baseline, Settings.of(allow=["data:test"]))
+            check_sets_comparable(current.sets, baseline, GateSettings())
+        check_comparable(current, baseline, GateSettings.of(allow=["data:test"]))
         assert pairing(current, baseline).points == ("test",)  # the same images all the same
 
 

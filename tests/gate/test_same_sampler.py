@@ -12,8 +12,9 @@ import pytest
 
 from bnuq.config import Options, resolve
 from bnuq.errors import ResultError
-from bnuq.gate import Settings
-from bnuq.gate.compatibility import check_comparable, check_request_comparable, pairing
+from bnuq.gate import GateSettings
+from bnuq.gate.compatibility import check_comparable, check_request_comparable
+from bnuq.gate.pairing import pairing
 from bnuq.records.evaluation import Result
 
 Evaluated = Callable[..., Result]
@@ -64,20 +65,20 @@ def test_only_what_the_draws_of_a_method_depend_on_keeps_results_apart(
     current, baseline = of_method(method, now), of_method(method, before)
     found = pairing(current, baseline)
     if key is None:
-        check_comparable(current, baseline, Settings())
+        check_comparable(current, baseline, GateSettings())
         assert found.draws == (method,)
     else:
         with pytest.raises(ResultError, match=f"sampling: {key} is ") as refused:
-            check_comparable(current, baseline, Settings())
+            check_comparable(current, baseline, GateSettings())
         assert str(refused.value).count("sampling: ") == 1
-        check_comparable(current, baseline, Settings.of(allow=["sampling"]))
+        check_comparable(current, baseline, GateSettings.of(allow=["sampling"]))
         assert found.why_not == ((method, f"sampling.{key} differs"),)
 
 
 def test_open_counts_are_nominal_without_a_reference() -> None:
-    check_comparable(of_method("mcbn-chi2", {}, data={}), of_method("mcbn-chi2", NOMINAL, data={}), Settings())
+    check_comparable(of_method("mcbn-chi2", {}, data={}), of_method("mcbn-chi2", NOMINAL, data={}), GateSettings())
     with pytest.raises(ResultError, match="counts is nominal now, measured in the baseline"):
-        check_comparable(of_method("mcbn-chi2", {}, data={}), of_method("mcbn-chi2", {}), Settings())
+        check_comparable(of_method("mcbn-chi2", {}, data={}), of_method("mcbn-chi2", {}), GateSettings())
 
 
 def test_groups_that_are_not_named_are_those_called_group() -> None:
@@ -85,12 +86,12 @@ def test_groups_that_are_not_named_are_those_called_group() -> None:
     unset, named, other = (
         of_method("mcbn", by_group, data=data | group) for group in ({}, {"group": "group"}, {"group": "camera"})
     )
-    check_comparable(named, unset, Settings())
+    check_comparable(named, unset, GateSettings())
     assert pairing(named, unset).draws == ("mcbn",)
     with pytest.raises(ResultError, match="sampling: group is camera now, group in the baseline"):
-        check_comparable(other, unset, Settings())
+        check_comparable(other, unset, GateSettings())
     with pytest.raises(ResultError, match="batches is group now, random in the baseline") as refused:
-        check_comparable(other, of_method("mcbn", {}, data=data), Settings())
+        check_comparable(other, of_method("mcbn", {}, data=data), GateSettings())
     assert "camera" not in str(refused.value)  # beside other batches it says nothing
 
 
@@ -122,9 +123,9 @@ def test_the_request_that_made_a_result_with_a_noise_model_is_comparable_with_it
     def asked(**options: Any) -> Any:
         return resolve("run.toml", Options(**({"samples": 16} | options)), folder=baseline.path.parent)
 
-    check_request_comparable(asked(methods=("mcbn-chi2",)), baseline, Settings())
+    check_request_comparable(asked(methods=("mcbn-chi2",)), baseline, GateSettings())
     with pytest.raises(ResultError, match="sampling: counts is nominal now, measured in the baseline"):
-        check_request_comparable(asked(methods=("mcbn-chi2",), **NOMINAL), baseline, Settings())
+        check_request_comparable(asked(methods=("mcbn-chi2",), **NOMINAL), baseline, GateSettings())
     alone = replace(asked(methods=("mcbn-chi2",), **MEASURED), train=None)
     for run, method in (
         (alone, "mcbn"),
@@ -133,7 +134,7 @@ def test_the_request_that_made_a_result_with_a_noise_model_is_comparable_with_it
         (asked(), "mcbn-chi2"),  # no noise model comes unasked
     ):
         with pytest.raises(ResultError, match=f"missing: the method {method}: in the baseline"):
-            check_request_comparable(run, baseline, Settings())
+            check_request_comparable(run, baseline, GateSettings())
 
 
 def test_mini_batches_of_a_method_that_is_not_asked_for_do_not_matter(evaluated: Evaluated) -> None:
@@ -141,4 +142,4 @@ def test_mini_batches_of_a_method_that_is_not_asked_for_do_not_matter(evaluated:
     assert baseline.path is not None
     options = Options(samples=16, methods=("mcdo",), replacement=True)
     run = resolve("run.toml", options, folder=baseline.path.parent)
-    check_request_comparable(run, baseline, Settings.of(allow=["missing:mcbn", "missing:mcbn+mcdo"]))
+    check_request_comparable(run, baseline, GateSettings.of(allow=["missing:mcbn", "missing:mcbn+mcdo"]))

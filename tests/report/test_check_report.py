@@ -12,17 +12,18 @@ import small_verdicts as made
 from markdown_it import MarkdownIt
 from report_text import rendered
 
-from bnuq.gate.records import Verdict
+from bnuq.gate.records import CheckVerdict
 from bnuq.metrics import METRICS
 from bnuq.report.check import report
-from bnuq.report.check.findings import SENTENCES, change, findings, headline, in_words, judgement
+from bnuq.report.check.check_findings import change, findings, headline, judgement
+from bnuq.report.check.check_sentences import SENTENCES, in_words
 from bnuq.report.render import markdown
 from bnuq.report.sanitize import printable
 
 drawn = partial(rendered, report, width=80)
 
 
-def in_short(verdict: Verdict) -> tuple[str, ...]:
+def in_short(verdict: CheckVerdict) -> tuple[str, ...]:
     """What the outcome rests on, a sentence each."""
     return report(verdict).summary
 
@@ -86,7 +87,7 @@ def test_the_first_line_is_the_verdict_and_all_is_printable(name: str) -> None:
         ),
     ],
 )
-def test_the_outcome_of_the_whole(verdict: Verdict, code: str, values: dict[str, object]) -> None:
+def test_the_outcome_of_the_whole(verdict: CheckVerdict, code: str, values: dict[str, object]) -> None:
     finding = headline(verdict)
     assert finding.code == code and values.items() <= finding.values.items()
 
@@ -117,7 +118,7 @@ def test_what_passed_is_summed_up_by_its_clearest_worsening_and_what_got_better(
     clearest, improvements = findings(made.verdict(*made.REST))
     assert clearest.code == "clearest-worsening" and clearest.values["comparison"] is made.REST[0]
     assert improvements.values == {"comparisons": (made.REST[6],)}
-    (finding,) = findings(made.verdict(replace(made.REST[3], harm=0.0)))
+    (finding,) = findings(made.verdict(replace(made.REST[3], degradation=0.0)))
     assert finding.code == "no-worsening"
     assert [finding.code for finding in findings(made.unchanged())] == ["unchanged"]
 

@@ -14,14 +14,14 @@ import pytest
 import small_run
 
 from bnuq.findings import note, warning
-from bnuq.gate import Settings, check
+from bnuq.gate import GateSettings, check
 from bnuq.metrics import standard_error
 from bnuq.metrics.registry import metric_of
 from bnuq.records.addresses import address_of, estimates_of
 from bnuq.records.evaluation import Result
 from bnuq.report.comparison import compared, report, summary
+from bnuq.report.comparison.comparison_report import table
 from bnuq.report.comparison.pivot import EstimateAcross, pivot
-from bnuq.report.comparison.report import table
 from bnuq.report.render import markdown, page, print_record
 
 
@@ -123,7 +123,7 @@ def test_the_largest_deviation_comes_first_and_unknown_ones_last(four_methods, a
 
 def test_deviations_are_by_the_errors_of_the_check(four_methods, another) -> None:
     rows = by_address({"base": another, "other": four_methods})
-    compared_ones = check(four_methods, another, Settings.of(allow=["samples"])).comparisons
+    compared_ones = check(four_methods, another, GateSettings.of(allow=["samples"])).comparisons
     assert len(compared_ones) > 50
     for one in compared_ones:
         if one.change and one.se:

@@ -18,7 +18,7 @@ from bnuq.records.approximation import Approximation
 from bnuq.records.evaluation import ReferenceCheck, Result
 from bnuq.records.reference import averages_lag, population_effect
 from bnuq.records.verdict import is_mismatched
-from bnuq.report import evaluation_findings
+from bnuq.report import evaluation_findings, metric_changes
 from bnuq.report.evaluation_findings import findings
 
 
@@ -28,7 +28,7 @@ def with_points(result: Result, method: str, **points: np.ndarray) -> Result:
 
 @pytest.mark.parametrize(("after", "verdict"), [(96.0, "better"), (96.74112577, "as-well"), (97.0, "worse")])
 def test_a_change_of_rounding_is_neither_better_nor_worse_however_small_its_error(after, verdict):
-    assert evaluation_findings.Change("crps", 96.74112725, after, 1e-7).verdict == verdict
+    assert metric_changes.MetricChange("crps", 96.74112725, after, 1e-7).verdict == verdict
 
 
 @pytest.mark.parametrize(

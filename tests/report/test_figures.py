@@ -23,10 +23,10 @@ from bnuq.metrics import auroc
 from bnuq.metrics.registry import estimates_of_task
 from bnuq.records import evaluation_file as result_file
 from bnuq.records.evaluation import Result
-from bnuq.report import drawing, plots
+from bnuq.report import calibration_plots, drawing, evaluation_plots, separation_plots
 from bnuq.report.evaluation import report
-from bnuq.report.plots import roc_curve
 from bnuq.report.render import draw_pictures
+from bnuq.report.separation_plots import roc_curve
 
 
 def draw(result: Result, folder: Path, form: drawing.Format = "svg") -> tuple[Path, ...]:
@@ -55,7 +55,8 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Axes]]:
             yield axes
         drawn[path.stem] = axes
 
-    monkeypatch.setattr(plots, "picture", keeping)
+    for module in (calibration_plots, evaluation_plots, separation_plots):
+        monkeypatch.setattr(module, "picture", keeping)
     return drawn
 
 
@@ -304,7 +305,7 @@ def test_an_old_picture_stays_where_the_new_one_cannot_be_written(deterministic,
 
 
 def test_lines_are_told_apart_by_colour_dashes_and_marker():
-    lines = list(drawing.lines_of(["deterministic", "mcbn", "mcdo", "mcbn+mcdo"]).values())
+    lines = list(drawing.line_styles(["deterministic", "mcbn", "mcdo", "mcbn+mcdo"]).values())
     for part in ("colour", "dashes", "marker"):
         assert len({getattr(each, part) for each in lines}) == 4
     for each in lines:

@@ -16,17 +16,17 @@ from bnuq.records import sweep as sweep_file
 from bnuq.records.evaluation import Result
 from bnuq.report import drawing
 from bnuq.report.document import (
+    BulletList,
     Cell,
     Drawing,
     Heading,
-    Items,
     Listing,
     Paragraph,
     Part,
     PathLine,
     Picture,
     Report,
-    Section,
+    ReportSection,
     Table,
 )
 from bnuq.report.render import draw_pictures, page
@@ -35,9 +35,9 @@ from bnuq.report.render.pictures import drawn_for_page
 VOID = {"meta", "br", "wbr", "use", "path", "rect", "stop"}
 
 
-def of(*sections: Section | Part, **fields: Any) -> str:
+def of(*sections: ReportSection | Part, **fields: Any) -> str:
     """The page of a report with these sections; parts of their own in one without a title."""
-    made = (each if isinstance(each, Section) else Section("", (each,)) for each in sections)
+    made = (each if isinstance(each, ReportSection) else ReportSection("", (each,)) for each in sections)
     return page(Report("bnuq x", sections=tuple(made), **fields))
 
 
@@ -94,7 +94,7 @@ def test_every_part_has_its_tag_and_every_text_is_escaped() -> None:
     parts = (
         picture(how=evil, instead=(Drawing((evil,)),)),
         Heading(evil),
-        Items((evil,)),
+        BulletList((evil,)),
         Paragraph(evil, dim=True),
         Table((evil,), ((evil, ()), (evil, (Cell("1.0", "±0.1"),)))),
         Listing("as a file", evil),
@@ -105,7 +105,7 @@ def test_every_part_has_its_tag_and_every_text_is_escaped() -> None:
             subject=evil,
             facts=((evil, evil),),
             summary=(evil,),
-            sections=(Section(evil, parts),),
+            sections=(ReportSection(evil, parts),),
             warnings=((evil, evil, evil),),
             notes=(evil,),
             path=PathLine(Path("/there/<b>.h5"), evil),
@@ -122,12 +122,14 @@ def test_every_part_has_its_tag_and_every_text_is_escaped() -> None:
 
 
 def test_what_several_pictures_say_of_how_to_read_them_is_said_once() -> None:
-    text = of(Section("A", tuple(picture(name, how="read it so") for name in "abc")), picture("d", how="read it so"))
+    text = of(
+        ReportSection("A", tuple(picture(name, how="read it so") for name in "abc")), picture("d", how="read it so")
+    )
     assert text.count("<span>read it so</span>") == 1 and text.count("<figure") == 4
 
 
 def test_without_pictures_what_is_drawn_in_characters_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    curve = Section("A", (picture(instead=(Drawing(("▁▂<b>",), "so"),)),))
+    curve = ReportSection("A", (picture(instead=(Drawing(("▁▂<b>",), "so"),)),))
     assert "▁▂" not in of(curve) and "<svg" in of(curve)
     monkeypatch.setattr(drawing, "why_not", lambda: "matplotlib is not installed")
     assert "▁▂&lt;b&gt;" in of(curve) and "so" in of(curve) and "<svg" not in of(curve)
@@ -140,7 +142,7 @@ def test_a_page_may_load_and_run_nothing() -> None:
 
 
 def test_text_between_two_backticks_is_code_and_a_lone_one_is_itself() -> None:
-    assert "set <code>a&lt;b</code> and `" in of(Items(("set `a<b` and `",)))
+    assert "set <code>a&lt;b</code> and `" in of(BulletList(("set `a<b` and `",)))
 
 
 def test_pictures_take_the_pages_colours_and_names_of_their_own() -> None:
@@ -150,9 +152,9 @@ def test_pictures_take_the_pages_colours_and_names_of_their_own() -> None:
             axes.legend()
 
     pictures = tuple(Picture((name,), draw, "read it so") for name in ("one", "two"))
-    drawn = drawn_for_page(Report("", sections=(Section("", pictures),)))["one",]
+    drawn = drawn_for_page(Report("", sections=(ReportSection("", pictures),)))["one",]
     assert (drawn.name, drawn.about, drawn.how) == ("a <b>", "of --> & c", "read it so")
-    text = of(Section("", pictures))
+    text = of(ReportSection("", pictures))
     read = Reader(text)
     assert read.tags["svg"] == 2 and read.tags["script"] == read.tags["title"] - 1 == 0
     body = text[text.index("<body>") :]
@@ -173,7 +175,7 @@ def test_on_a_page_columns_that_can_stand_apart_are_pictures_of_their_own_and_a_
                 axes.plot([0, number], label="a")
             panels[0].legend()
 
-    report = Report("", sections=(Section("", (Picture(("two",), draw),)),))
+    report = Report("", sections=(ReportSection("", (Picture(("two",), draw),)),))
     assert draw_pictures(report, tmp_path) == (tmp_path / "two.svg",)
     assert [path.name for path in tmp_path.iterdir()] == ["two.svg"]
     drawn = drawn_for_page(report)["two",]
@@ -200,7 +202,7 @@ def test_every_colour_of_text_can_be_read_on_every_ground_in_both_schemes() -> N
 
 def test_a_table_tells_of_what_its_rows_and_columns_are() -> None:
     rows = (("mcbn", ()), ("  one", (Cell("1"),)), ("mcdo", ()), ("  two", (Cell("2"),)))
-    text = of(Section("Estimates", (Table(("a",), rows),)))
+    text = of(ReportSection("Estimates", (Table(("a",), rows),)))
     read = Reader(text)
     assert "<caption>Estimates</caption>" in text and read.tags["tbody"] == 2
     scopes = Counter(re.findall(r'scope="(\w+)"', text))
@@ -208,8 +210,8 @@ def test_a_table_tells_of_what_its_rows_and_columns_are() -> None:
 
 
 def test_headings_go_down_in_order_and_the_contents_lead_to_them() -> None:
-    sections = [Section("B & c", (Heading("under"), Paragraph("x"))), Section("B c", (Paragraph("x"),))]
-    text = of(*sections, Section("empty", ()), Section("D", (Paragraph("x"),)), summary=("a",))
+    sections = [ReportSection("B & c", (Heading("under"), Paragraph("x"))), ReportSection("B c", (Paragraph("x"),))]
+    text = of(*sections, ReportSection("empty", ()), ReportSection("D", (Paragraph("x"),)), summary=("a",))
     assert re.findall(r"<(h\d)", text) == ["h1", "h2", "h2", "h3", "h2", "h2"]
     links = re.findall(r'<a href="#([^"]+)">([^<]+)</a>', text)
     assert [name for _, name in links] == ["B &amp; c", "B c", "D"]
@@ -217,10 +219,10 @@ def test_headings_go_down_in_order_and_the_contents_lead_to_them() -> None:
 
 
 def test_the_answer_comes_first_and_says_which_warnings_follow() -> None:
-    provenance = Section("From", (Paragraph("x"),), only_on_page=True)
+    provenance = ReportSection("From", (Paragraph("x"),), only_on_page=True)
     warning = ("odd", "odd-outputs", "look")
     text = of(
-        *(provenance, Section("A", (Paragraph("x"),))),
+        *(provenance, ReportSection("A", (Paragraph("x"),))),
         facts=(("model", "m.pt"),),
         summary=("answer",),
         warnings=(warning,),
@@ -233,15 +235,15 @@ def test_the_answer_comes_first_and_says_which_warnings_follow() -> None:
 
 
 def test_two_sections_of_a_narrow_picture_each_stand_beside_each_other_and_no_others() -> None:
-    def sections(*names: str) -> list[Section]:
-        return [Section(name, (picture(name, columns=2 if name == "D" else 1),)) for name in names]
+    def sections(*names: str) -> list[ReportSection]:
+        return [ReportSection(name, (picture(name, columns=2 if name == "D" else 1),)) for name in names]
 
     text = of(*sections("A", "B", "C", "D", "E"), Paragraph("more"))
     assert text.count('<div class="pair">') == 1
     pair = text[text.index('<div class="pair">') : text.index("</section></div>")]
     assert re.findall(r"<h2[^>]*>([^<]+)</h2>", pair) == ["A", "B"] and pair.count("<section>") == 2
     assert Reader(text).open == []
-    assert '<div class="pair">' not in of(Section("A", (picture(), Paragraph("said"))), *sections("B"))
+    assert '<div class="pair">' not in of(ReportSection("A", (picture(), Paragraph("said"))), *sections("B"))
 
 
 def test_a_row_keeps_its_rule_below_the_column_that_stays() -> None:

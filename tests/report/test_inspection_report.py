@@ -25,10 +25,12 @@ from bnuq.estimates import Estimate
 from bnuq.findings import Finding, note, warning, warnings
 from bnuq.records.inspection import Inspection, PipelineFit, Pipelines, write
 from bnuq.report import drawing
-from bnuq.report.document import Listing, Section, Table
+from bnuq.report.document import Listing, ReportSection, Table
 from bnuq.report.inspection import report
-from bnuq.report.inspection.findings import SENTENCES, findings, sentences, spatial_slope
-from bnuq.report.inspection.plots import chi2_density, nominal_deviations
+from bnuq.report.inspection.inspection_findings import findings
+from bnuq.report.inspection.inspection_plots import chi2_density, nominal_deviations
+from bnuq.report.inspection.inspection_sentences import SENTENCES, sentences
+from bnuq.report.inspection.noise_findings import spatial_slope
 from bnuq.report.render import draw_pictures, markdown, page
 from bnuq.workflows.inspect import inspect
 
@@ -44,7 +46,7 @@ def verdicts(record: Inspection) -> dict[str, Finding]:
     return {finding.code: finding for finding in findings(record)}
 
 
-def section_of(record: Inspection, title: str) -> Section:
+def section_of(record: Inspection, title: str) -> ReportSection:
     [section] = [section for section in report(record).sections if section.title == title]
     return section
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from bnuq.report.document import Cell, Drawing, Heading, Paragraph, Part, PathLine, Report, Section, Table
+from bnuq.report.document import Cell, Drawing, Heading, Paragraph, Part, PathLine, Report, ReportSection, Table
 from bnuq.report.render import print_report
 from bnuq.report.render.markdown import code, markdown, text
 from bnuq.report.sanitize import printable
@@ -129,7 +129,7 @@ def test_an_ordinary_text_stays_readable_in_the_source(plain: str) -> None:
 
 def of(*parts: Part) -> str:
     """A report of these parts alone, as Markdown."""
-    return markdown(Report("bnuq x", sections=(Section("", parts),)))
+    return markdown(Report("bnuq x", sections=(ReportSection("", parts),)))
 
 
 def grid(document: str) -> list[list[str]]:
@@ -173,9 +173,9 @@ def test_every_part_has_its_place_and_headings_go_down_by_one() -> None:
         facts=(("name", "what it is"),),
         summary=("the answer",),
         sections=(
-            Section("A", (Heading("B"), Drawing(("▁▂ ```", "```")), *legend)),
-            Section("Seldom read", (Paragraph("rest"),), folded=True),
-            Section("Origin", (Paragraph("machine"),), only_on_page=True),
+            ReportSection("A", (Heading("B"), Drawing(("▁▂ ```", "```")), *legend)),
+            ReportSection("Seldom read", (Paragraph("rest"),), folded=True),
+            ReportSection("Origin", (Paragraph("machine"),), only_on_page=True),
         ),
         warnings=(("one", "a-code", "do this"),),
         notes=tuple(f"note {number}" for number in range(9)),
@@ -215,7 +215,7 @@ def test_of_a_check_the_command_stands_before_the_verdict_and_every_path_below()
         "bnuq check",
         subject="PLL got worse",
         verdict="failed",
-        sections=(Section("same", (Paragraph("everything"),), on_terminal=(Paragraph("in short"),)),),
+        sections=(ReportSection("same", (Paragraph("everything"),), on_terminal=(Paragraph("in short"),)),),
         path=PathLine(Path("/now.h5"), "Current"),
         other_paths=(PathLine(Path("/base.h5"), "Baseline"),),
     )

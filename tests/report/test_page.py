@@ -16,21 +16,21 @@ from bnuq.findings import note, warning
 from bnuq.report import drawing
 from bnuq.report.document import Part, Picture, Table
 from bnuq.report.evaluation import report
-from bnuq.report.plots import HOW
+from bnuq.report.plotting import HOW
 from bnuq.report.provenance import run_file
 from bnuq.report.render import html, markdown, page
-from bnuq.report.render.pictures import Drawn, drawn_for_page
+from bnuq.report.render.pictures import DrawnPicture, drawn_for_page
 
 PACKAGE = Path(__file__).resolve().parents[2] / "bnuq"
 
 
 @pytest.fixture(scope="module")
-def four_pictures(four_methods) -> dict[tuple[str, ...], Drawn]:
+def four_pictures(four_methods) -> dict[tuple[str, ...], DrawnPicture]:
     return drawn_for_page(report(four_methods))
 
 
 @pytest.fixture(scope="module")
-def regression_pictures(regression) -> dict[tuple[str, ...], Drawn]:
+def regression_pictures(regression) -> dict[tuple[str, ...], DrawnPicture]:
     return drawn_for_page(report(regression))
 
 

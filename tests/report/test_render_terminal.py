@@ -5,11 +5,11 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
-from bnuq.report.document import Cell, Paragraph, Picture, Report, Section, Table
+from bnuq.report.document import Cell, Paragraph, Picture, Report, ReportSection, Table
 from bnuq.report.render import print_report
 
 
-def lines_of(*sections: Section) -> list[str]:
+def lines_of(*sections: ReportSection) -> list[str]:
     stream = io.StringIO()
     print_report(Report("bnuq x", sections=sections), stream, width=80)
     return stream.getvalue().splitlines()
@@ -26,10 +26,10 @@ TABLE = Table(("",), (("a", (Cell("1"),)),))
 
 
 def test_what_stands_for_a_picture_keeps_its_parts_apart() -> None:
-    section = Section("A", (picture(Paragraph("first"), TABLE, Paragraph("second"), TABLE), TABLE))
+    section = ReportSection("A", (picture(Paragraph("first"), TABLE, Paragraph("second"), TABLE), TABLE))
     row = " a  1"
     assert lines_of(section) == ["bnuq x", "", "A", "first", row, "", "second", row, "", row]
 
 
 def test_a_section_of_nothing_but_pictures_is_left_out() -> None:
-    assert lines_of(Section("A", (picture(),))) == ["bnuq x"]
+    assert lines_of(ReportSection("A", (picture(),))) == ["bnuq x"]

@@ -25,10 +25,11 @@ from bnuq.estimates import Estimate
 from bnuq.findings import Finding, sentence, warning
 from bnuq.records.sweep import Decay, Repeated, Sweep, SweepPoint, write
 from bnuq.report import drawing
-from bnuq.report.document import Drawing, Section, Table
+from bnuq.report.document import Drawing, ReportSection, Table
 from bnuq.report.render import draw_pictures, page
 from bnuq.report.sweep import report
-from bnuq.report.sweep.findings import SENTENCES, findings, sentences
+from bnuq.report.sweep.sweep_findings import findings
+from bnuq.report.sweep.sweep_sentences import SENTENCES, sentences
 
 HERE = Path("/results/of/a/long/path/that/is/printed/whole/sweep.h5")
 LONG = "even_stranger_things_seen_at_night_from_far"
@@ -43,7 +44,7 @@ def verdicts(sweep: Sweep, name: str = "") -> dict[str, Finding]:
     return {finding.code: finding for finding in findings(sweep) if finding.values.get("name", name) == name}
 
 
-def section_of(sweep: Sweep, title: str) -> Section:
+def section_of(sweep: Sweep, title: str) -> ReportSection:
     [section] = [section for section in report(sweep).sections if section.title == title]
     return section
 

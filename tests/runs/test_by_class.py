@@ -14,7 +14,7 @@ import torch
 from bnuq.errors import ResultError
 from bnuq.gate import check
 from bnuq.gate.recomputing import recomputed
-from bnuq.gate.settings import Settings
+from bnuq.gate.settings import GateSettings
 from bnuq.records.addresses import address_of, coordinates_of, estimates_of
 from bnuq.records.evaluation import Result, parts_of
 from bnuq.records.evaluation_file import read
@@ -120,7 +120,7 @@ def test_a_collapsed_class_is_gated_and_the_same_network_passes(result: Result, 
     worse = {one.address for one in verdict.worse if one.of_class}
     assert {"deterministic.sets.test.by_class.boot.accuracy", "mcbn.sets.test.by_class.boot.accuracy"} <= worse
     assert {one.of_class for one in verdict.worse} <= {"", "boot"}
-    settings = Settings.of(tolerances=["pll=0.5", "mcbn.sets.test.by_class.coat.pll=0"])
+    settings = GateSettings.of(tolerances=["pll=0.5", "mcbn.sets.test.by_class.coat.pll=0"])
     gated = {
         one.address
         for one in check(evaluated("again", seed=1), result, settings).comparisons

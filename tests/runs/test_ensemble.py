@@ -20,7 +20,7 @@ from bnuq.cli.main import main
 from bnuq.config import Options, resolve, resolve_all, resolve_ensemble
 from bnuq.errors import BnuqError
 from bnuq.gate import check
-from bnuq.gate.compatibility import pairing
+from bnuq.gate.pairing import pairing
 from bnuq.records import evaluation_file
 from bnuq.records.evaluation import Result
 from bnuq.records.verdict import judged

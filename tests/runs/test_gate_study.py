@@ -17,7 +17,7 @@ import small_run
 
 from bnuq import metrics
 from bnuq.config import Options, resolve
-from bnuq.gate import Verdict, check
+from bnuq.gate import CheckVerdict, check
 from bnuq.methods import DETERMINISTIC
 from bnuq.records.addresses import estimates_of
 from bnuq.records.evaluation import Result
@@ -142,9 +142,9 @@ def test_every_ordered_pair_of_seeds_is_checked_and_none_with_itself(seeds: list
 
 
 def test_no_tolerance_fails_what_the_gate_fails_with_tolerance_0(docs: SimpleNamespace, other: Result) -> None:
-    from bnuq.gate import Settings
+    from bnuq.gate import GateSettings
 
-    zero = Settings.of(tolerances=["*.sets.test.*=0", "*.ood.*=0"])
+    zero = GateSettings.of(tolerances=["*.sets.test.*=0", "*.ood.*=0"])
     worse = replace(other, path=other.path)
     method = worse.methods[DETERMINISTIC]
     points = {name: scores + 0.0 for name, scores in method.sets["test"].points.items()}
@@ -315,7 +315,7 @@ def test_what_fails_is_named_by_method_and_what_never_does_too(
 ) -> None:
     verdicts = [check(other, result) for result in seeds]
 
-    def judged(verdict: Verdict, *worse: str) -> Verdict:
+    def judged(verdict: CheckVerdict, *worse: str) -> CheckVerdict:
         return replace(
             verdict,
             comparisons=tuple(

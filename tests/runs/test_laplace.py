@@ -22,7 +22,7 @@ from bnuq.cli.main import main
 from bnuq.errors import RequestError, ResultError, SamplingError
 from bnuq.evaluation import memory
 from bnuq.evaluation.resources import check_memory_of_last_layer
-from bnuq.gate import Settings, check
+from bnuq.gate import GateSettings, check
 from bnuq.records.evaluation import Result
 from bnuq.records.evaluation_file import read
 from bnuq.report.comparison import compared
@@ -97,7 +97,7 @@ def test_it_is_a_method_like_any_other(place: Path, result: Result) -> None:
     np.testing.assert_allclose(pll(again), pll(result), rtol=1e-6)
     text = rendered(report, crossed, full=True)
     assert "Kronecker factors, prior precision" in text and "passes of the last layer, all others once" in text
-    assert check(again, result, Settings()).passed
+    assert check(again, result, GateSettings()).passed
 
 
 def test_it_runs_only_on_request(place: Path) -> None:
@@ -112,7 +112,7 @@ def test_a_diagonal_is_another_posterior_which_a_comparison_tells(place: Path, r
     assert diagonal.run["sampling"]["laplace"] == "diag"
     assert not np.allclose(pll(diagonal), pll(result), rtol=1e-3)
     with pytest.raises(ResultError, match="laplace is diag now, kron in the baseline"):
-        check(diagonal, result, Settings())
+        check(diagonal, result, GateSettings())
     (row,) = [row for row in compared({"a": diagonal, "b": result}) if row.what == "laplace"]
     assert row.differs and row.values["a"].startswith("diagonal, prior precision")
     unsampled = replace(result, findings=())

@@ -16,7 +16,7 @@ from torch import nn
 
 from bnuq.cli.main import main
 from bnuq.errors import SamplingError
-from bnuq.gate import Settings, check
+from bnuq.gate import GateSettings, check
 from bnuq.records.evaluation import Result
 from bnuq.report.evaluation import report
 from bnuq.sampling import counter_rng
@@ -107,7 +107,7 @@ def test_one_more_sample_leaves_the_others_alone(place):
 
 
 def test_the_gate_pairs_its_draws(place, result):
-    verdict = check(result, run(place, methods=("learned",), post_hoc=False, out="again.h5"), Settings())
+    verdict = check(result, run(place, methods=("learned",), post_hoc=False, out="again.h5"), GateSettings())
     assert verdict.passed
     changes = [each for each in verdict.comparisons if each.method == "learned"]
     assert changes and all(each.change == 0 for each in changes)

@@ -24,7 +24,7 @@ from bnuq.records import evaluation_file
 from bnuq.records.addresses import address_of, coordinates_of, estimates_of
 from bnuq.records.evaluation import Result
 from bnuq.report.evaluation import report
-from bnuq.report.plots import perturbed
+from bnuq.report.evaluation_plots import perturbed
 from bnuq.sampling.dropout import Dropout
 from bnuq.sampling.engine import Stochastic
 from bnuq.sampling.gradients import Differentiable, agrees

@@ -22,8 +22,9 @@ from bnuq.cli.main import main
 from bnuq.config import Options, resolve
 from bnuq.errors import BnuqError
 from bnuq.gate import check
-from bnuq.gate.compatibility import check_request_comparable, pairing
-from bnuq.gate.settings import Settings
+from bnuq.gate.compatibility import check_request_comparable
+from bnuq.gate.pairing import pairing
+from bnuq.gate.settings import GateSettings
 from bnuq.records.evaluation import Result
 from bnuq.report.evaluation import report
 from bnuq.sampling import counter_rng
@@ -148,7 +149,7 @@ def test_the_gate_sees_another_file_and_pairs_the_draws_of_the_same(folder: Path
     assert dict(pairing(changed, whole).why_not)["predictions"] == "the file of predictions differs"
     assert again.provenance["predictions_sha256"] == whole.provenance["predictions_sha256"]
     request = resolve("run.toml", Options(predictions="samples.npz", methods=("predictions",)), folder=folder)
-    check_request_comparable(request, whole, Settings())  # T is that of the file, which is not read yet
+    check_request_comparable(request, whole, GateSettings())  # T is that of the file, which is not read yet
     assert again.run["sampling"]["predictions"] == str(folder / "samples.npz")
 
 

@@ -15,8 +15,9 @@ from report_text import rendered
 
 from bnuq.config import Options, resolve, resolve_again, resolve_sweep
 from bnuq.errors import BnuqError, RequestError, ResultError, SamplingError
-from bnuq.gate import Settings
-from bnuq.gate.compatibility import check_comparable, check_request_comparable, pairing
+from bnuq.gate import GateSettings
+from bnuq.gate.compatibility import check_comparable, check_request_comparable
+from bnuq.gate.pairing import pairing
 from bnuq.records.evaluation import Result
 from bnuq.records.evaluation_file import read
 from bnuq.report import comparison
@@ -160,8 +161,8 @@ def test_results_of_other_mini_batches_are_not_compared_unless_that_is_allowed(r
     key, value = next(iter(OPTIONS[name].items()))
     said = str(value).lower()
     with pytest.raises(ResultError, match=f"sampling: {key} is {said} now, .* in the baseline. Use the same sampling"):
-        check_comparable(current, baseline, Settings())
-    check_comparable(current, baseline, Settings.of(allow=["sampling"]))
+        check_comparable(current, baseline, GateSettings())
+    check_comparable(current, baseline, GateSettings.of(allow=["sampling"]))
     assert pairing(current, baseline).draws == ()
     assert pairing(current, current).draws == ("mcbn",)
     drawn = comparison.compared({"a": current, "b": baseline})
@@ -172,8 +173,8 @@ def test_results_of_other_mini_batches_are_not_compared_unless_that_is_allowed(r
 def test_a_request_for_other_mini_batches_than_the_baselines_is_refused_before_it_runs(results, folder):
     asked = resolve("run.toml", Options(samples=T, replacement=True), folder=folder)
     with pytest.raises(ResultError, match="sampling: replacement is true now, false in the baseline"):
-        check_request_comparable(asked, results["usual"], Settings())
-    check_request_comparable(asked, results["replacement"], Settings())
+        check_request_comparable(asked, results["usual"], GateSettings())
+    check_request_comparable(asked, results["replacement"], GateSettings())
 
 
 def test_batches_of_one_group_pair_only_where_the_very_groups_are_the_same(tmp_path, results):
@@ -183,7 +184,7 @@ def test_batches_of_one_group_pair_only_where_the_very_groups_are_the_same(tmp_p
         np.savez(tmp_path / "train.npz", **arrays, laboratory=np.arange(small_run.TRAIN) // 24)
     other, usual = run(tmp_path, "other", sampler=OPTIONS["group"]), results["group"]
     assert other.provenance["reference_sha256"] == usual.provenance["reference_sha256"]
-    check_comparable(other, usual, Settings())
+    check_comparable(other, usual, GateSettings())
     assert pairing(other, usual).why_not == (("mcbn", "the grouping of the reference differs"),)
     assert pairing(read(usual.path), usual).draws == ("mcbn",)
     recorded = {name for name, result in results.items() if "reference_groups_sha256" in result.provenance}
@@ -203,7 +204,7 @@ def test_a_regression_is_not_stratified_by_its_targets_though_they_be_whole(tmp_
 def test_other_mini_batches_do_not_matter_to_dropout(folder):
     how = {"methods": ("mcdo",), "ood": ()}
     first, other = run(folder, "d1", sampler={}, **how), run(folder, "d2", sampler={"variance": "unbiased"}, **how)
-    check_comparable(first, other, Settings())
+    check_comparable(first, other, GateSettings())
     assert pairing(first, other).draws == ("mcdo",)
 
 

@@ -18,7 +18,7 @@ import bnuq
 from bnuq.config import Options, resolve_again
 from bnuq.errors import BnuqError
 from bnuq.gate import check
-from bnuq.gate.compatibility import pairing
+from bnuq.gate.pairing import pairing
 from bnuq.records.evaluation import Result
 from bnuq.report.evaluation import report
 from bnuq.sampling import counter_rng

@@ -10,18 +10,9 @@ from typing import Literal
 from xml.etree import ElementTree
 
 from bnuq.catalogue import advised, noted
-from bnuq.gate.records import Comparison, Floor, Verdict
-from bnuq.report.check.findings import (
-    NOTHING_CHECKED,
-    change,
-    findings,
-    headline,
-    in_words,
-    judgement,
-    reasons,
-    requirement,
-    subject,
-)
+from bnuq.gate.records import CheckVerdict, EstimateComparison, Floor
+from bnuq.report.check.check_findings import change, findings, headline, judgement
+from bnuq.report.check.check_sentences import NOTHING_CHECKED, in_words, reasons, requirement, subject
 from bnuq.report.numbers import count
 from bnuq.report.sanitize import printable
 
@@ -38,7 +29,7 @@ _PROPERTY = str.maketrans(_IN_MESSAGE | {":": "%3A", ",": "%2C"})
 # ── JUnit XML ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def junit(outcome: Verdict | str) -> bytes:
+def junit(outcome: CheckVerdict | str) -> bytes:
     """A JUnit XML document in UTF-8 with one test suite.
 
     Its test cases are the comparisons, those that are not gated or whose regression was accepted as skipped, and the
@@ -82,7 +73,7 @@ def _case(group: str, name: str, outcome: ElementTree.Element) -> ElementTree.El
     return case
 
 
-def _comparison(comparison: Comparison, verdict: Verdict) -> ElementTree.Element:
+def _comparison(comparison: EstimateComparison, verdict: CheckVerdict) -> ElementTree.Element:
     group, _, name = comparison.address.rpartition(".")
     text = in_words(change(comparison, verdict))
     if comparison.outcome == "worse" and not verdict.failed:
@@ -104,14 +95,14 @@ def _floor(floor: Floor) -> ElementTree.Element:
     return _case(f"bnuq.{group}", f"{metric} {floor.relation} {floor.bound:g}", outcome)
 
 
-def _texts(verdict: Verdict) -> Iterator[str]:
+def _texts(verdict: CheckVerdict) -> Iterator[str]:
     yield in_words(headline(verdict))
     yield from map(in_words, findings(verdict))
     yield from (f"Warning: {text} [{code}]" for text, code, _ in advised(verdict.findings))
     yield from (f"Note: {note}" for note in noted(verdict.findings))
 
 
-def _properties(verdict: Verdict) -> dict[str, str]:
+def _properties(verdict: CheckVerdict) -> dict[str, str]:
     properties = {"bnuq": verdict.bnuq, "verdict": in_words(headline(verdict))}
     for name, side in (("current", verdict.current), ("baseline", verdict.baseline)):
         if side is None:
@@ -132,7 +123,7 @@ def _properties(verdict: Verdict) -> dict[str, str]:
 # ── the log of GitHub Actions ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def annotations(outcome: Verdict | str) -> Iterator[str]:
+def annotations(outcome: CheckVerdict | str) -> Iterator[str]:
     """Workflow commands, one a line: an error for each broken requirement and each regression, worst first, a warning
     for each warning, and a notice where the check passed. A regression that was accepted is a warning.
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from bnuq.estimates import Estimate
 from bnuq.gate.change_errors import Error, Errors
-from bnuq.gate.compatibility import pairing
+from bnuq.gate.pairing import pairing
 from bnuq.records.addresses import estimates_of
 from bnuq.records.contributions import PointContributions
 from bnuq.records.evaluation import Result

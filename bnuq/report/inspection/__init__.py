@@ -1,5 +1,5 @@
 """Reports inspections of a network."""
 
-from bnuq.report.inspection.report import report
+from bnuq.report.inspection.inspection_report import report
 
 __all__ = ["report"]

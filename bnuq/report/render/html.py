@@ -15,9 +15,9 @@ from typing import Any
 
 from bnuq.files.writing import write_bytes
 from bnuq.report import drawing
-from bnuq.report.document import Cell, Drawing, Gallery, Heading, Items, Listing, Part, Picture, Report, Table
+from bnuq.report.document import BulletList, Cell, Drawing, Gallery, Heading, Listing, Part, Picture, Report, Table
 from bnuq.report.numbers import count
-from bnuq.report.render.pictures import WIDE, Drawn, drawn_for_page, width_of
+from bnuq.report.render.pictures import WIDE, DrawnPicture, drawn_for_page, width_of
 from bnuq.report.sanitize import printable
 
 # What pictures are drawn in, and what stands for it on a page, whose colours go with the reader's scheme.
@@ -91,13 +91,13 @@ def _summary(report: Report) -> Iterator[str]:
         yield f"Figures are left out: {why_not}"
 
 
-def _sections(report: Report, drawn: dict[tuple[str, ...], Drawn]) -> Iterator[_Section]:
+def _sections(report: Report, drawn: dict[tuple[str, ...], DrawnPicture]) -> Iterator[_Section]:
     names = {"in-short"}
     numbers = itertools.count()  # of pictures, for names within SVGs that no other has
     shown = [
         *((section.title, section.parts) for section in report.sections if not section.only_on_page),
         ("Warnings", (Warnings(report.warnings),) if report.warnings else ()),
-        ("Notes", (Items(report.notes),) if report.notes else ()),
+        ("Notes", (BulletList(report.notes),) if report.notes else ()),
         *((section.title, section.parts) for section in report.sections if section.only_on_page),
         ("", report.paths),
     ]
@@ -121,10 +121,10 @@ def _pairs(sections: Sequence[_Section]) -> Iterator[tuple[_Section, ...]]:
 
 
 def _blocks(
-    parts: Sequence[Part | Warnings], drawn: dict[tuple[str, ...], Drawn], numbers: Iterator[int], caption: str
+    parts: Sequence[Part | Warnings], drawn: dict[tuple[str, ...], DrawnPicture], numbers: Iterator[int], caption: str
 ) -> Iterator[Block]:
     """What the template draws; pictures that follow each other stand side by side."""
-    row: list[Drawn] = []
+    row: list[DrawnPicture] = []
     for part in parts:
         if isinstance(part, Picture) and part.kind in drawn:
             row.append(_inlined(drawn[part.kind], numbers))
@@ -174,10 +174,10 @@ def _table(table: Table, caption: str) -> Block:
     }
 
 
-def _inlined(picture: Drawn, numbers: Iterator[int]) -> Drawn:
+def _inlined(picture: DrawnPicture, numbers: Iterator[int]) -> DrawnPicture:
     alt = ". ".join(filter(None, (picture.name, picture.how, picture.about)))
     svgs = tuple(_svg(svg, f"p{number}-", alt) for svg, number in zip(picture.svgs, numbers, strict=False))
-    return Drawn(_clean(picture.name), svgs, _clean(picture.about), _clean(picture.how), picture.broad)
+    return DrawnPicture(_clean(picture.name), svgs, _clean(picture.about), _clean(picture.how), picture.broad)
 
 
 def _svg(svg: str, prefix: str, alt: str) -> str:

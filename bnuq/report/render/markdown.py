@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
 from bnuq.report import document
-from bnuq.report.document import Cell, Facts, Heading, Items, Paragraph, Part, Picture, Report, Table
+from bnuq.report.document import BulletList, Cell, Facts, Heading, Paragraph, Part, Picture, Report, Table
 from bnuq.report.sanitize import printable
 
 _APART = "&#8203;"  # no width: what it stands in is no mention, reference, link or emoji any more
@@ -34,9 +34,9 @@ def markdown(report: Report, *, level: int = 2) -> str:
     blocks = [f"{'#' * level} {_MARKS[report.verdict]}{text(title)}"]
     heading = "#" * (level + 1)
     facts = [*_blocks([Facts(report.facts)])] if report.facts else []
-    summary = [*_blocks([Items(report.summary)])] if report.summary else []
+    summary = [*_blocks([BulletList(report.summary)])] if report.summary else []
     warnings = [f"{heading} Warnings", *_warnings(report)] if report.warnings else []
-    notes = [*_blocks([Items(report.notes)])] if report.notes else []
+    notes = [*_blocks([BulletList(report.notes)])] if report.notes else []
     if report.verdict:
         blocks += [*summary, *warnings]
     else:
@@ -113,7 +113,7 @@ def _folded(title: str, inside: str) -> str:
 
 def _block(part: Part) -> Iterator[str]:
     match part:
-        case Items(texts):
+        case BulletList(texts):
             yield "\n".join(f"- {text(sentence)}" for sentence in texts)
         case Facts(rows):
             yield "\n".join(f"- **{text(name)}**: {text(value)}" for name, value in rows)

@@ -16,7 +16,7 @@ WIDE = 380  # points: a picture wider than this is no smaller than its letters c
 
 
 @dataclass(frozen=True)
-class Drawn:
+class DrawnPicture:
     """A picture for a page: its SVGs, what it is called and of, and how to read it.
 
     One that is `broad` takes the whole width: of several panels, or too wide to be read beside text.
@@ -39,7 +39,7 @@ def draw_pictures(report: Report, folder: Path, form: drawing.Format = "svg") ->
     return tuple(_files(report.pictures, folder, form))
 
 
-def drawn_for_page(report: Report) -> dict[tuple[str, ...], Drawn]:
+def drawn_for_page(report: Report) -> dict[tuple[str, ...], DrawnPicture]:
     """Every picture of the report by its kind, as it stands on a page; none without matplotlib.
 
     What several pictures say of how to read them, the first of them says.
@@ -66,11 +66,11 @@ def _files(pictures: Sequence[Picture], folder: Path, form: drawing.Format) -> l
     return paths
 
 
-def _read(path: Path, how: str) -> Drawn:
+def _read(path: Path, how: str) -> DrawnPicture:
     svgs = [part.read_text(encoding="utf-8") for part in drawing.parts_of(path)]
     name, about = (_words(pattern, svgs[0]) for pattern in ("<title>(.*?)</title>", "<dc:description>(.*?)<"))
     broad = len(svgs) > 1 or width_of(svgs[0]) > WIDE
-    return Drawn(name or path.stem.replace("_", " "), tuple(svgs), about, how, broad)
+    return DrawnPicture(name or path.stem.replace("_", " "), tuple(svgs), about, how, broad)
 
 
 def _words(pattern: str, svg: str) -> str:

@@ -15,7 +15,19 @@ from rich.text import Text
 
 from bnuq.findings import all_of
 from bnuq.report import document
-from bnuq.report.document import Cell, Drawing, Facts, Heading, Items, Paragraph, Part, PathLine, Report, Row, Table
+from bnuq.report.document import (
+    BulletList,
+    Cell,
+    Drawing,
+    Facts,
+    Heading,
+    Paragraph,
+    Part,
+    PathLine,
+    Report,
+    Row,
+    Table,
+)
 from bnuq.report.numbers import count
 from bnuq.report.sanitize import printable
 
@@ -56,7 +68,7 @@ def print_paths(
 ) -> None:
     """Say on `stream` what was written: each path whole on a line of its own, then the names of files in it."""
     columns, clean = columns_of(stream, width), cleaner(getattr(stream, "encoding", None) or "utf-8")
-    parts = [*paths, *([Items(tuple(names))] if names else [])]
+    parts = [*paths, *([BulletList(tuple(names))] if names else [])]
     _print((line for part in parts for line in _part(part, columns, clean)), stream)
 
 
@@ -104,7 +116,7 @@ def _everything(report: Report, width: int, clean: Clean) -> Iterator[Text]:
             parts = section.parts if section.on_terminal is None else section.on_terminal
             yield from _section(section.title, parts, width, clean)
     yield from _warnings(report, width, clean)
-    yield from _section("Notes", (Items(report.notes),) if report.notes else (), width, clean)
+    yield from _section("Notes", (BulletList(report.notes),) if report.notes else (), width, clean)
     yield from _section("", report.paths, width, clean)
 
 
@@ -118,7 +130,7 @@ def _one_screen(report: Report, width: int, clean: Clean) -> Iterator[Text]:
 
     yield from upper(width, clean)
     notes = _notes_that_fit(report.notes, _SCREEN - sum(1 for _ in upper(_WIDE, str)))
-    yield from _section("Notes", (Items(notes),) if notes else (), width, clean)
+    yield from _section("Notes", (BulletList(notes),) if notes else (), width, clean)
     omitted = len(report.notes) - len(notes)
     details = ["all scores", *(["curves"] if report.pictures else [])]
     details += [count(omitted, "more note" if notes else "note")] if omitted else []
@@ -145,7 +157,7 @@ def _head(report: Report, width: int, clean: Clean) -> Iterator[Text]:
         yield from _facts(report.facts, width, clean)
         return
     yield from _facts(report.facts, width, clean)
-    yield from _section("In short", (Items(report.summary),) if report.summary else (), width, clean)
+    yield from _section("In short", (BulletList(report.summary),) if report.summary else (), width, clean)
 
 
 def _warnings(report: Report, width: int, clean: Clean) -> Iterator[Text]:
@@ -184,7 +196,7 @@ def _part(part: Part, width: int, clean: Clean) -> Iterator[Text]:
             yield from _paragraph(text, width, clean, style="dim" if dim else "")
         case Heading(text):
             yield from _paragraph(text, width, clean, style="bold")
-        case Items(texts):
+        case BulletList(texts):
             yield from _items(texts, width, clean)
         case Facts(rows):
             yield from _facts(rows, width, clean)

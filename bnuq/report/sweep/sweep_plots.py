@@ -15,15 +15,15 @@ from bnuq.records.sweep import Sweep, SweepPoint
 from bnuq.report import drawing
 from bnuq.report.drawing import short
 from bnuq.report.numbers import error_of, named, three_digits
-from bnuq.report.sweep.lookup import (
-    Line,
+from bnuq.report.sweep.sweep_lines import (
+    SweepLine,
     auroc_of,
     behind_best,
+    disagreement_of,
     estimate_of,
     lines_of,
     names_of,
     score_name,
-    spread_of,
 )
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def draw(sweep: Sweep, path: Path) -> None:
     columns = [column for column in (single, matched) if column]
     ood = [name for name in names_of(sweep, "ood") if any(auroc_of(sweep, point, name) for point in sweep.points)]
     bounded = any(len(behind_best(sweep, line)) > 1 for line in lines)
-    rows = [_draw_spread, *([_draw_auroc] if ood else []), *([_draw_elbo] if bounded else [])]
+    rows = [_draw_disagreement, *([_draw_auroc] if ood else []), *([_draw_elbo] if bounded else [])]
     networks = sweep.models[0].name if len(sweep.models) == 1 else f"{len(sweep.models)} networks"
     about = f"{networks}, {sweep.draw_sets} × {sweep.samples} samples per size; bars: 1 standard error"
     with drawing.picture(
@@ -68,7 +68,7 @@ def draw(sweep: Sweep, path: Path) -> None:
             axes.set_title(column[0].title if len(column) == 1 else "One network at several sizes")
 
 
-def _size_axis(axes: Axes, sweep: Sweep, column: Sequence[Line]) -> None:
+def _size_axis(axes: Axes, sweep: Sweep, column: Sequence[SweepLine]) -> None:
     sizes = sorted({point.batch_size for point in sweep.points})
     drawing.sizes_across(axes, sizes[:: math.ceil(len(sizes) / 9)])
     axes.set_xlim(sizes[0] / 1.25, sizes[-1] * 1.25)
@@ -79,25 +79,25 @@ def _size_axis(axes: Axes, sweep: Sweep, column: Sequence[Line]) -> None:
         axes.axvline(size, color=drawing.PALE, linewidth=5, alpha=0.6, zorder=0, label=label)
 
 
-def _looks(sweep: Sweep, column: Sequence[Line]) -> dict[tuple[int, str], drawing.Line]:
+def _looks(sweep: Sweep, column: Sequence[SweepLine]) -> dict[tuple[int, str], drawing.LineStyle]:
     """How a line of a column and a set are drawn: its colour tells the set, dashes and marker too if they can."""
-    of_sets = drawing.lines_of(["", *names_of(sweep, "test", "ood")])
-    of_lines = list(drawing.lines_of(["", *map(str, range(len(column)))]).values())[1:]
+    of_sets = drawing.line_styles(["", *names_of(sweep, "test", "ood")])
+    of_lines = list(drawing.line_styles(["", *map(str, range(len(column)))]).values())[1:]
     return {
-        (number, name): look if len(column) == 1 else drawing.Line(look.colour, of_line.dashes, of_line.marker)
+        (number, name): look if len(column) == 1 else drawing.LineStyle(look.colour, of_line.dashes, of_line.marker)
         for number, of_line in enumerate(of_lines)
         for name, look in of_sets.items()
     }
 
 
-def _label(column: Sequence[Line], line: Line, name: str) -> str:
+def _label(column: Sequence[SweepLine], line: SweepLine, name: str) -> str:
     if len(column) == 1 or line.model is None:
         return short(name, 30)
     return short(f"{line.model.name}, {name}" if name else line.model.name, 40)
 
 
 def _draw_bars(
-    axes: Axes, points: Sequence[SweepPoint], estimates: Sequence[Estimate | None], look: drawing.Line, label: str
+    axes: Axes, points: Sequence[SweepPoint], estimates: Sequence[Estimate | None], look: drawing.LineStyle, label: str
 ) -> None:
     known = [
         (point.batch_size, estimate.value, error_of(estimate) or 0.0)
@@ -111,8 +111,8 @@ def _draw_bars(
     axes.errorbar(sizes, values, yerr=errors, **look.plotted, capsize=2.5, elinewidth=1, label=label)
 
 
-def _draw_spread(axes: Axes, sweep: Sweep, column: Sequence[Line]) -> None:
-    metric, looks = spread_of(sweep), _looks(sweep, column)
+def _draw_disagreement(axes: Axes, sweep: Sweep, column: Sequence[SweepLine]) -> None:
+    metric, looks = disagreement_of(sweep), _looks(sweep, column)
     names = names_of(sweep, "test", "ood")
     every = [
         estimate.value
@@ -144,7 +144,7 @@ def _draw_spread(axes: Axes, sweep: Sweep, column: Sequence[Line]) -> None:
         axes.legend([handles[place] for place in order], [labels[place] for place in order], loc="best")
 
 
-def _draw_auroc(axes: Axes, sweep: Sweep, column: Sequence[Line]) -> None:
+def _draw_auroc(axes: Axes, sweep: Sweep, column: Sequence[SweepLine]) -> None:
     looks = _looks(sweep, column)
     axes.axhline(0.5, color=drawing.GREY, linewidth=1, linestyle=":", zorder=1)
     for place, line in enumerate(column):
@@ -155,12 +155,12 @@ def _draw_auroc(axes: Axes, sweep: Sweep, column: Sequence[Line]) -> None:
     axes.set_ylabel(f"AUROC by {score_name(sweep)}, against test")
 
 
-def _draw_elbo(axes: Axes, sweep: Sweep, column: Sequence[Line]) -> None:
+def _draw_elbo(axes: Axes, sweep: Sweep, column: Sequence[SweepLine]) -> None:
     """How far each size lies behind the best of its line, with b*."""
     lowest, highest = axes.get_xlim()
-    looks = list(drawing.lines_of(["", *map(str, range(len(column)))]).values())[1:]
+    looks = list(drawing.line_styles(["", *map(str, range(len(column)))]).values())[1:]
     for line, look in zip(column, looks, strict=True):
-        look = drawing.Line(drawing.INK, "-", "o") if len(column) == 1 else look
+        look = drawing.LineStyle(drawing.INK, "-", "o") if len(column) == 1 else look
         behind = behind_best(sweep, line)
         points = [line.points[place] for place in behind]
         _draw_bars(axes, points, list(behind.values()), look, _label(column, line, "") or "_")

@@ -18,7 +18,7 @@ from bnuq.records.summary import SCHEMA
 from bnuq.records.summary import summary as summary_of
 from bnuq.report.comparison.pivot import EstimateAcross, pivot
 from bnuq.report.comparison.settings import Difference, Results, compared
-from bnuq.report.document import Cell, Heading, Items, Part, Report, Section, Table, dim, section
+from bnuq.report.document import BulletList, Cell, Heading, Part, Report, ReportSection, Table, explanations, section
 from bnuq.report.numbers import count, digits_of, named, number, with_error
 from bnuq.store.table import Row
 
@@ -29,8 +29,8 @@ def report(results: Results, *, columns: int = 100) -> Report:  # noqa: ARG001 -
     """The report; without `--full` a terminal shows the estimates that differ most."""
     rows = pivot(results)
     differing = [row for row in rows if row.differs]
-    settings = Items(tuple(_settings(compared(results))))
-    legend = tuple(dim(_legend(results)))
+    settings = BulletList(tuple(_settings(compared(results))))
+    legend = tuple(explanations(_legend(results)))
     brief: tuple[Part, ...] = (Heading("Settings"), settings)
     if differing:
         title = "Estimates that differ" if len(differing) <= _MOST else f"The {_MOST} estimates that differ most"
@@ -46,7 +46,7 @@ def report(results: Results, *, columns: int = 100) -> Report:  # noqa: ARG001 -
         facts=tuple((name, ", ".join(_facts(result))) for name, result in results.items()),
         summary=tuple(_summary(rows, differing)),
         sections=(
-            Section("Settings", (settings,)),
+            ReportSection("Settings", (settings,)),
             *section("Estimates that differ", (table(results, differing), *legend) if differing else ()),
             *section("Estimates that are the same", (table(results, same),) if same else (), folded=True),
         ),

@@ -16,14 +16,14 @@ from bnuq.records.inspection import Domain, Gap, Inspection, LayerNoise, NoiseBy
 from bnuq.report import drawing
 from bnuq.report.document import Picture
 from bnuq.report.drawing import GREY, INK, PALE, legend_apart, picture, short
-from bnuq.report.inspection.lookup import least_share, listed, pipeline_of, share_of, worst_first
+from bnuq.report.inspection.layer_numbers import least_share, listed, pipeline_of, share_of, worst_first
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _BAND = "#dbe9f4"  # of what is normal
 _TICKS = 22  # names that fit below a picture
-_LOOKS = list(drawing.lines_of("012345").values())[1:]  # the first is that of the deterministic network
+_LOOKS = list(drawing.line_styles("012345").values())[1:]  # the first is that of the deterministic network
 _CANDIDATES = 14
 _BINS = (10, 36)
 _SIZE = (6.4, 4.6)  # inches, of a picture with the names of layers below it
@@ -124,7 +124,7 @@ def _normal_band(axes: Axes) -> None:
     axes.axhline(WORST_LIMIT, color=INK, linewidth=1, linestyle="--", label=f"limit for any layer, {WORST_LIMIT:.0f}")
 
 
-def _plot_layers(axes: Axes, values: Sequence[float] | np.ndarray, look: drawing.Line, label: str) -> None:
+def _plot_layers(axes: Axes, values: Sequence[float] | np.ndarray, look: drawing.LineStyle, label: str) -> None:
     axes.plot(np.arange(len(values)), _drawable(values), **look.plotted, label=label)
 
 

@@ -10,29 +10,33 @@ from typing import Literal
 from bnuq.catalogue import advised, noted
 from bnuq.estimates import ARROWS
 from bnuq.findings import warnings
-from bnuq.gate.records import BOUNDS, NORMALIZED, Comparison, Side, Verdict
+from bnuq.gate.records import BOUNDS, NORMALIZED, CheckVerdict, EstimateComparison, Side
 from bnuq.methods import DETERMINISTIC
 from bnuq.metrics import METRICS, SCORES
-from bnuq.report.check.findings import (
-    JUDGEMENTS,
+from bnuq.report.check.check_findings import JUDGEMENTS, findings, headline, is_unchanged, judgement, unchanged
+from bnuq.report.check.check_numbers import amount, before_and_now, chance, change_and_error
+from bnuq.report.check.check_sentences import (
     NOTHING_CHECKED,
-    amount,
-    before_and_now,
-    chance,
-    change_and_error,
-    findings,
-    headline,
     in_words,
-    is_unchanged,
-    judgement,
     not_paired,
     paired,
-    place,
     reasons,
     requirement,
-    unchanged,
+    set_title,
 )
-from bnuq.report.document import Cell, Items, Paragraph, Part, PathLine, Report, Row, Section, Table, dim, section
+from bnuq.report.document import (
+    BulletList,
+    Cell,
+    Paragraph,
+    Part,
+    PathLine,
+    Report,
+    ReportSection,
+    Row,
+    Table,
+    explanations,
+    section,
+)
 from bnuq.report.numbers import count, named
 
 _ROOMY = 60  # columns from which names are written out
@@ -41,7 +45,7 @@ _FAILED = ("worse", "moved")
 _TITLES = {"same": "The same", "not gated": "Shown, not gated"}
 
 
-def report(outcome: Verdict | str, *, columns: int = 100) -> Report:
+def report(outcome: CheckVerdict | str, *, columns: int = 100) -> Report:
     """The report: the verdict and what it rests on, every estimate, and what was compared; or the error for which
     nothing was checked."""
     if isinstance(outcome, str):
@@ -59,27 +63,27 @@ def report(outcome: Verdict | str, *, columns: int = 100) -> Report:
     )
 
 
-def _outcome(verdict: Verdict) -> Literal["passed", "accepted", "failed"]:
+def _outcome(verdict: CheckVerdict) -> Literal["passed", "accepted", "failed"]:
     if verdict.failed:
         return "failed"
     unexamined = verdict.accepted is not None and bool(warnings(verdict.findings))
     return "passed" if verdict.passed and not unexamined else "accepted"
 
 
-def _sections(verdict: Verdict, *, roomy: bool) -> Iterator[Section]:
+def _sections(verdict: CheckVerdict, *, roomy: bool) -> Iterator[ReportSection]:
     if not is_unchanged(verdict.comparisons):
         for words in JUDGEMENTS:
             if group := tuple(comparison for comparison in verdict.comparisons if judgement(comparison) == words):
                 yield _estimates(words, group, gated=verdict.gated, roomy=roomy)
     if len(verdict.broken) < len(verdict.floors):  # the summary names those that are not met
-        yield Section("Required", (Items(tuple(map(requirement, verdict.floors))),), folded=True)
-    yield from section("", dim(_legend(verdict)))
+        yield ReportSection("Required", (BulletList(tuple(map(requirement, verdict.floors))),), folded=True)
+    yield from section("", explanations(_legend(verdict)))
 
 
 # ── what was compared ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _facts(verdict: Verdict) -> Iterator[tuple[str, str]]:
+def _facts(verdict: CheckVerdict) -> Iterator[tuple[str, str]]:
     current, baseline = verdict.current, verdict.baseline
     yield "current", _side(current, other=baseline)
     if baseline is None:
@@ -119,7 +123,7 @@ def _time(text: str) -> str:
         return text
 
 
-def _paths(verdict: Verdict) -> Iterator[PathLine]:
+def _paths(verdict: CheckVerdict) -> Iterator[PathLine]:
     baseline = None if verdict.baseline is None else verdict.baseline.path
     paths = {
         "Current": verdict.current.path,
@@ -133,7 +137,7 @@ def _paths(verdict: Verdict) -> Iterator[PathLine]:
 # ── the estimates ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _estimates(words: str, group: tuple[Comparison, ...], *, gated: int, roomy: bool) -> Section:
+def _estimates(words: str, group: tuple[EstimateComparison, ...], *, gated: int, roomy: bool) -> ReportSection:
     """The estimates of one judgement: with all numbers, or on a terminal, where many passed, their changes alone."""
     title = f"{_TITLES.get(words, words.capitalize())}: {count(len(group), 'estimate')}"
     failed = words in _FAILED
@@ -143,12 +147,12 @@ def _estimates(words: str, group: tuple[Comparison, ...], *, gated: int, roomy: 
     elif not failed and (len(group) > _MANY or words in _TITLES):
         brief = (_changes(group, roomy=roomy),)
     table = _with_all_numbers(group, gated=gated, roomy=roomy, style="red" if failed else "")
-    return Section(title, (table,), folded=not failed, on_terminal=brief)
+    return ReportSection(title, (table,), folded=not failed, on_terminal=brief)
 
 
-def _with_all_numbers(group: Sequence[Comparison], *, gated: int, roomy: bool, style: str) -> Table:
-    """Those of one method and place below each other."""
-    places: dict[str, list[Row]] = {}
+def _with_all_numbers(group: Sequence[EstimateComparison], *, gated: int, roomy: bool, style: str) -> Table:
+    """Those of one method and set below each other."""
+    groups: dict[str, list[Row]] = {}
     for comparison in group:
         cells = (
             *map(Cell, before_and_now(comparison)),
@@ -156,37 +160,37 @@ def _with_all_numbers(group: Sequence[Comparison], *, gated: int, roomy: bool, s
             Cell("–" if comparison.tolerance is None else amount(comparison.tolerance)),
             Cell("–" if comparison.p_adjusted is None else chance(comparison.p_adjusted)),
         )
-        rows = places.setdefault(f"{comparison.method}, {_place(comparison)}", [])
+        rows = groups.setdefault(f"{comparison.method}, {_subtitle(comparison)}", [])
         rows.append((_label(comparison, roomy=roomy), cells))
-    return _table(("baseline", "current", "change", "tolerance", f"p of {gated}"), places)
+    return _table(("baseline", "current", "change", "tolerance", f"p of {gated}"), groups)
 
 
-def _changes(group: Sequence[Comparison], *, roomy: bool) -> Table:
+def _changes(group: Sequence[EstimateComparison], *, roomy: bool) -> Table:
     """A column for each method."""
     methods = sorted(
         {comparison.method: None for comparison in group}, key=lambda name: (name != DETERMINISTIC, len(name), name)
     )
-    places: dict[str, dict[str, dict[str, Cell]]] = {}
+    groups: dict[str, dict[str, dict[str, Cell]]] = {}
     for comparison in sorted(group, key=_in_order):
-        labels = places.setdefault(_place(comparison), {})
+        labels = groups.setdefault(_subtitle(comparison), {})
         labels.setdefault(_label(comparison, roomy=roomy), {})[comparison.method] = _change(comparison)
     rows = {
         name: [(label, tuple(cells.get(method, Cell("")) for method in methods)) for label, cells in labels.items()]
-        for name, labels in places.items()
+        for name, labels in groups.items()
     }
     return _table(tuple(methods), rows)
 
 
-def _table(header: tuple[str, ...], places: dict[str, list[Row]]) -> Table:
-    return Table(header, tuple(row for name, rows in places.items() for row in [(name, ()), *rows]), stacks=True)
+def _table(header: tuple[str, ...], groups: dict[str, list[Row]]) -> Table:
+    return Table(header, tuple(row for name, rows in groups.items() for row in [(name, ()), *rows]), stacks=True)
 
 
-def _change(comparison: Comparison, *, style: str = "") -> Cell:
+def _change(comparison: EstimateComparison, *, style: str = "") -> Cell:
     change, error = change_and_error(comparison)
     return Cell(change, f"±{error}" if error else "", style)
 
 
-def _in_order(comparison: Comparison) -> tuple[int, str, int, int]:
+def _in_order(comparison: EstimateComparison) -> tuple[int, str, int, int]:
     """The test set first, then its normalised scores and their bounds, then the others; metrics as they are listed."""
     bounds = comparison.set.startswith(BOUNDS)
     first = 2 if bounds else {"test": 0, NORMALIZED: 1}.get(comparison.set, 3)
@@ -197,20 +201,21 @@ def _rank(name: str, names: list[str]) -> int:
     return names.index(name) if name in names else len(names)
 
 
-def _place(comparison: Comparison) -> str:
+def _subtitle(comparison: EstimateComparison) -> str:
+    title = set_title(comparison.set)
     if comparison.of_class or comparison.group:
-        return f"{place(comparison.set)}, by {'class' if comparison.of_class else 'group'}"
+        return f"{title}, by {'class' if comparison.of_class else 'group'}"
     if comparison.label:
-        return f"{place(comparison.set)}, label {comparison.label}"
-    return f"{place(comparison.set)} by {named(comparison.score)}" if comparison.score else place(comparison.set)
+        return f"{title}, label {comparison.label}"
+    return f"{title} by {named(comparison.score)}" if comparison.score else title
 
 
-def _label(comparison: Comparison, *, roomy: bool) -> str:
-    of_part = f", {part}" if (part := comparison.of_class or comparison.group) else ""
-    return f"  {ARROWS[comparison.direction]} {named(comparison.metric, roomy=roomy)}{of_part}"
+def _label(comparison: EstimateComparison, *, roomy: bool) -> str:
+    suffix = f", {part}" if (part := comparison.of_class or comparison.group) else ""
+    return f"  {ARROWS[comparison.direction]} {named(comparison.metric, roomy=roomy)}{suffix}"
 
 
-def _legend(verdict: Verdict) -> Iterator[str]:
+def _legend(verdict: CheckVerdict) -> Iterator[str]:
     if is_unchanged(verdict.comparisons):
         return
     yield (

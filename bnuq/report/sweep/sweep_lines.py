@@ -13,7 +13,7 @@ from bnuq.report.numbers import named
 
 
 @dataclass(frozen=True)
-class Line:
+class SweepLine:
     """Points that are reported together: of one network at several sizes, or (`model` None) of one network a size."""
 
     model: SweptModel | None
@@ -34,17 +34,17 @@ class Line:
         return "A network for each size" if self.model is None else f"One network: {self.model.name}"
 
 
-def lines_of(sweep: Sweep) -> list[Line]:
-    single = [Line(model, sweep.line(number)) for number, model in enumerate(sweep.models)]
-    return [line for line in (*single, Line(None, sweep.matched)) if line.points]
+def lines_of(sweep: Sweep) -> list[SweepLine]:
+    single = [SweepLine(model, sweep.line(number)) for number, model in enumerate(sweep.models)]
+    return [line for line in (*single, SweepLine(None, sweep.matched)) if line.points]
 
 
-def spread_of(sweep: Sweep) -> str:
+def disagreement_of(sweep: Sweep) -> str:
     """The metric of the disagreement between samples."""
     return "variance" if sweep.task == "regression" else "mutual_information"
 
 
-def spread_name(sweep: Sweep) -> str:
+def disagreement_name(sweep: Sweep) -> str:
     return "variance of samples" if sweep.task == "regression" else "MI"
 
 
@@ -66,13 +66,13 @@ def auroc_of(sweep: Sweep, point: SweepPoint, name: str) -> Repeated | None:
     return point.auroc.get(sweep.score, {}).get(name)
 
 
-def compared_by(line: Line) -> str:
+def compared_by(line: SweepLine) -> str:
     """The metric that MCBN is compared with deterministic networks by; empty if nothing is compared."""
     networks = [estimates for point in line.compared for estimates in point.compared_with.values()]
     return next((metric for metric in ("pll", "mae") if networks and all(metric in each for each in networks)), "")
 
 
-def behind_best(sweep: Sweep, line: Line) -> dict[int, Estimate]:
+def behind_best(sweep: Sweep, line: SweepLine) -> dict[int, Estimate]:
     """The ELBO of each size minus that of the best, by place in the line; empty if none is known."""
     known = {
         place: point.elbo
@@ -98,7 +98,7 @@ def behind_best(sweep: Sweep, line: Line) -> dict[int, Estimate]:
     return differences
 
 
-def by_elbo_of(chosen: Recommended, line: Line) -> bool:
+def by_elbo_of(chosen: Recommended, line: SweepLine) -> bool:
     """Whether a size was recommended by the ELBO of this line, so that its differences have their errors in full."""
     first = line.points[0]
     same = chosen.protocol == first.protocol and (line.model is None or chosen.model == first.model)

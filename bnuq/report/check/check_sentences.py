@@ -1,0 +1,249 @@
+"""The sentences of a check: its outcome, the reasons for it, and the change of each estimate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from bnuq.findings import Catalogue, Entry, Finding, all_of, sentence
+from bnuq.gate.records import BOUNDS, NORMALIZED, CheckVerdict, EstimateComparison, Floor
+from bnuq.methods import method_named
+from bnuq.metrics.registry import metric_of
+from bnuq.report.check.check_findings import judgement, method_and_set
+from bnuq.report.check.check_numbers import SMALLEST_P, amount, before_and_now, chance, change_and_error, required_value
+from bnuq.report.method_names import network_in_words
+from bnuq.report.numbers import UNITS, count, named
+from bnuq.report.sanitize import printable
+
+NOTHING_CHECKED = "nothing was checked"  # as of a check that could not be carried out
+_MOST_NAMED = 4  # estimates that a sentence names beside the one that it is about
+
+
+def in_words(finding: Finding) -> str:
+    """The sentence of a finding; of the outcome a line without a full stop, whose first word says it."""
+    return sentence(finding, SENTENCES)
+
+
+def reasons(message: str) -> list[str]:
+    """The lines of an error, for which nothing was checked; at least one."""
+    lines = (printable(text, lines=False).strip().removeprefix("- ") for text in message.splitlines())
+    return [text for text in lines if text] or ["no reason was given"]
+
+
+def requirement(floor: Floor) -> str:
+    """mcbn.sets.test.pll is −0.3420 ± 0.0090, required to be at least −0.3: not met."""
+    relation = "at least" if floor.relation == ">=" else "at most"
+    bound = f"{floor.bound:.6g}".replace("-", "−")
+    met = "met" if floor.passed else "not met"
+    return f"{floor.address} is {required_value(floor)}, required to be {relation} {bound}: {met}."
+
+
+def subject(comparison: EstimateComparison) -> str:
+    """The estimate and what became of it, in a few words."""
+    return f"{_estimate_of_network(comparison)}: {judgement(comparison)}"
+
+
+def paired(verdict: CheckVerdict) -> str:
+    """What the two results share."""
+    assert verdict.pairing is not None
+    shared = [("points", verdict.pairing.points), ("draws", verdict.pairing.draws)]
+    return "; ".join(f"the {noun} of {all_of(names)}" for noun, names in shared if names) or "nothing"
+
+
+def not_paired(verdict: CheckVerdict) -> str:
+    """What they do not share, and why; "" where they share all."""
+    assert verdict.pairing is not None
+    compared = dict.fromkeys(method_and_set(comparison)[1] for comparison in verdict.comparisons)
+    sets = [name for name in compared if name not in verdict.pairing.points]
+    methods: dict[str, list[str]] = {}
+    for method, reason in verdict.pairing.why_not:
+        methods.setdefault(reason, []).append(method)
+    parts = [f"the points of {all_of(sets)}: they are different points"] if sets else []
+    return "; ".join([*parts, *(f"the draws of {all_of(names)}: {reason}" for reason, names in methods.items())])
+
+
+def estimate_name(comparison: EstimateComparison) -> str:
+    """PLL; AUROC by mutual information; PLL of the best possible uncertainty."""
+    name = named(comparison.metric)
+    if comparison.score:
+        return f"{name} by {named(comparison.score)}"
+    if comparison.of_class or comparison.group:
+        kind = "class" if comparison.of_class else "group"
+        return f"{name} of {kind} {comparison.of_class or comparison.group}"
+    if comparison.label:
+        return f"{name} of label {comparison.label}"
+    return f"{name} of the {set_title(comparison.set)}" if comparison.set.startswith(BOUNDS) else name
+
+
+def set_title(set_name: str) -> str:
+    """Where estimates are from: test set; svhn; constant uncertainty."""
+    if set_name.startswith(BOUNDS):
+        bound = set_name.removeprefix(BOUNDS)
+        return {"constant": "constant uncertainty", "optimum": "best possible uncertainty"}.get(bound, f"bound {bound}")
+    return {"test": "test set", "validation": "validation set", NORMALIZED: "test set"}.get(set_name, set_name)
+
+
+def _outcome(label: str, *clauses: Callable[..., str]) -> Entry:
+    """A sentence on the whole: its label, then those of the clauses that say something."""
+
+    def write(*, accepted: bool, **values: Any) -> str:
+        parts = [*(clause(**values) for clause in clauses), "accepted as the new baseline" if accepted else ""]
+        return f"{label}: {'; '.join(filter(None, parts))}"
+
+    return Entry(write)
+
+
+def _gated(*, regressions: int, gated: int, movement: str, **_: Any) -> str:
+    if regressions:
+        share = f"{regressions} of {count(gated, 'gated estimate')}" if gated > 1 else "the only gated estimate"
+        return f"{share} {movement} by more than {'its' if regressions == 1 else 'their'} tolerance and chance"
+    share = f"none of {gated} gated estimates got" if gated > 1 else "the only gated estimate has not got"
+    return f"{share} worse by more than its tolerance and chance" if gated else ""
+
+
+def _required(*, broken: int, required: int, **_: Any) -> str:
+    if broken:
+        return f"{_broken(broken=broken, required=required)} {'is' if broken == 1 else 'are'} not met"
+    met = f"all {required} requirements are met" if required > 1 else "the only requirement is met"
+    return met if required else ""
+
+
+def _broken(*, broken: int, required: int, **_: Any) -> str:
+    return f"{broken} of {required} requirements" if required > 1 else "the only requirement"
+
+
+def _nothing_compared(*, compared: bool, **_: Any) -> str:
+    return "no estimate was gated" if compared else "nothing was compared"
+
+
+# ── estimates ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _better_or_worse(*, comparison: EstimateComparison, gated: int, truth: str) -> str:
+    """What a regression or an improvement means, then its numbers; the numbers alone where no words are known."""
+    metric = metric_of(comparison.metric)
+    meaning = metric.worse if comparison.outcome == "worse" else metric.better
+    if not meaning:
+        return _change(comparison=comparison, gated=gated)
+    text = meaning.format(who=_network_in_words(comparison), where=_set_in_words(comparison), truth=truth)
+    return _capital(f"{text}: {estimate_name(comparison)} {_from_to(comparison, gated)}.", comparison)
+
+
+def _change(*, comparison: EstimateComparison, gated: int, how: str = "", **_: Any) -> str:
+    return _capital(f"{_estimate_of_network(comparison)} {how}{_from_to(comparison, gated)}.", comparison)
+
+
+def _separation_regressions(
+    *, lead: Finding, others: Sequence[EstimateComparison], gated_on_set: int, directed: bool
+) -> str:
+    movement = "got worse" if directed else "got worse or moved"
+    text = in_words(lead).removesuffix(".")
+    return f"{text}; {len(others)} more of its {gated_on_set} gated estimates on that set {movement}."
+
+
+def _set_regressions(*, lead: Finding, others: Sequence[EstimateComparison], directed: bool, **_: Any) -> str:
+    return f"{in_words(lead)} {'Also worse' if directed else 'Also'}: {_listed_changes(others, estimate_name)}."
+
+
+def _clearest_worsening(*, comparison: EstimateComparison, gated: int, judgement: str) -> str:
+    reason = judgement.partition(", ")[2] or "within tolerance and error"
+    return f"The clearest worsening, {reason}: {_estimate_of_network(comparison)} {_from_to(comparison, gated)}."
+
+
+def _improvements(*, comparisons: Sequence[EstimateComparison]) -> str:
+    return f"{count(len(comparisons), 'estimate')} got better: {_listed_changes(comparisons, _estimate_of_network)}."
+
+
+def _listed_changes(comparisons: Sequence[EstimateComparison], name: Callable[[EstimateComparison], str]) -> str:
+    unnamed = len(comparisons) - _MOST_NAMED
+    shown = ", ".join(
+        f"{name(comparison)} {' → '.join(before_and_now(comparison))}{_unit(comparison)}"
+        for comparison in (comparisons[:_MOST_NAMED] if unnamed > 0 else comparisons)
+    )
+    return f"{shown}, and {unnamed} more" if unnamed > 0 else shown
+
+
+def _from_to(comparison: EstimateComparison, gated: int) -> str:
+    """From what to what an estimate went; its change with its error, the tolerance, and the p-value."""
+    details = "; ".join(_details(comparison, gated))
+    values, unit = (comparison.baseline, comparison.current), _unit(comparison)
+    before, now = before_and_now(comparison)
+    if any(map(math.isnan, values)):
+        before, now = (
+            "not a number" if math.isnan(value) else f"{text}{unit}"
+            for value, text in zip(values, (before, now), strict=True)
+        )
+        return f"is {now}, and was {before} ({details})"
+    if comparison.current == comparison.baseline:
+        return f"is still {now}{unit} ({details})"
+    return f"{'rose' if comparison.current > comparison.baseline else 'fell'} from {before} to {now}{unit} ({details})"
+
+
+def _details(comparison: EstimateComparison, gated: int) -> list[str]:
+    parts = []
+    if math.isfinite(comparison.change):
+        change, error = change_and_error(comparison)
+        unknown = ", error unknown" if comparison.se is None else ""
+        parts.append(f"{change} ± {error}" if error else f"{change}{unknown}")
+    if comparison.tolerance is not None:
+        parts.append(f"tolerance {amount(comparison.tolerance)}{_unit(comparison)}")
+    p, adjusted = comparison.p_value, comparison.p_adjusted
+    if p is not None and (comparison.se is not None or comparison.degradation > 0):
+        among = "" if adjusted is None else f", {chance(adjusted)} among {gated}"
+        parts.append(f"p {'' if p < SMALLEST_P else '= '}{chance(p)}{among}")
+    return parts
+
+
+def _estimate_of_network(comparison: EstimateComparison) -> str:
+    set_words = "" if comparison.set == NORMALIZED else f" on {_set_in_words(comparison)}"
+    return f"{estimate_name(comparison)} of {_network_in_words(comparison)}{set_words}"
+
+
+def _network_in_words(comparison: EstimateComparison) -> str:
+    return network_in_words(comparison.method) if method_named(comparison.method).is_single else comparison.method
+
+
+def _set_in_words(comparison: EstimateComparison) -> str:
+    _, name = method_and_set(comparison)
+    return f"the {name} set" if name in ("test", "validation") else name
+
+
+def _unit(comparison: EstimateComparison) -> str:
+    return UNITS.get(comparison.unit, "")
+
+
+def _capital(text: str, comparison: EstimateComparison) -> str:
+    """With a capital letter, unless it begins with the name of the method."""
+    return text if text.startswith(comparison.method) else text[0].upper() + text[1:]
+
+
+def _unchanged(*, estimates: int) -> str:
+    if estimates == 1:
+        return "The only estimate is exactly as before: its change is 0."
+    return f"All {estimates} estimates are exactly as before: every change is 0."
+
+
+SENTENCES: Catalogue = {
+    "regression": _outcome("Worse", _gated, _required),
+    "requirement-not-met": _outcome("Not met", _broken, _gated),
+    "no-regression": _outcome("No regression", _gated, _required),
+    "only-required": _outcome("Passed", _required, _nothing_compared),
+    "nothing-checked": _outcome("Nothing was checked", _nothing_compared),
+    "accepted-uncompared": _outcome("Accepted as the new baseline", _nothing_compared, _required),
+    "worse": Entry(_better_or_worse),
+    "better": Entry(_better_or_worse),
+    "moved": Entry(partial(_change, how="moved by more than its tolerance: it ")),
+    "change": Entry(_change),
+    "separation-regressions": Entry(_separation_regressions),
+    "set-regressions": Entry(_set_regressions),
+    "more-regressions": Entry(
+        lambda *, estimates: f"{count(estimates, 'more estimate')} got worse; see the table below."
+    ),
+    "requirement": Entry(lambda *, floor: requirement(floor)),
+    "unchanged": Entry(_unchanged),
+    "clearest-worsening": Entry(_clearest_worsening),
+    "no-worsening": Entry("No gated estimate changed for the worse."),
+    "improvements": Entry(_improvements),
+}

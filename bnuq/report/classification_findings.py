@@ -1,0 +1,77 @@
+"""The findings of the test set of a classification."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import NormalDist
+
+import numpy as np
+
+from bnuq.findings import Finding, verdict
+from bnuq.methods import DETERMINISTIC
+from bnuq.records.evaluation import FEWEST_POINTS, Result
+from bnuq.records.verdict import is_mismatched
+from bnuq.report.metric_changes import compared_with, metric_change, plain_sampled, population_change
+
+_FAR, _CHANCE = 0.25, 0.001  # below the mean accuracy, and the chance that any class is so far below it
+_NAMED = 3  # classes in a sentence
+
+
+def classification_findings(result: Result) -> Iterator[Finding]:
+    test = result.methods[DETERMINISTIC].sets["test"].estimates
+    if "accuracy" not in test:  # of points without labels
+        return
+    yield verdict("deterministic-classification", accuracy=test["accuracy"], pll=test["pll"])
+    yield from _collapsed(result)
+    yield from _at_boundaries(result)
+    yield from population_change(result, "pll")
+    yield from (_labels(name, result) for name in plain_sampled(result))
+
+
+def _at_boundaries(result: Result) -> Iterator[Finding]:
+    """How much more uncertain the pixels of a segmentation are near class boundaries: by MI if there are samples,
+    else by the entropy of the deterministic network."""
+    methods = plain_sampled(result)
+    score = "mutual_information" if methods else "predictive_entropy"
+    known = []
+    for name in methods or [DETERMINISTIC]:
+        test = result.methods[name].sets["test"].estimates
+        near, inside = (test.get(f"{score}_{place}") for place in ("boundary", "interior"))
+        if near is not None and inside is not None and inside.value > 0:
+            known.append((name, near, inside))
+    if known:
+        yield verdict("boundary-uncertainty", score=score, methods=known)
+
+
+def _labels(name: str, result: Result) -> Finding:
+    network = compared_with(name, result)
+    after, before = (result.methods[method].sets["test"] for method in (name, network))
+    metrics = "pll", "accuracy"
+    pll, accuracy = (metric_change(m, before.estimates[m], before.points[m], after, name, result) for m in metrics)
+    ece = (before.estimates["ece"].value, after.estimates["ece"].value)
+    outcome = "unjudged" if pll.verdict == "better" and is_mismatched(result) else pll.verdict
+    return verdict(f"explains-labels-{outcome}", method=name, network=network, pll=pll, accuracy=accuracy, ece=ece)
+
+
+def _collapsed(result: Result) -> Iterator[Finding]:
+    """The classes of which far fewer points are right than of all, under the method where most are: more than a quarter
+    of the points fewer, and more than chance gives to any of so many classes."""
+    test = result.sets["test"]
+    if test.labels is None or test.labels.ndim > 1:
+        return
+    classes, of_point, count = np.unique(test.labels, return_inverse=True, return_counts=True)
+    by_method: dict[str, tuple[np.ndarray, np.ndarray, float]] = {}
+    for name, method in result.methods.items():
+        right = method.sets["test"].points["accuracy"]
+        mean, of_class = float(right.mean()), np.bincount(of_point, weights=right) / count
+        limit = NormalDist().inv_cdf(1 - _CHANCE / len(classes)) * np.sqrt(max(0.0, mean * (1 - mean)) / count)
+        below = (mean - of_class > np.maximum(limit, _FAR)) & (count >= FEWEST_POINTS)
+        by_method[name] = np.flatnonzero(below), of_class, mean
+    name = max(by_method, key=lambda name: len(by_method[name][0]))
+    found, of_class, mean = by_method[name]
+    if not len(found):
+        return
+    worst = found[np.argsort(of_class[found], kind="stable")][:_NAMED]
+    names = [test.classes[k] if k < len(test.classes) else str(k) for k in classes[worst].tolist()]
+    shown = [[each, float(of_class[at]), int(count[at])] for each, at in zip(names, worst.tolist(), strict=True)]
+    yield verdict("classes-far-below", method=name, classes=shown, found=len(found), mean=mean)

@@ -1,0 +1,183 @@
+"""The pictures of an evaluation's errors, pixels, perturbations and convergence."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bnuq.methods import method_named
+from bnuq.metrics.registry import ALARMS, estimates_of_task
+from bnuq.perturbations import KINDS, kind_and_size
+from bnuq.records.evaluation import BAND, MethodResult, Result
+from bnuq.report import drawing
+from bnuq.report.document import Part, Picture
+from bnuq.report.drawing import PALE, picture
+from bnuq.report.numbers import named
+
+if TYPE_CHECKING:
+    pass
+from bnuq.report.plotting import about_test_set, evaluation_picture, label_of, line_styles
+
+
+def risk_coverage(result: Result) -> Iterator[Picture]:
+    """The error of the most certain points over how many they are."""
+    if ranked := {name: each for name, each in result.methods.items() if len(each.risk.get("risk", ())) > 1}:
+        yield evaluation_picture("risk_coverage", draw=partial(_risk_coverage, result, ranked))
+
+
+def boundary(result: Result) -> Iterator[Picture]:
+    """Uncertainty and error rate of pixels over their distance from the nearest class boundary."""
+    curves = {name: each.boundary for name, each in result.methods.items() if method_named(name).recalibration is None}
+    if any(np.isfinite(curve["error_rate"]).sum() > 1 for curve in curves.values() if curve):
+        yield evaluation_picture("boundary", draw=partial(_boundary, result, curves))
+
+
+def pavpu(result: Result) -> Iterator[Picture]:
+    """The accuracy of certain pixels and the uncertainty of wrong ones over thresholds of the entropy."""
+    if curves := {name: each.pavpu for name, each in result.methods.items() if each.pavpu}:
+        yield evaluation_picture("pavpu", draw=partial(_pavpu, result, curves))
+
+
+def perturbed(result: Result) -> list[tuple[str, float, str]]:
+    """Kind, size and name of each set that is the test set with changed inputs, by kind and size."""
+    names = [name for name, each in result.sets.items() if each.kind == "perturbed"]
+    return sorted((*change, name) for name in names if (change := kind_and_size(name)))
+
+
+def sensitivity(result: Result) -> Iterator[Picture]:
+    """Metrics and the AUROC of the uncertainty over the size of each kind of change that has several sizes."""
+    found = perturbed(result)
+    for kind in dict.fromkeys(kind for kind, _, _ in found):
+        if len(sizes := {size: name for of, size, name in found if of == kind}) > 1:
+            yield evaluation_picture(
+                "sensitivity", kind, draw=partial(_sensitivity, result, kind, {0.0: "test", **sizes})
+            )
+
+
+def convergence(result: Result, instead: Iterable[Part]) -> Iterator[Picture]:
+    """Estimates over the number of samples, where any are finite."""
+    metrics = [
+        metric
+        for metric in estimates_of_task(result.task.name, shown="curve")
+        if any(np.isfinite(method.convergence.get(metric, [math.nan])).all() for method in result.methods.values())
+    ]
+    if metrics:
+        yield evaluation_picture("convergence", draw=partial(_convergence, result, metrics), instead=instead)
+
+
+def _risk_coverage(result: Result, ranked: Mapping[str, MethodResult], path: Path) -> None:
+    lines = line_styles(result)
+    regression = result.task.is_regression
+    order, risk = ("predicted σ", "mean |error| (target unit)") if regression else ("predictive entropy", "error rate")
+    with picture(path, title="Error of the retained points", about=about_test_set(result)) as [axes]:
+        for name, method in ranked.items():
+            line = lines[name]
+            curve = method.risk
+            axes.plot(curve["coverage"], curve["risk"], color=line.colour, linestyle=line.dashes, label=name)
+        axes.set_xlim(0, 1)
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel(f"share of the test points retained, lowest {order} first")
+        axes.set_ylabel(risk)
+        axes.legend(loc="best")
+
+
+def _boundary(result: Result, curves: Mapping[str, Mapping[str, np.ndarray]], path: Path) -> None:
+    lines = line_styles(result)
+    labels = {"mutual_information": "", "predictive_entropy": "", "error_rate": "error rate"}
+    known = {key: text or label_of(key) for key, text in labels.items() if any(key in each for each in curves.values())}
+    with picture(
+        path, title="Distance from the nearest class boundary", about=about_test_set(result), columns=len(known),
+        size=(3.9, 3.6), apart=True,
+    ) as panels:  # fmt: skip
+        for (key, label), axes in zip(known.items(), panels, strict=True):
+            for name, curve in curves.items():
+                if key in curve:
+                    axes.plot(curve["distance"], curve[key], **lines[name].plotted, label=name)
+            axes.axvline(BAND, color=PALE, linewidth=1.2, zorder=0)
+            last = int(max(curve["distance"][-1] for curve in curves.values() if curve))
+            ticks = [*range(0, last, 4), last]
+            axes.set_xticks(ticks, [*map(str, ticks[:-1]), f"≥ {last}"])
+            axes.set_ylim(bottom=0)
+            axes.set_xlabel("distance from the nearest class boundary (pixels)")
+            axes.set_ylabel(label)
+            axes.legend(loc="best")
+
+
+def _pavpu(result: Result, curves: Mapping[str, Mapping[str, np.ndarray]], path: Path) -> None:
+    lines = line_styles(result)
+    labels = {
+        "accurate_if_certain": "share of certain pixels that are right",
+        "uncertain_if_inaccurate": "share of wrong pixels that are uncertain",
+        "pavpu": "PAvPU",
+    }
+    with picture(
+        path, title="Certain and accurate pixels", about=about_test_set(result), columns=len(labels), size=(3.9, 3.6),
+        apart=True,
+    ) as panels:  # fmt: skip
+        for (key, label), axes in zip(labels.items(), panels, strict=True):
+            for name, curve in curves.items():
+                axes.plot(curve["threshold"], curve[key], **lines[name].plotted, label=name)
+            axes.set_xlabel("certain up to this predictive entropy (nats)")
+            axes.set_ylabel(label)
+        panels[0].legend(loc="best")
+
+
+def _convergence(result: Result, metrics: list[str], path: Path) -> None:
+    """What more passes would change: estimates of the first 1, 2, 4, … draws, and of the network as it is."""
+    lines = line_styles(result)
+    with picture(
+        path, title="Estimates over the number of samples", about=about_test_set(result, sampled=False),
+        columns=len(metrics), size=(4.2, 3.6), apart=True,
+    ) as panels:  # fmt: skip
+        for metric, axes in zip(metrics, panels, strict=True):
+            for name, method in result.methods.items():
+                values = method.convergence.get(metric)
+                plain = method.sets["test"].estimates.get(metric)
+                if values is not None and np.isfinite(values).all():
+                    axes.plot(method.convergence["samples"], values, **lines[name].plotted, label=name)
+                elif method_named(name).is_single and plain is not None and math.isfinite(plain.value):
+                    axes.axhline(plain.value, color=lines[name].colour, linestyle=lines[name].dashes, label=name)
+            axes.set_xscale("log", base=2)
+            axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0f}")
+            axes.set_xlabel("samples")
+            axes.set_ylabel(label_of(metric))
+        panels[0].legend(loc="best")
+
+
+def _sensitivity(result: Result, kind: str, sizes: Mapping[float, str], path: Path) -> None:
+    """A panel a metric, a line a method: the estimates over the size of the change."""
+    methods = {name: method for name, method in result.methods.items() if method_named(name).recalibration is None}
+    styles = drawing.line_styles([*methods])
+    panels_shown = {label: curves for label, curves in _sensitivity_curves(result, methods, sizes) if curves}
+    with picture(
+        path, title=f"Sensitivity to the input: {kind}", about=about_test_set(result), columns=len(panels_shown),
+        size=(3.4, 3.6), apart=True,
+    ) as panels:  # fmt: skip
+        for (label, curves), axes in zip(panels_shown.items(), panels, strict=True):
+            for name, values in curves.items():
+                axes.plot([*sizes], values, **styles[name].plotted, label=name)
+            axes.set_xlabel(KINDS[kind].axis if kind in KINDS else "size of the change")
+            axes.set_ylabel(label)
+        panels[0].legend(loc="best")
+
+
+def _sensitivity_curves(
+    result: Result, methods: Mapping[str, MethodResult], sizes: Mapping[float, str]
+) -> Iterator[tuple[str, dict[str, list[float]]]]:
+    """By panel, the values of the methods that have an estimate at every size."""
+    for metric in estimates_of_task(result.task.name, shown="sensitivity"):
+        estimates = {
+            name: [method.sets[s].estimates.get(metric) for s in sizes.values()] for name, method in methods.items()
+        }
+        yield label_of(metric), {name: [e.value for e in row if e] for name, row in estimates.items() if all(row)}
+    _, *changed = sizes.values()
+    for score in ALARMS:
+        scores = {name: [method.ood[s].get(score) for s in changed] for name, method in methods.items()}
+        # The unchanged set against itself is at chance.
+        aurocs = {name: [0.5, *(e["auroc"].value for e in row if e)] for name, row in scores.items() if all(row)}
+        yield f"AUROC, {named(score)}", aurocs

@@ -1,0 +1,119 @@
+"""The tables of an evaluation: methods, all estimates of the test set, and those of labels, classes and groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from bnuq.estimates import Estimate
+from bnuq.methods import DETERMINISTIC
+from bnuq.metrics import METRICS
+from bnuq.records.evaluation import PARTS, MethodResult, Result
+from bnuq.report.document import Cell, Heading, Part, ReportSection, Row, Table, explanations, section
+from bnuq.report.method_names import method_label
+from bnuq.report.numbers import digits_of, headed, named, noise_sd, number, share_with_error, with_error
+
+_SHOWN = 20  # classes or groups in a table
+
+
+def methods_table(result: Result, metrics: Sequence[str], *, roomy: bool) -> Table:
+    """A row a method, a column a metric of the test set that some method has."""
+    test = {name: method.sets["test"].estimates for name, method in result.methods.items()}
+    shown = [metric for metric in metrics if any(metric in estimates for estimates in test.values())]
+    normalized = [m for m in ("pll", "crps") if any(m in method.normalized for method in result.methods.values())][:1]
+    header = [headed(metric, roomy=False).strip() for metric in shown]
+    header += [f"↑ normalised {named(metric, roomy=roomy)}" for metric in normalized]
+    rows = tuple(
+        (
+            method_label(name, roomy=roomy),
+            (
+                *(with_error(test[name].get(metric), METRICS[metric].digits) for metric in shown),
+                *(share_with_error(method.normalized.get(metric)) for metric in normalized),
+            ),
+        )
+        for name, method in result.methods.items()
+    )
+    return Table(tuple(header), rows, stacks=True)
+
+
+def estimates_table(result: Result, *, roomy: bool) -> Table:
+    """A row a metric, a column a method."""
+    estimates = [method.sets["test"].estimates for method in result.methods.values()]
+    rows = [
+        (headed(name, roomy=roomy), [row.get(name) for row in estimates], METRICS[name].digits)
+        for name in METRICS
+        if not name.startswith("image_aurc_")  # which have a table of their own
+    ]
+    noise = [Estimate(noise_sd(row["tau"].value)) if "tau" in row else None for row in estimates]
+    constant = [method.bounds.get("constant", {}).get("sigma") for method in result.methods.values()]
+    rows += [("  noise sd, 1/√τ", noise, None), ("  constant σ", constant, None)]
+    cells = tuple((label, tuple(with_error(e, digits) for e in row)) for label, row, digits in rows if any(row))
+    return Table(_header(result.methods, roomy=roomy), cells, stacks=True)
+
+
+def _header(methods: Iterable[str], *, roomy: bool) -> tuple[str, ...]:
+    return tuple(method_label(name, roomy=roomy) for name in methods)
+
+
+def label_sections(result: Result, *, roomy: bool) -> Iterator[ReportSection]:
+    """A table a method, a row a label."""
+    tables: list[Part] = []
+    truth = result.sets["test"].labels
+    for name, method in result.methods.items():
+        labels = method.sets["test"].by_label
+        shown = list(dict.fromkeys(metric for metric in METRICS for row in labels.values() if metric in row))
+        header = ("share of points", *(headed(metric, roomy=roomy).strip() for metric in shown))
+        shares = truth.mean(0).tolist() if labels and truth is not None else []
+        rows = tuple(
+            (label, (Cell(number(share)), *(with_error(row.get(metric)) for metric in shown)))
+            for share, (label, row) in zip(shares, labels.items(), strict=False)
+        )
+        tables += [Heading(method_label(name)), Table(header, rows, stacks=True)] if rows else []
+    if tables:
+        yield ReportSection("By label", tuple(tables), folded=True)
+
+
+def part_sections(result: Result, *, roomy: bool) -> Iterator[ReportSection]:
+    """By class and by group, a table a metric, a row a class, a column a method; those of least accuracy where there
+    are many."""
+    unit = "pixels" if result.task.is_dense else "points"
+    for kind, attribute in PARTS.items():
+        estimates = {name: getattr(method.sets["test"], attribute) for name, method in result.methods.items()}
+        first = estimates[DETERMINISTIC]
+        worst = sorted(first, key=lambda part: first[part]["accuracy"].value)[:_SHOWN]
+        shown = [part for part in first if part in worst]
+        known = {metric for parts in estimates.values() for part in shown for metric in parts[part]} - {"count"}
+        tables: list[Part] = []
+        for metric in (metric for metric in METRICS if metric in known):
+            columns = {name: parts for name, parts in estimates.items() if any(metric in parts[part] for part in shown)}
+            counts = {part: Cell(f"{first[part]['count'].value:.0f}") for part in shown}
+            rows = tuple(
+                (part, (counts[part], *(with_error(parts[part].get(metric)) for parts in columns.values())))
+                for part in shown
+            )
+            header = (unit, *_header(columns, roomy=roomy))
+            tables += [Heading(headed(metric).strip()), Table(header, rows, stacks=True)]
+        left_out = len(first) - len(shown)
+        texts = [f"The {_SHOWN} with the lowest accuracy; {left_out} more are in the JSON."] if left_out else []
+        yield from section(f"By {kind}", (*tables, *explanations(texts)), folded=True)
+
+
+def bounds_table(result: Result) -> Iterator[Part]:
+    """Where scores lie between those of a constant and of the optimal uncertainty."""
+    rows: list[Row] = []
+    for metric in ("crps", "pll"):
+        bounded = ((f"  {method_label(name)}", _bounded(metric, m)) for name, m in result.methods.items())
+        having = [(label, cells) for label, cells in bounded if cells]
+        rows += [(named(metric), ()), *having] if having else []
+    if rows:
+        yield Heading("Between constant uncertainty and the per-point optimum")
+        yield Table(("constant", "method", "optimum", "normalised"), tuple(rows), stacks=True)
+
+
+def _bounded(metric: str, method: MethodResult) -> tuple[Cell, ...]:
+    constant, optimum = (method.bounds.get(bound, {}).get(metric) for bound in ("constant", "optimum"))
+    score = method.sets["test"].estimates.get(metric)
+    if constant is None or score is None or optimum is None:
+        return ()
+    values = (constant.value, score.value, optimum.value)
+    digits = digits_of(metric, values)
+    return *(Cell(number(value, digits)) for value in values), share_with_error(method.normalized.get(metric))

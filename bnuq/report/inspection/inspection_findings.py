@@ -1,0 +1,39 @@
+"""The verdicts of an inspection: whether the network is healthy, which layers are not, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from bnuq.findings import Finding, verdict
+from bnuq.records.inspection import Inspection
+from bnuq.report.inspection.domain_findings import domain_findings, pipeline_findings
+from bnuq.report.inspection.health_findings import health_findings
+from bnuq.report.inspection.noise_findings import noise_findings
+
+
+def findings(record: Inspection) -> Iterator[Finding]:
+    """The verdicts: health first, then what can be sampled, the noise, the domains and the pipelines."""
+    yield from health_findings(record)
+    yield from _sites(record)
+    if record.noise is not None and record.noise.layers:
+        yield from noise_findings(record.noise)
+    if record.domains is not None:
+        yield from domain_findings(record.domains)
+    if record.pipelines is not None:
+        yield from pipeline_findings(record.pipelines)
+
+
+def _sites(record: Inspection) -> Iterator[Finding]:
+    if not record.sites:
+        yield verdict("nothing-stochastic")
+        return
+    live = [site.kind for site in record.sites if site.stochastic]
+    yield verdict("sites", kinds={kind: live.count(kind) for kind in ("batchnorm", "dropout", "learned")})
+    fixed: dict[str, list[str]] = {}
+    for site in record.sites:
+        if not site.stochastic:
+            fixed.setdefault(site.reason, []).append(site.name)
+    yield from (verdict("sites-fixed", sites=names, why=why) for why, names in fixed.items())
+    if record.unreachable:
+        names = [name or "the network" for name, _ in record.unreachable]
+        yield verdict("unreachable", layers=names, why=record.unreachable[0][1])

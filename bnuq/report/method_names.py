@@ -1,0 +1,22 @@
+"""How methods are named in a report: at the head of a column, and within a sentence."""
+
+from __future__ import annotations
+
+from bnuq.methods import DETERMINISTIC, POPULATION, method_named
+
+_NETWORKS = {DETERMINISTIC: "the deterministic network", POPULATION: "the network with population statistics"}
+_RECALIBRATED = {"temperature": "a temperature", "vector": "vector scaling"}
+
+
+def method_label(method: str, *, roomy: bool = True) -> str:
+    """A method's name at the head of a column; ≈ before one that is an approximation. If there is little room, long
+    names are shorter."""
+    short = method if roomy else method.replace("deterministic+", "det.+")
+    return f"≈ {short}" if method_named(method).approximates else short
+
+
+def network_in_words(method: str) -> str:
+    """A method within a sentence."""
+    if method_named(method).is_single and (kind := method_named(method).recalibration):
+        return f"{_NETWORKS[method_named(method).plain.name]} with {_RECALIBRATED[kind]}"
+    return _NETWORKS.get(method) or method_label(method)

@@ -1,0 +1,95 @@
+"""What the pictures of an evaluation share: their explanations, subtitles, line styles and axis labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bnuq.metrics import METRICS
+from bnuq.records.evaluation import Result
+from bnuq.report import drawing
+from bnuq.report.document import Part, Picture
+from bnuq.report.drawing import LineStyle
+from bnuq.report.numbers import named
+from bnuq.report.tasks import points_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_UNITS = ("nats", "target unit", "target unit²")  # others go without saying
+
+_DIAGONAL = (
+    "On the diagonal, confidence equals accuracy; below it the network is overconfident, above it underconfident."
+)
+HOW = {
+    "reliability": f"{_DIAGONAL} The histogram below shows how many points have which confidence.",
+    "calibration": _DIAGONAL,
+    "interval_calibration": (
+        "On the diagonal, a central interval covers as many targets as it should; below it the intervals are too "
+        "narrow, above it too wide. Within the band, chance alone explains the difference."
+    ),
+    "class_reliability": (
+        "On the diagonal, as many of the pixels with this probability of a class are of it as the probability says; "
+        "below it the class is predicted too often. Bins of fewer than 50 pixels are left out."
+    ),
+    "risk_coverage": (
+        "Error of the retained points when the most uncertain ones are deferred: the lower the curve, the better "
+        "the uncertainty identifies errors. A flat curve means that uncertain points are wrong no more often "
+        "than others."
+    ),
+    "ood": (
+        "The less the two overlap, the better OOD points are separated from test points. Shown is the score with "
+        "the largest AUROC."
+    ),
+    "roc": (
+        "Up and to the left is better; the diagonal is chance. Each step is a threshold on the score, and the "
+        "area under a curve is its AUROC."
+    ),
+    "pavpu": (
+        "A pixel is certain where its predictive entropy is up to the threshold. PAvPU is the share of pixels that are "
+        "either right and certain or wrong and uncertain: the higher its curve, the better the entropy tells right "
+        "pixels from wrong ones."
+    ),
+    "boundary": (
+        "Means over the test pixels at this distance from the nearest boundary between two classes of the masks; the "
+        "last point has all pixels that are further away. If samples differ where objects end, the curve of the mutual "
+        "information falls."
+    ),
+    "convergence": (
+        "The same estimates from the first samples alone: once a curve is flat, more samples would change little."
+    ),
+    "sensitivity": (
+        "At 0 the inputs are unchanged. Uncertainty that is an alarm rises where accuracy falls: AUROC is the "
+        "probability that a random changed point is more uncertain than a random test point, and 0.5 is chance."
+    ),
+    "uncertainty_error": (
+        "Points sorted by their predicted σ. Where the running mean of the errors rises with the bands, σ "
+        "separates large errors from small ones; dots far above the bands are unexpected errors."
+    ),
+}
+
+
+def evaluation_picture(*kind: str, draw: Callable[[Path], None], instead: Iterable[Part] = ()) -> Picture:
+    return Picture(kind, draw, HOW[kind[0]], tuple(instead))
+
+
+def about_test_set(result: Result, *, sampled: bool = True) -> str:
+    model, test = Path(str(result.model["path"])).name, result.sets["test"]
+    passes = f", {result.sampling['samples']} samples" if sampled and result.sampled else ""
+    return f"{model}, test set, {test.n} {points_of(result)}{passes}"
+
+
+def line_styles(result: Result) -> dict[str, LineStyle]:
+    return drawing.line_styles(list(result.methods))
+
+
+def label_of(metric: str, title: str | None = None) -> str:
+    """A metric as it stands along an axis, with its unit."""
+    unit = METRICS[metric].unit
+    return (title or named(metric)) + (f" ({unit})" if unit in _UNITS else "")
+
+
+def unit_square(axes: Axes) -> None:
+    axes.set_xlim(0, 1)
+    axes.set_ylim(-0.02, 1.02)

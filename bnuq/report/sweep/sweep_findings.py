@@ -1,0 +1,177 @@
+"""The verdicts of a sweep: how its uncertainty falls, whether it still ranks, and which size is recommended."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+import numpy as np
+
+from bnuq.estimates import Estimate
+from bnuq.findings import Finding
+from bnuq.findings import verdict as _verdict
+from bnuq.methods import NETWORKS
+from bnuq.records.sweep import Repeated, Sweep, SweepPoint
+from bnuq.records.verdict import OTHER_SCALE, on_another_scale
+from bnuq.report.numbers import error_of, interval_of
+from bnuq.report.sweep.recommendation_findings import is_mismatched, recommendation_findings
+from bnuq.report.sweep.sweep_lines import (
+    SweepLine,
+    auroc_of,
+    compared_by,
+    disagreement_name,
+    disagreement_of,
+    estimate_of,
+    lines_of,
+    names_of,
+    score_name,
+)
+
+_WIDE = 0.5  # an interval of a slope that says little
+
+
+def findings(sweep: Sweep) -> Iterator[Finding]:
+    """The verdicts, line by line, then the recommendation. `line` names it if there are several. Nothing is said of
+    sets whose inputs are on another scale than the reference's, and no size recommended while a reference check fails.
+    """
+    wrong = on_another_scale(sweep.findings)
+    for name, values in wrong.items():
+        yield _verdict(OTHER_SCALE, set=name, sd=values["sd"], reference_sd=values["reference_sd"])
+    if is_mismatched(sweep):
+        yield _verdict("reference-mismatch", lags=False)
+    lines = lines_of(sweep)
+    for line in lines:
+        name = "" if len(lines) == 1 else line.title if line.model is None else line.model.name
+        verdict = partial(_verdict, line=name)
+        if len(line.random) > 1 and "test" not in wrong:
+            yield _disagreement(sweep, line, verdict)
+            for name in names_of(sweep, "ood"):
+                if name not in wrong:
+                    yield from _ranking(sweep, line, name, verdict)
+        if (metric := compared_by(line)) and not wrong.keys() & {"test", "validation"}:
+            ends = line.compared[:1] + line.compared[1:][-1:]
+            gains = {name: [point.compared_with[name][metric].difference for point in ends] for name in NETWORKS}
+            deterministic, population = gains.values()
+            sizes = [point.batch_size for point in ends]
+            yield verdict(
+                "statistics-stale", metric=metric, sizes=sizes, deterministic=deterministic, population=population
+            )
+        if fixed := [point for point in line.points if point.degenerate]:
+            all_whole = all(_is_whole_reference(sweep, point) for point in fixed)
+            sizes = [point.batch_size for point in fixed]
+            code = "whole-reference" if all_whole else "nothing-random"
+            yield verdict(code, sizes=sizes, spread=disagreement_name(sweep))
+    if any(line.model is None for line in lines):
+        yield _verdict("different-weights")
+    yield from recommendation_findings(sweep)
+
+
+def _is_whole_reference(sweep: Sweep, point: SweepPoint) -> bool:
+    """Whether a mini-batch is known to be the whole reference."""
+    terms = sweep.models[point.model].elbo
+    return terms is not None and terms.reference_points == point.batch_size
+
+
+# ── how the uncertainty falls ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _disagreement(sweep: Sweep, line: SweepLine, verdict: Callable[..., Finding]) -> Finding:
+    [test, *_] = names_of(sweep, "test")
+    first, last = line.random[0], line.random[-1]
+    before, after = (estimate_of(point, disagreement_of(sweep), test) for point in (first, last))
+    if before is None or after is None:
+        return verdict("spread-unknown", spread=disagreement_name(sweep))
+    values = {
+        "spread": disagreement_name(sweep),
+        "unit": "" if sweep.task == "regression" else " nats",
+        "sizes": (first.batch_size, last.batch_size),
+        "ends": (before.value, after.value),
+    }
+    decay = None if line.model is None else line.model.decay.get(test)
+    if decay is None:
+        higher, lower = after.value > before.value, after.value < before.value
+        return verdict(f"spread-{'increases' if higher else 'decreases' if lower else 'unchanged'}", **values)
+    return verdict(f"spread-{_rate(decay.slope)}", **values, slope=decay.slope)
+
+
+def _rate(slope: Estimate) -> str:
+    """How a slope compares with −1, the one of 1/b."""
+    low, high = interval_of(slope)
+    if low <= -1 <= high:
+        return "falls-as-inverse" if high < 0 and high - low < _WIDE else "may-fall-as-inverse"
+    if high < 0:
+        return "falls-faster" if high < -1 else "falls-slower"
+    return "rises" if low > 0 else "not-clearly-falling"
+
+
+# ── whether it ranks ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _ranking(sweep: Sweep, line: SweepLine, name: str, verdict: Callable[..., Finding]) -> Iterator[Finding]:
+    """Whether an OOD set stays separated where the size of the score does not."""
+    aurocs = ((point.batch_size, auroc_of(sweep, point, name)) for point in line.random)
+    known = [(b, auroc) for b, auroc in aurocs if auroc is not None and not math.isnan(auroc.estimate.value)]
+    if len(known) < 2:
+        yield verdict("ood-too-few-sizes", name=name)
+        return
+    (smallest, first), (largest, last) = known[0], known[-1]
+    ends = first.estimate.value, last.estimate.value
+    verdict = partial(verdict, name=name, score=score_name(sweep), sizes=(smallest, largest), ends=ends)
+    chance_from = _smallest_from_which(
+        [(b, not interval_of(auroc.estimate)[0] > 0.5) for b, auroc in known]
+    )  # NaN: unknown
+    if chance_from == smallest:
+        familiar = all(interval_of(auroc.estimate)[1] < 0.5 for _, auroc in known)
+        yield verdict("ood-familiar" if familiar else "ood-not-separated")
+        return
+    change = _change(first, last)
+    error = error_of(change)
+    if error is None or not math.isfinite(error):
+        yield verdict("ood-separated")
+    else:
+        direction = "equally" if abs(change.value) <= 2 * error else "less" if change.value < 0 else "better"
+        yield verdict(f"ood-separated-{direction}", change=change)
+    if chance_from is not None:
+        yield verdict("ood-chance", size=chance_from)
+    alike_from = _smallest_from_which([(point.batch_size, _is_alike(sweep, point, name)) for point in line.random])
+    if alike_from is not None:
+        code = "ood-alike" if alike_from == smallest else "ood-alike-from"
+        yield verdict(code, size=alike_from, spread=disagreement_name(sweep))
+
+
+def _smallest_from_which(claims: Sequence[tuple[int, bool]]) -> int | None:
+    """The size from which on the claim holds, up to the largest; None if it does not hold there."""
+    smallest = None
+    for size, holds in reversed(claims):
+        if not holds:
+            break
+        smallest = size
+    return smallest
+
+
+def _change(first: Repeated, last: Repeated) -> Estimate:
+    """What the estimate gains from one size to another.
+
+    Draw sets are paired. Errors over points are taken for independent: points are the same, so that this is more than
+    enough wherever a point that ranks high at one size does so at the other.
+    """
+    points = [repeated.estimate.se for repeated in (first, last) if repeated.estimate.se is not None]
+    pairs = len(first.of_sets) if len(first.of_sets) == len(last.of_sets) else 0
+    draws = None
+    if pairs > 1:
+        with np.errstate(invalid="ignore", over="ignore"):
+            draws = float(np.std(last.of_sets - first.of_sets, ddof=1)) / math.sqrt(pairs)
+    value = last.estimate.value - first.estimate.value
+    return Estimate(value, se=math.hypot(*points) if points else None, mc_se=draws)
+
+
+def _is_alike(sweep: Sweep, point: SweepPoint, name: str) -> bool:
+    """Whether the mean disagreement of an OOD set is above that of the test set by no more than two errors."""
+    [test, *_] = names_of(sweep, "test")
+    by_set = point.estimates.get(disagreement_of(sweep), {})
+    if test not in by_set or name not in by_set:
+        return False
+    change = _change(by_set[test], by_set[name])
+    errors = [error for error in (change.se, change.mc_se) if error is not None]
+    return bool(errors) and not change.value > 2 * math.hypot(*errors)

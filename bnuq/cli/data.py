@@ -53,10 +53,10 @@ def _list(data_root: Path | None) -> None:
     for known in known_sets():
         print_line("")
         print_entry("", f"{known.name}  ({known.task})")
-        found = {split: location(known, split, roots) for split in known.splits}
-        for split, path in found.items():
+        paths = {split: location(known, split, roots) for split in known.splits}
+        for split, path in paths.items():
             print_entry(f"  {split:6} ", "not found" if path is None else str(path))
-        if None in found.values():
+        if None in paths.values():
             layouts = dict.fromkeys(path for split in known.splits for _, path in places(known, split, (Path(),)))
             print_entry("  expected ", f"{', '.join(map(str, list(layouts)[:4]))}{', …' if len(layouts) > 4 else ''}")
         usual = default_splits(known.name)
@@ -79,8 +79,8 @@ def _list(data_root: Path | None) -> None:
     chosen = os.environ.get("BNUQ_DATA")
     named.append(f"{expanded(chosen)}  ($BNUQ_DATA)" if chosen else "$BNUQ_DATA is not set")
     named.append(f"{roots[-1]}  (cache)")
-    for place in named:
-        print_entry("  ", place)
+    for folder_text in named:
+        print_entry("  ", folder_text)
 
 
 def _requested(name: str, data_root: Path | None) -> tuple[KnownSet, tuple[str, ...]]:

@@ -137,13 +137,13 @@ def _evaluate_each(
     if baseline is not None:
         raise RequestError(f"--baseline {baseline} is compared with one result, and {len(runs)} runs were requested.")
     summaries, failed, show = list[Any](), dict[str, int](), partial(print_record, report, full=printing.full)
-    of_each = msgspec.structs.replace(printing, json=False, quiet=printing.quiet or printing.json)
+    quiet_printing = msgspec.structs.replace(printing, json=False, quiet=printing.quiet or printing.json)
 
     def on_result(_: Run, result: Result) -> None:
         if printing.json:
             summaries.append(summary(result))
         result = with_resuming_as_warning(result, strict=printing.strict)
-        print_result(result, of_each, summary=summary, show=show)
+        print_result(result, quiet_printing, summary=summary, show=show)
 
     def on_error(run: Run, error: Exception) -> None:
         name = (run.run_file or run.checkpoint).name

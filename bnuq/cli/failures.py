@@ -41,16 +41,16 @@ def reported(error: BaseException, folder: Path | None = None, *, subject: str =
         with contextlib.suppress(OSError):  # the reader is gone
             show()
         return REFUSED
-    place = place_of(error, users_only=True, program=folder)
-    if not place and (problem := environment_problem(error)) is not None:
+    user_code_place = place_of(error, users_only=True, program=folder)
+    if not user_code_place and (problem := environment_problem(error)) is not None:
         return say(problem, REFUSED)
     if is_out_of_memory(error):
         return say("out of memory. Use a smaller --chunk-size, or fewer --samples.", REFUSED)
     if is_device_failure(error):
         return say(device_failure_message(error), REFUSED)
     raised = f"{type(error).__name__}: {message_of(error)}"
-    if isinstance(error, SystemExit) or place:
-        location = place or place_of(error) or "an unknown place"
+    if isinstance(error, SystemExit) or user_code_place:
+        location = user_code_place or place_of(error) or "an unknown place"
         return say(f"user code ended the run with {raised}, at {location}. Fix that code.", REFUSED)
     return say(
         f"a bug in bnuq: {raised}\nPlease report it, with the output of the same command and --debug.",

@@ -115,9 +115,9 @@ class Gate:
             raise ResultError(f"{error}\n{result.path} was written.") from error
 
         def summary_with_verdict(result: Result) -> dict[str, Any]:
-            from bnuq.gate.records import summary as of_verdict
+            from bnuq.gate.records import summary as check_summary
 
-            return {**summary(result), "check": of_verdict(verdict)}
+            return {**summary(result), "check": check_summary(verdict)}
 
         def show(result: Result, stream: TextIO) -> None:
             print_record(evaluation.report, result, stream, full=full)
@@ -126,8 +126,8 @@ class Gate:
 
         def report() -> None:
             how = without_strict(printing) if verdict.failed else printing
-            of_both = (*result.findings, *verdict.findings)
-            print_result(result, how, summary=summary_with_verdict, show=show, findings=of_both)
+            findings = (*result.findings, *verdict.findings)
+            print_result(result, how, summary=summary_with_verdict, show=show, findings=findings)
 
         end(verdict, report, as_json=printing.json, quiet=printing.quiet)
 

@@ -92,17 +92,18 @@ def _checkpoint(named: str | None, folder: Path) -> Path:
         if not named.strip() or "\0" in named or Path(named).suffix.lower() == ".toml":
             raise RequestError(f"the checkpoint is {named[:80]!r}; expected a file of weights, such as model.pt.")
         return expanded(named)
-    found = sorted(
+    checkpoints = sorted(
         path.name
         for path in folder.iterdir()
         if path.suffix.lower() in _SUFFIXES and kind_of(path) in ("zip", "safetensors", "pickle")
     )
-    if len(found) == 1:
-        return Path(found[0])
-    there = f"there are {len(found)} checkpoints in this folder" if found else "there is no checkpoint in this folder"
+    if len(checkpoints) == 1:
+        return Path(checkpoints[0])
+    amount = f"are {len(checkpoints)} checkpoints" if checkpoints else "is no checkpoint"
     raise RequestError(
-        f"no checkpoint was named and {there}{': ' * bool(found)}{', '.join(found)}. Name one: "
-        f"bnuq init {shlex.quote(found[0]) if found else 'model.pt'}"
+        f"no checkpoint was named and there {amount} in this folder{': ' * bool(checkpoints)}"
+        f"{', '.join(checkpoints)}. Name one: "
+        f"bnuq init {shlex.quote(checkpoints[0]) if checkpoints else 'model.pt'}"
     )
 
 

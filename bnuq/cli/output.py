@@ -60,7 +60,9 @@ def with_resuming_as_warning(result: Any, *, strict: bool = True) -> Any:
     """The record of a run, where `strict` with a warning in place of a note that it was resumed."""
     if not strict:
         return result
-    findings = (replace(each, severity="warning") if each.code in _RESUMED else each for each in result.findings)
+    findings = (
+        replace(finding, severity="warning") if finding.code in _RESUMED else finding for finding in result.findings
+    )
     return replace(result, findings=tuple(findings))
 
 

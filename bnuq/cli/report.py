@@ -148,10 +148,10 @@ def show(
 
     report = kind.report(record, columns=100)
     listed, rows = _points_of(record, points)
-    kept = (
+    other_sections = (
         each for each in report.sections if forms.images or not any(isinstance(part, Gallery) for part in each.parts)
     )
-    report = replace(report, sections=(*listed, *kept))
+    report = replace(report, sections=(*listed, *other_sections))
     if figures is not None and not report.pictures:
         raise RequestError(f"--figures: this result of {kind.of} has no figures.")
     drawn = () if figures is None else draw_pictures(report, figures, "png" if forms.format == "png" else "svg")

@@ -49,18 +49,20 @@ def command(
 
     path, progress = expanded(result), progress_of(printing)
     given = {"folder": Path.cwd(), "progress": progress, "run_file": run_file}
-    found = verify(path, Options(options), units=units, **given)
-    record = found.result
+    outcome = verify(path, Options(options), units=units, **given)
+    record = outcome.result
     if printing.json:
-        parts = {"chosen": found.chosen, "computed": found.computed, "differing": found.differing}
+        parts = {"chosen": outcome.chosen, "computed": outcome.computed, "differing": outcome.differing}
         print_line(json.dumps({"result": str(path), "root": record.provenance["units"], **parts}, indent=2))
     elif not printing.quiet:
-        print_line(f"{len(found.chosen)} of {len(record.units)} units chosen, {len(found.computed)} computed again.")
-        for name in found.differing:
+        print_line(
+            f"{len(outcome.chosen)} of {len(record.units)} units chosen, {len(outcome.computed)} computed again."
+        )
+        for name in outcome.differing:
             print_line(f"Different: {name}")
-        if not found.differing:
+        if not outcome.differing:
             print_line(f"Bitwise those of {path}. Root of all units: {record.provenance['units']}")
         elif made := record.provenance.get("platform"):
             print_line(f"It was made on {made}, {record.provenance.get('device')}; other processors round differently.")
-    if found.differing:
+    if outcome.differing:
         raise typer.Exit(DIFFERENT)

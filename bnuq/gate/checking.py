@@ -127,8 +127,8 @@ def _measured(current: Result, baseline: Result, errors: Errors, settings: GateS
     new, old = estimates_of(current), estimates_of(baseline)
     for address, row in new.items():
         if address in old and row["metric"] != "count":
-            of_change = errors.over_points(row), errors.over_draws(row, old[address])
-            yield _compared(address, row, old[address], of_change, settings)
+            change_errors = errors.over_points(row), errors.over_draws(row, old[address])
+            yield _compared(address, row, old[address], change_errors, settings)
 
 
 def _compared(address: str, now: Row, before: Row, errors: tuple[Error, Error], settings: GateSettings) -> _Measured:
@@ -279,8 +279,8 @@ def _findings(
     current: Result, baseline: Result, comparisons: Sequence[EstimateComparison], settings: GateSettings
 ) -> Iterator[Finding]:
     yield from _of_requests(current, baseline)
-    of_both = estimates_of(current), estimates_of(baseline)
-    if hidden := [item.address for item in comparisons if _is_hidden(item, *of_both)]:
+    estimates = estimates_of(current), estimates_of(baseline)
+    if hidden := [item.address for item in comparisons if _is_hidden(item, *estimates)]:
         yield warning("hidden-by-draws", estimates=hidden, growth=_GROWN)
     codes = {finding.code for finding in warnings(baseline.findings)}
     fresh = [finding for finding in warnings(current.findings) if finding.code not in codes]

@@ -28,7 +28,7 @@ def check_comparable(current: Result, baseline: Result, settings: GateSettings) 
 
 def check_request_comparable(run: Run, baseline: Result, settings: GateSettings) -> None:
     """Raise ResultError if the result of `run` will not be comparable with `baseline`, as far as the request
-    tells."""
+    says."""
     addresses = estimates_of(baseline)
     from_file = run.predictions is not None and run.samples_by_default  # T is then that of the file
     requested = {"samples": None if run.samples == "auto" or from_file else run.samples, "batch_size": run.batch_size}

@@ -80,10 +80,10 @@ class EstimateComparison:
     @property
     def address(self) -> str:
         """The address of the estimate under `methods` in the JSON of `bnuq evaluate`: mcbn.sets.test.pll."""
-        place = {"bound": self.set.removeprefix(BOUNDS)} if self.set.startswith(BOUNDS) else {"set": self.set}
+        set_key = {"bound": self.set.removeprefix(BOUNDS)} if self.set.startswith(BOUNDS) else {"set": self.set}
         at = {"method": self.method, "label": self.label, "score": self.score, "metric": self.metric}
         at |= {"class": self.of_class, "group": self.group}
-        return address_of(at if self.set == NORMALIZED else at | place)
+        return address_of(at if self.set == NORMALIZED else at | set_key)
 
 
 @dataclass(frozen=True)

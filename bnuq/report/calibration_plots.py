@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bnuq.methods import DETERMINISTIC, method_named
+from bnuq.methods import DETERMINISTIC
 from bnuq.records.evaluation import MethodResult, Result
 from bnuq.report import drawing
 from bnuq.report.document import Part, Picture
@@ -18,6 +18,7 @@ from bnuq.report.tasks import points_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+from bnuq.report.method_names import plain_sampled
 from bnuq.report.plotting import about_test_set, evaluation_picture, line_styles, unit_square
 
 _HALF, _MOST = 0.6744897501960817, 1.959963984540054  # sd to the ends of the central 50 and 95 % of a Gaussian
@@ -35,7 +36,7 @@ def calibration(result: Result) -> Iterator[Picture]:
 
 def class_calibration(result: Result) -> Iterator[Picture]:
     """The reliability of each class of pixels, of the deterministic network and of the first sampled method."""
-    names = [DETERMINISTIC, *(name for name in result.sampled if method_named(name).recalibration is None)][:2]
+    names = [DETERMINISTIC, *plain_sampled(result)][:2]
     if curves := {name: each.class_calibration for name in names if (each := result.methods[name]).class_calibration}:
         yield evaluation_picture("class_reliability", draw=partial(_class_calibration, result, curves))
 
@@ -130,9 +131,9 @@ def _class_calibration(result: Result, curves: Mapping[str, Mapping[str, np.ndar
         for (method, curve), axes in zip(curves.items(), panels, strict=True):
             axes.plot([0, 1], [0, 1], color=INK, linewidth=1)
             for k in np.flatnonzero(curve["count"].any(1)):
-                kept = curve["count"][k] >= _FEWEST_PIXELS
+                filled = curve["count"][k] >= _FEWEST_PIXELS
                 label = names[k] if k < len(names) else f"class {k}"
-                shares = (curve[name][k][kept] for name in ("confidence", "accuracy"))
+                shares = (curve[name][k][filled] for name in ("confidence", "accuracy"))
                 axes.plot(*shares, color=tuple(colours[k]), marker=".", linewidth=1.2, label=label)
             unit_square(axes)
             axes.set_xlabel(f"probability of the class, {method}")

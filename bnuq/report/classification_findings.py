@@ -11,7 +11,8 @@ from bnuq.findings import Finding, verdict
 from bnuq.methods import DETERMINISTIC
 from bnuq.records.evaluation import FEWEST_POINTS, Result
 from bnuq.records.verdict import is_mismatched
-from bnuq.report.metric_changes import compared_with, metric_change, plain_sampled, population_change
+from bnuq.report.method_names import plain_sampled
+from bnuq.report.metric_changes import compared_with, metric_change, population_change
 
 _FAR, _CHANCE = 0.25, 0.001  # below the mean accuracy, and the chance that any class is so far below it
 _NAMED = 3  # classes in a sentence
@@ -36,7 +37,7 @@ def _at_boundaries(result: Result) -> Iterator[Finding]:
     known = []
     for name in methods or [DETERMINISTIC]:
         test = result.methods[name].sets["test"].estimates
-        near, inside = (test.get(f"{score}_{place}") for place in ("boundary", "interior"))
+        near, inside = (test.get(f"{score}_{region}") for region in ("boundary", "interior"))
         if near is not None and inside is not None and inside.value > 0:
             known.append((name, near, inside))
     if known:
@@ -59,19 +60,19 @@ def _collapsed(result: Result) -> Iterator[Finding]:
     test = result.sets["test"]
     if test.labels is None or test.labels.ndim > 1:
         return
-    classes, of_point, count = np.unique(test.labels, return_inverse=True, return_counts=True)
-    by_method: dict[str, tuple[np.ndarray, np.ndarray, float]] = {}
+    classes, point_class, count = np.unique(test.labels, return_inverse=True, return_counts=True)
+    candidates: dict[str, tuple[np.ndarray, np.ndarray, float]] = {}
     for name, method in result.methods.items():
         right = method.sets["test"].points["accuracy"]
-        mean, of_class = float(right.mean()), np.bincount(of_point, weights=right) / count
+        mean, class_accuracy = float(right.mean()), np.bincount(point_class, weights=right) / count
         limit = NormalDist().inv_cdf(1 - _CHANCE / len(classes)) * np.sqrt(max(0.0, mean * (1 - mean)) / count)
-        below = (mean - of_class > np.maximum(limit, _FAR)) & (count >= FEWEST_POINTS)
-        by_method[name] = np.flatnonzero(below), of_class, mean
-    name = max(by_method, key=lambda name: len(by_method[name][0]))
-    found, of_class, mean = by_method[name]
-    if not len(found):
+        below = (mean - class_accuracy > np.maximum(limit, _FAR)) & (count >= FEWEST_POINTS)
+        candidates[name] = np.flatnonzero(below), class_accuracy, mean
+    name = max(candidates, key=lambda name: len(candidates[name][0]))
+    collapsed, class_accuracy, mean = candidates[name]
+    if not len(collapsed):
         return
-    worst = found[np.argsort(of_class[found], kind="stable")][:_NAMED]
+    worst = collapsed[np.argsort(class_accuracy[collapsed], kind="stable")][:_NAMED]
     names = [test.classes[k] if k < len(test.classes) else str(k) for k in classes[worst].tolist()]
-    shown = [[each, float(of_class[at]), int(count[at])] for each, at in zip(names, worst.tolist(), strict=True)]
-    yield verdict("classes-far-below", method=name, classes=shown, found=len(found), mean=mean)
+    shown = [[each, float(class_accuracy[at]), int(count[at])] for each, at in zip(names, worst.tolist(), strict=True)]
+    yield verdict("classes-far-below", method=name, classes=shown, collapsed=len(collapsed), mean=mean)

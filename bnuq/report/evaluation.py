@@ -263,6 +263,6 @@ def _work(result: Result) -> Iterator[str]:
             text += f". The whole network was run for every sample: {work.why_plain}"
         yield text + "."
     if result.work.peak_bytes:
-        own = not str(result.sampling["device"]).startswith(("cpu", "mps"))
-        memory = "GPU memory" if own else "memory"
+        on_gpu = not str(result.sampling["device"]).startswith(("cpu", "mps"))
+        memory = "GPU memory" if on_gpu else "memory"
         yield f"{result.work.peak_bytes / 1e9:.2g} GB peak {memory}, including the network and torch."

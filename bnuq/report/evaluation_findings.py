@@ -21,25 +21,26 @@ from bnuq.report.regression_findings import regression_findings
 
 
 def findings(result: Result) -> Iterator[Finding]:
-    """The answers: whether the sets and the reference fit, and samples are worth their passes; then of the test set, of
-    each OOD set, of the noise models. Nothing is said of sets whose inputs are on another scale than the reference's,
-    and of the test set nothing either where those of the validation set are: what was fitted to them enters its
-    scores."""
+    """The answers: whether the sets and the reference fit, and whether samples improve on single passes; then on the
+    test set, each OOD set and the noise models.
+
+    A set whose inputs are on another scale than the reference's is left out; so is the test set where that is so of the
+    validation set, because what was fitted to it enters the scores."""
     check = result.reference_check
-    wrong = on_another_scale(result.findings)
-    for name, values in wrong.items():
+    rescaled = on_another_scale(result.findings)
+    for name, values in rescaled.items():
         yield verdict(OTHER_SCALE, set=name, sd=values["sd"], reference_sd=values["reference_sd"])
-    of_reference = None if check is None else _of_reference(check, result)
-    if of_reference is not None and of_reference.code == "reference-mismatch":
-        yield of_reference
+    reference_finding = None if check is None else _of_reference(check, result)
+    if reference_finding is not None and reference_finding.code == "reference-mismatch":
+        yield reference_finding
     yield from judged(result).findings
-    if not wrong.keys() & {"test", "validation"}:
+    if not rescaled.keys() & {"test", "validation"}:
         yield from regression_findings(result) if result.task.is_regression else classification_findings(result)
-    if "test" not in wrong:
-        yield from (_separation(result, name) for name in ood.names(result) if name not in wrong)
+    if "test" not in rescaled:
+        yield from (_separation(result, name) for name in ood.names(result) if name not in rescaled)
         yield from _noise_models(result)
-    if of_reference is not None and of_reference.code != "reference-mismatch":
-        yield of_reference
+    if reference_finding is not None and reference_finding.code != "reference-mismatch":
+        yield reference_finding
 
 
 def _of_reference(check: ReferenceCheck, result: Result) -> Finding:
@@ -82,9 +83,9 @@ def _error_of_difference(result: Result, name: str, first: tuple[str, str], seco
     """The error of the difference of two AUROCs of a set, over the same points and over the draws of both."""
     pairs, mc_errors = [], []
     for method, score in (first, second):
-        of_method = result.methods[method]
-        pairs.append(tuple(of_method.sets[key].points[score] for key in ("test", name)))
-        mc_errors.append(of_method.ood[name][score]["auroc"].mc_se or 0.0)
+        method_result = result.methods[method]
+        pairs.append(tuple(method_result.sets[key].points[score] for key in ("test", name)))
+        mc_errors.append(method_result.ood[name][score]["auroc"].mc_se or 0.0)
     test, ood = result.sets["test"], result.sets[name]
     variance = delong_difference_variance(pairs[0], pairs[1], test_group=test.group, ood_group=ood.group)
     return math.hypot(math.sqrt(variance), *mc_errors)

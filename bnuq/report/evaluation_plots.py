@@ -17,6 +17,7 @@ from bnuq.records.evaluation import BAND, MethodResult, Result
 from bnuq.report import drawing
 from bnuq.report.document import Part, Picture
 from bnuq.report.drawing import PALE, picture
+from bnuq.report.method_names import plain_methods
 from bnuq.report.numbers import named
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def risk_coverage(result: Result) -> Iterator[Picture]:
 
 def boundary(result: Result) -> Iterator[Picture]:
     """Uncertainty and error rate of pixels over their distance from the nearest class boundary."""
-    curves = {name: each.boundary for name, each in result.methods.items() if method_named(name).recalibration is None}
+    curves = {name: method.boundary for name, method in plain_methods(result).items()}
     if any(np.isfinite(curve["error_rate"]).sum() > 1 for curve in curves.values() if curve):
         yield evaluation_picture("boundary", draw=partial(_boundary, result, curves))
 
@@ -45,15 +46,15 @@ def pavpu(result: Result) -> Iterator[Picture]:
 
 def perturbed(result: Result) -> list[tuple[str, float, str]]:
     """Kind, size and name of each set that is the test set with changed inputs, by kind and size."""
-    names = [name for name, each in result.sets.items() if each.kind == "perturbed"]
+    names = [name for name, evaluated in result.sets.items() if evaluated.kind == "perturbed"]
     return sorted((*change, name) for name in names if (change := kind_and_size(name)))
 
 
 def sensitivity(result: Result) -> Iterator[Picture]:
     """Metrics and the AUROC of the uncertainty over the size of each kind of change that has several sizes."""
-    found = perturbed(result)
-    for kind in dict.fromkeys(kind for kind, _, _ in found):
-        if len(sizes := {size: name for of, size, name in found if of == kind}) > 1:
+    changes = perturbed(result)
+    for kind in dict.fromkeys(kind for kind, _, _ in changes):
+        if len(sizes := {size: name for of, size, name in changes if of == kind}) > 1:
             yield evaluation_picture(
                 "sensitivity", kind, draw=partial(_sensitivity, result, kind, {0.0: "test", **sizes})
             )
@@ -128,7 +129,7 @@ def _pavpu(result: Result, curves: Mapping[str, Mapping[str, np.ndarray]], path:
 
 
 def _convergence(result: Result, metrics: list[str], path: Path) -> None:
-    """What more passes would change: estimates of the first 1, 2, 4, … draws, and of the network as it is."""
+    """What more samples would change: estimates of the first 1, 2, 4, … samples, and of the deterministic network."""
     lines = line_styles(result)
     with picture(
         path, title="Estimates over the number of samples", about=about_test_set(result, sampled=False),
@@ -151,7 +152,7 @@ def _convergence(result: Result, metrics: list[str], path: Path) -> None:
 
 def _sensitivity(result: Result, kind: str, sizes: Mapping[float, str], path: Path) -> None:
     """A panel a metric, a line a method: the estimates over the size of the change."""
-    methods = {name: method for name, method in result.methods.items() if method_named(name).recalibration is None}
+    methods = plain_methods(result)
     styles = drawing.line_styles([*methods])
     panels_shown = {label: curves for label, curves in _sensitivity_curves(result, methods, sizes) if curves}
     with picture(

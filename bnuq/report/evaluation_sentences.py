@@ -36,12 +36,12 @@ def _deterministic_classification(accuracy: Estimate, pll: Estimate) -> str:
     return f"Deterministic network: accuracy {percent(accuracy)}, PLL {number(pll.value)} nats."
 
 
-def _collapsed_sentence(method: str, classes: Sequence[Sequence[Any]], found: int, mean: float) -> str:
+def _collapsed_sentence(method: str, classes: Sequence[Sequence[Any]], collapsed: int, mean: float) -> str:
     named_classes = listed([f"{name} ({100 * share:.0f} % of {count} points)" for name, share, count in classes])
-    which = "class has an" if found == 1 else "classes have an"
-    worst = ", such as " if found > len(classes) else ": "
+    which = "class has an" if collapsed == 1 else "classes have an"
+    worst = ", such as " if collapsed > len(classes) else ": "
     return (
-        f"{found} {which} accuracy far below the mean ({100 * mean:.0f} %) under {network_in_words(method)}"
+        f"{collapsed} {which} accuracy far below the mean ({100 * mean:.0f} %) under {network_in_words(method)}"
         f"{worst}{named_classes}."
     )
 

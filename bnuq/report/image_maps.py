@@ -48,13 +48,13 @@ def _name(result: Result, shown: ImageMaps, at: int) -> str:
 def _about(result: Result, shown: ImageMaps, at: int) -> str:
     """The scores of an image, and its place by each among those of the set."""
     points, row = result.methods[shown.method].sets["test"].points, int(shown.points[at])
-    said = []
+    ranks = []
     for score, best in (("dice", "best"), (chosen_score(points, None), "most uncertain")):
         if score in points and np.isfinite(points[score][row]):
-            place, n = 1 + int((points[score] > points[score][row]).sum()), int(np.isfinite(points[score]).sum())
-            rank = {1: best, n: {"best": "worst"}.get(best, "least uncertain")}.get(place, f"number {place}")
-            said.append(f"mean {named(score)} {number(float(points[score][row]), 3)}, {rank} of {n}")
-    return f"{network_in_words(shown.method)}: {'; '.join(said)}"
+            position, n = 1 + int((points[score] > points[score][row]).sum()), int(np.isfinite(points[score]).sum())
+            rank = {1: best, n: {"best": "worst"}.get(best, "least uncertain")}.get(position, f"number {position}")
+            ranks.append(f"mean {named(score)} {number(float(points[score][row]), 3)}, {rank} of {n}")
+    return f"{network_in_words(shown.method)}: {'; '.join(ranks)}"
 
 
 def _draw(result: Result, shown: ImageMaps, at: int, path: Path) -> None:
@@ -121,7 +121,7 @@ def _errors(wrong: Bool[np.ndarray, "row column"], scored: Bool[np.ndarray, "row
 
 
 def _number_regions(axes: Axes, classes: Int16[np.ndarray, "row column"]) -> None:
-    """The number of each class in the middle of its widest region, if there is room."""
+    """The number of each class in the middle of its widest region, where it fits."""
     from matplotlib.patheffects import withStroke
     from scipy.ndimage import distance_transform_edt
 
@@ -138,13 +138,13 @@ def _legend(axes: Axes, result: Result, maps: list[np.ndarray], colours: np.ndar
     from matplotlib.patches import Patch
 
     names = result.sets["test"].classes
-    found = np.unique(np.concatenate([each.ravel() for each in maps]))
+    classes = np.unique(np.concatenate([each.ravel() for each in maps]))
     handles = [
         Patch(color=tuple(colours[k]), label=f"{k} {short(names[k], 20)}" if k < len(names) else f"class {k}")
-        for k in map(int, found[found != NOT_SCORED])
+        for k in map(int, classes[classes != NOT_SCORED])
     ]
     if len(maps) > 1:
         handles.append(Patch(facecolor=_WRONG, label="error"))
-    if NOT_SCORED in found:
+    if NOT_SCORED in classes:
         handles.append(Patch(facecolor=_IGNORED, edgecolor=GREY, hatch="//", label="not scored"))
     axes.figure.legend(handles=handles, loc="outside lower center", ncols=6, columnspacing=1.2, handlelength=1.2)

@@ -69,13 +69,13 @@ def _file_names(maps: SavedMaps) -> list[str]:
     evaluated = maps.evaluated
     if evaluated.names is None:
         return [f"image_{number:06}" for number in numbers_of(evaluated)]
-    found: list[str] = []
+    stems: list[str] = []
     for name in map(str, evaluated.names):
         stem = re.sub(r"[^\w+.-]+", "-", name.rpartition(".")[0] or name).strip("-.")[-120:] or "x"
-        while stem.lower() in (other.lower() for other in found):  # names that differ in their type, or other signs
+        while stem.lower() in (other.lower() for other in stems):  # names that differ in their type, or other signs
             stem += "-"
-        found.append(stem)
-    return found
+        stems.append(stem)
+    return stems
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,8 @@ class _Palettes:
     result: Result
     maps: SavedMaps
     ranges: dict[str, tuple[float, float]]
-    of_scores: UInt8[np.ndarray, "256 3"]
-    of_classes: UInt8[np.ndarray, "class 3"]
+    score_colours: UInt8[np.ndarray, "256 3"]
+    class_colours: UInt8[np.ndarray, "class 3"]
 
     @staticmethod
     def of(result: Result, maps: SavedMaps) -> _Palettes:
@@ -101,17 +101,17 @@ class _Palettes:
         if name == PREDICTED and plane.dtype != np.uint8:  # too many for a palette
             return _png(Image.fromarray(plane.astype(np.uint16)))
         if name == PREDICTED:
-            return _indexed(plane, self.of_classes)
+            return _indexed(plane, self.class_colours)
         low, high = self.ranges[name]
         share = (plane.astype(np.float64) - low) / ((high - low) or 1.0)
-        return _indexed(np.clip(255 * share, 0, 255).round().astype(np.uint8), self.of_scores)
+        return _indexed(np.clip(255 * share, 0, 255).round().astype(np.uint8), self.score_colours)
 
     def described(self) -> bytes:
         """The scales and colours as JSON."""
         names = self.result.sets["test"].classes
         classes = [
             {"number": k, "name": names[k] if k < len(names) else str(k), "colour": f"#{colour.tobytes().hex()}"}
-            for k, colour in enumerate(self.of_classes)
+            for k, colour in enumerate(self.class_colours)
         ]
         scores = {
             name: {"lowest": low, "highest": high, "unit": unit_of(name), "colours": UNCERTAIN}
@@ -125,14 +125,14 @@ class _Palettes:
 def _ranges(maps: SavedMaps) -> dict[str, tuple[float, float]]:
     """The range of each score over all images: of a share 0 to 1, otherwise from 0, or where it may be negative from
     its lowest value, to the largest of what 99.8 % of the pixels of an image do not exceed."""
-    found: dict[str, tuple[float, float]] = {}
+    ranges: dict[str, tuple[float, float]] = {}
     for planes in maps:
         for name in planes.keys() - {PREDICTED}:
             values = planes[name].astype(np.float64)
-            low, high = found.get(name, (0.0 if name not in LOGIT_SCORES else np.inf, -np.inf))
+            low, high = ranges.get(name, (0.0 if name not in LOGIT_SCORES else np.inf, -np.inf))
             low = min(low, float(values.min())) if name in LOGIT_SCORES else low
-            found[name] = low, max(high, float(np.quantile(values, MOST)))
-    return {name: (0.0, 1.0) if name == "max_probability" else found[name] for name in sorted(found)}
+            ranges[name] = low, max(high, float(np.quantile(values, MOST)))
+    return {name: (0.0, 1.0) if name == "max_probability" else ranges[name] for name in sorted(ranges)}
 
 
 def _indexed(indices: UInt8[np.ndarray, "y x"], colours: UInt8[np.ndarray, "index 3"]) -> bytes:

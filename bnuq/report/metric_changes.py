@@ -16,6 +16,7 @@ from bnuq.methods import DETERMINISTIC, NETWORKS, POPULATION, method_named
 from bnuq.metrics import METRICS, jackknife_error, standard_error
 from bnuq.records.evaluation import Result, SetResult
 from bnuq.records.reference import draws_mini_batches
+from bnuq.report.method_names import plain_sampled
 
 _NEGLIGIBLE = 1e-6  # of a value: rounding in float32
 PerPoint = Float[np.ndarray, " point"]
@@ -44,11 +45,6 @@ class MetricChange:
         if abs(gain) < 2 * self.error or abs(gain) <= _NEGLIGIBLE * abs(self.before):
             return "as-well"
         return "better" if gain > 0 else "worse"
-
-
-def plain_sampled(result: Result) -> list[str]:
-    """The methods of several samples, without those of them that are recalibrated."""
-    return [name for name in result.sampled if method_named(name).recalibration is None]
 
 
 def compared_with(method: str, result: Result) -> str:

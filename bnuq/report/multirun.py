@@ -94,8 +94,8 @@ def _normalized_table(several: Several) -> Table:
 def _ood_table(several: Several, name: str) -> Table:
     rows: list[Row] = []
     for method in several.methods:
-        of_method = (each for each in several.aggregates.values() if (each["method"], each["set"]) == (method, name))
-        scores = dict.fromkeys(aggregate["score"] for aggregate in of_method if aggregate["score"])
+        aggregates = (each for each in several.aggregates.values() if (each["method"], each["set"]) == (method, name))
+        scores = dict.fromkeys(aggregate["score"] for aggregate in aggregates if aggregate["score"])
         rows += [(method, ())] if scores else []
         for score in scores:
             aggregates = (several.aggregates.get(f"{method}.ood.{name}.{score}.{metric}") for metric in SEPARATIONS)

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 
 from bnuq.estimates import Estimate
-from bnuq.methods import DETERMINISTIC, method_named
+from bnuq.methods import DETERMINISTIC
 from bnuq.metrics import FEATURE_SCORES, SCORES, SEPARATIONS
 from bnuq.records.evaluation import Estimates, MethodResult, Result
 from bnuq.records.suites import parts_of_suites
 from bnuq.report.document import Cell, Heading, Part, Row, Table
-from bnuq.report.method_names import method_label
+from bnuq.report.method_names import method_label, plain_methods
 from bnuq.report.numbers import count, named, number, with_error
 
 _BESIDE_AUROC = tuple(name for name in SEPARATIONS if name != "auroc")
@@ -21,7 +21,7 @@ _LONG = 20  # characters of a name that leave space for a column beside it where
 
 def names(result: Result) -> list[str]:
     """The OOD sets that some method has a score for."""
-    return [name for name, each in result.sets.items() if each.kind == "ood" and any(_scores(result, name))]
+    return [name for name, evaluated in result.sets.items() if evaluated.kind == "ood" and any(_scores(result, name))]
 
 
 def best_score_of(result: Result, name: str) -> tuple[str, str, float]:
@@ -66,8 +66,8 @@ def pixel_tables(result: Result, name: str, *, roomy: bool) -> Iterator[Part]:
                 others = (Cell(number(estimates[f"pixel_{key}"].value)) for key in _BESIDE_AUROC)
                 rows.append((f"  {named(score, roomy=roomy)}", (with_error(estimates["pixel_auroc"]), *others)))
                 if "pixel_segment_f1" in estimates:
-                    of_segments = tuple(with_error(estimates.get(f"pixel_{key}")) for key in _OF_SEGMENTS)
-                    segments.append((f"  {named(score, roomy=roomy)}", of_segments))
+                    segment_cells = tuple(with_error(estimates.get(f"pixel_{key}")) for key in _OF_SEGMENTS)
+                    segments.append((f"  {named(score, roomy=roomy)}", segment_cells))
     if rows:
         yield Heading("By pixel")
         yield Table(("AUROC", *map(named, _BESIDE_AUROC)), tuple(rows), stacks=True)
@@ -84,7 +84,7 @@ def suite_tables(result: Result, *, roomy: bool) -> Iterator[tuple[str, Table]]:
         rows: list[Row] = []
         for method in result.methods:
             means = [part.mean_aurocs(result, method) for part in parts]
-            scores = [score for score in SCORES if all(score in of_part for of_part in means)]
+            scores = [score for score in SCORES if all(score in aurocs for aurocs in means)]
             rows += [(method_label(method), ())] if scores else []
             rows += [(f"  {named(s, roomy=roomy)}", tuple(with_error(mean[s]) for mean in means)) for s in scores]
         header = tuple(f"{part.distance}, {count(len(part.sets), 'set')}" for part in parts)
@@ -100,8 +100,7 @@ def short_table(result: Result) -> Table:
     """A row a set, a column a method: its AUROC by one score, mutual information (variance in a regression) where
     there is one, else the first that there is."""
     rows: list[Row] = [("AUROC against the test set", ())]
-    shown = {name: method for name, method in result.methods.items() if method_named(name).recalibration is None}
-    scores = {name: score for name, method in shown.items() if (score := _main_score(method, result))}
+    scores = {name: score for name, method in plain_methods(result).items() if (score := _main_score(method, result))}
     for name in names(result):
         estimates = (result.methods[method].ood[name].get(score, {}) for method, score in scores.items())
         cells = tuple(_auroc(each.get("auroc")) for each in estimates)

@@ -6,14 +6,13 @@ from collections.abc import Iterator
 
 from bnuq.catalogue import noted
 from bnuq.estimates import Estimate
-from bnuq.methods import method_named
 from bnuq.metrics.registry import ALARMS, estimates_of_task
 from bnuq.perturbations import KINDS, change_of
 from bnuq.records.evaluation import Result
 from bnuq.report import evaluation_plots
 from bnuq.report.document import Cell, Heading, Part, Row, Table, explanations
 from bnuq.report.evaluation_plots import perturbed
-from bnuq.report.method_names import method_label
+from bnuq.report.method_names import method_label, plain_methods
 from bnuq.report.numbers import decimals, digits_of, headed, named, number, with_error
 
 
@@ -25,15 +24,15 @@ def parts(result: Result, *, roomy: bool) -> Iterator[Part]:
         return
     yield from evaluation_plots.sensitivity(result)
     for metric in estimates_of_task(result.task.name, shown="sensitivity"):
-        by_set = {name: [of(metric, name, result, method) for method in _methods(result)] for name in ("test", *sets)}
-        if any(each for estimates in by_set.values() for each in estimates):
-            known = [estimate.value for estimates in by_set.values() for estimate in estimates if estimate]
+        methods, names = plain_methods(result), ("test", *sets)
+        rows = {name: [_estimate(metric, name, result, method) for method in methods] for name in names}
+        if known := [estimate.value for row in rows.values() for estimate in row if estimate]:
             digits = decimals(known) if digits_of(metric, known) is None else digits_of(metric, known)
             yield Heading(headed(metric).strip())
-            yield _table(result, {name: tuple(with_error(each, digits) for each in by_set[name]) for name in by_set})
+            yield _table(result, {name: tuple(with_error(e, digits) for e in row) for name, row in rows.items()})
     for score in ALARMS:
         cells = {
-            name: tuple(with_error(of("auroc", name, result, method, score)) for method in _methods(result))
+            name: tuple(with_error(_estimate("auroc", name, result, method, score)) for method in plain_methods(result))
             for name in sets
         }
         if any(cell.value != "–" for row in cells.values() for cell in row):
@@ -51,23 +50,23 @@ def short_table(result: Result) -> Iterator[Table]:
     rows: list[Row] = [(f"{named(metric, roomy=False)}, AUROC as an alarm", ())]
     for name in ("test", *largest.values()):
         cells = []
-        for method in _methods(result):
-            estimate, alarms = of(metric, name, result, method), (of("auroc", name, result, method, s) for s in ALARMS)
+        for method in plain_methods(result):
+            estimate, alarms = (
+                _estimate(metric, name, result, method),
+                (_estimate("auroc", name, result, method, s) for s in ALARMS),
+            )
             alarm = next((each for each in alarms if each), None)
             values = (number(each.value, 3) for each in (estimate, alarm) if each)
             cells.append(Cell(", ".join(values) or "–"))
         rows.append((_label(name), tuple(cells)))
-    yield Table(tuple(map(method_label, _methods(result))), tuple(rows), stacks=True)
+    yield Table(tuple(map(method_label, plain_methods(result))), tuple(rows), stacks=True)
 
 
-def of(metric: str, name: str, result: Result, method: str, score: str | None = None) -> Estimate | None:
+def _estimate(metric: str, name: str, result: Result, method: str, score: str | None = None) -> Estimate | None:
     """An estimate of a set by a method, of the separation by a score if one is named."""
-    found = result.methods[method]
-    return (found.sets[name].estimates if score is None else found.ood.get(name, {}).get(score, {})).get(metric)
-
-
-def _methods(result: Result) -> list[str]:
-    return [name for name in result.methods if method_named(name).recalibration is None]
+    if score is None:
+        return result.methods[method].sets[name].estimates.get(metric)
+    return result.methods[method].ood.get(name, {}).get(score, {}).get(metric)
 
 
 def _label(name: str) -> str:
@@ -75,7 +74,7 @@ def _label(name: str) -> str:
 
 
 def _table(result: Result, rows: dict[str, tuple[Cell, ...]]) -> Table:
-    header = tuple(map(method_label, _methods(result)))
+    header = tuple(map(method_label, plain_methods(result)))
     return Table(header, tuple((_label(name), cells) for name, cells in rows.items()), stacks=True)
 
 

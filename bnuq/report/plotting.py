@@ -48,7 +48,7 @@ HOW = {
     ),
     "pavpu": (
         "A pixel is certain where its predictive entropy is up to the threshold. PAvPU is the share of pixels that are "
-        "either right and certain or wrong and uncertain: the higher its curve, the better the entropy tells right "
+        "either right and certain or wrong and uncertain: the higher its curve, the better the entropy separates right "
         "pixels from wrong ones."
     ),
     "boundary": (

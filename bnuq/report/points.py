@@ -22,8 +22,8 @@ def points_section(result: Result, *, points: int, by: str | None, set: str, met
     table = points_table(result, set=set, method=method)
     score = chosen_score(scores_of(result, set=set, method=method), by, methods=methods_with(result, by, set=set))
     rows = worst_first(score, table[score])[:points]
-    of_scores = {*scores_of(result, set=set, method=method)} - {"max_probability"}
-    columns = {name: column[rows] for name, column in table.items() if name not in of_scores}
+    score_names = {*scores_of(result, set=set, method=method)} - {"max_probability"}
+    columns = {name: column[rows] for name, column in table.items() if name not in score_names}
     columns |= {score: table[score][rows]}
     first = "name" if "name" in columns else "index"  # what rows are called
     labels = [_shortened(str(value)) if first == "name" else f"point {value}" for value in columns.pop(first)]

@@ -77,12 +77,12 @@ def _intervals(name: str, result: Result) -> Iterator[Finding]:
     if "coverage50" not in estimates:
         return
     independent = test.n if test.group is None else len(np.unique(test.group))
-    wrong: dict[int, str] = {}
+    miscalibrated: dict[int, str] = {}
     for level in (50, 95):
         estimate = estimates[f"coverage{level}"]
         excess = estimate.value - level / 100
-        by_chance = math.sqrt(level / 100 * (1 - level / 100) / independent)
-        if abs(excess) > 2 * max(total(estimate) or math.inf, by_chance):
-            wrong[level] = "wide" if excess > 0 else "narrow"
-    code = "intervals-miscalibrated" if wrong else "intervals-calibrated"
-    yield verdict(code, method=name, test=estimates, wrong=wrong)
+        chance_error = math.sqrt(level / 100 * (1 - level / 100) / independent)
+        if abs(excess) > 2 * max(total(estimate) or math.inf, chance_error):
+            miscalibrated[level] = "wide" if excess > 0 else "narrow"
+    code = "intervals-miscalibrated" if miscalibrated else "intervals-calibrated"
+    yield verdict(code, method=name, test=estimates, wrong=miscalibrated)

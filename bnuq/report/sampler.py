@@ -35,11 +35,11 @@ def augmentation_in_words(result: Result) -> str:
 def laplace_in_words(result: Result) -> str:
     """The posterior of the last layer, as "Kronecker factors, prior precision 5.62"; "" where no method draws from
     it."""
-    of_each = (finding.values for finding in result.findings if finding.code == "laplace-fitted")
-    if (values := next(of_each, None)) is None:
+    fits = (finding.values for finding in result.findings if finding.code == "laplace-fitted")
+    if (values := next(fits, None)) is None:
         return ""
-    kept = "Kronecker factors" if values["curvature"] == "kron" else "diagonal"
-    return f"{kept}, prior precision {values['prior_precision']:.3g}"
+    curvature = "Kronecker factors" if values["curvature"] == "kron" else "diagonal"
+    return f"{curvature}, prior precision {values['prior_precision']:.3g}"
 
 
 def noise_models_in_words(result: Result) -> str:

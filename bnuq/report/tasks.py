@@ -169,8 +169,8 @@ _ESTIMATORS = {
 
 def legend(result: Result) -> Iterator[str]:
     """What the words of the report mean, of those that are in it."""
-    of_task = {REGRESSION: _of_regression, SEGMENTATION: _of_segmentation}.get(result.task, _of_classification)
-    yield from of_task(result)
+    legend_of_task = {REGRESSION: _of_regression, SEGMENTATION: _of_segmentation}.get(result.task, _of_classification)
+    yield from legend_of_task(result)
     yield from ood.legend(result)
 
 

@@ -22,10 +22,10 @@ def parts(result: Result, *, roomy: bool) -> tuple[Part, ...]:
         for each in group:  # from the best one down
             best.setdefault(each.method, each)
         first = next(iter(best.values()))
-        of_set = f" of {name}" if metric == "auroc" else ""
+        suffix = f" of {name}" if metric == "auroc" else ""
         digits = digits_of(metric, [each.value for each in best.values()])
         single = Cell(number(first.value_of_against, digits))
-        rows.append((f"{headed(metric)}{of_set}", ()))
+        rows.append((f"{headed(metric)}{suffix}", ()))
         rows.append(
             (_label(first.against, first.score_of_against, roomy=roomy), (single, Cell("–"), Cell("–"), Cell("1")))
         )
@@ -55,5 +55,5 @@ def _row(each: MethodComparison, digits: int, *, roomy: bool) -> Row:
 
 
 def _label(method: str, score: str, *, roomy: bool) -> str:
-    """A method, and the score that it is judged by, if there is room."""
+    """A method, and the score that it is judged by, where columns are wide enough."""
     return f"  {method_label(method, roomy=roomy)}{f' ({named(score, roomy=False)})' if score and roomy else ''}"

@@ -59,7 +59,8 @@ def findings(verdict: CheckVerdict) -> Iterator[Finding]:
         yield unchanged(verdict.comparisons)
     elif verdict.gated and not verdict.worse:
         # of those that do not fail the check, what chance explains least: comparisons come worst first
-        clearest = next((each for each in verdict.comparisons if each.outcome == "same" and each.degradation > 0), None)
+        unclear = (comparison for comparison in verdict.comparisons if comparison.outcome == "same")
+        clearest = next((comparison for comparison in unclear if comparison.degradation > 0), None)
         if clearest is None:
             yield _verdict("no-worsening")
         else:
@@ -76,7 +77,7 @@ def change(comparison: EstimateComparison, verdict: CheckVerdict) -> Finding:
         code = comparison.outcome
     elif judgement(comparison) == "moved":
         code = "moved"
-    regression = any(each.metric in ("rmse", "mae", "crps", "tau") for each in verdict.comparisons)
+    regression = any(comparison.metric in ("rmse", "mae", "crps", "tau") for comparison in verdict.comparisons)
     truth = "targets" if regression else "labels"
     return _verdict(code, comparison=comparison, gated=verdict.gated, truth=truth)
 
@@ -105,8 +106,8 @@ def unchanged(comparisons: tuple[EstimateComparison, ...]) -> Finding:
 
 def method_and_set(comparison: EstimateComparison) -> tuple[str, str]:
     """The method, and the set whose points the estimate is of; of the test set are normalised scores and bounds."""
-    of_test = comparison.set == NORMALIZED or comparison.set.startswith(BOUNDS)
-    return comparison.method, "test" if of_test else comparison.set
+    is_derived = comparison.set == NORMALIZED or comparison.set.startswith(BOUNDS)
+    return comparison.method, "test" if is_derived else comparison.set
 
 
 def _of_group(group: Sequence[EstimateComparison], verdict: CheckVerdict) -> Iterator[Finding]:

@@ -106,7 +106,7 @@ def _settings(settings: Sequence[Difference]) -> Iterator[str]:
             names: dict[str, list[str]] = {}
             for name, value in setting.values.items():
                 names.setdefault(value, []).append(name)
-            values = "; ".join(f"{value} in {' and '.join(of_value)}" for value, of_value in names.items())
+            values = "; ".join(f"{value} in {' and '.join(results)}" for value, results in names.items())
             other = "; estimates on it are from different points" if setting.other_points else ""
             yield f"{setting.what}: {values}{other}."
     shared = [f"{setting.what} {next(iter(setting.values.values()))}" for setting in settings if not setting.differs]

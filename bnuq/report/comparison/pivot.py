@@ -52,14 +52,14 @@ def pivot(results: Mapping[str, Result]) -> list[EstimateAcross]:
 def _deviations(rows: Sequence[Row | None], errors: Sequence[Errors]) -> Iterator[float]:
     """The known deviations of the other results from the first, with the error that `bnuq check` gives a change."""
     first = rows[0]
-    for row, of_change in zip(rows[1:], errors, strict=True):
+    for row, change_errors in zip(rows[1:], errors, strict=True):
         if first is None or row is None:
             continue
         difference = abs(row.estimate.value - first.estimate.value)
         if _same(row.estimate, first.estimate):
             yield 0.0
         elif math.isfinite(difference):
-            error = Error.together(of_change.over_points(row), of_change.over_draws(row, first)).value
+            error = Error.together(change_errors.over_points(row), change_errors.over_draws(row, first)).value
             if not math.isnan(error):
                 yield difference / error if error else math.inf
 

@@ -46,16 +46,16 @@ class Difference:
 def compared(results: Results) -> list[Difference]:
     """Every setting that any of the results has, in the order of a report."""
 
-    def of_each(value: Callable[[Result], Any]) -> dict[str, Any]:
+    def by_result(value: Callable[[Result], Any]) -> dict[str, Any]:
         return {name: value(result) for name, result in results.items()}
 
-    settings = [_by_hash("checkpoint", of_each(_checkpoint))]
+    settings = [_by_hash("checkpoint", by_result(_checkpoint))]
     sets = {name: evaluated.kind for result in results.values() for name, evaluated in result.sets.items()}
     for name, kind in sorted(sets.items(), key=lambda item: item[0] != "test"):
-        files = of_each(lambda result, name=name: _points(result, name))
-        settings.append(_by_hash(name if name == kind else f"{kind} {name}", files, of_points=True))
-    settings.append(_by_hash("reference", of_each(_reference)))
-    settings += [_by_value(name, values) for name, values in _values(of_each)]
+        files = by_result(lambda result, name=name: _points(result, name))
+        settings.append(_by_hash(name if name == kind else f"{kind} {name}", files, are_points=True))
+    settings.append(_by_hash("reference", by_result(_reference)))
+    settings += [_by_value(name, values) for name, values in _values(by_result)]
     return [setting for setting in settings if setting.differs or set(setting.values.values()) != {"none"}]
 
 
@@ -75,26 +75,26 @@ def _reference(result: Result) -> _File | None:
     return None if not train or not sha256 else (of_reference(str(train)), str(sha256))
 
 
-def _values(of_each: Callable[[Callable[[Result], Any]], dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _values(by_result: Callable[[Callable[[Result], Any]], dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
     """The settings that are no files, each with its values."""
-    if any(of_each(lambda result: result.task.is_dense).values()):  # all are of one task
-        yield "ignore", of_each(lambda result: result.run.get("data", {}).get("ignore", DataSection().ignore))
-        yield "classes of pixels", of_each(lambda result: ", ".join(result.sets["test"].classes) or None)
+    if any(by_result(lambda result: result.task.is_dense).values()):  # all are of one task
+        yield "ignore", by_result(lambda result: result.run.get("data", {}).get("ignore", DataSection().ignore))
+        yield "classes of pixels", by_result(lambda result: ", ".join(result.sets["test"].classes) or None)
     for key, name in _SAMPLING.items():
-        yield name, of_each(lambda result, key=key: result.sampling.get(key))
-    if any(of_each(sampler_in_words).values()):
-        yield "mini-batches", of_each(lambda result: sampler_in_words(result) or USUAL)
-    yield "noise models", of_each(lambda result: noise_models_in_words(result) or None)
-    yield "laplace", of_each(lambda result: laplace_in_words(result) or None)
+        yield name, by_result(lambda result, key=key: result.sampling.get(key))
+    if any(by_result(sampler_in_words).values()):
+        yield "mini-batches", by_result(lambda result: sampler_in_words(result) or USUAL)
+    yield "noise models", by_result(lambda result: noise_models_in_words(result) or None)
+    yield "laplace", by_result(lambda result: laplace_in_words(result) or None)
     for section, keys in _RUN_FILE.items():
         for key in keys:
             name = f"{section}.{key}" if section == "scoring" else key
-            yield name, of_each(lambda result, s=section, k=key: result.run.get(s, {}).get(k))
-    yield "methods", of_each(lambda result: list(result.methods))
-    yield "bnuq", of_each(lambda result: result.provenance["bnuq"])
+            yield name, by_result(lambda result, s=section, k=key: result.run.get(s, {}).get(k))
+    yield "methods", by_result(lambda result: list(result.methods))
+    yield "bnuq", by_result(lambda result: result.provenance["bnuq"])
 
 
-def _by_hash(name: str, files: Mapping[str, _File | None], *, of_points: bool = False) -> Difference:
+def _by_hash(name: str, files: Mapping[str, _File | None], *, are_points: bool = False) -> Difference:
     """Files are the same where their hashes are, whatever they are called."""
     hashes = {file and file[1] for file in files.values()}
     names = {file[0] for file in files.values() if file is not None}
@@ -103,7 +103,7 @@ def _by_hash(name: str, files: Mapping[str, _File | None], *, of_points: bool = 
         name: "none" if file is None else f"{file[0]} ({file[1][:8]})" if ambiguous else file[0]
         for name, file in files.items()
     }
-    return Difference(name, words, len(hashes) > 1, of_points and len(hashes) > 1 and None not in hashes)
+    return Difference(name, words, len(hashes) > 1, are_points and len(hashes) > 1 and None not in hashes)
 
 
 def _by_value(name: str, values: Mapping[str, Any]) -> Difference:

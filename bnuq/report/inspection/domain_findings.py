@@ -40,9 +40,9 @@ def _gain(name: str, running: Crossing, population: Crossing) -> Iterator[Findin
         before, after = running.estimates.get(metric), population.estimates.get(metric)
         if before is None or after is None or not math.isfinite(change := after.value - before.value):
             continue
-        moved = abs(change) > 2 * math.hypot(error_of(before) or 0.0, error_of(after) or 0.0)
-        changes[metric] = before.value, after.value, moved
-        directions |= {1 if change * better > 0 else -1} if moved else set()
+        is_clear = abs(change) > 2 * math.hypot(error_of(before) or 0.0, error_of(after) or 0.0)
+        changes[metric] = before.value, after.value, is_clear
+        directions |= {1 if change * better > 0 else -1} if is_clear else set()
     if changes:
         effects: dict[tuple[int, ...], str] = {(): "no-effect", (1,): "better", (-1,): "worse"}
         effect = effects.get(tuple(directions), "mixed")

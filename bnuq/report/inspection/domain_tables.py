@@ -63,8 +63,8 @@ def _crossings(domains: Domains, name: int) -> Table:
     estimates = {(crossing.domain, crossing.statistics): crossing.estimates for crossing in domains.crossings}
     statistics = list(dict.fromkeys(crossing.statistics for crossing in domains.crossings))
     rows: list[Row] = []
-    for metric in dict.fromkeys(metric for by_metric in estimates.values() for metric in by_metric):
-        digits = _digits(metric, [by_metric[metric] for by_metric in estimates.values() if metric in by_metric])
+    for metric in dict.fromkeys(metric for metrics in estimates.values() for metric in metrics):
+        digits = _digits(metric, [metrics[metric] for metrics in estimates.values() if metric in metrics])
         rows.append((headed(metric).strip(), ()))
         for domain in dict.fromkeys(crossing.domain for crossing in domains.crossings):
             row = [estimates.get((domain, column), {}).get(metric) for column in statistics]
@@ -112,7 +112,7 @@ _GOOD = "as good: indistinguishable from the best by these statistics."
 
 
 def _candidate_cells(candidate: PipelineFit, best: PipelineFit | None, *, fits: bool) -> tuple[Cell, ...]:
-    """`fits` tells whether the best of all does."""
+    """`fits`: whether the best of all candidates does."""
     if fits:
         word = "best" if candidate is best else "as good" if candidate.tied else "yes" if candidate.passed else "no"
     else:

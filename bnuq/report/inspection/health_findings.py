@@ -11,7 +11,7 @@ from bnuq.records.evaluation import WORST_LIMIT
 from bnuq.records.inspection import Gap, Inspection, LayerGap, SiteRow
 from bnuq.report.inspection.layer_numbers import MEAN_OF_ABSOLUTE, median_of, ratio_of, worst_first
 
-_SLIGHT = 0.01  # standard deviations, which do no harm however small batch noise is
+_SLIGHT = 0.01  # standard deviations: negligible, however small batch noise is
 _FLAGS = ("not-finite", "never-trained", "vanishing", "frozen", "untracked", "called-again")
 
 

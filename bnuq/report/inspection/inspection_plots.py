@@ -101,7 +101,7 @@ def _layer_axis(axes: Axes, names: Sequence[str]) -> None:
     step = math.ceil(len(names) / _TICKS)
     at = range(0, len(names), step)
     axes.set_xticks(list(at))
-    axes.set_xticklabels([short(names[place], 18) for place in at], rotation=90, fontsize=9)
+    axes.set_xticklabels([short(names[index], 18) for index in at], rotation=90, fontsize=9)
     axes.set_xlim(-0.6, len(names) - 0.4)
     axes.grid(visible=False, axis="x")
 
@@ -359,8 +359,8 @@ def _by_size(axes: Axes, noise: NoiseBySize) -> None:
 
 def _ends_and_middle(layers: Sequence[LayerNoise]) -> list[LayerNoise]:
     """The first layer, the one in the middle and the last."""
-    places = sorted({0, len(layers) // 2, len(layers) - 1})
-    return [layers[place] for place in places]
+    indices = sorted({0, len(layers) // 2, len(layers) - 1})
+    return [layers[index] for index in indices]
 
 
 def _by_positions(axes: Axes, noise: NoiseBySize) -> None:

@@ -21,14 +21,14 @@ def sentences(findings: Iterable[Finding]) -> tuple[str, ...]:
 
 def _kinds(kinds: Mapping[str, int]) -> str:
     names = {"batchnorm": "BatchNorm layer", "dropout": "dropout", "learned": "noise layer"}
-    found = [count(amount, names[kind]) for kind, amount in kinds.items() if amount]
-    return all_of(found) if found else "Nothing"
+    texts = [count(amount, names[kind]) for kind, amount in kinds.items() if amount]
+    return all_of(texts) if texts else "Nothing"
 
 
-def _range(by_layer: Mapping[str, float]) -> str:
-    known = [value for value in by_layer.values() if math.isfinite(value)]
+def _range(deviations: Mapping[str, float]) -> str:
+    known = [value for value in deviations.values() if math.isfinite(value)]
     low, high = (brief(min(known)), brief(max(known))) if known else ("–", "–")
-    most = worst_first(by_layer, by_layer.__getitem__)[0]
+    most = worst_first(deviations, deviations.__getitem__)[0]
     return f"{low if low == high else f'{low} to {high}'} (most in {most})"
 
 
@@ -50,8 +50,8 @@ def _ratios(layers: Sequence[tuple[str, float]]) -> str:
 def _changes(changes: Mapping[str, tuple[float, float, bool]]) -> str:
     return "; ".join(
         f"{named(metric)} {number(before, 3)} → {number(after, 3)} ({signed(after - before, 3)})"
-        + ("" if moved else ", within two errors")
-        for metric, (before, after, moved) in changes.items()
+        + ("" if is_clear else ", within two errors")
+        for metric, (before, after, is_clear) in changes.items()
     )
 
 

@@ -146,11 +146,11 @@ def gap_parts(gap: Gap, *, name: int) -> Iterator[Part]:
 
 def _gap_cells(layer: LayerGap, *, dead: bool) -> Iterator[Cell]:
     yield from (Cell(times(ratio), style=style_of(ratio)) for ratio in (layer.ratio_mean, layer.ratio_log_variance))
-    for size, by_noise in (
+    for size, expected in (
         (layer.rms_shift, layer.explained_shift),
         (layer.mean_log_ratio, MEAN_OF_ABSOLUTE * layer.explained_log_ratio),
     ):
-        yield from (Cell(brief(size)), Cell(brief(by_noise), style="dim"))
+        yield from (Cell(brief(size)), Cell(brief(expected), style="dim"))
     if dead:
         yield Cell(str(layer.dead) if layer.dead else "", style="yellow")
 
@@ -163,8 +163,8 @@ def _has_gaps(layer: LayerGap) -> bool:
 def noise_parts(noise: NoiseBySize, *, name: int) -> Iterator[Part]:
     """The layers in execution order; of many those whose values are the least independent."""
     folded = len(noise.layers) > ROWS
-    order = worst_first(range(len(noise.layers)), lambda place: -least_share(noise.layers[place]))
-    shown = [noise.layers[place] for place in sorted(order[:FEW] if folded else order)]
+    order = worst_first(range(len(noise.layers)), lambda index: -least_share(noise.layers[index]))
+    shown = [noise.layers[index] for index in sorted(order[:FEW] if folded else order)]
     if shown:
         sloped = any(layer.slope is not None for layer in noise.layers)
         header = ("σ_U", "σ_V", "n", "of M", "of S", *(["slope"] if sloped else []), "χ²", "χ²_ν")

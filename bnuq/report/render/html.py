@@ -46,7 +46,7 @@ class _Section:
 
     @property
     def narrow(self) -> bool:
-        """Whether it is a single picture that leaves room for another beside it."""
+        """Whether it is a single picture narrow enough to have another beside it."""
         return (
             bool(self.title)
             and [block["kind"] for block in self.blocks] == ["Pictures"]
@@ -112,12 +112,12 @@ def _sections(report: Report, drawn: dict[tuple[str, ...], DrawnPicture]) -> Ite
 
 def _pairs(sections: Sequence[_Section]) -> Iterator[tuple[_Section, ...]]:
     """The sections one by one; two of a single narrow picture each, where they follow each other, side by side."""
-    place = 0
-    while place < len(sections):
-        pair = tuple(sections[place : place + 2])
+    index = 0
+    while index < len(sections):
+        pair = tuple(sections[index : index + 2])
         group = pair if len(pair) == 2 and all(section.narrow for section in pair) else pair[:1]
         yield group
-        place += len(group)
+        index += len(group)
 
 
 def _blocks(
@@ -203,7 +203,7 @@ def _with_code(words: str) -> Any:
 
     pieces = re.split(r"`([^`]+)`", words)
     return Markup("").join(
-        Markup("<code>{}</code>").format(piece) if place % 2 else piece for place, piece in enumerate(pieces)
+        Markup("<code>{}</code>").format(piece) if index % 2 else piece for index, piece in enumerate(pieces)
     )
 
 

@@ -176,12 +176,12 @@ def _section(title: str, parts: Sequence[Part], width: int, clean: Clean) -> Ite
         yield from _paragraph(title, width, clean, style="bold")
     before: Part | None = None
     for part in shown:
-        apart = (
+        is_spaced = (
             (isinstance(part, Heading | Drawing | document.Listing) and not isinstance(before, Heading))
             or (isinstance(part, Table) and not title)
             or (isinstance(part, Table | Paragraph) and isinstance(before, Table))
         )
-        if before is not None and apart:
+        if before is not None and is_spaced:
             yield Text()
         yield from _part(part, width, clean)
         before = part

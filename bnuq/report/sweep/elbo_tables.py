@@ -11,7 +11,7 @@ from bnuq.records.sweep import ElboTerms, Sweep
 from bnuq.report.document import Cell, Heading, Paragraph, Part, Row, explanations
 from bnuq.report.numbers import and_error, decimals, error_of, number, three_digits
 from bnuq.report.sweep.sweep_lines import SweepLine, behind_best, by_elbo_of
-from bnuq.report.sweep.sweep_tables import by_size
+from bnuq.report.sweep.sweep_tables import size_table
 
 _PRIORS = {
     "unit": "unit information (q at one value, around the population statistics)",
@@ -33,13 +33,13 @@ def elbo_parts(sweep: Sweep, lines: Sequence[SweepLine]) -> Iterator[Part]:
 
 
 def _line_elbo(sweep: Sweep, line: SweepLine) -> Iterator[Part]:
-    bounded = [(place, point, point.elbo) for place, point in enumerate(line.points) if point.elbo is not None]
+    bounded = [(index, point, point.elbo) for index, point in enumerate(line.points) if point.elbo is not None]
     behind = behind_best(sweep, line)
     values = [abs(each.value) for _, _, elbo in bounded for each in (elbo.elbo, elbo.expected_log_likelihood)]
     digits = min(2, max(0, decimals([*values, *(abs(elbo.kl) for _, _, elbo in bounded)]) - 1))
     rows: list[Row] = []
-    for place, point, elbo in bounded:
-        difference = behind.get(place)
+    for index, point, elbo in bounded:
+        difference = behind.get(index)
         cells = (
             _cell(elbo.expected_log_likelihood, digits),
             Cell(number(elbo.kl, digits)),
@@ -47,7 +47,7 @@ def _line_elbo(sweep: Sweep, line: SweepLine) -> Iterator[Part]:
             Cell("–") if difference is None else Cell("best") if difference.value == 0 else _cell(difference, digits),
         )
         rows.append((f"{point.batch_size:,}", cells))
-    yield by_size(("exp. log-lik.", "KL", "↑ ELBO", "from best"), rows)
+    yield size_table(("exp. log-lik.", "KL", "↑ ELBO", "from best"), rows)
     if len(behind) > 1 and (sweep.recommended is None or not by_elbo_of(sweep.recommended, line)):
         yield Paragraph("From best: ± over draws only, which the sizes share.", dim=True)
     if line.model is None:

@@ -35,8 +35,8 @@ def findings(sweep: Sweep) -> Iterator[Finding]:
     """The verdicts, line by line, then the recommendation. `line` names it if there are several. Nothing is said of
     sets whose inputs are on another scale than the reference's, and no size recommended while a reference check fails.
     """
-    wrong = on_another_scale(sweep.findings)
-    for name, values in wrong.items():
+    rescaled = on_another_scale(sweep.findings)
+    for name, values in rescaled.items():
         yield _verdict(OTHER_SCALE, set=name, sd=values["sd"], reference_sd=values["reference_sd"])
     if is_mismatched(sweep):
         yield _verdict("reference-mismatch", lags=False)
@@ -44,12 +44,12 @@ def findings(sweep: Sweep) -> Iterator[Finding]:
     for line in lines:
         name = "" if len(lines) == 1 else line.title if line.model is None else line.model.name
         verdict = partial(_verdict, line=name)
-        if len(line.random) > 1 and "test" not in wrong:
+        if len(line.random) > 1 and "test" not in rescaled:
             yield _disagreement(sweep, line, verdict)
             for name in names_of(sweep, "ood"):
-                if name not in wrong:
+                if name not in rescaled:
                     yield from _ranking(sweep, line, name, verdict)
-        if (metric := compared_by(line)) and not wrong.keys() & {"test", "validation"}:
+        if (metric := compared_by(line)) and not rescaled.keys() & {"test", "validation"}:
             ends = line.compared[:1] + line.compared[1:][-1:]
             gains = {name: [point.compared_with[name][metric].difference for point in ends] for name in NETWORKS}
             deterministic, population = gains.values()
@@ -169,9 +169,9 @@ def _change(first: Repeated, last: Repeated) -> Estimate:
 def _is_alike(sweep: Sweep, point: SweepPoint, name: str) -> bool:
     """Whether the mean disagreement of an OOD set is above that of the test set by no more than two errors."""
     [test, *_] = names_of(sweep, "test")
-    by_set = point.estimates.get(disagreement_of(sweep), {})
-    if test not in by_set or name not in by_set:
+    set_estimates = point.estimates.get(disagreement_of(sweep), {})
+    if test not in set_estimates or name not in set_estimates:
         return False
-    change = _change(by_set[test], by_set[name])
+    change = _change(set_estimates[test], set_estimates[name])
     errors = [error for error in (change.se, change.mc_se) if error is not None]
     return bool(errors) and not change.value > 2 * math.hypot(*errors)

@@ -75,26 +75,26 @@ def compared_by(line: SweepLine) -> str:
 def behind_best(sweep: Sweep, line: SweepLine) -> dict[int, Estimate]:
     """The ELBO of each size minus that of the best, by place in the line; empty if none is known."""
     known = {
-        place: point.elbo
-        for place, point in enumerate(line.points)
+        index: point.elbo
+        for index, point in enumerate(line.points)
         if point.elbo is not None and math.isfinite(point.elbo.elbo.value)
     }
     if not known:
         return {}
     chosen = sweep.recommended
     if chosen is not None and by_elbo_of(chosen, line):
-        behind = {place: chosen.behind.get(line.points[place].batch_size) for place in known}
+        behind = {index: chosen.behind.get(line.points[index].batch_size) for index in known}
         if None not in behind.values():
-            return {place: estimate for place, estimate in behind.items() if estimate is not None}
-    best = known[max(known, key=lambda place: known[place].elbo.value)]
+            return {index: estimate for index, estimate in behind.items() if estimate is not None}
+    best = known[max(known, key=lambda index: known[index].elbo.value)]
     differences = {}
-    for place, elbo in known.items():
-        terms, error = sweep.models[line.points[place].model].elbo, None
+    for index, elbo in known.items():
+        terms, error = sweep.models[line.points[index].model].elbo, None
         if terms is not None and len(elbo.log_likelihood) == len(best.log_likelihood) > 1:
             with np.errstate(invalid="ignore", over="ignore"):
                 sd = float(np.std(elbo.log_likelihood - best.log_likelihood, ddof=1))
             error = terms.train_size * sd / math.sqrt(len(elbo.log_likelihood))
-        differences[place] = Estimate(elbo.elbo.value - best.elbo.value, mc_se=error)
+        differences[index] = Estimate(elbo.elbo.value - best.elbo.value, mc_se=error)
     return differences
 
 

@@ -37,7 +37,7 @@ def draw(sweep: Sweep, path: Path) -> None:
     Source: the layout is that of Teye, Azizpour & Smith 2018, Fig. 1.
     """
     lines = lines_of(sweep)
-    single, matched = ([line for line in lines if (line.model is None) is by_size] for by_size in (False, True))
+    single, matched = ([line for line in lines if (line.model is None) is is_matched] for is_matched in (False, True))
     columns = [column for column in (single, matched) if column]
     ood = [name for name in names_of(sweep, "ood") if any(auroc_of(sweep, point, name) for point in sweep.points)]
     bounded = any(len(behind_best(sweep, line)) > 1 for line in lines)
@@ -81,12 +81,12 @@ def _size_axis(axes: Axes, sweep: Sweep, column: Sequence[SweepLine]) -> None:
 
 def _looks(sweep: Sweep, column: Sequence[SweepLine]) -> dict[tuple[int, str], drawing.LineStyle]:
     """How a line of a column and a set are drawn: its colour tells the set, dashes and marker too if they can."""
-    of_sets = drawing.line_styles(["", *names_of(sweep, "test", "ood")])
-    of_lines = list(drawing.line_styles(["", *map(str, range(len(column)))]).values())[1:]
+    set_styles = drawing.line_styles(["", *names_of(sweep, "test", "ood")])
+    line_looks = list(drawing.line_styles(["", *map(str, range(len(column)))]).values())[1:]
     return {
-        (number, name): look if len(column) == 1 else drawing.LineStyle(look.colour, of_line.dashes, of_line.marker)
-        for number, of_line in enumerate(of_lines)
-        for name, look in of_sets.items()
+        (number, name): look if len(column) == 1 else drawing.LineStyle(look.colour, line_look.dashes, line_look.marker)
+        for number, line_look in enumerate(line_looks)
+        for name, look in set_styles.items()
     }
 
 
@@ -122,10 +122,10 @@ def _draw_disagreement(axes: Axes, sweep: Sweep, column: Sequence[SweepLine]) ->
         if (estimate := estimate_of(point, metric, name)) is not None and math.isfinite(estimate.value)
     ]
     logarithmic = bool(every) and min(every) > 0
-    for place, line in enumerate(column):
+    for index, line in enumerate(column):
         for name in names:
             estimates = [estimate_of(point, metric, name) for point in line.random]
-            _draw_bars(axes, line.random, estimates, looks[place, name], _label(column, line, name))
+            _draw_bars(axes, line.random, estimates, looks[index, name], _label(column, line, name))
     if logarithmic:
         drawing.factors_up(axes, min(every) / 1.8, max(every) * 1.8, whole=1000, ticks=20)
     fixed_sizes = sorted({point.batch_size for line in column for point in line.points if point.degenerate})
@@ -141,17 +141,17 @@ def _draw_disagreement(axes: Axes, sweep: Sweep, column: Sequence[SweepLine]) ->
     if handles:
         bare = len(handles) - len(axes.containers)  # matplotlib has what has no bars first
         order = [*range(bare, len(handles)), *range(bare)]
-        axes.legend([handles[place] for place in order], [labels[place] for place in order], loc="best")
+        axes.legend([handles[index] for index in order], [labels[index] for index in order], loc="best")
 
 
 def _draw_auroc(axes: Axes, sweep: Sweep, column: Sequence[SweepLine]) -> None:
     looks = _looks(sweep, column)
     axes.axhline(0.5, color=drawing.GREY, linewidth=1, linestyle=":", zorder=1)
-    for place, line in enumerate(column):
+    for index, line in enumerate(column):
         for name in names_of(sweep, "ood"):
             aurocs = [auroc_of(sweep, point, name) for point in line.random]
             estimates = [None if auroc is None else auroc.estimate for auroc in aurocs]
-            _draw_bars(axes, line.random, estimates, looks[place, name], _label(column, line, name))
+            _draw_bars(axes, line.random, estimates, looks[index, name], _label(column, line, name))
     axes.set_ylabel(f"AUROC by {score_name(sweep)}, against test")
 
 
@@ -162,7 +162,7 @@ def _draw_elbo(axes: Axes, sweep: Sweep, column: Sequence[SweepLine]) -> None:
     for line, look in zip(column, looks, strict=True):
         look = drawing.LineStyle(drawing.INK, "-", "o") if len(column) == 1 else look
         behind = behind_best(sweep, line)
-        points = [line.points[place] for place in behind]
+        points = [line.points[index] for index in behind]
         _draw_bars(axes, points, list(behind.values()), look, _label(column, line, "") or "_")
         if line.model is None or line.model.elbo is None:
             continue

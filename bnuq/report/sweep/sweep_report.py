@@ -20,7 +20,7 @@ from bnuq.report.sweep.sweep_tables import compared_parts, decay_parts, is_of_ot
 
 _HOW = (
     "Samples disagree less as mini-batches grow: a straight line in the first row is a power law, one of slope −1 a "
-    "fall as 1/b. AUROC, where there is a row of it, tells whether unfamiliar data stay separated; the ELBO is drawn "
+    "fall as 1/b. AUROC, where there is a row of it, shows whether unfamiliar data stay separated; the ELBO is drawn "
     "as its difference from the best size. Bars are one standard error."
 )
 _REPEAT = (

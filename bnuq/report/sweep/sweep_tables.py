@@ -34,7 +34,7 @@ def table(sweep: Sweep, line: SweepLine) -> Table:
         (f"{point.batch_size:,}{'*' if point.degenerate else ''}", tuple(column[row] for column in columns.values()))
         for row, point in enumerate(line.points)
     ]
-    return by_size(tuple(columns), rows)
+    return size_table(tuple(columns), rows)
 
 
 def _estimate_columns(sweep: Sweep, line: SweepLine) -> dict[str, list[Cell]]:
@@ -65,7 +65,7 @@ def is_of_other_size(point: SweepPoint) -> bool:
     return point.train_batch_size != point.batch_size
 
 
-def by_size(header: tuple[str, ...], rows: Sequence[Row]) -> Table:
+def size_table(header: tuple[str, ...], rows: Sequence[Row]) -> Table:
     """A row for each size, which stands to the right."""
     width = max(len(label) for label, _ in rows)
     return Table(header, tuple((f"{label:>{width}}", cells) for label, cells in rows), stacks=True)
@@ -97,7 +97,7 @@ def compared_parts(line: SweepLine) -> Iterator[Part]:
     digits = decimals_of(metric, (estimate for row in estimates.values() for estimate in row))
     rows = [(f"{size:,}", tuple(with_error(estimate, digits) for estimate in row)) for size, row in estimates.items()]
     yield Heading(f"{named(metric, roomy=False)} on the test set, compared with a single deterministic pass")
-    yield by_size(("deterministic", "population statistics", "MCBN − deterministic", "MCBN − population"), rows)
+    yield size_table(("deterministic", "population statistics", "MCBN − deterministic", "MCBN − population"), rows)
 
 
 def decay_parts(lines: Sequence[SweepLine]) -> Iterator[Part]:

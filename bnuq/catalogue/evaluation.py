@@ -97,7 +97,7 @@ def _reference_mismatch(
             "differ by more than a standard deviation, or are 0."
         )
     recompute = "" if precise is None else f" `{precise}` recomputes the running statistics."
-    if lags:
+    if lags:  # MCBN is unaffected, and no other pipeline would help
         return (
             "The checkpoint's running averages probably lag behind its weights: they match the reference better in "
             f"the first BatchNorm than behind it, or differ in means alone, as another pipeline would not.{recompute} "

@@ -109,7 +109,7 @@ def command(
     from bnuq.report.render import print_record
     from bnuq.workflows.evaluate import evaluate
 
-    look = None if gate is None else gate.check_sets
+    look = None if gate is None else gate.check_sets  # refuses other points before anything is computed
     with threads(run.threads):
         result = evaluate(run, work=work, progress=progress, look=look)
     if gate is None:

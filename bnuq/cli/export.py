@@ -78,6 +78,7 @@ def command(
     else:
         from bnuq.records.evaluation_file import read
 
+        # The exported draws are those that were scored; others would have other estimates.
         if set(options) & {"samples", "batch_size", "seed"}:
             raise RequestError("--from takes the draws of the result; leave --samples, --batch-size and --seed out.")
         source = read(folder / expanded(result))

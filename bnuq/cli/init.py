@@ -62,7 +62,7 @@ def command(
     model = folder / _checkpoint(checkpoint, folder)
     default = folder / "bnuq.toml" if checkpoint is None else model.with_suffix(".toml")
     path = default if out is None else folder / expanded(out)
-    _check_out(path, force=force)
+    _check_out(path, force=force)  # before questions are asked and the network is read
     if not printing.quiet:
         print_line(f"The run file will be {_shown(path, folder)}{' (replaced)' * exists(path)}.")
     asked = Options(options | _answers(options))

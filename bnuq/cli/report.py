@@ -132,6 +132,7 @@ def show(
 ) -> None:
     """Print and write the requested forms of the record that `read` returns."""
     points = points or PointsSection()
+    # All refusals come before the result is read and anything is written.
     figures, maps = (None if folder is None else expanded(folder) for folder in (forms.figures, forms.maps))
     _check_points(points, printing.json, maps)
     _check_format(forms.format, figures, maps)
@@ -162,6 +163,7 @@ def show(
         write_bytes(table, rows)
     if document is not None:
         write_bytes(document, in_markdown(report, level=1).encode("utf-8", "backslashreplace"))
+    # Standard output takes one form: JSON, Markdown, the named points, or the report.
     if printing.json:
         print_line(json.dumps(kind.summary(record), allow_nan=False, indent=2))
         return

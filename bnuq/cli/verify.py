@@ -62,6 +62,7 @@ def command(
             print_line(f"Different: {name}")
         if not outcome.differing:
             print_line(f"Bitwise those of {path}. Root of all units: {record.provenance['units']}")
+        # A difference is a fault only on the same kind of processor.
         elif made := record.provenance.get("platform"):
             print_line(f"It was made on {made}, {record.provenance.get('device')}; other processors round differently.")
     if outcome.differing:

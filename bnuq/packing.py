@@ -63,7 +63,7 @@ def pack(inputs: Mapping[str, NDArray[Any]] | Sequence[NDArray[Any]], where: str
     """The points (n, words) that have these inputs, arrays (n, …) by name or by place, and their layout.
 
     Floats keep float32 or float64, and integers and truth values their type. Raises DataError, which begins with
-    `where` and names the input, if one is no array of finite numbers, or their lengths differ.
+    `where` and names the input, if one is not an array of finite numbers, or their lengths differ.
     """
     named = inputs.items() if isinstance(inputs, Mapping) else [("", values) for values in inputs]
     arrays = [

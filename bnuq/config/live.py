@@ -45,6 +45,7 @@ def resolve_live(
         paths = tuple(map(str, networks))
         run = mistakes.of(resolved_single, paths, options, folder=folder, samples=samples)
     else:
+        # A network in memory has no file: its class names it in messages and gives the result file its name.
         names = [Path(type(network).__name__) for network in networks]
         run = mistakes.of(
             merged,

@@ -105,6 +105,7 @@ def merged(
     checkpoint, *others = [Path(without_dots(folder / path)) for path in checkpoints]
     archs = _for_each(checkpoints, [named("arch", text) for text in texts_in(model.arch)])
     unchanged = _unchanged_settings(model, data, sampling, computation)
+    # Every reader runs before anything is raised, so that one message lists all mistakes.
     resolved: dict[str, Any] = {
         "out": folder / (computation.out or f"{checkpoint.stem}.bnuq.h5"),
         "checkpoint": checkpoint,
@@ -118,7 +119,7 @@ def merged(
         "palette": origin.path("palette", data.palette),
         "classes": _names_or_file(data.classes, origin),
         "resize": read("resize", read_size),
-        "crop": _square(read("crop", read_size)),
+        "crop": (side, side) if isinstance(side := read("crop", read_size), int) else side,
         "normalize": read("normalize", read_normalize),
         "normalize_name": published_name(data.normalize),
         "normalize_targets": read("normalize_targets", read_normalize, published=False),
@@ -128,7 +129,7 @@ def merged(
         "samples": sampling.samples or samples,
         "samples_by_default": sampling.samples is None,
         "predictions": origin.path("predictions", sampling.predictions),
-        "layers": _single(sampling.layers) if "layers" in options_given else sampling.layers,
+        "layers": sampling.layers[0] if "layers" in options_given and len(sampling.layers) == 1 else sampling.layers,
         "sampler": SamplerSettings(**{key: getattr(sampling, key) for key in settings_of(SamplerSettings)}),
         "scoring": request.scoring,
         "device": computation.device or "auto",
@@ -146,10 +147,6 @@ def _unchanged_settings(*sections: Any) -> dict[str, Any]:
     """The settings of sections that a run holds under the same name."""
     names = {field.name for field in fields(Run)}
     return {key: getattr(section, key) for section in sections for key in settings_of(type(section)) if key in names}
-
-
-def _square(size: Any) -> Any:
-    return (size, size) if isinstance(size, int) else size
 
 
 def _request(content: RunFile, options: dict[str, Any], hub: HubConfig | None) -> Request:
@@ -230,10 +227,6 @@ def _methods_of(methods: tuple[str, ...] | None) -> tuple[str, ...] | None:
 
 def texts_in(texts: str | tuple[str, ...] | None) -> tuple[str, ...]:
     return () if texts is None else (texts,) if isinstance(texts, str) else texts
-
-
-def _single(layers: str | tuple[str, ...]) -> str | tuple[str, ...]:
-    return layers[0] if len(layers) == 1 else layers
 
 
 def without_dots(path: Path) -> Path:

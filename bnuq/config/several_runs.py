@@ -57,7 +57,7 @@ def resolve_all(models: Sequence[str], options: Options, *, folder: Path) -> Run
         )
     out = folder / (options.get("out") or f"{path.stem}.bnuq.h5")
     if (count := math.prod(map(len, numbers.values()))) > MAX_RUNS:
-        raise RequestError(f"{path}: [runs] asks for {count:,} runs; expected at most {MAX_RUNS:,}.")
+        raise RequestError(f"{path}: [runs] requests {count:,} runs; expected at most {MAX_RUNS:,}.")
     runs = []
     for split, seed in itertools.product(numbers.get("split", (None,)), numbers.get("seed", (None,))):
         filled = _filled(content, {"split": split, "seed": seed})

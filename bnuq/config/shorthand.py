@@ -129,7 +129,7 @@ def _toml_or_text(text: str) -> Any:
 
 
 def _numbers(text: str) -> tuple[float, ...]:
-    """The numbers in a list with commas; none if it is no such list."""
+    """The numbers in a list with commas; none if it is not such a list."""
     words = [word.strip() for word in text.split(",")]
     try:
         return tuple(float(word) for word in words) if text.isascii() and "_" not in text else ()

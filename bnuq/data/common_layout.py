@@ -23,7 +23,7 @@ def points_of(contents: Contents, *, name: str, reference: str, where: str | Non
     """The points in `contents`, in the common layout.
 
     Raises DataError, which begins with `where`, for an empty set, shapes that do not fit together, numbers that are
-    not finite, and inputs or targets that are no numbers.
+    not finite, and inputs or targets that are not numbers.
     """
     where = where or reference
     inputs, findings = contents.inputs, ()
@@ -61,7 +61,9 @@ def points_of(contents: Contents, *, name: str, reference: str, where: str | Non
 def with_numbers(contents: Contents, targets: NDArray[Any], where: str) -> Contents:
     """`contents` with these targets; texts, one for each point, have the numbers of their names in the file, or else
     those of `_numbered_texts`."""
-    texts = targets.dtype.kind in "SU" or (targets.dtype.kind == "O" and _are_texts(targets))
+    texts = targets.dtype.kind in "SU" or (
+        targets.dtype.kind == "O" and all(isinstance(value, str | bytes) for value in targets.flat)
+    )
     if not texts or targets.ndim != 1:
         return replace(contents, targets=targets)
     words = [(text.decode(errors="replace") if isinstance(text, bytes) else text).strip() for text in targets.tolist()]
@@ -76,10 +78,6 @@ def with_numbers(contents: Contents, targets: NDArray[Any], where: str) -> Conte
         classes_sorted=classes is not None,
         findings=(*contents.findings, *findings),
     )
-
-
-def _are_texts(values: NDArray[Any]) -> bool:
-    return all(isinstance(value, str | bytes) for value in values.flat)
 
 
 def _numbered_texts(

@@ -52,7 +52,7 @@ def augmented(raw: NDArray[Any], augment: Augment, words: NDArray[np.uint64]) ->
     bit of word 2 flips left and right: row i depends on picture i and words[i] alone. Padding is in raw pixels, 0 being
     black, as in the training pipelines that this stands for; normalisation comes after.
 
-    Raises RequestError for points that are no pictures, a crop larger than the padded picture, a negative pad, and a
+    Raises RequestError for points that are not pictures, a crop larger than the padded picture, a negative pad, and a
     reflected pad as large as the picture.
     """
     if raw.ndim != 4:

@@ -36,7 +36,7 @@ from bnuq.files.references import arguments_of, folders_of, selection_of, withou
 from bnuq.files.suites import members_of
 from bnuq.trust import BY_USER, NamedBy, names_a_file, resolve_factory
 
-_RESERVED = frozenset({"test", "train", "validation"}) | {  # and the rooms of a result file beside the sets'
+_RESERVED = frozenset({"test", "train", "validation"}) | {  # and the groups of a result file beside the sets'
     "normalized", "bounds", "convergence", "calibration", "risk_coverage", "uncertainty_error",
 }  # fmt: skip
 _SUFFIXES = frozenset({".npz", ".npy", ".mat", ".h5", ".hdf5", ".csv", ".txt", ".parquet", ".tar", ".zip"})

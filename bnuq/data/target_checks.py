@@ -47,6 +47,7 @@ def check_labels(points: Points, classes: int) -> Points:
     name, y = f"{points.reference}: the labels of {points.name!r}", points.targets
     if y is None:
         raise DataError(f"{name} are missing; expected a whole number from 0 to {classes - 1} per point.")
+    # A table's last column was only assumed to be the label: where another looks like it, ask rather than score noise.
     if points.target_by_position and _all_of(points.inputs[:, 0], classes) and not _all_of(y, classes):
         raise DataError(
             f"{points.reference}: the last column was taken for the label and holds {value_range(y)}; the first column "
@@ -127,6 +128,7 @@ def check_masks(points: Points, classes: int, ignore: int, progress: Progress = 
             f"{points.reference}: {len(points.classes)} classes are named ({', '.join(points.classes[:20])}), and the "
             f"network has {classes}. Add lines to the class file, in the order of the network's outputs."
         )
+    # All masks are read before anything is reported: how many are wrong says whether it is one file or the numbering.
     ignored, wrong, seen = [], dict[int, dict[int, int]](), set[int]()
     with progress(f"masks of {points.name}", len(points)) as advance:
         for start, block in blocks(masks):

@@ -80,7 +80,7 @@ class Journal:
         """The number of units that were finished before, and read."""
         self.digests: dict[str, str] = {}
         """The digest of each unit that was saved or read."""
-        self._told = None if about is None else {"facts": json.loads(text), **about}  # until it is written
+        self._description = None if about is None else {"facts": json.loads(text), **about}  # until it is written
         self._given_up = False  # units could not be written
 
     def path(self, unit: str) -> Any:
@@ -136,7 +136,7 @@ class Journal:
             keep_user_secret()
         try:
             self.announce()
-            self._told = None
+            self._description = None
             self.place.write(self._name(unit), buffer.getvalue())
         except ResultError:
             if needed:
@@ -148,8 +148,8 @@ class Journal:
         """Say at the place what these units are about, before there are any, if it can be written."""
         name = f"{self.key}.json"
         with contextlib.suppress(ResultError):
-            if self._told is not None and not self.place.exists(name):
-                self.place.write(name, json.dumps(self._told, indent=1).encode())
+            if self._description is not None and not self.place.exists(name):
+                self.place.write(name, json.dumps(self._description, indent=1).encode())
 
     def retract(self) -> None:
         """Take that back, unless there are units."""

@@ -36,7 +36,7 @@ def serve() -> None:
     """Answer requests until there are no more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent's to take
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what a library prints is no answer
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what a library prints is not an answer
     limits = _Limits()
     for line in sys.stdin.buffer:
         operation, *arguments = json.loads(line)
@@ -133,7 +133,7 @@ def _surveyed(file: h5py.File) -> dict[str, Any]:
     """What is found in a file, which is not sought again while the file is unchanged. A time of change in the last
     seconds says nothing: the next one may be the same. The file that is open is asked, not its path, which may lead to
     another one meanwhile."""
-    if os.name != "posix":  # there ctime is no time of change
+    if os.name != "posix":  # there ctime is not the time of change
         return _found(file)
     about, now = os.fstat(file.id.get_vfd_handle()), time.time()
     state = about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns

@@ -30,6 +30,6 @@ def as_float64(values: Shaped[Array, "..."]) -> Float[np.ndarray, "..."]:
     return np.asarray(values, dtype=np.float64)
 
 
-def like(values: Float[np.ndarray, "..."], model: Float[Array, "..."]) -> Float[Array, "..."]:
+def like(values: Float[Array, "..."] | float, model: Float[Array, "..."]) -> Float[Array, "..."]:
     """The same values in the array type, dtype and device of `model`."""
     return array_namespace(model).asarray(values, dtype=model.dtype, device=device(model))

@@ -6,8 +6,8 @@ import numpy as np
 from array_api_compat import array_namespace
 from jaxtyping import Float
 
-from bnuq.metrics.arrays import Array, log
-from bnuq.metrics.regression import beside, error_of, over_outputs
+from bnuq.metrics.arrays import Array, like, log
+from bnuq.metrics.regression import error_of, over_outputs
 
 # The σ that minimises the CRPS at error e is |e|/√ln 2, the root of 2φ(e/σ) = 1/√π; the CRPS is then this share of |e|.
 _CRPS_OPTIMUM = math.erf(math.sqrt(math.log(2) / 2))
@@ -59,7 +59,7 @@ def normalized(
     if not arrays:
         return float(normalized(np.asarray(score, dtype=np.float64), constant, optimum))
     xp = array_namespace(*arrays)
-    s, low, high = (beside(value, arrays[0]) for value in (score, constant, optimum))
+    s, low, high = (like(value, arrays[0]) for value in (score, constant, optimum))
     defined = xp.isfinite(low) & xp.isfinite(high) & (low != high)
     low, span = xp.where(defined, low, xp.zeros_like(low)), xp.where(defined, high - low, xp.ones_like(high))
     share = 100 * (s - low) / span

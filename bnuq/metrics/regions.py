@@ -189,25 +189,26 @@ def component_variation(
     from scipy.ndimage import find_objects
 
     numbers = np.stack([components(draw, connectivity=connectivity) for draw in draws])
-    boxes = [find_objects(components) for components in numbers]
+    boxes = [find_objects(numbered) for numbered in numbers]
     first, second = np.triu_indices(len(draws), 1)
     variation, agreement = [], []
     for number, box in enumerate(find_objects(label), 1):
         inside = label[box] == number
-        touches = [_marked(components[box][inside], len(boxes[t]) + 1) for t, components in enumerate(numbers)]
+        touches = [_marked(numbered[box][inside], len(boxes[t]) + 1) for t, numbered in enumerate(numbers)]
         overlapping = [boxes[t][k - 1] for t, some in enumerate(touches) for k in np.flatnonzero(some)]
         if not overlapping:
             variation.append(math.nan)
             agreement.append(math.nan)
             continue
+        # Only the box around all that overlap: overlaps of whole images would take most of the time.
         around = tuple(
             slice(min(box[a].start for box in overlapping), max(box[a].stop for box in overlapping)) for a in (0, 1)
         )
-        member = np.stack([some[components[around]] for components, some in zip(numbers, touches, strict=True)])
+        member = np.stack([some[numbered[around]] for numbered, some in zip(numbers, touches, strict=True)])
         member = member.reshape(len(draws), -1).astype(np.float64)
         common, size = member @ member.T, member.sum(1)
         union = (size[:, None] + size - common)[first, second]
-        present = union > 0
+        present = union > 0  # pairs of draws that both miss it say nothing of their agreement
         variation.append(float(np.std(size) / np.mean(size)))
         agreement.append(float(np.mean(common[first, second][present] / union[present])) if present.any() else math.nan)
     return np.array(variation), np.array(agreement)
@@ -248,7 +249,7 @@ def component_overlap(
     """sIoU and PPV of the segments (8-connected components) of a binary mask of anomalies.
 
     sIoU(k) = |k ∩ K̂(k)|/|(k ∪ K̂(k)) \\ A(k)|, where K̂(k) are the predicted segments that touch the true one k, and A(k)
-    the other true segments: one prediction across several of them is no error. PPV(k̂) is the share of a predicted
+    the other true segments: one prediction across several of them is not an error. PPV(k̂) is the share of a predicted
     segment on true ones. Predicted segments of fewer pixels are dropped; true ones are ignored with their pixels (500
     and 100 in the anomaly track of the source, 50 and 10 in its obstacle track).
 

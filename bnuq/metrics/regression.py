@@ -38,12 +38,7 @@ def gaussian_log_likelihood(
 
 def error_of(mean: Float[Array, "..."], y: Float[Array, "..."]) -> Float[Array, "..."]:
     """y − mean, in the array type and precision of `mean`."""
-    return beside(y, mean) - mean
-
-
-def beside(values: Float[Array, "..."] | float, model: Float[Array, "..."]) -> Float[Array, "..."]:
-    """The same values in the array type, dtype and device of `model`."""
-    return array_namespace(model).asarray(values, dtype=model.dtype, device=device(model))
+    return like(y, mean) - mean
 
 
 def over_outputs(
@@ -116,7 +111,7 @@ def pll_gaussian(
     Source: Teye, Azizpour & Smith 2018, §4 (the constant-uncertainty baseline).
     """
     xp, error = array_namespace(mean), error_of(mean, y)
-    sigma = beside(sigma, mean)
+    sigma = like(sigma, mean)
     spread = sigma > 0
     positive_sigma = xp.where(spread, sigma, xp.ones_like(sigma))
     with np.errstate(over="ignore", invalid="ignore"):  # a density beyond the precision's range is 0, and ln 0 is −∞
@@ -155,7 +150,7 @@ def crps_gaussian(
 
     Source: Gneiting & Raftery 2007, Strictly Proper Scoring Rules, Prediction, and Estimation, §4.2.
     """
-    return over_outputs(crps_of_error(error_of(mean, y), beside(sigma, mean)), y, "mean")
+    return over_outputs(crps_of_error(error_of(mean, y), like(sigma, mean)), y, "mean")
 
 
 def crps_of_error(error: Float[Array, "..."], sigma: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -235,7 +230,7 @@ def _by_blocks(
     xp, location = array_namespace(f), getattr(device(f), "type", "cpu")
     wide = f.dtype if location == "mps" else xp.float64  # MPS has no float64
     samples = f.shape[0]
-    outputs, truth = xp.reshape(f, (samples, -1)), xp.reshape(beside(y, f), (-1,))
+    outputs, truth = xp.reshape(f, (samples, -1)), xp.reshape(like(y, f), (-1,))
     step = max(1, (_BLOCK_ENTRIES if location == "cpu" else _DEVICE_BLOCK_ENTRIES) // samples)
     scores = [xp.zeros((0,), dtype=wide, device=device(f))]
     for start in range(0, truth.shape[0], step):
@@ -284,8 +279,8 @@ def crps_terms(
     """
     xp, samples = array_namespace(f), f.shape[0]
     noise = 0.0 if tau == math.inf else tau**-0.5
-    x, truth = xp.astype(f, xp.float64), xp.astype(beside(y, f), xp.float64)
-    near = _mean_distance(truth - x, beside(noise, x))
+    x, truth = xp.astype(f, xp.float64), xp.astype(like(y, f), xp.float64)
+    near = _mean_distance(truth - x, like(noise, x))
     if noise == 0:
         point_rank = xp.argsort(xp.argsort(x, axis=0, stable=True), axis=0)
         ranked = xp.sort(x, axis=0)
@@ -294,7 +289,7 @@ def crps_terms(
         distance_sums = ranked * (2 * rank + 2 - samples) + below[-1:] - 2 * below
         distance_sums = xp.take_along_axis(distance_sums, point_rank, axis=0)
     else:
-        pair_noise = beside(noise * math.sqrt(2), x)
+        pair_noise = like(noise * math.sqrt(2), x)
         distance_sums = xp.zeros_like(x)
         for other in range(samples):  # one sample at a time, to bound memory
             distance_sums = distance_sums + _mean_distance(x - x[other : other + 1], pair_noise)

@@ -80,6 +80,7 @@ def build(
     arguments = dict(arch_args or {})
     library, _, name = arch.partition(":")
     needed = None
+    # Factories draw initial weights: the caller's random numbers must not depend on how many.
     with generators_restored():
         if library == TRANSFORMERS:
             factory, network = _from_transformers(arch, arguments)
@@ -89,6 +90,7 @@ def build(
             if not arch.rpartition(":")[0]:
                 raise RequestError(f"model.arch is {arch!r}; expected {_FORMS}.")
             factory = resolve_factory(arch, base=base or Path.cwd(), named_by=named_by, trust=trust)
+            # A factory that requires a number of classes gets the file's, so that the common case needs no --arch-arg.
             needed = next((key for key in _CLASSES if _parameters(factory).get(key) is inspect.Parameter.empty), None)
             needed = None if classes is None or needed in arguments else needed
             arguments |= {} if needed is None else {needed: classes}
@@ -202,13 +204,15 @@ def renamed_by_transformers(module: nn.Module, state: Mapping[str, Tensor]) -> M
     logging.disable_progress_bar()
     try:
         made: Any = type(module)
-        filled, told = made.from_pretrained(None, config=module.config, state_dict={**state}, output_loading_info=True)
+        filled, mismatches = made.from_pretrained(
+            None, config=module.config, state_dict={**state}, output_loading_info=True
+        )
     except Exception:  # the names as they are will tell what does not fit
         return state
     finally:
         logging.enable_progress_bar()
         logging.set_verbosity(level)
-    return state if any(told.values()) else filled.state_dict()
+    return state if any(mismatches.values()) else filled.state_dict()
 
 
 def imported(arch: str, library: str) -> ModuleType:

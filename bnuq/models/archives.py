@@ -30,7 +30,7 @@ class Archive:
 
     @cached_property
     def form(self) -> Literal["TorchScript", "exported program", "checkpoint"]:
-        """What torch wrote, told by the names of the members."""
+        """What torch wrote, by the names of the members."""
         if any(_PROGRAMS.fullmatch(name) or _MARKED.fullmatch(name) for name in self.sizes):
             return "exported program"
         return "TorchScript" if is_torchscript(self.sizes, self.root) else "checkpoint"
@@ -40,7 +40,7 @@ class Archive:
         return {name: self.content.read(name) for name in self.sizes}
 
     def survey(self) -> PickleSurvey:
-        """What the pickle of a checkpoint asks for; ModelError for storages that are shorter than it says."""
+        """What the pickle of a checkpoint requests; ModelError for storages that are shorter than it says."""
         survey = survey_pickle(self.content.read(f"{self.root}/data.pkl"))
         check_storages(
             self.path, survey, {key: self.sizes.get(f"{self.root}/data/{key}", 0) for key in survey.storages}

@@ -88,7 +88,7 @@ def read_checkpoint(
 
     `entry` is the dotted path of the dict entry that holds them; without it, averaged weights come first.
 
-    Raises ModelError for a file that is not a checkpoint, is damaged, asks for more memory than it fills, or, with
+    Raises ModelError for a file that is not a checkpoint, is damaged, needs more memory than it fills, or, with
     `only_finite`, holds NaN or infinite weights; UntrustedCodeError where loading would run code and `trust_pickle` is
     not given.
     """

@@ -49,7 +49,7 @@ def weights_in(path: Path, holds: Any, entry: str | None) -> tuple[str | None, d
     content = (
         f"a dict of {listed(map(str, current), order=False) or 'nothing'}"
         if isinstance(current, Mapping)
-        else f"a {_type_name(current)}"
+        else f"a {type(current).__name__}"
     )
     raise ModelError(f"{path}: holds no state dict but {content}; {EXPECTED}.")
 
@@ -158,7 +158,3 @@ def _is_plain(value: Any) -> TypeGuard[Plain]:
     if isinstance(value, int):  # which may have a million digits
         return abs(value) < 2**63
     return isinstance(value, float) or (isinstance(value, str) and len(value) <= 200)
-
-
-def _type_name(value: object) -> str:
-    return type(value).__name__

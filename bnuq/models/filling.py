@@ -15,7 +15,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.parameter import is_lazy
 
 from bnuq.errors import ModelError
-from bnuq.findings import Finding, note
+from bnuq.findings import Finding, listed, note
 from bnuq.models.checkpoint import Checkpoint
 from bnuq.models.expected_names import fitted
 from bnuq.user_code import user_code
@@ -146,11 +146,11 @@ def _mismatch(
         layers = sorted({name.rpartition(".")[0] for name in missing})
         return (
             f"{checkpoint.path}: has no running statistics (running_mean, running_var) for {len(layers)} BatchNorm "
-            f"layers: {_first_five(layers)}. Without them the network cannot be evaluated. If it was trained with "
+            f"layers: {listed(layers)}. Without them the network cannot be evaluated. If it was trained with "
             f"track_running_stats=False, the factory of {arch} must say so too; else give the complete checkpoint."
         )
     parts = [
-        f"{len(names)} {problem}: {_first_five(names)}"
+        f"{len(names)} {problem}: {listed(names)}"
         for names, problem in (
             (missing, "that the network needs are missing"),
             (unexpected, "are unknown to the network"),
@@ -196,10 +196,6 @@ def finish_lazy(module: nn.Module, path: Path) -> None:
                 delattr(layer, hook)
         if layer.cls_to_become is not None:
             layer.__class__ = layer.cls_to_become
-
-
-def _first_five(names: Sequence[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def shape(value: Tensor) -> str:

@@ -25,7 +25,7 @@ class RowCount:
 
 @dataclass(frozen=True)
 class InputDevice:
-    """The device of the input: a program is told the one that it was exported on."""
+    """The device of the input: a program stores the one that it was exported on."""
 
 
 @dataclass(frozen=True)

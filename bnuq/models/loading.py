@@ -101,11 +101,11 @@ def load_model(
         if checkpoint.hub is not None and arch is None and not arch_args:
             config, keys = checkpoint.path / CONFIG, {"keys": ("architecture", "model_args")}
         if arch is None:
-            named_architecture = _of_the_weights if checkpoint.hub is None else _of_the_config
+            named_architecture = _recognised_architecture if checkpoint.hub is None else _configured_architecture
             arch, arch_args, named = named_architecture(checkpoint, arch_args or {})
         construct = partial(build, arch, base=base, named_by=named_by, trust=trust_code, **keys)
-        with _told_of(config):
-            built, findings = _of_the_files_classes(construct, dict(arch_args or {}), checkpoint)
+        with _naming(config):
+            built, findings = _built_with_its_classes(construct, dict(arch_args or {}), checkpoint)
         module, dropout_arguments = built.module, built.dropout_left_at_0
         check_form(module)
         checkpoint = fitted(checkpoint, weight_names(module))
@@ -126,8 +126,8 @@ def load_model(
 
 
 @contextmanager
-def _told_of(config: Path | None) -> Iterator[None]:
-    """Name the `config`, if any, that asks for what cannot be built."""
+def _naming(config: Path | None) -> Iterator[None]:
+    """Name the `config`, if any, that requests what cannot be built."""
     try:
         yield
     except RequestError as error:
@@ -136,7 +136,9 @@ def _told_of(config: Path | None) -> Iterator[None]:
         raise RequestError(f"{config}: {error}") from error
 
 
-def _of_the_config(checkpoint: Checkpoint, given: Mapping[str, Any]) -> tuple[str, dict[str, Any], list[Finding]]:
+def _configured_architecture(
+    checkpoint: Checkpoint, given: Mapping[str, Any]
+) -> tuple[str, dict[str, Any], list[Finding]]:
     """The architecture that the config beside the weights names, its arguments, of which those `given` override the
     config's, and a note.
 
@@ -157,7 +159,9 @@ def _of_the_config(checkpoint: Checkpoint, given: Mapping[str, Any]) -> tuple[st
     return arch, arguments, [note("hub-config", architecture=arch, settings=["architecture", *hub.data])]
 
 
-def _of_the_weights(checkpoint: Checkpoint, given: Mapping[str, Any]) -> tuple[str, dict[str, Any], list[Finding]]:
+def _recognised_architecture(
+    checkpoint: Checkpoint, given: Mapping[str, Any]
+) -> tuple[str, dict[str, Any], list[Finding]]:
     """The architecture that the weights are recognised as, its arguments, which those `given` override, and a note.
 
     Raises RequestError where they fit no known network, or several that compute different things, and where the library
@@ -188,7 +192,7 @@ def _of_the_weights(checkpoint: Checkpoint, given: Mapping[str, Any]) -> tuple[s
 _MOST_LARGER = 4  # times as many parameters as the file holds, in which shared ones may be once
 
 
-def _of_the_files_classes(
+def _built_with_its_classes(
     construct: Callable[..., Built], arguments: dict[str, Any], checkpoint: Checkpoint
 ) -> tuple[Built, list[Finding]]:
     """The network that `construct` makes, and notes. Where its number of classes was left open and only that does not

@@ -1,4 +1,4 @@
-"""What a pickle asks for, found out without running any of it: the code it names and the memory it wants."""
+"""What a pickle requests, found out without running any of it: the code it names and the memory it needs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class PickleSurvey:
 
 
 def survey_pickle(data: bytes) -> PickleSurvey:
-    """What the pickle in `data` asks for.
+    """What the pickle in `data` requests.
 
     Raises whatever a damaged pickle makes the parser raise, and ValueError for one that torch could not load in time
     and memory proportional to its size.
@@ -54,7 +54,7 @@ def survey_pickle(data: bytes) -> PickleSurvey:
 
 
 def survey_legacy(stream: BinaryIO, *, size: int) -> PickleSurvey | None:
-    """What a file that torch wrote before it used zip asks for; None where the pickle is not one of torch's.
+    """What a file that torch wrote before it used zip requests; None where the pickle is not one of torch's.
 
     Raises ValueError where the storages do not fit into the file's `size` bytes, or are not those that follow.
     """

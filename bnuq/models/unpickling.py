@@ -28,7 +28,7 @@ def unpickled_tensors(path: Path, data: bytes) -> Any:
 
 
 def survey_of_zip(archive: Archive) -> PickleSurvey:
-    """What the `data.pkl` of torch's zip asks for; ModelError for a zip that no `torch.save` wrote."""
+    """What the `data.pkl` of torch's zip requests; ModelError for a zip that no `torch.save` wrote."""
     names = archive.sizes
     if f"{archive.root}/data.pkl" not in names:
         content = "NumPy arrays (.npz)" if any(n.endswith(".npy") for n in names) else f"{listed(names) or 'nothing'}"

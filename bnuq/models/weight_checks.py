@@ -43,7 +43,7 @@ def check_values(path: Path, state: Mapping[str, Any], *, size: int, only_finite
                 f"Give the checkpoint from before the conversion."
             )
         if value.numel() * value.element_size() > size:
-            raise ModelError(f"{path}: {name} has shape {_shape(value)}, more than the file holds: it is forged.")
+            raise ModelError(f"{path}: {name} has shape {tuple(value.shape)}, more than the file holds: it is forged.")
         view = value.data_ptr(), value.dtype, value.shape, value.stride()
         if view not in views:
             total += value.numel() * value.element_size()
@@ -67,7 +67,3 @@ def _is_finite(value: Tensor) -> bool:
         value = value.float()
     # A mask of attention or classes is 0 or -inf; weights that diverged are not.
     return bool(torch.isfinite(value).all()) or bool((value.isneginf() | (value == 0)).all())
-
-
-def _shape(value: Tensor) -> str:
-    return str(tuple(value.shape))

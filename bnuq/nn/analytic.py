@@ -57,7 +57,7 @@ def propagated(layer: Any, moments: Moments, positions: tuple[int, ...] = ()) ->
     """Moments of the channels of the layer's output, for an input of these moments.
 
     All entries of the input are taken as independent, and as normal where a nonlinearity or a maximum needs it; noise
-    and padding are left out of account. `positions` is the spatial shape of the input, needed by adaptive pooling only.
+    and padding are ignored. `positions` is the spatial shape of the input, needed by adaptive pooling only.
     Raises TypeError for a layer that is not known.
 
     Source: Shekhovtsov & Flach 2018, Normalization of neural networks using analytic variance propagation.

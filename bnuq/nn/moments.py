@@ -59,7 +59,7 @@ def preactivation(layer: Any, moments: Moments) -> Moments:
     """Moments of wᵀx for an `nn.Linear` or `nn.Conv{1,2,3}d`, where all entries of x are independent.
 
     A linear layer after `nn.Flatten` has several inputs of each channel; they share the channel's moments. Padding is
-    left out of account. Raises ValueError if the channels do not fit.
+    ignored. Raises ValueError if the channels do not fit.
     """
     weight = layer.weight
     groups = getattr(layer, "groups", 1)

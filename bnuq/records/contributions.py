@@ -166,7 +166,7 @@ class PointContributions:
 
 
 def _is_mean_over_labels(metric: str) -> bool:
-    """Whether an estimate of several labels per point is a mean over them that is no mean over points."""
+    """Whether an estimate of several labels per point is averaged over them, but not a per-point mean."""
     return metric_of(metric).by_label and metric_of(metric).formula is not None
 
 

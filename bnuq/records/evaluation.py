@@ -40,7 +40,7 @@ PIXEL_MEANS = tuple(  # the values of pixels that images have means of
     for name, estimand in (METRICS | SCORES).items()
     if name in PIXEL_SCORES or ("segmentation" in estimand.tasks and (estimand.of_mean or estimand.of_samples))
 )
-BAND, REACH = 2, 16  # pixels from a class boundary: what is near it, and how far distances are told apart
+BAND, REACH = 2, 16  # pixels from a class boundary: what is near it, and how far distances are distinguished
 AGGREGATIONS = (  # of the uncertainty of the pixels of an image
     "mean", "upper_tail", "patch_maximum", "share_above", "foreground", "without_boundaries", "pairwise_dice",
 )  # fmt: skip
@@ -219,7 +219,7 @@ class Thumbnails:
 class ImageMaps:
     """Small copies of images of the test set of a segmentation, and of their maps by `method`: the predicted class and
     scores of each pixel, and if it is known its true class, or `NOT_SCORED`. `points` are their numbers in the set,
-    `pixels` are 8-bit, grey or RGB; None if inputs are no images."""
+    `pixels` are 8-bit, grey or RGB; None if inputs are not images."""
 
     method: MethodName
     points: Int64[np.ndarray, " picture"]

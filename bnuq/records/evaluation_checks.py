@@ -43,7 +43,7 @@ def check_texts(result: Result) -> None:
     require(result.seconds, total=float)
     members = result.model.get("members", [])
     if not isinstance(members, list) or not all(isinstance(member, Mapping) for member in members):
-        raise ValueError("the networks of the ensemble are no list")
+        raise ValueError("the networks of the ensemble are not a list")
     for member in members:
         require(member, path=str, sha256=str)
     if not members and any("networks" in method_named(method).differs_by for method in result.methods):
@@ -90,7 +90,7 @@ def check_complete(result: Result) -> None:
     if result.image_maps is not None:
         check_image_maps(result, result.image_maps)
     if result.reference_check and not result.reference_check.layers:
-        raise ValueError("the reference check is of no layer")
+        raise ValueError("the reference check has no layers")
 
 
 def _check_set(result: Result, method: str, name: str, required: Mapping[str, Estimand], *, has_truth: bool) -> None:

@@ -141,7 +141,7 @@ def _lay_out_for_arviz(writer: Writer, result: Result) -> None:
 
 
 def _drawn(method: str) -> str:
-    """The axis of a method's samples: the networks of an ensemble are no draws."""
+    """The axis of a method's samples: the networks of an ensemble are not draws."""
     return "network" if "networks" in method_named(method).differs_by else "draw"
 
 

@@ -48,7 +48,7 @@ def check_image_maps(result: Result, shown: ImageMaps) -> None:
     if shown.method not in result.methods or not result.task.is_dense or "predictive_entropy" not in (shown.scores):
         raise ValueError("the maps of images are not those of a method")
     if not shown.points.size or not 0 <= shown.points.min() <= shown.points.max() < result.sets["test"].n:
-        raise ValueError("a map is of no image")
+        raise ValueError("a map belongs to no image")
     maps = [shown.predicted, *shown.scores.values(), *(() if shown.truth is None else (shown.truth,))]
     if 0 in shape or max(shape[1:]) > LARGEST_MAP or any(values.shape != shape for values in maps):
         raise ValueError("the maps of images are of another shape")

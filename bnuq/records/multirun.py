@@ -48,7 +48,7 @@ class OneRun:
         require(self.record, model=dict[str, Any])  # the rest is checked when it is run again
         require(self.record["model"], checkpoint=str)
         if self.test_share is not None and not 0 < self.test_share < math.inf:
-            raise ValueError("test_share is no share")
+            raise ValueError("test_share is not a fraction")
 
     @property
     def words(self) -> str:

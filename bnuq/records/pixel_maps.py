@@ -169,12 +169,12 @@ class SavedMaps(Sequence[MapsOfImage]):
         group: Any = file
         for key in (_GROUP, name_of(self.method), name_of(self.set)):
             if not isinstance(group, Group):
-                raise ValueError(f"{group.name} is no group")
+                raise ValueError(f"{group.name} is not a group")
             if key not in group:
                 return {}
             group = group[key]
         if not isinstance(group, Group):
-            raise ValueError(f"{group.name} is no group")
+            raise ValueError(f"{group.name} is not a group")
         datasets = {key: dataset for key, dataset in group.items() if key not in ("image", "name", "y", "x")}
         if PREDICTED not in datasets:
             raise ValueError(f"{group.name}/{PREDICTED} is missing")
@@ -183,7 +183,7 @@ class SavedMaps(Sequence[MapsOfImage]):
             raise ValueError(f"{PREDICTED} of {group.name} is not of the images of the set")
         for name, dataset in datasets.items():
             if dataset.shape != shape or dataset.dtype.kind not in ("u" if name == PREDICTED else "f"):
-                raise ValueError(f"{name} of {group.name} is no map")
+                raise ValueError(f"{name} of {group.name} is not a map")
         return datasets
 
     @contextmanager

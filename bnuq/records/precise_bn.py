@@ -107,14 +107,13 @@ def summary(result: PreciseBN) -> dict[str, Any]:
         "layers": json_value(result.layers),
         "sets": {} if test is None else {"test": json_fields(test, "n", "sha256")},
         **{
-            when: {name: _estimate(getattr(change, when)) for name, change in changes.items()}
+            when: {
+                name: estimate_summary(Estimate(getattr(change, when).value, se=getattr(change, when).se))
+                for name, change in changes.items()
+            }
             for when in ("before", "after", "change")
         },
         "seconds": {name: round(value, 3) for name, value in result.seconds.items()},
         **catalogue.summary(result.findings),
         "path": str(result.path),
     }
-
-
-def _estimate(estimate: Estimate) -> dict[str, Any]:
-    return estimate_summary(Estimate(estimate.value, se=estimate.se))

@@ -156,6 +156,7 @@ class BatchStatistics:
         """The bank in an open HDF5 group."""
         try:
             variance: Any = str(group.attrs.get("variance", "biased"))  # missing in files of the first versions
+            numbers = [name.removeprefix("layer") for name in group if name.startswith("layer")]
             layers = tuple(
                 LayerStatistics(
                     name=str(layer_group.attrs["name"]),
@@ -164,9 +165,7 @@ class BatchStatistics:
                     var=layer_group["var"][()],
                     count=layer_group["count"][()],
                 )
-                for layer_group in (
-                    group[key] for key in sorted((k for k in group if k.startswith("layer")), key=_number)
-                )
+                for layer_group in (group[f"layer{number}"] for number in sorted(numbers, key=int))
             )
             bank = cls(
                 layers=layers,
@@ -181,10 +180,6 @@ class BatchStatistics:
         if complaint := _complaint(bank):
             raise ResultError(f"{where}: {complaint}")
         return bank
-
-
-def _number(key: str) -> int:
-    return int(key.removeprefix("layer"))
 
 
 def _complaint(bank: BatchStatistics) -> str | None:

@@ -353,6 +353,8 @@ def _compared_with_training(
         return Exactness(len(batch), None, why_not)
     training = TrainingForward(model, twin, sites, layers)
     fixed: dict[str, str] = {}
+    # Modules that differ in training mode are put in evaluation mode one kind after the other, until both forwards
+    # agree or nothing is left that explains the difference.
     while True:
         expected, failure = training.outputs(batch)
         difference = float("inf") if expected is None else deviation(outputs, expected)
@@ -367,6 +369,7 @@ def _compared_with_training(
             return Exactness(len(batch), None, "a copy of it runs layers of the original")
         if expected is not None and not training.calls and isinstance(model, torch.jit.ScriptModule):
             return Exactness(len(batch), None, "its evaluation mode is written into it")
+        # The forward runs once more, as recording every module's outputs costs more than most networks need.
         with (
             undisturbed(model),
             recorded_modules(model) as calls,

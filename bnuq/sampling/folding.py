@@ -36,6 +36,7 @@ def foldable_layers(trace: Trace, levels: Sequence[Level], live: Sequence[bool],
             continue
         position = maker[number]
         layer = trace.operations[position]
+        # Only a layer whose output nothing else reads or aliases may compute something else than was recorded.
         if (
             layer.function.overloadpacket not in LAYERS
             or levels[position] is not Level.SAMPLE
@@ -48,6 +49,7 @@ def foldable_layers(trace: Trace, levels: Sequence[Level], live: Sequence[bool],
         weight, output = trace.values[layer.arguments[1].number], trace.values[number]
         inputs = trace.values[layer.arguments[0].number]
         written_between = any(inputs.group in between.writes for between in trace.operations[position:i])
+        # Folding must cost less than it saves, over the rows that share it.
         if (
             set(parameters) <= static
             and axis is not None

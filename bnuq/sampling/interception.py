@@ -184,7 +184,7 @@ _NOISELESS: WeakSet[nn.Module] = WeakSet()
 
 
 def remember_noise(model: nn.Module, *, is_noisy: bool) -> None:
-    """Remember whether the forward of `model` asks for random numbers: `undisturbed` need not look for them in a
+    """Remember whether the forward of `model` draws random numbers: `undisturbed` need not look for them in a
     network that does not, and looking costs 10 µs an operation."""
     (_NOISELESS.discard if is_noisy else _NOISELESS.add)(model)
 

@@ -25,7 +25,7 @@ _KEPT_BYTES = 2**28  # of numbers that all points share
 class Learned(Draws):
     """Noise that the network's own layers ask for, drawn once for each of `samples` samples.
 
-    All points and positions share the numbers, so that a sample is one function; a layer that asks for numbers for each
+    All points and positions share the numbers, so that a sample is one function; a layer that draws numbers for each
     of its points gets independent ones.
 
     Source: Blundell et al. 2015 (weights); Shekhovtsov & Flach 2018, §3.5 (scales).

@@ -38,7 +38,7 @@ def tensors_of_dict(output: Mapping[Any, Any]) -> list[Any]:
 
 
 def as_rows(output: Any, inputs: Tensor) -> Any:
-    """One number per point as a column, and (points, K, 1, 1) or (points, K, 1), which are no pixels of larger inputs,
+    """One number per point as a column, and (points, K, 1, 1) or (points, K, 1), which are not pixels of larger inputs,
     as (points, K); anything else as it is."""
     if not isinstance(output, Tensor) or not output.ndim or len(output) != len(inputs):
         return output
@@ -99,7 +99,7 @@ def unconverted(model: nn.Module) -> nn.Module:
 
 
 def _logits(output: Tensor, outputs: Outputs) -> Tensor:
-    """The logits of a network's outputs (points, K, …); NaN for what is no probability.
+    """The logits of a network's outputs (points, K, …); NaN for what is not a probability.
 
     A probability of 0 counts as the smallest normal number of its type, whose logarithm is -87.3 in float32.
     """

@@ -82,7 +82,7 @@ class PlainLoop:
     verified against.
 
     `omega` replaces the statistics of the layers it holds; `dropout` makes `dropouts` active; `learned` draws the noise
-    that the network asks for, which is its mean otherwise. All other layers run as in evaluation mode.
+    that the network draws, which is its mean otherwise. All other layers run as in evaluation mode.
     """
 
     def __init__(

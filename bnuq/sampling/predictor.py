@@ -124,6 +124,7 @@ class SamplePasses(nn.Module):
         self._masks: dict[int, MaskDraws] = {}
         self._noises: dict[int, NoiseSite] = {}
         self._constants = [number for number, value in enumerate(executor.fixed) if value is not None]
+        # All tensors become buffers: an exported program stores nothing else, and moves them with the module.
         self._keep("draws", torch.arange(samples)[:, None])
         for number in self._constants:
             self._keep(f"constant_{number}", executor.fixed[number])
@@ -248,7 +249,7 @@ class SamplePasses(nn.Module):
 
 
 def _run(operation: Operation, values: list[Any], rows: Any, noise: Tensor | None = None) -> None:
-    """Run an operation as it was recorded; with `noise`, one that asks for these numbers."""
+    """Run an operation as it was recorded; with `noise`, one that draws these numbers."""
     function, arguments = operation.function, filled(operation.arguments, rows)
     if function is aten.view.default:
         function = aten.reshape.default  # values may have another layout than in the recording

@@ -224,7 +224,8 @@ def plain_step(function: Any, arguments: tuple, result: Any, run: Any = None) ->
             arguments[index] = values[argument]
         for index, tree in nested:
             arguments[index] = _resolved(tree, values)
-        output = run(*arguments, **(_resolved_map(named, values) if deep else named))
+        options = {name: _resolved(value, values) for name, value in named.items()} if deep else named
+        output = run(*arguments, **options)
         if number is not None:
             values[number] = output
         else:
@@ -241,10 +242,6 @@ def _resolved(tree: Any, values: Sequence[Any]) -> Any:
     if isinstance(tree, Ref):
         return values[tree.number]
     return [_resolved(item, values) for item in tree] if isinstance(tree, (tuple, list)) else tree
-
-
-def _resolved_map(named: Mapping[str, Any], values: Sequence[Any]) -> dict[str, Any]:
-    return {name: _resolved(value, values) for name, value in named.items()}
 
 
 def _assign(result: Any, output: Any, values: list[Any]) -> None:

@@ -107,7 +107,7 @@ def statistics_of(
         raise SamplingError("there are no mini-batches to compute statistics of; expected at least one.") from None
     sites = _stochastic_sites(model, fed(model, first), layers)
     draws: list[Measurement] = []
-    with undisturbed(model):
+    with undisturbed(model):  # once for all draws: each entry saves the network's buffers
         noise = None if learned is None else _NoiseOfDraws(find_sites(model, fed(model, first)), Noise(learned))
         measure = _measure(model, sites, fed(model, first), variance, memory_limit, noise, plans)
         for batch in chain([first], iterator):
@@ -237,7 +237,7 @@ def _measure(
     point_bytes = program.bytes_per_point if program is not None else 0
     if memory_limit is not None and point_bytes * len(batch) > memory_limit:
         raise too_large(len(batch), memory_limit // point_bytes)
-    verified: set[int] = set()
+    verified: set[int] = set()  # sizes of mini-batches: a plan may hold for one size and not for another
 
     def measure(batch: Tensor) -> Measurement:
         nonlocal program

@@ -172,7 +172,7 @@ class _Encoder:
 
 
 def kind_of_result(path: Path, known: Collection[str] = KINDS) -> str:
-    """The kind of the result file at `path`; ResultError if it is no result of a known kind, or cannot be read."""
+    """The kind of the result file at `path`; ResultError if it is not a result of a known kind, or cannot be read."""
     with open_hdf5(path) as file:
         kind, command = file.attrs.get("kind"), file.attrs.get("command")
         if not isinstance(kind, str) or "bnuq" not in file.attrs:

@@ -118,7 +118,7 @@ def read_picture(picture: Path) -> bytes:
 
 def files_below(path: Path) -> Iterator[tuple[str, int]]:
     """Name, relative to `path`, and size of all files in its folders, links followed; DataError for a loop or a picture
-    that is no file."""
+    that is not a file."""
     visited, folders = set[str](), [""]
     while folders:
         folder = folders.pop()
@@ -204,7 +204,7 @@ def _members(path: Path, file: io.BufferedReader) -> Iterator[tuple[str, tuple[i
 
 
 class _Headers:
-    """A tar's headers, of which tarfile asks for as many bytes as they declare."""
+    """A tar's headers, of which tarfile reads as many bytes as they declare."""
 
     def __init__(self, file: io.BufferedReader) -> None:
         self._file, self.seek, self.tell = file, file.seek, file.tell

@@ -144,7 +144,7 @@ def _split(value: Any, single: bool) -> tuple[Any, Any, int]:
 
 
 def _is_no_input(name: Any, part: Any, single: bool) -> bool:
-    """Whether an entry of a dictionary is text, or numbers the points: it is no input of a network."""
+    """Whether an entry of a dictionary is text, or numbers the points, and so is not an input of a network."""
     first = part
     while isinstance(first, list | tuple) and first:
         first = first[0]

@@ -123,8 +123,10 @@ def test_a_secret_is_kept_for_its_user_alone_and_one_that_others_can_read_is_rep
 def test_the_digest_is_of_figures_alone_and_the_root_of_all_of_them() -> None:
     digest = digest_of(UNIT)
     assert digest == digest_of(dict(reversed(UNIT.items()))) == digest_of(UNIT | {"seconds": np.array(3.0)})
-    changed = [UNIT | {"point/score": UNIT["point/score"].astype(np.float32)}, UNIT | {"name": np.array("b")}]
-    assert len({digest, *map(digest_of, changed)}) == 3
+    score = UNIT["point/score"]
+    changed = [UNIT | {"point/score": score.astype(np.float32)}, UNIT | {"name": np.array("b")}]
+    changed.append(UNIT | {"point/score": score.reshape(2, 2)})  # the same bytes
+    assert len({digest, *map(digest_of, changed)}) == 4
     units = {f"unit{number}": str(number) for number in range(5)}
     assert root_of(units) == root_of(dict(reversed(units.items())))
     assert len({root_of(units), root_of(units | {"unit4": "x"}), root_of({**units, "unit5": "5"})}) == 3

@@ -127,7 +127,7 @@ def test_too_few_samples_leave_it_open():
     assert (undecided.code, undecided.values["undecided"]) == ("worth-undecided", [("errors", [("pll", "test")])])
 
 
-def with_temperature(result: Result, gain: float) -> Result:
+def with_temperature(result: Result, gain: float | np.ndarray) -> Result:
     """The same beside a deterministic network with a temperature that is better by `gain` at every point."""
     plain = result.methods["deterministic"]
     of_test = plain.sets["test"]
@@ -154,13 +154,16 @@ def test_the_best_of_a_single_pass_is_what_others_are_compared_with():
 
 
 def test_p_values_are_adjusted_for_all_comparisons():
-    weak = with_temperature(made(0.01), 0.001)
-    values = [each for each in judged(weak).comparisons if each.p is not None]
+    weak = with_temperature(made(0.005), 0.001 + 0.05 * np.cos(np.arange(POINTS)))
+    comparisons = judged(weak).comparisons
     alone = {
-        each.method: math.erfc(abs(each.difference) / each.se / math.sqrt(2)) if each.se else 1.0 for each in values
+        comparison.method: math.erfc(abs(comparison.difference) / comparison.se / math.sqrt(2))
+        for comparison in comparisons
     }
-    smallest = min(alone, key=alone.__getitem__)
-    assert {each.method: each.p for each in values}[smallest] == pytest.approx(min(1.0, 2 * alone[smallest]))
+    smallest, largest = sorted(alone.values())
+    assert 0.001 < smallest < 0.1 < largest
+    adjusted = {comparison.method: comparison.p for comparison in comparisons}
+    assert adjusted == pytest.approx({name: 2 * p if p == smallest else p for name, p in alone.items()})
 
 
 def with_draws(result: Result) -> Result:

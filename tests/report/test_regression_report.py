@@ -34,6 +34,12 @@ def numbers_in(text: str) -> np.ndarray:
 # ── numbers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def test_the_error_in_a_report_is_that_over_points_and_draws_together():
+    assert total(Estimate(1.0, se=3.0, mc_se=4.0)) == 5.0
+    assert total(Estimate(1.0, se=3.0)) == 3.0  # of a single sample
+    assert total(Estimate(1.0, mc_se=4.0)) is None  # the other alone would mislead
+
+
 @pytest.mark.parametrize("width", [40, 80, 100])
 @pytest.mark.parametrize("name", ["regression", "given_tau", "without_tau", "two_outputs"])
 def test_every_estimate_bound_and_normalised_score_is_shown(request, name, width):

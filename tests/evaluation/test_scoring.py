@@ -15,7 +15,7 @@ from bnuq import metrics
 from bnuq.errors import SamplingError
 from bnuq.evaluation import estimates
 from bnuq.evaluation.estimates import RESAMPLES, detection_estimates, replicate_weights
-from bnuq.evaluation.tasks import classification
+from bnuq.evaluation.tasks import class_reduction, classification
 from bnuq.metrics.registry import ESTIMANDS
 
 T, N, K = 9, 40, 4
@@ -195,7 +195,7 @@ def test_per_point_values_are_those_of_all_samples_at_once_whatever_the_chunks(c
 
 def test_a_block_cut_for_memory_gives_the_same(monkeypatch):
     whole = classification.set_estimates(reduced(logits_of(), LABELS), replicate_weights(T))
-    monkeypatch.setattr(classification, "_BLOCK", 3000)
+    monkeypatch.setattr(class_reduction, "_BLOCK", 3000)
     cut = classification.set_estimates(reduced(logits_of(), LABELS), replicate_weights(T))
     for name, estimate in whole.items():
         assert cut[name].value == pytest.approx(estimate.value, rel=1e-12)
@@ -205,7 +205,7 @@ def test_a_block_cut_for_memory_gives_the_same(monkeypatch):
 @pytest.mark.parametrize("where", ["calibration_bins", "pll_from_log_likelihood", "_sample_scores"])
 def test_where_memory_runs_out_while_scoring_smaller_blocks_are_added_and_nothing_counts_twice(where, monkeypatch):
     whole = classification.set_estimates(reduced(logits_of(), LABELS), replicate_weights(T))
-    home = classification if hasattr(classification, where) else metrics
+    home = class_reduction if hasattr(class_reduction, where) else metrics
     original, sizes = getattr(home, where), []
 
     def scarce(*args, **options):
@@ -226,7 +226,7 @@ def test_memory_that_does_not_hold_one_point_while_scoring_is_no_endless_loop(mo
     def exhausted(*_):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(classification, "_sample_scores", exhausted)
+    monkeypatch.setattr(class_reduction, "_sample_scores", exhausted)
     with pytest.raises(torch.OutOfMemoryError):
         reduced(logits_of(), LABELS)
 

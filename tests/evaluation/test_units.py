@@ -18,7 +18,7 @@ from bnuq.errors import ResultError
 from bnuq.evaluation import scoring
 from bnuq.evaluation.estimates import replicate_weights
 from bnuq.evaluation.executors import UnitExecutor
-from bnuq.evaluation.tasks import classification, regression
+from bnuq.evaluation.tasks import class_reduction, classification, regression
 from bnuq.evaluation.units import Gathered, WorkUnit
 from bnuq.files import mapped
 from bnuq.files.journal import Arrays, Journal, requests_at
@@ -100,7 +100,7 @@ def reductions(kind: str) -> Callable[[int], Any]:
 def test_units_merge_bitwise_to_the_scores_of_all_points_wherever_they_are_cut(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(classification, "_BLOCK", 8 * 120 * 3)  # several blocks a unit
+    monkeypatch.setattr(class_reduction, "_BLOCK", 8 * 120 * 3)  # several blocks a unit
     make = reductions(kind)
     blocks = torch.randn(8, 50, 3, generator=torch.Generator().manual_seed(0)).split(10, dim=1)
     whole = make(0)

@@ -198,7 +198,7 @@ def test_whole_groups_go_to_one_half():
 
 def test_mixed_batches_hold_equal_shares_that_take_turns():
     parts = tuple(points(str(k), np.full((40, 2), k, dtype=np.float32)) for k in range(3))
-    source = stage._Source("mixed", parts)
+    source = stage._PointSource("mixed", parts)
     pipeline = Pipeline(Run(Path("m.pt"), Path("m.h5")), torch.device("cpu"))
     counts = [
         np.bincount(source.drawn(pipeline, t, 10, (0, 1))[:, 0].numpy().astype(int), minlength=3) for t in range(3)

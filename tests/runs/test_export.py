@@ -29,6 +29,7 @@ from bnuq.errors import BnuqError, ResultError, SamplingError
 from bnuq.records.evaluation import Result
 from bnuq.sampling import counter_rng
 from bnuq.sampling.dropout import Dropout, _keep_by_philox
+from bnuq.sampling.predictor import SamplePasses
 from bnuq.sampling.program_draws import BankDraws, MaskDraws
 from bnuq.sampling.site_search import find_sites
 from bnuq.sampling.sites import DropoutSite
@@ -439,8 +440,8 @@ def test_without_a_method_it_is_the_first_that_draws(tmp_path: Path) -> None:
 
 
 def test_a_program_that_differs_is_not_written(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    normalized = exporting.Passes._normalized
-    monkeypatch.setattr(exporting.Passes, "_normalized", lambda self, *arguments: normalized(self, *arguments) * 1.01)
+    normalized = SamplePasses._normalized
+    monkeypatch.setattr(SamplePasses, "_normalized", lambda self, *arguments: normalized(self, *arguments) * 1.01)
     run = resolve("run.toml", Options(), folder=place)
     with pytest.raises(BnuqError, match="differs from the network's own"):
         exporting.export(run, place / "x.pt2")

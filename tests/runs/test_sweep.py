@@ -25,6 +25,7 @@ from bnuq.progress import Advance
 from bnuq.records import sweep as sweep_file
 from bnuq.records.sweep import Sweep
 from bnuq.sampling import counter_rng
+from bnuq.sweeping import likelihood
 from bnuq.workflows.evaluate import evaluate
 from bnuq.workflows.sweep import sweep
 

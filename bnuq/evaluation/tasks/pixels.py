@@ -13,7 +13,7 @@ from itertools import pairwise
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int64, Num
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from bnuq import devices, metrics
@@ -21,6 +21,7 @@ from bnuq.data import Masks
 from bnuq.evaluation import estimates
 from bnuq.evaluation.subject import RunPlan
 from bnuq.evaluation.tasks import between_draws, failing_images
+from bnuq.evaluation.tasks.pixel_counts import CONFIDENCE_BINS, class_bins, confidence_bins, counted, sums_by_distance
 from bnuq.evaluation.units import Blocks, Gathered
 from bnuq.files.journal import Arrays
 from bnuq.metrics import COARSE_BINS, SCORE_BINS, DrawWeights
@@ -31,13 +32,10 @@ PARTS, FEW_PARTS = 32, 8  # of the draws, each of which is left out once for the
 _LARGE = 2**23  # probabilities of an image, above which there are few parts, in float32
 _BLOCK = 2**21  # replicates × classes × pixels in memory at once
 _GRID = 2048  # pixels of an image, on a regular grid, that a temperature is fitted to
-_BINS = 15  # of confidence
 _EVERY = 8  # pixels, of which one counts in the Monte Carlo error of the classwise ECE
 SIGNED = ("max_logit", "energy")
 _TINY = float(np.finfo(np.float64).tiny)  # makes 0·ln 0 equal 0
 _UNDERFLOW = -1000.0
-AT_BOUNDARIES = ("mutual_information", "predictive_entropy")
-PLACES = ("boundary", "interior")  # of pixels: up to BAND from a class boundary, and further away
 _OF_IMAGES = ("class.", "classwise.", "bins.", "near.", "band.", "distance.")  # sums that are kept of each image
 _COUNTS = ("histogram.", "replicates.", "class.")  # of pixels, as sums of whole numbers
 _OF_TRUTH = {"accuracy", "pll", "brier"}
@@ -148,32 +146,21 @@ class PixelReduction:
 
     def _add_image(self, opened: _Open, image: int, mask: Int64[np.ndarray, "height width"] | None) -> None:
         region = self._region(opened, mask)
-        sums_of_pixels: dict[str, Tensor] = {}
-        shown: list[tuple[Tensor, Tensor]] = []  # uncertainty and prediction under all draws
-        for at in region.rows.split(self._step):
-            values = self._of_pixels(opened, image, at, region.mask)
-            shown.append((values[uncertainty_of(values)][self._full], values["predicted"][self._full]))
-            for name, value in self._sums(values, region, at).items():
-                sums_of_pixels[name] = sums_of_pixels[name] + value if name in sums_of_pixels else value
-        total = devices.fetch(sums_of_pixels)
-        means = {name: total[name] / len(region.rows) for name in (*PIXEL_MEANS, *PIXEL_SCORES) if name in total}
-        if not region.count:
-            total = {name: 0 * value for name, value in total.items()}
+        sums, shown = self._image_sums(opened, image, region)
+        means = {name: sums[name] / len(region.rows) for name in (*PIXEL_MEANS, *PIXEL_SCORES) if name in sums}
+        if not region.count:  # an ignored image counts nowhere, and keeps its scores
+            sums = {name: 0 * value for name, value in sums.items()}
             means |= {name: 0 * means[name] for name in _OF_TRUTH & means.keys()}
-        of_image = {name: means[name][self._full] for name in PIXEL_MEANS if name in means}
-        of_image |= {name: value[self._full] for name, value in total.items() if name.startswith(_OF_IMAGES)}
-        for name in PIXEL_SCORES:
-            if (histogram := total.get(f"histogram.{name}")) is not None:
-                of_image[f"coarse.{name}"] = metrics.coarse_histogram(histogram).astype(np.uint32)
+        image_values = self._image_values(sums, means)
         if region.distance is not None:
-            of_image |= self._of_map(opened, image, region, shown)
-        of_image["pixels"] = np.array(float(region.count))
-        self._blocks.add("point", {name: np.asarray(value)[None] for name, value in of_image.items()})
-        counts = {name for name in total if name.startswith(_COUNTS)}
+            image_values |= self._of_map(opened, image, region, shown)
+        image_values["pixels"] = np.array(float(region.count))
+        self._blocks.add("point", {name: np.asarray(value)[None] for name, value in image_values.items()})
+        counts = {name for name in sums if name.startswith(_COUNTS)}
         for name in counts:  # exact in any order, and too large to be kept of each image
-            self._counts[name] = self._counts[name] + total[name] if name in self._counts else total[name]
-        sums = {name: value for name, value in total.items() if name not in counts}
-        self._blocks.add("sum", sums | {"pixels": np.array(float(region.count))})
+            self._counts[name] = self._counts[name] + sums[name] if name in self._counts else sums[name]
+        inexact = {name: value for name, value in sums.items() if name not in counts}
+        self._blocks.add("sum", inexact | {"pixels": np.array(float(region.count))})
         left_out = self._weights.jackknife
         if left_out.start < left_out.stop:
             ranked = {name: means[name][left_out][:, None] for name in PIXEL_SCORES if name in means}
@@ -182,6 +169,28 @@ class PixelReduction:
             self.maps.append(self._maps(opened, image, mask))
         if self._saves_maps:
             self._blocks.add("map", stored_maps(self._maps(opened, image, None), self._classes))
+
+    def _image_sums(
+        self, opened: _Open, image: int, region: _Region
+    ) -> tuple[dict[str, np.ndarray], list[tuple[Tensor, Tensor]]]:
+        """The sums over an image's pixels; and in pieces, its uncertainty and prediction under all draws."""
+        sums: dict[str, Tensor] = {}
+        shown: list[tuple[Tensor, Tensor]] = []
+        for at in region.rows.split(self._step):
+            values = self._of_pixels(opened, image, at, region.mask)
+            shown.append((values[uncertainty_of(values)][self._full], values["predicted"][self._full]))
+            for name, value in self._sums(values, region, at).items():
+                sums[name] = sums[name] + value if name in sums else value
+        return devices.fetch(sums), shown
+
+    def _image_values(self, sums: Mapping[str, np.ndarray], means: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The means and sums of all draws that are kept of each image, and coarse histograms of its scores."""
+        values = {name: means[name][self._full] for name in PIXEL_MEANS if name in means}
+        values |= {name: value[self._full] for name, value in sums.items() if name.startswith(_OF_IMAGES)}
+        for name in PIXEL_SCORES:
+            if (histogram := sums.get(f"histogram.{name}")) is not None:
+                values[f"coarse.{name}"] = metrics.coarse_histogram(histogram).astype(np.uint32)
+        return values
 
     def _of_map(
         self, opened: _Open, image: int, region: _Region, shown: Sequence[tuple[Tensor, Tensor]]
@@ -270,23 +279,25 @@ class PixelReduction:
         one or on both sides of what it is to tell apart."""
         mask, distance = (None if of is None else of[at] for of in (region.mask, region.distance))
         sums = {name: values[name].sum(1) for name in PIXEL_MEANS if name in values}
-        sums["class.predicted"] = _counted(values["predicted"], self._classes)
+        sums["class.predicted"] = counted(values["predicted"], self._classes)
         side, sides = None, 1
         if mask is not None and self._labelled:
             right = values["accuracy"]
             side, sides = (None, 1) if self._lean else ((right == 0).long(), 2)
             truth = mask.expand(len(right), -1)
-            sums["class.true"] = _counted(truth, self._classes)
-            sums["class.common"] = _counted(truth, self._classes, right).long()
+            sums["class.true"] = counted(truth, self._classes)
+            sums["class.common"] = counted(truth, self._classes, right).long()
             confidence = values["max_probability"]
-            cells = _bins_of(confidence)
-            near = cells if distance is None else torch.where(distance <= BAND, cells, _BINS)  # the others lie beyond
+            cells = confidence_bins(confidence)
+            near = (
+                cells if distance is None else torch.where(distance <= BAND, cells, CONFIDENCE_BINS)
+            )  # the others lie beyond
             for name, summed in (("count", None), ("confidence", confidence), ("correct", right)):
-                sums[f"bins.{name}"] = _counted(cells, _BINS, summed)
-                sums[f"near.{name}"] = _counted(near, _BINS + 1, summed)[:, :-1]
+                sums[f"bins.{name}"] = counted(cells, CONFIDENCE_BINS, summed)
+                sums[f"near.{name}"] = counted(near, CONFIDENCE_BINS + 1, summed)[:, :-1]
             sums |= {} if self._lean else self._by_class(values["mean"], mask)
             if distance is not None:
-                sums |= _by_distance({**values, "error_rate": 1 - right}, distance, self._full)
+                sums |= sums_by_distance({**values, "error_rate": 1 - right}, distance, self._full)
         elif mask is not None:
             side, sides = (mask == ANOMALY).long().expand_as(values["predicted"]), 2
         for name in (name for name in PIXEL_SCORES if name in values):
@@ -297,17 +308,17 @@ class PixelReduction:
             ):
                 if rows.start < rows.stop:
                     placed = found[rows] if side is None else found[rows] + size * side[rows]
-                    counts = _counted(placed, sides * size).reshape(-1, sides, size)
+                    counts = counted(placed, sides * size).reshape(-1, sides, size)
                     sums[f"{kind}.{name}"] = counts[0] if kind == "histogram" else counts
         return sums
 
     def _by_class(self, p: Float[Tensor, "replicate class pixel"], mask: Int64[Tensor, " pixel"]) -> dict[str, Tensor]:
         """Of each class the number of pixels, its probability and how often it is true, in bins of its probability:
         under all draws of all pixels, and of every few pixels also with each part of the draws left out."""
-        sums = {"classwise.all": _class_bins(p[self._weights.full], mask)}
+        sums = {"classwise.all": class_bins(p[self._weights.full], mask)}
         if (left_out := self._weights.jackknife).stop > left_out.start:
             some = slice(self._full, left_out.stop), slice(None), slice(None, None, _EVERY)
-            sums["few.classwise"] = _class_bins(p[some], mask[some[2]])
+            sums["few.classwise"] = class_bins(p[some], mask[some[2]])
         return sums
 
     def release(self) -> None:
@@ -418,40 +429,6 @@ def uncertainty_of(names: Iterable[str]) -> str:
 
 def _grid(pixels: int) -> slice:
     return slice(None, None, max(1, pixels // _GRID))
-
-
-def _counted(numbers: Int64[Tensor, "row pixel"], bins: int, values: Tensor | None = None) -> Num[Tensor, "row bin"]:
-    """How often each of 0 … bins − 1 occurs in each row, or the sum of the values there."""
-    rows = torch.arange(len(numbers), device=numbers.device)[:, None]
-    weights = None if values is None else values.expand_as(numbers).flatten()
-    return devices.counted((numbers + bins * rows).flatten(), bins * len(numbers), weights).view(-1, bins)
-
-
-def _bins_of(p: Float[Tensor, "*any"]) -> Int64[Tensor, "*any"]:
-    return torch.bucketize(p, torch.arange(1, _BINS, device=p.device, dtype=torch.float64) / _BINS)
-
-
-def _class_bins(
-    p: Float[Tensor, "replicate class pixel"], mask: Int64[Tensor, " pixel"]
-) -> Float[Tensor, "replicate class 3 bin"]:
-    flat = p.flatten(0, 1).contiguous()
-    cells = _bins_of(flat)
-    true = (mask == torch.arange(p.shape[1], device=p.device)[:, None]).double().repeat(len(p), 1)
-    sums = [_counted(cells, _BINS), _counted(cells, _BINS, flat), _counted(cells, _BINS, true)]
-    return torch.stack([each.double() for each in sums], dim=1).view(len(p), p.shape[1], 3, _BINS)
-
-
-def _by_distance(values: Mapping[str, Tensor], distance: Tensor, full: int) -> dict[str, Tensor]:
-    """The sums over pixels near class boundaries and over those inside, under every replicate, and of all draws those
-    at each whole distance."""
-    known: dict[str, Tensor] = {name: values[name] for name in AT_BOUNDARIES if name in values}
-    band = (distance > BAND).long().expand_as(values["predicted"])
-    place = distance.long()[None]
-    sums = {f"band.{name}": _counted(band, len(PLACES), value) for name, value in known.items()}
-    sums["band.count"] = _counted(band, len(PLACES))
-    for name, value in (known | {"error_rate": values["error_rate"]}).items():
-        sums[f"distance.{name}"] = _counted(place, REACH + 1, value[full : full + 1])
-    return sums | {"distance.count": _counted(place, REACH + 1)}
 
 
 @dataclass(frozen=True)

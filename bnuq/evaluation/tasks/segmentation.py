@@ -22,14 +22,8 @@ from bnuq.estimates import Estimate
 from bnuq.evaluation import estimates
 from bnuq.evaluation.tasks import failing_images
 from bnuq.evaluation.tasks.classification import limits_of
-from bnuq.evaluation.tasks.pixels import (
-    AT_BOUNDARIES,
-    PLACES,
-    PixelReduction,
-    PixelScores,
-    parts_of_draws,
-    uncertainty_of,
-)
+from bnuq.evaluation.tasks.pixel_counts import AT_BOUNDARIES, PLACES
+from bnuq.evaluation.tasks.pixels import PixelReduction, PixelScores, parts_of_draws, uncertainty_of
 from bnuq.evaluation.tasks.scorer import ScoredNetwork, ScoredSet, TaskScorer
 from bnuq.metrics import CalibrationBins, DrawWeights, SelectiveScores
 from bnuq.records.evaluation import PIXEL_MEANS, PIXEL_SCORES, MethodResult, Samples, SetResult

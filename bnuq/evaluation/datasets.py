@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -69,6 +69,57 @@ def load_data(run: Run, model: nn.Module | None = None, *, needs_reference: bool
     Pictures in files and items of large Datasets are decoded as they are needed, and kept up to `_BUDGETS`: each
     is decoded once within that limit, and once for each method and round of draws beyond it.
     """
+    whole, why_no_validation = _read_sets(run)
+    sets, limit = whole, run.limit
+    if limit is not None:
+        sets = sets.changed(lambda points: limited(points, limit, run.seed))
+    sets = _in_one_shape(run, model, sets)
+    unused: tuple[Finding, ...] = ()
+    if sets.train is not None:
+        try:
+            check_same_shape(run, "train", sets.train, sets.test)
+        except DataError:
+            if needs_reference:
+                raise
+            reference, shape = sets.train.reference, sets.train.form
+            unused = (note("reference-unused", reference=reference, shape=shape, test=sets.test.form),)
+            sets, whole = replace(sets, train=None), replace(whole, train=None)
+    for label, points in {**sets.ood, "validation": sets.validation}.items():
+        if points is not None:
+            check_same_shape(run, label, points, sets.test, reference=False)
+    shared = tuple(_shared_points(whole.train, whole.test, whole.validation, whole.ood))
+    evaluated_budget, reference_budget = _budgets()
+    sets = sets.changed(lambda points: points.keeping(evaluated_budget))
+    train = None if sets.train is None else sets.train.keeping(reference_budget)
+    test, validation, ood = sets.test, sets.validation, sets.ood
+    everything = [points for points in (train, test, *ood.values(), validation) if points is not None]
+    check_grouped(run, everything)
+    findings = tuple(
+        distinct(finding for points in everything for finding in about(points.name, points.findings)).values()
+    )
+    findings += (*_other_scales(train, {"test": test, "validation": validation, **ood}),)
+    findings += (*unused, *shared) + (() if limit is None else (note("limited", limit=limit, seed=run.seed),))
+    return RunData(train, test, ood, validation, why_no_validation, len(whole.test), findings)
+
+
+@dataclass(frozen=True)
+class _Sets:
+    """The sets of a run, while they are read."""
+
+    train: Points | None
+    test: Points
+    validation: Points | None
+    ood: dict[str, Points]
+
+    def changed(self, change: Callable[[Points], Points]) -> _Sets:
+        """All evaluated sets after this change."""
+        ood = {name: change(points) for name, points in self.ood.items()}
+        validation = None if self.validation is None else change(self.validation)
+        return _Sets(self.train, change(self.test), validation, ood)
+
+
+def _read_sets(run: Run) -> tuple[_Sets, str]:
+    """Every set that the run names, whole, their classes in one numbering; and why there are no validation points."""
     assert run.test is not None
     test = labelled(_opened(run, run.test, "test"))
     train = _opened(run, run.train, "train", whole=False) if run.train else None
@@ -82,53 +133,28 @@ def load_data(run: Run, model: nn.Module | None = None, *, needs_reference: bool
                 f"two OOD sets are called {points.name}; give them different names: --ood NAME={ref.text}."
             )
         ood[points.name] = points
-    validation, why = None, "no points held out of training were named"
+    validation, why_none = None, "no points held out of training were named"
     if isinstance(run.validation, Named):
-        validation, why = labelled(_opened(run, run.validation, "validation")), ""
+        validation, why_none = labelled(_opened(run, run.validation, "validation")), ""
     train, test, validation = numbered(run, train=train, test=test, validation=validation).values()
     if isinstance(run.validation, Split):
-        train, test, validation, why = _split(run.validation, train, test)
+        train, test, validation, why_none = _split(run.validation, train, test)
     if validation is not None and (validation := labelled(validation)).targets is None:
         raise DataError(f"validation set {validation.reference} has no targets; what is fitted to it needs them.")
-    whole = train, test, validation, ood
-    test_points, limit = len(test), run.limit
-    if limit is not None:
-        test = limited(test, limit, run.seed)
-        ood = {name: limited(points, limit, run.seed) for name, points in ood.items()}
-        validation = None if validation is None else limited(validation, limit, run.seed)
-    test = in_shape(run, test)
-    train = None if train is None else in_shape(run, train, test, whole=False)
+    return _Sets(train, test, validation, ood), why_none
+
+
+def _in_one_shape(run: Run, model: nn.Module | None, sets: _Sets) -> _Sets:
+    """The sets resized and cropped, and grey pictures repeated to three channels where the network needs these."""
+    test = in_shape(run, sets.test)
+    train = None if sets.train is None else in_shape(run, sets.train, test, whole=False)
     if are_grey_files(test) and ((train is not None and train.point_shape[0] == 3) or takes_rgb_alone(model, test)):
         test, train = in_colour(test), None if train is None else in_colour(train)
-    ood = {name: in_shape(run, points, test, adapt=True) for name, points in ood.items()}
-    validation = None if validation is None else in_shape(run, validation, test)
+    ood = {name: in_shape(run, points, test, adapt=True) for name, points in sets.ood.items()}
+    validation = None if sets.validation is None else in_shape(run, sets.validation, test)
     if validation is not None and are_grey_files(validation) and test.point_shape[0] == 3:
         validation = in_colour(validation)
-    unused: tuple[Finding, ...] = ()
-    if train is not None:
-        try:
-            check_same_shape(run, "train", train, test)
-        except DataError:
-            if needs_reference:
-                raise
-            unused = (note("reference-unused", reference=train.reference, shape=train.form, test=test.form),)
-            train, whole = None, (None, *whole[1:])
-    for label, points in {**ood, "validation": validation}.items():
-        if points is not None:
-            check_same_shape(run, label, points, test, reference=False)
-    shared = tuple(_shared_points(*whole))
-    read, drawn = _budgets()
-    train = None if train is None else train.keeping(drawn)
-    test, ood = test.keeping(read), {name: points.keeping(read) for name, points in ood.items()}
-    validation = None if validation is None else validation.keeping(read)
-    everything = [points for points in (train, test, *ood.values(), validation) if points is not None]
-    check_grouped(run, everything)
-    findings = tuple(
-        distinct(finding for points in everything for finding in about(points.name, points.findings)).values()
-    )
-    findings += (*_other_scales(train, {"test": test, "validation": validation, **ood}),)
-    findings += (*unused, *shared) + (() if limit is None else (note("limited", limit=limit, seed=run.seed),))
-    return RunData(train, test, ood, validation, why, test_points, findings)
+    return _Sets(train, test, validation, ood)
 
 
 def takes_rgb_alone(model: nn.Module | None, points: Points) -> bool:
@@ -297,8 +323,8 @@ def _split(split: Split, train: Points | None, test: Points) -> tuple[Points | N
     validation = replace(source.subset(rows), name="validation", listed=False)
     if split.split_of == "train":
         validation = replace(validation, part=None)  # a set of its own; of the test set it has some rows
-    rest = source.subset(np.setdiff1d(np.arange(len(source)), rows))
-    return (rest, test, validation, "") if split.split_of == "train" else (train, rest, validation, "")
+    remaining = source.subset(np.setdiff1d(np.arange(len(source)), rows))
+    return (remaining, test, validation, "") if split.split_of == "train" else (train, remaining, validation, "")
 
 
 def held_out_rows(

@@ -88,10 +88,10 @@ def check_augmentation(subject: Subject) -> None:
     pipeline, draw = augmenting(subject), {"draw": 0, "purpose": counter_rng.TTA}
     assert pipeline.run.augment is not None  # ensured by the plan
     for name, points in subject.sets.items():
-        found, expected = pipeline.trained(points, np.arange(1), **draw).shape[1:], points.point_shape
-        if tuple(found) != expected:
+        shape, expected = pipeline.trained(points, np.arange(1), **draw).shape[1:], points.point_shape
+        if tuple(shape) != expected:
             raise RequestError(
-                f"{pipeline.run.augment.place} makes points of shape {tuple(found)} of those of {name}, which have "
+                f"{pipeline.run.augment.place} makes points of shape {tuple(shape)} of those of {name}, which have "
                 f"{expected}; test-time augmentation needs the same size. Say how evaluated points are augmented in a "
                 f"table [tta] of the run file, with the keys of augment: crop = {expected[-1]}."
             )

@@ -28,8 +28,8 @@ def other_networks(
     read = [points for points in sets if points is not None]
     networks, loaded = list[nn.Module](), list[LoadedModel]()
     for member in run.single[1:]:
-        found = _loaded(member, alone=len({each.arch for each in run.single}) == 1)
-        module = found.module.to(prepared.pipeline.device, prepared.pipeline.dtype)
+        member_model = _loaded(member, alone=len({single.arch for single in run.single}) == 1)
+        module = member_model.module.to(prepared.pipeline.device, prepared.pipeline.dtype)
         network = as_logits(as_taken(module, prepared.pipeline, read)[0], run.outputs)
         given = Evaluation(network).passes(prepared.example)
         if given.shape[2:] != outputs:
@@ -44,7 +44,7 @@ def other_networks(
                 "evaluation mode of its own; expected networks of an ensemble to have one."
             )
         networks.append(network)
-        loaded.append(found)
+        loaded.append(member_model)
     _check_different([prepared.loaded, *loaded])
     return tuple(networks), tuple(loaded)
 
@@ -61,7 +61,7 @@ def _loaded(member: Run, *, alone: bool) -> LoadedModel:
 
 def _check_different(loaded: list[LoadedModel]) -> None:
     """Raise ModelError where two checkpoints are the same."""
-    sha256, times = Counter(each.checkpoint.sha256 for each in loaded).most_common(1)[0]
+    sha256, times = Counter(model.checkpoint.sha256 for model in loaded).most_common(1)[0]
     if times > 1:
-        same = " and ".join(str(each.checkpoint.path) for each in loaded if each.checkpoint.sha256 == sha256)
+        same = " and ".join(str(model.checkpoint.path) for model in loaded if model.checkpoint.sha256 == sha256)
         raise ModelError(f"{same}: these are the same; expected each network of an ensemble once.")

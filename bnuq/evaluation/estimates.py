@@ -90,9 +90,9 @@ def spread(
 
 def not_finite(point: int, where: str) -> SamplingError:
     """The error for an output that is not finite, of this point of those evaluated of the set `where`."""
-    of_set = where and f" of those evaluated of {where}"
+    set_name = where and f" of those evaluated of {where}"
     return SamplingError(
-        f"the network's output for point {point}{of_set} (counted from 0) is not finite (NaN or inf). Fix or leave "
+        f"the network's output for point {point}{set_name} (counted from 0) is not finite (NaN or inf). Fix or leave "
         "out that point; where numbers overflow in the network, try --precision float64."
     )
 

@@ -82,12 +82,12 @@ class UnitExecutor:
             pass
 
     def _computed(self, units: UnitGroup, compute: Compute, *, needed: bool) -> dict[WorkUnit, Arrays]:
-        found = {}
+        arrays_by_unit = {}
         with stopping.deferred():  # a signal ends the run after the units in hand
             for unit, arrays in zip(units, compute(units), strict=True):
                 self.journal.save(unit.name, arrays, unit.sha256, needed=needed)
-                found[unit] = arrays
-        return found
+                arrays_by_unit[unit] = arrays
+        return arrays_by_unit
 
 
 def _agree(earlier: Arrays, again: Arrays) -> bool:

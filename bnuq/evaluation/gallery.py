@@ -54,7 +54,9 @@ def _chosen(methods: Mapping[str, MethodResult], described: Mapping[str, Evaluat
         yield "confidently-wrong", "test", DETERMINISTIC, _largest(confidence, wrong)
         doubt = confidence - np.exp(test.points["pll"])
         yield "suspected-label", "test", DETERMINISTIC, _largest(doubt, suspected(test, labels))
-    ood = [name for name, each in described.items() if each.kind == "ood" and score in sets[name].points]
+    ood = [
+        name for name, described_set in described.items() if described_set.kind == "ood" and score in sets[name].points
+    ]
     for name in ood[:OF_EACH]:
         familiar = largest_first(-sets[name].points[score])
         yield "familiar", name, method, familiar[: max(1, OF_EACH // len(ood))]
@@ -66,8 +68,8 @@ def suspected(test: SetResult, labels: np.ndarray) -> Bool[np.ndarray, " point"]
 
     Source: Northcutt, Jiang & Chuang 2021, Confident Learning, eq. 2, for the most probable class.
     """
-    own = np.exp(test.points["pll"])
-    usual = {label: own[labels == label].mean() for label in np.unique(labels)}
+    label_probability = np.exp(test.points["pll"])
+    usual = {label: label_probability[labels == label].mean() for label in np.unique(labels)}
     threshold = np.array([usual.get(label, np.inf) for label in test.predicted])
     return (test.predicted != labels) & (test.points["max_probability"] >= threshold)
 

@@ -239,7 +239,7 @@ def relative_work(method_run: MethodRun, deterministic: MethodRun, chunk: int) -
     comparable = engine.samples > 1 and deterministic.seconds > 0 and isinstance(deterministic.engine, Evaluation)
     ratio = None
     if comparable and not isinstance(engine, Ensemble):  # whose networks may be of other sizes
-        seconds_of_pass, one_pass = (each.seconds / each.passes for each in (method_run, deterministic))
+        seconds_of_pass, one_pass = (timed_run.seconds / timed_run.passes for timed_run in (method_run, deterministic))
         ratio = seconds_of_pass / one_pass
     work = MethodWork(seconds=method_run.seconds, passes=method_run.passes, ratio=ratio)
     stochastic = stochastic_of(engine)

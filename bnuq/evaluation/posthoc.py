@@ -45,8 +45,8 @@ class OfSets:
     def added_to(self, scores: Mapping[str, SetScores]) -> dict[str, SetScores]:
         """`scores`, with these added."""
         return {
-            name: replace(of_set, points={**of_set.points, **self.points.get(name, {})})
-            for name, of_set in scores.items()
+            name: replace(set_scores, points={**set_scores.points, **self.points.get(name, {})})
+            for name, set_scores in scores.items()
         }
 
 
@@ -95,7 +95,7 @@ def _scored(
 
 def _fitted(subject: Subject, progress: Progress) -> PostHoc:
     """The scores that the reference allows."""
-    last_layer = {name: each.score for name, each in SCORES.items() if each.score}
+    last_layer = {name: estimand.score for name, estimand in SCORES.items() if estimand.score}
     scores = {name: score.of_layer for name, score in last_layer.items() if score.of_layer}
     if subject.train is None:
         return PostHoc(scores, (note("no-fitted-scores"),))

@@ -127,10 +127,10 @@ def check_predictions(subject: Subject) -> None:
                 if wrong.any():
                     at, *output = np.argwhere(wrong)[0].tolist()
                     of_row = f"row {predictions.rows[name][first + at]} in sample {sample}"
-                    held = f"{block[at].sum():.6g} as the sum of {of_row} (both"
+                    values = f"{block[at].sum():.6g} as the sum of {of_row} (both"
                     if output:
-                        held = f"{block[at, output[0]]:.6g} for output {output[0]} of {of_row} (all"
-                    raise DataError(f"{where} holds {held} counted from 0); expected {expected}.")
+                        values = f"{block[at, output[0]]:.6g} for output {output[0]} of {of_row} (all"
+                    raise DataError(f"{where} holds {values} counted from 0); expected {expected}.")
 
 
 def _blocks(array: np.ndarray, rows: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:

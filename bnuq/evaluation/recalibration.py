@@ -171,15 +171,15 @@ def _check_vector(subject: Subject) -> None:
             f"{text}, and there are no points to fit them to. Name points that were held out of training "
             "(--validation REF), or fit them on halves of the test set (--calibrate cross)."
         )
-    points, of_set = subject.sets[subject.fitted_to], "validation points"
+    points, noun = subject.sets[subject.fitted_to], "validation points"
     count, expected = len(points), 2 * subject.plan.outputs * LEAST_POINTS_OF_PARAMETER
     if subject.fitted_to == "test":
         second = int(second_half(points, subject.run.seed).sum())
-        count, of_set = min(second, count - second), "points in a half of the test set"
+        count, noun = min(second, count - second), "points in a half of the test set"
     if count < expected:
         raise RequestError(
             f"{text}, {2 * subject.plan.outputs} numbers for {subject.plan.outputs} classes, and there are {count} "
-            f"{of_set} ({points.reference}); expected at least {expected}. Name more points, or fit only a temperature "
+            f"{noun} ({points.reference}); expected at least {expected}. Name more points, or fit only a temperature "
             "(--recalibration temperature)."
         )
 

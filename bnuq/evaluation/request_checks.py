@@ -17,9 +17,9 @@ from bnuq.records import evaluation_file as result_file
 
 def check_readable(run: Run) -> None:
     """Raise ModelError where a checkpoint of `run` cannot be one."""
-    for each in run.single:
-        if each.network is None and (problem := what_is_wrong_with(kind_of(each.checkpoint))):
-            raise ModelError(f"{each.checkpoint}: {problem}")
+    for single in run.single:
+        if single.network is None and (problem := what_is_wrong_with(kind_of(single.checkpoint))):
+            raise ModelError(f"{single.checkpoint}: {problem}")
 
 
 def check_request(run: Run, *, needs: Collection[Need] = ("test",)) -> None:

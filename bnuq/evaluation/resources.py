@@ -48,8 +48,8 @@ def check_resources(subject: Subject) -> None:
     if run.max_samples != Run.max_samples if auto else keeps:  # "auto" rarely reaches its default limit
         folder = run.out.parent
         hint = " Run without --save-samples, or write elsewhere (--out)." if run.save_samples else _by_default(subject)
-        free, place = _free_on(folder), f"disk ({folder})"
-        _check(option, samples, partial(_disk, subject), free, "the raw samples", place, hint=hint)
+        free, disk = _free_on(folder), f"disk ({folder})"
+        _check(option, samples, partial(_disk, subject), free, "the raw samples", disk, hint=hint)
 
 
 def _by_default(subject: Subject) -> str:
@@ -142,12 +142,12 @@ def _memory(subject: Subject, *, samples: int, bank: int) -> int:
         scores += (bank + RESAMPLES) * min(len(points), RANKED) * (_RANKED_BYTES + 4 * (labels - 1))
         scores += 8 * (samples * labelled + _POINT_SCORES * (labels - 1)) * len(points) * labels
         scores += 8 * replicates * (_ESTIMATES + _SEPARATIONS * len(metrics.SCORES) * (name in subject.compared))
-    kept = bytes_of(samples, len(subject.sets["test"]), plan.outputs) if plan.task.classifies_points else 0
+    probability_bytes = bytes_of(samples, len(subject.sets["test"]), plan.outputs) if plan.task.classifies_points else 0
     of_one_point = 8 * plan.outputs * (5 * samples + 2 * replicates)
     fitted_to = 0
     if "vector" in subject.recalibrations and subject.fitted_to is not None:  # samples, and those of a half
         fitted_to = 2 * _bytes_of_number(run) * samples * plan.outputs * len(subject.sets[subject.fitted_to])
-    return weights + omega + normal + 2 * methods * scores + kept + of_one_point + fitted_to
+    return weights + omega + normal + 2 * methods * scores + probability_bytes + of_one_point + fitted_to
 
 
 def _disk(subject: Subject, samples: int) -> int:

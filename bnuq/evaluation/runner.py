@@ -240,7 +240,10 @@ class _Runner:
                 maps = method_run.maps[method, name]
                 result = with_segments(result, name, scored.sets[name], maps, points.masks)
         if subject.run.save_maps:
-            sets = {name: replace(each, maps=method_run.maps[method, name]) for name, each in result.sets.items()}
+            sets = {
+                name: replace(set_result, maps=method_run.maps[method, name])
+                for name, set_result in result.sets.items()
+            }
             result = replace(result, sets=sets)
         return result
 

@@ -48,8 +48,10 @@ class View:
         many."""
         if self.maps is None:
             return unit
-        own = {key.removeprefix(self.prefix): values for key, values in unit.items() if key.startswith(self.prefix)}
-        return {key: values for key, values in own.items() if not key.startswith(MAP)}
+        view_arrays = {
+            key.removeprefix(self.prefix): values for key, values in unit.items() if key.startswith(self.prefix)
+        }
+        return {key: values for key, values in view_arrays.items() if not key.startswith(MAP)}
 
 
 @dataclass(frozen=True)

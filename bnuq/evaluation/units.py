@@ -93,9 +93,9 @@ class Gathered:
         for key, value in arrays.items():
             kind, _, name = key.partition("/")
             if kind in _AXES:
-                kept = self.pool.empty(value.shape, value.dtype)
-                kept[...] = value
-                self._values[kind].setdefault(name, []).append(kept)
+                pooled = self.pool.empty(value.shape, value.dtype)
+                pooled[...] = value
+                self._values[kind].setdefault(name, []).append(pooled)
             elif kind == "most":
                 self._most[name] = np.asarray(np.maximum(self._most.get(name, -np.inf), value.max(axis=0)))
             elif kind == "sum":

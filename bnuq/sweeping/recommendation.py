@@ -147,7 +147,7 @@ def _auroc(candidate: SizeCandidate, data: CriterionData) -> float:
 
 def _aurocs(candidate: SizeCandidate, data: CriterionData, name: str) -> np.ndarray:
     """The AUROC of each draw set."""
-    inside, outside = (candidate.at_size.points[of_set][data.score] for of_set in (data.name, name))
+    inside, outside = (candidate.at_size.points[set_name][data.score] for set_name in (data.name, name))
     return np.array([metrics.auroc(a, b) for a, b in zip(inside, outside, strict=True)])
 
 
@@ -163,7 +163,7 @@ def _error_of_difference(
 ) -> float:
     """The error over points of the difference between the AUROCs of an OOD set."""
     pairs = [
-        tuple(candidate.at_size.points[of_set][data.score].mean(0) for of_set in (data.name, name))
+        tuple(candidate.at_size.points[set_name][data.score].mean(0) for set_name in (data.name, name))
         for candidate in (first, second)
     ]
     groups = {"test_group": data.points.group, "ood_group": ood.group}

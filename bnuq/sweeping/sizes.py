@@ -130,12 +130,12 @@ def run_at_sizes(
         of_sets = {name: at_size[size] for name, at_size in scores.items()}
         degenerate = at_sizes.rows[size][0] == 1 or not of_sets["test"].differ
         if degenerate:
-            of_sets = {name: of_set.without(task.spread) for name, of_set in of_sets.items()}
+            of_sets = {name: size_set.without(task.spread) for name, size_set in of_sets.items()}
         by_draw, by_point = likelihood.get(size, (None, None))
         result[size] = AtSize(
             size,
             degenerate,
-            {name: of_set.points for name, of_set in of_sets.items()},
+            {name: size_set.points for name, size_set in of_sets.items()},
             fitted[size],
             by_draw,
             by_point,
@@ -206,7 +206,7 @@ class _AllSizes:
             self._add(blocks, reductions, name)
             for of_size in reductions.values():
                 scores = [reduction.scores() for reduction in of_size]
-                differ = np.array([float(any(of_set.samples_differ for of_set in scores))])
+                differ = np.array([float(any(set_scores.samples_differ for set_scores in scores))])
                 yield _of_points(scores, left_out) | {f"most/{_DIFFER}": differ}
 
         return {
@@ -305,10 +305,10 @@ def _parted(blocks: Iterable[Tensor], parts: Sequence[tuple[Key, int]]) -> Itera
     the next points."""
     part = draw = first = 0
     for block in blocks:
-        left = block
-        while len(left):
+        remaining = block
+        while len(remaining):
             key, count = parts[part]
-            outputs, left = left[: count - draw], left[count - draw :]
+            outputs, remaining = remaining[: count - draw], remaining[count - draw :]
             yield key, slice(draw, draw + len(outputs)), slice(first, first + block.shape[1]), outputs
             draw += len(outputs)
             if draw == count:
@@ -323,6 +323,8 @@ def _sizes(units: UnitGroup) -> tuple[int, ...]:
 def _of_points(scores: Sequence[Any], left_out: Collection[str]) -> Arrays:
     """The per-point scores (R, n) that every draw set has, from the scores of each."""
     names = [
-        name for name in scores[0].points if name not in left_out and all(name in of_set.points for of_set in scores)
+        name
+        for name in scores[0].points
+        if name not in left_out and all(name in set_scores.points for set_scores in scores)
     ]
-    return {f"draw/{name}": np.stack([of_set.points[name] for of_set in scores]) for name in names}
+    return {f"draw/{name}": np.stack([set_scores.points[name] for set_scores in scores]) for name in names}

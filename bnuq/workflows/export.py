@@ -120,8 +120,8 @@ def assembled(
     scoring = _scoring(subject, prepared.data.train, exported, result)
     predictor = ExportedPredictor(pass_modules(subject, engine, inputs), scoring).eval()
     metadata = _metadata(subject, exported, engine.samples, scoring, inputs)
-    of_set = engine.of("test", subject.sets["test"]) if isinstance(engine, BySet) else engine
-    return Assembled(predictor, of_set, inputs, metadata)
+    compared_engine = engine.of("test", subject.sets["test"]) if isinstance(engine, BySet) else engine
+    return Assembled(predictor, compared_engine, inputs, metadata)
 
 
 def _check_unchanged(result: Result, networks: Iterable[LoadedModel]) -> None:
@@ -137,13 +137,13 @@ def _check_unchanged(result: Result, networks: Iterable[LoadedModel]) -> None:
 
 def _first(methods: Sequence[Method], where: str) -> Method:
     """The first method of several samples that can be exported; RequestError where there is none."""
-    found = next((method for method in methods if method in _DRAWING), None)
-    if found is None:
+    exportable = next((method for method in methods if method in _DRAWING), None)
+    if exportable is None:
         raise RequestError(
             f"{where}: no method of {', '.join(map(str, methods))} draws samples that can be exported. The network as "
             "it is: --method deterministic."
         )
-    return found
+    return exportable
 
 
 def _method(name: str | None, result: Result | None) -> Method | None:
@@ -202,7 +202,7 @@ def _scoring(subject: Subject, train: Any, method: Method, result: Result | None
             return Scoring(labels, scale=(1 / float(estimates["temperature"].value),))
         if kind == "vector":
             assert result is not None
-            fits = [fit for each in result.findings for fit in each.values.get("maps", ())]
+            fits = [fit for finding in result.findings for fit in finding.values.get("maps", ())]
             scale, shift = next((*fit[1:],) for fit in fits if fit[0] == method.name)
             return Scoring(labels, scale=(*scale,), shift=(*shift,))
         return Scoring(labels)
@@ -219,7 +219,7 @@ def _metadata(subject: Subject, method: Method, samples: int, scoring: Scoring, 
     return {
         "bnuq": __version__,
         "torch": torch.__version__,
-        "checkpoints": [each.checkpoint.name for each in (run.single if is_ensemble else (run,))],
+        "checkpoints": [single.checkpoint.name for single in (run.single if is_ensemble else (run,))],
         "task": subject.plan.task.name,
         "method": method.name,
         "samples": samples,

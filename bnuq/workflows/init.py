@@ -73,11 +73,11 @@ def init(run: Run, path: Path, *, given: Collection[str] = (), progress: Progres
     model = [*model_lines(run, checkpoint, loaded), *task]
     regression = any(line.key == "task" and line.value == "regression" for line in task)
     if {*given} & {*PIPELINE_KEYS}:
-        found, pipeline = None, [*given_pipeline_lines(run, given)]
+        suggestion, pipeline = None, [*given_pipeline_lines(run, given)]
     else:
-        found = _searched(run, network, sets, progress)
-        pipeline = [*pipeline_lines(found, sets)]
-    data = [*data_lines(run, sets, regression), *class_lines(network, found, sets), *pipeline]
+        suggestion = _searched(run, network, sets, progress)
+        pipeline = [*pipeline_lines(suggestion, sets)]
+    data = [*data_lines(run, sets, regression), *class_lines(network, suggestion, sets), *pipeline]
     batch_size = next(line.value for line in model if line.key == "train_batch_size")
     tables = {"model": model, "data": data, "sampling": [*sampling_lines(batch_size)]}
     text = "\n\n".join([_HEAD, *(table(name, lines, path.parent.resolve()) for name, lines in tables.items())])

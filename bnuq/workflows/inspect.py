@@ -326,7 +326,7 @@ def _noise_batch_size(
 
 def _other_points(train: Points, batches: ReferenceBatches, *, largest: int) -> tuple[Points, tuple[Finding, ...]]:
     """The points that the noise is measured on: those that are not in the population, where there are enough."""
-    rest = np.setdiff1d(np.arange(len(train)), np.concatenate(batches.rows))
-    if len(rest) >= POINTS_PER_BATCH_POINT * largest:
-        return train.subset(rest), ()
+    unused_rows = np.setdiff1d(np.arange(len(train)), np.concatenate(batches.rows))
+    if len(unused_rows) >= POINTS_PER_BATCH_POINT * largest:
+        return train.subset(unused_rows), ()
     return train, (note("noise-on-the-same-points"),)

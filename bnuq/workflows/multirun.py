@@ -52,7 +52,7 @@ def evaluate_several(
     _check(runs)
     rows, first = [], None
     summaries: list[_RunSummary] = []
-    missing = [each.run for each in runs.all if _existing_result(each.run) is None]
+    missing = [single.run for single in runs.all if _existing_result(single.run) is None]
     reused = len(runs.all) - len(missing)
     with progress("runs", len(runs.all)) as advance, queued(missing, work) as turns:
         for run_of_series in runs.all:
@@ -146,7 +146,9 @@ def _existing_result(run: Run) -> Result | None:
     sets = {"test": data.test, "validation": data.validation, **data.ood}
     digests = {name: points.sha256 for name, points in sets.items() if points is not None}
     reference = None if data.train is None else data.train.sha256
-    evaluated = {name: each.sha256 for name, each in result.sets.items() if each.kind != "perturbed"}
+    evaluated = {
+        name: evaluated_set.sha256 for name, evaluated_set in result.sets.items() if evaluated_set.kind != "perturbed"
+    }
     same_data = evaluated == digests  # those that are perturbed follow from the test set and the request
     return result if same_data and result.provenance.get("reference_sha256") == reference else None
 

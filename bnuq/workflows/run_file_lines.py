@@ -152,15 +152,15 @@ _UNKNOWN = {
 }
 
 
-def pipeline_lines(found: Suggestion | str | None, sets: dict[str, Points]) -> Iterator[Line]:
+def pipeline_lines(suggestion: Suggestion | str | None, sets: dict[str, Points]) -> Iterator[Line]:
     points = sets.get("train", sets.get("test"))
-    if isinstance(found, Suggestion):
+    if isinstance(suggestion, Suggestion):
         assert points is not None
-        yield from _suggested_lines(found, points, by_test="train" not in sets)
-    elif found is not None:
+        yield from _suggested_lines(suggestion, points, by_test="train" not in sets)
+    elif suggestion is not None:
         pictures = points is None or len(points.point_shape) == 3
         for key in _UNKNOWN if pictures else ("normalize",):
-            above = f"Not searched: {found}." if key == "normalize" else ""
+            above = f"Not searched: {suggestion}." if key == "normalize" else ""
             yield Line(key, *_UNKNOWN[key], active=False, above=above)
 
 
@@ -210,16 +210,16 @@ def _by_name(normalize: Normalize) -> Normalize | str:
 
 
 def class_lines(
-    network: LoadedNetwork | None, found: Suggestion | str | None, sets: dict[str, Points]
+    network: LoadedNetwork | None, suggestion: Suggestion | str | None, sets: dict[str, Points]
 ) -> Iterator[Line]:
     """The classes in timm's order where this fits the labels of a set better than the order of texts; a comment where
     the labels do not tell."""
     if network is None:
         return
     pipeline = network.pipeline
-    if isinstance(found, Suggestion):
-        run = replace(pipeline.run, channel_order=found.settings["channel_order"] or "rgb")
-        pipeline = replace(pipeline, run=run, normalize=found.settings["normalize"])
+    if isinstance(suggestion, Suggestion):
+        run = replace(pipeline.run, channel_order=suggestion.settings["channel_order"] or "rgb")
+        pipeline = replace(pipeline, run=run, normalize=suggestion.settings["normalize"])
     for points in filter(None, map(sets.get, ("test", "train"))):
         order = class_order(network.model, pipeline, points)
         if order is None:

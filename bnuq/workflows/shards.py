@@ -35,11 +35,11 @@ def share_of(shard: str, environment: Mapping[str, str] = os.environ) -> Share:
     """The share that `--shard` names: I/N, or env; RequestError where that is none."""
     text = shard
     if shard == "env":
-        found = [pair for pair in _ENVIRONMENT if all(environment.get(name, "").isdigit() for name in pair)]
-        if not found:
+        variables = [pair for pair in _ENVIRONMENT if all(environment.get(name, "").isdigit() for name in pair)]
+        if not variables:
             pairs = ", ".join(" and ".join(pair) for pair in _ENVIRONMENT)
             raise RequestError(f"--shard env: none of these is set: {pairs}. Name the shard, as in --shard 0/4.")
-        index, of = next((pair for pair in found if int(environment[pair[1]]) > 1), found[0])
+        index, of = next((pair for pair in variables if int(environment[pair[1]]) > 1), variables[0])
         first = int(environment.get("SLURM_ARRAY_TASK_MIN", 0)) if index == "SLURM_ARRAY_TASK_ID" else 0
         text = f"{int(environment[index]) - first}/{environment[of]}"
     number, count = map(int, text.split("/"))
@@ -112,12 +112,12 @@ def merge(
     run = replace(resolve_again(about["run"], source, given, folder=folder, run_file=run_file), on="local")
     check_request(run)
     with keeping(place), threads(recorded_threads(about["facts"].get("threads"), source)):
-        [found] = compute(run, b"", place, Missing, progress)
-        if found.journal.key != key:
-            found.journal.retract()
+        [missing] = compute(run, b"", place, Missing, progress)
+        if missing.journal.key != key:
+            missing.journal.retract()
             raise ResultError(f"{work}: the checkpoint, the data or the software are not those of the shards any more.")
-        if found.missing:
-            raise ResultError(_complaint(work, found))
+        if missing.missing:
+            raise ResultError(_complaint(work, missing))
         return evaluate(run, work=work, progress=progress, merged=True)
 
 
@@ -130,11 +130,11 @@ def _check_out(recorded: Path, options: Options, folder: Path, work: str) -> Non
         )
 
 
-def _complaint(work: str, found: Missing) -> str:
-    names = [*dict.fromkeys(found.missing)]
+def _complaint(work: str, missing: Missing) -> str:
+    names = [*dict.fromkeys(missing.missing)]
     lines = []
     for name in names[:_NAMED]:
-        tried = found.journal.attempts(name)
+        tried = missing.journal.attempts(name)
         lines.append(f"  - {name}" + (f" (tried {len(tried)} times, last by {tried[-1].get('by')})" if tried else ""))
     if len(names) > _NAMED:
         lines.append(f"  - and {len(names) - _NAMED} others")

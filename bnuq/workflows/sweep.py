@@ -255,11 +255,13 @@ def _recommended(first: SweptNetwork, networks: Sequence[Swept], settings: Setti
         (candidate for network in networks for candidate in network.candidates),
         key=lambda candidate: candidate.at_size.batch_size,
     )
-    found = [finding for network in networks for finding in network.findings]
+    all_findings = [finding for network in networks for finding in network.findings]
     name = VALIDATION if VALIDATION in first.sets else "test"
     of_elbo = {VALIDATION} if first.plan.task.is_regression else set()  # τ is fitted to them
     judged_by = {"elbo": of_elbo, "pll": {name}, "auroc": {name, *first.subject.ood}}[settings.criterion]
-    if any(finding.code == "reference-mismatch" for finding in found) or judged_by & {*on_another_scale(found)}:
+    if any(finding.code == "reference-mismatch" for finding in all_findings) or judged_by & {
+        *on_another_scale(all_findings)
+    }:
         return None, ""
     data = CriterionData(name, first.sets[name], first.subject.ood, first.plan.task.spread)
     result = recommend(candidates, settings.criterion, protocol, data)

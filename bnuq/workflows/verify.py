@@ -64,8 +64,8 @@ def verify(
     made_with = recorded_threads(result.provenance.get("threads"), path)
     with tempfile.TemporaryDirectory(prefix="bnuq-verify-") as work, threads(made_with):
         [executor] = compute(run, b"", Folder(Path(work)), partial(Chosen, names=names), progress, expected=result)
-    found = executor.journal.digests
-    if missing := [name for name in (*names, *found) if name not in found or name not in result.units]:
+    digests = executor.journal.digests
+    if missing := [name for name in (*names, *digests) if name not in digests or name not in result.units]:
         raise ResultError(f"{path}: {missing[0]} is not in both; the points are divided into other units here.")
-    differing = tuple(name for name, digest in found.items() if digest != result.units[name])
-    return Verified(result, tuple(sorted(names)), tuple(found), differing)
+    differing = tuple(name for name, digest in digests.items() if digest != result.units[name])
+    return Verified(result, tuple(sorted(names)), tuple(digests), differing)

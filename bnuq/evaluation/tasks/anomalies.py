@@ -36,14 +36,14 @@ def with_segments(result: MethodResult, name: str, scores: PixelScores, maps: Ma
                 bins = metrics.score_bins(_map_of(of_image, score), signed=score in SIGNED)
                 called, scored = bins >= threshold, (truth == ANOMALY) | (truth == 0)
                 overlaps[score].append(metrics.component_overlap(truth == ANOMALY, called, scored))
-    ood, of_set = dict(result.pixel_ood[name]), result.sets[name]
-    contributions = dict(of_set.contributions)
+    ood, set_result = dict(result.pixel_ood[name]), result.sets[name]
+    contributions = dict(set_result.contributions)
     for score, of_score in overlaps.items():
         for metric, values in _contributions(of_score):
             error = estimates.error_over_points(metrics.standard_error(values, group=scores.group), scores)
             ood[score] = {**ood[score], metric: Estimate(float(np.mean(values)), se=error)}
             contributions[f"{metric}.{score}"] = values
-    sets = {**result.sets, name: replace(of_set, contributions=contributions)}
+    sets = {**result.sets, name: replace(set_result, contributions=contributions)}
     return replace(result, sets=sets, pixel_ood={**result.pixel_ood, name: ood})
 
 

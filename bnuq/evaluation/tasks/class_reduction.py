@@ -240,9 +240,9 @@ class ClassReduction:
         _, points, classes = p.shape
         if self._labels is None or self._sets is None or not class_probabilities.are_kept(self._points, classes):
             return {}, {}
-        kept = self._sets.rows_of_draws(self._points, classes, self._draws)
-        first, last = np.searchsorted(kept, [self._n, self._n + points])
-        rows = torch.from_numpy(kept[first:last] - self._n).to(p.device)
+        rows_of_draws = self._sets.rows_of_draws(self._points, classes, self._draws)
+        first, last = np.searchsorted(rows_of_draws, [self._n, self._n + points])
+        rows = torch.from_numpy(rows_of_draws[first:last] - self._n).to(p.device)
         of_draws = {"probabilities": as_numpy(p[:, rows].to(torch.float32))}
         if weights.numbers is not None:
             of_draws["numbers"] = np.repeat(weights.numbers[:, None], last - first, axis=1)
@@ -253,10 +253,10 @@ class ClassReduction:
     ) -> dict[str, np.ndarray]:
         """The sums of scores over the points of each part, under every replicate."""
         sums = {}
-        for name, each in ((name, as_numpy(values[name])) for name in PART_SCORES if self._parts):
-            of_replicates = each if batch_weights.rows is None else each[batch_weights.rows]
+        for name, points_values in ((name, as_numpy(values[name])) for name in PART_SCORES if self._parts):
+            of_replicates = points_values if batch_weights.rows is None else points_values[batch_weights.rows]
             for kind, of_point in self._part_of_point.items():
-                numbers = of_point[self._n : self._n + each.shape[1]]
+                numbers = of_point[self._n : self._n + points_values.shape[1]]
                 order = np.argsort(numbers, kind="stable")
                 present, start = np.unique(numbers[order], return_index=True)
                 total = np.zeros((len(of_replicates), len(self._parts[kind]) + 1))
@@ -269,9 +269,9 @@ class ClassReduction:
         wrong = log_total.expm1().abs() > PROBABILITY_TOLERANCE
         if bool(wrong.any()):
             sample, point = wrong.nonzero()[0].tolist()
-            of_set = self._where and f" of those evaluated of {self._where}"
+            where = self._where and f" of those evaluated of {self._where}"
             raise SamplingError(
-                f"the probabilities that the network gives for point {self._n + point}{of_set} (counted from 0) sum to "
+                f"the probabilities that the network gives for point {self._n + point}{where} (counted from 0) sum to "
                 f"{float(log_total[sample, point].exp()):.4g}; expected 1. Check that the outputs are what --outputs "
                 "says."
             )
@@ -361,10 +361,14 @@ class ClassReduction:
         if "probabilities" in points:
             assert self._labels is not None and self._sets is not None
             mean = points.pop("probabilities")
-            kept = self._sets.rows_of_draws(len(mean), mean.shape[1], self._draws)
-            p = Probabilities(mean, draws["probabilities"], kept, draws.get("numbers"))
-            found = class_probabilities.scored(p, self._labels, self._sets, self._draws, units.pool)
-            points, replicates, conformity = points | found.points, replicates | found.replicates, found.conformity
+            rows_of_draws = self._sets.rows_of_draws(len(mean), mean.shape[1], self._draws)
+            p = Probabilities(mean, draws["probabilities"], rows_of_draws, draws.get("numbers"))
+            class_scores = class_probabilities.scored(p, self._labels, self._sets, self._draws, units.pool)
+            points, replicates, conformity = (
+                points | class_scores.points,
+                replicates | class_scores.replicates,
+                class_scores.conformity,
+            )
         return ClassScores(
             parts=self._parts,
             part_sums=part_sums,

@@ -136,8 +136,8 @@ def selective_estimates(scores: ClassScores, draws: DrawWeights) -> dict[str, Es
         rows = scores.ranked_rows
         before = vars(metrics.selective(uncertainty[rows].astype(np.float32), loss[rows]))
         after = vars(metrics.selective_of_replicates(scores.ranked["predictive_entropy"], scores.ranked_wrong))
-        for name, of_all in replicates.items():
-            of_all[draws.jackknife.start : draws.bootstrap.stop] += after[name] - before[name]
+        for name, values in replicates.items():
+            values[draws.jackknife.start : draws.bootstrap.stop] += after[name] - before[name]
     return {
         name: _resampled_estimate(name, np.clip(replicates[name], 0, 1), drawn[name], scores, draws) for name in drawn
     }

@@ -54,7 +54,7 @@ def aurc_of_images(values: Mapping[str, PerImage], dice: PerImage) -> Iterator[t
     if known.sum() < 2:
         return
     for name in (name for name in AGGREGATIONS if name in values):
-        of_images, risk = values[name][known], 1 - dice[known]
-        value, influence = metrics.selective(of_images, risk).aurc, np.zeros(len(dice))
-        influence[known] = metrics.selective_influence(of_images, risk).aurc * len(dice) / known.sum()
+        uncertainty, risk = values[name][known], 1 - dice[known]
+        value, influence = metrics.selective(uncertainty, risk).aurc, np.zeros(len(dice))
+        influence[known] = metrics.selective_influence(uncertainty, risk).aurc * len(dice) / known.sum()
         yield name, value + influence

@@ -37,8 +37,8 @@ def image_maps(
 ) -> ImageMaps:
     """The maps of these images by a method, reduced one by one to what a page shows: every n-th pixel of classes,
     means of scores and pictures."""
-    small = [_small(each, ignore) for each in maps]
-    stacked = {name: np.stack([each[name] for each in small]) for name in small[0]}
+    small = [_small(image, ignore) for image in maps]
+    stacked = {name: np.stack([image[name] for image in small]) for name in small[0]}
     pixels = small_copies(points, rows, LARGEST_MAP)
     scores = {name: stacked[name] for name in _SHOWN if name in stacked}
     return ImageMaps(method, rows, stacked["predicted"], scores, stacked.get("truth"), pixels if len(pixels) else None)

@@ -167,7 +167,7 @@ def set_estimates(
     by_label: dict[str, dict[str, Estimate]] = {}
     parts: dict[str, list[_Parts]] = {}
     for label, of_label in enumerate(scores.labels):
-        found = {
+        estimates_by_name = {
             name: estimates.mean_estimate(
                 name, of_label, draws, limits=classification.limits_of(name, scores.estimator)
             )
@@ -176,16 +176,16 @@ def set_estimates(
         }
         for name, part in _parts(scores, label, draws):
             parts.setdefault(name, []).append(part)
-            found[name] = _estimate(name, [part], scores, draws)
-        by_label[names[label]] = _in_order(found)
+            estimates_by_name[name] = _estimate(name, [part], scores, draws)
+        by_label[names[label]] = _in_order(estimates_by_name)
     means |= {name: _estimate(name, of_labels, scores, draws) for name, of_labels in parts.items()}
     if scores.labels:
         means |= classification.selective_estimates(scores, draws)
     return _in_order(means), by_label
 
 
-def _in_order(found: Mapping[str, Estimate]) -> dict[str, Estimate]:
-    return {name: found[name] for name in METRICS if name in found}
+def _in_order(unordered: Mapping[str, Estimate]) -> dict[str, Estimate]:
+    return {name: unordered[name] for name in METRICS if name in unordered}
 
 
 def _parts(scores: LabelScores, label: int, draws: DrawWeights) -> Iterator[tuple[str, _Parts]]:
@@ -246,8 +246,8 @@ class MultilabelScorer(classification.ClassificationScorer):
         self, validation: classification.ClassScores | None, draws: DrawWeights
     ) -> classification.ClassFit | None:
         """One confidence for all labels."""
-        each = None if validation is None else replace(validation, n=validation.n * len(self.names))
-        return super().fitted(each, draws)
+        label_scores = None if validation is None else replace(validation, n=validation.n * len(self.names))
+        return super().fitted(label_scores, draws)
 
     def set_result(self, scores: LabelScores, draws: DrawWeights) -> SetResult:
         means, by_label = set_estimates(scores, draws, self.names)

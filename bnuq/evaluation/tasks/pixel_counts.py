@@ -44,12 +44,12 @@ def sums_by_distance(values: Mapping[str, Tensor], distance: Tensor, full: int) 
     at each whole distance."""
     known: dict[str, Tensor] = {name: values[name] for name in AT_BOUNDARIES if name in values}
     band = (distance > BAND).long().expand_as(values["predicted"])
-    place = distance.long()[None]
+    cell = distance.long()[None]
     sums = {f"band.{name}": counted(band, len(PLACES), value) for name, value in known.items()}
     sums["band.count"] = counted(band, len(PLACES))
     for name, value in (known | {"error_rate": values["error_rate"]}).items():
-        sums[f"distance.{name}"] = counted(place, REACH + 1, value[full : full + 1])
-    return sums | {"distance.count": counted(place, REACH + 1)}
+        sums[f"distance.{name}"] = counted(cell, REACH + 1, value[full : full + 1])
+    return sums | {"distance.count": counted(cell, REACH + 1)}
 
 
 AT_BOUNDARIES = ("mutual_information", "predictive_entropy")

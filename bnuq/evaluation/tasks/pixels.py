@@ -197,20 +197,22 @@ class PixelReduction:
     ) -> dict[str, np.ndarray]:
         """What is computed from the maps of the uncertainty and the prediction of an image, given in pieces."""
         uncertainty, predicted = (torch.cat(pieces) for pieces in zip(*shown, strict=True))
-        of_draws = {"draws": torch.stack([each[image] for each in opened.predicted])} if opened.predicted else {}
+        of_draws = (
+            {"draws": torch.stack([prediction[image] for prediction in opened.predicted])} if opened.predicted else {}
+        )
         fetched = devices.fetch({"uncertainty": uncertainty, "predicted": predicted, **of_draws})
         planes = np.zeros(opened.shape), np.zeros(opened.shape, np.int64)
         for plane, name in zip(planes, ("uncertainty", "predicted"), strict=True):
             plane[region.plane] = fetched[name]
         values = failing_images.aggregated(*planes, region.plane)
-        found: dict[str, np.ndarray] = {}
+        component_sums: dict[str, np.ndarray] = {}
         if opened.predicted:
             draws = fetched["draws"].reshape(-1, *opened.shape)
             values["pairwise_dice"] = between_draws.disagreement(draws, region.plane, classes=self._classes)
             if self._temperature is None:  # which changes no draw's prediction
                 sums = between_draws.components_of_image(draws, *planes, region.plane, classes=self._classes)
-                found = {f"component.{name}": value * bool(region.count) for name, value in sums.items()}
-        return found | {f"map.{name}": np.array(value) for name, value in values.items()}
+                component_sums = {f"component.{name}": value * bool(region.count) for name, value in sums.items()}
+        return component_sums | {f"map.{name}": np.array(value) for name, value in values.items()}
 
     def _region(self, opened: _Open, mask: Int64[np.ndarray, "height width"] | None) -> _Region:
         valid, distance = np.ones(opened.shape, dtype=bool), None
@@ -302,12 +304,12 @@ class PixelReduction:
             side, sides = (mask == ANOMALY).long().expand_as(values["predicted"]), 2
         for name in (name for name in PIXEL_SCORES if name in values):
             bins = metrics.score_bins(values[name], signed=name in SIGNED).long()
-            for kind, rows, found, size in (
+            for kind, rows, score_cells, size in (
                 ("histogram", self._weights.full, bins, SCORE_BINS),
                 ("replicates", self._weights.jackknife, bins // (SCORE_BINS // COARSE_BINS), COARSE_BINS),
             ):
                 if rows.start < rows.stop:
-                    placed = found[rows] if side is None else found[rows] + size * side[rows]
+                    placed = score_cells[rows] if side is None else score_cells[rows] + size * side[rows]
                     counts = counted(placed, sides * size).reshape(-1, sides, size)
                     sums[f"{kind}.{name}"] = counts[0] if kind == "histogram" else counts
         return sums
@@ -413,7 +415,7 @@ def stored_maps(maps: Mapping[str, np.ndarray], classes: int) -> dict[str, np.nd
     from others is left out: least confidence, and without a second draw the expected entropy."""
     left_out = {"least_confidence"} | (set() if "mutual_information" in maps else {"expected_entropy"})
     kinds = {"predicted": np.min_scalar_type(classes - 1)}
-    return {name: each.astype(kinds.get(name, np.float32)) for name, each in maps.items() if name not in left_out}
+    return {name: plane.astype(kinds.get(name, np.float32)) for name, plane in maps.items() if name not in left_out}
 
 
 def bytes_of_maps(plan: RunPlan) -> int:

@@ -94,8 +94,8 @@ def _without_draws(contributions: Float[np.ndarray, " image"], scores: PixelScor
 
 
 def _ece(scores: PixelScores, kind: str = "bins") -> _Estimated:
-    of_images = np.stack([scores.of_images[f"{kind}.{name}"] for name in _SUMS_OF_BINS], axis=1)
-    return _Estimated(np.asarray(metrics.ece_of_bins(_bins(scores, kind))), metrics.ece_contributions(of_images))
+    image_bins = np.stack([scores.of_images[f"{kind}.{name}"] for name in _SUMS_OF_BINS], axis=1)
+    return _Estimated(np.asarray(metrics.ece_of_bins(_bins(scores, kind))), metrics.ece_contributions(image_bins))
 
 
 def _bins(scores: PixelScores, kind: str = "bins") -> CalibrationBins:
@@ -129,8 +129,8 @@ def _at_boundaries(scores: PixelScores) -> dict[str, _Estimated]:
 def _selective(scores: PixelScores, draws: DrawWeights) -> dict[str, _Estimated]:
     """AURC, AUGRC, risk and coverage of the pixels, by predictive entropy."""
     score = "predictive_entropy"
-    found = vars(metrics.selective_of_histograms(*scores.of_pixels[f"histogram.{score}"]))
-    value = SelectiveScores(**{name: float(each) for name, each in found.items()})
+    shares = vars(metrics.selective_of_histograms(*scores.of_pixels[f"histogram.{score}"]))
+    value = SelectiveScores(**{name: float(each) for name, each in shares.items()})
     coarse = scores.of_images[f"coarse.{score}"].astype(np.int64)
     contributions = vars(metrics.selective_contributions(coarse[:, 0], coarse[:, 1], values=value))
     moved = dict.fromkeys(vars(value), np.zeros(0))
@@ -139,8 +139,8 @@ def _selective(scores: PixelScores, draws: DrawWeights) -> dict[str, _Estimated]
         after = vars(metrics.selective_of_histograms(left_out[:, 0], left_out[:, 1]))
         moved = {name: after[name] - before[name] for name in after}
     result = {}
-    for name, of_all in vars(value).items():
-        replicates = np.full(len(draws.weights), float(of_all))
+    for name, full_value in vars(value).items():
+        replicates = np.full(len(draws.weights), float(full_value))
         replicates[draws.jackknife] = np.clip(replicates[draws.jackknife] + moved[name], 0, 1)
         result[name] = _Estimated(replicates, contributions[name])
     return result
@@ -223,14 +223,14 @@ def pixel_detection(
     Then what the images of the test set contribute, 0 in the mean, and those of the OOD set, whose mean is the
     estimate: by metric and score, such as "pixel_auroc.energy".
     """
-    found: dict[str, dict[str, Estimate]] = {}
+    detection: dict[str, dict[str, Estimate]] = {}
     through_test: _Contributions = {}
     through_ood: _Contributions = {}
     for name in (name for name in PIXEL_SCORES if f"histogram.{name}" in ood.of_pixels):
-        found[name], of_test, of_ood = _pixel_detection(name, test, ood, draws)
+        detection[name], of_test, of_ood = _pixel_detection(name, test, ood, draws)
         through_test |= {f"{metric}.{name}": values for metric, values in of_test.items()}
         through_ood |= {f"{metric}.{name}": values for metric, values in of_ood.items()}
-    return found, through_test, through_ood
+    return detection, through_test, through_ood
 
 
 def _pixel_detection(
@@ -313,8 +313,10 @@ class SegmentationScorer(TaskScorer[PixelScores, None]):
             return points
         points = check_masks(points, 2 if is_ood else self._classes, self._ignore)
         if points.masks is not None and points.masks.shape[1:] != self._image:
-            found, expected = (" × ".join(map(str, size[::-1])) for size in (points.masks.shape[1:], self._image))
-            raise DataError(f"{points.reference}: the masks are {found} pixels; expected {expected}, as the images.")
+            size_words, expected = (" × ".join(map(str, size[::-1])) for size in (points.masks.shape[1:], self._image))
+            raise DataError(
+                f"{points.reference}: the masks are {size_words} pixels; expected {expected}, as the images."
+            )
         return points
 
     def weights(self, samples: int, bank: int | None) -> DrawWeights:
@@ -355,17 +357,17 @@ class SegmentationScorer(TaskScorer[PixelScores, None]):
         raw_samples: Mapping[str, Samples],
     ) -> MethodResult:
         test = scores["test"]
-        ood = {name: of_set for name, of_set in scores.items() if name != "test"}
-        sets = {name: set_result(of_set, draws, self._names) for name, of_set in scores.items()}
+        ood = {name: set_scores for name, set_scores in scores.items() if name != "test"}
+        sets = {name: set_result(set_scores, draws, self._names) for name, set_scores in scores.items()}
         pixel_ood = {}
-        for name, of_set in ood.items():
-            pixel_ood[name], through_test, through_ood = pixel_detection(test, of_set, draws)
+        for name, set_scores in ood.items():
+            pixel_ood[name], through_test, through_ood = pixel_detection(test, set_scores, draws)
             through_test = {f"{key}.{name}": values for key, values in through_test.items()}
             for of, more in (("test", through_test), (name, through_ood)):
                 sets[of] = replace(sets[of], contributions={**sets[of].contributions, **more})
         return MethodResult(
             sets=sets,
-            ood={name: estimates.detection_estimates(test, of_set, draws) for name, of_set in ood.items()},
+            ood={name: estimates.detection_estimates(test, set_scores, draws) for name, set_scores in ood.items()},
             pixel_ood=pixel_ood,
             convergence=estimates.convergence_of(test, ("pll", "accuracy", "mutual_information"), draws),
             calibration=_calibration_curve(test, draws),
@@ -412,8 +414,10 @@ def _pavpu_curve(scores: PixelScores, classes: int) -> dict[str, np.ndarray]:
     curve = metrics.pavpu_of_histograms(*scores.of_pixels[f"histogram.{name}"], thresholds=thresholds)
     right, wrong = np.moveaxis(scores.of_images[f"coarse.{name}"].astype(np.int64), 1, 0)
     last = metrics.score_bins(thresholds) // (metrics.SCORE_BINS // metrics.COARSE_BINS)
-    kept = np.cumsum(right, axis=1)[:, last] + wrong.sum(1, keepdims=True) - np.cumsum(wrong, axis=1)[:, last]
-    shares = metrics.ratio_contributions(kept, np.broadcast_to((right + wrong).sum(1, keepdims=True), kept.shape))
+    agreeing = np.cumsum(right, axis=1)[:, last] + wrong.sum(1, keepdims=True) - np.cumsum(wrong, axis=1)[:, last]
+    shares = metrics.ratio_contributions(
+        agreeing, np.broadcast_to((right + wrong).sum(1, keepdims=True), agreeing.shape)
+    )
     errors = [metrics.standard_error(of_threshold, group=scores.group) for of_threshold in shares.T]
     return vars(curve) | {"pavpu_se": np.array(errors)}
 

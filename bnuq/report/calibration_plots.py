@@ -14,12 +14,12 @@ from bnuq.records.evaluation import MethodResult, Result
 from bnuq.report import drawing
 from bnuq.report.document import Part, Picture
 from bnuq.report.drawing import GREY, INK, PALE, PANEL, picture
+from bnuq.report.method_names import plain_sampled
+from bnuq.report.plotting import about_test_set, evaluation_picture, line_styles, unit_square
 from bnuq.report.tasks import points_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-from bnuq.report.method_names import plain_sampled
-from bnuq.report.plotting import about_test_set, evaluation_picture, line_styles, unit_square
 
 _HALF, _MOST = 0.6744897501960817, 1.959963984540054  # sd to the ends of the central 50 and 95 % of a Gaussian
 _DARK, _LIGHT = "#9ecae1", "#dbe9f4"  # their bands

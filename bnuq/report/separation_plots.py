@@ -19,10 +19,10 @@ from bnuq.report.drawing import INK, PALE, picture, short
 from bnuq.report.method_names import network_in_words
 from bnuq.report.numbers import named, number
 from bnuq.report.ood import best_score_of
+from bnuq.report.plotting import evaluation_picture, label_of, line_styles, unit_square
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-from bnuq.report.plotting import evaluation_picture, label_of, line_styles, unit_square
 
 _BINS = (12, 40)  # fewest and most of a histogram
 

@@ -223,7 +223,7 @@ def test_what_is_not_kept_is_decoded_again_and_changes_nothing(folder, monkeypat
     kept = small_run.evaluated(folder, **options)
     assert {name: decoded.count(name) for name in ("test", "other")} == {"test": 24, "other": 20}
     assert decoded.count("train") <= 2 * 3 * 4  # for mini-batches, whose resized crops begin at originals, and whole
-    monkeypatch.setattr(datasets, "_ROOMS", (10 * 36, 0))
+    monkeypatch.setattr(datasets, "_BUDGETS", (10 * 36, 0))
     again = small_run.evaluated(folder, out="again.h5", **options)
     assert decoded.count("test") > 2 * 24
     for method, of_method in kept.methods.items():

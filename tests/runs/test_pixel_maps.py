@@ -193,7 +193,7 @@ def test_without_save_maps_there_are_none_and_the_error_says_how_to_have_them(fo
     ("damage", "reason"),
     [
         (lambda group: group.move("predicted", "other"), "predicted is missing"),
-        (lambda group: group.__delitem__("energy") or group.create_dataset("energy", data=np.zeros(3)), "no map"),
+        (lambda group: group.__delitem__("energy") or group.create_dataset("energy", data=np.zeros(3)), "not a map"),
         (lambda group: group.__delitem__("energy") or group.create_group("energy"), "shape"),
     ],
 )

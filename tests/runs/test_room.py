@@ -151,7 +151,7 @@ def test_a_million_runs_are_refused_before_one_is_resolved(tmp_path):
     numbers = list(range(1000))
     text = small_run.RUN.replace("test.npz", "test{split}.npz") + f"[runs]\nsplit = {numbers}\nseed = {numbers}\n"
     (tmp_path / "run.toml").write_text(text)
-    with pytest.raises(RequestError, match="asks for 1,000,000 runs; expected at most 100,000"):
+    with pytest.raises(RequestError, match="requests 1,000,000 runs; expected at most 100,000"):
         resolve_all(("run.toml",), Options(), folder=tmp_path)
 
 

@@ -11,6 +11,8 @@ from bnuq.errors import DataError, ResultError
 from bnuq.files import apart, limits, parsing
 from bnuq.files.hdf5 import open_hdf5
 
+pytestmark = pytest.mark.run  # a process reads these files
+
 
 def refusal(path, **options) -> str:
     with pytest.raises(ResultError) as error, open_hdf5(path, **options):

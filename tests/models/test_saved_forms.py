@@ -30,7 +30,10 @@ from bnuq.records.summary import summary
 from bnuq.sampling.site_search import find_sites
 from bnuq.workflows.evaluate import evaluate
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*(torch.jit|LeafSpec|deprecated|quantize)")
+pytestmark = [
+    pytest.mark.run,  # torch traces networks
+    pytest.mark.filterwarnings("ignore:.*(torch.jit|LeafSpec|deprecated|quantize)"),
+]
 
 TRAIN = torch.rand(64, 3, 8, 8, generator=torch.Generator().manual_seed(0)) * 3
 X = TRAIN[:9]

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from bnuq.nn import MNFLinear, kl
 from bnuq.nn.flows import _through
 
+pytestmark = pytest.mark.run  # networks are trained
+
 pytest.importorskip("zuko")
 
 

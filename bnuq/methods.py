@@ -73,7 +73,7 @@ class Method:
 
     @property
     def is_drawn(self) -> bool:
-        """Whether there can be any number of samples."""
+        """Whether the number of samples is chosen, up to that of a file."""
         return bool(self.differs_by - {"networks"})
 
     @property

@@ -52,18 +52,18 @@ def passes_of_samples(subject: Subject) -> int:
 
 def draws_from_reference(subject: Subject) -> bool:
     """Whether a method draws mini-batches of the reference."""
-    return subject.train is not None and needs_bank(subject)
+    return subject.train is not None and needs_omega(subject)
 
 
-def needs_bank(subject: Subject) -> bool:
+def needs_omega(subject: Subject) -> bool:
     """Whether a method draws ω of the run's mini-batches."""
     return any(method.draws_mini_batches for method in subject.plan.methods)
 
 
-def draw_bank(
+def draw_omega(
     subject: Subject, draws: range, progress: Progress, executor: UnitExecutor, *, noisy: bool = False
 ) -> BatchStatistics:
-    """ω of the run's mini-batches with these numbers, where a method samples BatchNorm; in units of a few draws, of
+    """ω of the run's mini-batches with these numbers; in units of a few draws, of
     which those that are in the journal are not drawn again. `noisy` ones pass with the noise of the network's own
     layers, of the draws of the same numbers."""
     plan, train, size = subject.plan, subject.train, subject.plan.batch_size
@@ -116,9 +116,9 @@ def drawn_in_units(
 
 
 def omega_of(subject: Subject, draws: range, progress: Progress, *, noisy: bool = False) -> BatchStatistics:
-    """`draw_bank`, where nothing is kept."""
+    """`draw_omega`, where nothing is kept."""
     with tempfile.TemporaryDirectory() as folder:
-        return draw_bank(subject, draws, progress, UnitExecutor(Journal(Path(folder), {})), noisy=noisy)
+        return draw_omega(subject, draws, progress, UnitExecutor(Journal(Path(folder), {})), noisy=noisy)
 
 
 def part_drawn(subject: Subject) -> Points | None:
@@ -126,7 +126,7 @@ def part_drawn(subject: Subject) -> Points | None:
     them read no others. All of it if it is in memory, if no ω of random points is needed, or if mini-batches
     are of one group: a few cannot represent all."""
     train, sampler, seed = subject.train, subject.run.sampler, subject.run.seed
-    if train is None or not train.listed or not needs_bank(subject) or sampler.batches == "group":
+    if train is None or not train.listed or not needs_omega(subject) or sampler.batches == "group":
         return train
     assert subject.plan.batch_size is not None  # ensured by the plan
     rows_of = mini_batches(sampler, train, subject.plan.batch_size, seed=seed)

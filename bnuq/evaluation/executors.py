@@ -118,7 +118,7 @@ class Chosen(UnitExecutor):
         self._names = names
 
     def wants(self, method: str) -> bool:
-        return any(name.startswith(f"{method}-") for name in self._names)
+        return any(name.startswith((f"{method}-", f"{method}+")) for name in self._names)  # also recalibrated
 
     def finish(self, groups: Iterable[UnitGroup], compute: Compute) -> None:
         super().finish((group for group in groups if any(unit.name in self._names for unit in group)), compute)

@@ -10,9 +10,9 @@ from functools import cached_property
 
 from bnuq.evaluation.draws import (
     check_reference,
-    draw_bank,
+    draw_omega,
     draws_from_reference,
-    needs_bank,
+    needs_omega,
     part_drawn,
     passes_of_samples,
 )
@@ -74,9 +74,9 @@ class Measured:
         omegas: dict[str, BatchStatistics] = {}
         if self.noise_models is not None:
             omegas = {m.name: self.noise_models.draw(m, draws) for m in methods if m.approximates}
-        if needs_bank(subject):
-            omegas["mcbn"] = draw_bank(subject, draws, self._progress, self._executor)
+        if needs_omega(subject):
+            omegas["mcbn"] = draw_omega(subject, draws, self._progress, self._executor)
         noisy = {method.omega_key for method in methods if method.draws_mini_batches} - {"mcbn"}
-        omegas |= {key: draw_bank(subject, draws, self._progress, self._executor, noisy=True) for key in noisy}
+        omegas |= {key: draw_omega(subject, draws, self._progress, self._executor, noisy=True) for key in noisy}
         self._watch.lap("draw")
         return omegas

@@ -82,7 +82,8 @@ class MethodRun:
         validation = self._scores(VALIDATION, [View(self.method)])[self.method] if VALIDATION in subject.sets else None
         plain = View(self.method, scorer.fitted(validation, self._weights))
         views = [plain]
-        if validation is not None and subject.fitted_to == VALIDATION:
+        fitted_to = self._whole.fitted_to  # samples of a file may lack the validation points
+        if validation is not None and fitted_to == VALIDATION:
             for view in self._recalibrated(VALIDATION, validation):
                 scores = None if subject.plan.task.is_dense else self._scored_again(VALIDATION, view)
                 views.append(replace(view, fitted=scorer.fitted(scores, self._weights)))
@@ -92,7 +93,7 @@ class MethodRun:
                 continue
             for method, scores in self._scores(name, views).items():
                 scored[method][name] = scores
-            if name == subject.fitted_to:
+            if name == fitted_to:
                 views = self._cross_fitted(name, plain, scored)
         return {view.method: ScoredMethod(scored[view.method], view) for view in views}
 

@@ -1,4 +1,4 @@
-"""Runs every method over every set, unit by unit, and merges their scores; with "auto", draws are doubled until they
+"""Runs every method over every set, unit by unit, and makes their results; with "auto", draws are doubled until they
 suffice."""
 
 from __future__ import annotations

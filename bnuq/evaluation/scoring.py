@@ -17,7 +17,7 @@ from bnuq.data import Points
 from bnuq.evaluation.augmentation import Augmented
 from bnuq.evaluation.passes import ChunkedPasses, Feed
 from bnuq.evaluation.recalibration import Recalibrated
-from bnuq.evaluation.stored import MAP, OUTPUTS, raw_samples
+from bnuq.evaluation.stored import OUTPUTS, raw_samples
 from bnuq.evaluation.subject import VALIDATION, Subject
 from bnuq.evaluation.tasks.scorer import SampleReduction, ScoredSet
 from bnuq.evaluation.units import Gathered, UnitGroup, WorkUnit
@@ -44,14 +44,10 @@ class View:
         return "" if self.maps is None else f"{self.method.recalibration}:"
 
     def arrays(self, unit: Arrays) -> Arrays:
-        """Its arrays in a unit; those of recalibrated logits without maps of images, of which there would be too
-        many."""
+        """Its arrays in a unit."""
         if self.maps is None:
             return unit
-        view_arrays = {
-            key.removeprefix(self.prefix): values for key, values in unit.items() if key.startswith(self.prefix)
-        }
-        return {key: values for key, values in view_arrays.items() if not key.startswith(MAP)}
+        return {key.removeprefix(self.prefix): values for key, values in unit.items() if key.startswith(self.prefix)}
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from bnuq import metrics
 from bnuq.data import Points
 from bnuq.errors import SamplingError
 from bnuq.evaluation import memory
-from bnuq.evaluation.draws import draw_bank
+from bnuq.evaluation.draws import draw_omega
 from bnuq.evaluation.executors import UnitExecutor
 from bnuq.evaluation.passes import ChunkedPasses, Feed
 from bnuq.evaluation.subject import VALIDATION, Subject
@@ -95,7 +95,7 @@ def banks_of(
     for size in sizes:
         draws = range(1 if size == len(train) and subject.run.augment is None else draw_sets.draws)
         at_size = replace(subject, plan=replace(subject.plan, batch_size=size))
-        bank = draw_bank(at_size, draws, progress, executor)
+        bank = draw_omega(at_size, draws, progress, executor)
         banks[size] = replace(bank, indices=None)
     return banks
 

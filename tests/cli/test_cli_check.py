@@ -553,7 +553,7 @@ def test_other_data_is_refused_before_anything_is_drawn(
         raise AssertionError("draws were begun")
 
     monkeypatch.setattr(import_module("bnuq.workflows.evaluate"), "check_network", drawn)
-    monkeypatch.setattr(import_module("bnuq.evaluation.measured"), "draw_bank", drawn)
+    monkeypatch.setattr(import_module("bnuq.evaluation.measured"), "draw_omega", drawn)
     before = contents(there)
     outcome = cli("evaluate", "run.toml", "--baseline", "base.h5", "-o", "new.h5", *arguments)
     assert outcome.code == 2

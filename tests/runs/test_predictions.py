@@ -167,6 +167,18 @@ def test_means_of_a_regression_are_in_the_unit_of_its_targets(tmp_path: Path) ->
     assert "tau" in test.estimates
 
 
+@pytest.mark.less(False)
+def test_a_regression_without_predictions_of_the_validation_points_has_no_precision_for_them(tmp_path: Path) -> None:
+    folder = small_regression.write(tmp_path / "run").parent
+    random = np.random.default_rng(2)
+    written(folder, **{name: 50 + 10 * random.normal(size=(T, n, 1)) for name, n in (("test", 60), ("far", 40))})
+    options = {"predictions": "samples.npz", "methods": ("predictions",), "samples": T, "precision": "float64"}
+    result = small_run.evaluated(folder, **options)
+    assert "predictions-without-validation" in noted(result)
+    estimates = {name: method.sets["test"].estimates for name, method in result.methods.items()}
+    assert "tau" in estimates["deterministic"] and "tau" not in estimates["predictions"]
+
+
 def test_probabilities_of_several_labels_need_not_sum_to_1(tmp_path: Path) -> None:
     random = np.random.default_rng(5)
     x, y = random.random((30, 4)).astype(np.float32), random.integers(0, 2, (30, 3))

@@ -58,11 +58,13 @@ def layer_engine(method: Method, subject: Subject, draws: range, inputs: Sampler
 def why_layers_agree(method: Method, subject: Subject) -> str:
     """Why samples agree that differ by what is drawn inside the network."""
     plan = subject.plan
-    if method.is_sampled_batchnorm:
+    if method.draws_mini_batches:
         return (
             f"the outputs are the same for every mini-batch of {plan.batch_size}; is the reference one point "
             "repeated, or does the output not depend on these BatchNorms?"
         )
+    if method.is_sampled_batchnorm:
+        return "the outputs are the same for every draw of the noise model; do they not depend on these BatchNorms?"
     if "noise" in method.differs_by:
         return f"the noise of its layers changes no output: {', '.join(site.name for site in plan.sites.live_noises)}."
     rates = ", ".join(f"{site.name} {site.p:g}" for site in plan.sites.live_dropouts)

@@ -337,7 +337,7 @@ def _at_rest(model: Any, settings: Mapping[str, Any]) -> Iterator[tuple[Any, dic
         return
     chosen, tensors = dict(settings), [t for t in (*model.parameters(), *model.buffers()) if t.is_floating_point()]
     if tensors:
-        precision = "float64" if tensors[0].dtype == torch.float64 else "float32"
+        precision = "float64" if tensors[0].dtype == torch.float64 else "auto"
         chosen = {"device": str(tensors[0].device), "precision": precision} | chosen
     dtype = torch.float64 if chosen.get("precision") == "float64" else torch.float32
     modes = [(module, module.training) for module in model.modules()]

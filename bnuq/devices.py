@@ -61,6 +61,23 @@ def fuses_activations(device: torch.device) -> bool:
     return traits(device).fused and torch.backends.cudnn.enabled and torch.version.hip is None
 
 
+def torch_uses_tf32(device: torch.device) -> tuple[bool, bool]:
+    """Whether torch rounds the factors of float32 to TF32 on this device, in convolutions and in products of matrices,
+    as its switches are now. Those by operation, since 2.9, can be read whichever were set; reading the older ones
+    would raise where both were."""
+    if not traits(device).tf32 or torch.version.hip is not None:
+        return False, False
+    if _module(device.type).get_device_capability(device) < (8, 0):  # before Ampere
+        return False, False
+    backends: Any = torch.backends
+    if hasattr(backends.cuda.matmul, "fp32_precision"):
+        allowed = (backends.cudnn.conv.fp32_precision == "tf32", backends.cuda.matmul.fp32_precision == "tf32")
+    else:
+        allowed = backends.cudnn.allow_tf32, backends.cuda.matmul.allow_tf32
+    convolutions, products = allowed
+    return (convolutions if backends.cudnn.enabled else products), products  # without cuDNN, products of matrices
+
+
 def with_float64(values: Tensor) -> Tensor:
     """The values on their device, or on the CPU if that has no float64."""
     return values if traits(values.device).float64 else values.cpu()

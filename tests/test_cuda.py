@@ -25,6 +25,7 @@ from torch.export.passes import move_to_device_pass
 from torch.testing import assert_close
 
 import bnuq
+from bnuq.arithmetic import arithmetic_named
 from bnuq.config import Options, resolve, resolve_ensemble, resolve_sweep
 from bnuq.errors import RequestError
 from bnuq.evaluation.setup import threads
@@ -40,6 +41,7 @@ from bnuq.workflows.precise_bn import precise_bn
 from bnuq.workflows.sweep import sweep
 
 REAL = torch.cuda.is_available()
+TORCHS = arithmetic_named("auto", (True, False))  # as torch does by default on Ampere and later
 DEVICE = "cuda:0" if REAL else "pretend:0"
 on_a_gpu = pytest.mark.skipif(not REAL, reason="no GPU in $CUDA_VISIBLE_DEVICES")
 nightly_on_a_cpu = on_a_gpu if REAL else pytest.mark.nightly
@@ -119,10 +121,11 @@ def test_float32_is_exact_and_tf32_is_not_where_relus_are_computed_with_convolut
     sites = find_sites(net, x[:3], compare_with_training=False)
     omega = bnuq.statistics_of(net, [x[:10], x[5:15], x[11:]])
     largest = {}
-    for precision in ("float32", "tf32", "bfloat16"):
-        found = Stochastic(net, sites, omega=omega, precision=precision).passes(x).cpu().double()
-        largest[precision] = float((found - expected).abs().max() / expected.abs().max())
+    for arithmetic in (*map(arithmetic_named, ("float32", "tf32", "float16", "bfloat16")), TORCHS):
+        found = Stochastic(net, sites, omega=omega, arithmetic=arithmetic).passes(x).cpu().double()
+        largest[arithmetic.name] = float((found - expected).abs().max() / expected.abs().max())
     assert largest["float32"] < 1e-5 < largest["tf32"] < 1e-2
+    assert 1e-5 < largest["float16"] < 1e-2 and 1e-5 < largest["tf32-convolutions"] < 1e-2
     assert largest["bfloat16"] < 0.1
 
 
@@ -227,7 +230,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 def evaluated(folder: Path, on: str, *members: str, **options: Any) -> Result:
     device = "cpu" if on == "cpu" else "auto"  # no option names the fake one
-    given = Options(device=device, out=folder / f"{device}.h5", **{**LESS, **options})
+    given = Options(device=device, out=folder / f"{device}.h5", **{"precision": "float32", **LESS, **options})
     result = evaluate(resolve_ensemble(("run.toml", *members), given, folder=folder))
     assert result.sampling["device"] == on
     return result
@@ -279,9 +282,12 @@ def maps(path: Path) -> dict[str, np.ndarray]:
 def test_every_precision_runs(folders):
     options = {"methods": ("mcbn",), "samples": 8, "limit": 30, "post_hoc": False, "ood": ()}
     expected = estimates(evaluated(folders("classes"), "cpu", precision="float64", **options))
-    for precision, tolerance in (("bfloat16", 0.2), ("tf32", 0.02), ("float64", 1e-4)):
-        found = estimates(evaluated(folders("classes"), DEVICE, precision=precision, **options))
-        assert found == pytest.approx(expected, rel=tolerance, abs=0.05)
+    tolerances = {"bfloat16": 0.2, "float16": 0.03, "tf32": 0.02, "auto": 0.02, "float64": 1e-4}
+    for precision, tolerance in tolerances.items():
+        result = evaluated(folders("classes"), DEVICE, precision=precision, **options)
+        assert estimates(result) == pytest.approx(expected, rel=tolerance, abs=0.05)
+        assert result.run["options"]["precision"] == precision
+        assert result.sampling["precision"] == {"auto": "tf32-convolutions"}.get(precision, precision)
 
 
 # ── the other commands ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -290,7 +296,7 @@ def test_every_precision_runs(folders):
 def test_a_sweep_gives_the_estimates_of_the_cpu(folders):
     found = []
     for on in ("cpu", "auto"):
-        options = Options(device=on, out=folders("classes") / f"sweep-{on}.h5", samples=4)
+        options = Options(device=on, out=folders("classes") / f"sweep-{on}.h5", samples=4, precision="float32")
         settings = {"batch_sizes": (4, 8), "draw_sets": 2}
         runs, section = resolve_sweep(("run.toml",), options, settings, folder=folders("classes"))
         found.append({
@@ -372,7 +378,8 @@ def test_two_processes_share_one_device_and_give_the_figures_of_one(folders, mon
     device = "cuda" if REAL else "cpu"  # other processes cannot have the fake one
     found = []
     for name, on in (("one", "local"), ("two", "local:2")):
-        options = Options(device=device, on=on, methods=("mcbn", "mcdo"), out=folders("classes") / f"{name}.h5")
+        out = folders("classes") / f"{name}.h5"
+        options = Options(device=device, on=on, methods=("mcbn", "mcdo"), out=out, precision="float32")
         with threads(2 if on == "local:2" else 1):
             found.append(estimates(evaluate(resolve("run.toml", options, folder=folders("classes")))))
     assert found[1] == pytest.approx(found[0], rel=1e-6, abs=1e-9)
@@ -422,7 +429,11 @@ def test_published_networks_give_the_estimates_of_the_cpu(name, data_pack, sampl
     found = []
     for device in ("cpu", "cuda:0"):
         result = evaluate(
-            resolve(f"{name}.toml", Options(device=device, samples=8, limit=200, out=tmp_path / "r.h5"), folder=folder)
+            resolve(
+                f"{name}.toml",
+                Options(device=device, samples=8, limit=200, out=tmp_path / "r.h5", precision="float32"),
+                folder=folder,
+            )
         )
         found.append({
             (method, of_set, score): estimate.value

@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "bnuq"
 
 # A file imports only from floors below its own, or from its own room.
 FLOORS = [
-    {"devices", "estimates", "findings", "methods", "nn", "perturbations", "stopping", "surroundings"},
+    {"arithmetic", "devices", "estimates", "findings", "methods", "nn", "perturbations", "stopping", "surroundings"},
     {"errors", "tasks"},
     {"catalogue", "metrics", "files", "packing", "randomness", "progress", "user_code"},
     {"trust", "forms"},
@@ -31,6 +31,7 @@ FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in room
 FRONT_DOORS = {"__init__", "__main__"}  # of the package: they know every room
 WITHOUT_TORCH = {"errors", "estimates", "findings", "methods", "perturbations", "stopping", "surroundings", "tasks"}
 WITHOUT_TORCH |= {
+    "arithmetic",
     "progress",
     "packing",
     "user_code",

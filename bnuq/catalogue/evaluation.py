@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from bnuq.arithmetic import in_words
 from bnuq.findings import Catalogue, Entry, joined, listed
 from bnuq.perturbations import ATTACKS
 
@@ -189,10 +190,15 @@ def _precision(
         error = f" ± {100 * shift_error:.1f}" if math.isfinite(shift_error) else ""
         shifted = f"{measure} is {100 * shift:+.1f}{error} % from that of float32, "
     return (
-        f"{method} was computed in {precision}: over the first {points} points and {samples} samples, {shifted}"
-        f"{outputs} differ by {mean:.2g} on average, {largest:.2g} at most (sets of smaller {measure} may deviate "
-        "more); mini-batch statistics, deterministic estimates and scores use the usual precision"
+        f"{method} was computed in {in_words(precision)}: over the first {points} points and {samples} samples, "
+        f"{shifted}{outputs} differ by {mean:.2g} on average, {largest:.2g} at most (sets of smaller {measure} may "
+        "deviate more); mini-batch statistics, deterministic estimates and scores use the usual precision"
     )
+
+
+def _exact_samples(method: str, arithmetic: str, exact: str, reason: str) -> str:
+    default = in_words(arithmetic)
+    return f"the samples were computed in {exact}, not in {default} as torch would on this device; {method}: {reason}"
 
 
 def _undefined_in_some_runs(method: str, estimates: Sequence[str], without: Sequence[str]) -> str:
@@ -388,6 +394,7 @@ EVALUATION: Catalogue = {
     ),
     "chunk-halved": Entry("{reason}, so {points} points are processed at once from there on (--chunk-size {points})"),
     "reduced-precision": Entry(_precision),
+    "exact-samples": Entry(_exact_samples),
     "unfused": Entry(
         "cuDNN has no kernel for a convolution with its ReLU here ({reason}), so each is computed by itself: slower, "
         "and the same up to rounding"

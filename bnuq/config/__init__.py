@@ -36,7 +36,6 @@ from bnuq.config.schema import (
     Outputs,
     PopulationEstimator,
     PreciseBnSection,
-    Precision,
     PriorKind,
     SamplerSettings,
     Samples,

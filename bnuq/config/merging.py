@@ -133,7 +133,7 @@ def merged(
         "sampler": SamplerSettings(**{key: getattr(sampling, key) for key in settings_of(SamplerSettings)}),
         "scoring": request.scoring,
         "device": computation.device or "auto",
-        "precision": computation.precision or "float32",
+        "precision": computation.precision or "auto",
         "data_root": None if computation.data_root is None else folder / expanded(computation.data_root),
         "run_file": run_file,
         "given": options_given,

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from bnuq.arithmetic import Precision
 from bnuq.config.schema import (
     Augment,
     Calibration,
@@ -18,7 +19,6 @@ from bnuq.config.schema import (
     ModelSection,
     Normalize,
     Outputs,
-    Precision,
     RecordedOptions,
     SamplerSettings,
     Samples,
@@ -124,7 +124,7 @@ class Run:
     sampler: SamplerSettings = DEFAULT_SAMPLER
     scoring: ScoringSection = DEFAULT_SCORING
     device: str = "auto"
-    precision: Precision = "float32"
+    precision: Precision = "auto"
     chunk_size: int | None = None
     threads: int | None = None
     limit: int | None = None

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from bnuq import perturbations
+from bnuq.arithmetic import Precision
 from bnuq.config.normalizations import PUBLISHED
 from bnuq.estimates import Estimator
 from bnuq.methods import METHODS, Recalibration
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     MethodName = str
 else:
     MethodName = Literal[tuple(method.name for method in METHODS)]
-Precision = Literal["float32", "tf32", "bfloat16", "float64"]
 Samples = int | Literal["auto"]
 Outputs = Literal["logits", "probabilities", "log_probabilities", "binary", "multilabel"]  # of a classifier
 Likelihood = Literal["mixture", "moment", "moment_full"]  # PLL of the mixture of draws, or of a moment-matched Gaussian
@@ -749,7 +749,12 @@ class RecordedOptions(Section, frozen=True):
     ] = None
     precision: Annotated[
         Precision | None,
-        setting("Arithmetic: float32, tf32, bfloat16 or float64.", "Computation", shown="float32"),
+        setting(
+            "Arithmetic of the samples: float32, tf32, float16, bfloat16, float64; or auto, torch's own, but float32 "
+            "where that deviates by more than the Monte Carlo error.",
+            "Computation",
+            shown="auto",
+        ),
     ] = None
     chunk_size: Annotated[
         Positive | None,

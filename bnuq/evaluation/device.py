@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from bnuq import devices
+from bnuq.arithmetic import Arithmetic, arithmetic_named
 from bnuq.config import Run
 from bnuq.errors import RequestError, first_line
 from bnuq.findings import Finding, note
@@ -38,9 +39,21 @@ def _probed(name: str) -> torch.device:
     return probe.device
 
 
-def check_precision(run: Run, device: torch.device) -> None:
-    """Raise RequestError for a precision that this device does not have."""
-    if run.precision == "tf32" and not devices.traits(device).tf32:
+def arithmetic_of(run: Run, device: torch.device) -> Arithmetic:
+    """The arithmetic of a run's samples on this device, unless `check_arithmetic` refuses it."""
+    return arithmetic_named(run.precision, devices.torch_uses_tf32(device))
+
+
+def check_arithmetic(arithmetic: Arithmetic, device: torch.device) -> None:
+    """Raise RequestError for an arithmetic that this device does not have."""
+    if arithmetic.needs_tf32 and not devices.traits(device).tf32:
         raise RequestError(
-            f"--precision tf32 is an arithmetic of CUDA devices, and this is {device}; use float32 or bfloat16."
+            f"--precision {arithmetic} is an arithmetic of CUDA devices, and this is {device}; use float32 or bfloat16."
         )
+    if arithmetic.is_of_accelerators and devices.is_host(device):
+        raise RequestError(
+            f"--precision {arithmetic} is an arithmetic of accelerators, and this is {device}, where float32 is "
+            "faster; use float32 or bfloat16."
+        )
+    if arithmetic.network == "float64" and not devices.traits(device).float64:
+        raise RequestError(f"--precision {arithmetic}: {device} has no float64; use float32, or --device cpu.")

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from bnuq import devices
+from bnuq.arithmetic import Arithmetic
 from bnuq.config import Run
 from bnuq.data import Points
 from bnuq.errors import is_out_of_memory
@@ -23,7 +24,8 @@ from bnuq.findings import Finding, note
 from bnuq.sampling import counter_rng
 from bnuq.sampling.bank_tiles import BankEngine
 from bnuq.sampling.batchnorm_calls import OtherCallsError
-from bnuq.sampling.engine import Deviation, Stochastic, chunks, default_chunk
+from bnuq.sampling.deviation import Deviation
+from bnuq.sampling.engine import Stochastic, chunks, default_chunk
 from bnuq.sampling.plain_loop import BySet, Engine, Ensemble, Evaluation
 
 _DENSE, _AT_LEAST = 2**24, 8  # outputs of a segmentation that pass at once, as if there were at least so many draws
@@ -33,11 +35,14 @@ Feed = Callable[[slice], Tensor]  # rows of a set as network input
 
 
 class ChunkedPasses:
-    """The passes of a run: `findings` on them, and the `seconds` that they took, without loading."""
+    """The passes of a run: `findings` on them, the `seconds` that they took, without loading, and the `arithmetic` of
+    its samples, the exact one as long as there are none."""
 
     def __init__(self, run: Run, pipeline: Pipeline, outputs: int, *, dense: bool = False) -> None:
         self.findings: list[Finding] = []
         self.seconds = 0.0
+        self.arithmetic = pipeline.arithmetic.exact
+        self._given_up = False  # whether the arithmetic that is there by default is
         self._run, self._pipeline, self._outputs, self._dense = run, pipeline, outputs, dense
         self._largest: int | None = None  # chunk size, where memory does not allow the default
 
@@ -46,8 +51,12 @@ class ChunkedPasses:
         takes."""
         engines, requested, device = list(engines), self._run.chunk_size, self._pipeline.device
         free = memory.available(device)
-        for stochastic in filter(None, map(stochastic_of, engines)):
+        samplers = [*filter(None, map(stochastic_of, engines))]
+        for stochastic in samplers:
+            if self._given_up:
+                stochastic.compute_exactly()
             stochastic.prepare(self._pipeline.evaluated(points, slice(0, 8 if self._dense else 64)), free=free)
+        self._settle_arithmetic(samplers)
         if self._dense:  # of whose outputs a tile is in memory at once, whatever the chunk
             return max(3 * 8 * max(_DENSE, 4 * self._outputs) + self._bytes_of_work(engine) for engine in engines)
         usual = min(self._chunk(points, engine) for engine in engines)
@@ -61,6 +70,28 @@ class ChunkedPasses:
             free_in_words, needed = memory.in_words(free), memory.in_words(need)
             self.add(note("chunk-reduced", points=size, samples=samples, free=free_in_words, needed=needed))
         return need
+
+    def _settle_arithmetic(self, engines: Sequence[Stochastic]) -> None:
+        """All samples of a run are computed in one arithmetic, that of its first ones: the exact one where an engine
+        has no other, or deviates in it by more than the Monte Carlo error of all draws."""
+        default = self._pipeline.arithmetic
+        if default.by_default and self.arithmetic.is_exact:
+            self._given_up = self._given_up or any(self._why_exact(engine) for engine in engines)
+        for engine in engines:
+            if self._given_up:
+                engine.compute_exactly()
+            if not engine.arithmetic.is_exact:
+                self.arithmetic = engine.arithmetic
+
+    def _why_exact(self, engine: Stochastic) -> str:
+        """Why the samples of this engine are computed exactly where another arithmetic is there by default."""
+        if engine.why_plain:
+            return f"there is no plan of the network: {engine.why_plain}"
+        if engine.deviation is None:  # a single sample, which is always exact
+            return ""
+        draws = self._run.max_samples if self._run.samples == "auto" else engine.samples
+        below = engine.deviation.is_below_monte_carlo_error(draws)
+        return "" if below else f"it deviates by more than the Monte Carlo error of {draws} samples"
 
     def _bytes_of_work(self, engine: Engine) -> int:
         """What the passes of the images of a tile take inside an engine."""
@@ -154,12 +185,17 @@ class ChunkedPasses:
             self.findings.append(finding)
 
     def note_arithmetic(self, method: str, engine: Engine) -> None:
-        """Note how far the samples are from those in float32, where the precision is another, and a kernel that the
-        device lacks."""
+        """Note how far the samples are from exact ones, where the arithmetic is another, or why it is not the one that
+        is there by default; and a kernel that the device lacks."""
         stochastic = stochastic_of(engine)
-        if stochastic is not None and stochastic.deviation is not None:
-            self.add(precision_note(method, self._run.precision, stochastic.deviation))
-        if stochastic is not None and stochastic.why_unfused:
+        if stochastic is None:
+            return
+        if not stochastic.arithmetic.is_exact and stochastic.deviation is not None:
+            self.add(precision_note(method, stochastic.arithmetic, stochastic.deviation))
+        if self._given_up and (why := self._why_exact(stochastic)):
+            given_up, exact = self._pipeline.arithmetic.name, stochastic.arithmetic.name
+            self.add(note("exact-samples", method=method, arithmetic=given_up, exact=exact, reason=why))
+        if stochastic.why_unfused:
             self.add(note("unfused", reason=stochastic.why_unfused))
 
     def _chunk(self, points: Points, engine: Engine) -> int:
@@ -213,12 +249,12 @@ def fitting_chunk(engines: Sequence[Engine], outputs: int, size: int, device: to
     return size
 
 
-def precision_note(method: str, precision: str, deviation: Deviation) -> Finding:
-    """The note on how far results in another precision differ from those in float32."""
+def precision_note(method: str, arithmetic: Arithmetic, deviation: Deviation) -> Finding:
+    """The note on how far results in another arithmetic differ from those in float32."""
     return note(
         "reduced-precision",
         method=method,
-        precision=precision,
+        precision=arithmetic.name,
         points=deviation.points,
         samples=deviation.draws,
         measure=deviation.measure,

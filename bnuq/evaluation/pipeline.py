@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from bnuq import devices
+from bnuq.arithmetic import Arithmetic
 from bnuq.config import Augment, Normalize, Run
 from bnuq.data import (
     WORDS,
@@ -31,6 +32,7 @@ from bnuq.data import (
 )
 from bnuq.errors import RequestError
 from bnuq.evaluation import memory
+from bnuq.evaluation.device import arithmetic_of, check_arithmetic
 from bnuq.files.mapped import is_mapped
 from bnuq.sampling import counter_rng
 
@@ -138,13 +140,17 @@ class Pipeline:
     normalize: Normalize | None = None
     integers: bool = False
 
+    arithmetic: Arithmetic = field(init=False)  # of the samples
+
     def __post_init__(self) -> None:
-        if self.run.precision == "float64" and not devices.traits(self.device).float64:
-            raise RequestError(f"--precision float64: {self.device} has no float64; use float32, or --device cpu.")
+        arithmetic = arithmetic_of(self.run, self.device)
+        if arithmetic.is_exact:  # others are checked where they are used: points are also prepared on the CPU
+            check_arithmetic(arithmetic, self.device)
+        object.__setattr__(self, "arithmetic", arithmetic)
 
     @property
     def dtype(self) -> torch.dtype:
-        return torch.float64 if self.run.precision == "float64" else torch.float32
+        return getattr(torch, self.arithmetic.network)
 
     def evaluated(self, points: Points, indices: Any) -> Tensor:
         """Evaluated points: normalisation only."""
@@ -239,7 +245,7 @@ class Pipeline:
             return devices.upload(torch.from_numpy(raw), self.device)
         if self.run.channel_order == "bgr":
             raw = _reversed_channels(raw)
-        wide = raw.astype(np.float64) if self.run.precision == "float64" else raw
+        wide = raw.astype(np.float64) if self.dtype == torch.float64 else raw
         inputs = np.require(normalized(wide, self.normalize), requirements="W")  # the array may be read-only
         return devices.upload(torch.from_numpy(inputs), self.device, self.dtype)
 

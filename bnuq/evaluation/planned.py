@@ -8,12 +8,13 @@ from typing import Any
 
 import msgspec
 
+from bnuq.arithmetic import FLOAT32, Arithmetic
 from bnuq.config import Run
 from bnuq.data import Points
 from bnuq.errors import RequestError, ResultError
 from bnuq.evaluation.augmentation import check_augmentation
 from bnuq.evaluation.datasets import RunData, needs_reference
-from bnuq.evaluation.device import check_precision
+from bnuq.evaluation.device import check_arithmetic
 from bnuq.evaluation.ensemble import other_networks
 from bnuq.evaluation.noise_models import NoiseModels
 from bnuq.evaluation.perturbations import Perturbed, perturbed_sets
@@ -68,6 +69,7 @@ class PlannedRun:
             "fitted_to": None if validation is None else validation.sha256,
             "calibrate": self.subject.calibration,
             "chunk_size": run.chunk_size,
+            "arithmetic": prepared.pipeline.arithmetic.name,
             **content(
                 checkpoint_sha256=sha256,
                 network=self.behaviour,
@@ -104,15 +106,15 @@ class PlannedRun:
             **({"members": networks} if self.members else {}),
         }
 
-    @property
-    def provenance(self) -> dict[str, str]:
+    def provenance(self, arithmetic: Arithmetic = FLOAT32) -> dict[str, str]:
+        """Where a result with samples of this arithmetic comes from."""
         run, predictions = self.subject.run, self.subject.predictions
         surroundings = provenance(
             checkpoint=run.checkpoint,
             device=self.prepared.pipeline.device,
             train=self.prepared.data.train,
             by_group=run.sampler.batches == "group",
-            precision=run.precision,
+            arithmetic=arithmetic,
         )
         request = request_digest(run, checkpoint_sha256=self.prepared.loaded.checkpoint.sha256)
         imported = {} if predictions is None else {"predictions_sha256": predictions.sha256}
@@ -120,7 +122,7 @@ class PlannedRun:
 
     def check_same(self, expected: Result) -> None:
         """Raise ResultError where a result was made of anything else."""
-        made = self.provenance
+        made = self.provenance()
         pairs: dict[str, tuple[Any, Any]] = {
             "the checkpoint": (_files_of(self.model), _files_of(expected.model)),
             "the code of the network": (made["network"], expected.provenance.get("network")),
@@ -170,7 +172,7 @@ def checked_run(
     if look is not None:
         look(planned.sets)
     shown = shown_images(run, planned.sets["test"])
-    check_precision(run, prepared.pipeline.device)
+    check_arithmetic(prepared.pipeline.arithmetic, prepared.pipeline.device)
     check_listed_classes(run, subject.sets["test"], subject.plan.outputs)
     check_calibration(subject)
     check_augmentation(subject)

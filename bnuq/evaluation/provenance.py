@@ -25,7 +25,8 @@ from torch import Tensor, nn
 
 import bnuq
 from bnuq import devices
-from bnuq.config import Named, Precision, Run
+from bnuq.arithmetic import FLOAT32, Arithmetic
+from bnuq.config import Named, Run
 from bnuq.data import Points
 from bnuq.files.content import is_file, sha256_of_file
 from bnuq.files.folders import expanded
@@ -41,11 +42,11 @@ def provenance(
     device: torch.device,
     train: Points | None,
     by_group: bool = False,
-    precision: Precision = "float32",
+    arithmetic: Arithmetic = FLOAT32,
 ) -> dict[str, str]:
     """Versions, machine, command and time of this process, and the checkpoint folder's revision if it has one.
 
-    On CUDA also whether float32 products were rounded to TF32 in the samples, which have this `precision`. Where
+    On CUDA also whether float32 products were rounded to TF32 in the samples, which have this `arithmetic`. Where
     mini-batches are drawn `by_group`, also a digest of the groups of the reference `train`. The digest of a reference
     that is not read whole is that of its listing, which "reference_digest" says.
     """
@@ -58,7 +59,7 @@ def provenance(
         "h5py": h5py.__version__,
         "platform": platform.platform(),
         "device": devices.name_of(device),
-        **(devices.versions(device) | _float32_settings(precision) if devices.traits(device).tf32 else {}),
+        **(devices.versions(device) | _float32_settings(arithmetic) if devices.traits(device).tf32 else {}),
         "threads": str(torch.get_num_threads()),
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": " ".join(sys.argv),
@@ -70,7 +71,7 @@ def provenance(
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _float32_settings(precision: Precision) -> dict[str, str]:
+def _float32_settings(arithmetic: Arithmetic) -> dict[str, str]:
     """torch's precision switches while samples are computed, whatever they are outside; without those that this torch
     cannot read beside its newer ones."""
     backends = torch.backends
@@ -80,7 +81,7 @@ def _float32_settings(precision: Precision) -> dict[str, str]:
         "cudnn_allow_tf32": lambda: backends.cudnn.allow_tf32,
     }
     settings = {}
-    with float32_as("tf32" if precision == "tf32" else "ieee"), warnings.catch_warnings():
+    with float32_as(arithmetic.convolutions, arithmetic.products), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the older interface
         for name, read in readers.items():
             with suppress(RuntimeError):

@@ -146,7 +146,7 @@ def _memory(subject: Subject, *, samples: int, bank: int) -> int:
     of_one_point = 8 * plan.outputs * (5 * samples + 2 * replicates)
     fitted_to = 0
     if "vector" in subject.recalibrations and subject.fitted_to is not None:  # samples, and those of a half
-        fitted_to = 2 * _bytes_of_number(run) * samples * plan.outputs * len(subject.sets[subject.fitted_to])
+        fitted_to = 2 * subject.pipeline.dtype.itemsize * samples * plan.outputs * len(subject.sets[subject.fitted_to])
     return weights + omega + normal + 2 * methods * scores + probability_bytes + of_one_point + fitted_to
 
 
@@ -155,12 +155,8 @@ def _disk(subject: Subject, samples: int) -> int:
     run, plan, sets = subject.run, subject.plan, subject.sets
     if not run.save_samples and run.samples != "auto":  # those that recalibrations are fitted to
         sets = {name: points for name, points in sets.items() if name == subject.fitted_to}
-    bytes_per_sample = _bytes_of_number(run) * plan.outputs * sum(map(len, sets.values()))
+    bytes_per_sample = subject.pipeline.dtype.itemsize * plan.outputs * sum(map(len, sets.values()))
     return len(plan.methods) * samples * bytes_per_sample * (2 if run.save_samples else 1)
-
-
-def _bytes_of_number(run: Run) -> int:
-    return 8 if run.precision == "float64" else 4
 
 
 def _free_on(folder: Path) -> int | None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from bnuq import devices
+from bnuq.arithmetic import Arithmetic
 from bnuq.config import Run
 from bnuq.evaluation import memory, perturbations, recalibration
 from bnuq.evaluation.draws import next_stop
@@ -40,7 +41,7 @@ from bnuq.sampling.plain_loop import Engine
 @dataclass(frozen=True)
 class RunnerResult:
     """The outcome of all passes: T, the size of the bank where there is one, ω, and each method's result and work, in
-    the order of the report."""
+    the order of the report; and the arithmetic of the samples."""
 
     samples: int
     bank: int | None
@@ -48,6 +49,7 @@ class RunnerResult:
     methods: dict[str, MethodResult]
     work: dict[str, MethodWork]
     findings: tuple[Finding, ...]
+    arithmetic: Arithmetic
     image_maps: ImageMaps | None = None
 
 
@@ -93,6 +95,7 @@ def run_methods(
         {method.name: result for method, result in results.items()},
         runner.work(),
         tuple(findings),
+        runner.passes.arithmetic,
         pictures,
     )
 

@@ -492,7 +492,9 @@ class _Crossing:
         return self.scorer.fixed(outputs, points)
 
     def _engine(self, omega: BatchStatistics) -> Stochastic:
-        return Stochastic(self.model, self.sites, omega=omega, precision=self.run.precision)
+        requested = self.pipeline.arithmetic
+        arithmetic = requested.exact if requested.by_default else requested  # few passes, of few statistics
+        return Stochastic(self.model, self.sites, omega=omega, arithmetic=arithmetic)
 
     def _outputs(self, engine: Engine, points: Points, advance: Advance) -> Tensor:
         """Raw outputs (T, n, K) on the CPU."""

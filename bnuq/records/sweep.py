@@ -267,6 +267,7 @@ def summary(sweep: Sweep) -> dict[str, Any]:
             "layers": list(sweep.models[0].layers),
             "seed": sweep.seed,
             **{key: requested[key] for key in ("device", "precision") if requested.get(key) is not None},
+            **({"precision": sweep.provenance["arithmetic"]} if "arithmetic" in sweep.provenance else {}),
         },
         "sets": {item.name: json_fields(item, "role", "n", "sha256") for item in sweep.sets},
         "score": sweep.score,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bnuq.arithmetic import in_words
 from bnuq.catalogue import advised, noted
 from bnuq.findings import Finding, listed, sentence
 from bnuq.methods import DETERMINISTIC, method_named
@@ -192,7 +193,7 @@ def _facts(result: Result) -> Iterator[tuple[str, str]]:
         rows = (("layers", _layers(result)), ("batches", batches), ("noise models", models), ("augmented", augmented))
         rows = (*rows, ("laplace", laplace_in_words(result)))
         yield from ((name, text) for name, text in rows if text)
-    yield "device", f"{sampling['device']}, {sampling['precision']}, {result.seconds['total']:.1f} s"
+    yield "device", f"{sampling['device']}, {in_words(sampling['precision'])}, {result.seconds['total']:.1f} s"
 
 
 def _samples(result: Result) -> str:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from bnuq.arithmetic import in_words
 from bnuq.records.evaluation import Result
 from bnuq.report.document import Facts, Heading, Listing, Paragraph, Part, ReportSection
 
@@ -34,7 +35,7 @@ def provenance_section(
 def origin(result: Result) -> Facts:
     """Versions, machine, command, checkpoint, data and time of an evaluation."""
     provenance, sampling = result.provenance, result.sampling
-    device = (sampling["device"], provenance.get("device"), provenance.get("platform"), sampling["precision"])
+    device = (sampling["device"], provenance.get("device"), provenance.get("platform"), in_words(sampling["precision"]))
     return _facts(provenance, result.seconds, device, _sources(result))
 
 

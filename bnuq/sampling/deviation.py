@@ -1,11 +1,16 @@
-"""How far outputs deviate from what was expected, and how far rounding alone explains."""
+"""How far outputs deviate from what was expected, and how far rounding alone, or the Monte Carlo error, explains."""
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+from typing import Literal
+
 import torch
+from jaxtyping import Float64
 from torch import Tensor
 
-from bnuq import devices
+from bnuq import devices, metrics
 
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 3e-4}  # of outputs relative to the largest: rounding alone
 _COARSE = 0.05  # the same for networks that compute in half precision
@@ -35,3 +40,86 @@ def deviation(outputs: Tensor, expected: Tensor) -> float:
 
 def tolerance(outputs: Tensor) -> float:
     return TOLERANCES.get(outputs.dtype, _COARSE)
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """The deviation of another arithmetic from the exact one, over some points and draws.
+
+    `mean` and `largest` are of probabilities (softmax of the outputs; of a single output, the output itself).
+    `uncertainty` is the relative deviation of the mean of `measure`, `uncertainty_error` its standard error over
+    points, and `monte_carlo_error` the relative one of that mean over the draws; NaN where they are undefined.
+    `of_mean_prediction` is the deviation of the means over the draws in units of their Monte Carlo errors (root mean
+    squares over points and outputs).
+    """
+
+    measure: Literal["mutual information", "variance"]  # the latter of a single output
+    mean: float
+    largest: float
+    points: int
+    draws: int
+    uncertainty: float
+    uncertainty_error: float
+    monte_carlo_error: float
+    of_mean_prediction: float
+
+    def is_below_monte_carlo_error(self, draws: int) -> bool:
+        """Whether neither the uncertainty nor the mean prediction deviates by more than the Monte Carlo error of so
+        many draws. False where that is not known."""
+        shrinks = math.sqrt(self.draws / draws)
+        return abs(self.uncertainty) <= shrinks * self.monte_carlo_error and self.of_mean_prediction <= shrinks
+
+
+def deviation_of_samples(outputs: Tensor, exact: Tensor) -> Deviation:
+    """How far raw outputs (T, n, K, …) are from the exact ones."""
+    values, expected = (_probabilities(tensor.cpu().double()) for tensor in (outputs, exact))
+    difference = (values - expected).abs()
+    spread, exact_spread = _uncertainty(values), _uncertainty(expected)
+    total, count, draws = exact_spread.sum(), len(exact_spread), len(expected)
+    ratio = spread.sum() / total
+    error = (spread - ratio * exact_spread).square().sum().mul(count / (count - 1) if count > 1 else math.nan).sqrt()
+    left_out = _left_out(expected)
+    of_means = (values.mean(0) - expected.mean(0)).square().mean() / (expected.var(0) / draws).mean()
+    return Deviation(
+        measure="mutual information" if exact.shape[2] > 1 else "variance",
+        mean=float(difference.mean()),
+        largest=float(difference.max()),
+        points=difference.shape[1],
+        draws=draws,
+        uncertainty=float(ratio - 1),
+        uncertainty_error=float(error / total),
+        monte_carlo_error=float(metrics.jackknife_error(left_out.numpy()) / (total / count)),
+        of_mean_prediction=float(of_means.sqrt()),
+    )
+
+
+def _probabilities(outputs: Tensor) -> Tensor:
+    return outputs.softmax(2) if outputs.shape[2] > 1 else outputs
+
+
+def _rows(probabilities: Tensor) -> Float64[Tensor, "draw point output"]:
+    """The outputs of every point and, if any, every position."""
+    return probabilities.movedim(2, -1).flatten(1, -2)
+
+
+def _uncertainty(probabilities: Tensor) -> Float64[Tensor, " point"]:
+    """The mutual information (of a single output, the variance) of every point and, if any, every position."""
+    rows = _rows(probabilities)
+    if rows.shape[2] == 1:
+        return rows[..., 0].var(0, correction=0)
+    return torch.as_tensor(metrics.mutual_information(rows))
+
+
+def _left_out(probabilities: Tensor) -> Float64[Tensor, " draw"]:
+    """The mean of `_uncertainty` without each of the draws."""
+    rows = _rows(probabilities)
+    total, others = rows.sum(0), len(rows) - 1
+    if rows.shape[2] == 1:
+        squares = rows.square().sum(0)
+        return torch.stack([((squares - x.square()) / others - ((total - x) / others).square()).mean() for x in rows])
+    entropies = torch.special.entr(rows).sum(2)
+    of_all = entropies.sum(0)
+    return torch.stack([
+        (torch.special.entr((total - p).clamp_min(0) / others).sum(1) - (of_all - entropy) / others).mean()
+        for p, entropy in zip(rows, entropies, strict=True)
+    ])  # fmt: skip

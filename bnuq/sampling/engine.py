@@ -5,19 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
-from typing import Literal, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from bnuq import devices, metrics
-from bnuq.config import Precision
+from bnuq import devices
+from bnuq.arithmetic import FLOAT32, Arithmetic
 from bnuq.errors import SamplingError, first_line, is_device_failure, is_out_of_memory
 from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.batchnorm_calls import OtherCallsError
+from bnuq.sampling.deviation import Deviation, deviation_of_samples
 from bnuq.sampling.dropout import Dropout
 from bnuq.sampling.exactness import check_repeatable, check_samples_independent, close
 from bnuq.sampling.executor import PlanCost, PlanExecutor
@@ -53,24 +54,6 @@ def default_chunk(point_shape: Sequence[int], device: torch.device | str = "cpu"
     return max(16, min(256, times * 2**23 // size), min(4096, times * 2**20 // size))
 
 
-@dataclass(frozen=True)
-class Deviation:
-    """The deviation of another precision from float32, over some points and draws.
-
-    `mean` and `largest` are of probabilities (softmax of the outputs; of a single output, the output itself).
-    `uncertainty` is the relative deviation of the mean of `measure` and `uncertainty_error` its standard error over
-    points; NaN where they are undefined.
-    """
-
-    measure: Literal["mutual information", "variance"]  # the latter of a single output
-    mean: float
-    largest: float
-    points: int
-    draws: int
-    uncertainty: float
-    uncertainty_error: float
-
-
 @runtime_checkable
 class Shrinking(Protocol):
     """An engine that can reduce its use of memory."""
@@ -84,8 +67,8 @@ class Stochastic:
 
     The plan is made at the first passes, and verified against the plain loop on other inputs than it was made from.
     `omega` replaces the statistics of the layers it holds; `dropout` makes dropouts active; `learned` draws the noise
-    that the network asks for. `precision` is that of the arithmetic: "float32" stands for the network's own type;
-    "tf32" and "bfloat16" need a float32 network with a plan.
+    that the network asks for. An `arithmetic` that is not exact needs a float32 network with a plan; one that is there
+    by default is given up where there is none. An exact one stands for the network's own type.
     """
 
     def __init__(
@@ -96,19 +79,20 @@ class Stochastic:
         omega: BatchStatistics | None = None,
         dropout: Dropout | None = None,
         learned: Learned | None = None,
-        precision: Precision = "float32",
+        arithmetic: Arithmetic = FLOAT32,
     ) -> None:
         self.plain = PlainLoop(model, sites, omega=omega, dropout=dropout, learned=learned)
         self.samples = self.plain.samples
         self._model, self._sites, self._dropout = model, sites, dropout
-        self._precision: Precision = precision
+        self.arithmetic = arithmetic
+        """What further passes are computed in."""
         self._executor: PlanExecutor | None = None
         self._exact: PlanExecutor | None = None  # the plan in the network's own arithmetic
         self._verified: set[int] = set()  # sizes of tiles on which it was compared with the plain loop
         self.why_plain = ""
         """Why there is no plan, once that is known."""
         self.deviation: Deviation | None = None
-        """How far the first passes lay from float32, where the arithmetic is another."""
+        """How far the first passes lay from the exact ones, where the arithmetic is another."""
 
     @property
     def executor(self) -> PlanExecutor | None:
@@ -135,6 +119,11 @@ class Stochastic:
         """Take about half the memory from now on."""
         if self._executor is not None:
             self._executor.shrink()
+
+    def compute_exactly(self) -> None:
+        """Compute further passes in the network's own type."""
+        self.arithmetic = self.arithmetic.exact
+        self._executor = self._exact if self._executor is not None else None
 
     def passes(self, inputs: Tensor, start: int = 0, draws: Sequence[int] | None = None) -> Tensor:
         """Raw outputs (T, n, …) for points number `start`, `start` + 1, … of their set, in the network's own type.
@@ -193,24 +182,32 @@ class Stochastic:
             return
         if free is not None:
             exact.fit(free)
-        coarse = self._precision in ("tf32", "bfloat16")
-        self._executor = self._in_other_arithmetic(exact, inputs[:_COMPARED_POINTS]) if coarse else exact
+        is_exact = self.arithmetic.is_exact
+        self._executor = exact if is_exact else self._in_other_arithmetic(exact, inputs[:_COMPARED_POINTS])
         self._exact = exact
 
     def _refuse_plan(self, why: NotTraceableError) -> None:
         self.why_plain = str(why)
-        if self._precision in ("tf32", "bfloat16"):
-            raise SamplingError(
-                f"precision {self._precision} needs a plan of the network, and there is none: {why}. Use float32."
-            )
+        if self.arithmetic.is_exact or self.arithmetic.by_default:
+            self.arithmetic = self.arithmetic.exact
+            return
+        raise SamplingError(
+            f"precision {self.arithmetic} needs a plan of the network, and there is none: {why}. Use float32."
+        )
 
     def _run(
         self, executor: PlanExecutor, inputs: Tensor, start: int = 0, draws: Sequence[int] | None = None
     ) -> Tensor:
-        rounding = "tf32" if self._precision == "tf32" else "ieee"
-        exact = devices.is_host(inputs.device) and is_exact_on_cpu()
-        with torch.inference_mode(), nullcontext() if exact else float32_as(rounding):
+        with self._rounding(inputs.device):
             return executor.passes(inputs, start, draws)
+
+    @contextmanager
+    def _rounding(self, device: torch.device) -> Iterator[None]:
+        """Run a plan in its arithmetic, without gradients."""
+        convolutions, products = self.arithmetic.convolutions, self.arithmetic.products
+        exact = devices.is_host(device) and is_exact_on_cpu()
+        with torch.inference_mode(), nullcontext() if exact else float32_as(convolutions, products):
+            yield
 
     def _checked(self, inputs: Tensor) -> PlanExecutor:
         sites = replace(
@@ -268,16 +265,31 @@ class Stochastic:
             expected = exact.passes(inputs, draws=draws)
         try:
             with torch.inference_mode():
-                other = exact.in_arithmetic(self._precision)
+                other = exact.in_arithmetic(self.arithmetic)
+            if self.arithmetic.overflows:
+                self._check_finite(exact, other, inputs, draws)
             outputs = self._run(other, inputs, draws=draws)
         except RuntimeError as error:
             if is_out_of_memory(error) or is_device_failure(error):
                 raise
             raise SamplingError(
-                f"the network cannot be computed in {self._precision} ({str(error).splitlines()[0]}); use float32."
+                f"the network cannot be computed in {self.arithmetic} ({str(error).splitlines()[0]}); use float32."
             ) from error
-        self.deviation = _deviation(outputs, expected)
+        self.deviation = deviation_of_samples(outputs, expected)
         return other
+
+    def _check_finite(self, exact: PlanExecutor, other: PlanExecutor, inputs: Tensor, draws: range) -> None:
+        """Raise SamplingError, naming the layer, where a value of these passes is finite in the exact arithmetic alone:
+        also one that a later operation, such as a sigmoid, would make finite again."""
+        with _exactly():
+            expected = exact.non_finite(inputs, draws)
+        with self._rounding(inputs.device):
+            found = other.non_finite(inputs, draws)
+        if overflowing := [position for position in found if position not in expected]:
+            raise SamplingError(
+                f"--precision {self.arithmetic}: {other.named(overflowing[0], self._model)} overflows in the first "
+                f"points, where {torch.finfo(torch.float16).max:,.0f} is the largest number; use bfloat16 or float32."
+            )
 
 
 @contextmanager
@@ -285,36 +297,6 @@ def _exactly() -> Iterator[None]:
     """Run a plan as it is verified: without gradients, and without TF32."""
     with torch.inference_mode(), float32_as("ieee"):
         yield
-
-
-def _deviation(outputs: Tensor, exact: Tensor) -> Deviation:
-    values, expected = (_probabilities(tensor.cpu().double()) for tensor in (outputs, exact))
-    difference = (values - expected).abs()
-    spread, exact_spread = _uncertainty(values), _uncertainty(expected)
-    total, count = exact_spread.sum(), len(exact_spread)
-    ratio = spread.sum() / total
-    error = (spread - ratio * exact_spread).square().sum().mul(count / (count - 1) if count > 1 else math.nan).sqrt()
-    return Deviation(
-        measure="mutual information" if exact.shape[2] > 1 else "variance",
-        mean=float(difference.mean()),
-        largest=float(difference.max()),
-        points=difference.shape[1],
-        draws=len(difference),
-        uncertainty=float(ratio - 1),
-        uncertainty_error=float(error / total),
-    )
-
-
-def _probabilities(outputs: Tensor) -> Tensor:
-    return outputs.softmax(2) if outputs.shape[2] > 1 else outputs
-
-
-def _uncertainty(probabilities: Tensor) -> Tensor:
-    """The mutual information (of a single output, the variance) of every point and, if any, every position."""
-    point_probabilities = probabilities.movedim(2, -1).flatten(1, -2)
-    if point_probabilities.shape[2] == 1:
-        return point_probabilities[..., 0].var(0, correction=0)
-    return torch.as_tensor(metrics.mutual_information(point_probabilities))
 
 
 def chunks(

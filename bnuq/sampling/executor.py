@@ -9,14 +9,14 @@ from math import prod
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bnuq import devices
-from bnuq.config import Precision
+from bnuq.arithmetic import FLOAT32, Arithmetic
 from bnuq.errors import first_line, has_no_kernel
 from bnuq.sampling.dropout import Dropout, bytes_of_mask
 from bnuq.sampling.interception import aten
-from bnuq.sampling.layers import output_channels
+from bnuq.sampling.layers import is_layer, output_channels
 from bnuq.sampling.noise import Noise
 from bnuq.sampling.plain_loop import Statistics
 from bnuq.sampling.program import (
@@ -61,7 +61,7 @@ class PlanExecutor(Program):
     """T samples by a plan. `statistics` hold ω of the sampled BatchNorms, `dropout` makes dropouts active, `noise`
     draws that of the network's layers.
 
-    `precision` is that of the arithmetic, "float32" for that of the recording; outputs have the network's dtype.
+    An exact `arithmetic` is that of the recording; outputs have the network's dtype.
     """
 
     def __init__(
@@ -72,16 +72,14 @@ class PlanExecutor(Program):
         statistics: Statistics,
         dropout: Dropout | None,
         noise: Noise | None = None,
-        precision: Precision = "float32",
+        arithmetic: Arithmetic = FLOAT32,
         device: torch.device,
     ) -> None:
-        dtype = torch.bfloat16 if precision == "bfloat16" else None
-        super().__init__(plan, dtype=dtype, device=device, tensor_cores=precision in ("tf32", "bfloat16"))
+        super().__init__(plan, arithmetic=arithmetic, device=device)
         self.samples = samples
         self._statistics = statistics
         self.dropout, self.noise = dropout, noise
-        # Not in bfloat16: the rounding error of folded weights differs between draws and would count as uncertainty.
-        self._folded = plan.folded if dtype is None else {}
+        self._folded = plan.folded if arithmetic.folds else {}
         self.affine = {
             i: self._scale_and_shift(i) for i in plan.at(Level.SAMPLE) if self._is_sampled(plan.operations[i])
         }
@@ -93,15 +91,15 @@ class PlanExecutor(Program):
         self._boundary_entries = sum(plan.trace.values[n].entries_per_row for n in plan.boundary)
         self._block = max(self.tile, BLOCK_ENTRIES // max(1, self._boundary_entries))
 
-    def in_arithmetic(self, precision: Precision) -> PlanExecutor:
-        """The same samples, computed in another precision."""
+    def in_arithmetic(self, arithmetic: Arithmetic) -> PlanExecutor:
+        """The same samples, computed in another arithmetic."""
         executor = PlanExecutor(
             self.plan,
             samples=self.samples,
             statistics=self._statistics,
             dropout=self.dropout,
             noise=self.noise,
-            precision=precision,
+            arithmetic=arithmetic,
             device=self._device,
         )
         executor.tile, executor._stacked, executor._block = self.tile, self._stacked, self._block
@@ -159,6 +157,31 @@ class PlanExecutor(Program):
         self._large_product = LARGE_PRODUCT_SIZE
         self._bound.clear()
         return outputs
+
+    def non_finite(self, inputs: Tensor, draws: Sequence[int]) -> list[int]:
+        """The positions of the operations that compute a value that is not finite, in these passes."""
+        self._finite = {}
+        self._bound.clear()
+        try:
+            self.some_passes(inputs, 0, draws)
+            found = devices.fetch({str(position): finite for position, finite in self._finite.items()})
+        finally:
+            self._finite = None
+            self._bound.clear()
+        return sorted(int(position) for position, finite in found.items() if not finite)
+
+    def named(self, position: int, model: nn.Module) -> str:
+        """The layer of the model that the operation at this position is of, or that it comes after."""
+        names = {(parameter.data_ptr(), parameter.shape): name for name, parameter in model.named_parameters()}
+        for i in range(position, -1, -1):
+            layer = self.plan.folded.get(i, self.plan.operations[i])
+            weight = self.plan.trace.constants.get(layer.arguments[1].number) if is_layer(layer) else None
+            name = None if weight is None else names.get((weight.data_ptr(), weight.shape))
+            name = layer.site.name if name is None and layer.site is not None else name
+            if name is not None:
+                what = self.plan.operations[position].function.overloadpacket.__name__
+                return name.removesuffix(".weight") if i == position else f"{what} after {name.removesuffix('.weight')}"
+        return self.plan.operations[position].function.overloadpacket.__name__
 
     @property
     def tolerance(self) -> float:
@@ -276,8 +299,12 @@ class PlanExecutor(Program):
         bias = None if layer.arguments[2] is None else self.fixed[layer.arguments[2].number]
         sizes = [len(scale)] + [1] * weight.ndim
         sizes[1 + (output_channels(layer) or 0)] = -1
-        weights = [weight * scale.view(sizes)[0]] if len(scale) == 1 else (weight * scale.view(sizes)).unbind()
-        return weights, (shift if bias is None else shift + scale * bias).unbind()
+        # in a narrower type the products are rounded once
+        if len(scale) == 1:
+            weights: Sequence[Tensor] = [self._converted(weight * scale.view(sizes)[0])]
+        else:
+            weights = self._converted(weight * scale.view(sizes)).unbind()
+        return weights, self._converted(shift if bias is None else shift + scale * bias).unbind()
 
     def _site_step(self, position: int, operation: Operation, rows: int, draws: int) -> Step | None:
         if self._is_sampled(operation):

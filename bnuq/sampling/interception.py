@@ -36,6 +36,7 @@ from torch.utils._python_dispatch import (
 
 import bnuq.nn.noise  # noqa: F401 - registers the operation of its layers
 from bnuq import devices
+from bnuq.arithmetic import Rounding
 from bnuq.errors import BnuqError, SamplingError
 from bnuq.forms import check_form, into_evaluation_mode, uncompiled
 from bnuq.randomness import generators_restored
@@ -370,24 +371,25 @@ def _joined(tensors: Sequence[Tensor]) -> Tensor:
 
 
 @contextmanager
-def float32_as(rounding: Literal["ieee", "tf32"]) -> Iterator[None]:
-    """Set whether CUDA rounds the factors of float32 products to 10 bits (TF32), torch's default in convolutions.
+def float32_as(convolutions: Rounding, products: Rounding | None = None) -> Iterator[None]:
+    """Set whether CUDA rounds the factors of float32 to 10 bits (TF32) in convolutions, as is torch's default, and in
+    products of matrices (None: as in convolutions).
 
     Since torch 2.9 there are two interfaces for this. Both are set, so that they agree; where they already disagree,
     the old one cannot be read and is not changed.
     """
-    cudnn = torch.backends.cudnn
+    cudnn, products = torch.backends.cudnn, products or convolutions
     old: list[tuple[Callable[[Any], object], Any]] = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about the old interface, the only one in torch 2.6
         new = [(setting, setting.fp32_precision) for setting in _precision_settings()]
         with suppress(RuntimeError):
             old.append((torch.set_float32_matmul_precision, torch.get_float32_matmul_precision()))
-            torch.set_float32_matmul_precision("highest" if rounding == "ieee" else "high")
+            torch.set_float32_matmul_precision("highest" if products == "ieee" else "high")
         with suppress(RuntimeError):
             old.append((partial(setattr, cudnn, "allow_tf32"), cudnn.allow_tf32))
-            cudnn.allow_tf32 = rounding == "tf32"
-        for setting, _ in new:
+            cudnn.allow_tf32 = convolutions == "tf32"
+        for (setting, _), rounding in zip(new, (products, convolutions, convolutions, products), strict=False):
             setting.fp32_precision = rounding
     try:
         yield

@@ -30,7 +30,7 @@ class MeasurementProgram(Program):
     def __init__(
         self, plan: Plan, sites: Sequence[BatchNormSite], *, device: torch.device, variance: Variance = "biased"
     ) -> None:
-        super().__init__(plan, dtype=None, device=device)
+        super().__init__(plan, device=device)
         self._variance: Variance = variance
         self._sampled = {site.key for site in sites}
 

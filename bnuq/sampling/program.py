@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from bnuq import devices
+from bnuq.arithmetic import FLOAT32, Arithmetic
 from bnuq.sampling.interception import aten
 from bnuq.sampling.layers import is_layer
 from bnuq.sampling.schedule import Level, Plan
@@ -38,17 +39,18 @@ Step = Callable[[list[Any], StepContext], None]
 class Program:
     """A compiled plan: parameters in the layout and dtype of the arithmetic, and steps for any row count.
 
-    `tensor_cores` says that products are rounded to TF32 or bfloat16. The subclass defines the steps of sampled sites.
+    The subclass defines the steps of sampled sites.
     """
 
-    def __init__(
-        self, plan: Plan, *, dtype: torch.dtype | None, device: torch.device, tensor_cores: bool = False
-    ) -> None:
+    def __init__(self, plan: Plan, *, device: torch.device, arithmetic: Arithmetic = FLOAT32) -> None:
         self.plan = plan
         # On a GPU tensor cores compute images channels last in half the time; exact products take up to five times as
         # long as in torch's own layout.
-        self._channels_last = plan.channels_last and (tensor_cores or not devices.traits(device).plain_layout)
-        self._dtype, self._device = dtype, device
+        self._channels_last = plan.channels_last and (
+            arithmetic.uses_tensor_cores or not devices.traits(device).plain_layout
+        )
+        self._dtype = None if arithmetic.half is None else getattr(torch, arithmetic.half)
+        self._device = device
         self._large_product = LARGE_PRODUCT_SIZE
         self.tile = tile_rows(plan, device)
         trace = plan.trace
@@ -59,6 +61,7 @@ class Program:
                 constants[number] = constants[number].contiguous(memory_format=torch.channels_last)
         self.fixed: list[Any] = [constants.get(number) for number in range(len(trace.values))]
         self._bound: dict[tuple[Level, int, int], list[Step]] = {}
+        self._finite: dict[int, Tensor] | None = None  # by position, while that is asked: whether all it computed is
         for step in self._steps(Level.ONCE, 0, 1):
             step(self.fixed, StepContext(range(0), 0, {}))
 
@@ -92,14 +95,29 @@ class Program:
                         dead.setdefault(i, []).append(number)
             activated = self._activated_steps(level, draws)
             replaced = {j for i in activated for j in self.plan.activated[i].replaced}
-            self._bound[key] = [
-                _then_free(
-                    _nothing if i in replaced else activated.get(i) or self._step(i, level, rows * draws, draws),
-                    dead.get(i),
-                )
+            steps = {
+                i: _nothing if i in replaced else activated.get(i) or self._step(i, level, rows * draws, draws)
                 for i in self.plan.at(level)
-            ]
+            }
+            if self._finite is not None:
+                results = {i: self.plan.activated[i].result for i in activated}
+                steps = {i: self._then_look(i, step, results.get(i)) for i, step in steps.items()}
+            self._bound[key] = [_then_free(step, dead.get(i)) for i, step in steps.items()]
         return self._bound[key]
+
+    def _then_look(self, position: int, compute: Step, result: int | None) -> Step:
+        """The step, which then looks whether what it computed is finite, also with the ReLU after it."""
+        numbers = (*self.plan.operations[position].outputs, *([] if result is None else [result]))
+
+        def step(values: list[Any], context: StepContext) -> None:
+            compute(values, context)
+            assert self._finite is not None
+            for value in (values[number] for number in numbers):
+                if isinstance(value, Tensor) and value.is_floating_point():
+                    finite = value.isfinite().all()
+                    self._finite[position] = finite & self._finite.get(position, finite)
+
+        return step
 
     def _activated_steps(self, level: Level, draws: int) -> dict[int, Step]:  # noqa: ARG002 - of this class none
         """The steps that compute a convolution together with the ReLU after it, by position."""

@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from bnuq.arithmetic import Arithmetic
 from bnuq.config import Run, SweepSection
 from bnuq.data import Points
 from bnuq.errors import RequestError
-from bnuq.evaluation.device import check_precision
+from bnuq.evaluation.device import check_arithmetic
 from bnuq.evaluation.exactness import Checked, check_network, check_network_unchanged
 from bnuq.evaluation.executors import UnitExecutor
 from bnuq.evaluation.plan import plan_of
@@ -58,12 +59,14 @@ def sizes_of(requested: Sequence[int] | None, default: Sequence[int]) -> tuple[i
 
 @dataclass(frozen=True)
 class Swept:
-    """The sweep of one network; `candidates` are the sizes that may be recommended."""
+    """The sweep of one network; `candidates` are the sizes that may be recommended, `arithmetic` that of its
+    samples."""
 
     model: SweptModel
     points: tuple[SweepPoint, ...]
     candidates: tuple[SizeCandidate, ...]
     findings: tuple[Finding, ...]
+    arithmetic: Arithmetic
 
 
 class SweptNetwork:
@@ -107,7 +110,7 @@ class SweptNetwork:
         self.sets, scorer = scored_sets(run, self.plan, prepared.data)
         self.subject = Subject(run, self.plan, prepared.model, prepared.pipeline, self.sets, scorer, self._train)
         self._odd_outputs = findings_on_outputs(prepared, self.plan)
-        check_precision(run, prepared.pipeline.device)
+        check_arithmetic(prepared.pipeline.arithmetic, prepared.pipeline.device)
         self._draw_sets = DrawSets(samples_of(run), settings.draw_sets)
         check_resources_of_sweep(
             self.subject,
@@ -147,7 +150,7 @@ class SweptNetwork:
         checkpoint_sha256 = self.prepared.loaded.checkpoint.sha256
         network = behaviour(self.prepared.model, self.prepared.example)
         facts = {
-            "precision": run.precision,
+            "precision": pipeline.arithmetic.name,
             "code": code_of(run.arch),
             "layers": [site.name for site in self.plan.layers],
             "pipeline": [
@@ -223,6 +226,7 @@ class SweptNetwork:
                 SizeCandidate(self._number, at_sizes[size], bound)
                 for size in ((self.trained_with,) if self._matched and self.trained_with else self._swept_sizes)
             ),
+            arithmetic=passes.at_sizes.arithmetic,
             findings=(
                 *self._odd_outputs,
                 *prepared.loaded.findings,

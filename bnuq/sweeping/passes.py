@@ -96,7 +96,7 @@ def _comparisons(
     """MCBN compared with the network under its running statistics, and under population statistics, at each size."""
     pooled = {size: bank.pooled() for size, bank in banks.items()}
     running = {size: with_running_statistics(bank, subject.plan.layers) for size, bank in pooled.items()}
-    labelled = replace(subject, run=replace(subject.run, precision="float32"), sets=subject.labelled)
+    labelled = replace(subject, sets=subject.labelled)
     comparisons: Comparisons = {size: {} for size in banks}
     for name, omegas in ((DETERMINISTIC, running), (POPULATION, pooled)):
         passes = run_at_sizes(omegas, DrawSets(1, 1), labelled, executor, progress, training=None, method=name)

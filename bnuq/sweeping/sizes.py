@@ -16,6 +16,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from bnuq import metrics
+from bnuq.arithmetic import Arithmetic
 from bnuq.data import Points
 from bnuq.errors import SamplingError
 from bnuq.evaluation import memory
@@ -27,6 +28,7 @@ from bnuq.evaluation.tasks.scorer import ScoredSet
 from bnuq.evaluation.units import Gathered, UnitGroup, tiles
 from bnuq.files.journal import Arrays
 from bnuq.findings import Finding
+from bnuq.methods import method_named
 from bnuq.metrics.arrays import as_float64
 from bnuq.progress import Advance, Progress
 from bnuq.sampling.batch_statistics import BatchStatistics
@@ -140,15 +142,16 @@ def run_at_sizes(
             by_draw,
             by_point,
         )
-    return SweepPasses(result, tuple(at_sizes.passes.findings))
+    return SweepPasses(result, tuple(at_sizes.passes.findings), at_sizes.passes.arithmetic)
 
 
 @dataclass(frozen=True)
 class SweepPasses:
-    """The scores at each size, and notes for the user."""
+    """The scores at each size, notes for the user, and the arithmetic of the samples."""
 
     at: dict[int, AtSize]
     findings: tuple[Finding, ...]
+    arithmetic: Arithmetic
 
 
 Compute = Callable[[UnitGroup, Iterator[Tensor]], Iterable[Arrays]]  # units of one tile, from their outputs
@@ -174,6 +177,10 @@ class _AllSizes:
         """T and R by size."""
         self.passes = ChunkedPasses(subject.run, subject.pipeline, subject.plan.outputs)
         self._engines: dict[tuple[int, ...], Stochastic] = {}
+        own = subject.pipeline.arithmetic
+        self._arithmetic = own.exact if method_named(method).is_single else own
+        if not self._arithmetic.is_exact:  # all sizes together settle it, whichever of them are still to be computed
+            self._engine(tuple(banks), subject.sets["test"])
 
     def fitted(self, validation: Points | None) -> dict[int, list[Any]]:
         """What is fitted to the validation points in every draw set, or the given τ."""
@@ -286,17 +293,21 @@ class _AllSizes:
         self, points: Points, rows: range, sizes: tuple[int, ...], feed: Feed, advance: Advance
     ) -> Iterator[Tensor]:
         """The outputs (draws of these sizes, chunk, K) of some points of a set, chunk by chunk."""
+        for block in self.passes.blocks(self._engine(sizes, points), points, rows, feed):
+            yield block
+            advance(block.shape[0] * block.shape[1])
+
+    def _engine(self, sizes: tuple[int, ...], points: Points) -> Stochastic:
+        """The engine of the draws of these sizes, planned on these points."""
         engine = self._engines.get(sizes)
         if engine is None:
             omega = reduce(BatchStatistics.joined, (self._banks[size] for size in sizes))
             subject = self._subject
-            engine = Stochastic(subject.model, subject.plan.sites, omega=omega, precision=subject.run.precision)
+            engine = Stochastic(subject.model, subject.plan.sites, omega=omega, arithmetic=self._arithmetic)
             self.passes.prepare([engine], points)
             self._engines[sizes] = engine
             self.passes.note_arithmetic(self._method, engine)
-        for block in self.passes.blocks(engine, points, rows, feed):
-            yield block
-            advance(block.shape[0] * block.shape[1])
+        return engine
 
 
 def _parted(blocks: Iterable[Tensor], parts: Sequence[tuple[Key, int]]) -> Iterator[tuple[Key, slice, slice, Tensor]]:

@@ -70,7 +70,7 @@ def evaluate(
             measured = Measured(subject, executor, watch, progress)
             outcome = run_methods(subject, measured, progress, executor, post_hoc=post_hoc, shown=shown)
             check_network_unchanged(checked, subject)
-            made_of = planned.provenance | {"units": root_of(journal.digests)}
+            made_of = planned.provenance(outcome.arithmetic) | {"units": root_of(journal.digests)}
         watch.lap("evaluate")
         continued = journal.reused and run.on == "local" and not merged
         findings = (
@@ -150,7 +150,7 @@ def _sampling(planned: PlannedRun, outcome: RunnerResult) -> dict[str, Any]:
         "seed": run.seed,
         "mutual_information": run.mutual_information,
         "device": str(planned.prepared.pipeline.device),
-        "precision": run.precision,
+        "precision": outcome.arithmetic.name,
         "reference_points": None if data.train is None else len(data.train),
         "test_points": data.test_points,
     }

@@ -151,8 +151,9 @@ def _result(
             checkpoint=runs[0].checkpoint,
             device=first.prepared.pipeline.device,
             train=first.prepared.data.train,
-            precision=runs[0].precision,
-        ),
+            arithmetic=networks[0].arithmetic,
+        )
+        | {"arithmetic": networks[0].arithmetic.name},
         path=out,
     )
 

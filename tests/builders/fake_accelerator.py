@@ -8,6 +8,7 @@ treats CUDA tensors: composite operations are decomposed above the backend, disp
 - counts kernels, and every time the host waits for the device, with the innermost line of bnuq that caused it;
 - raises `torch.OutOfMemoryError` beyond `memory.capacity`;
 - inside `without_float64()` refuses float64, as MPS and some Intel GPUs do;
+- inside `rounding_to_tf32()` rounds the factors of float32 products where torch's switches let CUDA do so;
 - copies from pinned memory in a stream of its own as late as can be, when the copy is first read;
 - refuses a tensor that another stream copied and that this thread's stream has not waited for;
 - computes the result on the CPU.
@@ -17,7 +18,7 @@ Memory that a stream of its own copied to and that another stream used is to be 
 `standing_in_for_cuda()` makes bnuq take its CUDA branches for this device: in its functions the constant "cuda" becomes
 "pretend", `torch.cuda.f` becomes `torch.pretend.f`, and tables with a "cuda" entry get another.
 
-Not modelled: time (every operation is synchronous), other races, the rounding and the choice of algorithms of
+Not modelled: time (every operation is synchronous), other races, the order of sums and the choice of algorithms of
 cuDNN and cuBLAS, memory that libraries take, generators, and whether CUDA has a kernel for an operation and a dtype.
 Written for torch 2.13.0, whose `_setup_privateuseone_for_python_backend` is experimental.
 """
@@ -152,6 +153,7 @@ class _Module:
     """`torch.pretend`: the part of `torch.cuda` that bnuq uses."""
 
     has_float64 = True
+    rounds = False
     stands_in = False  # elsewhere torch itself must not choose this device, as nn.DataParallel does
     is_available = classmethod(lambda cls: cls.stands_in)
     is_initialized = staticmethod(lambda: True)
@@ -166,6 +168,8 @@ class _Module:
     max_memory_allocated = staticmethod(lambda device=None: memory.peak)  # noqa: ARG005
     reset_peak_memory_stats = staticmethod(lambda device=None: memory.reset_peak())  # noqa: ARG005
     Stream, stream, current_stream = Stream, staticmethod(_in_stream), staticmethod(_current)
+    capability = (9, 0)  # of an H100
+    get_device_capability = classmethod(lambda cls, device=None: cls.capability)  # noqa: ARG005
     get_device_name = staticmethod(lambda device=None: "Fake accelerator")  # noqa: ARG005
 
 
@@ -265,10 +269,30 @@ def _fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
     arguments, named = _mapped(to_host, (args, kwargs))
     on_host = _tensors((arguments, named))
     argument_of = dict(zip(map(id, on_host), given, strict=True))
+    if _Module.rounds and _uses_tf32(op):
+        arguments = tuple(map(_in_tf32, arguments))
     result = op(*arguments, **named)
     # a view is an inference tensor where its base is
     with torch.inference_mode(False) if _is_view(op) and not given[0].is_inference() else nullcontext():
         return _mapped(to_device, result)
+
+
+_PRODUCTS = {aten.mm, aten.bmm, aten.addmm, aten.baddbmm}
+
+
+def _uses_tf32(op: Any) -> bool:
+    backends: Any = torch.backends
+    if op is aten.convolution.default:
+        return backends.cudnn.conv.fp32_precision == "tf32"
+    return op.overloadpacket in _PRODUCTS and backends.cuda.matmul.fp32_precision == "tf32"
+
+
+def _in_tf32(value: Any) -> Any:
+    """Values of float32 rounded to 10 bits, to even; a bias, with a single axis, is no factor."""
+    if not isinstance(value, torch.Tensor) or value.dtype != torch.float32 or value.dim() < 2:
+        return value
+    bits = value.view(torch.int32)
+    return ((bits + 0xFFF + (bits >> 13 & 1)) & ~0x1FFF).view(torch.float32)
 
 
 def _check_order(tensors: Iterable[torch.Tensor]) -> None:
@@ -466,6 +490,16 @@ def without_float64() -> Iterator[None]:
         yield
     finally:
         _Module.has_float64, devices._TRAITS[NAME], devices.preferred = True, traits, preferred
+
+
+@contextmanager
+def rounding_to_tf32() -> Iterator[None]:
+    """The device as one that rounds the factors of products where torch's switches say so."""
+    _Module.rounds = True
+    try:
+        yield
+    finally:
+        _Module.rounds = False
 
 
 if AVAILABLE:

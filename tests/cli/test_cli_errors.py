@@ -159,7 +159,8 @@ BAD: dict[str, tuple[Break, tuple[str, ...], str]] = {
     "out in a missing folder": (nothing, ("--out", "no/r.h5"), "does not exist"),
     "out is called like a folder": (nothing, ("--out", "results/"), "--out results/ names a folder; expected the file"),
     "out is a folder": (folder_as_out, ("--out", "out.h5"), "is not a file, so it cannot be replaced"),
-    "unknown precision": (nothing, ("--precision", "float16"), "--precision is float16; expected float32, tf32"),
+    "unknown precision": (nothing, ("--precision", "float8"), "--precision is float8; expected auto, float32, tf32"),
+    "float16 on a CPU": (nothing, ("--precision", "float16", "--device", "cpu"), "float16 is an arithmetic of acceler"),
     "tf32 on a CPU": (nothing, ("--precision", "tf32", "--device", "cpu"), "tf32 is an arithmetic of CUDA devices"),
     "a date for the factory": (
         lambda f: (f / "run.toml").write_text(

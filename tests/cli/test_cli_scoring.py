@@ -58,7 +58,7 @@ def test_every_choice_changes_the_score_that_it_is_of(estimates):
         ("--tau", "-1.5", "a number above 0."),
         ("--tau", "nan", "a number above 0."),
         ("--tau", "inf", "a number above 0."),
-        ("--precision", "float8", "float32, tf32, bfloat16 or float64."),
+        ("--precision", "float8", "auto, float32, tf32, float16, bfloat16 or float64."),
         ("--mutual-information", "best", "plug-in, corrected or jackknife."),
     ],
 )

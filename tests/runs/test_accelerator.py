@@ -6,7 +6,9 @@ That their figures are those of the CPU is tested in tests/test_cuda.py.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import fake_accelerator
 import pytest
@@ -15,10 +17,18 @@ import small_segmentation
 import torch
 from fake_accelerator import NAME
 from findings_of import values_of
+from torch import nn
 
+import bnuq
+from bnuq.catalogue import text_of
+from bnuq.config import Options, resolve_sweep
 from bnuq.errors import RequestError
+from bnuq.findings import Finding
+from bnuq.records.evaluation import Result
+from bnuq.records.sweep import summary
 from bnuq.sampling.engine import Stochastic
 from bnuq.sampling.plain_loop import Evaluation
+from bnuq.workflows.sweep import sweep
 
 pytestmark = pytest.mark.usefixtures("accelerator")
 
@@ -50,12 +60,106 @@ def test_peak_memory_and_provenance_are_of_this_run_on_the_device(classifier):
     assert result.provenance["device"] == "Fake accelerator"
 
 
-@pytest.mark.parametrize(("precision", "rounded"), [("float32", "false"), ("tf32", "true")])
-def test_whether_products_were_rounded_to_tf32_is_recorded_as_it_was_in_the_samples(classifier, precision, rounded):
+@pytest.mark.parametrize(
+    ("precision", "convolutions", "products"),
+    [("float32", "false", "false"), ("tf32", "true", "true"), ("auto", "true", "false")],
+)
+def test_whether_products_were_rounded_to_tf32_is_recorded_as_it_was_in_the_samples(
+    classifier, precision, convolutions, products
+):
     result = small_run.evaluated(classifier, device="auto", methods=("mcbn",), precision=precision, limit=20)
-    recorded = {name: result.provenance.get(name) for name in ("cuda_matmul_allow_tf32", "cudnn_allow_tf32")}
-    assert recorded == dict.fromkeys(recorded, rounded)
-    assert result.provenance["float32_matmul_precision"] == {"false": "highest", "true": "high"}[rounded]
+    recorded = {name: result.provenance.get(name) for name in ("cudnn_allow_tf32", "cuda_matmul_allow_tf32")}
+    assert recorded == {"cudnn_allow_tf32": convolutions, "cuda_matmul_allow_tf32": products}
+    assert result.provenance["float32_matmul_precision"] == {"false": "highest", "true": "high"}[products]
+
+
+@pytest.fixture
+def rounding() -> Iterator[None]:
+    with fake_accelerator.rounding_to_tf32():
+        yield
+
+
+def figures(result: Result, method: str) -> dict[str, float]:
+    estimates = result.methods[method].sets["test"].estimates
+    return {name: estimate.value for name, estimate in estimates.items()}
+
+
+@pytest.mark.usefixtures("rounding")
+def test_by_default_samples_are_computed_as_torch_does_and_say_how_far_that_is_from_float32(classifier):
+    options = {"device": "auto", "methods": ("mcbn", "mcdo"), "limit": 30, "post_hoc": False}
+    result, exact = (
+        small_run.evaluated(classifier, **options),
+        small_run.evaluated(classifier, precision="float32", **options),
+    )
+    assert (result.sampling["precision"], result.run["options"]["precision"]) == ("tf32-convolutions", "auto")
+    assert exact.sampling["precision"] == "float32" and not [*found(exact, "reduced-precision")]
+    told = {finding.values["method"]: finding for finding in found(result, "reduced-precision")}
+    assert told.keys() == {"mcbn", "mcdo"}
+    assert "mcbn was computed in TF32 convolutions: over the first 30 points and 8 samples, " in text_of(told["mcbn"])
+    assert figures(result, "deterministic") == figures(exact, "deterministic")
+    for method in told:
+        assert 0 < told[method].values["mean"] < 1e-3
+        rounded, values = figures(result, method), figures(exact, method)
+        assert rounded != values and rounded == pytest.approx(values, rel=0.01, abs=1e-3)
+        ratio = rounded["mutual_information"] / values["mutual_information"]
+        assert told[method].values["shift"] == pytest.approx(ratio - 1, abs=1e-4)
+
+
+def test_without_samples_in_another_arithmetic_none_is_named(classifier):
+    for methods in (("deterministic",), ("laplace",)):
+        result = small_run.evaluated(classifier, device="auto", methods=methods, limit=20, post_hoc=False)
+        assert result.sampling["precision"] == "float32"
+
+
+class Offset(nn.Module):
+    """Whether its inputs have an offset of a thousand decides what TF32 leaves of them; or it reads its data."""
+
+    def __init__(self, *, reads: bool = False) -> None:
+        super().__init__()
+        self.conv, self.bn, self.reads = nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), reads
+        self.drop, self.last = nn.Dropout(0.3), nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.bn(self.conv(x)).relu().mean((2, 3))
+        return self.last(self.drop(-h if self.reads and float(h.detach().mean()) > 1e9 else h))
+
+
+@pytest.mark.usefixtures("rounding")
+@pytest.mark.parametrize(
+    ("offset", "reads", "samples", "why"),
+    [
+        (1000.0, False, 8, "it deviates by more than the Monte Carlo error of 8 samples"),
+        (1000.0, False, "auto", "it deviates by more than the Monte Carlo error of 32 samples"),
+        (0.0, True, 8, "there is no plan of the network: "),
+    ],
+)
+def test_where_torchs_arithmetic_does_not_do_all_samples_are_exact_and_that_is_said(offset, reads, samples, why):
+    torch.manual_seed(0)
+    net, x = Offset(reads=reads), torch.randn(64, 1, 6, 6) + offset
+    net.bn.momentum = None
+    net.train()(x)
+    settings = {"train": x, "test": (x[:40], torch.arange(40) % 3), "device": "auto", "methods": ["mcdo", "mcbn"]}
+    settings |= {"samples": samples, "batch_size": 8, "max_samples": 32, "mc_error": 1e-4, "post_hoc": False}
+    result, exact = (bnuq.evaluate(net.eval(), **settings, precision=name) for name in ("auto", "float32"))
+    assert result.sampling["precision"] == "float32" and result.sampling["device"] == f"{NAME}:0"
+    assert not [*found(result, "reduced-precision")]
+    told = {finding.values["method"]: text_of(finding) for finding in found(result, "exact-samples")}
+    start = "the samples were computed in float32, not in TF32 convolutions as torch would on this device; mcbn: "
+    assert told["mcbn"].startswith(start + why)
+    for method in ("mcbn", "mcdo"):
+        assert figures(result, method) == figures(exact, method)
+
+
+def test_a_sweep_names_its_arithmetic(classifier, tmp_path):
+    options = Options(device="auto", out=tmp_path / "sweep.h5", samples=4, limit=20)
+    runs, section = resolve_sweep(("run.toml",), options, {"batch_sizes": (4, 8), "draw_sets": 2}, folder=classifier)
+    swept = sweep(runs, section)
+    assert summary(swept)["sampling"]["precision"] == "tf32-convolutions"
+    assert [finding.values["method"] for finding in found(swept, "reduced-precision")] == ["mcbn"]
+
+
+def found(result: Any, code: str) -> Iterator[Finding]:
+    return (finding for finding in result.findings if finding.code == code)
 
 
 def test_mini_batches_and_points_are_copied_while_the_device_computes(classifier, accelerator):

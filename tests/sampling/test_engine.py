@@ -19,6 +19,7 @@ from torch.testing import assert_close
 
 import bnuq
 from bnuq import devices, metrics
+from bnuq.arithmetic import arithmetic_named
 from bnuq.errors import ModelError, SamplingError
 from bnuq.sampling import counter_rng, executor, measure, program, statistics
 from bnuq.sampling.batch_statistics import BatchStatistics
@@ -418,6 +419,8 @@ def test_wrong_statistics_of_a_plan_are_caught(monkeypatch):
 
 # Another arithmetic
 
+BFLOAT16 = arithmetic_named("bfloat16")
+
 
 @pytest.mark.parametrize("stacked", [False, True])
 @pytest.mark.parametrize("kind", ["1d on (N, C)", "2d", "in a shortcut"])
@@ -426,7 +429,7 @@ def test_bfloat16_deviates_little_and_says_by_how_much(kind, stacked, monkeypatc
     net, x = zoo.made(kind, torch.float32), zoo.points(kind, 80, dtype=torch.float32)
     omega, sites = drawn(net, x), sites_of(net, x)
     exact = Stochastic(net, sites, omega=omega).passes(x)
-    engine = Stochastic(net, sites, omega=omega, precision="bfloat16")
+    engine = Stochastic(net, sites, omega=omega, arithmetic=BFLOAT16)
     found = engine.passes(x)
     assert found.dtype == torch.float32 and not torch.equal(found, exact)
     apart = (found.softmax(2) - exact.softmax(2))[:, :64].abs()
@@ -444,7 +447,7 @@ def test_bfloat16_inflates_no_mutual_information_where_draws_differ_little(stack
     stack(monkeypatch, stacked=stacked)
     net, x = zoo.settled(deep, (8,), torch.float32), zoo.points((8,), 256, dtype=torch.float32)
     omega = bnuq.statistics_of(net, [zoo.points((8,), 4096, seed=t, dtype=torch.float32) for t in range(16)])
-    engine = Stochastic(net, sites_of(net, x), omega=omega, precision="bfloat16")
+    engine = Stochastic(net, sites_of(net, x), omega=omega, arithmetic=BFLOAT16)
     expected = mean_information(bnuq.predict(net, x, omega))
     assert expected < 5e-4
     assert mean_information(engine.passes(x)) == pytest.approx(expected, rel=0.03)  # folded weights: 5 %, scales: 8 %
@@ -459,7 +462,7 @@ def deep() -> nn.Module:
 def test_the_deviation_of_the_mutual_information_is_measured_on_the_compared_points():
     net, x = zoo.settled(deep, (8,), torch.float32), zoo.points((8,), 200, dtype=torch.float32)
     omega = drawn(net, x, samples=40)
-    engine = Stochastic(net, sites_of(net, x), omega=omega, precision="bfloat16")
+    engine = Stochastic(net, sites_of(net, x), omega=omega, arithmetic=BFLOAT16)
     found, exact = (mean_information(one[8:, :64]) for one in (engine.passes(x), bnuq.predict(net, x, omega)))
     assert engine.deviation is not None and engine.deviation.draws == 32
     assert engine.deviation.measure == "mutual information"
@@ -469,7 +472,7 @@ def test_the_deviation_of_the_mutual_information_is_measured_on_the_compared_poi
 
 def test_of_a_single_output_the_deviation_of_the_variance_is_measured():
     net, x = zoo.settled(lambda: nn.Sequential(deep(), nn.Linear(5, 1)), (8,), torch.float32), zoo.points((8,), 64)
-    engine = Stochastic(net, sites_of(net, x.float()), omega=drawn(net, x.float(), samples=8), precision="bfloat16")
+    engine = Stochastic(net, sites_of(net, x.float()), omega=drawn(net, x.float(), samples=8), arithmetic=BFLOAT16)
     engine.passes(x.float())
     assert engine.deviation is not None and engine.deviation.measure == "variance"
     assert 0 < abs(engine.deviation.uncertainty) < 0.05 and 0 < engine.deviation.uncertainty_error < 0.05
@@ -478,7 +481,7 @@ def test_of_a_single_output_the_deviation_of_the_variance_is_measured():
 def test_bfloat16_needs_a_plan():
     net, x = dense(random_numbers)
     net, x = net.float(), x.float()
-    engine = Stochastic(net, sites_of(net, x), omega=drawn(net, x), precision="bfloat16")
+    engine = Stochastic(net, sites_of(net, x), omega=drawn(net, x), arithmetic=BFLOAT16)
     message = "precision bfloat16 needs a plan of the network, and there is none: poisson draws random numbers. Use f"
     with pytest.raises(SamplingError, match=message):
         engine.passes(x)
@@ -552,7 +555,7 @@ def test_memory_that_ends_while_the_plan_is_made_is_no_reason_against_the_plan(m
 
 def test_bfloat16_says_how_far_it_deviates_where_memory_ended_at_first(monkeypatch):
     net, x = zoo.made("2d", torch.float32), zoo.points("2d", ROWS, dtype=torch.float32)
-    engine = Stochastic(net, sites_of(net, x), omega=drawn(net, x), precision="bfloat16")
+    engine = Stochastic(net, sites_of(net, x), omega=drawn(net, x), arithmetic=BFLOAT16)
     original = executor.PlanExecutor.passes
 
     def too_much(self, inputs, *rest, **draws):
@@ -693,7 +696,7 @@ def test_a_bfloat16_plan_of_a_network_with_tensors_of_its_own_making_runs_withou
 
     net, x = zoo.settled(Picks, (4,), torch.float32), zoo.points((4,), ROWS, dtype=torch.float32)
     omega = bnuq.statistics_of(net, [x, 2 * x])
-    engine = Stochastic(net, find_sites(net, x[:3]), omega=omega, precision="bfloat16")
+    engine = Stochastic(net, find_sites(net, x[:3]), omega=omega, arithmetic=BFLOAT16)
     exact = bnuq.predict(net, x, omega)
     torch.testing.assert_close(engine.passes(x), exact, rtol=0.1, atol=0.1)
     assert engine.deviation is not None and not engine.passes(x).requires_grad

@@ -50,7 +50,7 @@ def layer_engine(method: Method, subject: Subject, draws: range, inputs: Sampler
         omega=inputs.omegas[method.omega_key] if method.is_sampled_batchnorm else None,
         dropout=Dropout(*numbers) if "masks" in method.differs_by else None,
         learned=Learned(*numbers) if "noise" in method.differs_by else None,
-        precision=subject.run.precision,
+        arithmetic=subject.pipeline.arithmetic,
     )
     return engine if bank is None else BankEngine(engine, samples=len(draws), seed=seed)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import torch
@@ -182,6 +183,14 @@ def entries_at_sample_level(plan: Plan) -> list[int]:
     """The entries per row of every value that is computed at the sample level."""
     values = plan.trace.values
     return [values[n].entries_per_row for i in plan.at(Level.SAMPLE) for n in plan.operations[i].outputs]
+
+
+def positions_of_convolutions(plan: Plan) -> int:
+    """The mean number of positions per row over the outputs of the sample level's convolutions of pictures."""
+    layers = (plan.folded.get(i, plan.operations[i]) for i in plan.at(Level.SAMPLE))
+    shapes = [plan.trace.values[layer.outputs[0]].shape for layer in layers if is_layer(layer)]
+    positions = [prod(shape[2:]) for shape in shapes if len(shape) == 4]
+    return sum(positions) // max(1, len(positions))
 
 
 def split_evenly(rows: Tensor, largest: int) -> tuple[Tensor, ...]:

@@ -291,3 +291,24 @@ class Masked(nn.Module):
 def test_infinities_of_the_network_itself_are_no_overflow():
     engine, outputs = sampled(FLOAT16, zoo.settled(Masked, (3, 8, 8), torch.float32))
     assert not engine.why_plain and outputs.isfinite().all()
+
+
+# ── how many draws are stacked ────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(("points", "stacked"), [(16, 8), (1024, 1)])
+def test_draws_are_stacked_only_while_one_leaves_the_device_idle(points, stacked, accelerator):
+    engine, _ = sampled(TF32, samples=8, points=points)
+    work = engine.work(points)
+    assert work is not None and work.stacked == stacked  # of 64 positions each
+    x = zoo.points((3, 8, 8), points, dtype=torch.float32).to(NAME)
+    accelerator.clear()
+    engine.passes(x)
+    assert accelerator.kernels["cudnn_convolution_add_relu"] == (0 if stacked > 1 else 8)
+
+
+@pytest.mark.usefixtures("accelerator")
+def test_without_a_fused_kernel_draws_are_stacked_as_memory_allows(monkeypatch):
+    monkeypatch.setattr(devices, "fuses_activations", lambda _: False)
+    work = sampled(TF32, samples=8, points=1024)[0].work(1024)
+    assert work is not None and work.stacked == 8

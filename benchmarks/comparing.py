@@ -54,7 +54,7 @@ ROWS = {
         points=32,
         batch_size=16,
         share=4,
-        only=("bnuq", "bnuq_tf32", "bnuq_bfloat16", "swap_loop", "torch_uncertainty"),
+        only=("bnuq", "bnuq_tf32", "bnuq_float16", "bnuq_bfloat16", "swap_loop", "torch_uncertainty"),
     ),
     "mlp50-n32": Row("Dense 13-50-50-1, n = 32", "mlp50", "mcbn", 32, 32, exact=True, share=0.2),
     "mlp50-n1000": Row("Dense 13-50-50-1, n = 1000", "mlp50", "mcbn", 1000, 32, exact=True, batch=1000, share=0.3),
@@ -272,7 +272,7 @@ def _speed(
         seconds = spread([timing[name].wall for timing in timings]).median
         speed = {"samples_points_per_second": job.samples * len(job.points) / seconds}
         if gpu is not None:
-            precision = "bfloat16" if name.endswith("bfloat16") else "float32" if name == "bnuq" else "tf32"
+            precision = "bfloat16" if name.endswith("float16") else "float32" if name == "bnuq" else "tf32"
             needed = work(job.model, job.points[:8], 2 if precision == "bfloat16" else 4)
             peak = getattr(gpu, precision)
             least = max(needed.flops / peak, needed.bytes / gpu.bandwidth)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
-from bnuq.config import Precision
+from bnuq.arithmetic import Precision, arithmetic_named
 from bnuq.sampling.dropout import Dropout
 from bnuq.sampling.engine import Stochastic
 from bnuq.sampling.plain_loop import PlainLoop
@@ -107,7 +107,7 @@ class Bnuq:
         sources: dict[str, Any] = {"omega": self._omega, "dropout": self._dropout}
         if self._interception:
             return PlainLoop(self._job.model, self._sites, **sources)
-        return Stochastic(self._job.model, self._sites, precision=self._precision, **sources)
+        return Stochastic(self._job.model, self._sites, arithmetic=arithmetic_named(self._precision), **sources)
 
 
 class SwapLoop:
@@ -298,7 +298,7 @@ class Contestant:
 
 def batchnorm_contestants(device: str) -> dict[str, Contestant]:
     """The contestants of an MCBN job."""
-    lower = {"cpu": ("bfloat16",), "cuda": ("tf32", "bfloat16")}[device]
+    lower = {"cpu": ("bfloat16",), "cuda": ("tf32", "float16", "bfloat16")}[device]
     return {
         "bnuq": Contestant("bnuq", Bnuq),
         **{f"bnuq_{name}": _bnuq_in(name) for name in lower},
@@ -310,7 +310,7 @@ def batchnorm_contestants(device: str) -> dict[str, Contestant]:
     }
 
 
-def _bnuq_in(precision: str) -> Contestant:
+def _bnuq_in(precision: Precision) -> Contestant:
     return Contestant(f"bnuq, {precision}", lambda job: Bnuq(job, precision=precision), draws_of="bnuq")
 
 

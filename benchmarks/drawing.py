@@ -193,6 +193,7 @@ def _entry(row: Compared, entry: Entry) -> dict[str, Any]:
 COLOURS = {  # contestants of the figure, from top to bottom, and their colours
     "bnuq_bfloat16": "#1b7f5c",
     "bnuq_tf32": "#2fa579",
+    "bnuq_float16": "#55bd96",
     "bnuq": "#4cc38f",
     "swap_loop": "#9aa5b1",
     "dropout_loop": "#9aa5b1",

@@ -13,7 +13,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,7 @@ from torch.nn import functional as F
 
 import bnuq
 from bnuq import devices
+from bnuq.arithmetic import Precision, arithmetic_named
 from bnuq.sampling import engine as engine_module
 from bnuq.sampling.dropout import _keep_by_squares, _squares_keys
 from bnuq.sampling.engine import Stochastic, default_chunk
@@ -41,7 +42,8 @@ if TYPE_CHECKING:
     from gpu import Part
 
 NHWC = torch.channels_last
-PRECISIONS = {"float32": "ieee", "tf32": "tf32", "bfloat16": "ieee"}  # of bnuq: the rounding of float32 products
+PRECISIONS = ("float32", "tf32", "float16", "bfloat16")
+ON_GPU_ALONE = ("tf32", "float16")
 
 
 @dataclass(frozen=True)
@@ -60,8 +62,8 @@ class Bench:
         return 32 if self.tiny else 224
 
     @property
-    def precisions(self) -> list[str]:
-        return [name for name in PRECISIONS if name != "tf32" or self.on_gpu]
+    def precisions(self) -> list[Precision]:
+        return [name for name in PRECISIONS if name not in ON_GPU_ALONE or self.on_gpu]
 
     def pictures(self, count: int) -> Tensor:
         return torch.randn(count, 3, self.side, self.side)
@@ -115,13 +117,18 @@ def resnet50(*, tiny: bool = False) -> nn.Module:
     return net.eval()
 
 
-def engine_of(bench: Bench, net: nn.Module, samples: int, precision: str = "float32") -> Stochastic:
+def engine_of(bench: Bench, net: nn.Module, samples: int, precision: Precision = "float32") -> Stochastic:
     """bnuq's engine for MCBN with mini-batches of 16 pictures, planned."""
     omega = bnuq.draw(net, bench.pictures(32), samples=samples, batch_size=16)
     sites = find_sites(net, bench.pictures(3).to(bench.device), compare_with_training=False)
-    engine = Stochastic(net, sites, omega=omega, precision=precision)  # type: ignore
+    engine = Stochastic(net, sites, omega=omega, arithmetic=arithmetic_named(precision))
     engine.prepare(bench.pictures(16).to(bench.device))
     return engine
+
+
+def dtype_of(precision: Precision) -> torch.dtype:
+    arithmetic = arithmetic_named(precision)
+    return getattr(torch, arithmetic.half or arithmetic.network)
 
 
 # ── is the machine what it should be, and is bnuq right on it ─────────────────────────────────────────────────────────
@@ -137,9 +144,9 @@ def about(bench: Bench, part: Part) -> None:
     part.say("copy on the device", TB_per_s=8 * n / bench.seconds(lambda: y.copy_(x)) / 1e12)
     a, b = (torch.randn(side, side, device=device) for _ in range(2))
     for name in bench.precisions:
-        kind = torch.bfloat16 if name == "bfloat16" else torch.float32
+        kind = dtype_of(name)
         left, right = a.to(kind), b.to(kind)
-        with float32_as(PRECISIONS[name]):  # type: ignore
+        with float32_as(arithmetic_named(name).products):
             taken = bench.seconds(lambda left=left, right=right: left @ right)
         part.say(f"matrix product, {name}", TFLOP_per_s=2 * side**3 / taken / 1e12)
     chunk = bench.pictures(8 if bench.tiny else default_chunk((3, 224, 224), device))
@@ -216,12 +223,12 @@ def fast(bench: Bench, part: Part) -> None:
     batch, samples = (8, 4) if bench.tiny else (256, 16)
     x = bench.pictures(batch).to(bench.device)
     chunk = min(batch, default_chunk((3, bench.side, bench.side), bench.device))
-    for name, rounding in part.each({name: PRECISIONS[name] for name in bench.precisions}):
+    for name, rounding in part.each({name: arithmetic_named(name).products for name in bench.precisions}):
         plain = {}
         for layout, memory_format in (("NCHW", torch.contiguous_format), ("NHWC", NHWC)):
-            rounded = float32_as(rounding)  # type: ignore
+            rounded = float32_as(rounding)
             with part.attempt(f"{name}: plain forwards, {layout}"), torch.inference_mode(), rounded:
-                kind = torch.bfloat16 if name == "bfloat16" else torch.float32
+                kind = dtype_of(name)
                 model = resnet50(tiny=bench.tiny).to(bench.device, kind, memory_format=memory_format)
                 some = x.to(kind).contiguous(memory_format=memory_format)
                 plain[layout] = batch / bench.seconds(lambda model=model, some=some: model(some))
@@ -243,8 +250,11 @@ def fast(bench: Bench, part: Part) -> None:
             candidate()
 
 
-def _peers(bench: Bench, part: Part, net: nn.Module, x: Tensor, samples: int, precision: str, best: float) -> None:
-    """Peers with the same mini-batches, points and arithmetic; in bfloat16 under autocast, as their users run them."""
+def _peers(
+    bench: Bench, part: Part, net: nn.Module, x: Tensor, samples: int, precision: Precision, best: float
+) -> None:
+    """Peers with the same mini-batches, points and arithmetic; in half precision under autocast, as their users run
+    them."""
     batches = bench.pictures(samples * 16).to(bench.device).unflatten(0, (samples, 16))
     job = Job(net, x, samples=samples, batch=len(x), chunk=len(x), batches=batches)
     for title, make in {"loop that swaps statistics": SwapLoop, "TorchUncertainty": TorchUncertaintyMCBN}.items():
@@ -255,8 +265,9 @@ def _peers(bench: Bench, part: Part, net: nn.Module, x: Tensor, samples: int, pr
                 part.say(f"{precision}: {title}: skipped", why=str(error))
                 continue
             peer.draw()
-            lowered = torch.autocast(bench.device.type, torch.bfloat16, enabled=precision == "bfloat16")
-            with lowered, float32_as(PRECISIONS[precision]):  # type: ignore
+            arithmetic = arithmetic_named(precision)
+            lowered = torch.autocast(bench.device.type, dtype_of(precision)) if arithmetic.half else nullcontext()
+            with lowered, float32_as(arithmetic.products):
                 rate = samples * len(x) / bench.seconds(peer.passes, 2)
             part.say(f"{precision}: {title}", per_second=rate, of_plain=rate / best)
 

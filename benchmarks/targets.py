@@ -132,7 +132,7 @@ def _best_on_gpu(row: str) -> Measured:
     """The speed-up of bnuq's fastest precision over TorchUncertainty's loop."""
 
     def measured(figures: Figures, extra: Extra) -> list[float] | None:
-        names = [name for name in ("bnuq", "bnuq_tf32", "bnuq_bfloat16") if _entry(figures, row, name)]
+        names = [name for name in ("bnuq", "bnuq_tf32", "bnuq_float16", "bnuq_bfloat16") if _entry(figures, row, name)]
         speedups = [_faster(row, name, "torch_uncertainty", clock="wall")(figures, extra) for name in names]
         return max((values for values in speedups if values), key=lambda values: spread(values).median, default=None)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from bnuq.arithmetic import in_words
 from bnuq.findings import Catalogue, Entry, listed
 
 
@@ -22,6 +23,13 @@ def _domain_batch_size(batch_size: int, requested: int, smallest: str, points: i
     return (
         f"mini-batches of domains {hold}: {smallest} has only {points} to draw them from, and drawing without "
         f"replacement leaves {100 * variance_left:.0f} % of the variance of their noise there"
+    )
+
+
+def _other_arithmetic(current: str, baseline: str) -> str:
+    return (
+        f"the samples were computed in {in_words(current)} now, in {in_words(baseline)} in the baseline; tolerances of "
+        "their uncertainty are wider by what was measured of its deviation"
     )
 
 
@@ -214,6 +222,7 @@ COMMANDS: Catalogue = {
     "same-file": Entry("Both are the same file, which is never worse than itself."),
     "other-layers": Entry("layers of the sampling: {current} now, {baseline} in the baseline."),
     "other-bank": Entry("bank of the sampling: {current} now, {baseline} in the baseline."),
+    "other-arithmetic": Entry(_other_arithmetic),
     "hidden-by-draws": Entry(
         "{estimates:joined}: worse by more than the tolerance, and clearly so over the points. Only the Monte Carlo "
         "error explains it, and that has grown more than {growth}-fold since the baseline. Evaluate with more samples."

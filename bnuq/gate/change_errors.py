@@ -9,7 +9,7 @@ total is √(se² + mc_se²), an upper bound, because an interaction of points a
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -117,6 +117,25 @@ class Errors:
             replicates = [tuple(_moved(*pair) for pair in zip(*replicates, strict=True))]
         pairs = zip(replicates, samples, strict=False)  # of the change itself, where draws are shared
         return Error.together(*(_of_replicates(kind, *pair, samples=count) for pair, count in pairs))
+
+
+def deviation_by_arithmetic(sides: Sequence[tuple[Result, Row]]) -> float:
+    """By how much an estimate of two results may differ because their samples were computed in another arithmetic: of
+    the uncertainty of a whole set, what each result has measured of its deviation from float32, and twice the error of
+    that. 0 where nothing was measured, or the arithmetic is the same."""
+    result, row = sides[0]
+    of_whole_set = row["metric"] == result.task.spread and not (row["label"] or row["class"] or row["group"])
+    if not of_whole_set or len({str(result.sampling["precision"]) for result, _ in sides}) == 1:
+        return 0.0
+    method = method_named(row["method"]).plain.name
+    total = 0.0
+    for result, row in sides:
+        told = (finding.values for finding in result.findings if finding.code == "reduced-precision")
+        values = next((values for values in told if values.get("method") == method), {})
+        numbers = [values.get(key) for key in ("shift", "shift_error")]
+        if all(isinstance(number, float) and math.isfinite(number) for number in numbers):
+            total += (abs(numbers[0]) + 2 * numbers[1]) * abs(row.estimate.value)
+    return total
 
 
 def _moved(current: np.ndarray | None, baseline: np.ndarray | None) -> np.ndarray | None:

@@ -16,7 +16,7 @@ from bnuq.errors import ResultError
 from bnuq.estimates import Direction
 from bnuq.findings import Finding, about, note, warning, warnings
 from bnuq.gate.baseline import made_at
-from bnuq.gate.change_errors import Error, Errors
+from bnuq.gate.change_errors import Error, Errors, deviation_by_arithmetic
 from bnuq.gate.compatibility import check_comparable, similar_addresses
 from bnuq.gate.pairing import pairing
 from bnuq.gate.recomputing import recomputed
@@ -119,7 +119,9 @@ def _floor(current: Result, required: Required) -> Floor:
     return Floor(required.address, required.relation, required.bound, estimate.value, se)
 
 
-_Measured = tuple[EstimateComparison, float]  # without its outcome, and with the degrees of freedom of its error
+_Measured = tuple[EstimateComparison, float, float]
+"""A comparison without its outcome, the degrees of freedom of its error, and the deviation that another arithmetic
+explains."""
 
 
 def _measured(current: Result, baseline: Result, errors: Errors, settings: GateSettings) -> Iterator[_Measured]:
@@ -128,10 +130,13 @@ def _measured(current: Result, baseline: Result, errors: Errors, settings: GateS
     for address, row in new.items():
         if address in old and row["metric"] != "count":
             change_errors = errors.over_points(row), errors.over_draws(row, old[address])
-            yield _compared(address, row, old[address], change_errors, settings)
+            deviation = deviation_by_arithmetic([(current, row), (baseline, old[address])])
+            yield _compared(address, row, old[address], change_errors, deviation, settings)
 
 
-def _compared(address: str, now: Row, before: Row, errors: tuple[Error, Error], settings: GateSettings) -> _Measured:
+def _compared(
+    address: str, now: Row, before: Row, errors: tuple[Error, Error], deviation: float, settings: GateSettings
+) -> _Measured:
     metric = now["metric"]
     direction: Direction = metric_of(metric).direction
     # a yardstick, not an estimate of the network
@@ -164,13 +169,13 @@ def _compared(address: str, now: Row, before: Row, errors: tuple[Error, Error], 
         se_draws=se_draws,
         p_value=None,
         p_adjusted=None,
-        tolerance=limit if gated else None,
+        tolerance=limit + deviation if gated and limit is not None else None,
         outcome="same" if gated and not without_limit else "not gated",
         label=now["label"],
         of_class=now["class"],
         group=now["group"],
     )
-    return comparison, total.df
+    return comparison, total.df, deviation
 
 
 def _largest_change(metric: str, baseline: float) -> float:
@@ -193,7 +198,7 @@ def _judged(measured: Iterator[_Measured], current: Result, baseline: Result) ->
     gated = [row for row in rows if row[0].outcome != "not gated"]
     worse = np.array([_p_value(*row, gain=False) for row in gated])
     better = np.array([_p_value(*row, gain=True) for row in gated])
-    unknown = [comparison.address for (comparison, _), p in zip(gated, worse, strict=True) if math.isnan(p)]
+    unknown = [comparison.address for (comparison, *_), p in zip(gated, worse, strict=True) if math.isnan(p)]
     if unknown:
         raise ResultError(
             f"{current.path} cannot be compared with {baseline.path}: whether {', '.join(unknown[:5])} got worse "
@@ -202,7 +207,7 @@ def _judged(measured: Iterator[_Measured], current: Result, baseline: Result) ->
             "statistics under another seed. Evaluate with more, or switch these off by --tolerance ADDRESS=off."
         )
     adjusted = zip(worse, metrics.holm(np.array(worse)), metrics.holm(np.array(better)), strict=True)
-    for comparison, _ in rows:
+    for comparison, *_ in rows:
         if comparison.outcome == "not gated":
             yield comparison
             continue
@@ -210,9 +215,9 @@ def _judged(measured: Iterator[_Measured], current: Result, baseline: Result) ->
         yield replace(comparison, p_value=float(p), p_adjusted=float(holm), outcome=_outcome(comparison, holm, gain))
 
 
-def _p_value(comparison: EstimateComparison, df: float, *, gain: bool) -> float:
-    """The p-value of "there is no degradation", or of "there is no gain"; NaN if a change above its tolerance has no
-    error.
+def _p_value(comparison: EstimateComparison, df: float, deviation: float, *, gain: bool) -> float:
+    """The p-value of "there is no degradation", or of "there is no gain", beyond the deviation that another arithmetic
+    explains; NaN if a change above its tolerance has no error.
 
     Within its tolerance a change without an error has p = 1: the estimate cannot be worse, but still counts among those
     that are tested together.
@@ -227,10 +232,11 @@ def _p_value(comparison: EstimateComparison, df: float, *, gain: bool) -> float:
     if comparison.se is None or math.isnan(degradation):
         assert comparison.tolerance is not None
         return 1.0 if degradation <= comparison.tolerance else (1.0 if gain else math.nan)
+    degradation -= deviation
     if comparison.se == 0:
         return 0.0 if degradation > 0 else 1.0
     tail = float(scipy.special.stdtr(df, -degradation / comparison.se))
-    return 2 * tail if comparison.direction == "none" else tail
+    return min(1.0, 2 * tail) if comparison.direction == "none" else tail
 
 
 def _outcome(comparison: EstimateComparison, holm: float, gain: float) -> Outcome:
@@ -302,6 +308,9 @@ def _of_requests(current: Result, baseline: Result) -> Iterator[Finding]:
     new, old = (str(item.sampling.get("bank") or "none") for item in (current, baseline))
     if new != old:
         yield warning("other-bank", current=new, baseline=old)
+    new, old = (str(item.sampling["precision"]) for item in (current, baseline))
+    if new != old:
+        yield note("other-arithmetic", current=new, baseline=old)
 
 
 def _of_what_is_not_gated(comparisons: Sequence[EstimateComparison], settings: GateSettings) -> Iterator[Finding]:

@@ -56,7 +56,8 @@ def result(
             {name: values.mean(0) for name, values in mcbn.items()},
         ),
     }
-    drawn = {"samples": samples, "bank": None, "batch_size": 16, "seed": 0, "device": "cpu"} | sampling
+    drawn = {"samples": samples, "bank": None, "batch_size": 16, "seed": 0, "device": "cpu"}
+    drawn |= {"precision": "float32"} | sampling
     return Result(
         run={"data": {}, "sampling": {"layers": "all"}},
         model={"path": "model.pt", "sha256": "0" * 64, "task": "classification"},

@@ -15,6 +15,7 @@ from findings_of import values_of, warned
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from bnuq.catalogue import text_of
 from bnuq.errors import RequestError, ResultError
 from bnuq.findings import note, warning
 from bnuq.gate import CheckVerdict, EstimateComparison, GateSettings, check
@@ -483,6 +484,49 @@ def test_swapped_files_and_new_warnings_are_said() -> None:
     careful = replace(current, findings=(warning("reference-unchecked"), note("mcbn-added")))
     assert warned(check(careful, later)) == ["older-than-baseline", "new-warnings"]
     assert check(current, baseline).findings == ()
+
+
+def in_arithmetic(result: Result, name: str, **deviation: Any) -> Result:
+    """The result with samples in this arithmetic, and a note on their deviation from float32."""
+    told = {"method": "mcbn", "precision": name, "measure": "mutual information", "shift_error": 0.01} | deviation
+    sampling = {**result.sampling, "precision": name}
+    return replace(result, sampling=sampling, findings=(note("reduced-precision", **told),))
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_another_arithmetic_is_said_and_widens_the_tolerance_of_what_was_measured_of_it(side: int) -> None:
+    said = GateSettings.of(tolerances=["mutual_information=0.1", "pll=0.1"])
+    for change, outcome in ((0.15, "same"), (-0.15, "same"), (0.3, "worse"), (-0.3, "worse")):
+        exact = list(pair(change, metric="mutual_information"))
+        assert only(check(*exact, said), "mutual_information").outcome == "worse"
+        other, value = [*exact], exact[side].methods["mcbn"].sets["test"].estimates["mutual_information"].value
+        other[side] = in_arithmetic(exact[side], "tf32-convolutions", shift=-0.2)
+        found = only(verdict := check(*other, said), "mutual_information")
+        assert found.outcome == outcome and found.tolerance == pytest.approx(0.1 + 0.22 * abs(value))
+        names = ["tf32-convolutions", "float32"]
+        assert values_of(verdict, "other-arithmetic") == dict(
+            zip(("current", "baseline"), names if side == 0 else names[::-1], strict=True)
+        )
+        assert "TF32 convolutions" in text_of(verdict.findings[0])
+    exact = list(pair(-0.15))
+    exact[side] = in_arithmetic(exact[side], "bfloat16", shift=0.2)
+    assert only(check(*exact, said)).outcome == "worse"  # of a PLL nothing was measured
+
+
+@pytest.mark.parametrize("shift", [float("nan"), "nan", None])
+def test_an_arithmetic_whose_deviation_is_not_known_is_said_and_widens_nothing(shift: Any) -> None:
+    said = GateSettings.of(tolerances=["mutual_information=0.1"])
+    current, baseline = pair(0.15, metric="mutual_information")
+    verdict = check(in_arithmetic(current, "float16", shift=shift), baseline, said)
+    assert only(verdict, "mutual_information").outcome == "worse"
+    assert values_of(verdict, "other-arithmetic")["current"] == "float16"
+
+
+def test_the_same_arithmetic_widens_nothing() -> None:
+    said = GateSettings.of(tolerances=["mutual_information=0.1"])
+    sides = [in_arithmetic(side, "tf32", shift=0.2) for side in pair(0.15, metric="mutual_information")]
+    assert only(check(*sides, said), "mutual_information").outcome == "worse"
+    assert check(*sides, said).findings == ()
 
 
 def test_the_worst_comes_first() -> None:

@@ -166,6 +166,8 @@ class ChunkedPasses:
 
     def warm_up(self, engine: Engine, points: Points) -> None:
         """Make a GPU load its libraries and kernels, and choose algorithms, in a pass that is not timed."""
+        if devices.is_host(self._pipeline.device):
+            return
         stochastic = stochastic_of(engine)
         inputs = self._pipeline.evaluated(points, slice(0, min(len(points), self._chunk(points, engine))))
         try:

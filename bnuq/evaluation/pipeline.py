@@ -144,9 +144,13 @@ class Pipeline:
 
     def __post_init__(self) -> None:
         arithmetic = arithmetic_of(self.run, self.device)
-        if arithmetic.is_exact:  # others are checked where they are used: points are also prepared on the CPU
-            check_arithmetic(arithmetic, self.device)
         object.__setattr__(self, "arithmetic", arithmetic)
+        if arithmetic.is_exact:  # others are checked where they are used: points are also prepared on the CPU
+            self.check_arithmetic()
+
+    def check_arithmetic(self) -> None:
+        """Raise RequestError for an arithmetic that the device does not have."""
+        check_arithmetic(self.arithmetic, self.device)
 
     @property
     def dtype(self) -> torch.dtype:

@@ -14,7 +14,6 @@ from bnuq.data import Points
 from bnuq.errors import RequestError, ResultError
 from bnuq.evaluation.augmentation import check_augmentation
 from bnuq.evaluation.datasets import RunData, needs_reference
-from bnuq.evaluation.device import check_arithmetic
 from bnuq.evaluation.ensemble import other_networks
 from bnuq.evaluation.noise_models import NoiseModels
 from bnuq.evaluation.perturbations import Perturbed, perturbed_sets
@@ -172,7 +171,7 @@ def checked_run(
     if look is not None:
         look(planned.sets)
     shown = shown_images(run, planned.sets["test"])
-    check_arithmetic(prepared.pipeline.arithmetic, prepared.pipeline.device)
+    prepared.pipeline.check_arithmetic()
     check_listed_classes(run, subject.sets["test"], subject.plan.outputs)
     check_calibration(subject)
     check_augmentation(subject)

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from bnuq import devices
 from bnuq.arithmetic import Arithmetic
 from bnuq.config import Run
 from bnuq.evaluation import memory, perturbations, recalibration
@@ -219,8 +218,7 @@ class _Runner:
                 if method not in self.methods:
                     shared = self._subject, self._executor, self.passes, self._second
                     self.methods[method] = MethodRun(method, engine, *shared)
-                if not devices.is_host(self._subject.pipeline.device):
-                    self.passes.warm_up(engine_of_set(engine, first, sets[first]), sets[first])
+                self.passes.warm_up(engine_of_set(engine, first, sets[first]), sets[first])
                 if not self._executor.wants(method.name):
                     continue
                 with nullcontext() if self._executor.makes_result else suppress(UnitsLostError):

@@ -132,9 +132,9 @@ def deviation_by_arithmetic(sides: Sequence[tuple[Result, Row]]) -> float:
     for result, row in sides:
         told = (finding.values for finding in result.findings if finding.code == "reduced-precision")
         values = next((values for values in told if values.get("method") == method), {})
-        numbers = [values.get(key) for key in ("shift", "shift_error")]
-        if all(isinstance(number, float) and math.isfinite(number) for number in numbers):
-            total += (abs(numbers[0]) + 2 * numbers[1]) * abs(row.estimate.value)
+        shift, error = values.get("shift"), values.get("shift_error")
+        if isinstance(shift, float) and isinstance(error, float) and math.isfinite(shift + error):
+            total += (abs(shift) + 2 * error) * abs(row.estimate.value)
     return total
 
 

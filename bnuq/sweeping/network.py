@@ -11,7 +11,6 @@ from bnuq.arithmetic import Arithmetic
 from bnuq.config import Run, SweepSection
 from bnuq.data import Points
 from bnuq.errors import RequestError
-from bnuq.evaluation.device import check_arithmetic
 from bnuq.evaluation.exactness import Checked, check_network, check_network_unchanged
 from bnuq.evaluation.executors import UnitExecutor
 from bnuq.evaluation.plan import plan_of
@@ -110,7 +109,7 @@ class SweptNetwork:
         self.sets, scorer = scored_sets(run, self.plan, prepared.data)
         self.subject = Subject(run, self.plan, prepared.model, prepared.pipeline, self.sets, scorer, self._train)
         self._odd_outputs = findings_on_outputs(prepared, self.plan)
-        check_arithmetic(prepared.pipeline.arithmetic, prepared.pipeline.device)
+        prepared.pipeline.check_arithmetic()
         self._draw_sets = DrawSets(samples_of(run), settings.draw_sets)
         check_resources_of_sweep(
             self.subject,

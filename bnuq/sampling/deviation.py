@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from jaxtyping import Float64
+from jaxtyping import Float, Float64
 from torch import Tensor
 
 from bnuq import devices, metrics
@@ -15,6 +15,7 @@ from bnuq import devices, metrics
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 3e-4}  # of outputs relative to the largest: rounding alone
 _COARSE = 0.05  # the same for networks that compute in half precision
 _AT_ONCE = 2**22  # values that are compared at a time
+_MOST_ENTRIES = 2**24  # outputs of all draws on which another arithmetic is compared
 
 
 def deviation(outputs: Tensor, expected: Tensor) -> float:
@@ -71,48 +72,52 @@ class Deviation:
 
 
 def deviation_of_samples(outputs: Tensor, exact: Tensor) -> Deviation:
-    """How far raw outputs (T, n, K, …) are from the exact ones."""
-    values, expected = (_probabilities(tensor.cpu().double()) for tensor in (outputs, exact))
+    """How far raw outputs (T, n, K, …) are from the exact ones; of many, at evenly spaced positions or points."""
+    values, expected = (_probabilities(_some_rows(tensor).cpu().double()) for tensor in (outputs, exact))
     difference = (values - expected).abs()
     spread, exact_spread = _uncertainty(values), _uncertainty(expected)
     total, count, draws = exact_spread.sum(), len(exact_spread), len(expected)
     ratio = spread.sum() / total
     error = (spread - ratio * exact_spread).square().sum().mul(count / (count - 1) if count > 1 else math.nan).sqrt()
-    left_out = _left_out(expected)
-    of_means = (values.mean(0) - expected.mean(0)).square().mean() / (expected.var(0) / draws).mean()
+    monte_carlo_error = of_mean_prediction = math.nan
+    if draws > 1:
+        monte_carlo_error = float(metrics.jackknife_error(_left_out(expected).numpy()) / (total / count))
+        of_means = (values.mean(0) - expected.mean(0)).square().mean() / (expected.var(0) / draws).mean()
+        of_mean_prediction = float(of_means.sqrt())
     return Deviation(
         measure="mutual information" if exact.shape[2] > 1 else "variance",
         mean=float(difference.mean()),
         largest=float(difference.max()),
-        points=difference.shape[1],
+        points=exact.shape[1],
         draws=draws,
         uncertainty=float(ratio - 1),
         uncertainty_error=float(error / total),
-        monte_carlo_error=float(metrics.jackknife_error(left_out.numpy()) / (total / count)),
-        of_mean_prediction=float(of_means.sqrt()),
+        monte_carlo_error=monte_carlo_error,
+        of_mean_prediction=of_mean_prediction,
     )
 
 
-def _probabilities(outputs: Tensor) -> Tensor:
-    return outputs.softmax(2) if outputs.shape[2] > 1 else outputs
+def _some_rows(outputs: Tensor) -> Float[Tensor, "draw row output"]:
+    """The outputs of every point and, if any, every position, or of some of them."""
+    step = -(-outputs.numel() // _MOST_ENTRIES)
+    if outputs.ndim == 3:
+        return outputs[:, ::step]
+    return outputs.flatten(3)[..., ::step].movedim(2, -1).flatten(1, 2)
 
 
-def _rows(probabilities: Tensor) -> Float64[Tensor, "draw point output"]:
-    """The outputs of every point and, if any, every position."""
-    return probabilities.movedim(2, -1).flatten(1, -2)
+def _probabilities(rows: Tensor) -> Tensor:
+    return rows.softmax(2) if rows.shape[2] > 1 else rows
 
 
-def _uncertainty(probabilities: Tensor) -> Float64[Tensor, " point"]:
-    """The mutual information (of a single output, the variance) of every point and, if any, every position."""
-    rows = _rows(probabilities)
+def _uncertainty(rows: Float64[Tensor, "draw row output"]) -> Float64[Tensor, " row"]:
+    """The mutual information of every row; of a single output, the variance."""
     if rows.shape[2] == 1:
         return rows[..., 0].var(0, correction=0)
     return torch.as_tensor(metrics.mutual_information(rows))
 
 
-def _left_out(probabilities: Tensor) -> Float64[Tensor, " draw"]:
+def _left_out(rows: Float64[Tensor, "draw row output"]) -> Float64[Tensor, " draw"]:
     """The mean of `_uncertainty` without each of the draws."""
-    rows = _rows(probabilities)
     total, others = rows.sum(0), len(rows) - 1
     if rows.shape[2] == 1:
         squares = rows.square().sum(0)

@@ -44,6 +44,8 @@ from bnuq.sampling.unsampled import listed, warn_of_unsampled
 
 _COMPARED_POINTS = 64  # points of the first chunk on which another arithmetic is compared with float32
 _COMPARED_DRAWS = 32  # and draws: the MI of fewer deviates by chance (64 points, 8 draws: by 2 %, 32 draws: by 1 %)
+_LEAST_COMPARED_DRAWS = 8  # of a segmentation, whose points are many
+_COMPARED_OUTPUTS = 2**26  # of all these draws together, where that leaves the least draws of one point
 
 
 def default_chunk(point_shape: Sequence[int], device: torch.device | str = "cpu") -> int:
@@ -260,7 +262,10 @@ class Stochastic:
 
     def _in_other_arithmetic(self, exact: PlanExecutor, inputs: Tensor) -> PlanExecutor:
         # the last draws: of several batch sizes' draws those of the largest, which differ the least
-        draws = range(max(0, self.samples - _COMPARED_DRAWS), self.samples)
+        outputs_of_point = exact.plan.trace.values[exact.plan.trace.output].entries_per_row
+        most = max(_LEAST_COMPARED_DRAWS, min(_COMPARED_DRAWS, _COMPARED_OUTPUTS // outputs_of_point))
+        draws = range(max(0, self.samples - most), self.samples)
+        inputs = inputs[: max(1, _COMPARED_OUTPUTS // (len(draws) * outputs_of_point))]
         with _exactly():
             expected = exact.passes(inputs, draws=draws)
         try:

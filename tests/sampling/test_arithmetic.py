@@ -18,6 +18,7 @@ from bnuq import devices
 from bnuq.arithmetic import FLOAT32, FLOAT64, Arithmetic, arithmetic_named, in_words
 from bnuq.errors import SamplingError
 from bnuq.metrics import mutual_information
+from bnuq.sampling import deviation
 from bnuq.sampling.deviation import Deviation, deviation_of_samples
 from bnuq.sampling.engine import Stochastic
 from bnuq.sampling.interception import _precision_settings
@@ -155,15 +156,15 @@ def test_only_what_an_arithmetic_names_is_rounded():
 @pytest.mark.usefixtures("rounding")
 def test_the_deviation_of_tf32_is_measured_and_far_below_the_monte_carlo_error():
     engine, outputs = sampled(OF_TORCH, samples=32)
-    deviation, exact = engine.deviation, sampled(FLOAT32, samples=32)[1]
-    assert deviation is not None
+    measured, exact = engine.deviation, sampled(FLOAT32, samples=32)[1]
+    assert measured is not None
     ratio = float(
         mutual_information(outputs.double().softmax(2)).mean() / mutual_information(exact.double().softmax(2)).mean()
     )
-    assert deviation.uncertainty == pytest.approx(ratio - 1, abs=1e-6)
-    assert 0 < abs(deviation.uncertainty) < 0.01 < deviation.monte_carlo_error < 0.5
-    assert deviation.is_below_monte_carlo_error(32) and deviation.is_below_monte_carlo_error(1024)
-    assert not deviation.is_below_monte_carlo_error(10**9)
+    assert measured.uncertainty == pytest.approx(ratio - 1, abs=1e-6)
+    assert 0 < abs(measured.uncertainty) < 0.01 < measured.monte_carlo_error < 0.5
+    assert measured.is_below_monte_carlo_error(32) and measured.is_below_monte_carlo_error(1024)
+    assert not measured.is_below_monte_carlo_error(10**9)
 
 
 @pytest.mark.parametrize("outputs", [1, 4])
@@ -181,6 +182,22 @@ def test_the_monte_carlo_error_is_that_of_leaving_out_each_draw(outputs):
     assert found.monte_carlo_error == pytest.approx(float(error / whole), rel=1e-9)
 
 
+def test_of_many_positions_some_are_compared(monkeypatch):
+    exact = torch.randn(8, 2, 3, 20, 30, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    found = deviation_of_samples(1.01 * exact, exact)
+    monkeypatch.setattr(deviation, "_MOST_ENTRIES", exact.numel() // 4)
+    of_some = deviation_of_samples(1.01 * exact, exact)
+    rows = exact.flatten(3)[..., ::4].movedim(2, -1).flatten(1, 2).softmax(2)
+    assert of_some.mean == pytest.approx(float(((1.01 * rows.log()).softmax(2) - rows).abs().mean()))
+    assert of_some != found and of_some.points == found.points == 2
+    assert of_some.uncertainty == pytest.approx(found.uncertainty, rel=0.1)
+
+
+def test_a_single_draw_has_no_monte_carlo_error():
+    exact = torch.randn(1, 5, 3, dtype=torch.float64)
+    assert not deviation_of_samples(exact, exact).is_below_monte_carlo_error(1)
+
+
 @pytest.mark.parametrize(
     ("values", "below"),
     [
@@ -192,9 +209,9 @@ def test_the_monte_carlo_error_is_that_of_leaving_out_each_draw(outputs):
 )
 def test_an_arithmetic_is_kept_only_where_uncertainty_and_predictions_are_known_to_deviate_less(values, below):
     shift, error, of_means = values
-    deviation = Deviation("mutual information", 0.0, 0.0, 64, 32, shift, 0.0, error, of_means)
-    assert deviation.is_below_monte_carlo_error(32) is below
-    assert not deviation.is_below_monte_carlo_error(32 * 100)  # whose error is a tenth
+    one = Deviation("mutual information", 0.0, 0.0, 64, 32, shift, 0.0, error, of_means)
+    assert one.is_below_monte_carlo_error(32) is below
+    assert not one.is_below_monte_carlo_error(32 * 100)  # whose error is a tenth
 
 
 @pytest.mark.usefixtures("rounding")

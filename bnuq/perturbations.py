@@ -8,15 +8,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from jaxtyping import Float
+if TYPE_CHECKING:  # the options are known without numpy
+    import numpy as np
+    from jaxtyping import Float
+
+    Values = Float[np.ndarray, "point ..."]
 
 BLOCK = 64  # points that are perturbed together, from the first one on: so no result depends on chunks
 PGD_STEPS, PGD_STEP = 10, 0.25  # steps, and the size of one as a share of ε
 
-Values = Float[np.ndarray, "point ..."]
 _SET_NAME = re.compile(r"test\+(?P<text>(?P<kind>[a-z]+):(?P<size>[0-9][0-9.]*(e[-+][0-9]+)?))", re.ASCII)
 
 
@@ -61,6 +63,8 @@ def _with_noise(block: Block, size: Any) -> Values:
 
 def _ascended(block: Block, size: Any, *, steps: int = 1, step: float = 1.0) -> Values:
     """The points after so many steps up the loss, each a share of the size, within the size of where they were."""
+    import numpy as np
+
     low, high, changed = block.raw - size, block.raw + size, block.raw
     for _ in range(steps):
         ascended = changed + block.raw.dtype.type(step) * size * block.ascent(changed)

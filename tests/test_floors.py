@@ -132,6 +132,12 @@ def test_help_and_lists_do_not_import_torch() -> None:
     assert done.stdout.splitlines() == [*expected, "True"]
 
 
+def test_the_list_of_commands_imports_none_of_them() -> None:
+    modules = loaded_by("from bnuq.cli import main; main(['--help'])")
+    assert "bnuq.cli.help" in modules
+    assert not modules & {"numpy", "msgspec", "rich", "bnuq.config", "bnuq.cli.evaluate"}
+
+
 def test_importing_bnuq_and_its_metrics_and_results_does_not_import_torch() -> None:
     modules = loaded_by("import bnuq; bnuq.metrics; bnuq.Result; bnuq.open; bnuq.check")
     assert "bnuq.api" in modules

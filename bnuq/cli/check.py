@@ -13,8 +13,9 @@ import typer
 from bnuq.cli.ci import annotate_ci, workflow_commands_disabled
 from bnuq.cli.derived import SectionOptions, with_options
 from bnuq.cli.gate import end
-from bnuq.cli.output import Printing, print_result, stdout, strict_error, without_strict
+from bnuq.cli.output import Printing, print_result, strict_error, without_strict
 from bnuq.cli.paths import checked_target
+from bnuq.cli.streams import stdout
 from bnuq.config import CheckSection
 from bnuq.errors import BnuqError, RequestError, ResultError
 from bnuq.files.content import exists, is_file

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -21,6 +20,8 @@ def workflow_commands_disabled(stream: TextIO | None) -> Iterator[None]:
     if stream is None or not _on_github():
         yield
         return
+    import secrets
+
     word = secrets.token_hex(8)
     print(f"::stop-commands::{word}", file=stream)
     try:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bnuq.cli.options import DataRoot, Quiet
-from bnuq.cli.output import print_entry, print_line
+from bnuq.cli.streams import print_entry, print_line
 from bnuq.errors import RequestError
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ import typer
 from bnuq.cli.derived import SectionOptions, with_options
 from bnuq.cli.gate import Gate
 from bnuq.cli.options import Models, WorkPlace
-from bnuq.cli.output import Printing, print_json, print_line, print_result, with_resuming_as_warning
+from bnuq.cli.output import Printing, print_json, print_result, with_resuming_as_warning
+from bnuq.cli.streams import print_line
 from bnuq.config import (
     Options,
     Run,

@@ -9,7 +9,8 @@ import typer
 
 from bnuq.cli.derived import SectionOptions, with_options
 from bnuq.cli.options import Models
-from bnuq.cli.output import Printing, print_line, print_result
+from bnuq.cli.output import Printing, print_result
+from bnuq.cli.streams import print_line
 from bnuq.config import Options, resolve_ensemble
 from bnuq.config.resolving import resolve_again
 from bnuq.config.schema import DataSection, GivenOptions, ModelSection, SamplingSection

@@ -12,11 +12,10 @@ import typer
 
 from bnuq import stopping
 from bnuq.cli.ci import workflow_commands_disabled
-from bnuq.cli.output import discard_stdout
+from bnuq.cli.streams import discard_stdout
 from bnuq.errors import BnuqError, device_failure_message, is_device_failure, is_out_of_memory
 from bnuq.report.sanitize import printable
 from bnuq.surroundings import environment_problem
-from bnuq.user_code import message_of, place_of
 
 DONE, REFUSED, FAULT, INTERRUPTED, TERMINATED = 0, 2, 3, 130, 143
 
@@ -41,6 +40,8 @@ def reported(error: BaseException, folder: Path | None = None, *, subject: str =
         with contextlib.suppress(OSError):  # the reader is gone
             show()
         return REFUSED
+    from bnuq.user_code import message_of, place_of
+
     user_code_place = place_of(error, users_only=True, program=folder)
     if not user_code_place and (problem := environment_problem(error)) is not None:
         return say(problem, REFUSED)

@@ -12,14 +12,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 import typer
 
 from bnuq.cli.ci import annotate_ci, workflow_commands_disabled
-from bnuq.cli.output import (
-    Printing,
-    discard_stdout,
-    print_result,
-    stdout,
-    with_resuming_as_warning,
-    without_strict,
-)
+from bnuq.cli.output import Printing, print_result, with_resuming_as_warning, without_strict
+from bnuq.cli.streams import discard_stdout, stdout
 from bnuq.config import Run
 from bnuq.errors import BnuqError, RequestError, ResultError
 from bnuq.files.content import exists

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import io
+import itertools
+import os
 import re
 import shutil
 import sys
-from collections.abc import Iterable
+import textwrap
+from collections.abc import Iterable, Iterator
 from typing import Any, get_args
 
 from typer.core import TyperCommand, TyperGroup
 
-from bnuq.config.schema import Panel
-
 _WIDEST = 120
-_PANELS = ("Arguments", *get_args(Panel))
 _NO_BREAK = "\ue000"  # stands for a space at which a note must not be broken
+_BOLD, _DIM, _PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[0m"
 
 
 class Command(TyperCommand):
@@ -23,7 +23,9 @@ class Command(TyperCommand):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help to `formatter`."""
-        panels: dict[str, list[tuple[str, str, str]]] = {name: [] for name in _PANELS}
+        from bnuq.config.schema import Panel  # late: a list of commands needs none
+
+        panels: dict[str, list[tuple[str, str, str]]] = {name: [] for name in ("Arguments", *get_args(Panel))}
         for parameter in self.get_params(ctx):
             is_argument = parameter.param_type_name == "argument"
             usual = "Arguments" if is_argument else "Common options"
@@ -35,15 +37,17 @@ class Command(TyperCommand):
 class CommandGroup(TyperGroup):
     """A command of commands, which lists each with the first sentence of its help."""
 
+    commands: Any
+
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help to `formatter`."""
-        commands = [
-            (name, re.split(r"(?<=[.?])\s", " ".join((command.help or "").split()))[0], "")
-            for name in self.list_commands(ctx)
-            if (command := self.get_command(ctx, name)) is not None
-        ]
+        commands = [(name, sentence, "") for name, sentence in self.commands.sentences()]
         options = [_option(parameter) for parameter in self.get_params(ctx)]
         formatter.write(_rendered(self, ctx, (("Commands", commands), ("Options", options))))
+
+
+def first_sentence(text: str) -> str:
+    return re.split(r"(?<=[.?])\s", " ".join(text.split()))[0]
 
 
 def _argument(parameter: Any) -> tuple[str, str, str]:
@@ -64,32 +68,38 @@ def _option(parameter: Any) -> tuple[str, str, str]:
 
 
 def _rendered(command: Any, ctx: Any, panels: Iterable[tuple[str, list[tuple[str, str, str]]]]) -> str:
-    from rich.console import Console
-    from rich.padding import Padding
-    from rich.rule import Rule
-    from rich.table import Table
-    from rich.text import Text
-
+    """The help as text for a terminal: usage, what the command does, and a panel of rows (name, text, note) for each
+    title."""
     width = min(shutil.get_terminal_size().columns, _WIDEST)
-    console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system="standard", highlight=False)
     usage = " ".join((ctx.command_path, *command.collect_usage_pieces(ctx)))
-    console.print(Text(f"Usage: {re.sub('[{}]', '', usage)}"))
+    coloured = "" if os.environ.get("NO_COLOR") else "\x1b[36m"
+    lines = _wrapped(f"Usage: {re.sub('[{}]', '', usage)}", width)
     for paragraph in re.split(r"\n\s*\n", command.help or ""):
-        console.print(Padding(Text(" ".join(paragraph.split())), (1, 2, 0, 2)))
+        lines += ["", *(f"  {line}" for line in _wrapped(" ".join(paragraph.split()), width - 4))]
     panels = [(title, rows) for title, rows in panels if rows]
-    names = min(max(len(row[0]) for _, rows in panels for row in rows), width * 2 // 5)
-    line = "─" if (sys.stdout.encoding or "").lower().startswith("utf") else "-"
+    widest = min(max(len(row[0]) for _, rows in panels for row in rows), width * 2 // 5)
+    rule = "─" if (sys.stdout.encoding or "").lower().startswith("utf") else "-"
     for title, rows in panels:
-        grid = Table.grid(padding=(0, 2, 0, 0))
-        grid.add_column(width=names, overflow="fold")
-        grid.add_column(ratio=1, overflow="fold")
+        lines += ["", f"{_BOLD}{title}{_PLAIN} {_DIM}{rule * (width - len(title) - 1)}{_PLAIN}"]
         for name, text, note in rows:
             unbroken = note.replace(" ", _NO_BREAK) if len(note) <= width // 2 else note
-            grid.add_row(Text(name, "cyan"), Text.assemble(text, " " * bool(note), (unbroken, "dim")))
-        console.print()
-        console.print(Rule(Text(title, "bold"), align="left", characters=line, style="dim"))
-        console.print(Padding(grid, (0, 0, 0, 2)))
-    assert isinstance(console.file, io.StringIO)
-    return re.sub(r" +((?:\x1b\[[0-9;]*m)*)$", r"\1", console.file.getvalue(), flags=re.MULTILINE).replace(
-        _NO_BREAK, " "
-    )
+            beside = [*_with_note(_wrapped(f"{text} {unbroken}".strip(), width - widest - 4), text)]
+            names = _wrapped(name, widest)
+            for name_line, line in itertools.zip_longest(names, beside, fillvalue=""):
+                indent = " " * (widest + 2 - len(name_line))
+                lines.append(f"  {coloured}{name_line}{_PLAIN}{indent if line else ''}{line}")
+    return "\n".join((*lines, "")).replace(_NO_BREAK, " ")
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, width, break_on_hyphens=False) or [""]
+
+
+def _with_note(lines: Iterable[str], text: str) -> Iterator[str]:
+    """The lines, of which all that comes after `text` is dim."""
+    left = len(text.replace(" ", ""))
+    for line in lines:
+        letters = itertools.accumulate(letter != " " for letter in line)
+        cut = 0 if not left else next((at for at, count in enumerate(letters, 1) if count == left), len(line))
+        left = max(0, left - len(line.replace(" ", "")))
+        yield line if cut == len(line) else f"{line[:cut]}{_DIM}{line[cut:]}{_PLAIN}"

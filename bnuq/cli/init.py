@@ -10,7 +10,8 @@ from typing import Annotated
 import typer
 
 from bnuq.cli.derived import SectionOptions, with_options
-from bnuq.cli.output import Printing, print_line, stdout
+from bnuq.cli.output import Printing
+from bnuq.cli.streams import print_line, stdout
 from bnuq.config import Options, Run, resolve_checkpoint
 from bnuq.config.schema import DataSection, GivenOptions, ModelSection
 from bnuq.errors import RequestError

@@ -4,53 +4,77 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import io
 import os
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NamedTuple, NoReturn
 
 import typer
 
 import bnuq
 from bnuq import stopping
-from bnuq.cli import (
-    check,
-    data,
-    evaluate,
-    export,
-    init,
-    inspect,
-    merge,
-    methods,
-    metrics,
-    precise_bn,
-    report,
-    sweep,
-    verify,
-)
 from bnuq.cli.failures import DONE, reported
-from bnuq.cli.help import Command, CommandGroup
-from bnuq.cli.output import print_line, reserved_stdout, stdout_to_stderr
-from bnuq.files import apart
+from bnuq.cli.help import Command, CommandGroup, first_sentence
+from bnuq.cli.streams import print_line, reserved_stdout, stdout_to_stderr
 
 
-def program(help: str, commands: Mapping[str, Callable[..., None]]) -> typer.Typer:  # noqa: A002 - typer's name
-    """A command line of these commands, for `run`."""
+class Later(NamedTuple):
+    """A command that is imported when it is asked for, from `bnuq.cli`, and the first sentence of its help."""
+
+    module: str
+    sentence: str
+
+
+class _Commands(Mapping[str, Any]):
+    """Commands by their names. Each is built when it is asked for, as the many options of one take a while."""
+
+    def __init__(self, commands: Mapping[str, Callable[..., None] | Later]) -> None:
+        self._commands = commands
+
+    def __getitem__(self, name: str) -> Any:
+        command = self._commands[name]
+        if isinstance(command, Later):
+            command = importlib.import_module(f"bnuq.cli.{command.module}").command
+        app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+        app.command(name, cls=Command)(_wrapping_exceptions(command))
+        return typer.main.get_command(app)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._commands)
+
+    def __len__(self) -> int:
+        return len(self._commands)
+
+    def sentences(self) -> Iterator[tuple[str, str]]:
+        """Each command with the first sentence of its help."""
+        for name, command in self._commands.items():
+            yield name, command.sentence if isinstance(command, Later) else first_sentence(command.__doc__ or "")
+
+
+def program(
+    help: str,  # noqa: A002 - typer's name
+    commands: Mapping[str, Callable[..., None] | Later],
+    options: Callable[..., None] = lambda: None,
+) -> Any:
+    """A command line of these commands, and of the options that this function takes, for `run`."""
     typer_app = typer.Typer(
         cls=CommandGroup,
         help=help,
+        callback=options,
+        invoke_without_command=True,
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    for name, command in commands.items():
-        typer_app.command(name, cls=Command)(_wrapping_exceptions(command))
-    return typer_app
+    group = typer.main.get_command(typer_app)
+    group.commands = _Commands(commands)  # type: ignore[attr-defined]
+    return group
 
 
 def _wrapping_exceptions(command: Callable[..., None]) -> Callable[..., None]:
@@ -68,31 +92,74 @@ def _wrapping_exceptions(command: Callable[..., None]) -> Callable[..., None]:
     return called
 
 
-app = program(
-    "How far can I trust this network's predictions? Uncertainty of trained networks, from BatchNorm and dropout.",
-    {
-        "evaluate": evaluate.command,
-        "init": init.command,
-        "sweep-batch-size": sweep.command,
-        "inspect": inspect.command,
-        "precise-bn": precise_bn.command,
-        "export": export.command,
-        "check": check.command,
-        "merge": merge.command,
-        "report": report.command,
-        "verify": verify.command,
-        "data": data.command,
-        "metrics": metrics.command,
-        "methods": methods.command,
-    },
-)
-
-
-@app.callback(invoke_without_command=True)
 def _options(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
     if version:
         print_line(bnuq.__version__)
         raise typer.Exit
+
+
+app = program(
+    "How far can I trust this network's predictions? Uncertainty of trained networks, from BatchNorm and dropout.",
+    {
+        "evaluate": Later(
+            "evaluate",
+            "Evaluate the uncertainty of a trained network: how large it is, whether it is calibrated, and whether it "
+            "separates unfamiliar data from the test set.",
+        ),
+        "init": Later("init", "Write the run file of a checkpoint."),
+        "sweep-batch-size": Later(
+            "sweep",
+            "Sweep the mini-batch size of Monte Carlo Batch Normalization (MCBN): where does the uncertainty vanish, "
+            "does it still separate unfamiliar data, and which size does the evidence lower bound (ELBO) select?",
+        ),
+        "inspect": Later(
+            "inspect",
+            "Inspect a network: its BatchNorm and dropout layers, which of them can be sampled, and problems with "
+            "their statistics.",
+        ),
+        "precise-bn": Later(
+            "precise_bn",
+            "Write a copy of a checkpoint with the BatchNorm statistics of its training data, for running averages "
+            "that lag or were never computed.",
+        ),
+        "export": Later(
+            "export",
+            "Write a network with its draws as one program: for inputs of the network it gives the mean prediction "
+            "and its uncertainty, with torch alone (.pt2) or in any runtime of ONNX (.onnx).",
+        ),
+        "check": Later("check", "Compare the uncertainty with a baseline's."),
+        "merge": Later(
+            "merge",
+            "Write the result of `bnuq evaluate --shard` once all shards are finished, just as one process would.",
+        ),
+        "report": Later(
+            "report", "Show the report of a result file, as originally printed; several are shown side by side."
+        ),
+        "verify": Later(
+            "verify",
+            "Compute some units of a result again from its request, and compare them bitwise with the digests in the "
+            "file.",
+        ),
+        "data": Later(
+            "data",
+            "List the known data sets: their splits, location, source and size; or fetch some with "
+            "`bnuq data get NAME`.",
+        ),
+        "metrics": Later(
+            "metrics", "List the metrics: name, unit, direction, the tolerance of `bnuq check`, and source."
+        ),
+        "methods": Later("methods", "List the methods, and what each needs."),
+    },
+    _options,
+)
+
+
+def _with_page_named(words: Sequence[str]) -> list[str]:
+    """The words of a command line, of which an --html at the end or before another option has an empty value."""
+    return [
+        f"{word}=" if word == "--html" and following.startswith("-") and following != "-" else word
+        for word, following in zip(words, [*words[1:], "--"], strict=False)
+    ]
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -100,7 +167,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     run(app, "bnuq", arguments)
 
 
-def run(app: typer.Typer, name: str, arguments: Sequence[str] | None = None, *, folder: Path | None = None) -> NoReturn:
+def run(app: Any, name: str, arguments: Sequence[str] | None = None, *, folder: Path | None = None) -> NoReturn:
     """Run a command line and exit: 0 done, 1 `check` found a regression, 2 refused with a message, 3 a bug in bnuq,
     130/143 interrupted. Without `arguments` it owns the process, and file descriptor 1 is reserved for bnuq's output.
     """
@@ -108,7 +175,7 @@ def run(app: typer.Typer, name: str, arguments: Sequence[str] | None = None, *, 
     _prepare_streams()
     try:
         with stopping.on_signals(), reserved_stdout(whole_process=arguments is None):
-            code = _run(app, name, report.with_page_named([word for word in words if word != "--debug"]))
+            code = _run(app, name, _with_page_named([word for word in words if word != "--debug"]))
     except BaseException as error:
         if "--debug" in words and not isinstance(error, (typer.Exit, BrokenPipeError)):
             with contextlib.suppress(OSError):
@@ -122,19 +189,17 @@ def run(app: typer.Typer, name: str, arguments: Sequence[str] | None = None, *, 
 
 def _leave(code: int) -> NoReturn:
     """End the process with this exit code, without exit handlers: user code may have registered some that change it."""
-    apart.stop()
+    if (apart := sys.modules.get("bnuq.files.apart")) is not None:
+        apart.stop()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
     os._exit(code)
 
 
-_built = functools.cache(typer.main.get_command)  # once in a process, however often it is called
-
-
-def _run(app: typer.Typer, name: str, arguments: list[str]) -> Any:
+def _run(app: Any, name: str, arguments: list[str]) -> Any:
     try:
-        return _built(app)(arguments, prog_name=name, standalone_mode=False)
+        return app(arguments, prog_name=name, standalone_mode=False)
     except _WrappedException as wrapped:
         raise wrapped.error from wrapped.error.__cause__
 

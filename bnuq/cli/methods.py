@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bnuq.cli.output import print_entry
+from bnuq.cli.streams import print_entry
 from bnuq.methods import METHODS
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bnuq.cli.output import print_entry
+from bnuq.cli.streams import print_entry
 from bnuq.estimates import Metric
 
 _WORDS = {"higher": "higher is better", "lower": "lower is better", "none": "no direction"}

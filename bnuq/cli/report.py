@@ -13,8 +13,9 @@ import msgspec
 import typer
 
 from bnuq.cli.derived import SectionOptions, with_options
-from bnuq.cli.output import Printing, print_line, print_result, stdout
+from bnuq.cli.output import Printing, print_result
 from bnuq.cli.paths import checked_target
+from bnuq.cli.streams import print_line, stdout
 from bnuq.config.schema import Panel, Positive, Section, setting
 from bnuq.errors import RequestError
 from bnuq.files.folders import expanded
@@ -117,14 +118,6 @@ def command(
         stem = Path(results[0].partition("=")[2] or results[0]).name.removesuffix(".h5").removesuffix(".bnuq")
         forms = msgspec.structs.replace(forms, html=f"{stem}.html")
     show(lambda: _read(results), forms, printing, points)
-
-
-def with_page_named(words: Sequence[str]) -> list[str]:
-    """The words of a command line, of which an --html at the end or before another option has an empty value."""
-    return [
-        f"{word}=" if word == "--html" and following.startswith("-") and following != "-" else word
-        for word, following in zip(words, [*words[1:], "--"], strict=False)
-    ]
 
 
 def show(

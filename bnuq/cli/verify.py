@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from bnuq.cli.derived import SectionOptions, with_options
-from bnuq.cli.output import Printing, print_line
+from bnuq.cli.output import Printing
+from bnuq.cli.streams import print_line
 from bnuq.config import Options
 from bnuq.config.schema import GivenOptions
 from bnuq.errors import RequestError

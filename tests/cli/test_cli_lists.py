@@ -8,6 +8,8 @@ import sys
 import numpy as np
 import pytest
 
+from bnuq.cli.help import first_sentence
+from bnuq.cli.main import app
 from bnuq.methods import METHODS
 from bnuq.metrics import METRICS
 
@@ -70,6 +72,14 @@ def test_every_help_fits_and_is_no_error(cli, command):
     done = cli(*command, "--help")
     assert (done.code, done.err) == (0, "")
     assert done.out.startswith("Usage: bnuq")
+
+
+def test_the_list_of_commands_has_the_first_sentence_of_each(cli):
+    """It stands in the list, too, so that nothing is imported to show it."""
+    listed = dict(app.commands.sentences())
+    assert listed == {name: first_sentence(command.help) for name, command in app.commands.items()}
+    shown = " ".join(cli("--help").out.split())
+    assert all(f"{name} {sentence}" in shown for name, sentence in listed.items()) and len(listed) > 10
 
 
 def test_help_of_evaluate_names_every_option_of_the_contract(cli):

@@ -3,10 +3,9 @@
 import math
 
 import numpy as np
-from array_api_compat import array_namespace
 from jaxtyping import Float
 
-from bnuq.metrics.arrays import Array, like, log
+from bnuq.metrics.arrays import Array, array_namespace, like, log
 from bnuq.metrics.regression import error_of, over_outputs
 
 # The σ that minimises the CRPS at error e is |e|/√ln 2, the root of 2φ(e/σ) = 1/√π; the CRPS is then this share of |e|.

@@ -4,10 +4,10 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from array_api_compat import array_namespace, device
+from array_api_compat import device
 from jaxtyping import Float, Integer, Shaped
 
-from bnuq.metrics.arrays import Array, as_float64, as_numpy, like
+from bnuq.metrics.arrays import Array, array_namespace, as_float64, as_numpy, like
 from bnuq.metrics.classification import correct, predictive
 from bnuq.metrics.replicates import group_index
 from bnuq.metrics.resampling import blocks, draws_cells, resampled_counts, resampled_sums

@@ -5,11 +5,11 @@ mean over the T samples (n, K). Both give the score of the mean prediction, neve
 """
 
 import numpy as np
-from array_api_compat import array_namespace, device
+from array_api_compat import device
 from jaxtyping import Float, Integer
 
 from bnuq.estimates import Estimator
-from bnuq.metrics.arrays import Array, log
+from bnuq.metrics.arrays import Array, array_namespace, log
 
 
 def log_likelihood(

@@ -11,10 +11,10 @@ from dataclasses import dataclass, fields
 from typing import TypeVar
 
 import numpy as np
-from array_api_compat import array_namespace, device, is_torch_array
+from array_api_compat import device, is_torch_array
 from jaxtyping import Float, Integer, Shaped
 
-from bnuq.metrics.arrays import Array
+from bnuq.metrics.arrays import Array, array_namespace
 from bnuq.metrics.detection import DetectionScores, detection_of_ladders
 from bnuq.metrics.influence import NORMAL, TPR, Curve
 from bnuq.metrics.replicates import standard_error

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from array_api_compat import array_namespace, device, is_torch_array
+from array_api_compat import device, is_torch_array
 from jaxtyping import Float, Int64
 
-from bnuq.metrics.arrays import Array
+from bnuq.metrics.arrays import Array, array_namespace
 
 _ROWS = 4096  # features converted to float64 at once
 _COSINES = 2**23  # cosines in memory at once
@@ -221,7 +221,8 @@ def fitted_virtual_logit(
     xp, width = array_namespace(features), features.shape[-1]
     principal = principal_directions(width) if principal is None else principal
     wide, shift = _wide(weight), _wide(bias)
-    origin = -(xp.linalg.pinv(wide) @ shift)
+    smallest = max(wide.shape) * float(xp.finfo(wide.dtype).eps)  # what the standard says, and numpy alone does not do
+    origin = -(xp.linalg.pinv(wide, rtol=smallest) @ shift)
     _, vectors = xp.linalg.eigh(_scatter(features, origin[None, :]))
     residual = vectors[:, : width - principal]  # eigenvalues ascend
     lengths, largest = [], []

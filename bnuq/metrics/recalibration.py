@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace, device
+from array_api_compat import device
 from jaxtyping import Float, Int64, Integer
 
-from bnuq.metrics.arrays import Array, as_float64
+from bnuq.metrics.arrays import Array, array_namespace, as_float64
 from bnuq.metrics.classification import log_likelihood, pll_from_log_likelihood
 
 TEMPERATURES = np.geomspace(1e-3, 1e3, 71)  # steps of 0.2 in ln θ, 1 among them

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
-from array_api_compat import array_namespace, device, is_torch_array
+from array_api_compat import device, is_torch_array
 from jaxtyping import Float
 
-from bnuq.metrics.arrays import Array, as_float64, like
+from bnuq.metrics.arrays import Array, array_namespace, as_float64, like
 from bnuq.metrics.classification import pll_from_log_likelihood
 
 

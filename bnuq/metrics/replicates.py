@@ -18,10 +18,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from array_api_compat import array_namespace, device
+from array_api_compat import device
 from jaxtyping import Float, Int64, Shaped
 
-from bnuq.metrics.arrays import Array, as_float64, as_numpy
+from bnuq.metrics.arrays import Array, array_namespace, as_float64, as_numpy
 
 
 def standard_error(values: Float[Array, "point"], *, group: Shaped[Array, "point"] | None = None) -> float:

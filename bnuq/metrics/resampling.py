@@ -27,7 +27,7 @@ def draws_cells(points: int, group: Integer[np.ndarray, "point"] | None) -> bool
 
 
 def resampled_counts(
-    generator: np.random.Generator,
+    generator: "np.random.Generator",  # a text, so that numpy.random is imported with the first draws
     rows: int,
     *,
     bin_of_point: Integer[np.ndarray, "point"],
@@ -64,7 +64,7 @@ def cells_of(count: Integer[np.ndarray, "rung"]) -> Integer[np.ndarray, "rung"]:
 
 
 def resampled_sums(
-    generator: np.random.Generator,
+    generator: "np.random.Generator",
     drawn: Integer[np.ndarray, "row cell"],
     values: Float[np.ndarray, "point"],
     cell_of_point: Integer[np.ndarray, "point"],

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
@@ -136,37 +137,33 @@ def show(
     table = _target(points.csv, "--csv", "table of points", _CSV)
     kind, record = read()
     from bnuq.files.writing import write_bytes
-    from bnuq.report.document import Gallery, PathLine
+    from bnuq.report.document import PathLine
     from bnuq.report.render import draw_pictures, print_paths, print_record, print_report, write_page
     from bnuq.report.render import markdown as in_markdown
 
-    report = kind.report(record, columns=100)
     listed, rows = _points_of(record, points)
-    other_sections = (
-        each for each in report.sections if forms.images or not any(isinstance(part, Gallery) for part in each.parts)
-    )
-    report = replace(report, sections=(*listed, *other_sections))
-    if figures is not None and not report.pictures:
+    report = cache(lambda: _whole(kind.report(record, columns=100), listed, images=forms.images))
+    if figures is not None and not report().pictures:
         raise RequestError(f"--figures: this result of {kind.of} has no figures.")
-    drawn = () if figures is None else draw_pictures(report, figures, "png" if forms.format == "png" else "svg")
+    drawn = () if figures is None else draw_pictures(report(), figures, "png" if forms.format == "png" else "svg")
     mapped = () if maps is None else _written_maps(record, maps, forms.format, points)
     if page is not None:
-        write_page(page, report)
+        write_page(page, report())
     if table is not None:
         write_bytes(table, rows)
     if document is not None:
-        write_bytes(document, in_markdown(report, level=1).encode("utf-8", "backslashreplace"))
+        write_bytes(document, in_markdown(report(), level=1).encode("utf-8", "backslashreplace"))
     # Standard output takes one form: JSON, Markdown, the named points, or the report.
     if printing.json:
         print_line(json.dumps(kind.summary(record), allow_nan=False, indent=2))
         return
     if forms.markdown == "-":
-        print_line(in_markdown(report, level=1), nl=False)
+        print_line(in_markdown(report(), level=1), nl=False)
         return
     if listed:
         from bnuq.report.points import alone
 
-        print_report(alone(report, listed[0]), stdout())
+        print_report(alone(report(), listed[0]), stdout())
     else:
         print_record(kind.report, record, stdout(), full=printing.full)
     print_figures(drawn)
@@ -175,6 +172,14 @@ def show(
         print_paths([PathLine(maps, f"Maps ({len(mapped)} files)")], stdout())
     written = ((page, "Page"), (document, "Markdown"), (table, "Points"))
     print_paths([PathLine(path, name) for path, name in written if path is not None], stdout())
+
+
+def _whole(report: Report, listed: Sequence[ReportSection], *, images: bool) -> Report:
+    """The report with the points that are listed, and where they are wanted its images."""
+    from bnuq.report.document import Gallery
+
+    others = (each for each in report.sections if images or not any(isinstance(part, Gallery) for part in each.parts))
+    return replace(report, sections=(*listed, *others))
 
 
 def _target(path: str | None, option: str, what: str, start: bytes) -> Path | None:

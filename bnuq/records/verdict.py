@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -106,7 +107,18 @@ def on_another_scale(findings: Iterable[Finding]) -> dict[str, Mapping[str, Any]
 
 
 def judged(result: Result) -> Verdict:
-    """The verdict on a result; computed from its points."""
+    """The verdict on a result, computed from its points, once while the record lives."""
+    known = _verdicts.get(id(result))
+    if known is None:
+        weakref.finalize(result, _verdicts.pop, id(result))
+        known = _verdicts[id(result)] = _judged(result)
+    return known
+
+
+_verdicts: dict[int, Verdict] = {}  # of the records that live
+
+
+def _judged(result: Result) -> Verdict:
     groups = _groups(result)
     comparisons = _adjusted(list(_compared(result, groups)))
     conclusion = concluded(comparisons, mismatched=is_mismatched(result), lacks_temperature=_lacks_temperature(result))

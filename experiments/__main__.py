@@ -523,7 +523,7 @@ def report(
 def _read(path: Path) -> tuple[Kind, Any]:
     from bnuq.files.apart import start
 
-    start()
+    start(path)
     name = codec.kind_of_result(path, known=(*codec.KINDS, *_KINDS))
     if name not in _KINDS:
         raise ResultError(f"{path} is not a result of an experiment. Show it with: bnuq report {path}")

@@ -38,6 +38,14 @@ UNITS |= {"test_catalogue.py", "test_floors.py", "test_shapes.py"}
 _patch = pytest.MonkeyPatch()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No test writes to the user's cache: notes of results."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--remake", action="store_true", help="write the numbers of tests/golden/ again")
 

@@ -138,7 +138,7 @@ def _settings(
 def _verdict(current: Path, baseline: Path | None, settings: GateSettings, *, update: bool) -> CheckVerdict:
     from bnuq.files.apart import start
 
-    start()
+    start(current, *([] if baseline is None else [baseline]))
     from bnuq.gate import check
     from bnuq.records.evaluation_file import read
 

@@ -284,11 +284,11 @@ def _read(arguments: Sequence[str]) -> tuple[Kind, Any]:
     """The result, or several results by name; RequestError for results that cannot be shown side by side."""
     from bnuq.files.apart import start
 
-    start()
+    results = [_name_and_path(text) for text in arguments]
+    start(*(path for _, path in results))
     from bnuq.report.kinds import kind_named, side_by_side
     from bnuq.store.codec import kind_of_result
 
-    results = [_name_and_path(text) for text in arguments]
     if len(results) == 1:
         path = results[0][1]
         kind = kind_of_result(path)

@@ -17,11 +17,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import numpy as np
 
 from bnuq.files.mapped import Pool, Space
+from bnuq.files.noted import noted_bytes
 
 _SERVE = "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from bnuq.files.parsing import serve; serve()"
 _lock = threading.RLock()
@@ -35,8 +37,11 @@ class _ReadingProcess(NamedTuple):
     answers: IO[bytes]
 
 
-def start() -> None:
-    """Start the child early, so that it starts up while the caller is still importing."""
+def start(*paths: Path) -> None:
+    """Start the child early, so that it starts up while the caller is still importing; not where only these files
+    are read, and none by it."""
+    if paths and all(noted_bytes(path) is not None for path in paths):
+        return
     with _lock:
         _running()
 

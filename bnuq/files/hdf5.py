@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnuq.errors import BnuqError, ResultError
-from bnuq.files.apart import ask
+from bnuq.files import apart
 from bnuq.files.content import kind_of, what_is_wrong_with
 from bnuq.files.limits import check_memory, check_size
 from bnuq.files.mapped import Pool, bytes_in_memory
+from bnuq.files.noted import noted_bytes
 
 _numbers = itertools.count(1)
 
@@ -35,7 +36,8 @@ def image_of(lay_out: Callable[[Any], object]) -> bytes:
 
 @contextlib.contextmanager
 def open_hdf5(path: Path, what: str = "result file", *, error: type[BnuqError] = ResultError) -> Iterator[Group]:
-    """The HDF5 file at `path`, open for reading in another process, after every object in it was looked at.
+    """The HDF5 file at `path`, open for reading in another process, after every object in it was looked at; in this one
+    if it is as bnuq has written it here.
 
     Raises `error` for what is missing, empty, a git-lfs pointer, not HDF5 or cut short; for links other than hard ones,
     external storage and virtual data sets, which would read other files without a word; for filters that load
@@ -48,33 +50,42 @@ def open_hdf5(path: Path, what: str = "result file", *, error: type[BnuqError] =
     if kind != "hdf5":
         guess = "" if kind == "unknown" else f" (it looks like {kind})"
         raise error(f"{path}: is not an HDF5 file{guess}; expected a {what}.")
-    number = next(_numbers)
+    number, data = next(_numbers), noted_bytes(path)
+    ask = apart.ask if data is None else _answered
     try:
-        listing = ask("open", number, str(path.absolute()))
+        listing = ask("open", number, str(path.absolute()) if data is None else data)
     except (OSError, ValueError, KeyError) as fault:
         raise error(f"{path}: cannot be read as HDF5: it is cut short or damaged ({str(fault)[:160]}).") from fault
     try:
         if listing["complaint"]:
             raise error(f"{path}: {listing['complaint']} A {what} never does; get it from someone you trust.")
-        size = path.stat().st_size
+        size = path.stat().st_size if data is None else len(data)
         where = f"{path}: {listing['at']}"
         check_size(where, listing["declared"], stored=size, error=error, memory=False)
         check_size(where, listing["unstored"], stored=0, error=error, memory=False)
-        yield Group(_File(number, path, error, listing["objects"]), "/")
+        yield Group(_File(number, path, error, listing["objects"], ask), "/")
     finally:
         with contextlib.suppress(OSError):
             ask("close", number)
 
 
+def _answered(operation: str, *arguments: Any, pool: Pool | None = None) -> Any:
+    """What the other process would answer, by this one."""
+    from bnuq.files.parsing import answer  # late: h5py
+
+    return answer(operation, *arguments, **({} if pool is None else {"empty": pool.empty}))
+
+
 @dataclass(frozen=True)
 class _File:
-    """A file that is open in the other process: under which number, and what was found in it. The `pool` makes the
+    """A file that is open: under which number, what was found in it, and who is asked for more. The `pool` makes the
     arrays that are read."""
 
     number: int
     path: Path
     error: type[BnuqError]
     objects: Mapping[str, Any]
+    ask: Callable[..., Any]
     pool: Pool = field(default_factory=Pool)
 
 
@@ -141,7 +152,7 @@ class Dataset(_Object):
             values = _unpacked(_value_of(self._facts["value"]))
         else:
             check_memory(self._file.path, bytes_in_memory(self.nbytes), error=self._file.error)
-            values = ask("read", self._file.number, self.name, pool=self._file.pool)
+            values = self._file.ask("read", self._file.number, self.name, pool=self._file.pool)
         return values[index]
 
     def rows(self, start: int, stop: int) -> NDArray[Any]:
@@ -149,7 +160,7 @@ class Dataset(_Object):
         if "value" in self._facts or not self.shape or 0 in self.shape:
             return self[()][start:stop]
         check_memory(self._file.path, self.nbytes // self.shape[0] * (stop - start), error=self._file.error)
-        return ask("read", self._file.number, self.name, start, stop)
+        return self._file.ask("read", self._file.number, self.name, start, stop)
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self[()])
@@ -160,7 +171,7 @@ class Dataset(_Object):
             raise TypeError(f"{self.name} does not hold texts")
         texts = _value_of(self._facts["texts"]) if "texts" in self._facts else None
         if texts is None:
-            texts = ask("texts", self._file.number, self.name)
+            texts = self._file.ask("texts", self._file.number, self.name)
         return np.array(texts, dtype=object).reshape(self.shape or ())
 
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
-from h5py import h5a, h5d, h5g, h5l, h5o, h5s  # pyrefly: ignore
+from h5py import h5a, h5d, h5f, h5g, h5l, h5o, h5s  # pyrefly: ignore
 
 _PLAIN_FILTERS = frozenset({1, 2, 3, 4, 5, 6, 32000})  # deflate … scale-offset, lzf; others load libraries by name
 _PIECE = 64 * 2**20
@@ -55,6 +55,18 @@ def serve() -> None:
         except Exception as error:
             answers.write(_json({"error": [_kind(error), _message(error)]}))
         answers.flush()
+
+
+def answer(operation: str, *arguments: Any, empty: Callable[..., np.ndarray] = np.empty) -> Any:
+    """What `serve` would answer, in this process, about a file that is no forged one; arrays are made by `empty`."""
+    value = _OPERATIONS[operation](_NoLimits(), *arguments)
+    if not isinstance(value, _Pieces):
+        return value
+    array, start = empty(value.shape, value.dtype), 0
+    for piece in value.pieces:
+        array.reshape(-1)[start : start + piece.size] = piece.reshape(-1)
+        start += piece.size
+    return array
 
 
 def _json(value: Any) -> bytes:
@@ -103,6 +115,13 @@ class _Limits:
         self._resource.setrlimit(resource_kind, (value, hard))
 
 
+class _NoLimits(_Limits):
+    """None: what is read was written here."""
+
+    def __init__(self) -> None:
+        self._resource = None
+
+
 class _Pieces(NamedTuple):
     """An array to be sent."""
 
@@ -116,12 +135,12 @@ class _Pieces(NamedTuple):
 _files: dict[int, h5py.File] = {}
 
 
-def _open(_limits: _Limits, number: int, path: str) -> dict[str, Any]:
+def _open(_limits: _Limits, number: int, path: str | bytes) -> dict[str, Any]:
     """Open a file under this number, and look at every object in it. What was found: a `complaint` about links and
     storage; `declared`, the bytes that it can be read as, of which some are `unstored`, with the object `at` which most
     are declared; and the `objects` by their names, with what is small enough to be sent at once."""
     file = _opened(path)
-    survey = _surveyed(file)
+    survey = _surveyed(file) if isinstance(path, str) else _found(file)
     if survey["complaint"] is None:
         _files[number] = file
     else:
@@ -165,7 +184,10 @@ def _close(_limits: _Limits, number: int) -> None:
         _files.pop(number).close()
 
 
-def _opened(path: str) -> h5py.File:
+def _opened(path: str | bytes) -> h5py.File:
+    """The file at a path, or of these bytes."""
+    if isinstance(path, bytes):
+        return h5py.File(h5f.open_file_image(path))
     try:
         return h5py.File(path, "r", locking=False)  # a read-only folder has no room for a lock
     except OSError as fault:
@@ -367,7 +389,7 @@ def _texts(limits: _Limits, number: int, name: str) -> list[str]:
     """The texts of a data set. Each has its own place in the file, so that together they are no longer than it: others
     are forged, and share one."""
     dataset = _dataset(number, name)
-    size = Path(_files[number].filename).stat().st_size
+    size = _files[number].id.get_filesize()
     limits.allow(size, size)
     return _texts_of(dataset, size + _bytes(dataset.id))
 
@@ -381,7 +403,7 @@ def _texts_of(dataset: Any, most: int) -> list[str]:
     if len(dataset.shape) > 1:
         raise ValueError("its texts are not in a row")
     texts: list[str] = []
-    step = max(1, _PIECE // max(dataset.dtype.itemsize, Path(dataset.file.filename).stat().st_size))
+    step = max(1, _PIECE // max(dataset.dtype.itemsize, dataset.file.id.get_filesize()))
     for start in range(0, dataset.shape[0], step):
         piece = list(strings[start : start + step])
         most -= sum(map(len, piece))

@@ -31,6 +31,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from bnuq.config.earlier_versions import RENAMED_FINDINGS, in_current_settings, removed_settings
+from bnuq.files import noted
 from bnuq.files.hdf5 import image_of
 from bnuq.files.writing import replaced
 from bnuq.methods import method_named
@@ -74,6 +75,8 @@ def write(result: Result, path: Path) -> None:
                     _lay_out(file, result)
                 _add_samples(file, result)
                 pixel_maps.add(file, result)
+    if not (large or on_disk):
+        noted.note(image)
 
 
 _IN_MEMORY = 2**26

@@ -28,6 +28,7 @@ import numpy as np
 import bnuq
 from bnuq.errors import ResultError
 from bnuq.estimates import Among, Axis, Coordinate, Estimate, InRecord, Prefix, Unit
+from bnuq.files import noted
 from bnuq.files.apart import ask
 from bnuq.files.content import kind_of
 from bnuq.files.hdf5 import Group, image_of, open_hdf5
@@ -64,7 +65,9 @@ R = TypeVar("R", bound=Record)
 def write(record: Record, path: Path) -> None:
     """Write `record` to `path`, completely or not at all; ResultError if that cannot be done."""
     check_replaceable(path)
-    write_bytes(path, image_of(lambda file: lay_out(file, record)))
+    image = image_of(lambda file: lay_out(file, record))
+    write_bytes(path, image)
+    noted.note(image)
 
 
 def check_replaceable(path: Path) -> None:
@@ -80,6 +83,8 @@ def check_replaceable(path: Path) -> None:
 
 
 def _is_result(path: Path) -> bool:
+    if noted.noted_bytes(path) is not None:
+        return True
     try:
         return {"format", "bnuq"} <= set(ask("root attributes", str(path.absolute())))
     except (OSError, ValueError, KeyError):

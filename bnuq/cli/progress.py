@@ -6,11 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, Task, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as RichProgress
-from rich.text import Text
+from typing import Any
 
 from bnuq import stopping
 from bnuq.cli.output import Printing
@@ -20,12 +16,6 @@ _MIN_ELAPSED, _MAX_ELAPSED = 2.0, 600.0  # seconds of work between which its rat
 _DAY = 86_400.0
 _BETWEEN_LINES = 30.0  # seconds
 Clock = Callable[[], float]
-
-
-class _Rate(ProgressColumn):
-    def render(self, task: Task) -> Text:
-        speed = task.finished_speed or task.speed
-        return Text("" if speed is None else f"{speed:,.0f}/s" if speed >= 10 else f"{speed:.1f}/s")
 
 
 class _DurationWarning:
@@ -76,8 +66,7 @@ class Bars:
 
             yield count
             return
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate(), TimeRemainingColumn())
-        with RichProgress(*columns, console=Console(stderr=True), transient=True) as progress:
+        with _bar() as progress:
             task = progress.add_task(title, total=total)
 
             def advance_bar(steps: int) -> None:
@@ -95,6 +84,21 @@ class Bars:
         left = (now - begin) * (total - done) / done
         time_left = f", about {_in_words(left)} left" if done < total else ""
         _write(f"{title}: {100 * done // total} % done{time_left}.")
+
+
+def _bar() -> Any:
+    """A bar on a terminal, by rich, which nothing else here needs."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.text import Text
+
+    class Rate(ProgressColumn):
+        def render(self, task: Any) -> Text:
+            speed = task.finished_speed or task.speed
+            return Text("" if speed is None else f"{speed:,.0f}/s" if speed >= 10 else f"{speed:.1f}/s")
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Rate(), TimeRemainingColumn())
+    return Progress(*columns, console=Console(stderr=True), transient=True)
 
 
 def _in_words(seconds: float) -> str:

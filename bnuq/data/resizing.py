@@ -8,16 +8,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from bnuq.config import Augment, Interpolation
 from bnuq.errors import RequestError
 
-_RESAMPLING = {
-    "bilinear": Image.Resampling.BILINEAR,
-    "bicubic": Image.Resampling.BICUBIC,
-    "nearest": Image.Resampling.NEAREST,
-}
 _ATTEMPTS = 10  # at a random part that fits into the picture
 WORDS = 2 * _ATTEMPTS + 2  # random words that `random_part` takes
 
@@ -79,7 +73,9 @@ def resized(pixels: Pixels, size: Size, interpolation: Interpolation) -> Pixels:
         return pixels
     if max(size) > 2**16 or math.prod(size) > 2**28:
         raise RequestError(f"data.resize would make an image of {size[0]} × {size[1]} pixels; expected a smaller size.")
-    resample = _RESAMPLING[interpolation]
+    from PIL import Image  # late: most sets are arrays, which are not resized
+
+    resample = Image.Resampling[interpolation.upper()]
     to = (size[1], size[0])
     if pixels.dtype.kind in "iu" and pixels.dtype != np.uint8:
         assert interpolation == "nearest"

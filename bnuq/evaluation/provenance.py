@@ -17,7 +17,6 @@ from modulefinder import ModuleFinder
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import torch
 from jaxtyping import Int64
@@ -50,6 +49,8 @@ def provenance(
     mini-batches are drawn `by_group`, also a digest of the groups of the reference `train`. The digest of a reference
     that is not read whole is that of its listing, which "reference_digest" says.
     """
+    import h5py  # late: an error in the request needs none
+
     codes = train.group if by_group and train is not None else None
     values = {
         "bnuq": bnuq.__version__,

@@ -222,8 +222,6 @@ def _p_value(comparison: EstimateComparison, df: float, deviation: float, *, gai
     Within its tolerance a change without an error has p = 1: the estimate cannot be worse, but still counts among those
     that are tested together.
     """
-    import scipy.special  # late: no other command that only reads needs it
-
     degradation = -comparison.degradation if gain else comparison.degradation
     if comparison.direction == "none" and gain:
         return 1.0
@@ -235,6 +233,8 @@ def _p_value(comparison: EstimateComparison, df: float, deviation: float, *, gai
     degradation -= deviation
     if comparison.se == 0:
         return 0.0 if degradation > 0 else 1.0
+    import scipy.special  # late: no other command that only reads needs it
+
     tail = float(scipy.special.stdtr(df, -degradation / comparison.se))
     return min(1.0, 2 * tail) if comparison.direction == "none" else tail
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float64
-from scipy.special import gammaincinv, ndtr, ndtri
 
 from bnuq.config import Variance
 from bnuq.metrics.arrays import as_float64
@@ -67,6 +66,8 @@ def draw_chi2(
     Source: Shekhovtsov & Flach 2018, §3.1, with S² dividing by n, as batch normalisation does.
     """
 
+    from scipy.special import gammaincinv  # late, as everywhere: a sixth of a second
+
     def drawn(layer: LayerNoiseModel, order: int) -> LayerStatistics:
         degrees = layer.values_deviation - 1
         uniform = _uniform(draws, counter_rng.NOISE_MODEL_CHI2, len(layer.mean), seed=seed, site=order)
@@ -88,6 +89,8 @@ def draw_gaussian(
     A measured count of the deviation includes the kurtosis κ; a nominal count assumes κ = 3. S is truncated: drawn from
     the normal distribution above 0. Draw t depends only on (seed, t). Source: Teye et al. 2018, footnotes 8 and 9.
     """
+
+    from scipy.special import ndtr, ndtri
 
     def drawn(layer: LayerNoiseModel, order: int) -> LayerStatistics:
         sd = np.sqrt(1 / (2 * layer.values_deviation))  # of S/σ

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Float64, Int64, UInt16, UInt64
-from scipy.special import ndtri
 
 # purposes: part of the random key, never to be renumbered
 BATCH, AUGMENT, MASK, CHECK, CHECK_AUGMENT, SUBSET, RANKED, MASK_TIE, MASK_KEY, TILE_DRAWS = range(10)
@@ -46,6 +45,8 @@ def uniform(
 
 def normal(seed: int, draw: int, purpose: int, count: int, *, site: int = 0) -> Float64[np.ndarray, " count"]:
     """`count` standard normal numbers, made of `uniform`."""
+    from scipy.special import ndtri  # late: a sixth of a second, and many runs draw none
+
     return ndtri(uniform(seed, draw, purpose, count, site=site))
 
 

@@ -10,7 +10,6 @@ import math
 
 import numpy as np
 import torch
-from scipy.special import ndtri
 from torch import Tensor
 
 from bnuq.errors import SamplingError
@@ -56,6 +55,8 @@ class Noise:
         per_point = 1 if axis is None else site.rows * math.prod(shape[:axis] + shape[axis + 1 :])
         seed, number, first = self._learned.seed, self._learned.first + draw, 0 if axis is None else start * per_point
         uniform = counter_rng.uniform(seed, number, counter_rng.LEARNED, math.prod(shape), site=site.order, first=first)
+        from scipy.special import ndtri  # late: a sixth of a second
+
         values = ndtri(uniform) if site.family == "normal" else uniform
         if axis is None:
             numbers = _on(values.reshape(shape), dtype, device)

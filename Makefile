@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo unit test nightly test-cuda test-floor test-ray soak hostile golden lint house figures gate noise-models worth inspect reproduce bench bench-scale bench-gpu bench-large clean architectures zoo
+.PHONY: demo unit test nightly test-cuda test-floor test-ray soak hostile golden lint house figures gate noise-models worth inspect reproduce bench bench-scale bench-start bench-gpu bench-large clean architectures zoo
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -130,6 +130,10 @@ bench: .venv-bench/installed
 # One process, two, two shards and, where it is installed, Ray: five minutes. SCALE="--samples 8", SCALE="--only local".
 bench-scale: .venv/installed
 	$(BIN)/python benchmarks/scale.py $(SCALE)
+
+# CPU time of small commands in units of a bare `import torch`: two minutes. Another checkout beside: START="--bnuq PATH"
+bench-start: .venv/installed
+	$(BIN)/python benchmarks/start.py $(START)
 
 # Up to a million points, and 1,000 classes: peak memory and CPU time. A quarter of an hour; LARGE="--quick": a minute.
 bench-large: .venv/installed

@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo unit test nightly test-cuda test-floor test-ray soak hostile golden lint house figures gate noise-models worth inspect reproduce bench bench-scale bench-start bench-gpu bench-large clean architectures zoo
+.PHONY: demo unit test nightly test-cuda test-floor test-ray test-kernels soak hostile golden lint house figures gate noise-models worth inspect reproduce bench bench-scale bench-start bench-gpu bench-large clean architectures zoo
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -16,7 +16,7 @@ demo: .venv/installed
 
 # Bytecode is kept, also where PYTHONDONTWRITEBYTECODE is set: without it each test process compiles everything again,
 # and collecting the tests takes three times as long.
-unit test nightly test-cuda test-floor test-ray hostile golden: export PYTHONDONTWRITEBYTECODE :=
+unit test nightly test-cuda test-floor test-ray test-kernels hostile golden: export PYTHONDONTWRITEBYTECODE :=
 
 # A developer's loop, a minute on two cores: no whole run, process, compiler or real data, and no sampling of networks.
 unit: .venv/installed
@@ -60,6 +60,10 @@ soak: .venv/installed
 # On Ray, which is not among the packages of the tests: pip install 'ray>=2.9' into .venv first. A minute or two.
 test-ray: .venv/installed
 	$(BIN)/python -m pytest tests/runs/test_ray.py -m nightly
+
+# Kernels of Triton in its interpreter, without a GPU. It is 290 MB: pip install triton into .venv first.
+test-kernels: .venv/installed
+	TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/sampling/test_kernels.py -m nightly
 
 # The numbers of every sample configuration, written again: read their diff before it is committed.
 golden: .venv/installed

@@ -131,6 +131,12 @@ def queue_of_this_thread(device: torch.device) -> Callable[[], AbstractContextMa
     return partial(module.stream, module.current_stream(device))
 
 
+def as_current(device: torch.device) -> AbstractContextManager[object]:
+    """Makes this device the one that kernels other than torch's are given to."""
+    of_device = None if is_host(device) else getattr(_module(device.type), "device", None)
+    return nullcontext() if of_device is None else of_device(device)
+
+
 def fetch(values: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
     """The values as arrays of the host, which waits for an accelerator once for all of a dtype."""
     arrays: dict[str, np.ndarray] = {}

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from bnuq import devices
 from bnuq.errors import SamplingError
-from bnuq.sampling import counter_rng
+from bnuq.sampling import counter_rng, kernels
 from bnuq.sampling.interception import DropoutCall
 from bnuq.sampling.sites import DropoutSite
 
@@ -64,11 +64,28 @@ def dropped(call: DropoutCall, site: DropoutSite, dropout: Dropout, draws: Seque
     mean and variance as `torch.nn.AlphaDropout` does.
     """
     numbers, device = [dropout.first + draw for draw in draws], call.input.device
+    made = _dropped_at_once(call, site, dropout.seed, tuple(numbers), start)
+    if made is not None:
+        return made
 
     def entries(first: int, count: int) -> UInt8[Tensor, "draw entry"]:
         return _keep_entries(dropout.seed, numbers, site.order, site.p, device, first, count)
 
     return dropped_by(call, site, entries, len(draws), start)
+
+
+def _dropped_at_once(
+    call: DropoutCall, site: DropoutSite, seed: int, draws: tuple[int, ...], start: int
+) -> Tensor | None:
+    """The same in one kernel, without a mask in memory; None where none computes it."""
+    x, by_channel = call.input, site.variety == "feature_dropout"
+    in_rows = site.batch_axis == 0 and site.rows == 1 and not site.interleaved
+    plain = site.p == 1 or not (by_channel or site.variety == "dropout") or x.requires_grad
+    if plain or not in_rows or not devices.traits(x.device).draws:
+        return None
+    entries_per_point = x.shape[1] if by_channel else math.prod(x.shape[1:])
+    keys, out = _squares_keys_on(x.device, seed, draws, site.order), x if call.in_place else None
+    return kernels.masked(x, keys, p=site.p, first=start * entries_per_point, by_channel=by_channel, out=out)
 
 
 def dropped_by(call: DropoutCall, site: DropoutSite, entries: Entries, draws: int, start: int) -> Tensor:
@@ -157,32 +174,16 @@ _BYTES_PER_ENTRY = 32  # of an entry, while it is drawn: four temporaries
 
 
 def _keep_by_squares(keys: Int64[Tensor, " draw"], p: float, first: int, count: int) -> UInt8[Tensor, "draw entry"]:
-    """A mask that is exact to 2⁻³³: 32 bits are compared with p. Computed on the keys' device, whose integers wrap.
-
-    Source: Widynski 2020, "Squares: A Fast Counter-Based RNG", arXiv 2004.06278, squares32.
-    """
+    """A mask that is exact to 2⁻³²: 32 bits are compared with p. Computed on the keys' device."""
     mask = torch.empty((len(keys), count), dtype=torch.bool, device=keys.device)
     draws_per_block = max(1, _BLOCK_ENTRIES // max(1, count))  # draws
     for start in range(first, first + count, _BLOCK_ENTRIES):
         counter = torch.arange(start, min(start + _BLOCK_ENTRIES, first + count), device=keys.device)
         columns = mask[:, start - first : start - first + len(counter)]
         for key, block in zip(keys[:, None].split(draws_per_block), columns.split(draws_per_block), strict=True):
-            y = key * counter
-            z = y + key
-            x = torch.addcmul(y, y, y)
-            swapped = torch.empty_like(x)
-            for summand in (z, y, z):
-                _swap_halves(x, swapped)
-                torch.addcmul(summand, x, x, out=x)
-            x >>= 32  # uniform from −2³¹, since a shift to the right keeps the sign
-            torch.ge(x, round(p * 2**32) - 2**31, out=block)
+            high = kernels.squares(key, counter).view(torch.int32)[:, 1::2]
+            torch.ge(high, kernels.threshold(p), out=block)
     return mask.view(torch.uint8)
-
-
-def _swap_halves(x: Tensor, out: Tensor) -> None:
-    torch.bitwise_right_shift(x, 32, out=out).bitwise_and_(0xFFFFFFFF)
-    x <<= 32
-    x |= out
 
 
 def bytes_of_mask(entries: int, itemsize: int, device: torch.device) -> int:

@@ -13,6 +13,8 @@ treats CUDA tensors: composite operations are decomposed above the backend, disp
 - refuses a tensor that another stream copied and that this thread's stream has not waited for;
 - computes the result on the CPU.
 
+Where $TRITON_INTERPRET says so, kernels of Triton run in its interpreter, and count as one each.
+
 Memory that a stream of its own copied to and that another stream used is to be recorded there, or counts as a race.
 
 `standing_in_for_cuda()` makes bnuq take its CUDA branches for this device: in its functions the constant "cuda" becomes
@@ -27,6 +29,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import os
 import pkgutil
 import sys
 import threading
@@ -443,6 +446,12 @@ def _renamed(value: Any) -> Any:
     return value.replace(co_consts=tuple(map(_renamed, value.co_consts)), co_names=names)
 
 
+def _interpreted(launch: Callable[..., None], kernel: Any, *arguments: Any, **constants: Any) -> None:
+    log.kernels[kernel.__name__] += 1
+    _check_order(_tensors(arguments))
+    launch(kernel, *_mapped(lambda value: _to_host(value) if is_on_device(value) else value, arguments), **constants)
+
+
 @contextmanager
 def standing_in_for_cuda() -> Iterator[Log]:
     """bnuq with this device as its CUDA device: `--device pretend`, and "auto" chooses it."""
@@ -457,6 +466,8 @@ def standing_in_for_cuda() -> Iterator[Log]:
     tables = [table for module in modules for table in vars(module).values() if isinstance(table, dict)]
     tables = [table for table in tables if "cuda" in table]
     replaced = {"pin_memory": _pinned, "is_pinned": _is_pinned, "record_stream": _recorded}
+    kernels: Any = importlib.import_module("bnuq.sampling.kernels")
+    launch = kernels._launch
     capacity, methods = memory.capacity, {name: getattr(torch.Tensor, name) for name in replaced}
     log.clear()
     memory.reset_peak()
@@ -465,12 +476,15 @@ def standing_in_for_cuda() -> Iterator[Log]:
             function.__code__ = _renamed(code)
         for table in tables:
             table[NAME] = table["cuda"]
+        if os.environ.get("TRITON_INTERPRET") == "1":
+            kernels._launch = partial(_interpreted, launch)
         _Module.stands_in = True
         for name, method in replaced.items():
             setattr(torch.Tensor, name, method)
         yield log
     finally:
         _Module.stands_in = False
+        kernels._launch = launch
         for name, method in methods.items():
             setattr(torch.Tensor, name, method)
         for function, code in codes:

@@ -1,0 +1,142 @@
+"""The kernels of Triton, run by its interpreter on the CPU, against plain operations: make test-kernels."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import pytest
+import torch
+from fake_accelerator import NAME
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+import bnuq
+from bnuq.sampling import kernels
+
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.skipif(
+        find_spec("triton") is None or os.environ.get("TRITON_INTERPRET") != "1",
+        reason="needs Triton, which comes with torch for GPUs, and TRITON_INTERPRET=1: make test-kernels",
+    ),
+]
+DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+SHAPES = [(6, 5, 7, 11), (4, 1, 1, 1), (2, 64, 1, 1), (8, 1031), (10, 3, 33), (2, 3, 40, 41), (4, 3, 2, 3, 5)]
+LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+def layouts(x: Tensor) -> list[Tensor]:
+    """These values in both dense layouts, and strided."""
+    strided = torch.stack([x, x], -1)[..., 0]
+    return [x, strided, *([x.contiguous(memory_format=LAST[x.ndim])] if x.ndim in LAST else [])]
+
+
+@pytest.fixture
+def everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use the kernels on a CPU too."""
+    monkeypatch.setattr(kernels, "_is_right", lambda *_: True)
+
+
+@pytest.mark.usefixtures("everywhere")
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_scale_shift_addition_and_relu_are_those_of_their_formula(shape, dtype):
+    scale, shift = torch.randn(2, 2, shape[1])
+    of_rows = [values.double().repeat_interleave(shape[0] // 2, 0) for values in (scale, shift)]
+    of_rows = [values.view(shape[0], shape[1], *[1] * (len(shape) - 2)) for values in of_rows]
+    for x in layouts(torch.randn(shape).to(dtype)):
+        for added in (None, torch.randn(shape).to(dtype), torch.randn_like(x)):
+            exact = of_rows[0] * x.double() + of_rows[1] + (0 if added is None else added.double())
+            found = kernels.activated(x, scale, shift, added)
+            assert found.dtype == dtype and found.shape == x.shape
+            assert x.stride() == found.stride() or not (x.is_contiguous() or kernels._is_channels_last(x))
+            assert_close(found.double(), exact.relu(), rtol=0, atol=12 * torch.finfo(dtype).eps)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # of numpy, in the interpreter
+@pytest.mark.usefixtures("everywhere")
+def test_what_is_not_finite_stays():
+    x = torch.tensor([[float("nan"), float("inf"), -float("inf"), -0.0]])
+    for scale in (torch.ones(1, 4), torch.zeros(1, 4)):
+        found = kernels.activated(x, scale, torch.zeros(1, 4))
+        assert_close(found, kernels.plainly_activated(x, scale, torch.zeros(1, 4)), equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("p", [0.1, 0.5, 1 - 2**-12])
+@pytest.mark.parametrize("first", [0, 12345, 2**40 + 3])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_masks_are_those_of_plain_operations_bit_by_bit(shape, first, p, dtype):
+    keys = torch.tensor([0x548C9DECBCE65297, -0x1B3D5F7A9C8E6D43])
+    for by_channel in (False, True):
+        sizes = shape[:2] + (1,) * (len(shape) - 2) if by_channel else shape
+        counter = torch.arange(first, first + torch.Size(sizes).numel() // 2)
+        kept = kernels.squares(keys[:, None], counter).view(torch.int32)[:, 1::2] >= kernels.threshold(p)
+        for x in layouts(torch.randn(shape).to(dtype)):
+            if not kernels._fits(x):
+                continue
+            expected = x * kept.view(sizes).to(dtype).mul_(1 / (1 - p))
+            found = kernels._masked(x, keys, p, first, by_channel, None)
+            assert torch.equal(found == 0, expected == 0) and found.stride() == x.stride()
+            # the interpreter cuts numbers to bfloat16, which devices round
+            ulp = torch.finfo(dtype).eps if dtype is torch.bfloat16 else 0.0
+            assert_close(found, expected, rtol=ulp, atol=0)
+
+
+def test_a_device_without_the_kernels_gives_the_same_samples_in_more_launches(accelerator, monkeypatch):
+    layers = nn.Conv2d(3, 8, 3), nn.Dropout2d(0.3), nn.ReLU(), nn.Dropout(0.2), nn.Flatten(), nn.Linear(8 * 36, 5)
+    net, x = nn.Sequential(*layers).eval().to(NAME), torch.randn(9, 3, 8, 8).to(NAME)
+    found, launches = [], []
+    for allowed in (True, False):
+        if not allowed:
+            monkeypatch.setattr(kernels, "_is_right", lambda *_: False)
+        bnuq.predict(net, x, dropout=bnuq.Dropout(4, seed=3))
+        accelerator.clear()
+        found.append(bnuq.predict(net, x, dropout=bnuq.Dropout(4, seed=3)).cpu())
+        launches.append(accelerator.kernels.total())
+        assert ("_mask" in accelerator.kernels) == allowed
+    assert torch.equal(*found) and launches[0] < launches[1] / 2
+
+
+@pytest.mark.usefixtures("accelerator")
+@pytest.mark.parametrize("broken", ["_activated", "_masked"])
+def test_a_kernel_that_is_wrong_is_not_used(broken, monkeypatch):
+    right = getattr(kernels, broken)
+    monkeypatch.setattr(kernels, broken, lambda x, *rest: right(x, *rest).mul_(1 + 2**-12))
+    kernels._is_right.cache_clear()
+    device = torch.device(NAME, 0)
+    judged = {name: kernels._is_right(name, device, torch.float32) for name in kernels._CHECKS}
+    kernels._is_right.cache_clear()
+    assert judged == {"activated": broken != "_activated", "masked": broken != "_masked"}
+
+
+COMPILED = """
+import torch, triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from bnuq.sampling import kernels
+
+integers = dict.fromkeys(("rows", "points", "channels", "area", "threshold"), "i32") | {"first": "i64"}
+pointers = {"keys": "*i64", "scales": "*fp32", "shifts": "*fp32"}
+for kernel, flag in ((kernels._mask, "BY_CHANNEL"), (kernels._activate, "ADDS")):
+    function = kernels._compiled(kernel)
+    for dtype in ("fp32", "fp16", "bf16"):
+        for last in (False, True):
+            constants = {flag: last, "CHANNELS_LAST": last, "BLOCK": 1024}
+            types = integers | pointers | dict.fromkeys(("x", "out", "other"), f"*{dtype}") | {"scale": "fp32"}
+            types |= dict.fromkeys(constants, "constexpr")
+            signature = {name: types[name] for name in function.arg_names}
+            for capability in (80, 90):
+                source = ASTSource(function, signature, constexprs=constants)
+                compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32))
+                print(kernel.__name__, len(compiled.asm["cubin"]) > 0)
+"""
+
+
+def test_they_compile_for_gpus_without_one(tmp_path):
+    environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
+    told = subprocess.run([sys.executable, "-c", COMPILED], env=environment, capture_output=True, text=True, check=True)
+    assert told.stdout.split() == ["_mask", "True"] * 12 + ["_activate", "True"] * 12

@@ -138,19 +138,17 @@ def as_current(device: torch.device) -> AbstractContextManager[object]:
 
 
 def fetch(values: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
-    """The values as arrays of the host, which waits for an accelerator once for all of a dtype."""
-    arrays: dict[str, np.ndarray] = {}
-    names_of_kind: dict[tuple, list[str]] = {}
-    for name, value in values.items():
-        names_of_kind.setdefault((value.device, value.dtype), []).append(name)
-    for (device, _), names in names_of_kind.items():
-        if is_host(device):
-            arrays |= {name: values[name].numpy() for name in names}
-            continue
-        joined = torch.cat([values[name].flatten() for name in names]).cpu().numpy()
-        ends = np.cumsum([values[name].numel() for name in names])
-        parts = np.split(joined, ends[:-1])
-        arrays |= {name: part.reshape(values[name].shape) for name, part in zip(names, parts, strict=True)}
+    """The values as arrays of the host, which waits for an accelerator once: they are copied as bytes, the longest
+    numbers first, so that each begins where numbers of its type may."""
+    arrays = {name: value.numpy() for name, value in values.items() if is_host(value.device)}
+    of_device = sorted(values.keys() - arrays.keys(), key=lambda name: -values[name].itemsize)
+    if of_device:
+        joined = torch.cat([values[name].contiguous().flatten().view(torch.uint8) for name in of_device]).cpu()
+        parts = joined.split([values[name].nbytes for name in of_device])
+        arrays |= {  # copies, as one that is kept would keep them all
+            name: part.view(values[name].dtype).view(values[name].shape).numpy().copy()
+            for name, part in zip(of_device, parts, strict=True)
+        }
     return {name: arrays[name] for name in values}
 
 

@@ -20,6 +20,7 @@ from findings_of import values_of
 from torch import nn
 
 import bnuq
+from bnuq import devices
 from bnuq.catalogue import text_of
 from bnuq.config import Options, resolve_sweep
 from bnuq.errors import RequestError
@@ -179,6 +180,21 @@ def test_the_host_waits_a_few_times_for_each_image_of_a_segmentation(tmp_path, a
         small_segmentation.evaluated(tmp_path, device="auto", methods=("mcbn",), samples=4, limit=limit, ood=())
         counts.append(accelerator.waits.total())
     assert (counts[1] - counts[0]) / 4 <= 2 * 7, accelerator.report()  # two methods
+
+
+def test_values_of_several_types_are_fetched_in_one_wait(accelerator):
+    values = {
+        "kept": torch.tensor([True, False, True]), "single": torch.arange(7.0)[::2], "none": torch.zeros(0, 4),
+        "double": torch.arange(6.0, dtype=torch.float64).view(2, 3).T, "whole": torch.tensor(5),
+        "half": torch.ones(3).half(),
+    }  # fmt: skip
+    of_device = {name: value.to(NAME) for name, value in values.items()}
+    accelerator.clear()
+    found = devices.fetch(of_device)
+    assert accelerator.waits.total() == 1 and [*found] == [*values]
+    for name, value in values.items():
+        assert found[name].dtype == value.numpy().dtype and found[name].tolist() == value.tolist()
+        assert found[name].base is None  # and keeps no other alive
 
 
 @pytest.mark.parametrize("bank", [None, 12])

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from bnuq import metrics
+from bnuq import devices, metrics
 from bnuq.errors import SamplingError
 from bnuq.estimates import Estimate
 from bnuq.files.journal import Arrays
@@ -79,13 +79,24 @@ def spread(
 
     SamplingError where an output is not finite, with the point's number, from `first` on, and its set `where`.
     """
-    high, low = outputs.amax(0), outputs.amin(0)
-    size = float(torch.maximum(high.abs(), low.abs()).max())  # NaN where any is
-    if not math.isfinite(size):
+    apart, size = (np.array(value.item()) for value in apart_and_size(outputs).values())
+    if not np.isfinite(size):
         raise not_finite(first + int((~outputs.isfinite().all(0).all(-1)).nonzero()[0, 0]), where)
-    apart = float(torch.maximum(high - outputs[0], outputs[0] - low).max())
-    rounding = min(128 * torch.finfo(made_in).eps, HALF_ROUNDING)
-    return {name: np.array(value) for name, value in (("apart", apart), ("size", size), ("rounding", rounding))}
+    return with_rounding(apart, size, made_in)
+
+
+def apart_and_size(outputs: Float[Tensor, "sample chunk output"]) -> dict[str, Tensor]:
+    """How much the outputs of the samples differ, and how large they are: NaN where any is."""
+    high, low = outputs.amax(0), outputs.amin(0)
+    return {
+        "apart": torch.maximum(high - outputs[0], outputs[0] - low).max(),
+        "size": torch.maximum(high.abs(), low.abs()).max(),
+    }
+
+
+def with_rounding(apart: np.ndarray, size: np.ndarray, made_in: torch.dtype) -> Arrays:
+    """`spread`, from these parts."""
+    return {"apart": apart, "size": size, "rounding": np.array(min(128 * torch.finfo(made_in).eps, HALF_ROUNDING))}
 
 
 def not_finite(point: int, where: str) -> SamplingError:
@@ -118,7 +129,7 @@ class ReplicateWeights:
         return ReplicateWeights(subset, torch.from_numpy(subset.weights), rows, draws)
 
     def to(self, device: torch.device) -> ReplicateWeights:
-        return replace(self, tensor=self.tensor.to(device))
+        return replace(self, tensor=devices.upload(self.tensor, device))
 
     def of_replicates(self, bins: CalibrationBins) -> CalibrationBins:
         """The bins of every replicate, from those of every row of weights."""

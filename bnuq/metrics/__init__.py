@@ -38,6 +38,7 @@ from bnuq.metrics.classification import (
     mutual_information as mutual_information,
     pll_classification as pll_classification,
     pll_from_log_likelihood as pll_from_log_likelihood,
+    pll_of_product as pll_of_product,
     predicted as predicted,
     predictive as predictive,
     predictive_entropy as predictive_entropy,

@@ -6,7 +6,7 @@ mean over the T samples (n, K). Both give the score of the mean prediction, neve
 
 import numpy as np
 from array_api_compat import device
-from jaxtyping import Float, Integer
+from jaxtyping import Bool, Float, Integer
 
 from bnuq.estimates import Estimator
 from bnuq.metrics.arrays import Array, array_namespace, log
@@ -60,17 +60,25 @@ def pll_from_log_likelihood(
     rows = xp.asarray(weights, dtype=dtype, device=location)
     if rows.ndim == 1:
         return pll_from_log_likelihood(log_likelihood, rows[None, :])[0]
-    top = _finite_max(log_likelihood)
-    total = rows @ xp.exp(log_likelihood - top)
-    pll = log(total) + top
     # One product serves all replicates; only sums so small that terms may have underflowed are computed again.
-    underflowed = total < xp.finfo(dtype).smallest_normal / xp.finfo(dtype).eps
+    pll, underflowed = pll_of_product(log_likelihood, rows)
     if bool(xp.any(underflowed)):
         for row in range(rows.shape[0]):
             if bool(xp.any(underflowed[row])):
                 used = rows[row] > 0
                 pll[row, underflowed[row]] = _log_sum(log_likelihood[:, underflowed[row]][used], rows[row][used])
     return pll
+
+
+def pll_of_product(
+    log_likelihood: Float[Array, "sample point"], rows: Float[Array, "replicate sample"]
+) -> tuple[Float[Array, "replicate point"], Bool[Array, "replicate point"]]:
+    """`pll_from_log_likelihood` of R replicates by one product, and where its sums are so small that terms may have
+    underflowed."""
+    limits = array_namespace(rows).finfo(rows.dtype)
+    top = _finite_max(log_likelihood)
+    total = rows @ array_namespace(rows).exp(log_likelihood - top)
+    return log(total) + top, total < limits.smallest_normal / limits.eps
 
 
 def _log_sum(terms: Float[Array, "sample point"], weights: Float[Array, "sample"]) -> Float[Array, "point"]:

@@ -21,7 +21,6 @@ from bnuq.evaluation.tasks.class_probabilities import PredictionSets, Probabilit
 from bnuq.evaluation.units import Blocks, Gathered
 from bnuq.files.journal import Arrays
 from bnuq.metrics import CalibrationBins, DrawWeights, LogitMaps
-from bnuq.metrics.arrays import as_numpy
 from bnuq.metrics.registry import ESTIMANDS, estimates_of_task
 from bnuq.sampling.outputs import PROBABILITY_TOLERANCE
 
@@ -116,6 +115,7 @@ class ClassReduction:
         self._n = first  # the number of the next point
         self._blocks = Blocks()
         self._made_in = torch.float32
+        self._names: tuple[str, ...] = ()  # of the values of points
 
     def add(
         self,
@@ -130,10 +130,7 @@ class ClassReduction:
         block = torch.from_numpy(np.array(logits)) if isinstance(logits, np.ndarray) else logits
         block = devices.with_float64(block)
         self._made_in = block.dtype
-        if draws is None:
-            weights = self._all = self._all.to(block.device)
-        else:
-            weights = estimates.ReplicateWeights.of(self._draws, draws).to(block.device)
+        weights = self._weights(block.device, draws)
         done = 0
         with torch.inference_mode():
             while done < block.shape[1]:
@@ -150,27 +147,77 @@ class ClassReduction:
                 else:
                     done += points.shape[1]
 
-    def _add(self, block: Tensor, batch_weights: estimates.ReplicateWeights) -> None:
+    def _add(self, block: Tensor, weights: estimates.ReplicateWeights) -> None:
+        """Add these points. Those of an accelerator are first scored without a look at any number, for which the host
+        would wait."""
+        is_added = False
+        if not devices.is_host(block.device):
+            is_added = self._kept(devices.fetch(self._scored(block, weights)), weights)
+        if not is_added:
+            differences: Arrays = {}
+            arrays = devices.fetch(self._scored(block, weights, differences))
+            self._kept(arrays, weights, differences)
+
+    def scored_at_once(
+        self, block: Float[Tensor, "sample chunk class"], draws: Int64[np.ndarray, " sample"] | None = None
+    ) -> dict[str, Tensor]:
+        """Values of the next points on their accelerator, for `add_scored` once they are fetched."""
+        with torch.inference_mode():
+            return self._scored(block, self._weights(block.device, draws))
+
+    def add_scored(
+        self,
+        arrays: Arrays,
+        block: Float[Tensor, "sample chunk class"],
+        draws: Int64[np.ndarray, " sample"] | None = None,
+    ) -> None:
+        """Add the points of this block, of which the arrays are `scored_at_once`."""
+        if not self._kept(arrays, self._weights(block.device, draws)):
+            self.add(block, draws)
+
+    def _weights(self, device: torch.device, draws: Int64[np.ndarray, " sample"] | None) -> estimates.ReplicateWeights:
+        if draws is not None:
+            return estimates.ReplicateWeights.of(self._draws, draws).to(device)
+        self._all = self._all.to(device)
+        return self._all
+
+    def _scored(
+        self, block: Tensor, batch_weights: estimates.ReplicateWeights, differences: Arrays | None = None
+    ) -> dict[str, Tensor]:
+        """What `_kept` takes of these points, on their device.
+
+        With `differences`, which take how much the samples differ, numbers are looked at: masked classes get a finite
+        logit, what underflows is computed again, and what cannot be scored is an error. Without, the values whose names
+        begin with "needs" tell `_kept` whether a look is needed.
+        """
         samples, points, _ = block.shape
         weights, full = batch_weights.tensor, batch_weights.draws.full.start
         buffers = self._buffers(block, len(weights))
         logits = buffers.logits.copy_(block)
         if self._maps is not None:
             rows = self._maps.of_point[self._n : self._n + points]
-            logits.mul_(torch.tensor(self._maps.scale[rows], device=logits.device))
-            logits.add_(torch.tensor(self._maps.shift[rows], device=logits.device))
+            logits.mul_(devices.upload(torch.tensor(self._maps.scale[rows]), logits.device))
+            logits.add_(devices.upload(torch.tensor(self._maps.shift[rows]), logits.device))
         y = None
         if self._labels is not None:
-            y = torch.tensor(self._labels[self._n : self._n + points], device=logits.device)
-        differences = self._spread(logits, y)
+            y = devices.upload(torch.tensor(self._labels[self._n : self._n + points]), logits.device)
+        kept: dict[str, Tensor] = {}
+        if differences is None:
+            kept |= {f"most.{name}": value for name, value in estimates.apart_and_size(logits).items()}
+        else:
+            differences |= self._spread(logits, y)
         sample_scores = _sample_scores(logits, y, buffers)
         if self._sum_to_one:
-            self._check_sum_to_one(sample_scores.log_total)
+            wrong = sample_scores.log_total.expm1().abs() > PROBABILITY_TOLERANCE
+            if differences is None:
+                kept["needs.sum"] = wrong.any()
+            else:
+                self._check_sum_to_one(wrong, sample_scores.log_total)
         mean = torch.mm(weights, buffers.p.view(samples, -1), out=buffers.mean)
-        of_classes, of_draws = self._probabilities(mean[full], buffers.p, batch_weights)
+        kept |= self._probabilities(mean[full], buffers.p)
         further = _further_scores(mean.view(-1, *buffers.p.shape[1:]), y)
         values = _scores_of_means(mean, y, buffers) | further
-        predicted = values.pop("predicted")
+        kept["predicted"] = values.pop("predicted")[full].clone()
         expected = weights @ sample_scores.entropy
         values["expected_entropy"] = expected
         if self._logit_scores:
@@ -182,30 +229,54 @@ class ClassReduction:
                 predictive - expected, predictive, batch_weights.draws
             )
             values["variation_ratio"] = _variation_ratio(sample_scores.vote, weights, buffers)
-        log_likelihood = None
         if y is not None:
             assert sample_scores.log_likelihood is not None
-            log_likelihood = as_numpy(sample_scores.log_likelihood)
-            values["pll"] = metrics.pll_from_log_likelihood(sample_scores.log_likelihood, weights=weights)
-        chosen = as_numpy(predicted[full])
-        sums = as_numpy(torch.stack([value.sum(1) for value in values.values()]))
-        sums = sums if batch_weights.rows is None else sums[:, batch_weights.rows]
-        full_values = as_numpy(torch.stack([value[full] for value in values.values()]))
-        ranked = self._ranked_of(values, batch_weights)
-        means = {name: total for name, total in zip(values, sums, strict=True) if name in metrics.METRICS}
-        likelihoods: Arrays = {}
-        if log_likelihood is not None:
-            confidence, hits = (as_numpy(values[name]) for name in ("max_probability", "accuracy"))
+            kept["log_likelihood"] = sample_scores.log_likelihood
+            if differences is None:
+                values["pll"], underflowed = metrics.pll_of_product(sample_scores.log_likelihood, weights)
+                kept["needs.pll"] = underflowed.any()
+            else:
+                values["pll"] = metrics.pll_from_log_likelihood(sample_scores.log_likelihood, weights=weights)
+            of_replicates = "max_probability", "accuracy", *(PART_SCORES if self._parts else ())
+            kept |= {f"replicates.{name}": values[name] for name in of_replicates}
+        self._names = tuple(values)
+        kept["sums"] = torch.stack([value.sum(1) for value in values.values()])
+        kept["full"] = torch.stack([value[full] for value in values.values()])
+        return kept | self._ranked_of(values, batch_weights)
+
+    def _kept(
+        self, arrays: Arrays, batch_weights: estimates.ReplicateWeights, differences: Arrays | None = None
+    ) -> bool:
+        """Whether the points of these `_scored` arrays are added; they are not where numbers have to be looked at."""
+        if differences is None:
+            differences = estimates.with_rounding(arrays["most.apart"], arrays["most.size"], self._made_in)
+            unlike = len(batch_weights.draws.weights[0]) == 1 or estimates.samples_differ(differences)
+            is_plain = bool(np.isfinite(differences["size"])) and unlike
+            if not is_plain or any(bool(value) for name, value in arrays.items() if name.startswith("needs.")):
+                return False
+        sums = arrays["sums"] if batch_weights.rows is None else arrays["sums"][:, batch_weights.rows]
+        means = {name: total for name, total in zip(self._names, sums, strict=True) if name in metrics.METRICS}
+        of_points = dict(zip(self._names, arrays["full"], strict=True)) | {"predicted": arrays["predicted"]}
+        of_draws = {name: array for name, array in arrays.items() if name.startswith("ranked.")}
+        if "log_likelihood" in arrays:
+            confidence, hits = (arrays[f"replicates.{name}"] for name in ("max_probability", "accuracy"))
             bins = batch_weights.of_replicates(metrics.calibration_bins(confidence, hits))
             means |= {f"bins.{name}": np.asarray(sums_of_bins) for name, sums_of_bins in vars(bins).items()}
-            likelihoods["log_likelihood"] = log_likelihood
-            means |= self._sums_of_parts(values, batch_weights)
+            of_draws["log_likelihood"] = arrays["log_likelihood"]
+            means |= self._sums_of_parts(arrays, batch_weights)
+        if "probabilities" in arrays:
+            of_points["probabilities"] = arrays["probabilities"]
+            of_draws["probabilities"] = arrays["probabilities.of_draws"]
+            if batch_weights.numbers is not None:
+                rows = of_draws["probabilities"].shape[1]
+                of_draws["numbers"] = np.repeat(batch_weights.numbers[:, None], rows, axis=1)
         # This object changes only from here on: where memory ran out above, the block can be added again.
-        self._blocks.add("point", dict(zip(values, full_values, strict=True)) | {"predicted": chosen} | of_classes)
-        self._blocks.add("draw", {f"ranked.{name}": each for name, each in ranked.items()} | likelihoods | of_draws)
+        self._blocks.add("point", of_points)
+        self._blocks.add("draw", of_draws)
         self._blocks.add("sum", means)
         self._blocks.add("most", differences)
-        self._n += points
+        self._n += len(arrays["predicted"])
+        return True
 
     def _spread(self, logits: Float[Tensor, "sample chunk class"], y: Int64[Tensor, " chunk"] | None) -> Arrays:
         """`estimates.spread`, after logits of -inf have become finite: their classes are masked, of probability 0, and
@@ -231,29 +302,22 @@ class ClassReduction:
         return differences
 
     def _probabilities(
-        self,
-        mean: Float[Tensor, " chunk_class"],
-        p: Float[Tensor, "sample chunk class"],
-        weights: estimates.ReplicateWeights,
-    ) -> tuple[Arrays, Arrays]:
+        self, mean: Float[Tensor, " chunk_class"], p: Float[Tensor, "sample chunk class"]
+    ) -> dict[str, Tensor]:
         """The mean probabilities of all classes, and those by each draw for some of the points, where they are kept."""
         _, points, classes = p.shape
         if self._labels is None or self._sets is None or not class_probabilities.are_kept(self._points, classes):
-            return {}, {}
+            return {}
         rows_of_draws = self._sets.rows_of_draws(self._points, classes, self._draws)
         first, last = np.searchsorted(rows_of_draws, [self._n, self._n + points])
-        rows = torch.from_numpy(rows_of_draws[first:last] - self._n).to(p.device)
-        of_draws = {"probabilities": as_numpy(p[:, rows].to(torch.float32))}
-        if weights.numbers is not None:
-            of_draws["numbers"] = np.repeat(weights.numbers[:, None], last - first, axis=1)
-        return {"probabilities": as_numpy(mean.view(points, classes).to(torch.float32))}, of_draws
+        rows = devices.upload(torch.from_numpy(rows_of_draws[first:last] - self._n), p.device)
+        of_draws = p[:, rows].to(torch.float32)
+        return {"probabilities": mean.view(points, classes).to(torch.float32), "probabilities.of_draws": of_draws}
 
-    def _sums_of_parts(
-        self, values: Mapping[str, Tensor], batch_weights: estimates.ReplicateWeights
-    ) -> dict[str, np.ndarray]:
+    def _sums_of_parts(self, arrays: Arrays, batch_weights: estimates.ReplicateWeights) -> Arrays:
         """The sums of scores over the points of each part, under every replicate."""
         sums = {}
-        for name, points_values in ((name, as_numpy(values[name])) for name in PART_SCORES if self._parts):
+        for name, points_values in ((name, arrays[f"replicates.{name}"]) for name in PART_SCORES if self._parts):
             of_replicates = points_values if batch_weights.rows is None else points_values[batch_weights.rows]
             for kind, of_point in self._part_of_point.items():
                 numbers = of_point[self._n : self._n + points_values.shape[1]]
@@ -264,9 +328,8 @@ class ClassReduction:
                 sums[f"{kind}.{name}"] = total[:, :-1]  # the last are the points of no part
         return sums
 
-    def _check_sum_to_one(self, log_total: Float[Tensor, "sample chunk"]) -> None:
+    def _check_sum_to_one(self, wrong: Bool[Tensor, "sample chunk"], log_total: Float[Tensor, "sample chunk"]) -> None:
         """Raise SamplingError where the probabilities of a point do not sum to 1 in every sample."""
-        wrong = log_total.expm1().abs() > PROBABILITY_TOLERANCE
         if bool(wrong.any()):
             sample, point = wrong.nonzero()[0].tolist()
             where = self._where and f" of those evaluated of {self._where}"
@@ -304,7 +367,7 @@ class ClassReduction:
         """
         if self._estimator == "plug-in":
             return plug_in
-        corrected = plug_in * torch.from_numpy(_corrections(draws)).to(plug_in.device)[:, None]
+        corrected = plug_in * devices.upload(torch.from_numpy(_corrections(draws)), plug_in.device)[:, None]
         if self._estimator == "corrected":
             return corrected
         full = draws.full.start
@@ -314,28 +377,26 @@ class ClassReduction:
         moved[[full, draws.prefix.stop - 1]] = jackknifed
         return moved
 
-    def _ranked_of(
-        self, values: Mapping[str, Tensor], batch_weights: estimates.ReplicateWeights
-    ) -> dict[str, np.ndarray]:
+    def _ranked_of(self, values: Mapping[str, Tensor], batch_weights: estimates.ReplicateWeights) -> dict[str, Tensor]:
         """Per-point values under every replicate: the scores, and "wrong" where the set is labelled."""
         resampled = slice(self._draws.jackknife.start, self._draws.bootstrap.stop)
         if resampled.start == resampled.stop:
             return {}
         replicates: slice | Tensor = resampled
+        device, points = batch_weights.tensor.device, values["max_probability"].shape[1]
         if batch_weights.rows is not None:
-            replicates = torch.from_numpy(batch_weights.rows[resampled]).to(batch_weights.tensor.device)
-        points = values["max_probability"].shape[1]
+            replicates = devices.upload(torch.from_numpy(batch_weights.rows[resampled]), device)
         first, last = np.searchsorted(self._ranked_rows, [self._n, self._n + points])
         rows: slice | Tensor = slice(None)
         if last - first < points:
-            rows = torch.from_numpy(self._ranked_rows[first:last] - self._n).to(values["max_probability"].device)
+            rows = devices.upload(torch.from_numpy(self._ranked_rows[first:last] - self._n), device)
         ranked = {
-            name: as_numpy(values[name][replicates].to(torch.float32)[:, rows])
+            f"ranked.{name}": values[name][replicates].to(torch.float32)[:, rows]
             for name in (*metrics.CLASSIFICATION_SCORES, *metrics.LOGIT_SCORES)
             if name in values
         }
         if "accuracy" in values:
-            ranked["wrong"] = as_numpy(values["accuracy"][replicates][:, rows] == 0)
+            ranked["ranked.wrong"] = values["accuracy"][replicates][:, rows] == 0
         return ranked
 
     def release(self) -> None:

@@ -15,9 +15,10 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from bnuq import metrics
+from bnuq import devices, metrics
 from bnuq.config import Run
 from bnuq.data import Points, check_label_matrix
+from bnuq.errors import is_out_of_memory
 from bnuq.estimates import Estimate, Estimator
 from bnuq.evaluation import estimates
 from bnuq.evaluation.tasks import classification
@@ -32,6 +33,7 @@ from bnuq.tasks import MULTILABEL
 _LABEL_MEANS = tuple(  # the means over points that are given by label
     name for name, estimand in METRICS.items() if estimand.by_label and estimand.formula is None
 )
+_AT_ONCE = 16  # labels of a chunk that an accelerator scores before the host waits for it
 _FEWEST = 2  # points with a label, and without it, from which it has an AUROC with an error
 
 
@@ -76,8 +78,35 @@ class LabelReduction:
     ) -> None:
         """Add the next points; see `classification.ClassReduction.add`."""
         block = torch.from_numpy(np.array(logits)) if isinstance(logits, np.ndarray) else logits
-        for part, z in zip(self._parts, block.unbind(-1), strict=True):
-            part.add(torch.stack([torch.zeros_like(z), z], -1), draws)
+        block = devices.with_float64(block)
+        labels = list(zip(self._parts, block.unbind(-1), strict=True))
+        at_once = 1 if devices.is_host(block.device) else _AT_ONCE
+        for first in range(0, len(labels), at_once):
+            self._add(labels[first : first + at_once], draws)
+
+    def _add(
+        self, labels: Sequence[tuple[classification.ClassReduction, Tensor]], draws: Int64[np.ndarray, " sample"] | None
+    ) -> None:
+        """Add the next points of these labels. Several are fetched from their device in one wait."""
+        blocks = [(part, torch.stack([torch.zeros_like(z), z], -1)) for part, z in labels]
+        values: dict[str, Tensor] = {}
+        try:
+            if len(blocks) > 1:
+                for number, (part, block) in enumerate(blocks):
+                    values |= {f"{number} {name}": value for name, value in part.scored_at_once(block, draws).items()}
+                    part.release()
+            arrays = devices.fetch(values)
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            arrays = {}
+        values.clear()
+        for number, (part, block) in enumerate(blocks):
+            own = {name.partition(" ")[2]: array for name, array in arrays.items() if name.startswith(f"{number} ")}
+            if own:
+                part.add_scored(own, block, draws)
+            else:
+                part.add(block, draws)
             part.release()  # one label at a time needs it
 
     def arrays(self) -> Arrays:

@@ -341,15 +341,17 @@ def undisturbed(model: nn.Module, *, evaluation: bool = True, gradients: bool = 
 
 
 class _SavedValues:
-    """The saved values of tensors, restored where they have changed; the host waits for the device once per dtype.
+    """The saved values of tensors, restored where they have changed.
 
-    Tensors are compared by value: version counters do not register the writes of batch normalisation.
+    Tensors are compared by value: version counters do not register the writes of batch normalisation. Contiguous ones
+    of an accelerator are not compared, for which the host would wait: they are written, past their version counters.
     """
 
     def __init__(self, tensors: Iterable[Tensor]) -> None:
         groups: dict[Any, list[Tensor]] = {}
         for tensor in tensors:
             is_single = tensor.is_quantized or tensor.layout is not torch.strided
+            is_single |= not (is_single or devices.is_host(tensor.device) or tensor.is_contiguous())
             groups.setdefault(id(tensor) if is_single else (tensor.device, tensor.dtype), []).append(tensor)
         with torch.inference_mode():
             self._saved = [(group, _joined(group), [tensor.shape for tensor in group]) for group in groups.values()]
@@ -357,13 +359,14 @@ class _SavedValues:
     @torch.inference_mode()
     def restore(self) -> None:
         for group, saved, shapes in self._saved:
-            if torch.equal(_joined(group), saved):
-                continue
             parts = [saved] if len(group) == 1 else saved.split([shape.numel() for shape in shapes])
-            for tensor, part, shape in zip(group, parts, shapes, strict=True):
-                before = part if len(group) == 1 else part.view(shape)
-                if not torch.equal(tensor, before):
-                    tensor.copy_(before)
+            before = parts if len(group) == 1 else [part.view(size) for part, size in zip(parts, shapes, strict=True)]
+            if not devices.is_host(saved.device) and group[0].layout is torch.strided and group[0].is_contiguous():
+                torch._foreach_copy_([tensor.data for tensor in group], before)
+            elif not torch.equal(_joined(group), saved):
+                for tensor, values in zip(group, before, strict=True):
+                    if not torch.equal(tensor, values):
+                        tensor.copy_(values)
 
 
 def _joined(tensors: Sequence[Tensor]) -> Tensor:

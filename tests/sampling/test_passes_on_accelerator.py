@@ -178,12 +178,34 @@ def deep(blocks: int) -> nn.Module:
     return nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), *convolutions, nn.Flatten(), nn.Linear(64, 3))
 
 
-def test_buffers_that_do_not_change_cost_one_wait_for_each_dtype(log: Log):
+class Writing(nn.BatchNorm2d):
+    """Writes into its statistics in every mode; another buffer is a single number in memory, into which none can."""
+
+    def __init__(self) -> None:
+        super().__init__(2)
+        self.register_buffer("same", torch.zeros(1).expand(5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.running_mean.add_(1)
+        self.num_batches_tracked.add_(1)
+        return super().forward(x)
+
+
+def test_buffers_are_restored_without_a_wait(log: Log):
     net, x = zoo.settled(small_cnn, (2, 6, 6)).to(NAME), zoo.points((2, 6, 6), 20).to(NAME)
+    loss = net(x.requires_grad_()).sum()
     log.clear()
-    Evaluation(net).passes(x)
-    assert log.waits.total() == 2, log.report()  # running statistics, and counts of batches
-    assert log.kernels["equal"] == 2
+    Evaluation(net).passes(x.detach())
+    assert not log.waits, log.report()
+    loss.backward()  # what it needs was not written, as far as autograd knows
+    assert x.grad is not None
+    writing = nn.Sequential(Writing(), nn.Flatten()).eval().to(NAME)
+    writing[0].same = torch.zeros(1).to(NAME).expand(5)  # `to` made it whole
+    before = {name: value.cpu() for name, value in writing.named_buffers()}
+    Evaluation(writing).passes(x.detach().float())
+    assert {name: value.cpu().tolist() for name, value in writing.named_buffers()} == {
+        name: value.tolist() for name, value in before.items()
+    }
 
 
 def test_memory_that_runs_out_halves_the_chunk(monkeypatch):

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from bnuq import devices
 from bnuq.arithmetic import FLOAT32, Arithmetic
 from bnuq.errors import first_line, has_no_kernel
+from bnuq.sampling import kernels
 from bnuq.sampling.dropout import Dropout, bytes_of_mask
 from bnuq.sampling.interception import aten
 from bnuq.sampling.layers import is_layer, output_channels
@@ -339,13 +340,31 @@ class PlanExecutor(Program):
         return None
 
     def _activated_steps(self, level: Level, draws: int) -> dict[int, Step]:
-        if level is not Level.SAMPLE or not self._fuses:
+        if level is not Level.SAMPLE or devices.is_host(self._device):
             return {}
-        return {
-            i: self._activated_step(i, activation)
-            for i, activation in self.plan.activated.items()
-            if i not in self.plan.folded or (draws == 1 and i in self._folded)
-        }
+        steps = {}
+        for i, activation in self.plan.activated.items():
+            if i in self.plan.folded and (draws > 1 or i not in self._folded):
+                steps[i] = self._layer_and_activation(i, activation, draws)
+            elif self._fuses:
+                steps[i] = self._activated_step(i, activation)
+        return steps
+
+    def _layer_and_activation(self, position: int, activation: Activation, draws: int) -> Step:
+        """A layer; and then the BatchNorm, the addition and the ReLU after it in one kernel where there is one."""
+        layer, (scale, shift) = self.plan.folded[position], self.affine[position]
+        parameters = [ref if ref is None else self._converted(self.fixed[ref.number]) for ref in layer.arguments[1:3]]
+        run_layer = plain_step(layer.function, (layer.arguments[0], *parameters, *layer.arguments[3:]), layer.result)
+        between, other, result = layer.outputs[0], activation.other, activation.result
+
+        def compute(values: list[Any], context: StepContext) -> None:
+            run_layer(values, context)
+            chosen = context.index if draws > 1 else slice(context.draws[0], context.draws[0] + 1)
+            added = None if other is None else values[other]
+            values[result] = kernels.activated(values[between], scale[chosen], shift[chosen], added)
+            values[between] = None
+
+        return compute
 
     def _activated_step(self, position: int, activation: Activation) -> Step:
         """A convolution, the addition after it and its ReLU in one kernel, which reads and writes memory once."""

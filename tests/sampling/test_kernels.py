@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import subprocess
 import sys
@@ -15,6 +16,8 @@ from torch.testing import assert_close
 
 import bnuq
 from bnuq.sampling import kernels
+from bnuq.sampling.engine import Stochastic
+from bnuq.sampling.site_search import find_sites
 
 pytestmark = [
     pytest.mark.nightly,
@@ -101,6 +104,37 @@ def test_a_device_without_the_kernels_gives_the_same_samples_in_more_launches(ac
     assert torch.equal(*found) and launches[0] < launches[1] / 2
 
 
+class Block(nn.Module):
+    """Two convolutions with BatchNorms, and a shortcut."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(16, 16, 3, padding=1, bias=False)
+        self.bn_one, self.bn_two, self.last = nn.BatchNorm2d(16), nn.BatchNorm2d(16), nn.Linear(16, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.bn_one(self.one(x)).relu()
+        return self.last((self.bn_two(self.two(x)) + x).relu().mean((2, 3)))
+
+
+def test_stacked_draws_are_activated_in_one_kernel(accelerator, monkeypatch):
+    net, x = Block().eval().to(NAME), torch.randn(12, 3, 16, 16).to(NAME)
+    omega = bnuq.draw(net, x, samples=4, batch_size=6)
+    expected = bnuq.predict(copy.deepcopy(net).cpu(), x.cpu(), omega)
+    launches = []
+    for allowed in (True, False):
+        if not allowed:
+            monkeypatch.setattr(kernels, "_is_right", lambda *_: False)
+        engine = Stochastic(net, find_sites(net, x, compare_with_training=False), omega=omega)
+        engine.passes(x)
+        accelerator.clear()
+        assert_close(engine.passes(x).cpu(), expected, rtol=1e-4, atol=1e-5)
+        launches.append(accelerator.kernels.copy())
+    # The first convolution runs once for all draws, so its BatchNorm is no part of it.
+    assert launches[0]["_activate"] == 1 and launches[1]["addcmul"] == 2
+    assert launches[0].total() == launches[1].total() - 2  # the addition and the ReLU
+
+
 @pytest.mark.usefixtures("accelerator")
 @pytest.mark.parametrize("broken", ["_activated", "_masked"])
 def test_a_kernel_that_is_wrong_is_not_used(broken, monkeypatch):
@@ -118,6 +152,8 @@ import torch, triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from bnuq.sampling import kernels
+from bnuq.sampling.engine import Stochastic
+from bnuq.sampling.site_search import find_sites
 
 integers = dict.fromkeys(("rows", "points", "channels", "area", "threshold"), "i32") | {"first": "i64"}
 pointers = {"keys": "*i64", "scales": "*fp32", "shifts": "*fp32"}

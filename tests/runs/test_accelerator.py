@@ -12,6 +12,7 @@ from typing import Any
 
 import fake_accelerator
 import pytest
+import small_multilabel
 import small_run
 import small_segmentation
 import torch
@@ -180,6 +181,21 @@ def test_the_host_waits_a_few_times_for_each_image_of_a_segmentation(tmp_path, a
         small_segmentation.evaluated(tmp_path, device="auto", methods=("mcbn",), samples=4, limit=limit, ood=())
         counts.append(accelerator.waits.total())
     assert (counts[1] - counts[0]) / 4 <= 2 * 7, accelerator.report()  # two methods
+
+
+@pytest.mark.parametrize("method", ["mcbn", "mcbn of labels", "laplace"])
+def test_the_host_waits_a_few_times_for_each_chunk(method, tmp_path, accelerator):
+    small = small_multilabel if method.endswith("labels") else small_run
+    small.write(tmp_path)
+    run_file = tmp_path / "run.toml"
+    run_file.write_text(run_file.read_text().replace('validation = "validation.npz"', ""))
+    counts = []
+    for limit in (8, 24):
+        accelerator.clear()
+        options = {"samples": 4, "limit": limit, "chunk_size": 8, "post_hoc": False, "ood": ()}
+        small_run.evaluated(tmp_path, device="auto", methods=(method.split()[0],), **options)
+        counts.append(accelerator.waits.total())
+    assert (counts[1] - counts[0]) / 2 <= 2 * 4, accelerator.report()  # two methods; two waits each are for the time
 
 
 def test_values_of_several_types_are_fetched_in_one_wait(accelerator):

@@ -13,8 +13,10 @@ import numpy as np
 from jaxtyping import Float, Integer, Shaped
 
 from bnuq.metrics.arrays import Array, as_float64
-from bnuq.metrics.replicates import group_index, standard_error
-from bnuq.metrics.resampling import blocks, cells_of, resampled_counts
+from bnuq.metrics.replicates import standard_error
+from bnuq.metrics.resampling import blocks, cells_of, counts_in_blocks
+
+_AT_ONCE = 2**14  # rungs of the resamples in memory at once, which stay in the cache
 
 Value = TypeVar("Value", float, np.ndarray, tuple[np.ndarray, np.ndarray])
 
@@ -236,9 +238,7 @@ class _Ranked:
 
     def fpr(self, tpr: float) -> Float[Array, "*resample"]:
         positives = self.ood_above[..., -1:]
-        needed = np.floor(tpr * positives)
-        needed += needed / positives < tpr  # compared as a rate: 19 of 20 is 0.95, whatever 0.95 × 20 rounds to
-        first = np.argmax(self.ood_above >= needed, axis=-1)[..., None]
+        first = np.argmax(self.ood_above >= _needed(tpr, positives), axis=-1)[..., None]
         return np.take_along_axis(self.test_above, first, axis=-1)[..., 0] / self.test_above[..., -1]
 
     def fpr_id_positive(self, tpr: float) -> Float[Array, "*resample"]:
@@ -328,21 +328,75 @@ def detection_bootstrap(
     """
     test_rung, ood_rung, rungs = _ladder(*_checked(test, ood))
     cell = cells_of(np.bincount(test_rung, minlength=rungs) + np.bincount(ood_rung, minlength=rungs))
-    test_rung, ood_rung, rungs = cell[test_rung], cell[ood_rung], int(cell[-1]) + 1
-    test_generator, ood_generator = (np.random.default_rng(child) for child in np.random.SeedSequence(seed).spawn(2))
-    test_groups = None if test_group is None else group_index(test_group)
-    ood_groups = None if ood_group is None else group_index(ood_group)
-    parts = [
-        _Ranked.of(
-            resampled_counts(test_generator, rows, bin_of_point=test_rung, bins=rungs, group=test_groups),
-            resampled_counts(ood_generator, rows, bin_of_point=ood_rung, bins=rungs, group=ood_groups),
-        ).scores()
-        for rows in blocks(resamples, width=rungs)
-    ]
-    return DetectionScores(
-        auroc=np.concatenate([part.auroc for part in parts]),
-        aupr_out=np.concatenate([part.aupr_out for part in parts]),
-        aupr_in=np.concatenate([part.aupr_in for part in parts]),
-        fpr95=np.concatenate([part.fpr95 for part in parts]),
-        fpr95_id_positive=np.concatenate([part.fpr95_id_positive for part in parts]),
+    sides = cell[test_rung], cell[ood_rung]
+    pair = _Pair.of(*sides)
+    streams = (
+        counts_in_blocks(bins, resamples, step=max(1, _AT_ONCE // pair.width), seed=(seed, number), group=groups)
+        for number, (bins, groups) in enumerate(zip(sides, (test_group, ood_group), strict=True))
     )
+    parts = [vars(pair.scores(*counts)) for counts in zip(*streams, strict=True)]
+    return DetectionScores(**{name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """Where the rungs of test and OOD points lie on each other's ladders, the largest score first: for each rung of one
+    set, the number of rungs of the other set above it, and of those on it or above."""
+
+    test_above_ood: tuple[Integer[np.ndarray, "ood_rung"], Integer[np.ndarray, "ood_rung"]]
+    ood_above_test: tuple[Integer[np.ndarray, "test_rung"], Integer[np.ndarray, "test_rung"]]
+
+    @staticmethod
+    def of(test_rung: Integer[np.ndarray, "test"], ood_rung: Integer[np.ndarray, "ood"]) -> "_Pair":
+        test, ood = np.unique(test_rung), np.unique(ood_rung)
+        above_ood, above_test = (
+            (np.searchsorted(others, rungs, "left"), np.searchsorted(others, rungs, "right"))
+            for others, rungs in ((test, ood), (ood, test))
+        )
+        return _Pair(above_ood, above_test)
+
+    @property
+    def width(self) -> int:
+        return max(self.test_above_ood[0].size, self.ood_above_test[0].size)
+
+    def scores(
+        self, test: Float[np.ndarray, "resample test_rung"], ood: Float[np.ndarray, "resample ood_rung"]
+    ) -> DetectionScores[np.ndarray]:
+        """The scores of each resample, from its whole numbers of points on the rungs of each set: `_Ranked.scores`,
+        summed over the rungs of the positives alone."""
+        test_above, ood_above = (_from_zero(counts) for counts in (test, ood))
+        tests, oods = test_above[:, -1:], ood_above[:, -1:]
+        above, until = (ood_above.take(places, axis=1) for places in self.ood_above_test)
+        twice = np.einsum("ij,ij->i", test, above + until)
+        below = tests - test_above[:, :-1]  # test points on a rung or below it
+        aupr_in, fpr_id_positive = _positive(test[:, ::-1], below[:, ::-1], (oods - above)[:, ::-1], oods)
+        until = test_above.take(self.test_above_ood[1], axis=1)
+        aupr_out, fpr95 = _positive(ood, ood_above[:, 1:], until, tests)
+        return DetectionScores(twice / (2 * tests * oods)[:, 0], aupr_out, aupr_in, fpr95, fpr_id_positive)
+
+
+def _from_zero(counts: Float[np.ndarray, "resample rung"]) -> Float[np.ndarray, "resample rung_or_none"]:
+    """The number of points on the first 0, 1, 2, … rungs."""
+    result = np.zeros((len(counts), counts.shape[1] + 1))
+    np.cumsum(counts, axis=1, out=result[:, 1:])
+    return result
+
+
+def _positive(
+    positives: Float[np.ndarray, "resample rung"],
+    positives_until: Float[np.ndarray, "resample rung"],
+    negatives_until: Float[np.ndarray, "resample rung"],
+    negatives: Float[np.ndarray, "resample 1"],
+) -> tuple[Float[np.ndarray, "resample"], Float[np.ndarray, "resample"]]:
+    """AUPR and FPR at 95 % TPR, from the positives on each of their rungs, and the positives and negatives until it."""
+    called = np.maximum(positives_until + negatives_until, 1)  # 0 only above the first point, where nothing is added
+    total = positives_until[:, -1:]
+    aupr = np.einsum("ij,ij->i", positives, positives_until / called) / total[:, 0]
+    first = np.argmax(positives_until >= _needed(0.95, total), axis=1)[:, None]
+    return aupr, (np.take_along_axis(negatives_until, first, axis=1) / negatives)[:, 0]
+
+
+def _needed(tpr: float, positives: Float[np.ndarray, "*any"]) -> Float[np.ndarray, "*any"]:
+    """The fewest positives that are a share of at least `tpr`."""
+    needed = np.floor(tpr * positives)
+    return needed + (needed / positives < tpr)  # compared as a rate: 19 of 20 is 0.95, whatever 0.95 × 20 rounds to

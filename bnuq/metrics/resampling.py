@@ -5,9 +5,12 @@ the number of points. Sums within a cell are then normal given its count, as tho
 """
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 import numpy as np
-from jaxtyping import Float, Integer
+from jaxtyping import Float, Integer, Shaped
+
+from bnuq.metrics.replicates import group_index
 
 _BLOCK_ENTRIES = 2**14  # counts in one block: 128 kB, which stays in the cache and is not mapped anew each time
 EXACT = 50_000
@@ -51,6 +54,50 @@ def resampled_counts(
     times = resampled_counts(generator, rows, bin_of_point=np.arange(groups), bins=groups)[:, group]
     counts = np.bincount((bin_of_point + offset).ravel(), weights=times.ravel(), minlength=rows * bins)
     return counts.astype(np.int64).reshape(rows, bins)
+
+
+def counts_in_blocks(
+    bin_of_point: Integer[np.ndarray, "point"],
+    resamples: int,
+    *,
+    step: int,
+    seed: tuple[int, int],
+    group: Shaped[np.ndarray, "point"] | None = None,
+) -> Iterator[Float[np.ndarray, "row bin"]]:
+    """`resampled_counts` of the bins that hold points, in whole numbers, `step` resamples at a time. By the numbered
+    child of a `seed`; which points are drawn is remembered, for other bins of the same points."""
+    bins, bin_of_point = np.unique(bin_of_point, return_inverse=True)
+    groups = None if group is None else group_index(group)
+    if draws_cells(bin_of_point.size, groups):
+        generator = _child(seed)
+        for start in range(0, resamples, step):
+            rows = min(step, resamples - start)
+            yield resampled_counts(generator, rows, bin_of_point=bin_of_point, bins=bins.size).astype(np.float64)
+        return
+    order = np.argsort(bin_of_point, kind="stable")
+    starts = np.searchsorted(bin_of_point[order], np.arange(bins.size))
+    drawn = _times_drawn(seed, order.size if groups is None else int(groups.max()) + 1, resamples)
+    taken = order if groups is None else groups[order]
+    for start in range(0, resamples, step):
+        counts = drawn[start : start + step].take(taken, axis=1).astype(np.float64)
+        yield counts if bins.size == order.size else np.add.reduceat(counts, starts, axis=1)
+
+
+def _child(seed: tuple[int, int]) -> np.random.Generator:
+    """The generator of the numbered child of a seed."""
+    return np.random.default_rng(np.random.SeedSequence(seed[0], spawn_key=(seed[1],)))
+
+
+@lru_cache(maxsize=2)  # of the two sets that are compared, by one score after the other
+def _times_drawn(seed: tuple[int, int], points: int, resamples: int) -> Integer[np.ndarray, "resample point"]:
+    """How often each point is drawn: never as often as uint8 does not hold, of so many random points."""
+    generator, result = _child(seed), np.empty((resamples, points), np.uint8)
+    start = 0
+    for rows in blocks(resamples, width=points):
+        drawn = resampled_counts(generator, rows, bin_of_point=np.arange(points), bins=points)
+        result[start : start + rows] = drawn
+        start += rows
+    return result
 
 
 def cells_of(count: Integer[np.ndarray, "rung"]) -> Integer[np.ndarray, "rung"]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -34,6 +35,8 @@ from bnuq.sampling.sites import BatchNormSite
 from bnuq.sampling.statistics import Plans, statistics_of
 
 FIRST_ROUND = 16  # draws of the first round of "auto"
+_SHARE = 8  # the reference check may take the eighth part of the samples' passes
+_FEWEST_POINTS, _ENTRIES = 4, 2**21  # points, and numbers of points, that always pass
 
 
 def next_stop(run: Run, done: int) -> int:
@@ -146,9 +149,9 @@ def check_reference(
     executor: UnitExecutor | None = None,
 ) -> ReferenceCheck | None:
     """The reference compared with the running statistics of the network's stochastic BatchNorms; None where that cannot
-    be checked. Its mini-batches are units of the `executor`, where there is one; of few `passes` they have at most half
-    as many points, but for the fewest mini-batches that give a check."""
-    batch_size = min(BATCH_SIZE, len(train) // 2)
+    be checked. Its mini-batches are units of the `executor`, where there is one; beside so many `passes` they are fewer
+    and smaller, see `size_of_check`."""
+    batches, batch_size = size_of_check(train, passes)
     if batch_size < 2 or not layers:
         return None
     purposes = counter_rng.CHECK, counter_rng.CHECK_AUGMENT
@@ -157,10 +160,24 @@ def check_reference(
         batch_size = largest_batch(model, layers, few, batch_size)
     title = "Checking the reference"
     draw = drawn if executor is None else partial(drawn_in_units, "check", executor)
-    batches = BATCHES if passes is None else min(BATCHES, max(FEWEST_BATCHES, passes // (2 * batch_size)))
     bank = draw(model, pipeline, train, range(batches), batch_size, layers, purposes, progress, title)
     known = {"train_size": pipeline.run.train_size, "train_batch_size": trained_with}
     return reference_check(bank, layers, population=len(train), **known)
+
+
+def size_of_check(train: Points, passes: int | None = None) -> tuple[int, int]:
+    """The number of mini-batches of the reference check and their points: together at most an eighth of the `passes` of
+    the samples, but for 12 mini-batches of 128, or of fewer points where these are large."""
+    size = min(BATCH_SIZE, len(train) // 2)
+    if passes is None:
+        return BATCHES, size
+    size = min(size, max(always_passed(train), passes // _SHARE // FEWEST_BATCHES))
+    return min(BATCHES, max(FEWEST_BATCHES, passes // _SHARE // max(1, size))), size
+
+
+def always_passed(points: Points) -> int:
+    """The number of such points whose passes cost little, however few the samples are."""
+    return max(_FEWEST_POINTS, _ENTRIES // math.prod(points.point_shape))
 
 
 def drawn(

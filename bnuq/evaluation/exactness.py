@@ -9,14 +9,13 @@ from torch import Tensor, nn
 
 from bnuq.data import Points
 from bnuq.errors import is_out_of_memory
-from bnuq.evaluation.draws import part_drawn
+from bnuq.evaluation.draws import always_passed, part_drawn, passes_of_samples
 from bnuq.evaluation.pipeline import Pipeline
 from bnuq.evaluation.plan import by_reason
 from bnuq.evaluation.subject import Subject
 from bnuq.findings import Finding, note, warning
 from bnuq.sampling import counter_rng
 from bnuq.sampling.batchnorm_calls import smallest_batch
-from bnuq.sampling.engine import default_chunk
 from bnuq.sampling.exactness import (
     Exactness,
     check_exact,
@@ -27,7 +26,8 @@ from bnuq.sampling.exactness import (
 from bnuq.sampling.sites import BatchNormSite, Sites
 
 _BATCH_WITHOUT_REFERENCE = 64  # evaluated points used as a mini-batch where there is no reference
-_REPEATED = 16  # test points whose outputs are compared again after the run
+_POINTS = 32  # of each set that are checked, of large points fewer
+_SHARE = 100  # of the samples' passes, a mini-batch may have the hundredth part: it passes four or five times
 
 
 @dataclass(frozen=True)
@@ -43,28 +43,26 @@ def check_network(subject: Subject, *, batch_sizes: Sequence[int] = ()) -> Check
     MCBN is exact: at these batch sizes, or at that of the plan."""
     plan, model, pipeline, test = subject.plan, subject.model, subject.pipeline, subject.sets["test"]
     tracked = all(site.tracked for site in plan.sites.live_batchnorms)
-    fitting: dict[str, int] = {}
+    outputs: dict[str, Tensor] = {}
     for name, points in subject.sets.items():
-        size = min(len(points), subject.run.chunk_size or default_chunk(points.point_shape, pipeline.device))
+        size = min(len(points), subject.run.chunk_size or _POINTS, always_passed(points))
         while True:
             try:
-                _check_set(model, pipeline.evaluated(points, slice(0, size)), name, independent=tracked)
-                fitting[name] = size
+                outputs[name] = _check_set(model, pipeline.evaluated(points, slice(0, size)), name, independent=tracked)
                 break
             except (MemoryError, RuntimeError) as error:
                 if not is_out_of_memory(error) or size < 2:
                     raise
             size //= 2  # as the passes do
-    sizes = batch_sizes or ((plan.batch_size,) if plan.batch_size is not None else ())
+    affordable = max(always_passed(test), passes_of_samples(subject) // _SHARE)
+    sizes = batch_sizes or ((min(plan.batch_size, affordable),) if plan.batch_size is not None else ())
     if subject.train is None or not sizes:
-        batches = [pipeline.evaluated(test, slice(0, _BATCH_WITHOUT_REFERENCE))]
+        batches = [pipeline.evaluated(test, slice(0, min(_BATCH_WITHOUT_REFERENCE, affordable)))]
     else:
         train = subject.train if batch_sizes else part_drawn(subject)
         assert train is not None
         batches = [mini_batch(pipeline, train, size) for size in sizes]
-    repeated = pipeline.evaluated(test, slice(0, min(_REPEATED, fitting["test"])))
-    outputs = check_repeatable(model, repeated, where=" on test")
-    return replace(check_mcbn(model, plan.sites, batches, plan.layers), outputs=outputs)
+    return replace(check_mcbn(model, plan.sites, batches, plan.layers), outputs=outputs["test"])
 
 
 def check_network_unchanged(checked: Checked, subject: Subject) -> None:
@@ -89,11 +87,13 @@ def mini_batch(pipeline: Pipeline, train: Points, size: int) -> Tensor:
     return pipeline.trained(train, rows, draw=0, purpose=counter_rng.CHECK_AUGMENT)
 
 
-def _check_set(model: nn.Module, inputs: Tensor, name: str, *, independent: bool) -> None:
+def _check_set(model: nn.Module, inputs: Tensor, name: str, *, independent: bool) -> Tensor:
+    """The outputs for these points of a set."""
     where = f" on {name}"
-    check_repeatable(model, inputs, where=where)
+    outputs = check_repeatable(model, inputs, where=where)
     if independent:
-        check_independent(model, inputs, where=where)
+        check_independent(model, inputs, where=where, outputs=outputs)
+    return outputs
 
 
 def _verified(checked: Sequence[Exactness], layers: Sequence[BatchNormSite]) -> Iterator[Finding]:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
-from bnuq.data import Points
 from bnuq.data.target_checks import labelled
-from bnuq.evaluation.draws import next_stop
+from bnuq.evaluation.draws import always_passed, next_stop
 from bnuq.evaluation.estimates import SetScores
-from bnuq.evaluation.features import fitted_points, head_of, heads
+from bnuq.evaluation.features import Kept, fitted_points, head_of, heads
 from bnuq.evaluation.subject import VALIDATION, Subject
 from bnuq.files.mapped import Pool
 from bnuq.findings import Finding, note
@@ -20,11 +19,12 @@ from bnuq.metrics import SCORES
 from bnuq.metrics.arrays import as_numpy
 from bnuq.metrics.posthoc import LastLayer, PointScore, Reference
 from bnuq.progress import Progress
-from bnuq.sampling.head import NoHeadError
+from bnuq.sampling.head import Head, NoHeadError
 from bnuq.sampling.interception import float32_as
 
 _LARGEST_BANK = 2**26  # numbers: 256 MiB of features
-_FEWEST_POINTS = 1000  # of a larger reference, that scores are fitted to
+_FEWEST_POINTS = 1000  # of a larger reference, that scores are fitted to, unless points are large
+_SHARE = 5  # of the samples of the test set, fitting may take the fifth part of the passes
 
 
 @dataclass(frozen=True)
@@ -51,12 +51,12 @@ class OfSets:
 
 
 @float32_as("ieee")
-def post_hoc_scores(subject: Subject, progress: Progress) -> OfSets:
+def post_hoc_scores(subject: Subject, progress: Progress, kept: Kept | None = None) -> OfSets:
     """The post-hoc scores of the deterministic network on the evaluated sets; none where no set is compared with the
     test set, or the run asks for none.
 
     The network is run once more over at most 50,000 points of the reference, of one that is read as needed those that
-    mini-batches were drawn from, and over the evaluated sets.
+    mini-batches were drawn from, and over the evaluated sets whose features were not `kept`.
     """
     if not (subject.run.post_hoc and subject.compared and subject.plan.task.classifies_points):
         return OfSets({})
@@ -70,19 +70,22 @@ def post_hoc_scores(subject: Subject, progress: Progress) -> OfSets:
     evaluated = {name: points for name, points in subject.sets.items() if name != VALIDATION}
     total = sum(map(len, evaluated.values()))
     with progress(f"Post-hoc scores of {total} points", total) as advance:
-        result = {name: _scored(subject, points, fitted, advance) for name, points in evaluated.items()}
+        result = {}
+        for name, points in evaluated.items():
+            parts = kept.of(name, len(points)) if kept is not None and name not in subject.perturbed else []
+            result[name] = _scored(parts or heads(subject, points), len(points), fitted, advance)
     return OfSets(result, fitted.findings)
 
 
 def _scored(
-    subject: Subject, points: Points, fitted: PostHoc, advance: Callable[[int], object]
+    parts: Iterable[Head], count: int, fitted: PostHoc, advance: Callable[[int], object]
 ) -> dict[str, np.ndarray]:
     # Made at once: what is kept of each chunk would lie between the large arrays of the chunks, whose memory could then
     # not be used again.
     pool = Pool()
-    result = {name: pool.empty((len(points),), np.dtype(np.float64)) for name in fitted.scores}
+    result = {name: pool.empty((count,), np.dtype(np.float64)) for name in fitted.scores}
     first = 0
-    for last in heads(subject, points):
+    for last in parts:
         rows = slice(first, first + len(last.features))
         logits = last.two_class.logits.double()
         layer = LastLayer(last.features, logits, logits.softmax(-1))
@@ -100,9 +103,10 @@ def _fitted(subject: Subject, progress: Progress) -> PostHoc:
     if subject.train is None:
         return PostHoc(scores, (note("no-fitted-scores"),))
     first = head_of(subject, subject.sets["test"], slice(0, 1)).two_class
-    # At most half as many passes as a method's samples of the test set, whatever the other sets and methods are.
+    # A share of the passes of a method's samples of the test set, whatever the other sets and methods are.
     passes = next_stop(subject.run, 0) * len(subject.sets["test"])
-    most = min(max(passes // 2, _FEWEST_POINTS), _LARGEST_BANK // first.weight.shape[1])
+    fewest = min(_FEWEST_POINTS, always_passed(subject.train))
+    most = min(max(passes // _SHARE, fewest), _LARGEST_BANK // first.weight.shape[1])
     train = fitted_points(subject, most=most)
     with progress(f"Features of {len(train)} reference points", len(train)) as advance:
         parts = []

@@ -40,6 +40,7 @@ from bnuq.sampling.training_forward import (
 )
 
 _DOUBTFUL = 1e-5  # beyond this, float64 decides where it can: what rounding alone may leave hides weak dependence
+_FEW = 4  # inputs with which float64 decides what float32 leaves in doubt: two parts of two
 _MAX_EVALUATION_MODULES = 64  # modules, or kinds of modules, that may stay in evaluation mode
 
 
@@ -149,12 +150,14 @@ def _why_not_finite(model: nn.Module, inputs: Tensor) -> str:
     return "some weights, or the inputs, are not finite"
 
 
-def check_independent(model: nn.Module, inputs: Tensor, *, where: str = "") -> float:
+def check_independent(model: nn.Module, inputs: Tensor, *, where: str = "", outputs: Tensor | None = None) -> float:
     """How far the outputs (n, …) of `model` in evaluation mode lie from those of the same points in smaller chunks,
-    relative to the largest; SamplingError where that is more than rounding. `where` names the inputs."""
+    relative to the largest; SamplingError where that is more than rounding. `where` names the inputs, whose `outputs`
+    are computed where they are not known."""
 
-    def check(model: nn.Module, inputs: Tensor) -> tuple[float, float]:
-        difference = _independent(model, _evaluated(model), inputs, where)
+    def check(network: nn.Module, inputs: Tensor) -> tuple[float, float]:
+        known = outputs if network is model else None
+        difference, _ = _independent(network, _evaluated(network), inputs, where, together=known)
         return difference, difference
 
     return _or_in_float64(check, model, inputs)
@@ -175,16 +178,16 @@ def check_samples_independent(
 
     def check(network: nn.Module, inputs: Tensor) -> tuple[None, float]:
         if network is model:
-            return None, _independent(
-                network, _sampled(network, sites, statistics, dropout, noise), inputs, "", start=start
-            )
+            run = _sampled(network, sites, statistics, dropout, noise)
+            return None, _independent(network, run, inputs, "", start=start)[0]
         twins = find_sites(network, inputs[:3], compare_with_training=False)
         wide = {
             twin.key: (statistics[site.key][0].double(), statistics[site.key][1].double())
             for site, twin in zip(sites.batchnorms, twins.batchnorms, strict=True)
             if site.key in statistics
         }
-        return None, _independent(network, _sampled(network, twins, wide, dropout, noise), inputs, "", start=start)
+        run = _sampled(network, twins, wide, dropout, noise)
+        return None, _independent(network, run, inputs, "", start=start)[0]
 
     _or_in_float64(check, model, inputs)
 
@@ -210,10 +213,13 @@ def _sampled(
     return outputs
 
 
-def _independent(model: nn.Module, run: _Run, inputs: Tensor, where: str, *, start: int = 0) -> float:
+def _independent(
+    model: nn.Module, run: _Run, inputs: Tensor, where: str, *, start: int = 0, together: Tensor | None = None
+) -> tuple[float, Tensor]:
+    """How far the outputs of these points lie from those in smaller chunks, and the outputs `together`."""
     parts = inputs.tensor_split(max(1, min(3, len(inputs) // 2)))
     firsts = accumulate(map(len, parts), initial=start)
-    together = run(inputs, start)
+    together = run(inputs, start) if together is None else together
     difference = deviation(torch.cat([run(part, first) for part, first in zip(parts, firsts, strict=False)]), together)
     if difference > tolerance(together):
         check_repeatable(model, inputs, where=where)
@@ -224,7 +230,7 @@ def _independent(model: nn.Module, run: _Run, inputs: Tensor, where: str, *, sta
             f"points together differ from those in {len(parts)} parts by {100 * difference:.3g} % of the largest. bnuq "
             "needs a network that treats each point by itself in evaluation mode."
         )
-    return difference
+    return difference, together
 
 
 def check_exact(model: nn.Module, sites: Sites, batch: Tensor, layers: Sequence[BatchNormSite]) -> Exactness:
@@ -275,9 +281,10 @@ def _or_in_float64(
     inputs: Tensor,
     preferred: Callable[[T, T], T] = lambda result, _: result,
 ) -> T:
-    """The result of `check`, which also gives the largest deviation that it accepted. Where `check` refuses, or the
-    deviation is more than rounding explains, a copy in float64 decides; without such a copy the first result stands.
-    Where there are two results, `preferred` chooses."""
+    """The result of `check`, which also gives the largest deviation that it accepted. Where `check` refuses, a copy in
+    float64 decides; where the deviation is more than rounding explains, a copy does by a few of the inputs, in which
+    whatever rounding hides is as large. Without such a copy the first result stands. Where there are two results,
+    `preferred` chooses."""
     result, refusal = None, None
     try:
         result, deviation = check(model, inputs)
@@ -288,7 +295,8 @@ def _or_in_float64(
     narrow = _Narrow()
     try:
         if devices.traits(inputs.device).float64:
-            twin, wide = copied(model).double(), inputs.double() if inputs.is_floating_point() else inputs
+            few = inputs if result is None else inputs[:_FEW]
+            twin, wide = copied(model).double(), few.double() if few.is_floating_point() else few
             with narrow:
                 in_float64 = check(twin, wide)[0]
             return in_float64 if result is None else preferred(result, in_float64)
@@ -331,8 +339,7 @@ def _compared(
         statistics = {key: (mean[None], var[None]) for key, (mean, var, _) in measured.items()}
 
         predicted = _sampled(model, sites, statistics, None)
-        difference = _independent(model, predicted, batch, "")
-        outputs = predicted(batch, 0)
+        difference, outputs = _independent(model, predicted, batch, "")
     counts = {key: count for key, (_, _, count) in measured.items()}
     exactness = _compared_with_training(model, sites, batch, layers, outputs, statistics, counts)
     return exactness, max(difference, exactness.deviation or 0.0)

@@ -283,14 +283,31 @@ def test_the_pattern_of_layers_says_whether_running_averages_lag(means, log_vari
     assert not averages_lag(replace(check, unfit=("a",)), {})
 
 
-@pytest.mark.parametrize(("samples", "batches"), [(2, 12), (200, 24)])
-def test_the_check_takes_no_more_than_half_the_passes_of_the_samples(samples, batches, monkeypatch):
+@pytest.mark.parametrize(("samples", "batches"), [(2, 12), (700, 24)])
+def test_the_check_takes_no_more_than_an_eighth_of_the_passes_of_the_samples(samples, batches, monkeypatch):
     net, train = averaged()
     monkeypatch.setattr(draws, "reference_check", lambda bank, *_, **__: banks.append(bank))
     banks: list[BatchStatistics] = []
     test = train[:40].numpy(), net(train[:40]).argmax(1).numpy()
     bnuq.evaluate(net, train=train, test=test, samples=samples, batch_size=32, methods=["mcbn"])
     assert [bank.samples for bank in banks] == [batches]
+
+
+@pytest.mark.parametrize(
+    ("passes", "shape", "expected"),
+    [
+        (None, (3, 360, 480), (24, 128)),
+        (320, (3, 360, 480), (12, 4)),
+        (20_000, (3, 360, 480), (19, 128)),
+        (320, (3, 32, 32), (12, 128)),
+        (12_800, (3, 32, 32), (12, 128)),
+        (100_000, (3, 32, 32), (24, 128)),
+    ],
+)
+def test_the_size_of_the_check_follows_the_samples_but_for_points_that_pass_quickly(passes, shape, expected):
+    contents = Contents(np.broadcast_to(np.float32(0), (400, *shape)))
+    train = points_of(contents, name="train", reference="train.npz")
+    assert draws.size_of_check(train, passes) == expected
 
 
 class Twice(nn.Module):

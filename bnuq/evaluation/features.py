@@ -4,6 +4,9 @@ something is fitted to."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from torch import Tensor, nn
 
 from bnuq import devices
 from bnuq.data import Points
@@ -12,10 +15,71 @@ from bnuq.evaluation.datasets import limited
 from bnuq.evaluation.draws import part_drawn
 from bnuq.evaluation.subject import Subject
 from bnuq.sampling.engine import default_chunk
-from bnuq.sampling.head import Head, head
+from bnuq.sampling.head import Head, HeadRecorder, NoHeadError, head
 from bnuq.sampling.outputs import unconverted
+from bnuq.sampling.plain_loop import Evaluation
 
 _MOST_POINTS, _MOST_DECODED = 50_000, 5_000  # reference points, and those that are read as needed
+_MOST_KEPT = 2**24  # numbers of features and logits, 64 MiB
+
+
+@dataclass
+class Kept:
+    """The last linear layer by set and first row, for points that the deterministic network has passed; of no set where
+    they would be too many, or the network has no such layer."""
+
+    sets: dict[str, dict[int, Head]] = field(default_factory=dict)
+    numbers: int = 0
+
+    def add(self, name: str, first: int, last: Head) -> None:
+        self.numbers += last.features.numel() + last.logits.numel()
+        copied = Head(last.features.clone(), last.logits.clone(), last.weight, last.bias, last.has_bias)
+        self.sets.setdefault(name, {})[first] = copied  # not views, which would keep what they are views of
+        if self.numbers > _MOST_KEPT:
+            self.sets.clear()
+
+    def of(self, name: str, count: int) -> list[Head]:
+        """The parts of a set, in order; none unless they are all of its points."""
+        parts, stop = [], 0
+        for first, last in sorted(self.sets.get(name, {}).items()):
+            if first != stop:
+                return []
+            parts.append(last)
+            stop += len(last.features)
+        return parts if stop == count else []
+
+
+class KeepingEvaluation(Evaluation):
+    """The deterministic network, whose last linear layer is `kept` for scores of features."""
+
+    def __init__(self, model: nn.Module, kept: Kept, name: str = "") -> None:
+        super().__init__(model)
+        self.kept, self._name = kept, name
+
+    def of_set(self, name: str) -> KeepingEvaluation:
+        """The same for the points of a set."""
+        return KeepingEvaluation(self._model, self.kept, name)
+
+    def passes(self, inputs: Tensor, start: int = 0) -> Tensor:
+        if not self._name or self.kept.numbers > _MOST_KEPT:
+            return super().passes(inputs, start)
+        with HeadRecorder() as recorder:
+            outputs = super().passes(inputs, start)
+        try:
+            self.kept.add(self._name, start, recorder.head(outputs, len(inputs)))
+        except NoHeadError:
+            self.kept.numbers = _MOST_KEPT + 1
+            self.kept.sets.clear()
+        return outputs
+
+
+def evaluation_of(subject: Subject) -> Evaluation:
+    """The deterministic network; where scores of its features are asked for, it keeps them as it passes."""
+    run, model = subject.run, subject.model
+    wanted = run.post_hoc and subject.compared and subject.plan.task.classifies_points and run.on == "local"
+    if wanted and devices.is_host(subject.pipeline.device) and unconverted(model) is model:
+        return KeepingEvaluation(model, Kept())
+    return Evaluation(model)
 
 
 def head_of(subject: Subject, points: Points, rows: slice) -> Head:
@@ -25,7 +89,7 @@ def head_of(subject: Subject, points: Points, rows: slice) -> Head:
 
 
 def heads(subject: Subject, points: Points) -> Iterator[Head]:
-    """The last linear layer for all points of a set, chunk by chunk."""
+    """The last linear layer for all of these points, chunk by chunk."""
     size = subject.run.chunk_size or default_chunk(points.point_shape, subject.pipeline.device)
     return memory.in_halves(lambda rows: head_of(subject, points, rows), len(points), size)
 

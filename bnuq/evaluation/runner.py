@@ -16,6 +16,7 @@ from bnuq.evaluation import memory, perturbations, recalibration
 from bnuq.evaluation.draws import next_stop
 from bnuq.evaluation.estimates import replicate_weights
 from bnuq.evaluation.executors import UnitExecutor, UnitsLostError
+from bnuq.evaluation.features import KeepingEvaluation
 from bnuq.evaluation.measured import Measured, Omegas
 from bnuq.evaluation.method_run import MethodRun, ScoredMethod, relative_work
 from bnuq.evaluation.methods import SamplerInputs, sampler_of
@@ -73,8 +74,10 @@ def run_methods(
     run, scorer = subject.run, subject.scorer
     passed = compute_units(subject, measured, progress, executor)
     runner, scored = passed.runner, passed.scored
-    post_hoc = post_hoc or post_hoc_scores(subject, progress)
     deterministic = method_named(DETERMINISTIC)
+    engine = runner.methods[deterministic].engine
+    kept = engine.kept if isinstance(engine, KeepingEvaluation) else None
+    post_hoc = post_hoc or post_hoc_scores(subject, progress, kept)
     with_post_hoc = post_hoc.added_to(scored[deterministic].sets)
     scored |= {deterministic: replace(scored[deterministic], sets=with_post_hoc)}
     findings = [*runner.passes.findings, *post_hoc.findings]

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from bnuq.data import Points
 from bnuq.evaluation.augmentation import Augmented
+from bnuq.evaluation.features import KeepingEvaluation
 from bnuq.evaluation.passes import ChunkedPasses, Feed
 from bnuq.evaluation.recalibration import Recalibrated
 from bnuq.evaluation.stored import OUTPUTS, raw_samples
@@ -152,6 +153,8 @@ def add_block(reduction: SampleReduction, block: Tensor, first: int, engine: Eng
 
 def engine_of_set(engine: Engine, name: str, points: Points) -> Engine:
     """The engine for the points of a set."""
+    if isinstance(engine, KeepingEvaluation):
+        return engine.of_set(name)
     return engine.of(name, points) if isinstance(engine, BySet) else engine
 
 

@@ -50,12 +50,12 @@ class Head:
 def head(model: nn.Module, inputs: Tensor) -> Head:
     """The last linear layer of `model` in a forward of `inputs`, whose output is the network's, or whose softmax or
     sigmoid is. NoHeadError where the network ends in anything else."""
-    with undisturbed(model), _HeadRecorder() as recorder:
+    with undisturbed(model), HeadRecorder() as recorder:
         output = forward(model, inputs.clone())
     return recorder.head(output, len(inputs))
 
 
-class _HeadRecorder(Mode):
+class HeadRecorder(Mode):
     """Remembers the latest linear layer, and which operation made each of the latest tensors of what it gives."""
 
     def __init__(self) -> None:

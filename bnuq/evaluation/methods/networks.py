@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from bnuq.evaluation.features import evaluation_of
 from bnuq.evaluation.methods.sampler import MethodSampler, Network, SamplerInputs
 from bnuq.evaluation.subject import Subject
 from bnuq.methods import POPULATION
 from bnuq.sampling.engine import Stochastic
-from bnuq.sampling.plain_loop import Engine, Ensemble, Evaluation
+from bnuq.sampling.plain_loop import Engine, Ensemble
 
 
 class NetworkSampler(MethodSampler):
@@ -24,7 +25,7 @@ class NetworkSampler(MethodSampler):
         sites = subject.plan.sites
         untracked = {site.name for site in sites.live_batchnorms if not site.tracked}
         if self.method.plain.name != POPULATION and not untracked:
-            return Evaluation(subject.model)
+            return evaluation_of(subject)
         omega = inputs.omegas["mcbn"]  # the plan ensures that it holds these layers
         if self.method.plain.name != POPULATION:
             omega = replace(omega, layers=tuple(layer for layer in omega.layers if layer.name in untracked))

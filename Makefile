@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo unit test nightly test-cuda test-floor test-ray test-kernels soak hostile golden lint house figures gate noise-models worth inspect reproduce bench bench-scale bench-start bench-gpu bench-large clean architectures zoo
+.PHONY: demo unit test nightly test-cuda test-floor test-ray test-kernels soak hostile golden lint house figures gate noise-models worth inspect reproduce bench bench-scale bench-commands bench-start bench-gpu bench-large clean architectures zoo
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -138,6 +138,10 @@ bench-scale: .venv/installed
 # CPU time of small commands in units of a bare `import torch`: two minutes. Another checkout beside: START="--bnuq PATH"
 bench-start: .venv/installed
 	$(BIN)/python benchmarks/start.py $(START)
+
+# `bnuq evaluate` against what a practitioner would write: a quarter of an hour. COMMANDS="--only quickstart"
+bench-commands: .venv/installed
+	$(BIN)/python benchmarks/commands.py $(COMMANDS)
 
 # Up to a million points, and 1,000 classes: peak memory and CPU time. A quarter of an hour; LARGE="--quick": a minute.
 bench-large: .venv/installed

@@ -307,6 +307,10 @@ EVALUATION: Catalogue = {
         "The deterministic estimates do not describe a single forward pass in deployment. To get running statistics, "
         "train with `track_running_stats=True`.",
     ),
+    "reference-check-smaller": Entry(
+        "the reference check used {batches} mini-batches of {points} points, as the samples cost little: for more "
+        "samples or points it would use more, and notice smaller differences"
+    ),
     "reference-uncompared": Entry(
         lambda why, effect: (
             f"the reference could not be checked against the training data: {why}. But its statistics change little."

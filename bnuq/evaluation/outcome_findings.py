@@ -32,6 +32,8 @@ def findings_on_outcome(
     was_trained = any(site.tracked and not site.never_trained for site in plan.layers)  # else another warning says so
     if data.train is not None and measured.stale and was_trained:
         yield from reference_findings(measured.check, run, data.train, plan.sites.live_batchnorms, outcome.methods)
+    if (size := measured.size_of_smaller_check) is not None:
+        yield note("reference-check-smaller", batches=size[0], points=size[1])
     if any(not site.tracked for site in plan.sites.live_batchnorms):
         yield warning("deterministic-from-reference")
     sizes = {"test": data.test} | data.ood

@@ -24,11 +24,12 @@ from bnuq.evaluation.scoring import SetScoring, UnitScoring, View, add_block, en
 from bnuq.evaluation.stored import StoredMaps, StoredSamples
 from bnuq.evaluation.subject import VALIDATION, Subject
 from bnuq.evaluation.tasks import pixels
+from bnuq.evaluation.tasks.anomalies import with_segments
 from bnuq.evaluation.units import Gathered, WorkUnit, tiles
 from bnuq.files.journal import SECONDS
 from bnuq.methods import Method, Recalibration
 from bnuq.progress import Advance
-from bnuq.records.evaluation import MethodWork, Samples
+from bnuq.records.evaluation import MethodResult, MethodWork, Samples
 from bnuq.sampling.gradients import Differentiable
 from bnuq.sampling.plain_loop import Engine, Ensemble, Evaluation
 
@@ -69,7 +70,7 @@ class MethodRun:
         self.rounds: list[range] = []
         self.maps: dict[tuple[Method, str], StoredMaps] = {}
         self.seconds, self.passes = 0.0, 0
-        self.attack: Differentiable | None = None  # what perturbed points are attacked through
+        self.attack: Differentiable | None = None  # what points are attacked through
         self.is_attacked = False
 
     def run(self, engine: Engine, draws: range, advance: Advance, *, address: range) -> dict[Method, ScoredMethod]:
@@ -194,9 +195,9 @@ class MethodRun:
         return {view.method: scoring.scores(view, scoring.reduction(view), gathered[view.method]) for view in views}
 
     def _points(self, name: str) -> Points:
-        """The points of a set; if they are perturbed, attacked through the first draws."""
+        """The points of a set; if they are to raise the loss, attacked through the first draws."""
         points, subject = self._whole.sets[name], self._whole
-        if name not in subject.perturbed:
+        if name not in subject.attacked:
             return points
         if not self.is_attacked:
             example = subject.pipeline.evaluated(subject.sets["test"], slice(0, 2))
@@ -218,6 +219,19 @@ class MethodRun:
         if not self._whole.run.save_samples or self.method.is_single:
             return {}
         return {name: self._stored(name) for name in self._units}
+
+    def result(self, scored: ScoredMethod) -> MethodResult:
+        """The result of the method, or of a recalibration of it, with the maps and the segments of its images."""
+        method, subject = scored.view.method, self._whole
+        raw_samples = self.raw_samples() if method == self.method else {}
+        result = subject.scorer.result(scored.sets, scored.view.fitted, self._weights, raw_samples)
+        for name, points in subject.ood.items():
+            if subject.plan.task.is_dense and points.masks is not None:
+                result = with_segments(result, name, scored.sets[name], self.maps[method, name], points.masks)
+        if subject.run.save_maps:
+            sets = {name: replace(each, maps=self.maps[method, name]) for name, each in result.sets.items()}
+            result = replace(result, sets=sets)
+        return result
 
     def maps_of_images(self, name: str, rows: Sequence[int]) -> Iterator[dict[str, np.ndarray]]:
         """The maps of these images of a set, which pass again, by their names."""

@@ -24,15 +24,12 @@ from bnuq.evaluation.passes import ChunkedPasses
 from bnuq.evaluation.posthoc import OfSets, post_hoc_scores
 from bnuq.evaluation.scoring import engine_of_set
 from bnuq.evaluation.subject import Subject
-from bnuq.evaluation.tasks.anomalies import with_segments
-from bnuq.evaluation.tasks.class_probabilities import are_kept
 from bnuq.evaluation.tasks.image_maps import chosen_images, image_maps
 from bnuq.evaluation.tasks.scorer import TaskScorer
-from bnuq.findings import Finding, note, warning
+from bnuq.findings import Finding, warning
 from bnuq.methods import DETERMINISTIC, POPULATION, Method, method_named
 from bnuq.progress import Progress
 from bnuq.records.evaluation import ImageMaps, MethodResult, MethodWork
-from bnuq.sampling import counter_rng
 from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.engine import Stochastic, default_chunk
 from bnuq.sampling.plain_loop import Engine
@@ -88,7 +85,7 @@ def run_methods(
     findings += perturbations.findings(run, attacks)
     maps = {method: method_scores.view.maps for method, method_scores in scored.items()}
     findings += recalibration.findings({method: fit for method, fit in maps.items() if fit is not None})
-    results = {method: runner.result(method, method_scores, passed.samples) for method, method_scores in scored.items()}
+    results = {method: runner.methods[method.plain].result(method_scores) for method, method_scores in scored.items()}
     pictures = runner.image_maps(results, shown) if subject.plan.task.is_dense and run.images else None
     return RunnerResult(
         passed.samples,
@@ -175,17 +172,8 @@ class _Runner:
         )
         self.methods: dict[Method, MethodRun] = {}
         self._subject, self._progress, self._executor, self._measured = subject, progress, executor, measured
-        if subject.bank is not None:
-            samples = subject.run.samples
-            self.passes.add(note("bank-of-draws", tile=counter_rng.TILE, samples=samples, bank=subject.bank))
-        for name in subject.labelled:
-            points, classes = len(subject.sets[name]), subject.plan.outputs
-            if (
-                subject.plan.task.classifies_points
-                and name in ("test", subject.fitted_to)
-                and not are_kept(points, classes)
-            ):
-                self.passes.add(note("probabilities-not-kept", set=name, points=points, classes=classes))
+        for finding in subject.notes():
+            self.passes.add(finding)
         self._second = {}
         if subject.fitted_to == "test":
             self._second = {"test": recalibration.second_half(subject.sets["test"], subject.run.seed)}
@@ -229,27 +217,6 @@ class _Runner:
                 if draws.start == 0:
                     self.passes.note_arithmetic(method.name, engine)
         return scored
-
-    def result(self, method: Method, scored: ScoredMethod, samples: int) -> MethodResult:
-        """The result of a method, with the maps and the segments of its images."""
-        subject, method_run = self._subject, self.methods[method.plain]
-        result = subject.scorer.result(
-            scored.sets,
-            scored.view.fitted,
-            subject.weights(method, samples),
-            method_run.raw_samples() if method == method.plain else {},
-        )
-        for name, points in subject.ood.items():
-            if subject.plan.task.is_dense and points.masks is not None:
-                maps = method_run.maps[method, name]
-                result = with_segments(result, name, scored.sets[name], maps, points.masks)
-        if subject.run.save_maps:
-            sets = {
-                name: replace(set_result, maps=method_run.maps[method, name])
-                for name, set_result in result.sets.items()
-            }
-            result = replace(result, sets=sets)
-        return result
 
     def image_maps(self, results: Mapping[Method, MethodResult], shown: Sequence[int]) -> ImageMaps | None:
         """The maps of a few images of a segmentation, and of those of the rows `shown`, by the first sampled method,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +13,12 @@ from torch import nn
 from bnuq.config import Calibration, Run
 from bnuq.data import Points
 from bnuq.evaluation.pipeline import Pipeline
+from bnuq.evaluation.tasks.class_probabilities import are_kept
 from bnuq.evaluation.tasks.scorer import TaskScorer
-from bnuq.findings import Finding
+from bnuq.findings import Finding, note
 from bnuq.methods import Method, Recalibration
 from bnuq.metrics import DrawWeights
+from bnuq.sampling import counter_rng
 from bnuq.sampling.sites import BatchNormSite, Sites
 from bnuq.tasks import Task
 
@@ -74,6 +76,11 @@ class Subject:
         return {name: self.sets[name] for name in names if name in self.sets}
 
     @property
+    def attacked(self) -> frozenset[str]:
+        """The names of the sets that raise the loss, which every method computes for itself."""
+        return frozenset(perturbation.set_name for perturbation in self.run.perturb if perturbation.kind.is_attack)
+
+    @property
     def ood(self) -> dict[str, Points]:
         return {name: points for name, points in self.sets.items() if name not in self.labelled}
 
@@ -129,6 +136,15 @@ class Subject:
         if self.run.bank is None or self.run.bank == self.run.samples or not self._samples_batchnorm:
             return None
         return self.run.bank
+
+    def notes(self) -> Iterator[Finding]:
+        """What is known before any pass of how its samples are drawn and scored."""
+        if self.bank is not None:
+            yield note("bank-of-draws", tile=counter_rng.TILE, samples=self.run.samples, bank=self.bank)
+        for name in self.labelled if self.plan.task.classifies_points else ():
+            points, classes = len(self.sets[name]), self.plan.outputs
+            if name in ("test", self.fitted_to) and not are_kept(points, classes):
+                yield note("probabilities-not-kept", set=name, points=points, classes=classes)
 
 
 def default_calibration(subject: Subject) -> Calibration:

@@ -295,6 +295,7 @@ def test_the_page_tells_the_tolerances_of_all_metrics() -> None:
     assert documented == {metric.name: metric.tolerance for metric in METRICS.values() if metric.tolerance}
 
 
+@pytest.mark.nightly  # tests/gate/test_evaluated.py holds it of a smaller network
 def test_the_same_seed_sees_smaller_changes_as_the_page_says(
     repository: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

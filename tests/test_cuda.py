@@ -340,10 +340,17 @@ WITHOUT_FLOAT64 = {
     "an inspection": test_an_inspection_finds_what_it_finds_on_the_cpu,
     "precise statistics": partial(test_precise_bn_writes_the_statistics_of_the_cpu, "classes"),
 }
+FLOAT64_ALIKE = {"a segmentation", "an inspection", "inputs under attack"}  # what they add, the tests above hold
 
 
 @pytest.mark.skipif(REAL, reason="a GPU has float64")
-@pytest.mark.parametrize("compare", WITHOUT_FLOAT64.values(), ids=WITHOUT_FLOAT64.keys())
+@pytest.mark.parametrize(
+    "compare",
+    [
+        pytest.param(compare, marks=pytest.mark.nightly if name in FLOAT64_ALIKE else (), id=name)
+        for name, compare in WITHOUT_FLOAT64.items()
+    ],
+)
 def test_a_device_without_float64_gives_what_the_cpu_gives(compare, folders):
     with fake_accelerator.without_float64():
         compare(folders)

@@ -338,9 +338,10 @@ def test_every_sample_config_is_a_run_file_whose_own_files_exist(path: Path) -> 
     assert tomllib.loads(path.read_text())["data"]["test"]
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "sample_configs").glob("*.toml")), ids=lambda p: p.name)
-def test_every_sample_config_runs(
-    path: Path, data_pack: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+# Those whose numbers tests/golden/ holds are run there, but for the nightly ones, of which two are only deeper.
+@pytest.mark.parametrize("name", ["camvid", "svhn_cnn"])
+def test_a_sample_config_runs(
+    name: str, data_pack: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = write_samples(tmp_path / "sample_configs", train=64)
     for folder in ("checkpoints", "fashion-mnist", "mnist"):
@@ -351,8 +352,8 @@ def test_every_sample_config_runs(
         write_set(data_pack / name, place / "data" / name, 20)  # the reference check takes mini-batches of half of it
     write_scenes(place / "data" / "camvid", height=16, width=16)
     monkeypatch.chdir(tmp_path)
-    arguments = ["evaluate", str(place / path.name), "--limit", "4", "--samples", "2", "--batch-size", "8"]
-    if path.name == "svhn_cnn.toml":  # SVHN itself does not lie in the data pack
+    arguments = ["evaluate", str(place / f"{name}.toml"), "--limit", "4", "--samples", "2", "--batch-size", "8"]
+    if name == "svhn_cnn":  # SVHN itself does not lie in the data pack
         digits, pictures = place / "data/ood/pcbdigits32.npz", place / "data/cifar10/lossless_test.npz"
         arguments += ["--train", str(digits), "--test", str(digits), "--ood", str(pictures)]
     assert run(arguments) == 0

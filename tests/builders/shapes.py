@@ -12,7 +12,7 @@ from typing import Any
 import jaxtyping
 from beartype import beartype
 
-_CHECKED_CALLS = 50  # of each function in a test; some tests call one a hundred thousand times
+_CHECKED_CALLS = 10  # of each function in a test; some tests call one a hundred thousand times
 _held: dict[tuple[Any, ...], Callable[..., Any]] = {}
 _jaxtyped = jaxtyping.jaxtyped
 calls: Counter[Callable[..., Any]] = Counter()  # of checked functions; to be cleared before each test

@@ -108,6 +108,7 @@ def test_it_is_exported_with_its_noise(network: nn.Module, drawing) -> None:
     assert not torch.allclose(sampled, network(more))
 
 
+@pytest.mark.nightly  # that it is one graph of its operations, the export above holds
 @pytest.mark.parametrize("name", ["analytic", "mnf"])
 def test_it_is_compiled_as_one_graph(name: str) -> None:
     network = NETWORKS[name]().eval()

@@ -347,6 +347,7 @@ def test_a_relu_is_computed_with_its_convolution_where_nothing_else_sees_what_li
     assert log.kernels["cudnn_convolution_add_relu"] == 3 * with_sum
 
 
+@pytest.mark.less
 @pytest.mark.parametrize("kernel", ["cudnn_convolution_relu", "cudnn_convolution_add_relu"])
 def test_where_cudnn_lacks_a_kernel_for_both_convolution_and_relu_are_computed_one_after_the_other(kernel, monkeypatch):
     monkeypatch.setitem(devices._TRAITS, NAME, replace(devices.traits(NAME), stacked_entries=0))
@@ -358,7 +359,14 @@ def test_where_cudnn_lacks_a_kernel_for_both_convolution_and_relu_are_computed_o
     monkeypatch.setattr(fake_accelerator, "lacking", {kernel})
     assert_close(bnuq.predict(on_device, x, omega).cpu(), expected, rtol=0, atol=1e-5 * float(expected.abs().max()))
     result = bnuq.evaluate(
-        net, train=x, test=(x, torch.arange(21) % 3), device="auto", methods=["mcbn"], samples=3, batch_size=8
+        net,
+        train=x,
+        test=(x, torch.arange(21) % 3),
+        device="auto",
+        methods=["mcbn"],
+        samples=3,
+        batch_size=8,
+        post_hoc=False,
     )
     assert result.sampling["device"] == f"{NAME}:0"
     assert values_of(result, "unfused")["reason"].startswith("GET was unable to find an engine")

@@ -149,7 +149,7 @@ def spoiled(kept: Path, folder: Path) -> Path:
 # ── the SHA-256 ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("turn", range(2))
+@pytest.mark.parametrize("turn", [0, pytest.param(1, marks=pytest.mark.nightly)])
 def test_one_changed_value_of_any_array_or_estimate_is_found(kind, tmp_path, turn):
     kind.write(kind.lean(), written := tmp_path / "written.h5")
     assert kind.read(written).path == written

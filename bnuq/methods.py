@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 Source = Literal[
     "mini-batches",  # of the reference, whose statistics normalise
@@ -99,6 +99,11 @@ class Method:
         return method_named(f"{self.name}+{by}")
 
 
+_FACTORISED: dict[str, Any] = {
+    "differs_by": frozenset({"noise model"}),
+    "approximates": "mcbn",
+    "settings": ("counts", "noise_model_draws"),
+}
 METHODS: tuple[Method, ...] = (
     Method("deterministic", frozenset(), "The deterministic network, in evaluation mode. Always included."),
     Method(
@@ -127,18 +132,15 @@ METHODS: tuple[Method, ...] = (
     Method("mcbn+mcdo+learned", frozenset({"mini-batches", "masks", "noise"}), "All three at once. Only on request."),
     Method(
         "mcbn-chi2",
-        frozenset({"noise model"}),
-        "An approximation of mcbn: statistics drawn around the running ones, means Gaussian and variances χ², each "
-        "channel independently (Shekhovtsov & Flach 2018). Needs no reference; with one, it is compared with mcbn.",
-        approximates="mcbn",
-        settings=("counts", "noise_model_draws"),
+        help="An approximation of mcbn: statistics drawn around the running ones, means Gaussian and variances χ², "
+        "each channel independently (Shekhovtsov & Flach 2018). Needs no reference; with one, it is compared with "
+        "mcbn.",
+        **_FACTORISED,
     ),
     Method(
         "mcbn-gaussian",
-        frozenset({"noise model"}),
-        "The same with Gaussian standard deviations (Teye, Azizpour & Smith 2018, footnotes 8 and 9).",
-        approximates="mcbn",
-        settings=("counts", "noise_model_draws"),
+        help="The same with Gaussian standard deviations (Teye, Azizpour & Smith 2018, footnotes 8 and 9).",
+        **_FACTORISED,
     ),
     Method(
         "mcbn-empirical",

@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.modules import module as module_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import bnuq
 from bnuq.errors import BnuqError
 from bnuq.sampling.engine import Stochastic
 from bnuq.sampling.plain_loop import PlainLoop
+from bnuq.sampling.recorded_calls import hooked
 from bnuq.sampling.site_search import find_sites
 from bnuq.sampling.sites import Sites
 
@@ -182,7 +182,7 @@ def _random_calls(twin: nn.Module, batch: Tensor) -> Counter[str]:
     def leave(*_: Any) -> None:
         inside.pop()
 
-    with _aside(), _hooks(enter, leave), Watch():
+    with _aside(), hooked(enter, leave), Watch():
         before = _generators()
         twin(batch.clone())
         counts.update(name for name, state in _generators().items() if state != before[name])
@@ -208,19 +208,6 @@ def _aside() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(fast)
         random.setstate(python)
         np.random.set_state(numpys)
-
-
-@contextmanager
-def _hooks(enter: Callable[..., Any], leave: Callable[..., Any]) -> Iterator[None]:
-    hooks = (
-        module_hooks.register_module_forward_pre_hook(enter),
-        module_hooks.register_module_forward_hook(leave, always_call=True),
-    )
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 # MCBN
@@ -361,7 +348,7 @@ def _changed(network: nn.Module) -> Iterator[set[str]]:
     def enter(_: nn.Module, args: Any) -> None:
         given.append(args[0].clone() if args and isinstance(args[0], Tensor) else None)
 
-    with _hooks(enter, leave):
+    with hooked(enter, leave):
         yield changing
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from bnuq import stopping
 from bnuq.errors import BnuqError, ResultError, is_device_failure
-from bnuq.evaluation.units import UnitGroup, WorkUnit
+from bnuq.evaluation.units import UnitGroup, WorkUnit, plain_method_of
 from bnuq.files.journal import MOST_ATTEMPTS, SECONDS, Arrays, Journal
 from bnuq.files.writing import is_alive
 
@@ -115,10 +115,10 @@ class Chosen(UnitExecutor):
 
     def __init__(self, journal: Journal, names: Collection[str]) -> None:
         super().__init__(journal)
-        self._names = names
+        self._names, self._methods = names, {plain_method_of(name) for name in names}
 
     def wants(self, method: str) -> bool:
-        return any(name.startswith((f"{method}-", f"{method}+")) for name in self._names)  # also recalibrated
+        return method in self._methods
 
     def finish(self, groups: Iterable[UnitGroup], compute: Compute) -> None:
         super().finish((group for group in groups if any(unit.name in self._names for unit in group)), compute)

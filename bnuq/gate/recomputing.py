@@ -9,6 +9,7 @@ import numpy as np
 
 from bnuq import metrics
 from bnuq.errors import ResultError
+from bnuq.metrics.registry import metric_of
 from bnuq.records.addresses import estimates_of
 from bnuq.records.contributions import PointContributions
 from bnuq.records.evaluation import Result
@@ -16,7 +17,6 @@ from bnuq.records.evaluation import Result
 _SHOWN = 8  # contradictions that a message names
 _ROUNDING = 1e-6
 _SIZES = {"fraction": 1.0, "1": 1.0, "nats": 1.0, "percent": 100.0}  # by unit: what rounding is relative to, at least
-_FITTED = ("tau", "sigma", "confidence")  # to validation points, which are not in the file
 
 
 def recomputed(result: Result) -> PointContributions:
@@ -36,8 +36,8 @@ def recomputed(result: Result) -> PointContributions:
 
 def _contradictions(points: PointContributions) -> Iterator[str]:
     for address, row in estimates_of(points.result).items():
-        if row["metric"] in _FITTED:
-            continue
+        if metric_of(row["metric"]).is_fitted:
+            continue  # to validation points, which are not in the file
         stated, value = row.estimate.value, points.value(row)
         if value is None:
             yield f"{address} is {stated:.6g}, and the scores of points that it is computed from are missing."

@@ -131,7 +131,7 @@ class ElboTerms:
 @dataclass(frozen=True)
 class Decay:
     """The log-log slope of mean mutual information (variance, of a regression) against b over `sizes`, the
-    finite-population factor taken out: −1 where the law 1/b holds. `residual` is the largest distance from the line,
+    finite-population factor taken out: −1 where it falls as 1/b. `residual` is the largest distance from the line,
     in ln units."""
 
     slope: Estimate

@@ -41,13 +41,13 @@ class RecordedCall:
 
 def recorded_calls(model: nn.Module, inputs: Tensor) -> list[RecordedCall]:
     recorder, before = _CallRecorder(model, inputs), states_outside_torch()
-    with _hooked(recorder.enter, recorder.leave), recorder:
+    with hooked(recorder.enter, recorder.leave), recorder:
         forward(model, inputs)
     calls = [replace(call, differentiated=recorder.differentiates(call.call)) for call in recorder.calls]
     if states_outside_torch() == before:
         return calls
     watch = _GeneratorWatch(recorder.paths)  # in another forward: reading the states costs more than a small layer
-    with _hooked(watch.enter, watch.leave):
+    with hooked(watch.enter, watch.leave):
         forward(model, inputs)
     return [
         *calls,
@@ -56,7 +56,8 @@ def recorded_calls(model: nn.Module, inputs: Tensor) -> list[RecordedCall]:
 
 
 @contextmanager
-def _hooked(enter: Callable[..., None], leave: Callable[..., None]) -> Iterator[None]:
+def hooked(enter: Callable[..., None], leave: Callable[..., None]) -> Iterator[None]:
+    """Call these before and after the forward of every module, also where it raises an error."""
     hooks = (
         module_hooks.register_module_forward_pre_hook(enter),
         module_hooks.register_module_forward_hook(leave, always_call=True),

@@ -14,6 +14,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import less_work
 import msgspec
@@ -36,6 +37,7 @@ from bnuq.config.schema import (
     Section,
     SweepSection,
 )
+from bnuq.errors import RequestError
 from bnuq.evaluation import recalibration
 from bnuq.inspection import pipelines
 from bnuq.report.document import Report
@@ -186,8 +188,50 @@ def test_no_command_stands_on_two_pages() -> None:
     assert [command for command in times if times[command] > 1] == []
 
 
+# Of these pages, with few kinds of commands that do much, `make test` holds only that each command is a request.
+LONG = {
+    f"{name}.md" for name in ("benchmarks", "export", "formats", "inspect", "many-machines", "methods", "perturbations")
+} | {"segmentation.md", "sweep.md"}
+WORKFLOWS = (
+    *("evaluate.evaluate", "export.export", "inspect.inspect", "multirun.evaluate_several", "precise_bn.precise_bn"),
+    *("queue.evaluate_all", "sweep.sweep"),
+)
+
+BEGINNING = ("evaluate", "export", "inspect", "precise-bn", "sweep-batch-size")
+
+
+@pytest.mark.parametrize("name", sorted(LONG))
+def test_every_command_of_a_long_page_is_a_request(
+    name: str, own_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Up to where a workflow begins; without those that read what an earlier one writes."""
+
+    def begins(*_: Any, **__: Any) -> None:
+        raise RequestError("the workflow begins")
+
+    for place in WORKFLOWS:
+        monkeypatch.setattr(f"bnuq.workflows.{place}", begins)
+    for form in ("scripted.pt", "exported.pt2"):
+        shutil.copy("model.pt", form)
+    (own_folder / "shards").mkdir()
+    (page,) = (page for page in PAGES if page.name == name)
+    begun = 0
+    for command in commands(page):
+        words = shlex.split(command.partition(" > ")[0])
+        if words[:1] != ["bnuq"] or words[1] not in BEGINNING or "--from" in words:
+            continue
+        assert run(words[1:]) == 2
+        assert capsys.readouterr().err == "bnuq: the workflow begins\n", command
+        begun += 1
+    assert begun
+
+
 @pytest.mark.filterwarnings("ignore:.*(torch.jit|LeafSpec)")
-@pytest.mark.parametrize("page", [page for page in PAGES if page.name in MADE], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=pytest.mark.nightly if page.name in LONG else ()) for page in PAGES if page.name in MADE],
+    ids=lambda page: page.name,
+)
 def test_every_command_of_a_page_runs(page: Path, own_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if page.name == "formats.md":
         write_forms(own_folder)
@@ -347,9 +391,11 @@ def test_a_sample_config_runs(
     for folder in ("checkpoints", "fashion-mnist", "mnist"):
         (place / "data" / folder).parent.mkdir(exist_ok=True)
         (place / "data" / folder).symlink_to(data_pack / folder)
-    for name in ("cifar10/lossless_train.npz", "cifar10/lossless_test.npz", "ood/pcbdigits32.npz"):
-        (place / "data" / name).parent.mkdir(exist_ok=True)
-        write_set(data_pack / name, place / "data" / name, 20)  # the reference check takes mini-batches of half of it
+    for points in ("cifar10/lossless_train.npz", "cifar10/lossless_test.npz", "ood/pcbdigits32.npz"):
+        (place / "data" / points).parent.mkdir(exist_ok=True)
+        write_set(
+            data_pack / points, place / "data" / points, 20
+        )  # the reference check takes mini-batches of half of it
     write_scenes(place / "data" / "camvid", height=16, width=16)
     monkeypatch.chdir(tmp_path)
     arguments = ["evaluate", str(place / f"{name}.toml"), "--limit", "4", "--samples", "2", "--batch-size", "8"]

@@ -25,6 +25,19 @@ from bnuq.metrics.calibration import (
     ece_of_bins as ece_of_bins,
     mce_of_bins as mce_of_bins,
 )
+from bnuq.metrics.certificates import (
+    binomial_p_value as binomial_p_value,
+    certified_threshold as certified_threshold,
+    certified_width as certified_width,
+    conformal_rank as conformal_rank,
+    coverage_law as coverage_law,
+    exact_interval as exact_interval,
+    hoeffding_bentkus_p_value as hoeffding_bentkus_p_value,
+    points_needed as points_needed,
+    rejected_in_order as rejected_in_order,
+    risk_controlling_index as risk_controlling_index,
+    start_levels as start_levels,
+)
 from bnuq.metrics.classification import (
     accuracy as accuracy,
     brier as brier,

@@ -310,6 +310,14 @@ ESTIMANDS: tuple[Estimand, ...] = (
         short="cover. at 5 %", **_STEPS, **_DEFERRED,
         tasks=_CLASSES, **_TRUTH, formula=selective_by_entropy("coverage_at_5"), resampled=True, leaps=True,
     ),
+    Estimand(
+        "certified_coverage", "Share of points (or pixels) that are accepted at the certified risk",
+        "certified coverage", "fraction", "higher", "Angelopoulos et al. 2021; of the promise of --risk",
+        short="certified cov.", tolerance="0.02", **_STEPS,
+        worse="more of {where} must be deferred to keep the promise about {who}",
+        better="less of {where} must be deferred to keep the promise about {who}",
+        tasks=_CLASSES, **_TRUTH,
+    ),
     *_sets("", "LAC", "Sadinle, Lei & Wasserman 2019"),
     *_sets("_aps", "APS", "Romano, Sesia & Candès 2020, not randomised"),
     Estimand(
@@ -463,6 +471,13 @@ ESTIMANDS: tuple[Estimand, ...] = (
         "coverage95", "Coverage of the central 95 % interval", "coverage of 95 %", "fraction", "none",
         "Gneiting et al. 2007; nominal best", short="cover. 95 %", **_STEPS,
         tasks=_REGRESSION, **_TRUTH, shown=frozenset({"sweep", "headline", "sensitivity"}),
+    ),
+    Estimand(
+        "certified_width", "Mean half-width of the certified intervals", "certified half-width", "target unit", "lower",
+        "Vovk 2012; of the promise of --risk", short="cert. width", tolerance="5%", **_OF_SCALE,
+        worse="the intervals of {who} must be wider on {where} to keep their promise",
+        better="the intervals of {who} may be narrower on {where} and keep their promise",
+        tasks=_REGRESSION, **_TRUTH, limits=POSITIVE,
     ),
     Estimand(
         "spearman", "Rank correlation of sd and |error|", "rank corr. ρ(σ, |e|)", "1", "higher", "Spearman 1904",

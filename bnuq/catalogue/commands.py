@@ -233,5 +233,9 @@ COMMANDS: Catalogue = {
         "No change exceeds the tolerance of {estimates:listed}: not gated, as if the tolerance were off."
     ),
     "not-a-number": Entry("{estimates:joined}: not a number in the baseline, and therefore not gated."),
+    "promise-lost": Entry(
+        "{methods:joined}: no threshold keeps the promise of the baseline's certificate any more.",
+        "`bnuq report` of the current result says what could be promised.",
+    ),
     "infinite": Entry("{estimates:joined}: infinite in both; a change cannot be detected."),
 }

@@ -250,6 +250,12 @@ EVALUATION: Catalogue = {
         "every {tile} points use their own {samples} of a bank of {bank} mini-batches: the Monte Carlo error of means "
         "is smaller, but different points see different sampled networks"
     ),
+    "promise-not-earned": Entry(
+        "No threshold of {method} keeps the promise of a risk of {risk:g} on the validation points; nothing is "
+        "certified.",
+        "The section on the certificate says what could be promised. More validation points, a larger --risk or a "
+        "lower --confidence are easier to keep.",
+    ),
     "few-samples": Entry("With {samples} samples no Monte Carlo error can be estimated; use at least {minimum}."),
     "nothing-stochastic": Entry(
         "Only the deterministic network was evaluated; the notes say what was left out.",

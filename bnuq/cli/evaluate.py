@@ -26,7 +26,14 @@ from bnuq.config import (
     resolve_each,
     resolve_ensemble,
 )
-from bnuq.config.schema import DataSection, GivenOptions, ModelSection, SamplingSection, ScoringSection
+from bnuq.config.schema import (
+    CertificateSection,
+    DataSection,
+    GivenOptions,
+    ModelSection,
+    SamplingSection,
+    ScoringSection,
+)
 from bnuq.errors import RequestError
 from bnuq.evaluation.mistakes import reported_at_once
 
@@ -41,6 +48,7 @@ if TYPE_CHECKING:
         SectionOptions(ModelSection),
         SectionOptions(SamplingSection),
         SectionOptions(ScoringSection),
+        SectionOptions(CertificateSection),
         SectionOptions(GivenOptions),
     ),
     printing=SectionOptions(Printing),

@@ -21,6 +21,7 @@ from bnuq.config.schema import (
     Augment,
     Batches,
     Calibration,
+    CertificateSection,
     ChannelOrder,
     CheckSection,
     Counts,

@@ -132,6 +132,7 @@ def merged(
         "layers": sampling.layers[0] if "layers" in options_given and len(sampling.layers) == 1 else sampling.layers,
         "sampler": SamplerSettings(**{key: getattr(sampling, key) for key in settings_of(SamplerSettings)}),
         "scoring": request.scoring,
+        "certificate": request.certificate,
         "device": computation.device or "auto",
         "precision": computation.precision or "auto",
         "data_root": None if computation.data_root is None else folder / expanded(computation.data_root),
@@ -179,7 +180,7 @@ def _request(content: RunFile, options: dict[str, Any], hub: HubConfig | None) -
 
 SECTION_OF = {  # setting → its section
     key: name
-    for name in ("model", "data", "sampling", "scoring", "options")
+    for name in ("model", "data", "sampling", "scoring", "certificate", "options")
     for key in settings_of(settings_of(Request)[name].type)
 }
 

@@ -13,6 +13,7 @@ from bnuq.arithmetic import Precision
 from bnuq.config.schema import (
     Augment,
     Calibration,
+    CertificateSection,
     ChannelOrder,
     DataSection,
     Interpolation,
@@ -37,7 +38,7 @@ from bnuq.perturbations import Perturbation
 from bnuq.tasks import TaskName
 from bnuq.trust import BY_USER, NamedBy, names_a_file
 
-DEFAULT_SCORING = ScoringSection()
+DEFAULT_SCORING, DEFAULT_CERTIFICATE = ScoringSection(), CertificateSection()
 DEFAULT_SAMPLER = SamplerSettings()
 
 
@@ -123,6 +124,7 @@ class Run:
     calibrate: Calibration | None = None
     sampler: SamplerSettings = DEFAULT_SAMPLER
     scoring: ScoringSection = DEFAULT_SCORING
+    certificate: CertificateSection = DEFAULT_CERTIFICATE
     device: str = "auto"
     precision: Precision = "auto"
     chunk_size: int | None = None
@@ -178,6 +180,8 @@ class Run:
             name: {key: value for key, value in sections[name].items() if value is not None and value not in ({}, [])}
             for name in ("model", "data", "sampling", "scoring", "options")
         }
+        if self.certificate.risk is not None:
+            record["certificate"] = msgspec.to_builtins(self.certificate)
         return record if self.tta is None else record | {"tta": msgspec.to_builtins(self.tta)}
 
     @property

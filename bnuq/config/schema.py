@@ -47,6 +47,7 @@ Panel = Literal[  # of the help, in this order
     "Analytic noise models",
     "Classification",
     "Regression",
+    "Certificate",
     "ELBO",
     "Tolerances",
     "Points of bnuq evaluate",
@@ -535,6 +536,49 @@ class ScoringSection(Section, frozen=True):
     ] = 0.9
 
 
+class CertificateSection(Section, frozen=True):
+    """[certificate]: a promise about future points, made from the validation points; none without a `risk`."""
+
+    risk: Annotated[
+        Annotated[float, Meta(gt=0, lt=1)] | None,
+        setting(
+            "Promise an error rate of at most this among the points that are not deferred (a classification), outside "
+            "the intervals (a regression), or among the pixels of an image (a segmentation).",
+            "Certificate",
+            expected="a number above 0 and below 1, such as 0.05",
+            shown="no promise",
+        ),
+    ] = None
+    confidence: Annotated[
+        Annotated[float, Meta(gt=0, lt=1)],
+        setting(
+            "Probability, over the validation points, that the promise holds.",
+            "Certificate",
+            expected="a number above 0 and below 1, such as 0.95",
+        ),
+    ] = 0.95
+    score: Annotated[
+        str | None,
+        setting(
+            "The score that decides what is deferred, of every method or of one: predictive_entropy, or "
+            "mcbn.mutual_information.",
+            "Certificate",
+            option="certificate-score",
+            metavar="[METHOD.]SCORE",
+            shown="least AURC on the test set",
+        ),
+    ] = None
+    each: Annotated[
+        Literal["class", "group"] | None,
+        setting(
+            "Also promise it of the points of each predicted class, or of each known group, all together.",
+            "Certificate",
+            option="certificate-each",
+            shown="none",
+        ),
+    ] = None
+
+
 _MEAN_AND_VARIANCE_EXPECTED = "a finite mean and a variance above 0, such as 0,1"
 
 
@@ -725,6 +769,7 @@ class RunFile(Section, frozen=True):
     sampling: SamplingSection = SamplingSection()
     tta: TtaSection | None = None
     scoring: ScoringSection = ScoringSection()
+    certificate: CertificateSection = CertificateSection()
     sweep: SweepSection = SweepSection()
     runs: RunsSection | None = None
     check: CheckSection | None = None

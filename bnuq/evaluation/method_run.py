@@ -39,10 +39,12 @@ Halves = Mapping[str, Bool[np.ndarray, " point"]]  # of a cross-fit, by the set:
 
 @dataclass(frozen=True)
 class ScoredMethod:
-    """The scores of one method on every set, and the view of its samples that they are of."""
+    """The scores of one method on every set, and the view of its samples that they are of; of a plain one also those of
+    the validation points, by nothing that was fitted to them."""
 
     sets: Mapping[str, Any]
     view: View
+    validation: Any = None
 
 
 class MethodRun:
@@ -96,7 +98,8 @@ class MethodRun:
                 scored[method][name] = scores
             if name == fitted_to:
                 views = self._cross_fitted(name, plain, scored)
-        return {view.method: ScoredMethod(scored[view.method], view) for view in views}
+        unfitted = {self.method: validation}
+        return {view.method: ScoredMethod(scored[view.method], view, unfitted.get(view.method)) for view in views}
 
     def _cross_fitted(self, name: str, plain: View, scored: dict[Method, dict[str, Any]]) -> list[View]:
         """The views by what is fitted to halves of this set, whose scores by each are added."""

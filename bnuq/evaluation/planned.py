@@ -12,6 +12,7 @@ from bnuq.arithmetic import FLOAT32, Arithmetic
 from bnuq.config import Run
 from bnuq.data import Points
 from bnuq.errors import RequestError, ResultError
+from bnuq.evaluation import certification
 from bnuq.evaluation.augmentation import check_augmentation
 from bnuq.evaluation.datasets import RunData, needs_reference
 from bnuq.evaluation.ensemble import other_networks
@@ -174,6 +175,7 @@ def checked_run(
     prepared.pipeline.check_arithmetic()
     check_listed_classes(run, subject.sets["test"], subject.plan.outputs)
     check_calibration(subject)
+    certification.check_request(subject, prepared.data.findings)
     check_augmentation(subject)
     check_predictions(subject)
     check_resources(subject)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -38,7 +38,7 @@ from bnuq.sampling.plain_loop import Engine
 @dataclass(frozen=True)
 class RunnerResult:
     """The outcome of all passes: T, the size of the bank where there is one, ω, and each method's result and work, in
-    the order of the report; and the arithmetic of the samples."""
+    the order of the report; the arithmetic of the samples, and the scores that a requested certificate is made of."""
 
     samples: int
     bank: int | None
@@ -48,6 +48,7 @@ class RunnerResult:
     findings: tuple[Finding, ...]
     arithmetic: Arithmetic
     image_maps: ImageMaps | None = None
+    scored: Mapping[Method, ScoredMethod] = field(default_factory=dict)
 
 
 def run_methods(
@@ -96,6 +97,7 @@ def run_methods(
         tuple(findings),
         runner.passes.arithmetic,
         pictures,
+        {} if run.certificate.risk is None else scored,
     )
 
 

@@ -25,6 +25,7 @@ from bnuq.gate.settings import GateSettings, Required, unused
 from bnuq.methods import POPULATION, method_named
 from bnuq.metrics.registry import metric_of
 from bnuq.records.addresses import NORMALIZED, estimates_of
+from bnuq.records.certificate import ACCEPTED, WIDTH
 from bnuq.records.contributions import LEAPING
 from bnuq.records.evaluation import Result
 from bnuq.store.table import Row, unit_of
@@ -241,9 +242,17 @@ def _p_value(comparison: EstimateComparison, df: float, deviation: float, *, gai
 
 def _outcome(comparison: EstimateComparison, holm: float, gain: float) -> Outcome:
     assert comparison.tolerance is not None
+    if _is_lost_promise(comparison):  # a fact, not an estimate
+        return "worse"
     if comparison.degradation > comparison.tolerance and holm < LEVEL:
         return "worse"
     return "better" if -comparison.degradation > comparison.tolerance and gain < LEVEL else "same"
+
+
+def _is_lost_promise(comparison: EstimateComparison) -> bool:
+    """Whether the baseline keeps a promise, by accepting points or by intervals, and the current result none."""
+    nothing = {ACCEPTED: 0.0, WIDTH: math.inf}.get(comparison.metric)
+    return nothing is not None and comparison.current == nothing != comparison.baseline
 
 
 _RANKS: Mapping[Outcome, int] = {"worse": 0, "same": 1, "better": 2, "not gated": 3}
@@ -317,6 +326,8 @@ def _of_what_is_not_gated(comparisons: Sequence[EstimateComparison], settings: G
     """Tolerances without effect, and estimates whose change cannot be seen."""
     if unmatched := unused(settings, ((item.address, item.metric, _is_directed(item)) for item in comparisons)):
         yield warning("unused-tolerance", tolerances=list(unmatched))
+    if lost := [item.method for item in comparisons if _is_lost_promise(item)]:
+        yield warning("promise-lost", methods=lost)
     if unlimited := [
         item.address for item in comparisons if item.outcome == "not gated" and item.tolerance is not None
     ]:

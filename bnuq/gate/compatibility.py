@@ -35,7 +35,9 @@ def check_request_comparable(run: Run, baseline: Result, settings: GateSettings)
     problems = list(_other_numbers(requested, baseline.sampling, settings))
     common = [method for method in baseline.methods if _is_requested(run, method)]
     problems += _other_samplers(sampler_settings(run.record()), sampler_settings(baseline.run), common, settings)
-    problems += _other_scoring(_as_requested(run, task=baseline.model["task"]), _as_scored(baseline), settings)
+    new, old = _as_requested(run, task=baseline.model["task"]), _as_scored(baseline)
+    new, old = new | _promised(run.record(), baseline), old | _promised(baseline.run, baseline)
+    problems += _other_scoring(new, old, settings)
     for method in baseline.methods:
         addresses_of_method = [address for address, row in addresses.items() if row["method"] == method]
         if method not in common and not all(settings.allows("missing", address) for address in addresses_of_method):
@@ -99,6 +101,7 @@ def _differences(current: Result, baseline: Result, settings: GateSettings) -> I
     common = [method for method in current.methods if method in baseline.methods]
     yield from _other_samplers(sampler_settings(current.run), sampler_settings(baseline.run), common, settings)
     new, old = (_as_scored(result) | _calibrated(result, common) for result in (current, baseline))
+    new, old = new | _promised(current.run, baseline), old | _promised(baseline.run, baseline)
     if all("tau" in result.methods[DETERMINISTIC].sets["test"].estimates for result in (current, baseline)):
         new["calibrate"], old["calibrate"] = (
             "cross" if result.is_cross_fitted else "validation" for result in (current, baseline)
@@ -159,6 +162,13 @@ def _of_task(run: Mapping[str, Any], *, task: str) -> dict[str, Any]:
         return {"ignore": run.get("data", {}).get("ignore", DataSection().ignore)}
     scoring = run.get("scoring", {})
     return {key: value for key, value in scoring.items() if task == "regression" and key != "set_coverage"}
+
+
+def _promised(run: Mapping[str, Any], baseline: Result) -> dict[str, Any]:
+    """The risk and the confidence of the promise of a run, if the baseline has one."""
+    if baseline.certification is None:
+        return {}
+    return {key: run.get("certificate", {}).get(key, "not given") for key in ("risk", "confidence")}
 
 
 def _calibrated(result: Result, methods: Iterable[str]) -> dict[str, Any]:

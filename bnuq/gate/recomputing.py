@@ -11,6 +11,7 @@ from bnuq import metrics
 from bnuq.errors import ResultError
 from bnuq.metrics.registry import metric_of
 from bnuq.records.addresses import estimates_of
+from bnuq.records.certificate import Certification, certified
 from bnuq.records.contributions import PointContributions
 from bnuq.records.evaluation import Result
 
@@ -35,6 +36,8 @@ def recomputed(result: Result) -> PointContributions:
 
 
 def _contradictions(points: PointContributions) -> Iterator[str]:
+    if points.result.certification is not None:
+        yield from _of_certificates(points.result.certification)
     for address, row in estimates_of(points.result).items():
         if metric_of(row["metric"]).is_fitted:
             continue  # to validation points, which are not in the file
@@ -43,6 +46,15 @@ def _contradictions(points: PointContributions) -> Iterator[str]:
             yield f"{address} is {stated:.6g}, and the scores of points that it is computed from are missing."
         elif not _agree(stated, value, row["metric"]):
             yield f"{address} is {stated:.6g}; recomputed from its points it is {value:.6g}."
+
+
+def _of_certificates(certification: Certification) -> Iterator[str]:
+    """Certificates whose thresholds do not follow from their validation points."""
+    for method, certificate in certification.methods.items():
+        again = certified(certificate, certification.risk, certification.confidence)
+        if not np.array_equal(again.thresholds, certificate.thresholds):
+            stated, value = (", ".join(f"{each:.6g}" for each in made.thresholds) for made in (certificate, again))
+            yield f"the thresholds certified of {method} are {stated}; by its validation points they are {value}."
 
 
 def _agree(stated: float, value: float, metric: str) -> bool:

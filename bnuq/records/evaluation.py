@@ -14,6 +14,7 @@ from bnuq.estimates import Among, Axis, ByHand, Coordinate, Estimate, MetricName
 from bnuq.findings import Finding
 from bnuq.methods import METHOD_NAMES, method_named
 from bnuq.metrics import METRICS, SCORES, SEPARATIONS
+from bnuq.records.certificate import Certification
 from bnuq.tasks import Task, task_named
 
 MethodName = Annotated[str, Coordinate("method"), Among(" ".join(METHOD_NAMES))]
@@ -315,6 +316,7 @@ class Result:
     provenance: Mapping[str, Any]
     work: Work = field(default_factory=Work)
     reference_check: ReferenceCheck | None = None
+    certification: Certification | None = None
     gallery: tuple[Thumbnails, ...] = ()
     image_maps: ImageMaps | None = None
     bank: Annotated[Bank | None, ByHand("")] = field(default=None, repr=False)

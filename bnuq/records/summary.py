@@ -13,6 +13,7 @@ import numpy as np
 from bnuq import catalogue
 from bnuq.estimates import Estimate
 from bnuq.findings import sentence
+from bnuq.records import certificate
 from bnuq.records.addresses import nested, path_of
 from bnuq.records.approximation import Approximation, approximations
 from bnuq.records.evaluation import ReferenceCheck, Result
@@ -38,6 +39,7 @@ def summary(result: Result) -> dict[str, Any]:
         **({"approximations": {item.method: _approximation(item) for item in approximate}} if approximate else {}),
         **({"suites": suites} if (suites := _suites(result)) else {}),
         "verdict": _verdict(judged(result)),
+        **({"certificate": json_value(certificate.summary(result))} if result.certification else {}),
         "reference_check": _reference_check(result.reference_check),
         "seconds": {name: round(value, 3) for name, value in result.seconds.items()},
         "work": result.work.summary(),

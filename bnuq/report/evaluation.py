@@ -16,6 +16,7 @@ from bnuq.perturbations import change_of
 from bnuq.records.evaluation import Result
 from bnuq.report import (
     calibration_plots,
+    certificate,
     evaluation_plots,
     evaluation_tables,
     gallery,
@@ -97,6 +98,7 @@ def _sections(result: Result, verdicts: Sequence[Finding], *, roomy: bool) -> It
         "Calibration", (*calibration_plots.calibration(result), *calibration_plots.class_calibration(result))
     )
     yield from section("Error against coverage", evaluation_plots.risk_coverage(result))
+    yield from section("Certified operating point", certificate.parts(result, roomy=roomy))
     yield from section("Certain and accurate pixels", evaluation_plots.pavpu(result))
     yield from section("Finding failing images", tasks.failing_images(result, roomy=roomy))
     yield from section("Images and their maps", image_maps.parts(result))
@@ -131,6 +133,8 @@ def _sections(result: Result, verdicts: Sequence[Finding], *, roomy: bool) -> It
 def _one_screen(result: Result, *, roomy: bool) -> Iterator[Part]:
     """A table of the methods and one of the OOD sets."""
     yield evaluation_tables.methods_table(result, [*estimates_of_task(result.task.name, shown="headline")], roomy=roomy)
+    if promise := certificate.sentence(result):
+        yield Paragraph(promise)
     if ood.names(result):
         yield ood.short_table(result)
         yield from ood.post_hoc_table(result)

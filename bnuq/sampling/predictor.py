@@ -27,6 +27,19 @@ from bnuq.sampling.trace import Operation, filled
 Kind = Literal["classes", "labels", "values"]  # of a classification or segmentation, of several labels, of a regression
 
 
+SCORES = ("predictive_entropy", "mutual_information", "expected_entropy", "least_confidence")  # a program has them
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """What is accepted: points with a score of at most the threshold; or, without a score, how far the intervals of
+    values reach: the threshold, or with `noise` the threshold times the root of the draws' variance and that noise."""
+
+    threshold: float
+    score: str = ""
+    noise: tuple[float, ...] = ()
+
+
 @dataclass(frozen=True)
 class Scoring:
     """How samples become outputs: logits are multiplied by `scale` and moved by `shift`, one number or one for each
@@ -39,18 +52,23 @@ class Scoring:
     std: tuple[float, ...] = (1.0,)
     mean: tuple[float, ...] = (0.0,)
     noise: tuple[float, ...] = (0.0,)
+    accepts: Acceptance | None = None
 
 
 class ExportedPredictor(nn.Module):
     """The mean prediction and its uncertainty from all samples of some `passes`, one after the other.
 
     For inputs (points, …) `forward` gives a dict, float32: of classes and labels "mean" (probabilities),
-    "predictive_entropy" and "mutual_information" in nats; of values "mean" and "variance".
+    "predictive_entropy" and "mutual_information" in nats; of values "mean" and "variance". Where it accepts by a
+    certificate, "accept" of classes is whether a point (or pixel) is accepted, and "half_width" of values how far its
+    certified interval reaches.
     """
 
     def __init__(self, passes: Sequence[SamplePasses], scoring: Scoring) -> None:
         super().__init__()
-        self.passes, self._kind = nn.ModuleList(passes), scoring.kind
+        self.passes, self._kind, self._accepts = nn.ModuleList(passes), scoring.kind, scoring.accepts
+        reach = () if scoring.accepts is None else scoring.accepts.noise
+        self.register_buffer("reach", torch.tensor(reach, dtype=torch.float64))
         self.has_masks = any(part.has_masks for part in passes)
         for name in ("scale", "shift", "std", "mean", "noise"):
             self.register_buffer(name, torch.tensor(getattr(scoring, name), dtype=torch.float64))
@@ -68,8 +86,12 @@ class ExportedPredictor(nn.Module):
         )
         if self._kind == "values":
             values = samples * std + mean
-            variance = values.var(0, correction=0) + noise
-            return {"mean": values.mean(0).float(), "variance": variance.float()}
+            of_draws = values.var(0, correction=0)
+            scores = {"mean": values.mean(0).float(), "variance": (of_draws + noise).float()}
+            if self._accepts is None:
+                return scores
+            scale = (of_draws + self.reach).sqrt() if self._accepts.noise else torch.ones_like(of_draws)
+            return scores | {"half_width": (self._accepts.threshold * scale).float()}
         logits = samples * scale + shift
         if self._kind == "labels":  # two classes for each label
             logits = torch.stack([torch.zeros_like(logits), logits], 2)
@@ -81,7 +103,14 @@ class ExportedPredictor(nn.Module):
             "predictive_entropy": -(mean * log_mean).sum(1),
             "mutual_information": (p * (log_p - log_mean)).sum(2).mean(0).clamp_min(0.0),
         }
-        return {name: values.float() for name, values in scores.items()}
+        result = {name: values.float() for name, values in scores.items()}
+        if self._accepts is None:
+            return result
+        scores |= {
+            "expected_entropy": scores["predictive_entropy"] - scores["mutual_information"],
+            "least_confidence": 1 - mean.amax(1),
+        }
+        return result | {"accept": scores[self._accepts.score] <= self._accepts.threshold}
 
 
 TOGETHER = 8  # more take longer for many points, since their values leave the cache, and fewer for a single one

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from bnuq.config import Run
 from bnuq.errors import SamplingError
-from bnuq.evaluation import memory
+from bnuq.evaluation import certification, memory
 from bnuq.evaluation.datasets import fetch_missing
 from bnuq.evaluation.draws import passes_of_samples
 from bnuq.evaluation.exactness import check_network, check_network_unchanged
@@ -69,6 +69,7 @@ def evaluate(
             executor = UnitExecutor(journal, checks=not merged)
             measured = Measured(subject, executor, watch, progress)
             outcome = run_methods(subject, measured, progress, executor, post_hoc=post_hoc, shown=shown)
+            outcome, promised = certification.certify(subject, outcome)
             check_network_unchanged(checked, subject)
             made_of = planned.provenance(outcome.arithmetic) | {"units": root_of(journal.digests)}
         watch.lap("evaluate")
@@ -94,6 +95,7 @@ def evaluate(
             work=Work(outcome.work, memory.peak(subject.pipeline.device)),
             provenance=made_of,
             reference_check=measured.check,
+            certification=promised,
             gallery=gallery(subject, outcome.methods, planned.sets),
             image_maps=outcome.image_maps,
             bank=outcome.omega,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -33,7 +34,7 @@ from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.inputs import Unpacked
 from bnuq.sampling.outputs import unconverted
 from bnuq.sampling.plain_loop import BySet, Engine
-from bnuq.sampling.predictor import ExportedPredictor, Scoring
+from bnuq.sampling.predictor import SCORES, Acceptance, ExportedPredictor, Scoring
 from bnuq.workflows.predictor_files import check_target, encoded, loaded
 from bnuq.workflows.predictor_modules import check_exportable, pass_modules
 
@@ -117,9 +118,10 @@ def assembled(
     engine = _engine(subject, base, _bank(result), progress)
     points = min(_COMPARED if subject.bank is None else _COMPARED_BANK, len(subject.sets["test"]))
     inputs = prepared.pipeline.evaluated(subject.sets["test"], slice(0, points))
-    scoring = _scoring(subject, prepared.data.train, exported, result)
+    accepts = _acceptance(result, exported)
+    scoring = replace(_scoring(subject, prepared.data.train, exported, result), accepts=accepts)
     predictor = ExportedPredictor(pass_modules(subject, engine, inputs), scoring).eval()
-    metadata = _metadata(subject, exported, engine.samples, scoring, inputs)
+    metadata = _metadata(subject, exported, engine.samples, scoring, inputs, result)
     compared_engine = engine.of("test", subject.sets["test"]) if isinstance(engine, BySet) else engine
     return Assembled(predictor, compared_engine, inputs, metadata)
 
@@ -208,14 +210,32 @@ def _scoring(subject: Subject, train: Any, method: Method, result: Result | None
         return Scoring(labels)
     tau = run.scoring.tau if "tau" not in estimates else estimates["tau"].value
     scale = target_scale(run, train, plan.outputs)
-    of_targets = {} if scale is None else {"std": tuple(scale.std.tolist()), "mean": tuple(scale.mean.tolist())}
-    return Scoring("values", noise=(0.0 if tau is None else 1 / tau,), **of_targets)
+    std, mean = ((1.0,), (0.0,)) if scale is None else (tuple(scale.std.tolist()), tuple(scale.mean.tolist()))
+    return Scoring("values", noise=(0.0 if tau is None else 1 / tau,), std=std, mean=mean)
 
 
-def _metadata(subject: Subject, method: Method, samples: int, scoring: Scoring, inputs: Tensor) -> dict[str, Any]:
+def _acceptance(result: Result | None, method: Method) -> Acceptance | None:
+    """What the certificate of a result lets the exported method accept; None where it says nothing of that method, or
+    is by a score of the network's logits."""
+    certification = None if result is None else result.certification
+    certificate = None if certification is None else certification.methods.get(method.name)
+    if certificate is None or not certificate.is_kept():
+        return None
+    if certificate.is_of_width:
+        noise = () if certificate.noise is None else tuple(certificate.noise.tolist())
+        return Acceptance(certificate.threshold, noise=noise)
+    return Acceptance(certificate.threshold, certificate.score) if certificate.score in SCORES else None
+
+
+def _metadata(
+    subject: Subject, method: Method, samples: int, scoring: Scoring, inputs: Tensor, result: Result | None
+) -> dict[str, Any]:
     run = subject.run
     record, is_ensemble = run.record(), "networks" in method.differs_by
     outputs = ["mean", "variance"] if scoring.kind == "values" else ["mean", "predictive_entropy", "mutual_information"]
+    accepts = scoring.accepts
+    if accepts is not None:
+        outputs.append("accept" if accepts.score else "half_width")
     return {
         "bnuq": __version__,
         "torch": torch.__version__,
@@ -234,7 +254,16 @@ def _metadata(subject: Subject, method: Method, samples: int, scoring: Scoring, 
         "vector": [scoring.scale, scoring.shift] if len(scoring.scale) > 1 else None,
         "cross_fitted": method.recalibration is not None and run.calibrate == "cross",
         "observation_variance": scoring.noise[0] if scoring.kind == "values" else None,
+        **({} if accepts is None else {"certificate": _promise(result, accepts)}),
     }
+
+
+def _promise(result: Result | None, accepts: Acceptance) -> dict[str, Any]:
+    """What the program promises of what it accepts."""
+    assert result is not None and result.certification is not None
+    threshold = "inf" if accepts.threshold == math.inf else accepts.threshold
+    promise = {"risk": result.certification.risk, "confidence": result.certification.confidence}
+    return promise | {"score": accepts.score or None, "threshold": threshold}
 
 
 def _program(predictor: ExportedPredictor, inputs: Tensor) -> torch.export.ExportedProgram:
@@ -260,6 +289,9 @@ def _compared(given: Mapping[str, Tensor], samples: Tensor, predictor: ExportedP
     with torch.no_grad():
         expected = predictor.scored(samples)
     largest = 0.0
+    accepted = expected.pop("accept", None)  # differs only where rounding moves a score across the threshold
+    if accepted is not None and (given["accept"] != accepted).double().mean() > _UNDECIDED:
+        raise SamplingError("the program accepts other points than the network's own samples; nothing was written.")
     for name, values in expected.items():
         apart = (given[name] - values).abs().flatten(1) if values.ndim > 1 else (given[name] - values).abs()[:, None]
         relative = apart.amax(1) / values.abs().max().clamp_min(1e-3)

@@ -29,9 +29,9 @@ def classification(folder: Path) -> Result:
     small_run.write(folder)
     with np.load(folder / "test.npz") as test:
         x, y = test["x"], test["y"]
-    np.savez(folder / "held_out.npz", x=x[:30], y=y[:30])
-    np.savez(folder / "test.npz", x=x[10:], y=y[10:], group=np.arange(50) // 2)
-    given: dict[str, Any] = {"validation": "held_out.npz", "methods": ("mcbn", "mcdo")}
+    np.savez(folder / "held_out.npz", x=x[:20], y=y[:20])
+    np.savez(folder / "test.npz", x=x[20:], y=y[20:], group=np.arange(40) // 2)
+    given: dict[str, Any] = {"validation": "held_out.npz", "methods": ("mcbn", "mcdo"), "risk": 0.4, "confidence": 0.6}
     return small_run.evaluated(folder, out=folder / "out.h5", **given)
 
 
@@ -42,7 +42,7 @@ def multilabel(folder: Path) -> Result:
 
 def regression(folder: Path) -> Result:
     small_regression.write(folder)
-    return small_regression.evaluated(folder, out=folder / "out.h5", methods=("mcbn", "mcdo"))
+    return small_regression.evaluated(folder, out=folder / "out.h5", methods=("mcbn", "mcdo"), risk=0.2)
 
 
 def segmentation(folder: Path) -> Result:

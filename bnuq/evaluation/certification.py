@@ -1,0 +1,324 @@
+"""Makes the certificates of a run: gathers the validation points of every plain method, and chooses score and method.
+
+What is chosen depends on the test set alone, and validation points are scored by nothing that was fitted to them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from bnuq import metrics
+from bnuq.errors import RequestError
+from bnuq.evaluation import estimates
+from bnuq.evaluation.method_run import ScoredMethod
+from bnuq.evaluation.runner import RunnerResult
+from bnuq.evaluation.subject import VALIDATION, Subject
+from bnuq.findings import Finding, warning
+from bnuq.methods import METHOD_NAMES, POPULATION, Method
+from bnuq.metrics import SCORES
+from bnuq.records.certificate import ACCEPTED, ALL, WIDTH, WIDTHS, Certificate, Certification, certified
+from bnuq.records.evaluation import MOST_PARTS, PIXEL_SCORES, MethodResult
+
+_CANDIDATES = 200  # thresholds that are tried
+_UNFIT = ("validation-in-reference", "validation-in-test")  # warnings about points that are not independent
+_BY_CHANCE = 0.01  # of the validation points: equal rows that may be other points
+
+
+def check_request(subject: Subject, findings: tuple[Finding, ...]) -> None:
+    """RequestError where a certificate was requested that these points, or this network, cannot have."""
+    asked, task, why = subject.run.certificate, subject.plan.task, ""
+    if asked.risk is None:
+        return
+    validation, test = subject.sets.get(VALIDATION), subject.sets["test"]
+    method, _, score = (asked.score or "").rpartition(".")
+    scores = WIDTHS if task.is_regression else PIXEL_SCORES if task.is_dense else _point_scores()
+    if task.outputs == "labels":
+        why = "of points with several labels, as an error of one label is not an error of the point. Leave --risk out."
+    elif validation is None:
+        why = (
+            "without validation points that are held out of training and test: --validation REF, or a part of the test "
+            'set, validation = { split_of = "test", fraction = 0.5 }. Halves of a test set that are fitted to each '
+            "other keep no promise."
+        )
+    elif validation.sha256 == test.sha256 or any(map(_is_unfit, findings)):
+        why = (
+            f"by {validation.reference}: it shares points with the test set or the training set, and a promise is only "
+            "kept by points that are independent of both. Name others with --validation."
+        )
+    elif task.is_dense and validation.group is not None:
+        why = "of images in groups: the bound on the loss of an image needs images that are independent of each other."
+    elif task.is_dense and (test.targets is None and test.masks is None):
+        why = "without the masks of the test set."
+    elif asked.score and (score not in scores or method not in ("", *METHOD_NAMES)):
+        why = f"by {asked.score}; expected one of {', '.join(scores)}, or METHOD.SCORE."
+    elif asked.each == "class" and not task.classifies_points:
+        why = "for each class of a segmentation or a regression; leave each out."
+    elif asked.each == "group" and (validation.group is None or test.group is None or task.is_dense):
+        why = "for each group, as the test set and the validation points have no groups; see --group."
+    if why:
+        raise RequestError(f"--risk {asked.risk:g}: there is no certificate {why}")
+
+
+def _is_unfit(finding: Finding) -> bool:
+    return finding.code in _UNFIT and finding.values["shared"] > _BY_CHANCE * finding.values["points"]
+
+
+def _point_scores() -> tuple[str, ...]:
+    sources = "probabilities", "logits"
+    return tuple(name for name, estimand in SCORES.items() if estimand.score and estimand.score.source in sources)
+
+
+def certify(subject: Subject, outcome: RunnerResult) -> tuple[RunnerResult, Certification | None]:
+    """The outcome of a run with the estimates and warnings of its certificates, and these; None where no risk was
+    named. RequestError for a score or a method that this run has not."""
+    if subject.run.certificate.risk is None:
+        return outcome, None
+    made = _certification(subject, outcome)
+    made, methods = _with_estimates(subject, outcome, made)
+    kept = made.chosen.is_kept()
+    findings = () if kept else (warning("promise-not-earned", risk=made.risk, method=made.method),)
+    return replace(outcome, methods=methods, findings=(*outcome.findings, *findings), scored={}), made
+
+
+def _certification(subject: Subject, outcome: RunnerResult) -> Certification:
+    """The certificates of all plain methods."""
+    asked, task, scored = subject.run.certificate, subject.plan.task, outcome.scored
+    assert asked.risk is not None
+    wanted, _, score = (asked.score or "").rpartition(".")
+    made: dict[str, tuple[float, Certificate]] = {}
+    for method, scores in scored.items():
+        if scores.validation is None or method.recalibration is not None or method.name == POPULATION:
+            continue
+        several = subject.samples_of(method, outcome.samples) > 1
+        own = score if wanted in ("", method.name) else ""
+        if task.is_regression:
+            made[method.name] = _of_regression(scores, own, several=several, risk=asked.risk)
+        elif task.is_dense:
+            made[method.name] = _of_images(scores, outcome.methods[method.name], own)
+        else:
+            made[method.name] = _of_points(scores, own, several=several)
+    if wanted and wanted not in made:
+        raise RequestError(f"certificate.score is {asked.score}; this run has {', '.join(made)}.")
+    if score and all(certificate.score != score for _, certificate in made.values()):
+        raise RequestError(f"certificate.score is {asked.score}; no method of this run has this score.")
+    chosen = wanted or min(made, key=lambda name: made[name][0])
+    methods = {
+        name: certified(_by_part(certificate, subject, scored, name), asked.risk, asked.confidence)
+        for name, (_, certificate) in made.items()
+    }
+    return Certification(asked.risk, asked.confidence, asked.each or "", chosen, methods)
+
+
+def _of_points(scores: ScoredMethod, score: str, *, several: bool) -> tuple[float, Certificate]:
+    """The AURC of a method of a classification on the test set, by the best of its scores or this one; and what its
+    certificate follows from."""
+    validation, test = scores.validation, scores.sets["test"]
+    present = [name for name in _point_scores() if name in validation.points and name in test.points]
+    present = [name for name in present if several or not SCORES[name].score.needs_samples]  # type: ignore[union-attr]
+    if score not in present:
+        present = [name for name in present if SCORES[name].score.source == "probabilities"]  # type: ignore[union-attr]
+    if "accuracy" in test.points:
+        loss = 1 - test.points["accuracy"]
+        ranked = {name: metrics.aurc(test.points[name], loss) for name in present}
+    else:
+        ranked = {name: float(name != "predictive_entropy") for name in present}
+    best = score if score in ranked else min(ranked, key=lambda name: ranked[name])
+    certificate = Certificate(
+        score=best,
+        names=(ALL,),
+        thresholds=np.zeros(1),
+        candidates=candidates_of(test.points[best]),
+        scores=validation.points[best],
+        losses=1.0 - validation.points["accuracy"],
+        group=validation.group,
+    )
+    return ranked[best], certificate
+
+
+def candidates_of(scores: Float[np.ndarray, " point"]) -> Float[np.ndarray, " candidate"]:
+    """Thresholds that accept ever larger shares of these points, in equal steps, and last +∞, that accepts all; between
+    scores, so that rounding moves no point across."""
+    values, count = np.unique(scores, return_counts=True)
+    ranks = np.ceil(np.arange(1, _CANDIDATES) / _CANDIDATES * len(scores))
+    index = np.unique(np.searchsorted(np.cumsum(count), ranks))
+    index = index[index < len(values) - 1]
+    return np.append((values[index] + values[index + 1]) / 2, math.inf)
+
+
+def _of_regression(scores: ScoredMethod, score: str, *, several: bool, risk: float) -> tuple[float, Certificate]:
+    """The mean half-width that covers the test set, by the better of both scores or this one; and what the certificate
+    follows from. Of several outputs the worst error counts. The noise is what the test set's errors leave to it."""
+    validation, test = scores.validation, scores.sets["test"]
+    excess = np.mean((test.targets - test.mean) ** 2 - test.variance, axis=0)
+    made: dict[str, tuple[float, Certificate]] = {}
+    for name in WIDTHS if several else WIDTHS[:1]:
+        noise = np.maximum(excess, 0.0) if name == "normalized_error" else None
+        validation_errors, test_errors = (
+            (np.abs(each.targets - each.mean) / _scale(each.variance, noise)).max(-1) for each in (validation, test)
+        )
+        certificate = Certificate(
+            score=name,
+            names=(ALL,),
+            thresholds=np.zeros(1),
+            candidates=np.zeros(0),
+            scores=validation_errors,
+            group=validation.group,
+            test_errors=test_errors,
+            noise=noise,
+        )
+        made[name] = float(np.quantile(test_errors, 1 - risk) * _scale(test.variance, noise).mean()), certificate
+    return made[score] if score in made else min(made.values(), key=lambda each: each[0])
+
+
+def _scale(variance: Float[np.ndarray, "*any output"], noise: np.ndarray | None) -> Float[np.ndarray, "*any output"]:
+    """What the errors of each output are relative to."""
+    return np.ones(variance.shape) if noise is None else np.sqrt(np.maximum(variance + noise, np.finfo(float).tiny))
+
+
+def _of_images(scores: ScoredMethod, result: MethodResult, score: str) -> tuple[float, Certificate]:
+    """The AURC of the pixels of the test set, and what the certificate of a segmentation follows from: the share of an
+    image's pixels that are wrong and accepted."""
+    validation, test = scores.validation, scores.sets["test"]
+    name = score or "predictive_entropy"
+    counts = test.of_images[f"coarse.{name}"].sum((0, 1), dtype=np.int64)
+    share = np.cumsum(counts) / counts.sum()
+    bins = np.unique(np.searchsorted(share, np.arange(1, _CANDIDATES + 1) / _CANDIDATES - 1e-12))
+    certificate = Certificate(
+        score=name,
+        names=(ALL,),
+        thresholds=np.zeros(1),
+        candidates=_ends_of_bins()[bins],
+        scores=np.zeros(validation.n),
+        losses=_losses_of_images(validation, name)[:, bins],
+        group=validation.group,
+    )
+    return result.sets["test"].estimates["aurc"].value, certificate
+
+
+def _ends_of_bins() -> Float[np.ndarray, " bin"]:
+    """The upper ends of the coarse bins of a score of pixels; the last has none."""
+    middles = metrics.bin_values()
+    last = np.arange(1, metrics.COARSE_BINS) * (metrics.SCORE_BINS // metrics.COARSE_BINS)
+    return np.append((middles[last - 1] + middles[last]) / 2, math.inf)
+
+
+def _losses_of_images(scores: Any, score: str) -> Float[np.ndarray, "image bin"]:
+    """The share of each image's pixels that are wrong and whose score is at most in this bin; 0 for no pixels."""
+    right, wrong = np.moveaxis(scores.of_images[f"coarse.{score}"].astype(np.int64), 1, 0)
+    return np.cumsum(wrong, axis=1) / np.maximum(1, (right + wrong).sum(1, keepdims=True))
+
+
+def _by_part(
+    certificate: Certificate, subject: Subject, scored: Mapping[Method, ScoredMethod], method: str
+) -> Certificate:
+    """The certificate with a promise for each predicted class, or for each group that both sets have: of these at most
+    100, those with the most validation points."""
+    each, sets = subject.run.certificate.each, (VALIDATION, "test")
+    if each is None:
+        return certificate
+    if each == "class":
+        scores = next(scores for other, scores in scored.items() if other.name == method)
+        keys = [scores.validation.predicted, scores.sets["test"].predicted]
+        classes = subject.sets["test"].classes or ()
+        texts = [[classes[key] if len(classes) > key else str(key) for key in map(int, values)] for values in keys]
+    else:
+        texts = [_group_names(subject.sets[name]) for name in sets]
+    known, counts = np.unique([text for text in texts[0] if text in {*texts[1]}], return_counts=True)
+    names = sorted(known[np.argsort(-counts, kind="stable")[:MOST_PARTS]].tolist())
+    number = {name: at for at, name in enumerate(names, 1)}
+    part, test_part = (np.array([number.get(text, 0) for text in values]) for values in texts)
+    return replace(certificate, names=(ALL, *names), part=part, test_part=test_part)
+
+
+def _group_names(points: Any) -> list[str]:
+    names = points.group_names
+    return [names[number] if names else str(number) for number in points.group.tolist()]
+
+
+# ── its estimates ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _with_estimates(
+    subject: Subject, outcome: RunnerResult, made: Certification
+) -> tuple[Certification, dict[str, MethodResult]]:
+    """The certificates, and the results with the share of test points that each accepts, or the width of its intervals,
+    at the given threshold: the error of that is not in theirs."""
+    changed, certificates = dict(outcome.methods), dict(made.methods)
+    for method, scored in outcome.scored.items():
+        if (certificate := certificates.get(method.name)) is None:
+            continue
+        result, test = outcome.methods[method.name], scored.sets["test"]
+        draws = subject.weights(method, outcome.samples)
+        name = WIDTH if certificate.is_of_width else ACCEPTED
+        if subject.plan.task.is_dense:
+            value, points, replicates, losses = _of_pixels(test, certificate)
+            certificates[method.name] = replace(certificate, test_errors=losses)
+        elif certificate.is_of_width:
+            value, points, replicates = _widths(test, certificate, draws)
+        else:
+            value, points, replicates = _shares(test, certificate)
+        left_out = draws.jackknife.stop - draws.jackknife.start
+        with np.errstate(invalid="ignore"):
+            error = metrics.standard_error(points, group=test.group)
+        estimate = estimates.estimate(
+            name,
+            value,
+            se=estimates.error_over_points(error, test),
+            jackknife=replicates[:left_out],
+            bootstrap=replicates[left_out:],
+            samples=draws.samples,
+        )
+        set_result = result.sets["test"]
+        values, contributions = dict(set_result.points), dict(set_result.contributions)
+        (contributions if subject.plan.task.is_dense else values)[name] = points
+        every = {**set_result.estimates, name: estimate}
+        in_order = {key: every[key] for key in metrics.METRICS if key in every}
+        set_result = replace(set_result, estimates=in_order, points=values, contributions=contributions)
+        changed[method.name] = replace(result, sets={**result.sets, "test": set_result})
+    return replace(made, methods=certificates), changed
+
+
+_Shown = tuple[float, Float[np.ndarray, " point"], Float[np.ndarray, " replicate"]]
+
+
+def _shares(test: Any, certificate: Certificate) -> _Shown:
+    """The share of points that is accepted, whether each is, and the share under the replicates of the error."""
+    inside = (test.points[certificate.score] <= certificate.threshold).astype(np.float64)
+    value = float(inside.mean())
+    if certificate.score not in test.ranked:
+        return value, inside, np.empty(0)
+    before = test.points[certificate.score][test.ranked_rows].astype(np.float32) <= certificate.threshold
+    moved = (test.ranked[certificate.score] <= certificate.threshold).mean(1) - before.mean()
+    return value, inside, np.clip(value + moved, 0, 1)
+
+
+def _widths(test: Any, certificate: Certificate, draws: metrics.DrawWeights) -> _Shown:
+    """The mean half-width, that of each point over its outputs, and the mean under the replicates of the error."""
+    threshold, noise = certificate.threshold, certificate.noise
+    points = threshold * _scale(test.variance, noise).mean(-1)
+    value = float(points.mean())
+    if test.ranked_variance is None or draws.samples == 1 or math.isinf(threshold):
+        return value, points, np.empty(0)
+    of_replicates = threshold * _scale(test.ranked_variance, noise).mean((1, 2))
+    replicates = np.concatenate([of_replicates[draws.jackknife], of_replicates[draws.bootstrap]])
+    return value, points, np.maximum(0.0, value + replicates - of_replicates[draws.full.start])
+
+
+def _of_pixels(test: Any, certificate: Certificate) -> tuple[float, np.ndarray, np.ndarray, np.ndarray]:
+    """The share of all pixels that is accepted, what images contribute to it, it under the replicates of the error, and
+    the loss of each image."""
+    bins = int(np.searchsorted(_ends_of_bins(), certificate.threshold, "right"))  # 0 where none is accepted
+    coarse = test.of_images[f"coarse.{certificate.score}"].astype(np.int64).sum(1)
+    points = metrics.ratio_contributions(coarse[:, :bins].sum(1), coarse.sum(1))
+    losses = _losses_of_images(test, certificate.score)[:, bins - 1] if bins else np.zeros(len(coarse))
+    replicates = np.empty(0)
+    if (left_out := test.of_pixels.get(f"replicates.{certificate.score}")) is not None:
+        pooled = left_out.sum(1)
+        replicates = pooled[:, :bins].sum(1) / pooled.sum(1)
+    return float(points.mean()), points, replicates, losses

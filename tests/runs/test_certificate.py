@@ -1,0 +1,279 @@
+"""Certified operating points: from the request to the file, the report, the gate and the exported program."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import small_multilabel
+import small_regression
+import small_run
+import small_segmentation
+import torch
+
+from bnuq.config import Options, resolve_again
+from bnuq.errors import BnuqError, RequestError, ResultError
+from bnuq.evaluation.certification import candidates_of
+from bnuq.gate import GateSettings, check
+from bnuq.gate.recomputing import recomputed
+from bnuq.metrics import certificates
+from bnuq.records.certificate import Certificate, certified, outcomes
+from bnuq.records.evaluation import Result
+from bnuq.records.evaluation_file import read
+from bnuq.records.summary import summary
+from bnuq.report import certificate as shown
+from bnuq.report.evaluation import report
+from bnuq.report.render.markdown import markdown
+from bnuq.workflows import export as exporting
+
+POINTS = 400
+LESS: dict[str, Any] = {"methods": ("mcbn",), "samples": 8, "ood": (), "post_hoc": False}
+
+
+def write(folder: Path) -> Path:
+    """The small classification with 400 test and 400 validation points, of which the uncertain ones are often wrong;
+    in crowded.npz and crowd.npz points come in groups of three that are of one label, and in sites.npz of three
+    sites."""
+    small_run.write(folder)
+    model = small_run.network()
+    model.load_state_dict(torch.load(folder / "model.pt", weights_only=True))
+    random = np.random.default_rng(1)
+    for name in ("test", "held_out"):
+        x = random.normal(0.5, 0.3, (POINTS, 1, 6, 6)).astype(np.float32)
+        with torch.no_grad():
+            p = model.eval()(torch.from_numpy(x)).softmax(1).numpy()
+        rank = np.argsort(np.argsort(-p.max(1))) / POINTS  # of its uncertainty
+        wrong = random.random(POINTS) < 0.5 * rank**4
+        y = np.where(wrong, (p.argmax(1) + 1) % small_run.CLASSES, p.argmax(1))
+        np.savez(folder / f"{name}.npz", x=x, y=y)
+        np.savez(folder / f"{name}_crowd.npz", x=x, y=y, group=np.arange(POINTS) // 3)
+        site = np.where(np.arange(POINTS) < 6, 2, np.arange(POINTS) % 2)
+        sites = np.array(["east", "north", "rare"], dtype="U8")[site]
+        np.savez(folder / f"{name}_sites.npz", x=x, y=y, group=sites)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("certificate") / "run")
+
+
+def evaluated(folder: Path, name: str, **options: Any) -> Result:
+    """As its file has it."""
+    small_run.evaluated(folder, out=folder / f"{name}.h5", **(LESS | {"validation": "held_out.npz"} | options))
+    return read(folder / f"{name}.h5")
+
+
+@pytest.fixture(scope="module")
+def result(place: Path) -> Result:
+    return evaluated(place, "certified", risk=0.1, each="class")
+
+
+def test_the_certificate_follows_from_validation_points_and_candidates_from_test_points(result: Result) -> None:
+    certification = result.certification
+    assert certification is not None and {*certification.methods} == {"deterministic", "mcbn"}
+    for method, certificate in certification.methods.items():
+        points = result.methods[method].sets["test"].points
+        np.testing.assert_array_equal(certificate.candidates, candidates_of(points[certificate.score]))
+        assert certificate.losses is not None
+        expected = certificates.certified_threshold(
+            certificate.scores, certificate.losses, certificate.candidates, risk=0.1, confidence=0.95
+        )
+        assert certificate.threshold == expected > -math.inf
+        inside = points[certificate.score] <= expected
+        estimate = result.methods[method].sets["test"].estimates["certified_coverage"]
+        assert estimate.value == pytest.approx(inside.mean()) and 0.3 < estimate.value <= 1
+        np.testing.assert_array_equal(points["certified_coverage"], inside)
+        outcome = next(outcomes(result, method))
+        assert outcome.errors == int((1 - points["accuracy"])[inside].sum())
+
+
+def test_the_file_says_it_as_json(result: Result) -> None:
+    stated = json.loads(json.dumps(summary(result)))["certificate"]
+    assert {"score", "threshold", "risk", "confidence", "coverage", "points", "by_group"} <= stated.keys()
+    assert (stated["risk"], stated["confidence"], stated["points"], stated["each"]) == (0.1, 0.95, POINTS, "class")
+    assert stated["coverage"].keys() >= {"value", "se"}
+    assert stated["methods"][stated["method"]]["threshold"] == stated["threshold"]
+    assert {*stated["by_group"]} <= {"0", "1", "2"}
+    assert sum(each["points"] for each in stated["by_group"].values()) == POINTS
+
+
+def test_the_report_says_it_in_a_line_and_a_table(result: Result) -> None:
+    text = markdown(report(result))
+    assert shown.sentence(result).startswith("Certified at a risk of 10 %, 95 % confidence: accept")
+    assert shown.sentence(result) in text and "Certified operating point" in text and "class 0" in text
+    assert any(shown.sentence(result) == getattr(part, "text", "") for part in report(result).one_screen or ())
+
+
+def test_a_method_and_a_score_can_be_named_and_must_be_there(place: Path) -> None:
+    certification = evaluated(place, "named", risk=0.1, score="mcbn.mutual_information").certification
+    assert certification is not None and certification.method == "mcbn"
+    assert certification.chosen.score == "mutual_information"
+    assert certification.methods["deterministic"].score != "mutual_information"
+    with pytest.raises(RequestError, match=r"certificate.score is mcdo.predictive_entropy; this run has determin"):
+        evaluated(place, "absent", risk=0.1, score="mcdo.predictive_entropy")
+
+
+def test_points_in_groups_are_units_and_a_known_group_has_a_promise_of_its_own(place: Path) -> None:
+    crowd = evaluated(place, "crowd", risk=0.3, test="test_crowd.npz", validation="held_out_crowd.npz")
+    alone = evaluated(place, "alone", risk=0.3)
+    outcome, independent = (next(outcomes(each, "deterministic")) for each in (crowd, alone))
+    assert outcome.points == math.ceil(POINTS / 3) and outcome.interval is None
+    assert outcome.coverage is not None and independent.coverage is not None
+    assert 0 < outcome.coverage.value <= independent.coverage.value
+
+    sites = {"test": "test_sites.npz", "validation": "held_out_sites.npz"}
+    by_site = evaluated(place, "sites", risk=0.15, each="group", **sites)
+    whole, east, north, rare = outcomes(by_site, "deterministic")
+    assert (whole.points, whole.is_kept, whole.needed) == (3, False, certificates.points_needed(0.15, 0.95))
+    assert [each.name for each in (east, north, rare)] == ["east", "north", "rare"]
+    assert east.is_kept and north.is_kept and east.points == 197
+    assert not rare.is_kept and rare.points == 6 < rare.needed == certificates.points_needed(0.15, 0.975)
+    text = markdown(report(by_site))
+    assert f"needs {rare.needed} points, has 6" in text and "at least 19 groups of validation points" in text
+
+
+def test_what_cannot_be_kept_is_said_with_what_could_be(place: Path) -> None:
+    none = evaluated(place, "none", risk=0.001)
+    assert "promise-not-earned" in {finding.code for finding in none.findings}
+    assert none.methods["deterministic"].sets["test"].estimates["certified_coverage"].value == 0
+    assert "that needs at least 2,995 validation points, and there are 400" in shown.sentence(none)
+    wrong = evaluated(place, "wrong", risk=0.01, validation="held_out.npz", confidence=0.9)
+    assert not next(outcomes(wrong, "deterministic")).is_kept
+    smallest = next(outcomes(wrong, "deterministic")).smallest_risk
+    assert smallest is not None and f"smallest risk that these points keep is {100 * smallest:.3g} %" in (
+        shown.sentence(wrong)
+    )
+    assert next(outcomes(evaluated(place, "kept", risk=smallest, confidence=0.9), "deterministic")).is_kept
+
+
+REFUSED = {
+    "without validation points": {"validation": None},
+    "shares points with the test set": {"validation": "test.npz"},
+    "expected one of mutual_information": {"score": "entropy"},
+    "as the test set and the validation points have no groups": {"each": "group"},
+}
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_a_request_that_no_promise_can_be_made_of_is_refused(place: Path, text: str) -> None:
+    with pytest.raises(BnuqError, match=f"--risk 0.1: there is no certificate .*{text}"):
+        evaluated(place, "refused", risk=0.1, **REFUSED[text])
+    assert not (place / "refused.h5").exists()
+
+
+def test_points_of_the_reference_and_several_labels_are_refused(place: Path, tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="shares points with the test set or the training set"):
+        evaluated(place, "refused", risk=0.1, validation="train.npz")
+    small_multilabel.write(tmp_path / "labels")
+    with pytest.raises(RequestError, match="of points with several labels"):
+        small_run.evaluated(tmp_path / "labels", risk=0.1, out=tmp_path / "out.h5")
+
+
+def test_ties_are_accepted_together() -> None:
+    scores, losses = np.repeat([0.0, 1.0, 2.0], 100), np.repeat([0.0, 0.0, 1.0], 100)
+    certificate = Certificate("predictive_entropy", ("",), np.zeros(1), candidates_of(scores), scores, losses)
+    assert certificate.candidates.tolist() == [0.5, 1.5, math.inf]
+    assert certified(certificate, 0.05, 0.95).thresholds.tolist() == [1.5]
+
+
+# ── the gate ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_checkpoint_that_no_longer_keeps_the_promise_fails_and_one_that_does_passes(
+    place: Path, result: Result
+) -> None:
+    assert check(result, result).passed
+    weights = torch.load(place / "model.pt", weights_only=True)
+    weights["7.weight"] = -weights["7.weight"]  # of the last layer: sure, and wrong
+    torch.save(weights, place / "broken.pt")
+    (place / "broken.toml").write_text(small_run.RUN.replace("model.pt", "broken.pt"))
+    broken = evaluated(place, "broken", run_file="broken.toml", risk=0.1, each="class")
+    off = GateSettings.of(tolerances=("*=off", "certified_coverage=0.02"))
+    verdict = check(broken, result, off)
+    assert {item.metric for item in verdict.worse} == {"certified_coverage"} and verdict.failed
+    assert "promise-lost" in {finding.code for finding in verdict.findings}
+
+
+def test_another_promise_or_none_cannot_be_compared(place: Path, result: Result) -> None:
+    other = evaluated(place, "other", risk=0.2)
+    with pytest.raises(ResultError, match=r"scoring: risk is 0\.2 now, 0\.1 in the baseline"):
+        check(other, result)
+    without = evaluated(place, "without")
+    with pytest.raises(ResultError, match=r"risk is not given now(.|\n)*certified_coverage"):
+        check(without, result)
+    assert check(result, without).passed
+
+
+def test_a_threshold_that_its_points_contradict_is_damage(result: Result) -> None:
+    assert result.certification is not None
+    chosen = replace(result.certification.chosen, thresholds=result.certification.chosen.thresholds + 0.5)
+    methods = {**result.certification.methods, result.certification.method: chosen}
+    damaged = replace(result, certification=replace(result.certification, methods=methods))
+    with pytest.raises(ResultError, match="the thresholds certified of"):
+        recomputed(damaged)
+
+
+# ── other tasks, and exported programs ───────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_exported_program_accepts_what_the_certificate_accepts(place: Path, result: Result) -> None:
+    run = resolve_again(dict(result.run), place / "certified.h5", Options(trust_code=True), folder=place)
+    written = exporting.export(run, place / "program.pt2", method="mcbn", result=result)
+    assert written.metadata["outputs"][-1] == "accept" and written.metadata["certificate"]["risk"] == 0.1
+    program = torch.export.load(place / "program.pt2").module()
+    given = program(torch.from_numpy(np.load(place / "test.npz")["x"]))
+    expected = result.methods["mcbn"].sets["test"].points["certified_coverage"].astype(bool)
+    assert given["accept"].dtype == torch.bool and (given["accept"].numpy() == expected).mean() > 0.99
+    tempered = exporting.assembled(run, method="mcbn+temperature", result=result)
+    assert "accept" not in tempered.metadata["outputs"]  # the temperature was fitted to the validation points
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_a_regression_has_intervals_that_cover_at_the_risk_and_are_exported(tmp_path: Path, outputs: int) -> None:
+    text = small_regression.RUN.replace('"regression"\n', f'"regression"\narch_args = {{ outputs = {outputs} }}\n')
+    folder = small_regression.write(tmp_path / "run", text=text, outputs=outputs).parent
+    options: dict[str, Any] = {"risk": 0.2, "confidence": 0.9, "methods": ("mcbn",), "ood": ()}
+    small_regression.evaluated(folder, out=folder / "out.h5", score="mcbn.normalized_error", **options)
+    result = read(folder / "out.h5")
+    certification, test = result.certification, result.methods["mcbn"].sets["test"]
+    assert certification is not None and certification.method == "mcbn"
+    certificate, outcome = certification.chosen, next(outcomes(result, "mcbn"))
+    assert certificate.score == "normalized_error" and certificate.noise is not None
+    rank = certificates.conformal_rank(small_regression.VALIDATION, 0.2, 0.9)
+    assert rank is not None and certificate.threshold == np.sort(certificate.scores)[rank - 1]
+    assert outcome.law == certificates.coverage_law(rank, small_regression.VALIDATION)
+    train, x = (np.load(folder / f"{name}.npz")["x"] for name in ("train", "test"))
+    inputs = torch.from_numpy(((x - train.mean(0)) / train.std(0)).astype(np.float32))
+    run = resolve_again(dict(result.run), folder / "out.h5", Options(trust_code=True), folder=folder)
+    given = exporting.assembled(run, method="mcbn", result=result).predictor(inputs)
+    half_width = given["half_width"].numpy().reshape(-1, outputs)
+    np.testing.assert_allclose(half_width.mean(1), test.points["certified_width"], rtol=1e-4)
+    targets = result.sets["test"].targets
+    assert targets is not None
+    missed = (np.abs(targets - test.predicted) > half_width).any(1)
+    assert outcome.errors == missed.sum() and "inside" in shown.sentence(result)
+    assert check(result, result).passed and "half-width" in markdown(report(result))
+
+
+def test_pixels_are_accepted_with_a_loss_that_is_controlled_in_expectation(tmp_path: Path) -> None:
+    folder = small_segmentation.write(tmp_path / "run").parent
+    halves = {"split_of": "test", "fraction": 0.5}
+    small_segmentation.evaluated(folder, out="out.h5", risk=0.25, methods=("mcdo",), samples=4, validation=halves)
+    result = read(folder / "out.h5")
+    certification, stated = result.certification, summary(result)["certificate"]
+    assert certification is not None and stated["confidence"] is None
+    for method, certificate in certification.methods.items():
+        assert certificate.losses is not None
+        index = certificates.risk_controlling_index(certificate.losses, 0.25)
+        assert certificate.threshold == certificate.candidates[index]
+        outcome = next(outcomes(result, method))
+        assert outcome.coverage is not None and outcome.loss is not None and 0 < outcome.coverage.value <= 1
+        wrong = 1 - result.methods[method].sets["test"].estimates["accuracy"].value
+        assert 0 <= outcome.loss <= wrong + 0.1
+    assert "in expectation" in shown.sentence(result) and check(result, result).passed

@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo unit test nightly test-cuda test-floor test-ray test-kernels soak hostile golden lint house figures gate noise-models worth inspect reproduce bench bench-scale bench-commands bench-start bench-gpu bench-large clean architectures zoo
+.PHONY: demo unit test nightly test-cuda test-floor test-ray test-kernels soak hostile golden lint house figures gate noise-models worth certificate inspect reproduce bench bench-scale bench-commands bench-start bench-gpu bench-large clean architectures zoo
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -101,6 +101,10 @@ noise-models: .venv/installed
 # Every method compared with the free baselines: half an hour of CPU time. Finished parts are kept.
 worth: .venv/installed
 	$(BIN)/python docs/make_worth.py
+
+# How often the promise of a certificate is broken; some minutes.
+certificate: .venv/installed
+	$(BIN)/python docs/make_certificate.py
 
 # The statistics of real networks, and the effect of correcting them: a quarter of an hour of CPU time.
 inspect: .venv/installed

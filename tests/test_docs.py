@@ -28,6 +28,7 @@ from bnuq.cli.main import main
 from bnuq.config import read_run_file
 from bnuq.config.schema import (
     Augment,
+    CertificateSection,
     CheckSection,
     DataSection,
     ModelSection,
@@ -51,6 +52,7 @@ LINKING += sorted((ROOT / "docs" / "measured").glob("*.md"))
 MADE = {  # by page: the files that its commands leave, but for pictures
     "README.md": "model.inspect.h5 model.bnuq.h5 b16.h5 report.html model.sweep.h5 precise.pt baseline.h5",
     "benchmarks.md": "bf16.h5",
+    "certificate.md": "certified.h5",
     "experiments.md": "",
     "export.md": "predictor.pt2 tested.h5 tested.pt2",
     "formats.md": "scripted.bnuq.h5 exported.bnuq.h5 shards.inspect.h5",
@@ -291,7 +293,7 @@ def test_every_run_file_that_a_page_shows_is_one(own_folder: Path) -> None:
     ("section", "page"),
     [
         *((section, "run-file.md") for section in (ModelSection, DataSection, Augment, SamplingSection)),
-        *((ScoringSection, "run-file.md"), (RunsSection, "run-file.md")),
+        *((ScoringSection, "run-file.md"), (RunsSection, "run-file.md"), (CertificateSection, "run-file.md")),
         *((SweepSection, "sweep.md"), (CheckSection, "gate.md")),
     ],
 )

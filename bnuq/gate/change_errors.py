@@ -18,6 +18,7 @@ from bnuq import metrics
 from bnuq.gate.records import Pairing
 from bnuq.methods import method_named
 from bnuq.metrics.registry import metric_of
+from bnuq.records.certificate import ACCEPTED, WIDTH, resampled_values
 from bnuq.records.contributions import PointContributions, sets_of
 from bnuq.records.evaluation import Result
 from bnuq.store.table import Row
@@ -45,6 +46,7 @@ class Error:
         return Error(total, 1 / spent if spent else math.inf)
 
 
+_RESAMPLES = 50  # of validation points
 NONE = Error(0.0, math.inf)
 UNKNOWN = Error(math.nan, math.inf)
 
@@ -59,6 +61,22 @@ class Errors:
         self._points = points
         self._paired = shared
         self._shared = frozenset(shared.points)
+
+    def over_validation(self, row: Row) -> Error:
+        """Of what a certificate accepts, or how wide its intervals are: the bootstrap over its validation points, the
+        same ones of both results where these have as many. None of other estimates, and of pixels."""
+        both = [
+            None if result.certification is None else result.certification.methods.get(row["method"])
+            for result in self._results
+        ]
+        if row["metric"] not in (ACCEPTED, WIDTH) or None in both or self._results[0].task.is_dense:
+            return NONE
+        values = np.array([[*resampled_values(result, row["method"], _RESAMPLES)] for result in self._results])
+        if not np.isfinite(values).all():
+            return UNKNOWN
+        paired = len({len(certificate.scores) for certificate in both if certificate is not None}) == 1
+        spread = [values[0] - values[1]] if paired else [*values]
+        return Error(math.hypot(*(float(np.std(each, ddof=1)) for each in spread)), _RESAMPLES - 1)
 
     def over_points(self, row: Row) -> Error:
         """On shared points, the error of the mean difference; otherwise that of independent estimates.

@@ -132,6 +132,31 @@ def _threshold(certificate: Certificate, number: int, risk: float, confidence: f
     return -math.inf if index < 0 else float(certificate.candidates[index])
 
 
+def resampled_values(result: Result, method: str, resamples: int) -> Iterator[float]:
+    """The share of test points that is accepted, or the mean half-width, by certificates of resampled validation points
+    (groups, where there are any): which ones depends on their number alone."""
+    certification = result.certification
+    assert certification is not None
+    certificate, test = certification.methods[method], result.methods[method].sets["test"]
+    group = np.arange(len(certificate.scores)) if certificate.group is None else certificate.group
+    members = np.split(np.argsort(group, kind="stable"), np.flatnonzero(np.diff(np.sort(group))) + 1)
+    generator = np.random.default_rng(0)
+    for _ in range(resamples):
+        drawn = [members[unit] for unit in generator.integers(len(members), size=len(members))]
+        rows, units = np.concatenate(drawn), np.repeat(np.arange(len(drawn)), list(map(len, drawn)))
+        again = replace(
+            certificate,
+            scores=certificate.scores[rows],
+            losses=None if certificate.losses is None else certificate.losses[rows],
+            group=None if certificate.group is None else units,
+        )
+        threshold = _threshold(again, 0, certification.risk, certification.confidence)
+        if certificate.is_of_width:
+            yield float(np.mean(test.points[WIDTH])) * (threshold / certificate.threshold)
+        else:
+            yield float(np.mean(test.points[certificate.score] <= threshold))
+
+
 # ── what it says ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -22,7 +22,7 @@ from bnuq.evaluation.certification import candidates_of
 from bnuq.gate import GateSettings, check
 from bnuq.gate.recomputing import recomputed
 from bnuq.metrics import certificates
-from bnuq.records.certificate import Certificate, certified, outcomes
+from bnuq.records.certificate import Certificate, certified, outcomes, resampled_values
 from bnuq.records.evaluation import Result
 from bnuq.records.evaluation_file import read
 from bnuq.records.summary import summary
@@ -198,6 +198,25 @@ def test_a_checkpoint_that_no_longer_keeps_the_promise_fails_and_one_that_does_p
     verdict = check(broken, result, off)
     assert {item.metric for item in verdict.worse} == {"certified_coverage"} and verdict.failed
     assert "promise-lost" in {finding.code for finding in verdict.findings}
+
+
+def test_the_error_of_a_change_has_the_chance_of_other_validation_points(place: Path, result: Result) -> None:
+    """The same network, certified by other validation points: what it accepts differs, and is no worse."""
+    random = np.random.default_rng(3)
+    with np.load(place / "held_out.npz") as held_out:
+        rows = random.permutation(POINTS)[:250]
+        np.savez(place / "fewer.npz", x=held_out["x"][rows], y=held_out["y"][rows])
+    fewer = evaluated(place, "fewer", risk=0.1, validation="fewer.npz", each="class")
+    [comparison] = [
+        item
+        for item in check(fewer, result, GateSettings(allow=("data:validation",))).comparisons
+        if (item.method, item.metric) == ("deterministic", "certified_coverage")
+    ]
+    assert comparison.change < 0 and comparison.outcome == "same"
+    spread = [np.std([*resampled_values(each, "deterministic", 50)], ddof=1) for each in (fewer, result)]
+    assert comparison.se is not None and comparison.se >= math.hypot(*spread) > 0.01
+    [unchanged] = [item for item in check(result, result).comparisons if item.address == comparison.address]
+    assert unchanged.se == 0
 
 
 def test_another_promise_or_none_cannot_be_compared(place: Path, result: Result) -> None:

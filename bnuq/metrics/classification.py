@@ -23,10 +23,10 @@ def log_likelihood(
     """
     xp = array_namespace(logits)
     shifted = logits - xp.max(logits, axis=-1, keepdims=True)
-    return _true_class_values(shifted, y) - xp.log(xp.sum(xp.exp(shifted), axis=-1))
+    return true_class_values(shifted, y) - xp.log(xp.sum(xp.exp(shifted), axis=-1))
 
 
-def _true_class_values(values: Float[Array, "*sample point class"], y: Integer[Array, "point"]) -> Float[Array, "..."]:
+def true_class_values(values: Float[Array, "*sample point class"], y: Integer[Array, "point"]) -> Float[Array, "..."]:
     xp, location = array_namespace(values), device(values)
     # int64, because torch interprets a uint8 index as a mask
     return values[..., xp.arange(values.shape[-2], device=location), xp.asarray(y, dtype=xp.int64, device=location)]
@@ -40,7 +40,7 @@ def pll_classification(p: Float[Array, "sample point class"], y: Integer[Array, 
     Source: Teye, Azizpour & Smith 2018, §4 (PLL).
     """
     xp = array_namespace(p)
-    return log(xp.mean(_true_class_values(p, y), axis=0))
+    return log(xp.mean(true_class_values(p, y), axis=0))
 
 
 def pll_from_log_likelihood(

@@ -11,12 +11,13 @@ from array_api_compat import device
 from jaxtyping import Float, Int64, Integer
 
 from bnuq.metrics.arrays import Array, array_namespace, as_float64
-from bnuq.metrics.classification import log_likelihood, pll_from_log_likelihood
+from bnuq.metrics.classification import pll_from_log_likelihood, true_class_values
 
 TEMPERATURES = np.geomspace(1e-3, 1e3, 71)  # steps of 0.2 in ln θ, 1 among them
 _NEIGHBOURS = 8  # on each side, of the polynomial between temperatures: it is analytic, with no pole nearer than π/4
 _TOLERANCE = 1e-8  # of ln θ: the last of Newton's steps, each of which squares the error
 _MOST_STEPS = 60
+_LOWEST = -80.0  # of a logit below the largest: e^−80 is nothing beside 1
 VECTOR_RIDGE = 1.0  # of a standard normal prior, of every shift and of every scale relative to the temperature's
 _BLOCK = 2**18  # logits at once: a few times this fits in a cache; fixed, so that sums do not depend on chunks
 
@@ -46,8 +47,14 @@ def pll_by_temperature(
 
     Source: Guo et al. 2017, §4.2, with the mean probability of T samples in place of that of one.
     """
-    pll_values = [pll_from_log_likelihood(log_likelihood(logits / float(tau), y)) for tau in TEMPERATURES]
-    return array_namespace(logits).stack(pll_values)
+    xp, pll_values = array_namespace(logits), []
+    below = logits - xp.max(logits, axis=-1, keepdims=True)
+    true = true_class_values(below, y)
+    for tau in map(float, TEMPERATURES):
+        scaled = below / tau
+        weight = xp.exp(xp.clip(scaled, _LOWEST, 0.0))  # which sums to 1 or more; underflow is slow
+        pll_values.append(pll_from_log_likelihood(true / tau - xp.log(xp.sum(weight, axis=-1))))
+    return xp.stack(pll_values)
 
 
 def fitted_temperature(pll: Float[np.ndarray, "temperature point"]) -> float:

@@ -168,6 +168,7 @@ from bnuq.metrics.regions import (
     COMPONENT_THRESHOLDS as COMPONENT_THRESHOLDS,
     ComponentOverlap as ComponentOverlap,
     boundary_distance as boundary_distance,
+    near_boundary as near_boundary,
     component_f1 as component_f1,
     component_f1_contributions as component_f1_contributions,
     component_means as component_means,

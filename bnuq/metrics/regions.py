@@ -31,18 +31,44 @@ def boundary_distance(
     """
     from scipy.ndimage import distance_transform_edt  # late: `bnuq.metrics` is light
 
+    boundary = _boundary(mask, valid)
+    if not boundary.any():
+        return np.full(mask.shape, math.inf)
+    return np.asarray(distance_transform_edt(~boundary), np.float64)
+
+
+def _boundary(
+    mask: Integer[np.ndarray, "height width"], valid: Bool[np.ndarray, "height width"]
+) -> Bool[np.ndarray, "height width"]:
     boundary = np.zeros(mask.shape, bool)
     for axis in (0, 1):
         before, after = (tuple(side if a == axis else slice(None) for a in (0, 1)) for side in _SIDES)
         differs = (mask[before] != mask[after]) & valid[before] & valid[after]
         boundary[before] |= differs
         boundary[after] |= differs
-    if not boundary.any():
-        return np.full(mask.shape, math.inf)
-    return np.asarray(distance_transform_edt(~boundary), np.float64)
+    return boundary
 
 
 _SIDES = slice(None, -1), slice(1, None)
+
+
+def near_boundary(
+    mask: Integer[np.ndarray, "height width"], valid: Bool[np.ndarray, "height width"], *, reach: int
+) -> Bool[np.ndarray, "height width"]:
+    """Whether the `boundary_distance` of each pixel is at most `reach`, without computing it; no direction.
+
+    Source: as `boundary_distance`.
+    """
+    boundary = _boundary(mask, valid)
+    near = boundary.copy()
+    height, width = mask.shape
+    for down in range(-reach, reach + 1):
+        for right in range(-reach, reach + 1):
+            if 0 < down**2 + right**2 <= reach**2:
+                to = slice(max(0, down), max(0, height + down)), slice(max(0, right), max(0, width + right))
+                at = slice(max(0, -down), max(0, height - down)), slice(max(0, -right), max(0, width - right))
+                near[to] |= boundary[at]
+    return near
 
 
 def distance_profile(

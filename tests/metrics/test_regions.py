@@ -55,6 +55,8 @@ def test_the_distance_is_that_to_the_nearest_pixel_beside_another_class(seed):
         )
     ]  # fmt: skip
     distance = metrics.boundary_distance(mask, valid)
+    for reach in (1, 2, 3):
+        np.testing.assert_array_equal(metrics.near_boundary(mask, valid, reach=reach), distance <= reach)
     for y, x in np.ndindex(mask.shape):
         assert distance[y, x] == pytest.approx(min((math.hypot(y - a, x - b) for a, b in boundary), default=math.inf))
 

@@ -24,7 +24,7 @@ def aggregated(
 
     Class boundaries are those of the prediction, as others are not known where images are to be deferred.
     """
-    away = metrics.boundary_distance(predicted, valid) > BAND
+    away = ~metrics.near_boundary(predicted, valid, reach=BAND)
     values = {
         "upper_tail": metrics.map_upper_tail(uncertainty, valid),
         "patch_maximum": metrics.map_patch_maximum(uncertainty, valid),

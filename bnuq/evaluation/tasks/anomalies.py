@@ -12,7 +12,8 @@ from bnuq import metrics
 from bnuq.data import Masks
 from bnuq.estimates import Estimate
 from bnuq.evaluation import estimates
-from bnuq.evaluation.tasks.pixels import ANOMALY, SIGNED, PixelScores
+from bnuq.evaluation.tasks.pixel_counts import SIGNED
+from bnuq.evaluation.tasks.pixels import ANOMALY, PixelScores
 from bnuq.metrics import COMPONENT_THRESHOLDS, ComponentOverlap
 from bnuq.records.evaluation import PIXEL_SCORES, Maps, MethodResult
 

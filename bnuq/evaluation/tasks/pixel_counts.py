@@ -1,58 +1,134 @@
-"""Counts of pixels: by class, by bin of confidence, and by distance from a class boundary."""
+"""Counts of pixels: by class, by bin of confidence, by score, and by distance from a class boundary.
+
+What is counted together has one number, so that one pass over the pixels serves all replicates.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Sequence
 
 import torch
-from jaxtyping import Float, Int64, Num
+from jaxtyping import Float, Int64, Integer, Num
 from torch import Tensor
 
-from bnuq import devices
-from bnuq.records.evaluation import BAND, REACH
+from bnuq import devices, metrics
+from bnuq.evaluation.tasks.pixel_values import PixelValues
+from bnuq.metrics import COARSE_BINS, SCORE_BINS
+from bnuq.records.evaluation import PIXEL_SCORES, REACH
 
-CONFIDENCE_BINS = 15  # of confidence
+CONFIDENCE_BINS = 15
+AT_BOUNDARIES = ("mutual_information", "predictive_entropy")
+PLACES = ("boundary", "interior")  # of pixels: up to BAND from a class boundary, and further away
+SIGNED = ("max_logit", "energy")
+_KINDS = ("count", "confidence", "correct")
 
 
-def counted(numbers: Int64[Tensor, "row pixel"], bins: int, values: Tensor | None = None) -> Num[Tensor, "row bin"]:
-    """How often each of 0 … bins − 1 occurs in each row, or the sum of the values there."""
-    rows = torch.arange(len(numbers), device=numbers.device)[:, None]
-    weights = None if values is None else values.expand_as(numbers).flatten()
-    return devices.counted((numbers + bins * rows).flatten(), bins * len(numbers), weights).view(-1, bins)
+def counted(codes: Integer[Tensor, "*any"], shape: Sequence[int], weights: Tensor | None = None) -> Num[Tensor, ...]:
+    """How often each number below the size of this shape occurs, or the sum of the weights there, in this shape."""
+    flat = None if weights is None else weights.double().flatten()
+    counts = devices.counted(codes.flatten(), math.prod(shape), flat).view(*shape)
+    return counts.long() if weights is None else counts
 
 
-def confidence_bins(p: Float[Tensor, "*any"]) -> Int64[Tensor, "*any"]:
-    return torch.bucketize(p, torch.arange(1, CONFIDENCE_BINS, device=p.device, dtype=torch.float64) / CONFIDENCE_BINS)
+def _rows(count: int, size: int, like: Tensor) -> Integer[Tensor, " row"]:
+    """Where the numbers of each row begin, `size` apart."""
+    return torch.arange(0, count * size, size, dtype=torch.int32, device=like.device)
+
+
+def confidence_bins(p: Float[Tensor, "*any"]) -> Integer[Tensor, "*any"]:
+    """The bin of each probability, of equal width and with its upper end."""
+    return (p * CONFIDENCE_BINS).ceil_().to(torch.int32).sub_(1).clamp_(0, CONFIDENCE_BINS - 1)
 
 
 def class_bins(
-    p: Float[Tensor, "replicate class pixel"], mask: Int64[Tensor, " pixel"]
+    p: Float[Tensor, "replicate class pixel"], truth: Int64[Tensor, " pixel"]
 ) -> Float[Tensor, "replicate class 3 bin"]:
-    flat = p.flatten(0, 1).contiguous()
-    cells = confidence_bins(flat)
-    true = (mask == torch.arange(p.shape[1], device=p.device)[:, None]).double().repeat(len(p), 1)
-    sums = [
-        counted(cells, CONFIDENCE_BINS),
-        counted(cells, CONFIDENCE_BINS, flat),
-        counted(cells, CONFIDENCE_BINS, true),
-    ]
-    return torch.stack([values.double() for values in sums], dim=1).view(len(p), p.shape[1], 3, CONFIDENCE_BINS)
+    """For each class, in bins of its probability: the pixels, their probability, and how many are of the class."""
+    rows, classes, _ = p.shape
+    codes = confidence_bins(p) + _rows(rows * classes, CONFIDENCE_BINS, p).view(rows, classes, 1)
+    shape = rows, classes, CONFIDENCE_BINS
+    true = codes.gather(1, truth.expand(rows, 1, -1))
+    sums = [counted(codes, shape), counted(codes, shape, p), counted(true, shape)]
+    return torch.stack([each.double() for each in sums], dim=2)
 
 
-def sums_by_distance(values: Mapping[str, Tensor], distance: Tensor, full: int) -> dict[str, Tensor]:
-    """The sums over pixels near class boundaries and over those inside, under every replicate, and of all draws those
-    at each whole distance."""
-    known: dict[str, Tensor] = {name: values[name] for name in AT_BOUNDARIES if name in values}
-    band = (distance > BAND).long().expand_as(values["predicted"])
-    cell = distance.long()[None]
-    sums = {f"band.{name}": counted(band, len(PLACES), value) for name, value in known.items()}
-    sums["band.count"] = counted(band, len(PLACES))
-    for name, value in (known | {"error_rate": values["error_rate"]}).items():
-        sums[f"distance.{name}"] = counted(cell, REACH + 1, value[full : full + 1])
-    return sums | {"distance.count": counted(cell, REACH + 1)}
+def sums_by_confidence(
+    least: Float[Tensor, "replicate pixel"],
+    is_right: Float[Tensor, "replicate pixel"],
+    is_near: Integer[Tensor, " pixel"] | None,
+) -> dict[str, Tensor]:
+    """In bins of the confidence, 1 − the `least`: pixels, their confidence, and how many are right; of all, and of
+    those near class boundaries (where none are known, of all)."""
+    shape = len(least), 2, CONFIDENCE_BINS
+    confidence = 1 - least
+    codes = confidence_bins(confidence).add_(_rows(len(least), 2 * CONFIDENCE_BINS, least)[:, None])
+    codes += CONFIDENCE_BINS if is_near is None else CONFIDENCE_BINS * is_near
+    total = counted(codes, shape, confidence)
+    hits = codes.mul_(2).add_(is_right.to(torch.int32))
+    count = counted(hits, (*shape, 2))
+    sums = {}
+    for name, values in zip(_KINDS, (count.sum(-1), total, count[..., 1].double()), strict=True):
+        sums |= {f"bins.{name}": values.sum(1), f"near.{name}": values[:, 1].contiguous()}
+    return sums
 
 
-AT_BOUNDARIES = ("mutual_information", "predictive_entropy")
+def class_counts(
+    predicted: Int64[Tensor, "replicate pixel"],
+    is_right: Float[Tensor, "replicate pixel"] | None,
+    truth: Int64[Tensor, " pixel"] | None,
+    classes: int,
+) -> dict[str, Int64[Tensor, "replicate class"]]:
+    """Of each class the pixels that are predicted to be of it; with a truth also those that are, and both."""
+    rows = len(predicted)
+    codes = predicted.to(torch.int32).add_(_rows(rows, 2 * classes, predicted)[:, None])
+    if is_right is None or truth is None:
+        return {"class.predicted": counted(codes, (rows, 2, classes))[:, 0].contiguous()}
+    counts = counted(codes.add_(is_right.to(torch.int32), alpha=classes), (rows, 2, classes))
+    return {
+        "class.predicted": counts.sum(1),
+        "class.true": counted(truth, (1, classes)).expand(rows, -1),
+        "class.common": counts[:, 1].contiguous(),
+    }
 
 
-PLACES = ("boundary", "interior")  # of pixels: up to BAND from a class boundary, and further away
+def score_counts(
+    values: PixelValues, side: Integer[Tensor, "replicate pixel"] | None, *, replicates: int
+) -> tuple[dict[str, Int64[Tensor, "replicate side bin"]], Integer[Tensor, "score pixel"]]:
+    """Coarse histograms of each score under the first replicates, on one side or both of what it is to tell apart; and
+    the number of each pixel's bin among the fine ones of all scores and sides, under the first."""
+    sides = 1 if side is None else 2
+    names = [name for name in PIXEL_SCORES if name in values.names]
+    coarse: dict[str, Tensor] = {}
+    fine = []
+    for signed in (False, True):
+        group = [name for name in names if (name in SIGNED) == signed]
+        if not group:
+            continue
+        first = values.names.index(group[0])  # scores of a group are neighbours
+        bins = metrics.score_bins(values.values[first : first + len(group), :replicates], signed=signed)
+        places = _rows(len(names), sides * SCORE_BINS, bins)[len(coarse) :][: len(group), None]
+        fine.append(bins[:, 0] + places if side is None else bins[:, 0] + places + SCORE_BINS * side[0])
+        codes = bins.bitwise_right_shift_((SCORE_BINS // COARSE_BINS).bit_length() - 1)
+        codes += _rows(len(group) * replicates, sides * COARSE_BINS, bins).view(len(group), replicates, 1)
+        if side is not None:
+            codes += COARSE_BINS * side
+        coarse |= zip(group, counted(codes, (len(group), replicates, sides, COARSE_BINS)), strict=True)
+    return coarse, torch.cat(fine)
+
+
+def sums_at_boundaries(
+    values: PixelValues, near: Int64[Tensor, " near"], cell: Integer[Tensor, " pixel"], *, replicates: int
+) -> dict[str, Tensor]:
+    """The sums over pixels near class boundaries (the numbers of these) and over those inside, under the first
+    replicates; and under the first, those at each whole distance, of which the errors too."""
+    names = [name for name in AT_BOUNDARIES if name in values.names]
+    chosen = torch.stack([values.of(name)[:replicates] for name in names])
+    at_boundary = chosen.index_select(2, near).sum(2, dtype=torch.float64)
+    interior = chosen.sum(2, dtype=torch.float64) - at_boundary
+    sums = dict(zip((f"band.{name}" for name in names), torch.stack([at_boundary, interior], dim=2), strict=True))
+    of_distance = torch.stack([*chosen[:, 0], 1 - values.of("accuracy")[0]])
+    codes = cell + _rows(len(of_distance), REACH + 1, cell)[:, None]
+    totals = counted(codes, (len(of_distance), 1, REACH + 1), of_distance)
+    sums |= zip((f"distance.{name}" for name in (*names, "error_rate")), totals, strict=True)
+    return sums | {"distance.count": counted(cell, (1, REACH + 1))}

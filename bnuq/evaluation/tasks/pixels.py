@@ -7,37 +7,43 @@ those of each image. `segmentation` makes estimates of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Bool, Float, Int64, Integer
 from torch import Tensor
 
 from bnuq import devices, metrics
 from bnuq.data import Masks
 from bnuq.evaluation import estimates
 from bnuq.evaluation.subject import RunPlan
-from bnuq.evaluation.tasks import between_draws, failing_images
-from bnuq.evaluation.tasks.pixel_counts import CONFIDENCE_BINS, class_bins, confidence_bins, counted, sums_by_distance
+from bnuq.evaluation.tasks import between_draws, failing_images, pixel_counts
+from bnuq.evaluation.tasks.pixel_values import PartMeans, PixelValues, classes_of, of_draws, of_replicates
 from bnuq.evaluation.units import Blocks, Gathered
 from bnuq.files.journal import Arrays
-from bnuq.metrics import COARSE_BINS, SCORE_BINS, DrawWeights
+from bnuq.metrics import SCORE_BINS, DrawWeights
 from bnuq.metrics.arrays import as_numpy
 from bnuq.records.evaluation import BAND, PIXEL_MEANS, PIXEL_SCORES, REACH
 
 PARTS, FEW_PARTS = 32, 8  # of the draws, each of which is left out once for the Monte Carlo error
 _LARGE = 2**23  # probabilities of an image, above which there are few parts, in float32
-_BLOCK = 2**21  # replicates × classes × pixels in memory at once
+_BUFFERS = 2  # values of all draws or replicates that are in a cache at once
 _GRID = 2048  # pixels of an image, on a regular grid, that a temperature is fitted to
 _EVERY = 8  # pixels, of which one counts in the Monte Carlo error of the classwise ECE
-SIGNED = ("max_logit", "energy")
-_TINY = float(np.finfo(np.float64).tiny)  # makes 0·ln 0 equal 0
-_UNDERFLOW = -1000.0
-_OF_IMAGES = ("class.", "classwise.", "bins.", "near.", "band.", "distance.")  # sums that are kept of each image
-_COUNTS = ("histogram.", "replicates.", "class.")  # of pixels, as sums of whole numbers
+_UNCOUNTED = 2**22  # bins of pixels that wait to be counted together
+_OF_IMAGES = (
+    "class.",
+    "classwise.",
+    "bins.",
+    "near.",
+    "band.",
+    "distance.",
+    "coarse.",
+)  # sums that are kept of each image
+_COUNTS = ("replicates.", "class.")  # of pixels, as sums of whole numbers
 _OF_TRUTH = {"accuracy", "pll", "brier"}
 ANOMALY = 1  # in the masks of an OOD set, where 0 is what the network knows
 
@@ -75,259 +81,311 @@ class PixelReduction:
         lean: bool = False,
         saves_maps: bool = False,
     ) -> None:
-        self._weights, self._parts, self._full = weights, parts, weights.full.start
-        self._step = _EVERY * max(1, _BLOCK // (len(weights.weights) * classes * _EVERY))  # pixels in memory at once
+        self._parts, self._draws = parts, parts[-1].stop
+        self._full, self._left_out = weights.full.start, weights.jackknife
+        # The last of the first 1, 2, 4, … and all parts is all of them again: its sums are copied.
+        self._weights = weights.weights[:-1] if weights.prefix_sizes else weights.weights
+        self._replicates = np.arange(len(weights.weights)) % len(self._weights)
+        self._counted = max(weights.full.stop, weights.jackknife.stop)  # replicates of what is not a mean
+        self._uploaded: dict[range | None, Tensor] = {}  # weights: of the replicates, and of some draws in the parts
         self._classes, self._ignore = classes, ignore
         self._masks, self._labelled = masks, labelled
         self._temperature, self._fits_temperature, self._lean = temperature, fits_temperature, lean
         self._n, self._where = first, where  # the number of the next image
-        self._open: _Open | None = None
+        self._open: list[_Image] = []
         self._blocks, self._counts = Blocks(), dict[str, np.ndarray]()
-        self.maps: list[dict[str, np.ndarray]] | None = None  # of each image, where they are kept
+        self._bins: list[Tensor] = []  # of pixels that wait to be counted, by each of these scores on so many sides
+        self._scores, self._sides = tuple[str, ...](), 1
+        self.maps: list[dict[str, np.ndarray]] | None = None  # of each image, where nothing else is wanted
         self._saves_maps = saves_maps  # among its arrays, as those of the kind "map"
 
     def add(self, outputs: Float[Tensor, "sample image class row column"]) -> None:
         """Add further draws of the images at hand; SamplingError where an output is not finite."""
         block = devices.with_float64(outputs)
         with torch.inference_mode():
-            for sample in block:
-                self._add_draw(sample)
-            opened = self._open
-            if opened is not None and not math.isfinite(float(opened.apart)):
-                image = int((~block.isfinite().flatten(2).all(2).all(0)).nonzero()[0, 0])
-                raise estimates.not_finite(self._n + image, self._where)
-            if opened is not None and opened.draws == self._parts[-1].stop:
-                self._close(opened)
+            self._open = self._open or self._opened(block)
+            for number, image in enumerate(self._open):
+                tiles = self._means_of_parts(image, block[:, number].flatten(2))
+                if len(block) == self._draws:  # nothing of its pixels needs to be kept
+                    self._close(image, tiles)
+                    continue
+                for pixels, parts, means in tiles:
+                    image.add(pixels, parts, means)
+                self._check_finite(image, float(image.apart))
+                image.draws += len(block)
+                if image.draws == self._draws:
+                    self._close(image, image.tiles(self._step(block)))
+            if len(block) == self._draws or self._open[0].draws == self._draws:
+                self._n, self._open = self._n + len(self._open), []
 
-    def _add_draw(self, sample: Float[Tensor, "image class row column"]) -> None:
-        logits = sample.flatten(2)
-        if self._open is None:
-            self._open = _Open.of(sample, len(self._parts))
-        opened = self._open
-        part = next(number for number, draws in enumerate(self._parts) if opened.draws in draws)
-        share = 1 / len(self._parts[part])
-        apart = [opened.apart]
-        for image in range(len(logits)):
-            tau = 1.0 if self._temperature is None else float(self._temperature[self._n + image])
-            for start in range(0, logits.shape[2], max(1, _BLOCK // self._classes)):
-                at = part, image, slice(start, start + max(1, _BLOCK // self._classes))
-                apart.append(opened.add(at, logits[image, :, at[2]], tau, share))
-        opened.apart = torch.stack(apart).amax()
-        if self._labelled and self._masks is not None and self._parts[-1].stop > 1 and not self._lean:
-            opened.predicted.append(logits.argmax(1).to(torch.uint8 if self._classes <= 256 else torch.int16))
-        if self._fits_temperature:  # copies, as a view would keep all pixels
-            opened.grid.append(logits[:, :, _grid(logits.shape[2])].double().clone())
-        opened.draws += 1
+    def _opened(self, block: Float[Tensor, "sample image class row column"]) -> list[_Image]:
+        """The images of a block, of which it has the first draws."""
+        count, shape = block.shape[1], (block.shape[3], block.shape[4])
+        masks = [None] * count if self._masks is None else self._masks[np.arange(self._n, self._n + count)]
+        size = torch.stack([block[0].amax(), -block[0].amin()]).max()
+        compares_draws = self._labelled and self._masks is not None and self._draws > 1 and not self._lean
+        images = []
+        for number, mask in enumerate(masks):
+            first = block[0, number].flatten(1)
+            apart = torch.zeros((), dtype=first.dtype, device=first.device)
+            image = _Image(self._n + number, self._region(mask, shape, block.device), first, size, apart)
+            if len(block) < self._draws:
+                image.first = first.clone()
+                image.means = PartMeans.zeros(first.to(self._dtype(first)), len(self._parts))
+            if compares_draws and self.maps is None:
+                image.drawn = torch.empty((self._draws, first.shape[1]), dtype=self._of_class, device=first.device)
+            images.append(image)
+        return images
 
-    def _close(self, opened: _Open) -> None:
-        """All draws of the images at hand were added."""
-        images, device = opened.p.shape[1], opened.p.device
-        masks = None
-        if self._masks is not None:
-            rows = np.arange(self._n, self._n + images)
-            masks = self._masks[rows]
-        for image in range(images):
-            self._add_image(opened, image, None if masks is None else masks[image])
-        if self._fits_temperature and masks is not None:
-            classes = devices.upload(torch.from_numpy(masks), device).flatten(1)
-            columns = [self._by_temperature(opened, image, mask) for image, mask in enumerate(classes)]
-            self._blocks.add("draw", {"by_temperature": np.stack(columns, axis=1)})
-        values = {"apart": float(opened.apart), "size": opened.size, "rounding": opened.rounding}
-        self._blocks.add("most", {name: np.array(value) for name, value in values.items()})
-        self._n, self._open = self._n + images, None
+    @property
+    def _of_class(self) -> torch.dtype:
+        return torch.uint8 if self._classes <= 256 else torch.int16
 
-    def _by_temperature(self, opened: _Open, image: int, mask: Tensor) -> Float[np.ndarray, " temperature"]:
-        grid = _grid(len(mask))
-        valid = mask[grid] != self._ignore
-        if not bool(valid.any()):
-            return np.zeros(len(metrics.TEMPERATURES))
-        logits = torch.stack([draw[image][:, valid] for draw in opened.grid]).movedim(1, -1)
-        return as_numpy(metrics.pll_by_temperature(logits, mask[grid][valid])).sum(1) / len(valid)
+    def _dtype(self, logits: Float[Tensor, "*any class pixel"]) -> torch.dtype:
+        large = logits.shape[-2] * logits.shape[-1] > _LARGE
+        return torch.float64 if logits.dtype == torch.float64 and not large else torch.float32
 
-    def _add_image(self, opened: _Open, image: int, mask: Int64[np.ndarray, "height width"] | None) -> None:
-        region = self._region(opened, mask)
-        sums, shown = self._image_sums(opened, image, region)
-        means = {name: sums[name] / len(region.rows) for name in (*PIXEL_MEANS, *PIXEL_SCORES) if name in sums}
+    def _step(self, like: Tensor) -> int:
+        """The pixels of which all draws and replicates fit in a cache, or in the memory of an accelerator."""
+        rows = max(self._draws, len(self._weights)) * self._classes
+        return max(1, devices.traits(like.device).tile_entries // (_BUFFERS * rows))
+
+    def _means_of_parts(
+        self, image: _Image, logits: Float[Tensor, "draw class pixel"]
+    ) -> Iterator[tuple[slice, slice, PartMeans]]:
+        """Of some pixels at a time, the means over the draws of each part, or what these draws add to those."""
+        draws = range(image.draws, image.draws + len(logits))
+        touched = [
+            number for number, part in enumerate(self._parts) if part.start < draws.stop and draws[0] < part.stop
+        ]
+        parts = slice(touched[0], touched[-1] + 1)
+        shares = np.array([[(draw in part) / len(part) for draw in draws] for part in self._parts[parts]])
+        tau = 1.0 if self._temperature is None else float(self._temperature[image.number])
+        truth = image.region.truth if self._labelled else None
+        if self._fits_temperature:
+            image.grid.append(logits[..., _grid(logits.shape[2])].to(self._dtype(logits), copy=True))
+        for pixels in _slices(logits.shape[2], self._step(logits)):
+            here = logits[..., pixels]
+            image.apart = torch.maximum(image.apart, (here - image.first[:, pixels]).abs_().amax())
+            means, is_largest = of_draws(here.to(self._dtype(logits)), None if truth is None else truth[pixels], tau)
+            if image.drawn is not None:
+                image.drawn[draws.start : draws.stop, pixels] = classes_of(is_largest)
+            if max(map(len, self._parts[parts])) > 1:
+                means = means.of_parts(self._on_device(shares, means.entropy, draws))
+            yield pixels, parts, means
+
+    def _on_device(self, weights: np.ndarray, like: Tensor, draws: range | None = None) -> Tensor:
+        """Weights on the device and in the dtype of other values, where they stay."""
+        if draws not in self._uploaded:
+            self._uploaded[draws] = devices.upload(torch.from_numpy(weights), like.device, like.dtype)
+        return self._uploaded[draws]
+
+    def _check_finite(self, image: _Image, apart: float) -> None:
+        if not math.isfinite(apart):
+            raise estimates.not_finite(image.number, self._where)
+
+    def _close(self, image: _Image, tiles: Iterable[tuple[slice, slice, PartMeans]]) -> None:
+        """Reduce an image of which all draws are known, some pixels at a time."""
+        region, shown, scored, by_class = image.region, [], [], dict[str, Tensor]()
+        for pixels, _, means in tiles:
+            values, sums = self._values(means, region, pixels)
+            shown.append(values.of_first())
+            scored.append(values if region.all_pass(pixels) else values.at(region.within(pixels)))
+            by_class = {name: value + by_class[name] if by_class else value for name, value in sums.items()}
+        every = PixelValues.joined(shown)
+        if self.maps is not None:
+            self._check_finite(image, float(image.apart))
+            self.maps.append(self._maps(every, region) | ({} if region.mask is None else {"truth": region.mask}))
+            return
+        sums, bins = self._sums(PixelValues.joined(scored), region)
+        uncertainty = uncertainty_of(every.names)
+        fetched = devices.fetch(
+            {f"sum/{name}": value for name, value in (sums | by_class).items()}
+            | {"apart": image.apart, "size": image.size, "uncertainty": every.of(uncertainty)[0]}
+            | {"predicted": every.predicted[0].to(self._of_class)}
+            | ({} if image.drawn is None else {"draws": image.drawn})
+        )
+        self._check_finite(image, float(fetched["apart"]))
+        if region.count:
+            self._bins.append(bins)
+            if sum(map(torch.numel, self._bins)) > _UNCOUNTED:
+                self._count()
+        self._add_image(image, fetched)
+        if self._saves_maps:
+            self._blocks.add("map", stored_maps(self._maps(every, region), self._classes))
+
+    def _add_image(self, image: _Image, fetched: Mapping[str, np.ndarray]) -> None:
+        """Keep what is known of an image."""
+        sums, means = self._sums_and_means(image.region, fetched)
+        coarse = {name: sums.pop(name) for name in [*sums] if name.startswith("coarse.")}
+        values = self._image_values(image, fetched, sums | coarse, means)
+        self._blocks.add("point", {name: np.asarray(value)[None] for name, value in values.items()})
+        if (left_out := self._left_out).start < left_out.stop:
+            sums |= {f"replicates.{name.partition('.')[2]}": value[left_out] for name, value in coarse.items()}
+            ranked = {name: means[name][left_out][:, None] for name in PIXEL_SCORES if name in means}
+            self._blocks.add("draw", {f"ranked.{name}": value.astype(np.float32) for name, value in ranked.items()})
+        if self._fits_temperature and image.region.truth is not None:
+            self._blocks.add("draw", {"by_temperature": self._by_temperature(image)[:, None]})
+        counts = {name: sums.pop(name) for name in [*sums] if name.startswith(_COUNTS)}
+        for name, count in counts.items():  # exact in any order, and too large to be kept of each image
+            self._counts[name] = self._counts[name] + count if name in self._counts else count
+        self._blocks.add("sum", sums | {"pixels": np.array(float(image.region.count))})
+        spread = {"apart": fetched["apart"], "size": fetched["size"], "rounding": image.rounding}
+        self._blocks.add("most", {name: np.array(float(value)) for name, value in spread.items()})
+
+    def _sums_and_means(
+        self, region: _Region, fetched: Mapping[str, np.ndarray]
+    ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """The sums over an image's pixels, and their means where these are kept of it."""
+        sums = {name.removeprefix("sum/"): value for name, value in fetched.items() if name.startswith("sum/")}
+        sums = {name: value[self._replicates] if name in PIXEL_MEANS else value for name, value in sums.items()}
+        if region.distance is not None:
+            inside = region.distance[region.plane]
+            near = np.array([[np.count_nonzero(inside <= BAND), np.count_nonzero(inside > BAND)]])
+            sums["band.count"] = np.repeat(near, self._counted, axis=0)
+        means = {name: value / len(region.rows) for name, value in sums.items() if name in PIXEL_MEANS}
         if not region.count:  # an ignored image counts nowhere, and keeps its scores
             sums = {name: 0 * value for name, value in sums.items()}
             means |= {name: 0 * means[name] for name in _OF_TRUTH & means.keys()}
-        image_values = self._image_values(sums, means)
-        if region.distance is not None:
-            image_values |= self._of_map(opened, image, region, shown)
-        image_values["pixels"] = np.array(float(region.count))
-        self._blocks.add("point", {name: np.asarray(value)[None] for name, value in image_values.items()})
-        counts = {name for name in sums if name.startswith(_COUNTS)}
-        for name in counts:  # exact in any order, and too large to be kept of each image
-            self._counts[name] = self._counts[name] + sums[name] if name in self._counts else sums[name]
-        inexact = {name: value for name, value in sums.items() if name not in counts}
-        self._blocks.add("sum", inexact | {"pixels": np.array(float(region.count))})
-        left_out = self._weights.jackknife
-        if left_out.start < left_out.stop:
-            ranked = {name: means[name][left_out][:, None] for name in PIXEL_SCORES if name in means}
-            self._blocks.add("draw", {f"ranked.{name}": value.astype(np.float32) for name, value in ranked.items()})
-        if self.maps is not None:
-            self.maps.append(self._maps(opened, image, mask))
-        if self._saves_maps:
-            self._blocks.add("map", stored_maps(self._maps(opened, image, None), self._classes))
+        return sums, means
 
-    def _image_sums(
-        self, opened: _Open, image: int, region: _Region
-    ) -> tuple[dict[str, np.ndarray], list[tuple[Tensor, Tensor]]]:
-        """The sums over an image's pixels; and in pieces, its uncertainty and prediction under all draws."""
-        sums: dict[str, Tensor] = {}
-        shown: list[tuple[Tensor, Tensor]] = []
-        for at in region.rows.split(self._step):
-            values = self._of_pixels(opened, image, at, region.mask)
-            shown.append((values[uncertainty_of(values)][self._full], values["predicted"][self._full]))
-            for name, value in self._sums(values, region, at).items():
-                sums[name] = sums[name] + value if name in sums else value
-        return devices.fetch(sums), shown
-
-    def _image_values(self, sums: Mapping[str, np.ndarray], means: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The means and sums of all draws that are kept of each image, and coarse histograms of its scores."""
+    def _image_values(
+        self,
+        image: _Image,
+        fetched: Mapping[str, np.ndarray],
+        sums: Mapping[str, np.ndarray],
+        means: Mapping[str, np.ndarray],
+    ) -> dict[str, np.ndarray]:
+        """What is kept of an image, under all draws: means, sums, coarse histograms, and what its maps are needed
+        for."""
         values = {name: means[name][self._full] for name in PIXEL_MEANS if name in means}
         values |= {name: value[self._full] for name, value in sums.items() if name.startswith(_OF_IMAGES)}
-        for name in PIXEL_SCORES:
-            if (histogram := sums.get(f"histogram.{name}")) is not None:
-                values[f"coarse.{name}"] = metrics.coarse_histogram(histogram).astype(np.uint32)
-        return values
+        values |= {name: value.astype(np.uint32) for name, value in values.items() if name.startswith("coarse.")}
+        if image.region.distance is not None:
+            values |= self._of_map(image, fetched)
+        return values | {"pixels": np.array(float(image.region.count))}
 
-    def _of_map(
-        self, opened: _Open, image: int, region: _Region, shown: Sequence[tuple[Tensor, Tensor]]
-    ) -> dict[str, np.ndarray]:
-        """What is computed from the maps of the uncertainty and the prediction of an image, given in pieces."""
-        uncertainty, predicted = (torch.cat(pieces) for pieces in zip(*shown, strict=True))
-        of_draws = (
-            {"draws": torch.stack([prediction[image] for prediction in opened.predicted])} if opened.predicted else {}
-        )
-        fetched = devices.fetch({"uncertainty": uncertainty, "predicted": predicted, **of_draws})
-        planes = np.zeros(opened.shape), np.zeros(opened.shape, np.int64)
-        for plane, name in zip(planes, ("uncertainty", "predicted"), strict=True):
-            plane[region.plane] = fetched[name]
-        values = failing_images.aggregated(*planes, region.plane)
-        component_sums: dict[str, np.ndarray] = {}
-        if opened.predicted:
-            draws = fetched["draws"].reshape(-1, *opened.shape)
-            values["pairwise_dice"] = between_draws.disagreement(draws, region.plane, classes=self._classes)
-            if self._temperature is None:  # which changes no draw's prediction
-                sums = between_draws.components_of_image(draws, *planes, region.plane, classes=self._classes)
-                component_sums = {f"component.{name}": value * bool(region.count) for name, value in sums.items()}
-        return component_sums | {f"map.{name}": np.array(value) for name, value in values.items()}
+    def _by_temperature(self, image: _Image) -> Float[np.ndarray, " temperature"]:
+        truth, every = image.region.truth, _grid(image.first.shape[1])
+        valid = torch.from_numpy(image.region.plane.ravel()[every])
+        if truth is None or not image.region.count or not bool(valid.any()):
+            return np.zeros(len(metrics.TEMPERATURES))
+        chosen = devices.upload(valid.nonzero()[:, 0], truth.device)
+        logits = torch.cat(image.grid).double().movedim(1, -1)
+        total = torch.zeros(len(metrics.TEMPERATURES), dtype=torch.float64, device=truth.device)
+        for pixels in chosen.split(self._step(logits)):
+            pll = metrics.pll_by_temperature(logits.index_select(1, pixels), truth[every][pixels])
+            total += torch.as_tensor(pll).sum(1)
+        return as_numpy(total) / len(valid)  # so that all pixels count alike, in whatever image
 
-    def _region(self, opened: _Open, mask: Int64[np.ndarray, "height width"] | None) -> _Region:
-        valid, distance = np.ones(opened.shape, dtype=bool), None
+    def _region(
+        self, mask: Int64[np.ndarray, "height width"] | None, shape: tuple[int, int], device: torch.device
+    ) -> _Region:
+        valid, distance = np.ones(shape, dtype=bool), None
         if mask is not None:
             valid = mask != self._ignore if self._labelled else (mask == 0) | (mask == ANOMALY)
-        if mask is not None and self._labelled and not self._lean:
+        truth = None if mask is None else np.where(valid, mask, 0)
+        if mask is not None and self._labelled and not self._lean and self.maps is None:
             distance = np.minimum(metrics.boundary_distance(mask, valid), REACH)
         count = int(valid.sum())
-        if not count:  # only the scores of such an image are used, of all its pixels
-            valid, mask = np.ones_like(valid), None if mask is None else mask.clip(0, self._classes - 1)
-        rows, mask_here, distance_here = (
-            None if values is None else devices.upload(torch.from_numpy(values).flatten(), opened.p.device)
-            for values in (np.flatnonzero(valid), mask, distance)
-        )
-        assert rows is not None
-        return _Region(count, rows, mask_here, distance_here, valid)
+        plane = valid if count else np.ones_like(valid)  # only the scores of an ignored image are used
+        rows = np.flatnonzero(plane)
+        cell = None if distance is None else distance[plane].astype(np.int32)
+        near = None if distance is None else np.flatnonzero(distance[plane] <= BAND)
 
-    def _maps(self, opened: _Open, image: int, mask: Int64[np.ndarray, "height width"] | None) -> dict[str, np.ndarray]:
-        """The scores of all draws and the classes of an image, (H, W) each."""
-        full = self._weights.full
-        parts: dict[str, list[Tensor]] = {}
-        for at in torch.arange(opened.p.shape[3], device=opened.p.device).split(self._step):
-            values = self._of_pixels(opened, image, at, None, full)
-            for name in ("predicted", "max_probability", *PIXEL_SCORES):
-                if name in values:
-                    parts.setdefault(name, []).append(values[name][0])
-        maps = devices.fetch({name: torch.cat(values).view(opened.shape) for name, values in parts.items()})
-        return maps if mask is None else maps | {"truth": mask}
+        def on_device(values: np.ndarray | None) -> Tensor | None:
+            return None if values is None else devices.upload(torch.from_numpy(values).flatten(), device)
 
-    def _of_pixels(
-        self,
-        opened: _Open,
-        image: int,
-        at: Int64[Tensor, " pixel"],
-        mask: Tensor | None,
-        replicates: slice = slice(None),
+        numbers = devices.upload(torch.from_numpy(rows), device)
+        return _Region(count, plane, rows, mask, distance, numbers, *map(on_device, (truth, cell, near)))
+
+    def _maps(self, every: PixelValues, region: _Region) -> dict[str, np.ndarray]:
+        """The scores of all draws of an image, (H, W) each."""
+        maps = {name: every.of(name)[0] for name in PIXEL_SCORES if name in every.names}
+        fetched = devices.fetch(maps | {"predicted": every.predicted[0]})
+        fetched["max_probability"] = 1 - fetched["least_confidence"]
+        return {name: values.reshape(region.plane.shape) for name, values in fetched.items()}
+
+    def _of_map(self, image: _Image, fetched: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """What is computed from the maps of the uncertainty and the prediction of an image."""
+        plane, shape = image.region.plane, image.region.plane.shape
+        uncertainty = np.where(plane, fetched["uncertainty"].reshape(shape).astype(np.float64), 0)
+        predicted = np.where(plane, fetched["predicted"].reshape(shape).astype(np.int64), 0)
+        values = failing_images.aggregated(uncertainty, predicted, plane)
+        component_sums: dict[str, np.ndarray] = {}
+        if image.drawn is not None:
+            draws = fetched["draws"].reshape(-1, *shape)
+            values["pairwise_dice"] = between_draws.disagreement(draws, plane, classes=self._classes)
+            if self._temperature is None:  # which changes no draw's prediction
+                sums = between_draws.components_of_image(draws, uncertainty, predicted, plane, classes=self._classes)
+                component_sums = {f"component.{n}": value * bool(image.region.count) for n, value in sums.items()}
+        return component_sums | {f"map.{name}": np.array(value) for name, value in values.items()}
+
+    def _values(self, means: PartMeans, region: _Region, pixels: slice) -> tuple[PixelValues, dict[str, Tensor]]:
+        """The scores of some pixels under every replicate, or those of all draws for maps; and sums by class."""
+        weights = self._on_device(self._weights if self.maps is None else self._weights[:1], means.entropy)
+        mean = (weights @ means.p.flatten(1)).view(len(weights), *means.p.shape[1:])
+        truth = None if region.truth is None or not self._labelled else region.truth[pixels]
+        scores_classes = truth is not None and not self._lean and self.maps is None
+        sums = self._by_class(means, mean, region, pixels) if scores_classes else {}
+        with_logits = self._temperature is None and not self._lean
+        values = of_replicates(means, mean, weights, truth, several=self._draws > 1, with_logits=with_logits)
+        return values, sums
+
+    def _by_class(
+        self, means: PartMeans, mean: Float[Tensor, "replicate class pixel"], region: _Region, pixels: slice
     ) -> dict[str, Tensor]:
-        """The scores of these pixels under every replicate, or under some."""
-        weights = devices.upload(torch.from_numpy(self._weights.weights[replicates]), opened.p.device)
-        p = opened.p[:, image][:, :, at].double()
-        mean = (weights @ p.flatten(1)).view(len(weights), *p.shape[1:])
-        confidence, predicted = mean.max(1)
-        values = {
-            "mean": mean,
-            "predicted": predicted,
-            "max_probability": confidence,
-            "least_confidence": 1 - confidence,
-            "predictive_entropy": -(mean + _TINY).log_().mul_(mean).sum(1),
-            "expected_entropy": weights @ opened.entropy[:, image, at].double(),
-        }
-        if self._parts[-1].stop > 1:
-            values["mutual_information"] = values["predictive_entropy"] - values["expected_entropy"]
-        if self._temperature is None and not self._lean:
-            values["max_logit"] = weights @ opened.max_logit[:, image, at].double()
-            values["energy"] = weights @ opened.energy[:, image, at].double()
-        if mask is not None and self._labelled:
-            y = mask[at]
-            of_truth = mean.gather(1, y.expand(len(mean), 1, -1))[:, 0]
-            values["pll"] = of_truth.log()
-            values["accuracy"] = (predicted == y).double()
-            values["brier"] = mean.square().sum(1) - 2 * of_truth + 1
-        return values
-
-    def _sums(self, values: Mapping[str, Tensor], region: _Region, at: Int64[Tensor, " pixel"]) -> dict[str, Tensor]:
-        """The sums over these pixels: of scores and classes under every replicate, and the histogram of each score, on
-        one or on both sides of what it is to tell apart."""
-        mask, distance = (None if of is None else of[at] for of in (region.mask, region.distance))
-        sums = {name: values[name].sum(1) for name in PIXEL_MEANS if name in values}
-        sums["class.predicted"] = counted(values["predicted"], self._classes)
-        side, sides = None, 1
-        if mask is not None and self._labelled:
-            right = values["accuracy"]
-            side, sides = (None, 1) if self._lean else ((right == 0).long(), 2)
-            truth = mask.expand(len(right), -1)
-            sums["class.true"] = counted(truth, self._classes)
-            sums["class.common"] = counted(truth, self._classes, right).long()
-            confidence = values["max_probability"]
-            cells = confidence_bins(confidence)
-            near = (
-                cells if distance is None else torch.where(distance <= BAND, cells, CONFIDENCE_BINS)
-            )  # the others lie beyond
-            for name, summed in (("count", None), ("confidence", confidence), ("correct", right)):
-                sums[f"bins.{name}"] = counted(cells, CONFIDENCE_BINS, summed)
-                sums[f"near.{name}"] = counted(near, CONFIDENCE_BINS + 1, summed)[:, :-1]
-            sums |= {} if self._lean else self._by_class(values["mean"], mask)
-            if distance is not None:
-                sums |= sums_by_distance({**values, "error_rate": 1 - right}, distance, self._full)
-        elif mask is not None:
-            side, sides = (mask == ANOMALY).long().expand_as(values["predicted"]), 2
-        for name in (name for name in PIXEL_SCORES if name in values):
-            bins = metrics.score_bins(values[name], signed=name in SIGNED).long()
-            for kind, rows, score_cells, size in (
-                ("histogram", self._weights.full, bins, SCORE_BINS),
-                ("replicates", self._weights.jackknife, bins // (SCORE_BINS // COARSE_BINS), COARSE_BINS),
-            ):
-                if rows.start < rows.stop:
-                    placed = score_cells[rows] if side is None else score_cells[rows] + size * side[rows]
-                    counts = counted(placed, sides * size).reshape(-1, sides, size)
-                    sums[f"{kind}.{name}"] = counts[0] if kind == "histogram" else counts
-        return sums
-
-    def _by_class(self, p: Float[Tensor, "replicate class pixel"], mask: Int64[Tensor, " pixel"]) -> dict[str, Tensor]:
         """Of each class the number of pixels, its probability and how often it is true, in bins of its probability:
         under all draws of all pixels, and of every few pixels also with each part of the draws left out."""
-        sums = {"classwise.all": class_bins(p[self._weights.full], mask)}
-        if (left_out := self._weights.jackknife).stop > left_out.start:
-            some = slice(self._full, left_out.stop), slice(None), slice(None, None, _EVERY)
-            sums["few.classwise"] = class_bins(p[some], mask[some[2]])
+        assert region.truth is not None
+        truth, full = region.truth[pixels], mean[self._full : self._full + 1]
+        rows = None if region.all_pass(pixels) else region.within(pixels)
+        scored = (full, truth) if rows is None else (full.index_select(2, rows), truth[rows])
+        sums = {"classwise.all": pixel_counts.class_bins(*scored)}
+        if self._left_out.stop > self._left_out.start:
+            few = region.within(pixels, every=_EVERY)
+            weights = self._on_device(self._weights, mean)[: self._counted]
+            left_out = weights @ means.p.index_select(2, few).flatten(1)
+            sums["few.classwise"] = pixel_counts.class_bins(left_out.view(len(weights), self._classes, -1), truth[few])
         return sums
+
+    def _sums(self, values: PixelValues, region: _Region) -> tuple[dict[str, Tensor], Tensor]:
+        """The sums over the scored pixels of an image, under every replicate; and the bins of these pixels."""
+        first = self._counted
+        sums = dict(zip(values.names, values.values.sum(2, dtype=torch.float64), strict=True))
+        sums["max_probability"] = len(region.rows) - sums["least_confidence"]
+        side, is_right = None, values.of("accuracy")[:first] if "accuracy" in values.names else None
+        truth = None if region.truth is None else region.truth[region.numbers]
+        sums |= pixel_counts.class_counts(values.predicted[:first], is_right, truth, self._classes)
+        if is_right is not None:
+            least, is_near = values.of("least_confidence")[:first], None
+            if region.cell is not None and region.near is not None:
+                is_near = torch.zeros_like(region.cell).index_fill_(0, region.near, 1)
+                sums |= pixel_counts.sums_at_boundaries(values, region.near, region.cell, replicates=first)
+            sums |= pixel_counts.sums_by_confidence(least, is_right, is_near)
+            side = None if self._lean else 1 - is_right.to(torch.int32)
+        elif truth is not None:
+            side = truth.to(torch.int32).expand(first, -1)
+        coarse, bins = pixel_counts.score_counts(values, side, replicates=first)
+        self._scores, self._sides = tuple(coarse), 1 if side is None else 2
+        return sums | {f"coarse.{name}": count for name, count in coarse.items()}, bins
+
+    def _count(self) -> None:
+        """Count the bins of the pixels that wait, among those of all scores and sides."""
+        shape = len(self._scores), self._sides, SCORE_BINS
+        bins = torch.cat([bins.flatten() for bins in self._bins]) if self._bins else torch.zeros(0, dtype=torch.int32)
+        counts = pixel_counts.counted(bins, shape).cpu().numpy()
+        for name, count in zip(self._scores, counts, strict=True):
+            key = f"histogram.{name}"
+            self._counts[key] = self._counts[key] + count if key in self._counts else count
+        self._bins = []
 
     def release(self) -> None:
         """There is no work memory to give back."""
 
     def arrays(self) -> Arrays:
         """What was added, for `scores` to merge."""
+        self._count()
         return self._blocks.arrays() | {f"sum/{name}": value[None] for name, value in self._counts.items()}
 
     def scores(self, units: Gathered | None = None, *, group: Int64[np.ndarray, " image"] | None = None) -> PixelScores:
@@ -352,62 +410,65 @@ class PixelReduction:
 
 
 @dataclass
-class _Open:
-    """Images of which not all draws were added: means over the draws of each part, and what else is needed of them."""
+class _Image:
+    """An image of which not all draws were added: the logits of the first, and how far others are from these; means
+    over the draws of each part, if these come in several blocks; and what else is needed of the draws."""
 
-    p: Float[Tensor, "part image class pixel"]
-    entropy: Float[Tensor, "part image pixel"]
-    max_logit: Float[Tensor, "part image pixel"]  # negative, as is the energy: larger is more uncertain
-    energy: Float[Tensor, "part image pixel"]
-    first: Float[Tensor, "image class pixel"]  # the logits of the first draw
-    shape: tuple[int, int]
-    size: float
-    rounding: float
+    number: int
+    region: _Region
+    first: Float[Tensor, "class pixel"]
+    size: Float[Tensor, ""]  # of the largest logit of the first draw
     apart: Float[Tensor, ""]
     draws: int = 0
+    means: PartMeans | None = None
     grid: list[Tensor] = field(default_factory=list)
-    predicted: list[Tensor] = field(default_factory=list)  # the class of each pixel in each draw, where there are masks
+    drawn: Integer[Tensor, "draw pixel"] | None = None  # the class of each pixel in each draw, where there are masks
 
-    @staticmethod
-    def of(sample: Float[Tensor, "image class row column"], parts: int) -> _Open:
-        images, classes, height, width = sample.shape
-        dtype = torch.float32 if classes * height * width > _LARGE else torch.float64
-        shapes = (parts, images, classes, height * width), *[(parts, images, height * width)] * 3
-        p, *sums = (torch.zeros(shape, dtype=dtype, device=sample.device) for shape in shapes)
-        rounding = min(128 * torch.finfo(sample.dtype).eps, estimates.HALF_ROUNDING)
-        size = float(torch.stack([sample.amax(), -sample.amin()]).max())
-        apart = torch.zeros((), dtype=sample.dtype, device=sample.device)
-        first = sample.flatten(2).clone()
-        return _Open(p, *sums, first=first, shape=(height, width), size=size, rounding=rounding, apart=apart)
+    @property
+    def rounding(self) -> float:
+        """The relative difference of outputs that is rounding."""
+        return min(128 * torch.finfo(self.first.dtype).eps, estimates.HALF_ROUNDING)
 
-    def add(
-        self, at: tuple[int, int, slice], sample: Float[Tensor, "class pixel"], tau: float, share: float
-    ) -> Float[Tensor, ""]:
-        """Add logits, divided by `tau`, to the mean of a part of the draws, an image and some pixels of it; how far
-        they are from those of the first draw."""
-        logits = sample.double() / tau
-        log_total = logits.logsumexp(0)
-        largest = logits.amax(0)
-        log_p = logits.sub_(log_total)
-        p = log_p.exp()
-        entropy = log_p.clamp_min_(_UNDERFLOW).mul_(p).sum(0)
-        part, image, pixels = at
-        self.p[part, image, :, pixels].add_(p, alpha=share)
-        for total, value in ((self.entropy, entropy), (self.max_logit, largest), (self.energy, log_total)):
-            total[at].sub_(value, alpha=share)
-        return (sample - self.first[image, :, pixels]).abs().amax()
+    def add(self, pixels: slice, parts: slice, means: PartMeans) -> None:
+        """Add what some draws contribute to these parts, at these pixels."""
+        assert self.means is not None
+        self.means.add_(means, parts, pixels)
+
+    def tiles(self, step: int) -> Iterator[tuple[slice, slice, PartMeans]]:
+        """The means over the draws of all parts, so many pixels at a time."""
+        assert self.means is not None
+        for pixels in _slices(self.first.shape[1], step):
+            yield pixels, slice(None), self.means[pixels]
 
 
 @dataclass(frozen=True)
 class _Region:
-    """The pixels of an image: how many are scored, the numbers of those that pass, the class of each, its distance
-    from the nearest class boundary, and what of the image passes."""
+    """The pixels of an image: how many are scored; which pass, in the plane and by their numbers; the mask, and the
+    distance of each pixel from the nearest class boundary. On the device the numbers of those that pass, the class of
+    each pixel, the whole distance of those that pass, and which of these are near a boundary."""
 
     count: int
-    rows: Int64[Tensor, " row"]
-    mask: Int64[Tensor, " pixel"] | None
-    distance: Float[Tensor, " pixel"] | None
     plane: Bool[np.ndarray, "height width"]
+    rows: Int64[np.ndarray, " row"]
+    mask: Int64[np.ndarray, "height width"] | None
+    distance: Float[np.ndarray, "height width"] | None
+    numbers: Int64[Tensor, " row"]
+    truth: Int64[Tensor, " pixel"] | None
+    cell: Integer[Tensor, " row"] | None
+    near: Int64[Tensor, " near"] | None
+
+    def all_pass(self, pixels: slice) -> bool:
+        """Whether all of these pixels pass."""
+        return bool(self.plane.ravel()[pixels].all())
+
+    def within(self, pixels: slice, every: int = 1) -> Int64[Tensor, " kept"]:
+        """Which of these pixels pass, or every so many of all that do."""
+        first, last = np.searchsorted(self.rows, [pixels.start, pixels.stop]).tolist()
+        return self.numbers[first + -first % every : last : every] - pixels.start
+
+
+def _slices(count: int, step: int) -> Iterator[slice]:
+    return (slice(start, min(count, start + step)) for start in range(0, count, step))
 
 
 def stored_maps(maps: Mapping[str, np.ndarray], classes: int) -> dict[str, np.ndarray]:

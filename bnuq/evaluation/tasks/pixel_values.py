@@ -1,0 +1,155 @@
+"""From the logits of pixels to their scores: the means over the draws of each part, then the scores under every
+replicate.
+
+Both steps keep the dtype of the outputs. In float32 small numbers keep their digits: 1 minus the largest probability is
+the sum of the others, and no probability is so small that a processor computes it slowly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import torch
+from jaxtyping import Float, Int64, Integer
+from torch import Tensor
+
+from bnuq.records.evaluation import PIXEL_SCORES
+
+_LOWEST = -80.0  # logits below the largest: e^−80 is nothing in a sum, and a normal number in float32
+_OF_LOGITS = ("max_logit", "energy")  # which a temperature would change
+
+
+@dataclass(frozen=True)
+class PartMeans:
+    """Pixels of an image: the means over the draws of each part. The largest logit and the energy are negative, so that
+    larger is more uncertain; `true` is the probability of the true class, in float64 as it may be tiny."""
+
+    p: Float[Tensor, "part class pixel"]
+    entropy: Float[Tensor, "part pixel"]
+    max_logit: Float[Tensor, "part pixel"]
+    energy: Float[Tensor, "part pixel"]
+    true: Float[Tensor, "part pixel"]
+
+    @staticmethod
+    def zeros(like: Float[Tensor, "class pixel"], parts: int) -> PartMeans:
+        """Of no draws yet, for pixels with such logits."""
+        p = torch.zeros((parts, *like.shape), dtype=like.dtype, device=like.device)
+        entropy, max_logit, energy = (torch.zeros_like(p[:, 0]) for _ in range(3))
+        return PartMeans(p, entropy, max_logit, energy, torch.zeros_like(entropy, dtype=torch.float64))
+
+    def of_parts(self, shares: Float[Tensor, "part draw"]) -> PartMeans:
+        """The means over parts of what is given of single draws."""
+        means = {}
+        for name, values in vars(self).items():
+            means[name] = (shares.to(values.dtype) @ values.flatten(1)).view(len(shares), *values.shape[1:])
+        return PartMeans(**means)
+
+    def __getitem__(self, pixels: slice) -> PartMeans:
+        return PartMeans(*(getattr(self, field.name)[..., pixels] for field in fields(self)))
+
+    def add_(self, other: PartMeans, parts: slice, pixels: slice) -> None:
+        """Add what some draws contribute to these parts, at these pixels."""
+        for name, values in vars(self).items():
+            values[parts, ..., pixels] += getattr(other, name)
+
+
+def of_draws(
+    logits: Float[Tensor, "draw class pixel"], truth: Int64[Tensor, " pixel"] | None, temperature: float
+) -> tuple[PartMeans, Float[Tensor, "draw class pixel"]]:
+    """The values of each draw as if it were a part, from logits that are divided by a temperature; and 1 where a logit
+    is the largest of its pixel, 0 elsewhere."""
+    largest = logits.amax(1, keepdim=True)
+    below = logits - largest
+    is_largest = torch.eq(below, 0, out=torch.empty_like(below))  # numbers, as truths are slow on a CPU
+    if temperature != 1:
+        below /= temperature
+        largest = largest / temperature
+    true = None if truth is None else below.gather(1, truth.expand(len(below), 1, -1))[:, 0]
+    weight = below.clamp_min_(_LOWEST).exp()
+    others = torch.sub(weight, is_largest).sum(1) + (is_largest.sum(1) - 1)  # without rounding 1 + a small number
+    log_total = others.log1p()
+    p = weight.mul_((1 + others).reciprocal_()[:, None])
+    entropy = log_total - below.mul_(p).sum(1)
+    true_p = torch.zeros_like(log_total, dtype=torch.float64) if true is None else (true - log_total).double().exp_()
+    return PartMeans(p, entropy, -largest[:, 0], -(log_total + largest[:, 0]), true_p), is_largest
+
+
+def classes_of(is_largest: Float[Tensor, "row class pixel"]) -> Int64[Tensor, "row pixel"]:
+    """The first class of each pixel that has a 1."""
+    classes = is_largest.shape[1]
+    order = torch.arange(classes, 0, -1, dtype=is_largest.dtype, device=is_largest.device)[:, None]
+    return classes - (is_largest * order).amax(1).long()
+
+
+@dataclass(frozen=True)
+class PixelValues:
+    """Scores of pixels under every replicate: those of these `names`, in one tensor, and the predicted class."""
+
+    names: tuple[str, ...]
+    values: Float[Tensor, "name replicate pixel"]
+    predicted: Int64[Tensor, "replicate pixel"]
+
+    def of(self, name: str) -> Float[Tensor, "replicate pixel"]:
+        return self.values[self.names.index(name)]
+
+    def at(self, pixels: Integer[Tensor, " kept"]) -> PixelValues:
+        """Of these pixels alone."""
+        kept = self.values.index_select(2, pixels), self.predicted.index_select(1, pixels)
+        return PixelValues(self.names, *kept)
+
+    def of_first(self) -> PixelValues:
+        """Under the first replicate alone, in memory of its own."""
+        return PixelValues(self.names, self.values[:, :1].clone(), self.predicted[:1].clone())
+
+    @staticmethod
+    def joined(pieces: Sequence[PixelValues]) -> PixelValues:
+        """Of the pixels of all pieces."""
+        if len(pieces) == 1:
+            return pieces[0]
+        values, predicted = (
+            torch.cat([getattr(piece, name) for piece in pieces], dim=-1) for name in ("values", "predicted")
+        )
+        return PixelValues(pieces[0].names, values, predicted)
+
+
+def of_replicates(
+    means: PartMeans,
+    mean: Float[Tensor, "replicate class pixel"],
+    weights: Float[Tensor, "replicate part"],
+    truth: Int64[Tensor, " pixel"] | None,
+    *,
+    several: bool,
+    with_logits: bool,
+) -> PixelValues:
+    """The scores under every replicate, from the `mean` probabilities under each, which are overwritten. Mutual
+    information needs `several` draws; scores of logits are left out where these are recalibrated."""
+    largest = mean.amax(1, keepdim=True)
+    predicted = classes_of(torch.eq(mean, largest, out=torch.empty_like(mean)))
+    others = mean.scatter_(1, predicted[:, None], math.exp(_LOWEST))  # not 0, whose logarithm is not finite
+    least = others.sum(1)
+    largest = 1 - least
+    logs = others.log()
+    scores = {
+        "least_confidence": least,
+        "predictive_entropy": logs.mul_(others).sum(1).add_(torch.log1p(-least).mul_(largest)).neg_(),
+        "expected_entropy": weights @ means.entropy,
+    }
+    if several:
+        scores["mutual_information"] = scores["predictive_entropy"] - scores["expected_entropy"]
+    if with_logits:
+        scores |= {name: weights @ getattr(means, name) for name in _OF_LOGITS}
+    scores = {name: scores[name] for name in PIXEL_SCORES if name in scores}
+    if truth is not None:
+        p_true = weights.double() @ means.true
+        is_right = torch.eq(predicted, truth, out=torch.empty_like(largest))
+        # Σ p² − 2 p_y + 1, which a pixel that is right leaves as Σ of the others p² + (1 − p_y)².
+        squares = others.square_().sum(1)
+        wrong = torch.addcmul(1 - 2 * p_true.to(largest.dtype), largest, largest)
+        scores |= {
+            "accuracy": is_right,
+            "pll": p_true.log().to(largest.dtype),
+            "brier": squares + torch.where(is_right > 0, least.square(), wrong),
+        }
+    return PixelValues(tuple(scores), torch.stack([*scores.values()]), predicted)

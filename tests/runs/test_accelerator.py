@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import fake_accelerator
+import numpy as np
 import pytest
 import small_multilabel
 import small_run
@@ -21,10 +22,12 @@ from findings_of import values_of
 from torch import nn
 
 import bnuq
-from bnuq import devices
+from bnuq import devices, metrics
 from bnuq.catalogue import text_of
 from bnuq.config import Options, resolve_sweep
+from bnuq.data.masks import masks_of_array
 from bnuq.errors import RequestError
+from bnuq.evaluation.tasks.pixels import PixelReduction, parts_of_draws
 from bnuq.findings import Finding
 from bnuq.records.evaluation import Result
 from bnuq.records.sweep import summary
@@ -211,6 +214,20 @@ def test_values_of_several_types_are_fetched_in_one_wait(accelerator):
     for name, value in values.items():
         assert found[name].dtype == value.numpy().dtype and found[name].tolist() == value.tolist()
         assert found[name].base is None  # and keeps no other alive
+
+
+def test_a_larger_image_of_a_segmentation_takes_no_more_kernels(accelerator):
+    parts = parts_of_draws(8, 0)
+    weights = metrics.part_weights([len(part) for part in parts])
+    counts = []
+    for height in (16, 128):
+        masks = masks_of_array(np.arange(height * 64).reshape(1, height, 64) % 19, "made up")
+        reduction = PixelReduction(weights, parts, classes=19, ignore=255, masks=masks, labelled=True)
+        logits = torch.randn(8, 1, 19, height, 64).to("pretend:0")
+        accelerator.clear()
+        reduction.add(logits)
+        counts.append(accelerator.kernels.total())
+    assert counts[0] == counts[1] <= 260, accelerator.report()
 
 
 @pytest.mark.parametrize("bank", [None, 12])

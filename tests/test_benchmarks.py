@@ -137,6 +137,7 @@ def test_a_target_is_judged_by_the_median_and_memory_by_the_worst(benchmarks: Si
     assert by_text["ResNet-32, faster than TorchUncertainty"].measured is None
 
 
+@pytest.mark.nightly  # its contestants and verdicts are held above
 def test_the_command_runs_without_its_peers_and_writes_the_documented_file(run_command: Any) -> None:
     done, written = run_command("--quick", "--only", "mlp50-n32")
     assert done.returncode == 0, done.stderr
@@ -198,6 +199,7 @@ def test_the_recipe_for_a_gpu_runs_without_one_and_writes_what_it_measured(
     assert "Tiny networks" in page and "stopped by RuntimeError" in page and "## masks" in page
 
 
+@pytest.mark.nightly  # the recipe above lets a part fail
 def test_a_contestant_that_fails_costs_its_line_and_each_part_is_written_when_it_ends(
     benchmarks: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -238,6 +238,7 @@ def test_without_a_baseline_the_check_could_not_be_carried_out(
     assert run(check) == 0
 
 
+@pytest.mark.nightly  # the jobs above give these commands
 def test_the_hooks_pass_on_the_network_as_it_is_and_stop_a_commit_that_breaks_it(
     repository: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

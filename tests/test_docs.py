@@ -385,6 +385,7 @@ def test_every_sample_config_is_a_run_file_whose_own_files_exist(path: Path) -> 
 
 
 # Those whose numbers tests/golden/ holds are run there, but for the nightly ones, of which two are only deeper.
+@pytest.mark.nightly  # tests/golden/ has the numbers of both
 @pytest.mark.parametrize("name", ["camvid", "svhn_cnn"])
 def test_a_sample_config_runs(
     name: str, data_pack: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -408,6 +409,7 @@ def test_a_sample_config_runs(
     assert "In short" in capsys.readouterr().out
 
 
+@pytest.mark.nightly  # tests/golden/ has its numbers
 @pytest.mark.parametrize("name", ["fmnist_mlp"])
 def test_a_sample_config_that_says_how_to_sweep_is_swept(
     name: str, data_pack: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -83,6 +83,7 @@ def test_what_is_measured_of_a_network_is_that_of_its_own_passes(tmp_path: Path,
     assert not list(tmp_path.iterdir())  # what was kept is forgotten at the end
 
 
+@pytest.mark.nightly  # the journal is that of the others
 def test_it_goes_on_after_an_interruption_with_the_networks_that_are_finished(
     tmp_path: Path, small_root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -209,6 +209,7 @@ def test_an_interrupted_run_goes_on_bitwise_as_if_it_had_not_been(
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith("cut")] == ["cut.h5"]
 
 
+@pytest.mark.nightly  # a run of several processes is that of runs/
 def test_two_processes_give_what_one_gives(made_up: Path, tiny: Protocol, tmp_path: Path) -> None:
     few = replace(tiny, max_epochs=5, samples=8)
     single = reproduce(request(made_up, few, tmp_path / "one.h5", sets=("boston",)), progress=silent)

@@ -130,6 +130,7 @@ def test_its_samples_are_distributed_as_those_of_the_method_learned(kind: Learne
 # ── the whole ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.nightly  # test_uci_experiment.py holds it
 def test_an_interrupted_run_goes_on_bitwise_as_if_it_had_not_been(
     made_up: Path, tiny: Protocol, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

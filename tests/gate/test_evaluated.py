@@ -68,6 +68,7 @@ def test_the_error_of_an_auroc_is_delongs_for_correlated_curves(evaluated: Evalu
     assert found.change == pytest.approx(metrics.auroc(*pairs[0]) - metrics.auroc(*pairs[1]))
 
 
+@pytest.mark.nightly  # test_errors_of_changes.py holds it of made-up draws
 def test_paired_draws_see_smaller_changes(evaluated: Evaluated) -> None:
     """A network that is a little worse: with the same mini-batches the error is smaller than with others."""
     paired = check(evaluated("changed", run_file="changed.toml"), evaluated("seed"))

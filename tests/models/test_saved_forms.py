@@ -274,6 +274,7 @@ def estimates(result: Result) -> dict[str, Any]:
     return {name: method["sets"]["test"] for name, method in document.items()}
 
 
+@pytest.mark.nightly  # loading is held above
 def test_a_timm_folder_is_evaluated_as_its_weights_with_the_same_settings_and_again_by_its_result(tmp_path):
     write_pictures(tmp_path)
     folder_of(tmp_path / "net", TIMM)

@@ -152,6 +152,7 @@ def test_standard_deviations_are_at_most_the_given_one() -> None:
     assert sd.max().item() == pytest.approx(0.3) and bias_sd is not None and bias_sd.max() < 0.3
 
 
+@pytest.mark.nightly  # what it is made of, the others hold
 def test_a_regression_is_certain_at_its_points_and_not_beyond(samples) -> None:
     """The toy of the paper, after Hernández-Lobato & Adams 2015: 20 points of y = x³ + ε on [−4, 4], ε ~ N(0, 3²)."""
     torch.manual_seed(2)

@@ -80,6 +80,7 @@ def test_two_processes_give_the_figures_of_one(made: Callable[[str], Path], kind
     assert len(one.units) > 10 and not (folder / "two.h5.work").exists()
 
 
+@pytest.mark.nightly  # the queue below computes units of any kind
 def test_a_sweep_in_another_process_is_that_of_this_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small_run.write(tmp_path)
     found = []
@@ -570,6 +571,7 @@ def test_a_signal_ends_all_processes_and_the_run_goes_on_from_their_units(
     check_resumed(tmp_path, undisturbed)
 
 
+@pytest.mark.nightly  # the signal above ends processes too, and the dead's units are taken below
 def test_a_run_that_is_killed_goes_on_from_the_units_of_its_processes(undisturbed: Result, tmp_path: Path) -> None:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "bnuq", *STOPPED_COMMAND, "--on", "local:1"]

@@ -184,6 +184,7 @@ def test_no_point_depends_on_chunks_the_order_of_sets_or_how_often_it_is_made(fo
                 np.testing.assert_allclose(sets[0].points[score], sets[1].points[score], rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.nightly  # evaluation/test_units.py holds it of other units
 def test_an_interrupted_run_goes_on_with_the_same_points(folder: Path, whole: Result, monkeypatch: Any) -> None:
     options = Options(perturb=("gaussian:0.1", "pgd:0.05"), methods=("mcbn",), samples=12, precision="float64")
     run = resolve("run.toml", options, folder=folder)

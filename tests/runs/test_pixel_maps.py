@@ -150,6 +150,7 @@ def assert_same_maps(found: dict[str, np.ndarray], expected: dict[str, np.ndarra
             np.testing.assert_array_equal(found[name], values, err_msg=name)
 
 
+@pytest.mark.nightly  # evaluation/test_segmentation.py holds it of the figures
 def test_maps_depend_neither_on_chunks_nor_on_an_interruption(folder, result, monkeypatch):
     """Stopped once while the file is written, with a unit for a few images."""
     monkeypatch.setattr(method_run, "_MAPS_AT_ONCE", FEW_IMAGES)

@@ -193,7 +193,7 @@ def test_no_command_stands_on_two_pages() -> None:
 # Of these pages, with few kinds of commands that do much, `make test` holds only that each command is a request.
 LONG = {
     f"{name}.md" for name in ("benchmarks", "export", "formats", "inspect", "many-machines", "methods", "perturbations")
-} | {"segmentation.md", "sweep.md"}
+} | {"learned-noise.md", "run-file.md", "segmentation.md", "sweep.md"}
 WORKFLOWS = (
     *("evaluate.evaluate", "export.export", "inspect.inspect", "multirun.evaluate_several", "precise_bn.precise_bn"),
     *("queue.evaluate_all", "sweep.sweep"),

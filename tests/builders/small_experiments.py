@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 import small_run
+import tiny_networks
 
 from experiments import toy
 from experiments.__main__ import main
-from experiments.batch_size import experiment
+from experiments.batch_size import experiment, networks
 from experiments.uci import protocol
 
 _LEARNED = ["--images", "32", "--epochs", "1", "--width", "4", "--limit", "10", "--samples", "2", "--workers", "1"]
@@ -71,6 +72,8 @@ def run(name: str, folder: Path, data_root: Path, uci: protocol.Protocol) -> Fin
         patch.setattr(protocol, "SMOKE", uci)
         patch.setattr(toy, "STEPS", 800)
         patch.setattr(experiment, "DRAW_SETS", 2)
+        patch.setattr(networks, "small_resnet", tiny_networks.small_resnet)
+        patch.setattr(experiment, "_NETWORKS", Path(tiny_networks.__file__))
         patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
         patch.setenv("BNUQ_DATA", str(data_root))
         patch.delenv("COLUMNS", raising=False)

@@ -78,7 +78,8 @@ def started(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     ("number", "code", "word", "options"),
     [
         (signal.SIGINT, 130, "interrupted", ("--save-samples",)),
-        pytest.param(signal.SIGTERM, 143, "terminated", ()),
+        # runs/test_many_processes.py ends processes by it
+        pytest.param(signal.SIGTERM, 143, "terminated", (), marks=pytest.mark.nightly),
     ],
     ids=["SIGINT", "SIGTERM"],
 )
@@ -369,9 +370,9 @@ runpy.run_module("bnuq", {}, "__main__")
 @pytest.mark.parametrize(
     ("module", "number", "code", "word"),
     [
-        ("bnuq.cli.main", 2, 130, "interrupted"),
+        pytest.param("bnuq.cli.main", 2, 130, "interrupted", marks=pytest.mark.nightly),  # like those after it
         ("typer", 15, 143, "terminated"),
-        ("msgspec", 2, 130, "interrupted"),
+        pytest.param("msgspec", 2, 130, "interrupted", marks=pytest.mark.nightly),
         ("torch.nn", 2, 130, "interrupted"),
         pytest.param("h5py", 15, 143, "terminated", marks=pytest.mark.nightly),  # torch was imported before it
     ],

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import at_night
 import numpy as np
 import pytest
 import small_run
@@ -168,7 +169,7 @@ AUTO = {"samples": "auto", "mc_error": 0.3, "max_samples": 32, "ood": (), "limit
     "options",
     [
         {"samples": 4},
-        {"bank": 24, "methods": ("mcbn+mcdo",), "ood": ()},
+        pytest.param({"bank": 24, "methods": ("mcbn+mcdo",), "ood": ()}, marks=pytest.mark.nightly),
         AUTO | {"methods": ("mcbn",), "save_samples": True},
         AUTO | {"methods": ("tta", "mcbn+tta"), "augment": "flip"},
         {"methods": ("mcbn", "predictions"), "predictions": "samples.npz", "ood": ()},
@@ -242,7 +243,13 @@ def changed_chunks(_: Path) -> dict[str, Any]:
     return {"chunk_size": 10}
 
 
-@pytest.mark.parametrize("change", [changed_seed, changed_points, changed_reference, changed_code, changed_chunks])
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(changed_seed, marks=pytest.mark.nightly), changed_points, changed_reference, changed_code,
+        pytest.param(changed_chunks, marks=pytest.mark.nightly),
+    ],
+)  # fmt: skip
 def test_units_of_anything_else_are_not_taken(
     folder: Path, ran: dict[str, Any], change: Callable[[Path], dict[str, Any]]
 ) -> None:
@@ -288,7 +295,7 @@ def resumed(folder: Path, work: Path | None = None) -> Result:
     return evaluate(resolve("run.toml", options, folder=folder), work=work)
 
 
-@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("named", at_night.but({False}, [False, True]))  # what is named, the next holds
 def test_units_of_good_weights_under_the_names_of_bad_ones_are_computed_again(
     folder: Path, ran: dict[str, Any], named: bool
 ) -> None:

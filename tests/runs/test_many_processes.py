@@ -404,13 +404,16 @@ def test_of_two_requests_for_one_result_that_start_at_once_one_is_refused(tmp_pa
 def test_a_merge_writes_nothing_elsewhere_that_only_the_work_folder_names(
     made: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    work, run = tmp_path / "units", resolve("run.toml", Options(out=tmp_path / "there.h5"), folder=made("regression"))
+    work, run = (
+        tmp_path / "units",
+        resolve("run.toml", Options(out=tmp_path / "there.h5"), folder=made("classification")),
+    )
     Journal(work, FACTS, {"command": "evaluate", "out": str(run.out), "run": run.record()}).place.path.mkdir()
     Journal(work, FACTS, {"command": "evaluate", "out": str(run.out), "run": run.record()}).save("unit", {})
     with pytest.raises(
         RequestError, match=r"the result of these units is .*there.h5, which is not in this folder\. Add"
     ):
-        merge(str(work), Options(trust_code=True), folder=made("regression"))
+        merge(str(work), Options(trust_code=True), folder=made("classification"))
     assert not run.out.exists()
 
 

@@ -3,6 +3,7 @@
 import shutil
 from pathlib import Path
 
+import at_night
 import numpy as np
 import pytest
 import small_run
@@ -75,7 +76,7 @@ def test_folders_of_several_sizes_are_evaluated_with_a_resize_and_a_crop(folder)
 RGB_NET = small_run.NET.replace("nn.Conv2d(1,", "nn.Conv2d(3,")
 
 
-@pytest.mark.parametrize("coloured", ["nothing", "train"])
+@pytest.mark.parametrize("coloured", at_night.but({"train"}, ["nothing", "train"]))
 def test_grey_pictures_are_repeated_to_the_channels_that_the_network_takes(folder, coloured):
     (folder / "net.py").write_text(RGB_NET)
     weights = torch.load(folder / "model.pt")
@@ -197,7 +198,9 @@ class Counted:
         return np.random.default_rng(index).normal(0.5, 0.3, (1, 6, 6)).astype(np.float32), index % 3
 
 
-@pytest.mark.parametrize(("reference", "samples", "draws"), [(40, 16, 16), (20_000, "auto", 32)])
+@pytest.mark.parametrize(
+    ("reference", "samples", "draws"), at_night.but({(20_000, "auto", 32)}, [(40, 16, 16), (20_000, "auto", 32)])
+)
 def test_a_run_reads_no_more_items_than_it_draws_and_each_evaluated_one_once(reference, samples, draws):
     network = small_run.network()
     small_run.settle(network, torch.rand(96, 1, 6, 6))

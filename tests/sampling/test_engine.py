@@ -6,6 +6,7 @@ import weakref
 from dataclasses import replace
 
 import adversaries
+import at_night
 import numpy as np
 import pytest
 import torch
@@ -97,7 +98,7 @@ def test_passes_are_those_of_the_plain_loop(name, monkeypatch):
     assert torch.equal(x, given)
 
 
-@EVERY
+@pytest.mark.parametrize("name", at_night.but([*ADVERSARIES][::4], ADVERSARIES))  # in float64 all are
 def test_passes_in_float32_are_those_of_the_plain_loop_up_to_rounding(name, monkeypatch):
     small_tiles(monkeypatch, 8)
     net, x = (

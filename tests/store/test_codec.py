@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import at_night
 import h5py
 import made_up_inspection
 import numpy as np
@@ -149,7 +150,7 @@ def spoiled(kept: Path, folder: Path) -> Path:
 # ── the SHA-256 ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("turn", [0, pytest.param(1, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("turn", at_night.but({0}, range(4)))
 def test_one_changed_value_of_any_array_or_estimate_is_found(kind, tmp_path, turn):
     kind.write(kind.lean(), written := tmp_path / "written.h5")
     assert kind.read(written).path == written
@@ -157,7 +158,7 @@ def test_one_changed_value_of_any_array_or_estimate_is_found(kind, tmp_path, tur
         paths = set(_arrays(json.loads(file["record"][()])))
         paths |= {f"/estimates/{name}" for name in file["estimates"]}
         paths = sorted(path for path in paths if file[path].size)
-    for path in paths[turn::2]:
+    for path in paths[turn::4]:
         copy = spoiled(written, tmp_path)
         with h5py.File(copy, "r+") as file:
             data, place = file[path], (0,) * file[path].ndim
@@ -280,10 +281,10 @@ OBJECTS = (None, TEXTS, np.full(13, np.nan), "a group")  # None: there is nothin
 VALUES = {"i": (-3, 2**40), "f": (-1.0, np.inf, 1e308)}
 ATTRIBUTES = (None, 7, "not json", "[1]", '{"a": 1}', "1e999", b"\xff\xfe")
 INSIDE = (None, 7, "text", [], {"a": {}}, 1e308, "\x1b[31mowned\r\n", {"array": "/record"}, {"estimate": 10**9}, -1)
-ROUNDS = [0, *(pytest.param(number, marks=pytest.mark.nightly) for number in range(1, 12))]  # each spoils otherwise
+ROUNDS = at_night.but({0}, range(24))  # each spoils otherwise
 
 
-@pytest.mark.parametrize("turn", ROUNDS[:8])
+@pytest.mark.parametrize("turn", ROUNDS[:16])
 def test_any_object_may_be_missing_or_another(kind, kept, tmp_path, turn):
     names: list[str] = []
     with h5py.File(kept) as file:
@@ -292,7 +293,7 @@ def test_any_object_may_be_missing_or_another(kind, kept, tmp_path, turn):
         scales = {name for name in names if name.startswith(free)}
         scales |= {name for name in names if isinstance(file[name], h5py.Dataset) and file[name].is_scale}
     shown = set()
-    for number, name in enumerate(names[turn::8], turn):
+    for number, name in enumerate(names[turn::16], turn):
         replacement = OBJECTS[number % len(OBJECTS)]
         path = spoiled(kept, tmp_path)
         with h5py.File(path, "r+") as file:
@@ -310,14 +311,14 @@ def test_any_object_may_be_missing_or_another(kind, kept, tmp_path, turn):
 COORDINATES = {"method", "set", "score", "metric", "batch_size", "layer", "domain", "statistics", "bound", "model"}
 
 
-@pytest.mark.parametrize("turn", ROUNDS[:6])
+@pytest.mark.parametrize("turn", ROUNDS[:12])
 def test_numbers_may_be_any(kind, kept, tmp_path, turn):
     """Negative, infinite and huge numbers of the right shape are shown or refused."""
     with h5py.File(kept) as file:
         names: list[str] = []
         file.visititems(lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) else None)
         kinds = {name: letter for name in names if (letter := file[name].dtype.kind) in VALUES}
-    for number, (name, letter) in enumerate(list(kinds.items())[turn % 4 :: 4], turn // 2):
+    for number, (name, letter) in enumerate(list(kinds.items())[turn % 8 :: 8], turn // 2):
         path = spoiled(kept, tmp_path)
         with h5py.File(path, "r+") as file, np.errstate(over="ignore"):
             file[name][...] = VALUES[letter][number % len(VALUES[letter])]
@@ -350,7 +351,7 @@ def test_anything_inside_the_record_may_be_missing_or_another(kind, kept, tmp_pa
     with h5py.File(kept) as file:
         record = json.loads(file["record"][()])
     outcomes = set()
-    for number, place in enumerate(places(record)[turn::12], turn):
+    for number, place in enumerate(places(record)[turn::24], turn):
         *above, last = place or (None,)
         if last is None:
             continue

@@ -241,6 +241,7 @@ def test_a_threshold_that_its_points_contradict_is_damage(result: Result) -> Non
 # ── other tasks, and exported programs ───────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.nightly  # the program of a regression below holds its intervals
 def test_an_exported_program_accepts_what_the_certificate_accepts(place: Path, result: Result) -> None:
     run = resolve_again(dict(result.run), place / "certified.h5", Options(trust_code=True), folder=place)
     written = exporting.export(run, place / "program.pt2", method="mcbn", result=result)

@@ -84,7 +84,7 @@ def made_sparse(path: Path) -> Path:
 # ── checkpoints ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 for _where, _pickled in HASHES.items():
-    case(f"checkpoint: shared tuples, {_where}", quick=_where in ("keys", "argument of set"))(
+    case(f"checkpoint: shared tuples, {_where}", quick=_where == "keys")(
         lambda folder, data=_pickled: of_checkpoint(zip_of(folder / "m.pt", b"\x80\x04" + data))
     )
 for _what, _pickled in MAKES.items():
@@ -292,7 +292,7 @@ def _parquet(folder: Path, group: Any) -> list[str]:
     return of_data("d.parquet")
 
 
-@case("data: texts of a parquet table that share one place", quick=True)
+@case("data: texts of a parquet table that share one place")
 def _(folder: Path) -> list[str]:
     import pyarrow
 
@@ -325,7 +325,7 @@ def _(folder: Path) -> list[str]:
     return of_data(made_sparse(written(folder / "d.npy", b"\x93NUMPY\x02\x00" + b"\xff" * 4)).name)
 
 
-@case("data: a sparse npy", quick=True)
+@case("data: a sparse npy")
 def _(folder: Path) -> list[str]:
     with (folder / "d.npy").open("wb") as file:
         shape = (SPARSE - 128,)

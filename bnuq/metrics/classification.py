@@ -74,7 +74,10 @@ def pll_of_product(
     log_likelihood: Float[Array, "sample point"], rows: Float[Array, "replicate sample"]
 ) -> tuple[Float[Array, "replicate point"], Bool[Array, "replicate point"]]:
     """`pll_from_log_likelihood` of R replicates by one product, and where its sums are so small that terms may have
-    underflowed."""
+    underflowed.
+
+    Source: Teye, Azizpour & Smith 2018, §4 (PLL).
+    """
     limits = array_namespace(rows).finfo(rows.dtype)
     top = _finite_max(log_likelihood)
     total = rows @ array_namespace(rows).exp(log_likelihood - top)

@@ -158,7 +158,7 @@ def test_no_more_points_are_compared_at_the_end_than_a_chunk_has(tmp_path, monke
     )
     for size in (4, None):
         small_run.evaluated(tmp_path, methods=("mcdo",), samples=2, chunk_size=size, ood=())
-    assert compared == [4, 16]
+    assert compared == [4, 32]
 
 
 def test_nothing_is_drawn_or_changed_by_the_checks(tmp_path):

@@ -119,6 +119,8 @@ class Stochastic:
 
     def shrink(self) -> None:
         """Take about half the memory from now on."""
+        if self.plain.noise is not None:
+            self.plain.noise.shrink()
         if self._executor is not None:
             self._executor.shrink()
 

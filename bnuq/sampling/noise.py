@@ -12,13 +12,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bnuq import devices
 from bnuq.errors import SamplingError
+from bnuq.files.limits import available_memory
 from bnuq.sampling import counter_rng
 from bnuq.sampling.dropout import Draws
 from bnuq.sampling.interception import NoiseCall
 from bnuq.sampling.sites import NoiseSite
 
-_KEPT_BYTES = 2**28  # of numbers that all points share
+_KEPT_BYTES = 2**28  # of numbers that all points share, where free memory is not known
+_HOST = torch.device("cpu")
 
 
 class Learned(Draws):
@@ -32,13 +35,14 @@ class Learned(Draws):
 
 
 class Noise:
-    """Draws the numbers of a network's noise. Numbers that points share are kept for the next chunk, as far as memory
-    allows."""
+    """Draws the numbers of a network's noise. Those that points share are kept for the next chunk, which spares a core
+    of the host their drawing: on the device as far as its memory allows, then on the host."""
 
     def __init__(self, learned: Learned) -> None:
         self._learned = learned
         self._kept: dict[tuple[int, int, torch.dtype, torch.device], Tensor] = {}
-        self._bytes = 0
+        self._room: dict[torch.device, int] = {}  # bytes that may still be kept there, by device
+        self._halved = 0
 
     def drawn(self, call: NoiseCall, site: NoiseSite, draw: int, start: int) -> Tensor:
         """The result of this call under sample `draw`, for points number `start`, `start` + 1, … of their set."""
@@ -49,23 +53,47 @@ class Noise:
         self, site: NoiseSite, shape: tuple[int, ...], draw: int, start: int, dtype: torch.dtype, device: torch.device
     ) -> Tensor:
         """Standard normal numbers, or uniform ones between 0 and 1."""
-        key, axis = (draw, site.order, dtype, device), site.batch_axis
-        if axis is None and key in self._kept:
-            return self._kept[key]
-        per_point = 1 if axis is None else site.rows * math.prod(shape[:axis] + shape[axis + 1 :])
-        seed, number, first = self._learned.seed, self._learned.first + draw, 0 if axis is None else start * per_point
-        uniform = counter_rng.uniform(seed, number, counter_rng.LEARNED, math.prod(shape), site=site.order, first=first)
+        axis = site.batch_axis
+        if axis is not None:
+            others = shape[:axis] + shape[axis + 1 :]
+            first = start * site.rows * math.prod(others)
+            values = self._values(site, math.prod(shape), draw, first).reshape(shape[axis], *others)
+            return devices.upload(_tensor(np.moveaxis(values, 0, axis), dtype), device)
+        key = (draw, site.order, dtype, device)
+        if key not in self._kept:
+            numbers = _tensor(self._values(site, math.prod(shape), draw).reshape(shape), dtype)
+            place = next((place for place in (device, _HOST) if self._has_room(place, numbers.nbytes)), None)
+            if place is None:
+                return devices.upload(numbers, device)
+            self._kept[key] = devices.upload(numbers, place)
+        return devices.upload(self._kept[key], device)
+
+    def shrink(self) -> None:
+        """Forget what is kept, and keep about half as much from now on."""
+        self._kept.clear()
+        self._room.clear()
+        self._halved += 1
+
+    def _has_room(self, place: torch.device, needed: int) -> bool:
+        """Whether so many more bytes may be kept there, a quarter of what is free at first; they are then taken."""
+        if place not in self._room:
+            free = available_memory() if devices.is_host(place) else devices.free_bytes(place)
+            self._room[place] = (_KEPT_BYTES if free is None else free // 4) >> self._halved
+        has_room = needed <= self._room[place]
+        self._room[place] -= needed if has_room else 0
+        return has_room
+
+    def _values(self, site: NoiseSite, count: int, draw: int, first: int = 0) -> np.ndarray:
+        """So many numbers of a draw, from number `first` on."""
+        number = self._learned.first + draw
+        uniform = counter_rng.uniform(
+            self._learned.seed, number, counter_rng.LEARNED, count, site=site.order, first=first
+        )
+        if site.family != "normal":
+            return uniform
         from scipy.special import ndtri  # late: a sixth of a second
 
-        values = ndtri(uniform) if site.family == "normal" else uniform
-        if axis is None:
-            numbers = _on(values.reshape(shape), dtype, device)
-            self._bytes += numbers.nbytes
-            if self._bytes <= _KEPT_BYTES:
-                self._kept[key] = numbers
-            return numbers
-        others = shape[:axis] + shape[axis + 1 :]
-        return _on(np.moveaxis(values.reshape(shape[axis], *others), 0, axis), dtype, device)
+        return ndtri(uniform)
 
 
 def answered(call: NoiseCall, numbers: Tensor) -> Tensor:
@@ -76,8 +104,8 @@ def answered(call: NoiseCall, numbers: Tensor) -> Tensor:
     return call.result(call.first + width * numbers)
 
 
-def _on(values: np.ndarray, dtype: torch.dtype, device: torch.device) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(values)).to(device, dtype)
+def _tensor(values: np.ndarray, dtype: torch.dtype) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(values)).to(dtype)
 
 
 class NoiseCalls:

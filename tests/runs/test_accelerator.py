@@ -32,8 +32,12 @@ from bnuq.evaluation.tasks.pixels import PixelReduction, parts_of_draws
 from bnuq.findings import Finding
 from bnuq.records.evaluation import Result
 from bnuq.records.sweep import summary
+from bnuq.sampling import counter_rng
 from bnuq.sampling.engine import Stochastic
+from bnuq.sampling.interception import NoiseCall
+from bnuq.sampling.noise import Learned, Noise
 from bnuq.sampling.plain_loop import Evaluation
+from bnuq.sampling.sites import NoiseSite
 from bnuq.workflows.sweep import sweep
 
 pytestmark = pytest.mark.usefixtures("accelerator")
@@ -205,6 +209,22 @@ def test_the_host_waits_a_few_times_for_each_chunk(method, tmp_path, accelerator
         small_run.evaluated(tmp_path, device="auto", methods=(method.split()[0],), **options)
         counts.append(accelerator.waits.total())
     assert (counts[1] - counts[0]) / 2 <= 2 * 4, accelerator.report()  # two methods; two waits each are for the time
+
+
+def test_noise_without_room_on_the_device_is_kept_on_the_host(monkeypatch):
+    drawn, uniform = [], counter_rng.uniform
+
+    def counting(*args, **rest):
+        drawn.append(args)
+        return uniform(*args, **rest)
+
+    call = NoiseCall("normal", (5, 3), torch.float32, torch.device(f"{NAME}:0"), 0.0, 1.0, None, "normal")
+    site = NoiseSite("weight", 0, family="normal", shape=(5, 3), batch_axis=None)
+    monkeypatch.setattr(counter_rng, "uniform", counting)
+    monkeypatch.setattr(devices, "free_bytes", lambda device: None if devices.is_host(device) else 0)
+    noise = Noise(Learned(2, seed=0))
+    rows = [[noise.drawn(call, site, draw, 0).cpu() for draw in range(2)] for _ in range(3)]
+    assert len(drawn) == 2 and all(map(torch.equal, rows[0], rows[2])) and not torch.equal(*rows[0])
 
 
 def test_values_of_several_types_are_fetched_in_one_wait(accelerator):

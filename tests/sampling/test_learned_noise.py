@@ -290,3 +290,25 @@ def test_numbers_of_a_generator_of_the_networks_own_are_left_alone():
         omega = bnuq.draw(model, points(200), samples=3, batch_size=32, seed=0)
     first, again = (bnuq.predict(model, points(), omega) for _ in range(2))
     np.testing.assert_array_equal(first, again)
+
+
+@pytest.mark.parametrize(("kept", "times"), [(20, 20), (12, 20 + 3 * 8), (0, 4 * 20 + 2)])
+def test_noise_that_points_share_is_drawn_once_for_all_chunks_as_far_as_memory_allows(
+    kept: int, times: int, monkeypatch: pytest.MonkeyPatch
+):
+    model, drawn, uniform = network(Gaussian), list[int](), counter_rng.uniform
+
+    def counting(seed: int, draw: int, purpose: int, count: int, **rest: int) -> np.ndarray:
+        drawn.append(count)
+        return uniform(seed, draw, purpose, count, **rest)
+
+    together, sampled = engine(model).passes(points()), engine(model)
+    sampled.prepare(points())
+    assert sampled.plain.noise is not None
+    sampled.shrink()  # forgets what the checks of the plan have drawn
+    bytes_of_draw = 4 * HIDDEN * (FEATURES + OUTPUTS)
+    monkeypatch.setattr("bnuq.sampling.noise.available_memory", lambda: 8 * kept * bytes_of_draw)
+    monkeypatch.setattr(counter_rng, "uniform", counting)
+    apart = [sampled.passes(points()[start : start + 10], start) for start in range(0, POINTS, 10)]
+    torch.testing.assert_close(torch.cat(apart, dim=1), together, rtol=0, atol=1e-6)
+    assert drawn.count(HIDDEN * OUTPUTS) == times  # two of them for a check of tiles of ten points

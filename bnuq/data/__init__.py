@@ -7,7 +7,7 @@ from bnuq.data.fitting import are_grey_files, fitted, in_colour
 from bnuq.data.known import KnownSet, known_sets
 from bnuq.data.masks import Masks
 from bnuq.data.numbering import in_one_numbering, natural_order
-from bnuq.data.pipeline import augmented, check_ranges, flips, jitter_of, jittered, normalized
+from bnuq.data.pipeline import augmented, check_ranges, crop_of, flips, jitter_of, jittered, normalized, padded, places
 from bnuq.data.points import Points
 from bnuq.data.readers.classes import read_classes
 from bnuq.data.readers.npy import npz_arrays
@@ -41,6 +41,7 @@ __all__ = [
     "check_masks",
     "check_ranges",
     "check_targets",
+    "crop_of",
     "factory_of",
     "fetch",
     "fitted",
@@ -56,7 +57,9 @@ __all__ = [
     "natural_order",
     "normalized",
     "npz_arrays",
+    "padded",
     "parse_reference",
+    "places",
     "points_in_memory",
     "points_of",
     "read_classes",

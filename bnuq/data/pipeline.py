@@ -46,11 +46,20 @@ def _along_channels(key: str, values: tuple[float, ...], raw: NDArray[Any]) -> N
 
 
 def augmented(raw: NDArray[Any], augment: Augment, words: NDArray[np.uint64]) -> NDArray[Any]:
-    """Pictures (b, C, H, W) of raw pixels, each padded, cropped and flipped by its own three random words.
+    """Pictures (b, C, H, W) of raw pixels, each padded, cropped and flipped by its own three random words: row i
+    depends on picture i and words[i] alone. For the words see `places`, for what is refused `padded`."""
+    around = padded(raw, augment)
+    top, left, flipped = places(raw.shape, augment, words)
+    windows = sliding_window_view(around, crop_of(raw.shape, augment), axis=(2, 3))
+    cropped = windows[np.arange(len(raw)), :, top, left]
+    if not augment.flip:
+        return np.ascontiguousarray(cropped)
+    return np.where(flipped[:, None, None, None], cropped[..., ::-1], cropped)
 
-    Word 0 picks the vertical offset of the crop and word 1 the horizontal one (modulo the number of offsets), the top
-    bit of word 2 flips left and right: row i depends on picture i and words[i] alone. Padding is in raw pixels, 0 being
-    black, as in the training pipelines that this stands for; normalisation comes after.
+
+def padded(raw: NDArray[Any], augment: Augment) -> NDArray[Any]:
+    """Pictures (b, C, H, W) with their padding, in raw pixels, 0 being black, as in the training pipelines that this
+    stands for; normalisation comes after.
 
     Raises RequestError for points that are not pictures, a crop larger than the padded picture, a negative pad, and a
     reflected pad as large as the picture.
@@ -59,23 +68,31 @@ def augmented(raw: NDArray[Any], augment: Augment, words: NDArray[np.uint64]) ->
         raise RequestError(
             f"{augment.place} needs images (channels, height, width); the points have shape {raw.shape[1:]}."
         )
-    height, width = raw.shape[2:]
-    crop = (augment.crop, augment.crop) if augment.crop is not None else (height, width)
-    _check(augment, crop, height, width)
-    padded = _padded(raw, augment)
-    offsets = (padded.shape[2] - crop[0] + 1, padded.shape[3] - crop[1] + 1)
-    top = (words[:, 0] % np.uint64(offsets[0])).astype(np.intp)
-    left = (words[:, 1] % np.uint64(offsets[1])).astype(np.intp)
-    windows = sliding_window_view(padded, crop, axis=(2, 3))
-    cropped = windows[np.arange(len(raw)), :, top, left]
-    if not augment.flip:
-        return np.ascontiguousarray(cropped)
-    return np.where(flips(words)[:, None, None, None], cropped[..., ::-1], cropped)
+    _check(augment, crop_of(raw.shape, augment), *raw.shape[2:])
+    return _padded(raw, augment)
+
+
+def crop_of(shape: tuple[int, ...], augment: Augment) -> tuple[int, int]:
+    """The size of the crops of pictures of this shape (…, height, width)."""
+    return (augment.crop, augment.crop) if augment.crop is not None else (shape[-2], shape[-1])
+
+
+def places(
+    shape: tuple[int, ...], augment: Augment, words: NDArray[np.uint64]
+) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.bool_]]:
+    """By the words (…, 3) of pictures of this shape the top and the left of their crops, and which are flipped.
+
+    Word 0 picks the vertical offset and word 1 the horizontal one (modulo the number of offsets), the top bit of word
+    2 flips left and right.
+    """
+    counts = (side + 2 * augment.pad - size + 1 for side, size in zip(shape[-2:], crop_of(shape, augment), strict=True))
+    top, left = ((words[..., k] % np.uint64(count)).astype(np.intp) for k, count in enumerate(counts))
+    return top, left, flips(words) & augment.flip
 
 
 def flips(words: NDArray[np.uint64]) -> NDArray[np.bool_]:
     """Which pictures `augmented` flips left and right, by their words."""
-    return (words[:, 2] >> np.uint64(63)).astype(bool)
+    return (words[..., 2] >> np.uint64(63)).astype(bool)
 
 
 def _check(augment: Augment, crop: tuple[int, int], height: int, width: int) -> None:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from bnuq import devices
 from bnuq.data import Points
 from bnuq.errors import RequestError
 from bnuq.evaluation.pipeline import Pipeline
 from bnuq.evaluation.subject import Subject
 from bnuq.sampling import bank_tiles, counter_rng
 from bnuq.sampling.bank_tiles import BankEngine
-from bnuq.sampling.engine import Shrinking, Stochastic
+from bnuq.sampling.engine import Shrinking, Stochastic, default_chunk
 from bnuq.sampling.plain_loop import Engine, Evaluation
 
 
@@ -49,29 +51,55 @@ class Augmented:
 
     def shrink(self) -> None:
         """Reduce the memory that is used to about half, where it can be."""
+        self._together = max(1, self._together // 2)
         if isinstance(self.engine, Shrinking):
             self.engine.shrink()
 
-    def _passes(self, rows: range, draws: Iterable[int]) -> Tensor:
+    def _passes(self, rows: range, draws: Sequence[int]) -> Tensor:
         """The outputs for these points under these of the engine's draws."""
-        assert self.points is not None
-        indices, outputs = np.arange(rows.start, rows.stop), []
         network = self.engine.engine if isinstance(self.engine, BankEngine) else self.engine
-        augment, raw = self.pipeline.run.augment, None
-        for draw in draws:
-            key = {"draw": self.first + draw, "purpose": counter_rng.TTA, "first": rows.start}
-            if raw is None or augment is None or augment.resized_crop is not None:
-                raw = self.pipeline.pixels(self.points, indices, **key)
-            inputs = self.pipeline.augmented(raw, **key)
+        together = 1 if isinstance(network, Stochastic) else max(1, self._together // len(rows))
+        outputs = []
+        for some, inputs, flipped in self._augmented(rows, draws, together):
             if isinstance(network, Stochastic):
-                output = network.passes(inputs, rows.start, [draw])
+                output = network.passes(inputs, rows.start, range(some[0], some[0] + 1))
             else:
-                output = network.passes(inputs)
+                output = network.passes(inputs).unflatten(1, (len(some), len(rows)))[0]
             if output.ndim == 5:
-                flipped = self.pipeline.flips(len(rows), **key)
-                output = torch.where(flipped[:, None, None, None], output.flip(-1), output)
+                flipped = flipped.view(len(some), -1, 1, 1, 1)
+                output = torch.where(flipped, output.flip(-1), output)
             outputs.append(output)
         return torch.cat(outputs)
+
+    def _augmented(
+        self, rows: range, draws: Sequence[int], together: int
+    ) -> Iterator[tuple[Sequence[int], Tensor, Tensor]]:
+        """These points augmented for some of the draws, at most so many `together`: the draws, the inputs (draw·point,
+        …), and which are flipped."""
+        assert self.points is not None
+        indices, pipeline = np.arange(rows.start, rows.stop), self.pipeline
+        key: dict[str, int] = {"purpose": counter_rng.TTA, "first": rows.start}
+        if pipeline.augments_by_place:
+            pictures = pipeline.padded(self.points, indices)
+            for first in range(0, len(draws), together):
+                some = draws[first : first + together]
+                numbers = [self.first + draw for draw in some]
+                yield some, *pipeline.parts(pictures, self.points.point_shape, draws=numbers, **key)
+            return
+        augment, raw = pipeline.run.augment, None
+        for draw in draws:
+            if raw is None or augment is None or augment.resized_crop is not None:
+                raw = pipeline.pixels(self.points, indices, draw=self.first + draw, **key)
+            inputs = pipeline.augmented(raw, draw=self.first + draw, **key)
+            yield [draw], inputs, pipeline.flips(len(rows), draw=self.first + draw, **key)
+
+    @cached_property
+    def _together(self) -> int:
+        """How many augmented points pass together: on an accelerator those of several draws, as many as of another
+        set; on a CPU those of one draw."""
+        assert self.points is not None
+        device = self.pipeline.device
+        return 1 if devices.is_host(device) else default_chunk(self.points.point_shape, device)
 
 
 def augmenting(subject: Subject) -> Pipeline:

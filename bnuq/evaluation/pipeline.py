@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -23,11 +23,14 @@ from bnuq.data import (
     ahead,
     augmented,
     check_ranges,
+    crop_of,
     flips,
     jitter_of,
     jittered,
     labelled,
     normalized,
+    padded,
+    places,
     resized_crop,
 )
 from bnuq.errors import RequestError
@@ -35,6 +38,7 @@ from bnuq.evaluation import memory
 from bnuq.evaluation.device import arithmetic_of, check_arithmetic
 from bnuq.files.mapped import is_mapped
 from bnuq.sampling import counter_rng
+from bnuq.sampling.program_draws import windows
 
 
 @dataclass(frozen=True)
@@ -229,6 +233,37 @@ class Pipeline:
                 words = counter_rng.jitter_words(*key, first=first)
                 raw = jittered(raw, jitter_of(augment), words, place=augment.place)
         return self.prepared(raw)
+
+    @property
+    def augments_by_place(self) -> bool:
+        """Whether an augmented picture is a part of the padded one, so that it can be normalised before."""
+        augment = self.run.augment
+        by_place = augment is not None and augment.jitter is None and augment.resized_crop is None
+        return by_place and not self.integers
+
+    def padded(self, points: Points, indices: Int64[np.ndarray, " batch"]) -> Tensor:
+        """Pictures with their padding, normalised, on the device: those that `parts` are taken of."""
+        assert self.run.augment is not None
+        raw = points.raw(indices)
+        _check_padding_fits(raw, self.run.augment)
+        return self.prepared(padded(raw, self.run.augment))
+
+    def parts(
+        self, pictures: Tensor, shape: tuple[int, ...], *, draws: Sequence[int], purpose: int, first: int = 0
+    ) -> tuple[Tensor, Tensor]:
+        """`augmented` points (draw·point, …) of several draws, and which are flipped, of `padded` pictures that had
+        this shape (channels, height, width); an accelerator is not waited for."""
+        augment, count = self.run.augment, len(pictures)
+        assert augment is not None
+        words = [counter_rng.augmentation_words(self.run.seed, draw, count, purpose, first=first) for draw in draws]
+        top, left, flipped = places(shape, augment, np.stack(words))
+        height, width = map(np.arange, crop_of(shape, augment))
+        across = np.where(flipped[..., None], width[::-1], width) + left[..., None]
+        down, across, flipped = (
+            devices.upload(torch.from_numpy(values), self.device)
+            for values in (top[..., None] + height, across, flipped.ravel())
+        )
+        return windows(pictures, down, across), flipped
 
     def flips(self, count: int, *, draw: int, purpose: int, first: int = 0) -> Bool[Tensor, " row"]:
         """Which of so many pictures `augmented` flips left and right with this key."""

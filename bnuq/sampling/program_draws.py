@@ -87,12 +87,12 @@ class Augmentation(_Keyed):
 
     def forward(self, pictures: Tensor, numbers: Numbers) -> tuple[Tensor, Tensor | None]:
         """Pictures (draw·point, channels, height, width) of each draw, and which are flipped (draw·point)."""
-        rows, channels, height, width = pictures.shape
+        rows, _, height, width = pictures.shape
         padded = F.pad(pictures, [self._pad] * 4, mode="reflect" if self._reflects else "constant")
         if self._pad and not self._reflects:
             around = F.pad(torch.zeros_like(self.border).expand(-1, height, width), [self._pad] * 4, value=1.0)
             padded = padded + around * self.border
-        draws, crop, sizes = numbers.shape[0], self._crop, padded.shape[2:]
+        crop, sizes = self._crop, padded.shape[2:]
         blocks = (
             numbers if numbers.shape[1] == 1 else numbers[:, ((self.counted(rows) - 1) * 4 // 3).clamp(max=rows - 1)]
         )
@@ -102,11 +102,18 @@ class Augmentation(_Keyed):
         if self._flip:
             across = torch.where(flipped, crop[1] - 1 - across, across)
         down = top + self.counted(crop[0]) - 1
-        places = (down * sizes[1])[..., None] + (left + across)[..., None, :]  # (draw, point, height, width)
-        places = places.flatten(2)[:, :, None].expand(-1, -1, channels, -1)
-        taken = padded.flatten(2).expand(draws, -1, -1, -1).gather(3, places)
-        taken = taken.unflatten(3, crop).flatten(0, 1)
+        taken = windows(padded, down, left + across)
         return taken, flipped.flatten() if self._flip else None
+
+
+def windows(pictures: Tensor, down: Tensor, across: Tensor) -> Tensor:
+    """Of each picture (point, channel, …) for each draw the rows `down` and columns `across`, (draw, point, …) both:
+    (draw·point, channel, height, width)."""
+    size, width = (down.shape[2], across.shape[2]), pictures.shape[3]
+    places = ((down * width)[..., None] + across[..., None, :]).flatten(2)
+    places = places[:, :, None].expand(-1, -1, pictures.shape[1], -1)
+    taken = pictures.flatten(2).expand(places.shape[0], -1, -1, -1).gather(3, places)
+    return taken.unflatten(3, size).flatten(0, 1)
 
 
 class MaskDraws(_Keyed):

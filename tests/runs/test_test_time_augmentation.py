@@ -15,8 +15,10 @@ from report_text import rendered
 from torch import nn
 
 import bnuq
-from bnuq.config import Options, resolve_again
+from bnuq.config import Augment, Normalize, Options, Run, resolve_again
+from bnuq.data import points_in_memory
 from bnuq.errors import BnuqError
+from bnuq.evaluation.pipeline import Pipeline
 from bnuq.gate import check
 from bnuq.gate.pairing import pairing
 from bnuq.records.evaluation import Result
@@ -54,6 +56,29 @@ def augmented(pictures: np.ndarray, draw: int) -> torch.Tensor:
         window = canvas[:, down % 3 : down % 3 + 6, right % 3 : right % 3 + 6]
         made.append(window[:, :, ::-1] if flip >= 2**63 else window)
     return torch.from_numpy(np.stack(made))
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+@pytest.mark.parametrize(
+    "augment",
+    [
+        Augment(pad=1, crop=6, flip=True),
+        Augment(pad=2, crop=5, pad_value=0.5),
+        Augment(flip=True),
+        Augment(pad=2, pad_mode="reflect", flip=True),
+    ],
+)
+def test_parts_of_normalised_pictures_are_the_normalised_parts_to_the_bit(augment: Augment, precision: Any) -> None:
+    random = np.random.default_rng(0)
+    x, y = random.integers(0, 256, (5, 3, 6, 6), np.uint8), np.zeros(5, np.int64)
+    run = Run(Path("m.pt"), Path("o.h5"), augment=augment, channel_order="bgr", precision=precision)
+    pipeline = Pipeline(run, torch.device("cpu"), Normalize(mean=(0.4, 0.5, 0.6), std=(0.3, 0.2, 0.1)))
+    points, rows = points_in_memory((x, y), name="test"), np.arange(2, 5)
+    key: dict[str, int] = {"purpose": PURPOSE, "first": 2}
+    parts, flipped = pipeline.parts(pipeline.padded(points, rows), x.shape[1:], draws=range(1, 4), **key)
+    apart = [pipeline.trained(points, rows, draw=draw, **key) for draw in range(1, 4)]
+    assert torch.equal(parts, torch.cat(apart))
+    assert flipped.tolist() == torch.cat([pipeline.flips(3, draw=draw, **key) for draw in range(1, 4)]).tolist()
 
 
 def network(folder: Path) -> nn.Sequential:

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # the options are known without numpy
     import numpy as np
     from jaxtyping import Float
+    from torch import Tensor
 
-    Values = Float[np.ndarray, "point ..."]
+    Values = Float[np.ndarray | Tensor, "point ..."]
 
-BLOCK = 64  # points that are perturbed together, from the first one on: so no result depends on chunks
+BLOCK = 64  # points that are perturbed together, from the first one on, or a multiple: so no result depends on chunks
 PGD_STEPS, PGD_STEP = 10, 0.25  # steps, and the size of one as a share of ε
 
 _SET_NAME = re.compile(r"test\+(?P<text>(?P<kind>[a-z]+):(?P<size>[0-9][0-9.]*(e[-+][0-9]+)?))", re.ASCII)
@@ -27,8 +28,8 @@ class Block:
     """Some points before normalisation, and what a perturbation may ask about them.
 
     `noise` draws standard normal numbers, which depend on the seed and the number of each point alone: they are the
-    same at every size. `ascent` gives the signs by which the numbers of changed points raise the loss. `valid` brings
-    values into the range of the inputs, where that is known.
+    same at every size. `ascent` gives the signs by which the numbers of changed points raise the loss; the points of an
+    attack are on the network's device. `valid` brings values into the range of the inputs, where that is known.
     """
 
     raw: Values
@@ -63,12 +64,9 @@ def _with_noise(block: Block, size: Any) -> Values:
 
 def _ascended(block: Block, size: Any, *, steps: int = 1, step: float = 1.0) -> Values:
     """The points after so many steps up the loss, each a share of the size, within the size of where they were."""
-    import numpy as np
-
     low, high, changed = block.raw - size, block.raw + size, block.raw
     for _ in range(steps):
-        ascended = changed + block.raw.dtype.type(step) * size * block.ascent(changed)
-        changed = block.valid(np.clip(ascended, low, high))
+        changed = block.valid((changed + step * size * block.ascent(changed)).clip(low, high))
     return changed
 
 

@@ -7,7 +7,18 @@ from bnuq.data.fitting import are_grey_files, fitted, in_colour
 from bnuq.data.known import KnownSet, known_sets
 from bnuq.data.masks import Masks
 from bnuq.data.numbering import in_one_numbering, natural_order
-from bnuq.data.pipeline import augmented, check_ranges, crop_of, flips, jitter_of, jittered, normalized, padded, places
+from bnuq.data.pipeline import (
+    augmented,
+    check_ranges,
+    crop_of,
+    flips,
+    jitter_of,
+    jittered,
+    mean_and_std,
+    normalized,
+    padded,
+    places,
+)
 from bnuq.data.points import Points
 from bnuq.data.readers.classes import read_classes
 from bnuq.data.readers.npy import npz_arrays
@@ -53,6 +64,7 @@ __all__ = [
     "known_sets",
     "labelled",
     "load_points",
+    "mean_and_std",
     "missing_set",
     "natural_order",
     "normalized",

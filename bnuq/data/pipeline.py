@@ -24,25 +24,31 @@ def normalized(raw: NDArray[Any], normalize: Normalize | None) -> NDArray[Any]:
     """
     if normalize is None:
         return raw
-    mean = _along_channels("mean", normalize.mean, raw)
-    std = _along_channels("std", normalize.std, raw)
-    if not np.all(std > 0):
-        raise RequestError(f"data.normalize.std is {list(normalize.std)}; expected positive numbers.")
+    mean, std = mean_and_std(raw.shape, raw.dtype, normalize)
     with np.errstate(over="ignore"):  # what is not finite is refused where it is used
         return (raw - mean) / std
 
 
-def _along_channels(key: str, values: tuple[float, ...], raw: NDArray[Any]) -> NDArray[Any]:
-    channels = raw.shape[1]
+def mean_and_std(shape: tuple[int, ...], dtype: Any, normalize: Normalize) -> tuple[NDArray[Any], NDArray[Any]]:
+    """What `normalized` subtracts from points of this shape and dtype and divides them by; errors as there."""
+    mean = _along_channels("mean", normalize.mean, shape, dtype)
+    std = _along_channels("std", normalize.std, shape, dtype)
+    if not np.all(std > 0):
+        raise RequestError(f"data.normalize.std is {list(normalize.std)}; expected positive numbers.")
+    return mean, std
+
+
+def _along_channels(key: str, values: tuple[float, ...], shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+    channels = shape[1]
     if len(values) not in (1, channels):
-        kind = "channels" if raw.ndim > 2 else "features"
+        kind = "channels" if len(shape) > 2 else "features"
         raise RequestError(
             f"data.normalize.{key} has {len(values)} numbers, and the points have {channels} {kind}; "
             f"expected {channels} numbers, or one for all."
         )
     if not np.all(np.isfinite(values)):
         raise RequestError(f"data.normalize.{key} is {list(values)}; expected finite numbers.")
-    return np.asarray(values, dtype=raw.dtype).reshape(-1, *(1,) * (raw.ndim - 2))
+    return np.asarray(values, dtype=dtype).reshape(-1, *(1,) * (len(shape) - 2))
 
 
 def augmented(raw: NDArray[Any], augment: Augment, words: NDArray[np.uint64]) -> NDArray[Any]:

@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
+from bnuq import devices
 from bnuq.config import Run
 from bnuq.data import Points
 from bnuq.data.decoded import ItemCache, MemoryBudget
@@ -25,7 +26,8 @@ from bnuq.evaluation.subject import RunPlan
 from bnuq.findings import Finding, note
 from bnuq.perturbations import BLOCK, Block, Perturbation
 from bnuq.sampling import counter_rng
-from bnuq.sampling.gradients import Differentiable, Loss, agrees
+from bnuq.sampling.engine import default_chunk
+from bnuq.sampling.gradients import Differentiable, Loss, agrees, check_finite
 from bnuq.sampling.plain_loop import Engine, Ensemble
 
 ATTACKED_DRAWS = 8  # draws whose mean prediction is attacked, of a method with more
@@ -72,9 +74,9 @@ class Perturbed:
     def __getitem__(self, indices: Any) -> Shaped[np.ndarray, ...]:
         rows = np.arange(len(self.clean))[indices]
         result = np.empty((*rows.shape, *self.shape[1:]), dtype=self.dtype)
-        numbers = rows // BLOCK
+        numbers = rows // self._size
         for number in np.unique(numbers).tolist():
-            result[numbers == number] = self._block(number)[rows[numbers == number] % BLOCK]
+            result[numbers == number] = self._block(number)[rows[numbers == number] % self._size]
         return result
 
     def _block(self, number: int) -> Shaped[np.ndarray, "point ..."]:
@@ -85,21 +87,55 @@ class Perturbed:
             self._latest[number] = block
         return self._latest[number]
 
-    def _made(self, number: int) -> Shaped[np.ndarray, "point ..."]:
-        rows = slice(number * BLOCK, min(len(self.clean), (number + 1) * BLOCK))
-        raw = self.clean.raw(rows)
+    @cached_property
+    def _size(self) -> int:
+        """The points of a block: on an accelerator, which is idle with few, half of those that pass together without
+        gradients. Their results differ by rounding alone, as those of two kinds of devices do."""
+        device = self.pipeline.device
+        if devices.is_host(device):
+            return BLOCK
+        return BLOCK * max(1, default_chunk(self.clean.point_shape, device) // (2 * BLOCK))
 
-        def ascent(changed: np.ndarray) -> np.ndarray:
-            loss = self.loss_of(self.clean.targets[rows])
-            gradient = self.through.gradient(self.pipeline.prepared(changed), loss, start=rows.start)
-            return np.sign(self.pipeline.backwards(gradient)).astype(raw.dtype)
+    def _made(self, number: int) -> Shaped[np.ndarray, "point ..."]:
+        first = number * self._size
+        make = self._attacked if self.perturbation.kind.is_attack else self._changed
+        count = min(len(self.clean) - first, self._size)
+        parts = memory.in_halves(lambda part: make(slice(first + part.start, first + part.stop)), count)
+        return np.concatenate([*parts])
+
+    def _changed(self, rows: slice) -> Shaped[np.ndarray, "point ..."]:
+        """These points after a perturbation that needs no gradient."""
+        raw = self.clean.raw(rows)
 
         def standard_noise() -> np.ndarray:
             return noise(self.pipeline.run.seed, self.clean.index[rows], raw.shape[1:])
 
         size = (self.perturbation.size * self._unit).astype(raw.dtype)
-        block = Block(raw, noise=standard_noise, ascent=ascent, valid=self._valid)
-        return self._valid(self.perturbation.kind.apply(block, size))
+        block = Block(raw, noise=standard_noise, ascent=_no_gradient, valid=self._valid)
+        return self._valid(self.perturbation.kind.apply(block, size)).astype(self.dtype)
+
+    def _attacked(self, rows: slice) -> Shaped[np.ndarray, "point ..."]:
+        """These points after an attack, which is computed on the device without waiting for it."""
+        values = torch.from_numpy(np.require(self.clean.raw(rows), requirements="W"))
+        device = self.pipeline.device
+        place = device if devices.traits(device).float64 or values.dtype != torch.float64 else torch.device("cpu")
+        size = torch.from_numpy(np.asarray(self.perturbation.size * self._unit)).to(values.dtype)
+        raw, size = devices.upload(values, place), devices.upload(size, place)
+        loss = self.loss_of(devices.upload(torch.as_tensor(self.clean.targets[rows]), place))
+        finite: list[Tensor] = []
+
+        def ascent(changed: Any) -> Any:
+            inputs = self.pipeline.prepared_on_device(changed)
+            gradient = self.through.unchecked_gradient(inputs, loss, start=rows.start)
+            finite.append(gradient.isfinite().all())
+            return self.pipeline.backwards(gradient).sign().to(raw)
+
+        with torch.no_grad():
+            block = Block(raw, noise=_no_gradient, ascent=ascent, valid=self._valid)
+            changed = self._valid(self.perturbation.kind.apply(block, size))
+            fetched = devices.fetch({"points": changed, "finite": torch.stack(finite).all()})
+        check_finite(bool(fetched["finite"]))
+        return fetched["points"]
 
     @cached_property
     def _unit(self) -> Float[np.ndarray, ...]:
@@ -108,10 +144,14 @@ class Perturbed:
         normalize = self.pipeline.normalize
         return np.array(1.0 if normalize is None or len(self.shape) > 2 else normalize.std)
 
-    def _valid(self, values: Float[np.ndarray, "point ..."]) -> Float[np.ndarray, "point ..."]:
+    def _valid(self, values: Any) -> Any:
         """The values inside the range of the inputs, where that is known: from 0 to 1 of 8-bit pictures."""
         is_picture = self.clean.inputs.dtype == np.uint8
-        return (np.clip(values, 0, 1) if is_picture else values).astype(self.dtype)
+        return values.clip(0, 1) if is_picture else values
+
+
+def _no_gradient(*_: Any) -> Any:
+    raise AssertionError("an attack asks for no noise, and noise for no gradient")
 
 
 def noise(seed: int, numbers: Sequence[int] | np.ndarray, shape: tuple[int, ...]) -> Float[np.ndarray, "point ..."]:
@@ -180,7 +220,11 @@ def _loss_of(run: Run, plan: RunPlan, data: RunData) -> Callable[[Any], Loss]:
 
     def regression(outputs: Tensor, y: Tensor) -> Tensor:
         if scale is not None:
-            outputs = outputs * outputs.new_tensor(scale.std) + outputs.new_tensor(scale.mean)
+            std, mean = (
+                devices.upload(torch.as_tensor(values.copy()), outputs.device, outputs.dtype)
+                for values in (scale.std, scale.mean)
+            )
+            outputs = outputs * std + mean
         return (outputs.mean(0) - y).square().sum()
 
     loss = {"classes": classification, "labels": multilabel, "values": regression}[plan.task.outputs]

@@ -28,6 +28,7 @@ from bnuq.data import (
     jitter_of,
     jittered,
     labelled,
+    mean_and_std,
     normalized,
     padded,
     places,
@@ -272,11 +273,22 @@ class Pipeline:
         words = counter_rng.augmentation_words(self.run.seed, draw, count, purpose, first=first)
         return torch.from_numpy(flips(words)).to(self.device)
 
-    def backwards(self, gradient: Tensor) -> np.ndarray:
+    def backwards(self, gradient: Tensor) -> Tensor:
         """A gradient w.r.t. the network's input as one w.r.t. the raw points, up to positive factors of the
         normalisation, which keep its signs."""
-        values = gradient.cpu().numpy()
-        return _reversed_channels(values) if self.run.channel_order == "bgr" else values
+        return gradient.flip(1) if self.run.channel_order == "bgr" else gradient
+
+    def prepared_on_device(self, raw: Tensor) -> Tensor:
+        """`prepared` of floats that are on the device, or on the CPU where that has no such floats: to the bit, and an
+        accelerator is not waited for."""
+        raw = raw.flip(1) if self.run.channel_order == "bgr" else raw
+        wide = raw.double() if self.dtype == torch.float64 else raw
+        if self.normalize is not None:
+            of_numpy = np.float64 if wide.dtype == torch.float64 else np.float32
+            statistics = mean_and_std(tuple(wide.shape), of_numpy, self.normalize)
+            mean, std = (devices.upload(torch.from_numpy(values), wide.device) for values in statistics)
+            wide = (wide - mean) / std
+        return devices.upload(wide, self.device, self.dtype)
 
     def prepared(self, raw: np.ndarray) -> Tensor:
         """Raw points as the network's input: normalised, in its order of channels, on its device."""

@@ -52,6 +52,12 @@ class Differentiable:
         underflow. The networks, their gradients, modes and buffers stay as they were. SamplingError where there is no
         gradient, or it is not finite.
         """
+        total = self.unchecked_gradient(inputs, loss, start=start)
+        check_finite(bool(total.isfinite().all()))
+        return total
+
+    def unchecked_gradient(self, inputs: Tensor, loss: Loss, *, start: int = 0) -> Tensor:
+        """`gradient`, which may not be finite: an accelerator is not waited for."""
         with ExitStack() as closing:
             for model in self.networks:
                 closing.enter_context(undisturbed(model, gradients=True))
@@ -65,9 +71,13 @@ class Differentiable:
                 output = sample_pass(leaf.clone(), start)  # a network may write into its input
                 output_gradient = (_pull(output.detach()[None], loss) if pull is None else pull)[number]
                 total += _by_input(output, leaf, output_gradient)
-        if not bool(total.isfinite().all()):
-            raise SamplingError("the gradient by the network's inputs is not finite, so they cannot be attacked.")
         return total
+
+
+def check_finite(is_finite: bool) -> None:
+    """Raise SamplingError where a gradient is not finite."""
+    if not is_finite:
+        raise SamplingError("the gradient by the network's inputs is not finite, so they cannot be attacked.")
 
 
 def _by_input(output: Tensor, leaf: Tensor, output_gradient: Tensor) -> Tensor:

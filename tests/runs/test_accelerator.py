@@ -197,7 +197,8 @@ def test_the_host_waits_a_few_times_for_each_image_of_a_segmentation(tmp_path, a
 
 
 @pytest.mark.parametrize(
-    "method", at_night.but({"mcbn", "mcbn+tta"}, ["mcbn", "mcbn of labels", "laplace", "tta", "mcbn+tta"])
+    "method",
+    at_night.but({"mcbn", "mcbn+tta"}, ["mcbn", "mcbn of labels", "laplace", "tta", "mcbn+tta", "mcbn attacked"]),
 )
 def test_the_host_waits_a_few_times_for_each_chunk(method, tmp_path, accelerator):
     small = small_multilabel if method.endswith("labels") else small_run
@@ -209,10 +210,12 @@ def test_the_host_waits_a_few_times_for_each_chunk(method, tmp_path, accelerator
         accelerator.clear()
         options = {"samples": 4, "limit": limit, "chunk_size": 8, "post_hoc": False, "ood": ()}
         options |= {"augment": "pad=1,crop=6,flip"} if method.endswith("tta") else {}
+        options |= {"perturb": ("pgd:0.1",)} if method.endswith("attacked") else {}
         result = small_run.evaluated(tmp_path, device="auto", methods=(method.split()[0],), **options)
         counts.append(accelerator.waits.total())
     # two waits of each method are for the time
-    assert (counts[1] - counts[0]) / 2 <= len(result.methods) * 4, accelerator.report()
+    sets = 2 if method.endswith("attacked") else 1
+    assert (counts[1] - counts[0]) / 2 <= sets * len(result.methods) * 4, accelerator.report()
 
 
 def test_noise_without_room_on_the_device_is_kept_on_the_host(monkeypatch):

@@ -13,6 +13,7 @@ from bnuq.data import Points
 from bnuq.evaluation import memory
 from bnuq.evaluation.datasets import limited
 from bnuq.evaluation.draws import part_drawn
+from bnuq.evaluation.passes import loading
 from bnuq.evaluation.subject import Subject
 from bnuq.sampling.engine import default_chunk
 from bnuq.sampling.head import Head, HeadRecorder, NoHeadError, head
@@ -84,14 +85,19 @@ def evaluation_of(subject: Subject) -> Evaluation:
 
 def head_of(subject: Subject, points: Points, rows: slice) -> Head:
     """The last linear layer for these rows of a set, in evaluation mode; NoHeadError where there is none."""
-    last = head(unconverted(subject.model), subject.pipeline.evaluated(points, rows))
+    return _head(subject, subject.pipeline.evaluated(points, rows))
+
+
+def _head(subject: Subject, inputs: Tensor) -> Head:
+    last = head(unconverted(subject.model), inputs)
     return last if devices.traits(last.features.device).float64 else last.on_cpu
 
 
 def heads(subject: Subject, points: Points) -> Iterator[Head]:
     """The last linear layer for all of these points, chunk by chunk."""
     size = subject.run.chunk_size or default_chunk(points.point_shape, subject.pipeline.device)
-    return memory.in_halves(lambda rows: head_of(subject, points, rows), len(points), size)
+    with loading(subject.pipeline, points) as feed:
+        yield from memory.in_halves(lambda rows: _head(subject, feed(rows)), len(points), size)
 
 
 def fitted_points(subject: Subject, *, most: int = _MOST_POINTS) -> Points:

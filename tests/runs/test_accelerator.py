@@ -5,6 +5,7 @@ That their figures are those of the CPU is tested in tests/test_cuda.py.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +29,7 @@ from bnuq.catalogue import text_of
 from bnuq.config import Options, resolve_sweep
 from bnuq.data.masks import masks_of_array
 from bnuq.errors import RequestError
+from bnuq.evaluation.pipeline import Pipeline
 from bnuq.evaluation.tasks.pixels import PixelReduction, parts_of_draws
 from bnuq.findings import Finding
 from bnuq.records.evaluation import Result
@@ -216,6 +218,18 @@ def test_the_host_waits_a_few_times_for_each_chunk(method, tmp_path, accelerator
     # two waits of each method are for the time
     sets = 2 if method.endswith("attacked") else 1
     assert (counts[1] - counts[0]) / 2 <= sets * len(result.methods) * 4, accelerator.report()
+
+
+def test_points_whose_features_are_fitted_to_are_loaded_while_others_pass(classifier, monkeypatch):
+    threads, evaluated = [], Pipeline.evaluated
+
+    def watched(pipeline, points, indices):
+        threads.append((points.name, threading.current_thread() is threading.main_thread()))
+        return evaluated(pipeline, points, indices)
+
+    monkeypatch.setattr(Pipeline, "evaluated", watched)
+    small_run.evaluated(classifier, device="auto", methods=("laplace",), chunk_size=16, post_hoc=False, ood=())
+    assert threads.count(("train", False)) > threads.count(("train", True)) > 0
 
 
 def test_noise_without_room_on_the_device_is_kept_on_the_host(monkeypatch):

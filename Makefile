@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo unit test nightly test-cuda test-floor test-ray test-kernels soak hostile golden lint house figures gate noise-models worth certificate inspect reproduce bench bench-scale bench-commands bench-start bench-gpu bench-large clean architectures zoo
+.PHONY: demo unit test nightly test-cuda test-floor test-ray test-kernels soak hostile golden lint house figures gate noise-models worth certificate inspect reproduce bench bench-scale bench-commands bench-start bench-launches bench-gpu bench-large clean architectures zoo
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -142,6 +142,10 @@ bench-scale: .venv/installed
 # CPU time of small commands in units of a bare `import torch`: two minutes. Another checkout beside: START="--bnuq PATH"
 bench-start: .venv/installed
 	$(BIN)/python benchmarks/start.py $(START)
+
+# Kernels and waits of small runs on the fake accelerator: five minutes. LAUNCHES="--bnuq PATH --docs": before and after
+bench-launches: .venv/installed
+	$(BIN)/python benchmarks/launches.py $(LAUNCHES)
 
 # `bnuq evaluate` against what a practitioner would write: a quarter of an hour. COMMANDS="--only quickstart"
 bench-commands: .venv/installed

@@ -240,3 +240,17 @@ def test_the_recipe_names_its_parts_and_needs_a_gpu_unless_told_otherwise(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(SystemExit, match="torch sees no GPU here"):
         gpu.main(["--device", "cuda"])
+
+
+@pytest.mark.usefixtures("accelerator")
+def test_launches_and_waits_of_a_run_are_counted_and_tabulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    launches: Any = importlib.import_module("launches")
+    found = launches.counted("tta")
+    assert found["run"]["kernels"] > 2 * found["chunk"]["kernels"] > 0
+    assert found["run"]["waits"] > 2 * found["chunk"]["waits"] > 0
+    before = {"run": {"kernels": 9000, "waits": 70}, "chunk": {"kernels": 99.5, "waits": 7}}
+    after = {"run": {"kernels": 80, "waits": 6}, "chunk": {"kernels": 9, "waits": 2}}
+    rows = launches.table({"before": {"a": before, "b": "no"}, "after": {"a": after, "b": after}}).splitlines()
+    assert rows[0] == "| run | kernels a run | waits a run | kernels a chunk | waits a chunk |"
+    assert rows[2:] == ["| a | 9,000 → 80 | 70 → 6 | 99.5 → 9 | 7 → 2 |", "| b | – → 80 | – → 6 | – → 9 | – → 2 |"]

@@ -40,7 +40,8 @@ BEGIN, END = "<!-- launches -->", "<!-- /launches -->"
 def counted(name: str) -> dict[str, dict[str, float]] | str:
     """Kernels and waits of one run of the bnuq that is imported, and what each further chunk adds; or why it fails.
 
-    Chunks are of eight points (one image of a segmentation) under eight draws; a run has one of them, or three.
+    Chunks are of eight points (one image of a segmentation) under eight draws; a run has one of them, or three. The
+    first run is not counted: what a process does once, such as the checks of compiled kernels, is in it.
     """
     import fake_accelerator
     import small_run
@@ -53,14 +54,14 @@ def counted(name: str) -> dict[str, dict[str, float]] | str:
     with tempfile.TemporaryDirectory() as place, fake_accelerator.standing_in_for_cuda() as log:
         folder = Path(place)
         (small_run.write_noisy if name == "learned" else builder.write)(folder)
-        for limit in (size, 3 * size):
+        for limit in (size, size, 3 * size):
             log.clear()
             try:
                 small_run.evaluated(folder, device="auto", limit=limit, out=folder / f"{limit}.h5", **given)
             except Exception as error:
                 return f"{type(error).__name__}: {error}"
             found.append({"kernels": log.kernels.total(), "waits": log.waits.total(), "copies": log.copies})
-    one, three = found
+    _, one, three = found
     return {"run": dict(three), "chunk": {each: (three[each] - one[each]) / 2 for each in three}}
 
 
@@ -69,13 +70,15 @@ def of_checkout(checkout: Path, names: list[str]) -> dict[str, Any]:
     paths = os.pathsep.join(map(str, (checkout, checkout / "tests" / "builders")))
     environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "TRITON_INTERPRET": "1"}
     environment |= {"CUDA_VISIBLE_DEVICES": "", "XDG_CACHE_HOME": tempfile.mkdtemp()}
+    words = [sys.executable, __file__, "--here", *(word for name in names for word in ("--only", name))]
     found: dict[str, Any] = {}
-    for name in names:
-        words = [sys.executable, __file__, "--here", "--only", name]
-        said = subprocess.run(words, capture_output=True, text=True, env=environment, cwd=checkout, check=False)
-        lines = said.stdout.strip().splitlines()
-        found[name] = json.loads(lines[-1]) if said.returncode == 0 else (said.stderr.strip().splitlines() or [""])[-1]
-        print(f"{name:24} {found[name]}", flush=True)
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment, cwd=checkout) as child:
+        assert child.stdout is not None
+        for line in filter(lambda line: line.startswith("{"), child.stdout):
+            found |= json.loads(line)
+            print(line.strip(), flush=True)
+    if child.returncode:
+        raise SystemExit(f"{checkout}: the runs ended with {child.returncode}")
     return found
 
 
@@ -101,12 +104,13 @@ def main() -> None:
     parser.add_argument("--only", action="append", choices=RUNS, help="count this run alone; may be repeated")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "launches.json")
     parser.add_argument("--docs", action="store_true", help="write the table into docs/benchmarks.md too")
-    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)  # in this process, one run
+    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)  # in this process
     options = parser.parse_args()
     names = options.only or list(RUNS)
     if options.here:
         warnings.simplefilter("ignore")
-        print(json.dumps(counted(names[0])))
+        for name in names:
+            print(json.dumps({name: counted(name)}), flush=True)
         return
     checkouts = ({"before": options.bnuq.resolve()} if options.bnuq else {}) | {"after": ROOT}
     counts = {label: of_checkout(checkout, names) for label, checkout in checkouts.items()}

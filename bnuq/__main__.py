@@ -30,6 +30,7 @@ for _number in _WORDS:
 
 import contextlib
 import faulthandler
+import gc
 import sys
 import warnings
 
@@ -43,6 +44,7 @@ def main() -> None:
     for module in ("bnuq", "numpy", "scipy"):  # overflow and NaN are handled, and named where they matter
         warnings.filterwarnings("ignore", category=RuntimeWarning, module=rf"{module}(\.|$)")
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read when torch is loaded: threads that wait do not spin
+    gc.set_threshold(20_000)  # what imports make is no garbage: a tenth of their time is spent looking for it
     if surroundings.too_small():
         _refuse(f"out of memory. {surroundings.limited_address_space()}")
     try:

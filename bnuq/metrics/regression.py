@@ -5,6 +5,7 @@
 """
 
 import math
+import sys
 from collections.abc import Callable
 from typing import Literal
 
@@ -177,6 +178,8 @@ def _mean_distance(error: Float[Array, "..."], sigma: Float[Array, "..."]) -> Fl
 def _erf(x: Float[Array, "..."]) -> Float[Array, "..."]:
     if is_torch_array(x):
         return x.erf()
+    if (torch := sys.modules.get("torch")) is not None:  # ten times as fast, and to be imported scipy takes 0.4 s
+        return torch.from_numpy(np.asarray(x)).erf().numpy()
     import scipy.special  # late: `bnuq.metrics` is light
 
     return scipy.special.erf(x)

@@ -86,8 +86,9 @@ def tasks(configs: Path, data: Path | None) -> dict[str, Callable[[], Task]]:
         pictures = cifar / "camvid"
         evaluate = [str(configs / "camvid.toml"), "--limit", "20", "--samples", "8", "--method", "mcbn"]
         loop = ["segmentation.py", str(cifar / "checkpoints" / "camvid_seg_bn_dropout.pt")]
-        loop += [f"{configs / 'architectures' / 'camvid_segnet.py'}:segnet", "--train", str(pictures / "train")]
-        loop += ["--test", str(pictures / "test"), str(pictures / "testannot")]
+        loop += ["--architecture", str(configs / "architectures" / "camvid_segnet.py")]
+        loop += ["--train", str(pictures / "train"), "--test", str(pictures / "test")]
+        loop += ["--masks", str(pictures / "testannot")]
         loop += ["--ood", str(cifar / "cifar10" / "lossless_test.npz"), "--limit", "20", "--samples", "8"]
         return Task("segmentation: CamVid, 20 + 20 pictures, T = 8, MCBN", evaluate, [*loop, "--batch-size", "10"])
 

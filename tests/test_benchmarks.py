@@ -5,14 +5,17 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -23,7 +26,7 @@ SAMPLES, POINTS, BATCH = 4, 40, 16
 def benchmarks(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """The files of benchmarks/, imported as its commands import them."""
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    names = ("comparing", "contestants", "gpu", "gpu_parts", "measuring", "run", "targets")
+    names = ("commands", "comparing", "contestants", "gpu", "gpu_parts", "measuring", "run", "targets")
     return SimpleNamespace(**{name: importlib.import_module(name) for name in names})
 
 
@@ -229,6 +232,41 @@ def test_a_contestant_that_fails_costs_its_line_and_each_part_is_written_when_it
 def _once(action: Any) -> float:
     action()
     return 1.0
+
+
+SEGNET = """
+from torch import nn
+
+def segnet():
+    return nn.Sequential(nn.Conv2d(3, 11, 3, padding=1), nn.BatchNorm2d(11))
+"""
+
+
+def test_the_loop_of_a_segmentation_takes_what_the_comparison_of_commands_gives_it(
+    benchmarks: SimpleNamespace, tmp_path: Path
+) -> None:
+    data, random = tmp_path / "data", np.random.default_rng(0)
+    for name in ("camvid/train", "camvid/test", "camvid/testannot", "checkpoints", "cifar10", "../architectures"):
+        (data / name).mkdir(parents=True)
+    (tmp_path / "architectures" / "camvid_segnet.py").write_text(SEGNET, encoding="utf-8")
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = runpy.run_path(str(tmp_path / "architectures" / "camvid_segnet.py"))["segnet"]()
+    torch.save(model.state_dict(), data / "checkpoints" / "camvid_seg_bn_dropout.pt")
+    for number in range(12):
+        for name in ("train", "test"):
+            picture = random.integers(256, size=(8, 8, 3), dtype=np.uint8)
+            Image.fromarray(picture).save(data / "camvid" / name / f"{number}.png")
+        mask = random.integers(12, size=(8, 8), dtype=np.uint8)
+        Image.fromarray(mask).save(data / "camvid" / "testannot" / f"{number}.png")
+    np.savez(data / "cifar10" / "lossless_test.npz", x=np.full((12, 4, 4, 3), 255, np.uint8))
+    task = benchmarks.commands.tasks(tmp_path, data)["camvid"]()
+    assert task.loop is not None
+    command = [sys.executable, str(benchmarks.commands.LOOPS / task.loop[0]), *task.loop[1:]]
+    printed = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    assert 0 < printed["accuracy"] < 0.3 and 0 < printed["mean_iou"] < printed["accuracy"]  # of random masks
+    assert printed["mutual_information"] > 1e-4  # the draws differ
+    assert not 0.3 < printed["pixel_auroc"] < 0.7  # white pictures are far from noise
 
 
 def test_the_recipe_names_its_parts_and_needs_a_gpu_unless_told_otherwise(

@@ -11,6 +11,7 @@ from typing import Any
 from bnuq.sampling.folding import activations_of, foldable_layers
 from bnuq.sampling.interception import aten
 from bnuq.sampling.layers import LAYERS
+from bnuq.sampling.pooling import pooled_first
 from bnuq.sampling.schedule import Level, Plan
 from bnuq.sampling.sites import DropoutSite
 from bnuq.sampling.trace import Operation, PerRow, Ref, Trace
@@ -23,12 +24,18 @@ def plan(
     output). A BatchNorm is folded where that costs less than it saves, over the `rows` rows that share the folding.
     """
     trace = _without_empty_pads(trace)
+
+    def live_of(operations: Sequence[Operation]) -> tuple[bool, ...]:
+        return tuple(operation.site is not None and sampled(operation) for operation in operations)
+
+    live, goals = live_of(trace.operations), (trace.output,) if goals is None else goals
+    trace = pooled_first(trace, _levels(trace, live), live, goals)
     operations = trace.operations
-    live = tuple(operation.site is not None and sampled(operation) for operation in operations)
+    live = live_of(operations)
     levels = _levels(trace, live)
     folded = foldable_layers(trace, levels, live, rows)
     swallowed = {id(layer) for layer in folded.values()}
-    positions = _needed(trace, swallowed, folded, goals if goals is not None else (trace.output,))
+    positions = _needed(trace, swallowed, folded, goals)
     position = {old: new for new, old in enumerate(positions)}
     operations = tuple(operations[i] for i in positions)
     levels = tuple(levels[i] for i in positions)

@@ -589,6 +589,45 @@ def test_draws_of_small_work_are_stacked():
     assert engine.work(ROWS) is not None and engine.work(ROWS).stacked == 7
 
 
+class Pooled(nn.Module):
+    """Pools what the first BatchNorm gives, and perhaps reads it a second time."""
+
+    def __init__(self, between: nn.Module, *, reads_twice: bool) -> None:
+        super().__init__()
+        self.convolution, self.norm = nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4)
+        self.between, self.pool, self.last = between, nn.MaxPool2d(3, 2, padding=1), nn.Linear(4, 3)
+        self.reads_twice = reads_twice
+
+    def forward(self, x: Tensor) -> Tensor:
+        activated = self.between(self.norm(self.convolution(x)))
+        pooled = self.pool(activated).mean((2, 3))
+        return self.last(pooled + activated.mean((2, 3)) if self.reads_twice else pooled)
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+@pytest.mark.parametrize("weight", ["positive", "of both signs", "absent"])
+@pytest.mark.parametrize("between", ["relu", "relu in place", "nothing", "tanh"])
+def test_a_pooling_after_the_first_batchnorm_is_computed_once(between, weight, stacked, monkeypatch):
+    stack(monkeypatch, stacked=stacked)
+    activations = {"relu": nn.ReLU(), "relu in place": nn.ReLU(inplace=True), "nothing": nn.Identity()}
+    activation, x = activations.get(between, nn.Tanh()), zoo.points((2, 8, 8), ROWS)
+    for reads_twice in (False, True):
+        net = zoo.settled(lambda: Pooled(activation, reads_twice=reads_twice), (2, 8, 8))  # noqa: B023 - called at once
+        if weight == "absent":
+            net.norm.register_parameter("weight", None)
+        else:
+            signs = torch.tensor([1, -1, 1, -1] if weight == "of both signs" else [1, 1, 1, 1])
+            net.norm.weight.data = net.norm.weight.data.abs() * signs
+        engine, plain = compiled_and_plain(net, x, omega=drawn(net, x))
+        close(engine.passes(x), plain.passes(x), 1e-13)
+        assert not engine.why_plain
+        work = engine.work(ROWS)
+        assert work is not None
+        first_norm = 4 * 36 if reads_twice or between == "tanh" else 4 * 9
+        assert work.per_draw >= first_norm
+        assert (work.per_draw < 4 * 36) == (first_norm == 4 * 9)
+
+
 # Moments
 
 

@@ -14,7 +14,7 @@ from bnuq import devices, metrics
 
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 3e-4}  # of outputs relative to the largest: rounding alone
 _COARSE = 0.05  # the same for networks that compute in half precision
-_AT_ONCE = 2**22  # values that are compared at a time
+_AT_ONCE = 2**20  # values that are compared at a time
 _MOST_ENTRIES = 2**24  # outputs of all draws on which another arithmetic is compared
 
 
@@ -27,15 +27,17 @@ def deviation(outputs: Tensor, expected: Tensor) -> float:
     for output_part, expected_part in zip(
         *(tensor.flatten().split(_AT_ONCE) for tensor in (outputs, expected)), strict=True
     ):
-        finite = expected_part.isfinite()
-        if not torch.equal(finite, output_part.isfinite()) or not torch.equal(
-            output_part.isnan(), expected_part.isnan()
-        ):
-            return float("inf")
-        if bool(finite.any()):
-            values = devices.in_float64(expected_part[finite])
-            difference = max(difference, float((devices.in_float64(output_part[finite]) - values).abs().max()))
-            largest = max(largest, float(values.abs().max()))
+        values, others = devices.in_float64(expected_part), devices.in_float64(output_part)
+        peaks = (others - values).abs_().max(), values.abs().max()
+        if not all(map(math.isfinite, map(float, peaks))):
+            finite = values.isfinite()
+            if not torch.equal(finite, others.isfinite()) or not torch.equal(others.isnan(), values.isnan()):
+                return float("inf")
+            if not bool(finite.any()):
+                continue
+            values, others = values[finite], others[finite]
+            peaks = (others - values).abs_().max(), values.abs().max()
+        difference, largest = max(difference, float(peaks[0])), max(largest, float(peaks[1]))
     return difference / largest
 
 

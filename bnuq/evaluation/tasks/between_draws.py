@@ -29,19 +29,28 @@ def components_of_image(
     sums = {name: np.zeros(classes) for name in ("count", *OF_COMPONENTS)}
     smallest = math.ceil(_SMALLEST * np.count_nonzero(valid))
     for k in np.unique(predicted[valid]):
-        label = metrics.components((predicted == k) & valid)
+        planes = np.concatenate([predicted[None] == k, draws == k]) & valid
+        box = _box(planes)
+        label = metrics.components(planes[0, *box])
         kept = np.bincount(label.ravel()) >= smallest
         kept[0] = False
         if not kept.any():
             continue
         label = (np.cumsum(kept) * kept)[label]
-        _, mean = metrics.component_means(label, uncertainty)
-        variation, iou = metrics.component_variation(label, (draws == k) & valid)
+        _, mean = metrics.component_means(label, uncertainty[box])
+        variation, iou = metrics.component_variation(label, planes[1:, *box])
         known = np.isfinite(variation)
         sums["count"][k] = np.count_nonzero(known)
         for name, values in zip(OF_COMPONENTS, (mean, variation, iou), strict=True):
             sums[name][k] = values[known].sum()
     return sums
+
+
+def _box(planes: Bool[np.ndarray, "plane row column"]) -> tuple[slice, slice]:
+    """The rows and columns around what is true in any of these planes."""
+    any_plane = planes.any(0)
+    rows, columns = (np.flatnonzero(any_plane.any(axis)) for axis in (1, 0))
+    return slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1)
 
 
 def disagreement(

@@ -6,14 +6,14 @@ What is counted together has one number, so that one pass over the pixels serves
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from jaxtyping import Float, Int64, Integer, Num
 from torch import Tensor
 
 from bnuq import devices, metrics
-from bnuq.evaluation.tasks.pixel_values import PixelValues
+from bnuq.evaluation.tasks.pixel_values import PixelValues, taken
 from bnuq.metrics import COARSE_BINS, SCORE_BINS
 from bnuq.records.evaluation import PIXEL_SCORES, REACH
 
@@ -118,16 +118,21 @@ def score_counts(
 
 
 def sums_at_boundaries(
-    values: PixelValues, near: Int64[Tensor, " near"], cell: Integer[Tensor, " pixel"], *, replicates: int
+    values: PixelValues,
+    totals: Mapping[str, Float[Tensor, "_ ..."]],
+    near: Int64[Tensor, " near"],
+    cell: Integer[Tensor, " pixel"],
+    *,
+    replicates: int,
 ) -> dict[str, Tensor]:
-    """The sums over pixels near class boundaries (the numbers of these) and over those inside, under the first
-    replicates; and under the first, those at each whole distance, of which the errors too."""
+    """The sums over pixels near class boundaries (the numbers of these) and over those inside, the rest of the totals,
+    under the first replicates; and under the first, those at each whole distance, of which the errors too."""
     names = [name for name in AT_BOUNDARIES if name in values.names]
-    chosen = torch.stack([values.of(name)[:replicates] for name in names])
-    at_boundary = chosen.index_select(2, near).sum(2, dtype=torch.float64)
-    interior = chosen.sum(2, dtype=torch.float64) - at_boundary
-    sums = dict(zip((f"band.{name}" for name in names), torch.stack([at_boundary, interior], dim=2), strict=True))
-    of_distance = torch.stack([*chosen[:, 0], 1 - values.of("accuracy")[0]])
+    sums = {}
+    for name in names:
+        at_boundary = taken(values.of(name)[:replicates], near).sum(1).double()
+        sums[f"band.{name}"] = torch.stack([at_boundary, totals[name][:replicates] - at_boundary], dim=1)
+    of_distance = torch.stack([*(values.of(name)[0] for name in names), 1 - values.of("accuracy")[0]])
     codes = cell + _rows(len(of_distance), REACH + 1, cell)[:, None]
     totals = counted(codes, (len(of_distance), 1, REACH + 1), of_distance)
     sums |= zip((f"distance.{name}" for name in (*names, "error_rate")), totals, strict=True)

@@ -12,13 +12,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import torch
-from jaxtyping import Float, Int64, Integer
+from jaxtyping import Float, Float64, Int64, Integer, Shaped
 from torch import Tensor
 
 from bnuq.records.evaluation import PIXEL_SCORES
 
 _LOWEST = -80.0  # logits below the largest: e^−80 is nothing in a sum, and a normal number in float32
 _OF_LOGITS = ("max_logit", "energy")  # which a temperature would change
+
+
+def taken(values: Shaped[Tensor, "*any pixel"], pixels: Integer[Tensor, " kept"]) -> Shaped[Tensor, "*any kept"]:
+    """The values at these pixels: `gather` copies rows several times as fast on a CPU as `index_select`."""
+    return values.gather(-1, pixels.expand(*values.shape[:-1], -1))
 
 
 @dataclass(frozen=True)
@@ -96,8 +101,11 @@ class PixelValues:
 
     def at(self, pixels: Integer[Tensor, " kept"]) -> PixelValues:
         """Of these pixels alone."""
-        kept = self.values.index_select(2, pixels), self.predicted.index_select(1, pixels)
-        return PixelValues(self.names, *kept)
+        return PixelValues(self.names, taken(self.values, pixels), taken(self.predicted, pixels))
+
+    def sums(self) -> dict[str, Float64[Tensor, " replicate"]]:
+        """The sums over these pixels: few enough to be added in their own dtype."""
+        return dict(zip(self.names, self.values.sum(2).double(), strict=True))
 
     def of_first(self) -> PixelValues:
         """Under the first replicate alone, in memory of its own."""

@@ -21,7 +21,7 @@ from bnuq.data import Masks
 from bnuq.evaluation import estimates
 from bnuq.evaluation.subject import RunPlan
 from bnuq.evaluation.tasks import between_draws, failing_images, pixel_counts
-from bnuq.evaluation.tasks.pixel_values import PartMeans, PixelValues, classes_of, of_draws, of_replicates
+from bnuq.evaluation.tasks.pixel_values import PartMeans, PixelValues, classes_of, of_draws, of_replicates, taken
 from bnuq.evaluation.units import Blocks, Gathered
 from bnuq.files.journal import Arrays
 from bnuq.metrics import SCORE_BINS, DrawWeights
@@ -186,21 +186,22 @@ class PixelReduction:
 
     def _close(self, image: _Image, tiles: Iterable[tuple[slice, slice, PartMeans]]) -> None:
         """Reduce an image of which all draws are known, some pixels at a time."""
-        region, shown, scored, by_class = image.region, [], [], dict[str, Tensor]()
+        region, shown, scored, totals = image.region, [], [], dict[str, Tensor]()
         for pixels, _, means in tiles:
             values, sums = self._values(means, region, pixels)
             shown.append(values.of_first())
             scored.append(values if region.all_pass(pixels) else values.at(region.within(pixels)))
-            by_class = {name: value + by_class[name] if by_class else value for name, value in sums.items()}
+            sums |= scored[-1].sums()
+            totals = {name: value + totals[name] if totals else value for name, value in sums.items()}
         every = PixelValues.joined(shown)
         if self.maps is not None:
             self._check_finite(image, float(image.apart))
             self.maps.append(self._maps(every, region) | ({} if region.mask is None else {"truth": region.mask}))
             return
-        sums, bins = self._sums(PixelValues.joined(scored), region)
+        sums, bins = self._sums(PixelValues.joined(scored), totals, region)
         uncertainty = uncertainty_of(every.names)
         fetched = devices.fetch(
-            {f"sum/{name}": value for name, value in (sums | by_class).items()}
+            {f"sum/{name}": value for name, value in sums.items()}
             | {"apart": image.apart, "size": image.size, "uncertainty": every.of(uncertainty)[0]}
             | {"predicted": every.predicted[0].to(self._of_class)}
             | ({} if image.drawn is None else {"draws": image.drawn})
@@ -271,11 +272,11 @@ class PixelReduction:
         if truth is None or not image.region.count or not bool(valid.any()):
             return np.zeros(len(metrics.TEMPERATURES))
         chosen = devices.upload(valid.nonzero()[:, 0], truth.device)
-        logits = torch.cat(image.grid).double().movedim(1, -1)
+        logits, truth = torch.cat(image.grid), truth[every]
         total = torch.zeros(len(metrics.TEMPERATURES), dtype=torch.float64, device=truth.device)
         for pixels in chosen.split(self._step(logits)):
-            pll = metrics.pll_by_temperature(logits.index_select(1, pixels), truth[every][pixels])
-            total += torch.as_tensor(pll).sum(1)
+            pll = metrics.pll_by_temperature(taken(logits, pixels).movedim(1, -1), truth[pixels])
+            total += torch.as_tensor(pll).double().sum(1)
         return as_numpy(total) / len(valid)  # so that all pixels count alike, in whatever image
 
     def _region(
@@ -340,20 +341,22 @@ class PixelReduction:
         assert region.truth is not None
         truth, full = region.truth[pixels], mean[self._full : self._full + 1]
         rows = None if region.all_pass(pixels) else region.within(pixels)
-        scored = (full, truth) if rows is None else (full.index_select(2, rows), truth[rows])
+        scored = (full, truth) if rows is None else (taken(full, rows), truth[rows])
         sums = {"classwise.all": pixel_counts.class_bins(*scored)}
         if self._left_out.stop > self._left_out.start:
             few = region.within(pixels, every=_EVERY)
             weights = self._on_device(self._weights, mean)[: self._counted]
-            left_out = weights @ means.p.index_select(2, few).flatten(1)
+            left_out = weights @ taken(means.p, few).flatten(1)
             sums["few.classwise"] = pixel_counts.class_bins(left_out.view(len(weights), self._classes, -1), truth[few])
         return sums
 
-    def _sums(self, values: PixelValues, region: _Region) -> tuple[dict[str, Tensor], Tensor]:
-        """The sums over the scored pixels of an image, under every replicate; and the bins of these pixels."""
+    def _sums(
+        self, values: PixelValues, totals: Mapping[str, Tensor], region: _Region
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """All sums over the scored pixels of an image, of whose values these are the totals, under every replicate; and
+        the bins of these pixels."""
         first = self._counted
-        sums = dict(zip(values.names, values.values.sum(2, dtype=torch.float64), strict=True))
-        sums["max_probability"] = len(region.rows) - sums["least_confidence"]
+        sums = {**totals, "max_probability": len(region.rows) - totals["least_confidence"]}
         side, is_right = None, values.of("accuracy")[:first] if "accuracy" in values.names else None
         truth = None if region.truth is None else region.truth[region.numbers]
         sums |= pixel_counts.class_counts(values.predicted[:first], is_right, truth, self._classes)
@@ -361,7 +364,7 @@ class PixelReduction:
             least, is_near = values.of("least_confidence")[:first], None
             if region.cell is not None and region.near is not None:
                 is_near = torch.zeros_like(region.cell).index_fill_(0, region.near, 1)
-                sums |= pixel_counts.sums_at_boundaries(values, region.near, region.cell, replicates=first)
+                sums |= pixel_counts.sums_at_boundaries(values, totals, region.near, region.cell, replicates=first)
             sums |= pixel_counts.sums_by_confidence(least, is_right, is_near)
             side = None if self._lean else 1 - is_right.to(torch.int32)
         elif truth is not None:

@@ -48,8 +48,7 @@ def components_of_image(
 
 def _box(planes: Bool[np.ndarray, "plane row column"]) -> tuple[slice, slice]:
     """The rows and columns around what is true in any of these planes."""
-    any_plane = planes.any(0)
-    rows, columns = (np.flatnonzero(any_plane.any(axis)) for axis in (1, 0))
+    rows, columns = (np.flatnonzero(planes.any(axis=axes)) for axes in ((0, 2), (0, 1)))
     return slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1)
 
 

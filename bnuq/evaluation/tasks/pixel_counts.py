@@ -128,12 +128,12 @@ def sums_at_boundaries(
     """The sums over pixels near class boundaries (the numbers of these) and over those inside, the rest of the totals,
     under the first replicates; and under the first, those at each whole distance, of which the errors too."""
     names = [name for name in AT_BOUNDARIES if name in values.names]
-    sums = {}
+    sums: dict[str, Tensor] = {}
     for name in names:
         at_boundary = taken(values.of(name)[:replicates], near).sum(1).double()
         sums[f"band.{name}"] = torch.stack([at_boundary, totals[name][:replicates] - at_boundary], dim=1)
     of_distance = torch.stack([*(values.of(name)[0] for name in names), 1 - values.of("accuracy")[0]])
     codes = cell + _rows(len(of_distance), REACH + 1, cell)[:, None]
-    totals = counted(codes, (len(of_distance), 1, REACH + 1), of_distance)
-    sums |= zip((f"distance.{name}" for name in (*names, "error_rate")), totals, strict=True)
+    by_distance = counted(codes, (len(of_distance), 1, REACH + 1), of_distance)
+    sums |= zip((f"distance.{name}" for name in (*names, "error_rate")), by_distance, strict=True)
     return sums | {"distance.count": counted(cell, (1, REACH + 1))}

@@ -132,8 +132,8 @@ def sums_at_boundaries(
     for name in names:
         at_boundary = taken(values.of(name)[:replicates], near).sum(1).double()
         sums[f"band.{name}"] = torch.stack([at_boundary, totals[name][:replicates] - at_boundary], dim=1)
-    of_distance = torch.stack([*(values.of(name)[0] for name in names), 1 - values.of("accuracy")[0]])
-    codes = cell + _rows(len(of_distance), REACH + 1, cell)[:, None]
-    by_distance = counted(codes, (len(of_distance), 1, REACH + 1), of_distance)
+    terms = torch.stack([*(values.of(name)[0] for name in names), 1 - values.of("accuracy")[0]])
+    codes = cell + _rows(len(terms), REACH + 1, cell)[:, None]
+    by_distance = counted(codes, (len(terms), 1, REACH + 1), terms)
     sums |= zip((f"distance.{name}" for name in (*names, "error_rate")), by_distance, strict=True)
     return sums | {"distance.count": counted(cell, (1, REACH + 1))}

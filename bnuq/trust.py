@@ -62,9 +62,17 @@ def resolve_factory(
     if not names_a_file(spec):
         finder = None if named_by.file is None else _TrustFinder(base, allow)
         return _from_module(spec, place, function, base, allow, finder, objects)
-    path = (base / expanded(place)).resolve()
+    path, source = source_of(spec, base)
+    allow(hashlib.sha256(source).hexdigest(), str(path))
+    finder = None if named_by.file is None else _TrustFinder(path.parent, allow)
+    return _from_source(spec, path, source, function, finder, objects)
+
+
+def source_of(spec: str, base: Path) -> tuple[Path, bytes]:
+    """The path of the file that `file.py:function` names, and its content; RequestError where it cannot be read."""
+    path = (base / expanded(spec.rpartition(":")[0])).resolve()
     try:
-        source = path.read_bytes()
+        return path, path.read_bytes()
     except (OSError, ValueError) as error:  # ValueError: a NUL in its name
         cause = (
             "there is no such file"
@@ -72,9 +80,6 @@ def resolve_factory(
             else getattr(error, "strerror", None) or str(error)
         )
         raise RequestError(f"{spec}: cannot read {path}: {cause}. Check the path.") from error
-    allow(hashlib.sha256(source).hexdigest(), str(path))
-    finder = None if named_by.file is None else _TrustFinder(path.parent, allow)
-    return _from_source(spec, path, source, function, finder, objects)
 
 
 def names_a_file(spec: str) -> bool:

@@ -39,7 +39,6 @@ from bnuq.evaluation.mistakes import reported_at_once
 
 if TYPE_CHECKING:
     from bnuq.progress import Progress
-    from bnuq.records.evaluation import Result
 
 
 @with_options(
@@ -78,6 +77,7 @@ def command(
     separates unfamiliar data from the test set. Writes one HDF5 file and prints a report; of several run files, one
     each."""
     from bnuq.cli.progress import progress_of
+    from bnuq.workflows.requests import check_evaluation, check_several
 
     progress = progress_of(printing)
     if again is None and sum(map(is_run_file, model or ())) > 1:
@@ -94,16 +94,17 @@ def command(
         _compute_shard(shared, baseline, work, printing)
         return
     if runs is not None:
+        if baseline is not None:
+            raise RequestError(
+                f"--baseline {baseline} is compared with one result, and several runs were requested. Leave it out."
+            )
+        check_several(runs, reading=False)  # before torch is imported
         from bnuq.evaluation.setup import threads
         from bnuq.records import multirun
         from bnuq.report.multirun import report
         from bnuq.report.render import print_record
         from bnuq.workflows.multirun import evaluate_several
 
-        if baseline is not None:
-            raise RequestError(
-                f"--baseline {baseline} is compared with one result, and several runs were requested. Leave it out."
-            )
         with threads(runs.all[0].run.threads):
             aggregate = evaluate_several(runs, work=work, progress=progress)
         aggregate = with_resuming_as_warning(aggregate, strict=printing.strict)
@@ -112,6 +113,7 @@ def command(
     with reported_at_once():
         run = _run(model or (), again, options)
     gate = None if baseline is None else Gate(baseline, run, printing)
+    check_evaluation(run, work, reading=False)  # before torch is imported
     from bnuq.evaluation.setup import threads
     from bnuq.records.summary import summary
     from bnuq.report.evaluation import report
@@ -136,6 +138,8 @@ def _evaluate_each(
     printing: Printing,
 ) -> None:
     """Evaluate several run files, and print the report of each when it is finished; exit code 2 where some failed."""
+    if baseline is not None:
+        raise RequestError(f"--baseline {baseline} is compared with one result, and {len(runs)} runs were requested.")
     from bnuq.cli.failures import reported
     from bnuq.evaluation.setup import threads
     from bnuq.records.summary import summary
@@ -143,12 +147,10 @@ def _evaluate_each(
     from bnuq.report.render import print_record
     from bnuq.workflows.queue import evaluate_all
 
-    if baseline is not None:
-        raise RequestError(f"--baseline {baseline} is compared with one result, and {len(runs)} runs were requested.")
     summaries, failed, show = list[Any](), dict[str, int](), partial(print_record, report, full=printing.full)
     quiet_printing = msgspec.structs.replace(printing, json=False, quiet=printing.quiet or printing.json)
 
-    def on_result(_: Run, result: Result) -> None:
+    def on_result(_: Run, result: Any) -> None:
         if printing.json:
             summaries.append(summary(result))
         result = with_resuming_as_warning(result, strict=printing.strict)
@@ -169,12 +171,17 @@ def _evaluate_each(
 
 def _compute_shard(runs: Sequence[Run], baseline: Path | None, work: str | None, printing: Printing) -> None:
     """Compute a part of the units, without a result."""
+    if baseline is not None:
+        raise RequestError(f"--baseline {baseline} is compared with a result, and --shard makes none. Leave it out.")
+    from bnuq.workflows.requests import check_evaluation, check_shard
+
+    check_shard(runs, work)
+    for run in runs:
+        check_evaluation(run, work, reading=False)
     from bnuq.cli.progress import progress_of
     from bnuq.evaluation.setup import threads
     from bnuq.workflows.shards import compute_shard
 
-    if baseline is not None:
-        raise RequestError(f"--baseline {baseline} is compared with a result, and --shard makes none. Leave it out.")
     progress = progress_of(printing)
     with threads(runs[0].threads):
         compute_shard(runs, work, progress=progress, say=partial(typer.echo, err=True))

@@ -84,13 +84,17 @@ def command(
             raise RequestError("--from takes the draws of the result; leave --samples, --batch-size and --seed out.")
         source = read(folder / expanded(result))
         run = resolve_again(dict(source.run), folder / expanded(result), options, folder=folder)
+    from bnuq.workflows.requests import check_export
+
+    path = folder / expanded(Path(out))
+    check_export(run, method=method, result=source, path=path, reading=False)  # before torch is imported
     from bnuq.cli.progress import progress_of
     from bnuq.evaluation.setup import threads
     from bnuq.workflows.export import Exported, export
 
     progress = progress_of(printing)
     with threads(run.threads):
-        exported = export(run, folder / expanded(Path(out)), method=method, result=source, progress=progress)
+        exported = export(run, path, method=method, result=source, progress=progress)
 
     def show(record: Exported, _: Any) -> None:
         for line in _lines(record):

@@ -68,6 +68,9 @@ def command(
         print_line(f"The run file will be {_shown(path, folder)}{' (replaced)' * exists(path)}.")
     asked = Options(options | _answers(options))
     run = resolve_checkpoint(model, asked, folder=folder)
+    from bnuq.evaluation.request_checks import check_readable
+
+    check_readable(run)  # before torch is imported
     from bnuq.cli.progress import bars_or_lines
     from bnuq.evaluation.setup import threads
     from bnuq.progress import silent

@@ -46,13 +46,16 @@ def command(
     with reported_at_once(("train",) if settings.suggest_pipeline or settings.domain else ()):
         run = placed(resolve(model, options, folder=Path.cwd()), options)
     check_figures(figures)
+    from bnuq.workflows.requests import InspectSettings, check_inspection
+
+    inspect_settings = InspectSettings.of(settings, folder=Path.cwd(), needs_reference="train" in options)
+    check_inspection(run, inspect_settings, reading=False)  # before torch is imported
     from bnuq.cli.progress import progress_of
     from bnuq.evaluation.setup import threads
     from bnuq.records.inspection import summary
     from bnuq.report.inspection import report
-    from bnuq.workflows.inspect import Settings, inspect
+    from bnuq.workflows.inspect import inspect
 
-    inspect_settings = Settings.of(settings, folder=Path.cwd(), needs_reference="train" in options)
     progress = progress_of(printing)
     with threads(run.threads):
         result = inspect(run, inspect_settings, progress=progress)

@@ -32,6 +32,9 @@ def command(
 ) -> None:
     """Write the result of `bnuq evaluate --shard` once all shards are finished, just as one process would. Where units
     are missing, it names them and writes nothing."""
+    from bnuq.workflows.requests import unmerged
+
+    unmerged(work)  # before torch is imported
     from bnuq.cli.progress import progress_of
     from bnuq.records.summary import summary
     from bnuq.report.evaluation import report

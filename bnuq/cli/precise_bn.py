@@ -52,6 +52,9 @@ def command(
     were never computed. Prints what changed and, with a test set, whether it improved the network."""
     with reported_at_once(("train",)):
         run = resolve(model, Options(options | {"out": out}), folder=Path.cwd())
+    from bnuq.workflows.requests import check_precise_bn
+
+    check_precise_bn(run, settings.points, settings.batch_size, reading=False)  # before torch is imported
     from bnuq.cli.progress import progress_of
     from bnuq.evaluation.setup import threads
     from bnuq.records.precise_bn import summary

@@ -60,6 +60,9 @@ def command(
     with reported_at_once(("test", "train")):
         runs, swept = resolve_sweep(models or [], options, settings, folder=Path.cwd())
     check_figures(figures)
+    from bnuq.workflows.requests import check_sweep
+
+    check_sweep(runs, swept, out=runs[0].out, work=work, reading=False)  # before torch is imported
     from bnuq.cli.progress import progress_of
     from bnuq.evaluation.setup import threads
     from bnuq.records.sweep import summary

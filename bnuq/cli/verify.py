@@ -46,9 +46,12 @@ def command(
         raise RequestError(f"--units is {units}; expected a whole number of at least 1.")
     from bnuq.cli.progress import progress_of
     from bnuq.files.folders import expanded
-    from bnuq.workflows.verify import verify
+    from bnuq.store.codec import kind_of_result
 
     path, progress = expanded(result), progress_of(printing)
+    kind_of_result(path)  # before torch is imported
+    from bnuq.workflows.verify import verify
+
     given = {"folder": Path.cwd(), "progress": progress, "run_file": run_file}
     outcome = verify(path, Options(options), units=units, **given)
     record = outcome.result

@@ -40,6 +40,7 @@ from bnuq.trust import BY_USER, NamedBy, names_a_file
 
 DEFAULT_SCORING, DEFAULT_CERTIFICATE = ScoringSection(), CertificateSection()
 DEFAULT_SAMPLER = SamplerSettings()
+DEFAULT_BATCH_SIZE = 128  # where neither the request nor the checkpoint says that of the training
 
 
 class Options(dict[str, Any]):

@@ -22,7 +22,15 @@ from bnuq.data.pipeline import (
 from bnuq.data.points import Points
 from bnuq.data.readers.classes import read_classes
 from bnuq.data.readers.npy import npz_arrays
-from bnuq.data.reading import factory_of, load_points, missing_set, parse_reference, points_in_memory, set_name
+from bnuq.data.reading import (
+    check_found,
+    factory_of,
+    load_points,
+    missing_set,
+    parse_reference,
+    points_in_memory,
+    set_name,
+)
 from bnuq.data.resizing import WORDS, Fit, resized_crop
 from bnuq.data.shared import Fingerprints
 from bnuq.data.target_checks import (
@@ -47,6 +55,7 @@ __all__ = [
     "ahead",
     "are_grey_files",
     "augmented",
+    "check_found",
     "check_label_matrix",
     "check_labels",
     "check_masks",

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -79,11 +79,28 @@ def location(known: KnownSet, split: str, roots: tuple[Path, ...]) -> Path | Non
 
 
 def read_known(reference: str, *, split_default: str, data_root: Path | None = None) -> tuple[Contents, str, Path]:
-    """What `NAME`, `NAME:split` or (of a UCI set) `NAME:split:K` names, its resolved reference, and where it lay.
+    """What `NAME`, `NAME:split` or (of a UCI set) `NAME:split:K` names, its resolved reference, and where it lay;
+    DataError as for `found_known`.
 
     Split K of a UCI set, 0 by default, is the one whose test rows `splits/test_KK.txt` lists.
-    Raises DataError for an unknown split and, listing every path looked at, for a set that is missing.
     """
+    found = found_known(reference, split_default=split_default, data_root=data_root)
+    return _read(found.form, found.path, found.split, int(found.fold or 0)), found.reference, found.path
+
+
+class FoundSet(NamedTuple):
+    """A split of a known set, or of one of its folds, that lies in a form at a path; `reference` is resolved."""
+
+    form: Form
+    path: Path
+    split: str
+    fold: str
+    reference: str
+
+
+def found_known(reference: str, *, split_default: str, data_root: Path | None = None) -> FoundSet:
+    """Where the set lies that `reference` names, of which nothing is read. DataError for an unknown split and, listing
+    every path looked at, for a set that is missing."""
     known = known_set(reference)
     assert known is not None
     split, fold = split_of(known, reference, split_default), ":".join(reference.split(":")[2:])
@@ -101,7 +118,7 @@ def read_known(reference: str, *, split_default: str, data_root: Path | None = N
             + "\n".join(f"  {path}" for _, path in looked_at)
             + "\nSay where it is with --data-root FOLDER or the environment variable BNUQ_DATA, or name its file."
         )
-    return _read(*existing, split, int(fold or 0)), resolved, existing[1]
+    return FoundSet(*existing, split, fold, resolved)
 
 
 def _how_to_fetch(known: KnownSet, split: str) -> str:

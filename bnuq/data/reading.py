@@ -14,7 +14,7 @@ from typing import Any
 
 from bnuq.data.common_layout import points_of
 from bnuq.data.fitting import fitted
-from bnuq.data.known import KnownSet, data_roots, known_set, known_sets, location, read_known, split_of
+from bnuq.data.known import KnownSet, data_roots, found_known, known_set, known_sets, location, read_known, split_of
 from bnuq.data.points import Contents, Points
 from bnuq.data.readers.classes import ClassFile, read_classes
 from bnuq.data.readers.common import GROUP, readable, with_a_factory
@@ -95,17 +95,38 @@ def load_points(
         points = _of_suite(asked, data_root) or _of_part(asked)
     if points is not None:
         return fitted(points) if look else points
-    if wrong := _is_half_a_pair(reference, asked.base):
+    _check_code(reference, asked.base, beside)
+    spec, _ = without_arguments(reference)
+    label = asked.called(spec.rpartition(":")[2])
+    arguments, keywords = arguments_of(reference)  # before any code runs
+    factory = resolve_factory(spec, base=asked.base, named_by=named_by, trust=trust_code, objects=True)
+    make = functools.partial(factory, *arguments, **keywords)
+    return asked.points(read_factory(reference, make, free_bytes=free_bytes, whole=whole), label)
+
+
+def check_found(
+    reference: str, split_default: str, *, base: Path, data_root: Path | None = None, beside: Collection[str] = ()
+) -> None:
+    """Raise the DataError of `load_points` where there is nothing that `reference` could name; nothing is read."""
+    path = base / expanded(reference)
+    if exists(path):
+        if wrong := what_is_wrong_with(kind_of(path)):
+            raise DataError(f"{path}: {wrong}")
+    elif folders_of(reference, base):
+        return
+    elif known_set(reference):
+        found_known(reference, split_default=split_default, data_root=data_root)
+    elif not members_of(reference) and not selection_of(reference, base):
+        _check_code(reference, base, beside)
+
+
+def _check_code(reference: str, base: Path, beside: Collection[str]) -> None:
+    """Raise DataError for a reference that names nothing else, unless it can be code."""
+    if wrong := _is_half_a_pair(reference, base):
         raise DataError(wrong)
-    if _looks_like_code(reference):
-        spec, _ = without_arguments(reference)
-        label = asked.called(spec.rpartition(":")[2])
-        arguments, keywords = arguments_of(reference)  # before any code runs
-        factory = resolve_factory(spec, base=asked.base, named_by=named_by, trust=trust_code, objects=True)
-        make = functools.partial(factory, *arguments, **keywords)
-        return asked.points(read_factory(reference, make, free_bytes=free_bytes, whole=whole), label)
-    missing = asked.base / expanded(reference.partition(":")[0]) if _in_a_file(reference) else asked.path
-    raise DataError(_not_found(reference, missing, beside))
+    if not _looks_like_code(reference):
+        missing = expanded(reference.partition(":")[0] if _in_a_file(reference) else reference)
+        raise DataError(_not_found(reference, base / missing, beside))
 
 
 @dataclass(frozen=True)

@@ -5,47 +5,68 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
-from bnuq.config import Run, Split
+from bnuq.config import DEFAULT_BATCH_SIZE, Run, Split
 from bnuq.config.runfile_writing import Line, table
 from bnuq.config.schema import DataSection, ModelSection, settings_of
 from bnuq.errors import BnuqError, RequestError, UntrustedCodeError
-from bnuq.evaluation.plan import DEFAULT_BATCH_SIZE
 from bnuq.methods import method_named
-from bnuq.models.checkpoint import Checkpoint, read_checkpoint
-from bnuq.models.recognition import recognised
-from bnuq.models.suggestions import described, suggested_architectures
+
+if TYPE_CHECKING:
+    from bnuq.models.checkpoint import Checkpoint
 
 Need = Literal["test", "train", "ood"]
 
 
-def check_complete(run: Run, *, needs: Collection[Need]) -> None:
+def check_complete(run: Run, *, needs: Collection[Need], reading: bool = True) -> None:
     """Raise RequestError that lists all that `run` lacks, where it lacks the architecture of its weights or one of the
     sets in `needs`; a reference that it would use is listed with them, unless it needs no set. The checkpoint is read
-    for this only where something is missing, and ModelError says why it cannot be."""
+    for this only where something is missing, and ModelError says why it cannot be. Without `reading`, which imports
+    torch, only what can be seen without it is refused."""
     if run.network is not None:
-        if absent := [need for need in needs if not getattr(run, need)]:
-            layers = sum(name.rpartition(".")[2] == "running_mean" for name in run.network.state_dict())
-            if run.train is None and "train" not in absent and [*_uses_of_reference(run, layers)]:
-                absent = ["train", *absent]
-            raise RequestError(f"missing: {', '.join(f'{need}=…' for need in absent)} (data in memory or a reference).")
+        _check_complete_in_memory(run, needs)
         return
     checkpoint = None
     if run.arch is None:
+        if not reading:
+            return
         with suppress(UntrustedCodeError):  # a pickled network, or what loading it will say
-            checkpoint = read_checkpoint(run.checkpoint, entry=run.entry, only_finite=False)
+            checkpoint = _read(run)
     without_arch = checkpoint is not None and checkpoint.state is not None and checkpoint.hub is None
     if without_arch and checkpoint is not None and checkpoint.state is not None:
+        from bnuq.models.recognition import recognised
+
         network = recognised(checkpoint.state)
         without_arch = network is None or network.one is None
     if not without_arch and all(getattr(run, need) for need in needs):
         return
-    if checkpoint is None:
+    if checkpoint is None and (run.train is None or not _is_toml(run.run_file)):  # the message depends on it
+        if not reading:
+            return
         with suppress(BnuqError):  # what loading it will say
-            checkpoint = read_checkpoint(run.checkpoint, entry=run.entry, only_finite=False)
+            checkpoint = _read(run)
     lacks = [*_lacks(run, checkpoint if without_arch else None, needs, batchnorms(checkpoint))]
     raise RequestError(_message(run, lacks, checkpoint))
+
+
+def _check_complete_in_memory(run: Run, needs: Collection[Need]) -> None:
+    if absent := [need for need in needs if not getattr(run, need)]:
+        layers = sum(name.rpartition(".")[2] == "running_mean" for name in run.network.state_dict())
+        if run.train is None and "train" not in absent and [*_uses_of_reference(run, layers)]:
+            absent = ["train", *absent]
+        raise RequestError(f"missing: {', '.join(f'{need}=…' for need in absent)} (data in memory or a reference).")
+
+
+def _read(run: Run) -> Checkpoint:
+    from bnuq.models.checkpoint import read_checkpoint  # here, since it imports torch
+
+    return read_checkpoint(run.checkpoint, entry=run.entry, only_finite=False)
+
+
+def _is_toml(run_file: Path | None) -> bool:
+    return run_file is not None and run_file.suffix.lower() == ".toml"
 
 
 @dataclass(frozen=True)
@@ -62,6 +83,8 @@ class _Lack:
 def _lacks(run: Run, weights: Checkpoint | None, needs: Collection[Need], batchnorms: int) -> Iterator[_Lack]:
     absent = {need for need in needs if not getattr(run, need)}
     if weights is not None:
+        from bnuq.models.suggestions import described, suggested_architectures
+
         sentence = f"no architecture: the file {described(weights)}"
         archs = suggested_architectures(weights)
         yield _Lack("model", "arch", archs[0], f"--arch {' or '.join(archs)}", sentence)
@@ -125,7 +148,7 @@ def _message(run: Run, lacks: Sequence[_Lack], checkpoint: Checkpoint | None) ->
     if run.run_file is None:
         name = run.checkpoint.with_suffix(".toml").name
         return f"{message}\nor write {name} beside the checkpoint:\n\n{_lines(run, lacks, checkpoint)}"
-    if run.run_file.suffix.lower() == ".toml":
+    if _is_toml(run.run_file):
         return f"{message}\nor to {run.run_file.name}:\n\n{_lines(None, lacks, None)}"
     return message
 

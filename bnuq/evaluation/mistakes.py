@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from bnuq.config import Run
 from bnuq.errors import BnuqError, MistakenError, RequestError
-
-if TYPE_CHECKING:
-    from bnuq.evaluation.completeness import Need
+from bnuq.evaluation.completeness import Need, check_complete
 
 
 @contextmanager
@@ -20,8 +17,6 @@ def reported_at_once(needs: Collection[Need] = ("test",)) -> Iterator[None]:
     try:
         yield
     except MistakenError as error:
-        from bnuq.evaluation.completeness import check_complete  # here, since it imports torch
-
         message = str(error)
         for run in error.rest if isinstance(error.rest, tuple) else (error.rest,):
             try:

@@ -9,7 +9,7 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from bnuq.config import DEFAULT_SAMPLER, Run, SamplerSettings
+from bnuq.config import DEFAULT_BATCH_SIZE, DEFAULT_SAMPLER, Run, SamplerSettings
 from bnuq.data import Points
 from bnuq.errors import RequestError, SamplingError
 from bnuq.evaluation.batch_composition import check_mini_batches
@@ -25,8 +25,6 @@ from bnuq.sampling.outputs import unconverted
 from bnuq.sampling.site_search import find_sites
 from bnuq.sampling.sites import BatchNormSite, Sites, select_layers
 from bnuq.sampling.unsampled import listed
-
-DEFAULT_BATCH_SIZE = 128
 
 
 def plan_of(

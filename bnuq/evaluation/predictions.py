@@ -19,7 +19,7 @@ from bnuq.evaluation.datasets import RunData
 from bnuq.evaluation.pipeline import target_scale
 from bnuq.evaluation.subject import VALIDATION, Subject
 from bnuq.evaluation.tasks import classification
-from bnuq.files.content import kind_of, sha256_of_file, what_is_wrong_with
+from bnuq.files.content import sha256_of_file
 from bnuq.files.limits import check_size
 from bnuq.findings import Finding, note
 from bnuq.sampling.plain_loop import Engine
@@ -42,14 +42,6 @@ class Predictions:
     def samples(self) -> int:
         """T."""
         return next(iter(self.arrays.values())).shape[0]
-
-
-def check_file(path: Path) -> None:
-    """Raise DataError where the file cannot hold predictions."""
-    kind = kind_of(path)
-    if kind != "zip" or path.suffix.lower() != ".npz":
-        what = what_is_wrong_with(kind) or "is not .npz; write one with numpy.savez(FILE, test=…)."
-        raise DataError(f"--predictions {path}: {what}")
 
 
 def read_predictions(path: Path, run: Run, data: RunData) -> Predictions:

@@ -1,39 +1,41 @@
-"""Checks a request before anything is read or computed."""
+"""Checks a request before anything is read or computed, and before torch is imported."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
+from typing import Literal
 
-from bnuq.config import Run
-from bnuq.errors import ModelError, RequestError
+from bnuq.config import Named, Run
+from bnuq.data import check_found, missing_set, parse_reference
+from bnuq.errors import DataError, RequestError
 from bnuq.evaluation.completeness import Need, check_complete
-from bnuq.evaluation.predictions import check_file
 from bnuq.files.content import kind_of, what_is_wrong_with
 from bnuq.findings import Finding, note
 from bnuq.methods import method_named
+from bnuq.models.kinds import kind_of_weights
 from bnuq.records import evaluation_file as result_file
+from bnuq.trust import names_a_file, source_of
 
 
 def check_readable(run: Run) -> None:
-    """Raise ModelError where a checkpoint of `run` cannot be one."""
+    """Raise ModelError where a checkpoint of `run` cannot be one, RequestError where the file of an architecture cannot
+    be read."""
     for single in run.single:
-        if single.network is None and (problem := what_is_wrong_with(kind_of(single.checkpoint))):
-            raise ModelError(f"{single.checkpoint}: {problem}")
+        if single.network is None:
+            kind_of_weights(single.checkpoint)
+            if single.arch is not None and names_a_file(single.arch.text):
+                source_of(single.arch.text, single.arch.base)
 
 
-def check_request(run: Run, *, needs: Collection[Need] = ("test",)) -> None:
+def check_request(run: Run, *, needs: Collection[Need] = ("test",), reading: bool = True) -> None:
     """Raise BnuqError for every error in `run` that can be found before anything is computed; one message lists all
-    that it lacks."""
+    that it lacks. Without `reading`, torch is not imported, see `check_complete`."""
     check_readable(run)
-    check_complete(run, needs=needs)
-    if kind_of(run.out.parent) != "folder":
-        raise RequestError(f"--out {run.out}: the folder {run.out.parent} does not exist.")
-    result_file.check_replaceable(run.out)
-    if run.run_file is not None and run.run_file.resolve() == run.out.resolve():
-        raise RequestError(f"--out {run.out} is a file that this run reads; name another file to write.")
+    check_complete(run, needs=needs, reading=reading)
+    check_out(run)
     if run.predictions is not None:
-        check_file(run.predictions)
+        _check_predictions(run.predictions)
     _check_bank(run)
     if (ends := run.scoring.tau_range) is not None and not ends[0] < ends[1] < float("inf"):
         raise RequestError(
@@ -44,6 +46,39 @@ def check_request(run: Run, *, needs: Collection[Need] = ("test",)) -> None:
             '--bank and fit = "pll" cannot be combined: with a bank, points have different draws, so only CRPS can be '
             "fitted. Leave one of them out."
         )
+    check_sets(run)
+
+
+def check_out(run: Run) -> None:
+    """Raise BnuqError where the result of `run` cannot be written to its place."""
+    if kind_of(run.out.parent) != "folder":
+        raise RequestError(f"--out {run.out}: the folder {run.out.parent} does not exist.")
+    result_file.check_replaceable(run.out)
+    if run.run_file is not None and run.run_file.resolve() == run.out.resolve():
+        raise RequestError(f"--out {run.out} is a file that this run reads; name another file to write.")
+
+
+def check_sets(run: Run, *, only: Collection[Need | Literal["validation"]] | None = None) -> None:
+    """Raise DataError for a set of `run` that is nowhere, or for one of `only` these, unless it will be downloaded."""
+    named = {"test": (run.test,), "train": (run.train,), "ood": run.ood, "validation": (run.validation,)}
+    files = [each for each in (run.train, run.test) if each is not None and each.data is None]
+    beside = tuple(parse_reference(each.text, base=each.base)[1] for each in files)
+    for split, sets in named.items():
+        for ref in sets if only is None or split in only else ():
+            if not isinstance(ref, Named) or ref.data is not None:
+                continue
+            _, text = parse_reference(ref.text, base=ref.base)
+            default = "test" if split == "ood" else split
+            if not (run.download and missing_set(text, default, base=ref.base, data_root=run.data_root)):
+                check_found(text, default, base=ref.base, data_root=run.data_root, beside=beside)
+
+
+def _check_predictions(path: Path) -> None:
+    """Raise DataError where the file cannot hold predictions."""
+    kind = kind_of(path)
+    if kind != "zip" or path.suffix.lower() != ".npz":
+        what = what_is_wrong_with(kind) or "is not .npz; write one with numpy.savez(FILE, test=…)."
+        raise DataError(f"--predictions {path}: {what}")
 
 
 def _check_bank(run: Run) -> None:

@@ -21,9 +21,10 @@ from bnuq.files.hub import CONFIG, HubConfig, read_hub_config
 from bnuq.files.limits import read_whole
 from bnuq.findings import Finding, note
 from bnuq.models.archives import Archive, opened
-from bnuq.models.containers import INDEX, as_model_error, kind_of_weights
+from bnuq.models.containers import as_model_error
 from bnuq.models.entries import Plain, entries_of, leads_to_weights, plain_values, unused_averages, weights_in
 from bnuq.models.exported import read_exported
+from bnuq.models.kinds import INDEX, kind_of_weights
 from bnuq.models.listing import EXPECTED, check_name, listed
 from bnuq.models.prefixes import without_prefixes
 from bnuq.models.shards import StoredWeights, read_safetensors_files

@@ -19,6 +19,7 @@ from bnuq.evaluation.noise_models import layer_counts
 from bnuq.metrics import Prior
 from bnuq.records.sweep import Elbo, ElboTerms, LayerCounts
 from bnuq.sampling.batch_statistics import BatchStatistics
+from bnuq.sweeping.settings import prior_of
 from bnuq.sweeping.sizes import AtSize, DrawSets
 
 NORMAL = 1.959964
@@ -47,22 +48,6 @@ class TrainingErrors:
         set."""
         factor = max(0.0, 1 - self.points / self.train_size)
         return math.sqrt(factor) * metrics.standard_error(values, group=self.group) if factor else 0.0
-
-
-def prior_of(settings: SweepSection) -> Prior:
-    """The requested prior; RequestError for missing or superfluous parameters."""
-    keys_of_kinds = {"gaussian": ("prior_mean", "prior_deviation"), "weight_decay": ("prior_precision",)}
-    keys = keys_of_kinds.get(settings.prior, ())
-    for key in ("prior_mean", "prior_deviation", "prior_precision"):
-        setting, option = getattr(settings, key), key.replace("_", "-")
-        value = "NUMBER" if key == "prior_precision" else "MEAN,VARIANCE"
-        if (setting is None) != (key not in keys):
-            requirement = f"needs --{option} {value}" if key in keys else f"takes no --{option}"
-            raise RequestError(f'the prior "{settings.prior}" {requirement} (sweep.{key} in the run file).')
-    try:
-        return Prior(settings.prior, settings.prior_mean, settings.prior_deviation, settings.prior_precision)
-    except ValueError as error:
-        raise RequestError(f"sweep.prior: {error}") from error
 
 
 def lower_bound(

@@ -42,15 +42,6 @@ def default_sizes(reference_points: int) -> tuple[int, ...]:
     return tuple(size for size in (_SMALLEST * 2**k for k in range(8)) if size <= largest) or (2,)
 
 
-def samples_of(run: Run) -> int:
-    """T of a draw set; RequestError for "auto", or fewer than 2."""
-    if run.samples == "auto":
-        raise RequestError('samples is "auto", which a sweep does not support; give a number with --samples.')
-    if run.samples < 2:
-        raise RequestError(f"--samples is {run.samples}; expected at least 2, because one sample has no spread.")
-    return run.samples
-
-
 def sizes_of(requested: Sequence[int] | None, default: Sequence[int]) -> tuple[int, ...]:
     """The requested sizes in ascending order without repeats; the default if none were requested."""
     return tuple(sorted(set(requested if requested is not None else default)))
@@ -110,7 +101,7 @@ class SweptNetwork:
         self.subject = Subject(run, self.plan, prepared.model, prepared.pipeline, self.sets, scorer, self._train)
         self._odd_outputs = findings_on_outputs(prepared, self.plan)
         prepared.pipeline.check_arithmetic()
-        self._draw_sets = DrawSets(samples_of(run), settings.draw_sets)
+        self._draw_sets = DrawSets.of(run, settings)
         check_resources_of_sweep(
             self.subject,
             sizes=len(self.sizes),

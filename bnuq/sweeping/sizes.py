@@ -17,6 +17,7 @@ from torch import Tensor
 
 from bnuq import metrics
 from bnuq.arithmetic import Arithmetic
+from bnuq.config import Run, SweepSection
 from bnuq.data import Points
 from bnuq.errors import SamplingError
 from bnuq.evaluation import memory
@@ -34,6 +35,7 @@ from bnuq.progress import Advance, Progress
 from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.engine import Stochastic
 from bnuq.sweeping.likelihood import Training
+from bnuq.sweeping.settings import samples_of
 
 PART = 1024  # points of a unit
 TRAIN = "train"
@@ -50,6 +52,11 @@ class DrawSets:
 
     samples: int
     sets: int
+
+    @staticmethod
+    def of(run: Run, settings: SweepSection) -> DrawSets:
+        """Those of a sweep; RequestError as for `samples_of`."""
+        return DrawSets(samples_of(run), settings.draw_sets)
 
     @property
     def draws(self) -> int:

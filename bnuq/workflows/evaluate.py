@@ -21,7 +21,7 @@ from bnuq.evaluation.outcome_findings import findings_on_channels, findings_on_n
 from bnuq.evaluation.planned import PlannedRun, checked_run, journal_header, resolved
 from bnuq.evaluation.posthoc import post_hoc_scores
 from bnuq.evaluation.provenance import Stopwatch
-from bnuq.evaluation.request_checks import check_request, notes_on_request
+from bnuq.evaluation.request_checks import notes_on_request
 from bnuq.evaluation.runner import RunnerResult, compute_units, run_methods
 from bnuq.files.journal import Journal, WorkFolder, beside, root_of, secret_for, work_folder
 from bnuq.files.places import Place
@@ -30,7 +30,8 @@ from bnuq.progress import Progress, silent
 from bnuq.records import evaluation_file as result_file
 from bnuq.records.evaluation import EvaluatedSet, Result, Work
 from bnuq.workflows.helpers import helpers
-from bnuq.workflows.processes import Job, Turn, check_shareable
+from bnuq.workflows.processes import Job, Turn
+from bnuq.workflows.requests import check_evaluation
 
 AnyExecutor = TypeVar("AnyExecutor", bound=UnitExecutor)
 
@@ -52,9 +53,7 @@ def evaluate(
     message where the request cannot be carried out; the result file is then not touched.
     """
     watch = Stopwatch()
-    check_request(run)
-    if run.on != "local":
-        check_shareable([run], work, f"--on {run.on}")
+    check_evaluation(run, work)
     fetch_missing(run, progress)
     replaces = run.out.exists()
     units = work_folder(run.out, work, request=["evaluate", run.record()])

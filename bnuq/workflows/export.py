@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,17 +16,15 @@ from bnuq import __version__
 from bnuq.config import Run
 from bnuq.errors import ModelError, RequestError, ResultError, SamplingError, first_line
 from bnuq.evaluation.augmentation import augmenting, check_augmentation
-from bnuq.evaluation.completeness import check_complete
 from bnuq.evaluation.draws import omega_of
 from bnuq.evaluation.methods import SamplerInputs, sampler_of
 from bnuq.evaluation.pipeline import target_scale
 from bnuq.evaluation.planned import planned_run
-from bnuq.evaluation.request_checks import check_readable
 from bnuq.evaluation.setup import prepare
 from bnuq.evaluation.subject import Subject
 from bnuq.files.hdf5 import open_hdf5
-from bnuq.files.writing import check_writable, replaced
-from bnuq.methods import DETERMINISTIC, METHOD_NAMES, METHODS, Method, method_named
+from bnuq.files.writing import replaced
+from bnuq.methods import Method, method_named
 from bnuq.models.loading import LoadedModel
 from bnuq.progress import Progress, silent
 from bnuq.records.evaluation import Result
@@ -37,9 +35,8 @@ from bnuq.sampling.plain_loop import BySet, Engine
 from bnuq.sampling.predictor import SCORES, Acceptance, ExportedPredictor, Scoring
 from bnuq.workflows.predictor_files import check_target, encoded, loaded
 from bnuq.workflows.predictor_modules import check_exportable, pass_modules
+from bnuq.workflows.requests import check_export, exported_run, first_exported
 
-_DRAWING = tuple(m for m in METHODS if m.differs_by and not m.approximates and "file" not in m.differs_by)
-_METHODS = (*_DRAWING, method_named(DETERMINISTIC))
 _COMPARED = 64  # points on which the program is compared with the network
 _COMPARED_BANK = 160  # with a bank, of which every 64 points use other draws
 _TOLERANCE = 1e-4  # relative to the largest value
@@ -68,8 +65,8 @@ def export(
     draws. The program is compared with the network's own samples. Raises BnuqError with one message where that
     network, or that method, cannot be exported; `path` is then not touched.
     """
+    check_export(run, method=method, result=result, path=path, reading=False)
     check_target(path)
-    check_writable(path)
     made = assembled(run, method=method, result=result, progress=progress)
     with progress("Exporting", 1) as advance:
         data = encoded(_program(made.predictor, made.inputs), made.metadata, path.suffix)
@@ -95,13 +92,8 @@ def assembled(
     run: Run, *, method: str | None = None, result: Result | None = None, progress: Progress = silent
 ) -> Assembled:
     """The network of `run` with its draws as one module; see `export`."""
-    check_readable(run)
-    base = _method(method, result)
-    samples = _samples(run, result)
-    methods = run.methods if base is None else () if base.is_single else (base.name,)
-    # on the CPU, whose masks the program has
-    run = replace(run, methods=methods, samples=samples, perturb=(), predictions=None, device="cpu")
-    check_complete(run, needs=("test",))
+    check_export(run, method=method, result=result)
+    base, run = exported_run(run, method, result)
     prepared = prepare(run)
     planned = planned_run(run, prepared)
     if result is not None:
@@ -109,7 +101,7 @@ def assembled(
     subject = planned.subject
     if isinstance(unconverted(prepared.model), Unpacked):
         raise RequestError("a network of several inputs cannot be exported; its program would take packed rows.")
-    base = base or _first(subject.plan.methods, str(run.checkpoint))
+    base = base or first_exported(subject.plan.methods, str(run.checkpoint))
     exported = base if method is None else method_named(method)
     subject = replace(subject, plan=replace(subject.plan, methods=(base,)))
     if "augmentation" in base.differs_by:
@@ -135,42 +127,6 @@ def _check_unchanged(result: Result, networks: Iterable[LoadedModel]) -> None:
                 f"{result.path}: {network.checkpoint.path} was changed since it was evaluated. Restore the file, or "
                 "evaluate it again."
             )
-
-
-def _first(methods: Sequence[Method], where: str) -> Method:
-    """The first method of several samples that can be exported; RequestError where there is none."""
-    exportable = next((method for method in methods if method in _DRAWING), None)
-    if exportable is None:
-        raise RequestError(
-            f"{where}: no method of {', '.join(map(str, methods))} draws samples that can be exported. The network as "
-            "it is: --method deterministic."
-        )
-    return exportable
-
-
-def _method(name: str | None, result: Result | None) -> Method | None:
-    """The method whose samples are exported, before recalibration; None where the network decides. RequestError for one
-    that cannot be."""
-    known = (*result.methods,) if result is not None else ()
-    if name is None:
-        return None if result is None else _first([method_named(known_name) for known_name in known], str(result.path))
-    if name not in METHOD_NAMES or method_named(name).plain not in _METHODS:
-        expected = ", ".join((*map(str, _METHODS), "each with +temperature or +vector"))
-        raise RequestError(f"--method {name} cannot be exported; expected one of {expected}.")
-    if result is not None and name not in known:
-        raise RequestError(f"--method {name}: {result.path} has only {', '.join(known)}; expected one of these.")
-    method = method_named(name)
-    if result is None and method.recalibration is not None:
-        raise RequestError(f"--method {name} is fitted in an evaluation. Name its result: --from RESULT.")
-    return method.plain
-
-
-def _samples(run: Run, result: Result | None) -> int:
-    if result is not None:
-        return int(result.sampling["samples"])
-    if run.samples == "auto":
-        raise RequestError("--samples auto needs labels; expected a number, or --from RESULT.")
-    return run.samples
 
 
 def _bank(result: Result | None) -> BatchStatistics | None:

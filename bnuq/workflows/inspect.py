@@ -4,27 +4,23 @@ domains and pipelines that its statistics tell apart."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
-from pathlib import Path
+from dataclasses import fields
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from bnuq.config import DEFAULT_SAMPLER, InspectSection, Named, Run, SamplerSettings, section_from
-from bnuq.config.schema import settings_of
+from bnuq.config import DEFAULT_BATCH_SIZE, DEFAULT_SAMPLER, InspectSection, Run, SamplerSettings
 from bnuq.data import Points
 from bnuq.errors import ModelError, RequestError, SamplingError
-from bnuq.evaluation.completeness import check_complete
 from bnuq.evaluation.datasets import fetch_missing
 from bnuq.evaluation.draws import check_reference
 from bnuq.evaluation.exactness import check_mcbn, mini_batch
-from bnuq.evaluation.plan import DEFAULT_BATCH_SIZE, findings_on_dropout_rate
+from bnuq.evaluation.plan import findings_on_dropout_rate
 from bnuq.evaluation.population import ReferenceBatches, reference_batches
 from bnuq.evaluation.provenance import Stopwatch, provenance
 from bnuq.evaluation.reference_check import findings as reference_findings
-from bnuq.evaluation.request_checks import check_readable, notes_on_request
-from bnuq.files.content import kind_of
+from bnuq.evaluation.request_checks import notes_on_request
 from bnuq.findings import Finding, note
 from bnuq.inspection import health
 from bnuq.inspection.domains import domains
@@ -33,46 +29,15 @@ from bnuq.inspection.noise import noise, sizes_for
 from bnuq.inspection.pipelines import findings as pipeline_findings
 from bnuq.inspection.pipelines import suggest
 from bnuq.progress import Progress, silent
-from bnuq.records.evaluation_file import check_replaceable
 from bnuq.records.inspection import Domains, Gap, Inspection, NoiseBySize, Pipelines, write
 from bnuq.sampling.site_search import find_sites
 from bnuq.sampling.sites import Sites
+from bnuq.workflows.requests import InspectSettings as Settings
+from bnuq.workflows.requests import check_inspection
 
 LEAST_REFERENCE = 8  # minimum number of reference points for measurements
 POINTS_PER_BATCH_POINT = 10  # times the largest mini-batch, left over so that the noise is measured on other points
 _DEFAULTS = InspectSection()
-
-
-@dataclass(frozen=True)
-class Settings:
-    """The settings of an inspection. `points` points of the reference are the population. The noise is measured on
-    `draws` mini-batches of `batch_size` (the training batch size, where None), and its slope on `size_draws` (`draws`,
-    where None) of each of several sizes, up to `beyond` times `batch_size`.
-
-    `domains` are sets whose statistics are compared, with `samples` draws of MCBN from each; `suggest_pipeline` tries
-    the common training pipelines. `noise_only` leaves the running averages out, and no noise to measure is then an
-    error. `input_shape` is the shape of a point where none can be read. With `needs_reference`, a reference that cannot
-    be read is an error.
-    """
-
-    points: int = _DEFAULTS.points
-    draws: int = _DEFAULTS.draws
-    batch_size: int | None = None
-    beyond: int = 1
-    size_draws: int | None = None
-    domains: tuple[Named, ...] = ()
-    samples: int = _DEFAULTS.samples
-    suggest_pipeline: bool = False
-    noise_only: bool = False
-    input_shape: tuple[int, ...] | None = None
-    needs_reference: bool = False
-
-    @staticmethod
-    def of(section: InspectSection, *, folder: Path, needs_reference: bool) -> Settings:
-        """The settings of the options; paths of domains are relative to `folder`."""
-        settings = {key: getattr(section, key) for key in settings_of(InspectSection) if key != "domain"}
-        domains = tuple(Named(text, folder) for text in section.domain)
-        return Settings(**settings, domains=domains, needs_reference=needs_reference)
 
 
 DEFAULT = Settings()
@@ -88,7 +53,7 @@ def inspect(run: Run, settings: Settings = DEFAULT, *, progress: Progress = sile
     touched.
     """
     watch = Stopwatch()
-    _check(run, settings)
+    check_inspection(run, settings)
     fetch_missing(run, progress, settings.domains)
     replaces = run.out.exists()
     on_data = bool(settings.domains) or settings.suggest_pipeline
@@ -155,21 +120,6 @@ def inspect(run: Run, settings: Settings = DEFAULT, *, progress: Progress = sile
     )
     write(result, run.out)
     return result
-
-
-def _check(run: Run, settings: Settings) -> None:
-    """Raise BnuqError for every error that can be found before anything is read."""
-    check_readable(run)
-    on_data = bool(settings.domains) or settings.suggest_pipeline
-    check_complete(run, needs=("train",) if settings.needs_reference or on_data else ())
-    if kind_of(run.out.parent) != "folder":
-        raise RequestError(f"--out {run.out}: the folder {run.out.parent} does not exist.")
-    check_replaceable(run.out)
-    if run.run_file is not None and run.run_file.resolve() == run.out.resolve():
-        raise RequestError(f"--out {run.out} is a file that this run reads; name another file to write.")
-    section_from(
-        InspectSection, {name: getattr(settings, name) for name in ("points", "draws", "samples", "batch_size")}
-    )
 
 
 def _record(settings: Settings) -> dict[str, Any]:

@@ -16,9 +16,8 @@ from bnuq.catalogue import distinct
 from bnuq.config import Run, RunOfSeveral, Runs
 from bnuq.errors import BnuqError, RequestError
 from bnuq.evaluation.provenance import behaviour, request_digest, same_behaviour
-from bnuq.evaluation.request_checks import check_request
 from bnuq.evaluation.setup import prepare
-from bnuq.files.content import is_file, kind_of, sha256_of_file
+from bnuq.files.content import is_file, sha256_of_file
 from bnuq.findings import Finding, note, notes, warning
 from bnuq.methods import POPULATION, method_named
 from bnuq.progress import Progress, silent
@@ -29,6 +28,7 @@ from bnuq.records.multirun import Several, one_run, shared_warnings, table_of
 from bnuq.tasks import TaskName
 from bnuq.workflows.evaluate import evaluate
 from bnuq.workflows.queue import queued
+from bnuq.workflows.requests import check_several
 
 # Provenance that runs do not share
 NOT_SHARED = ("reference_sha256", "reference_groups_sha256", "predictions_sha256", "request", "network", "outputs")
@@ -49,7 +49,7 @@ def evaluate_several(
     """
     start = time.perf_counter()
     replaces = runs.out.exists()
-    _check(runs)
+    check_several(runs)
     rows, first = [], None
     summaries: list[_RunSummary] = []
     missing = [single.run for single in runs.all if _existing_result(single.run) is None]
@@ -104,21 +104,6 @@ def _run_summary(run_of_series: RunOfSeveral, result: Result) -> _RunSummary:
         findings=result.findings,
         provenance={k: v for k, v in result.provenance.items() if k not in NOT_SHARED},
     )
-
-
-def _check(runs: Runs) -> None:
-    """Raise BnuqError for an error in any run, or where the aggregate cannot be written, before anything is
-    evaluated."""
-    if kind_of(runs.out.parent) != "folder":
-        raise RequestError(f"--out {runs.out}: the folder {runs.out.parent} does not exist.")
-    result_file.check_replaceable(runs.out)
-    for run_of_series in runs.all:
-        if run_of_series.run.run_file is not None and run_of_series.run.run_file.resolve() == runs.out.resolve():
-            raise RequestError(f"--out {runs.out} is a file that these runs read; name another file to write.")
-        try:
-            check_request(run_of_series.run)
-        except BnuqError as error:
-            raise type(error)(f"{run_of_series.words}: {error}") from error
 
 
 def _finished_runs_text(finished: int) -> str:

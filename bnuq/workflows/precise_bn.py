@@ -13,11 +13,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bnuq.config import DEFAULT_SAMPLER, PopulationEstimator, PreciseBnSection, Run, Split, section_from
+from bnuq.config import (
+    DEFAULT_BATCH_SIZE,
+    DEFAULT_SAMPLER,
+    PopulationEstimator,
+    PreciseBnSection,
+    Run,
+    Split,
+)
 from bnuq.data import Points, in_colour
-from bnuq.errors import ModelError, RequestError, SamplingError
+from bnuq.errors import ModelError, SamplingError
 from bnuq.evaluation import memory
-from bnuq.evaluation.completeness import check_complete
 from bnuq.evaluation.datasets import (
     RunData,
     check_grouped,
@@ -29,28 +35,21 @@ from bnuq.evaluation.datasets import (
     takes_rgb_alone,
 )
 from bnuq.evaluation.exactness import check_mcbn
-from bnuq.evaluation.plan import DEFAULT_BATCH_SIZE
 from bnuq.evaluation.population import Population, ReferenceBatches, population_statistics, reference_batches
 from bnuq.evaluation.provenance import Stopwatch, provenance
 from bnuq.evaluation.request_checks import notes_on_request
 from bnuq.evaluation.setup import Prepared, prepare
-from bnuq.files.content import exists, kind_of, what_is_wrong_with
-from bnuq.files.writing import check_writable
 from bnuq.findings import Finding, about, note
 from bnuq.metrics.arrays import as_float64
-from bnuq.models.saving import as_stored, is_checkpoint, write_statistics
+from bnuq.models.saving import as_stored, write_statistics
 from bnuq.progress import Progress, silent
 from bnuq.records.precise_bn import LayerChange, PreciseBN
 from bnuq.sampling.site_search import find_sites
 from bnuq.sampling.sites import BatchNormSite, Sites, having
 from bnuq.workflows.change_scoring import change_on_test_set, scoring_of_test_set
+from bnuq.workflows.requests import check_precise_bn
 
 FEW = 1000  # points below which the statistics are noisy; 10³ to 10⁴ are enough by Wu & Johnson 2021
-_NOT_FILES = {
-    "folder": "it is a folder",
-    "special": "it is a device, a pipe or a socket",
-    "unreadable": "it cannot be opened",
-}
 _DEFAULTS = PreciseBnSection()
 _DEAD = 10  # times eps: a smaller variance has no effect
 
@@ -71,7 +70,7 @@ def precise_bn(
     `run.out` is then not touched.
     """
     watch = Stopwatch()
-    _check(run, points, batch_size)
+    check_precise_bn(run, points, batch_size)
     fetch_missing(run, progress)
     replaces = run.out.exists()
     prepared = prepare(run, partial(_data, run), only_finite=False)
@@ -154,37 +153,6 @@ def _not_finite(run: Run, model: nn.Module, layers: tuple[_Layer, ...]) -> tuple
             "statistics that are recomputed; expected finite weights. Give an earlier checkpoint."
         )
     return (note("not-finite-before", tensors=not_finite),) if not_finite else ()
-
-
-def _check(run: Run, points: int, batch_size: int | None) -> None:
-    """Raise BnuqError for every error that can be found before anything is read."""
-    if problem := what_is_wrong_with(kind_of(run.checkpoint)):
-        raise ModelError(f"{run.checkpoint}: {problem}")
-    section_from(PreciseBnSection, {"points": points, "batch_size": batch_size})
-    check_complete(run, needs=("train",))
-    _check_out(run)
-
-
-def _check_out(run: Run) -> None:
-    """Raise RequestError where `run.out` is a file that this run reads, or exists and is not a checkpoint."""
-    out, kind = run.out, kind_of(run.out)
-    if kind in ("folder", "special", "unreadable"):
-        raise RequestError(f"--out {out} cannot be written: {_NOT_FILES[kind]}. Name a file to write.")
-    if kind_of(out.parent) != "folder":
-        raise RequestError(f"--out {out}: the folder {out.parent} does not exist.")
-    for source in (run.checkpoint, run.run_file):
-        if source is not None and exists(out) and out.samefile(source):
-            raise RequestError(
-                f"--out {out} is a file that this run reads ({source.name}); name another file to write."
-            )
-    if kind not in ("missing", "empty") and not is_checkpoint(out):
-        raise RequestError(f"--out {out} exists and is not a checkpoint; name another file to write.")
-    suffix = run.checkpoint.suffix
-    if ".safetensors" in (out.suffix, suffix) and out.suffix != suffix:
-        raise RequestError(
-            f"--out {out}: the file is written in the format that was read; name it {out.with_suffix(suffix).name}."
-        )
-    check_writable(out)
 
 
 def _data(run: Run, model: nn.Module) -> RunData:

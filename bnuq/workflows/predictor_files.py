@@ -27,10 +27,7 @@ _ONNX = ("onnx", "onnxscript", "onnxruntime")
 
 
 def check_target(path: Path) -> None:
-    """Raise RequestError where `path` has the name of neither form, a library is missing, or a file is there that is no
-    predictor."""
-    if path.suffix not in (".pt2", ".onnx"):
-        raise RequestError(f"--out {path}: expected a name that ends in .pt2, a program of torch.export, or in .onnx.")
+    """Raise RequestError where a library is missing, or a file is at `path` that is no predictor."""
     if path.suffix == ".onnx":
         _libraries()
     if exists(path) and not _is_predictor(path):

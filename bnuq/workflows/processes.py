@@ -23,14 +23,12 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, Any
 
 import torch
 
 from bnuq import devices, errors, stopping
-from bnuq.config import Run
-from bnuq.errors import BnuqError, RequestError, ResultError, is_device_failure
+from bnuq.errors import BnuqError, ResultError, is_device_failure
 from bnuq.evaluation.executors import Share, Worker, has_ended
 from bnuq.evaluation.setup import threads
 from bnuq.evaluation.units import WorkUnit
@@ -66,16 +64,6 @@ class Job:
         except BnuqError as error:
             return {"job": number, "error": [type(error).__name__, str(error)]}
         return {"job": number, "lost": {unit: why for worker in made for unit, why in worker.lost.items()}}
-
-
-def check_shareable(runs: Sequence[Run], work: Path | str | None, option: str) -> None:
-    """Raise RequestError for runs whose units other processes cannot compute."""
-    for run in runs:
-        named = (run.train, run.test, run.validation, *run.ood)
-        if run.network is not None or any(getattr(each, "data", None) is not None for each in named):
-            raise RequestError(f"{option} is for networks and data in files, which other processes can read.")
-    if str(work).startswith("memory:"):
-        raise RequestError(f"--work {work} is memory of this process, which {option} cannot share. Name a folder.")
 
 
 def raise_lost(lost: Mapping[str, str]) -> None:

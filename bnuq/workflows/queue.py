@@ -18,7 +18,8 @@ from bnuq.progress import Advance, Progress, silent
 from bnuq.records.evaluation import Result
 from bnuq.workflows.evaluate import evaluate, job_of
 from bnuq.workflows.helpers import workers
-from bnuq.workflows.processes import Turn, check_shareable
+from bnuq.workflows.processes import Turn
+from bnuq.workflows.requests import check_shareable
 
 
 def evaluate_all(

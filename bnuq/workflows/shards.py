@@ -14,37 +14,21 @@ from bnuq.errors import RequestError, ResultError
 from bnuq.evaluation.executors import Missing, Share, Worker
 from bnuq.evaluation.request_checks import check_request
 from bnuq.evaluation.setup import recorded_threads, threads
-from bnuq.files.journal import keeping, requests_at
+from bnuq.files.journal import keeping
 from bnuq.files.places import place_of
 from bnuq.progress import Progress, silent
 from bnuq.records.evaluation import Result
 from bnuq.workflows.evaluate import compute, evaluate
-from bnuq.workflows.processes import check_shareable, raise_lost
+from bnuq.workflows.processes import raise_lost
+from bnuq.workflows.requests import check_shard, part_of, unmerged
 
-_ENVIRONMENT = (  # number and count, as launchers say them
-    ("RANK", "WORLD_SIZE"),
-    ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT"),
-    ("SLURM_PROCID", "SLURM_NTASKS"),
-    ("JOB_COMPLETION_INDEX", "JOB_COMPLETIONS"),
-)
 _SILENCE = 60.0  # seconds between two messages while others are waited for
 _NAMED = 8  # missing units that a message names
 
 
 def share_of(shard: str, environment: Mapping[str, str] = os.environ) -> Share:
-    """The share that `--shard` names: I/N, or env; RequestError where that is none."""
-    text = shard
-    if shard == "env":
-        variables = [pair for pair in _ENVIRONMENT if all(environment.get(name, "").isdigit() for name in pair)]
-        if not variables:
-            pairs = ", ".join(" and ".join(pair) for pair in _ENVIRONMENT)
-            raise RequestError(f"--shard env: none of these is set: {pairs}. Name the shard, as in --shard 0/4.")
-        index, of = next((pair for pair in variables if int(environment[pair[1]]) > 1), variables[0])
-        first = int(environment.get("SLURM_ARRAY_TASK_MIN", 0)) if index == "SLURM_ARRAY_TASK_ID" else 0
-        text = f"{int(environment[index]) - first}/{environment[of]}"
-    number, count = map(int, text.split("/"))
-    if not 0 <= number < count:
-        raise RequestError(f"--shard {shard} is part {number} of {count}; parts are numbered from 0 to {count - 1}.")
+    """The share that `--shard` names, see `part_of`."""
+    number, count = part_of(shard, environment)
     return Share(number, count, f"shard {number} of {count}", fixed=True)
 
 
@@ -57,16 +41,9 @@ def compute_shard(
     itself if none of them appears for ten minutes, or no other shard gives a sign of life. Raises BnuqError as
     `evaluate` does.
     """
-    shard = runs[0].shard
-    assert shard is not None
-    share = share_of(shard)
-    if work is None:
-        raise RequestError(f"--shard {shard} needs --work, the folder or URL that all shards share.")
-    if runs[0].on != "local":
-        raise RequestError(
-            f"--shard {shard} is a part for one process, and --on {runs[0].on} has several. Leave it out."
-        )
-    check_shareable(runs, work, f"--shard {shard}")
+    check_shard(runs, work)
+    share = share_of(runs[0].shard or "")
+    assert work is not None  # ensured by check_shard
     place, said = place_of(work), -_SILENCE
 
     def wait(text: str) -> None:
@@ -90,22 +67,7 @@ def merge(
 ) -> Result:
     """The result of the evaluation whose units are at `work`, written as `evaluate` would have; the units are then
     removed. Code that the `run_file` names may run. ResultError where some are missing, which it names."""
-    place = place_of(work)
-    expected = {"command": str, "out": str, "run": dict, "facts": dict}
-    known = {
-        key: about
-        for key, about in requests_at(place).items()
-        if about.get("command") == "evaluate" and all(isinstance(about.get(k), kind) for k, kind in expected.items())
-    }
-    if not known:
-        raise RequestError(f"{work}: there are no units of an evaluation; expected the --work of its shards.")
-    if len(known) > 1:
-        outs = ", ".join(str(about.get("out")) for about in known.values())
-        raise RequestError(
-            f"{work}: there are units of {len(known)} requests ({outs}). `bnuq evaluate` with the same options, "
-            "without --shard, makes the results of each."
-        )
-    [(key, about)] = known.items()
+    place, (key, about) = place_of(work), unmerged(work)
     source = folder / f"{key}.json" if "://" in work else Path(work).absolute() / f"{key}.json"
     _check_out(Path(about["out"]), options, folder, work)
     given = Options({"out": about["out"], **{name: value for name, value in options.items() if value is not None}})

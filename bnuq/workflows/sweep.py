@@ -14,14 +14,13 @@ from typing import Any
 import msgspec
 
 from bnuq.catalogue import distinct
-from bnuq.config import DEFAULT_SAMPLER, Run, SweepSection
+from bnuq.config import Run, SweepSection
 from bnuq.data import Points
 from bnuq.errors import DataError, RequestError, SamplingError
-from bnuq.evaluation.completeness import Need
 from bnuq.evaluation.datasets import RunData, fetch_missing
 from bnuq.evaluation.executors import UnitExecutor, UnitsLostError, Worker
 from bnuq.evaluation.provenance import Stopwatch, provenance
-from bnuq.evaluation.request_checks import check_request, notes_on_request
+from bnuq.evaluation.request_checks import notes_on_request
 from bnuq.evaluation.setup import prepare
 from bnuq.evaluation.subject import VALIDATION
 from bnuq.files.journal import Journal, WorkFolder, work_folder
@@ -31,11 +30,12 @@ from bnuq.progress import Progress, silent
 from bnuq.records import sweep as sweep_file
 from bnuq.records.sweep import Protocol, Recommended, Sweep, SweepPoint, SweptSet
 from bnuq.records.verdict import on_another_scale
-from bnuq.sweeping.elbo import prior_of
-from bnuq.sweeping.network import Swept, SweptNetwork, default_sizes, samples_of, sizes_of
+from bnuq.sweeping.network import Swept, SweptNetwork, default_sizes, sizes_of
 from bnuq.sweeping.recommendation import CriterionData, recommend
+from bnuq.sweeping.settings import samples_of
 from bnuq.workflows.helpers import helpers
-from bnuq.workflows.processes import Job, check_shareable
+from bnuq.workflows.processes import Job
+from bnuq.workflows.requests import check_sweep
 
 __all__ = ["Settings", "default_sizes", "sweep"]
 
@@ -60,9 +60,7 @@ def sweep(
     """
     watch = Stopwatch()
     out = runs[0].out if out is None else out
-    _check(runs, settings, out)
-    if runs[0].on != "local":
-        check_shareable(runs, work, f"--on {runs[0].on}")
+    check_sweep(runs, settings, out=out, work=work)
     for run in runs:
         fetch_missing(run, progress)
     replaces = out.exists()
@@ -156,26 +154,6 @@ def _result(
         | {"arithmetic": networks[0].arithmetic.name},
         path=out,
     )
-
-
-def _check(runs: Sequence[Run], settings: Settings, out: Path) -> None:
-    needs: tuple[Need, ...] = ("test", "train", "ood") if settings.criterion == "auroc" else ("test", "train")
-    for run in runs:
-        check_request(replace(run, out=out, bank=None, samples=samples_of(run)), needs=needs)
-    if any(run.outputs == "multilabel" for run in runs):
-        raise RequestError('outputs is "multilabel", which a sweep does not score; `bnuq evaluate` does.')
-    for run in runs:
-        for key in ("variance", "batches", "replacement"):
-            value, default = getattr(run.sampler, key), getattr(DEFAULT_SAMPLER, key)
-            if value != default:
-                shown = value if isinstance(value, str) else str(value).lower()
-                raise RequestError(
-                    f"{run.checkpoint.name}: sampling.{key} is {shown}; a sweep compares sizes of random mini-batches "
-                    "of biased variance, drawn without replacement. Leave it out."
-                )
-    if any(run.mutual_information == "jackknife" for run in runs):
-        raise RequestError("--mutual-information jackknife is not available in a sweep; expected plug-in or corrected.")
-    prior_of(settings)
 
 
 def _names(runs: Sequence[Run]) -> list[str]:

@@ -1,0 +1,299 @@
+"""What each command refuses before anything is read or computed; none of it imports torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bnuq.config import (
+    DEFAULT_SAMPLER,
+    InspectSection,
+    Named,
+    PreciseBnSection,
+    Run,
+    Runs,
+    SweepSection,
+    section_from,
+)
+from bnuq.config.schema import settings_of
+from bnuq.errors import BnuqError, RequestError
+from bnuq.evaluation.completeness import Need, check_complete
+from bnuq.evaluation.request_checks import check_out, check_readable, check_request, check_sets
+from bnuq.files.content import exists, kind_of
+from bnuq.files.journal import requests_at
+from bnuq.files.places import place_of
+from bnuq.files.writing import check_writable
+from bnuq.methods import DETERMINISTIC, METHOD_NAMES, METHODS, Method, method_named
+from bnuq.records.evaluation_file import check_replaceable
+from bnuq.sweeping.settings import prior_of, samples_of
+
+if TYPE_CHECKING:
+    from bnuq.records.evaluation import Result
+
+_NOT_FILES = {
+    "folder": "it is a folder",
+    "special": "it is a device, a pipe or a socket",
+    "unreadable": "it cannot be opened",
+}
+_ENVIRONMENT = (  # number and count, as launchers say them
+    ("RANK", "WORLD_SIZE"),
+    ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT"),
+    ("SLURM_PROCID", "SLURM_NTASKS"),
+    ("JOB_COMPLETION_INDEX", "JOB_COMPLETIONS"),
+)
+_DRAWING = tuple(m for m in METHODS if m.differs_by and not m.approximates and "file" not in m.differs_by)
+_EXPORTED = (*_DRAWING, method_named(DETERMINISTIC))
+_DEFAULTS = InspectSection()
+
+
+def check_evaluation(run: Run, work: Path | str | None, *, reading: bool = True) -> None:
+    """Raise BnuqError for every error that can be found before anything is computed; without `reading` a checkpoint,
+    for which torch is imported, only for those that can be seen without it."""
+    check_request(run, reading=reading)
+    if run.on != "local":
+        check_shareable([run], work, f"--on {run.on}")
+
+
+def check_several(runs: Runs, *, reading: bool = True) -> None:
+    """As `check_evaluation`, of every run and the place of their aggregate."""
+    if kind_of(runs.out.parent) != "folder":
+        raise RequestError(f"--out {runs.out}: the folder {runs.out.parent} does not exist.")
+    check_replaceable(runs.out)
+    for run_of_series in runs.all:
+        if run_of_series.run.run_file is not None and run_of_series.run.run_file.resolve() == runs.out.resolve():
+            raise RequestError(f"--out {runs.out} is a file that these runs read; name another file to write.")
+        try:
+            check_request(run_of_series.run, reading=reading)
+        except BnuqError as error:
+            raise type(error)(f"{run_of_series.words}: {error}") from error
+
+
+def check_shareable(runs: Sequence[Run], work: Path | str | None, option: str) -> None:
+    """Raise RequestError for runs whose units other processes cannot compute."""
+    for run in runs:
+        named = (run.train, run.test, run.validation, *run.ood)
+        if run.network is not None or any(getattr(each, "data", None) is not None for each in named):
+            raise RequestError(f"{option} is for networks and data in files, which other processes can read.")
+    if str(work).startswith("memory:"):
+        raise RequestError(f"--work {work} is memory of this process, which {option} cannot share. Name a folder.")
+
+
+def check_shard(runs: Sequence[Run], work: str | None) -> None:
+    """Raise RequestError where `--shard` cannot be computed."""
+    shard = runs[0].shard
+    assert shard is not None
+    part_of(shard)
+    if work is None:
+        raise RequestError(f"--shard {shard} needs --work, the folder or URL that all shards share.")
+    if runs[0].on != "local":
+        raise RequestError(
+            f"--shard {shard} is a part for one process, and --on {runs[0].on} has several. Leave it out."
+        )
+    check_shareable(runs, work, f"--shard {shard}")
+
+
+def unmerged(work: str) -> tuple[str, dict[str, Any]]:
+    """The key of the only request of an evaluation whose units are at `work`, and what it is about; RequestError where
+    there is none, or several."""
+    expected = {"command": str, "out": str, "run": dict, "facts": dict}
+    known = {
+        key: about
+        for key, about in requests_at(place_of(work)).items()
+        if about.get("command") == "evaluate" and all(isinstance(about.get(k), kind) for k, kind in expected.items())
+    }
+    if not known:
+        raise RequestError(f"{work}: there are no units of an evaluation; expected the --work of its shards.")
+    if len(known) > 1:
+        outs = ", ".join(str(about.get("out")) for about in known.values())
+        raise RequestError(
+            f"{work}: there are units of {len(known)} requests ({outs}). `bnuq evaluate` with the same options, "
+            "without --shard, makes the results of each."
+        )
+    return next(iter(known.items()))
+
+
+def part_of(shard: str, environment: Mapping[str, str] = os.environ) -> tuple[int, int]:
+    """(number, count) that `--shard` names: I/N, or env; RequestError where these are none."""
+    text = shard
+    if shard == "env":
+        variables = [pair for pair in _ENVIRONMENT if all(environment.get(name, "").isdigit() for name in pair)]
+        if not variables:
+            pairs = ", ".join(" and ".join(pair) for pair in _ENVIRONMENT)
+            raise RequestError(f"--shard env: none of these is set: {pairs}. Name the shard, as in --shard 0/4.")
+        index, of = next((pair for pair in variables if int(environment[pair[1]]) > 1), variables[0])
+        first = int(environment.get("SLURM_ARRAY_TASK_MIN", 0)) if index == "SLURM_ARRAY_TASK_ID" else 0
+        text = f"{int(environment[index]) - first}/{environment[of]}"
+    number, count = map(int, text.split("/"))
+    if not 0 <= number < count:
+        raise RequestError(f"--shard {shard} is part {number} of {count}; parts are numbered from 0 to {count - 1}.")
+    return number, count
+
+
+def check_sweep(
+    runs: Sequence[Run], settings: SweepSection, *, out: Path, work: Path | str | None, reading: bool = True
+) -> None:
+    """As `check_evaluation`, of a sweep of these runs."""
+    needs: tuple[Need, ...] = ("test", "train", "ood") if settings.criterion == "auroc" else ("test", "train")
+    for run in runs:
+        check_request(replace(run, out=out, bank=None, samples=samples_of(run)), needs=needs, reading=reading)
+    if any(run.outputs == "multilabel" for run in runs):
+        raise RequestError('outputs is "multilabel", which a sweep does not score; `bnuq evaluate` does.')
+    for run in runs:
+        for key in ("variance", "batches", "replacement"):
+            value, default = getattr(run.sampler, key), getattr(DEFAULT_SAMPLER, key)
+            if value != default:
+                shown = value if isinstance(value, str) else str(value).lower()
+                raise RequestError(
+                    f"{run.checkpoint.name}: sampling.{key} is {shown}; a sweep compares sizes of random mini-batches "
+                    "of biased variance, drawn without replacement. Leave it out."
+                )
+    if any(run.mutual_information == "jackknife" for run in runs):
+        raise RequestError("--mutual-information jackknife is not available in a sweep; expected plug-in or corrected.")
+    prior_of(settings)
+    if runs[0].on != "local":
+        check_shareable(runs, work, f"--on {runs[0].on}")
+
+
+@dataclass(frozen=True)
+class InspectSettings:
+    """The settings of an inspection. `points` points of the reference are the population. The noise is measured on
+    `draws` mini-batches of `batch_size` (the training batch size, where None), and its slope on `size_draws` (`draws`,
+    where None) of each of several sizes, up to `beyond` times `batch_size`.
+
+    `domains` are sets whose statistics are compared, with `samples` draws of MCBN from each; `suggest_pipeline` tries
+    the common training pipelines. `noise_only` leaves the running averages out, and no noise to measure is then an
+    error. `input_shape` is the shape of a point where none can be read. With `needs_reference`, a reference that cannot
+    be read is an error.
+    """
+
+    points: int = _DEFAULTS.points
+    draws: int = _DEFAULTS.draws
+    batch_size: int | None = None
+    beyond: int = 1
+    size_draws: int | None = None
+    domains: tuple[Named, ...] = ()
+    samples: int = _DEFAULTS.samples
+    suggest_pipeline: bool = False
+    noise_only: bool = False
+    input_shape: tuple[int, ...] | None = None
+    needs_reference: bool = False
+
+    @staticmethod
+    def of(section: InspectSection, *, folder: Path, needs_reference: bool) -> InspectSettings:
+        """The settings of the options; paths of domains are relative to `folder`."""
+        settings = {key: getattr(section, key) for key in settings_of(InspectSection) if key != "domain"}
+        domains = tuple(Named(text, folder) for text in section.domain)
+        return InspectSettings(**settings, domains=domains, needs_reference=needs_reference)
+
+
+def check_inspection(run: Run, settings: InspectSettings, *, reading: bool = True) -> None:
+    """As `check_evaluation`, of an inspection."""
+    check_readable(run)
+    on_data = bool(settings.domains) or settings.suggest_pipeline
+    needs: tuple[Need, ...] = ("train",) if settings.needs_reference or on_data else ()
+    check_complete(run, needs=needs, reading=reading)
+    check_out(run)
+    section_from(
+        InspectSection, {name: getattr(settings, name) for name in ("points", "draws", "samples", "batch_size")}
+    )
+    check_sets(run, only=(*needs, "test") if settings.domains else needs)
+
+
+def check_precise_bn(run: Run, points: int, batch_size: int | None, *, reading: bool = True) -> None:
+    """As `check_evaluation`, of a copy with other statistics."""
+    check_readable(run)
+    section_from(PreciseBnSection, {"points": points, "batch_size": batch_size})
+    check_complete(run, needs=("train",), reading=reading)
+    _check_copy(run)
+    check_sets(run, only=("train",) if run.task == "segmentation" else ("train", "test"))
+
+
+def _check_copy(run: Run) -> None:
+    """Raise RequestError where `run.out` is a file that this run reads, or exists and is not a checkpoint."""
+    out, kind = run.out, kind_of(run.out)
+    if kind in ("folder", "special", "unreadable"):
+        raise RequestError(f"--out {out} cannot be written: {_NOT_FILES[kind]}. Name a file to write.")
+    if kind_of(out.parent) != "folder":
+        raise RequestError(f"--out {out}: the folder {out.parent} does not exist.")
+    for source in (run.checkpoint, run.run_file):
+        if source is not None and exists(out) and out.samefile(source):
+            raise RequestError(
+                f"--out {out} is a file that this run reads ({source.name}); name another file to write."
+            )
+    if kind not in ("missing", "empty"):
+        from bnuq.models.saving import is_checkpoint  # here, since it imports torch
+
+        if not is_checkpoint(out):
+            raise RequestError(f"--out {out} exists and is not a checkpoint; name another file to write.")
+    suffix = run.checkpoint.suffix
+    if ".safetensors" in (out.suffix, suffix) and out.suffix != suffix:
+        raise RequestError(
+            f"--out {out}: the file is written in the format that was read; name it {out.with_suffix(suffix).name}."
+        )
+    check_writable(out)
+
+
+def check_export(
+    run: Run, *, method: str | None, result: Result | None, path: Path | None = None, reading: bool = True
+) -> None:
+    """As `check_evaluation`, of a program, and of the `path` where it is to be."""
+    if path is not None and path.suffix not in (".pt2", ".onnx"):
+        raise RequestError(f"--out {path}: expected a name that ends in .pt2, a program of torch.export, or in .onnx.")
+    if path is not None:
+        check_writable(path)
+    check_readable(run)
+    _, run = exported_run(run, method, result)
+    check_complete(run, needs=("test",), reading=reading)
+    check_sets(run)
+
+
+def exported_run(run: Run, method: str | None, result: Result | None) -> tuple[Method | None, Run]:
+    """The method whose samples are exported, before recalibration, None where the network decides; and the request of
+    these alone, on the CPU, whose masks the program has. RequestError where they cannot be."""
+    base = _exported_method(method, result)
+    methods = run.methods if base is None else () if base.is_single else (base.name,)
+    samples = _exported_samples(run, result)
+    return base, replace(run, methods=methods, samples=samples, perturb=(), predictions=None, device="cpu")
+
+
+def first_exported(methods: Sequence[Method], where: str) -> Method:
+    """The first method of several samples that can be exported; RequestError where there is none."""
+    exportable = next((method for method in methods if method in _DRAWING), None)
+    if exportable is None:
+        raise RequestError(
+            f"{where}: no method of {', '.join(map(str, methods))} draws samples that can be exported. The network as "
+            "it is: --method deterministic."
+        )
+    return exportable
+
+
+def _exported_method(name: str | None, result: Result | None) -> Method | None:
+    """The method whose samples are exported, before recalibration; None where the network decides. RequestError for one
+    that cannot be."""
+    known = (*result.methods,) if result is not None else ()
+    if name is None:
+        return (
+            None
+            if result is None
+            else first_exported([method_named(known_name) for known_name in known], str(result.path))
+        )
+    if name not in METHOD_NAMES or method_named(name).plain not in _EXPORTED:
+        expected = ", ".join((*map(str, _EXPORTED), "each with +temperature or +vector"))
+        raise RequestError(f"--method {name} cannot be exported; expected one of {expected}.")
+    if result is not None and name not in known:
+        raise RequestError(f"--method {name}: {result.path} has only {', '.join(known)}; expected one of these.")
+    method = method_named(name)
+    if result is None and method.recalibration is not None:
+        raise RequestError(f"--method {name} is fitted in an evaluation. Name its result: --from RESULT.")
+    return method.plain
+
+
+def _exported_samples(run: Run, result: Result | None) -> int:
+    if result is not None:
+        return int(result.sampling["samples"])
+    if run.samples == "auto":
+        raise RequestError("--samples auto needs labels; expected a number, or --from RESULT.")
+    return run.samples

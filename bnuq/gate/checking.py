@@ -237,9 +237,7 @@ def _p_value(comparison: EstimateComparison, df: float, deviation: float, *, gai
     degradation -= deviation
     if comparison.se == 0:
         return 0.0 if degradation > 0 else 1.0
-    import scipy.special  # late: no other command that only reads needs it
-
-    tail = float(scipy.special.stdtr(df, -degradation / comparison.se))
+    tail = metrics.student_cdf(-degradation / comparison.se, df)
     return min(1.0, 2 * tail) if comparison.direction == "none" else tail
 
 

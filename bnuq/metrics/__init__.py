@@ -229,5 +229,6 @@ from bnuq.metrics.significance import (
     holm as holm,
     nadeau_bengio as nadeau_bengio,
     stars as stars,
+    student_cdf as student_cdf,
     t_test as t_test,
 )

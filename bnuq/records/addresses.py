@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bnuq.records.evaluation import PARTS, Result
-from bnuq.store.table import Row, rows_of
+from bnuq.store.table import Row
 
 NORMALIZED = "normalized"
 _BY = {"label": "by_label", **PARTS}  # below a set, before the name of a label, a class or a group
@@ -21,7 +21,7 @@ _COORDINATES = {  # by the group of a method that estimates stand in: what leads
 
 def estimates_of(result: Result) -> dict[str, Row]:
     """Every estimate of a result by its address."""
-    return {address_of(row.coordinates): row for row in rows_of(result)}
+    return {address_of(row.coordinates): row for row in result.rows}
 
 
 def address_of(coordinates: Mapping[str, str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Protocol, runtime_checkable
 
@@ -15,6 +16,7 @@ from bnuq.findings import Finding
 from bnuq.methods import METHOD_NAMES, method_named
 from bnuq.metrics import METRICS, SCORES, SEPARATIONS
 from bnuq.records.certificate import Certification
+from bnuq.store.table import Row, rows_of
 from bnuq.tasks import Task, task_named
 
 MethodName = Annotated[str, Coordinate("method"), Among(" ".join(METHOD_NAMES))]
@@ -322,6 +324,11 @@ class Result:
     bank: Annotated[Bank | None, ByHand("")] = field(default=None, repr=False)
     path: Path | None = None
     units: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def rows(self) -> tuple[Row, ...]:
+        """Every estimate, in the order of the fields."""
+        return tuple(rows_of(self))
 
     @property
     def task(self) -> Task:

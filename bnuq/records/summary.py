@@ -20,7 +20,6 @@ from bnuq.records.evaluation import ReferenceCheck, Result
 from bnuq.records.suites import parts_of_suites
 from bnuq.records.verdict import Verdict, judged
 from bnuq.records.verdict_sentences import VERDICT
-from bnuq.store.table import rows_of
 
 SCHEMA = 1
 
@@ -95,7 +94,7 @@ def _methods(result: Result) -> dict[str, Any]:
         groups += [(name, "sets"), *((name, "sets", set_name) for set_name in method.sets)]
         groups += [(name, "ood"), *((name, "ood", set_name) for set_name in method.ood)]
         groups += [(name, "normalized")] if method.normalized else []
-    methods = nested(groups, {path_of(row.coordinates): estimate_summary(row.estimate) for row in rows_of(result)})
+    methods = nested(groups, {path_of(row.coordinates): estimate_summary(row.estimate) for row in result.rows})
     for name, method in result.methods.items():
         if method.convergence:
             methods[name]["convergence"] = {

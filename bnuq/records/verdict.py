@@ -19,7 +19,7 @@ from bnuq.metrics.registry import metric_of
 from bnuq.records.contributions import PointContributions, sets_of
 from bnuq.records.evaluation import Result
 from bnuq.records.reference import draws_mini_batches, is_doubtful
-from bnuq.store.table import Row, rows_of
+from bnuq.store.table import Row
 
 LEVEL = 0.05  # of all comparisons together
 BUDGETS = 1, 8, 32  # passes for each point
@@ -146,7 +146,7 @@ def _groups(result: Result) -> dict[str, list[Row]]:
     """The finite estimates that are compared with each other, by metric, where a single pass has one."""
     groups: dict[str, list[Row]] = {}
     wrong = {*on_another_scale(result.findings)}
-    for row in rows_of(result):
+    for row in result.rows:
         metric = row["metric"]
         if wrong & {"test", row["set"], "" if row["score"] else "validation"}:
             continue

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import subprocess
 import sys
 from functools import cache
 from pathlib import Path
 from types import ModuleType
+
+import pytest
 
 PACKAGE = Path(__file__).resolve().parent.parent / "bnuq"
 
@@ -149,6 +152,22 @@ def test_an_evaluation_starts_without_what_it_rarely_needs() -> None:
     modules = loaded_by("import bnuq.workflows.evaluate")
     assert "torch" in modules
     assert not modules & {"torch._dynamo", "torch._inductor", "sympy", "scipy.optimize", "scipy.stats", "matplotlib"}
+
+
+def test_the_smallest_evaluation_needs_no_scipy_and_a_check_neither_that_nor_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(PACKAGE.parent / "benchmarks"))
+    importlib.import_module("start").small_inputs(tmp_path)
+    made = loaded_by(_small_run(tmp_path, "evaluate", "run.toml", "--quiet", "--out", "r.h5"))
+    assert (tmp_path / "r.h5").exists() and "torch" in made
+    assert not made & {"scipy", "matplotlib", "jinja2", "xarray"}
+    checked = loaded_by(_small_run(tmp_path, "check", "r.h5", "r.h5", "--quiet"))
+    assert "bnuq.gate" in checked and not checked & {"scipy", "torch"}
+
+
+def _small_run(folder: Path, *words: str) -> str:
+    return f"import os; os.chdir({str(folder)!r}); from bnuq.cli import main; main({[*words]!r})"
 
 
 def test_the_public_list_is_honest() -> None:

@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -49,8 +50,10 @@ COMMANDS = {
     EVALUATE: "evaluate run.toml --quiet --out result.h5",
     "report": "report result.h5",
     "check": "check result.h5 result.h5",
+    "check of another seed": "check seed0.h5 seed1.h5",
     "report --html": "report result.h5 --html page.html",
 }
+SEEDS = tuple(f"evaluate run.toml --quiet --samples 8 --seed {seed} --out seed{seed}.h5" for seed in (0, 1))
 REFUSED = ("an error in the request", "a missing file")
 
 
@@ -82,25 +85,28 @@ def seconds(code: str, words: str, folder: Path, checkout: Path, *, code_expecte
     return used.ru_utime + used.ru_stime
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print a table, and write the file."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds (default: 5)")
     parser.add_argument("--bnuq", type=Path, help="another checkout, which is measured in the same rounds")
     parser.add_argument("--only", action="append", choices=COMMANDS, help="time this command alone; may be repeated")
     parser.add_argument("--out", type=Path, help="the file of results (default: results/start/MACHINE.json)")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     about = machine("cpu") | {"threads": 1}
-    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {max(cores)})
     checkouts = {"this": ROOT} | ({str(options.bnuq): options.bnuq.resolve()} if options.bnuq else {})
     wanted = options.only or list(COMMANDS)
     found: dict[str, dict[str, list[float]]] = {name: {each: [] for each in wanted} for name in checkouts}
     units: list[float] = []
     with tempfile.TemporaryDirectory() as place:
         folders = {name: Path(place) / str(number) for number, name in enumerate(checkouts)}
-        for folder in folders.values():
+        for name, folder in folders.items():
             folder.mkdir()
             small_inputs(folder)
+            for words in SEEDS:
+                seconds(START, words, folder, checkouts[name])
 
         def timed(name: str, each: str) -> float:
             expected = 2 if each in REFUSED else 0
@@ -115,6 +121,7 @@ def main() -> None:
                 for name in checkouts:
                     for each in wanted:
                         found[name][each].append(row[name][each] / unit)
+    os.sched_setaffinity(0, cores)
     ratios = {name: {each: spread(values) for each, values in rows.items()} for name, rows in found.items()}
     print(f"CPU time in units of `import torch` ({spread(units)} s): median (minimum–maximum) of {options.rounds}\n")
     for each in wanted:

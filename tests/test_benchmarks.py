@@ -26,7 +26,7 @@ SAMPLES, POINTS, BATCH = 4, 40, 16
 def benchmarks(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """The files of benchmarks/, imported as its commands import them."""
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    names = ("commands", "comparing", "contestants", "gpu", "gpu_parts", "measuring", "run", "targets")
+    names = ("commands", "comparing", "contestants", "gpu", "gpu_parts", "measuring", "run", "start", "targets")
     return SimpleNamespace(**{name: importlib.import_module(name) for name in names})
 
 
@@ -163,6 +163,19 @@ def test_the_command_runs_without_its_peers_and_writes_the_documented_file(run_c
         {"text", "sense", "reach", "aim", "floor", "measured", "reached"} == set(target)
         for target in written["targets"]
     )
+
+
+def test_the_start_of_commands_is_measured_in_units_of_an_import_of_torch(
+    benchmarks: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, row = tmp_path / "start.json", "check of another seed"
+    benchmarks.start.main(["--rounds", "1", "--only", row, "--only", "a missing file", "--out", str(out)])
+    written = json.loads(out.read_text(encoding="utf-8"))
+    assert set(written) == {"machine", "rounds", "torch_seconds", "ratios"}
+    assert set(written["ratios"]) == {"this"} and [*written["ratios"]["this"]] == [row, "a missing file"]
+    assert written["torch_seconds"]["median"] > 0
+    assert all(0 < spread["min"] <= spread["median"] <= spread["max"] for spread in written["ratios"]["this"].values())
+    assert row in capsys.readouterr().out
 
 
 def test_a_row_that_is_not_there_is_named_with_those_that_are(benchmarks: SimpleNamespace, tmp_path: Path) -> None:

@@ -147,6 +147,12 @@ class Result:
 class Evaluation(Result):
     """The result of an evaluation of one network, with its points."""
 
+    @property
+    def decisions(self) -> list[dict[str, Any]]:
+        """What to do by this result, at most three decisions: a code ("use", "defer", "foreign" or "undecided"), its
+        values, and the sentence that the report begins with."""
+        return self.summary()["decisions"]
+
     def points(self, set: str = "test", method: str | None = None) -> Any:  # noqa: A002 - as on the command line
         """A DataFrame of the points of a set under a method, the first sampled one by default: their numbers in the
         source (`index`), their names there, what is known and predicted of them, and their scores. RequestError for a

@@ -12,10 +12,12 @@ import numpy as np
 
 from bnuq import catalogue
 from bnuq.estimates import Estimate
-from bnuq.findings import sentence
+from bnuq.findings import Finding, sentence
 from bnuq.records import certificate
 from bnuq.records.addresses import nested, path_of
 from bnuq.records.approximation import Approximation, approximations
+from bnuq.records.decision_sentences import DECISIONS
+from bnuq.records.decisions import decided
 from bnuq.records.evaluation import ReferenceCheck, Result
 from bnuq.records.suites import parts_of_suites
 from bnuq.records.verdict import Verdict, judged
@@ -37,6 +39,7 @@ def summary(result: Result) -> dict[str, Any]:
         "methods": _methods(result),
         **({"approximations": {item.method: _approximation(item) for item in approximate}} if approximate else {}),
         **({"suites": suites} if (suites := _suites(result)) else {}),
+        "decisions": _decisions(decided(result)),
         "verdict": _verdict(judged(result)),
         **({"certificate": json_value(certificate.summary(result))} if result.certification else {}),
         "reference_check": _reference_check(result.reference_check),
@@ -45,6 +48,11 @@ def summary(result: Result) -> dict[str, Any]:
         **catalogue.summary(result.findings),
         "result": json_value(result.path),
     }
+
+
+def _decisions(found: tuple[Finding, ...]) -> list[dict[str, Any]]:
+    """Decisions as JSON values: code, values and sentence."""
+    return [{"code": each.code, "values": json_value(each.values), "text": sentence(each, DECISIONS)} for each in found]
 
 
 def _verdict(verdict: Verdict) -> dict[str, Any]:

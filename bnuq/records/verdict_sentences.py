@@ -26,31 +26,31 @@ def _worth(
 ) -> str:
     p = example["p"]
     chance = f", p {'< 0.001' if p < 0.001 else f'= {p:.3f}'} among {of} comparisons"
-    but = f", but not by {_joined(others, 'or')}" if others else ""
+    but = f", but not by {joined_metrics(others, 'or')}" if others else ""
     open_ = f"; undecided {_reasons(undecided)}" if undecided else ""
     single, sampled = _values(example, chance)
     return (
-        f"Samples are worth their {passes} passes by {_joined(by, 'and')}{but}{open_}.{_lost(worse)} {_by(example)}: "
-        f"{single}, in one pass; {sampled}."
+        f"Samples are worth their {passes} passes by {joined_metrics(by, 'and')}{but}{open_}.{_lost(worse)} "
+        f"{_by(example)}: {single}, in one pass; {sampled}."
     )
 
 
 def _undecided(passes: int, others: Judged, worse: Judged, undecided: Undecided) -> str:
-    others_text = f" By {_joined(others, 'or')}, {_NO_GAIN}." if others else ""
+    others_text = f" By {joined_metrics(others, 'or')}, {_NO_GAIN}." if others else ""
     reasons = _reasons(undecided)
     return f"Whether samples are worth their {passes} passes is undecided {reasons}.{others_text}{_lost(worse)}"
 
 
 def _reasons(undecided: Undecided) -> str:
-    return "; ".join(f"by {_joined(by, 'and')}: {_REASONS[reason]}" for reason, by in undecided)
+    return "; ".join(f"by {joined_metrics(by, 'and')}: {_REASONS[reason]}" for reason, by in undecided)
 
 
 def _enough(passes: int, others: Judged, worse: Judged, example: Mapping[str, Any]) -> str:
     single, sampled = _values(example)
     if others:
-        shown = f"by {_joined(others, 'or')}, {_NO_GAIN}.{_lost(worse)}"
+        shown = f"by {joined_metrics(others, 'or')}, {_NO_GAIN}.{_lost(worse)}"
     else:
-        shown = f"by {_joined(worse, 'and')}, all methods are worse than the best single pass."
+        shown = f"by {joined_metrics(worse, 'and')}, all methods are worse than the best single pass."
     use = f"Recommended {_by(example, 'by')}: {single}, in one pass.{_first_run(example['against'])}"
     return f"{passes} passes show no gain: {shown} {use} The best of several passes is {sampled}."
 
@@ -63,7 +63,7 @@ def _first_run(method: str) -> str:
 
 
 def _lost(worse: Judged) -> str:
-    return f" By {_joined(worse, 'and')}, all are worse." if worse else ""
+    return f" By {joined_metrics(worse, 'and')}, all are worse." if worse else ""
 
 
 def _by(example: Mapping[str, Any], word: str = "By") -> str:
@@ -105,7 +105,7 @@ def _named(judged: tuple[str, str]) -> str:
     return f"{label} of {name}" if metric == "auroc" else label
 
 
-def _joined(by: Judged, link: str) -> str:
+def joined_metrics(by: Judged, link: str) -> str:
     names = [_named((metric, name)) for metric, name in by if metric != "auroc"]
     separated = [name for metric, name in by if metric == "auroc"]
     if separated:

@@ -1,0 +1,206 @@
+"""The sentences of decisions, for readers who know no statistics."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bnuq.findings import Catalogue, Entry, all_of
+from bnuq.methods import DETERMINISTIC, POPULATION, method_named
+from bnuq.metrics.registry import metric_of
+from bnuq.records.verdict_sentences import joined_metrics
+
+_NETWORKS = {
+    DETERMINISTIC: "the network as it is",
+    POPULATION: "the network with the BatchNorm statistics of the reference (`bnuq precise-bn` writes it)",
+}
+_SHOWN = 2  # OOD sets by name
+
+
+def _use(
+    method: str,
+    passes: int,
+    temperatures: Sequence[float],
+    most_passes: int,
+    points: int,
+    gain: Mapping[str, Any] | None,
+    only_by: Sequence[tuple[str, str]],
+    open_by: Sequence[tuple[str, str]],
+) -> str:
+    text = f"Use {_prediction(method, passes, temperatures)}"
+    if gain is not None:
+        return f"{text}: {_better(gain)} than that of the best single pass."
+    if only_by:
+        return f"{text}; {most_passes} passes are worth it only by {joined_metrics(only_by, 'and')}."
+    if most_passes == 1:
+        return f"{text}; no method of several passes was tried."
+    undecided = f" ({joined_metrics(open_by, 'and')} undecided)" if open_by else ""
+    return f"{text}; {most_passes} passes add nothing that {points:,} points could show{undecided}."
+
+
+def _prediction(method: str, passes: int, temperatures: Sequence[float]) -> str:
+    named, ways = method_named(method), []
+    plain = named.plain.name
+    if passes > 1:
+        ways.append(f"{passes} passes")
+    if named.recalibration == "vector":
+        ways.append("vector scaling")
+    elif named.recalibration:
+        mean = sum(temperatures) / len(temperatures) if temperatures else None
+        ways.append("a temperature" if mean is None else f"a temperature of {mean:.2f}")
+    with_these = f" with {all_of(ways)}" if ways else ""
+    return f"{_NETWORKS[plain]}{',' if ways else ''}{with_these}" if plain in _NETWORKS else f"{plain}{with_these}"
+
+
+def _better(gain: Mapping[str, Any]) -> str:
+    metric = metric_of(gain["metric"])
+    size, error = (
+        f"{abs(value):.3g}" if metric.digits is None else f"{abs(value):.{metric.digits}f}"
+        for value in (gain["difference"], gain["se"])
+    )
+    return f"{metric.label} is better by {size} ± {error}"
+
+
+_REASONS = {
+    "reference": "the network's BatchNorm statistics are not those of its data; put that right first (see the warning)",
+    "temperature": "no temperature was fitted, which may gain as much; fit one (`--calibrate cross`)",
+    "errors": "there are too few points for the error of a comparison",
+}
+
+
+def _undecided(about: str, **values: Any) -> str:
+    return {"use": _undecided_use, "defer": _not_promised, "foreign": _not_recognised}[about](**values)
+
+
+def _undecided_use(
+    method: str,
+    passes: int,
+    temperatures: Sequence[float],
+    most_passes: int,
+    reason: str,
+    samples: Sequence[int] = (),
+    gain: Mapping[str, Any] | None = None,
+    comparisons: int = 0,
+    points_needed: float = math.nan,
+    **_: Any,
+) -> str:
+    text = f"Undecided whether {most_passes} passes are worth it:"
+    if gain is None:
+        why = "{} samples are too few; take at least {}".format(*samples) if samples else _REASONS[reason]
+        return f"{text} {why}."
+    return (
+        f"{text} with {gain['method']} {_better(gain)}, which may be chance in {comparisons} comparisons; about "
+        f"{_about(points_needed)} points would decide. Until then use {_prediction(method, passes, temperatures)}."
+    )
+
+
+def _defer(
+    what: str,
+    method: str,
+    used: str,
+    score: str,
+    threshold: float,
+    deferred: float | None,
+    error: float | None,
+    before: float | None,
+    width: float | None,
+    risk: float | None,
+    confidence: float | None,
+    points: int,
+) -> str:
+    if risk is None:
+        promise = f"measured on {points:,} {'images' if what == 'images' else 'points'}, not promised"
+    else:
+        sure = "on average over images" if confidence is None else f"with {_percent(confidence)} confidence"
+        promise = f"at most {_percent(risk)} {sure}"
+    if what == "intervals":
+        reach = f"± {_three(width)}{'' if risk is not None and score == 'absolute_error' else ' on average'}"
+        how = f" ({_three(threshold)} σ)" if score != "absolute_error" else ""
+        missed = "" if error is None else f" {_percent(error)} of the targets lie outside;"
+        whose = "" if method == used else f"of {method} "
+        return f"State predictions {whose}with an interval of {reach}{how}:{missed} {promise}."
+    if deferred == 0 or math.isinf(threshold):
+        subject = f"Deferring no {what} leaves"
+    else:
+        share = "the" if deferred is None else f"the {_percent(deferred)}"
+        of = "" if method == used else f" of {method}"
+        rule = f"({metric_of(score).label}{of} above {_three(threshold)})"
+        subject = f"Deferring {share} least certain {'points' if what == 'labels' else what} {rule} leaves"
+    rates = {"images": "a pixel error rate", "pixels": "a share of wrong pixels", "labels": "a label error rate"}
+    rate = rates.get(what, "an error rate")
+    if error is None:
+        return f"{subject} {rate} of {promise}."
+    if before is not None and (error >= before or _percent(error) == _percent(before)):
+        subject, rate = subject.removesuffix(" leaves"), rate.partition(" ")[2]
+        return f"{subject} does not lower the {rate} of {_percent(before)}; {promise.partition(',')[0]}."
+    instead = "" if before is None else f" in place of {_percent(before)}"
+    return f"{subject} {rate} of {_percent(error)}{instead}; {promise}."
+
+
+def _not_promised(
+    method: str, risk: float, points: int, points_needed: int, smallest_risk: float | None, **_: Any
+) -> str:
+    text = f"Undecided what to defer: a risk of {_percent(risk)} cannot be promised {_by(method)}on {points:,} points"
+    if points < points_needed:
+        return f"{text}; it needs at least {points_needed:,}."
+    return f"{text}{'' if smallest_risk is None else f'; the smallest that can is {_percent(smallest_risk)}'}."
+
+
+def _foreign(
+    method: str, score: str, scores: int, threshold: float, false_alarms: float, caught: Mapping[str, float]
+) -> str:
+    shares = [f"{_percent(share)} of {name}" for name, share in caught.items()]
+    if len(caught) > _SHOWN:
+        ends = " to ".join(_percent(end(caught.values())) for end in (min, max))
+        shares = [f"{ends} of the points of {len(caught)} foreign sets"]
+    label = metric_of(score).label
+    return (
+        f"{label[0].upper()}{label[1:]}{_of(method)} above {_three(threshold)} catches {all_of(shares)} at "
+        f"{_percent(false_alarms)} false alarms{f' (best of {scores} scores)' if scores > 1 else ''}."
+    )
+
+
+def _not_recognised(method: str, score: str, scores: int, sets: Mapping[str, float]) -> str:
+    names = all_of(sets, "or") if len(sets) <= _SHOWN else f"any of the {len(sets)} foreign sets"
+    best = max(sets.values())
+    return (
+        f"Undecided how to recognise {names}: the best of {scores} scores, {metric_of(score).label}{_of(method)}, has "
+        f"AUROC {best:.2f}, not clearly above chance (0.5)."
+    )
+
+
+def _of(method: str) -> str:
+    return "" if method == DETERMINISTIC else f" of {method}"
+
+
+def _by(method: str) -> str:
+    return "" if method == DETERMINISTIC else f"by {method} "
+
+
+def _three(value: float | None) -> str:
+    if value is None or not math.isfinite(value):
+        return str(value)
+    text = f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+    return text.replace("-", "−")
+
+
+def _percent(share: float) -> str:
+    """Two digits, one decimal at most; more digits near 0 % and 100 %, which are only said where they are exact."""
+    value = 100 * share
+    text = f"{value:.0f}" if 10 <= value <= 99 else f"{value:.1f}" if 0.05 <= value < 99.95 else f"{value:.3g}"
+    return f"{text.removesuffix('.0')} %"
+
+
+def _about(points: float) -> str:
+    """A number of points to two digits."""
+    digits = max(0, math.floor(math.log10(points)) - 1)
+    return f"{round(points, -digits):,.0f}"
+
+
+DECISIONS: Catalogue = {
+    "use": Entry(_use),
+    "defer": Entry(_defer),
+    "foreign": Entry(_foreign),
+    "undecided": Entry(_undecided),
+}

@@ -1,0 +1,223 @@
+"""What to do by a result: which prediction to use, which points to defer, and how to recognise foreign inputs.
+
+A decision is a finding with the code "use", "defer", "foreign" or "undecided". It follows from the comparisons, the
+verdict, the certificate and the points of the result, and never says more than these.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+
+from bnuq.estimates import Estimate
+from bnuq.findings import Finding
+from bnuq.findings import verdict as finding
+from bnuq.methods import DETERMINISTIC
+from bnuq.records.certificate import outcomes
+from bnuq.records.evaluation import Result
+from bnuq.records.verdict import LEVEL, MethodComparison, Verdict, is_mismatched, judged, on_another_scale, passes_of
+
+ACCEPTED, FALSE_ALARMS = 0.9, 0.05  # shares of test points: accepted without a certificate, and taken for foreign
+_PROPER = "pll", "crps"  # by which a prediction is chosen; other metrics only where these do not object
+_LEAST_SAMPLES = 8  # for an error over them
+_REACH = NormalDist().inv_cdf(0.975)  # of a 95 % interval, in standard deviations
+
+
+def decided(result: Result) -> tuple[Finding, ...]:
+    """The decisions of a result by its own verdict."""
+    return decisions(result, judged(result))
+
+
+def decisions(result: Result, verdict: Verdict) -> tuple[Finding, ...]:
+    """At most one decision each of the prediction, of deferral and of foreign inputs, those that the result allows.
+
+    None where test or validation inputs are on another scale; no more than that of the prediction where the network's
+    BatchNorm statistics may not be those of its data, because scores change with them."""
+    rescaled = on_another_scale(result.findings)
+    if rescaled.keys() & {"test", "validation"}:
+        return ()
+    use = next(_use(result, verdict), None)
+    if is_mismatched(result):
+        return () if use is None else (use,)
+    method = DETERMINISTIC if use is None else use.values["method"]
+    defer = _certified(result, method) if result.certification is not None else next(_measured(result, method), None)
+    foreign = _foreign(result, verdict, [name for name in _ood_sets(result) if name not in rescaled])
+    return tuple(each for each in (use, defer, foreign) if each is not None)
+
+
+# ── which prediction ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _use(result: Result, verdict: Verdict) -> Iterator[Finding]:
+    """The prediction: as the verdict has it, or that it has none."""
+    of_labels = [each for each in verdict.comparisons if each.metric != "auroc"]
+    if not of_labels:
+        return
+    passes = max(each.passes for each in verdict.comparisons)
+    single = _prediction(result, of_labels[0].against)
+    shared = {"most_passes": passes, "points": result.sets["test"].n}
+    undecided = [(reason, each) for found in verdict.findings for reason, each in found.values.get("undecided", ())]
+    reasons = [reason for reason, by in undecided if any(metric != "auroc" for metric, _ in by)]
+    if passes > 1 and verdict.worth is None and (reasons or is_mismatched(result)):
+        yield finding("undecided", about="use", **single, **shared, **_why(result, reasons))
+        return
+    by = {tuple(key) for each in verdict.findings for key in each.values.get("by", ())}  # decided, and a gain
+    gains = [
+        each for each in verdict.comparisons if each.passes > 1 and each.is_better and (each.metric, each.set) in by
+    ]
+    if gain := _chosen(gains, of_labels):
+        yield finding("use", **_prediction(result, gain.method), **shared, gain=_compared(gain), only_by=[], open_by=[])
+    elif likely := None if gains or is_mismatched(result) else _likely(of_labels):
+        among = len(verdict.comparisons)
+        needed = {"comparisons": among, "points_needed": _points_needed(likely, shared["points"], among)}
+        yield finding("undecided", about="use", **single, **shared, reason="chance", gain=_compared(likely), **needed)
+    else:
+        only_by = list(dict.fromkeys((each.metric, each.set) for each in gains))
+        open_by = [key for _, by in undecided for key in by]
+        yield finding("use", **single, **shared, gain=None, only_by=only_by, open_by=open_by)
+
+
+def _why(result: Result, reasons: Sequence[str]) -> dict[str, Any]:
+    """Why a prediction is undecided, and how many samples there are and are needed where these are too few."""
+    reason = "reference" if is_mismatched(result) else reasons[0]
+    samples = int(result.sampling["samples"])
+    few = {"samples": [samples, _LEAST_SAMPLES]} if reason == "errors" and samples < _LEAST_SAMPLES else {}
+    return {"reason": reason, **few}
+
+
+def _chosen(gains: Sequence[MethodComparison], of_labels: Sequence[MethodComparison]) -> MethodComparison | None:
+    """The clearest gain of a prediction: by a proper score, else by a metric of a method that no proper score calls
+    worse."""
+    proper = [each for each in gains if each.metric in _PROPER]
+    worse = {each.method for each in of_labels if each.metric in _PROPER and each.is_worse}
+    others = [each for each in gains if each.metric != "auroc" and each.method not in worse]
+    if proper:  # by one metric, in which gains compare
+        return max((each for each in proper if each.metric == proper[0].metric), key=lambda each: each.gain)
+    return max(others, key=lambda each: each.gain / each.se if each.se else math.inf, default=None)
+
+
+def _likely(of_labels: Sequence[MethodComparison]) -> MethodComparison | None:
+    """The best method of several passes by the first metric, if it would be better beyond chance were it compared
+    alone."""
+    sampled = [each for each in of_labels if each.passes > 1 and each.metric == of_labels[0].metric]
+    best = max(sampled, key=lambda each: each.gain, default=None)
+    return best if best is not None and best.se and best.gain > _REACH * best.se else None
+
+
+def _points_needed(comparison: MethodComparison, points: int, comparisons: int) -> float:
+    """How many points would show this difference among so many comparisons: its error goes with their square root."""
+    assert comparison.se
+    needed = NormalDist().inv_cdf(1 - LEVEL / 2 / comparisons)
+    return points * (needed * comparison.se / comparison.gain) ** 2
+
+
+def _prediction(result: Result, method: str) -> dict[str, Any]:
+    """A method, its passes, and the temperatures that were fitted to it, one for each half of the points if crossed."""
+    listed = (row for each in result.findings for row in each.values.get("temperatures", ()))
+    fitted = {name: values for name, *values in listed}
+    return {"method": method, "passes": passes_of(method, result), "temperatures": fitted.get(method, [])}
+
+
+def _compared(comparison: MethodComparison) -> dict[str, Any]:
+    return {key: getattr(comparison, key) for key in ("method", "metric", "set", "difference", "se")}
+
+
+# ── which points to defer ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _certified(result: Result, used: str) -> Finding:
+    """By the certificate: what is promised, and what the test set shows of it; `used` is the method of predictions."""
+    certification = result.certification
+    assert certification is not None
+    outcome, chosen = next(outcomes(result, certification.method)), certification.chosen
+    values: dict[str, Any] = {
+        "method": certification.method,
+        "used": used,
+        "score": chosen.score,
+        "risk": certification.risk,
+        "confidence": None if chosen.is_expected else certification.confidence,
+        "points": outcome.points,
+    }
+    if not outcome.is_kept:
+        needed, smallest = outcome.needed, outcome.smallest_risk
+        return finding("undecided", about="defer", **values, points_needed=needed, smallest_risk=smallest)
+    error = outcome.loss if chosen.is_expected else None
+    if outcome.errors is not None and outcome.accepted:
+        error = outcome.errors / outcome.accepted
+    covered = None if outcome.coverage is None else outcome.coverage.value
+    what = "intervals" if chosen.is_of_width else "pixels" if result.task.is_dense else "points"
+    values |= {"threshold": outcome.threshold, "error": error, "before": None}
+    values |= {"deferred": None if chosen.is_of_width or covered is None else 1 - covered}
+    values |= {"width": outcome.threshold if outcome.width is None else outcome.width.value}
+    return finding("defer", what=what, **values)
+
+
+def _measured(result: Result, method: str) -> Iterator[Finding]:
+    """Without a certificate: what the evaluated points show, and nothing is promised."""
+    test, task = result.methods[method].sets["test"], result.task
+    values: dict[str, Any] = {"method": method, "used": method, "risk": None, "confidence": None}
+    if task.is_regression:
+        covered = test.estimates.get("coverage95")
+        if covered is not None and test.sigma is not None:
+            width = _REACH * float(np.mean(test.sigma))
+            values |= {"what": "intervals", "score": "sigma", "threshold": _REACH, "deferred": None, "before": None}
+            yield finding("defer", **values, width=width, error=1 - covered.value, points=len(test.sigma))
+        return
+    uncertainty, right = test.points.get("predictive_entropy"), test.points.get("accuracy")
+    if uncertainty is None or right is None or not np.isfinite(uncertainty).all():
+        return
+    weights = np.asarray(test.points.get("pixels", np.ones(len(right))), dtype=np.float64) * np.isfinite(right)
+    wrong = 1 - np.nan_to_num(right)
+    threshold = np.sort(uncertainty)[math.ceil(ACCEPTED * len(uncertainty)) - 1]
+    accepted = uncertainty <= threshold
+    if accepted.all() or not weights[accepted].sum():
+        return
+    before, error = (float(np.average(wrong[rows], weights=weights[rows])) for rows in (slice(None), accepted))
+    what = task.points if task.is_dense else "labels" if result.model.get("labels") else "points"
+    values |= {"what": what, "score": "predictive_entropy", "threshold": float(threshold), "width": None}
+    deferred = 1 - float(accepted.mean())
+    yield finding("defer", **values, deferred=deferred, error=error, before=before, points=len(right))
+
+
+# ── foreign inputs ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _ood_sets(result: Result) -> Iterator[str]:
+    return (name for name, evaluated in result.sets.items() if evaluated.kind == "ood")
+
+
+def _foreign(result: Result, verdict: Verdict, names: Sequence[str]) -> Finding | None:
+    """The score with the largest mean AUROC over the sets; how many points it catches of each, where few test points
+    are taken for foreign ones."""
+    aurocs = _aurocs(result, names)
+    better = {(each.method, each.score) for each in verdict.comparisons if each.metric == "auroc" and each.is_better}
+    single = [key for key in aurocs if passes_of(key[0], result) == 1]
+    allowed = [key for key in aurocs if key in single or key in better] if single else [*aurocs]
+    if not allowed:
+        return None
+    chosen = max(allowed, key=lambda key: np.mean([auroc.value for auroc in aurocs[key].values()]))
+    method, score = chosen
+    values = {"method": method, "score": score, "scores": len(aurocs)}
+    if not any(auroc.low is not None and auroc.low > 0.5 for auroc in aurocs[chosen].values()):
+        sets = {name: auroc.value for name, auroc in aurocs[chosen].items()}
+        return finding("undecided", about="foreign", **values, sets=sets)
+    points = {name: result.methods[method].sets[name].points[score] for name in ("test", *names)}
+    threshold = float(np.sort(points["test"])[math.ceil((1 - FALSE_ALARMS) * len(points["test"])) - 1])
+    alarms, *caught = (float(np.mean(scores > threshold)) for scores in points.values())
+    by_set = dict(zip(names, caught, strict=True))
+    return finding("foreign", **values, threshold=threshold, false_alarms=alarms, caught=by_set)
+
+
+def _aurocs(result: Result, names: Sequence[str]) -> dict[tuple[str, str], dict[str, Estimate]]:
+    """By method and score, those that all sets have: the AUROC of each set."""
+    found: dict[tuple[str, str], dict[str, Estimate]] = {}
+    for method, each in result.methods.items():
+        for name in names:
+            for score, estimates in each.ood.get(name, {}).items():
+                if score in each.sets["test"].points and math.isfinite(estimates["auroc"].value):
+                    found.setdefault((method, score), {})[name] = estimates["auroc"]
+    return {key: aurocs for key, aurocs in found.items() if len(aurocs) == len(names)}

@@ -1,0 +1,154 @@
+"""The decisions: derived from comparisons, certificate and points, and silent where these are."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import made_up
+import numpy as np
+import pytest
+
+from bnuq.estimates import Estimate
+from bnuq.findings import Finding, sentence, verdict
+from bnuq.records.decision_sentences import DECISIONS
+from bnuq.records.decisions import FALSE_ALARMS, decided, decisions
+from bnuq.records.evaluation import EvaluatedSet, Result
+from bnuq.records.verdict import OTHER_SCALE, MethodComparison, Verdict, concluded
+
+POINTS = 400
+RNG = np.random.default_rng(0)
+ENTROPY = RNG.permutation(POINTS) / POINTS
+RIGHT = np.where(ENTROPY > 0.9, RNG.random(POINTS) < 0.5, RNG.random(POINTS) < 0.95).astype(float)
+
+
+def made(**points: np.ndarray) -> Result:
+    plain = {"pll": np.full(POINTS, -0.5)}
+    result = made_up.result(plain=plain, mcbn={"pll": np.full((32, POINTS), -0.5)})
+    method = result.methods["deterministic"]
+    test = replace(method.sets["test"], points={**method.sets["test"].points, **points})
+    return replace(result, methods={**result.methods, "deterministic": replace(method, sets={"test": test})})
+
+
+def compared(
+    difference: float, se: float | None, p: float | None, metric: str = "pll", **more: Any
+) -> MethodComparison:
+    settings = {"method": "mcbn", "against": "deterministic", "set": "test", "score": "", "score_of_against": ""} | more
+    return MethodComparison(
+        **settings, metric=metric, difference=difference, se=se, p=p, passes=32, value=difference, value_of_against=0.0
+    )
+
+
+def judged(*comparisons: MethodComparison, lacks_temperature: bool = False, mismatched: bool = False) -> Verdict:
+    found = concluded(comparisons, mismatched=mismatched, lacks_temperature=lacks_temperature)
+    return Verdict(found.worth, {}, comparisons, found.findings)
+
+
+def texts(result: Result, judgement: Verdict) -> list[str]:
+    return [sentence(each, DECISIONS) for each in decisions(result, judgement)]
+
+
+@pytest.mark.parametrize(
+    ("comparisons", "code", "text"),
+    [
+        ([(0.001, 0.002, 1.0)], "use", "Use the network as it is; 32 passes add nothing that 400 points could show."),
+        (
+            [(0.05, 0.01, 0.001)],
+            "use",
+            "Use mcbn with 32 passes: PLL is better by 0.0500 ± 0.0100 than that of",
+        ),
+        ([(-0.05, 0.01, 0.001), (-0.02, 0.001, 0.001, "ece")], "use", "32 passes are worth it only by ECE."),
+        ([(0.0, 0.01, 1.0), (-0.02, 0.001, 0.001, "ece")], "use", "Use mcbn with 32 passes: ECE is better by 0.0200"),
+        ([(0.022, 0.01, 0.06), (0.0, 0.01, 1.0, "ece")], "undecided", "PLL is better by 0.0220 ± 0.0100, which may be"),
+        ([(0.05, None, None)], "undecided", "there are too few points for the error of a comparison."),
+    ],
+)
+def test_the_prediction_is_that_of_the_verdict(comparisons: list[tuple[Any, ...]], code: str, text: str) -> None:
+    judgement = judged(*(compared(*each) for each in comparisons))
+    [decision] = decisions(made(), judgement)
+    assert decision.code == code and text in sentence(decision, DECISIONS)
+    assert (decision.values["method"] == "mcbn") is (code == "use" and "Use mcbn" in text)
+    assert not (judgement.worth is None and code == "use")
+
+
+def test_a_prediction_is_decided_where_only_foreign_inputs_are_not() -> None:
+    judgement = judged(compared(0.0, 0.01, 1.0), compared(0.1, None, None, "auroc", set="far", score="variance"))
+    assert judgement.worth is None
+    assert texts(made(), judgement)[0].endswith("nothing that 400 points could show (AUROC of far undecided).")
+
+
+def test_an_undecided_prediction_says_how_many_points_would_decide_it_and_what_to_use_until_then() -> None:
+    [decision] = decisions(made(), judged(compared(0.022, 0.01, 0.06), compared(0.0, 0.01, 1.0, "ece")))
+    assert decision.values["points_needed"] == pytest.approx(400 * (2.2414 / 2.2) ** 2, rel=1e-3)
+    text = sentence(decision, DECISIONS)
+    assert "in 2 comparisons; about 420 points would decide. Until then use the network as it is." in text
+
+
+def test_a_temperature_that_was_not_fitted_leaves_a_gain_undecided() -> None:
+    [text] = texts(made(), judged(compared(0.05, 0.01, 0.001), lacks_temperature=True))
+    assert text.startswith("Undecided whether 32 passes are worth it: no temperature was fitted")
+
+
+@pytest.mark.parametrize(("fitted", "said"), [([1.224], "1.22"), ([1.2, 1.3], "1.25")])
+def test_the_temperature_is_said_and_of_two_their_mean(fitted: list[float], said: str) -> None:
+    note = Finding("temperature-fitted", "note", {"temperatures": [["deterministic+temperature", *fitted]]})
+    judgement = judged(compared(0.0, 0.01, 1.0, against="deterministic+temperature"))
+    result = made()
+    methods = {**result.methods, "deterministic+temperature": result.methods["deterministic"]}
+    [text] = texts(replace(result, findings=(note,), methods=methods), judgement)
+    assert text.startswith(f"Use the network as it is, with a temperature of {said}; 32 passes")
+
+
+def test_statistics_that_are_not_those_of_the_data_leave_everything_undecided() -> None:
+    result = made(predictive_entropy=ENTROPY, accuracy=RIGHT)
+    untrained = replace(result, findings=(Finding("never-trained", "warning", {}),))
+    [decision] = decisions(untrained, judged(compared(0.05, 0.01, 0.001), mismatched=True))
+    assert (decision.code, decision.values["reason"]) == ("undecided", "reference")
+
+
+@pytest.mark.parametrize("name", ["test", "validation"])
+def test_nothing_is_decided_on_inputs_of_another_scale(name: str) -> None:
+    found = verdict(OTHER_SCALE, set=name, sd=2.0, reference_sd=1.0)
+    assert decisions(replace(made(), findings=(found,)), judged(compared(0.05, 0.01, 0.001))) == ()
+
+
+def test_the_share_that_is_deferred_and_the_error_that_is_left_are_those_of_the_points() -> None:
+    _, decision = decided(made(predictive_entropy=ENTROPY, accuracy=RIGHT))
+    values = decision.values
+    accepted = values["threshold"] >= ENTROPY
+    assert values["deferred"] == pytest.approx(1 - accepted.mean()) and accepted.sum() == 360
+    assert values["error"] == pytest.approx(1 - RIGHT[accepted].mean())
+    assert values["before"] == pytest.approx(1 - RIGHT.mean()) and values["before"] > values["error"]
+    assert sentence(decision, DECISIONS).endswith("measured on 400 points, not promised.")
+
+
+def test_a_deferral_that_lowers_no_error_is_called_so_and_ties_defer_nothing() -> None:
+    result = made(predictive_entropy=ENTROPY, accuracy=(ENTROPY > 0.5).astype(float))
+    assert "does not lower the error rate of 50 %" in sentence(decided(result)[1], DECISIONS)
+    assert len(decided(made(predictive_entropy=np.ones(POINTS), accuracy=RIGHT))) == 1
+
+
+def foreign(shift: float, low: float) -> Finding:
+    result = made(energy=RNG.normal(size=POINTS))
+    method, scores = result.methods["deterministic"], RNG.normal(shift, 1, 200)
+    auroc = 0.5 * (1 + math.erf(shift / 2))
+    sets = {**method.sets, "far": replace(method.sets["test"], points={"energy": scores})}
+    method = replace(method, sets=sets, ood={"far": {"energy": {"auroc": Estimate(auroc, low=low, high=1.0)}}})
+    given = {**result.sets, "far": EvaluatedSet("far", "ood", "far.npz", "3" * 64, 200)}
+    result = replace(result, sets=given, methods={"deterministic": method})
+    return decisions(result, Verdict(None, {}, (), ()))[-1]
+
+
+def test_foreign_inputs_are_those_above_what_few_test_points_exceed() -> None:
+    decision = foreign(3.0, 0.9)
+    assert decision.code == "foreign" and decision.values["false_alarms"] == FALSE_ALARMS
+    assert 0.8 < decision.values["caught"]["far"] < 1
+    text = sentence(decision, DECISIONS)
+    assert text.startswith("Energy above ") and text.endswith("of far at 5 % false alarms.")
+
+
+def test_a_score_that_may_be_chance_recognises_nothing() -> None:
+    decision = foreign(0.02, 0.45)
+    assert (decision.code, decision.values["about"]) == ("undecided", "foreign")
+    assert "not clearly above chance" in sentence(decision, DECISIONS)

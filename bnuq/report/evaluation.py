@@ -41,7 +41,7 @@ from bnuq.report.document import (
     explanations,
     section,
 )
-from bnuq.report.evaluation_findings import findings
+from bnuq.report.evaluation_findings import answers, findings
 from bnuq.report.evaluation_sentences import SENTENCES
 from bnuq.report.numbers import digits_of, named
 from bnuq.report.provenance import evaluation_provenance
@@ -54,17 +54,19 @@ _ROOMY = 60  # columns from which names are written out
 def report(result: Result, *, columns: int = 100) -> Report:
     """The report: verdicts, then the test set, each OOD set, noise models, convergence, and where it comes from."""
     verdicts = tuple(findings(result))
+    in_short, essential = answers(result, [each for each in verdicts if not _is_of_one_method(each)])
     return Report(
         command="bnuq evaluate",
         version=str(result.provenance["bnuq"]),
         subject=Path(str(result.model["path"])).name,
         facts=tuple(_facts(result)),
-        summary=tuple(sentence(finding, SENTENCES) for finding in verdicts if not _is_of_one_method(finding)),
+        summary=tuple(sentence(each, SENTENCES) for each in in_short),
         sections=tuple(_sections(result, verdicts, roomy=columns >= _ROOMY)),
         warnings=advised(result.findings),
         notes=noted(result.findings),
         path=None if result.path is None else PathLine(result.path),
         one_screen=tuple(_one_screen(result, roomy=columns >= _ROOMY)),
+        essential=essential,
     )
 
 
@@ -131,26 +133,22 @@ def _sections(result: Result, verdicts: Sequence[Finding], *, roomy: bool) -> It
 
 
 def _one_screen(result: Result, *, roomy: bool) -> Iterator[Part]:
-    """A table of the methods and one of the OOD sets."""
+    """A table of the methods and what its signs mean, and tables of the OOD and of the perturbed sets."""
     yield evaluation_tables.methods_table(result, [*estimates_of_task(result.task.name, shown="headline")], roomy=roomy)
-    if promise := certificate.sentence(result):
-        yield Paragraph(promise)
-    if ood.names(result):
-        yield ood.short_table(result)
-        yield from ood.post_hoc_table(result)
-    yield from perturbations.short_table(result)
+    labels = result.sets["test"].labels is not None and result.model.get("labels")
     ratios = {name: _cost_ratio(result, name) for name in result.work.methods if not method_named(name).is_single}
     costs = ", ".join(f"{name} {ratio}" for name, ratio in ratios.items() if ratio)
-    labels = result.sets["test"].labels is not None and result.model.get("labels")
-    means = f"Estimates are means over the {labels} labels; `--full` lists each." if labels else ""
-    yield from explanations(
-        [
-            _error_legend(result),
-            tasks.recalibration_in_words(result),
-            means,
-            f"Cost relative to as many deterministic passes: {costs}." if costs else "",
-        ]
+    legend = (
+        _error_legend(result),
+        tasks.recalibration_in_words(result),
+        f"Estimates are means over the {labels} labels; `--full` lists each." if labels else "",
+        f"Cost relative to as many deterministic passes: {costs}." if costs else "",
     )
+    yield explanation(" ".join(filter(None, legend)))
+    if ood.names(result):
+        yield from ood.post_hoc_table(result)
+        yield ood.short_table(result)
+    yield from perturbations.short_table(result)
 
 
 def _error_legend(result: Result) -> str:
@@ -181,11 +179,8 @@ def _facts(result: Result) -> Iterator[tuple[str, str]]:
     if members := model.get("members"):
         yield "ensemble", f"{len(members)} networks: {', '.join(Path(member['path']).name for member in members)}"
     for kind in ("test", "validation", "ood"):
-        for name, evaluated in result.sets.items():
-            if evaluated.kind == kind:
-                file = numbers.of_reference(evaluated.reference)
-                source = file if kind != "ood" or Path(file).stem == name else f"{name} ({file})"
-                yield kind, f"{source}, {evaluated.n} {tasks.points_of(result)}"
+        sets = [_set_in_words(result, name) for name, evaluated in result.sets.items() if evaluated.kind == kind]
+        yield from [(kind, "; ".join(sets))] if sets else ()
     if changed := [change_of(name) for name, each in result.sets.items() if each.kind == "perturbed"]:
         yield "perturbed", ", ".join(changed)
     if result.sampled:
@@ -198,6 +193,13 @@ def _facts(result: Result) -> Iterator[tuple[str, str]]:
         rows = (*rows, ("laplace", laplace_in_words(result)))
         yield from ((name, text) for name, text in rows if text)
     yield "device", f"{sampling['device']}, {in_words(sampling['precision'])}, {result.seconds['total']:.1f} s"
+
+
+def _set_in_words(result: Result, name: str) -> str:
+    evaluated = result.sets[name]
+    file = numbers.of_reference(evaluated.reference)
+    source = file if evaluated.kind != "ood" or Path(file).stem == name else f"{name} ({file})"
+    return f"{source}, {evaluated.n} {tasks.points_of(result)}"
 
 
 def _samples(result: Result) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -12,12 +12,21 @@ from bnuq.findings import Finding, verdict
 from bnuq.methods import method_named
 from bnuq.metrics import delong_difference_variance
 from bnuq.records.approximation import approximations
+from bnuq.records.decisions import decided
 from bnuq.records.evaluation import ReferenceCheck, Result
 from bnuq.records.reference import averages_lag, is_material
 from bnuq.records.verdict import OTHER_SCALE, judged, on_another_scale
 from bnuq.report import ood
 from bnuq.report.classification_findings import classification_findings
 from bnuq.report.regression_findings import regression_findings
+
+_CAUTIONS = "reference-mismatch", OTHER_SCALE  # stand first, before the verdict
+
+
+def answers(result: Result, verdicts: Sequence[Finding]) -> tuple[tuple[Finding, ...], int]:
+    """The decisions and then the verdicts; and how many of these are the essence: up to the verdict on all methods."""
+    decisions = decided(result)
+    return (*decisions, *verdicts), len(decisions) + sum(each.code in _CAUTIONS for each in verdicts) + 1
 
 
 def findings(result: Result) -> Iterator[Finding]:

@@ -11,6 +11,7 @@ from bnuq.estimates import Estimate
 from bnuq.findings import Catalogue, Entry, listed
 from bnuq.methods import method_named
 from bnuq.records.approximation import Approximation
+from bnuq.records.decision_sentences import DECISIONS
 from bnuq.records.evaluation import BAND, Estimates
 from bnuq.records.verdict import OTHER_SCALE
 from bnuq.records.verdict_sentences import VERDICT
@@ -207,6 +208,7 @@ def _noise_model_sentence(words: str, model: Approximation) -> str:
 
 
 SENTENCES: Catalogue = {
+    **DECISIONS,
     **VERDICT,
     "reference-mismatch": Entry(
         "Warning: {lags:the running averages probably lag behind the weights: the deterministic estimates below are "

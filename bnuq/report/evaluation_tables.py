@@ -5,34 +5,48 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from bnuq.estimates import Estimate
-from bnuq.methods import DETERMINISTIC
+from bnuq.methods import DETERMINISTIC, method_named
 from bnuq.metrics import METRICS
 from bnuq.records.evaluation import PARTS, MethodResult, Result
 from bnuq.report.document import Cell, Heading, Part, ReportSection, Row, Table, explanations, section
-from bnuq.report.method_names import method_label
-from bnuq.report.numbers import digits_of, headed, named, noise_sd, number, share_with_error, with_error
+from bnuq.report.method_names import method_label, plain_methods
+from bnuq.report.numbers import digits_of, headed, named, noise_sd, number, share_with_error, total, with_error
 
 _SHOWN = 20  # classes or groups in a table
+_FEW = 6  # methods
 
 
 def methods_table(result: Result, metrics: Sequence[str], *, roomy: bool) -> Table:
-    """A row a method, a column a metric of the test set that some method has."""
-    test = {name: method.sets["test"].estimates for name, method in result.methods.items()}
-    shown = [metric for metric in metrics if any(metric in estimates for estimates in test.values())]
-    normalized = [m for m in ("pll", "crps") if any(m in method.normalized for method in result.methods.values())][:1]
-    header = [headed(metric, roomy=False).strip() for metric in shown]
-    header += [f"↑ normalised {named(metric, roomy=roomy)}" for metric in normalized]
-    rows = tuple(
-        (
-            method_label(name, roomy=roomy),
-            (
-                *(with_error(test[name].get(metric), METRICS[metric].digits) for metric in shown),
-                *(share_with_error(method.normalized.get(metric)) for metric in normalized),
-            ),
-        )
-        for name, method in result.methods.items()
-    )
-    return Table(tuple(header), rows, stacks=True)
+    """A row a method, a column a metric of the test set that some method has; beside PLL that of its recalibrations,
+    and at the end its place between bounds, for which the lines of many methods have no space."""
+    methods = plain_methods(result)
+    kinds = dict.fromkeys(kind for name in result.methods if (kind := method_named(name).recalibration))
+    columns: dict[str, tuple[Cell, ...]] = {}
+    for metric in metrics:
+        for kind in ("", *(kinds if metric == "pll" else ())):
+            names = [f"{name}+{kind}" if kind else name for name in methods]
+            estimates = [result.methods[name].sets["test"].estimates.get(metric) for name in names]
+            title = _RECALIBRATED[kind] if kind else headed(metric, roomy=False).strip()
+            if any(estimates):
+                columns[title] = tuple(with_error(each, _digits(metric, estimates)) for each in estimates)
+    bounded = [m for m in ("pll", "crps") if any(m in method.normalized for method in methods.values())]
+    for metric in bounded[:1] if len(methods) <= _FEW else ():
+        normalized = [method.normalized.get(metric) for method in methods.values()]
+        columns[f"↑ norm. {named(metric)}"] = tuple(map(share_with_error, normalized))
+    rows = enumerate(method_label(name, roomy=roomy) for name in methods)
+    cells = tuple((label, tuple(column[row] for column in columns.values())) for row, label in rows)
+    return Table(tuple(columns), cells, stacks=True)
+
+
+_RECALIBRATED = {"temperature": "+temp.", "vector": "+vector"}
+
+
+def _digits(metric: str, estimates: Iterable[Estimate | None]) -> int | None:
+    """One decimal fewer where no error needs it."""
+    digits, errors = METRICS[metric].digits, [total(each) for each in estimates if each]
+    if digits is None or any(error is not None and error < 0.5 * 10 ** (1 - digits) for error in errors):
+        return digits
+    return digits - 1
 
 
 def estimates_table(result: Result, *, roomy: bool) -> Table:

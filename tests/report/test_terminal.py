@@ -55,12 +55,11 @@ def test_no_line_is_wider_than_asked_and_none_ends_in_blanks(request, name, widt
 def test_the_short_report_fits_on_a_screen_and_has_every_method_set_and_warning(request, name):
     result = request.getfixturevalue(name)
     short, full = (one_line(drawn(result, full=full, width=100)) for full in (False, True))
-    most = 55 if any(method_named(name).recalibration for name in result.methods) else 45
     above_path = drawn(result, full=False, width=100).partition("Result: ")[0]  # which is as long as the folder's name
-    assert len(above_path.splitlines()) < most
+    assert len(above_path.splitlines()) < 45
     assert len(short) < len(full)
     for method in result.methods:
-        assert f" {method} " in short
+        assert f" {method_named(method).plain} " in short
     for score in (name for name, one in result.sets.items() if one.kind == "ood"):
         assert score in short
     assert all(one_line(text_of(finding)) in short for finding in warnings(result.findings))

@@ -107,7 +107,11 @@ def test_the_report_says_it_in_a_line_and_a_table(result: Result) -> None:
     text = markdown(report(result))
     assert shown.sentence(result).startswith("Certified at a risk of 10 %, 95 % confidence: accept")
     assert shown.sentence(result) in text and "Certified operating point" in text and "class 0" in text
-    assert any(shown.sentence(result) == getattr(part, "text", "") for part in report(result).one_screen or ())
+    [deferral] = (each for each in summary(result)["decisions"] if each["code"] == "defer")
+    assert deferral["text"] in report(result).summary and deferral["text"].endswith(
+        "at most 10 % with 95 % confidence."
+    )
+    assert deferral["values"]["threshold"] == summary(result)["certificate"]["threshold"]
 
 
 def test_a_method_and_a_score_can_be_named_and_must_be_there(place: Path) -> None:

@@ -7,6 +7,7 @@ import os
 import shutil
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -39,7 +40,7 @@ _IN_ASCII = {
 } | dict(zip("▁▂▃▄▅▆▇█", "_.,-=+*#", strict=True))  # fmt: skip
 _ASCII = str.maketrans(_IN_ASCII)
 _VERDICTS = {"": "bold", "passed": "bold green", "accepted": "bold yellow", "failed": "bold red"}
-_SCREEN, _WIDE = 39, 100  # lines before the notes' title and the last lines of one screen, at this width
+_SCREEN, _WIDE = 39, 100  # lines before the notes' title and the last four lines of one screen, at this width
 
 
 def columns_of(stream: TextIO, width: int | None = None) -> int:
@@ -121,15 +122,26 @@ def _everything(report: Report, width: int, clean: Clean) -> Iterator[Text]:
 
 
 def _one_screen(report: Report, width: int, clean: Clean) -> Iterator[Text]:
-    """The verdict, what matters most, warnings, as many notes as there is space for, and what is left out."""
+    """The answers, what matters most, warnings, as many notes as there is space for, and what is left out."""
 
-    def upper(width: int, clean: Clean) -> Iterator[Text]:
+    def upper(report: Report, width: int, clean: Clean) -> Iterator[Text]:
         yield from _head(report, width, clean)
         yield from _section("", report.one_screen or (), width, clean)
         yield from _warnings(report, width, clean)
 
-    yield from upper(width, clean)
-    notes = _notes_that_fit(report.notes, _SCREEN - sum(1 for _ in upper(_WIDE, str)))
+    def lines(report: Report) -> int:
+        return sum(1 for _ in upper(report, _WIDE, str))
+
+    while report.essential and lines(report) > _SCREEN + 2:
+        parts = report.one_screen or ()
+        if len(report.summary) > report.essential:
+            report = replace(report, summary=report.summary[:-1])
+        elif len(parts) > 1:
+            report = replace(report, one_screen=parts[:-1])
+        else:
+            break
+    yield from upper(report, width, clean)
+    notes = _notes_that_fit(report.notes, _SCREEN - lines(report))
     yield from _section("Notes", (BulletList(notes),) if notes else (), width, clean)
     omitted = len(report.notes) - len(notes)
     details = ["all scores", *(["curves"] if report.pictures else [])]

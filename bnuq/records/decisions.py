@@ -65,10 +65,7 @@ def _use(result: Result, verdict: Verdict) -> Iterator[Finding]:
     if passes > 1 and verdict.worth is None and (reasons or is_mismatched(result)):
         yield finding("undecided", about="use", **single, **shared, **_why(result, reasons))
         return
-    by = {tuple(key) for each in verdict.findings for key in each.values.get("by", ())}  # decided, and a gain
-    gains = [
-        each for each in verdict.comparisons if each.passes > 1 and each.is_better and (each.metric, each.set) in by
-    ]
+    gains = _decided_gains(verdict)
     if gain := _chosen(gains, of_labels):
         yield finding("use", **_prediction(result, gain.method), **shared, gain=_compared(gain), only_by=[], open_by=[])
     elif likely := None if gains or is_mismatched(result) else _likely(of_labels):
@@ -79,6 +76,13 @@ def _use(result: Result, verdict: Verdict) -> Iterator[Finding]:
         only_by = list(dict.fromkeys((each.metric, each.set) for each in gains))
         open_by = [key for _, by in undecided for key in by]
         yield finding("use", **single, **shared, gain=None, only_by=only_by, open_by=open_by)
+
+
+def _decided_gains(verdict: Verdict) -> list[MethodComparison]:
+    """The gains of several passes, by metrics by which that is decided."""
+    by = {tuple(key) for each in verdict.findings for key in each.values.get("by", ())}
+    sampled = (each for each in verdict.comparisons if each.passes > 1)
+    return [each for each in sampled if each.is_better and (each.metric, each.set) in by]
 
 
 def _why(result: Result, reasons: Sequence[str]) -> dict[str, Any]:

@@ -30,29 +30,29 @@ def pooled_first(trace: Trace, levels: Sequence[Level], live: Sequence[bool], go
             readers[number].append(operation)
     for number, value in enumerate(values):
         members[value.group].add(number)
-    given = {n for i, operation in enumerate(operations) if levels[i] is not Level.SAMPLE for n in operation.outputs}
+    same = [operation for operation, level in zip(operations, levels, strict=True) if level is not Level.SAMPLE]
+    given = {number for operation in same for number in operation.outputs}  # the same for every draw
     written = {group for operation in operations for group in operation.writes}
     for norm, is_live in zip(operations, live, strict=True):
         if not is_live or norm.function is not aten.batch_norm.default:
             continue
         (source, weight), (normalised,) = norm.arguments[:2], norm.outputs
+        is_plain = source.number in given and values[source.number].group not in written
+        if not is_plain or len(values[source.number].shape) != 4 or not _is_constant(weight, trace):
+            continue
         activation = next((reader for reader in readers[normalised] if reader.function in _RELU), None)
         activated = normalised if activation is None else activation.outputs[0]
-        between = {normalised, activated}
         pool = next((reader for reader in readers[activated] if reader.function is aten.max_pool2d.default), None)
-        if (
-            pool is not None
-            and len(values[source.number].shape) == 4
-            and source.number in given
-            and values[source.number].group not in written
-            and (weight is None or weight.number in trace.constants)
-            # what nothing else reads or aliases
-            and len(readers[normalised]) == len(readers[activated]) == 1
-            and members[values[normalised].group] | members[values[activated].group] == between
-            and between.isdisjoint((*goals, trace.output))
-        ):
+        between = {normalised, activated}
+        aliases = members[values[normalised].group] | members[values[activated].group]
+        is_read_once = len(readers[normalised]) == len(readers[activated]) == 1
+        if pool and is_read_once and aliases == between and between.isdisjoint((*goals, trace.output)):
             result = _moved(result, norm, activation, pool)
     return result
+
+
+def _is_constant(weight: Ref | None, trace: Trace) -> bool:
+    return weight is None or weight.number in trace.constants
 
 
 def _moved(trace: Trace, norm: Operation, activation: Operation | None, pool: Operation) -> Trace:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import torch
 
 from bnuq.sampling.interception import aten
 from bnuq.sampling.schedule import Level
-from bnuq.sampling.trace import Operation, Ref, Trace
+from bnuq.sampling.trace import Operation, Ref, Trace, Value
 
 _RELU = (aten.relu.default, aten.relu_.default)
 
@@ -23,13 +23,7 @@ def pooled_first(trace: Trace, levels: Sequence[Level], live: Sequence[bool], go
     of a channel is negative its smallest entries are pooled, as the largest of the negative ones.
     """
     operations, values, result = trace.operations, trace.values, trace
-    readers: dict[int, list[Operation]] = defaultdict(list)
-    members: dict[int, set[int]] = defaultdict(set)
-    for operation in operations:
-        for number in operation.reads:
-            readers[number].append(operation)
-    for number, value in enumerate(values):
-        members[value.group].add(number)
+    readers, members = _readers(operations), _members(values)
     same = [operation for operation, level in zip(operations, levels, strict=True) if level is not Level.SAMPLE]
     given = {number for operation in same for number in operation.outputs}  # the same for every draw
     written = {group for operation in operations for group in operation.writes}
@@ -49,6 +43,23 @@ def pooled_first(trace: Trace, levels: Sequence[Level], live: Sequence[bool], go
         if pool and is_read_once and aliases == between and between.isdisjoint((*goals, trace.output)):
             result = _moved(result, norm, activation, pool)
     return result
+
+
+def _readers(operations: Sequence[Operation]) -> Mapping[int, Sequence[Operation]]:
+    """The operations that read each value."""
+    readers: dict[int, list[Operation]] = defaultdict(list)
+    for operation in operations:
+        for number in operation.reads:
+            readers[number].append(operation)
+    return readers
+
+
+def _members(values: Sequence[Value]) -> Mapping[int, set[int]]:
+    """The values of each group, which share memory."""
+    members: dict[int, set[int]] = defaultdict(set)
+    for number, value in enumerate(values):
+        members[value.group].add(number)
+    return members
 
 
 def _is_constant(weight: Ref | None, trace: Trace) -> bool:

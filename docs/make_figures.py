@@ -203,7 +203,7 @@ def speed() -> str | None:
     """The table of costs, from the newest whole run of the benchmarks on a CPU; None where there is none."""
     files = [file for file in (ROOT / "benchmarks" / "results").glob("*.json") if not file.stem.endswith(".part")]
     held = [json.loads(file.read_text(encoding="utf-8")) for file in files]
-    whole = [one for one in held if one["settings"]["device"] == "cpu"]
+    whole = [one for one in held if one.get("settings", {}).get("device") == "cpu"]  # launches.json has no settings
     if not whole:
         return None
     found = max(whole, key=lambda one: one["machine"]["date"])

@@ -213,8 +213,9 @@ def test_every_command_of_a_long_page_is_a_request(
 
     for place in WORKFLOWS:
         monkeypatch.setattr(f"bnuq.workflows.{place}", begins)
-    for form in ("scripted.pt", "exported.pt2"):
+    for form in ("scripted.pt", "exported.pt2", "scales.pt"):  # that it is there is seen before
         shutil.copy("model.pt", form)
+    (own_folder / "scales_net.py").touch()
     (own_folder / "shards").mkdir()
     (page,) = (page for page in PAGES if page.name == name)
     begun = 0

@@ -430,7 +430,7 @@ def test_outputs_are_the_same_up_to_rounding_and_no_further():
 
 def test_a_run_that_fails_is_named_those_before_it_are_kept_and_no_aggregate_is_written(one_split, evaluated):
     write_request(one_split, "split = [0, 1]\nseed = [0, 1]", text=QUICK)
-    (one_split / "model_1_1.pt").write_bytes(b"no checkpoint")
+    (one_split / "model_1_1.pt").write_bytes(b"PK\x03\x04 of an archive that is cut off")
     runs = runs_of(one_split)
     with pytest.raises(ModelError, match=r"(?s)^split 1, seed 1: .*model_1_1.pt.*The 3 runs before it are kept"):
         evaluate_several(runs)

@@ -16,7 +16,7 @@ import numpy as np
 from bnuq.estimates import Estimate
 from bnuq.findings import Finding
 from bnuq.findings import verdict as finding
-from bnuq.methods import DETERMINISTIC
+from bnuq.methods import DETERMINISTIC, method_named
 from bnuq.records.certificate import outcomes
 from bnuq.records.evaluation import Result
 from bnuq.records.verdict import LEVEL, MethodComparison, Verdict, is_mismatched, judged, on_another_scale, passes_of
@@ -134,12 +134,14 @@ def _compared(comparison: MethodComparison) -> dict[str, Any]:
 
 
 def _certified(result: Result, used: str) -> Finding:
-    """By the certificate: what is promised, and what the test set shows of it; `used` is the method of predictions."""
-    certification = result.certification
+    """By a certificate: what is promised, and what the test set shows of it; `used` is the method of predictions, and
+    the promise is about these, if it has one."""
+    certification, used = result.certification, method_named(used).plain.name  # a temperature promises nothing else
     assert certification is not None
-    outcome, chosen = next(outcomes(result, certification.method)), certification.chosen
+    method = used if used in certification.methods else certification.method
+    outcome, chosen = next(outcomes(result, method)), certification.methods[method]
     values: dict[str, Any] = {
-        "method": certification.method,
+        "method": method,
         "used": used,
         "score": chosen.score,
         "risk": certification.risk,

@@ -111,7 +111,14 @@ def test_the_report_says_it_in_a_line_and_a_table(result: Result) -> None:
     assert deferral["text"] in report(result).summary and deferral["text"].endswith(
         "at most 10 % with 95 % confidence."
     )
-    assert deferral["values"]["threshold"] == summary(result)["certificate"]["threshold"]
+    values = deferral["values"]
+    assert values["threshold"] == summary(result)["certificate"]["methods"][values["method"]]["threshold"]
+
+
+def test_the_deferral_is_certified_for_the_prediction_that_is_used(place: Path) -> None:
+    decisions = summary(evaluated(place, "other", risk=0.1, score="mcbn.mutual_information"))["decisions"]
+    use, deferral = (next(each["values"] for each in decisions if each["code"] == code) for code in ("use", "defer"))
+    assert use["method"].partition("+")[0] == deferral["method"] == deferral["used"] == "deterministic"
 
 
 def test_a_method_and_a_score_can_be_named_and_must_be_there(place: Path) -> None:

@@ -62,27 +62,16 @@ class Errors:
         self._paired = shared
         self._shared = frozenset(shared.points)
 
-    def over_validation(self, row: Row) -> Error:
-        """Of what a certificate accepts, or how wide its intervals are: the bootstrap over its validation points, the
-        same ones of both results where these have as many. None of other estimates, and of pixels."""
-        both = [
-            None if result.certification is None else result.certification.methods.get(row["method"])
-            for result in self._results
-        ]
-        if row["metric"] not in (ACCEPTED, WIDTH) or None in both or self._results[0].task.is_dense:
-            return NONE
-        values = np.array([[*resampled_values(result, row["method"], _RESAMPLES)] for result in self._results])
-        if not np.isfinite(values).all():
-            return UNKNOWN
-        paired = len({len(certificate.scores) for certificate in both if certificate is not None}) == 1
-        spread = [values[0] - values[1]] if paired else [*values]
-        return Error(math.hypot(*(float(np.std(each, ddof=1)) for each in spread)), _RESAMPLES - 1)
-
     def over_points(self, row: Row) -> Error:
-        """On shared points, the error of the mean difference; otherwise that of independent estimates.
+        """The error over the points of the set, and of a certificate's estimates also over its validation points.
 
         Computed from the points of both results, never from the errors that the files state.
         """
+        error = self._over_set(row)
+        return Error.together(error, self._over_validation(row)) if row["metric"] in (ACCEPTED, WIDTH) else error
+
+    def _over_set(self, row: Row) -> Error:
+        """On shared points, the error of the mean difference; otherwise that of independent estimates."""
         if self._shared.issuperset(sets_of(row)) and self._same_scores(row):
             return NONE
         current, baseline = (points.contributions(row) for points in self._points)
@@ -92,6 +81,22 @@ class Errors:
             with np.errstate(invalid="ignore"):
                 return self._of_mean({name: values - baseline[name] for name, values in current.items()}, 0, row)
         return Error.together(self._of_mean(current, 0, row), self._of_mean(baseline, 1, row))
+
+    def _over_validation(self, row: Row) -> Error:
+        """Of what a certificate accepts, or how wide its intervals are: the bootstrap over its validation points, the
+        same ones of both results where these have as many. None of pixels."""
+        both = [
+            None if result.certification is None else result.certification.methods.get(row["method"])
+            for result in self._results
+        ]
+        if None in both or self._results[0].task.is_dense:
+            return NONE
+        values = np.array([[*resampled_values(result, row["method"], _RESAMPLES)] for result in self._results])
+        if not np.isfinite(values).all():
+            return UNKNOWN
+        paired = len({len(certificate.scores) for certificate in both if certificate is not None}) == 1
+        spread = [values[0] - values[1]] if paired else [*values]
+        return Error(math.hypot(*(float(np.std(each, ddof=1)) for each in spread)), _RESAMPLES - 1)
 
     def _of_mean(self, contributions: Mapping[str, np.ndarray], side: int, row: Row) -> Error:
         """The error of a mean over the points of each set; sets are independent samples. Within a group points count as

@@ -130,10 +130,7 @@ def _measured(current: Result, baseline: Result, errors: Errors, settings: GateS
     new, old = estimates_of(current), estimates_of(baseline)
     for address, row in new.items():
         if address in old and row["metric"] != "count":
-            over_points = errors.over_points(row)
-            if row["metric"] in (ACCEPTED, WIDTH):
-                over_points = Error.together(over_points, errors.over_validation(row))
-            change_errors = over_points, errors.over_draws(row, old[address])
+            change_errors = errors.over_points(row), errors.over_draws(row, old[address])
             deviation = deviation_by_arithmetic([(current, row), (baseline, old[address])])
             yield _compared(address, row, old[address], change_errors, deviation, settings)
 

@@ -9,6 +9,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,6 +76,24 @@ def gitlab() -> Job:
 def hooks() -> dict[str, dict]:
     (local,) = yaml.safe_load((CI / "pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"]
     return {hook["id"]: hook for hook in local["hooks"]}
+
+
+def action() -> dict:
+    return yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
+
+
+def action_scripts(inputs: Mapping[str, str]) -> dict[str, tuple[str, dict[str, str]]]:
+    """The scripts of the action's steps by name, and the environment of each with these inputs."""
+    defaults = {name: value["default"] for name, value in action()["inputs"].items()}
+    assert set(inputs) <= set(defaults)
+    scripts = {}
+    for step in action()["runs"]["steps"]:
+        if "run" in step:
+            named = {key: re.fullmatch(r"\$\{\{ inputs\.(\w+) \}\}", value) for key, value in step["env"].items()}
+            assert all(named.values())
+            environment = {key: (defaults | inputs)[found[1]] for key, found in named.items() if found}
+            scripts[step["name"]] = step["run"], environment
+    return scripts
 
 
 def code_blocks(text: str, language: str) -> list[str]:
@@ -311,3 +330,47 @@ def test_the_same_seed_sees_smaller_changes_as_the_page_says(
         }
         errors[seed] = by_address["mcbn.ood.mnist.mutual_information.auroc"]["se_draws"]
     assert 0 < errors["0"] < errors["1"] / 3
+
+
+def test_the_action_uses_all_its_inputs_and_installs_what_the_repository_has(tmp_path: Path) -> None:
+    text = (ROOT / "action.yml").read_text(encoding="utf-8")
+    assert all(f"inputs.{name}" in text for name in action()["inputs"])
+    scripts = action_scripts({})
+    for script, _ in scripts.values():
+        assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0, script
+    fake = tmp_path / "python"
+    fake.write_text('#!/bin/bash\nprintf "%s\\n" "$@"\n')
+    fake.chmod(0o755)
+    for install, expected in (
+        ("", ["--constraint", f"{ROOT}/constraints.txt", f"{ROOT}[figures]"]),
+        ("bnuq==0.2.0 torch==2.13.0", ["bnuq==0.2.0", "torch==2.13.0"]),
+    ):
+        environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "INSTALL": install, "GITHUB_ACTION_PATH": str(ROOT)}
+        script = scripts["Install"][0]
+        found = subprocess.run(["bash", "-ec", script], env=environment, check=True, text=True, capture_output=True)
+        assert found.stdout.split("\n")[:-1] == ["-m", "pip", "install", "--quiet", *expected]
+
+
+@pytest.mark.nightly  # the commands are those of the jobs above
+def test_the_action_evaluates_and_fails_where_the_network_is_worse(repository: Path) -> None:
+    add_noise(repository, relative=1.0)
+    inputs = {"evaluate": "sample_configs/ci/bnuq.toml --limit 60 --samples 8 --quiet"}
+    inputs |= {"baseline": "sample_configs/ci/baseline.h5", "check": "--config sample_configs/ci/bnuq.toml"}
+    scripts = action_scripts(inputs)
+    codes = {}
+    for name in ("Evaluate or score", "Check"):
+        script, environment = scripts[name]
+        environment = os.environ | environment | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+        codes[name] = subprocess.run(["bash", "-ec", script], env=environment, check=False).returncode
+    assert codes == {"Evaluate or score": 0, "Check": 1}
+    (keep,) = (step for step in action()["runs"]["steps"] if step["name"] == "Keep")
+    files = [line for line in keep["with"]["path"].splitlines() if "inputs" not in line]
+    assert all((repository / name).is_file() for name in [*files, "current.bnuq.h5"])
+    assert json.loads((repository / "bnuq.json").read_text())["command"] == "evaluate"
+
+
+def test_the_hooks_for_other_repositories_call_commands_that_exist() -> None:
+    hooks = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8"))
+    entries = {hook["id"]: hook["entry"].split() for hook in hooks}
+    assert entries == {"bnuq-check": ["bnuq", "check"], "bnuq-evaluate": ["bnuq", "evaluate"]}
+    assert all(hook["language"] == "system" and re.compile(hook["files"]) for hook in hooks)

@@ -13,7 +13,7 @@ import typer
 from bnuq.cli.derived import SectionOptions, with_options
 from bnuq.cli.gate import Gate
 from bnuq.cli.options import Models, WorkPlace
-from bnuq.cli.output import Printing, print_json, print_result, with_resuming_as_warning
+from bnuq.cli.output import Printing, check_tracker, print_json, print_result, with_resuming_as_warning
 from bnuq.cli.streams import print_line
 from bnuq.config import (
     Options,
@@ -79,6 +79,7 @@ def command(
     from bnuq.cli.progress import progress_of
     from bnuq.workflows.requests import check_evaluation, check_several
 
+    check_tracker(printing)
     progress = progress_of(printing)
     if again is None and sum(map(is_run_file, model or ())) > 1:
         several = resolve_each(model or (), options, folder=Path.cwd())

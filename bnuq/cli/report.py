@@ -14,7 +14,7 @@ import msgspec
 import typer
 
 from bnuq.cli.derived import SectionOptions, with_options
-from bnuq.cli.output import Printing, print_result
+from bnuq.cli.output import Printing, check_tracker, log_result, print_result
 from bnuq.cli.paths import checked_target
 from bnuq.cli.streams import print_line, stdout
 from bnuq.config.schema import Panel, Positive, Section, setting
@@ -97,7 +97,7 @@ class PointsSection(Section, frozen=True):
 @with_options(
     forms=SectionOptions(Forms),
     points=SectionOptions(PointsSection),
-    printing=SectionOptions(Printing, "json full debug"),
+    printing=SectionOptions(Printing, "json full log debug"),
 )
 def command(
     results: Annotated[
@@ -118,13 +118,17 @@ def command(
     if forms.html == "":
         stem = Path(results[0].partition("=")[2] or results[0]).name.removesuffix(".h5").removesuffix(".bnuq")
         forms = msgspec.structs.replace(forms, html=f"{stem}.html")
-    show(lambda: _read(results), forms, printing, points)
+    if printing.log is not None and len(results) > 1:
+        raise RequestError("--log takes one result; log each by itself.")
+    check_tracker(printing)
+    record = show(lambda: _read(results), forms, printing, points)
+    log_result(record, printing)
 
 
 def show(
     read: Callable[[], tuple[Kind, Any]], forms: Forms, printing: Printing, points: PointsSection | None = None
-) -> None:
-    """Print and write the requested forms of the record that `read` returns."""
+) -> Any:
+    """Print and write the requested forms of the record that `read` returns, and return it."""
     points = points or PointsSection()
     # All refusals come before the result is read and anything is written.
     figures, maps = (None if folder is None else expanded(folder) for folder in (forms.figures, forms.maps))
@@ -156,10 +160,10 @@ def show(
     # Standard output takes one form: JSON, Markdown, the named points, or the report.
     if printing.json:
         print_line(json.dumps(kind.summary(record), allow_nan=False, indent=2))
-        return
+        return record
     if forms.markdown == "-":
         print_line(in_markdown(report(), level=1), nl=False)
-        return
+        return record
     if listed:
         from bnuq.report.points import alone
 
@@ -172,6 +176,7 @@ def show(
         print_paths([PathLine(maps, f"Maps ({len(mapped)} files)")], stdout())
     written = ((page, "Page"), (document, "Markdown"), (table, "Points"))
     print_paths([PathLine(path, name) for path, name in written if path is not None], stdout())
+    return record
 
 
 def _whole(report: Report, listed: Sequence[ReportSection], *, images: bool) -> Report:

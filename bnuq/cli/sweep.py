@@ -9,7 +9,7 @@ import typer
 
 from bnuq.cli.derived import SectionOptions, with_options
 from bnuq.cli.options import Figures, WorkPlace
-from bnuq.cli.output import Printing, with_resuming_as_warning
+from bnuq.cli.output import Printing, check_tracker, with_resuming_as_warning
 from bnuq.cli.report import check_figures, print_with_figures
 from bnuq.config import Options, resolve_sweep
 from bnuq.config.schema import DataSection, GivenOptions, ModelSection, SamplingSection, ScoringSection, SweepSection
@@ -35,7 +35,7 @@ _HELP = {
             _HELP,
         ),
     ),
-    printing=SectionOptions(Printing, "json quiet strict debug"),
+    printing=SectionOptions(Printing, "json quiet strict log debug"),
 )
 def command(
     models: Annotated[
@@ -60,6 +60,7 @@ def command(
     with reported_at_once(("test", "train")):
         runs, swept = resolve_sweep(models or [], options, settings, folder=Path.cwd())
     check_figures(figures)
+    check_tracker(printing)
     from bnuq.workflows.requests import check_sweep
 
     check_sweep(runs, swept, out=runs[0].out, work=work, reading=False)  # before torch is imported

@@ -46,6 +46,14 @@ def _attacked_through(methods: Sequence[tuple[str, int]]) -> str:
     return f"{' and '.join(ATTACKS)} compute separate points for each method: {'; '.join(texts)}"
 
 
+def _not_told_apart(methods: Sequence[tuple[str, float]]) -> str:
+    correlations = listed([f"{correlation:.2f} for {name}" for name, correlation in methods])
+    return (
+        "epistemic and aleatoric uncertainty are not told apart here: mutual information and expected entropy rank the "
+        f"test points nearly alike (ρ = {correlations}), so that a large value of either does not say why"
+    )
+
+
 def _laplace_fitted(
     curvature: str, points: int, train_size: int, prior_precision: float, effective: float, parameters: int
 ) -> str:
@@ -359,6 +367,7 @@ EVALUATION: Catalogue = {
         "the covariances behind Mahalanobis distances are shrunk: {points:,} points of the reference for {features:,} "
         "features"
     ),
+    "uncertainties-not-told-apart": Entry(_not_told_apart),
     "attacked-through": Entry(_attacked_through),
     "laplace-fitted": Entry(_laplace_fitted),
     "temperature-fitted": Entry(partial(_temperatures, "fitted to {points:,} validation points")),

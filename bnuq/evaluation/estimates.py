@@ -190,11 +190,16 @@ def detection_estimates(test: SetScores, ood: SetScores, draws: DrawWeights) -> 
     AUROC's error over points is DeLong's, its interval on the logit scale; the others' are by the bootstrap. With a
     single draw, scores that need several draws are omitted.
     """
-    return {
-        name: _detection_estimates(name, test, ood, draws)
+    return {name: _detection_estimates(name, test, ood, draws) for name in reported_scores(test.points, draws)}
+
+
+def reported_scores(points: Mapping[str, np.ndarray], draws: DrawWeights) -> list[str]:
+    """The OOD scores among these values of points that are reported: with a single draw, none that needs several."""
+    return [
+        name
         for name, estimand in metrics.SCORES.items()
-        if name in test.points and estimand.score and (draws.samples > 1 or not estimand.score.needs_samples)
-    }
+        if name in points and estimand.score and (draws.samples > 1 or not estimand.score.needs_samples)
+    ]
 
 
 def _detection_estimates(score: str, test: SetScores, ood: SetScores, draws: DrawWeights) -> dict[str, Estimate]:

@@ -223,11 +223,14 @@ class MethodRun:
             return {}
         return {name: self._stored(name) for name in self._units}
 
-    def result(self, scored: ScoredMethod) -> MethodResult:
-        """The result of the method, or of a recalibration of it, with the maps and the segments of its images."""
+    def result(self, scored: ScoredMethod, recalibrated: ScoredMethod | None = None) -> MethodResult:
+        """The result of the method, or of a recalibration of it, with the maps and the segments of its images; also by
+        the scores of the method with a fitted temperature, where these are given."""
         method, subject = scored.view.method, self._whole
         raw_samples = self.raw_samples() if method == self.method else {}
         result = subject.scorer.result(scored.sets, scored.view.fitted, self._weights, raw_samples)
+        if recalibrated is not None:
+            result = subject.scorer.compared(result, scored.sets, recalibrated.sets, self._weights)
         for name, points in subject.ood.items():
             if subject.plan.task.is_dense and points.masks is not None:
                 result = with_segments(result, name, scored.sets[name], self.maps[method, name], points.masks)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from bnuq.records.approximation import approximations
 from bnuq.records.evaluation import Result
 from bnuq.sampling.batch_statistics import BatchStatistics
 
+ALIKE = 0.9  # rank correlation above which two uncertainties are not told apart
 FEW = 20  # points, below which what is fitted to them is not to be trusted
 
 
@@ -44,6 +46,8 @@ def findings_on_outcome(
         yield warning("too-few-points", sets=few)
     if plan.task.is_regression:
         yield from _findings_on_scale(data, outcome)
+    elif alike := _alike(outcome, len(data.test)):
+        yield note("uncertainties-not-told-apart", methods=alike)
     fitted_to = data.validation
     if fitted_to is not None and len(fitted_to) < FEW:
         yield warning("few-validation-points", points=len(fitted_to))
@@ -52,6 +56,17 @@ def findings_on_outcome(
         yield warning("nothing-stochastic")
     elif outcome.samples < MIN_SAMPLES and any(not method_named(name).is_single for name in outcome.methods):
         yield warning("few-samples", samples=outcome.samples, minimum=MIN_SAMPLES)
+
+
+def _alike(outcome: RunnerResult, points: int) -> list[list[Any]]:
+    """The plain methods whose mutual information and expected entropy rank enough points nearly alike, and the rank
+    correlation of these."""
+    correlations = {
+        name: result.sets["test"].estimates.get("uncertainty_correlation")
+        for name, result in outcome.methods.items()
+        if method_named(name).recalibration is None and points >= FEW
+    }
+    return [[name, each.value] for name, each in correlations.items() if each is not None and each.value > ALIKE]
 
 
 def findings_on_noise_models(result: Result) -> Iterator[Finding]:

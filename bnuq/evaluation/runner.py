@@ -86,7 +86,10 @@ def run_methods(
     findings += perturbations.findings(run, attacks)
     maps = {method: method_scores.view.maps for method, method_scores in scored.items()}
     findings += recalibration.findings({method: fit for method, fit in maps.items() if fit is not None})
-    results = {method: runner.methods[method.plain].result(method_scores) for method, method_scores in scored.items()}
+    with_temperature = {method.plain: of for method, of in scored.items() if method.recalibration == "temperature"}
+    results = {
+        method: runner.methods[method.plain].result(of, with_temperature.get(method)) for method, of in scored.items()
+    }
     pictures = runner.image_maps(results, shown) if subject.plan.task.is_dense and run.images else None
     return RunnerResult(
         passed.samples,

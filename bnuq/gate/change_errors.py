@@ -20,7 +20,7 @@ from bnuq.methods import method_named
 from bnuq.metrics.registry import metric_of
 from bnuq.records.certificate import ACCEPTED, WIDTH, resampled_values
 from bnuq.records.contributions import PointContributions, sets_of
-from bnuq.records.evaluation import Result
+from bnuq.records.evaluation import ERRORS, WITH_ERRORS, Result
 from bnuq.store.table import Row
 
 
@@ -114,8 +114,8 @@ class Errors:
         return Error.together(*parts)
 
     def _same_scores(self, row: Row) -> bool:
-        """Whether each point has the same score in both results, so that the ranks of OOD estimates are the same."""
-        if not row["score"]:
+        """Whether each point has the same score in both results, so that separations by its ranks are the same."""
+        if not row["score"] or row["metric"] in (ERRORS, WITH_ERRORS):  # which also depend on what is predicted
             return False
         sides = [result.methods[row["method"]].sets for result in self._results]
         pairs = ([side[name].points.get(row["score"]) for side in sides] for name in sets_of(row))

@@ -41,6 +41,7 @@ from bnuq.metrics.certificates import (
 from bnuq.metrics.classification import (
     accuracy as accuracy,
     brier as brier,
+    brier_epistemic as brier_epistemic,
     correct as correct,
     entropy as entropy,
     expected_entropy as expected_entropy,
@@ -56,6 +57,7 @@ from bnuq.metrics.classification import (
     predictive as predictive,
     predictive_entropy as predictive_entropy,
     variation_ratio as variation_ratio,
+    zero_one_epistemic as zero_one_epistemic,
 )
 from bnuq.metrics.decay import (
     Slope as Slope,
@@ -93,6 +95,8 @@ from bnuq.metrics.detection import (
     detection as detection,
     detection_bootstrap as detection_bootstrap,
     detection_of_replicates as detection_of_replicates,
+    error_auroc as error_auroc,
+    error_auroc_of_replicates as error_auroc_of_replicates,
     fpr_at_tpr as fpr_at_tpr,
     label_auroc as label_auroc,
     label_score as label_score,
@@ -123,10 +127,12 @@ from bnuq.metrics.influence import (
     ece_adaptive_influence as ece_adaptive_influence,
     ece_debiased_influence as ece_debiased_influence,
     ece_influence as ece_influence,
+    error_auroc_influence as error_auroc_influence,
     label_auroc_influence as label_auroc_influence,
     normalized_influence as normalized_influence,
     part_influence as part_influence,
     rmse_influence as rmse_influence,
+    scod_influence as scod_influence,
     selective_influence as selective_influence,
     spearman_influence as spearman_influence,
 )
@@ -219,6 +225,8 @@ from bnuq.metrics.selective import (
     aurc as aurc,
     excess_aurc as excess_aurc,
     risk_coverage as risk_coverage,
+    scod as scod,
+    scod_of_replicates as scod_of_replicates,
     selective as selective,
     selective_of_replicates as selective_of_replicates,
     selective_bootstrap as selective_bootstrap,

@@ -15,6 +15,7 @@ from jaxtyping import Float, Integer, Shaped
 from bnuq.metrics.arrays import Array, as_float64
 from bnuq.metrics.replicates import standard_error
 from bnuq.metrics.resampling import blocks, cells_of, counts_in_blocks
+from bnuq.metrics.ties import ties_of_rows
 
 _AT_ONCE = 2**14  # rungs of the resamples in memory at once, which stay in the cache
 
@@ -52,6 +53,34 @@ def label_auroc(score: Float[Array, "point"], y: Integer[Array, "point"]) -> flo
     """
     scores, has = as_float64(score), as_float64(y) == 1
     return auroc(scores[~has], scores[has])
+
+
+def error_auroc(uncertainty: Float[Array, "point"], correct: Float[Array, "point"]) -> float:
+    """AUROC of errors: how well the uncertainty ranks wrong predictions above right ones, in [0, 1]; higher is better,
+    ½ is chance. NaN if no prediction is wrong, or none is right, or an uncertainty is NaN.
+
+    Source: Hendrycks & Gimpel 2017, A Baseline for Detecting Misclassified and Out-of-Distribution Examples, §3.1;
+    Jaeger et al. 2023, A Call to Reflect on Evaluation Practices for Failure Detection in Image Classification, §2.
+    """
+    scores, wrong = as_float64(uncertainty), as_float64(correct) == 0
+    defined = 0 < wrong.sum() < wrong.size and not np.isnan(scores).any()
+    return auroc(scores[~wrong], scores[wrong]) if defined else math.nan
+
+
+def error_auroc_of_replicates(
+    uncertainty: Float[Array, "replicate point"], correct: Float[Array, "replicate point"]
+) -> Float[np.ndarray, "replicate"]:
+    """The results of `error_auroc` for each row.
+
+    Source: as `error_auroc`.
+    """
+    ties, wrong = ties_of_rows(as_float64(uncertainty)), as_float64(correct) == 0
+    errors, row = ties.sums(wrong.astype(np.float64)), np.repeat(np.arange(len(wrong)), ties.number)
+    right = ties.count - errors
+    rights = np.cumsum(right) - right / 2  # those of the rows before, those below, and half of those tied
+    below = rights - np.concatenate([[0], np.cumsum((~wrong).sum(1))])[row]
+    with np.errstate(invalid="ignore"):
+        return np.bincount(row, errors * below, len(wrong)) / (wrong.sum(1) * (~wrong).sum(1))
 
 
 def label_score(

@@ -15,7 +15,8 @@ import numpy as np
 from bnuq.estimates import Metric
 from bnuq.metrics.bounds import normalized
 from bnuq.metrics.dense import ratio_contributions
-from bnuq.metrics.influence import normalized_influence, selective_influence
+from bnuq.metrics.detection import error_auroc, error_auroc_of_replicates
+from bnuq.metrics.influence import error_auroc_influence, normalized_influence, selective_influence
 from bnuq.metrics.posthoc import PointScore, Reference
 from bnuq.metrics.selective import selective
 from bnuq.tasks import TaskName
@@ -149,6 +150,30 @@ def normalized_between_bounds(score: str, *, without_exact: bool = False) -> For
         return normalized_influence(*(points[name] for name in names))
 
     return Formula(frozenset(names), value, influence)
+
+
+def mean_of_sum(**weights: float) -> Formula:
+    """The mean over points of a weighted sum of their values."""
+
+    def contributions(points: PointValues) -> np.ndarray:
+        with np.errstate(invalid="ignore"):  # a PLL of −∞ makes its error NaN
+            return np.sum([weight * points[name] for name, weight in weights.items()], axis=0)
+
+    def influence(points: PointValues, _: Groups) -> np.ndarray:
+        with np.errstate(invalid="ignore"):
+            return contributions(points) - np.mean(contributions(points))
+
+    return Formula(frozenset(weights), lambda points: float(np.mean(contributions(points))), influence)
+
+
+def errors_by(score: str) -> Formula:
+    """How well a score ranks the points that are predicted wrongly above the others."""
+    return Formula(
+        frozenset({score, "accuracy"}),
+        lambda p: error_auroc(p[score], p["accuracy"]),
+        lambda p, _: error_auroc_influence(p[score], p["accuracy"]),
+        of_replicates=lambda p: error_auroc_of_replicates(p[score], p["accuracy"]),
+    )
 
 
 def selective_by_entropy(name: str) -> Formula:

@@ -22,7 +22,7 @@ from jaxtyping import Float, Integer, Shaped
 from bnuq.metrics.arrays import Array, as_float64
 from bnuq.metrics.bounds import normalized
 from bnuq.metrics.calibration import edges_of, equal_mass
-from bnuq.metrics.detection import DetectionScores, detection_of_counts
+from bnuq.metrics.detection import DetectionScores, detection_of_counts, error_auroc
 from bnuq.metrics.replicates import group_index
 from bnuq.metrics.selective import COVERAGE, SelectiveScores
 from bnuq.metrics.ties import ties_of_rows
@@ -313,6 +313,34 @@ def label_auroc_influence(score: Float[Array, "point"], y: Integer[Array, "point
     for rows, part in zip((~has, has), parts, strict=True):
         result[rows] = part * (has.size / len(part))
     return result
+
+
+def error_auroc_influence(
+    uncertainty: Float[Array, "point"], correct: Float[Array, "point"]
+) -> Float[np.ndarray, "point"]:
+    """The influence of each point on `error_auroc`; no direction. NaN if that is NaN.
+
+    Source: as `label_auroc_influence`.
+    """
+    if math.isnan(error_auroc(uncertainty, correct)):
+        return np.full(len(correct), math.nan)
+    return label_auroc_influence(uncertainty, (as_float64(correct) == 0).astype(np.int64))
+
+
+def scod_influence(
+    test: Float[Array, "test"], loss: Float[Array, "test"], ood: Float[Array, "ood"]
+) -> tuple[Float[np.ndarray, "test"], Float[np.ndarray, "ood"]]:
+    """The influences on `scod`, over test and over OOD points; no direction. The sizes of both sets are fixed.
+
+    Those on the area of all points together, centred within each set and times its share of the points.
+
+    Source: as `aurc_influence`.
+    """
+    losses, tests = as_float64(loss), len(test)
+    both = np.concatenate([as_float64(test), as_float64(ood)])
+    pooled = aurc_influence(both, np.concatenate([losses, np.ones(len(ood))]))
+    inside, outside = ((part - np.mean(part)) * (len(part) / both.size) for part in np.split(pooled, [tests]))
+    return inside, outside
 
 
 def detection_influence(

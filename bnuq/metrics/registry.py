@@ -20,6 +20,7 @@ from bnuq.metrics.calibration import (
 )
 from bnuq.metrics.classification import (
     brier,
+    brier_epistemic,
     correct,
     entropy,
     expected_entropy,
@@ -28,6 +29,7 @@ from bnuq.metrics.classification import (
     mutual_information,
     pll_classification,
     variation_ratio,
+    zero_one_epistemic,
 )
 from bnuq.metrics.detection import DetectionScores, label_auroc
 from bnuq.metrics.estimands import (
@@ -38,6 +40,8 @@ from bnuq.metrics.estimands import (
     Formula,
     Place,
     Score,
+    errors_by,
+    mean_of_sum,
     normalized_between_bounds,
     selective_by_entropy,
 )
@@ -284,6 +288,16 @@ ESTIMANDS: tuple[Estimand, ...] = (
         tasks=_CLASSIFICATION, needs_samples=True, of_samples=lambda p, _: variation_ratio(p),
     ),
     Estimand(
+        "zero_one_epistemic", "Epistemic part of the expected zero-one loss", "epistemic zero-one loss", "fraction",
+        "none", "Hofman, Sale & Hüllermeier 2025", short="epist. 0-1 loss",
+        tasks=_CLASSIFICATION, needs_samples=True, of_samples=lambda p, _: zero_one_epistemic(p),
+    ),
+    Estimand(
+        "brier_epistemic", "Epistemic part of the expected Brier score", "epistemic Brier score",
+        "squared probability", "none", "Hofman, Sale & Hüllermeier 2025", short="epist. Brier",
+        tasks=_CLASSIFICATION, needs_samples=True, of_samples=lambda p, _: brier_epistemic(p),
+    ),
+    Estimand(
         "max_probability", "Maximum probability", "max. probability", "fraction", "none", "Hendrycks & Gimpel 2017",
         short="max. prob.", **_STEPS,
         tasks=_CLASSES, required=_CLASSES, of_mean=lambda p, _: max_probability(p[None]),
@@ -309,6 +323,47 @@ ESTIMANDS: tuple[Estimand, ...] = (
         "coverage at 5 % risk", "fraction", "higher", "Geifman & El-Yaniv 2017, §3; as measured, without a guarantee",
         short="cover. at 5 %", **_STEPS, **_DEFERRED,
         tasks=_CLASSES, **_TRUTH, formula=selective_by_entropy("coverage_at_5"), resampled=True, leaps=True,
+    ),
+    Estimand(
+        "auroc_errors", "AUROC of errors, by predictive entropy where no score is named", "failure AUROC", "fraction",
+        "higher", "Hendrycks & Gimpel 2017; Jaeger et al. 2023", **_STEPS,
+        worse="the uncertainty of {who} on {where} tells errors apart less well",
+        better="the uncertainty of {who} on {where} tells errors apart better",
+        tasks=_CLASSIFICATION, **_TRUTH, formula=errors_by("predictive_entropy"),
+    ),
+    Estimand(
+        "scod", "Area under the risk–coverage curve of test and OOD points, of which every accepted one is an error",
+        "AURC with OOD points", "fraction", "lower", "Xia & Bouganis 2022; Jaeger et al. 2023", short="AURC with OOD",
+        **_STEPS,
+        worse="deferring the most uncertain points of {where} and the test set leaves {who} with more errors",
+        better="deferring the most uncertain points of {where} and the test set leaves {who} with fewer errors",
+        tasks=_CLASSIFICATION, **_TRUTH,
+    ),
+    Estimand(
+        "uncertainty_correlation", "Rank correlation of mutual information and expected entropy",
+        "rank corr. ρ(MI, expected entropy)", "1", "none", "Spearman 1904; Mucsányi, Kirchhof & Oh 2024",
+        short="ρ(MI, entropy)",
+        tasks=_CLASSIFICATION, needs_samples=True, limits=(-1.0, 1.0),
+        formula=Formula(
+            frozenset({"mutual_information", "expected_entropy"}),
+            lambda p: spearman(p["mutual_information"], p["expected_entropy"]),
+            lambda p, _: spearman_influence(p["mutual_information"], p["expected_entropy"]),
+        ),
+    ),
+    Estimand(
+        "calibration_loss", "Part of the negative PLL that the fitted temperature removes", "calibration loss", "nats",
+        "lower", "Berta et al. 2025", short="calibr. loss",
+        worse="{who} loses more on {where} by its confidence", better="{who} loses less on {where} by its confidence",
+        tasks=_CLASSIFICATION, **_TRUTH, limits=UNBOUNDED,
+        formula=mean_of_sum(pll_recalibrated=1, pll=-1),
+    ),
+    Estimand(
+        "refinement_loss", "Negative PLL that is left with the fitted temperature", "refinement loss", "nats", "lower",
+        "Berta et al. 2025", short="refin. loss",
+        worse="{who} tells the classes of {where} apart less well",
+        better="{who} tells the classes of {where} apart better",
+        tasks=_CLASSIFICATION, **_TRUTH, limits=POSITIVE,
+        formula=mean_of_sum(pll_recalibrated=-1),
     ),
     Estimand(
         "certified_coverage", "Share of points (or pixels) that are accepted at the certified risk",

@@ -58,6 +58,33 @@ def aurc(uncertainty: Float[Array, "point"], loss: Float[Array, "point"]) -> flo
     return selective(uncertainty, loss).aurc
 
 
+def scod(test: Float[Array, "test"], loss: Float[Array, "test"], ood: Float[Array, "ood"]) -> float:
+    """Area under the risk–coverage curve of test and OOD points together, by their uncertainties, in [0, 1]; lower is
+    better. An accepted OOD point is an error, of loss 1. It depends on the shares of the two sets, which are as given:
+    the mean loss of both is that of an uninformative uncertainty. Without OOD points it is `aurc`.
+
+    Source: Xia & Bouganis 2022, Augmenting Softmax Information for Selective Classification with Out-of-Distribution
+    Data, §2 (SCOD, with equal costs); as an area, Jaeger et al. 2023, §3, and Li et al. 2026, From Misclassifications
+    to Outliers (arXiv 2603.03903), whose DS-AURC has a second score.
+    """
+    return aurc(np.concatenate([as_float64(test), as_float64(ood)]), _with_ood(as_float64(loss), len(ood)))
+
+
+def scod_of_replicates(
+    test: Float[Array, "replicate test"], loss: Shaped[Array, "replicate test"], ood: Float[Array, "replicate ood"]
+) -> Float[np.ndarray, "replicate"]:
+    """The results of `scod` for each row.
+
+    Source: as `scod`.
+    """
+    both = np.concatenate([as_float64(test), as_float64(ood)], axis=1)
+    return selective_of_replicates(both, _with_ood(as_float64(loss), ood.shape[1])).aurc
+
+
+def _with_ood(loss: Float[np.ndarray, "*replicate test"], points: int) -> Float[np.ndarray, "*replicate point"]:
+    return np.concatenate([loss, np.ones((*loss.shape[:-1], points))], axis=-1)
+
+
 def selective(uncertainty: Float[Array, "point"], loss: Float[Array, "point"]) -> SelectiveScores[float]:
     """`aurc`, and from the same sort:
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from bnuq.records.evaluation import PARTS, Result
+from bnuq.records.evaluation import ERRORS, PARTS, Result
 from bnuq.store.table import Row
 
 NORMALIZED = "normalized"
 _BY = {"label": "by_label", **PARTS}  # below a set, before the name of a label, a class or a group
+_BY_SCORE = "by_score"  # the same, of a score: that of errors is no separation of an OOD set
 WITHOUT_EXACT = f"{NORMALIZED}_pll_without_exact"  # a metric of regressions that predict some points exactly
 _COORDINATES = {  # by the group of a method that estimates stand in: what leads to them there
     "sets": ("set", "metric"),
@@ -34,6 +35,8 @@ def path_of(coordinates: Mapping[str, str]) -> tuple[str, ...]:
     for kind, by in _BY.items():
         if coordinates.get(kind):
             return coordinates["method"], "sets", coordinates["set"], by, coordinates[kind], coordinates["metric"]
+    if coordinates.get("score") and coordinates["metric"] == ERRORS:
+        return coordinates["method"], "sets", coordinates["set"], _BY_SCORE, coordinates["score"], ERRORS
     group = (
         "ood"
         if coordinates.get("score")
@@ -53,7 +56,7 @@ def coordinates_of(address: str) -> dict[str, str]:
     """The coordinates of the estimate at this address; ValueError if it is none."""
     method, _, inside = address.partition(".")
     group, _, coordinates = inside.partition(".")
-    for kind, by in _BY.items() if group == "sets" else ():
+    for kind, by in (*_BY.items(), ("score", _BY_SCORE)) if group == "sets" else ():
         set_name, separator, rest = coordinates.partition(f".{by}.")
         if separator and "." in rest:
             name, _, metric = rest.rpartition(".")  # which may be any name

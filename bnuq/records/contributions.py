@@ -11,10 +11,20 @@ from functools import cache, lru_cache
 import numpy as np
 
 from bnuq import metrics
-from bnuq.metrics.estimands import Formula, PointValues, mean_of, mean_over_pixels
+from bnuq.metrics.estimands import Formula, PointValues, errors_by, mean_of, mean_over_pixels
 from bnuq.metrics.influence import RankedScores
 from bnuq.metrics.registry import metric_of
-from bnuq.records.evaluation import PARTS, PIXEL_MEANS, EvaluatedSet, Result, SetResult, of_label, parts_of
+from bnuq.records.evaluation import (
+    ERRORS,
+    PARTS,
+    PIXEL_MEANS,
+    WITH_ERRORS,
+    EvaluatedSet,
+    Result,
+    SetResult,
+    of_label,
+    parts_of,
+)
 from bnuq.store.table import Row
 
 LEAPING = tuple(name for name, estimand in metrics.METRICS.items() if estimand.leaps)
@@ -44,14 +54,18 @@ class PointContributions:
         if row["metric"].startswith(_OF_PIXELS):
             parts = self._of_pixels(row)
             return None if parts is None else float(np.mean(parts[row["set"]]))
-        if row["score"]:
+        if row["metric"] == WITH_ERRORS:
+            return metrics.scod(*self._with_errors(row))
+        if row["score"] and row["metric"] != ERRORS:
             return self._separation(row["method"], row["set"], row["score"]).get(row["metric"])
         if row["class"] and self._is_dense:
             values = self._of_class(row)
             return None if values is None else float(np.mean(values))
         if (rows := self.rows(row)) is not None:
-            values = self._result.methods[row["method"]].sets[row["set"]].points.get(row["metric"], np.ones(1))
-            return float(len(rows) if row["metric"] == "count" else np.mean(values[rows]))
+            part = self._of_part(row, rows)
+            if row["metric"] == "count":
+                return float(len(rows))
+            return None if part is None else part.of.value(part.points)
         if labels := self._labels(row):
             values = [points.value(label_row) for points, label_row in labels]
             return None if None in values else float(np.mean(values))  # type: ignore[arg-type]
@@ -63,15 +77,20 @@ class PointContributions:
         if row["metric"].startswith(_OF_PIXELS):
             parts = self._of_pixels(row)
             return None if parts is None else {name: part - np.mean(part) for name, part in parts.items()}
-        if row["score"]:
+        if row["metric"] == WITH_ERRORS:
+            return dict(zip(sets_of(row), metrics.scod_influence(*self._with_errors(row)), strict=True))
+        if row["score"] and row["metric"] != ERRORS:
             parts = self._influence(row["method"], row["set"], row["score"]).get(row["metric"])
             return None if parts is None else dict(zip(sets_of(row), parts, strict=True))
         if row["class"] and self._is_dense:
             values = self._of_class(row)
             return None if values is None else {row["set"]: values - np.mean(values)}
         if (rows := self.rows(row)) is not None:
-            values = self._result.methods[row["method"]].sets[row["set"]].points.get(row["metric"])
-            return None if values is None else {row["set"]: metrics.part_influence(values, rows)}
+            if (part := self._of_part(row, rows)) is None:
+                return None
+            influence = np.zeros(self._result.sets[row["set"]].n)
+            influence[rows] = part.of.influence(part.points, part.group) * (len(influence) / len(rows))
+            return {row["set"]: influence}
         if labels := self._labels(row):
             label_parts = [points.contributions(label_row) for points, label_row in labels]
             if None in label_parts:
@@ -108,6 +127,18 @@ class PointContributions:
         kind = next((kind for kind in PARTS if row[kind]), None)
         return None if kind is None else self.parts(row["set"])[kind][row[kind]]
 
+    def _of_part(self, row: Row, rows: np.ndarray) -> _EstimateSource | None:
+        """What an estimate of these points of a class or group is computed from."""
+        source = self._source(row)
+        if source is None:
+            return None
+        return replace(source, points={name: source.points[name][rows] for name in source.of.needs})
+
+    def _with_errors(self, row: Row) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """A score of the test points, their loss, and the score of the points of an OOD set."""
+        test, ood = (self._result.methods[row["method"]].sets[name].points for name in sets_of(row))
+        return test[row["score"]], 1 - test["accuracy"], ood[row["score"]]
+
     def _points_of_parts(self, set_name: str) -> dict[str, dict[str, np.ndarray]]:
         evaluated = self._result.sets[set_name]
         return parts_of(evaluated.labels, evaluated.classes, evaluated.group)
@@ -127,7 +158,7 @@ class PointContributions:
         return RankedScores.of(*(sets[name].points[score] for name in (_TEST, set_name)))
 
     def _source(self, row: Row) -> _EstimateSource | None:
-        method, metric, [name] = row["method"], row["metric"], sets_of(row)
+        method, metric, name = row["method"], row["metric"], row["set"] or _TEST
         if name not in self._result.methods[method].sets:
             return None
         points = self._point_values(method, name)
@@ -137,6 +168,8 @@ class PointContributions:
             formula = metric_of(metric).computed
         elif self._is_dense:
             formula = mean_over_pixels(metric) if metric in PIXEL_MEANS else mean_of(metric)
+        elif row["score"]:
+            formula = errors_by(row["score"])
         elif metric in self._result.methods[method].sets[name].points:
             formula = mean_of(metric)
         else:
@@ -158,6 +191,9 @@ class PointContributions:
         if evaluated.labels is not None and evaluated.labels.ndim == 1 and "least_confidence" in points:
             points["label"] = evaluated.labels
             points["label_score"] = metrics.label_score(points["least_confidence"], set_result.predicted)
+        recalibrated = self._result.methods.get(f"{method}+temperature")
+        if recalibrated is not None and "pll" in recalibrated.sets[set_name].points:
+            points["pll_recalibrated"] = recalibrated.sets[set_name].points["pll"]
         fitted = method_result.bounds.get("constant", {}).get("confidence")
         if set_name == _TEST and fitted is not None and "accuracy" in points:
             bounds = metrics.pll_bounds(points["accuracy"], fitted.value, int(self._result.model["classes"]))
@@ -172,7 +208,7 @@ def _is_mean_over_labels(metric: str) -> bool:
 
 def sets_of(row: Row) -> tuple[str, ...]:
     """The sets that an estimate is computed from: its own, the test set of a bound, or both of a separation."""
-    return (_TEST, row["set"]) if row["score"] else (row["set"] or _TEST,)
+    return (_TEST, row["set"]) if row["score"] and row["metric"] != ERRORS else (row["set"] or _TEST,)
 
 
 def predictive_sd(set_result: SetResult) -> np.ndarray:

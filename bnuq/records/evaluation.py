@@ -19,6 +19,7 @@ from bnuq.records.certificate import Certification
 from bnuq.store.table import Row, rows_of
 from bnuq.tasks import Task, task_named
 
+ERRORS, WITH_ERRORS = "auroc_errors", "scod"  # estimates of a score, of errors, and of errors and OOD points together
 MethodName = Annotated[str, Coordinate("method"), Among(" ".join(METHOD_NAMES))]
 SetName = Annotated[str, Coordinate("set")]
 LabelName = Annotated[str, Coordinate("label")]
@@ -27,7 +28,8 @@ GroupName = Annotated[str, Coordinate("group")]
 ScoreName = Annotated[str, Coordinate("score"), Among(" ".join(SCORES))]
 BoundName = Annotated[str, Coordinate("bound"), Among("constant optimum")]
 Estimates = Mapping[MetricName, Estimate]
-Separation = Mapping[Annotated[str, Coordinate("metric"), Among(" ".join(SEPARATIONS))], Estimate]
+Separation = Mapping[Annotated[str, Coordinate("metric"), Among(" ".join((*SEPARATIONS, WITH_ERRORS)))], Estimate]
+OfErrors = Mapping[Annotated[str, Coordinate("metric"), Among(ERRORS)], Estimate]
 Bound = Mapping[Annotated[str, Coordinate("metric"), Among("pll crps sigma confidence")], Estimate]
 Normalized = Mapping[Annotated[str, Coordinate("metric"), Prefix("normalized_")], Estimate]
 TargetUnits = Annotated[Float[np.ndarray, "point output"], Unit("target unit")]  # pyrefly: ignore
@@ -48,7 +50,8 @@ AGGREGATIONS = (  # of the uncertainty of the pixels of an image
     "mean", "upper_tail", "patch_maximum", "share_above", "foreground", "without_boundaries", "pairwise_dice",
 )  # fmt: skip
 OF_COMPONENTS = ("uncertainty", "variation", "iou")  # means over the connected components of a prediction
-_OF_PARTS = ("count", "accuracy", "pll", "iou", "dice", *(f"component_{metric}" for metric in OF_COMPONENTS))
+OF_POINTS = (ERRORS, "set_coverage", "set_coverage_aps")  # of a class or group, where they are known
+_OF_PARTS = ("count", "accuracy", "pll", *OF_POINTS, "iou", "dice", *(f"component_{name}" for name in OF_COMPONENTS))
 Part = Mapping[Annotated[str, Coordinate("metric"), Among(" ".join(_OF_PARTS))], Estimate]
 MEDIAN_LIMIT, WORST_LIMIT = 3.0, 6.0  # of a reference check, times what batch noise alone gives
 
@@ -140,7 +143,9 @@ class SetResult:
 
     With several labels per point, which are predicted 0 or 1 each, `estimates` and `points` are means over labels;
     `by_label` and `label_points` have the estimates and the points of each, where the set is labelled. With one,
-    `by_class` and `by_group` have accuracy, PLL and number of the points of `parts_of`.
+    `by_class` and `by_group` have accuracy, PLL and number of the points of `parts_of`, and where they are known the
+    AUROC of their errors and the coverage of their prediction sets; `by_score` has the AUROC of all errors by each
+    other score than predictive entropy, by which `estimates` has it.
 
     The points of a segmentation are images, and their values means over the `pixels` of each that are scored;
     `predicted` counts its pixels of each class. `contributions` are those of the images to estimates that are no means
@@ -158,6 +163,7 @@ class SetResult:
     label_points: Mapping[str, Float[np.ndarray, "point label"]] = field(default_factory=dict)
     by_class: Mapping[ClassName, Part] = field(default_factory=dict)
     by_group: Mapping[GroupName, Part] = field(default_factory=dict)
+    by_score: Mapping[ScoreName, OfErrors] = field(default_factory=dict)
     contributions: Mapping[str, Float[np.ndarray, " point"]] = field(default_factory=dict)
 
     def of_label(self, label: str) -> SetResult:

@@ -9,6 +9,7 @@ from bnuq.records.evaluation import (
     LARGEST_MAP,
     NOT_SCORED,
     OF_COMPONENTS,
+    OF_POINTS,
     PARTS,
     ImageMaps,
     MethodResult,
@@ -96,7 +97,7 @@ def check_parts(result: Result, method: str, name: str) -> None:
         if tuple(estimates) != tuple(getattr(first, field_name)) or not is_of_points:
             raise ValueError(f"the estimates by {kind} of {method} on {name} are not those of its points")
         needed = {"count", "accuracy", *(("iou", "dice") if dense else ("pll",))}
-        known = needed | ({f"component_{metric}" for metric in OF_COMPONENTS} if dense else set())
+        known = needed | ({f"component_{metric}" for metric in OF_COMPONENTS} if dense else {*OF_POINTS})
         if any(not needed <= set(values) <= known for values in estimates.values()):
             raise ValueError(f"an estimate by {kind} of {method} on {name} is missing or unknown")
 

@@ -100,6 +100,7 @@ def _sections(result: Result, verdicts: Sequence[Finding], *, roomy: bool) -> It
         "Calibration", (*calibration_plots.calibration(result), *calibration_plots.class_calibration(result))
     )
     yield from section("Error against coverage", evaluation_plots.risk_coverage(result))
+    yield from section("Failure detection", evaluation_tables.failure_detection(result, roomy=roomy), folded=True)
     yield from section("Certified operating point", certificate.parts(result, roomy=roomy))
     yield from section("Certain and accurate pixels", evaluation_plots.pavpu(result))
     yield from section("Finding failing images", tasks.failing_images(result, roomy=roomy))

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from bnuq.estimates import Estimate
 from bnuq.methods import DETERMINISTIC, method_named
-from bnuq.metrics import METRICS
-from bnuq.records.evaluation import PARTS, MethodResult, Result
-from bnuq.report.document import Cell, Heading, Part, ReportSection, Row, Table, explanations, section
+from bnuq.metrics import FEATURE_SCORES, METRICS, SCORES
+from bnuq.records.evaluation import ERRORS, PARTS, WITH_ERRORS, MethodResult, Result
+from bnuq.report import ood
+from bnuq.report.document import Cell, Heading, Part, ReportSection, Row, Table, explanation, explanations, section
 from bnuq.report.method_names import method_label, plain_methods
 from bnuq.report.numbers import digits_of, headed, named, noise_sd, number, share_with_error, total, with_error
 
 _SHOWN = 20  # classes or groups in a table
 _FEW = 6  # methods
+_BY = "predictive_entropy"  # the score where none is named
+_OF_ERRORS = (
+    "How often a score is larger for a wrong prediction than for a right one; 0.5 is chance. By class and by group it "
+    "is by predictive entropy."
+)
+_TOGETHER = (
+    "Error rate when the most uncertain of all these points are deferred, averaged over coverage (SCOD): an OOD point "
+    "that is not deferred is an error. It depends on how many points each set has."
+)
 
 
 def methods_table(result: Result, metrics: Sequence[str], *, roomy: bool) -> Table:
@@ -109,6 +119,40 @@ def part_sections(result: Result, *, roomy: bool) -> Iterator[ReportSection]:
         left_out = len(first) - len(shown)
         texts = [f"The {_SHOWN} with the lowest accuracy; {left_out} more are in the JSON."] if left_out else []
         yield from section(f"By {kind}", (*tables, *explanations(texts)), folded=True)
+
+
+def failure_detection(result: Result, *, roomy: bool) -> Iterator[Part]:
+    """A row a score, a column a method; post-hoc scores, which only the deterministic network has, in tables of their
+    own."""
+    tests = {name: method.sets["test"] for name, method in result.methods.items()}
+    of_errors = {name: {score: each[ERRORS] for score, each in test.by_score.items()} for name, test in tests.items()}
+    for name, test in tests.items():
+        of_errors[name] |= {} if ERRORS not in test.estimates else {_BY: test.estimates[ERRORS]}
+    if tables := tuple(_tables_by_score(of_errors, roomy=roomy)):
+        yield from (Heading(f"{headed(ERRORS).strip()}, by score"), *tables, explanation(_OF_ERRORS))
+    found = False
+    for name in ood.names(result):
+        together = {
+            method: {score: of[WITH_ERRORS] for score, of in each.ood[name].items() if WITH_ERRORS in of}
+            for method, each in result.methods.items()
+        }
+        if tables := tuple(_tables_by_score(together, roomy=roomy)):
+            found = True
+            yield from (Heading(f"{headed(WITH_ERRORS).strip()}: of the test set and {name}"), *tables)
+    if found:
+        yield explanation(_TOGETHER)
+
+
+def _tables_by_score(columns: Mapping[str, Mapping[str, Estimate]], *, roomy: bool) -> Iterator[Table]:
+    for scores in (SCORES.keys() - {*FEATURE_SCORES}, {*FEATURE_SCORES}):
+        shown = {name: estimates for name, estimates in columns.items() if scores & estimates.keys()}
+        rows = tuple(
+            (named(score, roomy=roomy), tuple(with_error(estimates.get(score)) for estimates in shown.values()))
+            for score in SCORES
+            if score in scores and any(score in estimates for estimates in shown.values())
+        )
+        if rows:
+            yield Table(tuple(method_label(name, roomy=roomy) for name in shown), rows, stacks=True)
 
 
 def bounds_table(result: Result) -> Iterator[Part]:

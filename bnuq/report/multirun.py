@@ -51,7 +51,7 @@ def _sections(several: Several, *, roomy: bool) -> Iterator[ReportSection]:
     if _has_normalized(several):
         yield ReportSection("Normalised scores, percent", (_normalized_table(several),))
     aggregates = several.aggregates.values()
-    for name in dict.fromkeys(aggregate["set"] for aggregate in aggregates if aggregate["score"]):
+    for name in dict.fromkeys(aggregate["set"] for aggregate in aggregates if aggregate["metric"] in SEPARATIONS):
         yield ReportSection(f"{name}, against the test sets", (_ood_table(several, name),))
     yield ReportSection("", tuple(explanations(_legend(several))))
 

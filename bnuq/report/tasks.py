@@ -197,8 +197,20 @@ def _of_classification(result: Result) -> Iterator[str]:
             "LAC and APS sets: the classes of a conformal prediction set, of a nominal coverage of "
             f"{100 * nominal:g} %; smaller is better at the same coverage."
         )
+    metrics = {metric for method in result.methods.values() for metric in method.sets["test"].estimates}
+    if "auroc_errors" in metrics:
+        yield "Failure AUROC: how well the predictive entropy ranks wrong predictions above right ones; 0.5 is chance."
+    if "refinement_loss" in metrics:
+        yield (
+            "Calibration loss: the part of −PLL that the fitted temperature removes. Refinement loss: the part that it "
+            "leaves, by which the classes are told apart."
+        )
     if result.sampled:
-        yield "Mutual information (MI): disagreement between samples, a measure of epistemic uncertainty."
+        yield (
+            "Mutual information (MI): disagreement between samples, a measure of epistemic uncertainty; epistemic "
+            "zero-one loss and Brier score are the same for these losses. ρ(MI, expected entropy) near 1: the samples "
+            "do not tell epistemic and aleatoric uncertainty apart."
+        )
         if correction := _ESTIMATORS.get(str(result.sampling.get("mutual_information"))):
             yield correction
 

@@ -26,7 +26,7 @@ from bnuq.records.summary import summary as summary_of
 
 METHODS = ("deterministic", "mcbn", "mcdo", "mcbn+mcdo")
 METRICS = {"predictive_entropy", "expected_entropy", "max_probability"}
-OF_SEVERAL_PASSES = {"mutual_information", "variation_ratio"}
+OF_SEVERAL_PASSES = {"mutual_information", "variation_ratio", "uncertainty_correlation"}
 LABELLED = {
     "accuracy",
     "pll",
@@ -37,7 +37,9 @@ LABELLED = {
     "ece_debiased",
     "mce",
     *metrics.SELECTIVE,
+    "auroc_errors",
 }
+PARTS = {"by_class", "by_score"}
 SCORES, POST_HOC = streamed_scores(), {*FEATURE_SCORES}
 FEW = ("--method", "mcbn", "--no-post-hoc")
 DETECTION = {"auroc", "aupr_out", "aupr_in", "fpr95", "fpr95_id_positive"}
@@ -122,12 +124,13 @@ def test_every_estimate_of_the_summary_is_complete(whole):
     assert tuple(content) == METHODS
     for name, method in content.items():
         known = METRICS | (OF_SEVERAL_PASSES if name != "deterministic" else set())
-        assert known | LABELLED <= {*method["sets"]["test"]} - {"by_class"} <= {*metrics.METRICS}
+        assert known | LABELLED <= {*method["sets"]["test"]} - PARTS <= {*metrics.METRICS}
         assert known <= {*method["sets"]["other"]} <= {*metrics.METRICS} - LABELLED
         assert set(method["ood"]) == {"other"}
         scores = set(method["ood"]["other"])
         assert scores <= SCORES if name != "deterministic" else POST_HOC <= scores <= SCORES | POST_HOC
-        of_test = {key: estimate for key, estimate in method["sets"]["test"].items() if key != "by_class"}
+        assert {*method["sets"]["test"]["by_score"]} <= scores - {"predictive_entropy"}
+        of_test = {key: estimate for key, estimate in method["sets"]["test"].items() if key not in PARTS}
         estimates = [*of_test.items(), *method["sets"]["other"].items()]
         for score in method["ood"]["other"].values():
             assert set(score) == DETECTION
@@ -207,6 +210,8 @@ def assert_same(first, second, *, tolerance: float = 0.0) -> None:
 def test_another_seed_gives_other_estimates(summary, whole):
     first = whole["methods"]
     other = summary("--seed", "1", "--no-post-hoc", "--ood", "other.npz")["methods"]
+    for sets in (other["deterministic"]["sets"], first["deterministic"]["sets"]):
+        assert sets["test"].pop("by_score")  # of other scores
     assert other["deterministic"]["sets"] == first["deterministic"]["sets"]
     for method in METHODS[1:]:
         assert other[method]["sets"]["test"]["pll"] != first[method]["sets"]["test"]["pll"]

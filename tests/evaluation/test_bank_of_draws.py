@@ -82,6 +82,8 @@ def by_hand(logits: np.ndarray, labels: np.ndarray, weight: np.ndarray) -> dict[
             "mutual_information": entropy - expected,
             "predictive_entropy": entropy,
             "variation_ratio": 1 - votes.max(-1),
+            "zero_one_epistemic": np.einsum("t,tn->n", w, q.max(-1)) - mean.max(-1),
+            "brier_epistemic": np.einsum("t,tnk->n", w, (q - mean) ** 2),
             "max_probability": mean.max(-1),
         }.items():
             values.setdefault(name, []).append(value)

@@ -64,6 +64,10 @@ def by_hand(logits: np.ndarray, weight: np.ndarray, labels=None) -> dict[str, li
             "predictive_entropy": entropy(mean),
             "expected_entropy": expected,
             "variation_ratio": 1 - max(votes),
+            "zero_one_epistemic": sum(w * max(p) for w, p in zip(weight, ps, strict=True)) - max(mean),
+            "brier_epistemic": sum(
+                w * (p[k] - mean[k]) ** 2 for w, p in zip(weight, ps, strict=True) for k in range(K)
+            ),
             "max_probability": max(mean),
             "least_confidence": 1 - max(mean),
         }

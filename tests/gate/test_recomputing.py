@@ -42,6 +42,10 @@ def damaged(result: Result, address: str, change: Callable[[Estimate], Estimate]
         test = found.sets[set_name]
         by_class = {**test.by_class, at["class"]: within(test.by_class[at["class"]])}
         changed = replace(found, sets={**found.sets, set_name: replace(test, by_class=by_class)})
+    elif key == "auroc_errors" and score:
+        test = found.sets[set_name]
+        by_score = {**test.by_score, score: within(test.by_score[score])}
+        changed = replace(found, sets={**found.sets, set_name: replace(test, by_score=by_score)})
     elif score:
         scores = {**found.ood[set_name], score: within(found.ood[set_name][score])}
         changed = replace(found, ood={**found.ood, set_name: scores})

@@ -81,11 +81,13 @@ def bytes_of(samples: int, points: int, classes: int) -> int:
 
 @dataclass(frozen=True)
 class Scored:
-    """The value of every point, the mean under every replicate, and the scores that sets are made by, by kind."""
+    """The value of every point, the mean under every replicate, and the scores that sets are made by, by kind; which
+    points that are kept draw by draw are covered under the replicates, by the name of their coverage."""
 
     points: dict[str, Float[np.ndarray, " point"]]
     replicates: dict[str, Float[np.ndarray, " replicate"]]
     conformity: dict[str, Float[np.ndarray, " point"]]
+    covered: dict[str, Bool[np.ndarray, "some_replicate kept"]] = field(default_factory=dict)
 
 
 def scored(
@@ -105,10 +107,15 @@ def scored(
                 points[name] = pool.empty(y.shape, values.dtype)
             points[name][rows] = values
     replicates = {name: np.full(len(draws.weights), values.mean()) for name, values in points.items()}
-    for name, moved in _moved(p, fixed, draws).items():
+    covered = {
+        name: np.broadcast_to(values[p.rows] > 0, (draws.bootstrap.stop, len(p.rows))).copy()
+        for name, values in points.items()
+        if name.startswith("set_coverage")
+    }
+    for name, moved in _moved(p, fixed, draws, covered).items():
         most = p.mean.shape[1] if name.startswith("set_size") else 1
         replicates[name][: draws.bootstrap.stop] = (replicates[name][: draws.bootstrap.stop] + moved).clip(0, most)
-    return Scored(points, replicates, conformity)
+    return Scored(points, replicates, conformity, covered)
 
 
 def fitted_thresholds(conformity: Mapping[str, Float[np.ndarray, " point"]], coverage: float) -> dict[str, float]:
@@ -149,9 +156,11 @@ class _Fixed:
         return values
 
 
-def _moved(p: Probabilities, fixed: _Fixed, draws: DrawWeights) -> dict[str, Float[np.ndarray, " replicate"]]:
+def _moved(
+    p: Probabilities, fixed: _Fixed, draws: DrawWeights, covered: Mapping[str, Bool[np.ndarray, "replicate kept"]]
+) -> dict[str, Float[np.ndarray, " replicate"]]:
     """How far the mean of each value under the replicates is from that of all draws, for the points that are kept draw
-    by draw."""
+    by draw; which of these are `covered` under the replicates is written there."""
     sums: dict[str, np.ndarray] = {}
     for tile, weights, of_replicate in p.tiles(draws) if len(p.rows) else ():
         samples, _, classes = p.draws.shape
@@ -160,6 +169,8 @@ def _moved(p: Probabilities, fixed: _Fixed, draws: DrawWeights) -> dict[str, Flo
             under = mean.astype(np.float32).reshape(len(weights), len(kept), classes)
             for name, values in fixed.values(under, p.rows[kept]).items():
                 sums[name] = sums.get(name, 0.0) + values.sum(1)[of_replicate]
+                if name in covered:
+                    covered[name][:, kept] = values[of_replicate] > 0
     return {name: (total - total[draws.full.start]) / len(p.rows) for name, total in sums.items()}
 
 

@@ -54,7 +54,8 @@ Parts = Mapping[str, Mapping[str, Int64[np.ndarray, " _"]]]  # the points of eac
 class ClassScores(estimates.SetScores):
     """The scores of one set. A single draw has no mutual information and no variation ratio; `estimator` is the
     estimator of every mutual information here. `part_sums` are the sums of a score over the points of each of the
-    `parts`, by "class.accuracy". `conformity` are the scores that thresholds of prediction sets are fitted to."""
+    `parts`, by "class.accuracy". `conformity` are the scores that thresholds of prediction sets are fitted to. Which of
+    the points `covered_rows` sets cover under the replicates, is `covered`."""
 
     predicted: Int64[np.ndarray, " point"]
     bins: CalibrationBins | None = field(default=None, kw_only=True)
@@ -63,6 +64,8 @@ class ClassScores(estimates.SetScores):
     conformity: dict[str, Float[np.ndarray, " point"]] = field(default_factory=dict, kw_only=True)
     parts: Parts = field(default_factory=dict, kw_only=True)
     part_sums: dict[str, Float[np.ndarray, "replicate _"]] = field(default_factory=dict, kw_only=True)
+    covered: dict[str, Bool[np.ndarray, "some_replicate _"]] = field(default_factory=dict, kw_only=True)
+    covered_rows: Int64[np.ndarray, " _"] = field(default_factory=lambda: np.arange(0), kw_only=True)
 
 
 def bytes_of_scoring(samples: int, points: int, classes: int, device: torch.device) -> int:
@@ -218,7 +221,7 @@ class ClassReduction:
         further = _further_scores(mean.view(-1, *buffers.p.shape[1:]), y)
         values = _scores_of_means(mean, y, buffers) | further
         kept["predicted"] = values.pop("predicted")[full].clone()
-        expected = weights @ sample_scores.entropy
+        expected, impurity = weights @ sample_scores.entropy, values.pop("impurity")
         values["expected_entropy"] = expected
         if self._logit_scores:
             values["max_logit"] = -(weights @ sample_scores.largest)
@@ -228,6 +231,8 @@ class ClassReduction:
             values["mutual_information"] = self._mutual_information(
                 predictive - expected, predictive, batch_weights.draws
             )
+            values["zero_one_epistemic"] = values["least_confidence"] - weights @ sample_scores.least_confidence
+            values["brier_epistemic"] = impurity - weights @ sample_scores.impurity
             values["variation_ratio"] = _variation_ratio(sample_scores.vote, weights, buffers)
         if y is not None:
             assert sample_scores.log_likelihood is not None
@@ -418,17 +423,18 @@ class ClassReduction:
         ranked = {name.partition(".")[2]: of for name, of in draws.items() if name.startswith("ranked.")}
         part_sums = {name: sums.pop(name) for name in [*sums] if name.partition(".")[0] in self._parts}
         replicates = {name: total / len(predicted) for name, total in sums.items()}
-        conformity = {}
+        conformity, covered, covered_rows = {}, {}, np.arange(0)
         if "probabilities" in points:
             assert self._labels is not None and self._sets is not None
             mean = points.pop("probabilities")
-            rows_of_draws = self._sets.rows_of_draws(len(mean), mean.shape[1], self._draws)
-            p = Probabilities(mean, draws["probabilities"], rows_of_draws, draws.get("numbers"))
+            covered_rows = self._sets.rows_of_draws(len(mean), mean.shape[1], self._draws)
+            p = Probabilities(mean, draws["probabilities"], covered_rows, draws.get("numbers"))
             class_scores = class_probabilities.scored(p, self._labels, self._sets, self._draws, units.pool)
-            points, replicates, conformity = (
+            points, replicates, conformity, covered = (
                 points | class_scores.points,
                 replicates | class_scores.replicates,
                 class_scores.conformity,
+                class_scores.covered,
             )
         return ClassScores(
             parts=self._parts,
@@ -446,6 +452,8 @@ class ClassReduction:
             estimator=self._estimator,
             group=group,
             samples_differ=estimates.samples_differ(arrays["most"]),
+            covered=covered,
+            covered_rows=covered_rows,
         )
 
 
@@ -470,10 +478,13 @@ class _Buffers:
 
 @dataclass(frozen=True)
 class _SampleScores:
-    """The scores of each sample alone: its entropy, the class it predicts, the log-likelihood of the true class, the
-    logarithm of the sum of the exponentials of its logits (0 for log-probabilities), and its largest logit."""
+    """The scores of each sample alone: its entropy, 1 − its largest probability, 1 − the sum of the squares of all, the
+    class it predicts, the log-likelihood of the true class, the logarithm of the sum of the exponentials of its logits
+    (0 for log-probabilities), and its largest logit."""
 
     entropy: Float[Tensor, "sample chunk"]
+    least_confidence: Float[Tensor, "sample chunk"]
+    impurity: Float[Tensor, "sample chunk"]
     vote: Int64[Tensor, "sample chunk"]
     log_likelihood: Float[Tensor, "sample chunk"] | None
     log_total: Float[Tensor, "sample chunk"]
@@ -493,13 +504,29 @@ def _sample_scores(
     p = torch.exp(below, out=buffers.p).scatter_(-1, vote, 0.0)
     rest = p.sum(-1, keepdim=True)
     log_sum = rest.log1p()
+    least_confidence = (rest / (1 + rest))[..., 0]
+    squares = (torch.linalg.vector_norm(p, dim=-1) / (1 + rest[..., 0])).square_()  # of all but the largest
     log_likelihood = None
     if y is not None:
         log_likelihood = below.gather(-1, y.expand(vote.shape[:2])[..., None])[..., 0] - log_sum[..., 0]
     p.scatter_(-1, vote, 1.0).div_(1 + rest)
     inner = below.clamp_min_(_UNDERFLOW).mul_(p).sum(-1)  # 0·(−∞) would be NaN
     log_total = (largest + log_sum)[..., 0]
-    return _SampleScores(log_sum[..., 0] - inner, vote[..., 0], log_likelihood, log_total, largest[..., 0])
+    return _SampleScores(
+        log_sum[..., 0] - inner,
+        least_confidence,
+        _impurity(least_confidence, squares),
+        vote[..., 0],
+        log_likelihood,
+        log_total,
+        largest[..., 0],
+    )
+
+
+def _impurity(rest: Float[Tensor, "*any"], squares: Float[Tensor, "*any"]) -> Float[Tensor, "*any"]:
+    """1 − Σ p², from the sum of all probabilities but the largest and the sum of their squares: no loss of precision
+    where they vanish."""
+    return rest * (2 - rest) - squares
 
 
 def _scores_of_means(
@@ -517,7 +544,9 @@ def _scores_of_means(
     others = p_mean.scatter_(-1, predicted, 0.0)
     rest, largest, predicted = others.sum(-1), largest[..., 0], predicted[..., 0]
     inner = torch.add(others, _TINY, out=spare).log_().mul_(others).sum(-1)
+    squares = torch.mul(others, others, out=spare).sum(-1)
     values = {
+        "impurity": _impurity(rest, squares),
         "predictive_entropy": 0.0 - (1 - rest) * torch.log1p(-rest) - inner,
         "max_probability": largest,
         "least_confidence": rest,
@@ -525,7 +554,6 @@ def _scores_of_means(
     }
     if y is not None and true is not None:
         hit = predicted == y
-        squares = torch.mul(others, others, out=spare).sum(-1)
         values["accuracy"] = hit.to(mean.dtype)
         values["brier"] = squares + torch.where(hit, rest**2, largest**2 + 1 - 2 * true)
     return values

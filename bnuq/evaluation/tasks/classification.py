@@ -14,7 +14,7 @@ from bnuq.config import Run
 from bnuq.data import Points, check_labels
 from bnuq.estimates import Estimate, Estimator
 from bnuq.evaluation import estimates
-from bnuq.evaluation.tasks import class_probabilities
+from bnuq.evaluation.tasks import class_probabilities, failure_detection
 from bnuq.evaluation.tasks.class_probabilities import PredictionSets
 from bnuq.evaluation.tasks.class_reduction import PART_SCORES, ClassReduction, ClassScores
 from bnuq.evaluation.tasks.scorer import SampleReduction, ScoredNetwork, ScoredSet, TaskScorer
@@ -35,6 +35,7 @@ def set_estimates(scores: ClassScores, draws: DrawWeights) -> dict[str, Estimate
         name: estimates.mean_estimate(name, scores, draws, limits=limits_of(name, scores.estimator))
         for name in scores.replicates
     }
+    result |= failure_detection.of_set(scores, draws)
     if scores.bins is not None:
         result |= _calibration_estimates(scores, draws) | selective_estimates(scores, draws)
         result |= _formula_estimates(scores, draws, without=result.keys())
@@ -72,7 +73,8 @@ def risk_curve(scores: ClassScores) -> dict[str, np.ndarray]:
 
 
 def part_estimates(scores: ClassScores, kind: str, draws: DrawWeights) -> dict[str, dict[str, Estimate]]:
-    """Accuracy, PLL and number of the points of each class or group, with both errors.
+    """Accuracy, PLL and number of the points of each class or group, the AUROC of their errors, and the coverage of
+    their prediction sets, with both errors.
 
     The points of a group count as independent within it, those of a class by their groups.
     """
@@ -85,6 +87,8 @@ def part_estimates(scores: ClassScores, kind: str, draws: DrawWeights) -> dict[s
             se = estimates.error_over_points(metrics.standard_error(influence, group=group), scores)
             replicates = scores.part_sums[f"{kind}.{name}"][:, number] / len(rows)
             result[part][name] = estimates.of_replicates(name, replicates, draws, se=se)
+        result[part] |= failure_detection.errors_of_part(scores, rows, kind, draws)
+        result[part] |= failure_detection.coverage_of_part(scores, rows, kind, draws)
     return result
 
 
@@ -282,7 +286,22 @@ class ClassificationScorer(TaskScorer[ClassScores, ClassFit]):
             log_likelihood=scores.log_likelihood,
             by_class=part_estimates(scores, "class", draws),
             by_group=part_estimates(scores, "group", draws),
+            by_score=failure_detection.errors_by_score(scores, draws),
         )
+
+    def separation(self, test: Any, ood: Any, draws: DrawWeights) -> dict[str, dict[str, Estimate]]:
+        """How well each score separates an OOD set from the test set, and from its right predictions alone."""
+        separation = estimates.detection_estimates(test, ood, draws)
+        return failure_detection.with_ood_points(separation, test, ood, draws)
+
+    def compared(
+        self, result: MethodResult, scores: Mapping[str, Any], recalibrated: Mapping[str, Any], draws: DrawWeights
+    ) -> MethodResult:
+        sets = dict(result.sets)
+        for name, each in sets.items():
+            split = failure_detection.split_by_temperature(scores[name], recalibrated[name], draws)
+            sets[name] = replace(each, estimates={**each.estimates, **split})
+        return replace(result, sets=sets)
 
     def result(
         self,
@@ -299,9 +318,7 @@ class ClassificationScorer(TaskScorer[ClassScores, ClassFit]):
                 for name, set_scores in scores.items()
             },
             ood={
-                name: estimates.detection_estimates(test, set_scores, draws)
-                for name, set_scores in scores.items()
-                if name != "test"
+                name: self.separation(test, set_scores, draws) for name, set_scores in scores.items() if name != "test"
             },
             convergence=convergence(test, draws),
             calibration=calibration_curve(test, draws),

@@ -271,6 +271,9 @@ class MultilabelScorer(classification.ClassificationScorer):
         of_labels = {"labels": len(self.names), "labelled": scored.labelled, "estimator": self._estimator}
         return LabelReduction(scored.weights, scored.points, first=scored.first, **of_labels)
 
+    def separation(self, test: Any, ood: Any, draws: DrawWeights) -> dict[str, dict[str, Estimate]]:
+        return estimates.detection_estimates(test, ood, draws)
+
     def fitted(
         self, validation: classification.ClassScores | None, draws: DrawWeights
     ) -> classification.ClassFit | None:

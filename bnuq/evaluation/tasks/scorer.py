@@ -124,3 +124,9 @@ class TaskScorer(ABC, Generic[S, F]):
         self, scores: Mapping[str, S], fitted: F | None, draws: DrawWeights, raw_samples: Mapping[str, Samples]
     ) -> MethodResult:
         """The result of a method from the scores of each set."""
+
+    def compared(
+        self, result: MethodResult, scores: Mapping[str, S], recalibrated: Mapping[str, S], draws: DrawWeights
+    ) -> MethodResult:
+        """The result of a method with what follows from its scores and those with a fitted temperature together."""
+        return result

@@ -42,7 +42,7 @@ LABELLED = {
 PARTS = {"by_class", "by_score"}
 SCORES, POST_HOC = streamed_scores(), {*FEATURE_SCORES}
 FEW = ("--method", "mcbn", "--no-post-hoc")
-DETECTION = {"auroc", "aupr_out", "aupr_in", "fpr95", "fpr95_id_positive"}
+DETECTION = {*metrics.SEPARATIONS, "scod"}
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """Estimates of a classification that rank its points: errors by each score, errors and OOD points together, and the two
 kinds of uncertainty by each other.
 
-Their errors over points follow from what the points contribute. Their Monte Carlo errors are measured on at most 2,000
+Their errors over points follow from what the points contribute. Their Monte Carlo errors are measured on at most 1,000
 points, chosen at random: from fewer points than the estimate they are rather too large than too small.
 """
 
@@ -21,7 +21,7 @@ from bnuq.metrics import DrawWeights
 from bnuq.metrics.estimands import Formula, errors_by
 from bnuq.metrics.registry import metric_of
 
-RANKED = 2_000  # points on which Monte Carlo errors are measured, of one set or of two together
+RANKED = 1_000  # points on which Monte Carlo errors are measured, of one set or of two together
 OF_SETS = "uncertainty_correlation", "auroc_errors"
 SPLIT = "calibration_loss", "refinement_loss"
 BY_ENTROPY = "predictive_entropy"  # the score of AURC and of `auroc_errors` where none is named

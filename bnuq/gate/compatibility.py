@@ -14,7 +14,7 @@ from bnuq.gate.settings import GateSettings
 from bnuq.methods import DETERMINISTIC, POPULATION, method_named
 from bnuq.metrics import METRICS
 from bnuq.records.addresses import estimates_of
-from bnuq.records.evaluation import PARTS, EvaluatedSet, Result, parts_of
+from bnuq.records.evaluation import ERRORS, PARTS, EvaluatedSet, Result, parts_of
 from bnuq.store.table import Row
 
 _MOST_NAMED = 8  # missing estimates that a message names
@@ -204,6 +204,7 @@ def _missing(current: Result, baseline: Result, settings: GateSettings) -> Itera
     new, old = estimates_of(current), estimates_of(baseline)
     missing = [address for address in old if address not in new and not settings.allows("missing", address)]
     missing = [address for address in missing if not _is_of_other_points(old[address], current)]
+    missing = [address for address in missing if not _is_undefined(old[address], current)]
     if POPULATION not in current.methods:  # its reference check passes now
         missing = [address for address in missing if method_named(old[address]["method"]).plain.name != POPULATION]
     for kind, present, pattern in (("method", current.methods, "{}"), ("set", current.sets, "*.{}")):
@@ -225,6 +226,16 @@ def _is_of_other_points(row: Row, current: Result) -> bool:
         return False
     test = current.sets[row["set"]]
     return row[kind] not in parts_of(test.labels, test.classes, test.group).get(kind, {})
+
+
+def _is_undefined(row: Row, current: Result) -> bool:
+    """Whether the current result has the points of a rank estimate, which is then undefined for them: too few are wrong
+    or right, or all have one value."""
+    method = current.methods.get(row["method"])
+    if method is None or row["set"] not in method.sets:
+        return False
+    ranked = {ERRORS: row["score"] or "predictive_entropy", "uncertainty_correlation": "mutual_information"}
+    return ranked.get(row["metric"]) in method.sets[row["set"]].points
 
 
 def _absent(label: str, allowed: str) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import small_run
 import torch
+from sklearn.metrics import roc_auc_score
 
 from bnuq.errors import ResultError
 from bnuq.gate import check
@@ -100,6 +101,25 @@ def test_the_error_of_a_class_goes_by_the_groups_of_its_points(result: Result) -
     assert result.methods["mcbn"].sets["test"].by_class["coat"]["pll"].se == pytest.approx(expected)
 
 
+def test_errors_and_coverage_by_class_and_group_are_those_of_their_points(evaluated: Evaluated) -> None:
+    result = evaluated("validated", validation="train.npz", calibrate="validation")
+    test = result.sets["test"]
+    for method in result.methods.values():
+        found = method.sets["test"]
+        for parts, values in ((found.by_class, np.array(NAMES)[test.labels]), (found.by_group, test.group.astype(str))):
+            for name, estimates in parts.items():
+                mine = values == name
+                wrong = found.points["accuracy"][mine] == 0
+                if 1 < wrong.sum() < mine.sum() - 1:
+                    expected = roc_auc_score(wrong, found.points["predictive_entropy"][mine])
+                    assert estimates["auroc_errors"].value == pytest.approx(expected)
+                for sets in ("set_coverage", "set_coverage_aps"):
+                    assert estimates[sets].value == pytest.approx(found.points[sets][mine].mean())
+                    assert estimates[sets].se is not None
+    assert any("auroc_errors" in estimates for estimates in found.by_class.values())
+    recomputed(result)
+
+
 def test_a_class_has_an_address_whatever_its_name(result: Result) -> None:
     for kind, place, name in (("class", "by_class", "shirt.v2"), ("group", "by_group", "3")):
         address = f"mcbn.sets.test.{place}.{name}.accuracy"
@@ -107,7 +127,7 @@ def test_a_class_has_an_address_whatever_its_name(result: Result) -> None:
         assert coordinates_of(address) == {"method": "mcbn", "set": "test", kind: name, "metric": "accuracy"}
         assert address_of(coordinates_of(address)) == address
     by_class = summary(result)["methods"]["mcbn"]["sets"]["test"]["by_class"]
-    assert by_class.keys() == {*NAMES} and by_class["boot"].keys() == {"count", "accuracy", "pll"}
+    assert by_class.keys() == {*NAMES} and by_class["boot"].keys() == {*("count", "accuracy", "pll", "auroc_errors")}
     assert by_class["boot"]["accuracy"].keys() == {"value", "se", "mc_se", "low", "high"}
 
 
@@ -142,7 +162,7 @@ def test_a_collapsed_class_is_a_sentence_of_the_report_and_all_are_tables_of_the
     assert [row[0] for row in section.parts[1].rows] == [*NAMES] and "By group" in titles
 
 
-@pytest.mark.parametrize("metric", ["accuracy", "pll", "count"])
+@pytest.mark.parametrize("metric", ["accuracy", "pll", "count", "auroc_errors"])
 def test_damaged_estimates_of_a_class_are_refused(result: Result, metric: str) -> None:
     method = result.methods["mcbn"]
     test = method.sets["test"]

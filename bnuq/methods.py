@@ -24,6 +24,7 @@ RECALIBRATIONS: tuple[Recalibration, ...] = get_args(Recalibration)
 DETERMINISTIC = "deterministic"  # always runs, and first
 POPULATION = "deterministic+population"  # runs beside methods that draw mini-batches where the reference check fails
 NETWORKS = DETERMINISTIC, POPULATION
+OWN = "deterministic+own"
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,12 @@ class Method:
     def is_single(self) -> bool:
         """Whether there is one sample of a point, and so no uncertainty between samples."""
         return not self.differs_by
+
+    @property
+    def normalizes_jointly(self) -> bool:
+        """Whether BatchNorms use the statistics of the evaluated points that pass together: a prediction then depends
+        on the other points of its batch."""
+        return self.plain.name == OWN
 
     @property
     def is_sampled_batchnorm(self) -> bool:
@@ -167,6 +174,12 @@ METHODS: tuple[Method, ...] = (
         "Last-layer Laplace approximation: the weights of the last linear layer are drawn from a Gaussian posterior "
         "(Daxberger et al. 2021). Needs a classifier that ends in one linear layer, and --train. Only on request.",
         settings=("laplace",),
+    ),
+    Method(
+        OWN,
+        frozenset(),
+        "Prediction-time BatchNorm: one pass in batches of evaluated points, whose statistics normalise them (Nado et "
+        "al. 2020), so predictions depend on each other. Needs a BatchNorm layer. Only on request.",
     ),
     Method(
         "ensemble",

@@ -54,6 +54,15 @@ def _not_told_apart(methods: Sequence[tuple[str, float]]) -> str:
     )
 
 
+def _own_batches(batch_size: int, smaller: Sequence[tuple[str, int]]) -> str:
+    few = f"; one batch of all points: {', '.join(f'{name} ({points})' for name, points in smaller)}" if smaller else ""
+    return (
+        f"deterministic+own (†) normalises evaluated points by a random batch of {batch_size} of their own set: "
+        "predictions depend on the other points of the batch, which at an OOD set are all OOD, and errors over points "
+        f"take no account of that{few}"
+    )
+
+
 def _laplace_fitted(
     curvature: str, points: int, train_size: int, prior_precision: float, effective: float, parameters: int
 ) -> str:
@@ -368,6 +377,7 @@ EVALUATION: Catalogue = {
         "features"
     ),
     "uncertainties-not-told-apart": Entry(_not_told_apart),
+    "own-batches": Entry(_own_batches),
     "attacked-through": Entry(_attacked_through),
     "laplace-fitted": Entry(_laplace_fitted),
     "temperature-fitted": Entry(partial(_temperatures, "fitted to {points:,} validation points")),

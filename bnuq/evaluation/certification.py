@@ -95,6 +95,8 @@ def _certification(subject: Subject, outcome: RunnerResult) -> Certification:
     for method, scores in scored.items():
         if scores.validation is None or method.recalibration is not None or method.name == POPULATION:
             continue
+        if method.normalizes_jointly:  # a promise needs points that do not depend on each other
+            continue
         several = subject.samples_of(method, outcome.samples) > 1
         own = score if wanted in ("", method.name) else ""
         if task.is_regression:

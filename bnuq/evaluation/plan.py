@@ -62,15 +62,17 @@ def plan_of(
     findings += notes_on_methods
     layers = _sampled_layers(run, methods, sites)
     batch_size = None
+    is_sampled = any(method.is_sampled_batchnorm for method in methods)
     if layers:
+        least = max(smallest_batch(layers), 2 if any(method.normalizes_jointly for method in methods) else 1)
         batch_size, origin = _batch_size(
-            run, model, layers, example, trained_with, None if train is None else len(train)
+            run, model, layers, example, trained_with, None if train is None else len(train), least
         )
         findings += origin
-        if train is not None:
+        if train is not None and is_sampled:
             check_mini_batches(run.sampler, train, batch_size)
     findings += [note("setting-ignored", key=key) for key in _unused_keys(run.sampler, methods)]
-    findings += _findings_on_sites(sites, drawn=bool(layers))
+    findings += _findings_on_sites(sites, drawn=is_sampled)
     if test.targets is None:
         findings.append(note("test-unlabelled", test=test.reference))
     with undisturbed(model):
@@ -126,7 +128,8 @@ def _rate_hint(sites: Sites, arguments: Sequence[str]) -> str:
 
 
 def _sampled_layers(run: Run, methods: Sequence[Method], sites: Sites) -> tuple[BatchNormSite, ...]:
-    """The BatchNorms that MCBN samples, none where no method does; SamplingError where others have no statistics."""
+    """The BatchNorms that MCBN samples, or that use evaluated batches, none where no method does; SamplingError where
+    others have no statistics."""
     sampled, untracked = any(method.is_sampled_batchnorm for method in methods), _untracked(sites)
     if untracked and not sampled:
         raise SamplingError(
@@ -134,7 +137,7 @@ def _sampled_layers(run: Run, methods: Sequence[Method], sites: Sites) -> tuple[
             "own: its output for a point depends on the other points. Give a reference (--train) and use method mcbn "
             "or mcbn+mcdo."
         )
-    if not sampled:
+    if not (sampled or any(method.normalizes_jointly for method in methods)):
         return ()
     layers = select_layers(sites.live_batchnorms, run.layers)
     _check_noise_models(methods, layers, sites)
@@ -181,7 +184,8 @@ def _unused_keys(sampler: SamplerSettings, methods: Sequence[Method]) -> Iterato
 
 def check_random(run: Run, plan: RunPlan, train: Points | None) -> None:
     """Raise SamplingError where every mini-batch is the whole reference, so that all samples would be the same."""
-    if train is None or plan.batch_size is None or run.augment is not None or run.samples == 1:
+    sampled = any(method.is_sampled_batchnorm for method in plan.methods)
+    if train is None or plan.batch_size is None or run.augment is not None or run.samples == 1 or not sampled:
         return
     if not run.sampler.replacement and plan.batch_size == len(train):
         raise SamplingError(
@@ -247,8 +251,8 @@ def _batch_size(
     example: Tensor,
     trained_with: int | None,
     population: int | None,
+    least: int,
 ) -> tuple[int, list[Finding]]:
-    least = smallest_batch(layers)
     if run.batch_size is not None:
         if run.batch_size < least:
             thin = next(site.name for site in layers if site.positions == 1)

@@ -139,7 +139,7 @@ def compute_units(subject: Subject, measured: Measured, progress: Progress, exec
             break
     single = runner.run_given(method_named(DETERMINISTIC), omega)
     for method in given:
-        scored |= runner.run_given(method, omega)
+        (single if method.is_single else scored).update(runner.run_given(method, omega))
     if measured.stale and omega is not None:
         single |= runner.run_given(method_named(POPULATION), omega)
     return Passed(runner, draws.stop, omega, single | scored)

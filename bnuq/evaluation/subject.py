@@ -141,6 +141,10 @@ class Subject:
         """What is known before any pass of how its samples are drawn and scored."""
         if self.bank is not None:
             yield note("bank-of-draws", tile=counter_rng.TILE, samples=self.run.samples, bank=self.bank)
+        if any(method.normalizes_jointly for method in self.plan.methods):
+            size = self.plan.batch_size
+            smaller = [(name, len(points)) for name, points in self.sets.items() if len(points) < (size or 0)]
+            yield note("own-batches", batch_size=size, smaller=smaller)
         for name in self.labelled if self.plan.task.classifies_points else ():
             points, classes = len(self.sets[name]), self.plan.outputs
             if name in ("test", self.fitted_to) and not are_kept(points, classes):

@@ -219,9 +219,11 @@ def _foreign(result: Result, verdict: Verdict, names: Sequence[str]) -> Finding 
 
 
 def _aurocs(result: Result, names: Sequence[str]) -> dict[tuple[str, str], dict[str, Estimate]]:
-    """By method and score, those that all sets have: the AUROC of each set."""
+    """By method and score, those that all sets have, and that a point has by itself: the AUROC of each set."""
     found: dict[tuple[str, str], dict[str, Estimate]] = {}
     for method, each in result.methods.items():
+        if method_named(method).normalizes_jointly:
+            continue
         for name in names:
             for score, estimates in each.ood.get(name, {}).items():
                 if score in each.sets["test"].points and math.isfinite(estimates["auroc"].value):

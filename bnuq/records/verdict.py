@@ -162,7 +162,8 @@ def _groups(result: Result) -> dict[str, list[Row]]:
 
 
 def _is_single(row: Row, result: Result) -> bool:
-    return passes_of(row["method"], result) == 1
+    """Whether it is of a single pass that others are compared with: one whose predictions do not need each other."""
+    return passes_of(row["method"], result) == 1 and not method_named(row["method"]).normalizes_jointly
 
 
 def _compared(result: Result, groups: Mapping[str, Sequence[Row]]) -> Iterator[MethodComparison]:
@@ -174,7 +175,7 @@ def _compared(result: Result, groups: Mapping[str, Sequence[Row]]) -> Iterator[M
         against = next(row for row in ranked if _is_single(row, result))
         seen = {against["method"]}
         for row in ranked:
-            if not (_is_single(row, result) and row["method"] in seen):
+            if not (passes_of(row["method"], result) == 1 and row["method"] in seen):
                 yield _comparison(result, points, row, against)
             seen.add(row["method"])
 
@@ -337,7 +338,8 @@ def _choice(result: Result, better: Collection[str]) -> Iterator[Finding]:
     """The method with the best PLL at each number of passes, if some are `better` than the best of a single pass
     with all of their samples: with fewer of them, one that is better by more than twice the error of the difference."""
     plls = {name: method.sets["test"].estimates.get("pll") for name, method in result.methods.items()}
-    single = {n: e.value for n, e in plls.items() if e and passes_of(n, result) == 1 and math.isfinite(e.value)}
+    alone = {n for n in plls if passes_of(n, result) == 1 and not method_named(n).normalizes_jointly}
+    single = {n: e.value for n, e in plls.items() if e and n in alone and math.isfinite(e.value)}
     if not better or not single:
         return
     first = max(single, key=single.__getitem__)

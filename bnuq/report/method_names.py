@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from bnuq.methods import DETERMINISTIC, POPULATION, method_named
+from bnuq.methods import DETERMINISTIC, OWN, POPULATION, method_named
 from bnuq.records.evaluation import MethodResult, Result
 
-_NETWORKS = {DETERMINISTIC: "the deterministic network", POPULATION: "the network with population statistics"}
+_NETWORKS = {
+    DETERMINISTIC: "the deterministic network",
+    POPULATION: "the network with population statistics",
+    OWN: "the network normalised by each evaluated batch",
+}
 _RECALIBRATED = {"temperature": "a temperature", "vector": "vector scaling"}
 
 
 def method_label(method: str, *, roomy: bool = True) -> str:
-    """A method's name at the head of a column; ≈ before one that is an approximation. Unless `roomy`, long names
-    are shorter."""
+    """A method's name at the head of a column; ≈ before one that is an approximation, † after one whose predictions
+    depend on each other. Unless `roomy`, long names are shorter."""
     short = method if roomy else method.replace("deterministic+", "det.+")
+    short = f"{short} †" if method_named(method).normalizes_jointly else short
     return f"≈ {short}" if method_named(method).approximates else short
 
 

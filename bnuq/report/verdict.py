@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import groupby
 
+from bnuq.methods import method_named
 from bnuq.records.evaluation import Result
 from bnuq.records.verdict import MethodComparison, judged
 from bnuq.report.document import Cell, Part, Row, Table, explanations
@@ -37,6 +38,8 @@ def parts(result: Result, *, roomy: bool) -> tuple[Part, ...]:
         f"paired difference, over {points_of(result)} and samples together. p: chance of a difference at least this "
         f"large, Holm-adjusted for {len(comparisons)} comparisons. Passes: forward passes per point."
     )
+    if any(method_named(each.method).normalizes_jointly for each in comparisons):
+        legend += " †: its predictions depend on the other points of their batch, so it is never the single pass."
     return Table(("", "difference", "p", "passes"), tuple(rows), stacks=True), *explanations(
         [legend, recalibration_in_words(result)]
     )

@@ -22,7 +22,8 @@ from bnuq.records.summary import summary
 from bnuq.report.evaluation import report
 
 LINES = 45
-EVERY = ("mcbn", "mcdo", "mcbn+mcdo", "mcbn-chi2", "mcbn-gaussian", "mcbn-empirical", "tta", "mcbn+tta", "laplace")
+OF_MASKS, OF_MODELS = ("mcbn", "mcdo", "mcbn+mcdo"), ("mcbn-chi2", "mcbn-gaussian", "mcbn-empirical")
+EVERY = (*OF_MASKS, *OF_MODELS, "tta", "mcbn+tta", "laplace", "deterministic+own")
 
 
 def quickstart(folder: Path) -> Result:

@@ -147,7 +147,8 @@ WRONG = {
     "[sampling]\nseed = -1": "sampling.seed is -1; expected a whole number of at least 0.",
     '[sampling]\nmethods = ["mcbm"]': 'sampling.methods[0] is "mcbm"; expected one of deterministic, mcbn, mcdo, '
     "mcbn+mcdo, learned, mcbn+learned, mcdo+learned, mcbn+mcdo+learned, "
-    "mcbn-chi2, mcbn-gaussian, mcbn-empirical, tta, mcbn+tta, laplace, ensemble, predictions.",
+    "mcbn-chi2, mcbn-gaussian, mcbn-empirical, tta, mcbn+tta, laplace, deterministic+own, "
+    "ensemble, predictions.",
     "[sampling]\nlayers = 3": "sampling.layers is 3; expected a text or a list.",
     "[data]\nnormalize = { mean = [1], st = [1] }": "data.normalize.st is not known. Did you mean std?",
     "[data]\nnormalize = { mean = [1] }": "data.normalize.std is missing; it has no default.",

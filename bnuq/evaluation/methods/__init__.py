@@ -9,6 +9,7 @@ from bnuq.evaluation.methods.imported import ImportedSampler
 from bnuq.evaluation.methods.last_layer import LastLayerSampler
 from bnuq.evaluation.methods.layers import LayerSampler
 from bnuq.evaluation.methods.networks import EnsembleSampler, NetworkSampler
+from bnuq.evaluation.methods.own_batches import OwnBatchesSampler
 from bnuq.evaluation.methods.sampler import Fit, MethodSampler, Network, SamplerInputs
 from bnuq.methods import Method, Source
 
@@ -25,6 +26,6 @@ _FAMILIES: Mapping[Source, type[MethodSampler]] = {  # by a source that their sa
 def sampler_of(method: Method) -> MethodSampler:
     """How a method makes samples."""
     if method.is_single:
-        return NetworkSampler(method)
+        return OwnBatchesSampler(method) if method.normalizes_jointly else NetworkSampler(method)
     family = next((family for source, family in _FAMILIES.items() if source in method.differs_by), LayerSampler)
     return family(method)

@@ -73,14 +73,15 @@ def why_layers_agree(method: Method, subject: Subject) -> str:
 
 def why_no_mini_batches(network: Network) -> str:
     """Why mini-batches of the reference cannot give a network's BatchNorms their statistics."""
-    if why := _why_no_batchnorm(network):
+    if why := why_no_batchnorm(network):
         return why
     if network.train is None:
         return 'there is no reference to draw mini-batches from; add --train REF, or train = "REF" under [data]'
     return ""
 
 
-def _why_no_batchnorm(network: Network) -> str:
+def why_no_batchnorm(network: Network) -> str:
+    """Why a network's BatchNorms cannot have other statistics than their running ones."""
     sites, unsampled = network.sites, network.unsampled
     if not sites.batchnorms:
         return f"the network has no BatchNorm layer{unsampled and f' that could be sampled ({unsampled})'}"
@@ -92,7 +93,7 @@ def _why_no_batchnorm(network: Network) -> str:
 def _why_no_noise_model(method: Method, network: Network) -> str:
     """A model that is not fitted to mini-batches is drawn around the running statistics."""
     is_fitted = method.is_fitted_to_mini_batches or network.run.sampler.counts == "measured"
-    missing = why_no_mini_batches(network) if is_fitted else _why_no_batchnorm(network)
+    missing = why_no_mini_batches(network) if is_fitted else why_no_batchnorm(network)
     if missing or method.is_fitted_to_mini_batches:
         return missing
     return network.untracked and f"{network.untracked}, which an analytic noise model needs"

@@ -64,6 +64,8 @@ def _is_requested(run: Run, method: str) -> bool:
     requested = method_named(method)
     if (kind := requested.recalibration) and (run.calibrate == "off" or kind not in run.scoring.recalibration):
         return False
+    if requested.normalizes_jointly:
+        return requested.plain.name in (run.methods or ())
     if requested.is_single:
         return True
     if requested.is_given:

@@ -48,6 +48,10 @@ def _draw_differences(method: Method, current: Result, baseline: Result) -> Iter
         now, before = ([member["sha256"] for member in result.model["members"]] for result in (current, baseline))
         if now != before:
             yield "the networks"
+    elif method.normalizes_jointly:
+        for key, name in (("seed", "the seed"), ("batch_size", "the batch size"), ("layers", "the layers")):
+            if current.sampling.get(key) != baseline.sampling.get(key):
+                yield name
     else:
         for key, name in (("seed", "the seed"), ("samples", "T"), ("bank", "the bank")):
             if current.sampling.get(key) != baseline.sampling.get(key):

@@ -20,6 +20,8 @@ from torch import nn
 import bnuq
 from bnuq.errors import BnuqError
 from bnuq.evaluation.methods.own_batches import own_batches
+from bnuq.gate import check
+from bnuq.gate.pairing import pairing
 from bnuq.methods import OWN
 from bnuq.records.decisions import decided
 from bnuq.records.evaluation import Result
@@ -176,3 +178,11 @@ def test_it_is_compared_and_marked_and_never_what_is_decided(whole: Result) -> N
     text = rendered(report, whole, full=True)
     assert f"{OWN} †" in text and "never the single pass" in " ".join(text.split())
     assert "own-batches" in noted(whole)
+
+
+def test_the_gate_pairs_results_of_the_same_batches(folder: Path, whole: Result) -> None:
+    further = evaluated(folder, "further", methods=(OWN, "mcbn"), perturb=("gaussian:0.2",), samples=12)
+    assert OWN in pairing(further, whole).draws
+    other = evaluated(folder, "seed", methods=(OWN, "mcbn"), perturb=("gaussian:0.2",), samples=8, seed=4)
+    assert dict(pairing(other, whole).why_not)[OWN] == "the seed differs"
+    assert check(whole, whole).passed

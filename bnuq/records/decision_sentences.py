@@ -148,7 +148,14 @@ def _not_promised(
 
 
 def _foreign(
-    method: str, score: str, scores: int, threshold: float, false_alarms: float, caught: Mapping[str, float]
+    method: str,
+    score: str,
+    tried: int,
+    crossfitted: bool,
+    threshold: float,
+    false_alarms: float,
+    caught: Mapping[str, float],
+    **_: Any,
 ) -> str:
     shares = [f"{_percent(share)} of {name}" for name, share in caught.items()]
     if len(caught) > _SHOWN:
@@ -157,16 +164,24 @@ def _foreign(
     label = metric_of(score).label
     return (
         f"{label[0].upper()}{label[1:]}{_of(method)} above {_three(threshold)} catches {all_of(shares)} at "
-        f"{_percent(false_alarms)} false alarms{f' (best of {scores} scores)' if scores > 1 else ''}."
+        f"{_percent(false_alarms)} false alarms{f' ({best_of(tried, crossfitted)})' if tried > 1 else ''}."
     )
 
 
-def _not_recognised(method: str, score: str, scores: int, sets: Mapping[str, float]) -> str:
-    names = all_of(sets, "or") if len(sets) <= _SHOWN else f"any of the {len(sets)} foreign sets"
-    best = max(sets.values())
+def best_of(tried: int, crossfitted: bool) -> str:
+    """Of how many scores a score is the best, and that it is judged on other points than it is chosen on."""
+    return f"best of {tried} scores, {'cross-fitted' if crossfitted else 'chosen on these points'}"
+
+
+def _not_recognised(
+    method: str, score: str, tried: int, crossfitted: bool, aurocs: Mapping[str, float], **_: Any
+) -> str:
+    names = all_of(aurocs, "or") if len(aurocs) <= _SHOWN else f"any of the {len(aurocs)} foreign sets"
+    by = f"{metric_of(score).label}{_of(method)}"
+    by = f"{by} ({best_of(tried, crossfitted)})" if tried > 1 else by
     return (
-        f"Undecided how to recognise {names}: the best of {scores} scores, {metric_of(score).label}{_of(method)}, has "
-        f"AUROC {best:.2f}, not clearly above chance (0.5)."
+        f"Undecided how to recognise {names}: AUROC {max(aurocs.values()):.2f} by {by} is not clearly above chance "
+        "(0.5)."
     )
 
 

@@ -13,15 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from bnuq.estimates import Estimate
 from bnuq.findings import Finding
 from bnuq.findings import verdict as finding
 from bnuq.methods import DETERMINISTIC, method_named
+from bnuq.records.best_scores import aurocs_of, best_score, caught, scores_of, threshold_of
 from bnuq.records.certificate import outcomes
 from bnuq.records.evaluation import Result
 from bnuq.records.verdict import LEVEL, MethodComparison, Verdict, is_mismatched, judged, on_another_scale, passes_of
 
-ACCEPTED, FALSE_ALARMS = 0.9, 0.05  # shares of test points: accepted without a certificate, and taken for foreign
+ACCEPTED = 0.9  # share of test points that are accepted without a certificate
 _PROPER = "pll", "crps"  # by which a prediction is chosen; other metrics only where these do not object
 _LEAST_SAMPLES = 8  # for an error over them
 _REACH = NormalDist().inv_cdf(0.975)  # of a 95 % interval, in standard deviations
@@ -198,34 +198,23 @@ def _ood_sets(result: Result) -> Iterator[str]:
 
 def _foreign(result: Result, verdict: Verdict, names: Sequence[str]) -> Finding | None:
     """The score with the largest mean AUROC over the sets; how many points it catches of each, where few test points
-    are taken for foreign ones."""
-    aurocs = _aurocs(result, names)
+    are taken for foreign ones. Both cross-fitted: the score is chosen on points that it is not judged on. Those of
+    several passes that are allowed were compared beyond chance, among all comparisons."""
+    aurocs = aurocs_of(result, names)
     better = {(each.method, each.score) for each in verdict.comparisons if each.metric == "auroc" and each.is_better}
     single = [key for key in aurocs if passes_of(key[0], result) == 1]
     allowed = [key for key in aurocs if key in single or key in better] if single else [*aurocs]
     if not allowed:
         return None
-    chosen = max(allowed, key=lambda key: np.mean([auroc.value for auroc in aurocs[key].values()]))
-    method, score = chosen
-    values = {"method": method, "score": score, "scores": len(aurocs)}
-    if not any(auroc.low is not None and auroc.low > 0.5 for auroc in aurocs[chosen].values()):
-        sets = {name: auroc.value for name, auroc in aurocs[chosen].items()}
-        return finding("undecided", about="foreign", **values, sets=sets)
-    points = {name: result.methods[method].sets[name].points[score] for name in ("test", *names)}
-    threshold = float(np.sort(points["test"])[math.ceil((1 - FALSE_ALARMS) * len(points["test"])) - 1])
-    alarms, *caught = (float(np.mean(scores > threshold)) for scores in points.values())
-    by_set = dict(zip(names, caught, strict=True))
-    return finding("foreign", **values, threshold=threshold, false_alarms=alarms, caught=by_set)
-
-
-def _aurocs(result: Result, names: Sequence[str]) -> dict[tuple[str, str], dict[str, Estimate]]:
-    """By method and score, those that all sets have, and that a point has by itself: the AUROC of each set."""
-    found: dict[tuple[str, str], dict[str, Estimate]] = {}
-    for method, each in result.methods.items():
-        if method_named(method).normalizes_jointly:
-            continue
-        for name in names:
-            for score, estimates in each.ood.get(name, {}).items():
-                if score in each.sets["test"].points and math.isfinite(estimates["auroc"].value):
-                    found.setdefault((method, score), {})[name] = estimates["auroc"]
-    return {key: aurocs for key, aurocs in found.items() if len(aurocs) == len(names)}
+    best = best_score(result, names, allowed)
+    estimates = {name: best.auroc(result, name) for name in names}
+    values = {"method": best.method, "score": best.score, "tried": len(aurocs)}
+    values |= {"crossfitted": best.crossfitted is not None, "aurocs": {n: each.value for n, each in estimates.items()}}
+    if not any(each.low is not None and each.low > 0.5 for each in estimates.values()):
+        return finding("undecided", about="foreign", **values)
+    scores = scores_of(result, (best.method, best.score), names)
+    threshold = threshold_of(scores["test"])
+    alarms, shares = caught(scores, threshold)
+    if best.crossfitted is not None:
+        alarms, shares = best.crossfitted.false_alarms, best.crossfitted.caught
+    return finding("foreign", **values, threshold=threshold, false_alarms=alarms, caught=dict(shares))

@@ -336,6 +336,11 @@ class Result:
         """Every estimate, in the order of the fields."""
         return tuple(rows_of(self))
 
+    @cached_property
+    def computed(self) -> dict[str, Any]:
+        """What other modules compute of this record alone, kept while it lives, by a name of theirs."""
+        return {}
+
     @property
     def task(self) -> Task:
         """The task of the network."""

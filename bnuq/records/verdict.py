@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import weakref
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -108,14 +107,9 @@ def on_another_scale(findings: Iterable[Finding]) -> dict[str, Mapping[str, Any]
 
 def judged(result: Result) -> Verdict:
     """The verdict on a result, computed from its points, once while the record lives."""
-    known = _verdicts.get(id(result))
-    if known is None:
-        weakref.finalize(result, _verdicts.pop, id(result))
-        known = _verdicts[id(result)] = _judged(result)
-    return known
-
-
-_verdicts: dict[int, Verdict] = {}  # of the records that live
+    if "verdict" not in result.computed:
+        result.computed["verdict"] = _judged(result)
+    return result.computed["verdict"]
 
 
 def _judged(result: Result) -> Verdict:

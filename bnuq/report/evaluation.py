@@ -110,6 +110,7 @@ def _sections(result: Result, verdicts: Sequence[Finding], *, roomy: bool) -> It
         parts = (
             *separation_plots.separation(result, name),
             *ood.tables(result, name, roomy=roomy),
+            *ood.choice(result, name),
             *explanations(ood_legend),
         )
         parts = (*ood.pixel_tables(result, name, roomy=roomy), *parts)

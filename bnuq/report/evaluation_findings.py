@@ -12,6 +12,7 @@ from bnuq.findings import Finding, verdict
 from bnuq.methods import method_named
 from bnuq.metrics import delong_difference_variance
 from bnuq.records.approximation import approximations
+from bnuq.records.best_scores import aurocs_of, best_score
 from bnuq.records.decisions import decided
 from bnuq.records.evaluation import ReferenceCheck, Result
 from bnuq.records.reference import averages_lag, is_material
@@ -65,26 +66,25 @@ def _of_reference(check: ReferenceCheck, result: Result) -> Finding:
 
 def _separation(result: Result, name: str) -> Finding:
     """How well the best of all scores separates a set from the test set, and how far behind it is the best of the
-    others: of those that take several passes if it takes one, and the reverse."""
-    aurocs = {
-        (method, score): estimates["auroc"]
-        for method, each in result.methods.items()
-        for score, estimates in each.ood[name].items()
-    }
-    ranked = sorted(aurocs, key=lambda key: -aurocs[key].value)
-    method, score = ranked[0]
-    is_single = method_named(method).is_single
-    other = next((key for key in ranked if method_named(key[0]).is_single != is_single), None)
-    auroc = aurocs[method, score]
+    others: of those that take several passes if it takes one, and the reverse. Both are judged on other points than
+    they are chosen on."""
+    keys = aurocs_of(result, [name])
+    best = best_score(result, [name], keys)
+    is_single = method_named(best.method).is_single
+    rest = [key for key in keys if method_named(key[0]).is_single != is_single]
+    other = best_score(result, [name], rest) if rest else None
+    auroc = best.auroc(result, name)
+    pair = [(each.method, each.score) for each in (best, other) if each is not None]
     return verdict(
         _separation_code(auroc),
         name=name,
-        method=method,
-        score=score,
+        method=best.method,
+        score=best.score,
         auroc=auroc,
-        scores=len(aurocs),
-        other=None if other is None else (*other, aurocs[other].value),
-        error=math.nan if other is None else _error_of_difference(result, name, ranked[0], other),
+        tried=best.tried,
+        crossfitted=best.crossfitted is not None,
+        other=None if other is None else (*pair[1], other.auroc(result, name).value),
+        error=math.nan if other is None else _error_of_difference(result, name, *pair),
     )
 
 

@@ -11,7 +11,7 @@ from bnuq.estimates import Estimate
 from bnuq.findings import Catalogue, Entry, listed
 from bnuq.methods import method_named
 from bnuq.records.approximation import Approximation
-from bnuq.records.decision_sentences import DECISIONS
+from bnuq.records.decision_sentences import DECISIONS, best_of
 from bnuq.records.evaluation import BAND, Estimates
 from bnuq.records.verdict import OTHER_SCALE
 from bnuq.records.verdict_sentences import VERDICT
@@ -176,7 +176,8 @@ def _separation_sentence(
     method: str,
     score: str,
     auroc: Estimate,
-    scores: int,
+    tried: int,
+    crossfitted: bool,
     other: tuple[str, str, float] | None,
     error: float,
 ) -> str:
@@ -184,8 +185,8 @@ def _separation_sentence(
     text = (
         f"{name} {words}: AUROC {number(auroc.value, 3)}{interval} by the {named(score)} of {network_in_words(method)}"
     )
-    if scores > 1:
-        text += f", the best of {scores} scores"
+    if tried > 1:
+        text += f", the {best_of(tried, crossfitted)}"
     if other is not None:
         network, score, value = other
         digits = shown_with(error, None, []) if 0 < error < 1 else 3

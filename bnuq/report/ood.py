@@ -8,10 +8,11 @@ from itertools import chain
 from bnuq.estimates import Estimate
 from bnuq.methods import DETERMINISTIC
 from bnuq.metrics import FEATURE_SCORES, SCORES, SEPARATIONS
+from bnuq.records.best_scores import BestScore, aurocs_of, best_score
 from bnuq.records.evaluation import Estimates, MethodResult, Result
 from bnuq.records.suites import parts_of_suites
-from bnuq.report.document import Cell, Heading, Part, Row, Table
-from bnuq.report.method_names import method_label, plain_methods
+from bnuq.report.document import Cell, Heading, Part, Row, Table, explanation
+from bnuq.report.method_names import method_label, network_in_words, plain_methods
 from bnuq.report.numbers import count, named, number, with_error
 
 _BESIDE_AUROC = tuple(name for name in SEPARATIONS if name != "auroc")
@@ -24,14 +25,23 @@ def names(result: Result) -> list[str]:
     return [name for name, evaluated in result.sets.items() if evaluated.kind == "ood" and any(_scores(result, name))]
 
 
-def best_score_of(result: Result, name: str) -> tuple[str, str, float]:
-    """Method and score of the largest AUROC of an OOD set, and that AUROC."""
-    rows = (
-        (method, score, estimates["auroc"].value)
-        for method, scores in _scores(result, name)
-        for score, estimates in scores.items()
-    )
-    return max(rows, key=lambda row: row[2])
+def best_score_of(result: Result, name: str) -> BestScore:
+    """The score of the largest AUROC of an OOD set."""
+    return best_score(result, [name], aurocs_of(result, [name]))
+
+
+def choice(result: Result, name: str) -> Iterator[Part]:
+    """Of how many scores one is the best, and its AUROC on points that it was not chosen on."""
+    best = best_score_of(result, name)
+    if best.tried < 2:
+        return
+    value = result.methods[best.method].ood[name][best.score]["auroc"].value
+    text = f"Best of {best.tried} scores: {named(best.score)} of {network_in_words(best.method)}, AUROC {number(value)}"
+    if best.crossfitted is None:
+        yield explanation(f"{text}, chosen on the points that it is judged on: there are too few to cross-fit.")
+    else:
+        fitted = number(best.crossfitted.aurocs[name])
+        yield explanation(f"{text}; cross-fitted, chosen on one half of the points and judged on the other, {fitted}.")
 
 
 def tables(result: Result, name: str, *, roomy: bool) -> Iterator[Table]:

@@ -35,7 +35,9 @@ def separation(result: Result, name: str) -> Iterator[Picture]:
 
 def _separation(result: Result, name: str, path: Path) -> None:
     """The score of largest AUROC, on the test set and on the OOD set."""
-    method, score, auroc = best_score_of(result, name)
+    best = best_score_of(result, name)
+    method, score = best.method, best.score
+    auroc = result.methods[method].ood[name][score]["auroc"].value
     values = {s: result.methods[method].sets[s].points[score] for s in ("test", name)}
     about = f"{Path(str(result.model['path'])).name}, AUROC {number(auroc, 3)}, the best score; {len(values['test'])} "
     about += f"test and {len(values[name])} other points"

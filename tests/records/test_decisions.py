@@ -12,8 +12,9 @@ import pytest
 
 from bnuq.estimates import Estimate
 from bnuq.findings import Finding, sentence, verdict
+from bnuq.records.best_scores import FALSE_ALARMS
 from bnuq.records.decision_sentences import DECISIONS
-from bnuq.records.decisions import FALSE_ALARMS, decided, decisions
+from bnuq.records.decisions import decided, decisions
 from bnuq.records.evaluation import EvaluatedSet, Result
 from bnuq.records.verdict import OTHER_SCALE, MethodComparison, Verdict, concluded
 

@@ -120,10 +120,9 @@ def _points_needed(comparison: MethodComparison, points: int, comparisons: int) 
 
 
 def _prediction(result: Result, method: str) -> dict[str, Any]:
-    """A method, its passes, and the temperatures that were fitted to it, one for each half of the points if crossed."""
-    listed = (row for each in result.findings for row in each.values.get("temperatures", ()))
-    fitted = {name: values for name, *values in listed}
-    return {"method": method, "passes": passes_of(method, result), "temperatures": fitted.get(method, [])}
+    """A method, its passes, and the temperatures of its test points: one, or one for each half if cross-fitted."""
+    temperatures = np.unique(result.methods[method].sets["test"].points.get("temperature", [])).tolist()
+    return {"method": method, "passes": passes_of(method, result), "temperatures": temperatures}
 
 
 def _compared(comparison: MethodComparison) -> dict[str, Any]:

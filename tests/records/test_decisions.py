@@ -93,11 +93,12 @@ def test_a_temperature_that_was_not_fitted_leaves_a_gain_undecided() -> None:
 
 @pytest.mark.parametrize(("fitted", "said"), [([1.224], "1.22"), ([1.2, 1.3], "1.25")])
 def test_the_temperature_is_said_and_of_two_their_mean(fitted: list[float], said: str) -> None:
-    note = Finding("temperature-fitted", "note", {"temperatures": [["deterministic+temperature", *fitted]]})
     judgement = judged(compared(0.0, 0.01, 1.0, against="deterministic+temperature"))
     result = made()
-    methods = {**result.methods, "deterministic+temperature": result.methods["deterministic"]}
-    [text] = texts(replace(result, findings=(note,), methods=methods), judgement)
+    temperature = np.resize(fitted, POINTS)
+    scaled = made(temperature=temperature).methods["deterministic"]
+    methods = {**result.methods, "deterministic+temperature": scaled}
+    [text] = texts(replace(result, methods=methods), judgement)
     assert text.startswith(f"Use the network as it is, with a temperature of {said}; 32 passes")
 
 

@@ -16,6 +16,8 @@ _NETWORKS = {
     POPULATION: "the network with the BatchNorm statistics of the reference (`bnuq precise-bn` writes it)",
 }
 _SHOWN = 2  # OOD sets by name
+MEASURED, SET = 2, 6  # digits of percents: of a measured share, and of one that was set, such as a risk
+_MOST_DECIMALS = 9
 
 
 def _use(
@@ -112,18 +114,18 @@ def _defer(
     if risk is None:
         promise = f"measured on {points:,} {'images' if what == 'images' else 'points'}, not promised"
     else:
-        sure = "on average over images" if confidence is None else f"with {_percent(confidence)} confidence"
-        promise = f"at most {_percent(risk)} {sure}"
+        sure = "on average over images" if confidence is None else f"with {percent(confidence, SET)} confidence"
+        promise = f"at most {percent(risk, SET)} {sure}"
     if what == "intervals":
         reach = f"± {_three(width)}{'' if risk is not None and score == 'absolute_error' else ' on average'}"
         how = f" ({_three(threshold)} σ)" if score != "absolute_error" else ""
-        missed = "" if error is None else f" {_percent(error)} of the targets lie outside;"
+        missed = "" if error is None else f" {percent(error)} of the targets lie outside;"
         whose = "" if method == used else f"of {method} "
         return f"State predictions {whose}with an interval of {reach}{how}:{missed} {promise}."
     if deferred == 0 or math.isinf(threshold):
         subject = f"Deferring no {what} leaves"
     else:
-        share = "the" if deferred is None else f"the {_percent(deferred)}"
+        share = "the" if deferred is None else f"the {percent(deferred)}"
         of = "" if method == used else f" of {method}"
         rule = f"({metric_of(score).label}{of} above {_three(threshold)})"
         subject = f"Deferring {share} least certain {'points' if what == 'labels' else what} {rule} leaves"
@@ -131,20 +133,22 @@ def _defer(
     rate = rates.get(what, "an error rate")
     if error is None:
         return f"{subject} {rate} of {promise}."
-    if before is not None and (error >= before or _percent(error) == _percent(before)):
+    if before is not None and (error >= before or percent(error) == percent(before)):
         subject, rate = subject.removesuffix(" leaves"), rate.partition(" ")[2]
-        return f"{subject} does not lower the {rate} of {_percent(before)}; {promise.partition(',')[0]}."
-    instead = "" if before is None else f" in place of {_percent(before)}"
-    return f"{subject} {rate} of {_percent(error)}{instead}; {promise}."
+        return f"{subject} does not lower the {rate} of {percent(before)}; {promise.partition(',')[0]}."
+    instead = "" if before is None else f" in place of {percent(before)}"
+    return f"{subject} {rate} of {percent(error)}{instead}; {promise}."
 
 
 def _not_promised(
-    method: str, risk: float, points: int, points_needed: int, smallest_risk: float | None, **_: Any
+    method: str, risk: float, points: int, points_needed: int, smallest_risk: float | None, units: str, **_: Any
 ) -> str:
-    text = f"Undecided what to defer: a risk of {_percent(risk)} cannot be promised {_by(method)}on {points:,} points"
+    text = (
+        f"Undecided what to defer: a risk of {percent(risk, SET)} cannot be promised {_by(method)}on {points:,} {units}"
+    )
     if points < points_needed:
         return f"{text}; it needs at least {points_needed:,}."
-    return f"{text}{'' if smallest_risk is None else f'; the smallest that can is {_percent(smallest_risk)}'}."
+    return f"{text}{'' if smallest_risk is None else f'; the smallest that can is {percent(smallest_risk, SET)}'}."
 
 
 def _foreign(
@@ -157,14 +161,14 @@ def _foreign(
     caught: Mapping[str, float],
     **_: Any,
 ) -> str:
-    shares = [f"{_percent(share)} of {name}" for name, share in caught.items()]
+    shares = [f"{percent(share)} of {name}" for name, share in caught.items()]
     if len(caught) > _SHOWN:
-        ends = " to ".join(_percent(end(caught.values())) for end in (min, max))
+        ends = " to ".join(percent(end(caught.values())) for end in (min, max))
         shares = [f"{ends} of the points of {len(caught)} foreign sets"]
     label = metric_of(score).label
     return (
         f"{label[0].upper()}{label[1:]}{_of(method)} above {_three(threshold)} catches {all_of(shares)} at "
-        f"{_percent(false_alarms)} false alarms{f' ({best_of(tried, crossfitted)})' if tried > 1 else ''}."
+        f"{percent(false_alarms)} false alarms{f' ({best_of(tried, crossfitted)})' if tried > 1 else ''}."
     )
 
 
@@ -200,11 +204,14 @@ def _three(value: float | None) -> str:
     return text.replace("-", "−")
 
 
-def _percent(share: float) -> str:
-    """Two digits, one decimal at most; more digits near 0 % and 100 %, which are only said where they are exact."""
-    value = 100 * share
-    text = f"{value:.0f}" if 10 <= value <= 99 else f"{value:.1f}" if 0.05 <= value < 99.95 else f"{value:.3g}"
-    return f"{text.removesuffix('.0')} %"
+def percent(share: float, digits: int = MEASURED) -> str:
+    """So many digits, and all before the decimal point; more where 0 % or 100 % would be said that is not exact."""
+    value, decimals = 100 * share, digits - 2 + (abs(share) < 0.1)
+    text = f"{value:.{decimals}f}"
+    while float(text) in (0, 100) and float(text) != value and decimals < _MOST_DECIMALS:
+        decimals += 1
+        text = f"{value:.{decimals}f}"
+    return f"{text.rstrip('0').rstrip('.') if '.' in text else text} %"
 
 
 def _about(points: float) -> str:

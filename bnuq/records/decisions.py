@@ -44,7 +44,10 @@ def decisions(result: Result, verdict: Verdict) -> tuple[Finding, ...]:
     if is_mismatched(result):
         return () if use is None else (use,)
     method = DETERMINISTIC if use is None else use.values["method"]
-    defer = _certified(result, method) if result.certification is not None else next(_measured(result, method), None)
+    defer = next(_measured(result, method), None)
+    if (certification := result.certification) is not None:
+        used = method_named(method).plain.name  # a temperature promises nothing else
+        defer = certified(result, used if used in certification.methods else certification.method, used)
     foreign = _foreign(result, verdict, [name for name in _ood_sets(result) if name not in rescaled])
     return tuple(each for each in (use, defer, foreign) if each is not None)
 
@@ -132,12 +135,11 @@ def _compared(comparison: MethodComparison) -> dict[str, Any]:
 # ── which points to defer ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _certified(result: Result, used: str) -> Finding:
-    """By a certificate: what is promised, and what the test set shows of it; `used` is the method of predictions, and
-    the promise is about these, if it has one."""
-    certification, used = result.certification, method_named(used).plain.name  # a temperature promises nothing else
+def certified(result: Result, method: str, used: str) -> Finding:
+    """By the certificate of a method: what is promised, and what the test set shows of it; `used` is the method of
+    predictions."""
+    certification = result.certification
     assert certification is not None
-    method = used if used in certification.methods else certification.method
     outcome, chosen = next(outcomes(result, method)), certification.methods[method]
     values: dict[str, Any] = {
         "method": method,
@@ -148,8 +150,10 @@ def _certified(result: Result, used: str) -> Finding:
         "points": outcome.points,
     }
     if not outcome.is_kept:
-        needed, smallest = outcome.needed, outcome.smallest_risk
-        return finding("undecided", about="defer", **values, points_needed=needed, smallest_risk=smallest)
+        values |= {"points_needed": outcome.needed, "smallest_risk": outcome.smallest_risk}
+        units = f"validation {'images' if result.task.is_dense else 'points'}"
+        units = f"groups of {units}" if chosen.group is not None else units
+        return finding("undecided", about="defer", **values, units=units)
     error = outcome.loss if chosen.is_expected else None
     if outcome.errors is not None and outcome.accepted:
         error = outcome.errors / outcome.accepted

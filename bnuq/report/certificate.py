@@ -5,69 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from bnuq.records.certificate import Certification, Outcome, outcomes
+from bnuq.findings import sentence as in_words
+from bnuq.methods import DETERMINISTIC
+from bnuq.records.certificate import Outcome, outcomes
+from bnuq.records.decision_sentences import DECISIONS, SET, percent
+from bnuq.records.decisions import certified
 from bnuq.records.evaluation import Result
-from bnuq.report import tasks
 from bnuq.report.document import Cell, Part, Row, Table, explanation
 from bnuq.report.method_names import method_label
 from bnuq.report.numbers import named, three_digits, with_error
 
+_DIGITS = 3  # of measured percents in the table
+
 
 def sentence(result: Result) -> str:
     """The promise of the chosen method, or why there is none; empty without a certificate."""
-    certification = result.certification
-    if certification is None:
+    if result.certification is None:
         return ""
-    outcome = next(outcomes(result, certification.method))
-    subject = f"Certified at a risk of {_percent(certification.risk)}"
-    if not outcome.is_kept:
-        return f"Not certified at a risk of {_percent(certification.risk)}: {_why_not(certification, outcome)}"
-    if certification.chosen.is_of_width:
-        return f"{subject}{_sure(certification)}: {_interval(result, outcome)}."
-    threshold, score = outcome.threshold, f"{named(certification.chosen.score)} of {certification.method}"
-    rule = f"accept {'all' if math.isinf(threshold) else f'{score} up to {three_digits(threshold)}'}"
-    kept = "" if outcome.coverage is None else f", {_percent(outcome.coverage.value)} of the test {_accepted(result)}"
-    if certification.chosen.is_expected:
-        return f"{subject} in expectation: {rule}{kept}; at most that share of an image is then wrong and accepted."
-    errors = ""
-    if outcome.errors is not None and outcome.accepted:
-        errors = f", with {_percent(outcome.errors / outcome.accepted)} errors"
-    return f"{subject}{_sure(certification)}: {rule}{kept}{errors}."
-
-
-def _sure(certification: Certification) -> str:
-    return f", {_percent(certification.confidence)} confidence"
-
-
-def _accepted(result: Result) -> str:
-    return "pixels" if result.task.is_dense else tasks.points_of(result)
-
-
-def _interval(result: Result, outcome: Outcome) -> str:
-    certification = result.certification
-    assert certification is not None
-    reach, width = three_digits(outcome.threshold), outcome.width
-    if certification.chosen.noise is not None:
-        mean = "" if width is None else f", on average {three_digits(width.value)}"
-        reach = f"{reach} predictive sd{mean}"
-    inside = "" if outcome.coverage is None else f"; {_percent(outcome.coverage.value)} of the test points are inside"
-    return f"intervals of ± {reach} around the mean of {certification.method}{inside}"
-
-
-def _why_not(certification: Certification, outcome: Outcome) -> str:
-    if outcome.points < outcome.needed:
-        units = "groups of validation points" if certification.chosen.group is not None else "validation points"
-        return f"that needs at least {outcome.needed:,} {units}, and there are {outcome.points:,}."
-    if outcome.smallest_risk is None:
-        return f"no score of {certification.method} keeps any promise on {outcome.points:,} validation points."
-    return (
-        f"no threshold of {certification.method} keeps that on {outcome.points:,} validation points; the smallest risk "
-        f"that these points keep is {_percent(outcome.smallest_risk)}."
-    )
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.3g} %"
+    return in_words(certified(result, result.certification.method, DETERMINISTIC), DECISIONS)
 
 
 # ── the section ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -100,18 +55,18 @@ def _cells(result: Result, outcome: Outcome) -> tuple[Cell, ...]:
     if not outcome.is_kept:
         why = f"needs {outcome.needed:,} points, has {outcome.points:,}"
         if outcome.points >= outcome.needed:
-            why = "none" if outcome.smallest_risk is None else f"none; keeps {_percent(outcome.smallest_risk)}"
+            why = "none" if outcome.smallest_risk is None else f"none; keeps {percent(outcome.smallest_risk, SET)}"
         empty = (Cell("–"), Cell("–")) if certification.chosen.is_expected else (Cell("–"), Cell("–"), Cell("–"))
         return Cell(why), *empty
     threshold = Cell("all" if math.isinf(outcome.threshold) else three_digits(outcome.threshold))
     if certification.chosen.is_of_width and outcome.width is not None:
         threshold = with_error(outcome.width, None)
-    coverage = Cell("–") if outcome.coverage is None else Cell(_percent(outcome.coverage.value))
+    coverage = Cell("–") if outcome.coverage is None else Cell(percent(outcome.coverage.value, _DIGITS))
     if certification.chosen.is_expected:
-        return threshold, coverage, Cell("–" if outcome.loss is None else _percent(outcome.loss))
+        return threshold, coverage, Cell("–" if outcome.loss is None else percent(outcome.loss, _DIGITS))
     if outcome.errors is None or not outcome.accepted:
         return threshold, coverage, Cell("–"), Cell("–")
-    rate = Cell(_percent(outcome.errors / outcome.accepted))
+    rate = Cell(percent(outcome.errors / outcome.accepted, _DIGITS))
     ends = "–" if outcome.interval is None else "–".join(f"{100 * end:.3g}" for end in outcome.interval)
     return threshold, coverage, rate, Cell(ends if ends == "–" else f"{ends} %")
 
@@ -119,7 +74,7 @@ def _cells(result: Result, outcome: Outcome) -> tuple[Cell, ...]:
 def _legend(result: Result) -> str:
     certification = result.certification
     assert certification is not None
-    risk, points = _percent(certification.risk), f"{len(certification.chosen.scores):,} validation points"
+    risk, points = percent(certification.risk, SET), f"{len(certification.chosen.scores):,} validation points"
     if certification.chosen.is_expected:
         return (
             f"Over {points} and a future image, at most {risk} of its pixels are wrong and accepted, in "
@@ -127,7 +82,7 @@ def _legend(result: Result) -> str:
         )
     what = "the intervals miss" if certification.chosen.is_of_width else "the error rate of accepted future points is"
     text = (
-        f"For each method alone: with {_percent(certification.confidence)} confidence over the {points}, {what} at "
+        f"For each method alone: with {percent(certification.confidence, SET)} confidence over the {points}, {what} at "
         f"most {risk}. Shown is the test set, with the exact interval of its error rate."
     )
     if certification.each:
@@ -136,7 +91,7 @@ def _legend(result: Result) -> str:
         text += " Points in groups depend on each other: groups are the units, and each counts alike."
     law = next(outcomes(result, certification.method)).law
     if law is not None:
-        mean, low, high = map(_percent, law)
+        mean, low, high = (percent(share, _DIGITS) for share in law)
         text += (
             f" Over validation sets the exact law of the intervals' coverage has the mean {mean}, and 95 % of it is "
             f"from {low} to {high}."

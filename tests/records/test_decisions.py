@@ -13,7 +13,7 @@ import pytest
 from bnuq.estimates import Estimate
 from bnuq.findings import Finding, sentence, verdict
 from bnuq.records.best_scores import FALSE_ALARMS
-from bnuq.records.decision_sentences import DECISIONS
+from bnuq.records.decision_sentences import DECISIONS, SET, percent
 from bnuq.records.decisions import decided, decisions
 from bnuq.records.evaluation import EvaluatedSet, Result
 from bnuq.records.verdict import OTHER_SCALE, MethodComparison, Verdict, concluded
@@ -129,6 +129,27 @@ def test_a_deferral_that_lowers_no_error_is_called_so_and_ties_defer_nothing() -
     result = made(predictive_entropy=ENTROPY, accuracy=(ENTROPY > 0.5).astype(float))
     assert "does not lower the error rate of 50 %" in sentence(decided(result)[1], DECISIONS)
     assert len(decided(made(predictive_entropy=np.ones(POINTS), accuracy=RIGHT))) == 1
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [
+        (0, "0 %"),
+        (1, "100 %"),
+        (0.0493, "4.9 %"),
+        (0.05, "5 %"),
+        (0.1449, "14 %"),
+        (0.9951, "99.5 %"),
+        (0.9999, "99.99 %"),
+    ],
+)
+def test_a_measured_share_has_two_digits_and_is_all_or_nothing_only_where_it_is(share: float, text: str) -> None:
+    assert percent(share) == text
+    assert percent(share / 1000) != "0 %" or not share
+
+
+def test_a_risk_that_was_set_is_said_in_full() -> None:
+    assert [percent(risk, SET) for risk in (0.125, 0.05, 0.001, 0.975)] == ["12.5 %", "5 %", "0.1 %", "97.5 %"]
 
 
 def foreign(shift: float, low: float) -> Finding:

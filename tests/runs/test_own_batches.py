@@ -13,6 +13,7 @@ import pytest
 import small_run
 import small_segmentation
 import torch
+from fake_accelerator import NAME
 from findings_of import noted, values_of
 from report_text import rendered
 from torch import nn
@@ -186,3 +187,12 @@ def test_the_gate_pairs_results_of_the_same_batches(folder: Path, whole: Result)
     other = evaluated(folder, "seed", methods=(OWN, "mcbn"), perturb=("gaussian:0.2",), samples=8, seed=4)
     assert dict(pairing(other, whole).why_not)[OWN] == "the seed differs"
     assert check(whole, whole).passed
+
+
+@pytest.mark.usefixtures("accelerator")
+def test_it_runs_on_an_accelerator(folder: Path, whole: Result) -> None:
+    result = evaluated(folder, "device", device="auto")
+    assert str(result.sampling["device"]).startswith(NAME)
+    for name, each in result.methods[OWN].sets.items():
+        for score, values in each.points.items():
+            np.testing.assert_allclose(values, whole.methods[OWN].sets[name].points[score], atol=1e-5)

@@ -89,7 +89,7 @@ class OwnBatches:
         model, layers = self.subject.model, self.subject.plan.layers
 
         def run() -> Tensor:
-            with MeasurementMode(layers, self.subject.run.sampler.variance) as mode:
+            with MeasurementMode(layers) as mode:  # with the biased variance, as in training
                 output = tensor_output(forward(model, inputs.clone()))  # a network may write into its input
             mode.measurement()  # which checks that no layer was left out
             return output

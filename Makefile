@@ -12,7 +12,7 @@ BIN := .venv/bin
 	@touch $@
 
 demo: .venv/installed
-	$(BIN)/bnuq evaluate sample_configs/quickstart.toml
+	$(BIN)/bnuq demo
 
 # Bytecode is kept, also where PYTHONDONTWRITEBYTECODE is set: without it each test process compiles everything again,
 # and collecting the tests takes three times as long.

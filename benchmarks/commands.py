@@ -44,7 +44,7 @@ class Task:
 
 def tasks(configs: Path, data: Path | None) -> dict[str, Callable[[], Task]]:
     """The tasks by name, whose paths are those of a copy of sample_configs/; those that need data only where it is."""
-    quickstart, regression, cifar = configs / "quickstart", configs / "regression", configs / "data"
+    quickstart, regression, cifar = configs.parent / "bnuq" / "demo", configs / "regression", configs / "data"
 
     def quickstart_task() -> Task:
         loop = ["classification.py", str(quickstart / "fashion_cnn.pt"), f"{quickstart / 'net.py'}:small_cnn"]
@@ -193,6 +193,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         configs = Path(folder) / "sample_configs"
         shutil.copytree(CONFIGS, configs, ignore=shutil.ignore_patterns("data"))
+        (configs.parent / "bnuq").symlink_to(ROOT / "bnuq")  # the demo, which quickstart.toml names
         if named:
             (configs / "data").symlink_to(Path(named).resolve())
         known = tasks(configs, Path(named) if named else None)

@@ -32,6 +32,7 @@ import numpy as np
 import torch
 
 import bnuq
+from bnuq.cli.demo import next_steps
 from bnuq.cli.progress import Bars
 from bnuq.config import Options, resolve, resolve_sweep
 from bnuq.estimates import Estimate
@@ -131,8 +132,9 @@ def main() -> None:
             rows[job.title] = rows_of(job.title, result)
             print("\n".join(rows[job.title]), flush=True)
             if job.title == "quickstart":
-                shown = replace(result, path=Path("fashion_cnn.bnuq.h5"))
+                shown = replace(result, path=Path("bnuq-demo/fashion_cnn.bnuq.h5"))
                 print_record(report, shown, demo)
+                print(next_steps("bnuq-demo"), file=demo)
                 print_record(report, shown, whole_demo, full=True)
     text = evaluate_page(rows, demo=whole_demo.getvalue(), regression=regression.getvalue())
     (MEASURED / "evaluate.md").write_text(text, encoding="utf-8")
@@ -146,6 +148,7 @@ def run_files(pack: Path) -> Iterator[Path]:
         place = Path(folder) / "sample_configs"
         shutil.copytree(ROOT / "sample_configs", place, ignore=shutil.ignore_patterns("data"))
         (place / "data").symlink_to(pack)
+        (place.parent / "bnuq").symlink_to(ROOT / "bnuq")  # the demo, which quickstart.toml names
         yield place
 
 

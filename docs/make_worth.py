@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
-from make_figures import DOCS, ROOT, made_by, put, run_files
+from make_demo import cut_sets
+from make_figures import DOCS, made_by, put, run_files
 from torch import nn
 
 import bnuq
@@ -82,7 +84,7 @@ def networks(pack: Path, place: Path) -> dict[str, Callable[[Path], object]]:
         "SVHN CNN on printed digits": shipped(
             "svhn_cnn", methods=("mcbn", "mcdo", "mcbn+mcdo", "laplace"), train=digits, test=digits, ood=(pictures,)
         ),
-        "Transformer without BatchNorm and dropout": transformer_evaluated,
+        "Transformer without BatchNorm and dropout": partial(transformer_evaluated, pack),
     }
 
 
@@ -103,16 +105,12 @@ class Transformer(nn.Module):
         return self.head(tokens.mean(1))
 
 
-def transformer_evaluated(out: Path) -> object:
-    """Train the transformer on the demo's pictures for a minute, and evaluate it in memory."""
-    folder = ROOT / "sample_configs/quickstart"
+def transformer_evaluated(pack: Path, out: Path) -> object:
+    """Train the transformer on the pictures of the demo's training for a minute, and evaluate it in memory."""
     sets = {}
-    for name in ("fashion_train", "fashion_test", "mnist"):
-        with np.load(folder / f"{name}.npz") as file:
-            arrays = dict(file)
-        x = torch.from_numpy(arrays["x"].reshape(-1, 1, 28, 28)).float()
-        x = (x / 255 if x.max() > 1 else x).sub(0.2860).div(0.3530)
-        sets[name] = x, torch.from_numpy(np.asarray(arrays["y"], dtype=np.int64))
+    for name, (images, labels) in cut_sets(pack).items():
+        x = torch.from_numpy(np.array(images)).float().div(255).sub(0.2860).div(0.3530)
+        sets[name] = x, torch.from_numpy(np.array(labels))
     torch.manual_seed(0)
     network = Transformer()
     x, y = sets["fashion_train"]

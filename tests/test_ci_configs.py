@@ -29,7 +29,7 @@ from bnuq.metrics import METRICS
 ROOT = Path(__file__).resolve().parent.parent
 CI = ROOT / "sample_configs" / "ci"
 PAGE = (ROOT / "docs" / "gate.md").read_text(encoding="utf-8")
-FOLDERS = ("sample_configs/ci", "sample_configs/quickstart")
+FOLDERS = ("sample_configs/ci", "bnuq/demo")
 LESS = ("--limit", "60", "--samples", "8")
 RUN_FILE = Path("sample_configs/ci/bnuq.toml")
 
@@ -145,7 +145,7 @@ def repository(
 
 def add_noise(place: Path, *, relative: float) -> None:
     """Noise of so many times their own spread on the weights of the network."""
-    path = place / "sample_configs/quickstart/fashion_cnn.pt"
+    path = place / "bnuq/demo/fashion_cnn.pt"
     generator = torch.Generator().manual_seed(0)
     weights = torch.load(path, weights_only=True)
     for value in weights.values():
@@ -280,7 +280,7 @@ def test_the_hooks_run_in_commits_that_touch_the_network_or_its_baseline_and_in_
     named = [model.checkpoint, model.arch.rpartition(":")[0], data.train, data.test, *data.ood, "bnuq.toml"]
     assert all(network.search((CI / name).resolve().relative_to(ROOT).as_posix()) for name in named)
     assert all(pattern.search("sample_configs/ci/baseline.h5") for pattern in (network, baseline))
-    for other in ("README.md", "sample_configs/quickstart/README.md", "current.bnuq.h5", "bnuq/metrics/registry.py"):
+    for other in ("README.md", "bnuq/demo/README.md", "current.bnuq.h5", "bnuq/metrics/registry.py"):
         assert not network.search(other) and not baseline.search(other)
     assert all(hook["language"] == "system" and not hook["pass_filenames"] for hook in hooks().values())
 

@@ -20,7 +20,7 @@ import less_work
 import msgspec
 import pytest
 import torch
-from cut_sets import write_samples, write_scenes, write_set
+from cut_sets import DEMO, write_samples, write_scenes, write_set
 from safetensors.torch import save_file
 
 import bnuq
@@ -44,7 +44,6 @@ from bnuq.inspection import pipelines
 from bnuq.report.document import Report
 
 ROOT = Path(__file__).resolve().parent.parent
-QUICKSTART = ROOT / "sample_configs" / "quickstart"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 ABOUT = [ROOT / f"{name}.md" for name in ("ARCHITECTURE", "CONTRIBUTING", "SECURITY", "docs/design/decisions")]
 LINKING = [*PAGES, *ABOUT, ROOT / "benchmarks" / "README.md", *sorted((ROOT / "sample_configs").rglob("README.md"))]
@@ -142,6 +141,7 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         generator = torch.Generator().manual_seed(seed)
         moved = {k: v + 0.01 * torch.randn(v.shape, generator=generator) if v.ndim > 1 else v for k, v in state.items()}
         torch.save(moved, place / name)
+    shutil.copytree(samples / "quickstart", place / "bnuq-demo")
     for file in (ROOT / "sample_configs" / "regression").iterdir():
         shutil.copy(file, place / file.name)
     write_scenes(place / "camvid", train=16, test=4, height=16, width=16)
@@ -240,7 +240,7 @@ def test_every_command_of_a_page_runs(page: Path, own_folder: Path, capsys: pyte
         write_forms(own_folder)
     before = {path.name for path in own_folder.iterdir()}
     if page.name == "gate.md":
-        shutil.copy(ROOT / "sample_configs" / "ci" / "bnuq.toml", own_folder)
+        shutil.copy(own_folder / "sample_configs" / "ci" / "bnuq.toml", own_folder)
         shutil.copytree(own_folder / "sample_configs" / "quickstart", own_folder.parent / "quickstart")
         before.add("bnuq.toml")
     if page.name in CODE_FIRST:
@@ -335,8 +335,9 @@ def anchors(page: Path) -> set[str]:
 
 
 def test_the_demo_is_the_quickstart_and_its_output_is_on_the_pages() -> None:
-    makefile = (ROOT / "Makefile").read_text()
-    assert "bnuq evaluate sample_configs/quickstart.toml" in makefile
+    run_file = (DEMO / "fashion_cnn.toml").read_text(encoding="utf-8")
+    sample = (ROOT / "sample_configs" / "quickstart.toml").read_text(encoding="utf-8")
+    assert tomllib.loads(sample.replace("../bnuq/demo/", "")) == tomllib.loads(run_file)
     (shown,) = (block for block in blocks(PAGES[0], "text") if "In short" in block)
     whole, _ = blocks(ROOT / "docs" / "measured" / "evaluate.md", "text")
     head, same = (re.sub(r"[\d.]+ s$", "", text.partition("\n\n")[0], flags=re.MULTILINE) for text in (shown, whole))
@@ -428,9 +429,8 @@ def test_a_sample_config_that_says_how_to_sweep_is_swept(
 
 
 def test_the_quickstart_can_be_made_again(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.syspath_prepend(str(QUICKSTART))
-    monkeypatch.setattr(sys, "argv", ["make.py", "--help"])
+    monkeypatch.setattr(sys, "argv", ["make_demo.py", "--help"])
     with pytest.raises(SystemExit) as left:
-        runpy.run_path(str(QUICKSTART / "make.py"), run_name="__main__")
+        runpy.run_path(str(ROOT / "docs" / "make_demo.py"), run_name="__main__")
     assert left.value.code == 0
     assert "--data-root DATA_ROOT" in capsys.readouterr().out

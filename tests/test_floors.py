@@ -16,7 +16,18 @@ PACKAGE = Path(__file__).resolve().parent.parent / "bnuq"
 
 # A file imports only from floors below its own, or from its own room.
 FLOORS = [
-    {"arithmetic", "devices", "estimates", "findings", "methods", "nn", "perturbations", "stopping", "surroundings"},
+    {
+        "arithmetic",
+        "demo",
+        "devices",
+        "estimates",
+        "findings",
+        "methods",
+        "nn",
+        "perturbations",
+        "stopping",
+        "surroundings",
+    },
     {"errors", "tasks"},
     {"catalogue", "metrics", "files", "packing", "randomness", "progress", "user_code"},
     {"trust", "forms"},

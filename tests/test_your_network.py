@@ -39,9 +39,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A reader's folder: the Python files of the page, and the samples that ship."""
     for block in blocks((DOCS / "your-network.md").read_text(encoding="utf-8"), "python"):
         name, _, code = block.partition("\n")
-        less = code.replace('"train", 2000', '"train", 1000').replace('"test", 400', '"test", 60')
+        less = code.replace('"test", 400', '"test", 60')
         (tmp_path / name.removeprefix("# ")).write_text(less, encoding="utf-8")
-    write_samples(tmp_path / "sample_configs", train=2000)
+    samples = write_samples(tmp_path / "sample_configs", train=1000)
+    shutil.copytree(samples / "quickstart", tmp_path / "bnuq-demo")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "fit", raising=False)

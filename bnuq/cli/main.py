@@ -101,6 +101,7 @@ def _options(version: Annotated[bool, typer.Option("--version", help="Print the 
 app = program(
     "How far can I trust this network's predictions? Uncertainty of trained networks, from BatchNorm and dropout.",
     {
+        "demo": Later("demo", "Evaluate a small network that comes with bnuq, on its own data."),
         "evaluate": Later(
             "evaluate",
             "Evaluate the uncertainty of a trained network: how large it is, whether it is calibrated, and whether it "

@@ -9,6 +9,7 @@ import numpy as np
 from PIL import Image
 
 ROOT = Path(__file__).resolve().parents[2]
+DEMO = ROOT / "bnuq" / "demo"
 
 
 def write_set(source: Path, target: Path, points: int) -> None:
@@ -18,10 +19,16 @@ def write_set(source: Path, target: Path, points: int) -> None:
 
 
 def write_samples(place: Path, *, train: int = 512, points: int = 200) -> Path:
-    """sample_configs/ as it ships, but for the quickstart's sets: so many points of its reference and of each other."""
+    """sample_configs/ as it ships, but for the demo, which is in quickstart/ there and in the run files: so many points
+    of its reference and of each other set."""
     shutil.copytree(ROOT / "sample_configs", place, ignore=shutil.ignore_patterns("*.npz"))
-    for path in (ROOT / "sample_configs" / "quickstart").glob("*.npz"):
+    shutil.copytree(
+        DEMO, place / "quickstart", ignore=shutil.ignore_patterns("*.npz", "*.toml", "__pycache__"), dirs_exist_ok=True
+    )
+    for path in DEMO.glob("*.npz"):
         write_set(path, place / "quickstart" / path.name, train if path.stem.endswith("train") else points)
+    for path in (place / "quickstart.toml", place / "ci" / "bnuq.toml"):
+        path.write_text(path.read_text(encoding="utf-8").replace("../bnuq/demo/", "quickstart/"), encoding="utf-8")
     return place
 
 

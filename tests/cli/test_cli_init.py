@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import small_run
 import torch
+from cut_sets import DEMO
 from making_points import png
 from torch import nn
 
@@ -22,7 +23,6 @@ from bnuq.errors import RequestError
 from bnuq.inspection import pipelines
 from bnuq.workflows import init as workflow
 
-QUICKSTART = Path(__file__).resolve().parents[2] / "sample_configs" / "quickstart"
 COMPLETE = ("--arch", "net.py:net", "--train", "train.npz", "--test", "test.npz")
 FAST = ("--normalize", "none", "--augment", "none")  # no search
 
@@ -30,14 +30,14 @@ FAST = ("--normalize", "none", "--augment", "none")  # no search
 def test_the_quickstarts_run_file_is_found_again_and_evaluates_without_asking(cli, tmp_path, monkeypatch):
     effort = replace(pipelines.QUICK, finalists=3, batches=12)  # which tells as much here
     monkeypatch.setattr("bnuq.workflows.init.QUICK", effort)
-    monkeypatch.chdir(shutil.copytree(QUICKSTART, tmp_path / "q"))
+    monkeypatch.chdir(shutil.copytree(DEMO, tmp_path / "q", ignore=shutil.ignore_patterns("*.toml")))
     sets = ("--train", "fashion_train.npz", "--test", "fashion_test.npz", "--ood", "digits=mnist.npz")
     done = cli("init", "fashion_cnn.pt", "--arch", "net.py:small_cnn", *sets)
     assert done.code == 0 and "Trying 44 pipelines" in done.err
     announced = "The run file will be fashion_cnn.toml."
     last = ["fashion_cnn.toml was written.", "Next: bnuq evaluate fashion_cnn.toml"]
     assert done.out.splitlines() == [announced, *last]
-    sample = resolve(str(QUICKSTART.with_suffix(".toml")), Options(), folder=tmp_path)
+    sample = resolve(str(DEMO / "fashion_cnn.toml"), Options(), folder=tmp_path)
     written = resolve("fashion_cnn.toml", Options(), folder=Path.cwd())
     assert (written.normalize, written.augment) == (sample.normalize, sample.augment)
     assert written.task == "classification" and written.ood[0].text == "digits=mnist.npz"

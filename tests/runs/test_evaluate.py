@@ -12,6 +12,7 @@ import less_work
 import numpy as np
 import pytest
 import torch
+from cut_sets import DEMO
 from findings_of import warned
 from torch import nn
 
@@ -257,11 +258,10 @@ def test_evaluating_leaves_the_network_as_it_was(project, data_pack):
 # ── the demo ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_quickstart_runs_from_its_run_file_alone(sample_configs, tmp_path, monkeypatch):
+def test_the_demo_runs_from_its_run_file_alone(tmp_path, monkeypatch):
     less_work.at_the_reference(monkeypatch)
-    shutil.copy(sample_configs / "quickstart.toml", tmp_path)
-    shutil.copytree(sample_configs / "quickstart", tmp_path / "quickstart")
-    result = evaluate(resolve("quickstart.toml", Options(limit=30, samples=8), folder=tmp_path))
+    shutil.copytree(DEMO, tmp_path, dirs_exist_ok=True)
+    result = evaluate(resolve("fashion_cnn.toml", Options(limit=30, samples=8), folder=tmp_path))
     plain = ["deterministic", "mcbn", "mcdo", "mcbn+mcdo"]
     assert list(result.methods) == [name for method in plain for name in (method, f"{method}+temperature")]
     assert {name: outcome.n for name, outcome in result.sets.items()} == {"validation": 30, "test": 30, "mnist": 30}

@@ -16,6 +16,7 @@ from bnuq.config import Options, Run, resolve_checkpoint
 from bnuq.config.schema import DataSection, GivenOptions, ModelSection
 from bnuq.errors import RequestError
 from bnuq.files.content import exists, is_file, kind_of
+from bnuq.files.fetching import hub_name, model_path, stem_of
 from bnuq.files.folders import expanded
 
 _SUFFIXES = (".pt", ".pth", ".th", ".ckpt", ".safetensors", ".bin")  # of the checkpoints that are looked for
@@ -61,7 +62,8 @@ def command(
     fits its statistics; marks with TODO what it cannot determine. In a terminal, asks for what is missing."""
     folder = Path.cwd()
     model = folder / _checkpoint(checkpoint, folder)
-    default = folder / "bnuq.toml" if checkpoint is None else model.with_suffix(".toml")
+    beside = folder / f"{stem_of(model)}.toml" if hub_name(model) else model.with_suffix(".toml")
+    default = folder / "bnuq.toml" if checkpoint is None else beside
     path = default if out is None else folder / expanded(out)
     _check_out(path, force=force)  # before questions are asked and the network is read
     if not printing.quiet:
@@ -95,7 +97,7 @@ def _checkpoint(named: str | None, folder: Path) -> Path:
     if named is not None:
         if not named.strip() or "\0" in named or Path(named).suffix.lower() == ".toml":
             raise RequestError(f"the checkpoint is {named[:80]!r}; expected a file of weights, such as model.pt.")
-        return expanded(named)
+        return model_path(named, folder)
     checkpoints = sorted(
         path.name
         for path in folder.iterdir()

@@ -12,6 +12,7 @@ from bnuq.cli.report import check_figures, print_with_figures
 from bnuq.config import Options, Run, resolve
 from bnuq.config.schema import REFERENCE, DataSection, GivenOptions, InspectSection, ModelSection, SamplingSection
 from bnuq.evaluation.mistakes import reported_at_once
+from bnuq.files.fetching import stem_of
 
 _HELP = {
     "train": f"Reference: what the network was trained on, which its statistics are compared with: {REFERENCE}.",
@@ -64,4 +65,4 @@ def command(
 
 def placed(run: Run, options: Options) -> Run:
     """`run`, with the default name of an inspection's result file unless one was given."""
-    return run if "out" in options else replace(run, out=run.out.with_name(f"{run.checkpoint.stem}.inspect.h5"))
+    return run if "out" in options else replace(run, out=run.out.with_name(f"{stem_of(run.checkpoint)}.inspect.h5"))

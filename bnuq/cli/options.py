@@ -14,13 +14,16 @@ from bnuq.config.schema import GivenOptions
 Model = Annotated[
     str | None,
     typer.Argument(
-        help="A checkpoint (model.pt) or a run file (model.toml); default: bnuq.toml in this folder.", metavar="MODEL"
+        help="A checkpoint (model.pt), a network of the Hugging Face hub (hf:owner/name[@revision]), or a run file "
+        "(model.toml); default: bnuq.toml in this folder.",
+        metavar="MODEL",
     ),
 ]
 Models = Annotated[
     list[str] | None,
     typer.Argument(
-        help="A checkpoint (model.pt) or a run file (model.toml); default: bnuq.toml in this folder. Further "
+        help="A checkpoint (model.pt), a network of the Hugging Face hub (hf:owner/name[@revision]), or a run file "
+        "(model.toml); default: bnuq.toml in this folder. Further "
         "checkpoints are the other networks of an ensemble.",
         metavar="MODEL",
     ),

@@ -29,6 +29,7 @@ from bnuq.config.shorthand import (
     read_size,
 )
 from bnuq.errors import MistakenError, Mistakes, ModelError, RequestError
+from bnuq.files.fetching import stem_of, timm_architecture
 from bnuq.files.folders import expanded
 from bnuq.files.hub import HubConfig, read_hub_config
 from bnuq.files.suites import references_in
@@ -64,13 +65,16 @@ class _Origin:
 
 
 def _for_each(checkpoints: Sequence[Path], archs: Sequence[Named]) -> Sequence[Named | None]:
-    """The architecture of each checkpoint, of one for all or one each."""
+    """The architecture of each checkpoint, of one for all or one each; that of timm's published weights needs none."""
     if len(archs) not in (0, 1, len(checkpoints)):
         raise RequestError(
             f"{len(archs)} architectures are named for {len(checkpoints)} checkpoints; expected one for all, or one "
             "each (--arch, repeated, or a list under [model])."
         )
-    return archs if len(archs) > 1 else [next(iter(archs), None)] * len(checkpoints)
+    if not archs:
+        published = map(timm_architecture, checkpoints)
+        return [None if name is None else Named(name, Path()) for name in published]
+    return archs if len(archs) > 1 else [archs[0]] * len(checkpoints)
 
 
 def merged(
@@ -103,11 +107,11 @@ def merged(
 
     model, data, sampling, computation = request.model, request.data, request.sampling, request.options
     checkpoint, *others = [Path(without_dots(folder / path)) for path in checkpoints]
-    archs = _for_each(checkpoints, [named("arch", text) for text in texts_in(model.arch)])
+    archs = _for_each([checkpoint, *others], [named("arch", text) for text in texts_in(model.arch)])
     unchanged = _unchanged_settings(model, data, sampling, computation)
     # Every reader runs before anything is raised, so that one message lists all mistakes.
     resolved: dict[str, Any] = {
-        "out": folder / (computation.out or f"{checkpoint.stem}.bnuq.h5"),
+        "out": folder / (computation.out or f"{stem_of(checkpoint)}.bnuq.h5"),
         "checkpoint": checkpoint,
         "arch": archs[0],
         "members": tuple(map(Member, others, archs[1:])),

@@ -12,6 +12,7 @@ import msgspec
 from bnuq.config.request import Run
 from bnuq.config.runfile_writing import as_value
 from bnuq.config.schema import DataSection, GivenOptions, ModelSection, Section, option_name, settings_of
+from bnuq.files.fetching import named_or_path
 
 _NAMED = {  # the settings of the model and of its reference that such a command takes
     ModelSection: "arch arch_args entry task outputs train_batch_size",
@@ -75,4 +76,4 @@ def _text(key: str, value: Any) -> str:
 
 def _shown(path: Path) -> str:
     folder = Path.cwd()
-    return str(path.relative_to(folder) if path.is_relative_to(folder) else path)
+    return str(path.relative_to(folder)) if path.is_relative_to(folder) else named_or_path(path)

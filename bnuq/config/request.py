@@ -30,6 +30,7 @@ from bnuq.config.schema import (
 )
 from bnuq.estimates import Estimator
 from bnuq.files.content import exists
+from bnuq.files.fetching import named_or_path
 from bnuq.files.folders import expanded
 from bnuq.files.references import folders_of, selection_of, without_arguments, without_name
 from bnuq.findings import Finding
@@ -150,7 +151,9 @@ class Run:
         networks = (self, *self.members)
         factories = [_absolute(network.arch) for network in networks]
         special = {
-            "checkpoint": [str(network.checkpoint) for network in networks] if self.members else str(self.checkpoint),
+            "checkpoint": [named_or_path(network.checkpoint) for network in networks]
+            if self.members
+            else named_or_path(self.checkpoint),
             "arch": factories if len({*factories}) > 1 else factories[0],
             "ood": list(map(_absolute, self.ood)),
             "perturb": list(map(str, self.perturb)),

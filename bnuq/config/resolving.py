@@ -21,6 +21,7 @@ from bnuq.config.schema import (
 )
 from bnuq.errors import MistakenError, Mistakes, RequestError
 from bnuq.files.content import is_file
+from bnuq.files.fetching import model_path, stem_of
 from bnuq.files.folders import expanded
 from bnuq.trust import BY_USER, NamedBy
 
@@ -111,7 +112,7 @@ def resolve_sweep(
             mistakes.report()
         assert run is not None
         run = only_network(run)
-        out = run.out if is_given(options, "out") else folder / f"{run.checkpoint.stem}.sweep.h5"
+        out = run.out if is_given(options, "out") else folder / f"{stem_of(run.checkpoint)}.sweep.h5"
         runs.append(replace(run, out=out if not runs else runs[0].out))
         sections.append(written.sweep)
     for run, section in zip(runs[1:], sections[1:], strict=True):
@@ -148,7 +149,7 @@ def resolved(
         assert path is not None
         if not (written := texts_in(content.model.checkpoint)):
             raise MistakenError(f'{path} names no checkpoint. Add to it:\n\n[model]\ncheckpoint = "model.pt"')
-        checkpoints = [base / expanded(text) for text in written]
+        checkpoints = [model_path(text, base, fetch=not is_implicit) for text in written]
     if run_files := [text for text in others if is_run_file(text)]:
         raise RequestError(
             f"{run_files[0]} is a run file; expected checkpoints after the first (those of an ensemble)."
@@ -156,7 +157,7 @@ def resolved(
     run = merged(
         content,
         options,
-        checkpoints=[*checkpoints, *(folder / expanded(text) for text in others)],
+        checkpoints=[*checkpoints, *(model_path(text, folder) for text in others)],
         base=base,
         named_by=named_by,
         folder=folder,
@@ -211,7 +212,7 @@ def resolve_again(
     run = merged(
         content,
         options,
-        checkpoints=[Path(text) for text in checkpoints],
+        checkpoints=[model_path(text, source.parent, fetch=False) for text in checkpoints],
         base=source.parent,
         named_by=NamedBy(source),
         folder=folder,
@@ -250,7 +251,7 @@ def named_files(model: str | None, folder: Path) -> tuple[Path | None, Path | No
                 "Name a checkpoint (bnuq evaluate model.pt) or a run file (bnuq evaluate model.toml)."
             )
         return path, None, True
-    path = folder / expanded(model)
+    path = folder / expanded(model) if is_run_file(model) else model_path(model, folder)
     if is_run_file(model):
         if not is_file(path):
             raise RequestError(f"{model}: there is no such run file.")

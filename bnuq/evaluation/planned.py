@@ -39,6 +39,7 @@ from bnuq.evaluation.setup import (
 )
 from bnuq.evaluation.subject import VALIDATION, Subject
 from bnuq.evaluation.tasks.multilabel import MultilabelScorer
+from bnuq.files.fetching import named_or_path
 from bnuq.findings import Finding, note
 from bnuq.models.loading import LoadedModel
 from bnuq.records.evaluation import EvaluatedSet, Result
@@ -88,14 +89,14 @@ class PlannedRun:
             outputs = {"classes": 2, "labels": plan.outputs}
         networks = [
             {
-                "path": str(network.checkpoint.path),
+                "path": named_or_path(network.checkpoint.path),
                 "sha256": network.checkpoint.sha256,
                 "parameters": network.parameters,
             }
             for network in (loaded, *self.members)
         ]
         return {
-            "path": str(self.subject.run.checkpoint),
+            "path": named_or_path(self.subject.run.checkpoint),
             "sha256": loaded.checkpoint.sha256,
             "task": plan.task.name,
             **outputs,

@@ -10,6 +10,7 @@ import numpy as np
 from bnuq.config import Run
 from bnuq.config.repeating import other_command
 from bnuq.data import Points
+from bnuq.files.fetching import stem_of
 from bnuq.findings import Finding, note, warning
 from bnuq.metrics.arrays import as_float64
 from bnuq.records.evaluation import MEDIAN_LIMIT, WORST_LIMIT, ReferenceCheck, within_limits
@@ -173,7 +174,7 @@ def findings(
         return []
     row, quantity = np.unravel_index(np.argmax(check.ratios), check.ratios.shape)
     median, worst = float(np.median(check.ratios[:, quantity])), float(check.ratios[row, quantity])
-    precise = other_command(run, "precise-bn", "--out", f"{run.checkpoint.stem}_precise{run.checkpoint.suffix}")
+    precise = other_command(run, "precise-bn", "--out", f"{stem_of(run.checkpoint)}_precise{run.checkpoint.suffix}")
     if not matters:
         return [note("reference-differs", median=median, worst=worst, effect=effect, precise=precise)]
     keys = {"normalize": run.normalize, "augment": run.augment}

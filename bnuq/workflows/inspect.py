@@ -21,6 +21,7 @@ from bnuq.evaluation.population import ReferenceBatches, reference_batches
 from bnuq.evaluation.provenance import Stopwatch, provenance
 from bnuq.evaluation.reference_check import findings as reference_findings
 from bnuq.evaluation.request_checks import notes_on_request
+from bnuq.files.fetching import named_or_path
 from bnuq.findings import Finding, note
 from bnuq.inspection import health
 from bnuq.inspection.domains import domains
@@ -86,7 +87,7 @@ def inspect(run: Run, settings: Settings = DEFAULT, *, progress: Progress = sile
     result = Inspection(
         run={**run.record(), "inspect": _record(settings)},
         model={
-            "path": str(run.checkpoint),
+            "path": named_or_path(run.checkpoint),
             "sha256": network.loaded.checkpoint.sha256,
             **({"task": run.task} if run.task else {}),
             **({"train_batch_size": network.trained_with} if network.trained_with else {}),

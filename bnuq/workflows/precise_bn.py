@@ -39,6 +39,7 @@ from bnuq.evaluation.population import Population, ReferenceBatches, population_
 from bnuq.evaluation.provenance import Stopwatch, provenance
 from bnuq.evaluation.request_checks import notes_on_request
 from bnuq.evaluation.setup import Prepared, prepare
+from bnuq.files.fetching import named_or_path
 from bnuq.findings import Finding, about, note
 from bnuq.metrics.arrays import as_float64
 from bnuq.models.saving import as_stored, write_statistics
@@ -133,7 +134,7 @@ def precise_bn(
 def _model(run: Run, prepared: Prepared, sites: Sites) -> dict[str, Any]:
     checkpoint = prepared.loaded.checkpoint
     return {
-        "path": str(run.checkpoint),
+        "path": named_or_path(run.checkpoint),
         "sha256": checkpoint.sha256,
         "form": checkpoint.form,
         "entry": checkpoint.key,

@@ -23,6 +23,7 @@ from bnuq.evaluation.provenance import Stopwatch, provenance
 from bnuq.evaluation.request_checks import notes_on_request
 from bnuq.evaluation.setup import prepare
 from bnuq.evaluation.subject import VALIDATION
+from bnuq.files.fetching import stem_of
 from bnuq.files.journal import Journal, WorkFolder, work_folder
 from bnuq.files.places import Place
 from bnuq.findings import Finding, about, note, notes, warning, warnings
@@ -159,7 +160,7 @@ def _result(
 def _names(runs: Sequence[Run]) -> list[str]:
     """The checkpoints' stems; with their folders where two stems are the same, and numbered where these are the same,
     too."""
-    stems = [run.checkpoint.stem for run in runs]
+    stems = [stem_of(run.checkpoint) for run in runs]
     long = [f"{run.checkpoint.parent.name}/{run.checkpoint.stem}" for run in runs]
     names = [stem if Counter(stems)[stem] == 1 else long_name for stem, long_name in zip(stems, long, strict=True)]
     return [name if Counter(names)[name] == 1 else f"{name}#{number}" for number, name in enumerate(names)]

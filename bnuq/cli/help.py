@@ -42,7 +42,7 @@ class CommandGroup(TyperGroup):
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help to `formatter`."""
         commands = [(name, sentence, "") for name, sentence in self.commands.sentences()]
-        options = [_option(parameter) for parameter in self.get_params(ctx)]
+        options = [_option(each) for each in self.get_params(ctx) if not getattr(each, "hidden", False)]
         formatter.write(_rendered(self, ctx, (("Commands", commands), ("Options", options))))
 
 

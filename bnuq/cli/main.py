@@ -92,10 +92,41 @@ def _wrapping_exceptions(command: Callable[..., None]) -> Callable[..., None]:
     return called
 
 
-def _options(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
+def _options(
+    version: Annotated[bool, typer.Option("--version", help="Print the versions of bnuq, torch and Python.")] = False,
+    completion: Annotated[
+        str | None,
+        typer.Option(
+            help="Print the completion script of a shell, for its start-up file to evaluate.",
+            metavar="bash|zsh|fish",
+            show_default=False,
+        ),
+    ] = None,
+    complete: Annotated[tuple[str, str] | None, typer.Option(hidden=True)] = None,
+) -> None:
     if version:
-        print_line(bnuq.__version__)
-        raise typer.Exit
+        python = ".".join(map(str, sys.version_info[:3]))
+        print_line(f"bnuq {bnuq.__version__}, torch {_installed('torch')}, Python {python}")
+    elif completion is not None:
+        from bnuq.cli.completion import script
+
+        print_line(script(completion))
+    elif complete is not None:
+        from bnuq.cli.completion import completed
+
+        print_line("\n".join(completed(app, *complete)))
+    else:
+        return
+    raise typer.Exit
+
+
+def _installed(package: str) -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
 
 
 app = program(
@@ -200,7 +231,7 @@ def _leave(code: int) -> NoReturn:
 
 def _run(app: Any, name: str, arguments: list[str]) -> Any:
     try:
-        return app(arguments, prog_name=name, standalone_mode=False)
+        return app(arguments, prog_name=name, standalone_mode=False, complete_var="_BNUQ")
     except _WrappedException as wrapped:
         raise wrapped.error from wrapped.error.__cause__
 

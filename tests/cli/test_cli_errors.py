@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import io
 import json
 import os
@@ -331,7 +332,8 @@ def test_no_arguments_show_the_commands(cli):
     done = cli()
     assert "evaluate" in done.out + done.err
     assert done.code in (0, 2)
-    assert cli("--version").out == "0.1.0\n"
+    python = ".".join(map(str, sys.version_info[:3]))
+    assert cli("--version").out == f"bnuq 0.1.0, torch {importlib.metadata.version('torch')}, Python {python}\n"
 
 
 FAULTS = [

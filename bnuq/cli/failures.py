@@ -54,9 +54,20 @@ def reported(error: BaseException, folder: Path | None = None, *, subject: str =
         location = user_code_place or place_of(error) or "an unknown place"
         return say(f"user code ended the run with {raised}, at {location}. Fix that code.", REFUSED)
     return say(
-        f"a bug in bnuq: {raised}\nPlease report it, with the output of the same command and --debug.",
+        f"a bug in bnuq: {raised}\nPlease report it{_address()}, with the output of the same command and --debug.",
         FAULT,
     )
+
+
+def _address() -> str:
+    """Where to report: the address in the metadata of the package."""
+    from importlib.metadata import PackageNotFoundError, metadata
+
+    try:
+        addresses = dict(entry.split(", ", 1) for entry in metadata("bnuq").get_all("Project-URL") or ())
+    except (PackageNotFoundError, ValueError):
+        return ""
+    return f" at {addresses['Issues']}" if "Issues" in addresses else ""
 
 
 def _interruption_note(error: BaseException) -> str:

@@ -24,7 +24,7 @@ def note(data: bytes) -> None:
     """Note a file of these bytes, if it is not large; where there are too many notes the older half is dropped."""
     if len(data) > _LARGEST:
         return
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, NotImplementedError):  # the latter where a call takes no folder
         _place().mkdir(mode=0o700, parents=True, exist_ok=True)
         with _own_folder() as folder:
             name = hashlib.sha256(data).hexdigest()
@@ -37,7 +37,7 @@ def note(data: bytes) -> None:
 
 def noted_bytes(path: Path) -> bytes | None:
     """What the file holds, if that is noted: it is these bytes that can be relied on, whatever the file becomes."""
-    with contextlib.suppress(OSError), _own_folder() as folder:
+    with contextlib.suppress(OSError, NotImplementedError), _own_folder() as folder:
         if path.stat().st_size > _LARGEST:
             return None
         data = path.read_bytes()

@@ -118,10 +118,13 @@ def _unlock(path: Path, handle: int) -> None:
     os.close(handle)
 
 
+_BINARY = getattr(os, "O_BINARY", 0)  # of Windows, where lines else end otherwise
+
+
 def append_text(path: Path, text: str) -> None:
     """Write `text` to the end of `path`, a regular file or none yet. OSError for others, at once: a pipe without a
     reader would never answer."""
-    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NONBLOCK", 0), 0o666)
+    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NONBLOCK", 0) | _BINARY, 0o666)
     with os.fdopen(handle, "ab") as file:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             raise OSError(errno.EINVAL, "it is a device, a pipe or a socket; expected a file")

@@ -91,9 +91,9 @@ def _write(place: Path, supplies: Mapping[str, bytes]) -> None:
 def next_steps(folder: str) -> str:
     """What to type after the demo in this folder."""
     commands = {
-        f"cd {shlex.quote(folder)}": f"network, data, run file, and the report with pictures: {_NAME}.html",
-        f"bnuq inspect {_NAME}.toml": "which layers can be sampled, and do data and network match?",
-        f"bnuq evaluate {_NAME}.toml --batch-size 16 --out b16.h5": "other settings",
+        f"cd {shlex.quote(folder)}": f"see {_NAME}.html",
+        f"bnuq inspect {_NAME}.toml": "what can be sampled?",
+        f"bnuq evaluate {_NAME}.toml -b 16 -o b16.h5": "other settings",
         f"bnuq report {_NAME}.bnuq.h5 b16.h5": "side by side",
     }
     width = max(map(len, commands))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -72,6 +73,8 @@ def timm_architecture(path: Path) -> str | None:
 
 def _snapshot(text: str, repository: str, revision: str | None, *, fetch: bool) -> Path:
     module = _huggingface_hub(text)
+    if not sys.stderr.isatty():
+        module.utils.disable_progress_bars()
     try:
         folder = module.snapshot_download(
             repository, revision=revision, allow_patterns=list(_FETCHED), local_files_only=not fetch

@@ -33,6 +33,7 @@ class Hub:
 
     def __init__(self, place: Path) -> None:
         self.place, self.asked = place, list[str]()
+        self.utils = types.SimpleNamespace(disable_progress_bars=lambda: None)
         self.constants = types.SimpleNamespace(HF_HUB_CACHE=str(place / "cache"))
         self.branches = {"main": SECOND, "v1": FIRST}
 

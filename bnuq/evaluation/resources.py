@@ -24,7 +24,7 @@ _COPIES = 4  # copies of a draw of ω in memory at once: as measured, stacked, i
 _OBJECTS = 1000  # bytes of a layer's tensors in one draw, in addition to their values
 _RANKED_BYTES = 4 * 4 + 1  # four scores in float32, and whether the prediction was wrong
 _ALWAYS_ALLOWED_BYTES = 64 * 2**20  # bytes of memory that are never refused: everything else varies by as much
-_ESTIMATES, _SEPARATIONS = 21, 5  # of a set, and of an OOD set by each score, at most; each with its replicates
+_ESTIMATES, _SEPARATIONS = 27, 7  # of a set, and by each score of it and of an OOD set, at most; with their replicates
 _POINT_SCORES = 8  # per-point scores of a set, in float64
 
 Need = Callable[[int], int]  # bytes as an increasing function of a number of draws

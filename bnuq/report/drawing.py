@@ -23,6 +23,7 @@ from bnuq.report.sanitize import printable
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.legend import Legend
 
 Format = Literal["svg", "png"]
 
@@ -213,10 +214,21 @@ def _fit(panels: Sequence[Axes]) -> None:
         panels[0].legend(loc="best")
 
 
-def legend_apart(axes: Axes, *, columns: int = 2) -> None:
-    """The legend of these axes below all of their picture, where it hides nothing."""
-    figure = axes.figure
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=columns, columnspacing=1.4)
+def legend_apart(axes: Axes, *, most: int = 2) -> None:
+    """The legend of these axes below all of their picture, where it hides nothing: in `most` columns or, on a page that
+    is too narrow for them, in one, for which the picture grows."""
+    figure, entries = axes.get_figure(root=True), axes.get_legend_handles_labels()
+    assert figure is not None
+
+    def legend(columns: int) -> Legend:
+        return figure.legend(*entries, loc="outside lower center", ncols=columns, columnspacing=1.4)
+
+    drawn = legend(most)
+    box = drawn.get_window_extent()
+    if on_page() and most > 1 and box.width > figure.bbox.width:
+        drawn.remove()
+        width, height = figure.get_size_inches()
+        figure.set_size_inches(width, height + (legend(1).get_window_extent().height - box.height) / figure.dpi)
 
 
 def sizes_across(axes: Axes, ticks: Sequence[float]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import select
 import shutil
 import subprocess
@@ -113,6 +114,11 @@ class Browser:
         """The addresses that were asked for."""
         sent = (one["params"] for one in self.events if one.get("method") == "Network.requestWillBeSent")
         return [one["request"]["url"] for one in sent]
+
+    def paper_pages(self) -> int:
+        """How many A4 pages the page takes on paper."""
+        printed = self.call("Page.printToPDF", paperWidth=8.27, paperHeight=11.69, preferCSSPageSize=True)["data"]
+        return len(re.findall(rb"/Type\s*/Page\b", base64.b64decode(printed)))
 
     def picture(self, path: Path) -> None:
         """The whole page as a PNG."""

@@ -55,6 +55,26 @@ MISPLACED = r"""(() => {
   return [said, lines.length];
 })()"""
 
+# What text, pictures aside, contrasts with its ground by less than 4.5 : 1 (WCAG 2.2, success criterion 1.4.3).
+PALE = r"""(() => {
+  const pale = [], texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  const light = colour => colour.match(/[\d.]+/g).slice(0, 3)
+    .map(each => each / 255).map(each => each <= 0.04045 ? each / 12.92 : ((each + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, each, at) => sum + each * [0.2126, 0.7152, 0.0722][at], 0);
+  let lines = 0;
+  while (texts.nextNode()) {
+    const text = texts.currentNode.textContent.trim();
+    let ground = texts.currentNode.parentElement;
+    if (!text || ground.closest('svg')) continue;
+    const ink = light(getComputedStyle(ground).color);
+    while (getComputedStyle(ground).backgroundColor === 'rgba(0, 0, 0, 0)') ground = ground.parentElement;
+    const paper = light(getComputedStyle(ground).backgroundColor);
+    if ((Math.max(ink, paper) + 0.05) / (Math.min(ink, paper) + 0.05) < 4.5) pale.push(text);
+    lines++;
+  }
+  return [pale, lines];
+})()"""
+
 
 @pytest.fixture(scope="module")
 def pages(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
@@ -170,6 +190,37 @@ def test_links_of_the_contents_lead_somewhere(pages, window) -> None:
         "(() => { const links = [...document.querySelectorAll('nav a')]; return links.length > 4 && "
         "links.every(one => document.getElementById(one.hash.slice(1)).tagName == 'H2') })()"
     )
+
+
+@pytest.mark.parametrize("dark", at_night.but({False}, (False, True)))
+@pytest.mark.parametrize("name", ("classification", "inspection"))
+def test_text_contrasts_with_its_ground_and_every_box_that_moves_is_reached_by_keys(pages, window, name, dark) -> None:
+    window.show(pages[name], width=390, dark=dark)
+    pale, lines = window.value(PALE)
+    assert pale == [] and lines > 50
+    boxes, unreached = window.value(
+        "(() => { const boxes = [...document.querySelectorAll('*')].filter(one => one.scrollWidth > one.clientWidth + 1"
+        " && getComputedStyle(one).overflowX === 'auto');"
+        "return [boxes.length, boxes.filter(one => one.tabIndex < 0).map(one => one.outerHTML.slice(0, 99))] })()"
+    )
+    assert unreached == [] and boxes > 0
+    assert window.value(
+        "document.documentElement.lang === 'en' && document.querySelectorAll('main').length === 1 && "
+        "[...document.querySelectorAll('nav, section')].every(one => one.ariaLabel || "
+        "one.getAttribute('aria-labelledby')) && [...document.querySelectorAll('img')].every(one => one.alt.length > 3)"
+    )
+
+
+@pytest.mark.parametrize("name", ("classification", "regression"))
+def test_on_paper_the_summary_with_its_first_pictures_takes_two_pages(pages, window, name) -> None:
+    window.show(pages[name], width=1000, dark=False, media="print")
+    whole = window.paper_pages()
+    rest = "[...document.querySelectorAll('.pictured ~ *, .pictured figure:nth-of-type(n + 5)')]"
+    window.value(f"{rest}.map(one => one.remove())")
+    assert window.value("document.querySelectorAll('.pictured figure').length") == 4
+    assert window.paper_pages() == 2 < whole
+    window.value("document.querySelector('.pictured').remove()")
+    assert window.paper_pages() == 1
 
 
 def test_on_paper_a_page_is_dark_on_white_and_tables_are_whole(pages, window) -> None:

@@ -19,6 +19,7 @@ from bnuq.report.document import (
     BulletList,
     Cell,
     Drawing,
+    Gallery,
     Heading,
     Listing,
     Paragraph,
@@ -32,7 +33,7 @@ from bnuq.report.document import (
 from bnuq.report.render import draw_pictures, page
 from bnuq.report.render.pictures import drawn_for_page
 
-VOID = {"meta", "br", "wbr", "use", "path", "rect", "stop"}
+VOID = {"meta", "img", "br", "wbr", "use", "path", "rect", "stop"}
 
 
 def of(*sections: ReportSection | Part, **fields: Any) -> str:
@@ -115,9 +116,10 @@ def test_every_part_has_its_tag_and_every_text_is_escaped() -> None:
     assert read.open == [] and all(link.startswith("#") for link in read.links)
     assert "<script" not in text and "\x1b" not in text
     assert read.tags["script"] == read.tags["b"] == 0
-    once = ("h1", "h3", "dl", "table", "caption", "svg", "figure", "main", "pre", "section")
+    once = ("h1", "h3", "dl", "table", "caption", "svg", "figure", "main", "pre")
     assert {tag: read.tags[tag] for tag in once} == dict.fromkeys(once, 1)
-    assert (read.tags["h2"], read.tags["nav"]) == (4, 1)
+    assert read.tags["section"] == 2  # in short, and in pictures
+    assert (read.tags["h2"], read.tags["nav"]) == (5, 1)
     assert text.index("<ul>") < text.index("<dl>") < text.index("<nav") < text.index("<svg") < text.index("<table>")
 
 
@@ -234,16 +236,17 @@ def test_the_answer_comes_first_and_says_which_warnings_follow() -> None:
     assert places == sorted(places)
 
 
-def test_two_sections_of_a_narrow_picture_each_stand_beside_each_other_and_no_others() -> None:
-    def sections(*names: str) -> list[ReportSection]:
-        return [ReportSection(name, (picture(name, columns=2 if name == "D" else 1),)) for name in names]
-
-    text = of(*sections("A", "B", "C", "D", "E"), Paragraph("more"))
-    assert text.count('<div class="pair">') == 1
-    pair = text[text.index('<div class="pair">') : text.index("</section></div>")]
-    assert re.findall(r"<h2[^>]*>([^<]+)</h2>", pair) == ["A", "B"] and pair.count("<section>") == 2
-    assert Reader(text).open == []
-    assert '<div class="pair">' not in of(ReportSection("A", (picture(), Paragraph("said"))), *sections("B"))
+def test_pictures_stand_together_then_images_then_what_is_to_be_read() -> None:
+    images = ReportSection("Images", (Gallery(((b"png", "a shoe"),)),), only_on_page=True)
+    text = of(
+        ReportSection("A", (Paragraph("first"), picture("A"))),
+        ReportSection("B", (picture("B"),)),
+        *(ReportSection("C", (Heading("of C"), picture("C", columns=2), Paragraph("last"))), images),
+    )
+    assert re.findall(r"<h[23][^>]*>([^<]+)</h", text) == ["In pictures", "Images", "A", "C", "of C"]
+    assert text.count('<section class="pictured"') == 1 and Reader(text).open == []
+    pictured = text[text.index('<section class="pictured"') : text.index("</section>")]
+    assert pictured.count("<figure") == text.count("<svg") == 3 and text.count("<figure") == 4
 
 
 def test_a_row_keeps_its_rule_below_the_column_that_stays() -> None:

@@ -184,7 +184,7 @@ def _values(record: Inspection, noise: NoiseBySize, path: Path) -> None:
         _logarithmic(axes, [*means, *deviations, 1.0])
         _layer_axis(axes, [layer.name for layer in noise.layers])
         axes.set_ylabel("effective sample size / n")
-        legend_apart(axes, columns=1)
+        legend_apart(axes, most=1)
 
 
 def _domains(record: Inspection, domains: Sequence[Domain], path: Path) -> None:

@@ -7,7 +7,7 @@ import html
 import itertools
 import re
 from base64 import b64encode
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -15,7 +15,19 @@ from typing import Any
 
 from bnuq.files.writing import write_bytes
 from bnuq.report import drawing
-from bnuq.report.document import BulletList, Cell, Drawing, Gallery, Heading, Listing, Part, Picture, Report, Table
+from bnuq.report.document import (
+    BulletList,
+    Cell,
+    Drawing,
+    Gallery,
+    Heading,
+    Listing,
+    Part,
+    Picture,
+    Report,
+    ReportSection,
+    Table,
+)
 from bnuq.report.numbers import count
 from bnuq.report.render.pictures import WIDE, DrawnPicture, drawn_for_page, width_of
 from bnuq.report.sanitize import printable
@@ -26,6 +38,7 @@ _COLOURS = {
     "#0072b2": "blue", "#d55e00": "vermilion", "#009e73": "green", "#cc79a7": "purple", "#56b4e9": "sky",
     "#9ecae1": "band", "#dbe9f4": "pale-band",
 }  # fmt: skip
+_PICTURES = "In pictures"
 
 Block = dict[str, Any]  # what the template draws: its kind, and that part's fields
 
@@ -42,16 +55,7 @@ class _Section:
     title: str
     name: str
     blocks: tuple[Block, ...]
-    warns: bool = False
-
-    @property
-    def narrow(self) -> bool:
-        """Whether it is a single picture narrow enough to have another beside it."""
-        return (
-            bool(self.title)
-            and [block["kind"] for block in self.blocks] == ["Pictures"]
-            and [picture.broad for picture in self.blocks[0]["pictures"]] == [False]
-        )
+    kind: str = ""  # the class of its heading and parts: pictured, warn
 
 
 def write_page(path: Path, report: Report) -> None:
@@ -67,7 +71,6 @@ def page(report: Report) -> str:
     from jinja2 import Environment  # late: no other report needs it
 
     drawn = drawn_for_page(report)
-    sections = list(_sections(report, drawn))
     environment = Environment(autoescape=True)
     environment.filters |= {"code": _with_code, "breakable": _breakable}
     assets = files("bnuq.report") / "assets"
@@ -76,8 +79,7 @@ def page(report: Report) -> str:
         heading=_clean(f"{report.command}{subject}"),
         summary=[_clean(text) for text in _summary(report)],
         facts=[(_clean(name), _clean(text)) for name, text in report.facts],
-        sections=sections,
-        pairs=list(_pairs(sections)),
+        sections=list(_sections(report, drawn)),
         style=(assets / "page.css").read_text(encoding="utf-8"),
     )
 
@@ -92,13 +94,23 @@ def _summary(report: Report) -> Iterator[str]:
 
 
 def _sections(report: Report, drawn: dict[tuple[str, ...], DrawnPicture]) -> Iterator[_Section]:
+    """What is to be seen, then what is to be read: all pictures, the images, the tables, where it comes from."""
     names = {"in-short"}
     numbers = itertools.count()  # of pictures, for names within SVGs that no other has
+
+    def apart(sections: Iterable[ReportSection]) -> Iterator[tuple[str, tuple[Part, ...]]]:
+        for each in sections:
+            yield each.title, tuple(part for part in each.parts if getattr(part, "kind", None) not in drawn)
+
+    images = [each for each in report.sections if any(isinstance(part, Gallery) for part in each.parts)]
+    rest = [each for each in report.sections if each not in images]
     shown = [
-        *((section.title, section.parts) for section in report.sections if not section.only_on_page),
+        (_PICTURES, tuple(picture for picture in report.pictures if picture.kind in drawn)),
+        *apart(images),
+        *apart(each for each in rest if not each.only_on_page),
         ("Warnings", (Warnings(report.warnings),) if report.warnings else ()),
         ("Notes", (BulletList(report.notes),) if report.notes else ()),
-        *((section.title, section.parts) for section in report.sections if section.only_on_page),
+        *apart(each for each in rest if each.only_on_page),
         ("", report.paths),
     ]
     for title, parts in shown:
@@ -107,17 +119,8 @@ def _sections(report: Report, drawn: dict[tuple[str, ...], DrawnPicture]) -> Ite
             while name in names:
                 name += "-"
             names.add(name)
-            yield _Section(_clean(title), name, blocks, warns=blocks[0]["kind"] == "Warnings")
-
-
-def _pairs(sections: Sequence[_Section]) -> Iterator[tuple[_Section, ...]]:
-    """The sections one by one; two of a single narrow picture each, where they follow each other, side by side."""
-    index = 0
-    while index < len(sections):
-        pair = tuple(sections[index : index + 2])
-        group = pair if len(pair) == 2 and all(section.narrow for section in pair) else pair[:1]
-        yield group
-        index += len(group)
+            kind = {_PICTURES: "pictured", "Warnings": "warn"}.get(title, "")
+            yield _Section(_clean(title), name, blocks, kind)
 
 
 def _blocks(

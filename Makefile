@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo unit test nightly test-cuda test-floor test-ray test-trackers test-kernels soak hostile golden lint house figures gate noise-models worth certificate inspect reproduce bench bench-scale bench-commands bench-start bench-launches bench-gpu bench-large clean architectures zoo
+.PHONY: demo unit test nightly test-cuda test-floor test-ray test-trackers test-kernels soak hostile golden lint docs house figures gate noise-models worth certificate inspect reproduce bench bench-scale bench-commands bench-start bench-launches bench-gpu bench-large clean architectures zoo
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -77,6 +77,17 @@ lint: .venv/installed
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/pyrefly check
+
+# The site, in build/site: index.html opens without a server. Its reports are computed once, three minutes of CPU time.
+.venv-docs/installed: docs/site/requirements.txt
+	$(PYTHON) -m venv .venv-docs
+	.venv-docs/bin/python -m pip install --quiet --disable-pip-version-check --requirement docs/site/requirements.txt
+	@touch $@
+
+docs: export NO_MKDOCS_2_WARNING := 1
+docs: .venv/installed .venv-docs/installed
+	$(BIN)/python docs/make_site.py
+	PATH="$(CURDIR)/.venv-docs/bin:$$PATH" .venv-docs/bin/mkdocs build --quiet --strict --config-file build/mkdocs.yml
 
 # Measures of the code, printed, and the price list of ARCHITECTURE.md, written again: half a minute.
 house: .venv/installed
@@ -164,4 +175,4 @@ bench-gpu:
 	$(PYTHON) benchmarks/gpu.py --device cuda
 
 clean:
-	rm -rf .venv .venv-bench .venv-floor .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-bench .venv-docs .venv-floor build .pytest_cache .ruff_cache .hypothesis

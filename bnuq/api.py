@@ -47,7 +47,7 @@ class Result:
     """The result of a command, with its file: the record's fields (`result.methods`, `result.findings`, …), and forms
     to look at it. A notebook shows it as the page of `bnuq report --html`, `print` as its terminal report.
 
-        Without `out`, its file is temporary and is deleted with the object; `save` keeps it.
+    Without `out`, its file is temporary and is deleted with the object; `save` keeps it.
     """
 
     def __init__(self, record: Any, kind: Kind, *, folder: Path | None = None) -> None:

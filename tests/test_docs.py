@@ -47,7 +47,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 ABOUT = [ROOT / f"{name}.md" for name in ("ARCHITECTURE", "CONTRIBUTING", "SECURITY", "docs/design/decisions")]
 LINKING = [*PAGES, *ABOUT, ROOT / "benchmarks" / "README.md", *sorted((ROOT / "sample_configs").rglob("README.md"))]
-LINKING += sorted((ROOT / "docs" / "measured").glob("*.md"))
+LINKING += sorted(path for folder in ("measured", "site") for path in (ROOT / "docs" / folder).glob("*.md"))
 MADE = {  # by page: the files that its commands leave, but for pictures
     "README.md": "model.inspect.h5 model.bnuq.h5 b16.h5 report.html model.sweep.h5 precise.pt baseline.h5",
     "benchmarks.md": "bf16.h5",

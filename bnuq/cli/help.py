@@ -17,21 +17,27 @@ _WIDEST = 120
 _NO_BREAK = "\ue000"  # stands for a space at which a note must not be broken
 _BOLD, _DIM, _PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[0m"
 
+Row = tuple[str, str, str]  # of help: the spellings of an option, what it is, and a note on its default
+
 
 class Command(TyperCommand):
     """A command that shows its help in panels."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help to `formatter`."""
+        formatter.write(_rendered(self, ctx, self.panels(ctx).items()))
+
+    def panels(self, ctx: Any) -> dict[str, list[Row]]:
+        """The arguments and options by the titles of their panels, in the order of the help."""
         from bnuq.config.schema import Panel  # late: a list of commands needs none
 
-        panels: dict[str, list[tuple[str, str, str]]] = {name: [] for name in ("Arguments", *get_args(Panel))}
+        panels: dict[str, list[Row]] = {name: [] for name in ("Arguments", *get_args(Panel))}
         for parameter in self.get_params(ctx):
             is_argument = parameter.param_type_name == "argument"
             usual = "Arguments" if is_argument else "Common options"
             row = _argument(parameter) if is_argument else _option(parameter)
             panels[getattr(parameter, "rich_help_panel", None) or usual].append(row)
-        formatter.write(_rendered(self, ctx, panels.items()))
+        return {title: rows for title, rows in panels.items() if rows}
 
 
 class CommandGroup(TyperGroup):
@@ -50,11 +56,11 @@ def first_sentence(text: str) -> str:
     return re.split(r"(?<=[.?])\s", " ".join(text.split()))[0]
 
 
-def _argument(parameter: Any) -> tuple[str, str, str]:
+def _argument(parameter: Any) -> Row:
     return parameter.metavar or parameter.name.upper(), parameter.help or "", ""
 
 
-def _option(parameter: Any) -> tuple[str, str, str]:
+def _option(parameter: Any) -> Row:
     spellings: list[str] = parameter.opts or parameter.secondary_opts
     names = ", ".join(sorted(spellings, key=len))
     if parameter.opts and parameter.secondary_opts:
@@ -67,7 +73,7 @@ def _option(parameter: Any) -> tuple[str, str, str]:
     return f"{names} {metavar}".rstrip(), parameter.help or "", note
 
 
-def _rendered(command: Any, ctx: Any, panels: Iterable[tuple[str, list[tuple[str, str, str]]]]) -> str:
+def _rendered(command: Any, ctx: Any, panels: Iterable[tuple[str, list[Row]]]) -> str:
     """The help as text for a terminal: usage, what the command does, and a panel of rows (name, text, note) for each
     title."""
     width = min(shutil.get_terminal_size().columns, _WIDEST)

@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo unit test nightly test-cuda test-floor test-ray test-trackers test-kernels soak hostile golden lint docs house figures gate noise-models worth certificate inspect reproduce bench bench-scale bench-commands bench-start bench-launches bench-gpu bench-large clean architectures zoo
+.PHONY: demo unit test nightly test-cuda test-floor test-ray test-trackers test-kernels soak hostile golden lint docs schema house figures gate noise-models worth certificate inspect reproduce bench bench-scale bench-commands bench-start bench-launches bench-gpu bench-large clean architectures zoo
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -88,6 +88,10 @@ docs: export NO_MKDOCS_2_WARNING := 1
 docs: .venv/installed .venv-docs/installed
 	$(BIN)/python docs/make_site.py
 	PATH="$(CURDIR)/.venv-docs/bin:$$PATH" .venv-docs/bin/mkdocs build --quiet --strict --config-file build/mkdocs.yml
+
+# The JSON schemas, written again: read their diff before it is committed.
+schema: .venv/installed
+	$(BIN)/python docs/make_site.py schema
 
 # Measures of the code, printed, and the price list of ARCHITECTURE.md, written again: half a minute.
 house: .venv/installed

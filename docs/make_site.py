@@ -3,13 +3,14 @@
 The pages of docs/ are written for GitHub. On the site, links out of docs/ lead to GitHub, and every heading gets the
 anchor that GitHub gives it. The command line, the Python interface and the gallery become pages here. The results of
 the gallery are kept in build/gallery, and computed again after `make clean`; those that need BNUQ_TEST_DATA are left
-out without it.
+out without it. `make schema`: writes docs/schema/ again instead, the JSON schemas as they are published.
 """
 
 from __future__ import annotations
 
 import importlib
 import inspect
+import json
 import os
 import re
 import shutil
@@ -25,11 +26,12 @@ import typer
 import yaml
 
 from bnuq.cli.main import app
+from bnuq.report import json_schema
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build"
 PAGES, GALLERY, SITE = BUILD / "docs", BUILD / "gallery", ROOT / "docs" / "site"
-GENERATED = ("cli.md", "api/bnuq.md", "api/metrics.md", "api/nn.md", "gallery.md", "gallery/check.md", "schemas.md")
+GENERATED = ("cli.md", "api/bnuq.md", "api/metrics.md", "api/nn.md", "gallery.md", "gallery/check.md")
 SCHEMAS = ROOT / "docs" / "schema"
 _ELSEWHERE = {
     "README.md": "overview.md", "CHANGELOG.md": "changelog.md", "ARCHITECTURE.md": "architecture.md",
@@ -44,12 +46,12 @@ _FENCE = re.compile(r"^```.*?^```$\n?", re.MULTILINE | re.DOTALL)
 def places() -> dict[Path, str]:
     """Where each page and picture of the repository stands on the site."""
     found = {ROOT / source: place for source, place in _ELSEWHERE.items()}
-    for folder in (ROOT / "docs", ROOT / "docs" / "measured", SITE):
+    for folder in (ROOT / "docs", ROOT / "docs" / "measured", SCHEMAS, SITE):
         base = SITE if folder == SITE else ROOT / "docs"
         found |= {
             path: path.relative_to(base).as_posix()
             for path in sorted(folder.iterdir())
-            if path.suffix in (".md", ".svg", ".css")
+            if path.suffix in (".md", ".svg", ".css", ".json")
         }
     return found
 
@@ -269,11 +271,16 @@ def main() -> None:
     for place, text in made.items():
         (PAGES / place).parent.mkdir(exist_ok=True)
         (PAGES / place).write_text(text, encoding="utf-8")
-    if SCHEMAS.exists():
-        shutil.copytree(SCHEMAS, PAGES / "schema")
     config["nav"] = _existing(config["nav"])
     (BUILD / "mkdocs.yml").write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
 
 
+def write_schemas() -> None:
+    """Write the JSON schemas: what changes in one of them is a change for those who read JSON."""
+    for name in json_schema.names():
+        text = json.dumps(json_schema.schema(name), indent=1, ensure_ascii=False)
+        (SCHEMAS / f"{name}.json").write_text(f"{text}\n", encoding="utf-8")
+
+
 if __name__ == "__main__":
-    main()
+    write_schemas() if sys.argv[1:] == ["schema"] else main()

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import small_multilabel
 import small_run
+import summary_schemas
 from cut_sets import ROOT, write_samples, write_set
 
 from bnuq.cli.main import main
@@ -63,7 +64,9 @@ def test_numbers_are_those_of_before(
             assert main_code(arguments) == 0
     code = main_code([*CASES[name], "--json"])
     assert code in ((0, 1) if name == "check" else (0,))
-    numbers = dict(leaves(json.loads(capsys.readouterr().out)))
+    summary = json.loads(capsys.readouterr().out)
+    assert summary_schemas.errors(summary, f"{summary['command']}-v1") == []
+    numbers = dict(leaves(summary))
     path = GOLDEN / f"{name}.json"
     if request.config.getoption("--remake"):
         path.write_text(json.dumps(numbers, indent=0, sort_keys=True) + "\n", encoding="utf-8")

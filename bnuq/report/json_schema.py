@@ -1,0 +1,282 @@
+"""JSON schemas of what `--json` prints, and of the record in a result file, made by msgspec from types.
+
+What a summary copies from a record has the types of the record's own fields. Further keys are allowed everywhere: a
+later version may add some. One that removes a key or changes a type has a new `SCHEMA`.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import msgspec
+import numpy as np
+from msgspec import UNSET, Struct, UnsetType, defstruct
+
+from bnuq.estimates import Estimate, InRecord
+from bnuq.gate import records as gate
+from bnuq.records import approximation, evaluation, inspection, multirun, precise_bn, sweep, verdict
+from bnuq.records.summary import SCHEMA
+from bnuq.store.annotations import fields_of, metadata
+from bnuq.store.codec import FORMAT
+
+ADDRESS = "https://bnuq.github.io/bnuq/schema/"
+Number = float | Literal["inf", "-inf", "nan"]
+_Any = dict[str, Any]
+
+
+class EstimateSummary(Struct):
+    """A number with its standard error over points, that over draws, and a 95 % interval: those that it has."""
+
+    value: Number
+    se: Number | UnsetType = UNSET
+    mc_se: Number | UnsetType = UNSET
+    low: Number | UnsetType = UNSET
+    high: Number | UnsetType = UNSET
+
+
+class InTable(Struct):
+    """A row of /estimates."""
+
+    estimate: int
+
+
+class Array(Struct):
+    """A data set of the file, by its path, or the numbers themselves."""
+
+    array: str | UnsetType = UNSET
+    values: list[Any] | UnsetType = UNSET
+
+
+# ── from the types of records ────────────────────────────────────────────────────────────────────────────────────────
+
+
+@cache
+def _record(record: type, stored: bool) -> type:
+    """A record as JSON: all of its fields, in a file those that the codec stores."""
+    optional = {
+        each.name for each in fields(record) if each.default is not MISSING or each.default_factory is not MISSING
+    }
+    hints = fields_of(record) if stored else typing.get_type_hints(record, include_extras=True)
+    return _struct(record.__name__, {name: _in_json(hint, stored) for name, hint in hints.items()}, optional)
+
+
+def _struct(name: str, types: Mapping[str, Any], optional: Sequence[str] | set[str] = ()) -> type:
+    required = [(key, kind) for key, kind in types.items() if key not in optional]
+    return defstruct(
+        name, [*required, *((key, kind | UnsetType, UNSET) for key, kind in types.items() if key in optional)]
+    )
+
+
+def _of(record: type, names: str, *, optional: str = "", **more: Any) -> type:
+    """These fields and properties of a record as a summary has them, and `more`."""
+    hints = typing.get_type_hints(record, include_extras=True)
+    hints |= {
+        key: typing.get_type_hints(value.fget, include_extras=True)["return"]
+        for key, value in vars(record).items()
+        if isinstance(value, property)
+    }
+    types = {key: _in_json(hints[key], False) for key in (*names.split(), *optional.split())}
+    return _struct(record.__name__, types | more, {*optional.split()})
+
+
+def _in_json(hint: Any, stored: bool) -> Any:
+    """The type of a field's JSON: in a file (`stored`), or in a summary."""
+    if getattr(hint, "dim_str", None) is not None or hint is np.ndarray:
+        return Array if stored else list[Any]
+    if isinstance(hint, type) and is_dataclass(hint):
+        return {True: InTable, False: EstimateSummary}[stored] if hint is Estimate else _record(hint, stored)
+    if hint in (Path, float):
+        return str if hint is Path else float if stored else Number
+    arguments = get_args(hint)
+    inner = [_in_json(each, stored) for each in arguments if each is not Ellipsis]
+    origin = get_origin(hint)
+    if origin is typing.Annotated:
+        return Array if stored and metadata(hint, InRecord) else inner[0]
+    if origin in (typing.Union, type(int | None)):
+        return functools.reduce(operator.or_, inner)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return dict[str, inner[1]]  # type: ignore[valid-type]
+    if isinstance(origin, type) and issubclass(origin, Sequence):
+        item = functools.reduce(operator.or_, inner)
+        return list[item]
+    return hint
+
+
+# ── summaries ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_Estimates = dict[str, EstimateSummary]
+_Warning = _struct("Warning", {"code": str, "text": str, "runs": int}, {"runs"})
+
+
+class SetEstimates(Struct):
+    """The estimates of a set by metric, and those of its classes, groups or labels."""
+
+    by_class: dict[str, _Estimates] | UnsetType = UNSET
+    by_group: dict[str, _Estimates] | UnsetType = UNSET
+    by_label: dict[str, _Estimates] | UnsetType = UNSET
+
+
+class MethodSummary(Struct):
+    """Every estimate of a method at its address, and curves over the number of samples."""
+
+    sets: dict[str, SetEstimates]
+    ood: dict[str, dict[str, _Estimates]]
+    normalized: _Estimates | UnsetType = UNSET
+    bounds: dict[str, _Estimates] | UnsetType = UNSET
+    convergence: dict[str, list[Number]] | UnsetType = UNSET
+
+
+class SweepEstimates(Struct):
+    """One size of a sweep; further keys are metrics, with an estimate by set."""
+
+    batch_size: int
+    train_batch_size: int | None
+    protocol: sweep.Protocol
+    model: str
+    degenerate: bool
+    auroc: _Estimates
+    auroc_by: dict[str, _Estimates]
+    elbo: EstimateSummary | None
+    expected_log_likelihood: EstimateSummary | None
+    kl: Number | None
+    compared_with: Any = UNSET
+
+
+# In which further keys are not unknown ones, and what they hold.
+_KEYED = {"SetEstimates": "estimate", "SweepEstimates": "estimates", "Crossing": "estimate"}
+
+
+def _summary(command: str, types: Mapping[str, Any], optional: str = "", *, findings: bool = True) -> type:
+    head = {"bnuq": str, "schema": Literal[SCHEMA], "command": Literal[command]}  # type: ignore[valid-type]
+    ends = {"warnings": list[_Warning], "notes": list[str]} if findings else {}  # type: ignore[valid-type]
+    return _struct("Summary", {**head, **types, **ends}, {*optional.split()})
+
+
+def _evaluate() -> type:
+    check = _struct("ReferenceCheck", {"passed": bool, "layers": list[_Any], "unfit": list[str]}, {"unfit"})
+    evaluated = _struct("Set", {"n": int, "sha256": str})
+    shared = {"model": _Any, "sampling": _Any, "sets": dict[str, evaluated]}
+    decision = _struct("Decision", {"code": str, "values": _Any, "text": str})
+    judged = _of(verdict.Verdict, "worth best comparisons", text=list[str])
+    about = _of(approximation.Approximation, "uncertainty ratio pll auroc", rank_correlation=dict[str, Number])
+    parts = {"methods": dict[str, MethodSummary], "decisions": list[decision], "verdict": judged}
+    more = {"approximations": dict[str, about], "suites": _Any, "certificate": _Any, "check": _Any}
+    rest = {"reference_check": check | None, "seconds": dict[str, float], "work": _Any, "result": str | None}
+    return _summary("evaluate", shared | parts | more | rest, " ".join(more))
+
+
+def _several() -> type:
+    run = _struct("Run", {"split": int, "seed": int, "result": str, "sha256": str}, {"split", "seed"})
+    return _summary(
+        "evaluate",
+        {"kind": Literal["several"], "task": str, "runs": list[run], "test_share": float | None,
+         "aggregate": dict[str, _Any], "seconds": dict[str, float], "result": str | None},
+    )  # fmt: skip
+
+
+def _sweep() -> type:
+    sampling = {"samples": int, "draw_sets": int, "batch_sizes": list[int], "layers": list[str], "seed": int}
+    chosen = _of(
+        sweep.Recommended, "batch_size criterion predicted_batch_size decided_by behind protocol of at_end",
+        range=list[int], model=str,
+    )  # fmt: skip
+    models = _of(sweep.SweptModel, "name path sha256 train_batch_size parameters batchnorm_layers layers elbo decay")
+    optional = {"device": str, "precision": str}
+    swept = _of(sweep.SweptSet, "role n sha256")
+    return _summary(
+        "sweep-batch-size",
+        {"kind": Literal["sweep"], "task": str, "models": list[models],
+         "sampling": _struct("Sampling", sampling | optional, {*optional}),
+         "sets": dict[str, swept], "score": str | None, "points": list[SweepEstimates],
+         "recommended": chosen | None, "seconds": dict[str, float], "result": str | None},
+    )  # fmt: skip
+
+
+def _inspection() -> type:
+    gap = _of(inspection.Gap, "points batch_size worth passed", layers=list[_Any])
+    noise = _of(inspection.NoiseBySize, "batch_size draws sizes spatial_slope", layers=list[_Any])
+    kinds = "channels positions eps momentum vanishing p variety numbers per_point"  # each of some kinds of sites
+    site = _of(inspection.SiteRow, "name kind order stochastic reason flags", optional=kinds)
+    unreachable = _struct("Unreachable", {"name": str, "reason": str})
+    crossing = _of(inspection.Crossing, "domain statistics")
+    domain = _of(inspection.Domain, "name reference n labelled", layers=list[_Any])
+    domains = _of(inspection.Domains, "batch_size samples", domains=list[domain], crossings=list[crossing])
+    pipelines = _of(inspection.Pipelines, "undetermined lines", candidates=list[_Any], first_round=list[_Any])
+    return _summary(
+        "inspect",
+        {"kind": Literal["inspection"], "model": _Any, "sites": list[site],
+         "unreachable": list[unreachable], "gap": gap | None,
+         "noise": noise | None, "domains": domains | None, "pipelines": pipelines | None, "seconds": dict[str, float],
+         "result": str | None},
+    )  # fmt: skip
+
+
+def _precise_bn() -> type:
+    layers = _record(precise_bn.LayerChange, False)
+    reference = _struct("Reference", {"reference": str, "n": int})
+    types = _of(precise_bn.PreciseBN, "estimator points batch_size batches seed device").__annotations__
+    changes = dict.fromkeys(("before", "after", "change"), _Estimates)
+    return _summary(
+        "precise-bn",
+        {"model": _Any, **types, "reference": reference, "layers": list[layers], "sets": dict[str, _Any], **changes,
+         "seconds": dict[str, float], "path": str},
+    )  # fmt: skip
+
+
+def _check() -> type:
+    side = _struct(
+        "Side",
+        {"path": str, "checkpoint": str, "sha256": str, "samples": int, "batch_size": int, "seed": int, "time": str},
+        {"path", "checkpoint", "sha256", "batch_size", "time"},
+    )
+    known = "se se_points se_draws p_value p_adjusted tolerance"
+    where = dict.fromkeys(("method", "set", "label", "score", "metric", "address", "group", "class"), str)
+    comparison = _of(gate.EstimateComparison, "unit outcome baseline current change", optional=known).__annotations__
+    comparisons = _struct("Comparison", where | comparison, {*where, *known.split()})
+    floors = _of(gate.Floor, "address relation bound value passed", optional="se")
+    paired = _struct("Paired", {"points": list[str], "draws": list[str], "why_not": dict[str, str]})
+    return _summary(
+        "check",
+        {"passed": bool, "current": side, "baseline": side | None, "paired": paired | None, "gated": int,
+         "comparisons": list[comparisons], "floors": list[floors], "seconds": float, "accepted": str | None,
+         "kept": str | None},
+    )  # fmt: skip
+
+
+_SUMMARIES = {
+    "evaluate": _evaluate, "several": _several, "sweep-batch-size": _sweep, "inspect": _inspection,
+    "precise-bn": _precise_bn, "check": _check,
+}  # fmt: skip
+_RECORDS = {
+    "evaluate": evaluation.Result, "several": multirun.Several, "sweep-batch-size": sweep.Sweep,
+    "inspect": inspection.Inspection,
+}  # fmt: skip
+
+
+def names() -> tuple[str, ...]:
+    """Every schema by the name of its file, less `.json`: of summaries, and of records in result files."""
+    summaries = (f"{name}-v{SCHEMA}" for name in _SUMMARIES)
+    return (*summaries, *(f"{name}-record-v{FORMAT}" for name in _RECORDS))
+
+
+def schema(name: str) -> dict[str, Any]:
+    """The schema of this name, see `names`, in the dialect of 2020-12."""
+    what, _, _ = name.rpartition("-v")
+    command = what.removesuffix("-record")
+    kind = _record(_RECORDS[command], True) if what != command else _SUMMARIES[command]()
+    (made,), parts = msgspec.json.schema_components([kind], ref_template="#/$defs/{name}")
+    of_estimate = {"$ref": "#/$defs/EstimateSummary"}
+    for part, holds in _KEYED.items():
+        if part in parts:
+            by_set = {"type": "object", "additionalProperties": of_estimate}
+            parts[part]["additionalProperties"] = of_estimate if holds == "estimate" else by_set
+    of = f"The record of `bnuq {command}` in /record of its file" if what != command else f"`bnuq {command} --json`"
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": f"{ADDRESS}{name}.json", "title": of}
+    return head | made | {"$defs": parts}

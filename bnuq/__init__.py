@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from bnuq import metrics
-    from bnuq.api import Result, check, evaluate, inspect, open, sweep_batch_size  # noqa: A004
+    from bnuq.api import Monitor, Result, check, evaluate, inspect, open, sweep_batch_size  # noqa: A004
     from bnuq.errors import BnuqError
     from bnuq.evaluation.datasets import held_out_rows
     from bnuq.evaluation.population import population_statistics
@@ -40,6 +40,7 @@ _HOMES = {
     "precise_bn": "bnuq.workflows.precise_bn",
     "population_statistics": "bnuq.evaluation.population",
     "held_out_rows": "bnuq.evaluation.datasets",
+    "Monitor": "bnuq.api",
     "Result": "bnuq.api",
     "BnuqError": "bnuq.errors",
 }
@@ -49,6 +50,7 @@ __all__ = [
     "BnuqError",
     "Dropout",
     "Learned",
+    "Monitor",
     "Predictor",
     "Result",
     "__version__",

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from bnuq.config import (
     CheckSection,
     InspectSection,
+    MonitorSection,
     Options,
     SweepSection,
     only_network,
@@ -281,6 +282,60 @@ def inspect(
         return Result(record, kind_named("inspection"), folder=folder)
 
 
+class Monitor:
+    """Says of one batch of unlabelled points after another whether they are still drawn like the reference: `bnuq
+    monitor` on a network in memory, which is left as it was, or on a checkpoint or a run file.
+
+    `reference` holds points that the network was not trained on, as for `evaluate`, or `baseline` names a file that
+    `save` wrote, with which no data is needed. `stream` continues the batches of such a file. `level` is the
+    probability of an alarm, ever, while nothing has changed. `settings` are the keys of a run file: normalize, task,
+    train_batch_size, seed, …
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | str | Path,
+        *,
+        reference: Any = None,
+        baseline: str | Path | None = None,
+        stream: str | Path | None = None,
+        level: float = MonitorSection().level,
+        resamples: int = MonitorSection().resamples,
+        **settings: Any,
+    ) -> None:
+        from bnuq.records.monitor import read_baseline, read_stream
+        from bnuq.workflows.monitor import Session
+
+        section_from(MonitorSection, {"level": level, "resamples": resamples})
+        with _at_rest(model, settings) as (network, placed):
+            with reported_at_once(()):
+                run = only_network(resolve_live(network, {"test": reference}, placed, folder=Path.cwd()))
+            if baseline is None and run.test is None and run.train is None:
+                raise RequestError("no reference is given; expected points that the network was not trained on.")
+            known = None if baseline is None else read_baseline(Path(baseline))
+            begun = None if stream is None else read_stream(Path(stream))
+            self._session = Session(run, known, begun, level=level, resamples=resamples)
+
+    def take(self, batch: Any, *, name: str = "batch") -> Result:
+        """Compare a batch, points as for `evaluate` or a reference as on the command line, with the reference, and add
+        it to the stream. The result has `p_value`, `layers`, `e_value` and `alarm`."""
+        return Result(self._session.taken(batch, name=name, folder=Path.cwd()), kind_named("monitor"))
+
+    @property
+    def e_value(self) -> float:
+        """The evidence of all batches so far; 1 before the first."""
+        return self._session.e_value
+
+    @property
+    def alarm(self) -> int | None:
+        """The number of the batch with which the evidence was enough; None if it never was."""
+        return self._session.stream.alarm
+
+    def save(self, baseline: str | Path | None = None, *, stream: str | Path | None = None) -> None:
+        """Write what stands for the reference, and the batches so far."""
+        self._session.save(*(None if path is None else Path.cwd() / path for path in (baseline, stream)))
+
+
 def check(current: Result | str | Path, baseline: Result | str | Path | None = None, **settings: Any) -> Result:
     """Whether the uncertainty of `current` is worse than that of `baseline`: `bnuq check`. The verdict's `passed` says
     so; `settings` are the keys of [check]: tolerance, require, allow. ResultError if the two cannot be compared."""
@@ -375,4 +430,4 @@ def _library(*names: str) -> Any:
     return modules[0]
 
 
-__all__ = ["Evaluation", "Figure", "Result", "check", "evaluate", "inspect", "open", "sweep_batch_size"]
+__all__ = ["Evaluation", "Figure", "Monitor", "Result", "check", "evaluate", "inspect", "open", "sweep_batch_size"]

@@ -35,7 +35,7 @@ FLOORS = [
     {"store"},
     {"sampling", "models", "data", "records"},
     {"evaluation", "gate"},
-    {"inspection", "sweeping"},
+    {"inspection", "monitoring", "sweeping"},
     {"workflows"},
     {"report"},
     {"cli"},

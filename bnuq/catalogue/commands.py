@@ -238,4 +238,26 @@ COMMANDS: Catalogue = {
         "`bnuq report` of the current result says what could be promised.",
     ),
     "infinite": Entry("{estimates:joined}: infinite in both; a change cannot be detected."),
+    # monitor
+    "reference-trained-on": Entry(
+        "The reference {reference} is what the network was trained on: it is more certain of these points than of "
+        "others like them, so that points of today differ from them for that alone.",
+        "Give points that it was not trained on: --test REF.",
+    ),
+    "monitor-without-batchnorm": Entry("the network has no BatchNorm layer: the {instead} stand in their place"),
+    "few-reference-points": Entry(
+        "{points} points of the reference are fewer than the {statistics} statistics of the widest layer: at most "
+        "{directions} directions of a layer are watched"
+    ),
+    "constant-statistics": Entry(
+        "statistics that are the same for all points of the reference are not watched, in {layers:listed}"
+    ),
+    "constant-layers": Entry("{layers:listed} {layers:is|are} the same for all points of the reference: not watched"),
+    "stream-stopped": Entry(
+        "the stream stands still since its alarm (batch {batch}, {name}), and this batch was compared with the "
+        "reference alone; name a new file for --stream to begin again"
+    ),
+    "shift-unit-assumed": Entry(
+        "shifts are in units of the noise of training batches of {batch_size}, as train_batch_size is not known"
+    ),
 }

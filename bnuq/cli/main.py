@@ -159,6 +159,7 @@ app = program(
             "Write a network with its draws as one program: for inputs of the network it gives the mean prediction "
             "and its uncertainty, with torch alone (.pt2) or in any runtime of ONNX (.onnx).",
         ),
+        "monitor": Later("monitor", "Say whether unlabelled points are still drawn like the reference."),
         "check": Later("check", "Compare the uncertainty with a baseline's."),
         "merge": Later(
             "merge",

@@ -33,6 +33,7 @@ from bnuq.config.schema import (
     Interpolation,
     Jitter,
     Likelihood,
+    MonitorSection,
     Normalize,
     Outputs,
     PopulationEstimator,

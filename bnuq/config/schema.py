@@ -761,6 +761,46 @@ class PreciseBnSection(Section, frozen=True):
     ] = None
 
 
+class MonitorSection(Section, frozen=True):
+    """The settings of `monitor`; options only, not part of a run file."""
+
+    batch: Annotated[
+        str | None,
+        setting(
+            f"The unlabelled points to compare with the reference: {REFERENCE}. Without it only the baseline is made.",
+            metavar="REF",
+            shown="none",
+        ),
+    ] = None
+    baseline: Annotated[
+        str | None,
+        setting(
+            "File that stands for the reference: made of --test unless it is there, and afterwards used without any "
+            "data.",
+            metavar="FILE",
+            shown="none",
+        ),
+    ] = None
+    stream: Annotated[
+        str | None,
+        setting(
+            "File of the batches so far, which this one is added to: begun unless it is there. Looking at every batch "
+            "then costs nothing.",
+            metavar="FILE",
+            shown="none",
+        ),
+    ] = None
+    level: Annotated[
+        Annotated[float, Meta(gt=0, lt=1, extra={"expected": "a number between 0 and 1"})],
+        setting("Probability of an alarm, ever, while the points are drawn like the reference."),
+    ] = 0.01
+    resamples: Annotated[
+        int,
+        Meta(ge=99, le=10**6),
+        setting("Random batches of the reference that a p-value is of; the smallest is 1/(N + 1).", metavar="N"),
+    ] = 1999
+
+
 class RunFile(Section, frozen=True):
     """A run file, as written."""
 

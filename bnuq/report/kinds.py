@@ -60,9 +60,17 @@ def _inspection() -> Kind:
     return Kind("bnuq inspect", read, summary, report)
 
 
+def _monitor() -> Kind:
+    from bnuq.records.monitor import read, summary
+    from bnuq.report.monitor import report
+
+    return Kind("bnuq monitor", read, summary, report)
+
+
 _KINDS: dict[str, Callable[[], Kind]] = {
     "evaluate": _evaluate,
     "several": _several,
     "sweep": _sweep,
     "inspection": _inspection,
+    "monitor": _monitor,
 }

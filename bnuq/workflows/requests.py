@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from bnuq.config import (
     DEFAULT_SAMPLER,
     InspectSection,
+    MonitorSection,
     Named,
     PreciseBnSection,
     Run,
@@ -19,10 +20,12 @@ from bnuq.config import (
     section_from,
 )
 from bnuq.config.schema import settings_of
+from bnuq.data import check_found, missing_set, parse_reference
 from bnuq.errors import BnuqError, RequestError
 from bnuq.evaluation.completeness import Need, check_complete
 from bnuq.evaluation.request_checks import check_out, check_readable, check_request, check_sets
 from bnuq.files.content import exists, kind_of
+from bnuq.files.folders import expanded
 from bnuq.files.journal import requests_at
 from bnuq.files.places import place_of
 from bnuq.files.writing import check_writable
@@ -234,6 +237,34 @@ def _check_copy(run: Run) -> None:
             f"--out {out}: the file is written in the format that was read; name it {out.with_suffix(suffix).name}."
         )
     check_writable(out)
+
+
+def check_monitor(run: Run, section: MonitorSection, *, folder: Path, reading: bool = True) -> None:
+    """As `check_evaluation`, of a batch that is compared with a reference."""
+    baseline = None if section.baseline is None else folder / expanded(section.baseline)
+    has_baseline = baseline is not None and exists(baseline)
+    if section.batch is None and (baseline is None or has_baseline):
+        there = "there is nothing to do" if baseline is None else f"{baseline.name} is there already"
+        raise RequestError(f"no batch is named, and {there}. Name the points of today: --batch REF.")
+    check_readable(run)
+    if run.out.exists() or section.batch is not None:
+        check_out(run)
+    for option, name in (("--baseline", section.baseline), ("--stream", section.stream)):
+        path = None if name is None else folder / expanded(name)
+        if path is not None and kind_of(path.parent) != "folder":
+            raise RequestError(f"{option} {name}: the folder {path.parent} does not exist.")
+        if path is not None and path.resolve() == run.out.resolve():
+            raise RequestError(f"{option} {name} is also the result file; name another.")
+    if not has_baseline and run.test is None and run.train is None:
+        check_complete(run, needs=("test",), reading=reading)
+    elif run.arch is None:
+        check_complete(run, needs=(), reading=reading)
+    if section.batch is not None:
+        _, text = parse_reference(section.batch, base=folder)
+        if not (run.download and missing_set(text, "test", base=folder, data_root=run.data_root)):
+            check_found(text, "test", base=folder, data_root=run.data_root)
+    if not has_baseline:
+        check_sets(run, only=("test",) if run.test is not None else ("train",))
 
 
 def check_export(

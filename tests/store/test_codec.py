@@ -18,6 +18,7 @@ from typing import Any
 import at_night
 import h5py
 import made_up_inspection
+import made_up_monitor
 import numpy as np
 import pytest
 import small_run
@@ -27,13 +28,14 @@ from records_at_rest import without_digest
 from bnuq.errors import ResultError
 from bnuq.findings import note, warning
 from bnuq.records import evaluation_file as result_file
-from bnuq.records import inspection, sweep
+from bnuq.records import inspection, monitor, sweep
 from bnuq.records.evaluation import Result
 from bnuq.records.inspection import Inspection
 from bnuq.records.summary import summary as result_summary
 from bnuq.records.sweep import Sweep
 from bnuq.report import evaluation as evaluation_report
 from bnuq.report import inspection as inspection_report
+from bnuq.report import monitor as monitor_report
 from bnuq.report import sweep as sweep_report
 from bnuq.report.render import print_record
 from bnuq.store.codec import kind_of_result, write
@@ -109,6 +111,13 @@ KINDS = {
         inspection.read,
         inspection.summary,
         partial(print_record, inspection_report.report),
+    ),
+    "monitor": Kind(
+        made_up_monitor.ALL,
+        made_up_monitor.alarmed,
+        monitor.read,
+        monitor.summary,
+        partial(print_record, monitor_report.report),
     ),
 }
 

@@ -1,0 +1,86 @@
+"""`bnuq monitor`: compares unlabelled points with the reference, and keeps the evidence of a stream of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from bnuq.cli.derived import SectionOptions, with_options
+from bnuq.cli.options import Figures, Model
+from bnuq.cli.output import Printing, print_result
+from bnuq.cli.report import check_figures, print_with_figures
+from bnuq.cli.streams import print_line
+from bnuq.config import MonitorSection, Options, resolve
+from bnuq.config.schema import REFERENCE, DataSection, GivenOptions, ModelSection, SamplingSection
+from bnuq.evaluation.mistakes import reported_at_once
+
+_HELP = {
+    "test": f"The reference: points that the network was not trained on, drawn as later ones should be: {REFERENCE}.",
+    "train": "The reference where there is no test set; and what inputs are normalised by, if that is asked for.",
+    "limit": "Use at most this many points of the reference.",
+    "out": ("Result file.", "MODEL.monitor.h5"),
+}
+
+
+@with_options(
+    options=(
+        SectionOptions(DataSection, help=_HELP, without="ood perturb validation normalize_targets"),
+        SectionOptions(ModelSection),
+        SectionOptions(SamplingSection, "seed"),
+        SectionOptions(GivenOptions, "out limit device threads data_root download trust_pickle trust_code", _HELP),
+    ),
+    settings=SectionOptions(MonitorSection),
+    printing=SectionOptions(Printing, "json quiet strict debug"),
+)
+def command(
+    model: Model = None,
+    figures: Figures = None,
+    *,
+    options: Options,
+    settings: MonitorSection,
+    printing: Printing,
+) -> None:
+    """Say whether unlabelled points are still drawn like the reference. By the batch statistics of every BatchNorm
+    layer, the outputs and the scores: one p-value, the layers that differ and how far, and an alarm over a stream of
+    batches that may be looked at after each. Writes one HDF5 file and prints a report."""
+    folder = Path.cwd()
+    with reported_at_once(()):
+        run = resolve(model, options, folder=folder)
+        if "out" not in options:
+            run = replace(run, out=run.out.with_name(f"{run.checkpoint.stem}.monitor.h5"))
+    check_figures(figures)
+    from bnuq.workflows.requests import check_monitor
+
+    check_monitor(run, settings, folder=folder, reading=False)  # before torch is imported
+    from bnuq.cli.progress import progress_of
+    from bnuq.evaluation.setup import threads
+    from bnuq.records.monitor import Baseline, summary
+    from bnuq.report.monitor import report
+    from bnuq.workflows.monitor import monitor
+
+    progress = progress_of(printing)
+    with threads(run.threads):
+        found = monitor(run, settings, folder=folder, progress=progress)
+    if isinstance(found, Baseline):
+        print_result(found, printing, summary=_of_baseline, show=lambda made, _: print_line(_line(made)))
+    else:
+        print_with_figures(found, printing, figures, report=report, summary=summary)
+
+
+def _of_baseline(baseline: Any) -> dict[str, Any]:
+    return {
+        "baseline": str(baseline.path),
+        "bytes": baseline.path.stat().st_size,
+        "model": dict(baseline.model),
+        "reference": dict(baseline.reference) | {"points": len(baseline.bag)},
+        "layers": [{"name": block.name, "law": block.law} for block in baseline.blocks if block.kind == "layer"],
+    }
+
+
+def _line(baseline: Any) -> str:
+    return (
+        f"{baseline.path.name} was written ({baseline.path.stat().st_size / 1000:.0f} kB): coordinates of "
+        f"{len(baseline.bag):,} points of {baseline.reference['reference']}. Compare later points with it, without "
+        "any data: --batch REF."
+    )

@@ -1,0 +1,221 @@
+"""The report of a monitor: is the batch drawn like the reference, which layers say no, and what the stream says."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bnuq.catalogue import advised, noted
+from bnuq.findings import Catalogue, Entry, Finding, sentence, verdict
+from bnuq.records.monitor import BlockTest, Monitored
+from bnuq.report import drawing
+from bnuq.report.document import Cell, PathLine, Picture, Report, ReportSection, Table, explanations
+from bnuq.report.drawing import GREY, INK, legend_apart, picture, short
+from bnuq.report.numbers import count, of_reference, three_digits, with_error
+from bnuq.report.provenance import provenance_section
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_MANY, _SHOWN = 24, 12  # layers, from which only so many are shown; batches of a stream are as many
+_TICKS = 22  # names that fit below a picture
+_TEXTS = {
+    "batch-unlike": "The batch is not drawn like the reference: p {p}.",
+    "batch-alike": "The batch shows no difference from the reference: p {p}.",
+    "layers-differ": (
+        "{layers:number} of {of} layers {layers:differs|differ}: {layers:listed}. The largest shift is in {largest}: "
+        "means by {mean}, variances by {variance} times the noise of a training batch of {unit}."
+    ),
+    "layers-together": "No single layer differs, but all of them together do.",
+    "scores-differ": "Of outputs and scores, {names:joined} {names:differs|differ}.",
+    "alarm": "Alarm: after batch {number} of the stream ({name}) the evidence was e = {e}, of {needed} that it takes.",
+    "no-alarm": "No alarm: after {batches} the evidence is e = {e}, of {needed} that an alarm takes.",
+}
+SENTENCES: Catalogue = {code: Entry(text) for code, text in _TEXTS.items()}
+_LEGEND = (
+    "p: corrected for all layers, outputs and scores together. means, variances: root mean square over channels of how "
+    "far they lie from the reference's, in units of the noise that they have in training batches of {unit}, less what "
+    "chance explains in so few points. law: resampled reference batches outside the 95 % region of the normal law; 5 % "
+    "where it holds. p-values do not depend on it.",
+    "e: the evidence of all batches so far against “all are drawn like the reference”; under that, it ever reaches "
+    "{needed} with a probability of at most {level:.3g}, however often it is looked at.",
+)
+_HOW = {
+    "shift": "How far the batch's statistics lie from the reference's, layer by layer; 1 is the noise of training.",
+    "stream": "The evidence after each batch. Above the dashed line is the alarm.",
+}
+
+
+def report(record: Monitored, *, columns: int = 100) -> Report:
+    """The report: the answer, then layers, scores and the stream, for so many columns."""
+    return Report(
+        command=f"bnuq {Monitored.COMMAND}",
+        version=str(record.provenance["bnuq"]),
+        subject=Path(record.model["path"]).name,
+        facts=tuple(_facts(record)),
+        summary=tuple(sentence(finding, SENTENCES) for finding in findings(record)),
+        sections=tuple(_sections(record, max(12, min(44, columns // 2 - 4)))),
+        warnings=advised(record.findings),
+        notes=noted(record.findings),
+        path=None if record.path is None else PathLine(record.path),
+    )
+
+
+def findings(record: Monitored) -> Iterator[Finding]:
+    """The answers: whether the batch differs, where, and whether the stream has raised the alarm."""
+    differs = record.p_value <= record.level
+    yield verdict("batch-unlike" if differs else "batch-alike", p=f"{_sign(record)} {_p(record.p_value)}")
+    layers = [layer.name for layer in record.layers if layer.p_value <= record.level]
+    if layers:
+        worst = max(record.layers, key=_size)
+        yield verdict(
+            "layers-differ",
+            layers=layers,
+            of=len(record.layers),
+            largest=worst.name,
+            mean=_times(worst.mean_shift),
+            variance=_times(worst.variance_shift),
+            unit=record.unit,
+        )
+    elif record.together <= record.level:
+        yield verdict("layers-together")
+    names = [block.name for block in record.blocks if block.kind != "layer" and block.p_value <= record.level]
+    if names:
+        yield verdict("scores-differ", names=names)
+    needed = f"{1 / record.level:,.4g}"
+    if record.alarm is not None:
+        number = record.alarm
+        e_value = three_digits(float(record.e_values[number - 1]))
+        yield verdict("alarm", number=number, name=record.names[number - 1], e=e_value, needed=needed)
+    else:
+        batches = count(len(record.names), "batch") if len(record.names) == 1 else f"{len(record.names):,} batches"
+        yield verdict("no-alarm", batches=batches, e=three_digits(record.e_value), needed=needed)
+
+
+def _sign(record: Monitored) -> str:
+    return "≤" if record.p_value <= record.floor * (1 + 1e-9) else "="
+
+
+def _p(value: float) -> str:
+    return f"{value:.2g}"
+
+
+def _times(value: float) -> str:
+    return "unknown" if math.isnan(value) else f"{value:.2g}"
+
+
+def _size(layer: BlockTest) -> float:
+    return float(np.nanmax([layer.mean_shift, layer.variance_shift, 0.0]))
+
+
+def _facts(record: Monitored) -> Iterator[tuple[str, str]]:
+    model, reference = record.model, record.reference
+    layers = model["batchnorm_layers"]
+    yield "model", f"{Path(model['path']).name}: {count(layers, 'BatchNorm layer')}"
+    yield (
+        "reference",
+        f"{of_reference(reference['reference'])}, {reference['n']:,} points, {reference['points']:,} kept",
+    )
+    yield "batch", f"{of_reference(record.batch)}, {count(record.points, 'point')}"
+    yield "test", f"level {record.level:g}, {record.resamples:,} resampled batches"
+    yield "time", f"{record.seconds['total']:.1f} s"
+
+
+def _sections(record: Monitored, width: int) -> Iterator[ReportSection]:
+    pictures = {item.kind[0]: item for item in pictures_of(record)}
+    layers = record.layers
+    if layers:
+        shown = sorted(layers, key=lambda layer: (layer.p_value, -_size(layer)))[:_SHOWN]
+        shown = list(layers) if len(layers) <= _MANY else shown
+        title = "Layers" if len(shown) == len(layers) else f"Layers, the {len(shown)} of {len(layers)} that differ most"
+        rows = [(short(layer.name, width), tuple(_layer_cells(layer, record))) for layer in shown]
+        if len(layers) > 1:
+            rows.append(("all layers together", (Cell(_p(record.together)), Cell(""), Cell(""), Cell(""))))
+        table = Table(("p", "means", "variances", "law"), tuple(rows))
+        yield ReportSection(title, (*([pictures["shift"]] if "shift" in pictures else []), table))
+    scores = [block for block in record.blocks if block.kind != "layer"]
+    rows = [(block.name, tuple(_score_cells(block, record))) for block in scores]
+    yield ReportSection("Outputs and scores", (Table(("p", "reference", "batch"), tuple(rows)),))
+    last = range(max(0, len(record.names) - _SHOWN), len(record.names))
+    rows = [
+        (
+            f"{number + 1} {short(record.names[number], width)}",
+            (Cell(_p(float(record.p_values[number]))), Cell(three_digits(float(record.e_values[number])))),
+        )
+        for number in last
+    ]
+    stream = Table(("p", "e"), tuple(rows))
+    yield ReportSection("Stream", (*([pictures["stream"]] if "stream" in pictures else []), stream))
+    needed = f"{1 / record.level:,.4g}"
+    legend = (text.format(unit=record.unit, needed=needed, level=record.level) for text in _LEGEND)
+    yield ReportSection("", tuple(explanations(legend)))
+    yield provenance_section(record.provenance, record.seconds, record.run, sources=(), repeat="")
+
+
+def _layer_cells(layer: BlockTest, record: Monitored) -> Iterator[Cell]:
+    style = "red" if layer.p_value <= record.level else ""
+    yield Cell(_p(layer.p_value), style=style)
+    yield Cell(_times(layer.mean_shift))
+    yield Cell(_times(layer.variance_shift))
+    yield Cell("" if math.isnan(layer.law) else f"{100 * layer.law:.0f} %")
+
+
+def _score_cells(block: BlockTest, record: Monitored) -> Iterator[Cell]:
+    yield Cell(_p(block.p_value), style="red" if block.p_value <= record.level else "")
+    for means in record.scores.values():
+        yield with_error(means.get(block.name))
+
+
+# ── pictures ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def pictures_of(record: Monitored) -> Iterator[Picture]:
+    """The shift layer by layer, and the evidence of a stream of several batches."""
+    if len(record.layers) > 1:
+        yield Picture(("shift",), partial(_draw_shift, record), _HOW["shift"])
+    if len(record.names) > 1:
+        yield Picture(("stream",), partial(_draw_stream, record), _HOW["stream"])
+
+
+def _draw_shift(record: Monitored, path: Path) -> None:
+    looks = list(drawing.line_styles("012").values())
+    about = f"{Path(str(record.model['path'])).name}, {of_reference(record.batch)}, {record.points:,} points"
+    with picture(path, title="Shift of the batch statistics by layer", about=about, size=(6.4, 4.6)) as [axes]:
+        for name, look, values in (
+            ("means", looks[1], [layer.mean_shift for layer in record.layers]),
+            ("variances", looks[2], [layer.variance_shift for layer in record.layers]),
+        ):
+            axes.plot(np.arange(len(values)), values, **look.plotted, label=name)
+        axes.axhline(1, color=GREY, linewidth=1, linestyle=":")
+        found = [number for number, layer in enumerate(record.layers) if layer.p_value <= record.level]
+        axes.plot(found, np.zeros(len(found)), "|", color=INK, markersize=9, clip_on=False, label="differs")
+        _name_layers(axes, [layer.name for layer in record.layers])
+        axes.set_ylim(bottom=0)
+        axes.set_ylabel(f"noise of a training batch of {record.unit:,}")
+        legend_apart(axes, columns=3)
+
+
+def _name_layers(axes: Axes, names: Sequence[str]) -> None:
+    at = range(0, len(names), math.ceil(len(names) / _TICKS))
+    axes.set_xticks(list(at))
+    axes.set_xticklabels([short(names[number], 18) for number in at], rotation=90, fontsize=9)
+    axes.grid(visible=False, axis="x")
+
+
+def _draw_stream(record: Monitored, path: Path) -> None:
+    look = list(drawing.line_styles("01").values())[1]
+    about = f"{Path(str(record.model['path'])).name}, {len(record.names):,} batches"
+    with picture(path, title="Evidence that batches have left the reference", about=about) as [axes]:
+        values = np.clip(record.e_values, 1e-12, 1e12)
+        axes.plot(np.arange(1, len(values) + 1), values, **look.plotted)
+        axes.axhline(1 / record.level, color=INK, linewidth=1, linestyle="--", label="alarm")
+        top = max(float(values.max()), 1 / record.level)
+        drawing.factors_up(axes, float(values.min()) / 2, 2 * top)
+        axes.set_xlabel("batch")
+        axes.set_ylabel("e-value")
+        axes.legend(loc="best")

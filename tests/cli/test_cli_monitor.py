@@ -1,0 +1,77 @@
+"""`bnuq monitor` as it is typed: what it prints, writes and refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+FEW = ("--resamples", "199")
+
+
+def pictures(path: Path, count: int, mean: float = 0.5) -> Path:
+    np.savez(path, x=np.random.default_rng(count).normal(mean, 0.3, (count, 1, 6, 6)).astype(np.float32))
+    return path
+
+
+@pytest.fixture
+def batches(small: Path) -> Path:
+    pictures(small / "monday.npz", 40)
+    pictures(small / "tuesday.npz", 41, mean=0.9)
+    return small
+
+
+def test_a_baseline_is_made_once_and_then_needs_no_data(cli, batches):
+    made = cli("monitor", "run.toml", "--baseline", "base.h5")
+    assert (made.code, made.err) == (0, "") and made.out.startswith("base.h5 was written (")
+    before = (batches / "base.h5").read_bytes()
+    for name in ("train.npz", "test.npz"):
+        (batches / name).unlink()
+    done = cli("monitor", "run.toml", "--baseline", "base.h5", "--batch", "tuesday.npz", *FEW)
+    assert (done.code, done.err) == (0, "")
+    assert "The batch is not drawn like the reference: p ≤ 0.005." in done.out
+    assert (batches / "base.h5").read_bytes() == before
+    assert (batches / "model.monitor.h5").is_file() and not (batches / "model.bnuq.h5").exists()
+    assert cli("report", "model.monitor.h5").out.splitlines()[1:] == done.out.splitlines()[1:]
+
+
+@pytest.mark.usefixtures("batches")
+def test_json_has_the_p_value_the_layers_and_the_e_value_and_an_alarm_is_no_failure(cli):
+    alarms = []
+    for name in ("monday", "tuesday", "tuesday", "tuesday"):
+        done = cli("monitor", "run.toml", "--batch", f"{name}.npz", "--stream", "s.h5", "--json", *FEW)
+        assert (done.code, done.err) == (0, "")
+        found = json.loads(done.out, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
+        alarms.append(found["alarm"])
+    assert alarms[0] is None and alarms[-1] is not None
+    assert found["p_value"] == 1 / 200 and found["e_value"] >= 100
+    assert [layer["name"] for layer in found["layers"]] == ["1"]
+    assert [score["name"] for score in found["scores"]][1:] == ["predictive_entropy", "least_confidence", "energy"]
+    assert found["scores"][3]["batch"].keys() == {"value", "se"}
+    assert [batch["batch"] for batch in found["stream"]][:2] == ["monday", "tuesday"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "no batch is named"),
+        (("--batch", "absent.npz"), "absent.npz"),
+        (("--batch", "monday.npz", "--stream", "nowhere/s.h5"), "nowhere does not exist"),
+        (("--batch", "monday.npz", "--baseline", "monday.npz"), "monday.npz"),
+        (("--batch", "monday.npz", "--level", "2"), "expected a number between 0 and 1"),
+        (("--batch", "monday.npz", "--resamples", "5"), "resamples"),
+    ],
+)
+def test_what_cannot_be_done_is_one_message(cli, batches, words, message):
+    refused = cli("monitor", "run.toml", *words)
+    assert refused.code == 2 and message in refused.message
+    assert {path.name for path in batches.glob("*.h5")} == set()
+
+
+def test_pictures_are_drawn(cli, batches):
+    pytest.importorskip("matplotlib")
+    cli("monitor", "run.toml", "--batch", "monday.npz", "--stream", "s.h5", *FEW)
+    done = cli("monitor", "run.toml", "--batch", "tuesday.npz", "--stream", "s.h5", "--figures", "drawn", *FEW)
+    assert done.code == 0 and [path.name for path in (batches / "drawn").iterdir()] == ["stream.svg"]

@@ -1,0 +1,74 @@
+"""The report of a monitor: the answer first, and nothing that is not known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import made_up_monitor
+import numpy as np
+import pytest
+from report_text import rendered
+
+from bnuq.records.monitor import read_baseline, read_stream, write
+from bnuq.report.monitor import findings, pictures_of, report
+
+
+def text(record, width: int = 100) -> str:
+    return rendered(report, record, width=width)
+
+
+def test_a_batch_that_does_not_differ_is_said_so_with_the_state_of_the_stream():
+    shown = text(made_up_monitor.quiet())
+    assert "The batch shows no difference from the reference: p = 0.31." in shown
+    assert "No alarm: after 1 batch the evidence is e = 0.900, of 100 that an alarm takes." in shown
+    assert [finding.code for finding in findings(made_up_monitor.quiet())] == ["batch-alike", "no-alarm"]
+
+
+def test_an_alarm_names_the_layers_the_scores_and_the_batch():
+    shown = text(made_up_monitor.alarmed())
+    assert "The batch is not drawn like the reference: p ≤ 0.0005." in shown
+    assert "2 of 2 layers differ: bn1, bn2. The largest shift is in bn1: means by 3.2, variances by 1.5 times" in shown
+    assert "Of outputs and scores, energy differs." in shown
+    assert "Alarm: after batch 2 of the stream (tuesday) the evidence was e = 120, of 100 that it takes." in shown
+    assert "[reference-trained-on]" in shown
+
+
+def test_layers_that_differ_only_together_are_no_single_ones():
+    record = made_up_monitor.many_layers()
+    codes = [finding.code for finding in findings(replace(record, p_value=0.002))]
+    assert codes == ["batch-unlike", "layers-together", "no-alarm"]
+
+
+def test_of_many_layers_those_that_differ_most_are_shown():
+    shown = text(made_up_monitor.many_layers())
+    assert "Layers, the 12 of 40 that differ most" in shown
+    assert "stage.39.bn" in shown and "stage.5.bn" not in shown
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_no_line_is_wider_than_the_terminal(width):
+    for make in made_up_monitor.ALL.values():
+        assert max(map(len, text(make(), width).splitlines())) <= width
+
+
+def test_pictures_are_of_layers_and_of_a_stream_that_has_several_of_them(tmp_path: Path):
+    pytest.importorskip("matplotlib")
+    assert [picture.kind for picture in pictures_of(made_up_monitor.quiet())] == [("shift",)]
+    pictures = list(pictures_of(made_up_monitor.alarmed()))
+    assert [picture.kind for picture in pictures] == [("shift",), ("stream",)]
+    for picture in pictures:
+        picture.draw(tmp_path / f"{picture.kind[0]}.svg")
+        assert (tmp_path / f"{picture.kind[0]}.svg").read_text(encoding="utf-8").startswith("<?xml")
+
+
+@pytest.mark.parametrize(("make", "read"), [("baseline", read_baseline), ("stream", read_stream)])
+def test_a_baseline_and_a_stream_come_back_from_their_files(make, read, tmp_path):
+    record = getattr(made_up_monitor, make)()
+    write(record, tmp_path / "x.h5")
+    found = read(tmp_path / "x.h5")
+    assert np.array_equal(found.bag, record.bag) and found.provenance == record.provenance
+    if make == "baseline":
+        assert (found.digest, found.starts, found.layers) == (record.digest, [0, 3], [0])
+    else:
+        assert (found.names, found.alarm) == (record.names, None)

@@ -1,0 +1,221 @@
+"""A small real network, watched: alarms on shifted batches and not on clean ones, from a file that needs no data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import small_run
+import torch
+from findings_of import noted, values_of, warned
+from torch import nn
+
+import bnuq
+from bnuq.errors import BnuqError, DataError, RequestError, ResultError
+
+
+def pictures(seed: int, count: int, shift: float = 0.0) -> np.ndarray:
+    """As the points of the tiny network, which are normal; moved by a part of their deviation of 0.3."""
+    return np.random.default_rng(seed).normal(0.5 + 0.3 * shift, 0.3, (count, 1, 6, 6)).astype(np.float32)
+
+
+def network(**arguments: Any) -> nn.Sequential:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        made = small_run.network(**arguments)
+        if arguments.get("norm", True):
+            small_run.settle(made, torch.from_numpy(pictures(0, 96)))
+    return made.eval()
+
+
+@pytest.fixture(scope="module")
+def watched() -> nn.Sequential:
+    return network()
+
+
+def monitor(model: nn.Module, **asked: Any) -> bnuq.Monitor:
+    settings = {"reference": pictures(1, 600), "resamples": 199, "train_batch_size": 16}
+    return bnuq.Monitor(model, **settings | asked)
+
+
+def test_clean_batches_pass_and_a_shifted_one_is_found_with_its_layers_and_its_size(watched):
+    clean = [monitor(watched).take(pictures(100 + seed, 40)).p_value for seed in range(20)]
+    assert min(clean) > 0.005 and np.mean(clean) > 0.25
+    found = monitor(watched).take(pictures(3, 200, shift=0.5))
+    assert found.p_value == 1 / 200
+    [layer] = found.layers
+    assert (layer.name, layer.p_value) == ("1", 1 / 200)
+    # A mean over 16 positions and 9 pixels of a picture, of 16 pictures, moves by 0.15 × Σ weights: by hand below.
+    conv, inputs = watched[0], torch.from_numpy(pictures(5, 4000))
+    with torch.no_grad():
+        of_points = conv(inputs).double().mean((2, 3))
+        moved = conv(inputs + 0.15).double().mean((0, 2, 3)) - of_points.mean(0)
+    expected = float(((moved / of_points.std(0)) ** 2).mean().sqrt() * 16**0.5)
+    assert layer.mean_shift == pytest.approx(expected, rel=0.15)
+
+
+def test_a_stream_raises_the_alarm_after_the_change_and_then_stands_still(watched):
+    watching = monitor(watched)
+    for seed in range(5):
+        assert watching.take(pictures(200 + seed, 40), name=f"day {seed}").alarm is None
+    assert watching.e_value < 20
+    for seed in range(5):
+        found = watching.take(pictures(300 + seed, 40, shift=0.8), name=f"later {seed}")
+        if found.alarm is not None:
+            break
+    assert found.alarm in (6, 7, 8, 9) and found.e_value >= 100
+    assert watching.alarm == found.alarm
+    after = watching.take(pictures(400, 40))
+    assert noted(after) == ["stream-stopped"] and after.names == found.names
+    assert values_of(after, "stream-stopped") == {"batch": found.alarm, "name": found.names[-1]}
+    assert after.p_value > 1 / 200  # still against the reference
+
+
+def test_a_baseline_is_small_and_gives_the_same_answers_without_any_data(watched, tmp_path):
+    first = monitor(watched)
+    first.save(tmp_path / "base.h5")
+    assert (tmp_path / "base.h5").stat().st_size < 1_000_000
+    again = bnuq.Monitor(watched, baseline=tmp_path / "base.h5", resamples=199, train_batch_size=16)
+    batches = [pictures(7, 50), pictures(8, 50, shift=0.3), pictures(9, 50)]
+    for batch in batches[:2]:
+        one, other = first.take(batch), again.take(batch)
+        assert (one.p_value, one.e_value) == (other.p_value, other.e_value)
+        assert one.blocks == other.blocks
+    again.save(stream=tmp_path / "stream.h5")
+    later = bnuq.Monitor(
+        watched,
+        baseline=tmp_path / "base.h5",
+        stream=tmp_path / "stream.h5",
+        resamples=199,
+        train_batch_size=16,
+    )
+    assert later.e_value == first.e_value
+    assert later.take(batches[2]).e_value == first.take(batches[2]).e_value
+
+
+def test_a_large_network_still_has_a_baseline_below_a_megabyte(tmp_path):
+    parts: list[nn.Module] = []
+    for width, channels in zip([1, *[160] * 40], [160] * 41, strict=True):
+        parts += [nn.Conv2d(width, channels, 1), nn.BatchNorm2d(channels), nn.ReLU()]
+    large = nn.Sequential(*parts, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(160, 40)).eval()
+    large_monitor = monitor(large, reference=pictures(0, 3500))
+    large_monitor.save(tmp_path / "base.h5")
+    assert (tmp_path / "base.h5").stat().st_size < 1_000_000
+    assert len(large_monitor.take(pictures(1, 20)).layers) >= 30  # what random weights leave varying
+
+
+def test_nothing_of_the_network_is_changed(watched):
+    before = {name: value.clone() for name, value in watched.state_dict().items()}
+    training = network().train()
+    monitor(training).take(pictures(0, 20))
+    monitor(watched).take(pictures(0, 20))
+    assert training.training
+    assert all(torch.equal(value, before[name]) for name, value in watched.state_dict().items())
+
+
+def test_without_batchnorm_it_watches_the_last_layer_and_says_so():
+    plain = network(norm=False)
+    found = monitor(plain).take(pictures(3, 200, shift=1.0))
+    assert "monitor-without-batchnorm" in noted(found)
+    assert [layer.name for layer in found.layers] == ["features of the last layer"]
+    assert found.p_value == 1 / 200
+
+
+def test_a_regression_is_watched_too(watched):
+    found = monitor(watched, task="regression").take(pictures(3, 100, shift=1.0))
+    assert [block.name for block in found.blocks if block.kind != "layer"] == ["outputs"]
+    assert found.p_value == 1 / 200 and found.scores == {"reference": {}, "batch": {}}
+
+
+def test_the_training_set_as_reference_is_a_warning(tmp_path):
+    run_file = small_run.write(tmp_path, text=small_run.RUN.replace('test = "test.npz"\n', ""))
+    found = bnuq.Monitor(run_file, resamples=199).take(pictures(1, 20))
+    assert warned(found) == ["reference-trained-on"]
+
+
+def test_inputs_are_normalised_as_when_the_baseline_was_made(watched, tmp_path):
+    """By the training data, which is not there any more."""
+    normalize = {"mean": [0.5], "std": [0.3]}
+    first = monitor(watched, normalize=normalize)
+    first.save(tmp_path / "base.h5")
+    again = bnuq.Monitor(watched, baseline=tmp_path / "base.h5", resamples=199, train_batch_size=16)
+    assert again.take(pictures(1, 30)).blocks == first.take(pictures(1, 30)).blocks
+
+
+def not_a_number(batch: np.ndarray) -> np.ndarray:
+    batch[3, 0, 0, 0] = np.nan
+    return batch
+
+
+@pytest.mark.parametrize(
+    ("batch", "message"),
+    [
+        (lambda: pictures(0, 1), r"the batch .* has 1 point; batch statistics need at least 2"),
+        (lambda: pictures(0, 20)[:, :, :5], r"points of shape \(1, 5, 6\), the reference .* of \(1, 6, 6\)"),
+        (lambda: not_a_number(pictures(0, 20)), "NaN"),
+    ],
+)
+def test_a_batch_that_cannot_be_compared_is_refused_and_not_added(watched, batch: Callable[[], np.ndarray], message):
+    watching = monitor(watched)
+    with pytest.raises(DataError, match=message):
+        watching.take(batch())
+    assert watching.e_value == 1.0 and watching.alarm is None
+
+
+def test_references_that_say_nothing_are_refused_and_small_ones_are_noted(watched):
+    with pytest.raises(DataError, match="39 points; expected at least 40"):
+        monitor(watched, reference=pictures(0, 39))
+    with pytest.raises(DataError, match="nothing varies between the points of the reference"):
+        monitor(watched, reference=np.ones((60, 1, 6, 6), np.float32))
+    with pytest.raises(RequestError, match="no reference is given"):
+        monitor(watched, reference=None)
+    few = monitor(watched, reference=pictures(0, 40)).take(pictures(1, 10))  # 13 points for 8 statistics
+    assert "few-reference-points" not in noted(few)
+    wide = nn.Sequential(nn.Flatten(), nn.Linear(36, 50), nn.BatchNorm1d(50), nn.Linear(50, 3)).eval()
+    found = monitor(wide, reference=pictures(0, 60)).take(pictures(1, 30, shift=2.0))
+    assert values_of(found, "few-reference-points") == {"points": 20, "statistics": 100, "directions": 5}
+    assert found.p_value == 1 / 200
+
+
+def test_a_layer_that_never_varies_is_left_out_and_named():
+    dead = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(64, 3)).eval()
+    with torch.no_grad():
+        dead[0].bias.fill_(-100.0)
+    with pytest.raises(DataError, match="nothing varies"):
+        monitor(dead)
+    with torch.no_grad():
+        dead[0].bias[0] = 0.0
+    found = monitor(dead).take(pictures(1, 20))
+    assert values_of(found, "constant-statistics") == {"layers": ["2"]}
+
+
+def test_files_of_other_networks_and_streams_are_refused(watched, tmp_path):
+    monitor(watched).save(tmp_path / "base.h5", stream=tmp_path / "stream.h5")
+    with torch.no_grad():
+        other = network()
+        other[0].weight += 0.1
+    with pytest.raises(ResultError, match="other weights"):
+        bnuq.Monitor(other, baseline=tmp_path / "base.h5").take(pictures(1, 20))
+    with pytest.raises(ResultError, match="the stream of another baseline"):
+        monitor(watched, reference=pictures(2, 600), stream=tmp_path / "stream.h5")
+    with pytest.raises(ResultError, match=r"at the level 0\.01, and --level is 0\.05"):
+        monitor(watched, stream=tmp_path / "stream.h5", level=0.05)
+    with pytest.raises(ResultError, match="not a result file of bnuq monitor"):
+        small_run.old_result(tmp_path / "old.h5")
+        bnuq.Monitor(watched, baseline=tmp_path / "old.h5")
+    with pytest.raises(BnuqError, match="expected a number between 0 and 1"):
+        monitor(watched, level=1.5)
+
+
+def test_the_file_of_a_batch_is_shown_again(watched, tmp_path: Path):
+    from bnuq.records.monitor import write
+
+    found = monitor(watched).take(pictures(3, 60, shift=1.0), name="tuesday")
+    write(found.record, tmp_path / "tuesday.h5")
+    again = bnuq.open(tmp_path / "tuesday.h5")
+    assert (again.p_value, again.e_value, again.layers) == (found.p_value, found.e_value, found.layers)
+    assert "The batch is not drawn like the reference: p ≤ 0.005." in again.text()
+    assert again.summary()["layers"][0]["name"] == "1"

@@ -63,6 +63,16 @@ def command(
             rich_help_panel="Common options",
         ),
     ] = None,
+    monitor: Annotated[
+        Path | None,
+        typer.Option(
+            "--monitor",
+            help="Baseline of bnuq monitor: the program also says how far its points, as a batch, are from that.",
+            metavar="FILE",
+            show_default="none",
+            rich_help_panel="Common options",
+        ),
+    ] = None,
     *,
     options: Options,
     printing: Printing,
@@ -94,7 +104,8 @@ def command(
 
     progress = progress_of(printing)
     with threads(run.threads):
-        exported = export(run, path, method=method, result=source, progress=progress)
+        baseline = None if monitor is None else folder / expanded(monitor)
+        exported = export(run, path, method=method, result=source, monitor=baseline, progress=progress)
 
     def show(record: Exported, _: Any) -> None:
         for line in _lines(record):
@@ -131,4 +142,13 @@ def _lines(exported: Any) -> tuple[str, ...]:
         f"Run it: {call}, x of shape ({shape}), normalised as the network's inputs, gives "
         f"{', '.join(about['outputs'])}.",
         *(cross if about["cross_fitted"] else ()),
+        *(_of_monitor(about["monitor"]) if "monitor" in about else ()),
+    )
+
+
+def _of_monitor(monitor: Any) -> tuple[str, ...]:
+    limits = ", ".join(f"{limit:.2f} at {100 * float(level):g} %" for level, limit in monitor["thresholds"].items())
+    return (
+        f"drift is one number for all points of a call: above {limits}, they are not drawn like "
+        f"{monitor['reference']}. It is by the normal law; `bnuq monitor` resamples.",
     )

@@ -12,12 +12,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from bnuq import devices, metrics
+from bnuq import devices
 from bnuq.data import Points
 from bnuq.errors import DataError, SamplingError
 from bnuq.evaluation.passes import loading
 from bnuq.evaluation.pipeline import Pipeline
-from bnuq.metrics.posthoc import energy
 from bnuq.records.monitor import BlockKind
 from bnuq.sampling import counter_rng
 from bnuq.sampling.batchnorm_calls import BatchNormCalls
@@ -62,11 +61,11 @@ class Watch:
     samples = 1
 
     def __init__(self, model: nn.Module, task: Task, example: Tensor, *, seed: int = 0) -> None:
-        self._model, self._task = model, task
+        self._model, self.task = model, task
         self._seed = seed
         self._sites = find_sites(model, example, compare_with_training=False).batchnorms
         most = max(1, min(MOST_CHANNELS, MOST_OF_ALL // max(1, len(self._sites))))
-        self._channels = {
+        self.channels = {
             site.key: _chosen(site.channels, most, seed, place, example.device)
             for place, site in enumerate(self._sites)
         }
@@ -79,7 +78,7 @@ class Watch:
 
     def passes(self, inputs: Tensor, start: int = 0) -> Tensor:  # noqa: ARG002 - the points' numbers do not matter
         """The features of these points, (1, point, column), in float64 where the device has it."""
-        moments = _Moments(self._sites, self._channels, len(inputs))
+        moments = _Moments(self._sites, self.channels, len(inputs))
         recorder = HeadRecorder()
         with undisturbed(self._model), moments, recorder:
             output = tensor_output(with_autograd_if_needed(lambda: forward(self._model, inputs.clone())))
@@ -87,7 +86,7 @@ class Watch:
         if not self._sites:
             features = self._last_layer(recorder, output, inputs)
             parts.append((LAST_LAYER, "layer", torch.cat([features, features**2], 1)))
-        parts += _of_outputs(output, self._task)
+        parts += features_of_outputs(output, self.task)
         stop, blocks = 0, []
         for name, kind, values in parts:
             blocks.append(Block(name, kind, slice(stop, stop + values.shape[1])))
@@ -116,27 +115,31 @@ class _Moments(Mode):
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         call = stochastic_call(func, args, kwargs or {})
         if isinstance(call, BatchNormCall) and (key := self._calls.key(call)) in self._sites:
-            self._moments[key] = self._of(call.input, self._sites[key])
+            if len(call.input) % self._points:
+                raise SamplingError(
+                    f"layer {self._sites[key].name} sees {len(call.input)} rows for {self._points} points; expected as "
+                    "many for each, to monitor the statistics of points."
+                )
+            moments = moments_of(call.input, self._points, self._channels[key], self._sites[key].running_mean)
+            self._moments[key] = moments
         return func(*args, **(kwargs or {}))
-
-    def _of(self, values: Tensor, site: BatchNormSite) -> Tensor:
-        """Mean and mean square of a − r over the positions of each point, (point, 2·channel)."""
-        if len(values) % self._points:
-            raise SamplingError(
-                f"layer {site.name} sees {len(values)} rows for {self._points} points; expected as many for each, to "
-                "monitor the statistics of points."
-            )
-        chosen = self._channels[site.key]
-        values = values if len(chosen) == values.shape[1] else values[:, chosen]
-        rows = values.unflatten(0, (self._points, -1)).movedim(2, 1).flatten(2)  # (point, channel, position)
-        if site.running_mean is not None:
-            rows = rows - site.running_mean[chosen, None]
-        return torch.cat([rows.mean(2), rows.square().mean(2)], 1)
 
     def blocks(self) -> list[tuple[str, BlockKind, Tensor]]:
         """Those of every layer, in execution order."""
         self._calls.check_complete()
         return [(site.name, "layer", self._moments[key]) for key, site in self._sites.items()]
+
+
+def moments_of(values: Tensor, points: int, channels: Tensor, running_mean: Tensor | None) -> Tensor:
+    """Mean and mean square of a − r over the positions of each point, (point, 2·channel), of the input of a BatchNorm
+    of which these channels are watched."""
+    values = values if len(channels) == values.shape[1] else values[:, channels]
+    if values.shape[0] != points:  # several rows for each
+        values = values.unflatten(0, (points, -1)).movedim(2, 1)
+    rows = values.flatten(2) if values.ndim > 2 else values[:, :, None]  # (point, channel, position)
+    if running_mean is not None:
+        rows = rows - running_mean[channels, None]
+    return torch.cat([rows.mean(2), rows.square().mean(2)], 1)
 
 
 def _chosen(channels: int, most: int, seed: int, place: int, device: torch.device) -> Tensor:
@@ -148,18 +151,19 @@ def _chosen(channels: int, most: int, seed: int, place: int, device: torch.devic
     return torch.from_numpy(rows).to(device)
 
 
-def _of_outputs(output: Tensor, task: Task) -> list[tuple[str, BlockKind, Tensor]]:
+def features_of_outputs(output: Tensor, task: Task) -> list[tuple[str, BlockKind, Tensor]]:
     """The outputs of each point, as probabilities where they are classes or labels, and their scores; of pixels the
     mean over them."""
     values = devices.in_float64(output).movedim(1, -1)
     if task.is_regression:
         return [(OUTPUTS, "outputs", _over_pixels(values))]
     logits = torch.stack([torch.zeros_like(values), values], -1) if task.outputs == "labels" else values
-    p = logits.softmax(-1)
+    log_p = logits.log_softmax(-1)
+    p = log_p.exp()
     scores = {
-        "predictive_entropy": metrics.entropy(p),
+        "predictive_entropy": -(p * log_p).sum(-1),
         "least_confidence": 1 - p.amax(-1),
-        "energy": energy(logits),
+        "energy": -logits.logsumexp(-1),
     }
     shown = p[..., 1] if task.outputs == "labels" else p
     parts: list[tuple[str, BlockKind, Tensor]] = [(OUTPUTS, "outputs", _over_pixels(shown))]

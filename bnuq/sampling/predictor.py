@@ -61,11 +61,12 @@ class ExportedPredictor(nn.Module):
     For inputs (points, …) `forward` gives a dict, float32: of classes and labels "mean" (probabilities),
     "predictive_entropy" and "mutual_information" in nats; of values "mean" and "variance". Where it accepts by a
     certificate, "accept" of classes is whether a point (or pixel) is accepted, and "half_width" of values how far its
-    certified interval reaches.
+    certified interval reaches. With a `drift` module, "drift" is what that gives for these points.
     """
 
-    def __init__(self, passes: Sequence[SamplePasses], scoring: Scoring) -> None:
+    def __init__(self, passes: Sequence[SamplePasses], scoring: Scoring, drift: nn.Module | None = None) -> None:
         super().__init__()
+        self.drift = drift
         self.passes, self._kind, self._accepts = nn.ModuleList(passes), scoring.kind, scoring.accepts
         reach = () if scoring.accepts is None else scoring.accepts.noise
         self.register_buffer("reach", torch.tensor(reach, dtype=torch.float64))
@@ -75,7 +76,8 @@ class ExportedPredictor(nn.Module):
 
     def forward(self, inputs: Tensor) -> dict[str, Tensor]:
         """The mean and its uncertainty for these inputs (points, …)."""
-        return self.scored(torch.cat([part(inputs) for part in self.passes]))
+        result = self.scored(torch.cat([part(inputs) for part in self.passes]))
+        return result if self.drift is None else result | {"drift": self.drift(inputs)}
 
     def scored(self, samples: Tensor) -> dict[str, Tensor]:
         """The mean and its uncertainty of these raw outputs (T, points, …)."""

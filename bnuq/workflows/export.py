@@ -34,7 +34,7 @@ from bnuq.sampling.outputs import unconverted
 from bnuq.sampling.plain_loop import BySet, Engine
 from bnuq.sampling.predictor import SCORES, Acceptance, ExportedPredictor, Scoring
 from bnuq.workflows.predictor_files import check_target, encoded, loaded
-from bnuq.workflows.predictor_modules import check_exportable, pass_modules
+from bnuq.workflows.predictor_modules import check_exportable, drift_module, pass_modules
 from bnuq.workflows.requests import check_export, exported_run, first_exported
 
 _COMPARED = 64  # points on which the program is compared with the network
@@ -56,23 +56,32 @@ class Exported:
 
 
 def export(
-    run: Run, path: Path, *, method: str | None = None, result: Result | None = None, progress: Progress = silent
+    run: Run,
+    path: Path,
+    *,
+    method: str | None = None,
+    result: Result | None = None,
+    monitor: Path | None = None,
+    progress: Progress = silent,
 ) -> Exported:
     """Write the network of `run` with its draws under `method` to `path`, as a program of `torch.export`, or of ONNX.
 
     With a `result`, of which `run` is the request, the draws, the temperature and the noise level τ are those that were
     evaluated; otherwise draws are those of the seed, and nothing is fitted. By default `method` is the first that
-    draws. The program is compared with the network's own samples. Raises BnuqError with one message where that
+    draws. With a `monitor`, the file of a baseline, the program also says how far its points are from that. The
+    program is compared with the network's own samples. Raises BnuqError with one message where that
     network, or that method, cannot be exported; `path` is then not touched.
     """
     check_export(run, method=method, result=result, path=path, reading=False)
     check_target(path)
-    made = assembled(run, method=method, result=result, progress=progress)
+    made = assembled(run, method=method, result=result, monitor=monitor, progress=progress)
     with progress("Exporting", 1) as advance:
         data = encoded(_program(made.predictor, made.inputs), made.metadata, path.suffix)
         advance(1)
     given = loaded(data, path.suffix)(made.inputs)
     difference = _compared(given, made.engine.passes(made.inputs), made.predictor)
+    if made.predictor.drift is not None:
+        _check_drift(given["drift"], made.predictor.drift(made.inputs))
     with replaced(path) as file:
         file.write(data)
     return Exported(path, made.metadata, difference, len(made.inputs), len(data))
@@ -89,7 +98,12 @@ class Assembled:
 
 
 def assembled(
-    run: Run, *, method: str | None = None, result: Result | None = None, progress: Progress = silent
+    run: Run,
+    *,
+    method: str | None = None,
+    result: Result | None = None,
+    monitor: Path | None = None,
+    progress: Progress = silent,
 ) -> Assembled:
     """The network of `run` with its draws as one module; see `export`."""
     check_export(run, method=method, result=result)
@@ -112,8 +126,12 @@ def assembled(
     inputs = prepared.pipeline.evaluated(subject.sets["test"], slice(0, points))
     accepts = _acceptance(result, exported)
     scoring = replace(_scoring(subject, prepared.data.train, exported, result), accepts=accepts)
-    predictor = ExportedPredictor(pass_modules(subject, engine, inputs), scoring).eval()
+    watched = None if monitor is None else drift_module(monitor, subject, prepared.loaded, inputs)
+    predictor = ExportedPredictor(pass_modules(subject, engine, inputs), scoring, watched).eval()
     metadata = _metadata(subject, exported, engine.samples, scoring, inputs, result)
+    if watched is not None:
+        metadata["outputs"].append("drift")
+        metadata["monitor"] = watched.summary()
     compared_engine = engine.of("test", subject.sets["test"]) if isinstance(engine, BySet) else engine
     return Assembled(predictor, compared_engine, inputs, metadata)
 
@@ -237,6 +255,11 @@ def _program(predictor: ExportedPredictor, inputs: Tensor) -> torch.export.Expor
         for key in ("stack_trace", "from_node"):
             node.meta.pop(key, None)
     return program
+
+
+def _check_drift(given: Tensor, expected: Tensor) -> None:
+    if not torch.allclose(given, expected, rtol=1e-2, atol=1e-2):
+        raise SamplingError("the program's drift differs from the monitor's own; nothing was written.")
 
 
 def _compared(given: Mapping[str, Tensor], samples: Tensor, predictor: ExportedPredictor) -> float:

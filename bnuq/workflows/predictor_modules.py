@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import msgspec
 import numpy as np
 from torch import Tensor, nn
 
 from bnuq.config import Run
-from bnuq.errors import RequestError, SamplingError
+from bnuq.errors import RequestError, ResultError, SamplingError
 from bnuq.evaluation.augmentation import Augmented
 from bnuq.evaluation.pipeline import Pipeline
 from bnuq.evaluation.subject import Subject
+from bnuq.models.loading import LoadedModel
+from bnuq.monitoring.features import Watch
+from bnuq.monitoring.program import Drift
+from bnuq.records.monitor import read_baseline
 from bnuq.sampling.bank_tiles import BankEngine
 from bnuq.sampling.engine import Stochastic
 from bnuq.sampling.executor import PlanExecutor
@@ -19,6 +26,7 @@ from bnuq.sampling.plain_loop import Engine, Ensemble
 from bnuq.sampling.predictor import LastLayerDraws, SamplePasses
 from bnuq.sampling.program_draws import Augmentation, BankDraws
 from bnuq.sampling.site_search import find_sites
+from bnuq.sampling.sites import fingerprint
 
 
 def pass_modules(subject: Subject, engine: Engine, inputs: Tensor) -> list[SamplePasses]:
@@ -50,6 +58,20 @@ def _planned(engine: Stochastic, inputs: Tensor) -> PlanExecutor:
             f"the network cannot be exported, as its operations cannot be recorded: {engine.why_plain}."
         )
     return engine.executor
+
+
+def drift_module(path: Path, subject: Subject, loaded: LoadedModel, inputs: Tensor) -> Drift:
+    """What says how far points are from the baseline of a file; ResultError where that is of another network,
+    RequestError where its inputs are made otherwise."""
+    baseline = read_baseline(path)
+    if fingerprint(loaded.module) != baseline.model["fingerprint"]:
+        raise ResultError(f"{path} was made with other weights than those of {subject.run.checkpoint.name}.")
+    normalize = subject.pipeline.normalize
+    made = None if normalize is None else msgspec.to_builtins(normalize)
+    if list(inputs.shape[1:]) != baseline.inputs["shape"] or made != baseline.inputs["normalize"]:
+        raise RequestError(f"--monitor {path}: its inputs have another shape or normalisation than those of the run.")
+    watch = Watch(subject.model, subject.plan.task, inputs[:3], seed=baseline.seed)
+    return Drift(subject.model, watch, baseline, inputs)
 
 
 def check_exportable(run: Run) -> None:

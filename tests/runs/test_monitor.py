@@ -14,7 +14,10 @@ from findings_of import noted, values_of, warned
 from torch import nn
 
 import bnuq
+from bnuq.config import Options, resolve
 from bnuq.errors import BnuqError, DataError, RequestError, ResultError
+from bnuq.monitoring.program import law_of, threshold
+from bnuq.workflows.export import export
 
 
 def pictures(seed: int, count: int, shift: float = 0.0) -> np.ndarray:
@@ -219,3 +222,42 @@ def test_the_file_of_a_batch_is_shown_again(watched, tmp_path: Path):
     assert (again.p_value, again.e_value, again.layers) == (found.p_value, found.e_value, found.layers)
     assert "The batch is not drawn like the reference: p ≤ 0.005." in again.text()
     assert again.summary()["layers"][0]["name"] == "1"
+
+
+# ── in a program ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_program_says_when_its_points_have_left(tmp_path):
+    run_file = small_run.write(tmp_path)
+    np.savez(tmp_path / "many.npz", x=pictures(1, 600), y=np.zeros(600, int))
+    watching = bnuq.Monitor(run_file, reference=str(tmp_path / "many.npz"), resamples=199)
+    watching.save(tmp_path / "base.h5")
+    run = resolve(str(run_file), Options(methods=("mcbn",)), folder=tmp_path)
+    exported = export(run, tmp_path / "net.pt2", monitor=tmp_path / "base.h5")
+    assert exported.metadata["outputs"][-1] == "drift"
+    limits = exported.metadata["monitor"]["thresholds"]
+    program = torch.export.load(tmp_path / "net.pt2").module()
+    clean = np.array([float(program(torch.from_numpy(pictures(500 + n, 40)))["drift"][0]) for n in range(60)])
+    assert (clean > limits["0.05"]).mean() <= 0.15 and clean.max() < limits["0.001"] + 1.5
+    moved = program(torch.from_numpy(pictures(3, 200, shift=0.5)))["drift"]
+    assert moved.shape == (200,) and float(moved.min()) == float(moved.max()) > limits["0.001"]
+
+
+def test_the_law_of_a_program_is_that_of_normal_points():
+    random = np.random.default_rng(0)
+    turn = np.eye(12) + 0.2 * random.normal(size=(12, 12))
+    rows = np.round(16 * random.normal(size=(4000, 12)) @ turn).astype(np.int8)
+    law, starts = law_of(rows[:1500], [0, 8]), [0, 8]
+    batches = [rows[1500:][random.choice(2500, 30, replace=False)] / 16 for _ in range(1500)]
+    scores = np.array([law.scores(batch.mean(0), 30, starts) for batch in batches])
+    assert np.abs(scores.mean(0)).max() < 0.12 and scores.std(0) == pytest.approx(1.0, abs=0.1)
+    assert (scores.max(1) > threshold(2, 0.05)).mean() == pytest.approx(0.05, abs=0.02)
+
+
+def test_a_program_with_the_baseline_of_another_network_is_refused(tmp_path):
+    run_file = small_run.write(tmp_path)
+    monitor(network(classes=4)).save(tmp_path / "base.h5")
+    run = resolve(str(run_file), Options(methods=("mcbn",)), folder=tmp_path)
+    with pytest.raises(ResultError, match="other weights"):
+        export(run, tmp_path / "net.pt2", monitor=tmp_path / "base.h5")
+    assert not (tmp_path / "net.pt2").exists()

@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Float, Int8
 
 from bnuq import catalogue
+from bnuq.config import Normalize
 from bnuq.estimates import Coordinate, Count, Estimate, InRecord, MetricName, Size, Unit, require
 from bnuq.findings import Finding
 from bnuq.records.summary import SCHEMA, json_fields, json_value
@@ -82,11 +83,17 @@ class Baseline:
 
     def __post_init__(self) -> None:
         require(self.model, path=str, fingerprint=str, task=str, outputs=str, batchnorm_layers=Count)
-        require(self.inputs, shape=list[Size])
+        require(self.inputs, shape=list[Size], layout=str, normalize=Normalize | None)
         require(self.reference, reference=str, n=Size, fitted=Size, kept=Size)
         require(self.provenance, bnuq=str)
         if not self.blocks or self.bag.ndim != 2 or self.bag.shape[1] != self.starts[-1] + self.widths[-1]:
             raise ValueError("its points do not have the coordinates of its blocks")
+
+    @property
+    def normalize(self) -> Normalize | None:
+        """What inputs are normalised by."""
+        values = self.inputs.get("normalize")
+        return None if values is None else msgspec.convert(values, Normalize)
 
     @property
     def widths(self) -> list[int]:

@@ -11,7 +11,6 @@ import msgspec
 import numpy as np
 
 from bnuq.config import DEFAULT_BATCH_SIZE, MonitorSection, Named, Run
-from bnuq.config.schema import Normalize
 from bnuq.data import Points, in_colour
 from bnuq.errors import DataError, ResultError
 from bnuq.evaluation.datasets import fetch_missing, limited, read_named, read_reference, takes_rgb_alone
@@ -265,7 +264,7 @@ class _Opened:
         """As the baseline says, or, without one, as the run and these points do."""
         device, passed_over = device_and_notes(run.device)
         if baseline is not None:
-            normalize = _normalize(baseline)
+            normalize = baseline.normalize
         else:
             train = read_reference(run) if run.normalize == "train" and run.train is not None else None
             normalize = input_normalize(run, train, points)
@@ -312,11 +311,3 @@ def _reference(run: Run) -> Points:
             "better some thousand."
         )
     return limited(points, run.limit or baselines.FITTED + baselines.KEPT, run.seed)
-
-
-def _normalize(baseline: Baseline) -> Normalize | None:
-    values = baseline.inputs.get("normalize")
-    try:
-        return None if values is None else msgspec.convert(values, Normalize)
-    except msgspec.ValidationError as error:
-        raise ResultError(f"{baseline.path}: the normalisation is damaged ({error}).") from error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
 import numpy as np
 from torch import Tensor, nn
 
@@ -66,9 +65,7 @@ def drift_module(path: Path, subject: Subject, loaded: LoadedModel, inputs: Tens
     baseline = read_baseline(path)
     if fingerprint(loaded.module) != baseline.model["fingerprint"]:
         raise ResultError(f"{path} was made with other weights than those of {subject.run.checkpoint.name}.")
-    normalize = subject.pipeline.normalize
-    made = None if normalize is None else msgspec.to_builtins(normalize)
-    if list(inputs.shape[1:]) != baseline.inputs["shape"] or made != baseline.inputs["normalize"]:
+    if list(inputs.shape[1:]) != baseline.inputs["shape"] or subject.pipeline.normalize != baseline.normalize:
         raise RequestError(f"--monitor {path}: its inputs have another shape or normalisation than those of the run.")
     watch = Watch(subject.model, subject.plan.task, inputs[:3], seed=baseline.seed)
     return Drift(subject.model, watch, baseline, inputs)

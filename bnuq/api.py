@@ -338,7 +338,7 @@ class Monitor:
 
 def check(current: Result | str | Path, baseline: Result | str | Path | None = None, **settings: Any) -> Result:
     """Whether the uncertainty of `current` is worse than that of `baseline`: `bnuq check`. The verdict's `passed` says
-    so; `settings` are the keys of [check]: tolerance, require, allow. ResultError if the two cannot be compared."""
+    so; `settings` are the keys of [check], such as tolerance. ResultError if the two cannot be compared."""
     from bnuq.gate import GateSettings
     from bnuq.gate import check as compared
     from bnuq.gate.records import summary
@@ -349,6 +349,8 @@ def check(current: Result | str | Path, baseline: Result | str | Path | None = N
         tolerances=[f"{key}={amount}" for key, amount in section.tolerance.items()],
         floors=section.require,
         allow=section.allow,
+        inconclusive=section.inconclusive,
+        power=section.power,
     )
     verdict = compared(_record(current), None if baseline is None else _record(baseline), criteria)
     return Result(verdict, Kind("bnuq check", _record, summary, report))

@@ -16,8 +16,7 @@ from bnuq import metrics
 from bnuq.estimates import Estimate
 from bnuq.gate import CheckVerdict, EstimateComparison, check
 from bnuq.gate.change_errors import Error, Errors
-from bnuq.gate.checking import LEVEL
-from bnuq.gate.pairing import pairing
+from bnuq.gate.comparing import LEVEL
 from bnuq.methods import DETERMINISTIC
 from bnuq.records.addresses import estimates_of
 from bnuq.records.contributions import PointContributions
@@ -252,12 +251,10 @@ def errors_of_changes(
     """The standard error of each change, and its degrees of freedom, by address; one a pair (current, baseline)."""
     found: dict[str, list[tuple[float, float]]] = {address: [] for address in addresses}
     for current, baseline in pairs:
-        errors = Errors(
-            current, baseline, pairing(current, baseline), (PointContributions(current), PointContributions(baseline))
-        )
+        errors = Errors((current, baseline), (PointContributions(current), PointContributions(baseline)))
         new, old = estimates_of(current), estimates_of(baseline)
         for name in addresses:
-            whole = Error.together(errors.over_points(new[name]), errors.over_draws(new[name], old[name]))
+            whole = Error.together(errors.over_points(new[name]), errors.over_draws((new[name], old[name])))
             found[name].append((whole.value, whole.df))
     return found
 

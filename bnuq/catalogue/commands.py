@@ -33,6 +33,13 @@ def _other_arithmetic(current: str, baseline: str) -> str:
     )
 
 
+def _history(folder: str, used: int, asked: int) -> str:
+    fewer = f", fewer than the {asked} asked for" if used < asked else ""
+    which = f"the mean of the last {used} results" if used > 1 else "the last result"
+    slope = "" if used > 1 else "; a slope needs three results with the current one, and was not tested"
+    return f"the baseline is {which} in {folder}{fewer}, by the times in their provenance{slope}"
+
+
 def _domain_points(sets: Sequence[tuple[str, int, int]]) -> str:
     selected = ", ".join(f"{points} of {of} ({name})" for name, points, of in sets)
     return f"a random selection of the points that were not used for statistics was evaluated: {selected}"
@@ -223,6 +230,13 @@ COMMANDS: Catalogue = {
     "other-layers": Entry("layers of the sampling: {current} now, {baseline} in the baseline."),
     "other-bank": Entry("bank of the sampling: {current} now, {baseline} in the baseline."),
     "other-arithmetic": Entry(_other_arithmetic),
+    "inconclusive": Entry(
+        "Inconclusive: {estimates:number} of {gated} gated {gated:estimate|estimates}, worse by more than tolerated, "
+        "but not significantly: {estimates:listed}.",
+        "The report says how many points or samples would decide each; `--inconclusive fail` lets none pass.",
+    ),
+    "history": Entry(_history),
+    "left-out-of-history": Entry("{file} of the history is left out: {reason}"),
     "hidden-by-draws": Entry(
         "{estimates:joined}: worse by more than the tolerance, and clearly so over the points. Only the Monte Carlo "
         "error explains it, and that has grown more than {growth}-fold since the baseline. Evaluate with more samples."

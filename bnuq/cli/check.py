@@ -16,7 +16,8 @@ from bnuq.cli.gate import end
 from bnuq.cli.output import Printing, print_result, strict_error, without_strict
 from bnuq.cli.paths import checked_target
 from bnuq.cli.streams import stdout
-from bnuq.config import CheckSection
+from bnuq.config import CheckSection, section_from
+from bnuq.config.schema import Positive, Section, setting
 from bnuq.errors import BnuqError, RequestError, ResultError
 from bnuq.files.content import exists, is_file
 from bnuq.files.folders import expanded
@@ -32,7 +33,26 @@ _REPORT_STARTS = {  # beginnings of earlier reports, the only existing files tha
 }
 
 
-@with_options(settings=(SectionOptions(CheckSection),), printing=SectionOptions(Printing, "json quiet strict debug"))
+class HistorySection(Section, frozen=True):
+    """Earlier results in the place of a baseline."""
+
+    history: Annotated[
+        str | None,
+        setting(
+            "Compare with the mean of the last results in this folder that were made before CURRENT, on the same "
+            "points, and test for a decline over all of them.",
+            metavar="DIR",
+            shown="none",
+        ),
+    ] = None
+    last: Annotated[Positive | None, setting("The number of results of --history.", metavar="K", shown="5")] = None
+
+
+@with_options(
+    settings=(SectionOptions(CheckSection),),
+    past=SectionOptions(HistorySection),
+    printing=SectionOptions(Printing, "json quiet strict debug"),
+)
 def command(
     current: Annotated[
         Path,
@@ -66,6 +86,7 @@ def command(
     ] = False,
     *,
     settings: dict[str, Any],
+    past: HistorySection,
     printing: Printing,
 ) -> None:
     """Compare the uncertainty with a baseline's. Exit code 0: not worse; 1: worse, see the report; 2: the two results
@@ -78,12 +99,11 @@ def command(
     try:
         if None not in (baseline, named):
             raise RequestError(f"the baseline was named twice: {baseline} and --baseline {named}.")
-        if update and against is None:
-            raise RequestError("--update accepts CURRENT as the new baseline; name the BASELINE.")
+        _check_past(past, against, update=update)
         if to_stdout and printing.json:
             raise RequestError("--json and --markdown - both go to standard output; give --markdown a file.")
         requested, notes = _settings(config, named_config, settings)
-        verdict = _verdict(current, against, requested, update=update)
+        verdict = _verdict(current, against, requested, past, update=update)
         verdict = replace(verdict, findings=(*verdict.findings, *notes))
         warned = warnings(verdict.findings)
         refused = printing.strict and bool(warned) and not verdict.failed  # a regression has exit code 1
@@ -112,6 +132,19 @@ def command(
     end(verdict, print_verdict, as_json=printing.json or to_stdout, quiet=printing.quiet)
 
 
+def _check_past(past: HistorySection, baseline: Path | None, *, update: bool) -> None:
+    """Raise RequestError where what CURRENT is compared with, or what is updated, is not clear."""
+    if past.history is None and past.last is not None:
+        raise RequestError("--last says how many results of a history are used; name its folder by --history DIR.")
+    if past.history is not None and (update or baseline is not None):
+        raise RequestError(
+            "--history takes the place of a BASELINE, and nothing is updated: copy CURRENT into the folder to make it "
+            "part of the history."
+        )
+    if update and baseline is None:
+        raise RequestError("--update accepts CURRENT as the new baseline; name the BASELINE.")
+
+
 def _expanded(path: Path | None) -> Path | None:
     return None if path is None else expanded(path)
 
@@ -126,16 +159,17 @@ def _settings(
     section = None if config is None else read_run_file(config).check
     if section is None and named is not None:
         raise RequestError(f"--config {named} has no [check]. Add one to it, or leave the option out.")
-    criteria = {
-        "tolerances": options.get("tolerance", ()),
-        "floors": options.get("require", ()),
-        "allow": options.get("allow", ()),
-    }
-    settings = GateSettings.of(section, source=config, **criteria)
+    tolerances = options.pop("tolerance", ())
+    section_from(CheckSection, options)  # refuses what is out of its bounds
+    settings = GateSettings.of(
+        section, source=config, tolerances=tolerances, floors=options.pop("require", ()), **options
+    )
     return settings, () if section is None else (note("settings-of-run-file", file=str(config)),)
 
 
-def _verdict(current: Path, baseline: Path | None, settings: GateSettings, *, update: bool) -> CheckVerdict:
+def _verdict(
+    current: Path, baseline: Path | None, settings: GateSettings, past: HistorySection, *, update: bool
+) -> CheckVerdict:
     from bnuq.files.apart import start
 
     start(current, *([] if baseline is None else [baseline]))
@@ -143,6 +177,12 @@ def _verdict(current: Path, baseline: Path | None, settings: GateSettings, *, up
     from bnuq.records.evaluation_file import read
 
     result = read(current)
+    if past.history is not None:
+        from bnuq.gate.history import LAST, last_results
+
+        results, notes = last_results(expanded(Path(past.history)), result, settings, last=past.last or LAST)
+        verdict = check(result, None, settings, history=results)
+        return replace(verdict, findings=(*verdict.findings, *notes))
     if baseline is None:
         return check(result, None, settings)
     if not update:

@@ -694,6 +694,18 @@ class CheckSection(Section, frozen=True):
             commas=False,
         ),
     ] = ()
+    inconclusive: Annotated[
+        Literal["warn", "fail"],
+        setting("What an estimate does that is worse by more than tolerated, but not significantly.", "Tolerances"),
+    ] = "warn"
+    power: Annotated[
+        Annotated[float, Meta(gt=0, lt=1)] | None,
+        setting(
+            "Refuse a comparison that would not show a worsening of its tolerance with this probability, such as 0.8.",
+            "Tolerances",
+            shown="none",
+        ),
+    ] = None
 
 
 class InspectSection(Section, frozen=True):

@@ -10,8 +10,8 @@ from pathlib import Path
 from bnuq.errors import ResultError
 from bnuq.files.content import exists, sha256_of_file
 from bnuq.files.writing import replaced
-from bnuq.records.evaluation import Result
 from bnuq.records.evaluation_file import check_replaceable, read
+from bnuq.records.history import made_at
 
 
 def accept(current: Path, baseline: Path) -> Path | None:
@@ -58,14 +58,6 @@ def _made_at(baseline: Path) -> str:
         time = None
     time = time or datetime.fromtimestamp(baseline.stat().st_mtime, UTC)
     return time.strftime("%Y%m%dT%H%M%SZ")
-
-
-def made_at(result: Result) -> datetime | None:
-    """The time at which a result was made, in UTC; None if its file does not say."""
-    try:
-        return datetime.fromisoformat(str(result.provenance["time"])).astimezone(UTC)
-    except (KeyError, ValueError, OverflowError):
-        return None
 
 
 def _copy(source: Path, target: Path) -> None:

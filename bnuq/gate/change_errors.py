@@ -1,9 +1,11 @@
-"""The error of a change: over points, which the two results may share, and over the draws that all points share.
+"""The error of a change: over points, which the results may share, and over the draws that all points share.
 
-Over points, an estimate is to first order a mean of the contributions of the points (`metrics.influence`). On the same
-points, the change has the error of the mean of the differences. Over draws, replicates of the two files are subtracted
-in pairs where draw t is the same draw in both; otherwise the two Monte Carlo errors add as independent errors. The
-total is √(se² + mc_se²), an upper bound, because an interaction of points and draws is counted twice.
+A change is a weighted sum of the values of an estimate in several results: current − baseline of two, current − the
+mean of several, or the slope of a history. Over points, an estimate is to first order a mean of the contributions of
+the points (`metrics.influence`). On the same points, the change has the error of the mean of their weighted sums. Over
+draws, replicates of the files are added up where draw t is the same draw in all; otherwise Monte Carlo errors add as
+independent errors. The total is √(se² + mc_se²), an upper bound, because an interaction of points and draws is counted
+twice.
 """
 
 from __future__ import annotations
@@ -11,11 +13,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
 from bnuq import metrics
-from bnuq.gate.records import Pairing
+from bnuq.gate.pairing import pairing, pairing_of
 from bnuq.methods import method_named
 from bnuq.metrics.registry import metric_of
 from bnuq.records.certificate import ACCEPTED, WIDTH, resampled_values
@@ -46,56 +49,69 @@ class Error:
         return Error(total, 1 / spent if spent else math.inf)
 
 
+CHANGE = (1.0, -1.0)  # the weights of current − baseline
 _RESAMPLES = 50  # of validation points
 NONE = Error(0.0, math.inf)
 UNKNOWN = Error(math.nan, math.inf)
 
 
 class Errors:
-    """The errors of the changes between two results, given what they share."""
+    """The errors of changes between results, the current one first, given what they share."""
 
-    def __init__(
-        self, current: Result, baseline: Result, shared: Pairing, points: tuple[PointContributions, PointContributions]
-    ) -> None:
-        self._results = current, baseline
-        self._points = points
-        self._paired = shared
-        self._shared = frozenset(shared.points)
+    def __init__(self, results: Sequence[Result], points: Sequence[PointContributions]) -> None:
+        self._results, self._points = tuple(results), tuple(points)
+        self.pairing = pairing_of(results[0], results[1:])
+        self._shared = frozenset(self.pairing.points)
+        self._groups = cache(self._sharing_draws)
 
-    def over_points(self, row: Row) -> Error:
+    def rows(self, row: Row) -> np.ndarray | None:
+        """The points of the class or group that an estimate is of; None if it is of none."""
+        return self._points[0].rows(row)
+
+    def over_points(self, row: Row, weights: Sequence[float] = CHANGE) -> Error:
         """The error over the points of the set, and of a certificate's estimates also over its validation points.
 
-        Computed from the points of both results, never from the errors that the files state.
+        Computed from the points of all results, never from the errors that the files state.
         """
-        error = self._over_set(row)
-        return Error.together(error, self._over_validation(row)) if row["metric"] in (ACCEPTED, WIDTH) else error
+        error = self._over_set(row, weights)
+        if row["metric"] not in (ACCEPTED, WIDTH):
+            return error
+        return Error.together(error, self._over_validation(row, weights))
 
-    def _over_set(self, row: Row) -> Error:
-        """On shared points, the error of the mean difference; otherwise that of independent estimates."""
+    def _over_set(self, row: Row, weights: Sequence[float]) -> Error:
+        """On shared points, the error of the mean weighted sum; otherwise that of independent estimates."""
         if self._shared.issuperset(sets_of(row)) and self._same_scores(row):
             return NONE
-        current, baseline = (points.contributions(row) for points in self._points)
-        if current is None or baseline is None:
+        sides = [points.contributions(row) for points in self._points]
+        if None in sides:
             return UNKNOWN
-        if current.keys() <= self._shared:
-            with np.errstate(invalid="ignore"):
-                return self._of_mean({name: values - baseline[name] for name, values in current.items()}, 0, row)
-        return Error.together(self._of_mean(current, 0, row), self._of_mean(baseline, 1, row))
+        with np.errstate(invalid="ignore"):
+            weighted = [
+                {name: weight * values for name, values in side.items()}
+                for weight, side in zip(weights, sides, strict=True)
+                if side is not None
+            ]
+            if weighted[0].keys() <= self._shared:
+                return self._of_mean(
+                    {name: np.sum([side[name] for side in weighted], axis=0) for name in weighted[0]}, 0, row
+                )
+        return Error.together(*(self._of_mean(side, number, row) for number, side in enumerate(weighted)))
 
-    def _over_validation(self, row: Row) -> Error:
+    def _over_validation(self, row: Row, weights: Sequence[float]) -> Error:
         """Of what a certificate accepts, or how wide its intervals are: the bootstrap over its validation points, the
-        same ones of both results where these have as many. None of pixels."""
-        both = [
+        same ones of all results where these have as many. None of pixels."""
+        all_of_them = [
             None if result.certification is None else result.certification.methods.get(row["method"])
             for result in self._results
         ]
-        if None in both or self._results[0].task.is_dense:
+        if None in all_of_them or self._results[0].task.is_dense:
             return NONE
         values = np.array([[*resampled_values(result, row["method"], _RESAMPLES)] for result in self._results])
         if not np.isfinite(values).all():
             return UNKNOWN
-        paired = len({len(certificate.scores) for certificate in both if certificate is not None}) == 1
-        spread = [values[0] - values[1]] if paired else [*values]
+        values *= np.array(weights)[:, None]
+        paired = len({len(certificate.scores) for certificate in all_of_them if certificate is not None}) == 1
+        spread = [values.sum(0)] if paired else [*values]
         return Error(math.hypot(*(float(np.std(each, ddof=1)) for each in spread)), _RESAMPLES - 1)
 
     def _of_mean(self, contributions: Mapping[str, np.ndarray], side: int, row: Row) -> Error:
@@ -114,32 +130,52 @@ class Errors:
         return Error.together(*parts)
 
     def _same_scores(self, row: Row) -> bool:
-        """Whether each point has the same score in both results, so that separations by its ranks are the same."""
+        """Whether each point has the same score in all results, so that separations by its ranks are the same."""
         if not row["score"] or row["metric"] in (ERRORS, WITH_ERRORS):  # which also depend on what is predicted
             return False
-        sides = [result.methods[row["method"]].sets for result in self._results]
-        pairs = ([side[name].points.get(row["score"]) for side in sides] for name in sets_of(row))
+        first, *others = [result.methods[row["method"]].sets for result in self._results]
+        pairs = (
+            (side[name].points.get(row["score"]) for side in (first, other))
+            for name in sets_of(row)
+            for other in others
+        )
         return all(a is not None and b is not None and np.array_equal(a, b) for a, b in pairs)
 
-    def over_draws(self, current: Row, baseline: Row) -> Error:
-        """From differences of replicates where the draws are shared; otherwise that of independent estimates. 0 for a
+    def over_draws(self, rows: Sequence[Row], weights: Sequence[float] = CHANGE) -> Error:
+        """From weighted sums of replicates where draws are shared; otherwise that of independent estimates. 0 for a
         method without draws, or with identical draws."""
-        method, estimates = current["method"], (current.estimate, baseline.estimate)
+        method = rows[0]["method"]
         if "networks" in method_named(method).differs_by:  # its networks are given, like the deterministic one
             return NONE
-        if method_named(method).is_single and method not in dict(self._paired.why_not):
+        if method_named(method).is_single and method not in dict(self.pairing.why_not):
             return NONE
-        kind = metric_of(current["metric"]).mc_error
+        kind = metric_of(rows[0]["metric"]).mc_error
         if self._results[0].task.is_dense:  # which has no bootstrap over draws
             kind = "jackknife"
+        estimates = [row.estimate for row in rows]
         if not all(math.isfinite(math.nan if f.mc_se is None else f.mc_se) for f in estimates):  # too few draws
             return UNKNOWN
-        samples = [result.samples_of(method) for result in self._results]
-        replicates = [(estimate.jackknife, estimate.bootstrap) for estimate in estimates]
-        if method in self._paired.draws:
-            replicates = [tuple(_moved(*pair) for pair in zip(*replicates, strict=True))]
-        pairs = zip(replicates, samples, strict=False)  # of the change itself, where draws are shared
-        return Error.together(*(_of_replicates(kind, *pair, samples=count) for pair, count in pairs))
+        parts = []
+        for group in self._groups(method):
+            own = [weights[number] for number in group]
+            jackknife = _weighted([estimates[number].jackknife for number in group], own)
+            bootstrap = _weighted([estimates[number].bootstrap for number in group], own)
+            parts.append(_of_replicates(kind, jackknife, bootstrap, samples=self._results[group[0]].samples_of(method)))
+        return Error.together(*parts)
+
+    def _sharing_draws(self, method: str) -> list[list[int]]:
+        """The results whose draws of this method are the same, as numbers."""
+        if method in self.pairing.draws:
+            return [[*range(len(self._results))]]
+        groups: list[list[int]] = []
+        for number, result in enumerate(self._results):
+            for group in groups:
+                if method in pairing(result, self._results[group[0]]).draws:
+                    group.append(number)
+                    break
+            else:
+                groups.append([number])
+        return groups
 
 
 def deviation_by_arithmetic(sides: Sequence[tuple[Result, Row]]) -> float:
@@ -161,12 +197,13 @@ def deviation_by_arithmetic(sides: Sequence[tuple[Result, Row]]) -> float:
     return total
 
 
-def _moved(current: np.ndarray | None, baseline: np.ndarray | None) -> np.ndarray | None:
-    """The change of each replicate; None if the two results do not have the same replicates."""
-    if current is None or baseline is None or len(current) != len(baseline):
+def _weighted(replicates: Sequence[np.ndarray | None], weights: Sequence[float]) -> np.ndarray | None:
+    """The change of each replicate; None if the results do not have the same replicates."""
+    known = [values for values in replicates if values is not None]
+    if len(known) < len(replicates) or len({len(values) for values in known}) > 1:
         return None
     with np.errstate(invalid="ignore"):
-        return current - baseline
+        return np.sum([weight * values for weight, values in zip(weights, known, strict=True)], axis=0)
 
 
 def _of_replicates(kind: str, jackknife: np.ndarray | None, bootstrap: np.ndarray | None, *, samples: int) -> Error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,16 @@ def pairing(current: Result, baseline: Result) -> Pairing:
         else:
             shared.append(method)
     return Pairing(tuple(points), tuple(shared), tuple(unpaired))
+
+
+def pairing_of(current: Result, baselines: Sequence[Result]) -> Pairing:
+    """What a result shares with all of several others."""
+    first, *others = (pairing(current, baseline) for baseline in baselines)
+    for other in others:
+        why_not = dict(first.why_not) | {name: why for name, why in other.why_not if name not in dict(first.why_not)}
+        points = tuple(name for name in first.points if name in other.points)
+        first = Pairing(points, tuple(name for name in first.draws if name in other.draws), tuple(why_not.items()))
+    return first
 
 
 def _moves_with_the_draws(result: Result) -> bool:

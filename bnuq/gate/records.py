@@ -14,7 +14,7 @@ from bnuq.records.addresses import NORMALIZED, address_of
 from bnuq.records.summary import SCHEMA, json_fields, json_number, json_value
 
 BOUNDS = "bounds/"  # before the name of a bound, where a comparison has that in the place of a set
-Outcome = Literal["better", "same", "worse", "not gated"]
+Outcome = Literal["better", "same", "inconclusive", "worse", "not gated"]
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,15 @@ class Pairing:
 
 
 @dataclass(frozen=True)
+class Decisive:
+    """With how many points of each set, or samples, or both, an inconclusive change would be decided: with probability
+    .8, if it is the true one. No points, or no samples, where more of them are not needed."""
+
+    points: tuple[tuple[str, int], ...]
+    samples: int | None
+
+
+@dataclass(frozen=True)
 class EstimateComparison:
     """One estimate of both results. `set` is that of the file ("normalized" for a normalised score of the test set,
     whose `metric` is then normalized_pll or normalized_crps; "bounds/constant" and "bounds/optimum" for its bounds),
@@ -54,6 +63,11 @@ class EstimateComparison:
     `se_points` and `se_draws`; None if it is not known. `p_value` is that of "there is no degradation", one-sided
     (two-sided without a direction), and `p_adjusted` is Holm's, among all gated estimates; `tolerance` is in `unit`.
     All three are None where the estimate is not gated, but a tolerance that no change exceeds is kept.
+
+    `detectable` is the smallest worsening that would have failed the check with probability .8, in `unit`: None where
+    the estimate is not gated, or nothing is known of its error. `decisive` is given where the change is beyond its
+    tolerance and not significant: inconclusive. Of a `slope`, `baseline` and `current` are the ends of the line that is
+    fitted to a history and the current result, in their order.
     """
 
     method: str
@@ -76,6 +90,9 @@ class EstimateComparison:
     label: str = ""
     of_class: str = ""
     group: str = ""
+    detectable: float | None = None
+    decisive: Decisive | None = None
+    slope: bool = False
 
     @property
     def address(self) -> str:
@@ -107,8 +124,10 @@ class CheckVerdict:
     """The outcome of a check. Comparisons come worst first; `baseline` and `pairing` are None if only required
     minimums were checked.
 
-    `gated` counts the comparisons that were tested together. `accepted` is the file that the current result was
-    accepted to as the new baseline, and `kept` the backup of the old one.
+    `history` are the results whose mean is the baseline, oldest first; `baseline` is then the last of them.
+    `gated` counts the comparisons that were tested together. If `inconclusive_fails`, one that is inconclusive fails
+    the check. `accepted` is the file that the current result was accepted to as the new baseline, and `kept` the backup
+    of the old one.
     """
 
     current: Side
@@ -121,6 +140,8 @@ class CheckVerdict:
     seconds: float
     accepted: Path | None = None
     kept: Path | None = None
+    history: tuple[Side, ...] = ()
+    inconclusive_fails: bool = False
 
     @property
     def gated(self) -> int:
@@ -129,8 +150,21 @@ class CheckVerdict:
 
     @property
     def worse(self) -> tuple[EstimateComparison, ...]:
-        """The comparisons that fail the check."""
-        return tuple(comparison for comparison in self.comparisons if comparison.outcome == "worse")
+        """The comparisons that got worse: they fail the check."""
+        return self._of("worse")
+
+    @property
+    def inconclusive(self) -> tuple[EstimateComparison, ...]:
+        """The comparisons beyond their tolerance that chance may explain."""
+        return self._of("inconclusive")
+
+    def _of(self, outcome: Outcome) -> tuple[EstimateComparison, ...]:
+        return tuple(comparison for comparison in self.comparisons if comparison.outcome == outcome)
+
+    @property
+    def failing(self) -> tuple[EstimateComparison, ...]:
+        """The comparisons for which the check does not pass."""
+        return (*self.worse, *(self.inconclusive if self.inconclusive_fails else ()))
 
     @property
     def broken(self) -> tuple[Floor, ...]:
@@ -139,18 +173,19 @@ class CheckVerdict:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing is worse and every requirement is met."""
-        return not self.worse and not self.broken
+        """Whether nothing is worse, or inconclusive where that fails, and every requirement is met."""
+        return not self.failing and not self.broken
 
     @property
     def failed(self) -> bool:
         """Whether the check fails: a regression that was accepted is reported, but does not fail it."""
-        return bool(self.broken) or (bool(self.worse) and self.accepted is None)
+        return bool(self.broken) or (bool(self.failing) and self.accepted is None)
 
 
 # ── the summary ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-_NUMBERS = ("baseline", "current", "change", "se", "se_points", "se_draws", "p_value", "p_adjusted", "tolerance")
+_ERRORS = ("se", "se_points", "se_draws")
+_NUMBERS = ("baseline", "current", "change", *_ERRORS, "p_value", "p_adjusted", "tolerance", "detectable")
 
 
 def summary(verdict: CheckVerdict) -> dict[str, Any]:
@@ -164,6 +199,7 @@ def summary(verdict: CheckVerdict) -> dict[str, Any]:
         "passed": verdict.passed,
         "current": _side(verdict.current),
         "baseline": None if verdict.baseline is None else _side(verdict.baseline),
+        **({"history": [_side(side) for side in verdict.history]} if verdict.history else {}),
         "paired": None if shared is None else json_value(shared) | {"why_not": dict(shared.why_not)},
         "gated": verdict.gated,
         "comparisons": [_comparison(item) for item in verdict.comparisons],
@@ -181,13 +217,19 @@ def _side(side: Side) -> dict[str, Any]:
 
 def _comparison(comparison: EstimateComparison) -> dict[str, Any]:
     coordinates = json_fields(comparison, "method", "set", "label", "score", "metric", "address", "group")
-    coordinates |= {"class": comparison.of_class}
+    coordinates |= {"class": comparison.of_class, "test": "slope" if comparison.slope else ""}
     return {
         **{key: value for key, value in coordinates.items() if value},
         "unit": comparison.unit,
         **_known_numbers(comparison, _NUMBERS, always=("baseline", "current", "change")),
         "outcome": comparison.outcome,
+        **({} if comparison.decisive is None else {"decisive": _decisive(comparison.decisive)}),
     }
+
+
+def _decisive(decisive: Decisive) -> dict[str, Any]:
+    known = {"points": dict(decisive.points), "samples": decisive.samples}
+    return {key: value for key, value in known.items() if value}
 
 
 def _floor(floor: Floor) -> dict[str, Any]:

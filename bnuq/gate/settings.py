@@ -82,11 +82,14 @@ class Required:
 class GateSettings:
     """The settings of a check. `tolerances` are by metric or by a pattern of addresses, and the last that matches
     applies; `allow` names what may differ: "samples", "batch-size", "sampling", "scoring", "data" or "data:SET", and
-    "missing:ADDRESS"."""
+    "missing:ADDRESS". An inconclusive estimate fails the check if `inconclusive_fails`; with a `power`, a comparison
+    that could not show a worsening of its tolerance with this probability is refused."""
 
     tolerances: tuple[tuple[str, Tolerance], ...] = ()
     floors: tuple[Required, ...] = ()
     allow: tuple[str, ...] = ()
+    inconclusive_fails: bool = False
+    power: float | None = None
 
     @staticmethod
     def of(
@@ -96,6 +99,8 @@ class GateSettings:
         tolerances: Sequence[str] = (),
         floors: Sequence[str] = (),
         allow: Sequence[str] = (),
+        inconclusive: str | None = None,
+        power: float | None = None,
     ) -> GateSettings:
         """From [check] of the run file `source`, overridden by the options; RequestError for invalid settings."""
         written = section or CheckSection()
@@ -113,7 +118,13 @@ class GateSettings:
             then = GateSettings._with_place(pairs, floors, allow)
         except RequestError as error:
             raise RequestError(f"--{error}") from error
-        return GateSettings(first.tolerances + then.tolerances, first.floors + then.floors, first.allow + then.allow)
+        return GateSettings(
+            first.tolerances + then.tolerances,
+            first.floors + then.floors,
+            first.allow + then.allow,
+            (inconclusive or written.inconclusive) == "fail",
+            written.power if power is None else power,
+        )
 
     @staticmethod
     def _with_place(

@@ -238,5 +238,6 @@ from bnuq.metrics.significance import (
     nadeau_bengio as nadeau_bengio,
     stars as stars,
     student_cdf as student_cdf,
+    student_quantile as student_quantile,
     t_test as t_test,
 )

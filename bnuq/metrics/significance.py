@@ -65,6 +65,22 @@ def student_cdf(t: float, df: float) -> float:
     return beyond / 2 if t < 0 else 1 - beyond / 2
 
 
+def student_quantile(p: float, df: float) -> float:
+    """The value that a variable of Student's distribution is at most with probability `p` in (0, 1), to 5 digits.
+
+    Source: the inverse of `student_cdf`, bracketed by doubling and then halved (bisection).
+    """
+    if p < 0.5:
+        return -student_quantile(1 - p, df)
+    low, high = 0.0, 2.0
+    while student_cdf(-high, df) > 1 - p and high < _HUGE:  # of the tail, which has more digits than 1 less it
+        low, high = high, 2 * high
+    while high - low > _QUANTILE_DIGITS * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if student_cdf(-middle, df) > 1 - p else (low, middle)
+    return (low + high) / 2
+
+
 def _normalized_tail(ratio: float, df: float) -> float:
     """P(T² > ratio · df) through the normal variable that T becomes by Hill's series."""
     a = df - 0.5
@@ -105,6 +121,7 @@ _MANY = 1e4  # degrees of freedom from which Hill's series has 12 digits
 _LARGE = 50.0  # from which the series of the beta function has them
 _HUGE = 1e150  # whose square is no float
 _LAST_TERM = 4e-16
+_QUANTILE_DIGITS = 1e-6
 
 
 def _tested(values: Float[np.ndarray, "run"], *, factor: float | None) -> TTest | None:

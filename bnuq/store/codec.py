@@ -18,6 +18,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
@@ -188,6 +189,16 @@ def kind_of_result(path: Path, known: Collection[str] = KINDS) -> str:
                 f"({', '.join(known)})."
             )
         return kind
+
+
+def time_of_result(path: Path) -> datetime:
+    """When the result at `path` was made, in UTC, without reading the rest of it; ResultError if it does not say."""
+    with open_hdf5(path) as file:
+        try:
+            time = json.loads(file["record"].asstr()[()])["provenance"]["time"]
+            return datetime.fromisoformat(time).astimezone(UTC)
+        except _DAMAGE as error:
+            raise ResultError(f"{path} does not say when it was made, so it has no place in a history.") from error
 
 
 def read(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bnuq.findings import note, warning
-from bnuq.gate.records import CheckVerdict, EstimateComparison, Floor, Pairing, Side
+from bnuq.gate.records import CheckVerdict, Decisive, EstimateComparison, Floor, Pairing, Side
 from bnuq.metrics import METRICS
 from bnuq.store.table import unit_of
 
@@ -43,6 +43,7 @@ def compared(metric: str, baseline: float, current: float, outcome: str, **other
         "p_adjusted": (0.004 if outcome == "worse" else 1.0) if gated else None,
         "tolerance": 0.01 if gated else None,
         "outcome": outcome,
+        "detectable": 0.0153 if gated else None,
     }
     return EstimateComparison(**{**given, **other})
 
@@ -66,8 +67,8 @@ SVHN = (
 )
 REST = (
     compared("accuracy", 0.91, 0.90, "same", p_adjusted=0.003, degradation=0.01),  # real, but tolerated
-    compared("brier", 0.120, 0.140, "same"),  # above the tolerance, but not real
-    detected(0.95, 0.93, "same", "aupr_out", se=None, p_value=None, p_adjusted=None),
+    compared("brier", 0.120, 0.140, "inconclusive", decisive=Decisive((("test", 3400),), 128)),  # perhaps not real
+    detected(0.95, 0.93, "inconclusive", "aupr_out", decisive=Decisive((("test", 3400), ("svhn", 6800)), None)),
     compared("aurc", 0.0100000000001, 0.01, "same"),
     compared("accuracy", 0.91, 0.91, "same", method="deterministic", se=0.0, se_points=0.0),
     compared("brier", 0.1, 0.1, "same", method="deterministic", se=0.003),
@@ -157,6 +158,10 @@ ALL = {
     "accepted": accepted(),
     "accepted without a comparison": verdict(
         accepted=Path("/runs/base.h5"), findings=(note("new-since-baseline", what="set", names=["svhn"]),)
+    ),
+    "inconclusive fails": verdict(*REST, inconclusive_fails=True),
+    "a history": verdict(
+        *REST[:3], replace(REST[1], slope=True), history=(replace(BASELINE, path=Path("/runs/a.h5")), BASELINE)
     ),
     "hostile": hostile(),
     "crowded": crowded(),

@@ -41,8 +41,12 @@ def test_a_comparison_holds_what_is_known_of_it_and_nothing_else() -> None:
         "p_value": 0.0002,
         "p_adjusted": 0.004,
         "tolerance": 0.01,
+        "detectable": 0.0153,
         "outcome": "worse",
     }
+    points, both = (summary(made.verdict(one))["comparisons"][0] for one in (made.REST[2], made.REST[1]))
+    assert points["decisive"] == {"points": {"test": 3400, "svhn": 6800}}
+    assert both["decisive"] == {"points": {"test": 3400}, "samples": 128} and both["outcome"] == "inconclusive"
     assert infinite["current"] == infinite["change"] == "-inf" and "se" not in infinite
     assert unknown["baseline"] == unknown["change"] == "nan"
     assert not {"p_value", "p_adjusted", "tolerance"} & unknown.keys()

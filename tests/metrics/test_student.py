@@ -29,5 +29,12 @@ def test_the_two_sides_add_up_and_it_always_ends(t: float, df: float) -> None:
     assert below + metrics.student_cdf(-t, df) == pytest.approx(1, abs=1e-14)
 
 
+@pytest.mark.parametrize("df", DEGREES)
+def test_its_quantiles_are_those_of_scipy(df: float) -> None:
+    levels = (1e-5, 0.05, 0.3, 0.5, 0.8, 0.95, 1 - 0.05 / 400)
+    found = [metrics.student_quantile(level, df) for level in levels]
+    np.testing.assert_allclose(found, scipy.special.stdtrit(min(df, 1e15), levels), rtol=2e-6, atol=1e-6)
+
+
 def test_of_no_number_it_is_none() -> None:
     assert math.isnan(metrics.student_cdf(math.nan, 3)) and math.isnan(metrics.student_cdf(1.0, math.nan))

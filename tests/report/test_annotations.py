@@ -28,7 +28,7 @@ def told(verdict) -> list[tuple[str, str, str]]:
 def test_every_line_is_one_command_and_there_are_no_more_than_are_shown(name: str) -> None:
     verdict = made.ALL[name]
     lines = told(verdict)
-    failing = bool(verdict.broken) or (bool(verdict.worse) and verdict.accepted is None)
+    failing = bool(verdict.broken) or (bool(verdict.failing) and verdict.accepted is None)
     kinds = [kind for kind, _, _ in lines]
     assert ("error" in kinds) == failing == ("notice" not in kinds)
     assert all(kinds.count(kind) <= 10 for kind in ("error", "warning", "notice"))

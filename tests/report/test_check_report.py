@@ -155,8 +155,8 @@ def test_what_is_held_of_a_change() -> None:
         "worse",
         "moved",
         "worse, within tolerance",
-        "worse, within chance",
-        "worse, error unknown",
+        "inconclusive",
+        "inconclusive",
         "same",
         "same",
         "same",
@@ -182,7 +182,7 @@ def test_a_change_of_nothing_is_a_nought_and_nothing_but_noughts_is_a_sentence()
         assert "All 4 estimates are exactly as before: every change is 0." in text
         assert "0.0000" not in text and "AUPR-in" not in text
     text = drawn(made.verdict(*made.WORSE, *made.REST), width=100)
-    assert re.search(r"^ +↑ accuracy +0$", text, flags=re.MULTILINE)
+    assert re.search(r"^ +↑ accuracy +0 +0.0153$", text, flags=re.MULTILINE)
     assert re.search(r"↓ Brier score +0 ±0\.0030", text)
 
 
@@ -198,7 +198,12 @@ def test_every_estimate_is_somewhere_and_what_failed_has_all_its_numbers(width: 
     text = drawn(made.everything(), width=width)
     for title in ("Worse: 7 estimates", "Moved: 1 estimate", "Better: 1 estimate", "The same: 3 estimates"):
         assert title in text
-    for words in ("Worse, within tolerance: 1", "Worse, within chance: 1", "Shown, not gated: 3 estimates"):
+    for words in (
+        "Worse, within tolerance: 1",
+        "Inconclusive: 2 estimates",
+        "10,200 points",
+        "Shown, not gated: 3 estimates",
+    ):
         assert words in text
     for number in ("−0.3010", "−0.3420", "−0.0410", "±0.0090", "−inf", "0.004", "+13.00"):
         assert number in text
@@ -256,7 +261,7 @@ def test_markdown_shows_what_failed_with_all_its_numbers_and_folds_the_rest() ->
     shown, folded = text.split("<details>", 1)
     titles = re.findall("^### (.*)$", shown, flags=re.MULTILINE)
     assert titles == ["Warnings", "Worse: 7 estimates", "Moved: 1 estimate"]
-    assert "| &emsp;↑ PLL | −0.3010 | −0.3420 | −0.0410 ±0.0090 | 0.01 | 0.004 |" in shown
+    assert "| &emsp;↑ PLL | −0.3010 | −0.3420 | −0.0410 ±0.0090 | 0.01 | 0.0153 | 0.004 |" in shown
     assert "<summary>Worse, within tolerance: 1 estimate</summary>" in folded and "| &emsp;↑ AUPR-out |" in folded
     assert "now.h5 is older than base.h5" in shown and "tolerances and minimums are those" in folded
     assert "Current: `/runs/now.h5`" in folded and "Baseline: `/runs/base.h5`" in folded

@@ -29,9 +29,19 @@ def test_every_verdict_is_xml_whose_counts_hold(name: str) -> None:
     assert len(suite.findall("testcase/failure")) == int(suite.get("failures", ""))
     assert len(suite.findall("testcase/skipped")) == int(suite.get("skipped", ""))
     assert suite.get("errors") == "0"
-    failing = len(verdict.broken) + (0 if verdict.accepted is not None else len(verdict.worse))
+    failing = len(verdict.broken) + (0 if verdict.accepted is not None else len(verdict.failing))
     assert int(suite.get("failures", "")) == failing
     assert all(case.get("classname", "").startswith("bnuq.") and case.get("name") for case in cases)
+
+
+def test_an_inconclusive_estimate_fails_where_it_is_asked_to_and_a_slope_has_a_name_of_its_own() -> None:
+    suite = suite_of(junit(made.ALL["inconclusive fails"]))
+    (first, _) = suite.iter("failure")
+    assert first.get("type") == "inconclusive" and "3,400 points and 128 samples would decide" in first.get(
+        "message", ""
+    )
+    names = [case.get("name") for case in suite_of(junit(made.ALL["a history"])).iter("testcase")]
+    assert names == ["accuracy", "brier", "aupr_out", "brier (slope)"]
 
 
 def test_cases_are_named_by_their_address() -> None:

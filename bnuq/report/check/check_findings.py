@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from bnuq.findings import Finding
 from bnuq.findings import verdict as _verdict
-from bnuq.gate.checking import LEVEL
+from bnuq.gate.comparing import LEVEL
 from bnuq.gate.records import BOUNDS, NORMALIZED, CheckVerdict, EstimateComparison
 
 _GROUPS = 12  # of regressions that each have a sentence; the tables hold the rest
@@ -14,8 +14,8 @@ _SINGLE = 2  # regressions of one method and set that each have a sentence of th
 
 # What a change may be judged to be, worst first.
 JUDGEMENTS = (
-    "worse", "moved", "worse, error unknown", "moved, error unknown", "worse, within chance", "moved, within chance",
-    "worse, within tolerance", "moved, within tolerance", "better", "same", "not gated",
+    "worse", "moved", "inconclusive", "worse, within tolerance", "moved, within tolerance", "better", "same",
+    "not gated",
 )  # fmt: skip
 
 
@@ -29,6 +29,8 @@ def headline(verdict: CheckVerdict) -> Finding:
         code = "regression"
     elif verdict.broken:
         code = "requirement-not-met"
+    elif verdict.failing:
+        code = "inconclusive"
     elif verdict.gated:
         code = "no-regression"
     else:
@@ -37,6 +39,7 @@ def headline(verdict: CheckVerdict) -> Finding:
         code,
         regressions=len(regressions),
         gated=verdict.gated,
+        inconclusive=len(verdict.inconclusive),
         movement="moved" if directed == {False} else "got worse" if directed == {True} else "got worse or moved",
         broken=len(verdict.broken),
         required=len(verdict.floors),
@@ -59,7 +62,7 @@ def findings(verdict: CheckVerdict) -> Iterator[Finding]:
         yield unchanged(verdict.comparisons)
     elif verdict.gated and not verdict.worse:
         # of those that do not fail the check, what chance explains least: comparisons come worst first
-        unclear = (comparison for comparison in verdict.comparisons if comparison.outcome == "same")
+        unclear = (item for item in verdict.comparisons if item.outcome in ("inconclusive", "same"))
         clearest = next((comparison for comparison in unclear if comparison.degradation > 0), None)
         if clearest is None:
             yield _verdict("no-worsening")
@@ -87,8 +90,6 @@ def judgement(comparison: EstimateComparison) -> str:
     worse = "moved" if comparison.direction == "none" else "worse"
     if comparison.outcome != "same":
         return worse if comparison.outcome == "worse" else comparison.outcome
-    if comparison.tolerance is not None and comparison.degradation > comparison.tolerance:
-        return f"{worse}, within chance" if comparison.se is not None else f"{worse}, error unknown"
     if comparison.degradation > 0 and comparison.p_adjusted is not None and comparison.p_adjusted < LEVEL:
         return f"{worse}, within tolerance"
     return "same"

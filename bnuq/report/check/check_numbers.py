@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from bnuq.gate.checking import LEVEL
-from bnuq.gate.records import EstimateComparison, Floor
+from bnuq.gate.comparing import LEVEL
+from bnuq.gate.records import Decisive, EstimateComparison, Floor
 from bnuq.report.numbers import decimals, number, signed
 
 SMALLEST_P = 0.0001  # that is written as such
@@ -36,6 +36,18 @@ def before_and_now(comparison: EstimateComparison) -> tuple[str, str]:
 def amount(value: float) -> str:
     """Three digits of a number that is not below 0, without zeros at its end."""
     return f"{value:.3g}"
+
+
+def visible(comparison: EstimateComparison) -> str:
+    """The smallest worsening that would have been found; a dash where nothing is known of it."""
+    return "–" if comparison.detectable is None else amount(comparison.detectable)
+
+
+def decided_by(decisive: Decisive) -> str:
+    """ "34,000 points", or of an OOD estimate "34,000 + 68,000 points"; "128 samples"; or both."""
+    points = " + ".join(f"{n:,}" for _, n in decisive.points)
+    samples = "" if decisive.samples is None else f"{decisive.samples:,} samples"
+    return " and ".join(filter(None, (points and f"{points} points", samples)))
 
 
 def chance(p: float) -> str:

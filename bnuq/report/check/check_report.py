@@ -14,7 +14,7 @@ from bnuq.gate.records import BOUNDS, NORMALIZED, CheckVerdict, EstimateComparis
 from bnuq.methods import DETERMINISTIC
 from bnuq.metrics import METRICS, SCORES
 from bnuq.report.check.check_findings import JUDGEMENTS, findings, headline, is_unchanged, judgement, unchanged
-from bnuq.report.check.check_numbers import amount, before_and_now, chance, change_and_error
+from bnuq.report.check.check_numbers import amount, before_and_now, chance, change_and_error, visible
 from bnuq.report.check.check_sentences import (
     NOTHING_CHECKED,
     in_words,
@@ -88,6 +88,10 @@ def _facts(verdict: CheckVerdict) -> Iterator[tuple[str, str]]:
     yield "current", _side(current, other=baseline)
     if baseline is None:
         yield "baseline", "none: the current result was not compared with another"
+    elif verdict.history:
+        yield "baseline", f"the mean of {count(len(verdict.history), 'result')}"
+        for number, side in enumerate(verdict.history, start=1):
+            yield f"  {number}", _side(side, other=current)
     else:
         yield "baseline", _side(baseline, other=current)
         if baseline.checkpoint_sha256 == current.checkpoint_sha256 != "":
@@ -124,7 +128,7 @@ def _time(text: str) -> str:
 
 
 def _paths(verdict: CheckVerdict) -> Iterator[PathLine]:
-    baseline = None if verdict.baseline is None else verdict.baseline.path
+    baseline = None if verdict.baseline is None or verdict.history else verdict.baseline.path
     paths = {
         "Current": verdict.current.path,
         "Baseline": baseline if baseline != verdict.accepted else None,
@@ -145,7 +149,7 @@ def _estimates(words: str, group: tuple[EstimateComparison, ...], *, gated: int,
     if is_unchanged(group):
         brief = (Paragraph(in_words(unchanged(group))),)
     elif not failed and (len(group) > _MANY or words in _TITLES):
-        brief = (_changes(group, roomy=roomy),)
+        brief = (_changes(group, roomy=roomy, seen=words != "not gated"),)
     table = _with_all_numbers(group, gated=gated, roomy=roomy, style="red" if failed else "")
     return ReportSection(title, (table,), folded=not failed, on_terminal=brief)
 
@@ -153,32 +157,52 @@ def _estimates(words: str, group: tuple[EstimateComparison, ...], *, gated: int,
 def _with_all_numbers(group: Sequence[EstimateComparison], *, gated: int, roomy: bool, style: str) -> Table:
     """Those of one method and set below each other."""
     groups: dict[str, list[Row]] = {}
+    unclear = any(comparison.decisive for comparison in group)
     for comparison in group:
         cells = (
             *map(Cell, before_and_now(comparison)),
             _change(comparison, style=style),
             Cell("–" if comparison.tolerance is None else amount(comparison.tolerance)),
+            Cell(visible(comparison)),
             Cell("–" if comparison.p_adjusted is None else chance(comparison.p_adjusted)),
+            *([_decided_by(comparison)] if unclear else []),
         )
         rows = groups.setdefault(f"{comparison.method}, {_subtitle(comparison)}", [])
         rows.append((_label(comparison, roomy=roomy), cells))
-    return _table(("baseline", "current", "change", "tolerance", f"p of {gated}"), groups)
+    header = ("baseline", "current", "change", "tolerance", "can see", f"p of {gated}")
+    return _table((*header, "decided by") if unclear else header, groups)
 
 
-def _changes(group: Sequence[EstimateComparison], *, roomy: bool) -> Table:
-    """A column for each method."""
+def _decided_by(comparison: EstimateComparison) -> Cell:
+    """The points of all sets of an estimate, and below them the samples."""
+    if comparison.decisive is None:
+        return Cell("–")
+    points = sum(n for _, n in comparison.decisive.points)
+    samples = comparison.decisive.samples
+    parts = [f"{n:,} {unit}" for n, unit in ((points, "points"), (samples, "samples")) if n]
+    return Cell(*parts)
+
+
+def _changes(group: Sequence[EstimateComparison], *, roomy: bool, seen: bool) -> Table:
+    """A column for each method, and what it can see, if that is `seen`."""
     methods = sorted(
         {comparison.method: None for comparison in group}, key=lambda name: (name != DETERMINISTIC, len(name), name)
     )
-    groups: dict[str, dict[str, dict[str, Cell]]] = {}
+    groups: dict[str, dict[str, dict[str, tuple[Cell, ...]]]] = {}
     for comparison in sorted(group, key=_in_order):
         labels = groups.setdefault(_subtitle(comparison), {})
-        labels.setdefault(_label(comparison, roomy=roomy), {})[comparison.method] = _change(comparison)
+        cells = (_change(comparison), *([Cell(visible(comparison))] if seen else []))
+        labels.setdefault(_label(comparison, roomy=roomy), {})[comparison.method] = cells
+    columns = ("can see",) if seen else ()
+    none = (Cell(""),) * (1 + len(columns))
     rows = {
-        name: [(label, tuple(cells.get(method, Cell("")) for method in methods)) for label, cells in labels.items()]
+        name: [
+            (label, tuple(cell for method in methods for cell in cells.get(method, none)))
+            for label, cells in labels.items()
+        ]
         for name, labels in groups.items()
     }
-    return _table(tuple(methods), rows)
+    return _table(tuple(name for method in methods for name in (method, *columns)), rows)
 
 
 def _table(header: tuple[str, ...], groups: dict[str, list[Row]]) -> Table:
@@ -194,7 +218,12 @@ def _in_order(comparison: EstimateComparison) -> tuple[int, str, int, int]:
     """The test set first, then its normalised scores and their bounds, then the others; metrics as they are listed."""
     bounds = comparison.set.startswith(BOUNDS)
     first = 2 if bounds else {"test": 0, NORMALIZED: 1}.get(comparison.set, 3)
-    return first, comparison.set, _rank(comparison.score, list(SCORES)), _rank(comparison.metric, list(METRICS))
+    return (
+        first + 10 * comparison.slope,
+        comparison.set,
+        _rank(comparison.score, list(SCORES)),
+        _rank(comparison.metric, list(METRICS)),
+    )
 
 
 def _rank(name: str, names: list[str]) -> int:
@@ -203,6 +232,8 @@ def _rank(name: str, names: list[str]) -> int:
 
 def _subtitle(comparison: EstimateComparison) -> str:
     title = set_title(comparison.set)
+    if comparison.slope:
+        title = f"{title}, line through the history"
     if comparison.of_class or comparison.group:
         return f"{title}, by {'class' if comparison.of_class else 'group'}"
     if comparison.label:
@@ -228,8 +259,20 @@ def _legend(verdict: CheckVerdict) -> Iterator[str]:
             f"change at least this bad by chance, Holm-adjusted for {count(verdict.gated, 'gated estimate')} "
             "tested together; worse means p below 0.05."
         )
-    if any("within chance" in judgement(comparison) for comparison in verdict.comparisons):
-        yield "Within chance: by more than the tolerance, but not significantly, given the number of estimates tested."
+        yield (
+            "Can see: the smallest true worsening that fails the check with probability 0.8, with these points and "
+            f"samples, by p below 0.05/{verdict.gated}, the strictest that Holm's method asks for."
+        )
+    if verdict.inconclusive:
+        yield (
+            "Inconclusive: worse by more than the tolerance, but not significantly. Decided by: how many points (of "
+            "all its sets) or samples would show a change of this size, with probability 0.8, if it is real."
+        )
+    if verdict.history:
+        yield (
+            f"Baseline: the mean of {count(len(verdict.history), 'result')}. Line through the history: from the first "
+            "of them to the current result, as many steps apart; its error includes how much results vary about it."
+        )
     if any(comparison.metric == "fpr95_id_positive" for comparison in verdict.comparisons):
         yield (
             "FPR95: share of test points classified as OOD at the threshold that detects 95 % of OOD points; FPR95*: "

@@ -12,7 +12,15 @@ from bnuq.gate.records import BOUNDS, NORMALIZED, CheckVerdict, EstimateComparis
 from bnuq.methods import method_named
 from bnuq.metrics.registry import metric_of
 from bnuq.report.check.check_findings import judgement, method_and_set
-from bnuq.report.check.check_numbers import SMALLEST_P, amount, before_and_now, chance, change_and_error, required_value
+from bnuq.report.check.check_numbers import (
+    SMALLEST_P,
+    amount,
+    before_and_now,
+    chance,
+    change_and_error,
+    decided_by,
+    required_value,
+)
 from bnuq.report.method_names import network_in_words
 from bnuq.report.numbers import UNITS, count, named
 from bnuq.report.sanitize import printable
@@ -65,7 +73,12 @@ def not_paired(verdict: CheckVerdict) -> str:
 
 
 def estimate_name(comparison: EstimateComparison) -> str:
-    """PLL; AUROC by mutual information; PLL of the best possible uncertainty."""
+    """PLL; AUROC by mutual information; PLL of the best possible uncertainty; PLL (line through the history)."""
+    name = _name(comparison)
+    return f"{name} (line through the history)" if comparison.slope else name
+
+
+def _name(comparison: EstimateComparison) -> str:
     name = named(comparison.metric)
     if comparison.score:
         return f"{name} by {named(comparison.score)}"
@@ -95,12 +108,18 @@ def _outcome(label: str, *clauses: Callable[..., str]) -> Entry:
     return Entry(write)
 
 
-def _gated(*, regressions: int, gated: int, movement: str, **_: Any) -> str:
+def _gated(*, regressions: int, gated: int, movement: str, inconclusive: int, **_: Any) -> str:
+    unclear = f"; {count(inconclusive, 'estimate')} inconclusive" if inconclusive else ""
     if regressions:
         share = f"{regressions} of {count(gated, 'gated estimate')}" if gated > 1 else "the only gated estimate"
-        return f"{share} {movement} by more than {'its' if regressions == 1 else 'their'} tolerance and chance"
+        return f"{share} {movement} by more than {'its' if regressions == 1 else 'their'} tolerance and chance{unclear}"
     share = f"none of {gated} gated estimates got" if gated > 1 else "the only gated estimate has not got"
-    return f"{share} worse by more than its tolerance and chance" if gated else ""
+    return f"{share} worse by more than its tolerance and chance{unclear}" if gated else ""
+
+
+def _unclear(*, inconclusive: int, gated: int, **_: Any) -> str:
+    which = f"{inconclusive} of {count(gated, 'gated estimate')}" if gated > 1 else "the only gated estimate"
+    return f"{which} worse by more than tolerated, but not significantly, and --inconclusive is fail"
 
 
 def _required(*, broken: int, required: int, **_: Any) -> str:
@@ -148,7 +167,7 @@ def _set_regressions(*, lead: Finding, others: Sequence[EstimateComparison], dir
 
 
 def _clearest_worsening(*, comparison: EstimateComparison, gated: int, judgement: str) -> str:
-    reason = judgement.partition(", ")[2] or "within tolerance and error"
+    reason = "within tolerance and error" if judgement == "same" else judgement.rpartition(", ")[2]
     return f"The clearest worsening, {reason}: {_estimate_of_network(comparison)} {_from_to(comparison, gated)}."
 
 
@@ -193,6 +212,8 @@ def _details(comparison: EstimateComparison, gated: int) -> list[str]:
     if p is not None and (comparison.se is not None or comparison.degradation > 0):
         among = "" if adjusted is None else f", {chance(adjusted)} among {gated}"
         parts.append(f"p {'' if p < SMALLEST_P else '= '}{chance(p)}{among}")
+    if comparison.decisive is not None:
+        parts.append(f"{decided_by(comparison.decisive)} would decide")
     return parts
 
 
@@ -228,6 +249,7 @@ def _unchanged(*, estimates: int) -> str:
 SENTENCES: Catalogue = {
     "regression": _outcome("Worse", _gated, _required),
     "requirement-not-met": _outcome("Not met", _broken, _gated),
+    "inconclusive": _outcome("Inconclusive", _unclear, _required),
     "no-regression": _outcome("No regression", _gated, _required),
     "only-required": _outcome("Passed", _required, _nothing_compared),
     "nothing-checked": _outcome("Nothing was checked", _nothing_compared),

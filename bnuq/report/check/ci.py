@@ -76,10 +76,13 @@ def _case(group: str, name: str, outcome: ElementTree.Element) -> ElementTree.El
 def _comparison(comparison: EstimateComparison, verdict: CheckVerdict) -> ElementTree.Element:
     group, _, name = comparison.address.rpartition(".")
     text = in_words(change(comparison, verdict))
-    if comparison.outcome == "worse" and not verdict.failed:
+    name += " (slope)" if comparison.slope else ""
+    fails = comparison.outcome == "worse" or (comparison.outcome == "inconclusive" and verdict.inconclusive_fails)
+    if fails and not verdict.failed:
         outcome = _element("skipped", message=f"Accepted: {text}")
-    elif comparison.outcome == "worse":
-        outcome = _element("failure", subject(comparison), comparison.address, message=text, type="regression")
+    elif fails:
+        kind = "regression" if comparison.outcome == "worse" else "inconclusive"
+        outcome = _element("failure", subject(comparison), comparison.address, message=text, type=kind)
     elif comparison.outcome == "not gated":
         outcome = _element("skipped", message=f"Shown, not gated: {text}")
     else:
@@ -134,7 +137,7 @@ def annotations(outcome: CheckVerdict | str) -> Iterator[str]:
         yield _line("error", f"bnuq check: {NOTHING_CHECKED}", " ".join(reasons(outcome)))
         return
     broken = [(floor.address, requirement(floor)) for floor in outcome.broken]
-    worse = [(subject(comparison), in_words(change(comparison, outcome))) for comparison in outcome.worse]
+    worse = [(subject(comparison), in_words(change(comparison, outcome))) for comparison in outcome.failing]
     warned = [(code, text) for text, code, _ in advised(outcome.findings)]
     yield from _lines("error", [*broken, *worse] if outcome.failed else [], noun="failure")
     yield from _lines("warning", warned if outcome.failed else [*worse, *warned], noun="warning")

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from bnuq.estimates import Estimate
 from bnuq.gate.change_errors import Error, Errors
-from bnuq.gate.pairing import pairing
 from bnuq.records.addresses import estimates_of
 from bnuq.records.contributions import PointContributions
 from bnuq.records.evaluation import Result
@@ -39,7 +38,7 @@ def pivot(results: Mapping[str, Result]) -> list[EstimateAcross]:
     first, *others = results.values()
     tables = [estimates_of(result) for result in results.values()]
     points = PointContributions(first)
-    errors = [Errors(other, first, pairing(other, first), (PointContributions(other), points)) for other in others]
+    errors = [Errors((other, first), (PointContributions(other), points)) for other in others]
     rows = []
     for address in dict.fromkeys(address for table in tables for address in table):
         across = [table.get(address) for table in tables]
@@ -59,7 +58,7 @@ def _deviations(rows: Sequence[Row | None], errors: Sequence[Errors]) -> Iterato
         if _same(row.estimate, first.estimate):
             yield 0.0
         elif math.isfinite(difference):
-            error = Error.together(change_errors.over_points(row), change_errors.over_draws(row, first)).value
+            error = Error.together(change_errors.over_points(row), change_errors.over_draws((row, first))).value
             if not math.isnan(error):
                 yield difference / error if error else math.inf
 

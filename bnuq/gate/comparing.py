@@ -1,0 +1,291 @@
+"""The comparisons of a check: every estimate that results share, its change with its error, all tested together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+
+import numpy as np
+
+from bnuq import metrics
+from bnuq.errors import ResultError
+from bnuq.estimates import Direction
+from bnuq.gate.change_errors import CHANGE, UNKNOWN, Error, Errors, deviation_by_arithmetic
+from bnuq.gate.power import Sight
+from bnuq.gate.records import BOUNDS, EstimateComparison, Outcome
+from bnuq.gate.settings import GateSettings
+from bnuq.methods import POPULATION, method_named
+from bnuq.metrics.registry import metric_of
+from bnuq.records.addresses import NORMALIZED, estimates_of
+from bnuq.records.certificate import ACCEPTED, WIDTH
+from bnuq.records.contributions import LEAPING, sets_of
+from bnuq.records.evaluation import Result
+from bnuq.store.table import Row, unit_of
+
+LEVEL = 0.05  # of all gated comparisons together
+_THOUSAND = 1000.0
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A comparison without its outcome, the degrees of freedom of its error, the deviation that another arithmetic
+    explains, and what tells its power: the part of an accuracy that a point is (else 0), and the points of its sets."""
+
+    comparison: EstimateComparison
+    df: float
+    deviation: float
+    step: float
+    sizes: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class _Change:
+    """From what to what an estimate went, and its errors over points, over draws, and any other."""
+
+    baseline: float
+    current: float
+    errors: tuple[Error, ...]
+    slope: bool = False
+
+
+def measured(
+    current: Result, baselines: Sequence[Result], errors: Errors, settings: GateSettings
+) -> Iterator[Measured]:
+    """Every estimate that all results have: its change since the mean of the baselines, and of a history, oldest first,
+    also the fall of the line through all results."""
+    new, tables = estimates_of(current), [estimates_of(baseline) for baseline in baselines]
+    for address, row in new.items():
+        if row["metric"] == "count" or not all(address in table for table in tables):
+            continue
+        rows = [row, *(table[address] for table in tables)]
+        sides = zip(baselines, rows[1:], strict=True)
+        deviation = max(deviation_by_arithmetic([(current, row), side]) for side in sides)
+        count = len(baselines)
+        weights = CHANGE if count == 1 else (1.0, *[-1 / count] * count)
+        known = errors.over_points(row, weights), errors.over_draws(rows, weights)
+        before = fmean(each.estimate.value for each in rows[1:])
+        step, sizes = _step(current, row, errors), {name: current.sets[name].n for name in sets_of(row)}
+        changes = [_Change(before, row.estimate.value, known)]
+        if count > 1:
+            changes.append(_line(rows, errors))
+        for change in changes:
+            comparison, df = _compared(address, row, change, deviation, settings)
+            yield Measured(comparison, df, deviation, step, sizes)
+
+
+def _line(rows: Sequence[Row], errors: Errors) -> _Change:
+    """The ends of the least-squares line through a history, oldest first, and the current result, whose row comes
+    first; results are equally far apart.
+
+    Beside the errors over points and draws, the fall of the line has that of networks which vary from result to result:
+    by how much the scatter about the line is more than those two explain.
+
+    Source: the excess as DerSimonian & Laird 1986, Meta-analysis in Clinical Trials, by moments.
+    """
+    values = np.array([row.estimate.value for row in (*rows[1:], rows[0])])
+    places = np.arange(len(values)) - (len(values) - 1) / 2
+    with np.errstate(invalid="ignore"):
+        per_result = places / np.sum(places**2)
+        slope, middle = float(per_result @ values), float(values.mean())
+        length = len(values) - 1
+        weights = length * per_result
+        ordered = (weights[-1], *weights[:-1])  # as the rows are
+        points, draws = errors.over_points(rows[0], ordered), errors.over_draws(rows, ordered)
+        residuals = values - middle - slope * places
+        scatter = float(np.sum(residuals**2)) / (length - 1) * float(np.sum(weights**2))
+    excess = scatter - points.value**2 - draws.value**2
+    varying = UNKNOWN if math.isnan(excess) else Error(math.sqrt(max(0.0, excess)), length - 1)
+    half = slope * length / 2
+    return _Change(middle - half, middle + half, (points, draws, varying), slope=True)
+
+
+def _step(current: Result, row: Row, errors: Errors) -> float:
+    """What a point that is classified wrong adds to the accuracy of its set, class or group, on shared points; 0 of
+    other estimates."""
+    counts_points = row["metric"] == "accuracy" and not (current.task.is_dense or current.model.get("labels"))
+    if not counts_points or row["set"] not in errors.pairing.points:
+        return 0.0
+    part = errors.rows(row)
+    return 1 / (current.sets[row["set"]].n if part is None else len(part))
+
+
+def _compared(
+    address: str, now: Row, moved: _Change, deviation: float, settings: GateSettings
+) -> tuple[EstimateComparison, float]:
+    metric = now["metric"]
+    direction: Direction = metric_of(metric).direction
+    # a yardstick, not an estimate of the network
+    if now["bound"] or method_named(now["method"]).plain.name == POPULATION:
+        direction = "none"
+    current, baseline = moved.current, moved.baseline
+    change = 0.0 if _differ_by_rounding(current, baseline) else current - baseline
+    degradation = {"higher": -change, "lower": change, "none": abs(change)}[direction] + 0.0
+    total = Error.together(*moved.errors)
+    se, se_points, se_draws = (None if math.isnan(error.value) else error.value for error in (total, *moved.errors[:2]))
+    directed = direction != "none" and metric not in LEAPING  # which no pattern is about
+    tolerance = settings.tolerance(address, metric, directed=directed)
+    gated = tolerance is not None and not math.isnan(baseline)  # nothing is worse than an unknown value
+    gated = gated and not ((now["class"] or now["group"]) and se is None)  # of too few draws: the whole set is gated
+    limit = None if tolerance is None else tolerance.in_unit(baseline=baseline, se=se)
+    without_limit = gated and limit is not None and limit >= _largest_change(metric, baseline)
+    comparison = EstimateComparison(
+        method=now["method"],
+        set=f"{BOUNDS}{now['bound']}" if now["bound"] else now["set"] or NORMALIZED,
+        score=now["score"],
+        metric=metric,
+        unit=unit_of(metric),
+        direction=direction,
+        baseline=baseline,
+        current=current,
+        change=change,
+        degradation=degradation,
+        se=se,
+        se_points=se_points,
+        se_draws=se_draws,
+        p_value=None,
+        p_adjusted=None,
+        tolerance=limit + deviation if gated and limit is not None else None,
+        outcome="same" if gated and not without_limit else "not gated",
+        label=now["label"],
+        of_class=now["class"],
+        group=now["group"],
+        slope=moved.slope,
+    )
+    return comparison, total.df
+
+
+def _largest_change(metric: str, baseline: float) -> float:
+    """What no change of an estimate exceeds: 1 of a fraction; of others a thousand times the baseline, and 1000 in
+    their unit, unless that is the unit of the targets."""
+    unit = unit_of(metric)
+    if metric_of(metric).unit == "fraction":
+        return 1.0
+    return _THOUSAND * (abs(baseline) or math.inf) if "target" in unit else _THOUSAND * max(1.0, abs(baseline))
+
+
+def _differ_by_rounding(a: float, b: float) -> bool:
+    """Whether sums of float64 in another order explain the difference."""
+    return a == b or math.isclose(a, b, rel_tol=1e-12, abs_tol=1e-15)
+
+
+def judged(rows: Sequence[Measured], current: Result, baseline: object) -> Iterator[EstimateComparison]:
+    """The comparisons with p-values and outcomes, and what could be seen; gated comparisons are tested together."""
+    gated = [row for row in rows if row.comparison.outcome != "not gated"]
+    worse = np.array([_p_value(row, gain=False) for row in gated])
+    better = np.array([_p_value(row, gain=True) for row in gated])
+    unknown = [row.comparison.address for row, p in zip(gated, worse, strict=True) if math.isnan(p)]
+    if unknown:
+        raise ResultError(
+            f"{current.path} cannot be compared with {baseline}: whether {', '.join(unknown[:5])} got worse "
+            "by more than tolerated cannot be determined. It is not a number now, or its change has no error: "
+            "too few samples (fewer than 8), too few points, an infinite value, or a network without running "
+            "statistics under another seed. Evaluate with more, or switch these off by --tolerance ADDRESS=off."
+        )
+    adjusted = zip(worse, metrics.holm(np.array(worse)), metrics.holm(np.array(better)), strict=True)
+    for row in rows:
+        comparison = row.comparison
+        if comparison.outcome == "not gated":
+            yield comparison
+            continue
+        p, holm, gain = next(adjusted)
+        outcome = _outcome(comparison, holm, gain)
+        sight, limit = sight_of(row, len(gated)), comparison.tolerance
+        assert limit is not None
+        decisive = None
+        if sight is not None and outcome == "inconclusive":
+            decisive = sight.decisive(comparison.degradation, row.sizes, current.samples_of(comparison.method))
+        yield replace(
+            comparison,
+            p_value=float(p),
+            p_adjusted=float(holm),
+            outcome=outcome,
+            detectable=None if sight is None or sight.is_blank else sight.detectable(limit),
+            decisive=decisive,
+        )
+
+
+def sight_of(row: Measured, gated: int) -> Sight | None:
+    """What the comparison can see, tested together with so many; None where its error is not known."""
+    comparison = row.comparison
+    if comparison.se is None or not math.isfinite(comparison.degradation):
+        return None
+    assert comparison.se_points is not None and comparison.se_draws is not None
+    return Sight(
+        # of a slope also by how much networks vary, which more points do not reduce
+        se_points=comparison.se_points,
+        se_draws=math.sqrt(max(0.0, comparison.se**2 - comparison.se_points**2)),
+        df=row.df,
+        level=LEVEL / gated / (2 if comparison.direction == "none" else 1),
+        deviation=row.deviation,
+        step=row.step,
+        change=abs(comparison.change),
+    )
+
+
+def _exceeds(change: float, tolerance: float) -> bool:
+    """Whether a change is above its tolerance, by more than rounding: 0.716 − 0.711 is not above 0.005."""
+    return change > tolerance and not _differ_by_rounding(change, tolerance)
+
+
+def _p_value(row: Measured, *, gain: bool) -> float:
+    """The p-value of "there is no degradation", or of "there is no gain", beyond the deviation that another arithmetic
+    explains; NaN if a change above its tolerance has no error.
+
+    Within its tolerance a change without an error has p = 1: the estimate cannot be worse, but still counts among those
+    that are tested together.
+    """
+    comparison = row.comparison
+    degradation = -comparison.degradation if gain else comparison.degradation
+    if comparison.direction == "none" and gain:
+        return 1.0
+    if math.isinf(degradation):
+        return 0.0 if degradation > 0 else 1.0
+    if comparison.se is None or math.isnan(degradation):
+        assert comparison.tolerance is not None
+        return 1.0 if degradation <= comparison.tolerance else (1.0 if gain else math.nan)
+    degradation -= row.deviation
+    if comparison.se == 0:
+        return 0.0 if degradation > 0 else 1.0
+    tail = metrics.student_cdf(-degradation / comparison.se, row.df)
+    return min(1.0, 2 * tail) if comparison.direction == "none" else tail
+
+
+def _outcome(comparison: EstimateComparison, holm: float, gain: float) -> Outcome:
+    assert comparison.tolerance is not None
+    if is_lost_promise(comparison):  # a fact, not an estimate
+        return "worse"
+    if _exceeds(comparison.degradation, comparison.tolerance):
+        return "worse" if holm < LEVEL else "inconclusive"
+    return "better" if _exceeds(-comparison.degradation, comparison.tolerance) and gain < LEVEL else "same"
+
+
+def is_lost_promise(comparison: EstimateComparison) -> bool:
+    """Whether the baseline keeps a promise, by accepting points or by intervals, and the current result none."""
+    nothing = {ACCEPTED: 0.0, WIDTH: math.inf}.get(comparison.metric)
+    if comparison.slope:
+        return False
+    return nothing is not None and comparison.current == nothing != comparison.baseline
+
+
+_RANKS: Mapping[Outcome, int] = {"worse": 0, "inconclusive": 1, "same": 2, "better": 3, "not gated": 4}
+
+
+def ranked(comparisons: Iterable[EstimateComparison]) -> list[EstimateComparison]:
+    """Worst first: by outcome, significance, and multiples of the tolerance; comparisons that are not gated keep their
+    order."""
+
+    def rank(comparison: EstimateComparison) -> tuple[float, ...]:
+        if comparison.p_adjusted is None or comparison.p_value is None:
+            return (_RANKS[comparison.outcome],)
+        size = (
+            comparison.degradation / comparison.tolerance
+            if comparison.tolerance
+            else math.copysign(math.inf, comparison.degradation)
+            if comparison.degradation
+            else 0.0
+        )
+        return (_RANKS[comparison.outcome], comparison.p_value, -size)
+
+    return sorted(comparisons, key=rank)

@@ -1,0 +1,95 @@
+"""What a comparison can see: the smallest worsening that it finds, and the points or samples that would decide it.
+
+A gated estimate fails where its degradation exceeds its tolerance and is significant. Here significant means p < α/m,
+for m gated estimates: the first step of Holm's method, and the strictest. Which later step an estimate gets depends on
+how bad the others are, and is only easier; so what is stated is what the check finds at least.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from bnuq import metrics
+from bnuq.gate.records import Decisive
+
+POWER = 0.8  # the probability with which `detectable` is found
+_STEPS = 100
+
+
+@dataclass(frozen=True)
+class Sight:
+    """The error of a change as a check sees with it, one-sided at `level`.
+
+    `deviation` is not counted as a degradation. `step` is what one point that turns wrong adds to the estimate: a
+    larger change of an accuracy has more such points, and so a larger error; 0 of estimates that do not count points.
+    `change` is the one that the errors were measured with, ≥ 0.
+    """
+
+    se_points: float
+    se_draws: float
+    df: float
+    level: float
+    deviation: float = 0.0
+    step: float = 0.0
+    change: float = 0.0
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether nothing changed that an error could be computed from."""
+        return self.change == self.step == self._error(0.0) == 0
+
+    def detectable(self, tolerance: float, power: float = POWER) -> float:
+        """The smallest true worsening that fails the check with this probability.
+
+        The change is taken as Student's t about the true one, so that `power` of it lies above a limit that is the
+        quantile at `power` below it.
+        """
+        size, critical, beyond = tolerance, self._quantile(1 - self.level), self._quantile(power)
+        for _ in range(_STEPS):  # the error depends on the size, less than proportionally
+            error = self._error(size)
+            last, size = size, max(tolerance, self.deviation + critical * error) + beyond * error
+            if math.isclose(last, size, rel_tol=1e-9):
+                break
+        return size
+
+    def distinguishable(self, at: float, power: float) -> float:
+        """The smallest true worsening that is significant with this probability, whatever the tolerance: by the error
+        of a worsening of `at`."""
+        return self.deviation + (self._quantile(1 - self.level) + self._quantile(power)) * self._error(at)
+
+    def decisive(self, degradation: float, sizes: Mapping[str, int], samples: int) -> Decisive | None:
+        """The points of each set, and the samples, with which this degradation would be significant with probability
+        .8, if it is the true one; from the numbers now. Whichever is less work, or both."""
+        needed = (degradation - self.deviation) / (self._quantile(1 - self.level) + self._quantile(POWER))
+        if not (needed > 0 and math.isfinite(self.se_points + self.se_draws)):
+            return None
+        parts = self.se_points**2 / needed**2, self.se_draws**2 / needed**2
+        both = parts[0] + parts[1]
+        more_points, more_samples = (
+            own / (1 - other) if other < 1 else math.inf for own, other in (parts, parts[::-1])
+        )
+        if min(more_points, more_samples) > 2 * both:
+            more_points = more_samples = both
+        elif more_points <= more_samples:
+            more_samples = 1.0
+        else:
+            more_points = 1.0
+        return Decisive(
+            points=tuple((name, _rounded_up(more_points * n)) for name, n in sizes.items()) if more_points > 1 else (),
+            samples=_rounded_up(more_samples * samples) if more_samples > 1 else None,
+        )
+
+    def _quantile(self, probability: float) -> float:
+        return metrics.student_quantile(probability, self.df)
+
+    def _error(self, worsening: float) -> float:
+        more = self.step * max(0.0, worsening - self.change) if self.step else 0.0
+        return math.sqrt(self.se_points**2 + self.se_draws**2 + more)
+
+
+def _rounded_up(number: float) -> int:
+    """To two digits: more would claim too much."""
+    scale = 10 ** max(0, math.floor(math.log10(number)) - 1)
+    return math.ceil(number / scale) * scale

@@ -65,7 +65,7 @@ class Forms(Section, frozen=True):
 
 
 _MAP_FORMATS = ("png", "npz")
-_CSV = rb"set,method,index,"  # the header of a file of points
+_CSV = rb"(set,method,index|result,time,address),"  # the header of a file of points, or of a trend
 _POINTS: Panel = "Points of bnuq evaluate"
 
 
@@ -92,6 +92,13 @@ class PointsSection(Section, frozen=True):
         str | None,
         setting("Write all points of all sets and methods, with their scores.", _POINTS, metavar="FILE", shown="none"),
     ] = None
+    trend: Annotated[
+        bool,
+        setting(
+            "Show several results in the order in which they were made, with the line through each estimate; --by "
+            "METRIC shows that metric alone, --csv writes every estimate of every result."
+        ),
+    ] = False
 
 
 @with_options(
@@ -118,11 +125,13 @@ def command(
     if forms.html == "":
         stem = Path(results[0].partition("=")[2] or results[0]).name.removesuffix(".h5").removesuffix(".bnuq")
         forms = msgspec.structs.replace(forms, html=f"{stem}.html")
-    if printing.log is not None and len(results) > 1:
+    if printing.log is not None and (len(results) > 1 or points.trend):
         raise RequestError("--log takes one result; log each by itself.")
     check_tracker(printing)
-    record = show(lambda: _read(results), forms, printing, points)
-    log_result(record, printing)
+    if points.trend:
+        show(lambda: _read_trend(results, points.by), forms, printing, PointsSection(csv=points.csv))
+    else:
+        log_result(show(lambda: _read(results), forms, printing, points), printing)
 
 
 def show(
@@ -234,6 +243,10 @@ def _points_of(record: Any, points: PointsSection) -> tuple[tuple[ReportSection,
     from bnuq.records.evaluation import Result
     from bnuq.records.points import points_csv
     from bnuq.report.points import points_section
+    from bnuq.report.trend import Trend, trend_csv
+
+    if isinstance(record, Trend):
+        return (), trend_csv(record)
 
     if not isinstance(record, Result):
         option = "--csv" if points.points is None else "--points"
@@ -316,6 +329,19 @@ def _read(arguments: Sequence[str]) -> tuple[Kind, Any]:
         tasks_of_results = ", ".join(f"{name} of a {task}" for name, task in tasks.items())
         raise RequestError(f"the results share no estimates: {tasks_of_results}. Name results of one task.")
     return side_by_side(), records
+
+
+def _read_trend(arguments: Sequence[str], metric: str | None) -> tuple[Kind, Any]:
+    """The trend of these results, of all estimates that the gate tests, or of one metric."""
+    from bnuq.files.apart import start
+
+    paths = dict.fromkeys(_name_and_path(text)[1] for text in arguments)
+    start(*paths)
+    from bnuq.records.evaluation_file import read
+    from bnuq.report.kinds import trend_kind
+    from bnuq.report.trend import trend
+
+    return trend_kind(), trend([read(path, log_likelihoods=False) for path in paths], metric)
 
 
 def _name_and_path(text: str) -> tuple[str | None, Path]:

@@ -100,10 +100,10 @@ def _check_power(rows: Sequence[Measured], power: float, verdict: CheckVerdict) 
             continue
         limit, sight = comparison.tolerance, sight_of(row, verdict.gated)
         assert limit is not None
-        visible = math.inf if sight is None else sight.distinguishable(limit, power)
+        visible = math.inf if sight is None else sight.distinguishable(power)
         if visible > limit:
-            sees = "nothing, as its error is not known" if sight is None else f"{visible:.3g}"
-            blind.append(f"{comparison.address}: its tolerance is {limit:.3g}, it can see {sees}")
+            shows = "its error is not known" if sight is None else f"it would show {visible:.3g}"
+            blind.append(f"{comparison.address}: its tolerance is {limit:.3g}, {shows}")
     if blind:
         more = f"\n  - and {len(blind) - _MOST_BLIND} more" if len(blind) > _MOST_BLIND else ""
         listed = "".join(f"\n  - {text}" for text in blind[:_MOST_BLIND])
@@ -173,7 +173,9 @@ def _findings(
     estimates = estimates_of(current), estimates_of(baseline)
     if unclear := [item for item in comparisons if item.outcome == "inconclusive"]:
         gated = sum(item.outcome != "not gated" for item in comparisons)
-        yield warning("inconclusive", estimates=[item.address for item in unclear], gated=gated)
+        yield warning(
+            "inconclusive", estimates=[f"{item.address}{' (slope)' * item.slope}" for item in unclear], gated=gated
+        )
     if hidden := [item.address for item in comparisons if _is_hidden(item, *estimates)]:
         yield warning("hidden-by-draws", estimates=hidden, growth=_GROWN)
     codes = {finding.code for finding in warnings(baseline.findings)}

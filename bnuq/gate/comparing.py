@@ -41,13 +41,22 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class _Change:
-    """From what to what an estimate went, and its errors over points, over draws, and any other."""
+class Line:
+    """From what to what an estimate went, from a baseline or along the line through a history; and its errors over
+    points, over draws, and any other."""
 
     baseline: float
     current: float
     errors: tuple[Error, ...]
     slope: bool = False
+
+    @property
+    def change(self) -> float:
+        return 0.0 if _differ_by_rounding(self.current, self.baseline) else self.current - self.baseline
+
+    @property
+    def error(self) -> Error:
+        return Error.together(*self.errors)
 
 
 def measured(
@@ -67,15 +76,15 @@ def measured(
         known = errors.over_points(row, weights), errors.over_draws(rows, weights)
         before = fmean(each.estimate.value for each in rows[1:])
         step, sizes = _step(current, row, errors), {name: current.sets[name].n for name in sets_of(row)}
-        changes = [_Change(before, row.estimate.value, known)]
+        changes = [Line(before, row.estimate.value, known)]
         if count > 1:
-            changes.append(_line(rows, errors))
+            changes.append(line_through(rows, errors))
         for change in changes:
             comparison, df = _compared(address, row, change, deviation, settings)
             yield Measured(comparison, df, deviation, step, sizes)
 
 
-def _line(rows: Sequence[Row], errors: Errors) -> _Change:
+def line_through(rows: Sequence[Row], errors: Errors) -> Line:
     """The ends of the least-squares line through a history, oldest first, and the current result, whose row comes
     first; results are equally far apart.
 
@@ -98,7 +107,7 @@ def _line(rows: Sequence[Row], errors: Errors) -> _Change:
     excess = scatter - points.value**2 - draws.value**2
     varying = UNKNOWN if math.isnan(excess) else Error(math.sqrt(max(0.0, excess)), length - 1)
     half = slope * length / 2
-    return _Change(middle - half, middle + half, (points, draws, varying), slope=True)
+    return Line(middle - half, middle + half, (points, draws, varying), slope=True)
 
 
 def _step(current: Result, row: Row, errors: Errors) -> float:
@@ -112,7 +121,7 @@ def _step(current: Result, row: Row, errors: Errors) -> float:
 
 
 def _compared(
-    address: str, now: Row, moved: _Change, deviation: float, settings: GateSettings
+    address: str, now: Row, moved: Line, deviation: float, settings: GateSettings
 ) -> tuple[EstimateComparison, float]:
     metric = now["metric"]
     direction: Direction = metric_of(metric).direction
@@ -120,9 +129,8 @@ def _compared(
     if now["bound"] or method_named(now["method"]).plain.name == POPULATION:
         direction = "none"
     current, baseline = moved.current, moved.baseline
-    change = 0.0 if _differ_by_rounding(current, baseline) else current - baseline
+    change, total = moved.change, moved.error
     degradation = {"higher": -change, "lower": change, "none": abs(change)}[direction] + 0.0
-    total = Error.together(*moved.errors)
     se, se_points, se_draws = (None if math.isnan(error.value) else error.value for error in (total, *moved.errors[:2]))
     directed = direction != "none" and metric not in LEAPING  # which no pattern is about
     tolerance = settings.tolerance(address, metric, directed=directed)

@@ -43,7 +43,7 @@ def last_results(
         if len(found) == last:
             break
         result = read(path, log_likelihoods=False)
-        if why := _why_not(current, result, settings):
+        if why := why_not(current, result, settings):
             left_out[path.name] = why
         else:
             found.insert(0, result)
@@ -54,7 +54,7 @@ def last_results(
     return found, [told, *(note("left-out-of-history", file=name, reason=why) for name, why in left_out.items())]
 
 
-def _why_not(current: Result, result: Result, settings: GateSettings) -> str | None:
+def why_not(current: Result, result: Result, settings: GateSettings) -> str | None:
     """Why a result is none of the history of the current one; None if it is."""
     for name, points in current.sets.items():
         if name in result.sets and (difference := difference_of_points(points, result.sets[name])):

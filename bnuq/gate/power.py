@@ -8,7 +8,7 @@ how bad the others are, and is only easier; so what is stated is what the check 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from bnuq import metrics
@@ -46,18 +46,22 @@ class Sight:
         The change is taken as Student's t about the true one, so that `power` of it lies above a limit that is the
         quantile at `power` below it.
         """
-        size, critical, beyond = tolerance, self._quantile(1 - self.level), self._quantile(power)
-        for _ in range(_STEPS):  # the error depends on the size, less than proportionally
-            error = self._error(size)
-            last, size = size, max(tolerance, self.deviation + critical * error) + beyond * error
+        critical, beyond = self._quantile(1 - self.level), self._quantile(power)
+        return self._size(lambda error: max(tolerance, self.deviation + critical * error) + beyond * error)
+
+    def distinguishable(self, power: float) -> float:
+        """The smallest true worsening that is significant with this probability, whatever the tolerance."""
+        factor = self._quantile(1 - self.level) + self._quantile(power)
+        return self._size(lambda error: self.deviation + factor * error)
+
+    def _size(self, by_error: Callable[[float], float]) -> float:
+        """The size of a worsening that its own error gives, which grows less than proportionally with it."""
+        size = 0.0
+        for _ in range(_STEPS):
+            last, size = size, by_error(self._error(size))
             if math.isclose(last, size, rel_tol=1e-9):
                 break
         return size
-
-    def distinguishable(self, at: float, power: float) -> float:
-        """The smallest true worsening that is significant with this probability, whatever the tolerance: by the error
-        of a worsening of `at`."""
-        return self.deviation + (self._quantile(1 - self.level) + self._quantile(power)) * self._error(at)
 
     def decisive(self, degradation: float, sizes: Mapping[str, int], samples: int) -> Decisive | None:
         """The points of each set, and the samples, with which this degradation would be significant with probability

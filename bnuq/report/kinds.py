@@ -39,6 +39,12 @@ def side_by_side() -> Kind:
     return Kind("bnuq evaluate, side by side", _evaluate().read, summary, report)
 
 
+def trend_kind() -> Kind:
+    from bnuq.report.trend import report, summary
+
+    return Kind("bnuq evaluate, over time", _evaluate().read, summary, report)
+
+
 def _several() -> Kind:
     from bnuq.records.multirun import read, summary
     from bnuq.report.multirun import report

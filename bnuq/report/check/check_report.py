@@ -148,7 +148,7 @@ def _estimates(words: str, group: tuple[EstimateComparison, ...], *, gated: int,
     brief: tuple[Part, ...] | None = None
     if is_unchanged(group):
         brief = (Paragraph(in_words(unchanged(group))),)
-    elif not failed and (len(group) > _MANY or words in _TITLES):
+    elif not failed and (words in _TITLES or (len(group) > _MANY and words != "inconclusive")):
         brief = (_changes(group, roomy=roomy, seen=words != "not gated"),)
     table = _with_all_numbers(group, gated=gated, roomy=roomy, style="red" if failed else "")
     return ReportSection(title, (table,), folded=not failed, on_terminal=brief)

@@ -197,7 +197,7 @@ def _draw_shift(record: Monitored, path: Path) -> None:
         _name_layers(axes, [layer.name for layer in record.layers])
         axes.set_ylim(bottom=0)
         axes.set_ylabel(f"noise of a training batch of {record.unit:,}")
-        legend_apart(axes, columns=3)
+        legend_apart(axes, most=3)
 
 
 def _name_layers(axes: Axes, names: Sequence[str]) -> None:

@@ -20,7 +20,7 @@ from bnuq.gate.comparing import LEVEL
 from bnuq.methods import DETERMINISTIC
 from bnuq.records.addresses import estimates_of
 from bnuq.records.contributions import PointContributions
-from bnuq.records.evaluation import Result, SetResult
+from bnuq.records.evaluation import MethodResult, Result, SetResult
 from bnuq.store.table import Row
 
 Kind = tuple[str, str]  # method, metric
@@ -174,15 +174,21 @@ def exchanged(pair: tuple[Result, Result], random: np.random.Generator) -> tuple
             points = {score: np.where(coin, other.sets[name].points[score], scores[score]) for score in scores}
             predicted = np.where(coin, other.sets[name].predicted, own.sets[name].predicted)
             sets[name] = replace(own.sets[name], points=points, predicted=predicted, log_likelihood=None)
-        ood = {
-            name: {score: _detected(sets["test"].points[score], sets[name].points[score]) for score in scores}
-            for name, scores in own.ood.items()
-        }
-        mixed.append(replace(own, sets=sets, ood=ood, bounds={}, normalized={}))
+        mixed.append(sets)
     current, baseline = (
-        _recomputed(replace(one, methods={DETERMINISTIC: method})) for one, method in zip(pair, mixed, strict=True)
+        recomputed_with(one, method, sets) for one, method, sets in zip(pair, methods, mixed, strict=True)
     )
     return current, baseline
+
+
+def recomputed_with(result: Result, method: MethodResult, sets: Mapping[str, SetResult]) -> Result:
+    """The result of the deterministic network alone, with these points, every estimate computed from them anew."""
+    ood = {
+        name: {score: _detected(sets["test"].points[score], sets[name].points[score]) for score in scores}
+        for name, scores in method.ood.items()
+    }
+    plain = replace(method, sets=sets, ood=ood, bounds={}, normalized={})
+    return _recomputed(replace(result, methods={DETERMINISTIC: plain}))
 
 
 def _recomputed(result: Result) -> Result:

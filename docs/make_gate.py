@@ -2,8 +2,9 @@
 
 How often does it fail on equally good networks, what does it detect, and how small a change? The results that this
 takes are made in docs/gate/ and kept there: an interrupted run goes on, and a result is found again by the request in
-its record. Needs $BNUQ_TEST_DATA, the folder that sample_configs/README.md describes. About an hour of CPU time
-where all has to be made, five minutes where nothing has.
+its record. Needs $BNUQ_TEST_DATA, the folder that sample_configs/README.md describes. About an hour of CPU time where
+all has to be made, ten minutes where nothing has. With the argument `power` it measures and writes only what a check
+says that it can see, and histories: about six minutes.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,7 @@ from gate_measures import (
     verdicts,
     without_draws,
 )
+from gate_power import Found, of_histories, of_requests, of_scores, power_of
 from make_figures import DOCS, MEASURED, Job, made_by, put, run_files
 
 from bnuq.config import Normalize, Options, Run, resolve
@@ -98,10 +101,17 @@ def main() -> None:
         sys.exit("make gate needs $BNUQ_TEST_DATA, the folder that sample_configs/README.md describes.")
     pack = Path(named).resolve()
     FOLDER.mkdir(exist_ok=True)
+    if sys.argv[1:] == ["power"]:
+        with run_files(pack) as place:
+            put(MEASURED / "gate.md", "power", of_power(place, pack))
+        return
     with run_files(pack) as place:
+        powers = of_power(place, pack)
         found = {name: [result_of(job, place) for job in some] for name, some in jobs(pack, FOLDER).items()}
     measured = measure(found)
-    (MEASURED / "gate.md").write_text(page(measured), encoding="utf-8")
+    (MEASURED / "gate.md").write_text(
+        f"{page(measured)}\n<!-- power -->\n{powers}\n<!-- /power -->\n", encoding="utf-8"
+    )
     put(DOCS / "gate.md", "gate", in_short(measured))
 
 
@@ -430,6 +440,90 @@ def _of_address(address: str) -> str:
     *_, score, metric = address.split(".")
     by = {"mutual_information": " by MI", "predictive_entropy": " by entropy"}
     return named(metric) + by.get(score, "")
+
+
+# ── what it says that it can see ─────────────────────────────────────────────────────────────────────────────────────
+
+POWERS = (  # of fmnist_mlp with noise, and how many checks of each
+    "sets.test.pll",
+    "sets.test.brier",
+    "sets.test.by_class.7.accuracy",
+    "ood.mnist.energy.aupr_in",
+)
+TRIED, REQUESTS, HISTORIES = 60, 100, 15
+WORKERS = 3
+SCORED = ("predictive_entropy", "energy")
+AS_GOOD, WORSE = 0.04, 0.24  # the noise of a network as good, and of one that is worse
+CLASS, WORSE_BY, NIGHTS = 4, 0.05, 6
+
+
+def of_power(place: Path, pack: Path) -> str:
+    """The section of docs/measured/gate.md on points that are drawn anew from those of fmnist_mlp."""
+    paths = {
+        level: noisy(pack / "checkpoints/fmnist_mlp_bn.pt", FOLDER, level=level, seed=0) for level in (AS_GOOD, WORSE)
+    }
+    options = Options(methods=(DETERMINISTIC,), post_hoc=False, calibrate="off")
+    changes = {0.0: {}, **{level: {"checkpoint": path} for level, path in paths.items()}}
+    network, as_good, worse = (
+        of_scores(result_of(Job(f"fmnist_mlp-plain-{level}", "fmnist_mlp.toml", options, changed), place), SCORED)
+        for level, changed in changes.items()
+    )
+    addresses = [f"{DETERMINISTIC}.{name}" for name in POWERS]
+    requested = {f"{points:,}": points for points in (10_000, 2500)}
+    declines = {"as good every night": 0.0, "declining": 1.0}
+    print("what checks find of points drawn anew …", flush=True)
+    with ProcessPoolExecutor(WORKERS) as pool:
+        powers = [pool.submit(power_of, (worse, network), address, tried=TRIED, seed=0) for address in addresses]
+        common: dict[str, Any] = {"share": WORSE_BY, "tried": REQUESTS, "seed": 1}
+        of_each = [pool.submit(of_requests, network, as_good, CLASS, points=n, **common) for n in requested.values()]
+        common = {"points": 5000, "nights": NIGHTS, "tried": HISTORIES, "seed": 2}
+        nights = [pool.submit(of_histories, network, as_good, worse, share, **common) for share in declines.values()]
+        rows = [
+            [
+                *(f"`{name}`", f"{one.worsening:.4f}", f"{one.points:,}", f"{one.stated:.4f}"),
+                *(in_interval(one.found, strictly=True), in_interval(one.found)),
+            ]
+            for name, one in zip(POWERS, (task.result() for task in powers), strict=True)
+        ]
+        requests, histories = (
+            [[told, *map(in_interval, task.result().values())] for told, task in zip(names, tasks, strict=True)]
+            for names, tasks in ((requested, of_each), (declines, nights))
+        )
+    return filled(f"""## What it says that it can see
+
+{made_by("make gate ONLY=power")}
+
+The deterministic network of fmnist_mlp, a copy that is as good (noise of {100 * AS_GOOD:.0f} % in the weights), and one
+that is worse ({100 * WORSE:.0f} %). Points are drawn anew for each check, with replacement, from the 10,000 test and
+10,000 OOD points, the same ones for both sides: what all points give is then the truth. Draws are not involved, and OOD
+points are separated by predictive entropy and energy alone. Shares have exact 95 % intervals.
+
+First, the worse copy against the network: the true worsening, the number of points of each set for which the median
+check says that it can see just that worsening, and the share of {TRIED} checks that found it: at p < .05/m for m gated
+estimates, which the statement is about and which should be 80 %, and by the whole check, where Holm's later steps find
+a little more.
+
+{table(["estimate", "true worsening", "points", "can see", "found at .05/m", "found"], rows)}
+
+Next, pull requests of a network that is neither better nor worse, as half of the points have the scores of the other
+copy; and the same with class {CLASS} worse by {100 * WORSE_BY:.0f} points: that share of its points, all right before,
+have the scores of points of the class that are wrong. Each of {REQUESTS} requests is checked once.
+
+{table(["test points", "passes if nothing is worse", "fails with a worse class", "names the class"], requests)}
+
+Last, histories of {NIGHTS} results on 5000 points, each with other half of its scores from the copy that is as good. A
+declining one moves point by point to the scores of the worse copy, so that the last result has all of them. Of
+{HISTORIES} histories, in how many the line through all results fails the check, the whole check against the mean of the
+first {NIGHTS - 1} fails, and any of the {NIGHTS - 1} checks of two neighbours does.
+
+{table(["history", "line", "check --history", "any two neighbours"], histories)}""").strip()
+
+
+def in_interval(found: Found, *, strictly: bool = False) -> str:
+    """A share and its interval, as 79 % (71 to 86)."""
+    low, high = found.interval(strictly)
+    count = found.strictly if strictly else found.found
+    return f"{100 * count / found.tried:.0f} % ({100 * low:.0f} to {100 * high:.0f})"
 
 
 def in_short(measured: Measured) -> str:

@@ -501,7 +501,8 @@ points are separated by predictive entropy and energy alone. Shares have exact 9
 First, the worse copy against the network: the true worsening, the number of points of each set for which the median
 check says that it can see just that worsening, and the share of {TRIED} checks that found it: at p < .05/m for m gated
 estimates, which the statement is about and which should be 80 %, and by the whole check, where Holm's later steps find
-a little more.
+a little more. Of the accuracy of a class more is found than stated: the error is that of as many wrong points as the
+worsening makes, and a check in which chance makes fewer also has a smaller error.
 
 {table(["estimate", "true worsening", "points", "can see", "found at .05/m", "found"], rows)}
 

@@ -11,6 +11,7 @@ from typing import Literal
 
 Precision = Literal["auto", "float32", "tf32", "float16", "bfloat16", "float64"]  # as requested
 Rounding = Literal["ieee", "tf32"]  # of the factors of float32 products: none, or to 10 bits
+PROBABILITY_TOLERANCE = 1e-2  # of the sum of a point's probabilities, which reduced precision rounds
 
 
 @dataclass(frozen=True)

@@ -11,17 +11,18 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Float, Int64
-from torch import Tensor
 
-from bnuq import devices, metrics
+from bnuq import metrics
 from bnuq.errors import SamplingError
 from bnuq.estimates import Estimate
+from bnuq.evaluation.array_kinds import as_block
 from bnuq.files.journal import Arrays
 from bnuq.metrics import CalibrationBins, DrawWeights
+from bnuq.metrics.arrays import Array, array_namespace
 from bnuq.metrics.registry import metric_of
 from bnuq.sampling import counter_rng
 
@@ -71,9 +72,7 @@ def _random_rows(points: int, count: int) -> Int64[np.ndarray, " kept"]:
     return np.sort(counter_rng.batch_indices(0, 0, population=points, batch_size=count, purpose=counter_rng.RANKED))
 
 
-def spread(
-    outputs: Float[Tensor, "sample chunk output"], *, first: int, made_in: torch.dtype, where: str = ""
-) -> Arrays:
+def spread(outputs: Float[Array, "sample chunk output"], *, first: int, made_in: Any, where: str = "") -> Arrays:
     """How much the outputs of the samples differ, how large they are, and the relative difference that is rounding in
     the type `made_in` that they were computed in.
 
@@ -81,22 +80,35 @@ def spread(
     """
     apart, size = (np.array(value.item()) for value in apart_and_size(outputs).values())
     if not np.isfinite(size):
-        raise not_finite(first + int((~outputs.isfinite().all(0).all(-1)).nonzero()[0, 0]), where)
+        xp = array_namespace(outputs)
+        is_finite = xp.all(xp.all(xp.isfinite(outputs), axis=-1), axis=0)
+        raise not_finite(first + int(xp.argmin(xp.astype(is_finite, xp.int8))), where)
     return with_rounding(apart, size, made_in)
 
 
-def apart_and_size(outputs: Float[Tensor, "sample chunk output"]) -> dict[str, Tensor]:
+def apart_and_size(outputs: Float[Array, "sample chunk output"]) -> dict[str, Array]:
     """How much the outputs of the samples differ, and how large they are: NaN where any is."""
-    high, low = outputs.amax(0), outputs.amin(0)
-    return {
-        "apart": torch.maximum(high - outputs[0], outputs[0] - low).max(),
-        "size": torch.maximum(high.abs(), low.abs()).max(),
-    }
+    xp = array_namespace(outputs)
+    high, low = xp.max(outputs, axis=0), xp.min(outputs, axis=0)
+    with np.errstate(invalid="ignore"):  # of infinite outputs
+        return {
+            "apart": xp.max(xp.maximum(high - outputs[0], outputs[0] - low)),
+            "size": xp.max(xp.maximum(abs(high), abs(low))),
+        }
 
 
-def with_rounding(apart: np.ndarray, size: np.ndarray, made_in: torch.dtype) -> Arrays:
+def with_rounding(apart: np.ndarray, size: np.ndarray, made_in: Any) -> Arrays:
     """`spread`, from these parts."""
-    return {"apart": apart, "size": size, "rounding": np.array(min(128 * torch.finfo(made_in).eps, HALF_ROUNDING))}
+    return {"apart": apart, "size": size, "rounding": np.array(min(128 * _eps(made_in), HALF_ROUNDING))}
+
+
+def _eps(made_in: Any) -> float:
+    """The relative rounding of a floating-point type of numpy or torch."""
+    if isinstance(made_in, np.dtype | type):
+        return float(np.finfo(made_in).eps)
+    import torch  # a type of its own, so it is there
+
+    return torch.finfo(made_in).eps
 
 
 def not_finite(point: int, where: str) -> SamplingError:
@@ -115,10 +127,11 @@ def samples_differ(spread: Arrays) -> bool:
 
 @dataclass(frozen=True)
 class ReplicateWeights:
-    """The weights over the draws that a batch of points uses, on its device, and the row of each replicate in them."""
+    """The weights over the draws that a batch of points uses, of its kind of array and on its device, and the row of
+    each replicate in them."""
 
     draws: DrawWeights
-    tensor: Float[Tensor, "row sample"]
+    array: Float[Array, "row sample"]
     rows: Int64[np.ndarray, " replicate"] | None = None  # None: replicate i is row i
     numbers: Int64[np.ndarray, " sample"] | None = None  # of the draws in a bank
 
@@ -126,10 +139,13 @@ class ReplicateWeights:
     def of(weights: DrawWeights, draws: Int64[np.ndarray, " sample"] | None = None) -> ReplicateWeights:
         """The weights over all draws, or over these `draws` of a bank."""
         subset, rows = (weights, None) if draws is None else weights.among(draws)
-        return ReplicateWeights(subset, torch.from_numpy(subset.weights), rows, draws)
+        return ReplicateWeights(subset, subset.weights, rows, draws)
 
-    def to(self, device: torch.device) -> ReplicateWeights:
-        return replace(self, tensor=devices.upload(self.tensor, device))
+    def like(self, block: Array) -> ReplicateWeights:
+        """These weights as the samples of a block are: as an array, or as a tensor on its device."""
+        if isinstance(self.array, np.ndarray) and isinstance(block, np.ndarray):
+            return self
+        return replace(self, array=as_block(self.array, block))
 
     def of_replicates(self, bins: CalibrationBins) -> CalibrationBins:
         """The bins of every replicate, from those of every row of weights."""

@@ -19,7 +19,7 @@ from bnuq.errors import is_out_of_memory
 from bnuq.evaluation import memory
 from bnuq.evaluation.augmentation import Augmented
 from bnuq.evaluation.pipeline import Pipeline
-from bnuq.evaluation.tasks.class_reduction import bytes_of_scoring
+from bnuq.evaluation.tasks.class_tensors import bytes_of_scoring
 from bnuq.findings import Finding, note
 from bnuq.sampling import counter_rng
 from bnuq.sampling.bank_tiles import BankEngine

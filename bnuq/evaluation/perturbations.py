@@ -21,8 +21,9 @@ from bnuq.errors import RequestError
 from bnuq.evaluation import memory
 from bnuq.evaluation.datasets import RunData
 from bnuq.evaluation.passes import stochastic_of
-from bnuq.evaluation.pipeline import Pipeline, target_scale
+from bnuq.evaluation.pipeline import Pipeline
 from bnuq.evaluation.subject import RunPlan
+from bnuq.evaluation.target_scale import target_scale
 from bnuq.findings import Finding, note
 from bnuq.perturbations import BLOCK, Block, Perturbation
 from bnuq.sampling import counter_rng

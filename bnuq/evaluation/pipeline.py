@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from bnuq import devices
@@ -27,7 +27,6 @@ from bnuq.data import (
     flips,
     jitter_of,
     jittered,
-    labelled,
     mean_and_std,
     normalized,
     padded,
@@ -37,46 +36,10 @@ from bnuq.data import (
 from bnuq.errors import RequestError
 from bnuq.evaluation import memory
 from bnuq.evaluation.device import arithmetic_of, check_arithmetic
+from bnuq.evaluation.target_scale import normalize_of, statistics
 from bnuq.files.mapped import is_mapped
 from bnuq.sampling import counter_rng
 from bnuq.sampling.program_draws import windows
-
-
-@dataclass(frozen=True)
-class TargetScale:
-    """The standardisation of the network's targets: target = output · std + mean, per output."""
-
-    mean: Float[np.ndarray, " output"]
-    std: Float[np.ndarray, " output"]
-
-
-def target_scale(run: Run, train: Points | None, outputs: int) -> TargetScale | None:
-    """The statistics of `normalize_targets`, one number per output; None where targets were not standardised.
-
-    "train" takes those of the reference (divisor n, and 1 for a constant target); RequestError or DataError where there
-    are none.
-    """
-    statistics = run.normalize_targets
-    if statistics is None:
-        return None
-    if statistics == "train":
-        train = None if train is None else labelled(train)
-        if train is None or train.targets is None or train.targets.ndim > 2:
-            raise RequestError(
-                'data.normalize_targets is "train", which takes mean and std of the reference\'s targets, and there is '
-                "no reference with targets. Add one, or write normalize_targets = { mean = [...], std = [...] }."
-            )
-        statistics = _statistics(train.targets.reshape(len(train), -1).astype(np.float64))
-    scale = {}
-    for key, values in (("mean", statistics.mean), ("std", statistics.std)):
-        if len(values) not in (1, outputs) or not np.all(np.isfinite(values)):
-            raise RequestError(
-                f"data.normalize_targets.{key} is {list(values)}; expected {outputs} finite numbers, one per output."
-            )
-        scale[key] = np.broadcast_to(np.asarray(values, dtype=np.float64), (outputs,))
-    if not np.all(scale["std"] > 0):
-        raise RequestError(f"data.normalize_targets.std is {list(statistics.std)}; expected positive numbers.")
-    return TargetScale(**scale)
 
 
 def input_normalize(run: Run, train: Points | None, evaluated: Points | None = None) -> Normalize | None:
@@ -95,9 +58,9 @@ def input_normalize(run: Run, train: Points | None, evaluated: Points | None = N
         )
     is_read = isinstance(train.inputs, Decoded) or is_mapped(train.inputs)
     if is_read and 8 * math.prod(train.inputs.shape) > _IN_MEMORY:
-        return _streamed_statistics(train)
+        return _streamed(train)
     values = train.raw(slice(None))
-    return _statistics(np.moveaxis(values, 1, -1).reshape(-1, values.shape[1]))
+    return statistics(np.moveaxis(values, 1, -1).reshape(-1, values.shape[1]))
 
 
 def _check_published(name: str, normalize: Normalize, points: Points) -> None:
@@ -114,25 +77,15 @@ def _check_published(name: str, normalize: Normalize, points: Points) -> None:
 _IN_MEMORY = 2**31  # bytes of a reference whose statistics are taken in one go
 
 
-def _streamed_statistics(train: Points) -> Normalize:
-    """`_statistics` of a reference that does not fit in memory: the parts' means and variances, merged."""
+def _streamed(train: Points) -> Normalize:
+    """`statistics` of a reference that does not fit in memory: the parts' means and variances, merged."""
     count, mean, squares = 0, np.zeros(train.point_shape[0]), np.zeros(train.point_shape[0])
     for start in range(0, len(train), 256):
         values = np.moveaxis(train.raw(slice(start, start + 256)), 1, -1).reshape(-1, train.point_shape[0])
         part, delta = len(values), values.mean(0, dtype=np.float64) - mean
         squares += values.var(0, dtype=np.float64) * part + delta**2 * (count * part / (count + part))
         count, mean = count + part, mean + delta * part / (count + part)
-    return _normalize(mean, np.sqrt(squares / count))
-
-
-def _statistics(values: Float[np.ndarray, "row column"]) -> Normalize:
-    """Mean and standard deviation (divisor n) of every column; 1 for the deviation of a constant column."""
-    return _normalize(values.mean(0, dtype=np.float64), values.std(0, dtype=np.float64))
-
-
-def _normalize(mean: Float[np.ndarray, " column"], std: Float[np.ndarray, " column"]) -> Normalize:
-    constant = std <= 1e-12 * np.maximum(np.abs(mean), np.finfo(np.float64).tiny)
-    return Normalize(mean=tuple(mean.tolist()), std=tuple(np.where(constant, 1.0, std).tolist()))
+    return normalize_of(mean, np.sqrt(squares / count))
 
 
 @dataclass(frozen=True)

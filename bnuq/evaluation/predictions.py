@@ -16,8 +16,8 @@ from bnuq.config import Run, Split
 from bnuq.data import Points, npz_arrays
 from bnuq.errors import DataError, RequestError
 from bnuq.evaluation.datasets import RunData
-from bnuq.evaluation.pipeline import target_scale
 from bnuq.evaluation.subject import VALIDATION, Subject
+from bnuq.evaluation.target_scale import target_scale
 from bnuq.evaluation.tasks import classification
 from bnuq.files.content import sha256_of_file
 from bnuq.files.limits import check_size

@@ -10,13 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from bnuq import devices
+from bnuq.arithmetic import PROBABILITY_TOLERANCE
 from bnuq.config import Outputs, Run
 from bnuq.data import MULTILABEL_KEY, Points
 from bnuq.errors import DataError, ModelError, RequestError, SamplingError
 from bnuq.findings import Finding, warning
 from bnuq.sampling.engine import chunks, default_chunk
 from bnuq.sampling.interception import Mode, aten
-from bnuq.sampling.outputs import PROBABILITY_TOLERANCE, outputs_of, unconverted
+from bnuq.sampling.outputs import outputs_of, unconverted
 from bnuq.sampling.plain_loop import Evaluation
 from bnuq.tasks import CLASSIFICATION, REGRESSION, SEGMENTATION, Task, task_named
 from bnuq.user_code import is_failure

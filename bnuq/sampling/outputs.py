@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from bnuq.config import Outputs
 from bnuq.errors import ModelError
 
-PROBABILITY_TOLERANCE = 1e-2  # of the sum of a point's probabilities, which reduced precision rounds
 _KEYS = ("logits", "out")  # of a dict, in this order: transformers, torchvision's segmentation
 
 

@@ -13,9 +13,9 @@ from bnuq import devices, metrics
 from bnuq.config import Run
 from bnuq.data import Points, check_labels, check_targets, labelled
 from bnuq.evaluation.passes import deterministic_outputs
-from bnuq.evaluation.pipeline import TargetScale, target_scale
 from bnuq.evaluation.setup import Prepared
 from bnuq.evaluation.subject import RunPlan
+from bnuq.evaluation.target_scale import TargetScale, target_scale
 from bnuq.sampling import counter_rng
 
 LogLikelihood = Callable[[Tensor, np.ndarray], Tensor]  # of outputs (draw, n, …) and targets (n, …): (draw, n)

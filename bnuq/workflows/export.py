@@ -18,10 +18,10 @@ from bnuq.errors import ModelError, RequestError, ResultError, SamplingError, fi
 from bnuq.evaluation.augmentation import augmenting, check_augmentation
 from bnuq.evaluation.draws import omega_of
 from bnuq.evaluation.methods import SamplerInputs, sampler_of
-from bnuq.evaluation.pipeline import target_scale
 from bnuq.evaluation.planned import planned_run
 from bnuq.evaluation.setup import prepare
 from bnuq.evaluation.subject import Subject
+from bnuq.evaluation.target_scale import target_scale
 from bnuq.files.hdf5 import open_hdf5
 from bnuq.files.writing import replaced
 from bnuq.methods import Method, method_named

@@ -17,7 +17,7 @@ from bnuq import metrics
 from bnuq.config import ScoringSection
 from bnuq.errors import SamplingError
 from bnuq.evaluation.estimates import detection_estimates, headline_errors, replicate_weights
-from bnuq.evaluation.pipeline import TargetScale
+from bnuq.evaluation.target_scale import TargetScale
 from bnuq.evaluation.tasks import regression
 from bnuq.metrics import DrawWeights
 

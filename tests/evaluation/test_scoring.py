@@ -16,6 +16,7 @@ from bnuq.errors import SamplingError
 from bnuq.evaluation import estimates
 from bnuq.evaluation.estimates import RESAMPLES, detection_estimates, replicate_weights
 from bnuq.evaluation.tasks import class_reduction, classification
+from bnuq.evaluation.tasks.class_tensors import TensorKernel
 from bnuq.metrics.registry import ESTIMANDS
 
 T, N, K = 9, 40, 4
@@ -34,7 +35,9 @@ def outside() -> np.ndarray:
     return logits_of(30, seed=1, scale=0.7)
 
 
-def reduced(logits: np.ndarray, labels=None, *, chunk: int = 1000, group=None) -> classification.ClassScores:
+def reduced(
+    logits: np.ndarray | torch.Tensor, labels=None, *, chunk: int = 1000, group=None
+) -> classification.ClassScores:
     reduction = classification.ClassReduction(replicate_weights(len(logits)), points=logits.shape[1], labels=labels)
     for start in range(0, logits.shape[1], chunk):
         reduction.add(logits[:, start : start + chunk])
@@ -206,20 +209,21 @@ def test_a_block_cut_for_memory_gives_the_same(monkeypatch):
         assert cut[name].mc_se == pytest.approx(estimate.mc_se, rel=1e-9)
 
 
-@pytest.mark.parametrize("where", ["calibration_bins", "pll_from_log_likelihood", "_sample_scores"])
+@pytest.mark.parametrize("where", ["calibration_bins", "pll_from_log_likelihood", "sample_scores"])
 def test_where_memory_runs_out_while_scoring_smaller_blocks_are_added_and_nothing_counts_twice(where, monkeypatch):
-    whole = classification.set_estimates(reduced(logits_of(), LABELS), replicate_weights(T))
-    home = class_reduction if hasattr(class_reduction, where) else metrics
+    logits = torch.from_numpy(logits_of())
+    whole = classification.set_estimates(reduced(logits, LABELS), replicate_weights(T))
+    home = TensorKernel if hasattr(TensorKernel, where) else metrics
     original, sizes = getattr(home, where), []
 
     def scarce(*args, **options):
-        sizes.append(args[0].shape[-1 if where != "_sample_scores" else 1])
+        sizes.append(args[1].shape[1] if where == "sample_scores" else args[0].shape[-1])
         if sizes[-1] > 12:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return original(*args, **options)
 
     monkeypatch.setattr(home, where, scarce)
-    found = classification.set_estimates(reduced(logits_of(), LABELS, chunk=N), replicate_weights(T))
+    found = classification.set_estimates(reduced(logits, LABELS, chunk=N), replicate_weights(T))
     assert max(sizes) > 12 and sizes[-1] <= 12
     for name, estimate in whole.items():
         assert found[name].value == pytest.approx(estimate.value, rel=1e-12)
@@ -230,14 +234,15 @@ def test_memory_that_does_not_hold_one_point_while_scoring_is_no_endless_loop(mo
     def exhausted(*_):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(class_reduction, "_sample_scores", exhausted)
+    monkeypatch.setattr(TensorKernel, "sample_scores", exhausted)
     with pytest.raises(torch.OutOfMemoryError):
-        reduced(logits_of(), LABELS)
+        reduced(torch.from_numpy(logits_of()), LABELS)
 
 
-@pytest.fixture(scope="module", params=[7, 40])
+@pytest.fixture(scope="module", params=[(7, np.asarray), (40, np.asarray), (7, torch.from_numpy)])
 def in_chunks(request, draws):
-    return classification.set_estimates(reduced(logits_of(), LABELS, chunk=request.param), draws)
+    chunk, kind = request.param
+    return classification.set_estimates(reduced(kind(logits_of()), LABELS, chunk=chunk), draws)
 
 
 @pytest.mark.parametrize("name", ESTIMATES)

@@ -6,34 +6,31 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import numpy as np
-import torch
+from array_api_compat import device
 from jaxtyping import Bool, Float, Int64
-from torch import Tensor
 
-from bnuq import devices, metrics
+from bnuq import metrics
+from bnuq.arithmetic import PROBABILITY_TOLERANCE
 from bnuq.errors import SamplingError, is_out_of_memory
 from bnuq.estimates import Estimator
 from bnuq.evaluation import estimates
+from bnuq.evaluation.array_kinds import as_block, fetched, on_host, with_float64, without_gradients
 from bnuq.evaluation.tasks import class_probabilities
+from bnuq.evaluation.tasks.class_arrays import ArrayKernel
 from bnuq.evaluation.tasks.class_probabilities import PredictionSets, Probabilities
 from bnuq.evaluation.units import Blocks, Gathered
 from bnuq.files.journal import Arrays
 from bnuq.metrics import CalibrationBins, DrawWeights, LogitMaps
-from bnuq.metrics.registry import ESTIMANDS, estimates_of_task
-from bnuq.sampling.outputs import PROBABILITY_TOLERANCE
+from bnuq.metrics.arrays import Array, array_namespace, as_numpy
+from bnuq.metrics.registry import estimates_of_task
 
 _BLOCK = 2**17  # replicates × points × classes in memory at once: a few times this fits in a core's cache
 
 
-_DEVICE_BLOCK = 2**24  # the same on an accelerator, which needs large blocks to be busy
-
-
-_TINY = float(np.finfo(np.float64).tiny)  # changes no logarithm that matters, and makes 0·ln 0 equal 0
-
-
-_UNDERFLOW = -1000.0  # whose exp is 0
+DEVICE_BLOCK = 2**24  # the same on an accelerator, which needs large blocks to be busy
 
 
 _MASKED = -1e9  # the logit of a masked class, whose probability is 0 at every temperature
@@ -66,16 +63,6 @@ class ClassScores(estimates.SetScores):
     part_sums: dict[str, Float[np.ndarray, "replicate _"]] = field(default_factory=dict, kw_only=True)
     covered: dict[str, Bool[np.ndarray, "some_replicate _"]] = field(default_factory=dict, kw_only=True)
     covered_rows: Int64[np.ndarray, " _"] = field(default_factory=lambda: np.arange(0), kw_only=True)
-
-
-def bytes_of_scoring(samples: int, points: int, classes: int, device: torch.device) -> int:
-    """About how many bytes a Reduction takes on an accelerator while it adds this many points; 0 on a CPU, where blocks
-    are small."""
-    if devices.is_host(device):
-        return 0
-    replicates = samples + estimates.RESAMPLES + samples.bit_length() + 1
-    at_once = max(1, min(points, _DEVICE_BLOCK // (replicates * classes)))
-    return 2 * 8 * (samples + replicates) * at_once * classes
 
 
 class ClassReduction:
@@ -111,18 +98,18 @@ class ClassReduction:
         self._all = estimates.ReplicateWeights.of(weights)
         self._labels, self._sets, self._points = labels, sets, points
         self._estimator: Estimator = estimator
-        self._memory: Tensor | None = None
-        self._block_limit = _DEVICE_BLOCK  # reduced once memory has run out
+        self._kernel: Any = None  # an ArrayKernel or a TensorKernel, by the kind of the blocks
+        self._block_limit = DEVICE_BLOCK  # reduced once memory has run out
         self._ranked_rows = estimates.ranked_rows(points)
         self._where = where
         self._n = first  # the number of the next point
         self._blocks = Blocks()
-        self._made_in = torch.float32
+        self._made_in: Any = np.dtype(np.float32)
         self._names: tuple[str, ...] = ()  # of the values of points
 
     def add(
         self,
-        logits: Float[np.ndarray | Tensor, "sample chunk class"],
+        logits: Float[Array, "sample chunk class"],
         draws: Int64[np.ndarray, " sample"] | None = None,
     ) -> None:
         """Add the next points, on any device; SamplingError where an output is not finite.
@@ -130,97 +117,95 @@ class ClassReduction:
         With a bank, `draws` are the draws that these points use. Computed in float64 on the points' device, or on the
         CPU where the device has no float64 (mps).
         """
-        block = torch.from_numpy(np.array(logits)) if isinstance(logits, np.ndarray) else logits
-        block = devices.with_float64(block)
+        block = with_float64(logits)
         self._made_in = block.dtype
-        weights = self._weights(block.device, draws)
+        weights = self._weights(block, draws)
         done = 0
-        with torch.inference_mode():
+        with without_gradients(block):
             while done < block.shape[1]:
-                most = min(_BLOCK if devices.is_host(block.device) else _DEVICE_BLOCK, self._block_limit)
-                step = max(1, most // (len(weights.tensor) * block.shape[-1]))
+                most = min(_BLOCK if on_host(block) else DEVICE_BLOCK, self._block_limit)
+                step = max(1, most // (len(weights.array) * block.shape[-1]))
                 points = block[:, done : done + step]
                 try:
                     self._add(points, weights)
                 except (MemoryError, RuntimeError) as error:
                     if not is_out_of_memory(error) or points.shape[1] == 1:
                         raise
-                    self._memory = None
-                    self._block_limit = points.shape[1] * len(weights.tensor) * block.shape[-1] // 2
+                    self.release()
+                    self._block_limit = points.shape[1] * len(weights.array) * block.shape[-1] // 2
                 else:
                     done += points.shape[1]
 
-    def _add(self, block: Tensor, weights: estimates.ReplicateWeights) -> None:
+    def _add(self, block: Array, weights: estimates.ReplicateWeights) -> None:
         """Add these points. Those of an accelerator are first scored without a look at any number, for which the host
         would wait."""
         is_added = False
-        if not devices.is_host(block.device):
-            is_added = self._kept(devices.fetch(self._scored(block, weights)), weights)
+        if not on_host(block):
+            is_added = self._kept(fetched(self._scored(block, weights)), weights)
         if not is_added:
             differences: Arrays = {}
-            arrays = devices.fetch(self._scored(block, weights, differences))
+            arrays = fetched(self._scored(block, weights, differences))
             self._kept(arrays, weights, differences)
 
     def scored_at_once(
-        self, block: Float[Tensor, "sample chunk class"], draws: Int64[np.ndarray, " sample"] | None = None
-    ) -> dict[str, Tensor]:
+        self, block: Float[Array, "sample chunk class"], draws: Int64[np.ndarray, " sample"] | None = None
+    ) -> dict[str, Array]:
         """Values of the next points on their accelerator, for `add_scored` once they are fetched."""
-        with torch.inference_mode():
-            return self._scored(block, self._weights(block.device, draws))
+        with without_gradients(block):
+            return self._scored(block, self._weights(block, draws))
 
     def add_scored(
         self,
         arrays: Arrays,
-        block: Float[Tensor, "sample chunk class"],
+        block: Float[Array, "sample chunk class"],
         draws: Int64[np.ndarray, " sample"] | None = None,
     ) -> None:
         """Add the points of this block, of which the arrays are `scored_at_once`."""
-        if not self._kept(arrays, self._weights(block.device, draws)):
+        if not self._kept(arrays, self._weights(block, draws)):
             self.add(block, draws)
 
-    def _weights(self, device: torch.device, draws: Int64[np.ndarray, " sample"] | None) -> estimates.ReplicateWeights:
+    def _weights(self, block: Array, draws: Int64[np.ndarray, " sample"] | None) -> estimates.ReplicateWeights:
+        """The weights of these draws, as the samples of the block are; and what scores these."""
+        if self._kernel is None:
+            self._kernel = ArrayKernel() if isinstance(block, np.ndarray) else _tensor_kernel()
         if draws is not None:
-            return estimates.ReplicateWeights.of(self._draws, draws).to(device)
-        self._all = self._all.to(device)
+            return estimates.ReplicateWeights.of(self._draws, draws).like(block)
+        self._all = self._all.like(block)
         return self._all
 
     def _scored(
-        self, block: Tensor, batch_weights: estimates.ReplicateWeights, differences: Arrays | None = None
-    ) -> dict[str, Tensor]:
+        self, block: Array, batch_weights: estimates.ReplicateWeights, differences: Arrays | None = None
+    ) -> dict[str, Array]:
         """What `_kept` takes of these points, on their device.
 
         With `differences`, which take how much the samples differ, numbers are looked at: masked classes get a finite
         logit, what underflows is computed again, and what cannot be scored is an error. Without, the values whose names
         begin with "needs" tell `_kept` whether a look is needed.
         """
-        samples, points, _ = block.shape
-        weights, full = batch_weights.tensor, batch_weights.draws.full.start
-        buffers = self._buffers(block, len(weights))
-        logits = buffers.logits.copy_(block)
+        xp, (samples, points, _) = array_namespace(block), block.shape
+        weights, full, kernel = batch_weights.array, batch_weights.draws.full.start, self._kernel
+        logits = kernel.logits(block, len(weights))
         if self._maps is not None:
             rows = self._maps.of_point[self._n : self._n + points]
-            logits.mul_(devices.upload(torch.tensor(self._maps.scale[rows]), logits.device))
-            logits.add_(devices.upload(torch.tensor(self._maps.shift[rows]), logits.device))
-        y = None
-        if self._labels is not None:
-            y = devices.upload(torch.tensor(self._labels[self._n : self._n + points]), logits.device)
-        kept: dict[str, Tensor] = {}
+            logits *= as_block(self._maps.scale[rows], block)
+            logits += as_block(self._maps.shift[rows], block)
+        y = None if self._labels is None else as_block(self._labels[self._n : self._n + points], block)
+        kept: dict[str, Array] = {}
         if differences is None:
             kept |= {f"most.{name}": value for name, value in estimates.apart_and_size(logits).items()}
         else:
             differences |= self._spread(logits, y)
-        sample_scores = _sample_scores(logits, y, buffers)
+        sample_scores = kernel.sample_scores(logits, y)
         if self._sum_to_one:
-            wrong = sample_scores.log_total.expm1().abs() > PROBABILITY_TOLERANCE
+            wrong = abs(xp.expm1(sample_scores.log_total)) > PROBABILITY_TOLERANCE
             if differences is None:
-                kept["needs.sum"] = wrong.any()
+                kept["needs.sum"] = xp.any(wrong)
             else:
                 self._check_sum_to_one(wrong, sample_scores.log_total)
-        mean = torch.mm(weights, buffers.p.view(samples, -1), out=buffers.mean)
-        kept |= self._probabilities(mean[full], buffers.p)
-        further = _further_scores(mean.view(-1, *buffers.p.shape[1:]), y)
-        values = _scores_of_means(mean, y, buffers) | further
-        kept["predicted"] = values.pop("predicted")[full].clone()
+        mean = kernel.mean(weights)
+        kept |= self._probabilities(mean[full], kernel.p)
+        values = kernel.scores_of_means(mean, y)
+        kept["predicted"] = xp.asarray(values.pop("predicted")[full], copy=True)
         expected, impurity = weights @ sample_scores.entropy, values.pop("impurity")
         values["expected_entropy"] = expected
         if self._logit_scores:
@@ -233,20 +218,20 @@ class ClassReduction:
             )
             values["zero_one_epistemic"] = values["least_confidence"] - weights @ sample_scores.least_confidence
             values["brier_epistemic"] = impurity - weights @ sample_scores.impurity
-            values["variation_ratio"] = _variation_ratio(sample_scores.vote, weights, buffers)
+            values["variation_ratio"] = kernel.variation_ratio(sample_scores.vote, weights)
         if y is not None:
             assert sample_scores.log_likelihood is not None
             kept["log_likelihood"] = sample_scores.log_likelihood
             if differences is None:
                 values["pll"], underflowed = metrics.pll_of_product(sample_scores.log_likelihood, weights)
-                kept["needs.pll"] = underflowed.any()
+                kept["needs.pll"] = xp.any(underflowed)
             else:
                 values["pll"] = metrics.pll_from_log_likelihood(sample_scores.log_likelihood, weights=weights)
             of_replicates = "max_probability", "accuracy", *(PART_SCORES if self._parts else ())
             kept |= {f"replicates.{name}": values[name] for name in of_replicates}
         self._names = tuple(values)
-        kept["sums"] = torch.stack([value.sum(1) for value in values.values()])
-        kept["full"] = torch.stack([value[full] for value in values.values()])
+        kept["sums"] = xp.stack([value.sum(1) for value in values.values()])
+        kept["full"] = xp.stack([value[full] for value in values.values()])
         return kept | self._ranked_of(values, batch_weights)
 
     def _kept(
@@ -283,41 +268,42 @@ class ClassReduction:
         self._n += len(arrays["predicted"])
         return True
 
-    def _spread(self, logits: Float[Tensor, "sample chunk class"], y: Int64[Tensor, " chunk"] | None) -> Arrays:
+    def _spread(self, logits: Float[Array, "sample chunk class"], y: Int64[Array, " chunk"] | None) -> Arrays:
         """`estimates.spread`, after logits of -inf have become finite: their classes are masked, of probability 0, and
         a label among them has the smallest normal probability of float32, as where a network gives probabilities."""
+        xp = array_namespace(logits)
         spread = partial(estimates.spread, first=self._n, made_in=self._made_in, where=self._where)
         try:
             differences = spread(logits)
             if estimates.samples_differ(differences):
                 return differences
             # A class that is masked by a large number hides differences of the others: its probability is 0.
-            masked = logits < logits.amax(-1, keepdim=True) - _HOPELESS
-            return spread(logits.masked_fill(masked, 0)) if bool(masked.any()) else differences
+            masked = logits < xp.max(logits, axis=-1, keepdims=True) - _HOPELESS
+            return spread(xp.where(masked, xp.zeros_like(logits), logits)) if bool(xp.any(masked)) else differences
         except SamplingError:
-            masked = logits.isneginf()
-            if not bool(masked.any()) or bool(masked.all(-1).any()):
+            masked = logits == -math.inf
+            if not bool(xp.any(masked)) or bool(xp.any(xp.all(masked, axis=-1))):
                 raise
-        differences = spread(logits.masked_fill(masked, 0))
-        logits.masked_fill_(masked, _MASKED)
+        differences = spread(xp.where(masked, xp.zeros_like(logits), logits))
+        logits[masked] = _MASKED
         if y is not None:
-            labels = y[None, :, None].expand(len(logits), -1, 1)
-            lowest = logits.logsumexp(-1, keepdim=True) + math.log(torch.finfo(torch.float32).tiny)
-            logits.scatter_(-1, labels, torch.where(masked.gather(-1, labels), lowest, logits.gather(-1, labels)))
+            largest, points = xp.max(logits, axis=-1), xp.arange(len(y), device=device(logits))
+            log_total = largest + xp.log(xp.sum(xp.exp(logits - largest[..., None]), axis=-1))
+            lowest = log_total + math.log(np.finfo(np.float32).tiny)
+            logits[:, points, y] = xp.where(masked[:, points, y], lowest, logits[:, points, y])
         return differences
 
     def _probabilities(
-        self, mean: Float[Tensor, " chunk_class"], p: Float[Tensor, "sample chunk class"]
-    ) -> dict[str, Tensor]:
+        self, mean: Float[Array, "chunk class"], p: Float[Array, "sample chunk class"]
+    ) -> dict[str, Array]:
         """The mean probabilities of all classes, and those by each draw for some of the points, where they are kept."""
-        _, points, classes = p.shape
+        xp, (_, points, classes) = array_namespace(p), p.shape
         if self._labels is None or self._sets is None or not class_probabilities.are_kept(self._points, classes):
             return {}
         rows_of_draws = self._sets.rows_of_draws(self._points, classes, self._draws)
         first, last = np.searchsorted(rows_of_draws, [self._n, self._n + points])
-        rows = devices.upload(torch.from_numpy(rows_of_draws[first:last] - self._n), p.device)
-        of_draws = p[:, rows].to(torch.float32)
-        return {"probabilities": mean.view(points, classes).to(torch.float32), "probabilities.of_draws": of_draws}
+        of_draws = xp.astype(p[:, as_block(rows_of_draws[first:last] - self._n, p)], xp.float32)
+        return {"probabilities": xp.astype(mean, xp.float32), "probabilities.of_draws": of_draws}
 
     def _sums_of_parts(self, arrays: Arrays, batch_weights: estimates.ReplicateWeights) -> Arrays:
         """The sums of scores over the points of each part, under every replicate."""
@@ -333,37 +319,23 @@ class ClassReduction:
                 sums[f"{kind}.{name}"] = total[:, :-1]  # the last are the points of no part
         return sums
 
-    def _check_sum_to_one(self, wrong: Bool[Tensor, "sample chunk"], log_total: Float[Tensor, "sample chunk"]) -> None:
+    def _check_sum_to_one(self, wrong: Bool[Array, "sample chunk"], log_total: Float[Array, "sample chunk"]) -> None:
         """Raise SamplingError where the probabilities of a point do not sum to 1 in every sample."""
-        if bool(wrong.any()):
-            sample, point = wrong.nonzero()[0].tolist()
+        if (rows := np.argwhere(as_numpy(wrong))).size:
+            sample, point = rows[0].tolist()
             where = self._where and f" of those evaluated of {self._where}"
             raise SamplingError(
                 f"the probabilities that the network gives for point {self._n + point}{where} (counted from 0) sum to "
-                f"{float(log_total[sample, point].exp()):.4g}; expected 1. Check that the outputs are what --outputs "
-                "says."
+                f"{math.exp(float(log_total[sample, point])):.4g}; expected 1. Check that the outputs are what "
+                "--outputs says."
             )
-
-    def _buffers(self, block: Float[Tensor, "sample chunk class"], replicates: int) -> _Buffers:
-        samples, points, classes = block.shape
-        need = 2 * (samples + replicates) * points * classes
-        if self._memory is None or self._memory.numel() < need or self._memory.device != block.device:
-            self._memory = torch.empty(need, dtype=torch.float64, device=block.device)
-        sizes = [samples * points * classes] * 2 + [replicates * points * classes] * 2
-        logits, p, mean, spare = self._memory[:need].split(sizes)
-        return _Buffers(
-            logits.view(samples, points, classes),
-            p.view(samples, points, classes),
-            mean.view(replicates, points * classes),
-            spare,
-        )
 
     def _mutual_information(
         self,
-        plug_in: Float[Tensor, "replicate chunk"],
-        predictive: Float[Tensor, "replicate chunk"],
+        plug_in: Float[Array, "replicate chunk"],
+        predictive: Float[Array, "replicate chunk"],
         draws: DrawWeights,
-    ) -> Float[Tensor, "replicate chunk"]:
+    ) -> Float[Array, "replicate chunk"]:
         """Mutual information by the requested estimator, under every replicate.
 
         The bias of a replicate is that of its number of draws. Exact replicates of the jackknife would need every pair
@@ -372,7 +344,7 @@ class ClassReduction:
         """
         if self._estimator == "plug-in":
             return plug_in
-        corrected = plug_in * devices.upload(torch.from_numpy(_corrections(draws)), plug_in.device)[:, None]
+        corrected = plug_in * as_block(_corrections(draws), plug_in)[:, None]
         if self._estimator == "corrected":
             return corrected
         full = draws.full.start
@@ -382,21 +354,22 @@ class ClassReduction:
         moved[[full, draws.prefix.stop - 1]] = jackknifed
         return moved
 
-    def _ranked_of(self, values: Mapping[str, Tensor], batch_weights: estimates.ReplicateWeights) -> dict[str, Tensor]:
+    def _ranked_of(self, values: Mapping[str, Array], batch_weights: estimates.ReplicateWeights) -> dict[str, Array]:
         """Per-point values under every replicate: the scores, and "wrong" where the set is labelled."""
         resampled = slice(self._draws.jackknife.start, self._draws.bootstrap.stop)
         if resampled.start == resampled.stop:
             return {}
-        replicates: slice | Tensor = resampled
-        device, points = batch_weights.tensor.device, values["max_probability"].shape[1]
+        replicates: slice | Array = resampled
+        example = values["max_probability"]
+        xp, points = array_namespace(example), example.shape[1]
         if batch_weights.rows is not None:
-            replicates = devices.upload(torch.from_numpy(batch_weights.rows[resampled]), device)
+            replicates = as_block(batch_weights.rows[resampled], example)
         first, last = np.searchsorted(self._ranked_rows, [self._n, self._n + points])
-        rows: slice | Tensor = slice(None)
+        rows: slice | Array = slice(None)
         if last - first < points:
-            rows = devices.upload(torch.from_numpy(self._ranked_rows[first:last] - self._n), device)
+            rows = as_block(self._ranked_rows[first:last] - self._n, example)
         ranked = {
-            f"ranked.{name}": values[name][replicates].to(torch.float32)[:, rows]
+            f"ranked.{name}": xp.astype(values[name][replicates], xp.float32)[:, rows]
             for name in (*metrics.CLASSIFICATION_SCORES, *metrics.LOGIT_SCORES)
             if name in values
         }
@@ -406,7 +379,8 @@ class ClassReduction:
 
     def release(self) -> None:
         """Give back the work memory, which the next block takes again."""
-        self._memory = None
+        if self._kernel is not None:
+            self._kernel.release()
 
     def arrays(self) -> Arrays:
         """What was added, for `scores` to merge."""
@@ -466,128 +440,10 @@ def _numbers(rows: Iterable[Int64[np.ndarray, " _"]], points: int) -> Int64[np.n
     return numbers
 
 
-@dataclass(frozen=True)
-class _Buffers:
-    """Work memory shared by all blocks: allocating it for each step would cost more than the step."""
+def _tensor_kernel() -> Any:
+    from bnuq.evaluation.tasks.class_tensors import TensorKernel  # late: it imports torch
 
-    logits: Float[Tensor, "sample chunk class"]
-    p: Float[Tensor, "sample chunk class"]
-    mean: Float[Tensor, "replicate chunk_class"]
-    spare: Float[Tensor, " replicate_chunk_class"]
-
-
-@dataclass(frozen=True)
-class _SampleScores:
-    """The scores of each sample alone: its entropy, 1 − its largest probability, 1 − the sum of the squares of all, the
-    class it predicts, the log-likelihood of the true class, the logarithm of the sum of the exponentials of its logits
-    (0 for log-probabilities), and its largest logit."""
-
-    entropy: Float[Tensor, "sample chunk"]
-    least_confidence: Float[Tensor, "sample chunk"]
-    impurity: Float[Tensor, "sample chunk"]
-    vote: Int64[Tensor, "sample chunk"]
-    log_likelihood: Float[Tensor, "sample chunk"] | None
-    log_total: Float[Tensor, "sample chunk"]
-    largest: Float[Tensor, "sample chunk"]
-
-
-def _sample_scores(
-    logits: Float[Tensor, "sample chunk class"], y: Int64[Tensor, " chunk"] | None, buffers: _Buffers
-) -> _SampleScores:
-    """The scores of each sample; its softmax is left in `buffers.p`, and `logits` are overwritten.
-
-    With e_k = exp(z_k − max z) and δ their sum without the largest, which is 1, the entropy is
-    ln(1 + δ) − Σ p_k (z_k − max z): one logarithm per distribution, and no loss of precision where δ vanishes.
-    """
-    largest, vote = logits.max(-1, keepdim=True)
-    below = logits.sub_(largest)
-    p = torch.exp(below, out=buffers.p).scatter_(-1, vote, 0.0)
-    rest = p.sum(-1, keepdim=True)
-    log_sum = rest.log1p()
-    least_confidence = (rest / (1 + rest))[..., 0]
-    squares = (torch.linalg.vector_norm(p, dim=-1) / (1 + rest[..., 0])).square_()  # of all but the largest
-    log_likelihood = None
-    if y is not None:
-        log_likelihood = below.gather(-1, y.expand(vote.shape[:2])[..., None])[..., 0] - log_sum[..., 0]
-    p.scatter_(-1, vote, 1.0).div_(1 + rest)
-    inner = below.clamp_min_(_UNDERFLOW).mul_(p).sum(-1)  # 0·(−∞) would be NaN
-    log_total = (largest + log_sum)[..., 0]
-    return _SampleScores(
-        log_sum[..., 0] - inner,
-        least_confidence,
-        _impurity(least_confidence, squares),
-        vote[..., 0],
-        log_likelihood,
-        log_total,
-        largest[..., 0],
-    )
-
-
-def _impurity(rest: Float[Tensor, "*any"], squares: Float[Tensor, "*any"]) -> Float[Tensor, "*any"]:
-    """1 − Σ p², from the sum of all probabilities but the largest and the sum of their squares: no loss of precision
-    where they vanish."""
-    return rest * (2 - rest) - squares
-
-
-def _scores_of_means(
-    mean: Float[Tensor, "replicate chunk_class"], y: Int64[Tensor, " chunk"] | None, buffers: _Buffers
-) -> dict[str, Tensor]:
-    """The scores of the mean prediction under every replicate, equal to those of the functions of the same names in
-    `metrics`.
-
-    `mean` is overwritten.
-    """
-    p_mean = mean.view(-1, *buffers.p.shape[1:])
-    spare = buffers.spare.view(p_mean.shape)
-    largest, predicted = p_mean.max(-1, keepdim=True)
-    true = None if y is None else p_mean.gather(-1, y.expand(predicted.shape[:2])[..., None])[..., 0]
-    others = p_mean.scatter_(-1, predicted, 0.0)
-    rest, largest, predicted = others.sum(-1), largest[..., 0], predicted[..., 0]
-    inner = torch.add(others, _TINY, out=spare).log_().mul_(others).sum(-1)
-    squares = torch.mul(others, others, out=spare).sum(-1)
-    values = {
-        "impurity": _impurity(rest, squares),
-        "predictive_entropy": 0.0 - (1 - rest) * torch.log1p(-rest) - inner,
-        "max_probability": largest,
-        "least_confidence": rest,
-        "predicted": predicted,
-    }
-    if y is not None and true is not None:
-        hit = predicted == y
-        values["accuracy"] = hit.to(mean.dtype)
-        values["brier"] = squares + torch.where(hit, rest**2, largest**2 + 1 - 2 * true)
-    return values
-
-
-# What `_scores_of_means` computes, with one logarithm for all; any other value of points is by the formula of its row.
-_FUSED = frozenset({"accuracy", "brier", "predictive_entropy", "max_probability", "least_confidence"})
-
-
-def _further_scores(
-    mean: Float[Tensor, "replicate chunk class"], y: Int64[Tensor, " chunk"] | None
-) -> dict[str, Float[Tensor, "replicate chunk"]]:
-    """The values of points that the table has beside those that are computed together."""
-    replicates, points, classes = mean.shape
-    labels = None if y is None else y.repeat(replicates)
-    return {
-        estimand.name: estimand.of_mean(mean.view(-1, classes), labels).view(replicates, points)
-        for estimand in ESTIMANDS
-        if estimand.of_mean and estimand.name not in _FUSED and (y is not None or not estimand.needs_truth)
-    }
-
-
-def _variation_ratio(
-    vote: Int64[Tensor, "sample chunk"], weights: Float[Tensor, "replicate sample"], buffers: _Buffers
-) -> Float[Tensor, "replicate chunk"]:
-    """The variation ratio, from the votes for each class, or, where there are fewer samples than classes, for each
-    sample's predicted class."""
-    samples, points, classes = buffers.logits.shape
-    candidates = torch.arange(classes, device=vote.device) if classes <= samples else vote.T
-    width = min(samples, classes)
-    votes = buffers.logits.view(-1)[: samples * points * width].view(samples, points, width)
-    torch.eq(vote[..., None], candidates, out=votes)
-    shares = buffers.spare[: len(weights) * points * width].view(-1, points * width)
-    return 1 - torch.mm(weights, votes.view(samples, -1), out=shares).view(-1, points, width).amax(-1)
+    return TensorKernel()
 
 
 def _corrections(draws: DrawWeights) -> Float[np.ndarray, " replicate"]:

@@ -11,22 +11,22 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Float, Int64
-from torch import Tensor
 
-from bnuq import devices, metrics
+from bnuq import metrics
 from bnuq.config import Run
 from bnuq.data import Points, check_label_matrix
 from bnuq.errors import is_out_of_memory
 from bnuq.estimates import Estimate, Estimator
 from bnuq.evaluation import estimates
+from bnuq.evaluation.array_kinds import fetched, on_host, with_float64
 from bnuq.evaluation.tasks import classification
 from bnuq.evaluation.tasks.scorer import SampleReduction, ScoredNetwork, ScoredSet
 from bnuq.evaluation.units import Gathered
 from bnuq.files.journal import Arrays
 from bnuq.findings import Finding, note
 from bnuq.metrics import METRICS, CalibrationBins, DrawWeights
+from bnuq.metrics.arrays import Array, array_namespace
 from bnuq.records.evaluation import SetResult
 from bnuq.tasks import MULTILABEL
 
@@ -73,29 +73,29 @@ class LabelReduction:
 
     def add(
         self,
-        logits: Float[np.ndarray | Tensor, "sample chunk label"],
+        logits: Float[Array, "sample chunk label"],
         draws: Int64[np.ndarray, " sample"] | None = None,
     ) -> None:
         """Add the next points; see `classification.ClassReduction.add`."""
-        block = torch.from_numpy(np.array(logits)) if isinstance(logits, np.ndarray) else logits
-        block = devices.with_float64(block)
-        labels = list(zip(self._parts, block.unbind(-1), strict=True))
-        at_once = 1 if devices.is_host(block.device) else _AT_ONCE
+        block = with_float64(logits)
+        labels = [(part, block[..., label]) for label, part in enumerate(self._parts)]
+        at_once = 1 if on_host(block) else _AT_ONCE
         for first in range(0, len(labels), at_once):
             self._add(labels[first : first + at_once], draws)
 
     def _add(
-        self, labels: Sequence[tuple[classification.ClassReduction, Tensor]], draws: Int64[np.ndarray, " sample"] | None
+        self, labels: Sequence[tuple[classification.ClassReduction, Array]], draws: Int64[np.ndarray, " sample"] | None
     ) -> None:
         """Add the next points of these labels. Several are fetched from their device in one wait."""
-        blocks = [(part, torch.stack([torch.zeros_like(z), z], -1)) for part, z in labels]
-        values: dict[str, Tensor] = {}
+        xp = array_namespace(labels[0][1])
+        blocks = [(part, xp.stack([xp.zeros_like(z), z], axis=-1)) for part, z in labels]
+        values: dict[str, Array] = {}
         try:
             if len(blocks) > 1:
                 for number, (part, block) in enumerate(blocks):
                     values |= {f"{number} {name}": value for name, value in part.scored_at_once(block, draws).items()}
                     part.release()
-            arrays = devices.fetch(values)
+            arrays = fetched(values)
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise

@@ -16,7 +16,7 @@ from bnuq.config import Run
 from bnuq.data import Points, check_targets
 from bnuq.estimates import Estimate
 from bnuq.evaluation import estimates
-from bnuq.evaluation.pipeline import TargetScale, target_scale
+from bnuq.evaluation.target_scale import TargetScale, target_scale
 from bnuq.evaluation.tasks.observation_noise import NoiseFit, fit
 from bnuq.evaluation.tasks.regression_reduction import KINDS_WITHOUT_NOISE, RegressionReduction, RegressionScores
 from bnuq.evaluation.tasks.scorer import ScoredNetwork, ScoredSet, TaskScorer

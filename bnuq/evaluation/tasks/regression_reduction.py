@@ -7,19 +7,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Float, Int64
-from torch import Tensor
 
 from bnuq import metrics
 from bnuq.config import ScoringSection
 from bnuq.evaluation import estimates
-from bnuq.evaluation.pipeline import TargetScale
+from bnuq.evaluation.array_kinds import as_block, without_gradients
+from bnuq.evaluation.target_scale import TargetScale
 from bnuq.evaluation.tasks.observation_noise import NoiseFit
 from bnuq.evaluation.units import Blocks, Gathered
 from bnuq.files.journal import Arrays
 from bnuq.metrics import DrawWeights
-from bnuq.metrics.arrays import as_numpy
+from bnuq.metrics.arrays import Array, array_namespace, as_numpy, like
 
 _QUANTILES = {"coverage50": 0.6744897501960817, "coverage95": 1.959963984540054}  # half a central interval, in sd
 
@@ -78,11 +77,11 @@ class RegressionReduction:
         self._where = where
         self._n = first  # the number of the next point
         self._blocks = Blocks()
-        self._made_in = torch.float32
+        self._made_in: Any = np.dtype(np.float32)
 
     def add(
         self,
-        outputs: Float[np.ndarray | Tensor, "sample chunk output"],
+        outputs: Float[Array, "sample chunk output"],
         draws: Int64[np.ndarray, " sample"] | None = None,
     ) -> None:
         """Add the next points, on any device; SamplingError where an output is not finite.
@@ -90,25 +89,26 @@ class RegressionReduction:
         With a bank, `draws` are the draws that these points use. Computed in float64 on the CPU, because outputs are
         few.
         """
-        block = torch.from_numpy(np.array(outputs)) if isinstance(outputs, np.ndarray) else outputs
-        self._made_in = block.dtype
-        weights = self._all if draws is None else estimates.ReplicateWeights.of(self._draws, draws)
-        step = max(1, _BLOCK // (len(self._draws.weights) * block.shape[-1]))
-        with torch.inference_mode():
-            for points in block.cpu().double().split(step, dim=1):
-                self._add(points, weights)
+        self._made_in = outputs.dtype
+        step = max(1, _BLOCK // (len(self._draws.weights) * outputs.shape[-1]))
+        with without_gradients(outputs):
+            block = outputs.astype(np.float64) if isinstance(outputs, np.ndarray) else outputs.cpu().double()
+            weights = self._all if draws is None else estimates.ReplicateWeights.of(self._draws, draws)
+            weights = weights.like(block)
+            for start in range(0, block.shape[1], step):
+                self._add(block[:, start : start + step], weights)
 
-    def _add(self, f: Tensor, weights: estimates.ReplicateWeights) -> None:
+    def _add(self, f: Array, weights: estimates.ReplicateWeights) -> None:
         self._blocks.add("most", estimates.spread(f, first=self._n, made_in=self._made_in, where=self._where))
         if self._scale is not None:
-            f = f * torch.tensor(self._scale.std) + torch.tensor(self._scale.mean)
+            f = f * like(self._scale.std, f) + like(self._scale.mean, f)
         mean, variance = _moments(f, weights)
         full = self._draws.full.start
         values = {"variance": variance.mean(-1)}
         moments = {"mean": mean, "variance": variance}
         self._blocks.add("point", {f"moments.{name}": as_numpy(value[full]) for name, value in moments.items()})
         if self._targets is not None:
-            y = torch.tensor(self._targets[self._n : self._n + f.shape[1]])
+            y = like(self._targets[self._n : self._n + f.shape[1]], f)
             values |= self._scored(f, mean, variance, y, weights)
             self._keep("error", y - mean)
         self._keep("variance", variance)
@@ -117,15 +117,15 @@ class RegressionReduction:
         self._n += f.shape[1]
 
     def _scored(
-        self, f: Tensor, mean: Tensor, variance: Tensor, y: Tensor, weights: estimates.ReplicateWeights
-    ) -> dict[str, Float[Tensor, "replicate chunk"]]:
+        self, f: Array, mean: Array, variance: Array, y: Array, weights: estimates.ReplicateWeights
+    ) -> dict[str, Float[Array, "replicate chunk"]]:
         """The scores of the points under every replicate."""
         error = y - mean
         distance = ((y - f) ** 2).sum(-1)
         self._blocks.add("draw", {"squared_distance": as_numpy(distance)})
         values = {
             "squared_error": (error**2).sum(-1),
-            "mae": error.abs().mean(-1),
+            "mae": abs(error).mean(-1),
             "crps_optimum": metrics.crps_optimum(mean, y),
             "pll_optimum": metrics.pll_optimum(mean, y),
         }
@@ -133,7 +133,7 @@ class RegressionReduction:
             values["crps"] = self._crps_of_draws(f, y, weights, np.full(len(mean), math.inf))
         if self._fitted is None:
             return values
-        parts: list[tuple[np.ndarray, dict[str, Tensor], Arrays]] = []
+        parts: list[tuple[np.ndarray, dict[str, Array], Arrays]] = []
         for part, fits in self._fitted.of_rows(np.arange(self._n, self._n + len(y))):
             rows = slice(None) if len(part) == len(y) else part
             moments = mean[:, rows], variance[:, rows]
@@ -148,19 +148,21 @@ class RegressionReduction:
                 likelihoods[:, part] = draws["log_likelihood"]
             self._blocks.add("draw", {"log_likelihood": likelihoods})
         for name in first.keys() & {name for _, of_part, _ in parts[1:] for name in of_part}:
-            values[name] = torch.empty_like(values["mae"])
+            values[name] = array_namespace(f).empty_like(values["mae"])
             for part, of_part, _ in parts:
                 values[name][:, part] = of_part[name]
         return values
 
     def _scored_by(
-        self, fits: NoiseFit, f: Tensor, mean: Tensor, variance: Tensor, y: Tensor, weights: estimates.ReplicateWeights
-    ) -> tuple[dict[str, Float[Tensor, "replicate chunk"]], Arrays]:
+        self, fits: NoiseFit, f: Array, mean: Array, variance: Array, y: Array, weights: estimates.ReplicateWeights
+    ) -> tuple[dict[str, Float[Array, "replicate chunk"]], Arrays]:
         """The scores that depend on what was fitted, and the log-likelihoods of the draws where these make the PLL."""
-        sigma = (variance + (1 / torch.tensor(fits.tau))[:, None, None]).sqrt()
-        distance_to_mean = (y - mean).abs()
+        xp = array_namespace(f)
+        sigma = xp.sqrt(variance + like(1 / fits.tau, f)[:, None, None])
+        distance_to_mean = abs(y - mean)
         values = {
-            name: (distance_to_mean <= quantile * sigma).double().mean(-1) for name, quantile in _QUANTILES.items()
+            name: xp.astype(distance_to_mean <= quantile * sigma, xp.float64).mean(-1)
+            for name, quantile in _QUANTILES.items()
         }
         if self._by.crps == "gaussian":
             values["crps"] = metrics.crps_gaussian(mean, sigma, y)
@@ -170,21 +172,21 @@ class RegressionReduction:
         if pll is not None:
             values["pll"] = pll
         if fits.sigma is not None:
-            constant = torch.tensor(fits.sigma)[:, None, None].expand_as(mean)
+            constant = xp.broadcast_to(like(fits.sigma, f)[:, None, None], mean.shape)
             values["crps_constant"] = metrics.crps_gaussian(mean, constant, y)
             values["pll_constant"] = metrics.pll_gaussian(mean, constant, y)
         return values, draws
 
     def _crps_of_draws(
-        self, f: Tensor, y: Tensor, weights: estimates.ReplicateWeights, tau: Float[np.ndarray, " replicate"]
-    ) -> Float[Tensor, "replicate chunk"]:
+        self, f: Array, y: Array, weights: estimates.ReplicateWeights, tau: Float[np.ndarray, " replicate"]
+    ) -> Float[Array, "replicate chunk"]:
         tau_of_weights = tau[:1] if weights.rows is not None else tau
         result = _crps_of_draws(f, y, weights.draws, tau=tau_of_weights, fair=self._by.crps == "fair")
-        return result if weights.rows is None else result[torch.from_numpy(weights.rows)]
+        return result if weights.rows is None else result[as_block(weights.rows, f)]
 
     def _pll(
-        self, f: Tensor, mean: Tensor, sigma: Tensor, tau: np.ndarray, y: Tensor, weights: estimates.ReplicateWeights
-    ) -> tuple[Float[Tensor, "replicate chunk"] | None, Arrays]:
+        self, f: Array, mean: Array, sigma: Array, tau: np.ndarray, y: Array, weights: estimates.ReplicateWeights
+    ) -> tuple[Float[Array, "replicate chunk"] | None, Arrays]:
         if self._by.pll == "moment":
             return metrics.pll_gaussian(mean, sigma, y), {}
         full = self._draws.full.start
@@ -197,10 +199,10 @@ class RegressionReduction:
         pll = _mixture_pll(distance, f.shape[-1], tau, weights, exact=(full, *_rows(self._draws.prefix)))
         return pll, {"log_likelihood": log_likelihood}
 
-    def _keep(self, name: str, values: Float[Tensor, "replicate chunk output"]) -> None:
+    def _keep(self, name: str, values: Float[Array, "replicate chunk output"]) -> None:
         """Store the values of the points `ranked_rows` under every replicate."""
         first, last = np.searchsorted(self._ranked_rows, [self._n, self._n + values.shape[1]])
-        rows = torch.from_numpy(self._ranked_rows[first:last] - self._n)
+        rows = as_block(self._ranked_rows[first:last] - self._n, values)
         self._blocks.add("draw", {f"ranked.{name}": as_numpy(values[:, rows])})
 
     def arrays(self) -> Arrays:
@@ -246,69 +248,73 @@ def _rows(part: slice) -> range:
 
 
 def _moments(
-    f: Float[Tensor, "sample chunk output"], weights: estimates.ReplicateWeights
-) -> tuple[Float[Tensor, "replicate chunk output"], Float[Tensor, "replicate chunk output"]]:
+    f: Float[Array, "sample chunk output"], weights: estimates.ReplicateWeights
+) -> tuple[Float[Array, "replicate chunk output"], Float[Array, "replicate chunk output"]]:
     """Mean and variance (divisor T) over the draws under every replicate, from deviations from the first draw."""
-    samples, points, outputs = f.shape
+    xp, (samples, points, outputs) = array_namespace(f), f.shape
     deviation = (f - f[0]).reshape(samples, -1)
-    mean = weights.tensor @ deviation
-    variance = (weights.tensor @ deviation**2 - mean**2).clamp_min_(0.0)
+    mean = weights.array @ deviation
+    variance = xp.clip(weights.array @ deviation**2 - mean**2, min=0.0)
     if weights.rows is not None:
-        rows = torch.from_numpy(weights.rows)
+        rows = as_block(weights.rows, f)
         mean, variance = mean[rows], variance[rows]
-    return mean.view(-1, points, outputs) + f[0], variance.view(-1, points, outputs)
+    return mean.reshape(-1, points, outputs) + f[0], variance.reshape(-1, points, outputs)
 
 
 def _mixture_pll(
-    distance: Float[Tensor, "sample chunk"],
+    distance: Float[Array, "sample chunk"],
     outputs: int,
     tau: Float[np.ndarray, " replicate"],
     weights: estimates.ReplicateWeights,
     *,
     exact: tuple[int, ...],
-) -> Float[Tensor, "replicate chunk"]:
+) -> Float[Array, "replicate chunk"]:
     """PLL of the mixture under every replicate, each with its own τ; NaN where that is infinite.
 
     Replicates whose τ is near that of all draws use a first-order step in ln τ: one matrix product for all of them.
     """
 
-    def likelihood(precision: float) -> Float[Tensor, "sample chunk"]:
+    xp = array_namespace(distance)
+
+    def likelihood(precision: float) -> Float[Array, "sample chunk"]:
         return (outputs / 2) * math.log(precision / (2 * math.pi)) - precision / 2 * distance
 
     full = exact[0]
     log_likelihood = likelihood(float(tau[full]))
-    weight_rows = weights.tensor
+    weight_rows = weights.array
     pll = metrics.pll_from_log_likelihood(log_likelihood, weights=weight_rows)
-    share = (log_likelihood - log_likelihood.amax(0)).exp()
+    share = xp.exp(log_likelihood - xp.max(log_likelihood, axis=0))
     mean_distance = (weight_rows @ (share * distance)) / (weight_rows @ share)
-    slope = (outputs / 2 - float(tau[full]) / 2 * mean_distance).nan_to_num(0.0)
-    rows = torch.arange(len(tau)) if weights.rows is None else torch.from_numpy(weights.rows)
+    slope = outputs / 2 - float(tau[full]) / 2 * mean_distance
+    slope = xp.where(xp.isfinite(slope), slope, xp.zeros_like(slope))
+    rows = as_block(np.arange(len(tau)) if weights.rows is None else weights.rows, distance)
     finite = np.where(np.isfinite(tau), tau, tau[full])
-    step = torch.tensor(np.log(finite / tau[full]))[:, None]
+    step = like(np.log(finite / tau[full]), distance)[:, None]
     moved = pll[rows] + slope[rows] * step
     not_near = np.flatnonzero(np.abs(as_numpy(step)[:, 0]) > _NEAR)
     for row in {*exact, *not_near.tolist()}:
         moved[row] = metrics.pll_from_log_likelihood(likelihood(float(finite[row])), weights=weight_rows[rows[row]])
-    moved[torch.from_numpy(~np.isfinite(tau))] = math.nan
+    moved[as_block(~np.isfinite(tau), distance)] = math.nan
     return moved
 
 
 def _crps_of_draws(
-    f: Float[Tensor, "sample chunk output"],
-    y: Float[Tensor, "chunk output"],
+    f: Float[Array, "sample chunk output"],
+    y: Float[Array, "chunk output"],
     draws: DrawWeights,
     *,
     tau: Float[np.ndarray, " replicate"],
     fair: bool,
-) -> Float[Tensor, "replicate chunk"]:
+) -> Float[Array, "replicate chunk"]:
     """CRPS of the mixture of draws, each with its noise, under every replicate.
 
     Leaving out a draw removes only its terms from both sums; the noise is then that of all draws, whose τ is near. The
     first k draws have their own τ. NaN for bootstrap rows, because repeated draws are not a sample.
     """
-    result = torch.full((len(draws.weights), f.shape[1]), math.nan, dtype=torch.float64)
+    xp = array_namespace(f)
+    result = xp.full((len(draws.weights), f.shape[1]), math.nan, dtype=xp.float64)
 
-    def crps(to_target: Tensor, between_draws: Tensor, count: int) -> Tensor:
+    def crps(to_target: Array, between_draws: Array, count: int) -> Array:
         pairs = count * (count - 1 if fair and count > 1 else count)  # a single draw: |error|
         return to_target / count - between_draws / (2 * pairs)
 
@@ -328,16 +334,17 @@ def _crps_of_draws(
 
 
 def _pll_of_full_covariance(
-    f: Tensor, mean: Tensor, y: Tensor, tau: Float[np.ndarray, " replicate"], weights: estimates.ReplicateWeights
-) -> Float[Tensor, "replicate chunk"]:
+    f: Array, mean: Array, y: Array, tau: Float[np.ndarray, " replicate"], weights: estimates.ReplicateWeights
+) -> Float[Array, "replicate chunk"]:
     """Log density of N(f̄, Cov f + I/τ) under every replicate."""
     rows = range(len(tau)) if weights.rows is None else weights.rows
-    result = torch.empty(mean.shape[:2], dtype=torch.float64)
+    xp = array_namespace(f)
+    result = xp.empty(tuple(mean.shape[:2]), dtype=xp.float64)
     for replicate, row in enumerate(rows):
         deviation = f - mean[replicate]
-        covariance = torch.einsum("t,tnq,tnr->nqr", weights.tensor[int(row)], deviation, deviation)
+        weighted = weights.array[int(row)][:, None, None] * deviation
+        covariance = xp.matmul(xp.permute_dims(weighted, (1, 2, 0)), xp.permute_dims(deviation, (1, 0, 2)))
         error = as_numpy(y - mean[replicate])
-        result[replicate] = torch.from_numpy(
-            metrics.pll_of_covariance(error, as_numpy(covariance), tau=float(tau[replicate]))
-        )
+        pll = metrics.pll_of_covariance(error, as_numpy(covariance), tau=float(tau[replicate]))
+        result[replicate] = like(pll, result)
     return result

@@ -18,7 +18,7 @@ from bnuq.evaluation.tasks.observation_noise import NoiseFit
 from bnuq.evaluation.units import Blocks, Gathered
 from bnuq.files.journal import Arrays
 from bnuq.metrics import DrawWeights
-from bnuq.metrics.arrays import Array, array_namespace, as_numpy, like
+from bnuq.metrics.arrays import Array, array_namespace, as_numpy
 
 _QUANTILES = {"coverage50": 0.6744897501960817, "coverage95": 1.959963984540054}  # half a central interval, in sd
 
@@ -101,14 +101,14 @@ class RegressionReduction:
     def _add(self, f: Array, weights: estimates.ReplicateWeights) -> None:
         self._blocks.add("most", estimates.spread(f, first=self._n, made_in=self._made_in, where=self._where))
         if self._scale is not None:
-            f = f * like(self._scale.std, f) + like(self._scale.mean, f)
+            f = f * as_block(self._scale.std, f) + as_block(self._scale.mean, f)
         mean, variance = _moments(f, weights)
         full = self._draws.full.start
         values = {"variance": variance.mean(-1)}
         moments = {"mean": mean, "variance": variance}
         self._blocks.add("point", {f"moments.{name}": as_numpy(value[full]) for name, value in moments.items()})
         if self._targets is not None:
-            y = like(self._targets[self._n : self._n + f.shape[1]], f)
+            y = as_block(self._targets[self._n : self._n + f.shape[1]], f)
             values |= self._scored(f, mean, variance, y, weights)
             self._keep("error", y - mean)
         self._keep("variance", variance)
@@ -158,7 +158,7 @@ class RegressionReduction:
     ) -> tuple[dict[str, Float[Array, "replicate chunk"]], Arrays]:
         """The scores that depend on what was fitted, and the log-likelihoods of the draws where these make the PLL."""
         xp = array_namespace(f)
-        sigma = xp.sqrt(variance + like(1 / fits.tau, f)[:, None, None])
+        sigma = xp.sqrt(variance + as_block(1 / fits.tau, f)[:, None, None])
         distance_to_mean = abs(y - mean)
         values = {
             name: xp.astype(distance_to_mean <= quantile * sigma, xp.float64).mean(-1)
@@ -172,7 +172,7 @@ class RegressionReduction:
         if pll is not None:
             values["pll"] = pll
         if fits.sigma is not None:
-            constant = xp.broadcast_to(like(fits.sigma, f)[:, None, None], mean.shape)
+            constant = xp.broadcast_to(as_block(fits.sigma, f)[:, None, None], mean.shape)
             values["crps_constant"] = metrics.crps_gaussian(mean, constant, y)
             values["pll_constant"] = metrics.pll_gaussian(mean, constant, y)
         return values, draws
@@ -289,7 +289,7 @@ def _mixture_pll(
     slope = xp.where(xp.isfinite(slope), slope, xp.zeros_like(slope))
     rows = as_block(np.arange(len(tau)) if weights.rows is None else weights.rows, distance)
     finite = np.where(np.isfinite(tau), tau, tau[full])
-    step = like(np.log(finite / tau[full]), distance)[:, None]
+    step = as_block(np.log(finite / tau[full]), distance)[:, None]
     moved = pll[rows] + slope[rows] * step
     not_near = np.flatnonzero(np.abs(as_numpy(step)[:, 0]) > _NEAR)
     for row in {*exact, *not_near.tolist()}:
@@ -346,5 +346,5 @@ def _pll_of_full_covariance(
         covariance = xp.matmul(xp.permute_dims(weighted, (1, 2, 0)), xp.permute_dims(deviation, (1, 0, 2)))
         error = as_numpy(y - mean[replicate])
         pll = metrics.pll_of_covariance(error, as_numpy(covariance), tau=float(tau[replicate]))
-        result[replicate] = like(pll, result)
+        result[replicate] = as_block(pll, result)
     return result

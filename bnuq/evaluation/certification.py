@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from jaxtyping import Float
@@ -16,21 +16,22 @@ from jaxtyping import Float
 from bnuq import metrics
 from bnuq.errors import RequestError
 from bnuq.evaluation import estimates
-from bnuq.evaluation.method_run import ScoredMethod
-from bnuq.evaluation.runner import RunnerResult
-from bnuq.evaluation.subject import VALIDATION, Subject
+from bnuq.evaluation.subject import VALIDATION, ScoredSubject
+from bnuq.evaluation.tasks.scorer import Outcome
+from bnuq.evaluation.views import ScoredMethod
 from bnuq.findings import Finding, warning
-from bnuq.methods import METHOD_NAMES, POPULATION, Method
+from bnuq.methods import POPULATION, Method
 from bnuq.metrics import SCORES
 from bnuq.records.certificate import ACCEPTED, ALL, WIDTH, WIDTHS, Certificate, Certification, certified
 from bnuq.records.evaluation import MOST_PARTS, PIXEL_SCORES, MethodResult
 
+AnyOutcome = TypeVar("AnyOutcome", bound=Outcome)
 _CANDIDATES = 200  # thresholds that are tried
 _UNFIT = ("validation-in-reference", "validation-in-test")  # warnings about points that are not independent
 _BY_CHANCE = 0.01  # of the validation points: equal rows that may be other points
 
 
-def check_request(subject: Subject, findings: tuple[Finding, ...]) -> None:
+def check_request(subject: ScoredSubject, findings: tuple[Finding, ...]) -> None:
     """RequestError where a certificate was requested that these points, or this network, cannot have."""
     asked, task, why = subject.run.certificate, subject.plan.task, ""
     if asked.risk is None:
@@ -55,7 +56,7 @@ def check_request(subject: Subject, findings: tuple[Finding, ...]) -> None:
         why = "of images in groups: the bound on the loss of an image needs images that are independent of each other."
     elif task.is_dense and (test.targets is None and test.masks is None):
         why = "without the masks of the test set."
-    elif asked.score and (score not in scores or method not in ("", *METHOD_NAMES)):
+    elif asked.score and (score not in scores or method not in ("", *subject.method_names)):
         why = f"by {asked.score}; expected one of {', '.join(scores)}, or METHOD.SCORE."
     elif asked.each == "class" and not task.classifies_points:
         why = "for each class of a segmentation or a regression; leave each out."
@@ -74,7 +75,7 @@ def _point_scores() -> tuple[str, ...]:
     return tuple(name for name, estimand in SCORES.items() if estimand.score and estimand.score.source in sources)
 
 
-def certify(subject: Subject, outcome: RunnerResult) -> tuple[RunnerResult, Certification | None]:
+def certify(subject: ScoredSubject, outcome: AnyOutcome) -> tuple[AnyOutcome, Certification | None]:
     """The outcome of a run with the estimates and warnings of its certificates, and these; None where no risk was
     named. RequestError for a score or a method that this run has not."""
     if subject.run.certificate.risk is None:
@@ -86,7 +87,7 @@ def certify(subject: Subject, outcome: RunnerResult) -> tuple[RunnerResult, Cert
     return replace(outcome, methods=methods, findings=(*outcome.findings, *findings), scored={}), made
 
 
-def _certification(subject: Subject, outcome: RunnerResult) -> Certification:
+def _certification(subject: ScoredSubject, outcome: Outcome) -> Certification:
     """The certificates of all plain methods."""
     asked, task, scored = subject.run.certificate, subject.plan.task, outcome.scored
     assert asked.risk is not None
@@ -217,7 +218,7 @@ def _losses_of_images(scores: Any, score: str) -> Float[np.ndarray, "image bin"]
 
 
 def _by_part(
-    certificate: Certificate, subject: Subject, scored: Mapping[Method, ScoredMethod], method: str
+    certificate: Certificate, subject: ScoredSubject, scored: Mapping[Method, ScoredMethod], method: str
 ) -> Certificate:
     """The certificate with a promise for each predicted class, or for each group that both sets have: of these at most
     100, those with the most validation points."""
@@ -247,7 +248,7 @@ def _group_names(points: Any) -> list[str]:
 
 
 def _with_estimates(
-    subject: Subject, outcome: RunnerResult, made: Certification
+    subject: ScoredSubject, outcome: Outcome, made: Certification
 ) -> tuple[Certification, dict[str, MethodResult]]:
     """The certificates, and the results with the share of test points that each accepts, or the width of its intervals,
     at the given threshold: the error of that is not in theirs."""

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Int64
 from torch import nn
 
 from bnuq.catalogue import distinct
@@ -36,6 +35,7 @@ from bnuq.data import (
 )
 from bnuq.errors import DataError, RequestError, SamplingError
 from bnuq.evaluation import memory
+from bnuq.evaluation.held_out import held_out_rows
 from bnuq.findings import Finding, about, note, warning
 from bnuq.methods import method_named
 from bnuq.packing import difference
@@ -325,25 +325,6 @@ def _split(split: Split, train: Points | None, test: Points) -> tuple[Points | N
         validation = replace(validation, part=None)  # a set of its own; of the test set it has some rows
     remaining = source.subset(np.setdiff1d(np.arange(len(source)), rows))
     return (remaining, test, validation, "") if split.split_of == "train" else (train, remaining, validation, "")
-
-
-def held_out_rows(
-    points: int,
-    *,
-    fraction: float = 0.1,
-    seed: int = 0,
-    group: Int64[np.ndarray, " point"] | None = None,
-    purpose: int = counter_rng.SUBSET,
-) -> Int64[np.ndarray, " row"]:
-    """The rows, ascending, that `validation = { split_of = …, fraction, seed }` takes of a set of `points` points.
-
-    A network trained without them has them held out. With `group`, whole groups are taken.
-    """
-    names = np.arange(points) if group is None else np.unique(group, return_inverse=True)[1]
-    count = int(names.max()) + 1
-    group_count = min(max(1, round(fraction * count)), count - 1)
-    chosen = counter_rng.batch_indices(seed, 0, population=count, batch_size=group_count, purpose=purpose)
-    return np.flatnonzero(np.isin(names, chosen))
 
 
 def check_grouped(run: Run, sets: Sequence[Points]) -> None:

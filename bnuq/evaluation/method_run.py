@@ -2,52 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool
 from torch import Tensor
 
 from bnuq import devices
 from bnuq.data import Points
 from bnuq.errors import SamplingError
-from bnuq.evaluation import perturbations, recalibration
+from bnuq.evaluation import perturbations
 from bnuq.evaluation.augmentation import Augmented
 from bnuq.evaluation.executors import UnitExecutor
 from bnuq.evaluation.methods import sampler_of
 from bnuq.evaluation.passes import ChunkedPasses, stochastic_of
-from bnuq.evaluation.recalibration import Recalibrated
-from bnuq.evaluation.scoring import SetScoring, UnitScoring, View, add_block, engine_of_set, saves_maps
+from bnuq.evaluation.scoring import UnitScoring, add_block, engine_of_set
 from bnuq.evaluation.stored import StoredMaps, StoredSamples
 from bnuq.evaluation.subject import VALIDATION, Subject
 from bnuq.evaluation.tasks import pixels
 from bnuq.evaluation.tasks.anomalies import with_segments
 from bnuq.evaluation.units import Gathered, WorkUnit, tiles
+from bnuq.evaluation.views import Halves, MethodScoring, ScoredMethod, SetScoring, View, saves_maps
 from bnuq.files.journal import SECONDS
-from bnuq.methods import Method, Recalibration
+from bnuq.methods import Method
 from bnuq.progress import Advance
 from bnuq.records.evaluation import MethodResult, MethodWork, Samples
 from bnuq.sampling.gradients import Differentiable
 from bnuq.sampling.plain_loop import Engine, Ensemble, Evaluation
 
 _MAPS_AT_ONCE = 2**24  # bytes of a unit's maps
-Halves = Mapping[str, Bool[np.ndarray, " point"]]  # of a cross-fit, by the set: which points are in the second half
 
 
-@dataclass(frozen=True)
-class ScoredMethod:
-    """The scores of one method on every set, and the view of its samples that they are of; of a plain one also those of
-    the validation points, by nothing that was fitted to them."""
-
-    sets: Mapping[str, Any]
-    view: View
-    validation: Any = None
-
-
-class MethodRun:
+class MethodRun(MethodScoring):
     """What a run has done of one method: its latest engine, the draws of every round, its units and their work.
 
     Draws come in `rounds`; units of all rounds are of the same points. `address` are the draws that name the units of
@@ -81,58 +69,13 @@ class MethodRun:
         self.engine, self._address, self._advance = engine, address, advance
         self.rounds.append(draws)
         self._weights = self._whole.weights(self.method, draws.stop)
-        subject, scorer = self._subject, self._subject.scorer
-        validation = self._scores(VALIDATION, [View(self.method)])[self.method] if VALIDATION in subject.sets else None
-        plain = View(self.method, scorer.fitted(validation, self._weights))
-        views = [plain]
-        fitted_to = self._whole.fitted_to  # samples of a file may lack the validation points
-        if validation is not None and fitted_to == VALIDATION:
-            for view in self._recalibrated(VALIDATION, validation):
-                scores = None if subject.plan.task.is_dense else self._scored_again(VALIDATION, view)
-                views.append(replace(view, fitted=scorer.fitted(scores, self._weights)))
-        scored: dict[Method, dict[str, Any]] = {view.method: {} for view in views}
-        for name in subject.sets:
-            if name == VALIDATION:
-                continue
-            for method, scores in self._scores(name, views).items():
-                scored[method][name] = scores
-            if name == fitted_to:
-                views = self._cross_fitted(name, plain, scored)
-        unfitted = {self.method: validation}
-        return {view.method: ScoredMethod(scored[view.method], view, unfitted.get(view.method)) for view in views}
+        return self.scored(self._whole.fitted_to)  # samples of a file may lack the validation points
 
-    def _cross_fitted(self, name: str, plain: View, scored: dict[Method, dict[str, Any]]) -> list[View]:
-        """The views by what is fitted to halves of this set, whose scores by each are added."""
-        scores, scorer = scored[self.method][name], self._subject.scorer
-        if (fitted := scorer.cross_fitted(scores, self._weights, self._second[name])) is not None:
-            plain = replace(plain, fitted=fitted)
-            scored[self.method][name] = self._scored_again(name, plain)
-        recalibrated = [replace(view, fitted=plain.fitted) for view in self._recalibrated(name, scores)]
-        for view in recalibrated:
-            scored[view.method] = {name: self._scored_again(name, view)}
-        return [plain, *recalibrated]
-
-    def _recalibrated(self, name: str, scores: Any) -> list[View]:
-        """The views with recalibrations that are fitted to the set of this name, which has these scores."""
-        subject, points = self._subject, self._subject.sets[name]
-        if not subject.recalibrations:
-            return []
-        assert points.targets is not None
-        second, device = self._second.get(name), subject.pipeline.device
-        if subject.plan.task.is_dense:
-            fits: Mapping[Recalibration, Recalibrated] = {
-                "temperature": recalibration.fitted_to_images(scores.pll_by_temperature, second)
-            }
-        else:
-            stored = self._stored(name)
-
-            def blocks() -> Iterator[Tensor]:
-                for _, block in stored.blocks():
-                    samples = torch.from_numpy(block)
-                    yield samples.to(device) if devices.traits(device).float64 else samples
-
-            fits = recalibration.fitted(subject.recalibrations, blocks, points.targets, second)
-        return [View(self.method.recalibrated(kind), maps=maps) for kind, maps in fits.items()]
+    def _samples(self, name: str) -> Iterator[Tensor]:
+        device = self._whole.pipeline.device
+        for _, block in self._stored(name).blocks():
+            samples = torch.from_numpy(block)
+            yield samples.to(device) if devices.traits(device).float64 else samples
 
     def _scores(self, name: str, views: Sequence[View]) -> dict[Method, Any]:
         """The scores of one set under all draws so far, by each view; None where nothing depends on them."""

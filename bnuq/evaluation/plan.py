@@ -80,7 +80,7 @@ def plan_of(
     findings += [note("output-taken-from", where=where)] if where else []
     findings += [note("classes-masked")] if task.is_classification and bool(output.isneginf().any()) else []
     findings += [note("output-squeezed", shape=list(shape))] if len(shape) > 2 and not task.is_dense else []
-    return RunPlan(task, sites, outputs, methods, layers, batch_size, trained_with, tuple(findings), image)
+    return RunPlan(task, outputs, methods, sites, layers, batch_size, trained_with, tuple(findings), image)
 
 
 def _methods(network: Network, rate_hint: str) -> tuple[tuple[Method, ...], list[Finding]]:

@@ -200,7 +200,7 @@ def planned_run(run: Run, prepared: Prepared, predictions: Predictions | None = 
     output_findings = findings_on_outputs(prepared, plan)
     descriptions = {name: _description(name, points, plan.task) for name, points in sets.items()}
     networks, members = other_networks(run, prepared, (plan.outputs, *(plan.image or ())))
-    subject = Subject(run, plan, model, prepared.pipeline, sets, scorer, data.train, predictions, networks)
+    subject = Subject(run, plan, sets, scorer, model, prepared.pipeline, data.train, predictions, networks)
     return PlannedRun(prepared, subject, output_findings, descriptions, behaviour(model, prepared.example), members)
 
 

@@ -7,19 +7,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Bool, Float, Int64
-from torch import Tensor
 
 from bnuq import metrics
 from bnuq.data import Points
 from bnuq.errors import RequestError
-from bnuq.evaluation.datasets import held_out_rows
-from bnuq.evaluation.subject import LEAST_POINTS, VALIDATION, Subject, independent_points
+from bnuq.evaluation.held_out import held_out_rows
+from bnuq.evaluation.subject import LEAST_POINTS, VALIDATION, ScoredSubject, independent_points
 from bnuq.findings import Finding, note
 from bnuq.methods import Method, Recalibration
 from bnuq.metrics import LogitMaps
-from bnuq.metrics.arrays import as_numpy
+from bnuq.metrics.arrays import Array, array_namespace, as_numpy
 from bnuq.perturbations import kind_and_size
 from bnuq.sampling import counter_rng
 
@@ -47,7 +45,7 @@ class Recalibrated:
 
 def fitted(
     kinds: Sequence[Recalibration],
-    blocks: Callable[[], Iterator[Float[Tensor, "sample chunk class"]]],
+    blocks: Callable[[], Iterator[Float[Array, "sample chunk class"]]],
     y: Int64[np.ndarray, " point"],
     second: Bool[np.ndarray, " point"] | None = None,
 ) -> dict[Recalibration, Recalibrated]:
@@ -58,7 +56,8 @@ def fitted(
     if "temperature" in kinds:
         maps["temperature"] = _of_temperatures(temperatures, len(y), second)
     if "vector" in kinds:
-        logits = torch.cat([*blocks()], dim=1)
+        parts = [*blocks()]
+        logits = array_namespace(*parts).concat(parts, axis=1)
         numbers = zip(map(np.flatnonzero, rows_of_fits), temperatures, strict=True)
         fits = [metrics.fitted_vector(logits[:, rows], y[rows], float(theta)) for rows, theta in numbers]
         scales, shifts = map(np.stack, zip(*fits, strict=True))
@@ -83,18 +82,20 @@ def _of_temperatures(
 
 
 def _temperatures(
-    blocks: Callable[[], Iterator[Float[Tensor, "sample chunk class"]]],
+    blocks: Callable[[], Iterator[Float[Array, "sample chunk class"]]],
     y: Int64[np.ndarray, " point"],
     rows_of_fits: Sequence[Bool[np.ndarray, " point"]],
 ) -> Float[np.ndarray, " fit"]:
     """The temperature of each choice of rows. A grid over the points of a part says which maximum is the largest, as
     the mean of several samples may have more than one; a few passes over all points find it."""
-    part, first, step = list[Tensor](), 0, 0
+    part, first, step = list[Array](), 0, 0
     for block in blocks():
         step = step or max(1, len(block) * len(y) * block.shape[2] // _PART)
         part.append(block[:, -first % step :: step])  # every point whose number is a multiple of the step
         first += block.shape[1]
-    pll = as_numpy(metrics.pll_by_temperature(torch.cat(part, dim=1).double(), torch.from_numpy(y[::step])))
+    xp = array_namespace(*part)
+    logits = xp.astype(xp.concat(part, axis=1), xp.float64)
+    pll = as_numpy(metrics.pll_by_temperature(logits, np.array(y[::step])))
     chosen = [rows[::step] if rows[::step].any() else ... for rows in rows_of_fits]
     start = [metrics.fitted_temperature(pll[:, rows]) for rows in chosen]
 
@@ -117,7 +118,7 @@ def second_half(points: Points, seed: int) -> Bool[np.ndarray, " point"]:
     return np.isin(np.arange(len(points)), rows)
 
 
-def check_calibration(subject: Subject) -> None:
+def check_calibration(subject: ScoredSubject) -> None:
     """RequestError where the recalibration that a run asks for cannot be fitted."""
     if subject.run.calibrate not in (None, "off"):
         _check_asked(subject, subject.run.calibrate)
@@ -125,7 +126,7 @@ def check_calibration(subject: Subject) -> None:
         _check_vector(subject)
 
 
-def _check_asked(subject: Subject, asked: str) -> None:
+def _check_asked(subject: ScoredSubject, asked: str) -> None:
     test, validation = subject.sets["test"], subject.sets.get(VALIDATION)
     task = subject.plan.task
     is_regression = task.is_regression
@@ -161,7 +162,7 @@ def _check_asked(subject: Subject, asked: str) -> None:
         )
 
 
-def _check_vector(subject: Subject) -> None:
+def _check_vector(subject: ScoredSubject) -> None:
     """RequestError where there is no class to scale, nothing to fit to, or too little."""
     text, leave_out = "--recalibration vector fits a scale and a shift to each class", "Leave vector out."
     task = subject.plan.task

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from bnuq.evaluation.posthoc import OfSets, post_hoc_scores
 from bnuq.evaluation.scoring import engine_of_set
 from bnuq.evaluation.subject import Subject
 from bnuq.evaluation.tasks.image_maps import chosen_images, image_maps
-from bnuq.evaluation.tasks.scorer import TaskScorer
+from bnuq.evaluation.tasks.scorer import Outcome, TaskScorer
 from bnuq.findings import Finding, warning
 from bnuq.methods import DETERMINISTIC, POPULATION, Method, method_named
 from bnuq.progress import Progress
@@ -36,19 +36,15 @@ from bnuq.sampling.plain_loop import Engine
 
 
 @dataclass(frozen=True)
-class RunnerResult:
-    """The outcome of all passes: T, the size of the bank where there is one, ω, and each method's result and work, in
-    the order of the report; the arithmetic of the samples, and the scores that a requested certificate is made of."""
+class RunnerResult(Outcome):
+    """The outcome of all passes: also the size of the bank where there is one, ω, each method's work, and the
+    arithmetic of the samples."""
 
-    samples: int
     bank: int | None
     omega: BatchStatistics | None
-    methods: dict[str, MethodResult]
     work: dict[str, MethodWork]
-    findings: tuple[Finding, ...]
     arithmetic: Arithmetic
     image_maps: ImageMaps | None = None
-    scored: Mapping[Method, ScoredMethod] = field(default_factory=dict)
 
 
 def run_methods(
@@ -93,14 +89,14 @@ def run_methods(
     pictures = runner.image_maps(results, shown) if subject.plan.task.is_dense and run.images else None
     return RunnerResult(
         passed.samples,
+        {method.name: result for method, result in results.items()},
+        tuple(findings),
         subject.bank,
         passed.omega,
-        {method.name: result for method, result in results.items()},
         runner.work(),
-        tuple(findings),
         runner.passes.arithmetic,
         pictures,
-        {} if run.certificate.risk is None else scored,
+        scored={} if run.certificate.risk is None else scored,
     )
 
 

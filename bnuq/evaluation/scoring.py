@@ -3,96 +3,25 @@ recalibration."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool
 from torch import Tensor
 
 from bnuq.data import Points
 from bnuq.evaluation.augmentation import Augmented
 from bnuq.evaluation.features import KeepingEvaluation
 from bnuq.evaluation.passes import ChunkedPasses, Feed
-from bnuq.evaluation.recalibration import Recalibrated
 from bnuq.evaluation.stored import OUTPUTS, raw_samples
-from bnuq.evaluation.subject import VALIDATION, Subject
-from bnuq.evaluation.tasks.scorer import SampleReduction, ScoredSet
-from bnuq.evaluation.units import Gathered, UnitGroup, WorkUnit
+from bnuq.evaluation.tasks.scorer import SampleReduction
+from bnuq.evaluation.units import UnitGroup, WorkUnit
+from bnuq.evaluation.views import SetScoring
 from bnuq.files.journal import SECONDS, Arrays, Journal
-from bnuq.methods import Method
-from bnuq.metrics import DrawWeights, LogitMaps
 from bnuq.sampling import bank_tiles
 from bnuq.sampling.bank_tiles import BankEngine
 from bnuq.sampling.plain_loop import BySet, Engine
-
-
-@dataclass(frozen=True)
-class View:
-    """A way to score samples: with the logits of `method`, which are recalibrated by `maps` where there are any, and by
-    what its scorer `fitted` to other points."""
-
-    method: Method
-    fitted: Any = None
-    maps: Recalibrated | None = None
-
-    @property
-    def prefix(self) -> str:
-        """How the names of its arrays begin in a unit."""
-        return "" if self.maps is None else f"{self.method.recalibration}:"
-
-    def arrays(self, unit: Arrays) -> Arrays:
-        """Its arrays in a unit."""
-        if self.maps is None:
-            return unit
-        return {key.removeprefix(self.prefix): values for key, values in unit.items() if key.startswith(self.prefix)}
-
-
-@dataclass(frozen=True)
-class SetScoring:
-    """Scores one set under one method, by each of its `views`. A unit is determined by the request, the views and its
-    address."""
-
-    subject: Subject  # with the scorer of the method
-    set: str
-    points: Points
-    weights: DrawWeights
-    views: Sequence[View]
-    second: Bool[np.ndarray, " point"] | None = None  # of a cross-fit, the points in the second half
-
-    @cached_property
-    def _maps(self) -> Mapping[Method, LogitMaps]:
-        """The maps of the logits of each point, of the views that have any."""
-        return {view.method: view.maps.of(self.set, self.points) for view in self.views if view.maps is not None}
-
-    def reduction(self, view: View, first: int = 0) -> SampleReduction:
-        """The reduction of samples for the points from number `first` on."""
-        subject = self.subject
-        return subject.scorer.reduction(
-            ScoredSet(
-                subject.sets[self.set],
-                self.weights,
-                labelled=self.set in subject.labelled,
-                fitted=view.fitted,
-                first=first,
-                maps=self._maps.get(view.method),
-                by_class=self.set in ("test", subject.fitted_to),
-                calibrates=self.set == subject.fitted_to,
-                second=self.second,
-                saves_maps=saves_maps(subject, self.set),
-            )
-        )
-
-    def scores(self, view: View, reduction: SampleReduction, units: Gathered | None = None) -> Any:
-        """The scores of a set, by what a reduction has added or by all its units; the temperature of each point is
-        among them, where it has one."""
-        scores = reduction.scores(units, group=self.points.group)
-        maps = self._maps.get(view.method)
-        temperature = None if maps is None else maps.temperature
-        return scores if temperature is None else replace(scores, points=scores.points | {"temperature": temperature})
 
 
 @dataclass(frozen=True)
@@ -156,9 +85,3 @@ def engine_of_set(engine: Engine, name: str, points: Points) -> Engine:
     if isinstance(engine, KeepingEvaluation):
         return engine.of_set(name)
     return engine.of(name, points) if isinstance(engine, BySet) else engine
-
-
-def saves_maps(subject: Subject, name: str) -> bool:
-    """Whether the maps of the images of a set are kept: for the result, or to find the segments of anomalies."""
-    has_anomalies = name in subject.ood and subject.plan.task.is_dense and subject.sets[name].masks is not None
-    return has_anomalies or (subject.run.save_maps and name != VALIDATION)

@@ -1,41 +1,56 @@
-"""What is evaluated, and by what: the request, the network and its plan, the points, and the scorer of the task."""
+"""What is evaluated, and by what: the request, the task, the points and their scorer, and the network."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from torch import nn
 
 from bnuq.config import Calibration, Run
 from bnuq.data import Points
-from bnuq.evaluation.pipeline import Pipeline
 from bnuq.evaluation.tasks.class_probabilities import are_kept
 from bnuq.evaluation.tasks.scorer import TaskScorer
 from bnuq.findings import Finding, note
-from bnuq.methods import Method, Recalibration
+from bnuq.methods import METHOD_NAMES, Method, Recalibration
 from bnuq.metrics import DrawWeights
 from bnuq.sampling import counter_rng
-from bnuq.sampling.sites import BatchNormSite, Sites
 from bnuq.tasks import Task
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from bnuq.evaluation.pipeline import Pipeline
+    from bnuq.sampling.sites import BatchNormSite, Sites
 
 VALIDATION = "validation"
 LEAST_POINTS = 20  # labelled test points of a cross-fit: ten a half
 
 
 @dataclass(frozen=True)
-class RunPlan:
-    """A run resolved for one network. `outputs` is the number of classes of a classification, or of outputs of a
-    regression. `methods` leaves out "deterministic", which always runs; `layers` are the BatchNorms that MCBN samples,
-    and `batch_size` is None where no method does; `trained_with` is the training batch size, where it is known."""
+class ScoringPlan:
+    """What the samples of a run are: `outputs` is the number of classes of a classification, or of outputs of a
+    regression."""
 
     task: Task
-    sites: Sites
     outputs: int
     methods: tuple[Method, ...]
+
+    @property
+    def outputs_of_point(self) -> int:
+        """The outputs of a point, all pixels of an image together."""
+        return self.outputs
+
+
+@dataclass(frozen=True)
+class RunPlan(ScoringPlan):
+    """A run resolved for one network. `methods` leaves out "deterministic", which always runs; `layers` are the
+    BatchNorms that MCBN samples, and `batch_size` is None where no method does; `trained_with` is the training batch
+    size, where it is known."""
+
+    sites: Sites
     layers: tuple[BatchNormSite, ...]
     batch_size: int | None
     trained_with: int | None
@@ -44,24 +59,18 @@ class RunPlan:
 
     @property
     def outputs_of_point(self) -> int:
-        """The outputs of a point, all pixels of an image together."""
         return self.outputs * math.prod(self.image or ())
 
 
 @dataclass(frozen=True)
-class Subject:
-    """One request, resolved for its network; `sets` are in the order of evaluation, "validation" first where there
-    is one. `predictions` are imported ones, `predictions.Predictions`, or None."""
+class ScoredSubject:
+    """A request whose samples are scored; `sets` are in the order of evaluation, "validation" first where there is
+    one."""
 
     run: Run
-    plan: RunPlan
-    model: nn.Module
-    pipeline: Pipeline
+    plan: ScoringPlan
     sets: Mapping[str, Points]
     scorer: TaskScorer[Any, Any]
-    train: Points | None
-    predictions: Any = None
-    members: tuple[nn.Module, ...] = ()  # the networks of an ensemble after the first
 
     @property
     def labelled(self) -> dict[str, Points]:
@@ -110,9 +119,45 @@ class Subject:
         return tuple(kind for kind in offered if kind in self.run.scoring.recalibration)
 
     @property
+    def method_names(self) -> tuple[str, ...]:
+        """The names that methods may have in the request."""
+        return tuple(method.name for method in self.plan.methods)
+
+    def samples_of(self, method: Method, samples: int) -> int:
+        """The samples of a point under a method, where there are this many draws."""
+        return 1 if method.is_single else samples
+
+    def weights(self, method: Method, draws: int) -> DrawWeights:
+        """The replicates of a method where there are this many draws."""
+        return self.scorer.weights(self.samples_of(method, draws), None)
+
+    def notes(self) -> Iterator[Finding]:
+        """What is known before any pass of how its samples are drawn and scored."""
+        for name in self.labelled if self.plan.task.classifies_points else ():
+            points, classes = len(self.sets[name]), self.plan.outputs
+            if name in ("test", self.fitted_to) and not are_kept(points, classes):
+                yield note("probabilities-not-kept", set=name, points=points, classes=classes)
+
+
+@dataclass(frozen=True)
+class Subject(ScoredSubject):
+    """A request, resolved for its network. `predictions` are imported ones, `predictions.Predictions`, or None."""
+
+    plan: RunPlan
+    model: nn.Module
+    pipeline: Pipeline
+    train: Points | None
+    predictions: Any = None
+    members: tuple[nn.Module, ...] = ()  # the networks of an ensemble after the first
+
+    @property
     def max_samples(self) -> int:
         """T, or its upper limit where it is "auto"."""
         return self.run.max_samples if self.run.samples == "auto" else self.run.samples
+
+    @property
+    def method_names(self) -> tuple[str, ...]:
+        return METHOD_NAMES
 
     def samples_of(self, method: Method, samples: int) -> int:
         """The samples of a point under a method, where there are this many draws."""
@@ -138,20 +183,16 @@ class Subject:
         return self.run.bank
 
     def notes(self) -> Iterator[Finding]:
-        """What is known before any pass of how its samples are drawn and scored."""
         if self.bank is not None:
             yield note("bank-of-draws", tile=counter_rng.TILE, samples=self.run.samples, bank=self.bank)
         if any(method.normalizes_jointly for method in self.plan.methods):
             size = self.plan.batch_size
             smaller = [(name, len(points)) for name, points in self.sets.items() if len(points) < (size or 0)]
             yield note("own-batches", batch_size=size, smaller=smaller)
-        for name in self.labelled if self.plan.task.classifies_points else ():
-            points, classes = len(self.sets[name]), self.plan.outputs
-            if name in ("test", self.fitted_to) and not are_kept(points, classes):
-                yield note("probabilities-not-kept", set=name, points=points, classes=classes)
+        yield from super().notes()
 
 
-def default_calibration(subject: Subject) -> Calibration:
+def default_calibration(subject: ScoredSubject) -> Calibration:
     """Validation points, where they are not those of the test set; else the halves of a test set that has enough of
     them. Not those of images, all of which would have to pass again."""
     test, validation = subject.sets["test"], subject.sets.get(VALIDATION)

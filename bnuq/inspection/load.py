@@ -17,13 +17,13 @@ from bnuq.data import Points, in_colour
 from bnuq.errors import BnuqError, DataError, RequestError, SamplingError, UntrustedCodeError
 from bnuq.evaluation.datasets import (
     check_same_inputs,
-    held_out_rows,
     numbered,
     read_named,
     read_reference,
     takes_rgb_alone,
 )
 from bnuq.evaluation.device import device_and_notes
+from bnuq.evaluation.held_out import held_out_rows
 from bnuq.evaluation.pipeline import Pipeline, input_normalize
 from bnuq.evaluation.setup import as_taken, network_of
 from bnuq.findings import Finding, about, note, warning

@@ -98,7 +98,7 @@ class SweptNetwork:
             )
         self._without_slices()
         self.sets, scorer = scored_sets(run, self.plan, prepared.data)
-        self.subject = Subject(run, self.plan, prepared.model, prepared.pipeline, self.sets, scorer, self._train)
+        self.subject = Subject(run, self.plan, self.sets, scorer, prepared.model, prepared.pipeline, self._train)
         self._odd_outputs = findings_on_outputs(prepared, self.plan)
         prepared.pipeline.check_arithmetic()
         self._draw_sets = DrawSets.of(run, settings)

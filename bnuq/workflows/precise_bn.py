@@ -28,13 +28,13 @@ from bnuq.evaluation.datasets import (
     RunData,
     check_grouped,
     fetch_missing,
-    held_out_rows,
     load_data,
     numbered,
     read_reference,
     takes_rgb_alone,
 )
 from bnuq.evaluation.exactness import check_mcbn
+from bnuq.evaluation.held_out import held_out_rows
 from bnuq.evaluation.population import Population, ReferenceBatches, population_statistics, reference_batches
 from bnuq.evaluation.provenance import Stopwatch, provenance
 from bnuq.evaluation.request_checks import notes_on_request

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -15,6 +15,7 @@ from bnuq.data import Points
 from bnuq.evaluation.units import Gathered
 from bnuq.files.journal import Arrays
 from bnuq.findings import Finding
+from bnuq.methods import Method
 from bnuq.metrics import DrawWeights, LogitMaps
 from bnuq.records.evaluation import MethodResult, Samples
 from bnuq.tasks import Task
@@ -80,6 +81,17 @@ class ScoredNetwork:
     test: Points
     train: Points | None
     image: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What was scored: T, the result of each method, in the order of the report, and the scores that a requested
+    certificate is made of."""
+
+    samples: int
+    methods: dict[str, MethodResult]
+    findings: tuple[Finding, ...]
+    scored: Mapping[Method, Any] = field(default_factory=dict, kw_only=True)
 
 
 class TaskScorer(ABC, Generic[S, F]):

@@ -1,0 +1,174 @@
+"""Scores a method by views of its samples: as they are, by what is fitted to other points, and recalibrated."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool
+
+from bnuq.data import Points
+from bnuq.evaluation import recalibration
+from bnuq.evaluation.recalibration import Recalibrated
+from bnuq.evaluation.subject import VALIDATION, ScoredSubject
+from bnuq.evaluation.tasks.scorer import SampleReduction, ScoredSet
+from bnuq.evaluation.units import Gathered
+from bnuq.files.journal import Arrays
+from bnuq.methods import Method, Recalibration
+from bnuq.metrics import DrawWeights, LogitMaps
+from bnuq.metrics.arrays import Array
+
+Halves = Mapping[str, Bool[np.ndarray, " point"]]  # of a cross-fit, by the set: which points are in the second half
+
+
+@dataclass(frozen=True)
+class View:
+    """A way to score samples: with the logits of `method`, which are recalibrated by `maps` where there are any, and by
+    what its scorer `fitted` to other points."""
+
+    method: Method
+    fitted: Any = None
+    maps: Recalibrated | None = None
+
+    @property
+    def prefix(self) -> str:
+        """How the names of its arrays begin in a unit."""
+        return "" if self.maps is None else f"{self.method.recalibration}:"
+
+    def arrays(self, unit: Arrays) -> Arrays:
+        """Its arrays in a unit."""
+        if self.maps is None:
+            return unit
+        return {key.removeprefix(self.prefix): values for key, values in unit.items() if key.startswith(self.prefix)}
+
+
+@dataclass(frozen=True)
+class SetScoring:
+    """Scores one set under one method, by each of its `views`. A unit is determined by the request, the views and its
+    address."""
+
+    subject: ScoredSubject  # with the scorer of the method
+    set: str
+    points: Points
+    weights: DrawWeights
+    views: Sequence[View]
+    second: Bool[np.ndarray, " point"] | None = None  # of a cross-fit, the points in the second half
+
+    @cached_property
+    def _maps(self) -> Mapping[Method, LogitMaps]:
+        """The maps of the logits of each point, of the views that have any."""
+        return {view.method: view.maps.of(self.set, self.points) for view in self.views if view.maps is not None}
+
+    def reduction(self, view: View, first: int = 0) -> SampleReduction:
+        """The reduction of samples for the points from number `first` on."""
+        subject = self.subject
+        return subject.scorer.reduction(
+            ScoredSet(
+                subject.sets[self.set],
+                self.weights,
+                labelled=self.set in subject.labelled,
+                fitted=view.fitted,
+                first=first,
+                maps=self._maps.get(view.method),
+                by_class=self.set in ("test", subject.fitted_to),
+                calibrates=self.set == subject.fitted_to,
+                second=self.second,
+                saves_maps=saves_maps(subject, self.set),
+            )
+        )
+
+    def scores(self, view: View, reduction: SampleReduction, units: Gathered | None = None) -> Any:
+        """The scores of a set, by what a reduction has added or by all its units; the temperature of each point is
+        among them, where it has one."""
+        scores = reduction.scores(units, group=self.points.group)
+        maps = self._maps.get(view.method)
+        temperature = None if maps is None else maps.temperature
+        return scores if temperature is None else replace(scores, points=scores.points | {"temperature": temperature})
+
+
+def saves_maps(subject: ScoredSubject, name: str) -> bool:
+    """Whether the maps of the images of a set are kept: for the result, or to find the segments of anomalies."""
+    has_anomalies = name in subject.ood and subject.plan.task.is_dense and subject.sets[name].masks is not None
+    return has_anomalies or (subject.run.save_maps and name != VALIDATION)
+
+
+@dataclass(frozen=True)
+class ScoredMethod:
+    """The scores of one method on every set, and the view of its samples that they are of; of a plain one also those of
+    the validation points, by nothing that was fitted to them."""
+
+    sets: Mapping[str, Any]
+    view: View
+    validation: Any = None
+
+
+class MethodScoring(ABC):
+    """Scores a method on every set, by each view of its samples: wherever these come from."""
+
+    method: Method
+    _subject: ScoredSubject
+    _weights: DrawWeights
+    _second: Halves
+
+    @abstractmethod
+    def _scores(self, name: str, views: Sequence[View]) -> dict[Method, Any]:
+        """The scores of one set by each view; None where nothing depends on them."""
+
+    @abstractmethod
+    def _scored_again(self, name: str, view: View) -> Any:
+        """The scores of a labelled set by another view of its samples."""
+
+    @abstractmethod
+    def _samples(self, name: str) -> Iterator[Array]:
+        """The samples of a set, block by block."""
+
+    def scored(self, fitted_to: str | None) -> dict[Method, ScoredMethod]:
+        """The scores of the method, and where recalibrations are `fitted_to` a set those of the method with each."""
+        subject, scorer = self._subject, self._subject.scorer
+        validation = self._scores(VALIDATION, [View(self.method)])[self.method] if VALIDATION in subject.sets else None
+        plain = View(self.method, scorer.fitted(validation, self._weights))
+        views = [plain]
+        if validation is not None and fitted_to == VALIDATION:
+            for view in self._recalibrated(VALIDATION, validation):
+                scores = None if subject.plan.task.is_dense else self._scored_again(VALIDATION, view)
+                views.append(replace(view, fitted=scorer.fitted(scores, self._weights)))
+        scored: dict[Method, dict[str, Any]] = {view.method: {} for view in views}
+        for name in subject.sets:
+            if name == VALIDATION:
+                continue
+            for method, scores in self._scores(name, views).items():
+                scored[method][name] = scores
+            if name == fitted_to:
+                views = self._cross_fitted(name, plain, scored)
+        unfitted = {self.method: validation}
+        return {view.method: ScoredMethod(scored[view.method], view, unfitted.get(view.method)) for view in views}
+
+    def _cross_fitted(self, name: str, plain: View, scored: dict[Method, dict[str, Any]]) -> list[View]:
+        """The views by what is fitted to halves of this set, whose scores by each are added."""
+        scores, scorer = scored[self.method][name], self._subject.scorer
+        if (fitted := scorer.cross_fitted(scores, self._weights, self._second[name])) is not None:
+            plain = replace(plain, fitted=fitted)
+            scored[self.method][name] = self._scored_again(name, plain)
+        recalibrated = [replace(view, fitted=plain.fitted) for view in self._recalibrated(name, scores)]
+        for view in recalibrated:
+            scored[view.method] = {name: self._scored_again(name, view)}
+        return [plain, *recalibrated]
+
+    def _recalibrated(self, name: str, scores: Any) -> list[View]:
+        """The views with recalibrations that are fitted to the set of this name, which has these scores."""
+        subject, points, second = self._subject, self._subject.sets[name], self._second.get(name)
+        if not subject.recalibrations:
+            return []
+        assert points.targets is not None
+        if subject.plan.task.is_dense:
+            fits: Mapping[Recalibration, Recalibrated] = {
+                "temperature": recalibration.fitted_to_images(scores.pll_by_temperature, second)
+            }
+        else:
+            blocks = partial(self._samples, name)
+            fits = recalibration.fitted(subject.recalibrations, blocks, points.targets, second)
+        return [View(self.method.recalibrated(kind), maps=maps) for kind, maps in fits.items()]

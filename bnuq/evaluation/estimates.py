@@ -225,7 +225,7 @@ def _detection_estimates(score: str, test: SetScores, ood: SetScores, draws: Dra
         metrics.detection_bootstrap(
             inside,
             outside,
-            resamples=int(np.clip(1000 * RESAMPLED // (test.n + ood.n), LEAST_RESAMPLED, 1000)),
+            resamples=resamples_of(test.n + ood.n, fully=RESAMPLED, least=LEAST_RESAMPLED),
             test_group=test.group,
             ood_group=ood.group,
         )
@@ -271,6 +271,11 @@ def _ranked_replicates(
     replicates = vars(metrics.detection_of_replicates(inside, outside))
     moved = {name: value[name] + replicates[name] - ranked_value[name] for name in value}
     return {n: v[:left_out] for n, v in moved.items()}, {n: v[left_out:] for n, v in moved.items()}
+
+
+def resamples_of(points: int, *, fully: int, least: int) -> int:
+    """How often so many points are resampled: 1000 times up to `fully` of them, of more fewer times, but `least`."""
+    return int(np.clip(1000 * fully // points, least, 1000))
 
 
 def estimate(

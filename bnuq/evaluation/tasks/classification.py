@@ -24,6 +24,8 @@ from bnuq.metrics.registry import estimates_of_task, metric_of
 from bnuq.records.evaluation import MethodResult, Samples, SetResult, parts_of
 from bnuq.tasks import CLASSIFICATION
 
+_RESAMPLED, _LEAST_RESAMPLED = 20_000, 200  # points, and how often more of them are resampled for selective prediction
+
 
 def set_estimates(scores: ClassScores, draws: DrawWeights) -> dict[str, Estimate]:
     """The estimates of one set: the means, and where it is labelled those of calibration and of selective prediction,
@@ -132,7 +134,8 @@ def _formula_estimates(scores: ClassScores, draws: DrawWeights, *, without: Coll
 def selective_estimates(scores: ClassScores, draws: DrawWeights) -> dict[str, Estimate]:
     """AURC, AUGRC, risk and coverage of a labelled set, by predictive entropy."""
     uncertainty, loss = scores.points["predictive_entropy"], 1 - scores.points["accuracy"]
-    drawn = vars(metrics.selective_bootstrap(uncertainty, loss, group=scores.group))
+    resamples = estimates.resamples_of(len(loss), fully=_RESAMPLED, least=_LEAST_RESAMPLED)
+    drawn = vars(metrics.selective_bootstrap(uncertainty, loss, resamples=resamples, group=scores.group))
     replicates = {
         name: np.full(len(draws.weights), value) for name, value in vars(metrics.selective(uncertainty, loss)).items()
     }

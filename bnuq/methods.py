@@ -206,5 +206,9 @@ METHOD_NAMES = tuple(_BY_NAME)  # of all methods that a result may have
 
 
 def method_named(name: str) -> Method:
-    """The method of this name, one of METHOD_NAMES."""
-    return _BY_NAME[name]
+    """The method of this name: one of METHOD_NAMES, or predictions from a file that is called so, which are not drawn
+    by bnuq."""
+    if (known := _BY_NAME.get(name)) is not None:
+        return known
+    recalibration = next((kind for kind in RECALIBRATIONS if name.endswith(f"+{kind}")), None)
+    return Method(name, frozenset({"file"}), "Predictions from a file.", recalibration=recalibration)

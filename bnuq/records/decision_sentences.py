@@ -29,12 +29,16 @@ def _use(
     gain: Mapping[str, Any] | None,
     only_by: Sequence[tuple[str, str]],
     open_by: Sequence[tuple[str, str]],
+    files: int = 0,
+    metric: str = "",
 ) -> str:
     text = f"Use {_prediction(method, passes, temperatures)}"
     if gain is not None:
         return f"{text}: {_better(gain)} than that of the best single pass."
     if only_by:
         return f"{text}; {most_passes} passes are worth it only by {joined_metrics(only_by, 'and')}."
+    if files:
+        return f"{text}." if files == 1 else f"{text}, the best of {files} files by {metric_of(metric).label}."
     if most_passes == 1:
         return f"{text}; no method of several passes was tried."
     undecided = f" ({joined_metrics(open_by, 'and')} undecided)" if open_by else ""

@@ -15,10 +15,10 @@ import numpy as np
 
 from bnuq.findings import Finding
 from bnuq.findings import verdict as finding
-from bnuq.methods import DETERMINISTIC, method_named
+from bnuq.methods import method_named
 from bnuq.records.best_scores import aurocs_of, best_score, caught, scores_of, threshold_of
 from bnuq.records.certificate import outcomes
-from bnuq.records.evaluation import Result
+from bnuq.records.evaluation import Result, Scored
 from bnuq.records.verdict import LEVEL, MethodComparison, Verdict, is_mismatched, judged, on_another_scale, passes_of
 
 ACCEPTED = 0.9  # share of test points that are accepted without a certificate
@@ -43,7 +43,7 @@ def decisions(result: Result, verdict: Verdict) -> tuple[Finding, ...]:
     use = next(_use(result, verdict), None)
     if is_mismatched(result):
         return () if use is None else (use,)
-    method = DETERMINISTIC if use is None else use.values["method"]
+    method = result.first if use is None else use.values["method"]
     defer = next(_measured(result, method), None)
     if (certification := result.certification) is not None:
         used = method_named(method).plain.name  # a temperature promises nothing else
@@ -62,7 +62,9 @@ def _use(result: Result, verdict: Verdict) -> Iterator[Finding]:
         return
     passes = max(each.passes for each in verdict.comparisons)
     single = _prediction(result, of_labels[0].against)
-    shared = {"most_passes": passes, "points": result.sets["test"].n}
+    shared: dict[str, Any] = {"most_passes": passes, "points": result.sets["test"].n}
+    if isinstance(result, Scored):
+        shared |= {"files": len(result.model["files"]), "metric": of_labels[0].metric}
     undecided = [(reason, each) for found in verdict.findings for reason, each in found.values.get("undecided", ())]
     reasons = [reason for reason, by in undecided if any(metric != "auroc" for metric, _ in by)]
     if passes > 1 and verdict.worth is None and (reasons or is_mismatched(result)):

@@ -347,9 +347,22 @@ class Result:
         return task_named(self.model.get("task", "classification"), several_labels=bool(self.model.get("labels")))
 
     @property
+    def first(self) -> str:
+        """The method that others are compared with, where none is named: the deterministic network."""
+        return next(iter(self.methods))
+
+    def is_single(self, method: str) -> bool:
+        """Whether a method has one sample of a point."""
+        return method_named(method).is_single
+
+    def file_sha256(self, method: str) -> str | None:
+        """The digest of the file that the samples of a method are from, if they are from one."""
+        return self.provenance.get("predictions_sha256") if "file" in method_named(method).differs_by else None
+
+    @property
     def sampled(self) -> tuple[str, ...]:
         """The methods of several samples."""
-        return tuple(method for method in self.methods if not method_named(method).is_single)
+        return tuple(method for method in self.methods if not self.is_single(method))
 
     @property
     def is_cross_fitted(self) -> bool:
@@ -362,6 +375,29 @@ class Result:
         if not sources:
             return 1
         return len(self.model["members"]) if "networks" in sources else int(self.sampling["samples"])
+
+
+FileMethodName = Annotated[str, Coordinate("method")]  # by the name of its file
+
+
+@dataclass(frozen=True)
+class Scored(Result):
+    """The result of one `bnuq score`: the methods are files of predictions, and `model["files"]` says what is known of
+    each."""
+
+    KIND: ClassVar[str] = "score"
+    COMMAND: ClassVar[str] = "score"
+
+    methods: Mapping[FileMethodName, MethodResult]
+
+    def is_single(self, method: str) -> bool:
+        return self.samples_of(method) == 1
+
+    def file_sha256(self, method: str) -> str | None:
+        return self.model["files"][method_named(method).plain.name]["sha256"]
+
+    def samples_of(self, method: str) -> int:
+        return int(self.model["files"][method_named(method).plain.name]["samples"])
 
 
 def of_label(result: Result, label: str) -> Result:

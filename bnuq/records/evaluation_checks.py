@@ -19,6 +19,7 @@ from bnuq.records.evaluation import (
     WITH_ERRORS,
     MethodResult,
     Result,
+    Scored,
 )
 from bnuq.records.evaluation_parts import (
     check_gallery,
@@ -35,6 +36,10 @@ from bnuq.tasks import Task, TaskName
 def check_texts(result: Result) -> None:
     """Raise ValueError if something that a report shows is missing; the run is checked when it is run again."""
     counts = dict.fromkeys(("parameters", "batchnorm_layers", "dropout_layers", "learned_layers"), int)
+    if isinstance(result, Scored):
+        counts = {}
+        for file in result.model["files"].values():
+            require(file, path=str, sha256=str, samples=int, outputs=str)
     outputs = {"outputs" if result.model.get("task") == "regression" else "classes": int, "labels": int | None}
     require(result.model, path=str, task=TaskName, **counts, **outputs)
     require(
@@ -62,14 +67,15 @@ def check_complete(result: Result) -> None:
     for address, row in estimates_of(result).items():
         if math.isinf(row.estimate.se or 0) or math.isinf(row.estimate.mc_se or 0):
             raise ValueError(f"the error of {address} is infinite")
-    if next(iter(result.methods), None) != DETERMINISTIC or "test" not in result.sets:
-        raise ValueError("the deterministic method or the test set is missing")
+    expected = next(iter(result.model["files"])) if isinstance(result, Scored) else DETERMINISTIC
+    if next(iter(result.methods), None) != expected or "test" not in result.sets:
+        raise ValueError("the first method or the test set is missing")
     check_sets(result)
     task, test = result.task, result.sets["test"]
     required = {name: estimand for name, estimand in METRICS.items() if task.name in estimand.required}
     has_truth = {
         "classification": test.labels is not None,
-        "segmentation": bool(result.methods[DETERMINISTIC].sets["test"].by_class),
+        "segmentation": bool(result.methods[result.first].sets["test"].by_class),
         "regression": test.targets is not None,
     }[task.name]
     if not has_truth and task.is_regression:

@@ -40,6 +40,7 @@ from bnuq.records.evaluation import (
     MethodResult,
     Result,
     Samples,
+    Scored,
     SetResult,
 )
 from bnuq.records.evaluation_checks import check_complete, check_texts
@@ -138,7 +139,7 @@ def _lay_out_for_arviz(writer: Writer, result: Result) -> None:
         if evaluated.targets is not None:
             writer.add("/observed_data", name, evaluated.targets, (point, "output"), observed, unit="target unit")
     for method, name, set_result in _set_results(result):
-        if not method_named(method).is_single and set_result.log_likelihood is not None:
+        if not result.is_single(method) and set_result.log_likelihood is not None:
             values, axes = set_result.log_likelihood[None], ("chain", _drawn(method), f"{name}_point", "label")
             writer.add("/log_likelihood", f"{method}_{name}", values, axes[: values.ndim], likelihoods, unit="nats")
 
@@ -213,7 +214,8 @@ def read(path: Path, *, log_likelihoods: bool = True) -> Result:
             check_log_likelihoods(result)
         return result
 
-    return codec.read(Result, path, summary=summary, by_hand=complete, groups=_BY_HAND)
+    kind = Scored if codec.kind_of_result(path) == Scored.KIND else Result
+    return codec.read(kind, path, summary=summary, by_hand=complete, groups=_BY_HAND)
 
 
 _BY_HAND = ("statistics", "observed_data", "log_likelihood", "posterior_predictive", "maps")  # HDF5 groups

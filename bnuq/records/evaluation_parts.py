@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bnuq.methods import DETERMINISTIC, method_named
 from bnuq.perturbations import kind_and_size
 from bnuq.records.evaluation import (
     LARGEST,
@@ -72,7 +71,7 @@ def check_labels(result: Result, method: str, name: str) -> None:
     set_result, truth = result.methods[method].sets[name], result.sets[name].labels
     labels = further_axes(result) if truth is not None and result.task.is_classification else ()
     shape, names = (result.sets[name].n, *labels), tuple(set_result.by_label)
-    if (len(names),) != (labels or (0,)) or names != tuple(result.methods[DETERMINISTIC].sets[name].by_label):
+    if (len(names),) != (labels or (0,)) or names != tuple(result.methods[result.first].sets[name].by_label):
         raise ValueError(f"the labels of {method} on {name} are not those of the result")
     if truth is not None and truth.shape != shape:
         raise ValueError(f"the labels of {name} are of another shape")
@@ -88,7 +87,7 @@ def check_labels(result: Result, method: str, name: str) -> None:
 
 def check_parts(result: Result, method: str, name: str) -> None:
     """Raise ValueError if the estimates by class or group are not those of the set's classes and groups."""
-    evaluated, first = result.sets[name], result.methods[DETERMINISTIC].sets[name]
+    evaluated, first = result.sets[name], result.methods[result.first].sets[name]
     parts = parts_of(evaluated.labels, evaluated.classes, evaluated.group)
     for kind, field_name in PARTS.items():
         estimates = getattr(result.methods[method].sets[name], field_name)
@@ -110,7 +109,7 @@ def check_log_likelihoods(result: Result) -> None:
     for method, method_result in result.methods.items():
         labels = further_axes(result) if result.task.is_classification else ()
         test, shape = method_result.sets["test"], (result.samples_of(method), result.sets["test"].n, *labels)
-        sampled = not method_named(method).is_single and "pll" in test.points
+        sampled = not result.is_single(method) and "pll" in test.points
         complete = test.log_likelihood is not None and test.log_likelihood.shape == shape
         if sampled and not complete and (mixture or result.task.is_classification):
             raise ValueError(f"the log-likelihoods of {method} are missing, or of another shape")
@@ -119,8 +118,8 @@ def check_log_likelihoods(result: Result) -> None:
 def check_regression(method: str, result: MethodResult) -> None:
     """Raise ValueError if only some of the estimates that belong together are present."""
     estimates = result.sets["test"].estimates
-    together = {"tau", "crps", "coverage50", "coverage95"}
-    if (together - {"crps"}) & set(estimates) and not together <= set(estimates):
+    together = {"crps", "coverage50", "coverage95"}
+    if {"tau", "coverage50", "coverage95"} & set(estimates) and not together <= set(estimates):
         raise ValueError(f"of tau, crps and coverage of {method} some are missing")
     if any("crps" not in bound for bound in result.bounds.values()):
         raise ValueError(f"a bound of {method} has no CRPS")

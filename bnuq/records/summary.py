@@ -32,7 +32,7 @@ def summary(result: Result) -> dict[str, Any]:
     return {
         "bnuq": result.provenance["bnuq"],
         "schema": SCHEMA,
-        "command": "evaluate",
+        "command": result.COMMAND,
         "model": dict(result.model),
         "sampling": dict(result.sampling),
         "sets": {name: {"n": evaluated.n, "sha256": evaluated.sha256} for name, evaluated in result.sets.items()},

@@ -16,7 +16,7 @@ from bnuq.findings import verdict as finding
 from bnuq.methods import RECALIBRATIONS, method_named
 from bnuq.metrics.registry import metric_of
 from bnuq.records.contributions import PointContributions, sets_of
-from bnuq.records.evaluation import Result
+from bnuq.records.evaluation import Result, Scored
 from bnuq.records.reference import draws_mini_batches, is_doubtful
 from bnuq.store.table import Row
 
@@ -82,8 +82,11 @@ class Verdict:
 
 
 def passes_of(method: str, result: Result) -> int:
-    """How often a point passes through the network: once where only its last layer is sampled."""
-    return 1 if "weights" in method_named(method).differs_by else result.samples_of(method)
+    """How often a point passes through the network: once where only its last layer is sampled, and once, as far as is
+    known, for predictions from a file."""
+    if isinstance(result, Scored) or "weights" in method_named(method).differs_by:
+        return 1
+    return result.samples_of(method)
 
 
 def is_mismatched(result: Result) -> bool:
@@ -121,7 +124,11 @@ def _judged(result: Result) -> Verdict:
         worth=conclusion.worth,
         best={metric: max(rows, key=_rank)["method"] for metric, rows in groups.items()},
         comparisons=comparisons,
-        findings=(*conclusion.findings, *_choice(result, gains), *_cross_fitted(result)),
+        findings=(
+            *(_best_of_files(result, comparisons) if isinstance(result, Scored) else conclusion.findings),
+            *_choice(result, gains),
+            *_cross_fitted(result),
+        ),
     )
 
 
@@ -175,7 +182,7 @@ def _compared(result: Result, groups: Mapping[str, Sequence[Row]]) -> Iterator[M
 
 
 def _comparison(result: Result, points: PointContributions, row: Row, against: Row) -> MethodComparison:
-    error = math.hypot(_over_points(result, points, row, against), _over_draws(row, against))
+    error = math.hypot(_over_points(result, points, row, against), _over_draws(result, row, against))
     difference = row.estimate.value - against.estimate.value
     known = math.isfinite(error) and (error > 0 or difference == 0)
     return MethodComparison(
@@ -208,7 +215,7 @@ def _over_points(result: Result, points: PointContributions, row: Row, against: 
         return math.hypot(*errors)
 
 
-def _over_draws(row: Row, against: Row) -> float:
+def _over_draws(result: Result, row: Row, against: Row) -> float:
     """The Monte Carlo error of the difference: of its replicates where both have them, otherwise as of independent
     draws."""
     given = ["networks" in method_named(compared_row["method"]).differs_by for compared_row in (row, against)]
@@ -216,16 +223,18 @@ def _over_draws(row: Row, against: Row) -> float:
     uses_jackknife = metric_of(row["metric"]).mc_error == "jackknife"
     if uses_jackknife and not any(given) and left is not None and right is not None and len(left) == len(right):
         return float(metrics.jackknife_error(left - right))
-    return math.hypot(*(_mc_error(compared_row["method"], compared_row.estimate) for compared_row in (row, against)))
+    return math.hypot(
+        *(_mc_error(result, compared_row["method"], compared_row.estimate) for compared_row in (row, against))
+    )
 
 
-def _mc_error(method: str, estimate: Estimate) -> float:
+def _mc_error(result: Result, method: str, estimate: Estimate) -> float:
     """0 for a single pass and for an ensemble, whose networks are fixed; NaN where there were too few draws for one."""
     if "networks" in method_named(method).differs_by:
         return 0.0
     if estimate.mc_se is not None:
         return estimate.mc_se
-    return 0.0 if method_named(method).is_single else math.nan
+    return 0.0 if result.is_single(method) else math.nan
 
 
 def _adjusted(comparisons: list[MethodComparison]) -> tuple[MethodComparison, ...]:
@@ -312,6 +321,19 @@ def _best_of_one_pass(comparisons: Sequence[MethodComparison]) -> Iterator[Findi
             yield finding("only-single-passes", **values)
 
 
+def _best_of_files(result: Result, comparisons: Sequence[MethodComparison]) -> Iterator[Finding]:
+    """The predictions that are best by the first metric, which are worse, and which may be as good; a temperature that
+    is fitted to predictions makes no other ones."""
+    first = next(iter(comparisons), None)
+    if first is None or len({method_named(name).plain for name in result.methods}) < 2:
+        return
+    same = [each for each in comparisons if (each.metric, each.set) == (first.metric, first.set)]
+    worse = [[each.method, each.difference, each.se] for each in same if each.is_worse]
+    alike = [each.method for each in same if not each.is_worse and each.method != first.against]
+    values = {"method": first.against, "metric": first.metric, "set": first.set, "value": first.value_of_against}
+    yield finding("best-predictions", **values, worse=worse, alike=alike)
+
+
 def _lacks_temperature(result: Result) -> bool:
     """Whether a temperature could be fitted, and was not."""
     return "temperature" in result.task.recalibrations and not any(
@@ -351,7 +373,7 @@ def _better_than(first: str, method: str, passes: int, result: Result) -> float 
     """The PLL of a method's first draws, if it is better than that of `first` beyond the error; else None."""
     samples, test = result.samples_of(method), result.sets["test"]
     test_result = result.methods[method].sets["test"]
-    draws, mc_error = test_result.log_likelihood, _mc_error(method, test_result.estimates["pll"])
+    draws, mc_error = test_result.log_likelihood, _mc_error(result, method, test_result.estimates["pll"])
     if passes >= samples:  # of which the comparisons have shown that it is
         return test_result.estimates["pll"].value
     if draws is None:

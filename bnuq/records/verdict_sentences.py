@@ -88,6 +88,23 @@ def _single(method: str, metric: str, set: str, value: float) -> str:  # noqa: A
     return text + _first_run(method)
 
 
+def _best_predictions(
+    method: str,
+    metric: str,
+    set: str,  # noqa: A002 - a field of a comparison
+    value: float,
+    worse: Sequence[tuple[str, float, float]],
+    alike: Sequence[str],
+) -> str:
+    write = partial(_number, digits=metric_of(metric).digits)
+    text = f"Best by {_named((metric, set))}: {method} {write(value)}."
+    if worse:
+        text += (
+            f" Worse: {all_of([f'{name} by {write(abs(change))} ± {write(error)}' for name, change, error in worse])}."
+        )
+    return text + (f" Not distinguishable from it: {all_of(alike)}." if alike else "")
+
+
 def _choice(choices: Sequence[tuple[int, str, float]]) -> str:
     (_, first, pll), *more = choices
     text = f"Best PLL at 1 pass: {first}, {_number(pll)}"
@@ -128,4 +145,5 @@ VERDICT: Catalogue = {
         "{kinds:joined} {kinds:is|are} cross-fitted: to each half of the test set, for the other half."
     ),
     "only-single-passes": Entry(_single),
+    "best-predictions": Entry(_best_predictions),
 }

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bnuq.methods import DETERMINISTIC
 from bnuq.records.evaluation import MethodResult, Result
 from bnuq.report import drawing
 from bnuq.report.document import Part, Picture
@@ -36,7 +35,7 @@ def calibration(result: Result) -> Iterator[Picture]:
 
 def class_calibration(result: Result) -> Iterator[Picture]:
     """The reliability of each class of pixels, of the deterministic network and of the first sampled method."""
-    names = [DETERMINISTIC, *plain_sampled(result)][:2]
+    names = [result.first, *plain_sampled(result)][:2]
     if curves := {name: each.class_calibration for name in names if (each := result.methods[name]).class_calibration}:
         yield evaluation_picture("class_reliability", draw=partial(_class_calibration, result, curves))
 

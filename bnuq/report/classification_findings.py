@@ -8,8 +8,7 @@ from statistics import NormalDist
 import numpy as np
 
 from bnuq.findings import Finding, verdict
-from bnuq.methods import DETERMINISTIC
-from bnuq.records.evaluation import FEWEST_POINTS, Result
+from bnuq.records.evaluation import FEWEST_POINTS, Result, Scored
 from bnuq.records.verdict import is_mismatched
 from bnuq.report.method_names import plain_sampled
 from bnuq.report.metric_changes import compared_with, metric_change, population_change
@@ -19,11 +18,14 @@ _NAMED = 3  # classes in a sentence
 
 
 def classification_findings(result: Result) -> Iterator[Finding]:
-    test = result.methods[DETERMINISTIC].sets["test"].estimates
+    test = result.methods[result.first].sets["test"].estimates
     if "accuracy" not in test:  # of points without labels
         return
-    yield verdict("deterministic-classification", accuracy=test["accuracy"], pll=test["pll"])
+    if not isinstance(result, Scored):
+        yield verdict("deterministic-classification", accuracy=test["accuracy"], pll=test["pll"])
     yield from _collapsed(result)
+    if isinstance(result, Scored):  # the verdict compares the files
+        return
     yield from _at_boundaries(result)
     yield from population_change(result, "pll")
     yield from (_labels(name, result) for name in plain_sampled(result))
@@ -35,7 +37,7 @@ def _at_boundaries(result: Result) -> Iterator[Finding]:
     methods = plain_sampled(result)
     score = "mutual_information" if methods else "predictive_entropy"
     known = []
-    for name in methods or [DETERMINISTIC]:
+    for name in methods or [result.first]:
         test = result.methods[name].sets["test"].estimates
         near, inside = (test.get(f"{score}_{region}") for region in ("boundary", "interior"))
         if near is not None and inside is not None and inside.value > 0:

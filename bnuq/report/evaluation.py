@@ -13,7 +13,7 @@ from bnuq.findings import Finding, listed, sentence
 from bnuq.methods import DETERMINISTIC, method_named
 from bnuq.metrics.registry import estimates_of_task
 from bnuq.perturbations import change_of
-from bnuq.records.evaluation import Result
+from bnuq.records.evaluation import Result, Scored
 from bnuq.report import (
     calibration_plots,
     certificate,
@@ -49,6 +49,14 @@ from bnuq.report.sampler import augmentation_in_words, laplace_in_words, noise_m
 
 _TIMED = 0.02  # seconds of the deterministic passes, below which mostly their overhead is measured
 _ROOMY = 60  # columns from which names are written out
+_OUTPUTS = {  # of files of predictions
+    "logits": "logits",
+    "probabilities": "probabilities",
+    "log_probabilities": "log-probabilities",
+    "means": "means",
+    "gaussian": "mean and σ",
+    "quantiles": "quantiles",
+}
 
 
 def report(result: Result, *, columns: int = 100) -> Report:
@@ -56,7 +64,7 @@ def report(result: Result, *, columns: int = 100) -> Report:
     verdicts = tuple(findings(result))
     in_short, essential = answers(result, [each for each in verdicts if not _is_of_one_method(each)])
     return Report(
-        command="bnuq evaluate",
+        command=f"bnuq {result.COMMAND}",
         version=str(result.provenance["bnuq"]),
         subject=Path(str(result.model["path"])).name,
         facts=tuple(_facts(result)),
@@ -84,7 +92,10 @@ def _sections(result: Result, verdicts: Sequence[Finding], *, roomy: bool) -> It
         *(text for text in tasks.legend(result) if text not in ood_legend),
     ]
     intervals = tasks.regression_tables(result) if task.is_regression else ()
-    yield from section("Compared with the best single pass", verdict.parts(result, roomy=roomy))
+    yield from section(
+        f"Compared with the best{'' if isinstance(result, Scored) else ' single pass'}",
+        verdict.parts(result, roomy=roomy),
+    )
     single_verdicts = tuple(sentence(finding, SENTENCES) for finding in verdicts if _is_of_one_method(finding))
     parts = (
         *([BulletList(single_verdicts)] if single_verdicts else []),
@@ -138,7 +149,7 @@ def _one_screen(result: Result, *, roomy: bool) -> Iterator[Part]:
     """A table of the methods and what its signs mean, and tables of the OOD and of the perturbed sets."""
     yield evaluation_tables.methods_table(result, [*estimates_of_task(result.task.name, shown="headline")], roomy=roomy)
     labels = result.sets["test"].labels is not None and result.model.get("labels")
-    ratios = {name: _cost_ratio(result, name) for name in result.work.methods if not method_named(name).is_single}
+    ratios = {name: _cost_ratio(result, name) for name in result.work.methods if not result.is_single(name)}
     costs = ", ".join(f"{name} {ratio}" for name, ratio in ratios.items() if ratio)
     legend = (
         _error_legend(result),
@@ -167,6 +178,15 @@ def _error_legend(result: Result) -> str:
 
 def _facts(result: Result) -> Iterator[tuple[str, str]]:
     model, sampling = result.model, result.sampling
+    if isinstance(result, Scored):
+        count = f"{model['classes']} classes" if "classes" in model else numbers.count(model["outputs"], "output")
+        count = numbers.count(model["labels"], "label") if model.get("labels") else count
+        for name, file in model["files"].items():
+            sampled = f", {file['samples']} samples" if file["samples"] > 1 else ""
+            yield name, f"{Path(file['path']).name}: {_OUTPUTS[file['outputs']]}, {count}{sampled}"
+        yield from _sets(result)
+        yield "time", f"{result.seconds['total']:.1f} s"
+        return
     parts = (
         f"{model['parameters']:,} parameters",
         numbers.count(model["batchnorm_layers"], "BatchNorm layer"),
@@ -180,9 +200,7 @@ def _facts(result: Result) -> Iterator[tuple[str, str]]:
     yield "model", f"{Path(model['path']).name}: {', '.join(parts)}"
     if members := model.get("members"):
         yield "ensemble", f"{len(members)} networks: {', '.join(Path(member['path']).name for member in members)}"
-    for kind in ("test", "validation", "ood"):
-        sets = [_set_in_words(result, name) for name, evaluated in result.sets.items() if evaluated.kind == kind]
-        yield from [(kind, "; ".join(sets))] if sets else ()
+    yield from _sets(result)
     if changed := [change_of(name) for name, each in result.sets.items() if each.kind == "perturbed"]:
         yield "perturbed", ", ".join(changed)
     if result.sampled:
@@ -195,6 +213,12 @@ def _facts(result: Result) -> Iterator[tuple[str, str]]:
         rows = (*rows, ("laplace", laplace_in_words(result)))
         yield from ((name, text) for name, text in rows if text)
     yield "device", f"{sampling['device']}, {in_words(sampling['precision'])}, {result.seconds['total']:.1f} s"
+
+
+def _sets(result: Result) -> Iterator[tuple[str, str]]:
+    for kind in ("test", "validation", "ood"):
+        sets = [_set_in_words(result, name) for name, evaluated in result.sets.items() if evaluated.kind == kind]
+        yield from [(kind, "; ".join(sets))] if sets else ()
 
 
 def _set_in_words(result: Result, name: str) -> str:
@@ -251,7 +275,7 @@ def _cost_ratio(result: Result, method: str) -> str:
 def _work(result: Result) -> Iterator[str]:
     """What was computed once and what T times, at what speed, in which memory."""
     for method, work in result.work.methods.items():
-        if method_named(method).is_single:
+        if result.is_single(method):
             continue
         kind = (
             "passes of the last layer, all others once,"

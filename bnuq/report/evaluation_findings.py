@@ -70,8 +70,8 @@ def _separation(result: Result, name: str) -> Finding:
     they are chosen on."""
     keys = aurocs_of(result, [name])
     best = best_score(result, [name], keys)
-    is_single = method_named(best.method).is_single
-    rest = [key for key in keys if method_named(key[0]).is_single != is_single]
+    is_single = result.is_single(best.method)
+    rest = [key for key in keys if result.is_single(key[0]) != is_single]
     other = best_score(result, [name], rest) if rest else None
     auroc = best.auroc(result, name)
     pair = [(each.method, each.score) for each in (best, other) if each is not None]

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bnuq.methods import method_named
 from bnuq.metrics.registry import ALARMS, estimates_of_task
 from bnuq.perturbations import KINDS, kind_and_size
 from bnuq.records.evaluation import BAND, MethodResult, Result
@@ -141,7 +140,7 @@ def _convergence(result: Result, metrics: list[str], path: Path) -> None:
                 plain = method.sets["test"].estimates.get(metric)
                 if values is not None and np.isfinite(values).all():
                     axes.plot(method.convergence["samples"], values, **lines[name].plotted, label=name)
-                elif method_named(name).is_single and plain is not None and math.isfinite(plain.value):
+                elif result.is_single(name) and plain is not None and math.isfinite(plain.value):
                     axes.axhline(plain.value, color=lines[name].colour, linestyle=lines[name].dashes, label=name)
             axes.set_xscale("log", base=2)
             axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0f}")

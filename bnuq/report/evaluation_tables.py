@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from bnuq.estimates import Estimate
-from bnuq.methods import DETERMINISTIC, method_named
+from bnuq.methods import method_named
 from bnuq.metrics import FEATURE_SCORES, METRICS, SCORES
 from bnuq.records.evaluation import ERRORS, PARTS, WITH_ERRORS, MethodResult, Result
 from bnuq.report import ood
@@ -102,7 +102,7 @@ def part_sections(result: Result, *, roomy: bool) -> Iterator[ReportSection]:
     unit = "pixels" if result.task.is_dense else "points"
     for kind, attribute in PARTS.items():
         estimates = {name: getattr(method.sets["test"], attribute) for name, method in result.methods.items()}
-        first = estimates[DETERMINISTIC]
+        first = estimates[result.first]
         worst = sorted(first, key=lambda part: first[part]["accuracy"].value)[:_SHOWN]
         shown = [part for part in first if part in worst]
         known = {metric for parts in estimates.values() for part in shown for metric in parts[part]} - {"count"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,10 @@ def _evaluate() -> Kind:
     from bnuq.report.evaluation import report
 
     return Kind("bnuq evaluate", read, summary, report)
+
+
+def _score() -> Kind:
+    return replace(_evaluate(), of="bnuq score")
 
 
 def side_by_side() -> Kind:
@@ -75,6 +79,7 @@ def _monitor() -> Kind:
 
 _KINDS: dict[str, Callable[[], Kind]] = {
     "evaluate": _evaluate,
+    "score": _score,
     "several": _several,
     "sweep": _sweep,
     "inspection": _inspection,

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 
 from bnuq.estimates import Estimate
-from bnuq.methods import DETERMINISTIC
 from bnuq.metrics import FEATURE_SCORES, SCORES, SEPARATIONS
 from bnuq.records.best_scores import BestScore, aurocs_of, best_score
 from bnuq.records.evaluation import Estimates, MethodResult, Result
@@ -127,7 +126,7 @@ _SHOWN = tuple(name for name, estimand in SCORES.items() if estimand.score and e
 
 def post_hoc_table(result: Result) -> Iterator[Table]:
     """A row a set, a column a post-hoc score: the AUROC of the deterministic network, if it has them."""
-    scores = result.methods[DETERMINISTIC].ood
+    scores = result.methods[result.first].ood
     shown = [score for score in _SHOWN if any(score in scores[name] for name in names(result))]
     if not {*shown} & {*FEATURE_SCORES}:
         return

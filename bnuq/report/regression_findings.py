@@ -8,15 +8,18 @@ from collections.abc import Iterator
 import numpy as np
 
 from bnuq.findings import Finding, verdict
-from bnuq.methods import DETERMINISTIC
-from bnuq.records.evaluation import Result
+from bnuq.records.evaluation import Result, Scored
 from bnuq.records.verdict import is_mismatched
 from bnuq.report.metric_changes import MetricChange, compared_with, metric_change, population_change
 from bnuq.report.numbers import total
 
 
 def regression_findings(result: Result) -> Iterator[Finding]:
-    test = result.methods[DETERMINISTIC].sets["test"].estimates
+    if isinstance(result, Scored):  # the verdict compares the files
+        for name in result.methods:
+            yield from _intervals(name, result)
+        return
+    test = result.methods[result.first].sets["test"].estimates
     yield verdict("deterministic-regression", test=test)
     yield from population_change(result, "mae")
     sampled = result.sampled

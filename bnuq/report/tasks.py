@@ -48,14 +48,15 @@ def points_of(result: Result) -> str:
 
 def regression_tables(result: Result) -> Iterator[Part]:
     """What normalised scores cannot say, and what the central intervals cover."""
-    if limits := tuple(text for name, method in result.methods.items() for text in _limits(name, method)):
+    methods = {name: method for name, method in result.methods.items() if not result.is_single(name)}
+    if limits := tuple(text for name, method in methods.items() for text in _limits(name, method)):
         yield BulletList(limits)
     yield from _intervals(result)
 
 
 def _limits(name: str, method: MethodResult) -> Iterator[str]:
     """What a normalised score cannot say."""
-    if method_named(name).is_single or "constant" not in method.bounds:
+    if "constant" not in method.bounds:
         return
     exact = int(np.isposinf(method.sets["test"].points.get("pll_optimum", np.empty(0))).sum())
     if exact:

@@ -41,7 +41,7 @@ from bnuq.store.datasets import Writer, digest_of, name_of
 from bnuq.store.table import read_table, rows_of, unit_of, write_table
 
 FORMAT = 1
-KINDS = ("evaluate", "several", "sweep", "inspection", "monitor")  # what `bnuq report` shows
+KINDS = ("evaluate", "score", "several", "sweep", "inspection", "monitor")  # what `bnuq report` shows
 _DAMAGE = (
     KeyError, ValueError, TypeError, OSError, IndexError, AttributeError, RuntimeError, ArithmeticError, RecursionError
 )  # fmt: skip

@@ -147,7 +147,7 @@ class Errors:
         method = rows[0]["method"]
         if "networks" in method_named(method).differs_by:  # its networks are given, like the deterministic one
             return NONE
-        if method_named(method).is_single and method not in dict(self.pairing.why_not):
+        if self._results[0].is_single(method) and method not in dict(self.pairing.why_not):
             return NONE
         kind = metric_of(rows[0]["metric"]).mc_error
         if self._results[0].task.is_dense:  # which has no bootstrap over draws

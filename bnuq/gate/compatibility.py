@@ -11,7 +11,7 @@ from bnuq.errors import ResultError
 from bnuq.findings import listed
 from bnuq.gate.pairing import difference_of_points, differing_keys, sampler_settings, settings_of_draws
 from bnuq.gate.settings import GateSettings
-from bnuq.methods import DETERMINISTIC, POPULATION, method_named
+from bnuq.methods import POPULATION, method_named
 from bnuq.metrics import METRICS
 from bnuq.records.addresses import estimates_of
 from bnuq.records.evaluation import ERRORS, PARTS, EvaluatedSet, Result, parts_of
@@ -104,7 +104,7 @@ def _differences(current: Result, baseline: Result, settings: GateSettings) -> I
     yield from _other_samplers(sampler_settings(current.run), sampler_settings(baseline.run), common, settings)
     new, old = (_as_scored(result) | _calibrated(result, common) for result in (current, baseline))
     new, old = new | _promised(current.run, baseline), old | _promised(baseline.run, baseline)
-    if all("tau" in result.methods[DETERMINISTIC].sets["test"].estimates for result in (current, baseline)):
+    if all("tau" in result.methods[result.first].sets["test"].estimates for result in (current, baseline)):
         new["calibrate"], old["calibrate"] = (
             "cross" if result.is_cross_fitted else "validation" for result in (current, baseline)
         )

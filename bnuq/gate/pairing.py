@@ -26,6 +26,9 @@ def pairing(current: Result, baseline: Result) -> Pairing:
     unpaired: list[tuple[str, str]] = []
     fixed = () if any(map(_moves_with_the_draws, (current, baseline))) else (DETERMINISTIC,)
     for method in (m for m in current.methods if m in baseline.methods and method_named(m).plain.name not in fixed):
+        given = "file" in method_named(method).differs_by
+        if given and all(result.is_single(method) for result in (current, baseline)):  # nothing is drawn
+            continue
         differing = list(_draw_differences(method_named(method), current, baseline))
         if differing:
             unpaired.append((method, f"{all_of(differing)} {'differs' if len(differing) == 1 else 'differ'}"))
@@ -53,7 +56,7 @@ def _moves_with_the_draws(result: Result) -> bool:
 def _draw_differences(method: Method, current: Result, baseline: Result) -> Iterator[str]:
     """Why draw t of one result is not draw t of the other."""
     if "file" in method.differs_by:
-        yield from _differences_of_files(current, baseline)
+        yield from _differences_of_files(method.plain.name, current, baseline)
     elif "networks" in method.differs_by:  # they are given, like the deterministic one
         now, before = ([member["sha256"] for member in result.model["members"]] for result in (current, baseline))
         if now != before:
@@ -76,8 +79,8 @@ def _draw_differences(method: Method, current: Result, baseline: Result) -> Iter
             yield "the kind of device, which draws the dropout masks,"
 
 
-def _differences_of_files(current: Result, baseline: Result) -> Iterator[str]:
-    if current.provenance.get("predictions_sha256") != baseline.provenance.get("predictions_sha256"):
+def _differences_of_files(method: str, current: Result, baseline: Result) -> Iterator[str]:
+    if current.file_sha256(method) != baseline.file_sha256(method):
         yield "the file of predictions"
     if current.sampling["samples"] != baseline.sampling["samples"]:
         yield "T"

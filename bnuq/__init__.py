@@ -9,9 +9,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from bnuq import metrics
-    from bnuq.api import Monitor, Result, check, evaluate, inspect, open, sweep_batch_size  # noqa: A004
+    from bnuq.api import Monitor, Result, check, evaluate, inspect, open, score, sweep_batch_size  # noqa: A004
     from bnuq.errors import BnuqError
-    from bnuq.evaluation.datasets import held_out_rows
+    from bnuq.evaluation.held_out import held_out_rows
     from bnuq.evaluation.population import population_statistics
     from bnuq.models.loading import load
     from bnuq.sampling.batch_statistics import BatchStatistics
@@ -33,13 +33,14 @@ _HOMES = {
     "Dropout": "bnuq.sampling.dropout",
     "Learned": "bnuq.sampling.noise",
     "evaluate": "bnuq.api",
+    "score": "bnuq.api",
     "sweep_batch_size": "bnuq.api",
     "inspect": "bnuq.api",
     "check": "bnuq.api",
     "open": "bnuq.api",
     "precise_bn": "bnuq.workflows.precise_bn",
     "population_statistics": "bnuq.evaluation.population",
-    "held_out_rows": "bnuq.evaluation.datasets",
+    "held_out_rows": "bnuq.evaluation.held_out",
     "Monitor": "bnuq.api",
     "Result": "bnuq.api",
     "BnuqError": "bnuq.errors",
@@ -65,6 +66,7 @@ __all__ = [
     "population_statistics",
     "precise_bn",
     "predict",
+    "score",
     "statistics_of",
     "sweep_batch_size",
 ]

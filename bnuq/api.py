@@ -16,10 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bnuq.config import (
+    CertificateSection,
     CheckSection,
     InspectSection,
     MonitorSection,
     Options,
+    SamplingSection,
+    ScoreSection,
+    ScoringSection,
     SweepSection,
     only_network,
     resolve_live,
@@ -224,6 +228,71 @@ def evaluate(
         return Evaluation(run_evaluation(run, progress=_progress(progress)), kind_named("evaluate"), folder=folder)
 
 
+def score(
+    predictions: Any,
+    labels: Any = None,
+    *,
+    ood: Mapping[str, Any] | None = None,
+    validation: Any = None,
+    groups: Any = None,
+    ids: Any = None,
+    out: str | Path | None = None,
+    **settings: Any,
+) -> Evaluation:
+    """Score predictions that any software made: `bnuq score` on arrays or files, without torch.
+
+    `predictions` are an array of logits or probabilities (n, K), or of samples (T, n, K), a DataFrame or a file; or a
+    dict of such by the names of their methods, where a dict of arrays (`mean` and `sigma`, or `quantiles` and `levels`)
+    is a distribution. `ood` holds predictions of other points by the names of their sets, and `validation` those of
+    held-out points with their `label`, as a file, a DataFrame or a dict; of several methods each is a list. `labels`,
+    `groups` and `ids` are arrays, or as on the command line. `settings` are the options of `bnuq score`: classes,
+    calibrate, risk, seed, … Raises BnuqError if the request cannot be carried out.
+    """
+    from bnuq.workflows.score import score as run_scoring
+    from bnuq.workflows.score_request import ScoreRequest, in_memory, method_name
+
+    if not isinstance(predictions, Mapping):
+        is_file = isinstance(predictions, str | Path)
+        predictions = {method_name(str(predictions))[0] if is_file else "predictions": predictions}
+    sources = {method_name(f"{name}=")[0]: in_memory(of, name) for name, of in predictions.items()}
+    beside = {key: values for key, values in (("group", groups), ("id", ids)) if values is not None}
+    if labels is not None and not isinstance(labels, str | Path | Mapping):
+        labels = {"label": labels} | {key: of for key, of in beside.items() if not isinstance(of, str)}
+        beside = {key: of for key, of in beside.items() if isinstance(of, str)}
+    if not all(isinstance(of, str) for of in beside.values()):
+        raise RequestError("groups and ids are arrays beside an array of labels; name columns of a file instead.")
+
+    def taken(section: Any, *names: str, **known: Any) -> Any:
+        keys = [key for key in names or settings_of(section) if key in settings]
+        return section_from(section, known | {key: settings.pop(key) for key in keys})
+
+    sections = {
+        "section": taken(ScoreSection, **{f"{key}s": of for key, of in beside.items()}),
+        "sampling": taken(SamplingSection, "seed", "mutual_information", "calibrate"),
+        "scoring": taken(ScoringSection),
+        "certificate": taken(CertificateSection),
+    }
+    if settings:
+        raise RequestError(f"{next(iter(settings))} is no option of bnuq score.")
+    with _placed(out) as (target, folder):
+        request = ScoreRequest(
+            sources,
+            target,
+            None if labels is None else in_memory(labels, "labels"),
+            {name: _each(of, name) for name, of in (ood or {}).items()},
+            () if validation is None else _each(validation, "validation"),
+            **sections,
+        )
+        return Evaluation(run_scoring(request), kind_named("score"), folder=folder)
+
+
+def _each(values: Any, name: str) -> list[Any]:
+    """The predictions of a set, of several methods as a list."""
+    from bnuq.workflows.score_request import in_memory
+
+    return [in_memory(of, name) for of in (values if isinstance(values, list) else [values])]
+
+
 def sweep_batch_size(
     model: nn.Module | str | Path,
     *,
@@ -360,7 +429,7 @@ def open(path: str | Path) -> Result:  # noqa: A001 - bnuq.open, like PIL.Image.
     """The result in a file that a command wrote. ResultError for any other file."""
     name = kind_of_result(Path(path))
     kind = kind_named(name)
-    return (Evaluation if name == "evaluate" else Result)(kind.read(Path(path)), kind)
+    return (Evaluation if name in ("evaluate", "score") else Result)(kind.read(Path(path)), kind)
 
 
 def _record(result: Result | str | Path) -> Any:
@@ -432,4 +501,4 @@ def _library(*names: str) -> Any:
     return modules[0]
 
 
-__all__ = ["Evaluation", "Figure", "Monitor", "Result", "check", "evaluate", "inspect", "open", "sweep_batch_size"]
+__all__ = ["Evaluation", "Figure", "Monitor", "Result", "check", "evaluate", "inspect", "open", "score", "sweep_batch_size"]

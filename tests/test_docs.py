@@ -34,6 +34,7 @@ from bnuq.config.schema import (
     ModelSection,
     RunsSection,
     SamplingSection,
+    ScoreSection,
     ScoringSection,
     Section,
     SweepSection,
@@ -49,7 +50,8 @@ ABOUT = [ROOT / f"{name}.md" for name in ("ARCHITECTURE", "CONTRIBUTING", "SECUR
 LINKING = [*PAGES, *ABOUT, ROOT / "benchmarks" / "README.md", *sorted((ROOT / "sample_configs").rglob("README.md"))]
 LINKING += sorted(path for folder in ("measured", "site") for path in (ROOT / "docs" / folder).glob("*.md"))
 MADE = {  # by page: the files that its commands leave, but for pictures
-    "README.md": "model.inspect.h5 model.bnuq.h5 b16.h5 report.html model.sweep.h5 precise.pt baseline.h5",
+    "README.md": "model.inspect.h5 model.bnuq.h5 b16.h5 report.html model.sweep.h5 precise.pt baseline.h5 "
+    "iris.score.h5",
     "benchmarks.md": "bf16.h5",
     "certificate.md": "certified.h5",
     "experiments.md": "",
@@ -65,6 +67,8 @@ MADE = {  # by page: the files that its commands leave, but for pictures
     "perturbations.md": "perturbed.h5",
     "results.md": "current.h5 other.h5 summary.json report.html report.md comparison.html without.html points.csv",
     "run-file.md": "b16.h5 b16_seed1.h5 model.bnuq.h5 diabetes_mlp.bnuq.h5",
+    "score.md": "both.h5 both.html forest.csv forest_noise.csv forest.score.h5 labels.npy logistic.csv "
+    "logistic_noise.csv model.jsonl promised.h5",
     "segmentation.md": "camvid.bnuq.h5 encoder.h5 b4.h5 maps.h5 arrays",
     "sweep.md": "model.sweep.h5 pll.sweep.h5 sweep.html",
     "worth.md": "",
@@ -75,11 +79,15 @@ assert "several-inputs" in {finding.code for finding in masked.findings}
 assert masked.sets["test"].n == same.sets["test"].n == 60
 assert omega.samples == 8 and current.path is not None and len(table) > 100 and result.reference_check.passed
 """
-CODE_FIRST = {"learned-noise.md"}  # whose commands need what its code makes
+CODE_FIRST = {"learned-noise.md", "score.md"}  # whose commands need what its code makes
 CHECKED = {
     "export.md": "assert prediction['mean'].shape == (16, 10) and float(prediction['mutual_information'].min()) >= 0",
     "learned-noise.md": "assert float(kl(network).detach()) > 0",
     "library.md": SHAPES,
+    "score.md": """
+assert sentiment.sets["test"].classes == ("negative", "neutral", "positive") and keras.sampled == ("dropout",)
+assert onnx.certification.confidence == 0.95 and len(digits.sets) == 2
+""",
     "segmentation.md": "assert image['predicted'].ndim == 2 < len(maps)",
     "results.md": "assert value.shape == se.shape and information.shape == (20,)",
 }
@@ -296,7 +304,7 @@ def test_every_run_file_that_a_page_shows_is_one(own_folder: Path) -> None:
     [
         *((section, "run-file.md") for section in (ModelSection, DataSection, Augment, SamplingSection)),
         *((ScoringSection, "run-file.md"), (RunsSection, "run-file.md"), (CertificateSection, "run-file.md")),
-        *((SweepSection, "sweep.md"), (CheckSection, "gate.md")),
+        *((SweepSection, "sweep.md"), (CheckSection, "gate.md"), (ScoreSection, "score.md")),
     ],
 )
 def test_every_key_of_a_run_file_is_explained(section: type[Section], page: str) -> None:

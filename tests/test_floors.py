@@ -118,6 +118,7 @@ def loaded_by(code: str) -> set[str]:
 LIGHT = [
     ["--help"],
     ["evaluate", "--help"],
+    ["score", "--help"],
     ["precise-bn", "--help"],
     ["inspect", "--help"],
     ["report", "--help"],
@@ -153,7 +154,7 @@ def test_the_list_of_commands_imports_none_of_them() -> None:
 
 
 def test_importing_bnuq_and_its_metrics_and_results_does_not_import_torch() -> None:
-    modules = loaded_by("import bnuq; bnuq.metrics; bnuq.Result; bnuq.open; bnuq.check")
+    modules = loaded_by("import bnuq; bnuq.metrics; bnuq.Result; bnuq.open; bnuq.check; bnuq.score")
     assert "bnuq.api" in modules
     assert not modules & {"torch", "scipy.stats"}
 

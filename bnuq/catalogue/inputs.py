@@ -30,6 +30,12 @@ def _entries_unchanged(entry: str, others: Sequence[str]) -> str:
 
 
 INPUTS: Catalogue = {
+    # predictions of other software
+    "predictions-found": Entry(
+        lambda file, of, found, shape: f"{of}: predictions are {found}, of shape {_shape(shape)}, in {file}"
+    ),
+    "labels-found": Entry("labels are {found} in {file}"),
+    "ids-in-one-file": Entry("only {file} has ids, so points are matched row by row"),
     # data: files
     "arrays-unused": Entry(lambda names: f"also present but not used: {', '.join(names[:10])}"),
     "parts-unused": Entry(

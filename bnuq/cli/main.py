@@ -138,6 +138,10 @@ app = program(
             "Evaluate the uncertainty of a trained network: how large it is, whether it is calibrated, and whether it "
             "separates unfamiliar data from the test set.",
         ),
+        "score": Later(
+            "score",
+            "Score predictions that any software made: calibration, errors, and separation of unfamiliar data.",
+        ),
         "init": Later("init", "Write the run file of a checkpoint."),
         "sweep-batch-size": Later(
             "sweep",

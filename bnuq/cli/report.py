@@ -313,7 +313,7 @@ def _read(arguments: Sequence[str]) -> tuple[Kind, Any]:
         shown = kind_named(kind)
         return shown, shown.read(path)
     for _, path in results:
-        if (kind := kind_of_result(path)) != "evaluate":
+        if (kind := kind_of_result(path)) not in ("evaluate", "score"):
             raise RequestError(
                 f"{path} is not a result of bnuq evaluate for one run; only those can be shown side by side. Show it "
                 f"alone: bnuq report {path}"

@@ -41,6 +41,8 @@ from bnuq.config.schema import (
     PriorKind,
     SamplerSettings,
     Samples,
+    SamplingSection,
+    ScoreSection,
     ScoringSection,
     SizeCriterion,
     Split,

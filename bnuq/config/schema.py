@@ -582,6 +582,84 @@ class CertificateSection(Section, frozen=True):
 _MEAN_AND_VARIANCE_EXPECTED = "a finite mean and a variance above 0, such as 0,1"
 
 
+class ScoreSection(Section, frozen=True):
+    """The settings of `bnuq score`: what belongs to the predictions in its files."""
+
+    labels: Annotated[
+        str | None,
+        setting(
+            "Labels or targets: FILE, FILE:COLUMN, or a known set such as cifar10:test.",
+            metavar="REF",
+            shown="in the predictions' file",
+        ),
+    ] = None
+    ood: Annotated[
+        tuple[str, ...],
+        setting(
+            "Predictions of points to separate from the test set, NAME=FILE. Repeat it; of several files of "
+            "predictions, once for each, in their order.",
+            metavar="NAME=FILE",
+            commas=True,
+        ),
+    ] = ()
+    validation: Annotated[
+        tuple[str, ...],
+        setting(
+            "Predictions of held-out points with their labels, to which a temperature and a certificate are fitted; "
+            "of several files of predictions, one for each.",
+            metavar="FILE",
+            commas=True,
+        ),
+    ] = ()
+    held_out: Annotated[
+        Annotated[float, Meta(gt=0, lt=1)] | None,
+        setting(
+            "Take this share of the points, at random, as validation points.",
+            expected="a number above 0 and below 1, such as 0.5",
+            shown="none",
+        ),
+    ] = None
+    groups: Annotated[
+        str | None,
+        setting(
+            "Groups of points that are not independent: a column beside the labels or the predictions, or FILE:COLUMN.",
+            metavar="REF",
+            shown="group, where there is one",
+        ),
+    ] = None
+    ids: Annotated[
+        str | None,
+        setting(
+            "Column of ids, by which predictions and labels are matched.",
+            metavar="COLUMN",
+            shown="id, where there is one",
+        ),
+    ] = None
+    columns: Annotated[
+        tuple[str, ...],
+        setting(
+            "Columns, or the array, of the predictions.", metavar="NAME", commas=True, shown="by their names, as noted"
+        ),
+    ] = ()
+    outputs: Annotated[
+        Literal["logits", "probabilities", "log_probabilities"] | None,
+        setting(
+            "What the numbers are: logits, probabilities or log_probabilities.",
+            metavar="NAME",
+            shown="by names and numbers",
+        ),
+    ] = None
+    task: Annotated[
+        Literal["classification", "multilabel", "regression"] | None,
+        setting("classification, multilabel or regression.", metavar="NAME", shown="by the labels"),
+    ] = None
+    classes: Annotated[
+        tuple[str, ...] | None,
+        setting("Names of the classes, in the order of the columns, or a file of them.", metavar="LIST", commas=True),
+    ] = None
+    out: Annotated[str | None, setting("Result file.", short="o", metavar="FILE", shown="FILE.score.h5")] = None
+
+
 class SweepSection(Section, frozen=True):
     """[sweep]: the sizes of `sweep-batch-size`, with R draw sets of `samples` draws at each size, and its ELBO.
 

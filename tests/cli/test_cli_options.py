@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from bnuq.cli import check, data, evaluate, methods, metrics, precise_bn, report, sweep
+from bnuq.cli import check, data, evaluate, methods, metrics, precise_bn, report, score, sweep
 from bnuq.cli import inspect as inspection
 from bnuq.cli.derived import option
 from bnuq.cli.output import Printing
@@ -25,6 +25,7 @@ from bnuq.config.schema import (
     PreciseBnSection,
     RecordedOptions,
     SamplingSection,
+    ScoreSection,
     ScoringSection,
     Section,
     SweepSection,
@@ -34,6 +35,7 @@ from bnuq.errors import RequestError
 
 COMMANDS = {
     "evaluate": evaluate,
+    "score": score,
     "sweep-batch-size": sweep,
     "inspect": inspection,
     "precise-bn": precise_bn,
@@ -47,6 +49,7 @@ SECTIONS = [
     ModelSection,
     DataSection,
     SamplingSection,
+    ScoreSection,
     ScoringSection,
     SweepSection,
     InspectSection,

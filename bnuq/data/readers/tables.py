@@ -32,20 +32,20 @@ def read_csv(path: Path, *, group: str = GROUP, target: str | None = None, needs
     with readable(path, "a table"), path.open(encoding="utf-8-sig", newline=None) as file:
         check_memory(path, _NUMBER_PER_BYTE * path.stat().st_size, error=DataError)
         first = file.readline()
-        separator, fields = _fields_of(path, first)
-        named = _are_names(path, fields)
+        separator, fields = fields_of(path, first)
+        named = are_names(path, fields)
         rows = (line for line in itertools.chain(() if named else (first,), file) if line.strip())
         if (top := next(rows, None)) is None:
             raise DataError(f"{path}: holds no rows; expected at least one point.")
         names = fields if named else [f"column {index}" for index in range(len(fields))]
         index = [at for at, field in enumerate(fields) if named and is_index(field, at)]
-        words = {fields.index(group): _Words(group)} if named and group in fields else {}
+        words = {fields.index(group): Words(group)} if named and group in fields else {}
         columns = [at for at in range(len(names)) if at not in (*words, *index)]
         target_at, is_named = _target_at(path, [names[at] for at in columns], target, needs_target)
-        if target_at is not None and _is_word(next(csv.reader([top], delimiter=separator)), columns[target_at]):
-            words[columns[target_at]] = _Words("label")
+        if target_at is not None and is_word(next(csv.reader([top], delimiter=separator)), columns[target_at]):
+            words[columns[target_at]] = Words("label")
         converters = {at: column.number for at, column in words.items()} | dict.fromkeys(index, lambda _: 0.0)
-        table = _numbers_of(path, itertools.chain((top,), rows), separator, converters, names)
+        table = numbers_of(path, itertools.chain((top,), rows), separator, converters, names)
     _check_columns(path, table, names, group)
     group_columns = [at for at in words if at not in columns]
     groups = [_group_of_texts(list(words[at].codes))[table[:, at].astype(np.intp)] for at in group_columns]
@@ -74,11 +74,11 @@ def _check_columns(path: Path, table: NDArray[Any], names: Sequence[str], group:
         raise DataError(f"{path}: has {names.count(group)} columns called {group!r}; expected one.")
 
 
-def _is_word(values: Sequence[str], at: int) -> bool:
+def is_word(values: Sequence[str], at: int) -> bool:
     return at < len(values) and not _is_number(values[at])
 
 
-def _fields_of(path: Path, line: str) -> tuple[str, list[str]]:
+def fields_of(path: Path, line: str) -> tuple[str, list[str]]:
     """The separator of a table and the fields of its first line."""
     for separator in (",", ";", "\t"):
         if separator in line:
@@ -86,7 +86,7 @@ def _fields_of(path: Path, line: str) -> tuple[str, list[str]]:
     raise DataError(f"{path}: its first line has no comma, semicolon or tab; expected a table of numbers.")
 
 
-def _numbers_of(
+def numbers_of(
     path: Path, lines: Iterable[str], separator: str, converters: Mapping[int, Callable[[str], float]], names: list[str]
 ) -> NDArray[np.float64]:
     """The rows of a table as numbers; DataError for a text that no converter makes one."""
@@ -109,7 +109,7 @@ def _numbers_of(
 
 
 @dataclass
-class _Words:
+class Words:
     """A column of words, which are numbered as they occur."""
 
     what: str
@@ -121,7 +121,7 @@ class _Words:
         return self.codes.setdefault(text.strip(), len(self.codes))
 
 
-def _are_names(path: Path, fields: Sequence[str]) -> bool:
+def are_names(path: Path, fields: Sequence[str]) -> bool:
     """Whether the first line names the columns; numbers and a last word, such as the class of a flower, are a row.
     DataError where it may be either."""
     if len(fields) > 2 and fields == list(map(str, range(len(fields)))):  # a pair, 0 and 1, is as likely a row

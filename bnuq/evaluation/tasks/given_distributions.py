@@ -1,0 +1,45 @@
+"""Scores predictive distributions of a regression that are given point by point: Gaussians, or quantiles."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+
+import msgspec
+
+from bnuq.config import Run
+from bnuq.evaluation.target_scale import TargetScale
+from bnuq.evaluation.tasks.observation_noise import NoiseFit
+from bnuq.evaluation.tasks.regression import RegressionScorer
+from bnuq.evaluation.tasks.regression_reduction import RegressionScores
+from bnuq.metrics import DrawWeights, plain_weights
+from bnuq.records.evaluation import MethodResult, Samples
+
+_NO_NOISE = sys.float_info.max  # τ: the distribution has all of it
+
+
+class DistributionScorer(RegressionScorer):
+    """Scores distributions in the form of samples that were not drawn: nothing depends on their number, and no noise is
+    added to them. A Gaussian is two samples, one σ below and above its mean."""
+
+    def __init__(self, run: Run, scale: TargetScale | None, outputs: int) -> None:
+        super().__init__(run, scale, outputs)
+        self._by = msgspec.structs.replace(self._by, tau=_NO_NOISE, pll="moment", tau_range=None)
+
+    def weights(self, samples: int, bank: int | None) -> DrawWeights:
+        return plain_weights(samples)
+
+    def result(
+        self,
+        scores: Mapping[str, RegressionScores],
+        fitted: NoiseFit | None,
+        draws: DrawWeights,
+        raw_samples: Mapping[str, Samples],
+    ) -> MethodResult:
+        result = super().result(scores, fitted, draws, raw_samples)
+        sets = {
+            name: replace(each, estimates={key: value for key, value in each.estimates.items() if key != "tau"})
+            for name, each in result.sets.items()
+        }
+        return replace(result, sets=sets, convergence={})

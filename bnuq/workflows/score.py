@@ -1,0 +1,252 @@
+"""Scores predictions of other software: what `bnuq evaluate` says of outputs, without a network or torch."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import bnuq
+from bnuq.config import Run
+from bnuq.data import Points
+from bnuq.data.readers.columns import Columns
+from bnuq.evaluation import certification, recalibration
+from bnuq.evaluation.given import GivenSet
+from bnuq.evaluation.given_points import Source
+from bnuq.evaluation.subject import VALIDATION, ScoredSubject, ScoringPlan
+from bnuq.evaluation.tasks.classification import ClassificationScorer
+from bnuq.evaluation.tasks.given_distributions import DistributionScorer
+from bnuq.evaluation.tasks.multilabel import MultilabelScorer, names_of
+from bnuq.evaluation.tasks.regression import RegressionScorer
+from bnuq.evaluation.tasks.scorer import Outcome, TaskScorer
+from bnuq.evaluation.units import Gathered
+from bnuq.evaluation.views import MethodScoring, ScoredMethod, SetScoring, View
+from bnuq.files.content import sha256_of_file
+from bnuq.files.folders import expanded
+from bnuq.findings import warning
+from bnuq.methods import Method, method_named
+from bnuq.records import evaluation_file
+from bnuq.records.evaluation import EvaluatedSet, Scored
+from bnuq.workflows.score_request import Loaded, ScoreRequest, loaded_of, name_of_source
+
+_TILE = 2**16  # points that are reduced together
+_FEW = 20  # validation points, below which what is fitted to them is not to be trusted
+
+
+@dataclass(frozen=True)
+class _FileSubject(ScoredSubject):
+    """The request for one file, which has its own number of samples."""
+
+    samples: int = 1
+
+    def samples_of(self, method: Method, samples: int) -> int:  # noqa: ARG002 - of its file
+        return self.samples
+
+
+class _FileScoring(MethodScoring):
+    """Scores the predictions of one file on every set."""
+
+    def __init__(self, subject: ScoredSubject, given: Mapping[str, GivenSet], second: Mapping[str, Any]) -> None:
+        self.method, self._subject, self._given, self._second = subject.plan.methods[0], subject, given, second
+        self._weights = subject.weights(self.method, 1)
+
+    def _samples(self, name: str) -> Iterator[np.ndarray]:
+        return self._given[name].blocks(self._subject.plan.task)
+
+    def _scores(self, name: str, views: Sequence[View]) -> dict[Method, Any]:
+        points = self._subject.sets[name]
+        scoring = SetScoring(self._subject, name, points, self._weights, views, self._second.get(name))
+        gathered = {view.method: Gathered() for view in views}
+        reductions, first, start = {view.method: scoring.reduction(view) for view in views}, 0, 0
+        for block in self._samples(name):
+            for reduction in reductions.values():
+                reduction.add(block)
+            first += block.shape[1]
+            if first - start >= _TILE or first == len(points):
+                for view in views:
+                    gathered[view.method].add(reductions[view.method].arrays())
+                reductions, start = {view.method: scoring.reduction(view, first) for view in views}, first
+        return {view.method: scoring.scores(view, scoring.reduction(view), gathered[view.method]) for view in views}
+
+    def _scored_again(self, name: str, view: View) -> Any:
+        return self._scores(name, [view])[view.method]
+
+
+def score(request: ScoreRequest) -> Scored:
+    """Score the predictions of `request`, write the result file, and return the result. BnuqError with one message
+    where that cannot be done; the file is then not touched."""
+    started = datetime.now(UTC)
+    evaluation_file.check_replaceable(request.out)
+    loaded = loaded_of(request)
+    run = Run(
+        Path(name_of_source(next(iter(request.predictions.values())))),
+        request.out,
+        seed=request.sampling.seed,
+        mutual_information=request.sampling.mutual_information,
+        calibrate=request.sampling.calibrate,
+        scoring=request.scoring,
+        certificate=request.certificate,
+    )
+    subject, outcome = _scored(run, loaded)
+    outcome, promised = certification.certify(subject, outcome)
+    test = loaded.points["test"]
+    findings = [*loaded.findings, *outcome.findings]
+    if len(test) < 2:
+        findings.append(warning("too-few-points", sets=["test"]))
+    if 0 < len(loaded.points.get(VALIDATION, ())) < _FEW:
+        findings.append(warning("few-validation-points", points=len(loaded.points[VALIDATION])))
+    record = request.record()
+    record["sampling"]["calibrate"] = subject.calibration
+    seconds = {"total": (datetime.now(UTC) - started).total_seconds()}
+    result = Scored(
+        run=record,
+        model=_model(request, loaded),
+        sampling={
+            "samples": outcome.samples,
+            "bank": None,
+            "batch_size": None,
+            "seed": run.seed,
+            "mutual_information": run.mutual_information,
+            "device": "cpu",
+            "precision": "float64",
+            "test_points": len(test),
+        },
+        sets={name: _evaluated(name, points) for name, points in loaded.points.items()},
+        methods=outcome.methods,
+        findings=tuple(findings),
+        seconds=seconds,
+        provenance=_provenance(started),
+        certification=promised,
+        path=request.out,
+    )
+    evaluation_file.write(result, request.out)
+    return result
+
+
+# ── scoring ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _scored(run: Run, loaded: Loaded) -> tuple[ScoredSubject, Outcome]:
+    """The results of all files, and of their recalibrations; the subject of all together is that of the first."""
+    methods = {name: replace(method_named(name), differs_by=frozenset({"file"})) for name in loaded.given}
+    subjects = {
+        name: _FileSubject(
+            run,
+            ScoringPlan(loaded.task, loaded.outputs, (methods[name],)),
+            loaded.points,
+            _scorer(run, loaded, loaded.given[name]["test"]),
+            samples=loaded.given[name]["test"].samples,
+        )
+        for name in loaded.given
+    }
+    subject = next(iter(subjects.values()))
+    plan = replace(subject.plan, methods=tuple(methods.values()))
+    whole = _AllFiles(run, plan, subject.sets, subject.scorer, subjects)
+    recalibration.check_calibration(whole)
+    certification.check_request(whole, ())
+    second = {"test": recalibration.second_half(subject.sets["test"], run.seed)} if subject.fitted_to == "test" else {}
+    scored: dict[Method, ScoredMethod] = {}
+    findings, results, fits = [*whole.notes()], {}, {}
+    for name, of_file in subjects.items():
+        made = _FileScoring(of_file, loaded.given[name], second).scored(of_file.fitted_to)
+        weights = of_file.weights(methods[name], 1)
+        for method, each in made.items():
+            results[method.name] = of_file.scorer.result(each.sets, each.view.fitted, weights, {})
+            findings += of_file.scorer.findings(method.name, each.view.fitted)
+            if each.view.maps is not None:
+                fits[method] = each.view.maps
+        scored |= made if run.certificate.risk is not None else {}
+    findings += recalibration.findings(fits)
+    samples = max(of_file.samples for of_file in subjects.values())
+    return whole, Outcome(samples, results, tuple(findings), scored=scored)
+
+
+@dataclass(frozen=True)
+class _AllFiles(ScoredSubject):
+    """The request for all files."""
+
+    files: Mapping[str, _FileSubject] = field(default_factory=dict)
+
+    def samples_of(self, method: Method, samples: int) -> int:
+        return self.files[method.plain.name].samples_of(method, samples)
+
+
+def _scorer(run: Run, loaded: Loaded, given: GivenSet) -> TaskScorer[Any, Any]:
+    test = loaded.points["test"]
+    if loaded.task.is_regression:
+        kind = RegressionScorer if given.kind == "means" else DistributionScorer
+        return kind(run, None, loaded.outputs)
+    run = replace(run, outputs="logits" if given.kind == "logits" else "log_probabilities")
+    if not loaded.task.classifies_points:
+        return MultilabelScorer(run, names_of(test, loaded.outputs))
+    return ClassificationScorer(run, loaded.outputs, tuple(test.classes or ()))
+
+
+# ── the record ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _model(request: ScoreRequest, loaded: Loaded) -> dict[str, Any]:
+    """What is known of the predictions in place of a network."""
+    files = {
+        name: {
+            "path": name_of_source(source),
+            "sha256": _digest(source),
+            "samples": loaded.given[name]["test"].samples if loaded.given[name]["test"].is_of_samples else 1,
+            "outputs": loaded.given[name]["test"].kind,
+        }
+        for name, source in request.predictions.items()
+    }
+    first = next(iter(files.values()))
+    labels = {"labels": loaded.outputs} if loaded.task.outputs == "labels" else {}
+    count = {"outputs" if loaded.task.is_regression else "classes": 2 if labels else loaded.outputs}
+    common = {"path": first["path"], "sha256": first["sha256"], "task": loaded.task.name}
+    return common | count | labels | {"files": files}
+
+
+def _digest(source: Source) -> str:
+    if not isinstance(source, Columns):
+        return sha256_of_file(Path(expanded(str(source))))
+    digest = sha256()
+    for name, values in source.values.items():
+        digest.update(f"{name} {values.dtype.str}{values.shape}".encode() + np.ascontiguousarray(values).tobytes())
+    return digest.hexdigest()
+
+
+def _evaluated(name: str, points: Points) -> EvaluatedSet:
+    targets = points.targets
+    of_values = targets is not None and targets.dtype.kind == "f"
+    kind: Any = name if name in ("test", VALIDATION) else "ood"
+    return EvaluatedSet(
+        name,
+        kind,
+        points.reference,
+        points.sha256,
+        len(points),
+        labels=None if of_values else targets,
+        targets=targets if of_values else None,
+        group=points.group,
+        classes=tuple(points.classes or ()),
+        index=points.index,
+        names=points.names,
+    )
+
+
+def _provenance(started: datetime) -> dict[str, str]:
+    import h5py  # late: an error in the request needs none
+
+    return {
+        "bnuq": bnuq.__version__,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "h5py": h5py.__version__,
+        "platform": platform.platform(),
+        "time": started.isoformat(timespec="seconds"),
+        "command": " ".join(sys.argv),
+    }

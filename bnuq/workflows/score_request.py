@@ -1,0 +1,202 @@
+"""The request of `bnuq score`: its files, read and matched with the labels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from bnuq.catalogue import distinct
+from bnuq.config import CertificateSection, SamplingSection, ScoreSection, ScoringSection
+from bnuq.data import Points, parse_reference, read_classes, set_name
+from bnuq.data.readers.columns import Columns
+from bnuq.errors import DataError, RequestError
+from bnuq.evaluation.given import GivenSet, given_set, given_sets
+from bnuq.evaluation.given_points import (
+    Source,
+    Truth,
+    columns_at,
+    labelled_points,
+    matched,
+    read_notes,
+    task_of,
+    truth_of,
+    unlabelled_points,
+)
+from bnuq.evaluation.held_out import held_out_rows
+from bnuq.evaluation.subject import VALIDATION
+from bnuq.files.content import exists
+from bnuq.files.folders import expanded
+from bnuq.findings import Finding
+from bnuq.methods import method_named
+from bnuq.tasks import Task
+
+
+@dataclass(frozen=True)
+class ScoreRequest:
+    """The predictions to score, by the names that their methods get, with their labels and all settings. Predictions of
+    OOD sets come by the name of the set, those of validation points alone: one of each file of predictions."""
+
+    predictions: Mapping[str, Source]
+    out: Path
+    labels: Source | None = None
+    ood: Mapping[str, Sequence[Source]] = field(default_factory=dict)
+    validation: Sequence[Source] = ()
+    section: ScoreSection = field(default_factory=ScoreSection)
+    sampling: SamplingSection = field(default_factory=SamplingSection)
+    scoring: ScoringSection = field(default_factory=ScoringSection)
+    certificate: CertificateSection = field(default_factory=CertificateSection)
+
+    def record(self) -> dict[str, Any]:
+        """As JSON values, as a result holds it."""
+        names = {name: name_of_source(source) for name, source in self.predictions.items()}
+        sampling = {key: getattr(self.sampling, key) for key in ("seed", "calibrate")}
+        return {
+            "score": {"predictions": names} | msgspec.to_builtins(self.section),
+            "data": {},
+            "sampling": {key: value for key, value in sampling.items() if value is not None},
+            "scoring": msgspec.to_builtins(self.scoring),
+        } | ({} if self.certificate.risk is None else {"certificate": msgspec.to_builtins(self.certificate)})
+
+
+def method_name(text: str) -> tuple[str, str]:
+    """The name of the method, and the file, of `NAME=FILE` or of a file named by its stem; RequestError for a name that
+    a result cannot have."""
+    name, equals, file = text.partition("=")
+    if not equals or exists(Path(expanded(text))):
+        name, file = Path(text).stem, text
+    if "file" not in method_named(name).differs_by:
+        raise RequestError(
+            f"{text}: the method would be called {name}, which is a method of bnuq itself. Give it another name: "
+            f"{name}_2={file}"
+        )
+    return set_name(name, reference=file), file
+
+
+def in_memory(values: Any, name: str) -> Source:
+    """What is in memory by names: an array, a dict of arrays, or the columns of a DataFrame; a file as it is."""
+    if isinstance(values, str | Path | Columns):
+        return values
+    if isinstance(values, Mapping) or hasattr(values, "columns"):
+        return Columns(f"{name} (in memory)", {str(key): np.asarray(values[key]) for key in values})
+    return Columns(f"{name} (in memory)", {"": np.asarray(values)})
+
+
+def sets_named(texts: Sequence[str]) -> dict[str, list[str]]:
+    """The files of each set, of `NAME=FILE` or of files that are named by their stems."""
+    sets: dict[str, list[str]] = {}
+    for text in texts:
+        name, file = parse_reference(text)
+        sets.setdefault(set_name(name or Path(file).stem, reference=file, reserved=True), []).append(file)
+    return sets
+
+
+def name_of_source(source: Source) -> str:
+    return source.source if isinstance(source, Columns) else str(Path(expanded(str(source))).absolute())
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What a request names, read and matched: the predictions of every set by method, and the points of the sets."""
+
+    task: Task
+    outputs: int
+    given: Mapping[str, Mapping[str, GivenSet]]
+    points: Mapping[str, Points]
+    findings: tuple[Finding, ...]
+
+
+def loaded_of(request: ScoreRequest) -> Loaded:
+    section, findings = request.section, list[Finding]()
+    files = {name: columns_at(source)[0] for name, source in request.predictions.items()}
+    first = next(iter(files.values()))
+    truth = truth_of(request.labels, first, section)
+    task = task_of(truth, first, section.task)
+    given: dict[str, dict[str, GivenSet]] = {}
+    for number, (name, columns) in enumerate(files.items()):
+        sets = given_sets(columns, section.columns, task, len(truth.values))
+        sets.pop(VALIDATION, None)  # whose labels the file cannot hold
+        for ood, sources in request.ood.items():
+            if len(sources) != len(files):
+                raise RequestError(
+                    f"--ood {ood} names {len(sources)} files, and there are {len(files)} of predictions; expected one "
+                    "for each, in their order."
+                )
+            sets[ood] = given_set(columns_at(sources[number])[0], section.columns, task)
+        if request.validation and len(request.validation) != len(files):
+            raise RequestError(
+                f"--validation names {len(request.validation)} files; expected {len(files)}, one for each."
+            )
+        if request.validation:
+            sets[VALIDATION] = given_set(columns_at(request.validation[number])[0], section.columns, task)
+        given[name] = {set_: _as_asked(of, section) for set_, of in sets.items()}
+        given[name]["test"], found = matched(given[name]["test"], truth, section)
+        findings += [*found, *read_notes(given[name], truth)] if number == 0 else found
+    sets = next(iter(given.values()))
+    outputs, classes = sets["test"].values.shape[2], _classes(section, sets["test"], truth)
+    _check_alike(given, files)
+    points = {"test": labelled_points(truth, sets["test"], task, section, name="test", classes=classes)}
+    if VALIDATION in sets:
+        columns = sets[VALIDATION].columns
+        held_out = truth_of(None, columns, section)
+        points[VALIDATION] = labelled_points(
+            held_out, sets[VALIDATION], task, section, name=VALIDATION, classes=points["test"].classes or ()
+        )
+    for name in sets.keys() - {"test", VALIDATION}:
+        points[set_name(name, reference=name, reserved=True)] = unlabelled_points(sets[name], name, section)
+    if section.held_out is not None:
+        _hold_out(points, given, section.held_out, request.sampling.seed)
+    order = [name for name in (VALIDATION, "test") if name in points]
+    points = {name: points[name] for name in [*order, *sorted(points.keys() - {*order})]}
+    outputs = 1 if sets["test"].levels is not None else outputs
+    return Loaded(task, outputs, given, points, tuple(distinct(findings).values()))
+
+
+def _as_asked(given: GivenSet, section: ScoreSection) -> GivenSet:
+    """The predictions as the request says what they are."""
+    return given if section.outputs is None else replace(given, kind=section.outputs)
+
+
+def _classes(section: ScoreSection, given: GivenSet, truth: Truth) -> tuple[str, ...]:
+    """The names of the classes, in the order of the columns, where they are known."""
+    named = section.classes or given.classes or truth.classes
+    if len(named) == 1 and exists(Path(expanded(named[0]))):
+        named = read_classes(Path(expanded(named[0]))).names
+    if section.classes and len(named) != given.values.shape[2]:
+        raise RequestError(f"--classes names {len(named)} classes, and the predictions have {given.values.shape[2]}.")
+    return tuple(named) if len(named) == given.values.shape[2] else ()
+
+
+def _check_alike(given: Mapping[str, Mapping[str, GivenSet]], files: Mapping[str, Columns]) -> None:
+    """DataError for files with other sets, or sets with another number of classes, than the first."""
+    first_file, first = next(iter(given.items()))
+    for name, sets in given.items():
+        if sets.keys() != first.keys():
+            raise DataError(
+                f"{files[name].source}: has predictions of {', '.join(sets)}; {first_file} of {', '.join(first)}."
+            )
+        for set_name_, of in sets.items():
+            expected = len(first[set_name_]), first["test"].values.shape[2]
+            if (len(of), of.values.shape[2]) != expected and of.levels is None:
+                raise DataError(
+                    f"{of.columns.source}: {of.found} has shape {of.values.shape}; expected {expected[0]} points and "
+                    f"{expected[1]} classes or outputs, as in the first."
+                )
+
+
+def _hold_out(points: dict[str, Points], given: dict[str, dict[str, GivenSet]], share: float, seed: int) -> None:
+    """Takes a share of the test points as validation points."""
+    if VALIDATION in points:
+        raise RequestError(
+            "--held-out takes validation points of the labels, and --validation names others; leave one out."
+        )
+    test = points["test"]
+    rows = held_out_rows(len(test), fraction=share, seed=seed, group=test.group)
+    others = np.setdiff1d(np.arange(len(test)), rows)
+    points |= {VALIDATION: test.subset(rows), "test": test.subset(others)}
+    for sets in given.values():
+        sets |= {VALIDATION: sets["test"].taken(rows), "test": sets["test"].taken(others)}

@@ -1,0 +1,308 @@
+"""Predictions of other software, scored without a network and without torch."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import scoringrules
+import small_regression
+import small_run
+from sklearn import metrics as sklearn_metrics
+
+import bnuq
+from bnuq.errors import BnuqError, DataError, RequestError
+
+N, K, T = 240, 4, 9
+RNG = np.random.default_rng(0)
+LABELS = RNG.integers(K, size=N)
+LOGITS = RNG.normal(size=(N, K)) + 2.0 * np.eye(K)[LABELS]
+SAMPLES = LOGITS + 0.7 * RNG.normal(size=(T, N, K))
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    p = np.exp(logits - logits.max(-1, keepdims=True))
+    return p / p.sum(-1, keepdims=True)
+
+
+P = softmax(LOGITS)
+
+
+def estimates(result: Any, method: str | None = None) -> dict[str, float]:
+    """Every estimate of the first method by its place below it."""
+    first = method or result.first
+    return {
+        " ".join(value for key, value in row.coordinates.items() if key != "method"): row.estimate.value
+        for row in result.rows
+        if row["method"] == first
+    }
+
+
+def same(result: Any, other: Any, *, tolerance: float = 1e-12) -> bool:
+    ours, theirs = estimates(result), estimates(other)
+    shared = ours.keys() & theirs.keys()
+    assert len(shared) > 10
+    return all(ours[key] == pytest.approx(theirs[key], rel=tolerance, abs=tolerance, nan_ok=True) for key in shared)
+
+
+# ── the same as other software, and as bnuq evaluate ─────────────────────────────────────────────────────────────────
+
+
+def test_what_scikit_learn_computes_is_the_same() -> None:
+    test = bnuq.score(P, LABELS, ood={"other": softmax(LOGITS[:50] / 3)}).summary()["methods"]["predictions"]
+    ours = {name: test["sets"]["test"][name]["value"] for name in ("accuracy", "pll", "brier")}
+    assert ours["accuracy"] == pytest.approx(sklearn_metrics.accuracy_score(LABELS, P.argmax(1)), abs=1e-12)
+    assert ours["pll"] == pytest.approx(-sklearn_metrics.log_loss(LABELS, P), abs=1e-9)
+    one_hot = np.eye(K)[LABELS]
+    assert ours["brier"] == pytest.approx(
+        sum(sklearn_metrics.brier_score_loss(one_hot[:, k], P[:, k]) for k in range(K))
+    )
+    uncertain = 1 - np.concatenate([P, softmax(LOGITS[:50] / 3)]).max(1)
+    auroc = sklearn_metrics.roc_auc_score(np.arange(N + 50) >= N, uncertain)
+    assert test["ood"]["other"]["least_confidence"]["auroc"]["value"] == pytest.approx(auroc, abs=1e-12)
+
+
+def test_what_scoringrules_computes_of_a_gaussian_is_the_same() -> None:
+    mean, sigma = RNG.normal(size=N), RNG.uniform(0.5, 2, N)
+    y = mean + sigma * RNG.normal(size=N)
+    test = bnuq.score({"model": {"mean": mean, "sigma": sigma}}, y).summary()["methods"]["model"]["sets"]["test"]
+    assert test["crps"]["value"] == pytest.approx(scoringrules.crps_normal(y, mean, sigma).mean(), rel=1e-9)
+    assert test["pll"]["value"] == pytest.approx(-scoringrules.logs_normal(y, mean, sigma).mean(), rel=1e-9)
+    assert test["coverage95"]["value"] == np.mean(abs(y - mean) <= 1.959963984540054 * sigma)
+    assert "tau" not in test and "mc_se" not in test["crps"]
+
+
+def test_quantiles_at_equal_steps_have_the_crps_of_an_ensemble_of_them() -> None:
+    y, levels = RNG.normal(size=N), (np.arange(20) + 0.5) / 20
+    quantiles = np.sort(RNG.normal(size=(N, 20)), axis=1)
+    scored = bnuq.score({"model": {"quantiles": quantiles, "levels": levels}}, y, crps="ensemble")
+    test = scored.summary()["methods"]["model"]["sets"]["test"]
+    assert test["crps"]["value"] == pytest.approx(scoringrules.crps_ensemble(y, quantiles).mean(), rel=1e-9)
+
+
+def test_samples_that_evaluate_imports_have_the_same_estimates_here(tmp_path: Path) -> None:
+    """The same file: an array of samples for each set, by its name."""
+    folder = small_run.write(tmp_path / "run").parent
+    sizes = {"test": small_run.TEST, "other": small_run.OTHER}
+    arrays = {name: softmax(RNG.normal(size=(T, n, small_run.CLASSES))) for name, n in sizes.items()}
+    np.savez(folder / "file.npz", **arrays)
+    options = {"predictions": "file.npz", "methods": ("predictions",), "samples": T, "post_hoc": False}
+    options["calibrate"] = "cross"
+    evaluated = small_run.evaluated(folder, out="evaluated.h5", **options)
+    scored = bnuq.score(folder / "file.npz", folder / "test.npz", calibrate="cross")
+    for recalibrated in ("", "+temperature"):
+        ours, theirs = estimates(scored, f"file{recalibrated}"), estimates(evaluated, f"predictions{recalibrated}")
+        assert ours.keys() == theirs.keys() and len(ours) > 20
+        for key, value in ours.items():
+            assert value == pytest.approx(theirs[key], rel=1e-12, abs=1e-12, nan_ok=True), key
+
+
+def test_means_that_evaluate_imports_have_the_same_estimates_here(tmp_path: Path) -> None:
+    folder = small_regression.write(tmp_path / "run").parent
+    y = np.load(folder / "test.npz")["y"].reshape(-1, 1)
+    means = y + RNG.normal(size=(T, *y.shape))
+    np.savez(folder / "file.npz", test=means)
+    options = {"predictions": "file.npz", "methods": ("predictions",), "samples": T, "ood": (), "calibrate": "cross"}
+    evaluated = small_regression.evaluated(folder, out="evaluated.h5", **options)
+    ours = estimates(bnuq.score({"file": means}, y[:, 0], calibrate="cross"), "file")
+    theirs = estimates(evaluated, "predictions")
+    assert ours.keys() == theirs.keys() and len(ours) > 10
+    for key, value in ours.items():
+        assert value == pytest.approx(theirs[key], rel=1e-12, abs=1e-12, nan_ok=True), key
+
+
+# ── forms of files ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def write(folder: Path, form: str) -> Path:
+    path = folder / f"model.{form}"
+    frame = pd.DataFrame(P, columns=[f"prob_{k}" for k in range(K)]).assign(label=LABELS)
+    if form == "npz":
+        np.savez(path, probabilities=P, label=LABELS)
+    elif form == "csv":
+        frame.to_csv(path, index=False)
+    elif form == "parquet":
+        frame.to_parquet(path)
+    else:
+        rows = ({"probabilities": row.tolist(), "label": int(y)} for row, y in zip(P, LABELS, strict=True))
+        path.write_text("\n".join(map(json.dumps, rows)))
+    return path
+
+
+@pytest.mark.parametrize("form", ["npz", "csv", "parquet", "jsonl"])
+def test_every_form_of_file_gives_the_same(form: str, tmp_path: Path) -> None:
+    scored = bnuq.score(write(tmp_path, form))
+    assert same(scored, bnuq.score(P, LABELS), tolerance=1e-9)
+    notes = {finding.code: finding.values for finding in scored.findings}
+    assert "prob" in notes["predictions-found"]["found"] and notes["labels-found"]["found"] == "'label'"
+
+
+@pytest.mark.parametrize(
+    ("values", "outputs"),
+    [
+        (P, "probabilities"),
+        (np.log(P), "log_probabilities"),
+        (LOGITS, "logits"),
+        (P.astype(np.float32), "probabilities"),
+    ],
+)
+def test_what_numbers_are_is_found_by_them(values: np.ndarray, outputs: str) -> None:
+    scored = bnuq.score(values, LABELS)
+    assert scored.model["files"]["predictions"]["outputs"] == outputs
+    assert same(scored, bnuq.score(P, LABELS), tolerance=1e-5 if values.dtype == np.float32 else 1e-9)
+
+
+def test_logits_of_samples_are_those_of_their_probabilities_and_have_monte_carlo_errors() -> None:
+    scored = bnuq.score(SAMPLES, LABELS)
+    assert same(scored, bnuq.score(softmax(SAMPLES), LABELS), tolerance=1e-9)
+    test = scored.summary()["methods"]["predictions"]["sets"]["test"]
+    assert test["pll"]["mc_se"] > 0 and test["mutual_information"]["value"] > 0
+
+
+def test_a_column_of_the_probability_of_yes_is_two_classes() -> None:
+    y = (LABELS > 1).astype(int)
+    p = 1 / (1 + np.exp(-LOGITS[:, 0]))
+    assert same(bnuq.score(p, y), bnuq.score(np.stack([1 - p, p], 1), y))
+
+
+def test_classes_are_matched_by_their_names_in_the_columns(tmp_path: Path) -> None:
+    names = np.array(["yes", "no", "maybe", "never"])
+    frame = pd.DataFrame(P, columns=[f"prob_{name}" for name in names]).assign(truth=names[LABELS])
+    frame.to_csv(tmp_path / "words.csv", index=False)
+    scored = bnuq.score(tmp_path / "words.csv")
+    assert same(scored, bnuq.score(P, LABELS), tolerance=1e-9) and scored.sets["test"].classes == tuple(names)
+
+
+def test_several_labels_are_a_classification_of_each() -> None:
+    truth = RNG.integers(2, size=(N, 3))
+    truth[0] = 1
+    p = 1 / (1 + np.exp(-RNG.normal(size=(N, 3)) - 2 * truth + 1))
+    scored = bnuq.score(p, truth).summary()["methods"]["predictions"]["sets"]["test"]
+    losses = [sklearn_metrics.log_loss(truth[:, k], p[:, k]) for k in range(3)]
+    assert scored["pll"]["value"] == pytest.approx(-np.mean(losses), rel=1e-9)
+
+
+def test_groups_widen_the_errors_over_points(tmp_path: Path) -> None:
+    twice = {"logits": np.repeat(LOGITS, 2, 0), "labels": np.repeat(LABELS, 2), "group": np.repeat(np.arange(N), 2)}
+    np.savez(tmp_path / "twice.npz", **twice)
+    errors = [
+        bnuq.score(of, labels).summary()["methods"][name]["sets"]["test"]["pll"]["se"]
+        for of, labels, name in ((tmp_path / "twice.npz", None, "twice"), (LOGITS, LABELS, "predictions"))
+    ]
+    assert errors[0] == pytest.approx(errors[1], rel=1e-3)
+
+
+# ── rows and labels ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_rows_are_matched_by_ids_in_any_order(tmp_path: Path) -> None:
+    order = np.random.default_rng(2).permutation(N)
+    ids = np.array([f"p{number}" for number in range(N)])
+    frame = pd.DataFrame(P[order], columns=[f"prob_{k}" for k in range(K)]).assign(id=ids[order])
+    frame.to_csv(tmp_path / "shuffled.csv", index=False)
+    pd.DataFrame({"id": ids, "label": LABELS}).to_csv(tmp_path / "labels.csv", index=False)
+    scored = bnuq.score(tmp_path / "shuffled.csv", tmp_path / "labels.csv")
+    assert same(scored, bnuq.score(P, LABELS), tolerance=1e-9)
+    assert scored.points().name.tolist() == ids.tolist()
+
+
+def refusal(*arguments: Any, **settings: Any) -> str:
+    with pytest.raises(BnuqError) as error:
+        bnuq.score(*arguments, **settings)
+    assert isinstance(error.value, DataError | RequestError)
+    return str(error.value)
+
+
+def test_rows_that_do_not_match_are_refused(tmp_path: Path) -> None:
+    assert f"predictions of {N - 1} points" in refusal(P[1:], LABELS) and "ids in both" in refusal(P[1:], LABELS)
+    frame = pd.DataFrame(P, columns=[f"prob_{k}" for k in range(K)])
+    frame.assign(id=np.arange(N) + 1).to_csv(tmp_path / "p.csv", index=False)
+    pd.DataFrame({"id": np.arange(N), "label": LABELS}).to_csv(tmp_path / "l.csv", index=False)
+    assert "1 of the ids of" in (text := refusal(tmp_path / "p.csv", tmp_path / "l.csv")) and "'0'" in text
+    frame.assign(id=0).to_csv(tmp_path / "p.csv", index=False)
+    assert f"'0' occurs {N} times" in refusal(tmp_path / "p.csv", tmp_path / "l.csv")
+    frame.assign(label=LABELS[::-1]).to_csv(tmp_path / "p.csv", index=False)
+    assert "expected one order" in refusal(tmp_path / "p.csv", LABELS)
+
+
+@pytest.mark.parametrize(
+    ("row", "outputs", "text"),
+    [
+        ([0.5, 0.1, 0.1, 0.1], None, "row 7 (counted from 0) sums to 0.8; expected a sum of 1"),
+        ([np.nan, 0.5, 0.5, 0.0], "probabilities", "row 7 (counted from 0) holds nan for output 0; expected finite"),
+        ([1.5, -0.5, 0.0, 0.0], "probabilities", "holds 1.5 for output 0; expected probabilities, from 0 to 1"),
+        ([0.0, 0.0, np.inf, 0.0], "logits", "holds inf for output 2; expected finite numbers"),
+    ],
+)
+def test_numbers_that_are_no_predictions_are_refused_with_their_row(row: list[float], outputs: str, text: str) -> None:
+    values = (LOGITS if outputs == "logits" else P).copy()
+    values[7] = row
+    assert text in refusal(values, LABELS, outputs=outputs)
+
+
+def test_labels_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    assert "look one-based" in refusal(P, LABELS + 1)
+    assert "no array or column of labels" in refusal(P)
+    assert "without them" in refusal(P[:, :3] / P[:, :3].sum(1, keepdims=True), np.array(["a", "b"])[LABELS % 2])
+    assert "'c', which is no class" in refusal(P, np.array(["a", "b", "c", "d"])[LABELS], classes=("a", "b", "d", "e"))
+    assert "no finite number in row 0" in refusal({"m": {"mean": np.zeros(N), "sigma": np.ones(N)}}, np.full(N, np.nan))
+    assert "is a method of bnuq itself" in refusal({"ensemble": P}, LABELS)
+    assert "no option of bnuq score" in refusal(P, LABELS, samples=3)
+    (tmp_path / "t.jsonl").write_text('{"p": [0.5, 0.5], "label": 0}\n{"p": [0.5], "label": 0}\n')
+    assert "in line 2 holds 1 numbers; expected 2" in refusal(tmp_path / "t.jsonl")
+
+
+# ── several files, and what is done with a result ────────────────────────────────────────────────────────────────────
+
+
+def test_several_files_are_compared_and_the_best_is_named() -> None:
+    worse = softmax(LOGITS + 3 * np.random.default_rng(3).normal(size=LOGITS.shape))
+    scored = bnuq.score({"good": P, "bad": worse}, LABELS, calibrate="off")
+    verdict = scored.summary()["verdict"]
+    assert (
+        verdict["best"]["pll"] == "good"
+        and "Best by PLL: good" in verdict["text"][0]
+        and "bad by" in verdict["text"][0]
+    )
+    assert {each["method"] for each in verdict["comparisons"]} == {"bad"}
+    assert "good" in scored.text() and "deterministic" not in scored.text(full=True)
+
+
+def test_a_result_is_read_shown_and_checked_like_any_other(tmp_path: Path) -> None:
+    np.save(tmp_path / "labels.npy", LABELS)
+    results = []
+    for number, shift in enumerate((0.0, 4.0)):
+        logits = LOGITS - shift * np.eye(K)[2] * (np.arange(N)[:, None] % 2)
+        results.append(bnuq.score({"model": logits}, tmp_path / "labels.npy", out=tmp_path / f"{number}.h5"))
+    again = bnuq.open(tmp_path / "0.h5")
+    assert estimates(again) == estimates(results[0]) and again.summary()["command"] == "score"
+    assert bnuq.check(results[0], again).passed
+    verdict = bnuq.check(results[1], again)
+    assert not verdict.passed and "test" in verdict.pairing.points
+    assert any(each.outcome == "worse" and "class" in each.address for each in verdict.comparisons)
+
+
+def test_held_out_points_carry_a_promise() -> None:
+    n = 3000
+    labels = RNG.integers(K, size=n)
+    logits = RNG.normal(size=(n, K)) + 3 * np.eye(K)[labels]
+    scored = bnuq.score(logits, labels, held_out=0.5, risk=0.05).summary()
+    assert scored["sets"]["validation"]["n"] == n // 2 and scored["certificate"]["is_kept"]
+    assert scored["certificate"]["errors"] <= 0.07 * scored["certificate"]["accepted"]
+
+
+def test_nothing_imports_torch(tmp_path: Path) -> None:
+    path = write(tmp_path, "csv")
+    words = ["score", f"{path}", "--out", f"{tmp_path / 'r.h5'}", "--held-out", "0.5", "--risk", "0.3"]
+    script = (
+        f"import sys\nfrom bnuq.cli import main\ntry:\n    main({words})\n"
+        "except SystemExit as end:\n    print(end.code, 'torch' in sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stderr.splitlines()[-1] == "0 False" and "Result:" in done.stdout

@@ -12,10 +12,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from bnuq import devices
 from bnuq.config import Run, Split
 from bnuq.data import Points, npz_arrays
 from bnuq.errors import DataError, RequestError
 from bnuq.evaluation.datasets import RunData
+from bnuq.evaluation.given import as_logits, wrong_values
 from bnuq.evaluation.subject import VALIDATION, Subject
 from bnuq.evaluation.target_scale import target_scale
 from bnuq.evaluation.tasks import classification
@@ -24,7 +26,6 @@ from bnuq.files.limits import check_size
 from bnuq.findings import Finding, note
 from bnuq.sampling.plain_loop import Engine
 
-_TOLERANCE = 1e-3  # of the sum of a point's probabilities
 _BLOCK = 2**24  # numbers that are looked at in one go
 
 
@@ -110,27 +111,17 @@ def check_predictions(subject: Subject) -> None:
         return
     task, outputs = subject.plan.task, subject.plan.outputs
     for name, array in predictions.arrays.items():
-        where = f"{predictions.path}: {name}"
+        where, rows = f"{predictions.path}: {name}", predictions.rows[name]
         if array.shape[2] != outputs:
             what = "outputs" if task.is_regression else "classes"
             raise DataError(f"{where} has {array.shape[2]} {what} (shape {array.shape}); the network has {outputs}.")
-        for sample, first, block in _blocks(array, predictions.rows[name]):
-            for wrong, expected in _checks(block, subject):
-                if wrong.any():
-                    at, *output = np.argwhere(wrong)[0].tolist()
-                    of_row = f"row {predictions.rows[name][first + at]} in sample {sample}"
-                    values = f"{block[at].sum():.6g} as the sum of {of_row} (both"
-                    if output:
-                        values = f"{block[at, output[0]]:.6g} for output {output[0]} of {of_row} (all"
-                    raise DataError(f"{where} holds {values} counted from 0); expected {expected}.")
-
-
-def _blocks(array: np.ndarray, rows: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:
-    """(sample, number of the first point, the values of these points in float64)."""
-    step = max(1, _BLOCK // array.shape[2])
-    for sample in range(len(array)):
+        step = max(1, _BLOCK // (array.shape[0] * outputs))
         for first in range(0, len(rows), step):
-            yield sample, first, array[sample, rows[first : first + step]].astype(np.float64)
+            block = array[:, rows[first : first + step]].astype(np.float64)
+            if (wrong := wrong_values(block, "means" if task.is_regression else "probabilities", task)) is not None:
+                sample, row, what, expected = wrong
+                at = f"row {rows[first + row]} of sample {sample} (both counted from 0)"
+                raise DataError(f"{where}: {at} {what}; expected {expected}.")
 
 
 def findings_on_predictions(subject: Subject) -> Iterator[Finding]:
@@ -138,15 +129,6 @@ def findings_on_predictions(subject: Subject) -> Iterator[Finding]:
     predictions = subject.predictions
     if predictions is not None and VALIDATION in subject.sets and VALIDATION not in predictions.rows:
         yield note("predictions-without-validation", file=predictions.path.name)
-
-
-def _checks(block: np.ndarray, subject: Subject) -> Iterator[tuple[Any, str]]:
-    """Which numbers are wrong, or which rows are as a whole, and what is expected of them."""
-    yield ~np.isfinite(block), "finite numbers"
-    if not subject.plan.task.is_regression:
-        yield (block < 0) | (block > 1 + _TOLERANCE), "probabilities, from 0 to 1"
-    if subject.plan.task.classifies_points:
-        yield np.abs(block.sum(1) - 1) > _TOLERANCE, f"a sum of 1 to within {_TOLERANCE:g}"
 
 
 def subject_of_predictions(subject: Subject) -> Subject:
@@ -184,15 +166,12 @@ class Predicted:
         assert predictions is not None
         rows = predictions.rows[self.name][start : start + len(inputs)]
         values = predictions.arrays[self.name][self.draws.start : self.draws.stop, rows].astype(np.float64)
-        return torch.from_numpy(_as_outputs(values, subject)).to(subject.pipeline.device, subject.pipeline.dtype)
+        outputs, device = torch.from_numpy(_as_outputs(values, subject)), subject.pipeline.device
+        return outputs.to(device, None if devices.traits(device).float64 else subject.pipeline.dtype)
 
 
 def _as_outputs(values: Float[np.ndarray, "sample point output"], subject: Subject) -> Any:
     if subject.plan.task.is_regression:
         scale = target_scale(subject.run, subject.train, subject.plan.outputs)
         return values if scale is None else (values - scale.mean) / scale.std
-    lowest = torch.finfo(subject.pipeline.dtype).tiny
-    p = values.clip(lowest, None)
-    if not subject.plan.task.classifies_points:
-        return np.log(p) - np.log((1 - values).clip(lowest, None))
-    return np.log(p / values.sum(-1, keepdims=True))
+    return as_logits(values, several_labels=not subject.plan.task.classifies_points)

@@ -20,8 +20,8 @@ TTA = 23  # augmentation of evaluated points
 LAPLACE = 24  # weights of a last layer
 PERTURBATION = 25  # noise of evaluated points
 LEARNED = 26  # noise that a network draws by itself
-OWN_BATCHES = 27  # evaluated points that normalise each other
-MONITOR = 28  # what a monitor watches, and draws by chance
+OWN_BATCHES = 28  # evaluated points that normalise each other
+MONITOR = 27  # what a monitor watches, and draws by chance
 
 PART, JITTER = 1, 2  # streams of a purpose beside its first, 0: parts of pictures, and their colours
 

@@ -89,6 +89,7 @@ assert sentiment.sets["test"].classes == ("negative", "neutral", "positive") and
 assert onnx.certification.confidence == 0.95 and len(digits.sets) == 2
 """,
     "segmentation.md": "assert image['predicted'].ndim == 2 < len(maps)",
+    "monitor.md": "assert 0 < found.p_value <= 1 and found.alarm is None and len(found.layers) == 4",
     "results.md": "assert value.shape == se.shape and information.shape == (20,)",
 }
 

@@ -501,4 +501,15 @@ def _library(*names: str) -> Any:
     return modules[0]
 
 
-__all__ = ["Evaluation", "Figure", "Monitor", "Result", "check", "evaluate", "inspect", "open", "score", "sweep_batch_size"]
+__all__ = [
+    "Evaluation",
+    "Figure",
+    "Monitor",
+    "Result",
+    "check",
+    "evaluate",
+    "inspect",
+    "open",
+    "score",
+    "sweep_batch_size",
+]

@@ -158,7 +158,11 @@ def _scored(run: Run, loaded: Loaded) -> tuple[ScoredSubject, Outcome]:
         made = _FileScoring(of_file, loaded.given[name], second).scored(of_file.fitted_to)
         weights = of_file.weights(methods[name], 1)
         for method, each in made.items():
-            results[method.name] = of_file.scorer.result(each.sets, each.view.fitted, weights, {})
+            result = of_file.scorer.result(each.sets, each.view.fitted, weights, {})
+            recalibrated = made.get(methods[name].recalibrated("temperature")) if method.recalibration is None else None
+            if recalibrated is not None:
+                result = of_file.scorer.compared(result, each.sets, recalibrated.sets, weights)
+            results[method.name] = result
             findings += of_file.scorer.findings(method.name, each.view.fitted)
             if each.view.maps is not None:
                 fits[method] = each.view.maps

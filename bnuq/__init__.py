@@ -9,7 +9,17 @@ if TYPE_CHECKING:
     from typing import Any
 
     from bnuq import metrics
-    from bnuq.api import Monitor, Result, check, evaluate, inspect, open, score, sweep_batch_size  # noqa: A004
+    from bnuq.api import (
+        Monitor,
+        Result,
+        check,
+        evaluate,
+        inspect,
+        open,  # noqa: A004
+        score,
+        shift,
+        sweep_batch_size,
+    )
     from bnuq.errors import BnuqError
     from bnuq.evaluation.held_out import held_out_rows
     from bnuq.evaluation.population import population_statistics
@@ -34,6 +44,7 @@ _HOMES = {
     "Learned": "bnuq.sampling.noise",
     "evaluate": "bnuq.api",
     "score": "bnuq.api",
+    "shift": "bnuq.api",
     "sweep_batch_size": "bnuq.api",
     "inspect": "bnuq.api",
     "check": "bnuq.api",
@@ -67,6 +78,7 @@ __all__ = [
     "precise_bn",
     "predict",
     "score",
+    "shift",
     "statistics_of",
     "sweep_batch_size",
 ]

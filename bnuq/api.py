@@ -32,6 +32,7 @@ from bnuq.config import (
 )
 from bnuq.config.resolving import SWEEP_SAMPLES
 from bnuq.config.schema import settings_of
+from bnuq.config.shorthand import read_families
 from bnuq.errors import RequestError, ResultError
 from bnuq.evaluation.mistakes import reported_at_once
 from bnuq.files.writing import write_bytes
@@ -293,6 +294,19 @@ def _each(values: Any, name: str) -> list[Any]:
     return [in_memory(of, name) for of in (values if isinstance(values, list) else [values])]
 
 
+def shift(
+    model: nn.Module | str | Path | Sequence[nn.Module | str | Path],
+    *,
+    families: Sequence[str] = (),
+    severities: Sequence[float] = (1, 2, 3, 4, 5),
+    **settings: Any,
+) -> Evaluation:
+    """Evaluate `model` on its test set under corruptions of rising severity: `bnuq shift`. `families` are names of
+    `bnuq shift`, or `file.py:function`; by default all that fit the inputs. Other arguments are those of `evaluate`;
+    the result's `shift` has the curves, the alarms and their lead."""
+    return evaluate(model, perturb=read_families(families, [f"{number:g}" for number in severities]), **settings)
+
+
 def sweep_batch_size(
     model: nn.Module | str | Path,
     *,
@@ -511,5 +525,6 @@ __all__ = [
     "inspect",
     "open",
     "score",
+    "shift",
     "sweep_batch_size",
 ]

@@ -84,7 +84,7 @@ def command(
     if again is None and sum(map(is_run_file, model or ())) > 1:
         several = resolve_each(model or (), options, folder=Path.cwd())
         if options.get("shard"):
-            _compute_shard(several, baseline, work, printing)
+            compute_shard(several, baseline, work, printing)
         else:
             _evaluate_each(several, baseline, work, progress, printing)
         return
@@ -92,7 +92,7 @@ def command(
         runs = _runs(model or (), again, options)
     if options.get("shard"):
         shared = [_run(model or (), again, options)] if runs is None else [each.run for each in runs.all]
-        _compute_shard(shared, baseline, work, printing)
+        compute_shard(shared, baseline, work, printing)
         return
     if runs is not None:
         if baseline is not None:
@@ -115,6 +115,15 @@ def command(
         run = _run(model or (), again, options)
     gate = None if baseline is None else Gate(baseline, run, printing)
     check_evaluation(run, work, reading=False)  # before torch is imported
+    evaluate_one(run, work, printing, gate=gate)
+
+
+def evaluate_one(
+    run: Run, work: str | None, printing: Printing, *, gate: Gate | None = None, announces: bool = False
+) -> None:
+    """Evaluate one run and print its report, or the verdict of the gate. Where it `announces`, it says on stderr how
+    large the changed sets are before it starts."""
+    from bnuq.cli.progress import progress_of
     from bnuq.evaluation.setup import threads
     from bnuq.records.summary import summary
     from bnuq.report.evaluation import report
@@ -122,8 +131,9 @@ def command(
     from bnuq.workflows.evaluate import evaluate
 
     look = None if gate is None else gate.check_sets  # refuses other points before anything is computed
+    announce = partial(typer.echo, err=True) if announces and not printing.quiet else None
     with threads(run.threads):
-        result = evaluate(run, work=work, progress=progress, look=look)
+        result = evaluate(run, work=work, progress=progress_of(printing), look=look, announce=announce)
     if gate is None:
         result = with_resuming_as_warning(result, strict=printing.strict)
         print_result(result, printing, summary=summary, show=partial(print_record, report, full=printing.full))
@@ -170,7 +180,7 @@ def _evaluate_each(
         raise typer.Exit(max(failed.values()))
 
 
-def _compute_shard(runs: Sequence[Run], baseline: Path | None, work: str | None, printing: Printing) -> None:
+def compute_shard(runs: Sequence[Run], baseline: Path | None, work: str | None, printing: Printing) -> None:
     """Compute a part of the units, without a result."""
     if baseline is not None:
         raise RequestError(f"--baseline {baseline} is compared with a result, and --shard makes none. Leave it out.")
@@ -181,11 +191,11 @@ def _compute_shard(runs: Sequence[Run], baseline: Path | None, work: str | None,
         check_evaluation(run, work, reading=False)
     from bnuq.cli.progress import progress_of
     from bnuq.evaluation.setup import threads
-    from bnuq.workflows.shards import compute_shard
+    from bnuq.workflows.shards import compute_shard as compute_part
 
     progress = progress_of(printing)
     with threads(runs[0].threads):
-        compute_shard(runs, work, progress=progress, say=partial(typer.echo, err=True))
+        compute_part(runs, work, progress=progress, say=partial(typer.echo, err=True))
     if not printing.quiet:
         run_file = None if runs[0].run_file_is_implicit else runs[0].run_file
         named = f" {run_file}" * (run_file is not None and run_file.suffix == ".toml")  # no result of --from

@@ -148,6 +148,11 @@ app = program(
             "Sweep the mini-batch size of Monte Carlo Batch Normalization (MCBN): where does the uncertainty vanish, "
             "does it still separate unfamiliar data, and which size does the evidence lower bound (ELBO) select?",
         ),
+        "shift": Later(
+            "shift",
+            "Shift the test set by corruptions of rising severity: how does every metric fall, which scores raise an "
+            "alarm before accuracy is lost, and do confidences tell the accuracy without labels?",
+        ),
         "inspect": Later(
             "inspect",
             "Inspect a network: its BatchNorm and dropout layers, which of them can be sampled, and problems with "

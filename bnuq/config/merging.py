@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -34,6 +34,7 @@ from bnuq.files.folders import expanded
 from bnuq.files.hub import HubConfig, read_hub_config
 from bnuq.files.suites import references_in
 from bnuq.methods import DETERMINISTIC, METHODS
+from bnuq.perturbations import Perturbation
 from bnuq.trust import NamedBy
 
 SAMPLES = 64  # default of T
@@ -118,7 +119,7 @@ def merged(
         "train": None if data.train is None else named("train", data.train),
         "test": None if data.test is None else named("test", data.test),
         "ood": tuple(named("ood", text) for reference in data.ood for text in references_in(reference)),
-        "perturb": read("perturb", read_perturbations) or (),
+        "perturb": _with_sources(read("perturb", read_perturbations) or (), origin),
         "validation": named("validation", data.validation) if isinstance(data.validation, str) else data.validation,
         "palette": origin.path("palette", data.palette),
         "classes": _names_or_file(data.classes, origin),
@@ -146,6 +147,13 @@ def merged(
     run = Run(**unchanged | resolved)
     mistakes.report(run)
     return run
+
+
+def _with_sources(changes: Sequence[Perturbation], origin: _Origin) -> tuple[Perturbation, ...]:
+    """The perturbations; those by code know where it was named, and by whom."""
+    return tuple(
+        replace(change, source=origin.named("perturb", change.code)) if change.code else change for change in changes
+    )
 
 
 def _unchanged_settings(*sections: Any) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -156,7 +156,7 @@ class Run:
             else named_or_path(self.checkpoint),
             "arch": factories if len({*factories}) > 1 else factories[0],
             "ood": list(map(_absolute, self.ood)),
-            "perturb": list(map(str, self.perturb)),
+            "perturb": list(map(_recorded_change, self.perturb)),
             "methods": None if self.methods is None else self.methods or (DETERMINISTIC,),
             "mc_error": self.mc_error if self.samples == "auto" else None,
             "max_samples": self.max_samples if self.samples == "auto" else None,
@@ -169,6 +169,7 @@ class Run:
                     self.test,
                     self.validation,
                     *self.ood,
+                    *_sources(self.perturb),
                 )
                 if isinstance(named, Named) and _is_module_in_base(named)
             },
@@ -202,6 +203,16 @@ _SECTIONS = {  # of the record, and their keys
     "sampling": [key for key in settings_of(SamplingSection) if key not in settings_of(SamplerSettings)],
     "options": settings_of(RecordedOptions),
 }
+
+
+def _recorded_change(change: Perturbation) -> str:
+    """A perturbation as it stands in a run file, its code with an absolute path."""
+    return str(replace(change, code=_absolute(change.source) or "") if change.code else change)
+
+
+def _sources(changes: Iterable[Perturbation]) -> list[Named]:
+    """What names the code of perturbations."""
+    return [change.source for change in changes if change.source is not None]
 
 
 def _recorded(value: Any) -> Any:

@@ -229,6 +229,7 @@ def resolve_again(
 def _with_code_of(run: Run, named: Run) -> Run:
     """`run`, in which the code that `named` names, too, is the user's."""
     places = (*(member.arch for member in named.single), named.train, named.test, named.validation, *named.ood)
+    places = (*places, *(change.source for change in named.perturb))
     codes = {source.code for source in places if isinstance(source, Named) and source.named_by == BY_USER}
 
     def trusted(source: Any) -> Any:
@@ -236,7 +237,8 @@ def _with_code_of(run: Run, named: Run) -> Run:
 
     members = tuple(replace(member, arch=trusted(member.arch)) for member in run.members)
     sets = {key: trusted(getattr(run, key)) for key in ("arch", "train", "test", "validation")}
-    return replace(run, **sets, ood=tuple(map(trusted, run.ood)), members=members)
+    perturb = tuple(replace(change, source=trusted(change.source)) for change in run.perturb)
+    return replace(run, **sets, ood=tuple(map(trusted, run.ood)), perturb=perturb, members=members)
 
 
 def named_files(model: str | None, folder: Path) -> tuple[Path | None, Path | None, bool]:

@@ -222,7 +222,8 @@ class DataSection(Section, frozen=True):
     perturb: Annotated[
         tuple[str, ...],
         setting(
-            f"Also evaluate the test set with changed inputs: {perturbations.HELP}. Repeat it.",
+            f"Also evaluate the test set with changed inputs: {perturbations.HELP}, or KIND@SEVERITY as in `bnuq "
+            "shift`. Repeat it.",
             "Data",
             metavar="KIND:SIZE",
             commas=True,

@@ -14,7 +14,7 @@ from bnuq.config.normalizations import PUBLISHED
 from bnuq.config.runfile import as_toml, table_from, unusable
 from bnuq.config.schema import MAX_SIDE, Augment, Normalize, Size
 from bnuq.errors import MistakenError, Mistakes
-from bnuq.perturbations import KINDS, Perturbation, perturbation
+from bnuq.perturbations import ALL, Perturbation, perturbation
 
 NONE = "none"  # switches off what a run file sets
 
@@ -52,20 +52,39 @@ def read_normalize(
 
 
 def read_perturbations(texts: Sequence[str], where: str) -> tuple[Perturbation, ...]:
-    """The perturbations that KIND:SIZE, set at `where`, denote; MistakenError for an invalid string, and
-    for one that is named twice."""
+    """The perturbations that KIND:SIZE or KIND@SEVERITY, set at `where`, denote; MistakenError for an invalid
+    string, and for one that is named twice."""
     requested: dict[str, Perturbation] = {}
     for text in texts:
-        change = perturbation(text)
-        if change is None:
-            raise MistakenError(
-                f"{where} is {as_toml(text)}; expected KIND:SIZE, where KIND is one of {', '.join(KINDS)}, "
-                "and SIZE a number above 0 in units of the input (images go from 0 to 1), such as gaussian:0.1."
-            )
-        if str(change) in requested:
+        try:
+            change = perturbation(text)
+        except ValueError as error:
+            raise MistakenError(f"{where} is {as_toml(text)}; expected {error}.") from None
+        if change.set_name in requested:
             raise MistakenError(f"{where} names {change} twice; expected each kind and size once.")
-        requested[str(change)] = change
+        requested[change.set_name] = change
     return tuple(requested.values())
+
+
+def read_families(families: Sequence[str], severities: Sequence[str]) -> tuple[str, ...]:
+    """KIND@SEVERITY of each of these families, or "all", at each of these severities; MistakenError, which names the
+    options of `bnuq shift`, for those that do not exist."""
+    changes = list[str]()
+    for family in families or (ALL,):
+        try:
+            perturbation(f"{family.strip()}@1")
+        except ValueError as error:
+            raise MistakenError(f"--family is {as_toml(family)}; expected {error}.") from None
+        changes += [f"{family.strip()}@{severity}" for severity in severities]
+    for change in changes:
+        try:
+            perturbation(change)
+        except ValueError as error:
+            given = as_toml(",".join(severities))
+            raise MistakenError(f"--severities is {given}; expected {error} ({change}).") from None
+    if repeated := next((change for change in changes if changes.count(change) > 1), None):
+        raise MistakenError(f"{repeated} is named twice; expected each family and each severity once.")
+    return tuple(changes)
 
 
 def read_augment(setting: Augment | str | None, where: str) -> Augment | None:

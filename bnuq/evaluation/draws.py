@@ -53,6 +53,17 @@ def passes_of_samples(subject: Subject) -> int:
     return samples * sum(map(len, subject.sets.values()))
 
 
+def shift_in_words(subject: Subject) -> str:
+    """How many changed sets of how many points there are, and how many passes they take without those of attacks."""
+    changes, points = subject.run.perturb, len(subject.sets["test"])
+    families = len({change.kind.name for change in changes})
+    passes = 1 + passes_of_samples(subject) // sum(map(len, subject.sets.values()))
+    return (
+        f"{families} {'families' if families > 1 else 'family'} of changes, {len(changes)} sets of {points:,} points "
+        f"beside the test set; with {passes:,} passes of each point {(len(changes) + 1) * points * passes:,} passes."
+    )
+
+
 def draws_from_reference(subject: Subject) -> bool:
     """Whether a method draws mini-batches of the reference."""
     return subject.train is not None and needs_omega(subject)

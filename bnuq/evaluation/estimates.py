@@ -8,7 +8,7 @@ Where points use their own T draws of a bank, a replicate is a weighting of the 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -200,13 +200,17 @@ def risk_by_coverage(uncertainty: np.ndarray, loss: np.ndarray) -> dict[str, np.
     return {"coverage": coverage[rows], "risk": risk[rows]}
 
 
-def detection_estimates(test: SetScores, ood: SetScores, draws: DrawWeights) -> dict[str, dict[str, Estimate]]:
-    """How well each score separates the OOD set from the test set: AUROC, both AUPR, FPR95 in both conventions.
+def detection_estimates(
+    test: SetScores, ood: SetScores, draws: DrawWeights, among: Collection[str] = tuple(metrics.SCORES)
+) -> dict[str, dict[str, Estimate]]:
+    """How well each score, or each of those `among`, separates the OOD set from the test set: AUROC, both AUPR, FPR95
+    in both conventions.
 
     AUROC's error over points is DeLong's, its interval on the logit scale; the others' are by the bootstrap. With a
     single draw, scores that need several draws are omitted.
     """
-    return {name: _detection_estimates(name, test, ood, draws) for name in reported_scores(test.points, draws)}
+    named = [name for name in reported_scores(test.points, draws) if name in among]
+    return {name: _detection_estimates(name, test, ood, draws) for name in named}
 
 
 def reported_scores(points: Mapping[str, np.ndarray], draws: DrawWeights) -> list[str]:

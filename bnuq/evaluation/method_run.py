@@ -174,6 +174,9 @@ class MethodRun(MethodScoring):
         result = subject.scorer.result(scored.sets, scored.view.fitted, self._weights, raw_samples)
         if recalibrated is not None:
             result = subject.scorer.compared(result, scored.sets, recalibrated.sets, self._weights)
+        changed = {n: replace(each.result, samples=raw_samples.get(n)) for n, each in scored.changed.items()}
+        separations = {name: each.separation for name, each in scored.changed.items()}
+        result = replace(result, sets={**result.sets, **changed}, ood={**result.ood, **separations})
         for name, points in subject.ood.items():
             if subject.plan.task.is_dense and points.masks is not None:
                 result = with_segments(result, name, scored.sets[name], self.maps[method, name], points.masks)

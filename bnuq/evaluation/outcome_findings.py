@@ -1,8 +1,9 @@
-"""Findings on the result of an evaluation."""
+"""Findings on the result of an evaluation, and what else follows from it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from bnuq.findings import Finding, note, warning
 from bnuq.methods import DETERMINISTIC, method_named
 from bnuq.records.approximation import approximations
 from bnuq.records.evaluation import Result
+from bnuq.records.shift import shift_of
 from bnuq.sampling.batch_statistics import BatchStatistics
 
 ALIKE = 0.9  # rank correlation above which two uncertainties are not told apart
@@ -69,7 +71,14 @@ def _alike(outcome: RunnerResult, points: int) -> list[list[Any]]:
     return [[name, each.value] for name, each in correlations.items() if each is not None and each.value > ALIKE]
 
 
-def findings_on_noise_models(result: Result) -> Iterator[Finding]:
+def analysed(result: Result) -> Result:
+    """The result with what follows from its estimates and points: the analysis of a shift of its inputs, and warnings
+    about noise models."""
+    findings = (*result.findings, *_findings_on_noise_models(result))
+    return replace(result, findings=findings, shift=shift_of(result))
+
+
+def _findings_on_noise_models(result: Result) -> Iterator[Finding]:
     """Warnings about noise models that differ from MCBN, or cannot be compared with it."""
     compared = approximations(result)
     for model in compared:

@@ -19,20 +19,24 @@ from bnuq.data import Points
 from bnuq.data.decoded import ItemCache, MemoryBudget
 from bnuq.errors import RequestError
 from bnuq.evaluation import memory
+from bnuq.evaluation.corruptions import CORRUPTIONS, Columns, Random
 from bnuq.evaluation.datasets import RunData
 from bnuq.evaluation.passes import stochastic_of
 from bnuq.evaluation.pipeline import Pipeline
 from bnuq.evaluation.subject import RunPlan
 from bnuq.evaluation.target_scale import target_scale
 from bnuq.findings import Finding, note
-from bnuq.perturbations import BLOCK, Block, Perturbation
+from bnuq.perturbations import ALL, BLOCK, FAMILIES, KINDS, SMALL, Block, Form, Perturbation
 from bnuq.sampling import counter_rng
 from bnuq.sampling.engine import default_chunk
 from bnuq.sampling.gradients import Differentiable, Loss, agrees, check_finite
 from bnuq.sampling.plain_loop import Engine, Ensemble
+from bnuq.trust import names_a_file, resolve_factory, source_of
 
 ATTACKED_DRAWS = 8  # draws whose mean prediction is attacked, of a method with more
 _ROOM = 2**30  # bytes of perturbed inputs that are kept
+_LOOKED_AT = 1000  # points, from the first on, that say what the values of all are like
+_OWN_STREAM = 3  # of random numbers, for the user's functions
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,9 +47,11 @@ class Perturbed:
     clean: Points
     perturbation: Perturbation
     pipeline: Pipeline
-    loss_of: Callable[[Any], Loss]  # the targets of some points → the loss of their outputs
+    loss_of: Callable[[Any], Loss] | None  # the targets of some points → the loss of their outputs
     through: Differentiable
     budget: MemoryBudget = field(repr=False)
+    values: Values
+    function: Callable[..., Any] | None = None  # the user's own
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -59,7 +65,10 @@ class Perturbed:
     def sha256(self) -> str:
         """What the points are computed from, but for the network: two networks are each attacked on the same points."""
         digest = self.perturbation.kind.digest
-        further = self.pipeline.run.seed if digest is None else digest
+        further: Any = self.pipeline.run.seed if digest is None else digest
+        code, source = self.perturbation.code, self.perturbation.source
+        if code and names_a_file(code):
+            further = further, hashlib.sha256(source_of(code, source.base)[1]).hexdigest()
         return hashlib.sha256(
             f"{self.clean.sha256} {self.perturbation} {self._unit.tolist()} {further}".encode()
         ).hexdigest()
@@ -93,7 +102,7 @@ class Perturbed:
         """The points of a block: on an accelerator, which is idle with few, half of those that pass together without
         gradients. Their results differ by rounding alone, as those of two kinds of devices do."""
         device = self.pipeline.device
-        if devices.is_host(device):
+        if devices.is_host(device) or self.function is not None:
             return BLOCK
         return BLOCK * max(1, default_chunk(self.clean.point_shape, device) // (2 * BLOCK))
 
@@ -106,14 +115,57 @@ class Perturbed:
 
     def _changed(self, rows: slice) -> Shaped[np.ndarray, "point ..."]:
         """These points after a perturbation that needs no gradient."""
-        raw = self.clean.raw(rows)
+        raw, kind, numbers = self.clean.raw(rows), self.perturbation.kind, self.clean.index[rows]
+        constants = self.perturbation.constants(self.values.scale)
 
         def standard_noise() -> np.ndarray:
-            return noise(self.pipeline.run.seed, self.clean.index[rows], raw.shape[1:])
+            return noise(self.pipeline.run.seed, numbers, raw.shape[1:])
 
-        size = (self.perturbation.size * self._unit).astype(raw.dtype)
-        block = Block(raw, noise=standard_noise, ascent=_no_gradient, valid=self._valid)
-        return self._valid(self.perturbation.kind.apply(block, size)).astype(self.dtype)
+        if self.function is not None:
+            changed = self._by_function(raw, constants[0], int(numbers[0]))
+        elif kind.apply is None:
+            if kind.forms == {"picture"}:
+                self._check_range(raw, numbers)
+            random = Random(self.pipeline.run.seed, numbers)
+            changed = CORRUPTIONS[kind.name](raw, random, self.values.columns, *constants)
+        else:
+            size = (constants[0] * self._unit).astype(raw.dtype)
+            block = Block(raw, noise=standard_noise, ascent=_no_gradient, valid=self._valid)
+            changed = kind.apply(block, size)
+        return self._valid(changed).astype(self.dtype)
+
+    def _by_function(self, raw: np.ndarray, severity: float, first: int) -> Shaped[np.ndarray, "point ..."]:
+        """What the user's function makes of these points; RequestError where that is anything but as many points."""
+        words = np.random.Philox(
+            key=np.array([self.pipeline.run.seed, first], np.uint64),
+            counter=np.array([0, _OWN_STREAM, 0, counter_rng.PERTURBATION], np.uint64),
+        )
+        assert self.function is not None
+        changed = self.function(raw.copy(), severity, np.random.Generator(words))
+        code, expected = self.perturbation.code, f"an array of shape {raw.shape}, as it was given"
+        if isinstance(changed, tuple | dict):
+            raise RequestError(
+                f"{code} returned a {type(changed).__name__}; expected {expected}: a change of inputs leaves labels as "
+                "they are."
+            )
+        try:
+            changed = np.asarray(changed, dtype=self.dtype)
+        except (TypeError, ValueError) as error:
+            raise RequestError(f"{code} returned a {type(changed).__name__}; expected {expected}.") from error
+        if changed.shape != raw.shape or not np.isfinite(changed).all():
+            what = f"shape {changed.shape}" if changed.shape != raw.shape else "numbers that are not finite"
+            raise RequestError(f"{code} returned an array of {what} at severity {severity:g}; expected {expected}.")
+        return changed
+
+    def _check_range(self, raw: np.ndarray, numbers: np.ndarray) -> None:
+        """Raise RequestError for a picture with values outside of 0 to 1."""
+        outside = (raw < 0) | (raw > 1)
+        if outside.any():
+            point = int(np.flatnonzero(outside.reshape(len(raw), -1).any(1))[0])
+            raise RequestError(
+                f"{self.perturbation} is for pictures with values from 0 to 1, and point {numbers[point]} of "
+                f"{self.clean.reference} has {raw[outside][0]:.4g}. Leave it out, or store the pictures as 8 bits."
+            )
 
     def _attacked(self, rows: slice) -> Shaped[np.ndarray, "point ..."]:
         """These points after an attack, which is computed on the device without waiting for it."""
@@ -122,6 +174,7 @@ class Perturbed:
         place = device if devices.traits(device).float64 or values.dtype != torch.float64 else torch.device("cpu")
         size = torch.from_numpy(np.asarray(self.perturbation.size * self._unit)).to(values.dtype)
         raw, size = devices.upload(values, place), devices.upload(size, place)
+        assert self.loss_of is not None
         loss = self.loss_of(devices.upload(torch.as_tensor(self.clean.targets[rows]), place))
         finite: list[Tensor] = []
 
@@ -133,7 +186,9 @@ class Perturbed:
 
         with torch.no_grad():
             block = Block(raw, noise=_no_gradient, ascent=ascent, valid=self._valid)
-            changed = self._valid(self.perturbation.kind.apply(block, size))
+            apply = self.perturbation.kind.apply
+            assert apply is not None
+            changed = self._valid(apply(block, size))
             fetched = devices.fetch({"points": changed, "finite": torch.stack(finite).all()})
         check_finite(bool(fetched["finite"]))
         return fetched["points"]
@@ -141,14 +196,44 @@ class Perturbed:
     @cached_property
     def _unit(self) -> Float[np.ndarray, ...]:
         """The unit of sizes: for pictures, of the raw pixels; for rows, the deviation that normalisation divides each
-        feature by, as each has its own unit."""
+        feature by, as each has its own unit. Severities of anything but pictures are in deviations in any case."""
         normalize = self.pipeline.normalize
-        return np.array(1.0 if normalize is None or len(self.shape) > 2 else normalize.std)
+        if normalize is not None and len(self.shape) == 2:
+            return np.array(normalize.std)
+        of_deviations = self.perturbation.is_severity and self.values.form != "picture"
+        return self.values.columns.deviation if of_deviations else np.array(1.0)
 
     def _valid(self, values: Any) -> Any:
-        """The values inside the range of the inputs, where that is known: from 0 to 1 of 8-bit pictures."""
-        is_picture = self.clean.inputs.dtype == np.uint8
+        """The values inside the range of the inputs, where that is known: from 0 to 1 of 8-bit pictures, and of others
+        with such values by changes that are for pictures."""
+        change = self.perturbation
+        of_pictures = (change.is_severity and not change.code) or change.kind.forms == {"picture"}
+        is_picture = self.clean.inputs.dtype == np.uint8 or (self.values.form == "picture" and of_pictures)
         return values.clip(0, 1) if is_picture else values
+
+
+@dataclass(frozen=True)
+class Values:
+    """What the points are that are changed, by their shape and the first of them."""
+
+    form: Form
+    scale: str  # of severities, see `PerturbationKind`
+    columns: Columns
+
+    @staticmethod
+    def of(points: Points) -> Values:
+        shape = points.point_shape
+        raw = points.raw(slice(0, _LOOKED_AT))
+        axes = tuple(axis for axis in range(raw.ndim) if axis != 1)
+        of_column = (-1, *([1] * (raw.ndim - 2)))
+        with np.errstate(all="ignore"):
+            mean, deviation = (f(axis=axes, dtype=np.float64).reshape(of_column) for f in (raw.mean, raw.std))
+        forms: dict[int, Form] = {1: "table", 2: "sequence", 3: "image"}
+        form = forms.get(len(shape), "array")
+        if form == "image" and bool(np.all((raw >= 0) & (raw <= 1))):
+            form = "picture"
+        scale = "other" if form != "picture" else "small" if min(shape[1:]) <= SMALL else "large"
+        return Values(form, scale, Columns(mean, deviation))
 
 
 def _no_gradient(*_: Any) -> Any:
@@ -166,45 +251,78 @@ def noise(seed: int, numbers: Sequence[int] | np.ndarray, shape: tuple[int, ...]
 # ── the sets ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def with_families(run: Run, plan: RunPlan, pipeline: Pipeline, test: Points) -> Run:
+    """The run whose perturbations are those that apply to these points: each family that fits in the place of "all".
+    RequestError for others that do not apply."""
+    if not run.perturb:
+        return run
+    values, changes = Values.of(test), dict[str, Perturbation]()
+    for change in run.perturb:
+        of_all = [replace(change, kind=KINDS[name]) for name in FAMILIES] if change.kind.name == ALL else [change]
+        why_not = {each: _why_not(each, plan, pipeline, test, values) for each in of_all}
+        fitting = [each for each, why in why_not.items() if not why]
+        if not fitting:
+            raise RequestError(f"The perturbation {change} {why_not[of_all[0]]}. Leave it out.")
+        changes |= {each.set_name: each for each in fitting}
+    return replace(run, perturb=tuple(changes.values()))
+
+
+_FORMS = {
+    "table": "rows of a table",
+    "sequence": "sequences",
+    "picture": "pictures with values from 0 to 1",
+    "image": "images with values of any size",
+    "array": "arrays of more than three axes",
+}
+
+
+def _why_not(change: Perturbation, plan: RunPlan, pipeline: Pipeline, test: Points, values: Values) -> str:
+    """Why a perturbation does not apply to this network and these points, or nothing."""
+    kind, dense = change.kind, plan.task.is_dense
+    if test.layout is not None:
+        return f"changes one input, and the points of {test.reference} have several ({test.form})"
+    if pipeline.integers:
+        return f"changes floats, and the points of {test.reference} are integers, passed as they are"
+    if any("file" in method.differs_by for method in plan.methods):
+        return "needs predictions for changed points, which --predictions do not contain"
+    if kind.is_attack and dense:
+        return "attacks the label of a point, and this is a segmentation"
+    if kind.is_attack and test.targets is None:
+        return f"attacks the loss, and {test.reference} has no labels"
+    if dense and not kind.keeps_masks:
+        return "moves or hides what the masks name, so they would be wrong, and this is a segmentation"
+    if values.form not in kind.forms:
+        forms = " and ".join(_FORMS[form] for form in _FORMS if form in kind.forms)
+        return f"is for {forms}; the points of {test.reference} are {_FORMS[values.form]}, of shape {test.point_shape}"
+    if kind.name == "permuted" and test.point_shape[0] < 2:
+        return f"exchanges columns, and the points of {test.reference} have one"
+    return ""
+
+
 def perturbed_sets(
     run: Run, plan: RunPlan, model: nn.Module, pipeline: Pipeline, data: RunData, test: Points
 ) -> dict[str, Points]:
-    """The test set after each perturbation of the run, by its name; RequestError where one does not apply."""
+    """The test set after each perturbation of the run, by its name; RequestError for a function that changes more than
+    the values of its inputs."""
     if not run.perturb:
         return {}
-    _check(run, plan, pipeline, test)
     free = memory.available(torch.device("cpu"))
     budget = MemoryBudget(_ROOM if free is None else min(_ROOM, free // 8))
-    loss_of, through = _loss_of(run, plan, data), Differentiable.of_networks([model])
-    return {
-        perturbation.set_name: replace(
-            test,
-            name=perturbation.set_name,
-            reference=f"{test.reference} + {perturbation}",
-            inputs=Perturbed(test, perturbation, pipeline, loss_of, through, budget),
-            findings=(),
+    through, values = Differentiable.of_networks([model]), Values.of(test)
+    loss_of = None if plan.task.is_dense else _loss_of(run, plan, data)
+    sets = {}
+    for change in run.perturb:
+        function = None
+        if change.code:
+            allowed = {"named_by": change.source.named_by, "trust": run.trust_code}
+            function = resolve_factory(change.code, base=change.source.base, **allowed)
+        inputs = Perturbed(test, change, pipeline, loss_of, through, budget, values, function)
+        if function is not None:
+            inputs[:1]  # its mistakes end the run before anything is computed
+        sets[change.set_name] = replace(
+            test, name=change.set_name, reference=f"{test.reference} + {change}", inputs=inputs, findings=()
         )
-        for perturbation in run.perturb
-    }
-
-
-def _check(run: Run, plan: RunPlan, pipeline: Pipeline, test: Points) -> None:
-    """Raise RequestError for a perturbation that does not apply to this network and these points."""
-    attacks = [perturbation for perturbation in run.perturb if perturbation.kind.is_attack]
-    if plan.task.is_dense:
-        why = "is for classification or regression, and this is a segmentation"
-    elif test.layout is not None:
-        why = f"changes one input, and the points of {test.reference} have several ({test.form})"
-    elif pipeline.integers:
-        why = f"changes floats, and the points of {test.reference} are integers, passed as they are"
-    elif any("file" in method.differs_by for method in plan.methods):
-        why = "needs predictions for changed points, which --predictions do not contain"
-    elif attacks and test.targets is None:
-        run_in = attacks[0]
-        raise RequestError(f"--perturb {run_in} attacks the loss, and {test.reference} has no labels. Leave it out.")
-    else:
-        return
-    raise RequestError(f"--perturb {run.perturb[0]} {why}. Leave it out.")
+    return sets
 
 
 def _loss_of(run: Run, plan: RunPlan, data: RunData) -> Callable[[Any], Loss]:

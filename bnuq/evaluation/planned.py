@@ -17,7 +17,7 @@ from bnuq.evaluation.augmentation import check_augmentation
 from bnuq.evaluation.datasets import RunData, needs_reference
 from bnuq.evaluation.ensemble import other_networks
 from bnuq.evaluation.noise_models import NoiseModels
-from bnuq.evaluation.perturbations import Perturbed, perturbed_sets
+from bnuq.evaluation.perturbations import Perturbed, perturbed_sets, with_families
 from bnuq.evaluation.plan import check_random, plan_of
 from bnuq.evaluation.predictions import (
     Predictions,
@@ -196,6 +196,7 @@ def planned_run(run: Run, prepared: Prepared, predictions: Predictions | None = 
     )
     check_random(run, plan, data.train)
     sets, scorer = scored_sets(run, plan, data)
+    run = with_families(run, plan, prepared.pipeline, sets["test"])
     sets |= perturbed_sets(run, plan, model, prepared.pipeline, data, sets["test"])
     output_findings = findings_on_outputs(prepared, plan)
     descriptions = {name: _description(name, points, plan.task) for name, points in sets.items()}

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 
 from bnuq.data.target_checks import labelled
 from bnuq.evaluation.draws import always_passed, next_stop
-from bnuq.evaluation.estimates import SetScores
 from bnuq.evaluation.features import Kept, fitted_points, head_of, heads
 from bnuq.evaluation.subject import VALIDATION, Subject
 from bnuq.files.mapped import Pool
@@ -42,7 +42,7 @@ class OfSets:
     points: Mapping[str, Mapping[str, np.ndarray]]
     findings: tuple[Finding, ...] = ()
 
-    def added_to(self, scores: Mapping[str, SetScores]) -> dict[str, SetScores]:
+    def added_to(self, scores: Mapping[str, Any]) -> dict[str, Any]:  # scores or results of sets
         """`scores`, with these added."""
         return {
             name: replace(set_scores, points={**set_scores.points, **self.points.get(name, {})})

@@ -18,7 +18,7 @@ from bnuq.findings import Finding, note
 from bnuq.methods import Method, Recalibration
 from bnuq.metrics import LogitMaps
 from bnuq.metrics.arrays import Array, array_namespace, as_numpy
-from bnuq.perturbations import kind_and_size
+from bnuq.perturbations import change_in
 from bnuq.sampling import counter_rng
 
 LEAST_POINTS_OF_PARAMETER = 10
@@ -37,7 +37,7 @@ class Recalibrated:
 
     def of(self, name: str, points: Points) -> LogitMaps:
         """The maps of the points of the set of this name; perturbed points have those of the test points."""
-        is_test = name == "test" or kind_and_size(name) is not None
+        is_test = name == "test" or change_in(name) is not None
         crossed = self.second if is_test and len(points) == self.points else None
         numbers = np.zeros(len(points), int) if crossed is None else np.where(crossed, 1, 2)
         return LogitMaps(self.scale, self.shift, numbers)

@@ -136,7 +136,11 @@ def _memory(subject: Subject, *, samples: int, bank: int) -> int:
         run.sampler.noise_model_draws, *(2 * site.channels for site in plan.layers)
     )
     scores = 0
+    if subject.by_severity:  # of which the values of points are kept, beside all of one at a time, as of the test set
+        scores += len(subject.by_severity) * 8 * len(metrics.SCORES) * len(subject.sets["test"])
     for name, points in subject.sets.items():
+        if name in subject.by_severity:
+            continue
         labelled = name in subject.labelled
         labels = plan.outputs if plan.task.outputs == "labels" and labelled else 1
         scores += (bank + RESAMPLES) * min(len(points), RANKED) * (_RANKED_BYTES + 4 * (labels - 1))

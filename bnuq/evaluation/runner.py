@@ -72,8 +72,13 @@ def run_methods(
     engine = runner.methods[deterministic].engine
     kept = engine.kept if isinstance(engine, KeepingEvaluation) else None
     post_hoc = post_hoc or post_hoc_scores(subject, progress, kept)
-    with_post_hoc = post_hoc.added_to(scored[deterministic].sets)
-    scored |= {deterministic: replace(scored[deterministic], sets=with_post_hoc)}
+    of_deterministic = scored[deterministic]
+    changed = {
+        name: replace(each, result=post_hoc.added_to({name: each.result})[name])
+        for name, each in of_deterministic.changed.items()
+    }
+    with_post_hoc = post_hoc.added_to(of_deterministic.sets)
+    scored |= {deterministic: replace(of_deterministic, sets=with_post_hoc, changed=changed)}
     findings = [*runner.passes.findings, *post_hoc.findings]
     findings += [*_not_reached(subject, scored, passed.samples)] if run.samples == "auto" else []
     for method, method_scores in scored.items():

@@ -90,6 +90,11 @@ class ScoredSubject:
         return frozenset(perturbation.set_name for perturbation in self.run.perturb if perturbation.kind.is_attack)
 
     @property
+    def by_severity(self) -> frozenset[str]:
+        """The names of the sets after a change of some severity, of which there may be many: less is kept of each."""
+        return frozenset(change.set_name for change in self.run.perturb if change.is_severity)
+
+    @property
     def ood(self) -> dict[str, Points]:
         return {name: points for name, points in self.sets.items() if name not in self.labelled}
 

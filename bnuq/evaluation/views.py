@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -15,7 +15,7 @@ from bnuq.data import Points
 from bnuq.evaluation import recalibration
 from bnuq.evaluation.recalibration import Recalibrated
 from bnuq.evaluation.subject import VALIDATION, ScoredSubject
-from bnuq.evaluation.tasks.scorer import SampleReduction, ScoredSet
+from bnuq.evaluation.tasks.scorer import ChangedSet, SampleReduction, ScoredSet
 from bnuq.evaluation.units import Gathered
 from bnuq.files.journal import Arrays
 from bnuq.methods import Method, Recalibration
@@ -99,11 +99,12 @@ def saves_maps(subject: ScoredSubject, name: str) -> bool:
 @dataclass(frozen=True)
 class ScoredMethod:
     """The scores of one method on every set, and the view of its samples that they are of; of a plain one also those of
-    the validation points, by nothing that was fitted to them."""
+    the validation points, by nothing that was fitted to them. Of sets by severity there are `changed` ones instead."""
 
     sets: Mapping[str, Any]
     view: View
     validation: Any = None
+    changed: Mapping[str, ChangedSet] = field(default_factory=dict)
 
 
 class MethodScoring(ABC):
@@ -137,15 +138,25 @@ class MethodScoring(ABC):
                 scores = None if subject.plan.task.is_dense else self._scored_again(VALIDATION, view)
                 views.append(replace(view, fitted=scorer.fitted(scores, self._weights)))
         scored: dict[Method, dict[str, Any]] = {view.method: {} for view in views}
+        changed: dict[Method, dict[str, ChangedSet]] = {}
         for name in subject.sets:
             if name == VALIDATION:
                 continue
             for method, scores in self._scores(name, views).items():
-                scored[method][name] = scores
+                if name not in subject.by_severity:
+                    scored[method][name] = scores
+                elif scores is not None:
+                    kept = scorer.changed(scored[method]["test"], scores, self._weights)
+                    changed.setdefault(method, {})[name] = kept
             if name == fitted_to:
                 views = self._cross_fitted(name, plain, scored)
         unfitted = {self.method: validation}
-        return {view.method: ScoredMethod(scored[view.method], view, unfitted.get(view.method)) for view in views}
+        return {
+            view.method: ScoredMethod(
+                scored[view.method], view, unfitted.get(view.method), changed.get(view.method, {})
+            )
+            for view in views
+        }
 
     def _cross_fitted(self, name: str, plain: View, scored: dict[Method, dict[str, Any]]) -> list[View]:
         """The views by what is fitted to halves of this set, whose scores by each are added."""

@@ -16,6 +16,7 @@ from bnuq.findings import Finding
 from bnuq.methods import METHOD_NAMES, method_named
 from bnuq.metrics import METRICS, SCORES, SEPARATIONS
 from bnuq.records.certificate import Certification
+from bnuq.records.shift import Shift
 from bnuq.store.table import Row, rows_of
 from bnuq.tasks import Task, task_named
 
@@ -325,6 +326,7 @@ class Result:
     work: Work = field(default_factory=Work)
     reference_check: ReferenceCheck | None = None
     certification: Certification | None = None
+    shift: Shift | None = None
     gallery: tuple[Thumbnails, ...] = ()
     image_maps: ImageMaps | None = None
     bank: Annotated[Bank | None, ByHand("")] = field(default=None, repr=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bnuq.perturbations import kind_and_size
+from bnuq.perturbations import change_in
 from bnuq.records.evaluation import (
     LARGEST,
     LARGEST_MAP,
@@ -21,7 +21,7 @@ def check_sets(result: Result) -> None:
     if any(evaluated.kind == "ood" and name == "validation" for name, evaluated in result.sets.items()):
         raise ValueError("a set out of distribution is called validation")
     perturbed = [name for name, evaluated in result.sets.items() if evaluated.kind == "perturbed"]
-    if any(kind_and_size(name) is None for name in perturbed):
+    if any(change_in(name) is None for name in perturbed):
         raise ValueError("a perturbed set has another name")
     for evaluated in result.sets.values():
         point_values = (getattr(evaluated, name) for name in ("labels", "targets", "group", "index", "names"))

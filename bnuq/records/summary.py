@@ -13,7 +13,7 @@ import numpy as np
 from bnuq import catalogue
 from bnuq.estimates import Estimate
 from bnuq.findings import Finding, sentence
-from bnuq.records import certificate
+from bnuq.records import certificate, shift
 from bnuq.records.addresses import nested, path_of
 from bnuq.records.approximation import Approximation, approximations
 from bnuq.records.decision_sentences import DECISIONS
@@ -42,6 +42,7 @@ def summary(result: Result) -> dict[str, Any]:
         "decisions": _decisions(decided(result)),
         "verdict": _verdict(judged(result)),
         **({"certificate": json_value(certificate.summary(result))} if result.certification else {}),
+        **(shift.summary(result) if result.shift else {}),
         "reference_check": _reference_check(result.reference_check),
         "seconds": {name: round(value, 3) for name, value in result.seconds.items()},
         "work": result.work.summary(),

@@ -24,8 +24,8 @@ from bnuq.report import (
     noise_models,
     numbers,
     ood,
-    perturbations,
     separation_plots,
+    shift,
     tasks,
     verdict,
 )
@@ -48,6 +48,7 @@ from bnuq.report.provenance import evaluation_provenance
 from bnuq.report.sampler import augmentation_in_words, laplace_in_words, noise_models_in_words, sampler_in_words
 
 _TIMED = 0.02  # seconds of the deterministic passes, below which mostly their overhead is measured
+_NAMED = 3  # families of changes that the facts name
 _ROOMY = 60  # columns from which names are written out
 _OUTPUTS = {  # of files of predictions
     "logits": "logits",
@@ -131,7 +132,7 @@ def _sections(result: Result, verdicts: Sequence[Finding], *, roomy: bool) -> It
         points = tasks.points_of(result)
         legend = f"Mean AUROC over the sets ± its standard error, over {points} and samples together."
         yield ReportSection(f"{suite}, near and far", (table, explanation(legend)))
-    yield from section("Sensitivity to the input", perturbations.parts(result, roomy=roomy))
+    yield from section("Shift of the inputs", shift.parts(result, roomy=roomy))
     yield from section("Analytic noise models compared with mcbn", noise_models.parts(result))
     curves = (part for metric in estimates_of_task(task.name, shown="bars") for part in _curves(result, metric))
     yield from section("Over the number of samples", evaluation_plots.convergence(result, curves))
@@ -158,10 +159,13 @@ def _one_screen(result: Result, *, roomy: bool) -> Iterator[Part]:
         f"Cost relative to as many deterministic passes: {costs}." if costs else "",
     )
     yield explanation(" ".join(filter(None, legend)))
+    by_severity = any("@" in name for name, each in result.sets.items() if each.kind == "perturbed")
+    changed = [*shift.short_table(result)]
+    yield from changed if by_severity else ()
     if ood.names(result):
         yield from ood.post_hoc_table(result)
         yield ood.short_table(result)
-    yield from perturbations.short_table(result)
+    yield from () if by_severity else changed
 
 
 def _error_legend(result: Result) -> str:
@@ -202,7 +206,7 @@ def _facts(result: Result) -> Iterator[tuple[str, str]]:
         yield "ensemble", f"{len(members)} networks: {', '.join(Path(member['path']).name for member in members)}"
     yield from _sets(result)
     if changed := [change_of(name) for name, each in result.sets.items() if each.kind == "perturbed"]:
-        yield "perturbed", ", ".join(changed)
+        yield "perturbed", _changes(changed)
     if result.sampled:
         yield "samples", _samples(result)
         if made := result.run.get("sampling", {}).get("predictions"):
@@ -219,6 +223,22 @@ def _sets(result: Result) -> Iterator[tuple[str, str]]:
     for kind in ("test", "validation", "ood"):
         sets = [_set_in_words(result, name) for name, evaluated in result.sets.items() if evaluated.kind == kind]
         yield from [(kind, "; ".join(sets))] if sets else ()
+
+
+def _changes(changes: Sequence[str]) -> str:
+    """Changes of the inputs: the sizes of a kind together, and the families that have the same severities."""
+    sizes: dict[str, list[str]] = {}
+    for change in changes:
+        sign = "@" if "@" in change else ":"
+        kind, _, size = change.rpartition(sign)
+        sizes.setdefault(f"{kind}{sign}", []).append(size)
+    kinds: dict[str, list[str]] = {}
+    for name, of_kind in sizes.items():
+        kinds.setdefault(f"{name[-1]}{','.join(of_kind)}", []).append(name[:-1])
+    return "; ".join(
+        f"{', '.join(names) if len(names) <= _NAMED else f'{len(names)} families '}{ending}"
+        for ending, names in kinds.items()
+    )
 
 
 def _set_in_words(result: Result, name: str) -> str:

@@ -1,4 +1,4 @@
-"""The pictures of an evaluation's errors, pixels, perturbations and convergence."""
+"""The pictures of an evaluation's errors, pixels and convergence."""
 
 from __future__ import annotations
 
@@ -10,14 +10,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bnuq.metrics.registry import ALARMS, estimates_of_task
-from bnuq.perturbations import KINDS, kind_and_size
+from bnuq.metrics.registry import estimates_of_task
 from bnuq.records.evaluation import BAND, MethodResult, Result
-from bnuq.report import drawing
 from bnuq.report.document import Part, Picture
 from bnuq.report.drawing import PALE, picture
 from bnuq.report.method_names import plain_methods
-from bnuq.report.numbers import named
 
 if TYPE_CHECKING:
     pass
@@ -41,22 +38,6 @@ def pavpu(result: Result) -> Iterator[Picture]:
     """The accuracy of certain pixels and the uncertainty of wrong ones over thresholds of the entropy."""
     if curves := {name: each.pavpu for name, each in result.methods.items() if each.pavpu}:
         yield evaluation_picture("pavpu", draw=partial(_pavpu, result, curves))
-
-
-def perturbed(result: Result) -> list[tuple[str, float, str]]:
-    """Kind, size and name of each set that is the test set with changed inputs, by kind and size."""
-    names = [name for name, evaluated in result.sets.items() if evaluated.kind == "perturbed"]
-    return sorted((*change, name) for name in names if (change := kind_and_size(name)))
-
-
-def sensitivity(result: Result) -> Iterator[Picture]:
-    """Metrics and the AUROC of the uncertainty over the size of each kind of change that has several sizes."""
-    changes = perturbed(result)
-    for kind in dict.fromkeys(kind for kind, _, _ in changes):
-        if len(sizes := {size: name for of, size, name in changes if of == kind}) > 1:
-            yield evaluation_picture(
-                "sensitivity", kind, draw=partial(_sensitivity, result, kind, {0.0: "test", **sizes})
-            )
 
 
 def convergence(result: Result, instead: Iterable[Part]) -> Iterator[Picture]:
@@ -147,37 +128,3 @@ def _convergence(result: Result, metrics: list[str], path: Path) -> None:
             axes.set_xlabel("samples")
             axes.set_ylabel(label_of(metric))
         panels[0].legend(loc="best")
-
-
-def _sensitivity(result: Result, kind: str, sizes: Mapping[float, str], path: Path) -> None:
-    """A panel a metric, a line a method: the estimates over the size of the change."""
-    methods = plain_methods(result)
-    styles = drawing.line_styles([*methods])
-    panels_shown = {label: curves for label, curves in _sensitivity_curves(result, methods, sizes) if curves}
-    with picture(
-        path, title=f"Sensitivity to the input: {kind}", about=about_test_set(result), columns=len(panels_shown),
-        size=(3.4, 3.6), apart=True,
-    ) as panels:  # fmt: skip
-        for (label, curves), axes in zip(panels_shown.items(), panels, strict=True):
-            for name, values in curves.items():
-                axes.plot([*sizes], values, **styles[name].plotted, label=name)
-            axes.set_xlabel(KINDS[kind].axis if kind in KINDS else "size of the change")
-            axes.set_ylabel(label)
-        panels[0].legend(loc="best")
-
-
-def _sensitivity_curves(
-    result: Result, methods: Mapping[str, MethodResult], sizes: Mapping[float, str]
-) -> Iterator[tuple[str, dict[str, list[float]]]]:
-    """By panel, the values of the methods that have an estimate at every size."""
-    for metric in estimates_of_task(result.task.name, shown="sensitivity"):
-        estimates = {
-            name: [method.sets[s].estimates.get(metric) for s in sizes.values()] for name, method in methods.items()
-        }
-        yield label_of(metric), {name: [e.value for e in row if e] for name, row in estimates.items() if all(row)}
-    _, *changed = sizes.values()
-    for score in ALARMS:
-        scores = {name: [method.ood[s].get(score) for s in changed] for name, method in methods.items()}
-        # The unchanged set against itself is at chance.
-        aurocs = {name: [0.5, *(e["auroc"].value for e in row if e)] for name, row in scores.items() if all(row)}
-        yield f"AUROC, {named(score)}", aurocs

@@ -59,9 +59,15 @@ HOW = {
     "convergence": (
         "The same estimates from the first samples alone: once a curve is flat, more samples would change little."
     ),
-    "sensitivity": (
-        "At 0 the inputs are unchanged. Uncertainty that is an alarm rises where accuracy falls: AUROC is the "
-        "probability that a random changed point is more uncertain than a random test point, and 0.5 is chance."
+    "lead": (
+        "Each line goes from the severity at which the mean score of unlabelled points raises the alarm to that at "
+        "which accuracy is lost. A line that begins at its mark is pale: there the alarm comes too late."
+    ),
+    "shift": (
+        "At 0 the inputs are unchanged; the bands of the metrics are 95 %, of the difference to that. The alarm is "
+        "raised where the mean of mutual information (of a single pass, predictive entropy) leaves the grey band, in "
+        "which the means of unchanged points are; dashed is the "
+        "accuracy that confidences tell without labels."
     ),
     "uncertainty_error": (
         "Points sorted by their predicted σ. Where the running mean of the errors rises with the bands, σ "

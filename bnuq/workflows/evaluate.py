@@ -12,12 +12,12 @@ from bnuq.config import Run
 from bnuq.errors import SamplingError
 from bnuq.evaluation import certification, memory
 from bnuq.evaluation.datasets import fetch_missing
-from bnuq.evaluation.draws import passes_of_samples
+from bnuq.evaluation.draws import passes_of_samples, shift_in_words
 from bnuq.evaluation.exactness import check_network, check_network_unchanged
 from bnuq.evaluation.executors import UnitExecutor, UnitsLostError
 from bnuq.evaluation.gallery import gallery
 from bnuq.evaluation.measured import Measured
-from bnuq.evaluation.outcome_findings import findings_on_channels, findings_on_noise_models, findings_on_outcome
+from bnuq.evaluation.outcome_findings import analysed, findings_on_channels, findings_on_outcome
 from bnuq.evaluation.planned import PlannedRun, checked_run, journal_header, resolved
 from bnuq.evaluation.posthoc import post_hoc_scores
 from bnuq.evaluation.provenance import Stopwatch
@@ -42,13 +42,15 @@ def evaluate(
     work: Path | str | None = None,
     progress: Progress = silent,
     look: Callable[[Mapping[str, EvaluatedSet]], None] | None = None,
+    announce: Callable[[str], None] | None = None,
     merged: bool = False,
     turn: AbstractContextManager[Turn] | None = None,
 ) -> Result:
     """Evaluate `run`, write its result file, and return the result.
 
     Finished units are saved in `work` (by default beside the result) and read after an interruption. `look` receives
-    the sets before anything is drawn, and may raise where they cannot be used. `merged` units in `work` were computed
+    the sets before anything is drawn, and may raise where they cannot be used; `announce` receives how many points of
+    changed sets there are, and how many passes. `merged` units in `work` were computed
     by others; those of a `turn` are being computed by running processes, see `job_of`. Raises BnuqError with one
     message where the request cannot be carried out; the result file is then not touched.
     """
@@ -61,6 +63,8 @@ def evaluate(
         with turn or helpers(run.on, job_of(run, work)) as others:
             planned, shown = checked_run(run, watch, look)
             subject, run = planned.subject, planned.subject.run
+            if announce is not None and run.perturb:
+                announce(shift_in_words(subject))
             journal = folder.journal(planned.facts, journal_header(run))
             checked = check_network(subject)
             post_hoc = None if run.on == "local" else post_hoc_scores(subject, progress)  # while others are at work
@@ -101,7 +105,7 @@ def evaluate(
             path=run.out,
             units=dict(sorted(journal.digests.items())),
         )
-        result = replace(result, findings=(*result.findings, *findings_on_noise_models(result)))
+        result = analysed(result)
         result_file.write(result, run.out)
     return result
 

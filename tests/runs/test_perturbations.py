@@ -24,7 +24,6 @@ from bnuq.records import evaluation_file
 from bnuq.records.addresses import address_of, coordinates_of, estimates_of
 from bnuq.records.evaluation import Result
 from bnuq.report.evaluation import report
-from bnuq.report.evaluation_plots import perturbed
 from bnuq.sampling.dropout import Dropout
 from bnuq.sampling.engine import Stochastic
 from bnuq.sampling.gradients import Differentiable, agrees
@@ -254,21 +253,18 @@ def test_the_file_the_gate_and_a_repetition_take_them_like_others(folder: Path, 
 
 
 def test_the_report_has_a_table_and_a_picture_of_a_kind_of_several_sizes(whole: Result, tmp_path: Path) -> None:
-    assert perturbed(whole)[1:3] == [("gaussian", 0.1, "test+gaussian:0.1"), ("gaussian", 0.4, "test+gaussian:0.4")]
     of_result = report(whole)
-    assert [picture.kind for picture in of_result.pictures if picture.kind[0] == "sensitivity"] == [
-        ("sensitivity", "gaussian")
-    ]
+    assert [picture.kind for picture in of_result.pictures if picture.kind[0] == "shift"] == [("shift", "gaussian:σ")]
     full, short = rendered(report, whole, full=True), rendered(report, whole)
-    assert "Sensitivity to the input" in full and "AUROC against the test set by mutual information" in full
+    assert "Shift of the inputs" in full and "AUROC against the test set by mutual information" in full
     for method in ("deterministic", *METHODS):
         estimate = whole.methods[method].sets["test+gaussian:0.1"].estimates["accuracy"]
-        assert f"{estimate.value:.4f}" in full[full.index("Sensitivity to the input") :]
-    assert "accuracy, AUROC as an alarm" in short and "gaussian:0.4" in short and "gaussian:0.1 " not in short
+        assert f"{estimate.value:.4f}" in full[full.index("Shift of the inputs") :]
+    assert "accuracy (alarm, loss at)" in short and "gaussian:0.4" in short and "gaussian:0.1 " not in short
     for picture in of_result.pictures:
-        if picture.kind[0] == "sensitivity":
-            picture.draw(tmp_path / "sensitivity.svg")
-            assert "σ of the noise" in (tmp_path / "sensitivity.svg").read_text()
+        if picture.kind[0] == "shift":
+            picture.draw(tmp_path / "shift.svg")
+            assert "σ of the noise" in (tmp_path / "shift.svg").read_text()
 
 
 def test_a_regression_is_attacked_by_its_squared_error(tmp_path: Path) -> None:
@@ -295,7 +291,7 @@ def test_a_regression_is_attacked_by_its_squared_error(tmp_path: Path) -> None:
     found = result.methods["deterministic"].sets["test+fgsm:0.2"]
     np.testing.assert_allclose(found.points["squared_error"], (error**2).sum(1).numpy(), rtol=1e-5)
     assert "variance" in result.methods["mcbn"].ood["test+fgsm:0.2"]
-    assert "Sensitivity to the input" in rendered(report, result, full=True)
+    assert "Shift of the inputs" in rendered(report, result, full=True)
 
 
 def test_pictures_of_8_bits_stay_between_black_and_white(tmp_path: Path) -> None:
@@ -330,7 +326,7 @@ def test_what_cannot_be_perturbed_is_refused_by_name(folder: Path, tmp_path: Pat
     arrays = dict(np.load(folder / "test.npz"))
     np.savez(folder / "unlabelled.npz", x=arrays["x"])
     given: dict[str, Any] = {"methods": ("mcbn",), "ood": ()}
-    with pytest.raises(BnuqError, match=r"--perturb fgsm:0.1 attacks the loss, and .* has no labels"):
+    with pytest.raises(BnuqError, match=r"The perturbation fgsm:0.1 attacks the loss, and .* has no labels"):
         evaluated(folder, "refused", test="unlabelled.npz", perturb=("fgsm:0.1",), **given)
     unlabelled = evaluated(folder, "unlabelled", test="unlabelled.npz", perturb=("gaussian:0.1",), **given)
     assert "mutual_information" in unlabelled.methods["mcbn"].ood["test+gaussian:0.1"]

@@ -287,6 +287,18 @@ class RegressionScorer(TaskScorer[RegressionScores, NoiseFit]):
     def findings(self, method: str, fitted: NoiseFit | None) -> Iterator[Finding]:
         return iter(()) if fitted is None else fitted.findings(method, self._by)
 
+    def set_result(self, scores: RegressionScores, draws: DrawWeights) -> SetResult:
+        points = dict(scores.points)
+        if draws.samples == 1:  # which has no variance to report
+            points.pop("variance", None)
+        return SetResult(
+            estimates=set_estimates(scores, draws),
+            points=points,
+            predicted=scores.mean,
+            sigma=scores.sigma,
+            log_likelihood=scores.log_likelihood,
+        )
+
     def result(
         self,
         scores: Mapping[str, RegressionScores],
@@ -297,18 +309,7 @@ class RegressionScorer(TaskScorer[RegressionScores, NoiseFit]):
         test = scores["test"]
         return MethodResult(
             sets={
-                name: SetResult(
-                    estimates=set_estimates(set_scores, draws),
-                    points={  # a single draw has no variance to report
-                        key: values
-                        for key, values in set_scores.points.items()
-                        if key != "variance" or draws.samples > 1
-                    },
-                    predicted=set_scores.mean,
-                    sigma=set_scores.sigma,
-                    log_likelihood=set_scores.log_likelihood,
-                    samples=self._in_target_units(raw_samples.get(name)),
-                )
+                name: replace(self.set_result(set_scores, draws), samples=self._in_target_units(raw_samples.get(name)))
                 for name, set_scores in scores.items()
             },
             ood={

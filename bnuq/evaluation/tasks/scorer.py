@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -12,12 +12,15 @@ from jaxtyping import Bool, Int64
 
 from bnuq.config import Run
 from bnuq.data import Points
+from bnuq.estimates import Estimate
+from bnuq.evaluation import estimates
 from bnuq.evaluation.units import Gathered
 from bnuq.files.journal import Arrays
 from bnuq.findings import Finding
 from bnuq.methods import Method
 from bnuq.metrics import DrawWeights, LogitMaps
-from bnuq.records.evaluation import MethodResult, Samples
+from bnuq.metrics.registry import ALARMS
+from bnuq.records.evaluation import MethodResult, Samples, SetResult
 from bnuq.tasks import Task
 
 
@@ -69,6 +72,15 @@ class ScoredSet(Generic[F]):
     calibrates: bool = False
     second: Bool[np.ndarray, " point"] | None = None
     saves_maps: bool = False
+
+
+@dataclass(frozen=True)
+class ChangedSet:
+    """The test set after a change, by one method: its result without the likelihoods of each sample, and how well the
+    scores that are alarms separate it from the test set."""
+
+    result: SetResult
+    separation: dict[str, dict[str, Estimate]]
 
 
 @dataclass(frozen=True)
@@ -130,6 +142,15 @@ class TaskScorer(ABC, Generic[S, F]):
     @abstractmethod
     def headline_errors(self, scores: Mapping[str, S], draws: DrawWeights) -> dict[str, float]:
         """The Monte Carlo errors that "auto" reduces, by what they are of."""
+
+    @abstractmethod
+    def set_result(self, scores: S, draws: DrawWeights) -> SetResult:
+        """The estimates and the points of one set."""
+
+    def changed(self, test: Any, scores: Any, draws: DrawWeights) -> ChangedSet:
+        """What is kept of the test set after a change of some severity."""
+        result = replace(self.set_result(scores, draws), log_likelihood=None)
+        return ChangedSet(result, estimates.detection_estimates(test, scores, draws, ALARMS))
 
     @abstractmethod
     def result(

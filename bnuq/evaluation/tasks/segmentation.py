@@ -349,6 +349,9 @@ class SegmentationScorer(TaskScorer[PixelScores, None]):
     def headline_errors(self, scores: Mapping[str, PixelScores], draws: DrawWeights) -> dict[str, float]:
         return estimates.headline_errors("mutual_information", "MI", scores, draws)
 
+    def set_result(self, scores: PixelScores, draws: DrawWeights) -> SetResult:
+        return set_result(scores, draws, self._names)
+
     def result(
         self,
         scores: Mapping[str, PixelScores],

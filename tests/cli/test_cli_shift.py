@@ -1,0 +1,77 @@
+"""`bnuq shift` on the command line and from Python."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import bnuq
+
+Cli = Callable[..., Any]
+FEW = ("--samples", "4", "--method", "mcbn", "--no-post-hoc", "--limit", "20", "--calibrate", "off")
+
+
+def test_it_tells_its_size_writes_a_file_of_its_own_and_prints_curves_and_leads(cli: Cli, small: Path) -> None:
+    (small / "own.py").write_text("def darker(inputs, severity, random):\n    return inputs / (1 + severity)\n")
+    given = ("--family", "gaussian,own.py:darker", "--severities", "1,4")
+    outcome = cli("shift", small / "run.toml", *given, *FEW, "--json")
+    assert outcome.code == 0
+    assert (
+        "2 families of changes, 4 sets of 20 points beside the test set; with 5 passes of each point 500" in outcome.err
+    )
+    told = json.loads(outcome.out)
+    assert [each["severity"] for each in told["families"]["darker"]] == [1, 4]
+    assert told["lead"].keys() == {"gaussian", "darker"} and told["result"].endswith("model.shift.h5")
+    again = cli("report", told["result"], "--json")
+    assert json.loads(again.out)["lead"] == told["lead"]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (("--severities", "0,1"), "--severities is"),
+        (("--severities", "6"), "a severity of 1, 2, 3, 4 or 5"),
+        (("--severities", "2,x"), "--severities is"),
+        (("--severities", "2,2"), "all@2 is named twice"),
+        (("--family", "jpg"), "--family is"),
+        (("--family", "pgd"), "where KIND is one of"),
+        (("--family", "own.py:jpeg"), "another name than jpeg"),
+        (("--family", "none.py:dark"), "none.py"),
+        (("--family", "missing"), "is for rows of a table"),
+        (("--perturb", "gaussian:1"), "--perturb"),
+    ],
+)
+def test_a_wrong_request_is_one_message(cli: Cli, small: Path, given: tuple[str, ...], message: str) -> None:
+    outcome = cli("shift", small / "run.toml", *given, *FEW)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert message in outcome.err
+    assert not (small / "model.shift.h5").exists()
+
+
+def test_shards_compute_it_and_merge_writes_it(cli: Cli, small: Path, tmp_path: Path) -> None:
+    given = ("--family", "gaussian", "--severities", "2", "--out", small / "merged.h5", *FEW)
+    for part in ("0/2", "1/2"):
+        assert cli("shift", small / "run.toml", *given, "--shard", part, "--work", tmp_path / "work").code == 0
+    assert cli("merge", tmp_path / "work", small / "run.toml", "--out", small / "merged.h5").code == 0
+    assert cli("shift", small / "run.toml", *given[:4], "--out", small / "alone.h5", *FEW, "--quiet").code == 0
+    shifts = [bnuq.open(small / f"{name}.h5").shift for name in ("merged", "alone")]
+    assert shifts[0].sets == ("test+gaussian@2",)
+    np.testing.assert_array_equal(*(shift.methods["mcbn"].change for shift in shifts))
+
+
+def test_from_python_the_network_and_the_points_are_in_memory(small: Path) -> None:
+    import torch
+    from torch import nn
+
+    x = torch.rand(40, 3, 12, 12, generator=torch.Generator().manual_seed(0))
+    y = (x.mean((1, 2, 3)) > x.mean()).long()
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(400, 2))
+    result = bnuq.shift(model, train=(x, y), test=(x, y), families=["contrast"], severities=[2, 5], samples=4)
+    assert result.shift.sets == ("test+contrast@2", "test+contrast@5") and result.shift.families == ("contrast",)
+    assert ("shift contrast") in result.figures
+    assert small.exists()

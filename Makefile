@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo unit test nightly test-cuda test-floor test-ray test-trackers test-kernels soak hostile golden lint docs schema house figures gate noise-models worth certificate monitor inspect reproduce bench bench-scale bench-commands bench-start bench-launches bench-gpu bench-large clean architectures zoo
+.PHONY: demo unit test nightly test-cuda test-floor test-ray test-trackers test-kernels soak hostile golden lint docs schema house figures gate noise-models worth certificate shift monitor inspect reproduce bench bench-scale bench-commands bench-start bench-launches bench-gpu bench-large clean architectures zoo
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -129,6 +129,10 @@ certificate: .venv/installed
 # False alarms and power of the monitor; ten minutes of CPU time.
 monitor: .venv/installed
 	$(BIN)/python docs/make_monitor.py
+
+# How networks follow a shift of their inputs, reduced: about ten minutes of CPU time.
+shift: .venv/installed
+	$(BIN)/python docs/make_shift.py
 
 # The statistics of real networks, and the effect of correcting them: a quarter of an hour of CPU time.
 inspect: .venv/installed

@@ -273,7 +273,7 @@ def _of_severity(name: str, text: str) -> Perturbation:
     number, code, _, function = _positive(text), *name.rpartition(":")
     if number is None or number == math.inf:
         raise ValueError(f"{name or 'KIND'}@SEVERITY with a severity of 1 to 5, such as jpeg@3")
-    if code and function.isidentifier():
+    if code and function.isidentifier() and function.isascii():
         if function in (*KINDS, ALL):
             raise ValueError(f"a function of another name than {function}, which is a kind of its own")
         kind = PerturbationKind(function, "SEVERITY", "s", "one's own", f"is {name}", "severity")

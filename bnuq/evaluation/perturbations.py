@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -35,7 +36,7 @@ from bnuq.trust import names_a_file, resolve_factory, source_of
 
 ATTACKED_DRAWS = 8  # draws whose mean prediction is attacked, of a method with more
 _ROOM = 2**30  # bytes of perturbed inputs that are kept
-_LOOKED_AT = 1000  # points, from the first on, that say what the values of all are like
+_LOOKED_AT, _LOOKED_AT_VALUES = 1000, 2**24  # points, and their values, that say what the values of all are like
 _OWN_STREAM = 3  # of random numbers, for the user's functions
 
 
@@ -223,7 +224,7 @@ class Values:
     @staticmethod
     def of(points: Points) -> Values:
         shape = points.point_shape
-        raw = points.raw(slice(0, _LOOKED_AT))
+        raw = points.raw(slice(0, max(2, min(_LOOKED_AT, _LOOKED_AT_VALUES // max(1, math.prod(shape))))))
         axes = tuple(axis for axis in range(raw.ndim) if axis != 1)
         of_column = (-1, *([1] * (raw.ndim - 2)))
         with np.errstate(all="ignore"):

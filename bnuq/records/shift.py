@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -100,9 +100,8 @@ def shift_of(result: Result) -> Shift | None:
     order = sorted(changes, key=lambda name: (families.index(changes[name].family), changes[name].strength))
     shift = Shift(tuple(order), families, WINDOW)
     points, weights = PointContributions(result), _resampled(result)
-    for method in result.methods:
-        shift.methods[method] = _OfMethod(result, shift, method, points, weights).shift()  # type: ignore[index]
-    return shift
+    methods = {method: _OfMethod(result, shift, method, points, weights).shift() for method in result.methods}
+    return replace(shift, methods=methods)
 
 
 def _resampled(result: Result) -> Float[np.ndarray, "resample point"]:

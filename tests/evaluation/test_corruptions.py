@@ -94,6 +94,7 @@ POINTS = {
     "image": PICTURES,
     "sequence": np.random.default_rng(1).normal(size=(6, 2, 40)),
     "table": np.random.default_rng(2).normal(size=(6, 10)),
+    "array": np.random.default_rng(3).normal(size=(6, 2, 4, 4, 4)),
 }
 
 

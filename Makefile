@@ -78,7 +78,8 @@ lint: .venv/installed
 	$(BIN)/ruff format --check
 	$(BIN)/pyrefly check
 
-# The site, in build/site: index.html opens without a server. Its reports are computed once, three minutes of CPU time.
+# The site, in build/site; with its search: python3 -m http.server -d build/site. Its reports are computed once, in two
+# minutes of CPU time.
 .venv-docs/installed: docs/site/requirements.txt
 	$(PYTHON) -m venv .venv-docs
 	.venv-docs/bin/python -m pip install --quiet --disable-pip-version-check --requirement docs/site/requirements.txt

@@ -262,7 +262,7 @@ def main() -> None:
         target = PAGES / place
         target.parent.mkdir(parents=True, exist_ok=True)
         if source.suffix == ".md":
-            text = on_site(source.read_text(encoding="utf-8"), source, where, config["repo_url"])
+            text = on_site(source.read_text(encoding="utf-8"), source, where, config["extra"]["repository"])
             target.write_text(text, encoding="utf-8")
         else:
             shutil.copy(source, target)

@@ -78,7 +78,7 @@ lint: .venv/installed
 	$(BIN)/ruff format --check
 	$(BIN)/pyrefly check
 
-# The site, in build/site; with its search: python3 -m http.server -d build/site. Its reports are computed once, in two
+# The site, in build/site; with its search: python3 -m http.server -d build/site. Its reports are computed once: three
 # minutes of CPU time.
 .venv-docs/installed: docs/site/requirements.txt
 	$(PYTHON) -m venv .venv-docs

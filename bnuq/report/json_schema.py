@@ -11,7 +11,7 @@ import operator
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -21,7 +21,7 @@ from msgspec import UNSET, Struct, UnsetType, defstruct
 
 from bnuq.estimates import Estimate, InRecord
 from bnuq.gate import records as gate
-from bnuq.records import approximation, evaluation, inspection, multirun, precise_bn, sweep, verdict
+from bnuq.records import approximation, evaluation, inspection, monitor, multirun, precise_bn, sweep, verdict
 from bnuq.records.summary import SCHEMA
 from bnuq.store.annotations import fields_of, metadata
 from bnuq.store.codec import FORMAT
@@ -116,11 +116,12 @@ _Warning = _struct("Warning", {"code": str, "text": str, "runs": int}, {"runs"})
 
 
 class SetEstimates(Struct):
-    """The estimates of a set by metric, and those of its classes, groups or labels."""
+    """The estimates of a set by metric, and those of its classes, groups, labels or scores."""
 
     by_class: dict[str, _Estimates] | UnsetType = UNSET
     by_group: dict[str, _Estimates] | UnsetType = UNSET
     by_label: dict[str, _Estimates] | UnsetType = UNSET
+    by_score: dict[str, _Estimates] | UnsetType = UNSET
 
 
 class MethodSummary(Struct):
@@ -159,7 +160,7 @@ def _summary(command: str, types: Mapping[str, Any], optional: str = "", *, find
     return _struct("Summary", {**head, **types, **ends}, {*optional.split()})
 
 
-def _evaluate() -> type:
+def _evaluate(command: str = "evaluate") -> type:
     check = _struct("ReferenceCheck", {"passed": bool, "layers": list[_Any], "unfit": list[str]}, {"unfit"})
     evaluated = _struct("Set", {"n": int, "sha256": str})
     shared = {"model": _Any, "sampling": _Any, "sets": dict[str, evaluated]}
@@ -168,8 +169,9 @@ def _evaluate() -> type:
     about = _of(approximation.Approximation, "uncertainty ratio pll auroc", rank_correlation=dict[str, Number])
     parts = {"methods": dict[str, MethodSummary], "decisions": list[decision], "verdict": judged}
     more = {"approximations": dict[str, about], "suites": _Any, "certificate": _Any, "check": _Any}
+    more |= {"families": dict[str, list[_Any]], "lead": _Any}
     rest = {"reference_check": check | None, "seconds": dict[str, float], "work": _Any, "result": str | None}
-    return _summary("evaluate", shared | parts | more | rest, " ".join(more))
+    return _summary(command, shared | parts | more | rest, " ".join(more))
 
 
 def _several() -> type:
@@ -236,27 +238,44 @@ def _check() -> type:
         {"path": str, "checkpoint": str, "sha256": str, "samples": int, "batch_size": int, "seed": int, "time": str},
         {"path", "checkpoint", "sha256", "batch_size", "time"},
     )
-    known = "se se_points se_draws p_value p_adjusted tolerance"
-    where = dict.fromkeys(("method", "set", "label", "score", "metric", "address", "group", "class"), str)
+    known = "se se_points se_draws p_value p_adjusted tolerance detectable"
+    where = dict.fromkeys(("method", "set", "label", "score", "metric", "address", "group", "class", "test"), str)
     comparison = _of(gate.EstimateComparison, "unit outcome baseline current change", optional=known).__annotations__
-    comparisons = _struct("Comparison", where | comparison, {*where, *known.split()})
+    decisive = _struct("Decisive", {"points": dict[str, int], "samples": int}, {"points", "samples"})
+    comparison = comparison | {"decisive": decisive}
+    comparisons = _struct("Comparison", where | comparison, {*where, *known.split(), "decisive"})
     floors = _of(gate.Floor, "address relation bound value passed", optional="se")
     paired = _struct("Paired", {"points": list[str], "draws": list[str], "why_not": dict[str, str]})
     return _summary(
         "check",
-        {"passed": bool, "current": side, "baseline": side | None, "paired": paired | None, "gated": int,
-         "comparisons": list[comparisons], "floors": list[floors], "seconds": float, "accepted": str | None,
-         "kept": str | None},
+        {"passed": bool, "current": side, "baseline": side | None, "history": list[side], "paired": paired | None,
+         "gated": int, "comparisons": list[comparisons], "floors": list[floors], "seconds": float,
+         "accepted": str | None, "kept": str | None},
+        "history",
+    )  # fmt: skip
+
+
+def _monitor() -> type:
+    types = _of(monitor.Monitored, "p_value resamples together unit level e_value alarm").__annotations__
+    layer = _of(monitor.BlockTest, "name p_value mean_shift variance_shift law")
+    means = {"reference": EstimateSummary, "batch": EstimateSummary}
+    block = _struct("ScoreTest", {"name": str, "p_value": Number, **means}, {*means})
+    batch = _struct("Batch", {"reference": str, "n": int})
+    seen = _struct("Seen", {"batch": str, "p_value": Number, "e_value": Number})
+    return _summary(
+        "monitor",
+        {"kind": Literal["monitor"], "model": _Any, "reference": _Any, "batch": batch, **types, "layers": list[layer],
+         "scores": list[block], "stream": list[seen], "seconds": dict[str, float], "result": str | None},
     )  # fmt: skip
 
 
 _SUMMARIES = {
-    "evaluate": _evaluate, "several": _several, "sweep-batch-size": _sweep, "inspect": _inspection,
-    "precise-bn": _precise_bn, "check": _check,
+    "evaluate": _evaluate, "score": partial(_evaluate, "score"), "several": _several, "sweep-batch-size": _sweep,
+    "inspect": _inspection, "precise-bn": _precise_bn, "check": _check, "monitor": _monitor,
 }  # fmt: skip
 _RECORDS = {
-    "evaluate": evaluation.Result, "several": multirun.Several, "sweep-batch-size": sweep.Sweep,
-    "inspect": inspection.Inspection,
+    "evaluate": evaluation.Result, "score": evaluation.Scored, "several": multirun.Several,
+    "sweep-batch-size": sweep.Sweep, "inspect": inspection.Inspection, "monitor": monitor.Monitored,
 }  # fmt: skip
 
 

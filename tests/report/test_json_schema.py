@@ -7,19 +7,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import made_up_inspection
+import made_up_monitor
 import numpy as np
 import pytest
 import small_sweep
 import small_verdicts
 import summary_schemas
 
+import bnuq
 from bnuq.files.hdf5 import open_hdf5
 from bnuq.gate.records import summary as of_check
-from bnuq.records import inspection, multirun, sweep
+from bnuq.records import inspection, monitor, multirun, sweep
 from bnuq.records.evaluation import Result
 from bnuq.records.summary import summary
 from bnuq.report.json_schema import names, schema
@@ -41,6 +44,13 @@ def test_an_evaluation_is_described_as_it_is_printed_and_as_it_is_stored(request
     assert summary_schemas.errors(stored(result.path), "evaluate-record-v1") == []
 
 
+def scored(ood: bool) -> Any:
+    """The record of a `bnuq score` on six points."""
+    rng = np.random.default_rng(0)
+    others = {"others": rng.normal(size=(6, 3))} if ood else None
+    return bnuq.score(rng.normal(size=(6, 3)), np.array([0, 1, 2, 0, 1, 2]), ood=others).record
+
+
 def stored(path: Path) -> Any:
     with open_hdf5(path) as file:
         return json.loads(file["record"].asstr()[()])
@@ -53,9 +63,11 @@ def stored(path: Path) -> Any:
         *((make, "sweep-batch-size", sweep.summary) for make in (small_sweep.matched, small_sweep.regression)),
         *((make, "inspect", inspection.summary) for make in (made_up_inspection.bare, made_up_inspection.whole)),
         *((make, "inspect", inspection.summary) for make in (made_up_inspection.ill, made_up_inspection.unfinite)),
+        *((make, "monitor", monitor.summary) for make in (made_up_monitor.quiet, made_up_monitor.many_layers)),
+        *((partial(scored, ood), "score", summary) for ood in (False, True)),
     ],
 )
-def test_sweeps_and_inspections_are_described_as_printed_and_as_stored(
+def test_other_records_are_described_as_printed_and_as_stored(
     made: Callable[[], Any], name: str, of: Callable[[Any], Any], tmp_path: Path
 ) -> None:
     record = made()

@@ -13,8 +13,11 @@ from bnuq.records.verdict_sentences import joined_metrics
 
 _NETWORKS = {
     DETERMINISTIC: "the network as it is",
-    POPULATION: "the network with the BatchNorm statistics of the reference (`bnuq precise-bn` writes it)",
+    POPULATION: "the network with corrected BatchNorm statistics",
 }
+_CORRECT = (
+    "The BatchNorm statistics do not fit the data: correct the network (`bnuq precise-bn`) and evaluate it again."
+)
 _SHOWN = 2  # OOD sets by name
 MEASURED, SET = 2, 6  # digits of percents: of a measured share, and of one that was set, such as a risk
 _MOST_DECIMALS = 9
@@ -33,6 +36,9 @@ def _use(
     metric: str = "",
 ) -> str:
     text = f"Use {_prediction(method, passes, temperatures)}"
+    if method_named(method).plain.name == POPULATION:
+        use = text.replace(f"{_NETWORKS[POPULATION]},", "it").replace(_NETWORKS[POPULATION], "it")
+        text = f"{_CORRECT} Then {use[0].lower()}{use[1:]}"
     if gain is not None:
         return f"{text}: {_better(gain)} than that of the best single pass."
     if only_by:
@@ -42,7 +48,7 @@ def _use(
     if most_passes == 1:
         return f"{text}; no method of several passes was tried."
     undecided = f" ({joined_metrics(open_by, 'and')} undecided)" if open_by else ""
-    return f"{text}; {most_passes} passes add nothing that {points:,} points could show{undecided}."
+    return f"{text}: {points:,} points show no gain from {most_passes} passes{undecided}."
 
 
 def _prediction(method: str, passes: int, temperatures: Sequence[float]) -> str:
@@ -92,12 +98,14 @@ def _undecided_use(
     **_: Any,
 ) -> str:
     text = f"Undecided whether {most_passes} passes are worth it:"
+    until = f"Until then use {_prediction(method, passes, temperatures)}."
     if gain is None:
-        why = "{} samples are too few; take at least {}".format(*samples) if samples else _REASONS[reason]
-        return f"{text} {why}."
+        if not samples:
+            return f"{text} {_REASONS[reason]}."
+        return f"{text} {samples[0]} are too few to tell; take at least {samples[1]}. {until}"
     return (
-        f"{text} with {gain['method']} {_better(gain)}, which may be chance in {comparisons} comparisons; about "
-        f"{_about(points_needed)} points would decide. Until then use {_prediction(method, passes, temperatures)}."
+        f"{text} with {gain['method']} {_better(gain)}, which may be chance among {comparisons} comparisons; about "
+        f"{_about(points_needed)} points in all would decide. {until}"
     )
 
 

@@ -19,12 +19,20 @@ from bnuq.methods import method_named
 from bnuq.records.best_scores import aurocs_of, best_score, caught, scores_of, threshold_of
 from bnuq.records.certificate import outcomes
 from bnuq.records.evaluation import Result, Scored
-from bnuq.records.verdict import LEVEL, MethodComparison, Verdict, is_mismatched, judged, on_another_scale, passes_of
+from bnuq.records.verdict import (
+    LEVEL,
+    REACH,
+    MethodComparison,
+    Verdict,
+    is_mismatched,
+    judged,
+    on_another_scale,
+    passes_of,
+)
 
 ACCEPTED = 0.9  # share of test points that are accepted without a certificate
 _PROPER = "pll", "crps"  # by which a prediction is chosen; other metrics only where these do not object
 _LEAST_SAMPLES = 8  # for an error over them
-_REACH = NormalDist().inv_cdf(0.975)  # of a 95 % interval, in standard deviations
 
 
 def decided(result: Result) -> tuple[Finding, ...]:
@@ -114,7 +122,7 @@ def _likely(of_labels: Sequence[MethodComparison]) -> MethodComparison | None:
     alone."""
     sampled = [each for each in of_labels if each.passes > 1 and each.metric == of_labels[0].metric]
     best = max(sampled, key=lambda each: each.gain, default=None)
-    return best if best is not None and best.se and best.gain > _REACH * best.se else None
+    return best if best is not None and best.is_likely else None
 
 
 def _points_needed(comparison: MethodComparison, points: int, comparisons: int) -> float:
@@ -174,8 +182,8 @@ def _measured(result: Result, method: str) -> Iterator[Finding]:
     if task.is_regression:
         covered = test.estimates.get("coverage95")
         if covered is not None and test.sigma is not None:
-            width = _REACH * float(np.mean(test.sigma))
-            values |= {"what": "intervals", "score": "sigma", "threshold": _REACH, "deferred": None, "before": None}
+            width = REACH * float(np.mean(test.sigma))
+            values |= {"what": "intervals", "score": "sigma", "threshold": REACH, "deferred": None, "before": None}
             yield finding("defer", **values, width=width, error=1 - covered.value, points=len(test.sigma))
         return
     uncertainty, right = test.points.get("predictive_entropy"), test.points.get("accuracy")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from bnuq.records.reference import draws_mini_batches, is_doubtful
 from bnuq.store.table import Row
 
 LEVEL = 0.05  # of all comparisons together
+REACH = NormalDist().inv_cdf(0.975)  # of a 95 % interval, in standard deviations
 BUDGETS = 1, 8, 32  # passes for each point
 _OF_LABELS = "pll", "crps", "ece", "aurc"  # of the test set; beside them the AUROC of each OOD set
 
@@ -55,6 +57,11 @@ class MethodComparison:
     def gain(self) -> float:
         """The difference, positive where the method is better."""
         return _better(self.metric) * self.difference
+
+    @property
+    def is_likely(self) -> bool:
+        """Whether the method would be better beyond chance if it were the only one compared."""
+        return bool(self.se) and self.gain > REACH * self.se
 
     @property
     def is_better(self) -> bool:
@@ -286,7 +293,10 @@ def concluded(comparisons: Sequence[MethodComparison], *, mismatched: bool, lack
     if not undecided or gains:  # the best method by the metric of the clearest gain, else by the first metric
         first = max(gains, key=lambda gain: gain.gain / gain.se if gain.se else math.inf) if gains else sampled[0]
         same = [other for other in compared if (other.metric, other.set) == (first.metric, first.set)]
-        values["example"] = asdict(max(same, key=lambda comparison: comparison.gain))
+        best = max(same, key=lambda comparison: comparison.gain)
+        values["example"] = asdict(best)
+        if code == "one-pass-is-enough":
+            values["is_likely"] = best.is_likely
     passes = max(comparison.passes for comparison in compared)
     return Conclusion(
         worth=True if gains else None if undecided else False,

@@ -45,14 +45,15 @@ def _reasons(undecided: Undecided) -> str:
     return "; ".join(f"by {joined_metrics(by, 'and')}: {_REASONS[reason]}" for reason, by in undecided)
 
 
-def _enough(passes: int, others: Judged, worse: Judged, example: Mapping[str, Any]) -> str:
+def _enough(passes: int, others: Judged, worse: Judged, example: Mapping[str, Any], is_likely: bool) -> str:
     single, sampled = _values(example)
     if others:
         shown = f"by {joined_metrics(others, 'or')}, {_NO_GAIN}.{_lost(worse)}"
     else:
         shown = f"by {joined_metrics(worse, 'and')}, all methods are worse than the best single pass."
     use = f"Recommended {_by(example, 'by')}: {single}, in one pass.{_first_run(example['against'])}"
-    return f"{passes} passes show no gain: {shown} {use} The best of several passes is {sampled}."
+    lead = f"A gain from {passes} passes may be chance" if is_likely else f"{passes} passes show no gain"
+    return f"{lead}: {shown} {use} The best of several passes is {sampled}."
 
 
 def _first_run(method: str) -> str:

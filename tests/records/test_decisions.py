@@ -53,7 +53,7 @@ def texts(result: Result, judgement: Verdict) -> list[str]:
 @pytest.mark.parametrize(
     ("comparisons", "code", "text"),
     [
-        ([(0.001, 0.002, 1.0)], "use", "Use the network as it is; 32 passes add nothing that 400 points could show."),
+        ([(0.001, 0.002, 1.0)], "use", "Use the network as it is: 400 points show no gain from 32 passes."),
         (
             [(0.05, 0.01, 0.001)],
             "use",
@@ -76,14 +76,14 @@ def test_the_prediction_is_that_of_the_verdict(comparisons: list[tuple[Any, ...]
 def test_a_prediction_is_decided_where_only_foreign_inputs_are_not() -> None:
     judgement = judged(compared(0.0, 0.01, 1.0), compared(0.1, None, None, "auroc", set="far", score="variance"))
     assert judgement.worth is None
-    assert texts(made(), judgement)[0].endswith("nothing that 400 points could show (AUROC of far undecided).")
+    assert texts(made(), judgement)[0].endswith("400 points show no gain from 32 passes (AUROC of far undecided).")
 
 
 def test_an_undecided_prediction_says_how_many_points_would_decide_it_and_what_to_use_until_then() -> None:
     [decision] = decisions(made(), judged(compared(0.022, 0.01, 0.06), compared(0.0, 0.01, 1.0, "ece")))
     assert decision.values["points_needed"] == pytest.approx(400 * (2.2414 / 2.2) ** 2, rel=1e-3)
     text = sentence(decision, DECISIONS)
-    assert "in 2 comparisons; about 420 points would decide. Until then use the network as it is." in text
+    assert "among 2 comparisons; about 420 points in all would decide. Until then use the network as it is." in text
 
 
 def test_a_temperature_that_was_not_fitted_leaves_a_gain_undecided() -> None:

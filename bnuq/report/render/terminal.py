@@ -314,4 +314,6 @@ def _blocks(widths: Sequence[int], space: int) -> Iterator[list[int]]:
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    return textwrap.wrap(text, width, break_on_hyphens=False)
+    """Lines of at most this width; a number stays with its percent sign."""
+    lines = textwrap.wrap(text.replace(" %", "\u00a0%"), width, break_on_hyphens=False)
+    return [line.replace("\u00a0%", " %") for line in lines]

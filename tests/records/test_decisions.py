@@ -99,7 +99,7 @@ def test_the_temperature_is_said_and_of_two_their_mean(fitted: list[float], said
     scaled = made(temperature=temperature).methods["deterministic"]
     methods = {**result.methods, "deterministic+temperature": scaled}
     [text] = texts(replace(result, methods=methods), judgement)
-    assert text.startswith(f"Use the network as it is, with a temperature of {said}; 32 passes")
+    assert text.startswith(f"Use the network as it is, with a temperature of {said}: 400 points show no gain")
 
 
 def test_statistics_that_are_not_those_of_the_data_leave_everything_undecided() -> None:

@@ -345,7 +345,7 @@ def test_a_foreign_file_and_other_hdf5_are_refused(tmp_path, folder):
         result_file.read(folder / "test.npz")
     with h5py.File(tmp_path / "b.h5", "w") as file:
         file["x"] = np.arange(3)
-    with pytest.raises(ResultError, match=r"b\.h5 is not a result file of bnuq evaluate"):
+    with pytest.raises(ResultError, match=r"b\.h5 is not a result file of bnuq"):
         result_file.read(tmp_path / "b.h5")
     with pytest.raises(ResultError, match="there is no such file"):
         result_file.read(tmp_path / "c.h5")

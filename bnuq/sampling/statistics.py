@@ -29,11 +29,12 @@ from bnuq.sampling.planning import plan
 from bnuq.sampling.recording import record
 from bnuq.sampling.site_search import find_sites
 from bnuq.sampling.sites import BatchNormSite, Sites, fingerprint, select_layers
-from bnuq.sampling.trace import NotTraceableError, on_other_inputs, other_inputs, uneven_tile
+from bnuq.sampling.trace import NotTraceableError, checked_rows, on_other_inputs, other_inputs, uneven_tile
 from bnuq.sampling.unsampled import listed, warn_of_unsampled
 
-Plans = dict[tuple[object, ...], MeasurementProgram | None]
-"""Compiled plans of one network with one selection of layers, by the mini-batch; None where none agrees with it."""
+Plans = dict[tuple[object, ...], tuple[MeasurementProgram | None, set[int]]]
+"""Compiled plans of one network with one selection of layers, by the points of a mini-batch, None where none agrees
+with it; and the sizes of mini-batches that each was compared on: it may hold for one and not for another."""
 
 
 def draw(
@@ -230,14 +231,14 @@ def _measure(
     size."""
     if noise is not None:
         return lambda batch: _plainly(model, sites, batch, variance, noise)
-    plans, key = {} if plans is None else plans, (batch.shape, batch.dtype, variance)
+    plans, key = {} if plans is None else plans, (batch.shape[1:], batch.dtype, variance)
     if key not in plans:
-        plans[key] = _compiled(model, sites, batch, variance) if len(batch) > 1 else None
-    program = plans[key]
+        few = batch[: checked_rows(batch)]
+        plans[key] = _compiled(model, sites, few, variance) if len(batch) > 1 else None, set()
+    program, verified = plans[key]
     point_bytes = program.bytes_per_point if program is not None else 0
     if memory_limit is not None and point_bytes * len(batch) > memory_limit:
         raise too_large(len(batch), memory_limit // point_bytes)
-    verified: set[int] = set()  # sizes of mini-batches: a plan may hold for one size and not for another
 
     def measure(batch: Tensor) -> Measurement:
         nonlocal program

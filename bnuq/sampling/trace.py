@@ -16,7 +16,7 @@ from bnuq.sampling.batchnorm_calls import OtherCallsError
 from bnuq.sampling.sites import Site
 
 CHECKED_ROWS = 8  # rows on which a plan is compared with the network itself
-_CHECKED_ENTRIES = 2**24  # of the input at most, unless there are only three rows
+_CHECKED_ENTRIES = 2**19  # of the input at most, unless there are only three rows
 
 
 class NotTraceableError(BnuqError):
@@ -130,9 +130,14 @@ def on_other_inputs() -> Iterator[None]:
         raise NotTraceableError(f"its operations cannot be run again ({str(error).splitlines()[0]})") from error
 
 
+def checked_rows(inputs: Tensor) -> int:
+    """The rows on which a plan is compared with the network: fewer where points are large, but three at least."""
+    return min(CHECKED_ROWS, max(3, _CHECKED_ENTRIES // max(1, inputs[0].numel())))
+
+
 def other_inputs(inputs: Tensor) -> Tensor:
-    """Plausible inputs that differ from those of the recording: fewer where points are large, but three at least."""
-    count = min(CHECKED_ROWS, max(3, _CHECKED_ENTRIES // max(1, inputs[0].numel())))
+    """Plausible inputs that differ from those of the recording."""
+    count = checked_rows(inputs)
     rows = torch.cat([inputs[:count]] * count)[:count]
     if not rows.is_floating_point():
         return rows.flip(0)

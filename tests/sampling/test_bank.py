@@ -179,7 +179,7 @@ def test_a_plan_that_is_kept_is_compiled_once_and_changes_no_bit(monkeypatch):
     for batch in batches:
         kept, alone = (bnuq.statistics_of(net, [batch], plans=given) for given in (plans, None))
         assert all(np.array_equal(a.var, b.var) for a, b in zip(kept.layers, alone.layers, strict=True))
-    assert len(compiled) == 1 + len(batches) and all(plans.values())
+    assert len(compiled) == 1 + len(batches) and all(program for program, _ in plans.values())
 
 
 def test_pooled_statistics_are_those_of_all_batches_together():

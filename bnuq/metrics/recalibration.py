@@ -50,11 +50,16 @@ def pll_by_temperature(
     xp, pll_values = array_namespace(logits), []
     below = logits - xp.max(logits, axis=-1, keepdims=True)
     true = true_class_values(below, y)
-    for tau in map(float, TEMPERATURES):
-        scaled = below / tau
-        weight = xp.exp(xp.clip(scaled, _LOWEST, 0.0))  # which sums to 1 or more; underflow is slow
-        pll_values.append(pll_from_log_likelihood(true / tau - xp.log(xp.sum(weight, axis=-1))))
-    return xp.stack(pll_values)
+    lowest = xp.asarray(_LOWEST, dtype=below.dtype, device=device(below))  # `clip` takes several passes on tensors
+    together = logits.shape[-1]  # temperatures, whose likelihoods take as much memory as the logits
+    for first in range(0, len(TEMPERATURES), together):
+        terms = []
+        for tau in map(float, TEMPERATURES[first : first + together]):
+            weight = xp.exp(xp.maximum(below / tau, lowest))  # which sums to 1 or more; underflow is slow
+            terms.append(true / tau - xp.log(xp.sum(weight, axis=-1)))
+        rows = xp.reshape(xp.stack(terms, axis=1), (len(logits), -1))
+        pll_values.append(xp.reshape(pll_from_log_likelihood(rows), (len(terms), -1)))
+    return xp.concat(pll_values)
 
 
 def fitted_temperature(pll: Float[np.ndarray, "temperature point"]) -> float:

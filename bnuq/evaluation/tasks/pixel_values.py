@@ -61,31 +61,38 @@ class PartMeans:
 
 
 def of_draws(
-    logits: Float[Tensor, "draw class pixel"], truth: Int64[Tensor, " pixel"] | None, temperature: float
-) -> tuple[PartMeans, Float[Tensor, "draw class pixel"]]:
-    """The values of each draw as if it were a part, from logits that are divided by a temperature; and 1 where a logit
-    is the largest of its pixel, 0 elsewhere."""
+    logits: Float[Tensor, "draw class pixel"],
+    truth: Int64[Tensor, " pixel"] | None,
+    temperature: float,
+    *,
+    with_classes: bool,
+) -> tuple[PartMeans, Int64[Tensor, "draw pixel"] | None]:
+    """The values of each draw as if it were a part, from logits that are divided by a temperature; and the class that
+    each predicts, where it is needed."""
     largest = logits.amax(1, keepdim=True)
     below = logits - largest
-    is_largest = torch.eq(below, 0, out=torch.empty_like(below))  # numbers, as truths are slow on a CPU
+    # numbers, as truths are slow on a CPU
+    classes = classes_of(torch.eq(below, 0, out=torch.empty_like(below))) if with_classes else None
     if temperature != 1:
         below /= temperature
         largest = largest / temperature
     true = None if truth is None else below.gather(1, truth.expand(len(below), 1, -1))[:, 0]
     weight = below.clamp_min_(_LOWEST).exp()
-    others = torch.sub(weight, is_largest).sum(1) + (is_largest.sum(1) - 1)  # without rounding 1 + a small number
+    # Without the rounding of 1 + a small number: weights of 1, of which the largest is one, have no fractional part.
+    others = weight.frac().sum(1)
+    others += (weight.sum(1) - others).round_() - 1
     log_total = others.log1p()
     p = weight.mul_((1 + others).reciprocal_()[:, None])
     entropy = log_total - below.mul_(p).sum(1)
     true_p = torch.zeros_like(log_total, dtype=torch.float64) if true is None else (true - log_total).double().exp_()
-    return PartMeans(p, entropy, -largest[:, 0], -(log_total + largest[:, 0]), true_p), is_largest
+    return PartMeans(p, entropy, -largest[:, 0], -(log_total + largest[:, 0]), true_p), classes
 
 
 def classes_of(is_largest: Float[Tensor, "row class pixel"]) -> Int64[Tensor, "row pixel"]:
-    """The first class of each pixel that has a 1."""
+    """The first class of each pixel that has a 1; they are overwritten."""
     classes = is_largest.shape[1]
     order = torch.arange(classes, 0, -1, dtype=is_largest.dtype, device=is_largest.device)[:, None]
-    return classes - (is_largest * order).amax(1).long()
+    return classes - is_largest.mul_(order).amax(1).long()
 
 
 @dataclass(frozen=True)
@@ -134,11 +141,12 @@ def of_replicates(
     """The scores under every replicate, from the `mean` probabilities under each, which are overwritten. Mutual
     information needs `several` draws; scores of logits are left out where these are recalibrated."""
     largest = mean.amax(1, keepdim=True)
-    predicted = classes_of(torch.eq(mean, largest, out=torch.empty_like(mean)))
+    work = torch.eq(mean, largest, out=torch.empty_like(mean))
+    predicted = classes_of(work)
     others = mean.scatter_(1, predicted[:, None], math.exp(_LOWEST))  # not 0, whose logarithm is not finite
     least = others.sum(1)
     largest = 1 - least
-    logs = others.log()
+    logs = torch.log(others, out=work)
     scores = {
         "least_confidence": least,
         "predictive_entropy": logs.mul_(others).sum(1).add_(torch.log1p(-least).mul_(largest)).neg_(),

@@ -21,7 +21,7 @@ from bnuq.data import Masks
 from bnuq.evaluation import estimates
 from bnuq.evaluation.subject import RunPlan
 from bnuq.evaluation.tasks import between_draws, failing_images, pixel_counts
-from bnuq.evaluation.tasks.pixel_values import PartMeans, PixelValues, classes_of, of_draws, of_replicates, taken
+from bnuq.evaluation.tasks.pixel_values import PartMeans, PixelValues, of_draws, of_replicates, taken
 from bnuq.evaluation.units import Blocks, Gathered
 from bnuq.files.journal import Arrays
 from bnuq.metrics import SCORE_BINS, DrawWeights
@@ -167,9 +167,11 @@ class PixelReduction:
         for pixels in _slices(logits.shape[2], self._step(logits)):
             here = logits[..., pixels]
             image.apart = torch.maximum(image.apart, (here - image.first[:, pixels]).abs_().amax())
-            means, is_largest = of_draws(here.to(self._dtype(logits)), None if truth is None else truth[pixels], tau)
-            if image.drawn is not None:
-                image.drawn[draws.start : draws.stop, pixels] = classes_of(is_largest)
+            of_truth, drawn = None if truth is None else truth[pixels], image.drawn
+            with_classes = drawn is not None
+            means, classes = of_draws(here.to(self._dtype(logits)), of_truth, tau, with_classes=with_classes)
+            if drawn is not None and classes is not None:
+                drawn[draws.start : draws.stop, pixels] = classes
             if max(map(len, self._parts[parts])) > 1:
                 means = means.of_parts(self._on_device(shares, means.entropy, draws))
             yield pixels, parts, means

@@ -18,6 +18,7 @@ from torch import Tensor
 from bnuq.records.evaluation import PIXEL_SCORES
 
 _LOWEST = -80.0  # logits below the largest: e^−80 is nothing in a sum, and a normal number in float32
+_SMALLEST = 2.0**-62  # probability, whose square is a normal number in float32: underflow takes a hundred times as long
 _OF_LOGITS = ("max_logit", "energy")  # which a temperature would change
 
 
@@ -161,7 +162,7 @@ def of_replicates(
         p_true = weights.double() @ means.true
         is_right = torch.eq(predicted, truth, out=torch.empty_like(largest))
         # Σ p² − 2 p_y + 1, which a pixel that is right leaves as Σ of the others p² + (1 − p_y)².
-        squares = others.square_().sum(1)
+        squares = torch.clamp_min(others, _SMALLEST, out=work).square_().sum(1)
         wrong = torch.addcmul(1 - 2 * p_true.to(largest.dtype), largest, largest)
         scores |= {
             "accuracy": is_right,

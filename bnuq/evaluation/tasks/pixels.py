@@ -62,7 +62,8 @@ class PixelReduction:
     `weights` are those of the `parts` of the draws. Pixels where the mask is `ignore` are not scored. The masks of a
     set that is not `labelled` say what is an anomaly, 1, and what is not, 0. The logits of each image are divided by
     its `temperature`; with `fits_temperature` the PLL under many temperatures is kept, for pixels on a regular grid.
-    A `lean` one keeps means, classes, bins and the histograms of scores of probabilities alone.
+    One that `converges` has the means of the first draws, too. A `lean` one keeps means, classes, bins and the
+    histograms of scores of probabilities alone.
     """
 
     def __init__(
@@ -78,15 +79,17 @@ class PixelReduction:
         where: str = "",
         temperature: Float[np.ndarray, " image"] | None = None,
         fits_temperature: bool = False,
+        converges: bool = True,
         lean: bool = False,
         saves_maps: bool = False,
     ) -> None:
         self._parts, self._draws = parts, parts[-1].stop
         self._full, self._left_out = weights.full.start, weights.jackknife
-        # The last of the first 1, 2, 4, … and all parts is all of them again: its sums are copied.
-        self._weights = weights.weights[:-1] if weights.prefix_sizes else weights.weights
-        self._replicates = np.arange(len(weights.weights)) % len(self._weights)
         self._counted = max(weights.full.stop, weights.jackknife.stop)  # replicates of what is not a mean
+        replicates = len(weights.weights) if converges else self._counted
+        # The last of the first 1, 2, 4, … and all parts is all of them again: its sums are copied.
+        self._weights = weights.weights[: replicates - (converges and bool(weights.prefix_sizes))]
+        self._replicates = np.arange(replicates) % len(self._weights)
         self._uploaded: dict[range | None, Tensor] = {}  # weights: of the replicates, and of some draws in the parts
         self._classes, self._ignore = classes, ignore
         self._masks, self._labelled = masks, labelled
@@ -290,7 +293,7 @@ class PixelReduction:
             valid = mask != self._ignore if self._labelled else (mask == 0) | (mask == ANOMALY)
         truth = None if mask is None else np.where(valid, mask, 0)
         if mask is not None and self._labelled and not self._lean and self.maps is None:
-            distance = np.minimum(metrics.boundary_distance(mask, valid), REACH)
+            distance = metrics.boundary_distance(mask, valid, reach=REACH)
         count = int(valid.sum())
         plane = valid if count else np.ones_like(valid)  # only the scores of an ignored image are used
         rows = np.flatnonzero(plane)

@@ -339,6 +339,7 @@ class SegmentationScorer(TaskScorer[PixelScores, None]):
             where=points.reference,
             temperature=None if maps is None else maps.temperature,
             fits_temperature=scored.calibrates and maps is None,
+            converges=scored.by_class,
             lean=lean,
             saves_maps=scored.saves_maps,
         )

@@ -93,7 +93,7 @@ def classes_of(is_largest: Float[Tensor, "row class pixel"]) -> Int64[Tensor, "r
     """The first class of each pixel that has a 1; they are overwritten."""
     classes = is_largest.shape[1]
     order = torch.arange(classes, 0, -1, dtype=is_largest.dtype, device=is_largest.device)[:, None]
-    return classes - is_largest.mul_(order).amax(1).long()
+    return (classes - is_largest.mul_(order).amax(1)).long()
 
 
 @dataclass(frozen=True)
@@ -167,6 +167,6 @@ def of_replicates(
         scores |= {
             "accuracy": is_right,
             "pll": p_true.log().to(largest.dtype),
-            "brier": squares + torch.where(is_right > 0, least.square(), wrong),
+            "brier": squares + torch.lerp(wrong, least.square(), is_right),
         }
     return PixelValues(tuple(scores), torch.stack([*scores.values()]), predicted)

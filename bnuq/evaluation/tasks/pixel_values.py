@@ -107,9 +107,21 @@ class PixelValues:
     def of(self, name: str) -> Float[Tensor, "replicate pixel"]:
         return self.values[self.names.index(name)]
 
-    def at(self, pixels: Integer[Tensor, " kept"]) -> PixelValues:
-        """Of these pixels alone."""
-        return PixelValues(self.names, taken(self.values, pixels), taken(self.predicted, pixels))
+    def room(self, pixels: int) -> PixelValues:
+        """Room for such scores of so many pixels."""
+        values, predicted = (each.new_empty((*each.shape[:-1], pixels)) for each in (self.values, self.predicted))
+        return PixelValues(self.names, values, predicted)
+
+    def put(self, start: int, other: PixelValues, pixels: Integer[Tensor, " kept"] | None) -> PixelValues:
+        """Keep the scores of these pixels of others, or of all, from number `start` on: what is kept there."""
+        here = slice(start, start + (other.predicted.shape[-1] if pixels is None else len(pixels)))
+        kept = PixelValues(self.names, self.values[..., here], self.predicted[..., here])
+        for room, each in ((kept.values, other.values), (kept.predicted, other.predicted)):
+            if pixels is None:
+                room.copy_(each)
+            else:
+                torch.gather(each, -1, pixels.expand(*each.shape[:-1], -1), out=room)
+        return kept
 
     def sums(self) -> dict[str, Float64[Tensor, " replicate"]]:
         """The sums over these pixels: few enough to be added in their own dtype."""

@@ -191,19 +191,23 @@ class PixelReduction:
 
     def _close(self, image: _Image, tiles: Iterable[tuple[slice, slice, PartMeans]]) -> None:
         """Reduce an image of which all draws are known, some pixels at a time."""
-        region, shown, scored, totals = image.region, [], [], dict[str, Tensor]()
+        region, shown, totals = image.region, [], dict[str, Tensor]()
+        scored, done = None, 0
         for pixels, _, means in tiles:
             values, sums = self._values(means, region, pixels)
             shown.append(values.of_first())
-            scored.append(values if region.all_pass(pixels) else values.at(region.within(pixels)))
-            sums |= scored[-1].sums()
+            scored = scored or values.room(len(region.rows))
+            kept = scored.put(done, values, None if region.all_pass(pixels) else region.within(pixels))
+            done += kept.predicted.shape[-1]
+            sums |= kept.sums()
             totals = {name: value + totals[name] if totals else value for name, value in sums.items()}
         every = PixelValues.joined(shown)
         if self.maps is not None:
             self._check_finite(image, float(image.apart))
             self.maps.append(self._maps(every, region) | ({} if region.mask is None else {"truth": region.mask}))
             return
-        sums, bins = self._sums(PixelValues.joined(scored), totals, region)
+        assert scored is not None
+        sums, bins = self._sums(scored, totals, region)
         uncertainty = uncertainty_of(every.names)
         fetched = devices.fetch(
             {f"sum/{name}": value for name, value in sums.items()}

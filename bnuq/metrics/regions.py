@@ -6,6 +6,7 @@ ignored.
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -19,22 +20,38 @@ Connectivity = Literal[4, 8]
 
 
 def boundary_distance(
-    mask: Integer[np.ndarray, "height width"], valid: Bool[np.ndarray, "height width"]
+    mask: Integer[np.ndarray, "height width"], valid: Bool[np.ndarray, "height width"], *, reach: int | None = None
 ) -> Float[np.ndarray, "height width"]:
     """The distance of each pixel to the nearest class boundary, in pixels, ≥ 0; no direction.
 
     Pixels beside a valid pixel of another class (of the four neighbours) are the boundary, at 0. Ignored pixels are
-    none. A band is `distance <= d`. Infinite if there is no boundary.
+    none. A band is `distance <= d`. Infinite if there is no boundary. Distances beyond `reach` are this.
 
     Source: Kohli, Ladický & Torr 2009, Robust Higher Order Potentials for Enforcing Label Consistency (trimaps);
     the exact Euclidean distance, Maurer, Qi & Raghavan 2003.
     """
-    from scipy.ndimage import distance_transform_edt  # late: `bnuq.metrics` is light
-
     boundary = _boundary(mask, valid)
+    if reach is not None:
+        return _distance_up_to(boundary, reach)
     if not boundary.any():
         return np.full(mask.shape, math.inf)
+    from scipy.ndimage import distance_transform_edt  # a second, which runs do without
+
     return np.asarray(distance_transform_edt(~boundary), np.float64)
+
+
+def _distance_up_to(targets: Bool[np.ndarray, "height width"], reach: int) -> Float[np.ndarray, "height width"]:
+    """The Euclidean distance of each pixel to the nearest target, at most `reach`: first along the columns."""
+    down = np.where(targets, 0, reach).astype(np.int32)
+    for rows in (down, down[::-1]):
+        for before, row in pairwise(rows):
+            np.minimum(row, before + 1, out=row)
+    square = down**2
+    nearest = square.copy()
+    for across in range(1, min(reach, targets.shape[1])):
+        for to, at in ((nearest, square), (nearest[:, ::-1], square[:, ::-1])):
+            np.minimum(to[:, across:], at[:, :-across] + across**2, out=to[:, across:])
+    return np.minimum(np.sqrt(nearest), reach)
 
 
 def _boundary(
@@ -174,14 +191,54 @@ def patch_means(
 
 def components(
     mask: Bool[np.ndarray, "height width"], *, connectivity: Connectivity = 8
-) -> Integer[np.ndarray, "height width"]:
-    """The number 1, 2, … of each pixel's connected component in a binary mask, 0 outside of it; no direction.
+) -> Int64[np.ndarray, "height width"]:
+    """The number 1, 2, … of each pixel's connected component in a binary mask, 0 outside of it, in the order of their
+    first pixels; no direction.
 
-    Source: Rosenfeld & Pfaltz 1966, Sequential Operations in Digital Image Processing; scipy.ndimage.label.
+    Source: Rosenfeld & Pfaltz 1966, Sequential Operations in Digital Image Processing, here by runs of pixels.
     """
-    from scipy.ndimage import generate_binary_structure, label
+    first, stop = _runs(mask)
+    # A run touches those of the next row that begin before its end and end after its beginning.
+    row, beside = mask.shape[1] + _APART, 1 if connectivity == 8 else 0
+    low = np.searchsorted(stop, first + row - beside, side="right")
+    touching = np.maximum(np.searchsorted(first, stop + row + beside) - low, 0)
+    above = np.repeat(np.arange(len(first)), touching)
+    below = np.arange(len(above)) + np.repeat(low - (np.cumsum(touching) - touching), touching)
+    root = np.arange(len(first))
+    while (differ := root[above] != root[below]).any():
+        above, below = above[differ], below[differ]
+        pair = np.stack([root[above], root[below]])
+        np.minimum.at(root, pair.max(0), pair.min(0))
+        while (further := root[root]).tobytes() != root.tobytes():
+            root = further
+    number = np.cumsum(root == np.arange(len(root)))[root]
+    label = np.zeros(mask.shape, np.int64)
+    label[mask] = np.repeat(number, stop - first)
+    return label
 
-    return np.asarray(label(mask, generate_binary_structure(2, 1 if connectivity == 4 else 2))[0])  # pyrefly: ignore
+
+_APART = 3  # columns, so that runs of different rows are not beside each other
+
+
+def _runs(mask: Bool[np.ndarray, "height width"]) -> Int64[np.ndarray, "2 run"]:
+    """Where the runs of pixels along the rows of a mask begin and where they stop, if rows are `_APART`."""
+    padded = np.zeros((mask.shape[0], mask.shape[1] + _APART), np.int8)
+    padded[:, 1 : 1 + mask.shape[1]] = mask
+    return np.flatnonzero(np.diff(padded.ravel())).reshape(-1, 2).T
+
+
+def _boxes(label: Int64[np.ndarray, "height width"]) -> list[tuple[slice, slice]]:
+    """The rows and columns of each of the `components`."""
+    first, stop = _runs(label > 0)
+    row, left = np.divmod(first, label.shape[1] + _APART)
+    number = label[row, left] - 1
+    count = number.max(initial=-1) + 1
+    lowest, highest = np.full((2, count), label.size), np.zeros((2, count), np.int64)
+    for axis, (begin, end) in enumerate([(row, row + 1), (left, left + stop - first)]):
+        np.minimum.at(lowest[axis], number, begin)
+        np.maximum.at(highest[axis], number, end)
+    (top, left), (bottom, right) = lowest.tolist(), highest.tolist()
+    return [(slice(a, b), slice(c, d)) for a, b, c, d in zip(top, bottom, left, right, strict=True)]
 
 
 def component_means(
@@ -212,13 +269,11 @@ def component_variation(
     Source: Roy et al. 2019, Bayesian QuickNAT (CV of volumes; overlap of samples, there of all at once); the matching
     is that of Chan et al. 2021, SegmentMeIfYouCan.
     """
-    from scipy.ndimage import find_objects
-
     numbers = np.stack([components(draw, connectivity=connectivity) for draw in draws])
-    boxes = [find_objects(numbered) for numbered in numbers]
+    boxes = [_boxes(numbered) for numbered in numbers]
     first, second = np.triu_indices(len(draws), 1)
     variation, agreement = [], []
-    for number, box in enumerate(find_objects(label), 1):
+    for number, box in enumerate(_boxes(label), 1):
         inside = label[box] == number
         touches = [_marked(numbered[box][inside], len(boxes[t]) + 1) for t, numbered in enumerate(numbers)]
         overlapping = [boxes[t][k - 1] for t, some in enumerate(touches) for k in np.flatnonzero(some)]

@@ -642,6 +642,16 @@ class ScoreSection(Section, frozen=True):
             "Columns, or the array, of the predictions.", metavar="NAME", commas=True, shown="by their names, as noted"
         ),
     ] = ()
+    scores: Annotated[
+        tuple[str, ...],
+        setting(
+            "A column of an OOD score of your own, larger where a point is more uncertain, in the files of the test "
+            "set and of every OOD set. Repeat it.",
+            option="score",
+            metavar="COLUMN",
+            commas=True,
+        ),
+    ] = ()
     outputs: Annotated[
         Literal["logits", "probabilities", "log_probabilities"] | None,
         setting(

@@ -23,7 +23,7 @@ from bnuq.evaluation.array_kinds import as_block
 from bnuq.files.journal import Arrays
 from bnuq.metrics import CalibrationBins, DrawWeights
 from bnuq.metrics.arrays import Array, array_namespace
-from bnuq.metrics.registry import metric_of
+from bnuq.metrics.registry import metric_of, scores_among
 from bnuq.sampling import counter_rng
 
 RESAMPLES = 100  # bootstrap replicates over draws
@@ -201,7 +201,7 @@ def risk_by_coverage(uncertainty: np.ndarray, loss: np.ndarray) -> dict[str, np.
 
 
 def detection_estimates(
-    test: SetScores, ood: SetScores, draws: DrawWeights, among: Collection[str] = tuple(metrics.SCORES)
+    test: SetScores, ood: SetScores, draws: DrawWeights, among: Collection[str] | None = None
 ) -> dict[str, dict[str, Estimate]]:
     """How well each score, or each of those `among`, separates the OOD set from the test set: AUROC, both AUPR, FPR95
     in both conventions.
@@ -209,7 +209,7 @@ def detection_estimates(
     AUROC's error over points is DeLong's, its interval on the logit scale; the others' are by the bootstrap. With a
     single draw, scores that need several draws are omitted.
     """
-    named = [name for name in reported_scores(test.points, draws) if name in among]
+    named = [name for name in reported_scores(test.points, draws) if among is None or name in among]
     return {name: _detection_estimates(name, test, ood, draws) for name in named}
 
 
@@ -217,8 +217,8 @@ def reported_scores(points: Mapping[str, np.ndarray], draws: DrawWeights) -> lis
     """The OOD scores among these values of points that are reported: with a single draw, none that needs several."""
     return [
         name
-        for name, estimand in metrics.SCORES.items()
-        if name in points and estimand.score and (draws.samples > 1 or not estimand.score.needs_samples)
+        for name in scores_among(points)
+        if (score := metric_of(name).score) and (draws.samples > 1 or not score.needs_samples)
     ]
 
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
+from bnuq.config import ScoreSection
 from bnuq.data.readers.columns import Columns
 from bnuq.data.readers.common import GROUP, TARGETS, is_index, listed
 from bnuq.errors import DataError
+from bnuq.metrics.registry import own_score
 from bnuq.tasks import Task
 
 Kind = Literal["logits", "probabilities", "log_probabilities", "means", "gaussian", "quantiles"]
@@ -43,7 +45,8 @@ _QUANTILE = re.compile(r"(?:q|quantile|pct|percentile)[_ ]?(0?\.\d+|\d{1,2}(?:\.
 @dataclass(frozen=True)
 class GivenSet:
     """The predictions of one set, (T, n, K); of a Gaussian beside its means the `sigma`, of quantiles (1, n, L) the
-    `levels`. `classes` are the names that the file has for the K, and `found` says where in the file they stood."""
+    `levels`. `classes` are the names that the file has for the K, and `found` says where in the file they stood.
+    `scores` are OOD scores in columns of their own."""
 
     columns: Columns
     values: NDArray[Any]
@@ -52,6 +55,7 @@ class GivenSet:
     classes: tuple[str, ...] = ()
     sigma: NDArray[Any] | None = None
     levels: NDArray[Any] | None = None
+    scores: Mapping[str, Float[np.ndarray, " point"]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return self.values.shape[1]
@@ -73,7 +77,25 @@ class GivenSet:
     def taken(self, rows: NDArray[np.int64]) -> GivenSet:
         """These rows, in this order."""
         sigma = None if self.sigma is None else self.sigma[:, rows]
-        return replace(self, values=self.values[:, rows], sigma=sigma)
+        scores = {name: values[rows] for name, values in self.scores.items()}
+        return replace(self, values=self.values[:, rows], sigma=sigma, scores=scores)
+
+    def with_scores(self, names: Sequence[str]) -> GivenSet:
+        """These predictions with the scores in the columns of these names; DataError where one is not a number of each
+        point."""
+        scores = {}
+        for name in names:
+            values = self.columns[name]
+            if values.dtype.kind not in "fiu" or values.shape != (len(self),):
+                raise DataError(
+                    f"{self.columns.source}: {name!r} holds {values.dtype} of shape {values.shape}; a score is a "
+                    f"number for each of the {len(self)} points."
+                )
+            if not np.isfinite(values).all():
+                row = int(np.flatnonzero(~np.isfinite(values))[0])
+                raise DataError(f"{self.columns.source}: {name!r} has no finite number in row {row} (counted from 0).")
+            scores[own_score(name)] = values.astype(np.float64)
+        return replace(self, scores=scores)
 
     def blocks(self, task: Task) -> Iterator[Float[np.ndarray, "sample chunk output"]]:
         """Outputs of a network with this task, block by block in float64; DataError for numbers that are none."""
@@ -140,19 +162,19 @@ def wrong_values(
 # ── what is found in a file ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def given_sets(columns: Columns, chosen: Sequence[str], task: Task, points: int) -> dict[str, GivenSet]:
+def given_sets(columns: Columns, section: ScoreSection, task: Task, points: int) -> dict[str, GivenSet]:
     """The predictions in a file: those of the test set, or, where an array is called "test", of every set by the names
-    of the arrays. `chosen` are the columns or the array that the request names; the test set has so many `points`."""
-    if not chosen and "test" in columns.values:
+    of the arrays. The test set has so many `points`."""
+    if not section.columns and "test" in columns.values:
         arrays = {name: values for name, values in columns.values.items() if values.ndim > 1}
         return {name: _of_array(columns, name, values, task, None) for name, values in arrays.items()}
-    return {"test": given_set(columns, chosen, task, points)}
+    return {"test": given_set(columns, section, task, points)}
 
 
-def given_set(columns: Columns, chosen: Sequence[str], task: Task, points: int | None = None) -> GivenSet:
-    """The predictions of one set, in the columns that are `chosen` or have names that say so; DataError if there are
-    none."""
-    found = next(_found(columns, chosen, task, points), None)
+def given_set(columns: Columns, section: ScoreSection, task: Task, points: int | None = None) -> GivenSet:
+    """The predictions of one set, in the columns that the request names or that have names that say so; DataError if
+    there are none."""
+    found = next(_found(columns, section, task, points), None)
     if found is None:
         what = "numbers of the predictive distribution" if task.is_regression else "logits or probabilities"
         raise DataError(
@@ -162,8 +184,8 @@ def given_set(columns: Columns, chosen: Sequence[str], task: Task, points: int |
     return found
 
 
-def _found(columns: Columns, chosen: Sequence[str], task: Task, points: int | None) -> Iterator[GivenSet]:
-    if chosen:
+def _found(columns: Columns, section: ScoreSection, task: Task, points: int | None) -> Iterator[GivenSet]:
+    if chosen := section.columns:
         yield _joined(columns, chosen, task, points, kind=_KINDS.get(chosen[0].lower()))
         return
     if task.is_regression:
@@ -178,7 +200,7 @@ def _found(columns: Columns, chosen: Sequence[str], task: Task, points: int | No
         yield replace(_joined(columns, names, task, points, kind=_KINDS[kind]), classes=classes)
     if (name := columns.named((*_ANY, *_MEANS))) is not None:
         yield _of_array(columns, name, columns[name], task, points)
-    known = {*LABELS, *IDS, *GROUPS, *SCORES}
+    known = {*LABELS, *IDS, *GROUPS, *SCORES, *map(str.lower, section.scores)}
     rest = [name for name, values in columns.values.items() if _is_column(values) and name.lower() not in known]
     rest = [name for at, name in enumerate(rest) if not is_index(name, at)]
     if rest:

@@ -6,6 +6,8 @@ The order is that in which tables show them. A new one is a row here, and nothin
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -626,6 +628,7 @@ REGRESSION_SCORES, CLASSIFICATION_SCORES, LOGIT_SCORES, FEATURE_SCORES = (
 ALARMS: tuple[str, ...] = tuple(name for name, each in SCORES.items() if each.score and each.score.is_alarm)
 SEPARATIONS: tuple[str, ...] = tuple(DetectionScores.__dataclass_fields__)
 SELECTIVE: tuple[str, ...] = tuple(SelectiveScores.__dataclass_fields__)
+_OWN = "score:"  # begins the name of a score that is a column of a file of predictions
 _UNLISTED = (
     Estimand(
         "normalized_pll_without_exact", "PLL between constant and optimum, without points predicted exactly",
@@ -652,11 +655,28 @@ def is_known(name: str) -> bool:
     return name in _KNOWN
 
 
+def own_score(column: str) -> str:
+    """The name of the score that a column of a file holds, which is that of no row of the table."""
+    return _OWN + re.sub(r"[^\w+-]", "_", column)
+
+
+def is_score(name: str) -> bool:
+    """Whether this separates OOD points: a score of the table, or the column of a file."""
+    return name in SCORES or name.startswith(_OWN)
+
+
+def scores_among(names: Iterable[str]) -> list[str]:
+    """The scores among these names, in the order of the table; columns of files come last."""
+    present = dict.fromkeys(names)
+    return [*(name for name in SCORES if name in present), *(name for name in present if name.startswith(_OWN))]
+
+
 def metric_of(name: str) -> Estimand:
-    """The metric or score of this name; of any other name, such as that of a count, a mean without unit, direction and
-    limits."""
-    words = name.replace("_", " ")
-    return _KNOWN.get(name) or Estimand(name, words, words, "1", "none", "", limits=UNBOUNDED)
+    """The metric or score of this name; of any other name, such as that of a count or of a column of a file, a mean
+    without unit, direction and limits."""
+    score = Score("column") if name.startswith(_OWN) else None
+    words = f"column {name.removeprefix(_OWN)}" if score else name.replace("_", " ")
+    return _KNOWN.get(name) or Estimand(name, words, words, "1", "none", "", limits=UNBOUNDED, score=score)
 
 
 def estimates_of_task(task: str, *, shown: Place | None = None) -> dict[str, Estimand]:

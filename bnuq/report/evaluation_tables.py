@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from bnuq.estimates import Estimate
 from bnuq.methods import method_named
-from bnuq.metrics import FEATURE_SCORES, METRICS, SCORES
+from bnuq.metrics import FEATURE_SCORES, METRICS
+from bnuq.metrics.registry import scores_among
 from bnuq.records.evaluation import ERRORS, PARTS, WITH_ERRORS, MethodResult, Result
 from bnuq.report import ood
 from bnuq.report.document import Cell, Heading, Part, ReportSection, Row, Table, explanation, explanations, section
@@ -144,12 +145,13 @@ def failure_detection(result: Result, *, roomy: bool) -> Iterator[Part]:
 
 
 def _tables_by_score(columns: Mapping[str, Mapping[str, Estimate]], *, roomy: bool) -> Iterator[Table]:
-    for scores in (SCORES.keys() - {*FEATURE_SCORES}, {*FEATURE_SCORES}):
-        shown = {name: estimates for name, estimates in columns.items() if scores & estimates.keys()}
+    present = scores_among(score for estimates in columns.values() for score in estimates)
+    of_features = [score for score in present if score in FEATURE_SCORES]
+    for scores in ([score for score in present if score not in of_features], of_features):
+        shown = {name: estimates for name, estimates in columns.items() if estimates.keys() & {*scores}}
         rows = tuple(
             (named(score, roomy=roomy), tuple(with_error(estimates.get(score)) for estimates in shown.values()))
-            for score in SCORES
-            if score in scores and any(score in estimates for estimates in shown.values())
+            for score in scores
         )
         if rows:
             yield Table(tuple(method_label(name, roomy=roomy) for name in shown), rows, stacks=True)

@@ -35,7 +35,7 @@ from bnuq.files.content import kind_of
 from bnuq.files.hdf5 import Group, image_of, open_hdf5
 from bnuq.files.writing import check_writable, write_bytes
 from bnuq.findings import SEVERITIES, Finding, note
-from bnuq.metrics.registry import is_known
+from bnuq.metrics.registry import is_known, is_score
 from bnuq.store.annotations import arguments, axes_of, fields_of, metadata, record_of
 from bnuq.store.datasets import Writer, digest_of, name_of
 from bnuq.store.table import read_table, rows_of, unit_of, write_table
@@ -324,7 +324,7 @@ class _Known:
 
     def _is_known(self, name: str, hint: Any) -> bool:
         if (among := metadata(hint, Among)) is not None:
-            known = name in among.split()
+            known = name in among.split() or (metadata(hint, Coordinate) == "score" and is_score(name))
         else:
             known = metadata(hint, Coordinate) != "metric" or is_known(f"{metadata(hint, Prefix) or ''}{name}")
         if not known:

@@ -157,6 +157,7 @@ def _scored(run: Run, loaded: Loaded) -> tuple[ScoredSubject, Outcome]:
     for name, of_file in subjects.items():
         made = _FileScoring(of_file, loaded.given[name], second).scored(of_file.fitted_to)
         weights = of_file.weights(methods[name], 1)
+        made[methods[name]] = _with_own_scores(made[methods[name]], loaded.given[name])
         for method, each in made.items():
             result = of_file.scorer.result(each.sets, each.view.fitted, weights, {})
             recalibrated = made.get(methods[name].recalibrated("temperature")) if method.recalibration is None else None
@@ -170,6 +171,12 @@ def _scored(run: Run, loaded: Loaded) -> tuple[ScoredSubject, Outcome]:
     findings += recalibration.findings(fits)
     samples = max(of_file.samples for of_file in subjects.values())
     return whole, Outcome(samples, results, tuple(findings), scored=scored)
+
+
+def _with_own_scores(scored: ScoredMethod, given: Mapping[str, GivenSet]) -> ScoredMethod:
+    """The scores of a file as it is, with those that its columns hold."""
+    sets = {name: replace(of, points={**of.points, **given[name].scores}) for name, of in scored.sets.items()}
+    return replace(scored, sets=sets)
 
 
 @dataclass(frozen=True)

@@ -118,7 +118,7 @@ def loaded_of(request: ScoreRequest) -> Loaded:
     task = task_of(truth, first, section.task)
     given: dict[str, dict[str, GivenSet]] = {}
     for number, (name, columns) in enumerate(files.items()):
-        sets = given_sets(columns, section.columns, task, len(truth.values))
+        sets = given_sets(columns, section, task, len(truth.values))
         sets.pop(VALIDATION, None)  # whose labels the file cannot hold
         for ood, sources in request.ood.items():
             if len(sources) != len(files):
@@ -126,14 +126,17 @@ def loaded_of(request: ScoreRequest) -> Loaded:
                     f"--ood {ood} names {len(sources)} files, and there are {len(files)} of predictions; expected one "
                     "for each, in their order."
                 )
-            sets[ood] = given_set(columns_at(sources[number])[0], section.columns, task)
+            sets[ood] = given_set(columns_at(sources[number])[0], section, task)
         if request.validation and len(request.validation) != len(files):
             raise RequestError(
                 f"--validation names {len(request.validation)} files; expected {len(files)}, one for each."
             )
         if request.validation:
-            sets[VALIDATION] = given_set(columns_at(request.validation[number])[0], section.columns, task)
-        given[name] = {set_: _as_asked(of, section) for set_, of in sets.items()}
+            sets[VALIDATION] = given_set(columns_at(request.validation[number])[0], section, task)
+        given[name] = {
+            set_: _as_asked(of if set_ == VALIDATION else of.with_scores(section.scores), section)
+            for set_, of in sets.items()
+        }
         given[name]["test"], found = matched(given[name]["test"], truth, section)
         findings += [*found, *read_notes(given[name], truth)] if number == 0 else found
     sets = next(iter(given.values()))

@@ -288,6 +288,44 @@ def test_a_result_is_read_shown_and_checked_like_any_other(tmp_path: Path) -> No
     assert any(each.outcome == "worse" and "class" in each.address for each in verdict.comparisons)
 
 
+def test_columns_are_ood_scores_of_ones_own(tmp_path: Path) -> None:
+    """In any order of the points, as scikit-learn ranks them, and in the file as in memory."""
+    order = RNG.permutation(N)
+    test, other = RNG.normal(size=N), RNG.normal(size=50) + 1
+    frame = pd.DataFrame(P[order], columns=[f"{k}" for k in range(K)]).assign(**{"my score": test[order], "id": order})
+    frame.to_csv(tmp_path / "p.csv", index=False)
+    labels = {"label": LABELS, "id": np.arange(N)}
+    ood = pd.DataFrame(P[:50], columns=[f"{k}" for k in range(K)]).assign(**{"my score": other})
+    pd.DataFrame(labels).to_csv(tmp_path / "l.csv", index=False)
+    scored = bnuq.score(
+        tmp_path / "p.csv", tmp_path / "l.csv", ood={"far": ood}, scores=("my score",), out=tmp_path / "r.h5"
+    )
+    method = bnuq.open(scored.path).summary()["methods"]["p"]
+    own = method["ood"]["far"]["score:my_score"]
+    expected = sklearn_metrics.roc_auc_score(np.arange(N + 50) >= N, np.concatenate([test, other]))
+    assert own["auroc"]["value"] == pytest.approx(expected, abs=1e-12)
+    assert 0 < own["auroc"]["se"] < 0.1 and {"scod", "fpr95"} <= own.keys()
+    errors = sklearn_metrics.roc_auc_score(P.argmax(1) != LABELS, test)
+    assert method["sets"]["test"]["by_score"]["score:my_score"]["auroc_errors"]["value"] == pytest.approx(errors)
+    assert "column my_score" in scored.text(full=True)
+    changed = bnuq.score(
+        tmp_path / "p.csv", tmp_path / "l.csv", ood={"far": ood.assign(**{"my score": other - 2})}, scores=("my score",)
+    )
+    verdict = bnuq.check(changed, scored)
+    assert [each.score for each in verdict.comparisons if each.outcome == "worse"].count("score:my_score") >= 3
+    assert "has no array or column 'mine'" in refusal(tmp_path / "p.csv", tmp_path / "l.csv", scores=("mine",))
+    assert "no finite number in row 0" in refusal({"m": {"p": P, "mine": np.full(N, np.nan)}}, LABELS, scores=("mine",))
+    assert "of shape (3,)" in refusal({"m": {"p": P, "mine": np.zeros(3)}}, LABELS, scores=("mine",))
+
+
+def test_a_regression_has_the_scores_of_columns() -> None:
+    mean, sigma = RNG.normal(size=N), RNG.uniform(0.5, 2, N)
+    model = {"mean": mean, "sigma": sigma, "mine": sigma}
+    ood = {"mean": mean[:50], "sigma": 9 * sigma[:50], "mine": 9 * sigma[:50]}
+    scored = bnuq.score({"model": model}, mean + sigma * RNG.normal(size=N), ood={"far": ood}, scores=("mine",))
+    assert scored.summary()["methods"]["model"]["ood"]["far"]["score:mine"]["auroc"]["value"] > 0.9
+
+
 def test_held_out_points_carry_a_promise() -> None:
     n = 3000
     labels = RNG.integers(K, size=n)

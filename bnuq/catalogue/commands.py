@@ -226,6 +226,13 @@ COMMANDS: Catalogue = {
     "older-than-baseline": Entry(
         "{current} is older than {baseline}, its baseline: are the two swapped? CURRENT comes first."
     ),
+    "compared-as-one-method": Entry(
+        "{baselines:joined} and {current}, the one file of predictions on each side, are compared as the same method"
+    ),
+    "paired-by-position": Entry(
+        "the points of {sets:joined} have no ids: they are paired by their position and their labels, where they have "
+        "any; with a column id they are known"
+    ),
     "same-file": Entry("Both are the same file, which is never worse than itself."),
     "other-layers": Entry("layers of the sampling: {current} now, {baseline} in the baseline."),
     "other-bank": Entry("bank of the sampling: {current} now, {baseline} in the baseline."),

@@ -13,11 +13,13 @@ from bnuq.findings import Finding, about, note, warning, warnings
 from bnuq.gate.change_errors import Errors
 from bnuq.gate.comparing import Measured, is_lost_promise, judged, measured, ranked, sight_of
 from bnuq.gate.compatibility import check_comparable, similar_addresses
+from bnuq.gate.pairing import under_one_name
 from bnuq.gate.recomputing import recomputed
-from bnuq.gate.records import CheckVerdict, EstimateComparison, Floor, Side
+from bnuq.gate.records import CheckVerdict, EstimateComparison, Floor, Pairing, Side
 from bnuq.gate.settings import GateSettings, Required, unused
+from bnuq.methods import method_named
 from bnuq.records.addresses import estimates_of
-from bnuq.records.evaluation import Result
+from bnuq.records.evaluation import Result, Scored
 from bnuq.records.history import made_at
 from bnuq.store.table import Row
 
@@ -54,7 +56,8 @@ def check(
                 f"{current.path}: nothing to check it against. Name a baseline, or a minimum by --require."
             )
         return uncompared(current, settings)
-    baselines = tuple(history) if baseline is None else (baseline,)
+    given = tuple(history) if baseline is None else (baseline,)
+    baselines = tuple(under_one_name(current, other) for other in given)
     last, told = baselines[-1], baselines[-1].path if baseline is not None else f"{len(history)} results"
     # A damaged file comes before what it is compared with, and an address that --require misspells before that, too.
     points = [recomputed(current)]
@@ -78,6 +81,7 @@ def check(
         findings=(
             *_findings(current, last, comparisons, settings),
             *_new(current, baselines),
+            *_of_files(current, given, errors.pairing),
             *(finding for result in (current, *baselines) for finding in _left_out(result)),
         ),
         bnuq=bnuq.__version__,
@@ -150,6 +154,18 @@ def _floor(current: Result, required: Required) -> Floor:
     estimate = known[required.address].estimate
     se = None if estimate.se is None else math.hypot(estimate.se, estimate.mc_se or 0.0)
     return Floor(required.address, required.relation, required.bound, estimate.value, se)
+
+
+def _of_files(current: Result, baselines: Sequence[Result], pairing: Pairing) -> Iterator[Finding]:
+    """Files of predictions under one name, and points that nothing but their position identifies."""
+    if not isinstance(current, Scored):
+        return
+    names = [name for other in baselines for name in other.methods if name not in current.methods]
+    plain = [name for name in dict.fromkeys(names) if method_named(name).recalibration is None]
+    if plain and len(current.model["files"]) == 1:
+        yield note("compared-as-one-method", current=current.first, baselines=plain)
+    if by_position := [name for name in pairing.points if current.sets[name].names is None]:
+        yield note("paired-by-position", sets=by_position)
 
 
 def _new(current: Result, baselines: Sequence[Result]) -> Iterator[Finding]:

@@ -14,7 +14,7 @@ from bnuq.gate.settings import GateSettings
 from bnuq.methods import POPULATION, method_named
 from bnuq.metrics import METRICS
 from bnuq.records.addresses import estimates_of
-from bnuq.records.evaluation import ERRORS, PARTS, EvaluatedSet, Result, parts_of
+from bnuq.records.evaluation import ERRORS, PARTS, EvaluatedSet, Result, Scored, parts_of
 from bnuq.store.table import Row
 
 _MOST_NAMED = 8  # missing estimates that a message names
@@ -213,7 +213,9 @@ def _missing(current: Result, baseline: Result, settings: GateSettings) -> Itera
         for name in dict.fromkeys(old[address][kind] for address in missing):
             if name and name not in present:
                 missing = [address for address in missing if old[address][kind] != name]
-                yield _absent(f"the {kind} {name}", pattern.format(name))
+                of_file = kind == "method" and isinstance(current, Scored)
+                do = f"Score its file by {method_named(name).plain.name}=FILE" if of_file else "Evaluate it"
+                yield _absent(f"the {kind} {name}", pattern.format(name), do)
     if missing:
         shown = ", ".join(missing[:_MOST_NAMED]) + (
             f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
@@ -240,9 +242,9 @@ def _is_undefined(row: Row, current: Result) -> bool:
     return ranked.get(row["metric"]) in method.sets[row["set"]].points
 
 
-def _absent(label: str, allowed: str) -> str:
+def _absent(label: str, allowed: str, do: str = "Evaluate it") -> str:
     allowing = _allowing(f"missing:{allowed}")
-    return f"missing: {label}: in the baseline, but not in the current result. Evaluate it, or {allowing}."
+    return f"missing: {label}: in the baseline, but not in the current result. {do}, or {allowing}."
 
 
 def _allowing(name: str) -> str:

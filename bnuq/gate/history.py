@@ -8,7 +8,7 @@ from bnuq.errors import ResultError
 from bnuq.files.content import sha256_of_file
 from bnuq.findings import Finding, note
 from bnuq.gate.compatibility import check_comparable
-from bnuq.gate.pairing import difference_of_points
+from bnuq.gate.pairing import difference_of_points, under_one_name
 from bnuq.gate.settings import GateSettings
 from bnuq.records.evaluation import Result
 from bnuq.records.evaluation_file import read
@@ -32,7 +32,7 @@ def last_results(
     left_out: dict[str, str] = {}
     timed = []
     for path in files_of(folder):
-        if (kind := kind_of_result(path)) != "evaluate":
+        if (kind := kind_of_result(path)) != current.KIND:
             left_out[path.name] = f"it is of another kind ({kind})"
         elif (time := time_of_result(path)) < now:
             timed.append((time, path))
@@ -42,7 +42,7 @@ def last_results(
     for _, path in sorted(timed, reverse=True):
         if len(found) == last:
             break
-        result = read(path, log_likelihoods=False)
+        result = under_one_name(current, read(path, log_likelihoods=False))
         if why := why_not(current, result, settings):
             left_out[path.name] = why
         else:

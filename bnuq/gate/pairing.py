@@ -11,7 +11,7 @@ from bnuq.config import DEFAULT_SAMPLER
 from bnuq.findings import all_of
 from bnuq.gate.records import Pairing
 from bnuq.methods import DETERMINISTIC, Method, method_named
-from bnuq.records.evaluation import EvaluatedSet, Result
+from bnuq.records.evaluation import EvaluatedSet, Result, Scored
 
 _USUAL: dict[str, Any] = {key: getattr(DEFAULT_SAMPLER, key) for key in DEFAULT_SAMPLER.__struct_fields__}
 _USUAL |= {"query_in_batch": False, "per_query": False}  # of results of earlier versions
@@ -35,6 +35,15 @@ def pairing(current: Result, baseline: Result) -> Pairing:
         else:
             shared.append(method)
     return Pairing(tuple(points), tuple(shared), tuple(unpaired))
+
+
+def under_one_name(current: Result, baseline: Result) -> Result:
+    """The baseline with its method under the name that it has in the current result, where each is of one file of
+    predictions: files of two versions have other names."""
+    if not (isinstance(current, Scored) and isinstance(baseline, Scored)):
+        return baseline
+    new, old = ([*result.model["files"]] for result in (current, baseline))
+    return baseline.renamed(new[0]) if len(new) == len(old) == 1 and new != old else baseline
 
 
 def pairing_of(current: Result, baselines: Sequence[Result]) -> Pairing:

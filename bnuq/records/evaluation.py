@@ -401,6 +401,22 @@ class Scored(Result):
     def samples_of(self, method: str) -> int:
         return int(self.model["files"][method_named(method).plain.name]["samples"])
 
+    def renamed(self, new: str) -> Scored:
+        """The result of one file of predictions under another name of its method."""
+        (old,) = self.model["files"]
+
+        def name_of(method: str) -> str:
+            return new + method.removeprefix(old)
+
+        def of_methods(values: Mapping[str, Any]) -> dict[str, Any]:
+            return {name_of(method): value for method, value in values.items()}
+
+        promised = self.certification
+        if promised is not None:
+            promised = replace(promised, method=name_of(promised.method), methods=of_methods(promised.methods))
+        model = {**self.model, "files": of_methods(self.model["files"])}
+        return replace(self, model=model, methods=of_methods(self.methods), certification=promised)
+
 
 def of_label(result: Result, label: str) -> Result:
     """The test set of a result with several labels per point, scored for one of them: a classification of two

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,8 @@ from sklearn import metrics as sklearn_metrics
 
 import bnuq
 from bnuq.errors import BnuqError, DataError, RequestError
+from bnuq.gate import GateSettings, check
+from bnuq.gate.history import last_results
 
 N, K, T = 240, 4, 9
 RNG = np.random.default_rng(0)
@@ -286,6 +290,36 @@ def test_a_result_is_read_shown_and_checked_like_any_other(tmp_path: Path) -> No
     verdict = bnuq.check(results[1], again)
     assert not verdict.passed and "test" in verdict.pairing.points
     assert any(each.outcome == "worse" and "class" in each.address for each in verdict.comparisons)
+
+
+def test_files_of_other_names_are_compared_as_one_method(tmp_path: Path) -> None:
+    """One of each side is; of several, each needs its name. A history, too, is of files of other names."""
+    for number, weight in enumerate((1.0, 1.01, 0.0)):
+        logits = LOGITS - (1 - weight) * 4 * np.eye(K)[1]
+        np.savez(tmp_path / f"v{number}.npz", logits=logits, label=LABELS)
+    ood = softmax(LOGITS[:50] / 3)
+    old, new, worse = (
+        bnuq.score(tmp_path / f"v{n}.npz", ood={"far": ood}, held_out=0.5, risk=0.4, out=tmp_path / f"v{n}.h5")
+        for n in range(3)
+    )
+    verdict = bnuq.check(new, old)
+    assert verdict.passed and {each.method for each in verdict.comparisons} == {"v1", "v1+temperature"}
+    assert {*verdict.pairing.points} == {"validation", "test", "far"}
+    notes = {finding.code: finding.values for finding in verdict.findings}
+    assert notes["compared-as-one-method"]["baselines"] == ["v0"]
+    assert {*notes["paired-by-position"]["sets"]} == {*verdict.pairing.points}
+    assert not bnuq.check(worse, old).passed
+    (tmp_path / "past").mkdir()
+    for name in ("v0", "v1"):
+        shutil.copy(tmp_path / f"{name}.h5", tmp_path / "past")
+    late = replace(worse.record, provenance={**worse.provenance, "time": "2100-01-01T00:00:00+00:00"})
+    history, _ = last_results(tmp_path / "past", late, GateSettings())
+    assert len(history) == 2 and check(late, history=history).failed
+    both = bnuq.score({"a": P, "b": P}, LABELS)
+    with pytest.raises(BnuqError, match=r"the method a: in the baseline.* Score its file by a=FILE"):
+        bnuq.check(bnuq.score({"c": P}, LABELS), both)
+    with pytest.raises(BnuqError, match="test holds other data"):
+        bnuq.check(bnuq.score(P, np.roll(LABELS, 1)), bnuq.score({"other": P}, LABELS))
 
 
 def test_columns_are_ood_scores_of_ones_own(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def _facts(verdict: CheckVerdict) -> Iterator[tuple[str, str]]:
     else:
         yield "baseline", _side(baseline, other=current)
         if baseline.checkpoint_sha256 == current.checkpoint_sha256 != "":
-            yield "network", "the same checkpoint in both"
+            yield "same file", f"{Path(current.checkpoint).name} is the same in both, by its SHA-256"
     if verdict.pairing is not None:
         yield "paired", paired(verdict)
         if unpaired := not_paired(verdict):

@@ -17,6 +17,7 @@ from string import Template
 from xml.etree import ElementTree
 
 import less_work
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -374,3 +375,31 @@ def test_the_hooks_for_other_repositories_call_commands_that_exist() -> None:
     entries = {hook["id"]: hook["entry"].split() for hook in hooks}
     assert entries == {"bnuq-check": ["bnuq", "check"], "bnuq-evaluate": ["bnuq", "evaluate"]}
     assert all(hook["language"] == "system" and re.compile(hook["files"]) for hook in hooks)
+
+
+def test_the_action_scores_predictions_as_its_sample_asks(tmp_path: Path) -> None:
+    """The inputs of the sample are inputs of the action, and its scripts run with them and with the baseline that the
+    sample's first lines make; worse predictions fail."""
+    text = (CI / "github-predictions.yml").read_text(encoding="utf-8")
+    (job,) = yaml.safe_load(text)["jobs"].values()
+    (inputs,) = (step["with"] for step in job["steps"] if step.get("uses", "").startswith("bnuq/"))
+    scripts = action_scripts(inputs)
+    (baseline,) = (line.strip("# ") for line in text.splitlines() if line.startswith("#     bnuq "))
+    random = np.random.default_rng(0)
+    labels = random.integers(4, size=300)
+    logits = random.normal(size=(300, 4)) + 2 * np.eye(4)[labels]
+    np.savez(tmp_path / "test.npz", label=labels, id=np.arange(300))
+    path = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+
+    def codes(noise: float, *steps: tuple[str, dict[str, str]]) -> list[int]:
+        noisy = logits + noise * random.normal(size=logits.shape)
+        np.savez(tmp_path / "predictions.npz", logits=noisy, id=np.arange(300))
+        return [
+            subprocess.run(["bash", "-ec", script], env=os.environ | variables | path, cwd=tmp_path).returncode
+            for script, variables in steps
+        ]
+
+    steps = scripts["Evaluate or score"], scripts["Check"]
+    assert codes(0.0, (baseline, {}), *steps) == [0, 0, 0]
+    assert codes(4.0, *steps) == [0, 1]
+    assert "❌" in (tmp_path / "bnuq.md").read_text(encoding="utf-8")

@@ -367,6 +367,11 @@ class Result:
         return tuple(method for method in self.methods if not self.is_single(method))
 
     @property
+    def gives_distributions(self) -> bool:
+        """Whether each point of a regression has a given distribution, in place of samples and observation noise."""
+        return False
+
+    @property
     def is_cross_fitted(self) -> bool:
         """Whether temperatures, or τ and the constant σ of a regression, were fitted to halves of the test set."""
         return self.run.get("sampling", {}).get("calibrate") == "cross"
@@ -394,6 +399,10 @@ class Scored(Result):
 
     def is_single(self, method: str) -> bool:
         return self.samples_of(method) == 1
+
+    @property
+    def gives_distributions(self) -> bool:
+        return all(file["outputs"] in ("gaussian", "quantiles") for file in self.model["files"].values())
 
     def file_sha256(self, method: str) -> str | None:
         return self.model["files"][method_named(method).plain.name]["sha256"]

@@ -355,7 +355,8 @@ def _cross_fitted(result: Result) -> Iterator[Finding]:
     """That the test set itself was used, where what is compared was fitted to its halves."""
     used = {method_named(name).recalibration for name in result.methods}
     kinds = [f"+{kind}" for kind in RECALIBRATIONS if kind in used]
-    kinds = ["τ, with the constant σ,"] if result.task.is_regression else kinds
+    if result.task.is_regression:
+        kinds = ["The constant σ" if result.gives_distributions else "τ, with the constant σ,"]
     if kinds and result.is_cross_fitted:
         yield finding("cross-fitted", kinds=kinds)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _UNITS = ("nats", "target unit", "target unit²")  # others go without saying
 
 _DIAGONAL = (
-    "On the diagonal, confidence equals accuracy; below it the network is overconfident, above it underconfident."
+    "On the diagonal, confidence equals accuracy; below it predictions are overconfident, above it underconfident."
 )
 HOW = {
     "reliability": f"{_DIAGONAL} The histogram below shows how many points have which confidence.",

@@ -8,13 +8,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from bnuq.arithmetic import in_words
-from bnuq.records.evaluation import Result
+from bnuq.records.evaluation import Result, Scored
 from bnuq.report.document import Facts, Heading, Listing, Paragraph, Part, ReportSection
 
 _REPEAT = (
     "All options, whether from the command line, the run file, the checkpoint or the defaults. To repeat the run, save "
     "this as a run file, or use `bnuq evaluate --from` with the result file."
 )
+_REPEAT_SCORING = "All options, also those by default. To repeat the run, give them to `bnuq score`."
 
 
 def provenance_section(
@@ -41,13 +42,18 @@ def origin(result: Result) -> Facts:
 
 def evaluation_provenance(result: Result) -> ReportSection:
     """Where an evaluation comes from, and its request."""
-    return ReportSection("Provenance", (origin(result), *_request(result.run, _REPEAT)), only_on_page=True)
+    repeat = _REPEAT_SCORING if isinstance(result, Scored) else _REPEAT
+    return ReportSection("Provenance", (origin(result), *_request(result.run, repeat)), only_on_page=True)
 
 
 def _sources(result: Result) -> Iterator[tuple[str, str]]:
     """The checkpoint and the data, with their hashes."""
     model, sha256 = result.model, result.provenance.get("reference_sha256")
-    yield "checkpoint", f"{model['path']}, SHA-256 `{model.get('sha256', 'unknown')}`"
+    if isinstance(result, Scored):
+        for name, file in model["files"].items():
+            yield name, f"{file['path']}, SHA-256 `{file['sha256']}`"
+    else:
+        yield "checkpoint", f"{model['path']}, SHA-256 `{model.get('sha256', 'unknown')}`"
     for number, member in enumerate(model.get("members", ())[1:], start=2):
         yield f"network {number}", f"{member['path']}, SHA-256 `{member['sha256']}`"
     reference, points = result.run.get("data", {}).get("train"), result.sampling.get("reference_points")

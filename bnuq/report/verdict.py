@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 
 from bnuq.methods import method_named
-from bnuq.records.evaluation import Result
+from bnuq.records.evaluation import Result, Scored
 from bnuq.records.verdict import MethodComparison, judged
 from bnuq.report.document import Cell, Part, Row, Table, explanations
 from bnuq.report.method_names import method_label
@@ -33,16 +33,18 @@ def parts(result: Result, *, roomy: bool) -> tuple[Part, ...]:
         rows += [_row(each, digits, roomy=roomy) for each in best.values()]
     if not rows:
         return ()
+    of_files = isinstance(result, Scored)
     legend = (
-        "Each method is compared with the best single-pass method, the first row of each part. ± standard error of the "
-        f"paired difference, over {points_of(result)} and samples together. p: chance of a difference at least this "
-        f"large, Holm-adjusted for {len(comparisons)} comparisons. Passes: forward passes per point."
+        f"Each method is compared with the best {'one' if of_files else 'single-pass method'}, the first row of each "
+        f"part. ± standard error of the paired difference, over {points_of(result)} and samples together. p: chance of "
+        f"a difference at least this large, Holm-adjusted for {len(comparisons)} comparisons."
+        f"{'' if of_files else ' Passes: forward passes per point.'}"
     )
     if any(method_named(each.method).normalizes_jointly for each in comparisons):
         legend += " †: its predictions depend on the other points of their batch, so it is never the single pass."
-    return Table(("", "difference", "p", "passes"), tuple(rows), stacks=True), *explanations(
-        [legend, recalibration_in_words(result)]
-    )
+    columns = ("", "difference", "p", "passes")[: 3 if of_files else 4]
+    rows = [(label, cells[: len(columns)]) for label, cells in rows]
+    return Table(columns, tuple(rows), stacks=True), *explanations([legend, recalibration_in_words(result)])
 
 
 def _row(each: MethodComparison, digits: int, *, roomy: bool) -> Row:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -75,11 +76,14 @@ def test_what_scikit_learn_computes_is_the_same() -> None:
 def test_what_scoringrules_computes_of_a_gaussian_is_the_same() -> None:
     mean, sigma = RNG.normal(size=N), RNG.uniform(0.5, 2, N)
     y = mean + sigma * RNG.normal(size=N)
-    test = bnuq.score({"model": {"mean": mean, "sigma": sigma}}, y).summary()["methods"]["model"]["sets"]["test"]
+    scored = bnuq.score({"model": {"mean": mean, "sigma": sigma}}, y, calibrate="cross")
+    test = scored.summary()["methods"]["model"]["sets"]["test"]
     assert test["crps"]["value"] == pytest.approx(scoringrules.crps_normal(y, mean, sigma).mean(), rel=1e-9)
     assert test["pll"]["value"] == pytest.approx(-scoringrules.logs_normal(y, mean, sigma).mean(), rel=1e-9)
     assert test["coverage95"]["value"] == np.mean(abs(y - mean) <= 1.959963984540054 * sigma)
     assert "tau" not in test and "mc_se" not in test["crps"]
+    text = " ".join(scored.text(full=True).split())
+    assert "the Gaussian with the given mean and variance" in text and "τ" not in text and "samples alone" not in text
 
 
 def test_quantiles_at_equal_steps_have_the_crps_of_an_ensemble_of_them() -> None:
@@ -275,7 +279,9 @@ def test_several_files_are_compared_and_the_best_is_named() -> None:
         and "bad by" in verdict["text"][0]
     )
     assert {each["method"] for each in verdict["comparisons"]} == {"bad"}
-    assert "good" in scored.text() and "deterministic" not in scored.text(full=True)
+    words = scored.text(full=True)
+    assert "good" in scored.text() and "Compared with the best" in words
+    assert not re.search("deterministic|network|checkpoint|passes|single", words)
 
 
 def test_a_result_is_read_shown_and_checked_like_any_other(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ class NoiseFit:
         """τ; cross-fitted, that of the mean variance of the test points' observations."""
         if self.second is None:
             return self.tau
-        with np.errstate(divide="ignore"):  # of no noise in either half
+        with np.errstate(divide="ignore", over="ignore"):  # of no noise in either half
             return 1 / self.noise(np.arange(len(self.second))).mean(1)
 
     @property

@@ -18,6 +18,8 @@ import scoringrules
 import small_regression
 import small_run
 from sklearn import metrics as sklearn_metrics
+from sklearn.datasets import load_digits
+from sklearn.linear_model import LogisticRegression
 
 import bnuq
 from bnuq.errors import BnuqError, DataError, RequestError
@@ -71,6 +73,25 @@ def test_what_scikit_learn_computes_is_the_same() -> None:
     uncertain = 1 - np.concatenate([P, softmax(LOGITS[:50] / 3)]).max(1)
     auroc = sklearn_metrics.roc_auc_score(np.arange(N + 50) >= N, uncertain)
     assert test["ood"]["other"]["least_confidence"]["auroc"]["value"] == pytest.approx(auroc, abs=1e-12)
+
+
+@pytest.mark.nightly  # MAPIE is in no other test
+def test_what_mapie_computes_is_the_same() -> None:
+    """Coverage and size of the prediction sets of held-out points, and the calibration error."""
+    mapie = pytest.importorskip("mapie.classification", reason="MAPIE is not installed")
+    measures = pytest.importorskip("mapie.metrics.calibration")
+    x, y = load_digits(return_X_y=True)
+    model = LogisticRegression(C=1e-4, max_iter=200).fit(x[:500], y[:500])
+    held_out, p = (model.predict_proba(x[rows]) for rows in (slice(500, 900), slice(900, None)))
+    scored = bnuq.score(p, y[900:], validation={"p": held_out, "label": y[500:900]}, set_coverage=0.95)
+    ours = scored.summary()["methods"]["predictions"]["sets"]["test"]
+    conformal = mapie.SplitConformalClassifier(model, confidence_level=0.95, conformity_score="lac", prefit=True)
+    sets = conformal.conformalize(x[500:900], y[500:900]).predict_set(x[900:])[1][..., 0]
+    assert ours["set_coverage"]["value"] == pytest.approx(sets[np.arange(len(p)), y[900:]].mean(), abs=1e-12)
+    assert ours["set_size"]["value"] == pytest.approx(sets.sum(1).mean(), abs=1e-12) and sets.sum(1).max() > 1
+    right = (p.argmax(1) == y[900:]).astype(int)
+    ece = measures.expected_calibration_error(right, p.max(1), num_bins=15)
+    assert ours["ece"]["value"] == pytest.approx(ece, abs=1e-12) and ece > 0.05
 
 
 def test_what_scoringrules_computes_of_a_gaussian_is_the_same() -> None:

@@ -73,6 +73,7 @@ MADE = {  # by page: the files that its commands leave, but for pictures
     "logistic_noise.csv model.jsonl promised.h5",
     "segmentation.md": "camvid.bnuq.h5 encoder.h5 b4.h5 maps.h5 arrays",
     "shift.md": "shifted.h5",
+    "stability.md": "",
     "sweep.md": "model.sweep.h5 pll.sweep.h5 sweep.html",
     "worth.md": "",
 }

@@ -29,14 +29,14 @@ def _domain_batch_size(batch_size: int, requested: int, smallest: str, points: i
 def _other_arithmetic(current: str, baseline: str) -> str:
     return (
         f"the samples were computed in {in_words(current)} now, in {in_words(baseline)} in the baseline; tolerances of "
-        "their uncertainty are wider by what was measured of its deviation"
+        "their uncertainty are wider by its measured deviation"
     )
 
 
 def _history(folder: str, used: int, asked: int) -> str:
-    fewer = f", fewer than the {asked} asked for" if used < asked else ""
+    fewer = f", fewer than the {asked} requested" if used < asked else ""
     which = f"the mean of the last {used} results" if used > 1 else "the last result"
-    slope = "" if used > 1 else "; a slope needs three results with the current one, and was not tested"
+    slope = "" if used > 1 else "; no slope was tested, as that needs three results including the current one"
     return f"the baseline is {which} in {folder}{fewer}, by the times in their provenance{slope}"
 
 
@@ -240,7 +240,8 @@ COMMANDS: Catalogue = {
     "inconclusive": Entry(
         "Inconclusive: {estimates:number} of {gated} gated {gated:estimate|estimates}, worse by more than tolerated, "
         "but not significantly: {estimates:listed}.",
-        "The report says how many points or samples would decide each; `--inconclusive fail` lets none pass.",
+        "The report says how many points or samples would decide each; `--inconclusive fail` makes them fail the "
+        "check.",
     ),
     "history": Entry(_history),
     "left-out-of-history": Entry("{file} of the history is left out: {reason}"),
@@ -251,32 +252,32 @@ COMMANDS: Catalogue = {
     "new-warnings": Entry(_new_warnings),
     "unused-tolerance": Entry("No estimate of these results matches the tolerance of {tolerances:joined}."),
     "tolerance-of-any-change": Entry(
-        "No change exceeds the tolerance of {estimates:listed}: not gated, as if the tolerance were off."
+        "No change can exceed the tolerance of {estimates:listed}: not gated, as if the tolerance were off."
     ),
     "not-a-number": Entry("{estimates:joined}: not a number in the baseline, and therefore not gated."),
     "promise-lost": Entry(
-        "{methods:joined}: no threshold keeps the promise of the baseline's certificate any more.",
-        "`bnuq report` of the current result says what could be promised.",
+        "{methods:joined}: no threshold can be certified, as one was in the baseline.",
+        "`bnuq report` of the current result says which risk could be promised.",
     ),
     "infinite": Entry("{estimates:joined}: infinite in both; a change cannot be detected."),
     # monitor
     "reference-trained-on": Entry(
-        "The reference {reference} is what the network was trained on: it is more certain of these points than of "
-        "others like them, so that points of today differ from them for that alone.",
-        "Give points that it was not trained on: --test REF.",
+        "The network was trained on the reference, {reference}: it is more certain of these points than of others like "
+        "them, so new points differ from them even if nothing has changed.",
+        "Name points that it was not trained on: --test REF.",
     ),
-    "monitor-without-batchnorm": Entry("the network has no BatchNorm layer: the {instead} stand in their place"),
+    "monitor-without-batchnorm": Entry("the network has no BatchNorm layer: the {instead} are used instead"),
     "few-reference-points": Entry(
-        "{points} points of the reference are fewer than the {statistics} statistics of the widest layer: at most "
-        "{directions} directions of a layer are watched"
+        "the reference has {points} points, fewer than the {statistics} statistics of the widest layer: at most "
+        "{directions} directions of a layer are compared"
     ),
     "constant-statistics": Entry(
-        "statistics that are the same for all points of the reference are not watched, in {layers:listed}"
+        "statistics that are the same for all points of the reference are not compared: in {layers:listed}"
     ),
-    "constant-layers": Entry("{layers:listed} {layers:is|are} the same for all points of the reference: not watched"),
+    "constant-layers": Entry("{layers:listed} {layers:is|are} the same for all points of the reference: not compared"),
     "stream-stopped": Entry(
-        "the stream stands still since its alarm (batch {batch}, {name}), and this batch was compared with the "
-        "reference alone; name a new file for --stream to begin again"
+        "the stream stopped at its alarm (batch {batch}, {name}), so this batch was compared only with the reference; "
+        "name a new file for --stream to begin again"
     ),
     "shift-unit-assumed": Entry(
         "shifts are in units of the noise of training batches of {batch_size}, as train_batch_size is not known"

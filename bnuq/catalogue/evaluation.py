@@ -49,8 +49,8 @@ def _attacked_through(methods: Sequence[tuple[str, int]]) -> str:
 def _not_told_apart(methods: Sequence[tuple[str, float]]) -> str:
     correlations = listed([f"{correlation:.2f} for {name}" for name, correlation in methods])
     return (
-        "epistemic and aleatoric uncertainty are not told apart here: mutual information and expected entropy rank the "
-        f"test points nearly alike (ρ = {correlations}), so that a large value of either does not say why"
+        "epistemic and aleatoric uncertainty cannot be distinguished here: mutual information and expected entropy "
+        f"rank the test points almost equally (ρ = {correlations}), so a large value of either does not show its cause"
     )
 
 
@@ -58,8 +58,8 @@ def _own_batches(batch_size: int, smaller: Sequence[tuple[str, int]]) -> str:
     few = f"; one batch of all points: {', '.join(f'{name} ({points})' for name, points in smaller)}" if smaller else ""
     return (
         f"deterministic+own (†) normalises evaluated points by a random batch of {batch_size} of their own set: "
-        "predictions depend on the other points of the batch, which at an OOD set are all OOD, and errors over points "
-        f"take no account of that{few}"
+        "predictions depend on the other points of the batch, which are all OOD in an OOD set, and errors over points "
+        f"ignore this{few}"
     )
 
 
@@ -248,8 +248,8 @@ EVALUATION: Catalogue = {
     "no-validation": Entry(_no_validation),
     "tau-cross-fitted": Entry(_tau_cross_fitted),
     "predictions-without-validation": Entry(
-        "{file} has no predictions of the validation points: for predictions, nothing was fitted to them. Add an array "
-        "called validation"
+        "{file} has no predictions of the validation points, so nothing was fitted to them for the method predictions. "
+        "Add an array called validation"
     ),
     "dropout-rate-unset": Entry(_dropout_rate_unset),
     "not-stochastic": Entry(
@@ -268,10 +268,10 @@ EVALUATION: Catalogue = {
         "is smaller, but different points see different sampled networks"
     ),
     "promise-not-earned": Entry(
-        "No threshold of {method} keeps the promise of a risk of {risk:g} on the validation points; nothing is "
-        "certified.",
-        "The section on the certificate says what could be promised. More validation points, a larger --risk or a "
-        "lower --confidence are easier to keep.",
+        "No threshold of {method} can be certified for a risk of {risk:g} with these validation points; nothing is "
+        "promised.",
+        "The section on the certificate says which risk could be promised. Use more validation points, a larger --risk "
+        "or a lower --confidence.",
     ),
     "few-samples": Entry("With {samples} samples no Monte Carlo error can be estimated; use at least {minimum}."),
     "nothing-stochastic": Entry(
@@ -331,13 +331,13 @@ EVALUATION: Catalogue = {
         "train with `track_running_stats=True`.",
     ),
     "reference-check-smaller": Entry(
-        "the reference check used {batches} mini-batches of {points} points, as the samples cost little: for more "
-        "samples or points it would use more, and notice smaller differences"
+        "the reference check used {batches} mini-batches of {points} points, because the samples cost little: with "
+        "more samples or points it would use more, and detect smaller differences"
     ),
     "reference-uncompared": Entry(
         lambda why, effect: (
-            f"the reference could not be checked against the training data: {why}. But its statistics change little."
-            f"{_changes(effect).removesuffix('.')}"
+            f"the reference could not be checked against the training data: {why}. But using its statistics changes "
+            f"little.{_changes(effect).removesuffix('.')}"
         )
     ),
     "reference-differs": Entry(
@@ -384,13 +384,16 @@ EVALUATION: Catalogue = {
     "temperature-cross-fitted": Entry(partial(_temperatures, "cross-fitted on halves of the {points:,} test points")),
     "vector-fitted": Entry(partial(_vectors, "fitted to {points:,} validation points")),
     "vector-cross-fitted": Entry(
-        partial(_vectors, "cross-fitted on halves of the {points:,} test points (shown: of both, used for OOD sets)")
+        partial(
+            _vectors,
+            "cross-fitted on halves of the {points:,} test points (shown: those of all test points, for OOD sets)",
+        )
     ),
     "temperature-at-end": Entry(
         lambda temperatures: (
             f"the best temperature lies at a limit of the search, 0.001 or 1000: "
             f"{', '.join(f'{method} {value:.3g}' for method, value in temperatures)}. Either all points that it is "
-            "fitted to are classified correctly, or --outputs or their labels are not what the network means"
+            "fitted to are classified correctly, or --outputs or the labels do not match the network"
         ),
     ),
     "probabilities-not-kept": Entry(
@@ -425,8 +428,8 @@ EVALUATION: Catalogue = {
     "reduced-precision": Entry(_precision),
     "exact-samples": Entry(_exact_samples),
     "unfused": Entry(
-        "cuDNN has no kernel for a convolution with its ReLU here ({reason}), so each is computed by itself: slower, "
-        "and the same up to rounding"
+        "cuDNN has no kernel for a convolution with its ReLU here ({reason}), so the two are computed separately: "
+        "slower, and the same up to rounding"
     ),
     "mc-error-not-reached": Entry(
         "{method}: with {samples} samples, the maximum allowed, the Monte Carlo error of {estimate} is {ratio:.2g} "

@@ -11,7 +11,7 @@ def _adapted(channels: Sequence[int], size: Sequence[str], resized: bool) -> str
     changes = [f"from {size[0]}{' sizes' * (size[0] == 'several')} to {size[1]} pixels"] if resized else []
     if channels[0] != channels[1]:
         changes.append("from grey to RGB" if channels[1] == 3 else "from RGB to grey (luma)")
-    return f"images are converted {' and '.join(changes)}, as the test set's"
+    return f"images are converted {' and '.join(changes)}, like those of the test set"
 
 
 def _numbered(classes: Iterable[tuple[int, str]], most: int = 10) -> str:
@@ -43,7 +43,7 @@ INPUTS: Catalogue = {
         "several inputs as ((a, b), label)"
     ),
     "entries-unused": Entry(
-        "entries of text, or that number the points, are no inputs and were not used: {names:joined}"
+        "entries that are text, or that number the points, are not inputs and were not used: {names:joined}"
     ),
     "list-is-batches": Entry(
         "a list of two arrays is two batches of {points} inputs, without labels: (x, y) is a tuple"
@@ -134,7 +134,7 @@ INPUTS: Catalogue = {
     "limited": Entry("at most {limit} points of each evaluated set, drawn at random with seed {seed} (--limit)"),
     "inputs-of-another-scale": Entry(
         "the inputs of {set} ({source}) lie between {low:.3g} and {high:.3g}, with a standard deviation of {sd:.3g}, "
-        "those of the reference ({reference}) between {reference_low:.3g} and {reference_high:.3g}, with "
+        "and those of the reference ({reference}) between {reference_low:.3g} and {reference_high:.3g}, with "
         "{reference_sd:.3g}: they were prepared differently, so estimates on {set} are meaningless.",
         "Prepare both files as in training. Only uint8 pixels are scaled to 0 to 1 here; floats are used unchanged, so "
         "save pixels from 0 to 255 as uint8, or divide them by 255. Rows of a table need the same units. No key helps, "
@@ -175,7 +175,8 @@ INPUTS: Catalogue = {
         )
     ),
     "averages-beside": Entry(
-        "{count} second copies of its weights were left out, as mmcv's EMAHook keeps beside the averaged ones: {names}."
+        "{count} second copies of its weights, which mmcv's EMAHook keeps next to the averaged ones, were left out: "
+        "{names}."
     ),
     "prefix-removed": Entry("the prefix {prefix!r} was removed from the names of the weights."),
     "tensors-left-out": Entry("{count} tensors outside {prefix!r} were left out: {names}."),

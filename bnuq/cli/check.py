@@ -56,7 +56,9 @@ class HistorySection(Section, frozen=True):
 def command(
     current: Annotated[
         Path,
-        typer.Argument(help="The result file to check, written by bnuq evaluate.", readable=False, metavar="CURRENT"),
+        typer.Argument(
+            help="The result file to check, of bnuq evaluate or bnuq score.", readable=False, metavar="CURRENT"
+        ),
     ],
     baseline: Annotated[
         Path | None,

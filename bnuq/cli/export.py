@@ -67,7 +67,7 @@ def command(
         Path | None,
         typer.Option(
             "--monitor",
-            help="Baseline of bnuq monitor: the program also says how far its points, as a batch, are from that.",
+            help="Baseline of bnuq monitor: the program also gives the distance of its points, as one batch, from it.",
             metavar="FILE",
             show_default="none",
             rich_help_panel="Common options",

@@ -150,8 +150,8 @@ app = program(
         ),
         "shift": Later(
             "shift",
-            "Shift the test set by corruptions of rising severity: how does every metric fall, which scores raise an "
-            "alarm before accuracy is lost, and do confidences tell the accuracy without labels?",
+            "Evaluate a network on its test set under corruptions of rising severity: how far do metrics fall, which "
+            "scores raise an alarm before accuracy falls, and can accuracy be estimated without labels?",
         ),
         "inspect": Later(
             "inspect",
@@ -168,7 +168,7 @@ app = program(
             "Write a network with its draws as one program: for inputs of the network it gives the mean prediction "
             "and its uncertainty, with torch alone (.pt2) or in any runtime of ONNX (.onnx).",
         ),
-        "monitor": Later("monitor", "Say whether unlabelled points are still drawn like the reference."),
+        "monitor": Later("monitor", "Test whether unlabelled points are still drawn like the reference."),
         "check": Later("check", "Compare the uncertainty with a baseline's."),
         "merge": Later(
             "merge",

@@ -17,7 +17,7 @@ from bnuq.evaluation.mistakes import reported_at_once
 
 _HELP = {
     "test": f"The reference: points that the network was not trained on, drawn as later ones should be: {REFERENCE}.",
-    "train": "The reference where there is no test set; and what inputs are normalised by, if that is asked for.",
+    "train": "The reference if there is no test set; --normalize train uses its mean and std.",
     "limit": "Use at most this many points of the reference.",
     "out": ("Result file.", "MODEL.monitor.h5"),
 }
@@ -41,9 +41,9 @@ def command(
     settings: MonitorSection,
     printing: Printing,
 ) -> None:
-    """Say whether unlabelled points are still drawn like the reference. By the batch statistics of every BatchNorm
-    layer, the outputs and the scores: one p-value, the layers that differ and how far, and an alarm over a stream of
-    batches that may be looked at after each. Writes one HDF5 file and prints a report."""
+    """Test whether unlabelled points are still drawn like the reference. From the batch statistics of every BatchNorm
+    layer, the outputs and the scores it computes one p-value, the layers that differ and by how much, and an alarm for
+    a stream of batches, which stays valid if you look after every batch. Writes one HDF5 file and prints a report."""
     folder = Path.cwd()
     with reported_at_once(()):
         run = resolve(model, options, folder=folder)

@@ -44,7 +44,7 @@ def command(
     severities: Annotated[
         str,
         typer.Option(
-            help="Severities of 1 to 5, with commas; of one's own function any numbers above 0.",
+            help="Severities from 1 to 5, with commas; for a function of your own, any numbers above 0.",
             metavar="LIST",
             rich_help_panel="Shift",
         ),
@@ -54,8 +54,8 @@ def command(
     options: Options,
     printing: Printing,
 ) -> None:
-    """Shift the test set by corruptions of rising severity: how does every metric fall, which scores raise an alarm
-    before accuracy is lost, and do confidences tell the accuracy without labels? Writes one HDF5 file, as
+    """Evaluate a network on its test set under corruptions of rising severity: how far do metrics fall, which scores
+    raise an alarm before accuracy falls, and can accuracy be estimated without labels? Writes one HDF5 file, as
     `bnuq evaluate` does, and prints a report."""
     from bnuq.workflows.requests import check_evaluation
 

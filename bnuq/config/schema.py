@@ -572,7 +572,7 @@ class CertificateSection(Section, frozen=True):
     each: Annotated[
         Literal["class", "group"] | None,
         setting(
-            "Also promise it of the points of each predicted class, or of each known group, all together.",
+            "Also make the promise for each predicted class, or for each known group; all hold together.",
             "Certificate",
             option="certificate-each",
             shown="none",
@@ -597,8 +597,8 @@ class ScoreSection(Section, frozen=True):
     ood: Annotated[
         tuple[str, ...],
         setting(
-            "Predictions of points to separate from the test set, NAME=FILE. Repeat it; of several files of "
-            "predictions, once for each, in their order.",
+            "Predictions of an OOD set, NAME=FILE. Repeat it; with several files of predictions, once for each, in "
+            "their order.",
             metavar="NAME=FILE",
             commas=True,
         ),
@@ -785,12 +785,12 @@ class CheckSection(Section, frozen=True):
     ] = ()
     inconclusive: Annotated[
         Literal["warn", "fail"],
-        setting("What an estimate does that is worse by more than tolerated, but not significantly.", "Tolerances"),
+        setting("What happens if an estimate is worse by more than tolerated, but not significantly.", "Tolerances"),
     ] = "warn"
     power: Annotated[
         Annotated[float, Meta(gt=0, lt=1)] | None,
         setting(
-            "Refuse a comparison that would not show a worsening of its tolerance with this probability, such as 0.8.",
+            "Refuse a check that could not detect a degradation as large as its tolerance with this probability: 0.8.",
             "Tolerances",
             shown="none",
         ),
@@ -876,8 +876,8 @@ class MonitorSection(Section, frozen=True):
     baseline: Annotated[
         str | None,
         setting(
-            "File that stands for the reference: made of --test unless it is there, and afterwards used without any "
-            "data.",
+            "File with the statistics of the reference: made from --test if it does not exist, and then used without "
+            "any data.",
             metavar="FILE",
             shown="none",
         ),
@@ -885,20 +885,20 @@ class MonitorSection(Section, frozen=True):
     stream: Annotated[
         str | None,
         setting(
-            "File of the batches so far, which this one is added to: begun unless it is there. Looking at every batch "
-            "then costs nothing.",
+            "File of the earlier batches, to which this one is added; created if it does not exist. Its alarm allows "
+            "for looking at every batch.",
             metavar="FILE",
             shown="none",
         ),
     ] = None
     level: Annotated[
         Annotated[float, Meta(gt=0, lt=1, extra={"expected": "a number between 0 and 1"})],
-        setting("Probability of an alarm, ever, while the points are drawn like the reference."),
+        setting("Probability of a false alarm, over all batches together."),
     ] = 0.01
     resamples: Annotated[
         int,
         Meta(ge=99, le=10**6),
-        setting("Random batches of the reference that a p-value is of; the smallest is 1/(N + 1).", metavar="N"),
+        setting("Random batches that a p-value is computed from; the smallest is 1/(N + 1).", metavar="N"),
     ] = 1999
 
 

@@ -33,20 +33,20 @@ _TEXTS = {
     ),
     "layers-together": "No single layer differs, but all of them together do.",
     "scores-differ": "Of outputs and scores, {names:joined} {names:differs|differ}.",
-    "alarm": "Alarm: after batch {number} of the stream ({name}) the evidence was e = {e}, of {needed} that it takes.",
-    "no-alarm": "No alarm: after {batches} the evidence is e = {e}, of {needed} that an alarm takes.",
+    "alarm": "Alarm: after batch {number} of the stream ({name}) the evidence was e = {e}; an alarm needs {needed}.",
+    "no-alarm": "No alarm: after {batches} the evidence is e = {e}; an alarm needs {needed}.",
 }
 SENTENCES: Catalogue = {code: Entry(text) for code, text in _TEXTS.items()}
 _LEGEND = (
-    "p: corrected for all layers, outputs and scores together. means, variances: root mean square over channels of how "
-    "far they lie from the reference's, in units of the noise that they have in training batches of {unit}, less what "
-    "chance explains in so few points. law: resampled reference batches outside the 95 % region of the normal law; 5 % "
-    "where it holds. p-values do not depend on it.",
-    "e: the evidence of all batches so far against “all are drawn like the reference”; under that, it ever reaches "
-    "{needed} with a probability of at most {level:.3g}, however often it is looked at.",
+    "p: corrected for all layers, outputs and scores together. means, variances: root mean square over channels of the "
+    "distance from the reference, in units of the noise of training batches of {unit}, minus what chance explains with "
+    "so few points. law: share of resampled reference batches outside the 95 % region of the normal approximation; 5 % "
+    "where that holds. p-values do not depend on it.",
+    "e: the evidence of all batches so far against “all are drawn like the reference”. If they are, it ever reaches "
+    "{needed} with a probability of at most {level:.3g}, however often you look.",
 )
 _HOW = {
-    "shift": "How far the batch's statistics lie from the reference's, layer by layer; 1 is the noise of training.",
+    "shift": "Distance of the batch's statistics from those of the reference, by layer; 1 is the noise of training.",
     "stream": "The evidence after each batch. Above the dashed line is the alarm.",
 }
 

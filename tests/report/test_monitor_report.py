@@ -21,7 +21,7 @@ def text(record, width: int = 100) -> str:
 def test_a_batch_that_does_not_differ_is_said_so_with_the_state_of_the_stream():
     shown = text(made_up_monitor.quiet())
     assert "The batch shows no difference from the reference: p = 0.31." in shown
-    assert "No alarm: after 1 batch the evidence is e = 0.900, of 100 that an alarm takes." in shown
+    assert "No alarm: after 1 batch the evidence is e = 0.900; an alarm needs 100." in shown
     assert [finding.code for finding in findings(made_up_monitor.quiet())] == ["batch-alike", "no-alarm"]
 
 
@@ -30,7 +30,7 @@ def test_an_alarm_names_the_layers_the_scores_and_the_batch():
     assert "The batch is not drawn like the reference: p ≤ 0.0005." in shown
     assert "2 of 2 layers differ: bn1, bn2. The largest shift is in bn1: means by 3.2, variances by 1.5 times" in shown
     assert "Of outputs and scores, energy differs." in shown
-    assert "Alarm: after batch 2 of the stream (tuesday) the evidence was e = 120, of 100 that it takes." in shown
+    assert "Alarm: after batch 2 of the stream (tuesday) the evidence was e = 120; an alarm needs 100." in shown
     assert "[reference-trained-on]" in shown
 
 

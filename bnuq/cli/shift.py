@@ -38,7 +38,6 @@ def command(
             "and a generator of random numbers. Repeat it, or use commas.",
             metavar="NAME|FACTORY",
             show_default="all that fit the inputs",
-            rich_help_panel="Shift",
         ),
     ] = None,
     severities: Annotated[
@@ -46,7 +45,6 @@ def command(
         typer.Option(
             help="Severities from 1 to 5, with commas; for a function of your own, any numbers above 0.",
             metavar="LIST",
-            rich_help_panel="Shift",
         ),
     ] = "1,2,3,4,5",
     work: WorkPlace = None,

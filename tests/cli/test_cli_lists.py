@@ -67,7 +67,7 @@ def test_methods_lists_every_method(cli):
     assert [line.split()[0] for line in done.out.splitlines()] == list(map(str, METHODS))
 
 
-@pytest.mark.parametrize("command", [(), ("evaluate",), ("report",), ("data",), ("metrics",), ("methods",)])
+@pytest.mark.parametrize("command", [(), *((name,) for name, _ in app.commands.sentences())], ids=" ".join)
 def test_every_help_fits_and_is_no_error(cli, command):
     done = cli(*command, "--help")
     assert (done.code, done.err) == (0, "")

@@ -91,8 +91,8 @@ def command(
     past: HistorySection,
     printing: Printing,
 ) -> None:
-    """Compare the uncertainty with a baseline's. Exit code 0: not worse; 1: worse, see the report; 2: the two results
-    cannot be compared."""
+    """Compare the uncertainty of a result with that of a baseline. Exit code 0: not worse; 1: worse, see the
+    report; 2: the two results cannot be compared."""
     to_stdout = markdown == Path("-")
     requested = {"--junit": junit, "--markdown": None if to_stdout else markdown}
     named_config, config = config, _expanded(config) or (Path(_FILE) if is_file(Path(_FILE)) else None)

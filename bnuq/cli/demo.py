@@ -26,7 +26,9 @@ _NAME = "fashion_cnn"  # of the checkpoint, the run file, the result and the pag
 
 @with_options(printing=SectionOptions(Printing, "quiet debug"))
 def command(
-    folder: Annotated[str, typer.Argument(help="Where to put it; made if need be.", metavar="FOLDER")] = "bnuq-demo",
+    folder: Annotated[
+        str, typer.Argument(help="Folder to write to; created if missing.", metavar="FOLDER")
+    ] = "bnuq-demo",
     *,
     printing: Printing,
 ) -> None:

@@ -61,7 +61,7 @@ def command(
     baseline: Annotated[
         Path | None,
         typer.Option(
-            help="A result to compare with, as in bnuq check, by [check] of the run file; exit code 1 if the new "
+            help="Compare with this result, as bnuq check does with [check] of the run file; exit code 1 if the new "
             "result is worse.",
             metavar="RESULT",
             show_default=False,

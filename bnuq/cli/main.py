@@ -169,7 +169,7 @@ app = program(
             "and its uncertainty, with torch alone (.pt2) or in any runtime of ONNX (.onnx).",
         ),
         "monitor": Later("monitor", "Test whether unlabelled points are still drawn like the reference."),
-        "check": Later("check", "Compare the uncertainty with a baseline's."),
+        "check": Later("check", "Compare the uncertainty of a result with that of a baseline."),
         "merge": Later(
             "merge",
             "Write the result of `bnuq evaluate --shard` once all shards are finished, just as one process would.",

@@ -110,8 +110,8 @@ def command(
     results: Annotated[
         list[str],
         typer.Argument(
-            help="Result files of bnuq evaluate, sweep-batch-size or inspect; two or more of bnuq evaluate "
-            "are shown side by side, each under its file's name or as NAME=FILE.",
+            help="Result files of any command; two or more of bnuq evaluate are shown side by side, each under its "
+            "file's name or as NAME=FILE.",
             metavar="RESULT",
             show_default=False,
         ),

@@ -473,8 +473,8 @@ class SamplingSection(SamplerSettings, frozen=True):
     calibrate: Annotated[
         Calibration | None,
         setting(
-            "Also evaluate every method recalibrated (--recalibration): fitted to the validation points, or "
-            "cross-fitted on halves of the test set (cross), as then are τ and the constant σ of a regression.",
+            "Also evaluate every method recalibrated (--recalibration), fitted to the validation points, or to each "
+            "half of the test set for the other (cross; a regression fits τ and the constant σ in this way); or off.",
             "Classification",
             shown="validation, if there are validation points, else cross",
         ),
@@ -501,7 +501,7 @@ class ScoringSection(Section, frozen=True):
     pll: Annotated[
         Likelihood,
         setting(
-            "PLL of the mixture of draws, or of a Gaussian with its moments: moment, or moment_full (with the "
+            "PLL of the mixture of the draws, or of a Gaussian with their moments: moment, or moment_full (with the "
             "covariance of the outputs).",
             "Regression",
         ),

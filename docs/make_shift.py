@@ -37,9 +37,9 @@ PAGE = """# Networks under a shift of their inputs
 
 The run files of `sample_configs/`, reduced to the points and samples stated, each family at severities 1, 3 and 5; see
 [docs/shift.md](../shift.md). Accuracies are those at severity 5, confidence is the mean of the deterministic network.
-"Loss at" is the severity at which accuracy has fallen by five points (the RMSE risen by a tenth), "alarm at" that at
-which the mean mutual information (variance) of 100 points leaves its 99 % band, both of mcbn; then the earliest alarm
-of all scores and methods, and the accuracy that ATC tells for mcbn without labels.
+"Loss at" is the severity at which the accuracy of mcbn has fallen by five points (its RMSE risen by a tenth), "alarm
+at" that at which its mean mutual information (variance) over 100 points leaves the 99 % band. The last columns are the
+earliest alarm of all scores and methods, and the accuracy of mcbn that ATC estimates without labels.
 
 ![From alarm to loss, ResNet-20](shift-lead.svg)"""
 

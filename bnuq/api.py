@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bnuq.config import (
+    SWEEP_SAMPLES,
     CertificateSection,
     CheckSection,
     InspectSection,
@@ -30,7 +31,6 @@ from bnuq.config import (
     resolve_sweep,
     section_from,
 )
-from bnuq.config.resolving import SWEEP_SAMPLES
 from bnuq.config.schema import settings_of
 from bnuq.config.shorthand import read_families
 from bnuq.errors import RequestError, ResultError

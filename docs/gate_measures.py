@@ -142,7 +142,7 @@ def _exact(held: Any) -> Any:
         still = np.full_like(held.jackknife, held.value)
         return replace(held, mc_se=0.0, jackknife=still, bootstrap=np.full_like(held.bootstrap, held.value))
     if isinstance(held, SetResult):
-        parts = {name: _exact(getattr(held, name)) for name in ("estimates", "by_class", "by_group")}
+        parts = {name: _exact(getattr(held, name)) for name in ("estimates", "by_class", "by_group", "by_score")}
         return replace(held, **parts, log_likelihood=None)
     if isinstance(held, Mapping):
         return {name: _exact(one) for name, one in held.items()}
@@ -188,7 +188,16 @@ def recomputed_with(result: Result, method: MethodResult, sets: Mapping[str, Set
         for name, scores in method.ood.items()
     }
     plain = replace(method, sets=sets, ood=ood, bounds={}, normalized={})
-    return _recomputed(replace(result, methods={DETERMINISTIC: plain}))
+    changed = _recomputed(replace(result, methods={DETERMINISTIC: plain}))
+    points, plain = PointContributions(changed), changed.methods[DETERMINISTIC]
+    with_errors = {}
+    for name, scores in method.ood.items():
+        with_errors[name] = dict(ood[name])
+        for score in (score for score, known in scores.items() if "scod" in known):
+            where = {"method": DETERMINISTIC, "set": name, "score": score, "metric": "scod"}
+            value = points.value(Row("", where, "1", scores[score]["scod"]))
+            with_errors[name][score] = ood[name][score] | ({} if value is None else {"scod": Estimate(value)})
+    return replace(changed, methods={DETERMINISTIC: replace(plain, ood=with_errors)})
 
 
 def _recomputed(result: Result) -> Result:
@@ -209,6 +218,7 @@ def _recomputed(result: Result) -> Result:
             estimates=anew(one.estimates, name),
             by_class={key: anew(known, name, **{"class": key}) for key, known in one.by_class.items()},
             by_group={key: anew(known, name, group=key) for key, known in one.by_group.items()},
+            by_score={key: anew(known, name, score=key) for key, known in one.by_score.items()},
         )
         for name, one in method.sets.items()
     }

@@ -6,6 +6,7 @@ An option overrides the run file, the run file overrides the checkpoint's record
 from bnuq.config.live import resolve_live
 from bnuq.config.request import DEFAULT_BATCH_SIZE, DEFAULT_SAMPLER, Member, Named, Options, Run, RunOfSeveral, Runs
 from bnuq.config.resolving import (
+    SWEEP_SAMPLES,
     is_run_file,
     only_network,
     resolve,

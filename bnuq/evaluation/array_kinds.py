@@ -12,7 +12,11 @@ from bnuq.metrics.arrays import Array
 
 def on_host(block: Array) -> bool:
     """Whether the values are in the memory of the process."""
-    return isinstance(block, np.ndarray) or block.device.type == "cpu"
+    if isinstance(block, np.ndarray):
+        return True
+    from bnuq import devices
+
+    return devices.is_host(block.device)
 
 
 def as_block(values: Array, block: Array) -> Array:

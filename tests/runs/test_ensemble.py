@@ -61,9 +61,11 @@ def result(folder: Path) -> Result:
 
 
 def values(result: Result, name: str = "test") -> dict[str, tuple[float, float | None, float | None]]:
-    """The estimates of the ensemble, with their errors; without those of sets, which need calibration points."""
+    """The estimates of the ensemble, with their errors; without those of sets, which need calibration points, and
+    without the parts of PLL, which need a temperature."""
     found = result.methods["ensemble"].sets[name].estimates
-    return {metric: (e.value, e.se, e.mc_se) for metric, e in found.items() if not metric.startswith("set_")}
+    kept = (metric for metric in found if not metric.startswith("set_") and not metric.endswith("_loss"))
+    return {metric: (found[metric].value, found[metric].se, found[metric].mc_se) for metric in kept}
 
 
 def logits(folder: Path, file: str) -> np.ndarray:

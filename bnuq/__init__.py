@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from bnuq.sampling.statistics import draw, statistics_of
     from bnuq.workflows.precise_bn import precise_bn
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
     "load": "bnuq.models.loading",

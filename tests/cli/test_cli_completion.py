@@ -60,4 +60,4 @@ def test_every_shell_has_a_script_that_asks_bnuq(cli, shell: str) -> None:
 def test_other_shells_are_refused_and_clicks_variable_changes_nothing(cli, monkeypatch) -> None:
     assert cli("--completion", "tcsh").message == "--completion is 'tcsh'; expected one of bash, zsh, fish."
     monkeypatch.setenv("_BNUQ_COMPLETE", "bash_source")
-    assert cli("--version").out.startswith("bnuq 0.1.0, torch ")
+    assert cli("--version").out.startswith("bnuq 0.2.0, torch ")

@@ -333,7 +333,7 @@ def test_no_arguments_show_the_commands(cli):
     assert "evaluate" in done.out + done.err
     assert done.code in (0, 2)
     python = ".".join(map(str, sys.version_info[:3]))
-    assert cli("--version").out == f"bnuq 0.1.0, torch {importlib.metadata.version('torch')}, Python {python}\n"
+    assert cli("--version").out == f"bnuq 0.2.0, torch {importlib.metadata.version('torch')}, Python {python}\n"
 
 
 FAULTS = [

@@ -165,6 +165,7 @@ def test_the_command_runs_without_its_peers_and_writes_the_documented_file(run_c
     )
 
 
+@pytest.mark.nightly  # many processes
 def test_the_start_of_commands_is_measured_in_units_of_an_import_of_torch(
     benchmarks: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

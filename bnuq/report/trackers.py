@@ -20,6 +20,7 @@ import numpy as np
 
 from bnuq.errors import RequestError
 from bnuq.records.addresses import address_of
+from bnuq.records.evaluation import Result
 from bnuq.store.table import rows_of
 
 PROJECT = "bnuq"
@@ -67,7 +68,7 @@ def tracked(record: Any, page: Path) -> TrackedRun:
     """The record as a tracker takes it. Numbers that are not finite are left out: not every tracker takes them."""
     metrics = {}
     for row in rows_of(record):
-        address = address_of(row.coordinates) if record.KIND == "evaluate" else row.path.strip("/").replace("/", ".")
+        address = address_of(row.coordinates) if isinstance(record, Result) else row.path.strip("/").replace("/", ".")
         for suffix, value in (("", row.estimate.value), (".se", row.estimate.se), (".mc_se", row.estimate.mc_se)):
             if value is not None and np.isfinite(value):
                 metrics[address + suffix] = float(value)

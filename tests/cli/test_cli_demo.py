@@ -49,6 +49,7 @@ def test_the_demo_evaluates_its_network_in_a_folder_and_says_what_to_type_next(c
     assert "<title>bnuq evaluate" in Path("bnuq-demo/fashion_cnn.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.nightly  # three whole runs
 def test_what_the_demo_says_to_type_next_runs_in_its_folder(cli, small_demo, monkeypatch) -> None:
     first = cli("demo", "in here")
     lines = [line.strip().partition(" #")[0] for line in first.out.partition("Next:")[2].splitlines() if line.strip()]

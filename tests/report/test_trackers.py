@@ -51,7 +51,10 @@ def test_a_tracker_that_is_not_installed_is_refused_before_anything_is_computed(
     result: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(trackers, "find_spec", {}.get)
-    for arguments in (["report", str(result)], ["evaluate", "missing.pt"], ["sweep-batch-size", "missing.pt"]):
+    for arguments in (
+        *(["report", str(result)], ["evaluate", "missing.pt"], ["sweep-batch-size", "missing.pt"]),
+        *(["score", "missing.csv"], ["shift", "missing.pt"]),
+    ):
         with pytest.raises(SystemExit) as left:
             main([*arguments, "--log", "wandb"])
         assert left.value.code == 2

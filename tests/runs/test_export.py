@@ -297,6 +297,7 @@ def test_the_command_says_what_was_written(place: Path, capsys: pytest.CaptureFi
     assert 0 <= found["compared"]["largest_difference"] < 1e-5
 
 
+@pytest.mark.nightly  # a server in another process
 def test_the_service_of_the_page_answers_where_there_is_no_bnuq(place: Path, tempered: Any, tmp_path: Path) -> None:
     x = images(place)[:2]
     page = (Path(__file__).parents[2] / "docs" / "export.md").read_text(encoding="utf-8")

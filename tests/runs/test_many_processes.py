@@ -125,6 +125,7 @@ def test_shards_merge_to_the_result_of_one_process(
     assert not [*work.iterdir()]
 
 
+@pytest.mark.nightly  # shards are merged above
 def test_shards_that_a_launcher_starts_wait_for_each_other_and_are_merged(
     made: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -99,6 +99,7 @@ def test_a_baseline_is_small_and_gives_the_same_answers_without_any_data(watched
     assert later.take(batches[2]).e_value == first.take(batches[2]).e_value
 
 
+@pytest.mark.nightly  # others have small networks
 def test_a_large_network_still_has_a_baseline_below_a_megabyte(tmp_path):
     parts: list[nn.Module] = []
     for width, channels in zip([1, *[160] * 40], [160] * 41, strict=True):
@@ -227,6 +228,7 @@ def test_the_file_of_a_batch_is_shown_again(watched, tmp_path: Path):
 # ── in a program ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.nightly  # an export of a whole network
 def test_a_program_says_when_its_points_have_left(tmp_path):
     run_file = small_run.write(tmp_path)
     np.savez(tmp_path / "many.npz", x=pictures(1, 600), y=np.zeros(600, int))

@@ -258,6 +258,7 @@ def test_pictures_beyond_their_range_are_refused(tmp_path: Path) -> None:
         evaluated(folder, perturb=("shot@1",), normalize=None, methods=("deterministic",))
 
 
+@pytest.mark.nightly  # the longest of this file
 def test_a_segmentation_keeps_its_masks_and_refuses_what_moves_them(tmp_path: Path) -> None:
     folder = small_segmentation.write(tmp_path / "run").parent
     options = {"methods": ("mcbn",), "samples": 4, "ood": (), "calibrate": "off"}

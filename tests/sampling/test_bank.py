@@ -227,6 +227,7 @@ def test_one_draw_of_a_bank_is_a_bank():
         omega["first"]
 
 
+@pytest.mark.nightly  # a thousand layers
 def test_more_than_a_thousand_layers_keep_their_order(tmp_path):
     names = [f"bn{number}" for number in range(1002)]
     one = LayerStatistics("", 1e-5, np.zeros((1, 1)), np.ones((1, 1)), np.full(1, 4))

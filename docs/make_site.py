@@ -193,6 +193,7 @@ def gallery() -> str:
     GALLERY.mkdir(parents=True, exist_ok=True)
     samples = GALLERY / "sample_configs"
     shutil.copytree(ROOT / "sample_configs", samples, dirs_exist_ok=True)
+    shutil.copytree(ROOT / "bnuq" / "demo", GALLERY / "bnuq" / "demo", dirs_exist_ok=True)
     data = os.environ.get("BNUQ_TEST_DATA")
     if data and not (samples / "data").exists():
         (samples / "data").symlink_to(data)

@@ -37,8 +37,7 @@ def _use(
 ) -> str:
     text = f"Use {_prediction(method, passes, temperatures)}"
     if method_named(method).plain.name == POPULATION:
-        use = text.replace(f"{_NETWORKS[POPULATION]},", "it").replace(_NETWORKS[POPULATION], "it")
-        text = f"{_CORRECT} Then {use[0].lower()}{use[1:]}"
+        text = f"{_CORRECT} Then use it{_with(method, passes, temperatures)}"
     if gain is not None:
         return f"{text}: {_better(gain)} than that of the best single pass."
     if only_by:
@@ -52,17 +51,23 @@ def _use(
 
 
 def _prediction(method: str, passes: int, temperatures: Sequence[float]) -> str:
-    named, ways = method_named(method), []
-    plain = named.plain.name
+    plain, with_these = method_named(method).plain.name, _with(method, passes, temperatures)
+    return (
+        f"{_NETWORKS[plain]}{',' if with_these else ''}{with_these}" if plain in _NETWORKS else f"{plain}{with_these}"
+    )
+
+
+def _with(method: str, passes: int, temperatures: Sequence[float]) -> str:
+    """What a prediction needs beside the network, with the word before it; empty if nothing."""
+    recalibration, ways = method_named(method).recalibration, []
     if passes > 1:
         ways.append(f"{passes} passes")
-    if named.recalibration == "vector":
+    if recalibration == "vector":
         ways.append("vector scaling")
-    elif named.recalibration:
+    elif recalibration:
         mean = sum(temperatures) / len(temperatures) if temperatures else None
         ways.append("a temperature" if mean is None else f"a temperature of {mean:.2f}")
-    with_these = f" with {all_of(ways)}" if ways else ""
-    return f"{_NETWORKS[plain]}{',' if ways else ''}{with_these}" if plain in _NETWORKS else f"{plain}{with_these}"
+    return f" with {all_of(ways)}" if ways else ""
 
 
 def _better(gain: Mapping[str, Any]) -> str:

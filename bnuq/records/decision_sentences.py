@@ -52,9 +52,8 @@ def _use(
 
 def _prediction(method: str, passes: int, temperatures: Sequence[float]) -> str:
     plain, with_these = method_named(method).plain.name, _with(method, passes, temperatures)
-    return (
-        f"{_NETWORKS[plain]}{',' if with_these else ''}{with_these}" if plain in _NETWORKS else f"{plain}{with_these}"
-    )
+    comma = "," if plain in _NETWORKS and with_these else ""
+    return f"{_NETWORKS.get(plain, plain)}{comma}{with_these}"
 
 
 def _with(method: str, passes: int, temperatures: Sequence[float]) -> str:

@@ -23,6 +23,8 @@ from bnuq.cli.progress import Bars
 from bnuq.config import Options, resolve_ensemble
 from bnuq.findings import sentence
 from bnuq.metrics.registry import metric_of
+from bnuq.records.decision_sentences import DECISIONS
+from bnuq.records.decisions import decided
 from bnuq.records.evaluation import Result
 from bnuq.records.evaluation_file import read
 from bnuq.records.verdict import MethodComparison, judged
@@ -133,8 +135,9 @@ def transformer_evaluated(pack: Path, out: Path) -> object:
 
 
 def section(title: str, result: Result) -> str:
-    """The verdict on one network in words, and its table."""
+    """The decisions and the verdict on one network in words, and its table."""
     verdict = judged(result)
+    todo = "\n".join(f"- {sentence(decision, DECISIONS)}" for decision in decided(result))
     said = " ".join(sentence(finding, VERDICT) for finding in verdict.findings)
     columns = list(dict.fromkeys((each.metric, each.set) for each in verdict.comparisons))
     heads = [f"{metric_of(m).arrow} {metric_of(m).label}{f' of {of}' if m == 'auroc' else ''}" for m, of in columns]
@@ -143,7 +146,7 @@ def section(title: str, result: Result) -> str:
         passes = {each.passes for each in verdict.comparisons if each.method == method} or {1}
         cells = (cell(method, metric, of, verdict.comparisons) for metric, of in columns)
         rows.append(f"| {method} | {max(passes)} | {' | '.join(cells)} |")
-    return f"## {title}\n\n{said}\n\n" + "\n".join(rows)
+    return "\n\n".join([f"## {title}", todo, said, "\n".join(rows)])
 
 
 def cell(method: str, metric: str, of_set: str, comparisons: tuple[MethodComparison, ...]) -> str:

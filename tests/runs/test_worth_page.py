@@ -1,4 +1,4 @@
-"""docs/make_worth.py: the verdict on a network in words, and its table."""
+"""docs/make_worth.py: the decisions and the verdict on a network in words, and its table."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import small_run
 
+from bnuq.records.summary import summary
 from bnuq.records.verdict import judged
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -21,7 +22,12 @@ def test_a_section_has_the_verdict_and_every_method_with_its_difference(tmp_path
     small_run.write(tmp_path)
     result = small_run.evaluated(tmp_path, calibrate="cross")
     text = make_worth.section("A network", result)
-    assert text.startswith("## A network\n\n8 passes show no gain: ")
+    title, decisions, verdict, _table = text.split("\n\n")
+    assert title == "## A network"
+    assert [line.removeprefix("- ") for line in decisions.splitlines()] == [
+        decision["text"] for decision in summary(result)["decisions"]
+    ]
+    assert verdict.startswith("8 passes show no gain: ")
     rows = {row.split(" | ")[0].removeprefix("| "): row for row in text.splitlines() if row.startswith("| ")}
     assert [*rows][2:] == [*result.methods]
     best = next(each for each in judged(result).comparisons if each.metric == "pll")

@@ -11,7 +11,7 @@ from bnuq.catalogue import text_of
 from bnuq.errors import ResultError
 from bnuq.findings import Finding, about, note, warning, warnings
 from bnuq.gate.change_errors import Errors
-from bnuq.gate.comparing import Measured, is_lost_promise, judged, measured, ranked, sight_of
+from bnuq.gate.comparing import Measured, is_lost_promise, judged, measured, promises_lost_of_parts, ranked, sight_of
 from bnuq.gate.compatibility import check_comparable, similar_addresses
 from bnuq.gate.pairing import under_one_name
 from bnuq.gate.recomputing import recomputed
@@ -66,7 +66,8 @@ def check(
         check_comparable(current, other, settings)
     errors = Errors((current, *baselines), [*points, *map(recomputed, baselines)])
     rows = tuple(measured(current, baselines, errors, settings))
-    comparisons = tuple(ranked(judged(rows, current, told)))
+    of_estimates = [*judged(rows, current, told)]
+    comparisons = tuple(ranked([*promises_lost_of_parts(current, last, of_estimates), *of_estimates]))
     if not any(comparison.outcome != "not gated" for comparison in comparisons):
         raise ResultError(
             f"{current.path} and {told} have no gated estimate in common: each is in one alone, or has a "
@@ -223,7 +224,7 @@ def _of_what_is_not_gated(comparisons: Sequence[EstimateComparison], settings: G
     """Tolerances without effect, and estimates whose change cannot be seen."""
     if unmatched := unused(settings, ((item.address, item.metric, _is_directed(item)) for item in comparisons)):
         yield warning("unused-tolerance", tolerances=list(unmatched))
-    if lost := [item.method for item in comparisons if is_lost_promise(item)]:
+    if lost := [_holder(item) for item in comparisons if is_lost_promise(item)]:
         yield warning("promise-lost", methods=lost)
     if unlimited := [
         item.address for item in comparisons if item.outcome == "not gated" and item.tolerance is not None
@@ -235,6 +236,12 @@ def _of_what_is_not_gated(comparisons: Sequence[EstimateComparison], settings: G
     infinite = [item.address for item in comparisons if math.isinf(item.current) and item.current == item.baseline]
     if infinite:
         yield warning("infinite", estimates=infinite)
+
+
+def _holder(comparison: EstimateComparison) -> str:
+    """The method of a promise, and the class or group that it is about."""
+    part = comparison.of_class or comparison.group
+    return f"{comparison.method} ({part})" if part else comparison.method
 
 
 def _is_hidden(comparison: EstimateComparison, current: Mapping[str, Row], baseline: Mapping[str, Row]) -> bool:

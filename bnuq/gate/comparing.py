@@ -19,7 +19,7 @@ from bnuq.gate.settings import GateSettings
 from bnuq.methods import POPULATION, method_named
 from bnuq.metrics.registry import metric_of
 from bnuq.records.addresses import NORMALIZED, estimates_of
-from bnuq.records.certificate import ACCEPTED, WIDTH
+from bnuq.records.certificate import ACCEPTED, WIDTH, outcomes
 from bnuq.records.contributions import LEAPING, sets_of
 from bnuq.records.evaluation import Result
 from bnuq.store.table import Row, unit_of
@@ -275,6 +275,43 @@ def is_lost_promise(comparison: EstimateComparison) -> bool:
     if comparison.slope:
         return False
     return nothing is not None and comparison.current == nothing != comparison.baseline
+
+
+def promises_lost_of_parts(
+    current: Result, baseline: Result, comparisons: Iterable[EstimateComparison]
+) -> Iterator[EstimateComparison]:
+    """Of methods whose promise about all points is gated: the promises about a class or group that the baseline keeps
+    and the current result does not, as comparisons that are worse, of the share accepted or the threshold of widths."""
+    if current.certification is None or baseline.certification is None:
+        return
+    for whole in comparisons:
+        if whole.metric not in (ACCEPTED, WIDTH) or whole.outcome == "not gated" or whole.slope:
+            continue
+        parts = {outcome.name for outcome in outcomes(current, whole.method) if outcome.is_kept}
+        nothing = 0.0 if whole.metric == ACCEPTED else math.inf
+        for before in outcomes(baseline, whole.method):
+            if not before.name or not before.is_kept or before.name in parts:
+                continue
+            share = math.nan if before.coverage is None else before.coverage.value
+            value = share if whole.metric == ACCEPTED else before.threshold
+            is_class = current.certification.each == "class"
+            yield replace(
+                whole,
+                of_class=before.name if is_class else "",
+                group="" if is_class else before.name,
+                baseline=value,
+                current=nothing,
+                change=nothing - value,
+                degradation=abs(nothing - value),
+                outcome="worse",
+                se=None,  # a fact, not an estimate
+                se_points=None,
+                se_draws=None,
+                p_value=None,
+                p_adjusted=None,
+                detectable=None,
+                decisive=None,
+            )
 
 
 _RANKS: Mapping[Outcome, int] = {"worse": 0, "inconclusive": 1, "same": 2, "better": 3, "not gated": 4}

@@ -28,6 +28,7 @@ from bnuq.records.evaluation import Result
 from bnuq.records.evaluation_file import read
 from bnuq.records.summary import summary
 from bnuq.report import certificate as shown
+from bnuq.report.check import report as report_check
 from bnuq.report.evaluation import report
 from bnuq.report.render.markdown import markdown
 from bnuq.workflows import export as exporting
@@ -212,6 +213,31 @@ def test_a_checkpoint_that_no_longer_keeps_the_promise_fails_and_one_that_does_p
     verdict = check(broken, result, off)
     assert {item.metric for item in verdict.worse} == {"certified_coverage"} and verdict.failed
     assert "promise-lost" in {finding.code for finding in verdict.findings}
+
+
+def test_a_class_that_loses_its_promise_fails_alone(result: Result) -> None:
+    """The validation points of one predicted class, all wrong now; the promise about all points is left as it was."""
+    certification = result.certification
+    assert certification is not None
+    certificate = certification.methods["mcbn"]
+    kept = [number for number in range(1, len(certificate.names)) if certificate.is_kept(number)]
+    lost, losses, part = kept[-1], certificate.losses, certificate.part
+    assert losses is not None and part is not None
+    certain = certificate.scores <= certificate.threshold
+    again = replace(certificate, losses=np.where((part == lost) & certain, 1.0, losses), part=part)
+    again = certified(again, certification.risk, certification.confidence)
+    methods = {**certification.methods, "mcbn": again}
+    current = replace(result, certification=replace(certification, methods=methods))
+    verdict = check(current, result)
+    assert [(item.method, item.of_class) for item in verdict.worse] == [("mcbn", certificate.names[lost])]
+    [comparison] = verdict.worse
+    assert (comparison.current, comparison.degradation) == (0.0, comparison.baseline)
+    assert comparison.baseline > 0.3 and verdict.failed
+    said = {finding.code: finding.values for finding in verdict.findings}
+    assert said["promise-lost"]["methods"] == [f"mcbn ({certificate.names[lost]})"]
+    text = markdown(report_check(verdict))
+    assert f"class {certificate.names[lost]}" in text
+    assert check(current, result, GateSettings.of(tolerances=("certified_coverage=off",))).passed
 
 
 def test_the_error_of_a_change_has_the_chance_of_other_validation_points(place: Path, result: Result) -> None:

@@ -176,9 +176,9 @@ bench-start: .venv/installed
 bench-launches: .venv/installed
 	$(BIN)/python benchmarks/launches.py $(LAUNCHES)
 
-# `bnuq evaluate` against what a practitioner would write: a quarter of an hour. COMMANDS="--only quickstart"
-bench-commands: .venv/installed
-	$(BIN)/python benchmarks/commands.py $(COMMANDS)
+# `bnuq evaluate` against what a practitioner would write: an hour. COMMANDS="--only quickstart --rounds 1": a minute
+bench-commands: .venv-bench/installed
+	.venv-bench/bin/python benchmarks/commands.py $(COMMANDS)
 
 # Up to a million points, and 1,000 classes: peak memory and CPU time. A quarter of an hour; LARGE="--quick": a minute.
 bench-large: .venv/installed

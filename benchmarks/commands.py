@@ -2,13 +2,15 @@
 
 Each task is evaluated by `bnuq evaluate`, and by a loop of loops/ with the same samples. The processes have one thread,
 and take turns; the ratio is the median over rounds of the ratio within a round. `first` is the CPU time until the first
-sample. With --bnuq, another checkout's package takes part. Results stand in results/commands/, written after every
-task.
+sample. With --bnuq, another checkout's package takes part; so does TorchUncertainty where it is installed and has the
+task's methods (of three mcbn and mcdo, because it has no mcbn+mcdo). Results stand in results/commands/, written after
+every task.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import shutil
@@ -40,6 +42,7 @@ class Task:
     title: str
     evaluate: list[str]
     loop: list[str] | None = None
+    torch_uncertainty: list[str] | None = None
 
 
 def tasks(configs: Path, data: Path | None) -> dict[str, Callable[[], Task]]:
@@ -50,9 +53,10 @@ def tasks(configs: Path, data: Path | None) -> dict[str, Callable[[], Task]]:
         loop = ["classification.py", str(quickstart / "fashion_cnn.pt"), f"{quickstart / 'net.py'}:small_cnn"]
         loop += ["--train", str(quickstart / "fashion_train.npz"), "--set", str(quickstart / "fashion_test.npz")]
         loop += ["--set", str(quickstart / "fashion_validation.npz"), "--ood", str(quickstart / "mnist.npz")]
-        loop += ["--methods", EVERY, "--samples", "32", "--batch-size", "64", "--mean", "0.286", "--std", "0.353"]
-        title = "quickstart: 3 × 1,000 points, T = 32, three methods"
-        return Task(title, [str(configs / "quickstart.toml")], [*loop, "--pad", "2"])
+        loop += ["--samples", "32", "--batch-size", "64", "--mean", "0.286", "--std", "0.353", "--pad", "2"]
+        title = "quickstart: 2,600 points, T = 32, three methods"
+        of_three, of_two = [*loop, "--methods", EVERY], ["torchuncertainty.py", *loop[1:], "--methods", "mcbn,mcdo"]
+        return Task(title, [str(configs / "quickstart.toml")], of_three, of_two)
 
     def regression_task() -> Task:
         loop = ["regression.py", str(regression / "diabetes_mlp.pt"), f"{regression / 'mlp.py'}:small_mlp"]
@@ -68,7 +72,8 @@ def tasks(configs: Path, data: Path | None) -> dict[str, Callable[[], Task]]:
         loop = ["classification.py", str(cifar / "checkpoints" / "resnet20-12fca82f.th")]
         loop += [f"{configs / 'architectures' / 'cifar_resnet.py'}:resnet20"]
         loop += ["--train", str(cifar / "cifar10" / "lossless_train.npz"), "--set", str(test), "--ood", str(ood)]
-        return Task(title, evaluate, [*loop, "--samples", "16", "--batch-size", "32", "--limit", str(limit), *CIFAR])
+        loop += ["--samples", "16", "--batch-size", "32", "--limit", str(limit), *CIFAR]
+        return Task(title, evaluate, loop, ["torchuncertainty.py", *loop[1:]])
 
     def resnet20_task() -> Task:
         test, ood = cifar / "cifar10" / "lossless_test.npz", cifar / "ood" / "pcbdigits32.npz"
@@ -156,6 +161,9 @@ def measured(task: Task, packages: Mapping[str, Path], rounds: int, out: Path) -
         contestants[f"{name}, first sample"] = ["-c", FIRST_SAMPLE, *command], package
     if task.loop is not None:
         contestants["loop"] = [str(LOOPS / task.loop[0]), *task.loop[1:]], ROOT
+    if task.torch_uncertainty is not None and importlib.util.find_spec("torch_uncertainty") is not None:
+        script, *arguments = task.torch_uncertainty
+        contestants["TorchUncertainty"] = [str(LOOPS / script), *arguments], LOOPS.parent  # torchvision_operators.py
     contestants["import torch"] = ["-c", "import torch"], ROOT
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
     for turn in range(rounds):

@@ -21,6 +21,7 @@ from bnuq.data import Masks
 from bnuq.evaluation import estimates
 from bnuq.evaluation.subject import RunPlan
 from bnuq.evaluation.tasks import between_draws, failing_images, pixel_counts
+from bnuq.evaluation.tasks.pixel_scores import PixelScores
 from bnuq.evaluation.tasks.pixel_values import PartMeans, PixelValues, of_draws, of_replicates, taken
 from bnuq.evaluation.units import Blocks, Gathered
 from bnuq.files.journal import Arrays
@@ -102,8 +103,11 @@ class PixelReduction:
         self.maps: list[dict[str, np.ndarray]] | None = None  # of each image, where nothing else is wanted
         self._saves_maps = saves_maps  # among its arrays, as those of the kind "map"
 
-    def add(self, outputs: Float[Tensor, "sample image class row column"]) -> None:
+    def add(
+        self, outputs: Float[Tensor, "sample image class row column"], draws: Int64[np.ndarray, " sample"] | None = None
+    ) -> None:
         """Add further draws of the images at hand; SamplingError where an output is not finite."""
+        assert draws is None  # of a bank, which images have none of
         block = devices.with_float64(outputs)
         with torch.inference_mode():
             self._open = self._open or self._opened(block)
@@ -505,16 +509,3 @@ def uncertainty_of(names: Iterable[str]) -> str:
 
 def _grid(pixels: int) -> slice:
     return slice(None, None, max(1, pixels // _GRID))
-
-
-@dataclass(frozen=True)
-class PixelScores(estimates.SetScores):
-    """The scores of one set of images. `points` are means over the pixels of each image, and its number of `pixels`.
-
-    `of_pixels` are the sums over all pixels that other estimates follow from, under every replicate: by class, by bin
-    of confidence, and histograms of the scores; `of_images` are those of each image under all draws.
-    """
-
-    of_pixels: Mapping[str, np.ndarray] = field(default_factory=dict, kw_only=True)
-    of_images: Mapping[str, np.ndarray] = field(default_factory=dict, kw_only=True)
-    pll_by_temperature: Float[np.ndarray, "temperature image"] | None = field(default=None, kw_only=True)

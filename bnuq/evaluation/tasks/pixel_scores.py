@@ -1,0 +1,24 @@
+"""The scores of the pixels of a segmentation, as its estimates and its certificate take them. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from jaxtyping import Float
+
+from bnuq.evaluation.estimates import SetScores
+
+
+@dataclass(frozen=True)
+class PixelScores(SetScores):
+    """The scores of one set of images. `points` are means over the pixels of each image, and its number of `pixels`.
+
+    `of_pixels` are the sums over all pixels that other estimates follow from, under every replicate: by class, by bin
+    of confidence, and histograms of the scores; `of_images` are those of each image under all draws.
+    """
+
+    of_pixels: Mapping[str, np.ndarray] = field(default_factory=dict, kw_only=True)
+    of_images: Mapping[str, np.ndarray] = field(default_factory=dict, kw_only=True)
+    pll_by_temperature: Float[np.ndarray, "temperature image"] | None = field(default=None, kw_only=True)

@@ -8,17 +8,21 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from jaxtyping import Float
 
 from bnuq import metrics
+from bnuq.data import Points
 from bnuq.errors import RequestError
 from bnuq.evaluation import estimates
+from bnuq.evaluation.estimates import SetScores
 from bnuq.evaluation.subject import VALIDATION, ScoredSubject
-from bnuq.evaluation.tasks.scorer import Outcome
-from bnuq.evaluation.views import ScoredMethod
+from bnuq.evaluation.tasks.class_reduction import ClassScores
+from bnuq.evaluation.tasks.pixel_scores import PixelScores
+from bnuq.evaluation.tasks.regression_reduction import RegressionScores
+from bnuq.evaluation.views import Outcome, ScoredMethod
 from bnuq.findings import Finding, warning
 from bnuq.methods import POPULATION, Method
 from bnuq.metrics import SCORES
@@ -94,18 +98,21 @@ def _certification(subject: ScoredSubject, outcome: Outcome) -> Certification:
     wanted, _, score = (asked.score or "").rpartition(".")
     made: dict[str, tuple[float, Certificate]] = {}
     for method, scores in scored.items():
-        if scores.validation is None or method.recalibration is not None or method.name == POPULATION:
+        validation, test = scores.validation, scores.sets["test"]
+        if validation is None or method.recalibration is not None or method.name == POPULATION:
             continue
         if method.normalizes_jointly:  # a promise needs points that do not depend on each other
             continue
         several = subject.samples_of(method, outcome.samples) > 1
         own = score if wanted in ("", method.name) else ""
         if task.is_regression:
-            made[method.name] = _of_regression(scores, own, several=several, risk=asked.risk)
+            both = RegressionScores.among(validation), RegressionScores.among(test)
+            made[method.name] = _of_regression(*both, own, several=several, risk=asked.risk)
         elif task.is_dense:
-            made[method.name] = _of_images(scores, outcome.methods[method.name], own)
+            images = PixelScores.among(validation), PixelScores.among(test)
+            made[method.name] = _of_images(*images, outcome.methods[method.name], own)
         else:
-            made[method.name] = _of_points(scores, own, several=several)
+            made[method.name] = _of_points(validation, test, own, several=several)
     if wanted and wanted not in made:
         raise RequestError(f"certificate.score is {asked.score}; this run has {', '.join(made)}.")
     if score and all(certificate.score != score for _, certificate in made.values()):
@@ -118,10 +125,9 @@ def _certification(subject: ScoredSubject, outcome: Outcome) -> Certification:
     return Certification(asked.risk, asked.confidence, asked.each or "", chosen, methods)
 
 
-def _of_points(scores: ScoredMethod, score: str, *, several: bool) -> tuple[float, Certificate]:
+def _of_points(validation: SetScores, test: SetScores, score: str, *, several: bool) -> tuple[float, Certificate]:
     """The AURC of a method of a classification on the test set, by the best of its scores or this one; and what its
     certificate follows from."""
-    validation, test = scores.validation, scores.sets["test"]
     present = [name for name in _point_scores() if name in validation.points and name in test.points]
     present = [name for name in present if several or not SCORES[name].score.needs_samples]  # type: ignore[union-attr]
     if score not in present:
@@ -154,16 +160,17 @@ def candidates_of(scores: Float[np.ndarray, " point"]) -> Float[np.ndarray, " ca
     return np.append((values[index] + values[index + 1]) / 2, math.inf)
 
 
-def _of_regression(scores: ScoredMethod, score: str, *, several: bool, risk: float) -> tuple[float, Certificate]:
+def _of_regression(
+    validation: RegressionScores, test: RegressionScores, score: str, *, several: bool, risk: float
+) -> tuple[float, Certificate]:
     """The mean half-width that covers the test set, by the better of both scores or this one; and what the certificate
     follows from. Of several outputs the worst error counts. The noise is what the test set's errors leave to it."""
-    validation, test = scores.validation, scores.sets["test"]
-    excess = np.mean((test.targets - test.mean) ** 2 - test.variance, axis=0)
+    excess = np.mean(_errors(test) ** 2 - test.variance, axis=0)
     made: dict[str, tuple[float, Certificate]] = {}
     for name in WIDTHS if several else WIDTHS[:1]:
         noise = np.maximum(excess, 0.0) if name == "normalized_error" else None
         validation_errors, test_errors = (
-            (np.abs(each.targets - each.mean) / _scale(each.variance, noise)).max(-1) for each in (validation, test)
+            (np.abs(_errors(each)) / _scale(each.variance, noise)).max(-1) for each in (validation, test)
         )
         certificate = Certificate(
             score=name,
@@ -179,15 +186,21 @@ def _of_regression(scores: ScoredMethod, score: str, *, several: bool, risk: flo
     return made[score] if score in made else min(made.values(), key=lambda each: each[0])
 
 
+def _errors(scores: RegressionScores) -> Float[np.ndarray, "point output"]:
+    assert scores.targets is not None  # of labelled points
+    return scores.targets - scores.mean
+
+
 def _scale(variance: Float[np.ndarray, "*any output"], noise: np.ndarray | None) -> Float[np.ndarray, "*any output"]:
     """What the errors of each output are relative to."""
     return np.ones(variance.shape) if noise is None else np.sqrt(np.maximum(variance + noise, np.finfo(float).tiny))
 
 
-def _of_images(scores: ScoredMethod, result: MethodResult, score: str) -> tuple[float, Certificate]:
+def _of_images(
+    validation: PixelScores, test: PixelScores, result: MethodResult, score: str
+) -> tuple[float, Certificate]:
     """The AURC of the pixels of the test set, and what the certificate of a segmentation follows from: the share of an
     image's pixels that are wrong and accepted."""
-    validation, test = scores.validation, scores.sets["test"]
     name = score or "predictive_entropy"
     counts = test.of_images[f"coarse.{name}"].sum((0, 1), dtype=np.int64)
     share = np.cumsum(counts) / counts.sum()
@@ -211,7 +224,7 @@ def _ends_of_bins() -> Float[np.ndarray, " bin"]:
     return np.append((middles[last - 1] + middles[last]) / 2, math.inf)
 
 
-def _losses_of_images(scores: Any, score: str) -> Float[np.ndarray, "image bin"]:
+def _losses_of_images(scores: PixelScores, score: str) -> Float[np.ndarray, "image bin"]:
     """The share of each image's pixels that are wrong and whose score is at most in this bin; 0 for no pixels."""
     right, wrong = np.moveaxis(scores.of_images[f"coarse.{score}"].astype(np.int64), 1, 0)
     return np.cumsum(wrong, axis=1) / np.maximum(1, (right + wrong).sum(1, keepdims=True))
@@ -227,7 +240,8 @@ def _by_part(
         return certificate
     if each == "class":
         scores = next(scores for other, scores in scored.items() if other.name == method)
-        keys = [scores.validation.predicted, scores.sets["test"].predicted]
+        assert scores.validation is not None  # as there is a certificate
+        keys = [ClassScores.among(of).predicted for of in (scores.validation, scores.sets["test"])]
         classes = subject.sets["test"].classes or ()
         texts = [[classes[key] if len(classes) > key else str(key) for key in map(int, values)] for values in keys]
     else:
@@ -239,7 +253,8 @@ def _by_part(
     return replace(certificate, names=(ALL, *names), part=part, test_part=test_part)
 
 
-def _group_names(points: Any) -> list[str]:
+def _group_names(points: Points) -> list[str]:
+    assert points.group is not None  # as the request is checked
     names = points.group_names
     return [names[number] if names else str(number) for number in points.group.tolist()]
 
@@ -260,10 +275,10 @@ def _with_estimates(
         draws = subject.weights(method, outcome.samples)
         name = WIDTH if certificate.is_of_width else ACCEPTED
         if subject.plan.task.is_dense:
-            value, points, replicates, losses = _of_pixels(test, certificate)
+            value, points, replicates, losses = _of_pixels(PixelScores.among(test), certificate)
             certificates[method.name] = replace(certificate, test_errors=losses)
         elif certificate.is_of_width:
-            value, points, replicates = _widths(test, certificate, draws)
+            value, points, replicates = _widths(RegressionScores.among(test), certificate, draws)
         else:
             value, points, replicates = _shares(test, certificate)
         left_out = draws.jackknife.stop - draws.jackknife.start
@@ -290,7 +305,7 @@ def _with_estimates(
 _Shown = tuple[float, Float[np.ndarray, " point"], Float[np.ndarray, " replicate"]]
 
 
-def _shares(test: Any, certificate: Certificate) -> _Shown:
+def _shares(test: SetScores, certificate: Certificate) -> _Shown:
     """The share of points that is accepted, whether each is, and the share under the replicates of the error."""
     inside = (test.points[certificate.score] <= certificate.threshold).astype(np.float64)
     value = float(inside.mean())
@@ -301,7 +316,7 @@ def _shares(test: Any, certificate: Certificate) -> _Shown:
     return value, inside, np.clip(value + moved, 0, 1)
 
 
-def _widths(test: Any, certificate: Certificate, draws: metrics.DrawWeights) -> _Shown:
+def _widths(test: RegressionScores, certificate: Certificate, draws: metrics.DrawWeights) -> _Shown:
     """The mean half-width, that of each point over its outputs, and the mean under the replicates of the error."""
     threshold, noise = certificate.threshold, certificate.noise
     points = threshold * _scale(test.variance, noise).mean(-1)
@@ -313,7 +328,7 @@ def _widths(test: Any, certificate: Certificate, draws: metrics.DrawWeights) -> 
     return value, points, np.maximum(0.0, value + replicates - of_replicates[draws.full.start])
 
 
-def _of_pixels(test: Any, certificate: Certificate) -> tuple[float, np.ndarray, np.ndarray, np.ndarray]:
+def _of_pixels(test: PixelScores, certificate: Certificate) -> tuple[float, np.ndarray, np.ndarray, np.ndarray]:
     """The share of all pixels that is accepted, what images contribute to it, it under the replicates of the error, and
     the loss of each image."""
     bins = int(np.searchsorted(_ends_of_bins(), certificate.threshold, "right"))  # 0 where none is accepted

@@ -11,7 +11,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from jaxtyping import Float, Int64
@@ -58,6 +58,12 @@ class SetScores:
     log_likelihood: Float[np.ndarray, "sample point"] | None = field(default=None, kw_only=True)
     group: Int64[np.ndarray, " point"] | None = field(default=None, kw_only=True)
     samples_differ: bool = field(default=True, kw_only=True)
+
+    @classmethod
+    def among(cls, scores: SetScores) -> Self:
+        """The same scores, which are of this kind where a scorer of this task made them."""
+        assert isinstance(scores, cls)
+        return scores
 
 
 def ranked_rows(points: int, most: int | None = None) -> Int64[np.ndarray, " kept"]:
@@ -154,26 +160,30 @@ class ReplicateWeights:
         return CalibrationBins(*(values[self.rows] for values in (bins.count, bins.confidence, bins.correct)))
 
 
-def headline_errors(name: str, label: str, scores: Mapping[str, SetScores], draws: DrawWeights) -> dict[str, float]:
-    """Monte Carlo errors of the estimates that decide whether T draws suffice, by their names in words.
+def headline_errors(
+    name: str, scores: Mapping[str, SetScores], draws: DrawWeights, requested: float
+) -> dict[str, float]:
+    """Monte Carlo errors of the estimates that decide whether T draws suffice, by their names in words, in units of the
+    error that each may have.
 
-    The mean of the uncertainty `name`, in words `label`, on every set, relative to it; PLL on the test set where there
-    is one, in nats; and AUROC of every OOD set by that uncertainty.
+    The mean of the uncertainty `name` on every set may have the `requested` share of its value; PLL on the test set,
+    where there is one, and AUROC of every OOD set by that uncertainty a tenth of it, in nats and absolute.
     """
-    test, errors = scores["test"], {}
+    test, label, absolute, errors = scores["test"], metric_of(name).label, requested / 10, {}
     for set_name, set_scores in scores.items():
         replicates = set_scores.replicates[name]
         value = abs(float(replicates[draws.full][0]))
         error = float(metrics.jackknife_error(replicates[draws.jackknife]))
-        errors[f"{label} on {set_name}"] = error / value if value else math.inf
+        errors[f"{label} on {set_name}"] = error / value / requested if value else math.inf
     if "pll" in test.replicates:
-        errors["PLL on test"] = float(metrics.jackknife_error(test.replicates["pll"][draws.jackknife]))
+        error = float(metrics.jackknife_error(test.replicates["pll"][draws.jackknife]))
+        errors[f"{metric_of('pll').label} on test"] = error / absolute
     left_out = slice(draws.jackknife.stop - draws.jackknife.start)
     for set_name, set_scores in scores.items():
         if set_name != "test":
             pairs = zip(test.ranked[name][left_out], set_scores.ranked[name][left_out], strict=True)
             error = metrics.jackknife_error(np.array([metrics.auroc(inside, outside) for inside, outside in pairs]))
-            errors[f"AUROC of {set_name} by {label}"] = float(error)
+            errors[f"{metric_of('auroc').label} of {set_name} by {label}"] = float(error) / absolute
     return errors
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +14,7 @@ from bnuq.data import Points
 from bnuq.errors import SamplingError
 from bnuq.evaluation import perturbations
 from bnuq.evaluation.augmentation import Augmented
+from bnuq.evaluation.estimates import SetScores
 from bnuq.evaluation.executors import UnitExecutor
 from bnuq.evaluation.methods import sampler_of
 from bnuq.evaluation.passes import ChunkedPasses, stochastic_of
@@ -23,6 +23,7 @@ from bnuq.evaluation.stored import StoredMaps, StoredSamples
 from bnuq.evaluation.subject import VALIDATION, Subject
 from bnuq.evaluation.tasks import pixels
 from bnuq.evaluation.tasks.anomalies import with_segments
+from bnuq.evaluation.tasks.pixel_scores import PixelScores
 from bnuq.evaluation.units import Gathered, WorkUnit, tiles
 from bnuq.evaluation.views import Halves, MethodScoring, ScoredMethod, SetScoring, View, saves_maps
 from bnuq.files.journal import SECONDS
@@ -77,8 +78,8 @@ class MethodRun(MethodScoring):
             samples = torch.from_numpy(block)
             yield samples.to(device) if devices.traits(device).float64 else samples
 
-    def _scores(self, name: str, views: Sequence[View]) -> dict[Method, Any]:
-        """The scores of one set under all draws so far, by each view; None where nothing depends on them."""
+    def _scores(self, name: str, views: Sequence[View]) -> dict[Method, SetScores]:
+        """The scores of one set under all draws so far, by each view; of none where nothing depends on them."""
         points, run, plan = self._points(name), self._whole.run, self._whole.plan
         scores_again = not self.method.is_single and (run.save_samples or run.samples == "auto")
         scores_again = (scores_again or name == self._whole.fitted_to) and not plan.task.is_dense
@@ -95,33 +96,33 @@ class MethodRun(MethodScoring):
             earlier=earlier if scores_again else None,
             needed=scores_again or keeps_maps,
         )
-        test = scores[self.method] if name == "test" and self._weights.samples > 1 else None
+        test = scores.get(self.method) if name == "test" and self._weights.samples > 1 else None
         if test is not None and not test.samples_differ:
             why = self.sampler.why_agree(self._whole)
             raise SamplingError(f"the samples of {self.method} are identical, so there is no uncertainty: {why}")
         return scores
 
-    def _scored_again(self, name: str, view: View) -> Any:
+    def _scored_again(self, name: str, view: View) -> dict[Method, SetScores]:
         """The scores of a labelled set by another view of its samples, which are kept; those of images, whose outputs
-        are too large to be kept, are computed again."""
+        are too large to be kept, are computed again. None where nothing depends on them."""
         points = self._whole.sets[name]
         scoring = SetScoring(self._subject, name, points, self._weights, [view], self._second.get(name))
         if self._whole.plan.task.is_dense:
             units = [replace(unit, method=view.method.name) for unit in self._units[name]]
-            return self._scores_of_units(units, scoring, needed=saves_maps(self._whole, name))[view.method]
+            return self._scores_of_units(units, scoring, needed=saves_maps(self._whole, name))
         if not self._matters(name):
-            return None
+            return {}
         reduction = scoring.reduction(view)
         for first, block in self._stored(name).blocks():
             samples = torch.from_numpy(block).to(self._whole.pipeline.device)
             add_block(reduction, samples, first, self.engine)
-        return scoring.scores(view, reduction)
+        return {view.method: scoring.scores(view, reduction)}
 
     def _scores_of_units(
         self, units: Sequence[WorkUnit], scoring: SetScoring, *, earlier: Sequence[range] | None = None, needed: bool
-    ) -> dict[Method, Any]:
-        """The scores of all units of a set by each view, None where nothing depends on them; their arrays stay in the
-        journal where they are `needed` again."""
+    ) -> dict[Method, SetScores]:
+        """The scores of all units of a set by each view, of none where nothing depends on them; their arrays stay in
+        the journal where they are `needed` again."""
         name, points, views = scoring.set, scoring.points, scoring.views
         self.maps |= {(view.method, name): StoredMaps(self._journal, units, view.prefix) for view in views}
         gathered = {view.method: Gathered() for view in views}
@@ -130,7 +131,7 @@ class MethodRun(MethodScoring):
             of_units = UnitScoring(scoring, self._journal, engine, self._passes, feed, earlier)
             if not self._matters(name):
                 self._executor.finish(zip(units), of_units.run)
-                return dict.fromkeys(gathered)
+                return {}
             for unit, (arrays,) in zip(units, self._executor.run(zip(units), of_units.run, needed=needed), strict=True):
                 for view in views:
                     gathered[view.method].add(view.arrays(arrays))
@@ -169,17 +170,18 @@ class MethodRun(MethodScoring):
     def result(self, scored: ScoredMethod, recalibrated: ScoredMethod | None = None) -> MethodResult:
         """The result of the method, or of a recalibration of it, with the maps and the segments of its images; also by
         the scores of the method with a fitted temperature, where these are given."""
-        method, subject = scored.view.method, self._whole
+        method, scorer, subject = scored.view.method, scored.view.scorer, self._whole
         raw_samples = self.raw_samples() if method == self.method else {}
-        result = subject.scorer.result(scored.sets, scored.view.fitted, self._weights, raw_samples)
+        result = scorer.result(scored.sets, self._weights, raw_samples)
         if recalibrated is not None:
-            result = subject.scorer.compared(result, scored.sets, recalibrated.sets, self._weights)
+            result = scorer.compared(result, scored.sets, recalibrated.sets, self._weights)
         changed = {n: replace(each.result, samples=raw_samples.get(n)) for n, each in scored.changed.items()}
         separations = {name: each.separation for name, each in scored.changed.items()}
         result = replace(result, sets={**result.sets, **changed}, ood={**result.ood, **separations})
         for name, points in subject.ood.items():
             if subject.plan.task.is_dense and points.masks is not None:
-                result = with_segments(result, name, scored.sets[name], self.maps[method, name], points.masks)
+                scores = PixelScores.among(scored.sets[name])
+                result = with_segments(result, name, scores, self.maps[method, name], points.masks)
         if subject.run.save_maps:
             sets = {name: replace(each, maps=self.maps[method, name]) for name, each in result.sets.items()}
             result = replace(result, sets=sets)
@@ -187,7 +189,7 @@ class MethodRun(MethodScoring):
 
     def maps_of_images(self, name: str, rows: Sequence[int]) -> Iterator[dict[str, np.ndarray]]:
         """The maps of these images of a set, which pass again, by their names."""
-        points, view = self._whole.sets[name], View(self.method)
+        points, view = self._whole.sets[name], View(self.method, self._subject.scorer)
         scoring = SetScoring(self._subject, name, points, self._weights, [view])
         with self._passes.feeding(points, self.engine) as feed:
             engine = engine_of_set(self.engine, name, points)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 import torch
 
 from bnuq.data.target_checks import labelled
 from bnuq.evaluation.draws import always_passed, next_stop
+from bnuq.evaluation.estimates import SetScores
 from bnuq.evaluation.features import Kept, fitted_points, head_of, heads
 from bnuq.evaluation.subject import VALIDATION, Subject
 from bnuq.files.mapped import Pool
@@ -19,9 +20,11 @@ from bnuq.metrics import SCORES
 from bnuq.metrics.arrays import as_numpy
 from bnuq.metrics.posthoc import LastLayer, PointScore, Reference
 from bnuq.progress import Progress
+from bnuq.records.evaluation import SetResult
 from bnuq.sampling.head import Head, NoHeadError
 from bnuq.sampling.interception import float32_as
 
+OfSet = TypeVar("OfSet", SetScores, SetResult)
 _LARGEST_BANK = 2**26  # numbers: 256 MiB of features
 _FEWEST_POINTS = 1000  # of a larger reference, that scores are fitted to, unless points are large
 _SHARE = 5  # of the samples of the test set, fitting may take the fifth part of the passes
@@ -42,7 +45,7 @@ class OfSets:
     points: Mapping[str, Mapping[str, np.ndarray]]
     findings: tuple[Finding, ...] = ()
 
-    def added_to(self, scores: Mapping[str, Any]) -> dict[str, Any]:  # scores or results of sets
+    def added_to(self, scores: Mapping[str, OfSet]) -> dict[str, OfSet]:
         """`scores`, with these added."""
         return {
             name: replace(set_scores, points={**set_scores.points, **self.points.get(name, {})})

@@ -139,10 +139,8 @@ def subject_of_predictions(subject: Subject) -> Subject:
     subject = replace(subject, sets=predicted)
     if not subject.plan.task.classifies_points:
         return subject
-    scorer = classification.ClassificationScorer(
-        replace(subject.run, outputs="log_probabilities"), subject.plan.outputs
-    )
-    return replace(subject, scorer=scorer)
+    run = replace(subject.run, outputs="log_probabilities")
+    return replace(subject, scorer=classification.ClassificationScorer(run, subject.plan.outputs))
 
 
 @dataclass

@@ -6,15 +6,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from bnuq.arithmetic import Arithmetic
-from bnuq.config import Run
 from bnuq.evaluation import memory, perturbations, recalibration
 from bnuq.evaluation.draws import next_stop
-from bnuq.evaluation.estimates import replicate_weights
+from bnuq.evaluation.estimates import headline_errors, replicate_weights
 from bnuq.evaluation.executors import UnitExecutor, UnitsLostError
 from bnuq.evaluation.features import KeepingEvaluation
 from bnuq.evaluation.measured import Measured, Omegas
@@ -25,7 +23,7 @@ from bnuq.evaluation.posthoc import OfSets, post_hoc_scores
 from bnuq.evaluation.scoring import engine_of_set
 from bnuq.evaluation.subject import Subject
 from bnuq.evaluation.tasks.image_maps import chosen_images, image_maps
-from bnuq.evaluation.tasks.scorer import Outcome, TaskScorer
+from bnuq.evaluation.views import Outcome
 from bnuq.findings import Finding, warning
 from bnuq.methods import DETERMINISTIC, POPULATION, Method, method_named
 from bnuq.progress import Progress
@@ -65,7 +63,7 @@ def run_methods(
     needed again. Scores that are `post_hoc` are computed where they are not given; of a segmentation, the images of the
     rows `shown` are among those with pictures.
     """
-    run, scorer = subject.run, subject.scorer
+    run = subject.run
     passed = compute_units(subject, measured, progress, executor)
     runner, scored = passed.runner, passed.scored
     deterministic = method_named(DETERMINISTIC)
@@ -82,7 +80,7 @@ def run_methods(
     findings = [*runner.passes.findings, *post_hoc.findings]
     findings += [*_not_reached(subject, scored, passed.samples)] if run.samples == "auto" else []
     for method, method_scores in scored.items():
-        findings += scorer.findings(method.name, method_scores.view.fitted)
+        findings += method_scores.view.scorer.findings(method.name)
     attacks = {method.name: of.attack for method, of in runner.methods.items() if of.is_attacked}
     findings += perturbations.findings(run, attacks)
     maps = {method: method_scores.view.maps for method, method_scores in scored.items()}
@@ -135,7 +133,7 @@ def compute_units(subject: Subject, measured: Measured, progress: Progress, exec
         if all(
             error <= 1
             for method_scores in scored.values()
-            for error in _errors(run, subject.scorer, method_scores, draws.stop).values()
+            for error in _errors(subject, method_scores, draws.stop).values()
         ):
             break
     single = runner.run_given(method_named(DETERMINISTIC), omega)
@@ -150,18 +148,17 @@ def _joined(omega: BatchStatistics | None, fresh: BatchStatistics | None) -> Bat
     return fresh if omega is None or fresh is None else omega.joined(fresh)
 
 
-def _errors(run: Run, scorer: TaskScorer[Any, Any], scored: ScoredMethod, samples: int) -> dict[str, float]:
+def _errors(subject: Subject, scored: ScoredMethod, samples: int) -> dict[str, float]:
     """Monte Carlo errors of a method's headline estimates, in units of the requested error."""
-    errors = scorer.headline_errors(scored.sets, replicate_weights(samples))
-    relative = "MI on", "variance on"
-    return {name: error / (run.mc_error / (1 if name.startswith(relative) else 10)) for name, error in errors.items()}
+    spread, requested = subject.plan.task.spread, subject.run.mc_error
+    return headline_errors(spread, scored.sets, replicate_weights(samples), requested)
 
 
 def _not_reached(subject: Subject, scored: Mapping[Method, ScoredMethod], samples: int) -> Iterator[Finding]:
     for method, method_scores in scored.items():
         if not method.is_drawn:
             continue
-        errors = _errors(subject.run, subject.scorer, method_scores, samples)
+        errors = _errors(subject, method_scores, samples)
         name, error = max(errors.items(), key=lambda item: item[1])
         if error > 1:
             yield warning(

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -155,17 +154,17 @@ def _whole(values: np.ndarray) -> bool:
     return values.dtype.kind in "iub" or bool((values == np.floor(values)).all())
 
 
-_SCORERS: Mapping[Task, type[TaskScorer[Any, Any]]] = {
+_SCORERS: Mapping[Task, type[TaskScorer]] = {
     scorer.task: scorer for scorer in (ClassificationScorer, MultilabelScorer, RegressionScorer, SegmentationScorer)
 }
 
 
-def scorer_of(task: Task, network: ScoredNetwork) -> TaskScorer[Any, Any]:
+def scorer_of(task: Task, network: ScoredNetwork) -> TaskScorer:
     """The scorer of a network of this task."""
     return _SCORERS[task].of(network)
 
 
-def scored_sets(run: Run, plan: RunPlan, data: RunData) -> tuple[dict[str, Points], TaskScorer[Any, Any]]:
+def scored_sets(run: Run, plan: RunPlan, data: RunData) -> tuple[dict[str, Points], TaskScorer]:
     """The sets in the order of evaluation, their labels checked, and the scorer; SamplingError for stratified
     mini-batches of a regression."""
     test, train = data.test, data.train

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from bnuq.evaluation.pipeline import Pipeline
+    from bnuq.evaluation.predictions import Predictions
     from bnuq.sampling.sites import BatchNormSite, Sites
 
 VALIDATION = "validation"
@@ -70,7 +71,7 @@ class ScoredSubject:
     run: Run
     plan: ScoringPlan
     sets: Mapping[str, Points]
-    scorer: TaskScorer[Any, Any]
+    scorer: TaskScorer
 
     @property
     def labelled(self) -> dict[str, Points]:
@@ -146,13 +147,13 @@ class ScoredSubject:
 
 @dataclass(frozen=True)
 class Subject(ScoredSubject):
-    """A request, resolved for its network. `predictions` are imported ones, `predictions.Predictions`, or None."""
+    """A request, resolved for its network; `predictions` are imported ones."""
 
     plan: RunPlan
     model: nn.Module
     pipeline: Pipeline
     train: Points | None
-    predictions: Any = None
+    predictions: Predictions | None = None
     members: tuple[nn.Module, ...] = ()  # the networks of an ensemble after the first
 
     @property

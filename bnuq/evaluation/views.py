@@ -6,32 +6,34 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any
 
 import numpy as np
 from jaxtyping import Bool
 
 from bnuq.data import Points
 from bnuq.evaluation import recalibration
+from bnuq.evaluation.estimates import SetScores
 from bnuq.evaluation.recalibration import Recalibrated
 from bnuq.evaluation.subject import VALIDATION, ScoredSubject
-from bnuq.evaluation.tasks.scorer import ChangedSet, SampleReduction, ScoredSet
+from bnuq.evaluation.tasks.scorer import ChangedSet, SampleReduction, ScoredSet, TaskScorer
 from bnuq.evaluation.units import Gathered
 from bnuq.files.journal import Arrays
+from bnuq.findings import Finding
 from bnuq.methods import Method, Recalibration
 from bnuq.metrics import DrawWeights, LogitMaps
 from bnuq.metrics.arrays import Array
+from bnuq.records.evaluation import MethodResult
 
 Halves = Mapping[str, Bool[np.ndarray, " point"]]  # of a cross-fit, by the set: which points are in the second half
 
 
 @dataclass(frozen=True)
 class View:
-    """A way to score samples: with the logits of `method`, which are recalibrated by `maps` where there are any, and by
-    what its scorer `fitted` to other points."""
+    """A way to score samples: by a `scorer`, with the logits of `method`, which are recalibrated by `maps` where there
+    are any."""
 
     method: Method
-    fitted: Any = None
+    scorer: TaskScorer
     maps: Recalibrated | None = None
 
     @property
@@ -66,12 +68,11 @@ class SetScoring:
     def reduction(self, view: View, first: int = 0) -> SampleReduction:
         """The reduction of samples for the points from number `first` on."""
         subject = self.subject
-        return subject.scorer.reduction(
+        return view.scorer.reduction(
             ScoredSet(
                 subject.sets[self.set],
                 self.weights,
                 labelled=self.set in subject.labelled,
-                fitted=view.fitted,
                 first=first,
                 maps=self._maps.get(view.method),
                 by_class=self.set in ("test", subject.fitted_to),
@@ -81,7 +82,7 @@ class SetScoring:
             )
         )
 
-    def scores(self, view: View, reduction: SampleReduction, units: Gathered | None = None) -> Any:
+    def scores(self, view: View, reduction: SampleReduction, units: Gathered | None = None) -> SetScores:
         """The scores of a set, by what a reduction has added or by all its units; the temperature of each point is
         among them, where it has one."""
         scores = reduction.scores(units, group=self.points.group)
@@ -101,10 +102,21 @@ class ScoredMethod:
     """The scores of one method on every set, and the view of its samples that they are of; of a plain one also those of
     the validation points, by nothing that was fitted to them. Of sets by severity there are `changed` ones instead."""
 
-    sets: Mapping[str, Any]
+    sets: Mapping[str, SetScores]
     view: View
-    validation: Any = None
+    validation: SetScores | None = None
     changed: Mapping[str, ChangedSet] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What was scored: T, the result of each method, in the order of the report, and the scores that a requested
+    certificate is made of."""
+
+    samples: int
+    methods: dict[str, MethodResult]
+    findings: tuple[Finding, ...]
+    scored: Mapping[Method, ScoredMethod] = field(default_factory=dict, kw_only=True)
 
 
 class MethodScoring(ABC):
@@ -116,12 +128,12 @@ class MethodScoring(ABC):
     _second: Halves
 
     @abstractmethod
-    def _scores(self, name: str, views: Sequence[View]) -> dict[Method, Any]:
-        """The scores of one set by each view; None where nothing depends on them."""
+    def _scores(self, name: str, views: Sequence[View]) -> dict[Method, SetScores]:
+        """The scores of one set by each view; of none where nothing depends on them."""
 
     @abstractmethod
-    def _scored_again(self, name: str, view: View) -> Any:
-        """The scores of a labelled set by another view of its samples."""
+    def _scored_again(self, name: str, view: View) -> dict[Method, SetScores]:
+        """The scores of a labelled set by another view of its samples; none where nothing depends on them."""
 
     @abstractmethod
     def _samples(self, name: str) -> Iterator[Array]:
@@ -130,14 +142,15 @@ class MethodScoring(ABC):
     def scored(self, fitted_to: str | None) -> dict[Method, ScoredMethod]:
         """The scores of the method, and where recalibrations are `fitted_to` a set those of the method with each."""
         subject, scorer = self._subject, self._subject.scorer
-        validation = self._scores(VALIDATION, [View(self.method)])[self.method] if VALIDATION in subject.sets else None
-        plain = View(self.method, scorer.fitted(validation, self._weights))
+        unfitted = self._scores(VALIDATION, [View(self.method, scorer)]) if VALIDATION in subject.sets else {}
+        validation = unfitted.get(self.method)
+        plain = View(self.method, scorer.fitted_to(validation, self._weights))
         views = [plain]
         if validation is not None and fitted_to == VALIDATION:
             for view in self._recalibrated(VALIDATION, validation):
-                scores = None if subject.plan.task.is_dense else self._scored_again(VALIDATION, view)
-                views.append(replace(view, fitted=scorer.fitted(scores, self._weights)))
-        scored: dict[Method, dict[str, Any]] = {view.method: {} for view in views}
+                again = {} if subject.plan.task.is_dense else self._scored_again(VALIDATION, view)
+                views.append(replace(view, scorer=scorer.fitted_to(again.get(view.method), self._weights)))
+        scored: dict[Method, dict[str, SetScores]] = {view.method: {} for view in views}
         changed: dict[Method, dict[str, ChangedSet]] = {}
         for name in subject.sets:
             if name == VALIDATION:
@@ -145,12 +158,11 @@ class MethodScoring(ABC):
             for method, scores in self._scores(name, views).items():
                 if name not in subject.by_severity:
                     scored[method][name] = scores
-                elif scores is not None:
+                else:
                     kept = scorer.changed(scored[method]["test"], scores, self._weights)
                     changed.setdefault(method, {})[name] = kept
             if name == fitted_to:
                 views = self._cross_fitted(name, plain, scored)
-        unfitted = {self.method: validation}
         return {
             view.method: ScoredMethod(
                 scored[view.method], view, unfitted.get(view.method), changed.get(view.method, {})
@@ -158,28 +170,27 @@ class MethodScoring(ABC):
             for view in views
         }
 
-    def _cross_fitted(self, name: str, plain: View, scored: dict[Method, dict[str, Any]]) -> list[View]:
+    def _cross_fitted(self, name: str, plain: View, scored: dict[Method, dict[str, SetScores]]) -> list[View]:
         """The views by what is fitted to halves of this set, whose scores by each are added."""
         scores, scorer = scored[self.method][name], self._subject.scorer
         if (fitted := scorer.cross_fitted(scores, self._weights, self._second[name])) is not None:
-            plain = replace(plain, fitted=fitted)
-            scored[self.method][name] = self._scored_again(name, plain)
-        recalibrated = [replace(view, fitted=plain.fitted) for view in self._recalibrated(name, scores)]
+            plain = replace(plain, scorer=fitted)
+            scored[self.method][name] = self._scored_again(name, plain)[self.method]
+        recalibrated = [replace(view, scorer=plain.scorer) for view in self._recalibrated(name, scores)]
         for view in recalibrated:
-            scored[view.method] = {name: self._scored_again(name, view)}
+            scored[view.method] = {name: self._scored_again(name, view)[view.method]}
         return [plain, *recalibrated]
 
-    def _recalibrated(self, name: str, scores: Any) -> list[View]:
+    def _recalibrated(self, name: str, scores: SetScores) -> list[View]:
         """The views with recalibrations that are fitted to the set of this name, which has these scores."""
         subject, points, second = self._subject, self._subject.sets[name], self._second.get(name)
         if not subject.recalibrations:
             return []
         assert points.targets is not None
-        if subject.plan.task.is_dense:
-            fits: Mapping[Recalibration, Recalibrated] = {
-                "temperature": recalibration.fitted_to_images(scores.pll_by_temperature, second)
-            }
+        fits: Mapping[Recalibration, Recalibrated]
+        if (pll := subject.scorer.pll_by_temperature(scores)) is not None:
+            fits = {"temperature": recalibration.fitted_to_images(pll, second)}
         else:
             blocks = partial(self._samples, name)
             fits = recalibration.fitted(subject.recalibrations, blocks, points.targets, second)
-        return [View(self.method.recalibrated(kind), maps=maps) for kind, maps in fits.items()]
+        return [View(self.method.recalibrated(kind), subject.scorer, maps) for kind, maps in fits.items()]

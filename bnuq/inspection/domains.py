@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
 
 import numpy as np
 import torch
@@ -27,6 +26,7 @@ from bnuq.evaluation.pipeline import Pipeline
 from bnuq.evaluation.resources import check_memory_of_draws
 from bnuq.evaluation.setup import scorer_of
 from bnuq.evaluation.task import check_outputs, task_of
+from bnuq.evaluation.tasks.regression_reduction import RegressionScores
 from bnuq.evaluation.tasks.scorer import ScoredNetwork, ScoredSet, TaskScorer
 from bnuq.findings import Finding, note
 from bnuq.metrics.arrays import as_numpy
@@ -373,7 +373,7 @@ class _Scorer:
     """Scores outputs of a classification, or of a regression with the scale of its targets."""
 
     outputs: int
-    scorer: TaskScorer[Any, Any]
+    scorer: TaskScorer
 
     def labelled(self, name: str, points: Points) -> Points:
         """The points, whose labels, if they have any, are checked."""
@@ -402,7 +402,8 @@ class _Scorer:
             }
         reduction = self.scorer.reduction(ScoredSet(points, replicate_weights(1)))
         reduction.add(outputs[None])
-        squared = np.mean((reduction.scores().mean - points.targets) ** 2, axis=1)
+        mean = RegressionScores.among(reduction.scores()).mean
+        squared = np.mean((mean - points.targets) ** 2, axis=1)
         rmse = math.sqrt(float(np.mean(squared)))
         return {"rmse": _estimate("rmse", rmse, metrics.rmse_influence(squared), points, limits=(0.0, math.inf))}
 

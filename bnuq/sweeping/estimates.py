@@ -79,7 +79,7 @@ def _estimates_of(at_size: AtSize, name: str, points: Points, task: Task) -> dic
             result[metric] = _mean(metric, values[metric], points)
     if "squared_error" in values:
         result["rmse"] = _root(values["squared_error"], points)
-        if at_size.fitted[0] is not None:
+        if at_size.fitted:
             result["tau"] = _repeated("tau", np.array([fit.tau[0] for fit in at_size.fitted]), None)
     if task.classifies_points and "accuracy" in values:
         result["ece"] = _calibration(values, points)

@@ -44,7 +44,7 @@ class NetworkPasses:
             yield warning("nothing-random", batch_sizes=degenerate)
         if subject.plan.task.is_regression:
             for size, at_size in at_sizes.items():
-                fits = [fit for fit in at_size.fitted if fit is not None]
+                fits = at_size.fitted
                 fits_at_end = [fit for fit in fits if fit.at_end]
                 where = f"b = {size}"
                 if 0 < len(fits_at_end) < len(fits):

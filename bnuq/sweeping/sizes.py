@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from jaxtyping import Float64
@@ -20,12 +20,14 @@ from bnuq.arithmetic import Arithmetic
 from bnuq.config import Run, SweepSection
 from bnuq.data import Points
 from bnuq.errors import SamplingError
-from bnuq.evaluation import memory
+from bnuq.evaluation import estimates, memory
 from bnuq.evaluation.draws import draw_omega
 from bnuq.evaluation.executors import UnitExecutor
 from bnuq.evaluation.passes import ChunkedPasses, Feed
 from bnuq.evaluation.subject import VALIDATION, Subject
-from bnuq.evaluation.tasks.scorer import ScoredSet
+from bnuq.evaluation.tasks.observation_noise import NoiseFit
+from bnuq.evaluation.tasks.regression import RegressionScorer
+from bnuq.evaluation.tasks.scorer import SampleReduction, ScoredSet, TaskScorer
 from bnuq.evaluation.units import Gathered, UnitGroup, tiles
 from bnuq.files.journal import Arrays
 from bnuq.findings import Finding
@@ -80,7 +82,7 @@ class AtSize:
     batch_size: int
     degenerate: bool
     points: Mapping[str, SetScores]
-    fitted: Sequence[Any]
+    fitted: Sequence[NoiseFit]
     log_likelihood: Float64[np.ndarray, " draw"] | None
     of_training_points: Float64[np.ndarray, " training_point"] | None
 
@@ -132,10 +134,8 @@ def run_at_sizes(
     sizes = f"{len(banks)} sizes" if len(banks) > 1 else f"b = {next(iter(banks))}"
     with progress(f"{points} points, {draws} draws, {sizes}", points * draws) as advance:
         at_sizes = _AllSizes(banks, draw_sets, subject, executor, advance, method)
-        fitted: dict[int, list[Any]] = {size: [None] * at_sizes.rows[size][1] for size in banks}
-        if task.is_regression:
-            fitted = at_sizes.fitted(sets.get(VALIDATION))
-        scores = {name: at_sizes.scores(name, set_points, fitted) for name, set_points in sets.items()}
+        scorers = at_sizes.scorers(sets[VALIDATION] if fits else None)
+        scores = {name: at_sizes.scores(name, set_points, scorers) for name, set_points in sets.items()}
         likelihood = {} if training is None else at_sizes.likelihoods(training)
     result = {}
     for size in banks:
@@ -148,7 +148,7 @@ def run_at_sizes(
             size,
             degenerate,
             {name: size_set.points for name, size_set in of_sets.items()},
-            fitted[size],
+            [scorer.fit for scorer in scorers[size] if isinstance(scorer, RegressionScorer) and scorer.fit],
             by_draw,
             by_point,
         )
@@ -192,34 +192,32 @@ class _AllSizes:
         if not self._arithmetic.is_exact:  # all sizes together settle it, whichever of them are still to be computed
             self._engine(tuple(banks), subject.sets["test"])
 
-    def fitted(self, validation: Points | None) -> dict[int, list[Any]]:
-        """What is fitted to the validation points in every draw set, or the given τ."""
-        reductions: dict[int, list[Any]] = {}
+    def scorers(self, validation: Points | None) -> dict[int, list[TaskScorer]]:
+        """The scorer of every draw set, with what is fitted to the validation points or the given τ."""
+        reductions: dict[int, list[SampleReduction]] = {}
+        scorer, sizes = self._subject.scorer, tuple(self._banks)
         if validation is not None:
-            sizes = tuple(self._banks)
             reductions = {
-                size: self._reductions(size, VALIDATION, validation, [None] * self.rows[size][1]) for size in sizes
+                size: self._reductions(size, VALIDATION, validation, [scorer] * self.rows[size][1]) for size in sizes
             }
             with self.passes.feeding(validation) as feed:
                 blocks = self._blocks(validation, range(len(validation)), sizes, feed, self._advance)
                 self._add(blocks, reductions, VALIDATION)
         return {
             size: [
-                self._subject.scorer.fitted(
-                    reductions[size][r].scores() if reductions else None, metrics.plain_weights(samples)
-                )
+                scorer.fitted_to(reductions[size][r].scores() if reductions else None, metrics.plain_weights(samples))
                 for r in range(sets)
             ]
             for size, (samples, sets) in self.rows.items()
         }
 
-    def scores(self, name: str, points: Points, fitted: Mapping[int, Sequence[Any]]) -> dict[int, _OfSet]:
+    def scores(self, name: str, points: Points, scorers: Mapping[int, Sequence[TaskScorer]]) -> dict[int, _OfSet]:
         """The scores of one set at each size."""
         left_out = _LEFT_OUT - {"max_probability"} if name in self._subject.labelled else _LEFT_OUT
 
         def compute(units: UnitGroup, blocks: Iterator[Tensor]) -> Iterator[Arrays]:
             first = units[0].points.start
-            reductions = {size: self._reductions(size, name, points, fitted[size], first) for size in _sizes(units)}
+            reductions = {size: self._reductions(size, name, points, scorers[size], first) for size in _sizes(units)}
             self._add(blocks, reductions, name)
             for of_size in reductions.values():
                 scores = [reduction.scores() for reduction in of_size]
@@ -285,12 +283,13 @@ class _AllSizes:
                 done = 0
         return {size: of_size.by_kind() for size, of_size in gathered.items()}
 
-    def _reductions(self, size: int, name: str, points: Points, fitted: Sequence[Any], first: int = 0) -> list[Any]:
+    def _reductions(
+        self, size: int, name: str, points: Points, scorers: Sequence[TaskScorer], first: int = 0
+    ) -> list[SampleReduction]:
         weights, labelled = metrics.plain_weights(self.rows[size][0]), name in self._subject.labelled
-        scored = ScoredSet[Any](points, weights, labelled, first=first)
-        return [self._subject.scorer.reduction(replace(scored, fitted=fit)) for fit in fitted]
+        return [scorer.reduction(ScoredSet(points, weights, labelled, first=first)) for scorer in scorers]
 
-    def _add(self, blocks: Iterable[Tensor], reductions: Mapping[int, Sequence[Any]], name: str) -> None:
+    def _add(self, blocks: Iterable[Tensor], reductions: Mapping[int, Sequence[SampleReduction]], name: str) -> None:
         """Add each draw set's outputs to its reduction."""
         parts = [((size, r), self.rows[size][0]) for size, of_size in reductions.items() for r in range(len(of_size))]
         for (size, r), _, _, outputs in _parted(blocks, parts):
@@ -341,7 +340,7 @@ def _sizes(units: UnitGroup) -> tuple[int, ...]:
     return tuple(unit.batch_size for unit in units if unit.batch_size is not None)
 
 
-def _of_points(scores: Sequence[Any], left_out: Collection[str]) -> Arrays:
+def _of_points(scores: Sequence[estimates.SetScores], left_out: Collection[str]) -> Arrays:
     """The per-point scores (R, n) that every draw set has, from the scores of each."""
     names = [
         name

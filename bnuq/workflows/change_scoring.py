@@ -49,16 +49,16 @@ def scoring_of_test_set(
         return None, (note("no-comparison", reason=str(error)),)
     sets, scorer = scored_sets(run, plan, data)
     test, draws = sets["test"], replicate_weights(1)
-    fitted = scorer.fitted(None, draws)
+    scorer = scorer.fitted_to(None, draws)
 
     def scored() -> SetResult:
-        reduction = scorer.reduction(ScoredSet(test, draws, labelled=True, fitted=fitted))
+        reduction = scorer.reduction(ScoredSet(test, draws, labelled=True))
         with progress(f"Evaluating {len(test)} points", len(test)) as advance:
             for block in deterministic_outputs(model, prepared.pipeline, test):
                 reduction.add(block)
                 advance(block.shape[1])
         scores = reduction.scores(group=test.group)
-        return scorer.result({"test": scores}, fitted, draws, {}).sets["test"]
+        return scorer.result({"test": scores}, draws, {}).sets["test"]
 
     return scored, tuple(findings_on_labels([test], test=test, outputs=plan.outputs))
 

@@ -18,6 +18,7 @@ from bnuq.config import Run
 from bnuq.data import Points
 from bnuq.data.readers.columns import Columns
 from bnuq.evaluation import certification, recalibration
+from bnuq.evaluation.estimates import SetScores
 from bnuq.evaluation.given import GivenSet
 from bnuq.evaluation.given_points import Source
 from bnuq.evaluation.subject import VALIDATION, ScoredSubject, ScoringPlan
@@ -25,9 +26,9 @@ from bnuq.evaluation.tasks.classification import ClassificationScorer
 from bnuq.evaluation.tasks.given_distributions import DistributionScorer
 from bnuq.evaluation.tasks.multilabel import MultilabelScorer, names_of
 from bnuq.evaluation.tasks.regression import RegressionScorer
-from bnuq.evaluation.tasks.scorer import Outcome, TaskScorer
+from bnuq.evaluation.tasks.scorer import TaskScorer
 from bnuq.evaluation.units import Gathered
-from bnuq.evaluation.views import MethodScoring, ScoredMethod, SetScoring, View
+from bnuq.evaluation.views import MethodScoring, Outcome, ScoredMethod, SetScoring, View
 from bnuq.files.content import sha256_of_file
 from bnuq.files.folders import expanded
 from bnuq.findings import warning
@@ -60,7 +61,7 @@ class _FileScoring(MethodScoring):
     def _samples(self, name: str) -> Iterator[np.ndarray]:
         return self._given[name].blocks(self._subject.plan.task)
 
-    def _scores(self, name: str, views: Sequence[View]) -> dict[Method, Any]:
+    def _scores(self, name: str, views: Sequence[View]) -> dict[Method, SetScores]:
         points = self._subject.sets[name]
         scoring = SetScoring(self._subject, name, points, self._weights, views, self._second.get(name))
         gathered = {view.method: Gathered() for view in views}
@@ -75,8 +76,8 @@ class _FileScoring(MethodScoring):
                 reductions, start = {view.method: scoring.reduction(view, first) for view in views}, first
         return {view.method: scoring.scores(view, scoring.reduction(view), gathered[view.method]) for view in views}
 
-    def _scored_again(self, name: str, view: View) -> Any:
-        return self._scores(name, [view])[view.method]
+    def _scored_again(self, name: str, view: View) -> dict[Method, SetScores]:
+        return self._scores(name, [view])
 
 
 def score(request: ScoreRequest) -> Scored:
@@ -159,12 +160,13 @@ def _scored(run: Run, loaded: Loaded) -> tuple[ScoredSubject, Outcome]:
         weights = of_file.weights(methods[name], 1)
         made[methods[name]] = _with_own_scores(made[methods[name]], loaded.given[name])
         for method, each in made.items():
-            result = of_file.scorer.result(each.sets, each.view.fitted, weights, {})
+            scorer = each.view.scorer
+            result = scorer.result(each.sets, weights, {})
             recalibrated = made.get(methods[name].recalibrated("temperature")) if method.recalibration is None else None
             if recalibrated is not None:
-                result = of_file.scorer.compared(result, each.sets, recalibrated.sets, weights)
+                result = scorer.compared(result, each.sets, recalibrated.sets, weights)
             results[method.name] = result
-            findings += of_file.scorer.findings(method.name, each.view.fitted)
+            findings += scorer.findings(method.name)
             if each.view.maps is not None:
                 fits[method] = each.view.maps
         scored |= made if run.certificate.risk is not None else {}
@@ -189,14 +191,14 @@ class _AllFiles(ScoredSubject):
         return self.files[method.plain.name].samples_of(method, samples)
 
 
-def _scorer(run: Run, loaded: Loaded, given: GivenSet) -> TaskScorer[Any, Any]:
+def _scorer(run: Run, loaded: Loaded, given: GivenSet) -> TaskScorer:
     test = loaded.points["test"]
     if loaded.task.is_regression:
         kind = RegressionScorer if given.kind == "means" else DistributionScorer
         return kind(run, None, loaded.outputs)
     run = replace(run, outputs="logits" if given.kind == "logits" else "log_probabilities")
     if not loaded.task.classifies_points:
-        return MultilabelScorer(run, names_of(test, loaded.outputs))
+        return MultilabelScorer(run, 2, names_of(test, loaded.outputs))
     return ClassificationScorer(run, loaded.outputs, tuple(test.classes or ()))
 
 

@@ -198,7 +198,7 @@ def test_without_validation_points_and_tau_there_is_no_likelihood() -> None:
 def test_a_tau_that_was_given_is_not_fitted_and_needs_no_validation_points() -> None:
     by, draws = ScoringSection(tau=4.0), replicate_weights(T)
     scorer = regression.RegressionScorer(bnuq_run(by), None, 1)
-    fitted = scorer.fitted(None, draws)
+    fitted = scorer.fitted_to(None, draws).fit
     scores = reduced(*samples_of(), draws, by=by, fitted=fitted)
     found = regression.set_estimates(scores, draws)
     assert found["tau"].value == 4 and found["tau"].mc_se == 0
@@ -206,7 +206,8 @@ def test_a_tau_that_was_given_is_not_fitted_and_needs_no_validation_points() -> 
     assert set(regression.bounds(scores, draws)) == {"optimum"}
     assert regression.normalized(scores, draws) == {}
     validation = reduced(*samples_of(VALIDATION, seed=1), draws, by=by)
-    both = scorer.fitted(validation, draws)
+    both = scorer.fitted_to(validation, draws).fit
+    assert both is not None
     assert (both.tau == 4).all() and (both.sigma > 0).all()
 
 
@@ -349,8 +350,9 @@ def test_ood_is_told_apart_by_the_variance(whole) -> None:
     assert set(regression.set_estimates(wild, draws)) == {"variance"}
     found = detection_estimates(scores, wild, draws)
     assert set(found) == {"variance"} and found["variance"]["auroc"].value > 0.9
-    errors = headline_errors("variance", "variance", {"test": scores, "wild": wild}, draws)
-    assert set(errors) == {"variance on test", "variance on wild", "PLL on test", "AUROC of wild by variance"}
+    errors = headline_errors("variance", {"test": scores, "wild": wild}, draws, 0.02)
+    of = "variance of samples"
+    assert set(errors) == {f"{of} on test", f"{of} on wild", "PLL on test", f"AUROC of wild by {of}"}
 
 
 def test_the_curves_say_what_the_points_do(whole) -> None:

@@ -80,7 +80,7 @@ def bytes_of(samples: int, points: int, classes: int) -> int:
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoredProbabilities:
     """The value of every point, the mean under every replicate, and the scores that sets are made by, by kind; which
     points that are kept draw by draw are covered under the replicates, by the name of their coverage."""
 
@@ -92,13 +92,13 @@ class Scored:
 
 def scored(
     p: Probabilities, y: Int64[np.ndarray, " point"], sets: PredictionSets, draws: DrawWeights, pool: Pool
-) -> Scored:
+) -> ScoredProbabilities:
     """The estimates from the probabilities of points with these labels; the `pool` makes the values of the points."""
     conformity = {}
     if sets.calibrate or sets.second is not None:
         conformity = {kind: score(p.mean, y) for kind, (score, _) in _KINDS.items()}
     if sets.calibrate:
-        return Scored({}, {}, conformity)
+        return ScoredProbabilities({}, {}, conformity)
     fixed = _Fixed(y, metrics.classwise_signs(p.mean, y), _thresholds(sets, conformity, len(y)))
     points: dict[str, np.ndarray] = {}
     for rows in _blocks(np.arange(len(y)), p.mean.shape[1]):
@@ -115,7 +115,7 @@ def scored(
     for name, moved in _moved(p, fixed, draws, covered).items():
         most = p.mean.shape[1] if name.startswith("set_size") else 1
         replicates[name][: draws.bootstrap.stop] = (replicates[name][: draws.bootstrap.stop] + moved).clip(0, most)
-    return Scored(points, replicates, conformity, covered)
+    return ScoredProbabilities(points, replicates, conformity, covered)
 
 
 def fitted_thresholds(conformity: Mapping[str, Float[np.ndarray, " point"]], coverage: float) -> dict[str, float]:

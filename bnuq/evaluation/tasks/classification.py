@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Self
 
 import numpy as np
 from jaxtyping import Float
@@ -14,6 +14,7 @@ from bnuq.config import Run
 from bnuq.data import Points, check_labels
 from bnuq.estimates import Estimate, Estimator
 from bnuq.evaluation import estimates
+from bnuq.evaluation.estimates import SetScores
 from bnuq.evaluation.tasks import class_probabilities, failure_detection
 from bnuq.evaluation.tasks.class_probabilities import PredictionSets
 from bnuq.evaluation.tasks.class_reduction import PART_SCORES, ClassReduction, ClassScores
@@ -227,61 +228,58 @@ def _mean_estimate(
     return estimates.of_replicates(name, replicates, draws, se=se)
 
 
-class ClassificationScorer(TaskScorer[ClassScores, ClassFit]):
-    """Scores the samples of a classification."""
+@dataclass(frozen=True)
+class ClassificationScorer(TaskScorer):
+    """Scores the samples of a classification into so many classes, which may have names."""
 
     task = CLASSIFICATION
-
-    def __init__(self, run: Run, classes: int, class_names: Sequence[str] = ()) -> None:
-        self._class_names = class_names
-        self._estimator: Estimator = run.mutual_information
-        self._are_log_probabilities = run.outputs in ("probabilities", "log_probabilities")
-        self._classes, self._coverage = classes, run.scoring.set_coverage
+    run: Run
+    classes: int
+    names: tuple[str, ...] = ()
+    fit: ClassFit | None = None
 
     @classmethod
     def of(cls, network: ScoredNetwork) -> ClassificationScorer:
         return cls(network.run, network.outputs, tuple(network.test.classes or ()))
 
     def checked(self, points: Points, *, is_ood: bool = False) -> Points:
-        return points if is_ood else check_labels(points, self._classes)
+        return points if is_ood else check_labels(points, self.classes)
 
-    def reduction(self, scored: ScoredSet[ClassFit]) -> SampleReduction:
+    def reduction(self, scored: ScoredSet) -> SampleReduction:
         points, second = scored.points, scored.second
-        thresholds = {} if scored.fitted is None else scored.fitted.thresholds
-        sets = PredictionSets(self._coverage, thresholds, second, scored.calibrates and second is None)
+        thresholds = {} if self.fit is None else self.fit.thresholds
+        sets = PredictionSets(self.run.scoring.set_coverage, thresholds, second, scored.calibrates and second is None)
         return ClassReduction(
             scored.weights,
             points=len(points),
             labels=points.targets if scored.labelled else None,
-            estimator=self._estimator,
+            estimator=self.run.mutual_information,
             first=scored.first,
             where=points.reference,
-            are_log_probabilities=self._are_log_probabilities,
+            are_log_probabilities=self.run.outputs in ("probabilities", "log_probabilities"),
             maps=scored.maps,
-            parts=parts_of(points.targets, self._class_names, points.group) if scored.labelled else None,
+            parts=parts_of(points.targets, self.names, points.group) if scored.labelled else None,
             sets=sets if scored.by_class else None,
         )
 
-    def fitted(self, validation: ClassScores | None, draws: DrawWeights) -> ClassFit | None:
-        """What is fitted to the validation points; None where there are none."""
+    def fitted_to(self, validation: SetScores | None, draws: DrawWeights) -> Self:
         if validation is None:
-            return None
+            return self
+        scores = ClassScores.among(validation)
         confidences = [
-            metrics.constant_confidence(float(accuracy), n=validation.n, classes=self._classes)
-            for accuracy in validation.replicates["accuracy"]
+            metrics.constant_confidence(float(accuracy), n=self._labels_of(scores.n), classes=self.classes)
+            for accuracy in scores.replicates["accuracy"]
         ]
         assert len(confidences) == len(draws.weights)
-        thresholds = class_probabilities.fitted_thresholds(validation.conformity, self._coverage)
-        return ClassFit(np.array(confidences), thresholds)
+        thresholds = class_probabilities.fitted_thresholds(scores.conformity, self.run.scoring.set_coverage)
+        return replace(self, fit=ClassFit(np.array(confidences), thresholds))
 
-    def weights(self, samples: int, bank: int | None) -> DrawWeights:
-        return estimates.replicate_weights(samples, bank)
+    def _labels_of(self, points: int) -> int:
+        """The labels of so many points together."""
+        return points
 
-    def headline_errors(self, scores: Mapping[str, ClassScores], draws: DrawWeights) -> dict[str, float]:
-        return estimates.headline_errors("mutual_information", "MI", scores, draws)
-
-    def set_result(self, scores: Any, draws: DrawWeights) -> SetResult:
-        """The estimates and the values of the points of one set."""
+    def set_result(self, scores: SetScores, draws: DrawWeights) -> SetResult:
+        scores = ClassScores.among(scores)
         return SetResult(
             estimates=set_estimates(scores, draws),
             points=scores.points,
@@ -292,40 +290,35 @@ class ClassificationScorer(TaskScorer[ClassScores, ClassFit]):
             by_score=failure_detection.errors_by_score(scores, draws),
         )
 
-    def separation(self, test: Any, ood: Any, draws: DrawWeights) -> dict[str, dict[str, Estimate]]:
+    def separation(self, test: SetScores, ood: SetScores, draws: DrawWeights) -> dict[str, dict[str, Estimate]]:
         """How well each score separates an OOD set from the test set, and from its right predictions alone."""
-        separation = estimates.detection_estimates(test, ood, draws)
-        return failure_detection.with_ood_points(separation, test, ood, draws)
+        separation = super().separation(test, ood, draws)
+        return failure_detection.with_ood_points(separation, ClassScores.among(test), ClassScores.among(ood), draws)
 
     def compared(
-        self, result: MethodResult, scores: Mapping[str, Any], recalibrated: Mapping[str, Any], draws: DrawWeights
+        self,
+        result: MethodResult,
+        scores: Mapping[str, SetScores],
+        recalibrated: Mapping[str, SetScores],
+        draws: DrawWeights,
     ) -> MethodResult:
         sets = dict(result.sets)
         for name, each in sets.items():
-            split = failure_detection.split_by_temperature(scores[name], recalibrated[name], draws)
+            plain, tempered = (ClassScores.among(of[name]) for of in (scores, recalibrated))
+            split = failure_detection.split_by_temperature(plain, tempered, draws)
             sets[name] = replace(each, estimates={**each.estimates, **split})
         return replace(result, sets=sets)
 
     def result(
-        self,
-        scores: Mapping[str, ClassScores],
-        fitted: ClassFit | None,
-        draws: DrawWeights,
-        raw_samples: Mapping[str, Samples],
+        self, scores: Mapping[str, SetScores], draws: DrawWeights, raw_samples: Mapping[str, Samples]
     ) -> MethodResult:
-        test = scores["test"]
-        bounded = fitted if "accuracy" in test.points else None  # bounds are of the same predictions, right or wrong
-        return MethodResult(
-            sets={
-                name: replace(self.set_result(set_scores, draws), samples=raw_samples.get(name))
-                for name, set_scores in scores.items()
-            },
-            ood={
-                name: self.separation(test, set_scores, draws) for name, set_scores in scores.items() if name != "test"
-            },
+        test = ClassScores.among(scores["test"])
+        bounded = self.fit if "accuracy" in test.points else None  # bounds are of the same predictions, right or wrong
+        return replace(
+            super().result(scores, draws, raw_samples),
             convergence=convergence(test, draws),
             calibration=calibration_curve(test, draws),
             risk=risk_curve(test),
-            bounds={} if bounded is None else bounds(test, bounded, draws, self._classes),
-            normalized={} if bounded is None else normalized(test, bounded, draws, self._classes),
+            bounds={} if bounded is None else bounds(test, bounded, draws, self.classes),
+            normalized={} if bounded is None else normalized(test, bounded, draws, self.classes),
         )

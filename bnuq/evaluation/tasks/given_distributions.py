@@ -8,11 +8,9 @@ from dataclasses import replace
 
 import msgspec
 
-from bnuq.config import Run
-from bnuq.evaluation.target_scale import TargetScale
-from bnuq.evaluation.tasks.observation_noise import NoiseFit
+from bnuq.config import ScoringSection
+from bnuq.evaluation.estimates import SetScores
 from bnuq.evaluation.tasks.regression import RegressionScorer
-from bnuq.evaluation.tasks.regression_reduction import RegressionScores
 from bnuq.metrics import DrawWeights, plain_weights
 from bnuq.records.evaluation import MethodResult, Samples
 
@@ -23,21 +21,17 @@ class DistributionScorer(RegressionScorer):
     """Scores distributions in the form of samples that were not drawn: nothing depends on their number, and no noise is
     added to them. A Gaussian is two samples, one σ below and above its mean."""
 
-    def __init__(self, run: Run, scale: TargetScale | None, outputs: int) -> None:
-        super().__init__(run, scale, outputs)
-        self._by = msgspec.structs.replace(self._by, tau=_NO_NOISE, pll="moment", tau_range=None)
+    @property
+    def scoring(self) -> ScoringSection:
+        return msgspec.structs.replace(self.run.scoring, tau=_NO_NOISE, pll="moment", tau_range=None)
 
     def weights(self, samples: int, bank: int | None) -> DrawWeights:
         return plain_weights(samples)
 
     def result(
-        self,
-        scores: Mapping[str, RegressionScores],
-        fitted: NoiseFit | None,
-        draws: DrawWeights,
-        raw_samples: Mapping[str, Samples],
+        self, scores: Mapping[str, SetScores], draws: DrawWeights, raw_samples: Mapping[str, Samples]
     ) -> MethodResult:
-        result = super().result(scores, fitted, draws, raw_samples)
+        result = super().result(scores, draws, raw_samples)
         sets = {
             name: replace(each, estimates={key: value for key, value in each.estimates.items() if key != "tau"})
             for name, each in result.sets.items()

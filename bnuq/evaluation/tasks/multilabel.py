@@ -7,19 +7,19 @@ point is the mean over its labels, so that errors over points and OOD separation
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int64
 
 from bnuq import metrics
-from bnuq.config import Run
 from bnuq.data import Points, check_label_matrix
 from bnuq.errors import is_out_of_memory
 from bnuq.estimates import Estimate, Estimator
 from bnuq.evaluation import estimates
 from bnuq.evaluation.array_kinds import fetched, on_host, with_float64
+from bnuq.evaluation.estimates import SetScores
 from bnuq.evaluation.tasks import classification
 from bnuq.evaluation.tasks.scorer import SampleReduction, ScoredNetwork, ScoredSet
 from bnuq.evaluation.units import Gathered
@@ -245,18 +245,16 @@ def _estimate(name: str, parts: Sequence[_Parts], scores: LabelScores, draws: Dr
     return estimates.of_replicates(name, replicates, draws, se=se)
 
 
+@dataclass(frozen=True)
 class MultilabelScorer(classification.ClassificationScorer):
-    """Scores the samples of a classifier with several labels per point, which have these `names`."""
+    """Scores the samples of a classifier with several labels per point, which have these `names`, and two classes
+    each."""
 
     task = MULTILABEL
 
-    def __init__(self, run: Run, names: Sequence[str]) -> None:
-        super().__init__(run, classes=2)
-        self.names = names
-
     @classmethod
     def of(cls, network: ScoredNetwork) -> MultilabelScorer:
-        return cls(network.run, names_of(network.test, network.outputs))
+        return cls(network.run, 2, names_of(network.test, network.outputs))
 
     def checked(self, points: Points, *, is_ood: bool = False) -> Points:
         return points if is_ood else check_label_matrix(points, len(self.names))
@@ -267,21 +265,24 @@ class MultilabelScorer(classification.ClassificationScorer):
         if without.size:
             yield note("labels-without-auroc", labels=[self.names[label] for label in without])
 
-    def reduction(self, scored: ScoredSet[classification.ClassFit]) -> SampleReduction:
-        of_labels = {"labels": len(self.names), "labelled": scored.labelled, "estimator": self._estimator}
-        return LabelReduction(scored.weights, scored.points, first=scored.first, **of_labels)
+    def reduction(self, scored: ScoredSet) -> SampleReduction:
+        return LabelReduction(
+            scored.weights,
+            scored.points,
+            labels=len(self.names),
+            labelled=scored.labelled,
+            estimator=self.run.mutual_information,
+            first=scored.first,
+        )
 
-    def separation(self, test: Any, ood: Any, draws: DrawWeights) -> dict[str, dict[str, Estimate]]:
+    def separation(self, test: SetScores, ood: SetScores, draws: DrawWeights) -> dict[str, dict[str, Estimate]]:
         return estimates.detection_estimates(test, ood, draws)
 
-    def fitted(
-        self, validation: classification.ClassScores | None, draws: DrawWeights
-    ) -> classification.ClassFit | None:
-        """One confidence for all labels."""
-        label_scores = None if validation is None else replace(validation, n=validation.n * len(self.names))
-        return super().fitted(label_scores, draws)
+    def _labels_of(self, points: int) -> int:
+        return points * len(self.names)
 
-    def set_result(self, scores: LabelScores, draws: DrawWeights) -> SetResult:
+    def set_result(self, scores: SetScores, draws: DrawWeights) -> SetResult:
+        scores = LabelScores.among(scores)
         means, by_label = set_estimates(scores, draws, self.names)
         return SetResult(
             estimates=means,

@@ -6,16 +6,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from jaxtyping import Bool, Float, Int64
 
 from bnuq import metrics
-from bnuq.config import Run
+from bnuq.config import Run, ScoringSection
 from bnuq.data import Points, check_targets
 from bnuq.estimates import Estimate
 from bnuq.evaluation import estimates
+from bnuq.evaluation.estimates import SetScores
 from bnuq.evaluation.target_scale import TargetScale, target_scale
 from bnuq.evaluation.tasks.observation_noise import NoiseFit, fit
 from bnuq.evaluation.tasks.regression_reduction import KINDS_WITHOUT_NOISE, RegressionReduction, RegressionScores
@@ -233,61 +234,59 @@ class Scaled:
             yield start, (block * self.std + self.mean).astype(self.dtype)
 
 
-class RegressionScorer(TaskScorer[RegressionScores, NoiseFit]):
-    """Scores the samples of a regression."""
+@dataclass(frozen=True)
+class RegressionScorer(TaskScorer):
+    """Scores the samples of a regression onto so many outputs, which may be standardised."""
 
     task = REGRESSION
-
-    def __init__(self, run: Run, scale: TargetScale | None, outputs: int) -> None:
-        self._by, self._scale, self._outputs = run.scoring, scale, outputs
+    run: Run
+    scale: TargetScale | None
+    outputs: int
+    fit: NoiseFit | None = None
 
     @classmethod
     def of(cls, network: ScoredNetwork) -> RegressionScorer:
         return cls(network.run, target_scale(network.run, network.train, network.outputs), network.outputs)
 
-    def checked(self, points: Points, *, is_ood: bool = False) -> Points:
-        return points if is_ood else check_targets(points, self._outputs)
+    @property
+    def scoring(self) -> ScoringSection:
+        """How it was asked to score."""
+        return self.run.scoring
 
-    def reduction(self, scored: ScoredSet[NoiseFit]) -> RegressionReduction:
-        fitted, points = scored.fitted, scored.points
+    def checked(self, points: Points, *, is_ood: bool = False) -> Points:
+        return points if is_ood else check_targets(points, self.outputs)
+
+    def reduction(self, scored: ScoredSet) -> RegressionReduction:
+        fitted, points = self.fit, scored.points
         return RegressionReduction(
             scored.weights,
             points=len(points),
-            scoring_by=self._by,
+            scoring_by=self.scoring,
             targets=points.targets if scored.labelled else None,
-            scale=self._scale,
+            scale=self.scale,
             fitted=fitted if fitted is None or scored.labelled else replace(fitted, halves=None, second=None),
             first=scored.first,
             where=points.reference,
         )
 
-    def fitted(self, validation: RegressionScores | None, draws: DrawWeights) -> NoiseFit | None:
-        """What is fitted to the validation points, or the given τ."""
+    def fitted_to(self, validation: SetScores | None, draws: DrawWeights) -> Self:
+        """This scorer with the τ and the constant σ of the validation points, or the given τ."""
         if validation is not None:
-            return fitted(validation, draws)
-        return None if self._by.tau is None else NoiseFit(np.full(len(draws.weights), self._by.tau), None)
+            return replace(self, fit=fitted(RegressionScores.among(validation), draws))
+        tau = self.scoring.tau
+        return self if tau is None else replace(self, fit=NoiseFit(np.full(len(draws.weights), tau), None))
 
     def cross_fitted(
-        self, scores: RegressionScores, draws: DrawWeights, second: Bool[np.ndarray, " point"]
-    ) -> NoiseFit:
-        """τ and the constant σ of each half, fitted to the other one."""
-        return fitted(scores, draws, second)
+        self, scores: SetScores, draws: DrawWeights, second: Bool[np.ndarray, " point"]
+    ) -> RegressionScorer:
+        """This scorer with the τ and the constant σ of each half, fitted to the other one."""
+        return replace(self, fit=fitted(RegressionScores.among(scores), draws, second))
 
-    def _in_target_units(self, samples: Samples | None) -> Samples | None:
-        if samples is None or self._scale is None:
-            return samples
-        return Scaled(samples, self._scale.mean, self._scale.std)
+    def findings(self, method: str) -> Iterator[Finding]:
+        return iter(()) if self.fit is None else self.fit.findings(method, self.scoring)
 
-    def weights(self, samples: int, bank: int | None) -> DrawWeights:
-        return estimates.replicate_weights(samples, bank)
-
-    def headline_errors(self, scores: Mapping[str, RegressionScores], draws: DrawWeights) -> dict[str, float]:
-        return estimates.headline_errors("variance", "variance", scores, draws)
-
-    def findings(self, method: str, fitted: NoiseFit | None) -> Iterator[Finding]:
-        return iter(()) if fitted is None else fitted.findings(method, self._by)
-
-    def set_result(self, scores: RegressionScores, draws: DrawWeights) -> SetResult:
+    def set_result(self, scores: SetScores, draws: DrawWeights) -> SetResult:
+        scores = RegressionScores.among(scores)
         points = dict(scores.points)
         if draws.samples == 1:  # which has no variance to report
             points.pop("variance", None)
@@ -300,23 +299,13 @@ class RegressionScorer(TaskScorer[RegressionScores, NoiseFit]):
         )
 
     def result(
-        self,
-        scores: Mapping[str, RegressionScores],
-        fitted: NoiseFit | None,
-        draws: DrawWeights,
-        raw_samples: Mapping[str, Samples],
+        self, scores: Mapping[str, SetScores], draws: DrawWeights, raw_samples: Mapping[str, Samples]
     ) -> MethodResult:
-        test = scores["test"]
-        return MethodResult(
-            sets={
-                name: replace(self.set_result(set_scores, draws), samples=self._in_target_units(raw_samples.get(name)))
-                for name, set_scores in scores.items()
-            },
-            ood={
-                name: estimates.detection_estimates(test, set_scores, draws)
-                for name, set_scores in scores.items()
-                if name != "test"
-            },
+        test, scale = RegressionScores.among(scores["test"]), self.scale
+        if scale is not None:
+            raw_samples = {name: Scaled(samples, scale.mean, scale.std) for name, samples in raw_samples.items()}
+        return replace(
+            super().result(scores, draws, raw_samples),
             convergence=convergence(test, draws),
             calibration=calibration_curve(test),
             risk=risk_curve(test),

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int64
@@ -20,6 +19,7 @@ from bnuq.data import Points, check_masks
 from bnuq.errors import DataError
 from bnuq.estimates import Estimate
 from bnuq.evaluation import estimates
+from bnuq.evaluation.estimates import SetScores
 from bnuq.evaluation.tasks import failing_images
 from bnuq.evaluation.tasks.classification import limits_of
 from bnuq.evaluation.tasks.pixel_counts import AT_BOUNDARIES, PLACES
@@ -291,15 +291,16 @@ def _per_image(
             yield f"pixel_{name}_per_image", mean + np.where(known, values - mean, 0) * len(known) / known.sum()
 
 
-class SegmentationScorer(TaskScorer[PixelScores, None]):
-    """Scores the samples of a segmentation of images of this size. Its weights are those of parts of the
-    draws."""
+@dataclass(frozen=True)
+class SegmentationScorer(TaskScorer):
+    """Scores the samples of a segmentation of images of this size, (height, width), into so many classes. Its weights
+    are those of parts of the draws."""
 
     task = SEGMENTATION
-
-    def __init__(self, run: Run, classes: int, image: tuple[int, int], names: Sequence[str]) -> None:
-        self._ignore, self._classes, self._names, self._image = run.ignore, classes, names, image
-        self._probabilities = classes * math.prod(image)
+    run: Run
+    classes: int
+    image: tuple[int, int]
+    names: tuple[str, ...]
 
     @classmethod
     def of(cls, network: ScoredNetwork) -> SegmentationScorer:
@@ -311,28 +312,31 @@ class SegmentationScorer(TaskScorer[PixelScores, None]):
         masks of another size than the outputs."""
         if points.masks is None and (is_ood or points.targets is None):
             return points
-        points = check_masks(points, 2 if is_ood else self._classes, self._ignore)
-        if points.masks is not None and points.masks.shape[1:] != self._image:
-            size_words, expected = (" × ".join(map(str, size[::-1])) for size in (points.masks.shape[1:], self._image))
+        points = check_masks(points, 2 if is_ood else self.classes, self.run.ignore)
+        if points.masks is not None and points.masks.shape[1:] != self.image:
+            size_words, expected = (" × ".join(map(str, size[::-1])) for size in (points.masks.shape[1:], self.image))
             raise DataError(
                 f"{points.reference}: the masks are {size_words} pixels; expected {expected}, as the images."
             )
         return points
 
+    def _parts(self, samples: int) -> Sequence[range]:
+        return parts_of_draws(samples, self.classes * math.prod(self.image))
+
     def weights(self, samples: int, bank: int | None) -> DrawWeights:
         """The replicates: all draws, each part of them left out, and the first 1, 2, 4, … parts."""
         assert bank is None  # as the request is checked
-        return metrics.part_weights([len(part) for part in parts_of_draws(samples, self._probabilities)])
+        return metrics.part_weights([len(part) for part in self._parts(samples)])
 
-    def reduction(self, scored: ScoredSet[None]) -> PixelReduction:
+    def reduction(self, scored: ScoredSet) -> PixelReduction:
         weights, points, maps = scored.weights, scored.points, scored.maps
         lean = not weights.prefix_sizes  # without replicates all draws are one part
         drawn = weights.samples if lean else weights.prefix_sizes[-1]
         return PixelReduction(
             metrics.plain_weights(1) if lean else weights,
-            [range(drawn)] if lean else parts_of_draws(drawn, self._probabilities),
-            classes=self._classes,
-            ignore=self._ignore,
+            [range(drawn)] if lean else self._parts(drawn),
+            classes=self.classes,
+            ignore=self.run.ignore,
             masks=points.masks,
             labelled=scored.labelled,
             first=scored.first,
@@ -344,40 +348,32 @@ class SegmentationScorer(TaskScorer[PixelScores, None]):
             saves_maps=scored.saves_maps,
         )
 
-    def fitted(self, validation: PixelScores | None, draws: DrawWeights) -> None:
-        return None
+    def pll_by_temperature(self, scores: SetScores) -> Float[np.ndarray, "temperature image"] | None:
+        return PixelScores.among(scores).pll_by_temperature
 
-    def headline_errors(self, scores: Mapping[str, PixelScores], draws: DrawWeights) -> dict[str, float]:
-        return estimates.headline_errors("mutual_information", "MI", scores, draws)
-
-    def set_result(self, scores: PixelScores, draws: DrawWeights) -> SetResult:
-        return set_result(scores, draws, self._names)
+    def set_result(self, scores: SetScores, draws: DrawWeights) -> SetResult:
+        return set_result(PixelScores.among(scores), draws, self.names)
 
     def result(
-        self,
-        scores: Mapping[str, PixelScores],
-        fitted: Any,
-        draws: DrawWeights,
-        raw_samples: Mapping[str, Samples],
+        self, scores: Mapping[str, SetScores], draws: DrawWeights, raw_samples: Mapping[str, Samples]
     ) -> MethodResult:
-        test = scores["test"]
-        ood = {name: set_scores for name, set_scores in scores.items() if name != "test"}
-        sets = {name: set_result(set_scores, draws, self._names) for name, set_scores in scores.items()}
-        pixel_ood = {}
-        for name, set_scores in ood.items():
-            pixel_ood[name], through_test, through_ood = pixel_detection(test, set_scores, draws)
+        result, test = super().result(scores, draws, raw_samples), PixelScores.among(scores["test"])
+        sets, pixel_ood = dict(result.sets), {}
+        for name in result.ood:
+            detection = pixel_detection(test, PixelScores.among(scores[name]), draws)
+            pixel_ood[name], through_test, through_ood = detection
             through_test = {f"{key}.{name}": values for key, values in through_test.items()}
             for of, more in (("test", through_test), (name, through_ood)):
                 sets[of] = replace(sets[of], contributions={**sets[of].contributions, **more})
-        return MethodResult(
+        return replace(
+            result,
             sets=sets,
-            ood={name: estimates.detection_estimates(test, set_scores, draws) for name, set_scores in ood.items()},
             pixel_ood=pixel_ood,
             convergence=estimates.convergence_of(test, ("pll", "accuracy", "mutual_information"), draws),
             calibration=_calibration_curve(test, draws),
             risk=_risk_curve(test),
             boundary=_boundary_curve(test),
-            pavpu=_pavpu_curve(test, self._classes),
+            pavpu=_pavpu_curve(test, self.classes),
             class_calibration=_class_calibration(test),
         )
 

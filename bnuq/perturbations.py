@@ -28,9 +28,16 @@ SMALL = 48  # pixels of the shorter side up to which pictures have the severitie
 
 # Points by their shape: rows, (channels, steps), and (channels, height, width) with values of 0 to 1 or any others
 Form = Literal["table", "sequence", "picture", "image", "array"]
+_FORMS: dict[Form, str] = {
+    "table": "rows of a table",
+    "sequence": "sequences",
+    "picture": "pictures with values from 0 to 1",
+    "image": "images with values of any size",
+    "array": "arrays of more than three axes",
+}
 _PICTURE: frozenset[Form] = frozenset({"picture"})
 _IMAGES: frozenset[Form] = frozenset({"picture", "image"})
-_EVERY: frozenset[Form] = frozenset({"table", "sequence", "picture", "image", "array"})
+_EVERY: frozenset[Form] = frozenset(_FORMS)
 _NUMBER = r"[0-9][0-9.]*(e[-+][0-9]+)?"
 _SET_NAME = re.compile(rf"test\+(?P<kind>[A-Za-z_]\w*)(?P<sign>[:@])(?P<size>{_NUMBER})", re.ASCII)
 
@@ -62,8 +69,8 @@ class PerturbationKind:
     `limits` are its smallest and its largest size. `severities` are the constants of its severities 1 to 5, for
     pictures of the size of ImageNet's ("large"), up to `SMALL` pixels ("small") or for all other points ("other");
     where one is no size alone it is a tuple that begins with the size. `published`: they are those of Hendrycks &
-    Dietterich 2019. `forms` are the points that it is for; `keeps_masks`: the masks of a segmentation stay true.
-    `strength` grows with the change and is 0 without one.
+    Dietterich 2019. `forms` are the points that it is for, `refuses` says why it is not for those of some shapes, and
+    `keeps_masks` that the masks of a segmentation stay true. `strength` grows with the change and is 0 without one.
     """
 
     name: str
@@ -79,8 +86,25 @@ class PerturbationKind:
     severities: Mapping[str, tuple[Any, ...]] = field(default_factory=dict, hash=False)
     published: bool = False
     forms: frozenset[Form] = _EVERY
+    refuses: Callable[[tuple[int, ...]], str] = lambda _: ""
     keeps_masks: bool = True
     strength: Callable[[float], float] = float
+
+    @property
+    def is_for_pictures(self) -> bool:
+        """Whether it is for pictures alone, which it leaves with values from 0 to 1."""
+        return self.forms == _PICTURE
+
+    def why_not(self, form: Form, shape: tuple[int, ...], reference: str) -> str:
+        """Why it is not for the points of this form and shape in a reference, or nothing."""
+        if form in self.forms:
+            return self.refuses(shape)
+        forms = " and ".join(words for name, words in _FORMS.items() if name in self.forms)
+        return f"is for {forms}; the points of {reference} are {_FORMS[form]}, of shape {shape}"
+
+    def outside(self, raw: np.ndarray) -> np.ndarray | None:
+        """Which of these values it is not for; None where it is for any."""
+        return (raw < 0) | (raw > 1) if self.is_for_pictures else None
 
 
 def _with_noise(block: Block, size: Any) -> Values:
@@ -199,6 +223,7 @@ _ALL = (
     PerturbationKind(
         "permuted", help="exchanged columns", effect="exchanges this share of the columns among each other",
         axis="share of columns", forms=frozenset({"table"}), **_SHARE, **_own(0.1, 0.2, 0.4, 0.7, 1.0),
+        refuses=lambda shape: "" if shape[0] > 1 else "exchanges columns, and the points have one",
     ),
     PerturbationKind(
         "dropped", help="a lost segment", effect="makes a segment of this share of the steps 0",

@@ -368,9 +368,7 @@ EVALUATION: Catalogue = {
         "it with --train REF"
     ),
     "fitted-to-a-part": Entry("post-hoc OOD scores are fitted to {points:,} points of the reference, chosen at random"),
-    "no-virtual-logit": Entry(
-        "the virtual logit (vim) is left out: features of the reference do not vary beyond their principal directions"
-    ),
+    "score-not-fitted": Entry("{score} is left out: {reason}"),
     "no-labels-of-reference": Entry("Mahalanobis distances are left out: the reference has no classes"),
     "covariance-shrunk": Entry(
         "the covariances behind Mahalanobis distances are shrunk: {points:,} points of the reference for {features:,} "

@@ -125,8 +125,7 @@ class Perturbed:
         if self.function is not None:
             changed = self._by_function(raw, constants[0], int(numbers[0]))
         elif kind.apply is None:
-            if kind.forms == {"picture"}:
-                self._check_range(raw, numbers)
+            self._check_values(raw, numbers)
             random = Random(self.pipeline.run.seed, numbers)
             changed = CORRUPTIONS[kind.name](raw, random, self.values.columns, *constants)
         else:
@@ -158,10 +157,10 @@ class Perturbed:
             raise RequestError(f"{code} returned an array of {what} at severity {severity:g}; expected {expected}.")
         return changed
 
-    def _check_range(self, raw: np.ndarray, numbers: np.ndarray) -> None:
-        """Raise RequestError for a picture with values outside of 0 to 1."""
-        outside = (raw < 0) | (raw > 1)
-        if outside.any():
+    def _check_values(self, raw: np.ndarray, numbers: np.ndarray) -> None:
+        """Raise RequestError for a point with a value that the perturbation is not for."""
+        outside = self.perturbation.kind.outside(raw)
+        if outside is not None and outside.any():
             point = int(np.flatnonzero(outside.reshape(len(raw), -1).any(1))[0])
             raise RequestError(
                 f"{self.perturbation} is for pictures with values from 0 to 1, and point {numbers[point]} of "
@@ -208,7 +207,7 @@ class Perturbed:
         """The values inside the range of the inputs, where that is known: from 0 to 1 of 8-bit pictures, and of others
         with such values by changes that are for pictures."""
         change = self.perturbation
-        of_pictures = (change.is_severity and not change.code) or change.kind.forms == {"picture"}
+        of_pictures = (change.is_severity and not change.code) or change.kind.is_for_pictures
         is_picture = self.clean.inputs.dtype == np.uint8 or (self.values.form == "picture" and of_pictures)
         return values.clip(0, 1) if is_picture else values
 
@@ -268,15 +267,6 @@ def with_families(run: Run, plan: RunPlan, pipeline: Pipeline, test: Points) -> 
     return replace(run, perturb=tuple(changes.values()))
 
 
-_FORMS = {
-    "table": "rows of a table",
-    "sequence": "sequences",
-    "picture": "pictures with values from 0 to 1",
-    "image": "images with values of any size",
-    "array": "arrays of more than three axes",
-}
-
-
 def _why_not(change: Perturbation, plan: RunPlan, pipeline: Pipeline, test: Points, values: Values) -> str:
     """Why a perturbation does not apply to this network and these points, or nothing."""
     kind, dense = change.kind, plan.task.is_dense
@@ -292,12 +282,7 @@ def _why_not(change: Perturbation, plan: RunPlan, pipeline: Pipeline, test: Poin
         return f"attacks the loss, and {test.reference} has no labels"
     if dense and not kind.keeps_masks:
         return "moves or hides what the masks name, so they would be wrong, and this is a segmentation"
-    if values.form not in kind.forms:
-        forms = " and ".join(_FORMS[form] for form in _FORMS if form in kind.forms)
-        return f"is for {forms}; the points of {test.reference} are {_FORMS[values.form]}, of shape {test.point_shape}"
-    if kind.name == "permuted" and test.point_shape[0] < 2:
-        return f"exchanges columns, and the points of {test.reference} have one"
-    return ""
+    return kind.why_not(values.form, test.point_shape, test.reference)
 
 
 def perturbed_sets(

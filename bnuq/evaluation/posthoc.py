@@ -19,6 +19,7 @@ from bnuq.findings import Finding, note
 from bnuq.metrics import SCORES
 from bnuq.metrics.arrays import as_numpy
 from bnuq.metrics.posthoc import LastLayer, PointScore, Reference
+from bnuq.metrics.registry import metric_of
 from bnuq.progress import Progress
 from bnuq.records.evaluation import SetResult
 from bnuq.sampling.head import Head, NoHeadError
@@ -124,10 +125,11 @@ def _fitted(subject: Subject, progress: Progress) -> PostHoc:
     reference = Reference(features, first.weight, first.bias, labels if has_labels else None)
     for name, score in last_layer.items():
         if score.fit and (has_labels or not score.needs_labels):
-            if fitted := score.fit(reference):
-                scores[name] = fitted
+            fitted = score.fit(reference)
+            if isinstance(fitted, str):
+                findings.append(note("score-not-fitted", score=metric_of(name).label, reason=fitted))
             else:
-                findings.append(note("no-virtual-logit"))
+                scores[name] = fitted
     if not has_labels:
         findings.append(note("no-labels-of-reference"))
     elif reference.gaussians.shrinkage:

@@ -59,7 +59,7 @@ class Score:
     a single sample they are not reported. `of_pixels`: those of the pixels of a segmentation too. `is_alarm`: reports
     of perturbed inputs use it, the first that a method has. `in_short`: the short table of the deterministic network's
     post-hoc scores has it. `of_layer` gives the scores of the deterministic network's points, or, where it needs a
-    reference, `fit` gives such a function; None if there is none. It may need the labels of the reference.
+    reference, `fit` gives such a function, or why there is none. It may need the labels of the reference.
     """
 
     source: Literal["probabilities", "logits", "last layer", "outputs", "column"]
@@ -68,7 +68,7 @@ class Score:
     is_alarm: bool = False
     in_short: bool = False
     of_layer: PointScore | None = None
-    fit: Callable[[Reference], PointScore | None] | None = None
+    fit: Callable[[Reference], PointScore | str] | None = None
     needs_labels: bool = False
 
 

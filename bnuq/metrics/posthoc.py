@@ -278,10 +278,12 @@ def by_neighbours(reference: Reference) -> PointScore:
     return lambda last: neighbour_distance(last.features, neighbours)
 
 
-def by_virtual_logit(reference: Reference) -> PointScore | None:
-    """`virtual_logit`; None if no feature of the reference has a residual."""
+def by_virtual_logit(reference: Reference) -> PointScore | str:
+    """`virtual_logit`; why there is none if no feature of the reference has a residual."""
     virtual = fitted_virtual_logit(reference.features, reference.weight, reference.bias)
-    return None if virtual is None else lambda last: virtual_logit(last.features, last.logits, virtual)
+    if virtual is None:
+        return "features of the reference do not vary beyond their principal directions"
+    return lambda last: virtual_logit(last.features, last.logits, virtual)
 
 
 def by_clipped_energy(reference: Reference) -> PointScore:

@@ -43,7 +43,7 @@ _SET_NAME = re.compile(rf"test\+(?P<kind>[A-Za-z_]\w*)(?P<sign>[:@])(?P<size>{_N
 
 
 @dataclass(frozen=True)
-class Block:
+class RawBlock:
     """Some points before normalisation, and what a perturbation may ask about them.
 
     `noise` draws standard normal numbers, which depend on the seed and the number of each point alone: they are the
@@ -79,7 +79,7 @@ class PerturbationKind:
     help: str
     effect: str
     axis: str
-    apply: Callable[[Block, Any], Values] | None = None
+    apply: Callable[[RawBlock, Any], Values] | None = None
     is_attack: bool = False
     digest: tuple[float, ...] | None = None
     limits: tuple[float, float] = (0.0, math.inf)
@@ -107,11 +107,11 @@ class PerturbationKind:
         return (raw < 0) | (raw > 1) if self.is_for_pictures else None
 
 
-def _with_noise(block: Block, size: Any) -> Values:
+def _with_noise(block: RawBlock, size: Any) -> Values:
     return block.raw + size * block.noise()
 
 
-def _ascended(block: Block, size: Any, *, steps: int = 1, step: float = 1.0) -> Values:
+def _ascended(block: RawBlock, size: Any, *, steps: int = 1, step: float = 1.0) -> Values:
     """The points after so many steps up the loss, each a share of the size, within the size of where they were."""
     low, high, changed = block.raw - size, block.raw + size, block.raw
     for _ in range(steps):
@@ -119,7 +119,7 @@ def _ascended(block: Block, size: Any, *, steps: int = 1, step: float = 1.0) -> 
     return changed
 
 
-def _projected(block: Block, size: Any) -> Values:
+def _projected(block: RawBlock, size: Any) -> Values:
     return _ascended(block, size, steps=PGD_STEPS, step=PGD_STEP)
 
 

@@ -47,7 +47,7 @@ class Random:
 
 
 @dataclass(frozen=True)
-class Columns:
+class ColumnMoments:
     """What the values of the points are like: mean and deviation of each column or channel, to be broadcast."""
 
     mean: Float[np.ndarray, "column ..."]
@@ -57,7 +57,7 @@ class Columns:
 # ── noise ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def shot(x: Pictures, random: Random, _: Columns, photons: float) -> Pictures:
+def shot(x: Pictures, random: Random, _: ColumnMoments, photons: float) -> Pictures:
     """Poisson numbers of mean λx, over λ, of x at 8 bits: by the inverse of their distribution, so that they grow with
     the same random numbers."""
     levels = np.rint(255 * x).astype(np.int64)
@@ -71,7 +71,7 @@ def shot(x: Pictures, random: Random, _: Columns, photons: float) -> Pictures:
     return np.minimum((found - levels * len(counts)) / photons, 1)
 
 
-def impulse(x: Pictures, random: Random, _: Columns, share: float) -> Pictures:
+def impulse(x: Pictures, random: Random, _: ColumnMoments, share: float) -> Pictures:
     """A share of the numbers becomes 0 or 1, each half of the time."""
     drawn = random.uniform(*x.shape[1:], stream=1)
     return np.where(drawn < share / 2, 0.0, np.where(drawn > 1 - share / 2, 1.0, x))
@@ -80,7 +80,7 @@ def impulse(x: Pictures, random: Random, _: Columns, share: float) -> Pictures:
 # ── blur ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def defocus(x: Pictures, _: Random, __: Columns, radius: float, alias: float = 0.5) -> Pictures:
+def defocus(x: Pictures, _: Random, __: ColumnMoments, radius: float, alias: float = 0.5) -> Pictures:
     """The convolution with a disk whose edge is smoothed by a Gaussian of `alias` pixels; borders are mirrored."""
     kernel = disk(radius, alias)
     half = len(kernel) // 2
@@ -106,7 +106,7 @@ def disk(radius: float, alias: float) -> Float[np.ndarray, "side side"]:
     return np.ascontiguousarray(smooth[margin : len(smooth) - margin, margin : len(smooth) - margin])
 
 
-def motion(x: Pictures, random: Random, _: Columns, sigma: float, radius: float | None = None) -> Pictures:
+def motion(x: Pictures, random: Random, _: ColumnMoments, sigma: float, radius: float | None = None) -> Pictures:
     """The mean along a line from each pixel, with the weights of half a Gaussian, at a random angle of up to 45° from
     the horizontal; borders are repeated."""
     angles = 90 * random.uniform(1, stream=1)[:, 0] - 45
@@ -133,20 +133,20 @@ def along_line(
 # ── light ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def contrast(x: Pictures, _: Random, __: Columns, factor: float) -> Pictures:
+def contrast(x: Pictures, _: Random, __: ColumnMoments, factor: float) -> Pictures:
     """The distances from the mean of each channel of each picture, times the factor."""
     mean = x.mean((2, 3), keepdims=True)
     return (x - mean) * factor + mean
 
 
-def brightness(x: Pictures, _: Random, __: Columns, added: float) -> Pictures:
+def brightness(x: Pictures, _: Random, __: ColumnMoments, added: float) -> Pictures:
     """A larger V of HSV, with the same hue and saturation: all channels grow as the largest does."""
     value = x.max(1, keepdims=True)
     grown = np.minimum(value + added, 1)
     return np.where(value > 0, x * grown / np.where(value > 0, value, 1), grown)
 
 
-def haze(x: Pictures, random: Random, _: Columns, density: float) -> Pictures:
+def haze(x: Pictures, random: Random, _: ColumnMoments, density: float) -> Pictures:
     """A cloud, white where it is densest, of noise whose amplitude falls as frequency^−1.5; mixed in as fog is
     published, so that the largest value stays."""
     height, width = x.shape[2:]
@@ -163,7 +163,7 @@ def haze(x: Pictures, random: Random, _: Columns, density: float) -> Pictures:
 # ── fewer bits ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def pixelate(x: Pictures, _: Random, __: Columns, share: float) -> Pictures:
+def pixelate(x: Pictures, _: Random, __: ColumnMoments, share: float) -> Pictures:
     """As few rows and columns, each the mean of those that it covers, and enlarged again."""
     for axis in (2, 3):
         size = x.shape[axis]
@@ -179,7 +179,7 @@ def pixelate(x: Pictures, _: Random, __: Columns, share: float) -> Pictures:
     return x
 
 
-def jpeg(x: Pictures, _: Random, __: Columns, quality: float) -> Pictures:
+def jpeg(x: Pictures, _: Random, __: ColumnMoments, quality: float) -> Pictures:
     """What Pillow's encoder and decoder leave of grey or RGB pictures; of others, of each channel alone."""
     from PIL import Image
 
@@ -198,7 +198,7 @@ def jpeg(x: Pictures, _: Random, __: Columns, quality: float) -> Pictures:
 # ── geometry ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def occlusion(x: Pictures, random: Random, _: Columns, share: float) -> Pictures:
+def occlusion(x: Pictures, random: Random, _: ColumnMoments, share: float) -> Pictures:
     """A square of this share of the area, anywhere in the picture, has the picture's mean colour."""
     height, width = x.shape[2:]
     rows, columns = (max(1, round(math.sqrt(share) * side)) for side in (height, width))
@@ -209,7 +209,7 @@ def occlusion(x: Pictures, random: Random, _: Columns, share: float) -> Pictures
     return result
 
 
-def rotation(x: Pictures, random: Random, _: Columns, degrees: float) -> Pictures:
+def rotation(x: Pictures, random: Random, _: ColumnMoments, degrees: float) -> Pictures:
     """Turned about the centre, to the left or to the right at random; corners are mirrored."""
     angle = np.deg2rad(degrees) * np.where(random.uniform(1, stream=1)[:, 0] < 0.5, -1, 1)
     turn = np.stack([np.cos(angle), -np.sin(angle), np.sin(angle), np.cos(angle)], -1).reshape(-1, 2, 2)
@@ -218,7 +218,7 @@ def rotation(x: Pictures, random: Random, _: Columns, degrees: float) -> Picture
     return _moved(x, np.concatenate([turn * ratio, np.zeros((len(x), 2, 1))], -1))
 
 
-def translation(x: Pictures, random: Random, _: Columns, share: float) -> Pictures:
+def translation(x: Pictures, random: Random, _: ColumnMoments, share: float) -> Pictures:
     """Moved in a random direction; what comes in is mirrored."""
     angle = 2 * np.pi * random.uniform(1, stream=1)[:, 0]
     offset = 2 * share * np.stack([np.cos(angle), np.sin(angle)], -1)[:, :, None]
@@ -235,16 +235,16 @@ def _moved(x: Pictures, transform: Float[np.ndarray, "point 2 3"]) -> Pictures:
 # ── rows and sequences ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def scale(x: Points, _: Random, __: Columns, factor: float) -> Points:
+def scale(x: Points, _: Random, __: ColumnMoments, factor: float) -> Points:
     return x * factor
 
 
-def missing(x: Points, random: Random, columns: Columns, share: float) -> Points:
+def missing(x: Points, random: Random, columns: ColumnMoments, share: float) -> Points:
     """Values replaced by the mean of their column; those of a smaller share are among those of a larger one."""
     return np.where(random.uniform(*x.shape[1:], stream=1) < share, columns.mean, x)
 
 
-def permuted(x: Points, random: Random, _: Columns, share: float) -> Points:
+def permuted(x: Points, random: Random, _: ColumnMoments, share: float) -> Points:
     """A share of the columns, at least two, each with the values of the next of them: the same ones for all points."""
     order = np.argsort(Random(random.seed, np.zeros(1)).uniform(x.shape[1], stream=2)[0])
     chosen = np.sort(order[: max(2, round(share * x.shape[1]))])
@@ -253,7 +253,7 @@ def permuted(x: Points, random: Random, _: Columns, share: float) -> Points:
     return result
 
 
-def dropped(x: Points, random: Random, _: Columns, share: float) -> Points:
+def dropped(x: Points, random: Random, _: ColumnMoments, share: float) -> Points:
     """A segment of all channels, anywhere, is 0."""
     steps = x.shape[2]
     length, result = max(1, round(share * steps)), x.copy()

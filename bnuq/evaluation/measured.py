@@ -30,8 +30,8 @@ from bnuq.sampling.batch_statistics import BatchStatistics
 Omegas = Mapping[str, BatchStatistics]  # ω by `Method.omega_key`
 
 
-class Measured:
-    """Measured at the reference of the subject, by units of the executor; the `watch` counts it as drawing."""
+class Measurements:
+    """What is measured at the reference of the subject, by units of the executor; the `watch` counts it as drawing."""
 
     def __init__(self, subject: Subject, executor: UnitExecutor, watch: Stopwatch, progress: Progress) -> None:
         self._subject, self._executor, self._watch, self._progress = subject, executor, watch, progress

@@ -11,7 +11,7 @@ import numpy as np
 from bnuq.config import Run
 from bnuq.evaluation.datasets import RunData
 from bnuq.evaluation.estimates import MIN_SAMPLES
-from bnuq.evaluation.measured import Measured
+from bnuq.evaluation.measured import Measurements
 from bnuq.evaluation.reference_check import findings as reference_findings
 from bnuq.evaluation.runner import RunnerResult
 from bnuq.evaluation.subject import RunPlan
@@ -29,7 +29,7 @@ FEW = 20  # points, below which what is fitted to them is not to be trusted
 def findings_on_outcome(
     run: Run,
     plan: RunPlan,
-    measured: Measured,
+    measured: Measurements,
     outcome: RunnerResult,
     data: RunData,
 ) -> Iterator[Finding]:

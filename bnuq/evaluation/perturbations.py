@@ -20,14 +20,14 @@ from bnuq.data import Points
 from bnuq.data.decoded import ItemCache, MemoryBudget
 from bnuq.errors import RequestError
 from bnuq.evaluation import memory
-from bnuq.evaluation.corruptions import CORRUPTIONS, Columns, Random
+from bnuq.evaluation.corruptions import CORRUPTIONS, ColumnMoments, Random
 from bnuq.evaluation.datasets import RunData
 from bnuq.evaluation.passes import stochastic_of
 from bnuq.evaluation.pipeline import Pipeline
 from bnuq.evaluation.subject import RunPlan
 from bnuq.evaluation.target_scale import target_scale
 from bnuq.findings import Finding, note
-from bnuq.perturbations import ALL, BLOCK, FAMILIES, KINDS, SMALL, Block, Form, Perturbation
+from bnuq.perturbations import ALL, BLOCK, FAMILIES, KINDS, SMALL, Form, Perturbation, RawBlock
 from bnuq.sampling import counter_rng
 from bnuq.sampling.engine import default_chunk
 from bnuq.sampling.gradients import Differentiable, Loss, agrees, check_finite
@@ -130,7 +130,7 @@ class Perturbed:
             changed = CORRUPTIONS[kind.name](raw, random, self.values.columns, *constants)
         else:
             size = (constants[0] * self._unit).astype(raw.dtype)
-            block = Block(raw, noise=standard_noise, ascent=_no_gradient, valid=self._valid)
+            block = RawBlock(raw, noise=standard_noise, ascent=_no_gradient, valid=self._valid)
             changed = kind.apply(block, size)
         return self._valid(changed).astype(self.dtype)
 
@@ -185,7 +185,7 @@ class Perturbed:
             return self.pipeline.backwards(gradient).sign().to(raw)
 
         with torch.no_grad():
-            block = Block(raw, noise=_no_gradient, ascent=ascent, valid=self._valid)
+            block = RawBlock(raw, noise=_no_gradient, ascent=ascent, valid=self._valid)
             apply = self.perturbation.kind.apply
             assert apply is not None
             changed = self._valid(apply(block, size))
@@ -218,7 +218,7 @@ class Values:
 
     form: Form
     scale: str  # of severities, see `PerturbationKind`
-    columns: Columns
+    columns: ColumnMoments
 
     @staticmethod
     def of(points: Points) -> Values:
@@ -233,7 +233,7 @@ class Values:
         if form == "image" and bool(np.all((raw >= 0) & (raw <= 1))):
             form = "picture"
         scale = "other" if form != "picture" else "small" if min(shape[1:]) <= SMALL else "large"
-        return Values(form, scale, Columns(mean, deviation))
+        return Values(form, scale, ColumnMoments(mean, deviation))
 
 
 def _no_gradient(*_: Any) -> Any:

@@ -15,7 +15,7 @@ from bnuq.evaluation.draws import next_stop
 from bnuq.evaluation.estimates import headline_errors, replicate_weights
 from bnuq.evaluation.executors import UnitExecutor, UnitsLostError
 from bnuq.evaluation.features import KeepingEvaluation
-from bnuq.evaluation.measured import Measured, Omegas
+from bnuq.evaluation.measured import Measurements, Omegas
 from bnuq.evaluation.method_run import MethodRun, ScoredMethod, relative_work
 from bnuq.evaluation.methods import SamplerInputs, sampler_of
 from bnuq.evaluation.passes import ChunkedPasses
@@ -47,7 +47,7 @@ class RunnerResult(Outcome):
 
 def run_methods(
     subject: Subject,
-    measured: Measured,
+    measured: Measurements,
     progress: Progress,
     executor: UnitExecutor,
     *,
@@ -114,7 +114,7 @@ class Passed:
     scored: dict[Method, ScoredMethod]
 
 
-def compute_units(subject: Subject, measured: Measured, progress: Progress, executor: UnitExecutor) -> Passed:
+def compute_units(subject: Subject, measured: Measurements, progress: Progress, executor: UnitExecutor) -> Passed:
     """The units of `run_methods`, as its executor says."""
     run, bank = subject.run, subject.bank
     runner = _Runner(subject, progress, executor, measured)
@@ -169,7 +169,7 @@ def _not_reached(subject: Subject, scored: Mapping[Method, ScoredMethod], sample
 class _Runner:
     """Runs methods on every set: what one run has done so far."""
 
-    def __init__(self, subject: Subject, progress: Progress, executor: UnitExecutor, measured: Measured) -> None:
+    def __init__(self, subject: Subject, progress: Progress, executor: UnitExecutor, measured: Measurements) -> None:
         self.passes = ChunkedPasses(
             subject.run, subject.pipeline, subject.plan.outputs_of_point, dense=subject.plan.task.is_dense
         )

@@ -161,7 +161,7 @@ def resampled_values(result: Result, method: str, resamples: int) -> Iterator[fl
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Promise:
     """One promise, and what the test set shows of it.
 
     `threshold` is as in `Certificate`. `coverage` is the share of test points (or pixels) that are accepted; of a
@@ -187,7 +187,7 @@ class Outcome:
     law: tuple[float, float, float] | None = None
 
 
-def outcomes(result: Result, method: str) -> Iterator[Outcome]:
+def outcomes(result: Result, method: str) -> Iterator[Promise]:
     """The promises of one method and what the test set shows of them, that about all points first."""
     certification = result.certification
     assert certification is not None
@@ -198,7 +198,7 @@ def outcomes(result: Result, method: str) -> Iterator[Outcome]:
     for number, name in enumerate(certificate.names):
         confidence = confidences[number] if confidences[number] < 1 else least
         is_kept = certificate.is_kept(number)
-        outcome = Outcome(
+        outcome = Promise(
             name,
             float(certificate.thresholds[number]),
             is_kept,
@@ -215,7 +215,7 @@ def outcomes(result: Result, method: str) -> Iterator[Outcome]:
         yield _on_test_points(outcome, certificate, result, method, number)
 
 
-def _on_test_points(outcome: Outcome, certificate: Certificate, result: Result, method: str, number: int) -> Outcome:
+def _on_test_points(outcome: Promise, certificate: Certificate, result: Result, method: str, number: int) -> Promise:
     """The outcome with what test points show: of a class or group its own."""
     points, errors = result.methods[method].sets["test"].points, certificate.test_errors
     if certificate.is_expected:

@@ -24,8 +24,22 @@ from bnuq.store.codec import write
 from bnuq.tasks import TaskName
 
 __all__ = [
-    "Choice", "Compared", "Decay", "Elbo", "ElboTerms", "LayerCounts", "Protocol", "Recommended", "Repeated", "Sweep",
-    "SweepPoint", "SweptModel", "SweptSet", "read", "summary", "write",
+    "Choice",
+    "Decay",
+    "Elbo",
+    "ElboTerms",
+    "LayerCounts",
+    "Protocol",
+    "Recommended",
+    "Repeated",
+    "Sweep",
+    "SweepComparison",
+    "SweepPoint",
+    "SweptModel",
+    "SweptSet",
+    "read",
+    "summary",
+    "write",
 ]  # fmt: skip
 
 Protocol = Literal["single", "matched"]  # one network at several sizes; one network a size, that of its training
@@ -59,7 +73,7 @@ class Elbo:
 
 
 @dataclass(frozen=True)
-class Compared:
+class SweepComparison:
     """The estimate of a single-pass network on the test points, and MCBN's minus that, over the same points."""
 
     estimate: Estimate
@@ -85,7 +99,7 @@ class SweepPoint:
     estimates: Mapping[MetricName, Mapping[SetName, Repeated]]
     auroc: Mapping[ScoreName, Mapping[SetName, Repeated]]
     elbo: Elbo | None
-    compared_with: Mapping[Against, Mapping[MetricName, Compared]] = field(default_factory=dict)
+    compared_with: Mapping[Against, Mapping[MetricName, SweepComparison]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if set(self.compared_with) not in (set(), set(NETWORKS)):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from bnuq.findings import sentence as in_words
 from bnuq.methods import DETERMINISTIC
-from bnuq.records.certificate import Outcome, outcomes
+from bnuq.records.certificate import Promise, outcomes
 from bnuq.records.decision_sentences import DECISIONS, SET, percent
 from bnuq.records.decisions import certified
 from bnuq.records.evaluation import Result
@@ -49,7 +49,7 @@ def parts(result: Result, *, roomy: bool) -> Iterator[Part]:
     yield explanation(_legend(result))
 
 
-def _cells(result: Result, outcome: Outcome) -> tuple[Cell, ...]:
+def _cells(result: Result, outcome: Promise) -> tuple[Cell, ...]:
     certification = result.certification
     assert certification is not None
     if not outcome.is_kept:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 from torch import Tensor, nn
 
 from bnuq.errors import SamplingError
 from bnuq.sampling.interception import (
     BatchNormCall,
-    Mode,
+    CallObserver,
     copied,
     forward,
-    stochastic_call,
     undisturbed,
 )
 from bnuq.sampling.sites import BatchNormSite
@@ -89,18 +87,15 @@ def slices_in_training(model: nn.Module, batch: Tensor, largest: int) -> bool | 
     addresses = {tensor.data_ptr() for tensor in (*model.parameters(), *model.buffers())}
     call_counts: Counter[int] = Counter()  # calls that normalise by their batch, by the number of points
 
-    class Watch(Mode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-            call = stochastic_call(func, args, kwargs or {})
-            if isinstance(call, BatchNormCall) and call.training and call.address not in addresses:
-                call_counts[points] += 1
-            return func(*args, **(kwargs or {}))
+    def seen(call: object) -> None:
+        if isinstance(call, BatchNormCall) and call.training and call.address not in addresses:
+            call_counts[points] += 1
 
     points = 0
     try:
         twin = copied(model).train()
         for points in (largest, len(batch)):
-            with undisturbed(twin, evaluation=False), Watch():
+            with undisturbed(twin, evaluation=False), CallObserver(seen):
                 forward(twin, batch[:points].clone())
     except Exception:  # the copy may not run, which says nothing
         return None
@@ -135,15 +130,8 @@ def largest_batch(model: nn.Module, sites: Sequence[BatchNormSite], example: Ten
 def _same_calls(model: nn.Module, sites: Sequence[BatchNormSite], inputs: Tensor) -> bool:
     calls = BatchNormCalls(sites)
 
-    class Watch(Mode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-            call = stochastic_call(func, args, kwargs or {})
-            if isinstance(call, BatchNormCall):
-                calls.key(call)
-            return func(*args, **(kwargs or {}))
-
     try:
-        with Watch():
+        with CallObserver(lambda call: calls.key(call) if isinstance(call, BatchNormCall) else None):
             forward(model, inputs.clone())
         calls.check_complete()
     except OtherCallsError:

@@ -494,18 +494,24 @@ def fed(model: nn.Module, values: Tensor | np.ndarray) -> Tensor:
     return devices.upload(tensor, reference.device, dtype)
 
 
+class CallObserver(Mode):
+    """Tells `seen` of every stochastic call before it runs."""
+
+    def __init__(self, seen: Callable[[BatchNormCall | DropoutCall], object]) -> None:
+        super().__init__()
+        self._seen = seen
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        call = stochastic_call(func, args, kwargs or {})
+        if call is not None:
+            self._seen(call)
+        return func(*args, **(kwargs or {}))
+
+
 @cache
 def _self_test() -> None:
     seen_calls: list[type] = []
-
-    class Watch(Mode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-            call = stochastic_call(func, args, kwargs or {})
-            if call is not None:
-                seen_calls.append(type(call))
-            return func(*args, **(kwargs or {}))
-
-    with torch.inference_mode(), Watch():
+    with torch.inference_mode(), CallObserver(lambda call: seen_calls.append(type(call))):
         torch.dropout(torch.batch_norm(torch.ones(2, 1), None, None, None, None, True, 0.1, 1e-5, False), 0.5, False)
     if seen_calls != [BatchNormCall, DropoutCall]:
         raise BnuqError(

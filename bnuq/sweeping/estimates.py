@@ -15,7 +15,7 @@ from bnuq.estimates import Estimate
 from bnuq.evaluation.estimates import interval
 from bnuq.metrics.decay import least_squares_coefficients
 from bnuq.metrics.registry import estimates_of_task, metric_of
-from bnuq.records.sweep import Compared, Decay, Repeated
+from bnuq.records.sweep import Decay, Repeated, SweepComparison
 from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.sites import BatchNormSite
 from bnuq.sweeping.elbo import NORMAL
@@ -91,7 +91,7 @@ def _mean(metric: str, values: np.ndarray, points: Points) -> Repeated:
     return _repeated(metric, values.mean(1), se, points)
 
 
-def compared(at_size: AtSize, network: AtSize, test: Points, task: Task) -> dict[str, Compared]:
+def compared(at_size: AtSize, network: AtSize, test: Points, task: Task) -> dict[str, SweepComparison]:
     """A deterministic network on the test points, and the difference of MCBN from it, for the metrics with a
     direction."""
     sampled, deterministic = at_size.points["test"], network.points["test"]
@@ -99,7 +99,7 @@ def compared(at_size: AtSize, network: AtSize, test: Points, task: Task) -> dict
     for metric in estimates_of_task(task.name, shown="sweep"):
         if metrics.METRICS[metric].direction != "none" and metric in sampled and metric in deterministic:
             difference = _mean("difference", sampled[metric] - deterministic[metric], test)
-            result[metric] = Compared(_mean(metric, deterministic[metric], test).estimate, difference.estimate)
+            result[metric] = SweepComparison(_mean(metric, deterministic[metric], test).estimate, difference.estimate)
     return result
 
 

@@ -22,7 +22,7 @@ from bnuq.evaluation.subject import VALIDATION, Subject
 from bnuq.files.journal import Journal, WorkFolder
 from bnuq.findings import Finding, note
 from bnuq.progress import Progress
-from bnuq.records.sweep import Compared, SweepPoint, SweptModel
+from bnuq.records.sweep import SweepComparison, SweepPoint, SweptModel
 from bnuq.sampling.batchnorm_calls import largest_batch
 from bnuq.sampling.interception import undisturbed
 from bnuq.sampling.statistics import check_batch_size
@@ -236,7 +236,7 @@ class SweptNetwork:
         )
 
     def _sweep_point(
-        self, at_size: AtSize, bound: LowerBound | None, comparisons: Mapping[str, Mapping[str, Compared]]
+        self, at_size: AtSize, bound: LowerBound | None, comparisons: Mapping[str, Mapping[str, SweepComparison]]
     ) -> SweepPoint:
         estimates, auroc = set_estimates(at_size, self.sets, self.subject.ood, self.plan.task)
         return SweepPoint(

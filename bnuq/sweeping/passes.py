@@ -13,14 +13,14 @@ from bnuq.findings import Finding, warning
 from bnuq.methods import DETERMINISTIC, POPULATION
 from bnuq.progress import Progress
 from bnuq.records.evaluation import ReferenceCheck
-from bnuq.records.sweep import Compared
+from bnuq.records.sweep import SweepComparison
 from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sweeping.estimates import compared, with_running_statistics
 from bnuq.sweeping.likelihood import Training
 from bnuq.sweeping.sizes import DrawSets, SweepPasses, banks_of, run_at_sizes
 
 _FEW_VALUES = 3  # values per channel up to which 1/S has no finite variance
-Comparisons = dict[int, dict[str, dict[str, Compared]]]  # by size, method and metric
+Comparisons = dict[int, dict[str, dict[str, SweepComparison]]]  # by size, method and metric
 
 
 @dataclass(frozen=True)

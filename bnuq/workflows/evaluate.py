@@ -16,7 +16,7 @@ from bnuq.evaluation.draws import passes_of_samples, shift_in_words
 from bnuq.evaluation.exactness import check_network, check_network_unchanged
 from bnuq.evaluation.executors import UnitExecutor, UnitsLostError
 from bnuq.evaluation.gallery import gallery
-from bnuq.evaluation.measured import Measured
+from bnuq.evaluation.measured import Measurements
 from bnuq.evaluation.outcome_findings import analysed, findings_on_channels, findings_on_outcome
 from bnuq.evaluation.planned import PlannedRun, checked_run, journal_header, resolved
 from bnuq.evaluation.posthoc import post_hoc_scores
@@ -70,7 +70,7 @@ def evaluate(
             post_hoc = None if run.on == "local" else post_hoc_scores(subject, progress)  # while others are at work
             others.wait(progress, passes_of_samples(subject))
             executor = UnitExecutor(journal, checks=not merged)
-            measured = Measured(subject, executor, watch, progress)
+            measured = Measurements(subject, executor, watch, progress)
             outcome = run_methods(subject, measured, progress, executor, post_hoc=post_hoc, shown=shown)
             outcome, promised = certification.certify(subject, outcome)
             check_network_unchanged(checked, subject)
@@ -138,7 +138,7 @@ def compute(
         if checks:
             check_network(subject)
         with suppress(UnitsLostError):
-            compute_units(subject, Measured(subject, executor, watch, progress), progress, executor)
+            compute_units(subject, Measurements(subject, executor, watch, progress), progress, executor)
     except BaseException:
         executor.journal.retract()
         raise

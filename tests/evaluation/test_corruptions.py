@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bnuq.evaluation import corruptions
-from bnuq.evaluation.corruptions import CORRUPTIONS, Columns, Random
+from bnuq.evaluation.corruptions import CORRUPTIONS, ColumnMoments, Random
 from bnuq.perturbations import KINDS, Perturbation
 
 EXPECTED = Path(__file__).with_name("expected") / "corruptions.npz"  # see make_corruptions.py beside it
@@ -25,7 +25,7 @@ CIFAR_C = {  # of make_cifar_c.py of hendrycks/robustness
     "pixelate": (0.95, 0.9, 0.85, 0.75, 0.65),
     "jpeg": (80, 65, 58, 50, 40),
 }
-NO_COLUMNS = Columns(np.zeros(1), np.ones(1))
+NO_COLUMNS = ColumnMoments(np.zeros(1), np.ones(1))
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +103,7 @@ def test_a_corruption_keeps_shapes_and_its_input_and_depends_on_no_other_point(n
     kind = KINDS[name]
     for form in kind.forms:
         x = POINTS[form]
-        columns, before = Columns(x.mean(tuple({*range(x.ndim)} - {1})), np.ones(x.shape[1])), x.copy()
+        columns, before = ColumnMoments(x.mean(tuple({*range(x.ndim)} - {1})), np.ones(x.shape[1])), x.copy()
         scale = "small" if form == "picture" else "other"
         distances = []
         for severity in range(1, 6):
@@ -119,7 +119,7 @@ def test_a_corruption_keeps_shapes_and_its_input_and_depends_on_no_other_point(n
 
 def test_a_larger_size_changes_the_same_numbers() -> None:
     """On common random numbers: what is lost at a smaller share is lost at a larger one, and counts grow together."""
-    row, columns = POINTS["table"], Columns(np.full(10, 99.0), np.ones(10))
+    row, columns = POINTS["table"], ColumnMoments(np.full(10, 99.0), np.ones(10))
     fewer, more = (CORRUPTIONS["missing"](row, random(6), columns, share) == 99 for share in (0.2, 0.6))
     assert fewer.any() and (more | ~fewer).all() and more.sum() > fewer.sum()
     drawn = [CORRUPTIONS["shot"](PICTURES, random(6), NO_COLUMNS, photons) * photons for photons in (20.0, 40.0)]

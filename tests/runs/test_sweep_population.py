@@ -20,7 +20,7 @@ from bnuq.config import Options, resolve_sweep
 from bnuq.errors import ResultError
 from bnuq.estimates import Estimate
 from bnuq.methods import DETERMINISTIC, NETWORKS, POPULATION
-from bnuq.records.sweep import Compared, Sweep, read, summary, write
+from bnuq.records.sweep import Sweep, SweepComparison, read, summary, write
 from bnuq.report.sweep import report
 from bnuq.workflows.sweep import sweep
 
@@ -148,9 +148,9 @@ def test_it_goes_on_from_the_parts_of_an_interrupted_sweep(folder: Path, monkeyp
 
 
 def test_a_file_gives_it_back_and_is_refused_where_it_holds_half_of_it(tmp_path: Path) -> None:
-    odd = Compared(Estimate(-math.inf), Estimate(math.nan, se=0.1, mc_se=None, low=-1.0, high=math.inf))
+    odd = SweepComparison(Estimate(-math.inf), Estimate(math.nan, se=0.1, mc_se=None, low=-1.0, high=math.inf))
     both = {
-        name: {"pll": Compared(Estimate(-0.3, se=0.1), Estimate(0.1, se=0.02, mc_se=0.01)), "brier": odd}
+        name: {"pll": SweepComparison(Estimate(-0.3, se=0.1), Estimate(0.1, se=0.02, mc_se=0.01)), "brier": odd}
         for name in NETWORKS
     }
     made = small_sweep.both()

@@ -38,6 +38,7 @@ from bnuq.evaluation import memory
 from bnuq.evaluation.held_out import held_out_rows
 from bnuq.findings import Finding, about, note, warning
 from bnuq.methods import method_named
+from bnuq.metrics.replicates import independent_units
 from bnuq.packing import difference
 from bnuq.progress import Progress, silent
 from bnuq.sampling import counter_rng
@@ -317,7 +318,7 @@ def _split(split: Split, train: Points | None, test: Points) -> tuple[Points | N
                 "not true): its estimates on them would be too optimistic"
             ),
         )
-    if len(source if source.group is None else np.unique(source.group)) < 2:
+    if independent_units(len(source), source.group) < 2:
         raise DataError(f"{source.reference}: a single point, or group of points, cannot be split for validation.")
     rows = held_out_rows(len(source), fraction=split.fraction, seed=split.seed, group=source.group)
     validation = replace(source.subset(rows), name="validation", listed=False)

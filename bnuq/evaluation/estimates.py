@@ -24,6 +24,7 @@ from bnuq.files.journal import Arrays
 from bnuq.metrics import CalibrationBins, DrawWeights
 from bnuq.metrics.arrays import Array, array_namespace
 from bnuq.metrics.registry import metric_of, scores_among
+from bnuq.metrics.replicates import independent_units
 from bnuq.sampling import counter_rng
 
 RESAMPLES = 100  # bootstrap replicates over draws
@@ -378,8 +379,8 @@ def normalized_estimate(
 
 def error_over_points(error: float, *sets: SetScores) -> float | None:
     """The error over points, None where it is undefined: fewer than two points or groups, or an infinite value."""
-    independent = (scores.n if scores.group is None else len(np.unique(scores.group)) for scores in sets)
-    return error if min(independent) >= 2 and math.isfinite(error) else None
+    independent = min(independent_units(scores.n, scores.group) for scores in sets)
+    return error if independent >= 2 and math.isfinite(error) else None
 
 
 def interval(

@@ -261,7 +261,8 @@ class Worker(UnitExecutor):
 
     def _attempt(self, units: UnitGroup, compute: Compute, number: int) -> bool:
         """Whether the units were computed: not, where that raised an error of the unit alone, which is noted."""
-        first, who = units[0].name, self._who()
+        first = units[0].name
+        who = {"by": self.share.name, "machine": platform.node(), "process": os.getpid()}
         with stopping.deferred():
             self.journal.begin(first, number, who)
             try:
@@ -278,9 +279,6 @@ class Worker(UnitExecutor):
             for unit in units:
                 self.on_unit(unit)
         return True
-
-    def _who(self) -> dict[str, Any]:
-        return {"by": self.share.name, "machine": platform.node(), "process": os.getpid()}
 
     def _ended(self, attempt: Mapping[str, Any]) -> bool:
         return attempt.get("by") == self.share.name or has_ended(attempt)

@@ -17,6 +17,7 @@ from bnuq.evaluation.runner import RunnerResult
 from bnuq.evaluation.subject import RunPlan
 from bnuq.findings import Finding, note, warning
 from bnuq.methods import DETERMINISTIC, method_named
+from bnuq.metrics.replicates import independent_units
 from bnuq.records.approximation import approximations
 from bnuq.records.evaluation import Result
 from bnuq.records.shift import shift_of
@@ -41,9 +42,7 @@ def findings_on_outcome(
     if any(not site.tracked for site in plan.sites.live_batchnorms):
         yield warning("deterministic-from-reference")
     sizes = {"test": data.test} | data.ood
-    few = [
-        name for name, points in sizes.items() if len(points if points.group is None else np.unique(points.group)) < 2
-    ]
+    few = [name for name, points in sizes.items() if independent_units(len(points), points.group) < 2]
     if few:
         yield warning("too-few-points", sets=few)
     if plan.task.is_regression:

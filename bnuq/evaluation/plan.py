@@ -130,7 +130,8 @@ def _rate_hint(sites: Sites, arguments: Sequence[str]) -> str:
 def _sampled_layers(run: Run, methods: Sequence[Method], sites: Sites) -> tuple[BatchNormSite, ...]:
     """The BatchNorms that MCBN samples, or that use evaluated batches, none where no method does; SamplingError where
     others have no statistics."""
-    sampled, untracked = any(method.is_sampled_batchnorm for method in methods), _untracked(sites)
+    sampled = any(method.is_sampled_batchnorm for method in methods)
+    untracked = [site for site in sites.live_batchnorms if not site.tracked]
     if untracked and not sampled:
         raise SamplingError(
             f"BatchNorm {untracked[0].name} keeps no running statistics, so the network has no evaluation mode of its "
@@ -238,10 +239,6 @@ def _check_noise_models(methods: Sequence[Method], layers: Sequence[BatchNormSit
                 "statistics mix the calls; mcbn-chi2 and mcbn-gaussian need those of one call. Use "
                 "mcbn-empirical, or mcbn."
             )
-
-
-def _untracked(sites: Sites) -> list[BatchNormSite]:
-    return [site for site in sites.live_batchnorms if not site.tracked]
 
 
 def _batch_size(

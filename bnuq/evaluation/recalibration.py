@@ -13,11 +13,12 @@ from bnuq import metrics
 from bnuq.data import Points
 from bnuq.errors import RequestError
 from bnuq.evaluation.held_out import held_out_rows
-from bnuq.evaluation.subject import LEAST_POINTS, VALIDATION, ScoredSubject, independent_points
+from bnuq.evaluation.subject import LEAST_POINTS, VALIDATION, ScoredSubject
 from bnuq.findings import Finding, note
 from bnuq.methods import Method, Recalibration
 from bnuq.metrics import LogitMaps
 from bnuq.metrics.arrays import Array, array_namespace, as_numpy
+from bnuq.metrics.replicates import independent_units
 from bnuq.perturbations import change_in
 from bnuq.sampling import counter_rng
 
@@ -152,7 +153,7 @@ def _check_asked(subject: ScoredSubject, asked: str) -> None:
             f"--calibrate cross fits {what} to the labels of the test set, and {test.reference} has none. Fit to "
             "validation points (--validation REF --calibrate validation), or leave --calibrate out."
         )
-    if asked == "cross" and (count := independent_points(test)) < LEAST_POINTS:
+    if asked == "cross" and (count := independent_units(len(test), test.group)) < LEAST_POINTS:
         raise RequestError(
             f"--calibrate cross: the test set {test.reference} has {count} "
             f"{'points' if test.group is None else 'groups of points'}"

@@ -7,8 +7,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from bnuq.config import Calibration, Run
 from bnuq.data import Points
 from bnuq.evaluation.tasks.class_probabilities import are_kept
@@ -16,6 +14,7 @@ from bnuq.evaluation.tasks.scorer import TaskScorer
 from bnuq.findings import Finding, note
 from bnuq.methods import METHOD_NAMES, Method, Recalibration
 from bnuq.metrics import DrawWeights
+from bnuq.metrics.replicates import independent_units
 from bnuq.sampling import counter_rng
 from bnuq.tasks import Task
 
@@ -177,16 +176,11 @@ class Subject(ScoredSubject):
         return self.scorer.weights(self.samples_of(method, draws), self.bank if method.is_sampled_batchnorm else None)
 
     @property
-    def _samples_batchnorm(self) -> bool:
-        return any(method.is_sampled_batchnorm for method in self.plan.methods)
-
-    @property
     def bank(self) -> int | None:
         """The size of the bank of which each tile uses its own T draws; None where all points share T draws, or no
         method samples BatchNorm."""
-        if self.run.bank is None or self.run.bank == self.run.samples or not self._samples_batchnorm:
-            return None
-        return self.run.bank
+        samples_batchnorm = any(method.is_sampled_batchnorm for method in self.plan.methods)
+        return self.run.bank if samples_batchnorm and self.run.bank != self.run.samples else None
 
     def notes(self) -> Iterator[Finding]:
         if self.bank is not None:
@@ -204,12 +198,7 @@ def default_calibration(subject: ScoredSubject) -> Calibration:
     test, validation = subject.sets["test"], subject.sets.get(VALIDATION)
     if validation is not None and validation.sha256 != test.sha256:
         return "validation"
-    has_halves = test.targets is not None and independent_points(test) >= LEAST_POINTS
+    has_halves = test.targets is not None and independent_units(len(test), test.group) >= LEAST_POINTS
     task = subject.plan.task
     can_be = task.classifies_points or (task.is_regression and validation is None)
     return "cross" if can_be and has_halves else "off"
-
-
-def independent_points(points: Points) -> int:
-    """The number of points, or of groups where there are any."""
-    return len(points if points.group is None else np.unique(points.group))

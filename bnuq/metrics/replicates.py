@@ -45,6 +45,11 @@ def standard_error(values: Float[Array, "point"], *, group: Shaped[Array, "point
         return math.sqrt(groups / (groups - 1) * float(np.sum(totals**2))) / x.size
 
 
+def independent_units(points: int, group: Shaped[Array, "point"] | None) -> int:
+    """The number of independent units of so many points: their groups, where they have any."""
+    return points if group is None else len(np.unique(group))
+
+
 def _deviations(x: Float[np.ndarray, "first *rest"]) -> Float[np.ndarray, "first *rest"]:
     with np.errstate(invalid="ignore", over="ignore"):  # the error of a PLL of −∞ is NaN, which needs no warning
         return x - np.mean(x, axis=0)

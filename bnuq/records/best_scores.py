@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float
 from bnuq.estimates import Estimate
 from bnuq.methods import method_named
 from bnuq.metrics import auroc
+from bnuq.metrics.replicates import independent_units
 from bnuq.records.evaluation import EvaluatedSet, Result
 
 FALSE_ALARMS = 0.05  # share of test points that are taken for foreign
@@ -69,7 +70,8 @@ def best_score(result: Result, names: Sequence[str], keys: Collection[Key]) -> B
     """The best of these scores, by the mean over the sets of these names."""
     aurocs = aurocs_of(result, names)
     best = max(keys, key=lambda key: np.mean([each.value for each in aurocs[key].values()]))
-    fewest = min(_independent_points(result.sets[name]) for name in ("test", *names))
+    chosen = [result.sets[name] for name in ("test", *names)]
+    fewest = min(independent_units(each.n, each.group) for each in chosen)
     crossfitted = _crossfitted(result, names, keys) if len(keys) > 1 and fewest >= _LEAST_POINTS else None
     return BestScore(*best, len(keys), crossfitted)
 
@@ -121,10 +123,6 @@ def _aurocs_of_halves(result: Result, key: Key, name: str) -> tuple[float, float
         )
         known[key, name] = first, second
     return known[key, name]
-
-
-def _independent_points(evaluated: EvaluatedSet) -> int:
-    return evaluated.n if evaluated.group is None else len(np.unique(evaluated.group))
 
 
 def _rows_of_first_half(result: Result, name: str) -> Bool[np.ndarray, " point"]:

@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float, Int64
 
 from bnuq.estimates import Axis, Estimate, Unit
 from bnuq.metrics import certificates, standard_error
+from bnuq.metrics.replicates import independent_units
 
 if TYPE_CHECKING:
     from bnuq.records.evaluation import Result
@@ -66,8 +67,9 @@ class Certificate:
     @property
     def counts(self) -> tuple[int, ...]:
         """The independent validation points of each promise: points, or the groups of them."""
-        every = len(self.scores) if self.group is None else len(np.unique(self.group))
-        return every, *(int(self.points(number).sum()) for number in range(1, len(self.names)))
+        return independent_units(len(self.scores), self.group), *(
+            int(self.points(number).sum()) for number in range(1, len(self.names))
+        )
 
     def is_kept(self, number: int = 0) -> bool:
         """Whether anything is promised under this number of its name."""

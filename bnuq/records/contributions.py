@@ -147,7 +147,8 @@ class PointContributions:
         """The labels that an estimate is of, or the mean of, each with its own row; none if it is of points."""
         method, set_name, metric = row["method"], row["set"], row["metric"]
         names = [row["label"]] if row["label"] else []
-        if not names and _is_mean_over_labels(metric) and set_name in self._result.methods[method].sets:
+        of_labels = metric_of(metric).by_label and metric_of(metric).formula is not None  # no mean over points
+        if not names and of_labels and set_name in self._result.methods[method].sets:
             by_label = self._result.methods[method].sets[set_name].by_label
             names = [label for label, estimates in by_label.items() if metric in estimates]
         coordinates = {"method": method, "set": set_name, "metric": metric}
@@ -199,11 +200,6 @@ class PointContributions:
             bounds = metrics.pll_bounds(points["accuracy"], fitted.value, int(self._result.model["classes"]))
             points |= zip(("pll_constant", "pll_optimum"), bounds, strict=True)
         return points
-
-
-def _is_mean_over_labels(metric: str) -> bool:
-    """Whether an estimate of several labels per point is averaged over them, but not a per-point mean."""
-    return metric_of(metric).by_label and metric_of(metric).formula is not None
 
 
 def sets_of(row: Row) -> tuple[str, ...]:

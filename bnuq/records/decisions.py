@@ -56,7 +56,8 @@ def decisions(result: Result, verdict: Verdict) -> tuple[Finding, ...]:
     if (certification := result.certification) is not None:
         used = method_named(method).plain.name  # a temperature promises nothing else
         defer = certified(result, used if used in certification.methods else certification.method, used)
-    foreign = _foreign(result, verdict, [name for name in _ood_sets(result) if name not in rescaled])
+    ood = [name for name, each in result.sets.items() if each.kind == "ood" and name not in rescaled]
+    foreign = _foreign(result, verdict, ood)
     return tuple(each for each in (use, defer, foreign) if each is not None)
 
 
@@ -203,10 +204,6 @@ def _measured(result: Result, method: str) -> Iterator[Finding]:
 
 
 # ── foreign inputs ───────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _ood_sets(result: Result) -> Iterator[str]:
-    return (name for name, evaluated in result.sets.items() if evaluated.kind == "ood")
 
 
 def _foreign(result: Result, verdict: Verdict, names: Sequence[str]) -> Finding | None:

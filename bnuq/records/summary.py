@@ -12,7 +12,7 @@ import numpy as np
 
 from bnuq import catalogue
 from bnuq.estimates import Estimate
-from bnuq.findings import Finding, sentence
+from bnuq.findings import sentence
 from bnuq.records import certificate, shift
 from bnuq.records.addresses import nested, path_of
 from bnuq.records.approximation import Approximation, approximations
@@ -39,7 +39,10 @@ def summary(result: Result) -> dict[str, Any]:
         "methods": _methods(result),
         **({"approximations": {item.method: _approximation(item) for item in approximate}} if approximate else {}),
         **({"suites": suites} if (suites := _suites(result)) else {}),
-        "decisions": _decisions(decided(result)),
+        "decisions": [
+            {"code": each.code, "values": json_value(each.values), "text": sentence(each, DECISIONS)}
+            for each in decided(result)
+        ],
         "verdict": _verdict(judged(result)),
         **({"certificate": json_value(certificate.summary(result))} if result.certification else {}),
         **(shift.summary(result) if result.shift else {}),
@@ -49,11 +52,6 @@ def summary(result: Result) -> dict[str, Any]:
         **catalogue.summary(result.findings),
         "result": json_value(result.path),
     }
-
-
-def _decisions(found: tuple[Finding, ...]) -> list[dict[str, Any]]:
-    """Decisions as JSON values: code, values and sentence."""
-    return [{"code": each.code, "values": json_value(each.values), "text": sentence(each, DECISIONS)} for each in found]
 
 
 def _verdict(verdict: Verdict) -> dict[str, Any]:

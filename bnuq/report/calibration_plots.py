@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bnuq.metrics.replicates import independent_units
 from bnuq.records.evaluation import MethodResult, Result
 from bnuq.report import drawing
 from bnuq.report.document import Part, Picture
@@ -81,7 +82,7 @@ def _uncertainty_error(result: Result, name: str, path: Path) -> None:
 def _interval_calibration(result: Result, calibrated: Mapping[str, MethodResult], path: Path) -> None:
     lines = line_styles(result)
     test = result.sets["test"]
-    points = test.n if test.group is None else len(np.unique(test.group))
+    points = independent_units(test.n, test.group)
     with picture(path, title="Calibration of intervals", about=about_test_set(result), size=(5.2, 4.8)) as [axes]:
         level = np.linspace(0, 1, 101)
         chance = _MOST * np.sqrt(level * (1 - level) / points)

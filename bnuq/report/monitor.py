@@ -69,7 +69,8 @@ def report(record: Monitored, *, columns: int = 100) -> Report:
 def findings(record: Monitored) -> Iterator[Finding]:
     """The answers: whether the batch differs, where, and whether the stream has raised the alarm."""
     differs = record.p_value <= record.level
-    yield verdict("batch-unlike" if differs else "batch-alike", p=f"{_sign(record)} {_p(record.p_value)}")
+    sign = "≤" if record.p_value <= record.floor * (1 + 1e-9) else "="
+    yield verdict("batch-unlike" if differs else "batch-alike", p=f"{sign} {_p(record.p_value)}")
     layers = [layer.name for layer in record.layers if layer.p_value <= record.level]
     if layers:
         worst = max(record.layers, key=_size)
@@ -95,10 +96,6 @@ def findings(record: Monitored) -> Iterator[Finding]:
     else:
         batches = count(len(record.names), "batch") if len(record.names) == 1 else f"{len(record.names):,} batches"
         yield verdict("no-alarm", batches=batches, e=three_digits(record.e_value), needed=needed)
-
-
-def _sign(record: Monitored) -> str:
-    return "≤" if record.p_value <= record.floor * (1 + 1e-9) else "="
 
 
 def _p(value: float) -> str:

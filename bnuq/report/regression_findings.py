@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-import numpy as np
-
 from bnuq.findings import Finding, verdict
+from bnuq.metrics.replicates import independent_units
 from bnuq.records.evaluation import Result, Scored
 from bnuq.records.verdict import is_mismatched
 from bnuq.report.metric_changes import MetricChange, compared_with, metric_change, population_change
@@ -79,7 +78,7 @@ def _intervals(name: str, result: Result) -> Iterator[Finding]:
     estimates, test = result.methods[name].sets["test"].estimates, result.sets["test"]
     if "coverage50" not in estimates:
         return
-    independent = test.n if test.group is None else len(np.unique(test.group))
+    independent = independent_units(test.n, test.group)
     miscalibrated: dict[int, str] = {}
     for level in (50, 95):
         estimate = estimates[f"coverage{level}"]

@@ -15,6 +15,7 @@ from bnuq.estimates import Estimate
 from bnuq.evaluation.estimates import interval
 from bnuq.metrics.decay import least_squares_coefficients
 from bnuq.metrics.registry import estimates_of_task, metric_of
+from bnuq.metrics.replicates import independent_units
 from bnuq.records.sweep import Decay, Repeated, SweepComparison
 from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.sites import BatchNormSite
@@ -128,9 +129,7 @@ def _repeated(metric: str, set_values: np.ndarray, se: float | None, *points: Po
     """The mean over draw sets, with both errors; a single draw set has no Monte Carlo error."""
     value, mc_se = float(set_values.mean()), metrics.standard_error(set_values)
     over_points = None
-    if se is not None and all(
-        len(set_points if set_points.group is None else np.unique(set_points.group)) > 1 for set_points in points
-    ):
+    if se is not None and all(independent_units(len(of_set), of_set.group) > 1 for of_set in points):
         over_points = se if math.isfinite(se) else None
     error = mc_se if math.isfinite(mc_se) else None
     # `interval` assumes normal errors; the Monte Carlo error is scaled to Student's t, because draw sets are few.

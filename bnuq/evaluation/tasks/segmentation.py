@@ -370,17 +370,12 @@ class SegmentationScorer(TaskScorer):
             sets=sets,
             pixel_ood=pixel_ood,
             convergence=estimates.convergence_of(test, ("pll", "accuracy", "mutual_information"), draws),
-            calibration=_calibration_curve(test, draws),
+            calibration=estimates.reliability(_bins(test), draws) if "bins.count" in test.of_pixels else {},
             risk=_risk_curve(test),
             boundary=_boundary_curve(test),
             pavpu=_pavpu_curve(test, self.classes),
             class_calibration=_class_calibration(test),
         )
-
-
-def _calibration_curve(scores: PixelScores, draws: DrawWeights) -> dict[str, np.ndarray]:
-    """The reliability diagram of the pixels: empty where there are no masks."""
-    return estimates.reliability(_bins(scores), draws) if "bins.count" in scores.of_pixels else {}
 
 
 def _class_calibration(scores: PixelScores) -> dict[str, np.ndarray]:

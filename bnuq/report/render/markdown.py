@@ -59,7 +59,10 @@ def markdown(report: Report, *, level: int = 2) -> str:
 
 
 def _warnings(report: Report) -> Iterator[str]:
-    yield "\n".join(f"- {text(words)} {code(name)}{_todo(todo)}" for words, name, todo in report.warnings)
+    yield "\n".join(
+        f"- {text(words)} {code(name)}{todo and f' **What to do:** {text(todo)}'}"
+        for words, name, todo in report.warnings
+    )
 
 
 def _blocks(parts: Iterable[Part], heading: str = "###") -> Iterator[str]:
@@ -136,10 +139,6 @@ def _fenced(rows: Iterable[str], language: str) -> str:
     rows = [printable(row, lines=False) for row in rows]
     fence = _fence("\n".join(rows), 3)
     return "\n".join([f"{fence}{language}", *rows, fence])
-
-
-def _todo(words: str) -> str:
-    return f" **What to do:** {text(words)}" if words else ""
 
 
 def _table(table: Table) -> Iterator[str]:

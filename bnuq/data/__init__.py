@@ -21,7 +21,6 @@ from bnuq.data.pipeline import (
 )
 from bnuq.data.points import Points
 from bnuq.data.readers.classes import read_classes
-from bnuq.data.readers.npy import npz_arrays
 from bnuq.data.reading import (
     check_found,
     factory_of,
@@ -77,7 +76,6 @@ __all__ = [
     "missing_set",
     "natural_order",
     "normalized",
-    "npz_arrays",
     "padded",
     "parse_reference",
     "places",

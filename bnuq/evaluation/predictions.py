@@ -14,7 +14,8 @@ from torch import Tensor
 
 from bnuq import devices
 from bnuq.config import Run, Split
-from bnuq.data import Points, npz_arrays
+from bnuq.data import Points
+from bnuq.data.readers.columns import read_columns
 from bnuq.errors import DataError, RequestError
 from bnuq.evaluation.datasets import RunData
 from bnuq.evaluation.given import as_logits, wrong_values
@@ -22,7 +23,6 @@ from bnuq.evaluation.subject import VALIDATION, Subject
 from bnuq.evaluation.target_scale import target_scale
 from bnuq.evaluation.tasks import classification
 from bnuq.files.content import sha256_of_file
-from bnuq.files.limits import check_size
 from bnuq.findings import Finding, note
 from bnuq.sampling.plain_loop import Engine
 
@@ -52,18 +52,15 @@ def read_predictions(path: Path, run: Run, data: RunData) -> Predictions:
     evaluated = {name: points for name, points in sets.items() if points is not None}
     of_test = isinstance(run.validation, Split) and run.validation.split_of == "test"
     array_of = {name: "test" if name == VALIDATION and of_test else name for name in evaluated}
-    with npz_arrays(path) as (sizes, read):
-        if array_of.get(VALIDATION) == VALIDATION and VALIDATION not in sizes:
-            del evaluated[VALIDATION], array_of[VALIDATION]
-        if missing := [name for name in dict.fromkeys(array_of.values()) if name not in sizes]:
-            raise DataError(
-                f"{path}: holds no array {' and no array '.join(missing)}; it has {', '.join(sizes) or 'none'}. "
-                "Expected an array (T, n, K) for the test set and every OOD set, by its name. Add it, or leave the set "
-                "out."
-            )
-        used = {name: sizes[name] for name in array_of.values()}
-        check_size(path, sum(used.values()), stored=path.stat().st_size, error=DataError)
-        arrays = {name: read(name) for name in used}
+    columns = read_columns(path).values
+    if array_of.get(VALIDATION) == VALIDATION and VALIDATION not in columns:
+        del evaluated[VALIDATION], array_of[VALIDATION]
+    if missing := [name for name in dict.fromkeys(array_of.values()) if name not in columns]:
+        raise DataError(
+            f"{path}: holds no array {' and no array '.join(missing)}; it has {', '.join(columns) or 'none'}. "
+            "Expected an array (T, n, K) for the test set and every OOD set, by its name. Add it, or leave the set out."
+        )
+    arrays = {name: columns[name] for name in array_of.values()}
     for name, points in evaluated.items():
         _check_shape(path, array_of[name], arrays[array_of[name]], points)
     lengths = {name: len(array) for name, array in arrays.items()}

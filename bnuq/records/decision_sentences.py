@@ -221,7 +221,10 @@ def _three(value: float | None) -> str:
 
 
 def percent(share: float, digits: int = MEASURED) -> str:
-    """So many digits, and all before the decimal point; more where 0 % or 100 % would be said that is not exact."""
+    """So many digits, and all before the decimal point; more where 0 % or 100 % would be said that is not exact. A dash
+    where the share is not known."""
+    if math.isnan(share):
+        return "–"
     value, decimals = 100 * share, digits - 2 + (abs(share) < 0.1)
     text = f"{value:.{decimals}f}"
     while float(text) in (0, 100) and float(text) != value and decimals < _MOST_DECIMALS:

@@ -16,25 +16,7 @@ from bnuq.estimates import Axis, Coordinate, Count, Estimate, MetricName, Size, 
 from bnuq.findings import Finding
 from bnuq.records.summary import SCHEMA, json_fields, json_value
 from bnuq.store import codec
-from bnuq.store.codec import write
-
-__all__ = [
-    "Crossing",
-    "Domain",
-    "Domains",
-    "Flag",
-    "Gap",
-    "Inspection",
-    "LayerGap",
-    "LayerNoise",
-    "NoiseBySize",
-    "PipelineFit",
-    "Pipelines",
-    "SiteRow",
-    "read",
-    "summary",
-    "write",
-]  # fmt: skip
+from bnuq.store.codec import write as write
 
 FEW_VALUES = 50  # of a channel, below which biased and unbiased variance differ by more than 1 % in scale
 SURE = 2.0  # times as far off as the closest pipeline, beyond which others are ruled out where none fits

@@ -21,12 +21,7 @@ from bnuq.estimates import Coordinate, Count, Estimate, InRecord, MetricName, Si
 from bnuq.findings import Finding
 from bnuq.records.summary import SCHEMA, json_fields, json_value
 from bnuq.store import codec
-from bnuq.store.codec import write
-
-__all__ = [
-    "Baseline", "BlockKind", "BlockTest", "Monitored", "Stream", "WatchedBlock", "read", "read_baseline", "read_stream",
-    "summary", "write",
-]  # fmt: skip
+from bnuq.store.codec import write as write
 
 BlockKind = Literal["layer", "outputs", "score"]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]

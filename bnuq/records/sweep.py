@@ -20,27 +20,8 @@ from bnuq.metrics import SCORES
 from bnuq.records.evaluation import ScoreName, SetName
 from bnuq.records.summary import SCHEMA, json_fields, json_value
 from bnuq.store import codec
-from bnuq.store.codec import write
+from bnuq.store.codec import write as write
 from bnuq.tasks import TaskName
-
-__all__ = [
-    "Choice",
-    "Decay",
-    "Elbo",
-    "ElboTerms",
-    "LayerCounts",
-    "Protocol",
-    "Recommended",
-    "Repeated",
-    "Sweep",
-    "SweepComparison",
-    "SweepPoint",
-    "SweptModel",
-    "SweptSet",
-    "read",
-    "summary",
-    "write",
-]  # fmt: skip
 
 Protocol = Literal["single", "matched"]  # one network at several sizes; one network a size, that of its training
 Choice = Literal["elbo", "pll", "auroc"]  # what a size is chosen by

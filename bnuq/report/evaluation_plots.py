@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,9 +14,6 @@ from bnuq.records.evaluation import BAND, MethodResult, Result
 from bnuq.report.document import Part, Picture
 from bnuq.report.drawing import PALE, picture
 from bnuq.report.method_names import plain_methods
-
-if TYPE_CHECKING:
-    pass
 from bnuq.report.plotting import about_test_set, evaluation_picture, label_of, line_styles
 
 

@@ -99,8 +99,6 @@ def _population_sentence(
 
 
 _AS_GOOD = {"better": "better than", "as-well": "about as well as", "worse": "worse than"}
-
-
 _NO_GAIN = (
     "this is not a reliable gain from uncertainty, because a warning about the statistics of its BatchNorms stands"
 )

@@ -81,8 +81,8 @@ def _normalized_table(several: Several) -> Table:
         for aggregate in scores:
             ratio, sd = aggregate.ratio_of_means, aggregate.sd
             cells = (
-                Cell(_percent(aggregate.mean), "" if math.isnan(sd) else f"±{_percent(sd)}"),
-                Cell(_percent(ratio) if ratio is not None else "–"),
+                Cell(_of_normalized(aggregate.mean), "" if math.isnan(sd) else f"±{_of_normalized(sd)}"),
+                Cell(_of_normalized(ratio) if ratio is not None else "–"),
                 Cell(_stars(aggregate.t_test)),
                 Cell(_stars(aggregate.nadeau_bengio)),
                 Cell(_interval(aggregate.nadeau_bengio)),
@@ -140,10 +140,10 @@ def _interval(test: TTest | None) -> str:
     if test is None or math.isnan(test.se):
         return "n/a"
     low, high = test.interval()
-    return f"{_percent(low)} to {_percent(high)}"
+    return f"{_of_normalized(low)} to {_of_normalized(high)}"
 
 
-def _percent(value: float) -> str:
+def _of_normalized(value: float) -> str:
     if not math.isfinite(value):
         return _number(value)
     return (f"{value:.2f}" if abs(value) < 1000 else f"{value:.3g}").replace("-", "−")

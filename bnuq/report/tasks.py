@@ -158,16 +158,12 @@ _CRPS = {
     "ensemble": "the samples alone, without noise",
     "fair": "the samples alone, without noise, corrected for their number",
 }
-
-
 _GIVEN = {  # where no sample was drawn
     "gaussian": "the Gaussian with the given mean and variance",
     "mixture": "what is given, without noise",
     "ensemble": "the given quantiles alone",
     "fair": "the given quantiles alone, corrected for their number",
 }
-
-
 _ESTIMATORS = {
     "corrected": "MI is corrected for the finite number of samples, by the factor T/(T−1).",
     "jackknife": (

@@ -28,22 +28,12 @@ from bnuq.metrics.arrays import Array, array_namespace, as_numpy
 from bnuq.metrics.registry import estimates_of_task
 
 _BLOCK = 2**17  # replicates × points × classes in memory at once: a few times this fits in a core's cache
-
-
 DEVICE_BLOCK = 2**24  # the same on an accelerator, which needs large blocks to be busy
-
-
 _MASKED = -1e9  # the logit of a masked class, whose probability is 0 at every temperature
-
-
 _HOPELESS = 1000.0  # below the largest logit, where exp gives 0 in float64
-
-
 PART_SCORES = tuple(  # the scores that classes and groups have estimates of
     name for name, estimand in estimates_of_task("classification").items() if estimand.by_part and name != "count"
 )
-
-
 Parts = Mapping[str, Mapping[str, Int64[np.ndarray, " _"]]]  # the points of each, by "class" or "group" and its name
 
 

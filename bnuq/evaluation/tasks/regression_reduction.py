@@ -21,14 +21,8 @@ from bnuq.metrics import DrawWeights
 from bnuq.metrics.arrays import Array, array_namespace, as_numpy
 
 _QUANTILES = {"coverage50": 0.6744897501960817, "coverage95": 1.959963984540054}  # half a central interval, in sd
-
-
 _BLOCK = 2**17  # replicates × points × outputs in memory at once
-
-
 KINDS_WITHOUT_NOISE = ("ensemble", "fair")  # kinds of CRPS of the draws alone
-
-
 _NEAR = 0.05  # in ln τ: the largest first-order step of a PLL
 
 

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from bnuq.estimates import Estimate
 from bnuq.findings import Catalogue, Entry, Finding, all_of, sentence
+from bnuq.records.decision_sentences import percent
 from bnuq.records.evaluation import MEDIAN_LIMIT, WORST_LIMIT
 from bnuq.records.inspection import FEW_VALUES
-from bnuq.report.inspection.layer_numbers import brief, listed, percent, times, worst_first
+from bnuq.report.inspection.layer_numbers import brief, listed, times, worst_first
 from bnuq.report.inspection.noise_findings import FEWEST_LAYERS
 from bnuq.report.numbers import count, error_of, named, number, signed
 

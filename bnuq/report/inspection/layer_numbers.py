@@ -33,16 +33,6 @@ def times(ratio: float) -> str:
     return number(ratio, 2) if abs(ratio) < 1 else brief(ratio) if abs(ratio) >= 100 else number(ratio, 1)
 
 
-def percent(share: float) -> str:
-    """A share as percents with two digits, or all before the decimal point."""
-    if not math.isfinite(share):
-        return number(share)
-    percents = 100 * share
-    if abs(percents) >= 10:
-        return f"{grouped(percents, 0)} %"
-    return f"{number(percents, 1) if abs(percents) >= 1 else brief(percents)} %"
-
-
 def ratio_of(layer: LayerGap) -> float:
     """The larger of mean and log variance; NaN if neither is known."""
     return float(np.fmax(layer.ratio_mean, layer.ratio_log_variance))

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from bnuq.estimates import Estimate
+from bnuq.records.decision_sentences import percent
 from bnuq.records.evaluation import MEDIAN_LIMIT, WORST_LIMIT
 from bnuq.records.inspection import Gap, Inspection, LayerGap, LayerNoise, NoiseBySize, SiteRow
 from bnuq.report.document import Cell, Paragraph, Part, Table, explanation
@@ -16,7 +17,6 @@ from bnuq.report.inspection.layer_numbers import (
     brief,
     least_share,
     median,
-    percent,
     ratio_of,
     share_of,
     style_of,

@@ -6,7 +6,7 @@ import math
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 from pathlib import Path
 
@@ -36,6 +36,7 @@ from bnuq.sampling.statistics import Plans, statistics_of
 
 FIRST_ROUND = 16  # draws of the first round of "auto"
 _SHARE = 8  # the reference check may take the eighth part of the samples' passes
+_BY_SAMPLER = (counter_rng.BATCH, counter_rng.NOISE_MODEL)  # purposes of mini-batches
 _FEWEST_POINTS, _ENTRIES = 4, 2**21  # points, and numbers of points, that always pass
 
 
@@ -83,50 +84,77 @@ def draw_omega(
     plan, train, size = subject.plan, subject.train, subject.plan.batch_size
     assert train is not None and size is not None  # ensured by the plan
     title, purposes = f"Drawing {len(draws)} mini-batches of {size}", (counter_rng.BATCH, counter_rng.AUGMENT)
-    name = f"{_OMEGA}-learned" if noisy else _OMEGA
-    of_draws = (draws, size, plan.layers, purposes, progress, title)
-    return drawn_in_units(name, executor, subject.model, subject.pipeline, train, *of_draws, noisy=noisy)
+    drawing = Drawing(subject.model, subject.pipeline, train, size, plan.layers, purposes, title)
+    return drawing.in_units(f"{_OMEGA}-learned" if noisy else _OMEGA, executor, draws, progress, noisy=noisy)
 
 
 _OMEGA, _DRAWS = "omega", 8  # how units of ω begin, and the draws of each
 
 
-def drawn_in_units(
-    name: str,
-    executor: UnitExecutor,
-    model: nn.Module,
-    pipeline: Pipeline,
-    train: Points,
-    draws: range,
-    batch_size: int,
-    layers: Sequence[BatchNormSite],
-    purposes: tuple[int, int],
-    progress: Progress,
-    title: str,
-    *,
-    noisy: bool = False,
-) -> BatchStatistics:
-    """ω as `drawn` gives it, in units of a few draws whose names begin with `name`: those that are in the journal are
-    not drawn again."""
-    check_memory_of_draws(len(draws), layers, batch_size, title=title)
-    starts = range(draws.start, draws.stop, _DRAWS)
-    parts = [range(start, min(start + _DRAWS, draws.stop)) for start in starts]
-    units = [WorkUnit(name, "train", train.sha256, range(batch_size), part) for part in parts]
-    is_there = all(executor.journal.has(unit.name) for unit in units)
-    plans: Plans = {}
-    with (silent if is_there else progress)(title, len(draws)) as advance:
+@dataclass(frozen=True)
+class Drawing:
+    """Draws of the statistics of `layers` from mini-batches of a reference, through the training pipeline; `purposes`
+    are the random keys of batches and augmentation.
 
-        def within(title: str, total: int) -> AbstractContextManager[Advance]:  # noqa: ARG001 - a Progress
-            return nullcontext(advance)
+    Mini-batches of MCBN and of its analytic noise models are drawn as the run's sampler says; all others are random,
+    without replacement, with the biased variance.
+    """
 
-        def run(group: UnitGroup) -> Iterator[Arrays]:
-            for unit in group:
-                of_unit = (unit.draws, batch_size, layers, purposes, within, title)
-                learned = Learned(len(unit.draws), pipeline.run.seed, unit.draws.start) if noisy else None
-                yield drawn(model, pipeline, train, *of_unit, learned, plans).arrays()
+    model: nn.Module
+    pipeline: Pipeline
+    train: Points
+    batch_size: int
+    layers: Sequence[BatchNormSite]
+    purposes: tuple[int, int]
+    title: str
 
-        banks = [BatchStatistics.of_arrays(arrays) for (arrays,) in executor.run(zip(units), run)]
-    return reduce(BatchStatistics.joined, banks)
+    def drawn(
+        self, draws: range, progress: Progress, learned: Learned | None = None, plans: Plans | None = None
+    ) -> BatchStatistics:
+        """ω of the mini-batches with these numbers."""
+        seed, (batch, augment) = self.pipeline.run.seed, self.purposes
+        sampler = self.pipeline.run.sampler if batch in _BY_SAMPLER else DEFAULT_SAMPLER
+        check_memory_of_draws(len(draws), self.layers, self.batch_size, title=self.title)
+        rows_of = mini_batches(sampler, self.train, self.batch_size, seed=seed)
+        indices = np.stack([rows_of(t, batch) for t in draws])
+        batches = self.pipeline.batches(self.train, indices, draws=draws, purpose=augment)
+        with progress(self.title, len(draws)) as advance:
+            omega = statistics_of(
+                self.model,
+                batches,
+                layers=self.layers,
+                variance=sampler.variance,
+                on_draw=lambda: advance(1),
+                memory_limit=memory.available(self.pipeline.device),
+                learned=learned,
+                plans=plans,
+            )
+        return replace(omega, seed=seed, indices=indices)
+
+    def in_units(
+        self, name: str, executor: UnitExecutor, draws: range, progress: Progress, *, noisy: bool = False
+    ) -> BatchStatistics:
+        """ω as `drawn` gives it, in units of a few draws whose names begin with `name`: those that are in the journal
+        are not drawn again."""
+        check_memory_of_draws(len(draws), self.layers, self.batch_size, title=self.title)
+        starts = range(draws.start, draws.stop, _DRAWS)
+        parts = [range(start, min(start + _DRAWS, draws.stop)) for start in starts]
+        units = [WorkUnit(name, "train", self.train.sha256, range(self.batch_size), part) for part in parts]
+        is_there = all(executor.journal.has(unit.name) for unit in units)
+        plans: Plans = {}
+        with (silent if is_there else progress)(self.title, len(draws)) as advance:
+
+            def within(title: str, total: int) -> AbstractContextManager[Advance]:  # noqa: ARG001 - a Progress
+                return nullcontext(advance)
+
+            def run(group: UnitGroup) -> Iterator[Arrays]:
+                for unit in group:
+                    seed, count = self.pipeline.run.seed, len(unit.draws)
+                    learned = Learned(count, seed, unit.draws.start) if noisy else None
+                    yield self.drawn(unit.draws, within, learned, plans).arrays()
+
+            banks = [BatchStatistics.of_arrays(arrays) for (arrays,) in executor.run(zip(units), run)]
+        return reduce(BatchStatistics.joined, banks)
 
 
 def omega_of(subject: Subject, draws: range, progress: Progress, *, noisy: bool = False) -> BatchStatistics:
@@ -170,8 +198,9 @@ def check_reference(
     with undisturbed(model):
         batch_size = largest_batch(model, layers, few, batch_size)
     title = "Checking the reference"
-    draw = drawn if executor is None else partial(drawn_in_units, "check", executor)
-    bank = draw(model, pipeline, train, range(batches), batch_size, layers, purposes, progress, title)
+    drawing = Drawing(model, pipeline, train, batch_size, layers, purposes, title)
+    draw = drawing.drawn if executor is None else partial(drawing.in_units, "check", executor)
+    bank = draw(range(batches), progress)
     known = {"train_size": pipeline.run.train_size, "train_batch_size": trained_with}
     return reference_check(bank, layers, population=len(train), **known)
 
@@ -189,42 +218,3 @@ def size_of_check(train: Points, passes: int | None = None) -> tuple[int, int]:
 def always_passed(points: Points) -> int:
     """The number of such points whose passes cost little, however few the samples are."""
     return max(_FEWEST_POINTS, _ENTRIES // math.prod(points.point_shape))
-
-
-def drawn(
-    model: nn.Module,
-    pipeline: Pipeline,
-    train: Points,
-    draws: range,
-    batch_size: int,
-    layers: Sequence[BatchNormSite],
-    purposes: tuple[int, int],
-    progress: Progress,
-    title: str,
-    learned: Learned | None = None,
-    plans: Plans | None = None,
-) -> BatchStatistics:
-    """ω of the mini-batches with these numbers, through the training pipeline; `purposes` are the random keys of
-    batches and augmentation.
-
-    Mini-batches of MCBN and of its analytic noise models are drawn as the run's sampler says; all others are random,
-    without replacement, with the biased variance.
-    """
-    seed, (batch, augment) = pipeline.run.seed, purposes
-    sampler = pipeline.run.sampler if batch in (counter_rng.BATCH, counter_rng.NOISE_MODEL) else DEFAULT_SAMPLER
-    check_memory_of_draws(len(draws), layers, batch_size, title=title)
-    rows_of = mini_batches(sampler, train, batch_size, seed=seed)
-    indices = np.stack([rows_of(t, batch) for t in draws])
-    batches = pipeline.batches(train, indices, draws=draws, purpose=augment)
-    with progress(title, len(draws)) as advance:
-        omega = statistics_of(
-            model,
-            batches,
-            layers=layers,
-            variance=sampler.variance,
-            on_draw=lambda: advance(1),
-            memory_limit=memory.available(pipeline.device),
-            learned=learned,
-            plans=plans,
-        )
-    return replace(omega, seed=seed, indices=indices)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from bnuq import metrics
 from bnuq.config import Counts, Run
 from bnuq.data import Points
-from bnuq.evaluation.draws import drawn_in_units
+from bnuq.evaluation.draws import Drawing
 from bnuq.evaluation.executors import UnitExecutor
 from bnuq.evaluation.subject import Subject
 from bnuq.findings import Finding, note
@@ -86,19 +86,10 @@ def fit_noise_models(subject: Subject, progress: Progress, executor: UnitExecuto
     if any(method.is_fitted_to_mini_batches for method in requested) or measured:
         assert train is not None  # ensured by the plan
         number = run.sampler.noise_model_draws
-        recorded = drawn_in_units(
-            "noise-model",
-            executor,
-            model,
-            subject.pipeline,
-            train,
-            range(number),
-            plan.batch_size,
-            plan.layers,
-            (counter_rng.NOISE_MODEL, counter_rng.NOISE_MODEL_AUGMENT),
-            progress,
-            f"Fitting the noise models to {number} mini-batches of {plan.batch_size}",
-        )
+        title = f"Fitting the noise models to {number} mini-batches of {plan.batch_size}"
+        purposes = (counter_rng.NOISE_MODEL, counter_rng.NOISE_MODEL_AUGMENT)
+        drawing = Drawing(model, subject.pipeline, train, plan.batch_size, plan.layers, purposes, title)
+        recorded = drawing.in_units("noise-model", executor, range(number), progress)
     layers: tuple[LayerNoiseModel, ...] = ()
     if factorised:
         population = None if train is None else len(train)

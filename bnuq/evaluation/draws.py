@@ -84,7 +84,7 @@ def draw_omega(
     plan, train, size = subject.plan, subject.train, subject.plan.batch_size
     assert train is not None and size is not None  # ensured by the plan
     title, purposes = f"Drawing {len(draws)} mini-batches of {size}", (counter_rng.BATCH, counter_rng.AUGMENT)
-    drawing = Drawing(subject.model, subject.pipeline, train, size, plan.layers, purposes, title)
+    drawing = MiniBatchDrawing(subject.model, subject.pipeline, train, size, plan.layers, purposes, title)
     return drawing.in_units(f"{_OMEGA}-learned" if noisy else _OMEGA, executor, draws, progress, noisy=noisy)
 
 
@@ -92,7 +92,7 @@ _OMEGA, _DRAWS = "omega", 8  # how units of ω begin, and the draws of each
 
 
 @dataclass(frozen=True)
-class Drawing:
+class MiniBatchDrawing:
     """Draws of the statistics of `layers` from mini-batches of a reference, through the training pipeline; `purposes`
     are the random keys of batches and augmentation.
 
@@ -198,7 +198,7 @@ def check_reference(
     with undisturbed(model):
         batch_size = largest_batch(model, layers, few, batch_size)
     title = "Checking the reference"
-    drawing = Drawing(model, pipeline, train, batch_size, layers, purposes, title)
+    drawing = MiniBatchDrawing(model, pipeline, train, batch_size, layers, purposes, title)
     draw = drawing.drawn if executor is None else partial(drawing.in_units, "check", executor)
     bank = draw(range(batches), progress)
     known = {"train_size": pipeline.run.train_size, "train_batch_size": trained_with}

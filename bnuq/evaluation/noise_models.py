@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from bnuq import metrics
 from bnuq.config import Counts, Run
 from bnuq.data import Points
-from bnuq.evaluation.draws import Drawing
+from bnuq.evaluation.draws import MiniBatchDrawing
 from bnuq.evaluation.executors import UnitExecutor
 from bnuq.evaluation.subject import Subject
 from bnuq.findings import Finding, note
@@ -88,7 +88,7 @@ def fit_noise_models(subject: Subject, progress: Progress, executor: UnitExecuto
         number = run.sampler.noise_model_draws
         title = f"Fitting the noise models to {number} mini-batches of {plan.batch_size}"
         purposes = (counter_rng.NOISE_MODEL, counter_rng.NOISE_MODEL_AUGMENT)
-        drawing = Drawing(model, subject.pipeline, train, plan.batch_size, plan.layers, purposes, title)
+        drawing = MiniBatchDrawing(model, subject.pipeline, train, plan.batch_size, plan.layers, purposes, title)
         recorded = drawing.in_units("noise-model", executor, range(number), progress)
     layers: tuple[LayerNoiseModel, ...] = ()
     if factorised:

@@ -10,7 +10,7 @@ from torch import nn
 
 from bnuq.data import Points
 from bnuq.estimates import Estimate
-from bnuq.evaluation.draws import Drawing
+from bnuq.evaluation.draws import MiniBatchDrawing
 from bnuq.evaluation.pipeline import Pipeline
 from bnuq.metrics import effective_counts, finite_population_factor
 from bnuq.metrics.noise import (
@@ -58,7 +58,7 @@ def noise(
     for size, count in draws_of_sizes.items():
         numbers = range(DRAW_OFFSET * size, DRAW_OFFSET * size + count)
         title = f"Measuring the noise of {count} mini-batches of {size}"
-        banks[size] = Drawing(model, pipeline, points, size, sites, purposes, title).drawn(numbers, progress)
+        banks[size] = MiniBatchDrawing(model, pipeline, points, size, sites, purposes, title).drawn(numbers, progress)
     measured = tuple(
         _layer(
             site,

@@ -299,12 +299,16 @@ def shift(
     *,
     families: Sequence[str] = (),
     severities: Sequence[float] = (1, 2, 3, 4, 5),
+    window: int = 100,
+    loss: float | None = None,
     **settings: Any,
 ) -> Evaluation:
     """Evaluate `model` on its test set under corruptions of rising severity: `bnuq shift`. `families` are names of
-    `bnuq shift`, or `file.py:function`; by default all that fit the inputs. Other arguments are those of `evaluate`;
-    the result's `shift` has the curves, the alarms and their lead."""
-    return evaluate(model, perturb=read_families(families, [f"{number:g}" for number in severities]), **settings)
+    `bnuq shift`, or `file.py:function`; by default all that fit the inputs. An alarm is raised by the mean score of
+    `window` points; a `loss` is one of accuracy (by default 0.05), or relatively of RMSE (0.1). Other arguments are
+    those of `evaluate`; the result's `shift` has the curves, the alarms and their lead."""
+    changes = read_families(families, [f"{number:g}" for number in severities])
+    return evaluate(model, perturb=changes, shift_window=window, shift_loss=loss, **settings)
 
 
 def sweep_batch_size(

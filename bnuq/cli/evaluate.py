@@ -46,7 +46,7 @@ if TYPE_CHECKING:
         SectionOptions(DataSection),
         SectionOptions(ModelSection),
         SectionOptions(SamplingSection),
-        SectionOptions(ScoringSection),
+        SectionOptions(ScoringSection, without="shift_window shift_loss"),
         SectionOptions(CertificateSection),
         SectionOptions(GivenOptions),
     ),

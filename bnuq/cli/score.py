@@ -18,7 +18,7 @@ from bnuq.files.folders import expanded
 @with_options(
     section=SectionOptions(ScoreSection),
     sampling=SectionOptions(SamplingSection, "seed mutual_information calibrate"),
-    scoring=SectionOptions(ScoringSection),
+    scoring=SectionOptions(ScoringSection, without="shift_window shift_loss"),
     certificate=SectionOptions(CertificateSection),
     printing=SectionOptions(Printing),
 )

@@ -28,7 +28,7 @@ _HELP = {
         SectionOptions(DataSection, without="perturb"),
         SectionOptions(ModelSection),
         SectionOptions(SamplingSection, "samples layers seed mutual_information", _HELP),
-        SectionOptions(ScoringSection, without="recalibration set_coverage"),
+        SectionOptions(ScoringSection, without="recalibration set_coverage shift_window shift_loss"),
         SectionOptions(
             GivenOptions,
             "out on device precision chunk_size threads limit data_root download trust_pickle trust_code",

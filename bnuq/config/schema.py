@@ -483,7 +483,8 @@ class SamplingSection(SamplerSettings, frozen=True):
 
 class ScoringSection(Section, frozen=True):
     """[scoring]: how a classification is recalibrated, and the nominal coverage of its prediction sets; and how a
-    regression is scored. `tau` is fitted within `tau_range` unless it is given."""
+    regression is scored; what raises an alarm under a shift, and what counts as a loss. `tau` is fitted within
+    `tau_range` unless it is given."""
 
     recalibration: Annotated[
         Annotated[tuple[Recalibration, ...], Meta(min_length=1)],
@@ -535,6 +536,20 @@ class ScoringSection(Section, frozen=True):
             expected="a number above 0 and below 1, such as 0.9",
         ),
     ] = 0.9
+    shift_window: Annotated[
+        Annotated[int, Meta(ge=2, le=MAX_COUNT)],
+        setting("Unlabelled points whose mean score may raise an alarm.", "Sampling", option="window"),
+    ] = 100
+    shift_loss: Annotated[
+        Annotated[float, Meta(gt=0, lt=1)] | None,
+        setting(
+            "What counts as a loss: of accuracy (0.05 is five points), or of RMSE, relatively.",
+            "Sampling",
+            option="loss",
+            expected="a number above 0 and below 1, such as 0.05",
+            shown="0.05 of accuracy, 0.1 of RMSE",
+        ),
+    ] = None
 
 
 class CertificateSection(Section, frozen=True):

@@ -158,12 +158,13 @@ def _as_scored(result: Result) -> dict[str, Any]:
 
 
 def _of_task(run: Mapping[str, Any], *, task: str) -> dict[str, Any]:
-    """The settings that a regression is scored by, all but that of prediction sets; of a segmentation the value of the
+    """The settings that a regression is scored by; of a segmentation the value of the
     pixels that are not scored."""
     if task == "segmentation":
         return {"ignore": run.get("data", {}).get("ignore", DataSection().ignore)}
     scoring = run.get("scoring", {})
-    return {key: value for key, value in scoring.items() if task == "regression" and key != "set_coverage"}
+    others = "set_coverage", "shift_window", "shift_loss"  # which no metric depends on
+    return {key: value for key, value in scoring.items() if task == "regression" and key not in others}
 
 
 def _promised(run: Mapping[str, Any], baseline: Result) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Float
 
 from bnuq import metrics
+from bnuq.config import ScoringSection
 from bnuq.estimates import Among, Axis, Coordinate, Unit
 from bnuq.methods import METHOD_NAMES
 from bnuq.metrics.registry import SCORES, metric_of
@@ -26,9 +27,8 @@ if TYPE_CHECKING:
     from bnuq.records.contributions import PointContributions
     from bnuq.records.evaluation import Result
 
-WINDOW = 100  # unlabelled points whose mean score may raise an alarm
 LEVEL = 0.99  # of the bands
-LOSS, RISE = 0.05, 0.1  # what counts as a loss: of accuracy, and relatively of the RMSE of a regression
+LOSS, RISE = 0.05, 0.1  # what counts as a loss if nothing else is asked for: of accuracy, and relatively of RMSE
 FORECASTS = ("thresholded_confidence", "difference_of_confidences")  # of accuracy, without labels
 _RESAMPLES = 200  # of the points
 _OF_METRIC, _OF_SCORE, _STRENGTH = Unit("unit of the metric"), Unit("unit of the score"), Unit("severity or size")
@@ -41,9 +41,9 @@ class MethodShift:
 
     `change` is that of each metric from the test set, with its errors `se` over points and `mc_se` over draws, both of
     paired differences. `mean` is that of each score, whose mean over a window of unchanged points is in the `band` at
-    99 %. `alarm` is the severity at which the mean leaves it, `loss` that at which accuracy has fallen by five points
-    (or the RMSE risen by a tenth), `lead` how far severity rises from the one to the other, `lead_se` its error over
-    points. `predicted` is the accuracy by each of the forecasts, which use no labels of the changed points, and
+    99 %. `alarm` is the severity at which the mean leaves it, `loss` that at which accuracy has fallen by what counts
+    as a loss (or RMSE risen by it, relatively), `lead` how far severity rises from the one to the other, `lead_se` its
+    error over points. `predicted` is the accuracy by each of the forecasts, which use no labels of the changed points,
     `error_se` the error of its difference to the accuracy; `breaks` is the first severity at which that is beyond its
     own band at 99 %. Sources: Garg et al. 2022, Leveraging Unlabeled Data to Predict Out-of-Distribution Performance
     (thresholded confidence); Guillory et al. 2021, Predicting with Confidence on Unseen Distributions (difference).
@@ -68,12 +68,15 @@ class MethodShift:
 
 @dataclass(frozen=True)
 class Shift:
-    """The changed sets, family by family and by rising severity, and every method on them."""
+    """The changed sets, family by family and by rising severity, and every method on them. An alarm is raised by the
+    mean score of `window` points; a loss is one of accuracy by `limit`, or relatively of RMSE; None is the usual
+    one."""
 
     sets: Annotated[tuple[str, ...], Axis("changed_set")]
     families: Annotated[tuple[str, ...], Axis("family")]
     window: int
     methods: Mapping[MethodName, MethodShift] = field(default_factory=dict)
+    limit: float | None = None
 
     @property
     def changes(self) -> dict[str, Change]:
@@ -98,10 +101,17 @@ def shift_of(result: Result) -> Shift | None:
         return None
     families = tuple(dict.fromkeys(change.family for change in changes.values()))
     order = sorted(changes, key=lambda name: (families.index(changes[name].family), changes[name].strength))
-    shift = Shift(tuple(order), families, WINDOW)
+    asked = result.run.get("scoring", {})
+    window = asked.get("shift_window", ScoringSection().shift_window)
+    shift = Shift(tuple(order), families, window, limit=asked.get("shift_loss"))
     points, weights = PointContributions(result), _resampled(result)
     methods = {method: _OfMethod(result, shift, method, points, weights).shift() for method in result.methods}
     return replace(shift, methods=methods)
+
+
+def limit_of(shift: Shift, result: Result) -> float:
+    """What counts as a loss."""
+    return shift.limit or (RISE if result.task.is_regression else LOSS)
 
 
 def _resampled(result: Result) -> Float[np.ndarray, "resample point"]:
@@ -231,7 +241,9 @@ class _OfMethod:
             before = sets["test"].points[score]
             after = np.stack([sets[name].points[score] for name in self.whole.sets])
             mean[row] = after.mean(1)
-            half = _z() * (float(np.std(before, ddof=1)) if n > 1 else math.nan) * math.sqrt(1 / WINDOW + 1 / n)
+            half = (
+                _z() * (float(np.std(before, ddof=1)) if n > 1 else math.nan) * math.sqrt(1 / self.whole.window + 1 / n)
+            )
             band[row] = before.mean() - half, before.mean() + half
             moved.append(self.weights @ (after - before).T)
         return mean, band, moved
@@ -242,7 +254,8 @@ class _OfMethod:
         base, count = self._estimate("test", metric), len(self.whole.sets)
         if base is None or any(self._estimate(name, metric) is None for name in self.whole.sets):
             return np.full(count, math.nan), np.full((_RESAMPLES, count), math.nan)
-        unit = RISE * base.value if self.result.task.is_regression else -LOSS
+        limit = limit_of(self.whole, self.result)
+        unit = limit * base.value if self.result.task.is_regression else -limit
         before = self._contributions("test", metric)
         loss, lost = np.empty(count), np.full((_RESAMPLES, count), math.nan)
         for place, name in enumerate(self.whole.sets):

@@ -15,7 +15,7 @@ from bnuq.estimates import Estimate
 from bnuq.metrics.registry import ALARMS, estimates_of_task
 from bnuq.perturbations import KINDS, change_of
 from bnuq.records.evaluation import Result
-from bnuq.records.shift import LEVEL, LOSS, RISE, MethodShift, Shift, shift_of
+from bnuq.records.shift import LEVEL, MethodShift, Shift, limit_of, shift_of
 from bnuq.report import drawing
 from bnuq.report.document import Cell, Heading, Part, Picture, Row, Table, explanation, explanations
 from bnuq.report.drawing import GREY, PALE, picture
@@ -176,17 +176,18 @@ def _silent(result: Result, shift: Shift) -> Iterator[str]:
             unseen.append(family)
         elif all(not of.alarm[of.scores.index(str(first_alarm(of))), place] <= of.loss[place] for of in of_scores):
             late.append(family)
-    loss = _loss_in_words(result)
+    loss = _loss_in_words(result, shift)
     if unseen:
         yield f"No score of any method raises its alarm before {loss}: {', '.join(unseen)}."
     if late:
         yield f"By the scores of the table, the alarm comes after {loss}: {', '.join(late)}."
 
 
-def _loss_in_words(result: Result) -> str:
+def _loss_in_words(result: Result, shift: Shift) -> str:
+    limit = limit_of(shift, result)
     if result.task.is_regression:
-        return f"the RMSE has risen by {100 * RISE:.0f} %"
-    return f"accuracy has fallen by {100 * LOSS:.0f} points"
+        return f"the RMSE has risen by {100 * limit:g} %"
+    return f"accuracy has fallen by {100 * limit:g} points"
 
 
 def _legend_of_leads(result: Result, shift: Shift) -> str:
@@ -194,8 +195,8 @@ def _legend_of_leads(result: Result, shift: Shift) -> str:
     text = (
         f"Alarm: the severity from which the mean of {' or '.join(score) or 'a score'} over {shift.window} unlabelled "
         f"points leaves the {100 * LEVEL:.0f} % band of unchanged points. Loss: the severity at which "
-        f"{_loss_in_words(result)}. Lead: from the one to the other, ± its standard error over points; below 0, the "
-        "alarm comes too late. Between severities along a line; 0 is unchanged."
+        f"{_loss_in_words(result, shift)}. Lead: from the one to the other, ± its standard error over points; below 0, "
+        "the alarm comes too late. Between severities along a line; 0 is unchanged."
     )
     if next(iter(shift.methods.values())).forecasts:
         text += (

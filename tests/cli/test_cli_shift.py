@@ -44,6 +44,8 @@ def test_it_tells_its_size_writes_a_file_of_its_own_and_prints_curves_and_leads(
         (("--family", "none.py:dark"), "none.py"),
         (("--family", "missing"), "is for rows of a table"),
         (("--perturb", "gaussian:1"), "--perturb"),
+        (("--loss", "5"), "--loss is 5; expected a number above 0 and below 1"),
+        (("--window", "1"), "--window is 1"),
     ],
 )
 def test_a_wrong_request_is_one_message(cli: Cli, small: Path, given: tuple[str, ...], message: str) -> None:
@@ -71,7 +73,10 @@ def test_from_python_the_network_and_the_points_are_in_memory(small: Path) -> No
     x = torch.rand(40, 3, 12, 12, generator=torch.Generator().manual_seed(0))
     y = (x.mean((1, 2, 3)) > x.mean()).long()
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(400, 2))
-    result = bnuq.shift(model, train=(x, y), test=(x, y), families=["contrast"], severities=[2, 5], samples=4)
+    result = bnuq.shift(
+        model, train=(x, y), test=(x, y), families=["contrast"], severities=[2, 5], samples=4, window=50, loss=0.2
+    )
     assert result.shift.sets == ("test+contrast@2", "test+contrast@5") and result.shift.families == ("contrast",)
+    assert (result.shift.window, result.shift.limit) == (50, 0.2)
     assert ("shift contrast") in result.figures
     assert small.exists()

@@ -21,7 +21,7 @@ from bnuq.gate import check
 from bnuq.records import evaluation_file
 from bnuq.records.addresses import estimates_of
 from bnuq.records.evaluation import Result
-from bnuq.records.shift import WINDOW, shift_of
+from bnuq.records.shift import shift_of
 from bnuq.records.summary import summary
 from bnuq.report.document import Table
 from bnuq.report.evaluation import report
@@ -53,6 +53,7 @@ def broken(inputs, severity, random):
 """
 PERTURB = ("gaussian@1", "gaussian@3", "gaussian@5", "all@4", "own.py:veil@1", "own.py:veil@6.5", "jpeg:30", "jpeg:8")
 METHODS = ("mcbn", "mcdo")
+OTHERS = {"shift_window": 25, "shift_loss": 0.02}
 
 
 def write(folder: Path) -> Path:
@@ -115,14 +116,18 @@ def test_changes_have_the_paired_errors_of_points_and_of_draws(whole: Result) ->
                 assert of.mc_se[row, place] == 0
 
 
-def test_alarm_and_loss_are_where_straight_lines_cross_their_limits(whole: Result) -> None:
-    shift, at = whole.shift, np.array([0, 1, 3, 4, 5.0])
+@pytest.mark.parametrize(("scoring", "window", "limit"), [({}, 100, 0.05), (OTHERS, 25, 0.02)])
+def test_alarm_and_loss_are_where_straight_lines_cross_their_limits(
+    whole: Result, scoring: dict[str, Any], window: int, limit: float
+) -> None:
+    whole = replace(whole, run=whole.run | {"scoring": scoring})
+    shift, at = shift_of(whole), np.array([0, 1, 3, 4, 5.0])
     names = ["test", *(f"test+gaussian@{s}" for s in (1, 3, 4, 5))]
     for method in whole.methods:
         of, sets = shift.methods[method], whole.methods[method].sets
         for score in ("predictive_entropy", "least_confidence"):
             before, row = sets["test"].points[score], of.scores.index(score)
-            half = 2.5758293 * before.std(ddof=1) * (1 / WINDOW + 1 / len(before)) ** 0.5
+            half = 2.5758293 * before.std(ddof=1) * (1 / window + 1 / len(before)) ** 0.5
             np.testing.assert_allclose(of.band[row], [before.mean() - half, before.mean() + half], rtol=1e-6)
             fine = np.linspace(0, 5, 200_001)
             curve = np.interp(fine, at, [abs(sets[name].points[score].mean() - before.mean()) for name in names])
@@ -130,7 +135,7 @@ def test_alarm_and_loss_are_where_straight_lines_cross_their_limits(whole: Resul
             found = of.alarm[row, shift.families.index("gaussian")]
             assert np.isnan(found) if beyond.size == 0 else found == pytest.approx(beyond[0], abs=1e-4)
         accuracies = [sets[name].estimates["accuracy"].value for name in names]
-        lost = fine[np.interp(fine, at, [accuracies[0] - a for a in accuracies]) >= 0.05]
+        lost = fine[np.interp(fine, at, [accuracies[0] - a for a in accuracies]) >= limit]
         found = of.loss[shift.families.index("gaussian")]
         assert np.isnan(found) if lost.size == 0 else found == pytest.approx(lost[0], abs=1e-4)
 
@@ -226,6 +231,9 @@ def test_the_report_tells_alarm_and_loss_and_draws_every_family(whole: Result, t
             assert "severity" in (tmp_path / "p.svg").read_text() or picture.kind[-1] == "jpeg:q"
     before = replace(whole, shift=None)  # as earlier versions wrote it
     assert rendered(report, before, full=True) == text
+    other = rendered(report, replace(before, run=whole.run | {"scoring": OTHERS}), full=True)
+    for one, limits in ((text, ("over 100 unlabelled", "by 5 points")), (other, ("over 25 unlabelled", "by 2 points"))):
+        assert all(words in " ".join(one.split()) for words in limits)
 
 
 @pytest.mark.parametrize(

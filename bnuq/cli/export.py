@@ -150,5 +150,5 @@ def _of_monitor(monitor: Any) -> tuple[str, ...]:
     limits = ", ".join(f"{limit:.2f} at {100 * float(level):g} %" for level, limit in monitor["thresholds"].items())
     return (
         f"drift is one number for all points of a call: above {limits}, they are not drawn like "
-        f"{monitor['reference']}. It is by the normal law; `bnuq monitor` resamples.",
+        f"{monitor['reference']}, for calls of at least {monitor['least_points']} points.",
     )

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from bnuq.errors import SamplingError
 from bnuq.monitoring.features import Watch, features_of_outputs, moments_of
+from bnuq.monitoring.testing import choices, random_rows
 from bnuq.records.monitor import STEPS, Baseline
 from bnuq.sampling.interception import undisturbed
 from bnuq.sampling.outputs import unconverted
@@ -20,6 +21,11 @@ from bnuq.sampling.program import StepContext, plain_step
 from bnuq.sampling.recording import record
 from bnuq.sampling.site_search import find_sites
 from bnuq.sampling.trace import NotTraceableError, filled
+
+LEVELS = (0.05, 0.01, 0.001)
+LEAST_POINTS = 10  # of a batch: of fewer, tails are heavier than thresholds allow for
+_SIZES = (30, 100)  # points of resampled batches
+_DIVISIONS, _BATCHES = 40, 100  # of the kept points, and batches of each size in each
 
 
 @dataclass(frozen=True)
@@ -34,12 +40,12 @@ class Law:
     points: int
 
     def scores(self, mean: Any, count: Any, starts: Sequence[int]) -> Any:
-        """The nearly standard normal score of each block (Wilson & Hilferty 1931), of a batch's mean coordinates; for
-        numpy and torch alike."""
+        """The nearly standard normal score of each block (Wilson & Hilferty 1931), of the mean coordinates of a
+        batch, or of several; for numpy and torch alike."""
         ends = [*starts[1:], len(self.mean)]
         found = []
         for first, last, spread, freedom in zip(starts, ends, self.spread, self.freedom, strict=True):
-            distance = ((mean[first:last] - self._like(mean, self.mean[first:last])) ** 2).sum()
+            distance = ((mean[..., first:last] - self._like(mean, self.mean[first:last])) ** 2).sum(-1)
             ratio = distance / (float(spread) * (1 / count + 1 / self.points))
             found.append((ratio ** (1 / 3) - (1 - 2 / (9 * float(freedom)))) / (2 / (9 * float(freedom))) ** 0.5)
         return found
@@ -65,6 +71,27 @@ def threshold(blocks: int, level: float) -> float:
     from scipy.special import ndtri  # late: a sixth of a second
 
     return float(-ndtri(level / blocks))
+
+
+def thresholds(bag: Int8[np.ndarray, "point coordinate"], starts: Sequence[int], seed: int) -> dict[float, float]:
+    """The scores that at least `LEAST_POINTS` points exceed with at most these probabilities.
+
+    The law is too light in its tails where points are few or far from normal. So `threshold` is raised to what batches
+    of the kept points reach: the largest quantile of several sizes. The law that they are held against is that of the
+    points which are in none of them.
+    """
+    found, part = {level: threshold(len(starts), level) for level in LEVELS}, max(LEAST_POINTS, len(bag) // 4)
+    largest: dict[int, list[np.ndarray]] = {LEAST_POINTS: []} | {size: [] for size in _SIZES if size <= part // 2}
+    for number in range(_DIVISIONS):
+        taken = random_rows(len(bag), part, seed, number)
+        rows, law = bag[taken].astype(np.float32), law_of(np.delete(bag, taken, axis=0), starts)
+        for size, scores in largest.items():
+            sums = np.concatenate([chosen @ rows for chosen in choices(part, size, _BATCHES, seed, step=number)])
+            scores.append(np.max(law.scores(sums.astype(np.float64) / (STEPS * size), size, starts), axis=0))
+    for scores in largest.values():
+        for level in LEVELS:
+            found[level] = max(found[level], float(np.quantile(np.concatenate(scores), 1 - level, method="higher")))
+    return found
 
 
 class Drift(nn.Module):
@@ -110,10 +137,14 @@ class Drift(nn.Module):
 
     def summary(self) -> dict[str, Any]:
         """What "drift" is compared with: beyond the threshold at a level, a batch is not drawn like the reference."""
-        reference = self._baseline.reference
-        blocks = len(self._baseline.blocks)
-        limits = {f"{level:g}": round(threshold(blocks, level), 4) for level in (0.05, 0.01, 0.001)}
-        return {"reference": reference["reference"], "points": len(self._baseline.bag), "thresholds": limits}
+        of = self._baseline
+        limits = {f"{level:g}": round(limit, 4) for level, limit in thresholds(of.bag, of.starts, of.seed).items()}
+        return {
+            "reference": of.reference["reference"],
+            "points": len(of.bag),
+            "thresholds": limits,
+            "least_points": LEAST_POINTS,
+        }
 
     def forward(self, inputs: Tensor) -> Tensor:
         """The score of these points as a batch (point), float32."""

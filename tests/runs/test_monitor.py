@@ -16,7 +16,8 @@ from torch import nn
 import bnuq
 from bnuq.config import Options, resolve
 from bnuq.errors import BnuqError, DataError, RequestError, ResultError
-from bnuq.monitoring.program import law_of, threshold
+from bnuq.monitoring.baseline import LEAST
+from bnuq.monitoring.program import law_of, threshold, thresholds
 from bnuq.workflows.export import export
 
 
@@ -254,6 +255,19 @@ def test_the_law_of_a_program_is_that_of_normal_points():
     scores = np.array([law.scores(batch.mean(0), 30, starts) for batch in batches])
     assert np.abs(scores.mean(0)).max() < 0.12 and scores.std(0) == pytest.approx(1.0, abs=0.1)
     assert (scores.max(1) > threshold(2, 0.05)).mean() == pytest.approx(0.05, abs=0.02)
+
+
+def test_the_thresholds_of_a_program_hold_where_tails_are_heavy():
+    random, starts = np.random.default_rng(0), [0, 8]
+    rows = np.clip(np.round(9 * random.standard_t(3, size=(6000, 12))), -127, 127).astype(np.int8)
+    law, limits = law_of(rows[:1500], starts), thresholds(rows[:1500], starts, 0)
+    batches = [rows[1500:][random.choice(4500, 10, replace=False)].mean(0) / 16 for _ in range(4000)]
+    scores = np.max(law.scores(np.array(batches), 10, starts), axis=0)
+    rates = {level: (scores > limit).mean() for level, limit in limits.items()}
+    assert (scores > threshold(2, 0.01)).mean() > 0.02  # by the law alone
+    assert rates[0.05] < 0.06 and rates[0.01] < 0.015 and rates[0.001] < 0.004
+    fewest = thresholds(rows[: LEAST - LEAST // 3], starts, 0)
+    assert all(fewest[level] >= threshold(2, level) for level in limits)
 
 
 def test_a_program_with_the_baseline_of_another_network_is_refused(tmp_path):

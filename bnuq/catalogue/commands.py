@@ -268,8 +268,8 @@ COMMANDS: Catalogue = {
     ),
     "monitor-without-batchnorm": Entry("the network has no BatchNorm layer: the {instead} are used instead"),
     "few-reference-points": Entry(
-        "the reference has {points} points, fewer than the {statistics} statistics of the widest layer: at most "
-        "{directions} directions of a layer are compared"
+        "directions are fitted to {points} points of the reference, fewer than the {statistics} statistics of the "
+        "widest layer: at most {directions} of a layer are compared"
     ),
     "constant-statistics": Entry(
         "statistics that are the same for all points of the reference are not compared: in {layers:listed}"

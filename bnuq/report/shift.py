@@ -24,7 +24,7 @@ from bnuq.report.numbers import decimals, digits_of, headed, named, number, with
 from bnuq.report.plotting import about_test_set, evaluation_picture, label_of
 
 _ON_A_SCREEN = 6  # families
-_ALARM = "mean score of the alarm (half-widths of its band)"
+_ALARM = "mean score (half-widths of its band)"
 _FORECASTS = {"thresholded_confidence": "ATC", "difference_of_confidences": "DoC"}
 
 

@@ -1,7 +1,7 @@
-"""`make shift`: how four networks follow a shift of their inputs; writes docs/measured/shift.md.
+"""`make shift`: how five networks follow a shift of their inputs; writes docs/measured/shift.md.
 
-Reduced to few points, samples and severities: about ten minutes of CPU time. Results that lie in docs/shift-NAME.h5 are
-not computed again. Needs $BNUQ_TEST_DATA, the folder that sample_configs/README.md describes.
+Reduced to few points, samples and severities: a quarter of an hour of CPU time. Results that lie in docs/shift-NAME.h5
+are not computed again. Needs $BNUQ_TEST_DATA, the folder that sample_configs/README.md describes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from bnuq.report.numbers import named
 from bnuq.report.shift import first_alarm
 from bnuq.workflows.evaluate import evaluate
 
-SEVERITIES = "1", "3", "5"
 METHODS = "deterministic", "mcbn"
 HEAD = "| family | accuracy, deterministic | mcbn | confidence | loss at | alarm at | first of all scores | ATC, mcbn |"
 
@@ -35,7 +34,7 @@ PAGE = """# Networks under a shift of their inputs
 
 {made_by}
 
-The run files of `sample_configs/`, reduced to the points and samples stated, each family at severities 1, 3 and 5; see
+The run files of `sample_configs/`, reduced to the points, samples and severities stated; see
 [docs/shift.md](../shift.md). Accuracies are those at severity 5, confidence is the mean of the deterministic network.
 "Loss at" is the severity at which the accuracy of mcbn has fallen by five points (its RMSE risen by a tenth), "alarm
 at" that at which its mean mutual information (variance) over 100 points leaves the 99 % band. The last columns are the
@@ -51,24 +50,32 @@ class Network:
     title: str
     run_file: str
     families: tuple[str, ...]
+    severities: tuple[str, ...]
     options: dict[str, Any]
 
 
-PHOTOMETRIC = "gaussian", "defocus", "brightness", "jpeg"
+ALL, SOME = ("1", "2", "3", "4", "5"), ("1", "3", "5")
+PHOTOMETRIC = "gaussian", "defocus", "motion", "contrast", "brightness", "jpeg"
+KINDS = "gaussian", "defocus", "brightness", "jpeg", "rotation"
+PLAIN: dict[str, Any] = {"calibrate": "off", "ood": (), "methods": ("mcbn",)}
 NETWORKS = {
-    "resnet20": Network(
-        "ResNet-20 on CIFAR-10", "cifar_resnet20.toml", (), {"limit": 300, "samples": 8, "calibrate": "off", "ood": ()}
+    "resnet20": Network("ResNet-20 on CIFAR-10", "cifar_resnet20.toml", (), SOME, PLAIN | {"limit": 400, "samples": 8}),
+    "resnet56": Network(
+        "ResNet-56 on CIFAR-10",
+        "cifar_resnet56.toml",
+        KINDS,
+        SOME,
+        PLAIN | {"limit": 300, "samples": 8, "post_hoc": False},
     ),
-    "fmnist": Network(
-        "MLP on Fashion-MNIST", "fmnist_mlp.toml", (), {"limit": 1000, "samples": 8, "calibrate": "off", "ood": ()}
-    ),
+    "cnn": Network("CNN on Fashion-MNIST", "quickstart.toml", (), ALL, PLAIN | {"samples": 32}),
     "camvid": Network(
         "Segmentation of CamVid",
         "camvid.toml",
         PHOTOMETRIC,
-        {"limit": 4, "samples": 4, "calibrate": "off", "ood": (), "methods": ("mcbn",), "images": False},
+        SOME,
+        PLAIN | {"limit": 24, "samples": 4, "images": False},
     ),
-    "regression": Network("Regression, diabetes", "regression.toml", (), {"samples": 32, "methods": ("mcbn",)}),
+    "regression": Network("Regression, diabetes", "regression.toml", (), ALL, PLAIN | {"samples": 100}),
 }
 
 
@@ -90,7 +97,7 @@ def main() -> None:
 def shifted(name: str, place: Path) -> Result:
     network, file = NETWORKS[name], DOCS / f"shift-{name}.h5"
     if not file.is_file():
-        perturb = read_families(network.families, SEVERITIES)
+        perturb = read_families(network.families, network.severities)
         options = Options({"perturb": perturb, "out": str(file), **network.options})
         evaluate(resolve(str(place / network.run_file), options, folder=ROOT), progress=Bars())
     return evaluation_file.read(file)
@@ -101,8 +108,10 @@ def section(network: Network, result: Result) -> str:
     points = result.sets["test"].n
     unit = "images" if result.task.is_dense else "points"
     head = HEAD.replace("accuracy", "RMSE") if result.task.is_regression else HEAD
-    lines = [f"## {network.title}", "", f"{points:,} {unit}, T = {result.sampling['samples']}, b = "
-             f"{result.sampling['batch_size']}:", "", head, "|" + " --- |" * (head.count("|") - 1)]  # fmt: skip
+    *first, last = network.severities
+    sampling = f"T = {result.sampling['samples']}, b = {result.sampling['batch_size']}"
+    intro = f"{points:,} {unit}, {sampling}, severities {', '.join(first)} and {last}:"
+    lines = [f"## {network.title}", "", intro, "", head, "|" + " --- |" * (head.count("|") - 1)]
     return "\n".join([*lines, *rows(result)])
 
 

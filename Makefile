@@ -127,11 +127,11 @@ worth: .venv/installed
 certificate: .venv/installed
 	$(BIN)/python docs/make_certificate.py
 
-# False alarms and power of the monitor; ten minutes of CPU time.
+# False alarms and power of the monitor: about seven minutes of CPU time.
 monitor: .venv/installed
 	$(BIN)/python docs/make_monitor.py
 
-# How networks follow a shift of their inputs, reduced: about ten minutes of CPU time.
+# How networks follow a shift of their inputs, reduced: a quarter of an hour of CPU time.
 shift: .venv/installed
 	$(BIN)/python docs/make_shift.py
 

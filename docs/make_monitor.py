@@ -1,17 +1,22 @@
-"""`make monitor`: false alarms and power of `bnuq monitor` on real networks; writes docs/monitor.md.
+"""`make monitor`: false alarms and power of `bnuq monitor` on five networks; writes docs/monitor.md.
 
-Features of a few thousand points are computed once; then batches are drawn of them. Needs $BNUQ_TEST_DATA, the folder
-that sample_configs/README.md describes. About ten minutes of CPU time; names of networks (cnn, resnet20, resnet56)
-as arguments choose others than the first two.
+Features of all points are computed once; then batches are drawn of them. What lies in docs/monitor-NAME.json is not
+computed again. Needs $BNUQ_TEST_DATA, the folder that sample_configs/README.md describes. About seven minutes of CPU
+time; an argument names one network, which is only measured.
 """
 
 from __future__ import annotations
 
 import io
+import json
 import os
 import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from make_figures import DOCS, made_by, put, run_files
@@ -25,50 +30,118 @@ from bnuq.inspection.load import LoadedNetwork, load_network
 from bnuq.metrics import certificates
 from bnuq.monitoring.baseline import codes, split, watched_blocks
 from bnuq.monitoring.features import Watch, features_of
+from bnuq.monitoring.program import LEVELS as OF_DRIFT
+from bnuq.monitoring.program import Law, law_of, threshold, thresholds
 from bnuq.monitoring.testing import Wealth, absorbed, compared
-from bnuq.records.monitor import WatchedBlock
+from bnuq.records.monitor import STEPS, WatchedBlock
 from bnuq.sampling.head import head
-from bnuq.tasks import CLASSIFICATION
+from bnuq.sampling.interception import forward, undisturbed
+from bnuq.tasks import CLASSIFICATION, REGRESSION, SEGMENTATION, Task
 
-LEVEL, RESAMPLES, SIZES = 0.01, 199, (10, 20, 50, 100, 200)
-FALSE, POWER, STREAMS, LONG = 1000, 50, 50, 30  # batches, batches, streams, batches in each
+LEVEL, LEVELS = 0.01, (0.05, 0.01)
+RESAMPLES, OF_STREAMS = 99, 199  # random batches for a p-value, and for one of a stream
+FALSE, POWER, STREAMS, LONG = 1000, 50, 20, 30  # batches, batches, streams, batches in each
+DRIFTS = 2000  # batches whose exported score is compared with its thresholds
+WAITS = 4  # streams in which a shift comes
 SHIFTED = 1000  # points of each shifted set
-NETWORKS = {
-    "cnn": ("Fashion-MNIST, CNN", "quickstart", "fashion-mnist/t10k-images-idx3-ubyte.gz", 4000, 6),
-    "resnet20": ("CIFAR-10, ResNet-20", "cifar_resnet20", "cifar10/jpeg_test.zip", 2500, 3),
-    "resnet56": ("CIFAR-10, ResNet-56", "cifar_resnet56", "cifar10/jpeg_test.zip", 2500, 3),
+IMAGES, FEW = (10, 20, 50, 100, 200), (5, 10, 20, 40)  # points of a batch
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network, its points of which so many are the reference, and a class that is once left out. Where points are
+    few, they are divided in several ways, from which batches are drawn in turn."""
+
+    title: str
+    run_file: str
+    points: tuple[str, ...]
+    reference: int
+    limit: int = 10_000
+    task: Task = CLASSIFICATION
+    missing: int | None = None
+    digits: str = ""
+    divisions: int = 1
+    sizes: tuple[int, ...] = IMAGES
+    intro: str = ""
+
+
+CIFAR = {
+    "points": ("data/cifar10/jpeg_test.zip",),
+    "reference": 2000,
+    "limit": 3500,
+    "missing": 3,
+    "digits": "ood/pcbdigits32.npz",
 }
-DIGITS = {"quickstart": "mnist/t10k-images-idx3-ubyte.gz"}
+NETWORKS = {
+    "cnn": Network(
+        "Fashion-MNIST, CNN",
+        "quickstart",
+        ("data/fashion-mnist/t10k-images-idx3-ubyte.gz",),
+        4000,
+        missing=6,
+        digits="mnist/t10k-images-idx3-ubyte.gz",
+    ),
+    "resnet20": Network("CIFAR-10, ResNet-20", "cifar_resnet20", **CIFAR),
+    "resnet56": Network("CIFAR-10, ResNet-56", "cifar_resnet56", **CIFAR),
+    "camvid": Network(
+        "CamVid, segmentation",
+        "camvid",
+        ("data/camvid/train:data/camvid/trainannot", "data/camvid/test:data/camvid/testannot"),
+        120,
+        task=SEGMENTATION,
+        divisions=20,
+        sizes=FEW,
+        intro="60 test pictures and 120 that it was trained on",
+    ),
+    "regression": Network(
+        "Regression, diabetes",
+        "regression",
+        ("regression/diabetes_test.csv", "regression/diabetes_validation.csv"),
+        120,
+        task=REGRESSION,
+        divisions=20,
+        sizes=FEW,
+        intro="the patients of the test and the validation set",
+    ),
+}
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What is known of a set: its coordinates, top probabilities, features of the last layer, and accuracy."""
+    """What is known of a set: its features, one number that a univariate test looks at (the top probability, of
+    pixels its mean; or the prediction), the features of the last layer (of pixels the mean probabilities), and what
+    each point adds to accuracy, or to the mean square error."""
 
-    rows: np.ndarray
-    top: np.ndarray
     features: np.ndarray
-    accuracy: float
+    univariate: np.ndarray
+    last: np.ndarray
+    right: np.ndarray
+    rows: np.ndarray = field(default_factory=lambda: _NONE)
 
     def part(self, rows: np.ndarray) -> Seen:
-        return replace(self, rows=self.rows[rows], top=self.top[rows], features=self.features[rows])
+        return Seen(**{key: values[rows] if values.size else values for key, values in vars(self).items()})
+
+    @property
+    def quality(self) -> float:
+        return float(np.mean(self.right))
 
 
-@dataclass
-class Study:
-    """A network with its reference, the points held out of it, and shifted sets by name."""
+@dataclass(frozen=True)
+class Division:
+    """A reference, as a baseline keeps it, the points held out of it, and shifted sets by name."""
 
-    name: str
-    blocks: tuple[WatchedBlock, ...] = ()
-    bag: Seen | None = None
-    held_out: Seen | None = None
-    shifted: dict[str, Seen] = field(default_factory=dict)
-    bytes: int = 0
+    blocks: tuple[WatchedBlock, ...]
+    bag: Seen
+    held_out: Seen
+    shifted: dict[str, Seen]
 
-    def p_value(self, batch: np.ndarray, bag: np.ndarray, step: int) -> float:
-        starts = [0, *np.cumsum([block.directions.shape[1] for block in self.blocks])[:-1]]
+    @cached_property
+    def starts(self) -> list[int]:
+        return [0, *np.cumsum([block.directions.shape[1] for block in self.blocks]).tolist()[:-1]]
+
+    def p_value(self, batch: np.ndarray, bag: np.ndarray, step: int, resamples: int = RESAMPLES) -> float:
         layers = [number for number, block in enumerate(self.blocks) if block.kind == "layer"]
-        return compared(batch, bag, starts, layers, resamples=RESAMPLES, seed=1, step=step).p_value
+        return compared(batch, bag, self.starts, layers, resamples=resamples, seed=1, step=step).p_value
 
 
 def main() -> None:
@@ -78,73 +151,161 @@ def main() -> None:
         sys.exit("make monitor needs $BNUQ_TEST_DATA, the folder that sample_configs/README.md describes.")
     pack = Path(named).resolve()
     with run_files(pack) as place:
-        studies = [studied(place, pack, *NETWORKS[name]) for name in sys.argv[1:] or ("cnn", "resnet20")]
-    text = f"{made_by('make monitor')}\n\n" + "\n\n".join(map(section, studies))
-    put(DOCS / "monitor.md", "monitor", text)
+        found = {name: measured(name, place) for name in sys.argv[1:] or NETWORKS}
+    if not sys.argv[1:]:
+        text = [made_by("make monitor"), rates(found), *(section(name, of) for name, of in found.items())]
+        put(DOCS / "monitor.md", "monitor", "\n\n".join(text))
+
+
+def measured(name: str, place: Path) -> dict[str, Any]:
+    """What was found of a network, now or earlier."""
+    file = DOCS / f"monitor-{name}.json"
+    if not file.is_file():
+        file.write_text(json.dumps(drawn_of(NETWORKS[name], divided(NETWORKS[name], place)), indent=1))
+    return json.loads(file.read_text())
 
 
 # ── looking ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def studied(place: Path, pack: Path, name: str, run_file: str, points: str, reference: int, missing: int) -> Study:
-    """The coordinates of all sets of a network."""
-    run = resolve(str(place / f"{run_file}.toml"), Options({"ood": ()}), folder=place.parent)
-    network, study = load_network(run), Study(name)
-    watch = Watch(network.model, CLASSIFICATION, network.example)
-
-    def read(text: str) -> Points:
-        return read_named(run, Named(str(pack / text), place), "test")
-
-    every = read(points)
-    order = np.random.default_rng(0).permutation(len(every))
-    fitted_rows, kept_rows = split(reference, 0)
-    looked = _Look(run, network, watch)
-    features = looked.features(every.subset(order))
-    fitted, kept = features[:reference][fitted_rows], features[:reference][kept_rows]
-    study.blocks, bag = watched_blocks(fitted, kept, watch.blocks, 0)
-    looked.blocks = study.blocks
-    kept_rows = kept_rows[: len(bag)]
-    study.bag = looked.at(every.subset(order[:reference][kept_rows]), kept[: len(bag)])
-    others = every.subset(order[reference:])
-    study.held_out = looked.at(others, features[reference:])
-    some = limited(others, SHIFTED, 0)
-    for title, changed in (
-        ("JPEG, quality 75", jpeg(some, 75)),
-        ("JPEG, quality 30", jpeg(some, 30)),
-        ("brightness + 5 %", brighter(some, 0.05)),
-    ):
-        study.shifted[title] = looked.at(changed)
-    if "jpeg" in points:
-        study.shifted["another camera: lossless"] = looked.at(read("cifar10/lossless_test.npz"))
-    study.shifted["other digits"] = looked.at(limited(read(DIGITS.get(run_file, "ood/pcbdigits32.npz")), SHIFTED, 0))
-    assert others.targets is not None
-    study.shifted["a class is missing"] = study.held_out.part(np.flatnonzero(others.targets != missing))
-    assert network.train is not None
-    study.shifted["the training set"] = looked.at(limited(network.train, SHIFTED, 0))
-    return study
+def divided(network: Network, place: Path) -> list[Division]:
+    """The coordinates of all sets of a network, once for each division of its points."""
+    run = resolve(str(place / f"{network.run_file}.toml"), Options({"ood": ()}), folder=place.parent)
+    loaded = load_network(run)
+    looked = _Look(network, place, run, loaded, Watch(loaded.model, network.task, loaded.example))
+    every = limited(looked.read(_together(network.points, place)), network.limit, 0)
+    seen, targets, random = looked.at(every), every.targets, np.random.default_rng(0)
+    orders = [random.permutation(len(every)) for _ in range(network.divisions)]
+    divisions, others = [], [np.sort(order[network.reference :]) for order in orders]
+    for number, order in enumerate(orders):
+        fitted, kept = (order[rows] for rows in split(network.reference, number))
+        blocks, bag = watched_blocks(seen.features[fitted], seen.features[kept], looked.watch.blocks, number)
+        known = replace(seen.part(kept[: len(bag)]), rows=bag, features=_NONE)
+        divisions.append(Division(blocks, known, looked.coded(seen.part(others[number]), blocks), {}))
+    del seen
+    changed = np.sort(random.choice(others[0], SHIFTED, replace=False)) if len(orders) == 1 else np.arange(len(every))
+    for title, points in looked.changed(every.subset(changed)):
+        new = looked.at(points)
+        for division, held_out in zip(divisions, others, strict=True):
+            division.shifted[title] = looked.coded(new.part(np.isin(changed, held_out)), division.blocks)
+    for title, points in looked.other_sets():
+        new = looked.at(points)
+        for division in divisions:
+            division.shifted[title] = looked.coded(new, division.blocks)
+    for division, held_out in zip(divisions, others, strict=True):
+        if network.missing is not None:
+            rest = np.asarray(targets)[held_out] != network.missing
+            division.shifted["a class is missing"] = division.held_out.part(rest)
+        if network.task is SEGMENTATION:
+            trained = {file.name for file in (place / "data/camvid/train").iterdir()}
+            known = np.array([Path(str(name)).name in trained for name in np.asarray(every.names)[held_out]])
+            division.shifted["the training pictures alone"] = division.held_out.part(known)
+            division.shifted["the test pictures alone"] = division.held_out.part(~known)
+    return divisions
 
 
-@dataclass
+_NONE = np.zeros((0, 0))
+
+
+def _together(references: Sequence[str], place: Path) -> str:
+    """One reference for the points of all: tables one below the other, pictures and masks in folders of links."""
+    if len(references) == 1:
+        return str(place / references[0])
+    if references[0].endswith(".csv"):
+        texts = [(place / reference).read_text().splitlines() for reference in references]
+        (place / "all.csv").write_text("\n".join([*texts[0], *(line for text in texts[1:] for line in text[1:])]))
+        return str(place / "all.csv")
+    for reference in references:
+        for name, folder in zip(("all", "allannot"), reference.split(":"), strict=True):
+            (place / name).mkdir(exist_ok=True)
+            for file in (place / folder).resolve().iterdir():
+                (place / name / file.name).symlink_to(file)
+    return f"{place / 'all'}:{place / 'allannot'}"
+
+
+@dataclass(frozen=True)
 class _Look:
+    network: Network
+    place: Path
     run: Run
-    network: LoadedNetwork
+    loaded: LoadedNetwork
     watch: Watch
-    blocks: tuple[WatchedBlock, ...] = ()
 
-    def features(self, points: Points) -> np.ndarray:
-        return features_of(self.watch, self.network.pipeline, points)
+    def read(self, text: str) -> Points:
+        return read_named(self.run, Named(text, self.place), "test")
 
-    def at(self, points: Points, features: np.ndarray | None = None) -> Seen:
-        """What is known of these points."""
-        features = self.features(points) if features is None else features
+    def at(self, points: Points) -> Seen:
+        """What is known of these points, but for their coordinates."""
+        pipeline, model = self.loaded.pipeline, self.loaded.model
+        features = features_of(self.watch, pipeline, points)
         columns = {block.name: block.columns for block in self.watch.blocks}
-        rows = np.concatenate([codes(features[:, columns[block.name]], block) for block in self.blocks], axis=1)
-        p = features[:, columns["outputs"]]
-        parts = (slice(start, start + 250) for start in range(0, len(points), 250))
-        last = [head(self.network.model, self.network.pipeline.evaluated(points, part)).features for part in parts]
-        known = points.targets is not None and points.targets.max() < p.shape[1]
-        accuracy = float((p.argmax(1) == points.targets).mean()) if known else float("nan")
-        return Seen(rows, p.max(1), np.concatenate([part.numpy() for part in last]), accuracy)
+        outputs, last, right = features[:, columns["outputs"]], [], []
+        at_once = 20 if self.network.task is SEGMENTATION else 250
+        for part in (slice(start, start + at_once) for start in range(0, len(points), at_once)):
+            inputs = pipeline.evaluated(points, part)
+            if self.network.task is SEGMENTATION:
+                with undisturbed(model):
+                    predicted = forward(model, inputs).argmax(1).numpy()
+                masks = pipeline.masks(points, np.arange(len(points))[part])
+                scored = masks != self.run.ignore
+                right.append(((predicted == masks) & scored).sum((1, 2)) / scored.sum((1, 2)))
+                continue
+            last.append(head(model, inputs).features.numpy())
+        if self.network.task is SEGMENTATION:
+            confidence = 1 - features[:, columns["least_confidence"]][:, 0]
+            return Seen(features, confidence, outputs, np.concatenate(right))
+        if self.network.task is REGRESSION:
+            scale, offset = np.std(self.loaded.train.targets), np.mean(self.loaded.train.targets)  # pyrefly: ignore
+            errors = scale * outputs[:, 0] + offset - np.asarray(points.targets).reshape(-1)
+            return Seen(features, outputs[:, 0], np.concatenate(last), errors**2)
+        known = points.targets is not None and points.targets.max() < outputs.shape[1]
+        correct = (outputs.argmax(1) == points.targets).astype(float) if known else np.full(len(outputs), np.nan)
+        return Seen(features, outputs.max(1), np.concatenate(last), correct)
+
+    def coded(self, seen: Seen, blocks: Sequence[WatchedBlock]) -> Seen:
+        """With the coordinates in these blocks in place of the features."""
+        columns = {block.name: block.columns for block in self.watch.blocks}
+        rows = np.concatenate([codes(seen.features[:, columns[block.name]], block) for block in blocks], axis=1)
+        return replace(seen, rows=rows, features=_NONE)
+
+    def changed(self, points: Points) -> Iterator[tuple[str, Points]]:
+        """These points, changed."""
+        if self.network.task is REGRESSION:
+            yield from _changed_rows(points, np.std(self.loaded.train.raw(slice(None)), axis=0))  # pyrefly: ignore
+            return
+        if self.network.task is CLASSIFICATION:
+            yield "JPEG, quality 75", jpeg(points, 75)
+        yield "JPEG, quality 30", jpeg(points, 30)
+        yield "brightness + 5 %", brighter(points, 0.05)
+        if self.network.task is SEGMENTATION:
+            yield "brightness − 15 %", brighter(points, -0.15)
+
+    def other_sets(self) -> Iterator[tuple[str, Points]]:
+        """Points of other sets."""
+        pack = self.place / "data"
+        if "jpeg" in self.network.points[0]:
+            yield "another camera: lossless", limited(self.read(str(pack / "cifar10/lossless_test.npz")), SHIFTED, 0)
+        if self.network.digits:
+            yield "other digits", limited(self.read(str(pack / self.network.digits)), SHIFTED, 0)
+        if self.network.task is not SEGMENTATION:
+            assert self.loaded.train is not None
+            yield "the training set", limited(self.loaded.train, SHIFTED, 0)
+
+
+def _changed_rows(points: Points, deviation: np.ndarray) -> Iterator[tuple[str, Points]]:
+    """The rows of a table, changed in units of each column's standard deviation; `bmi` is the third column."""
+    rows, random = points.raw(slice(None)).astype(np.float64), np.random.default_rng(0)
+    one, permuted = np.zeros(rows.shape[1]), rows.copy()
+    one[2], permuted[:, 2] = deviation[2], random.permutation(rows[:, 2])
+    for title, changed in (
+        ("one column + 0.5 sd", rows + 0.5 * one),
+        ("one column + 1 sd", rows + one),
+        ("noise of 0.5 sd", rows + 0.5 * deviation * random.normal(size=rows.shape)),
+        ("noise of 1 sd", rows + deviation * random.normal(size=rows.shape)),
+        ("one column permuted", permuted),
+        ("two columns exchanged", rows[:, [0, 1, 3, 2, *range(4, rows.shape[1])]]),
+    ):
+        yield title, replace(points, inputs=changed.astype(np.float32))
 
 
 def jpeg(points: Points, quality: int) -> Points:
@@ -174,71 +335,151 @@ def _changed(points: Points, pictures: list[np.ndarray]) -> Points:
 # ── drawing ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def section(study: Study) -> str:
-    """What was measured of a network."""
-    bag, held_out = study.bag, study.held_out
-    assert bag is not None and held_out is not None
-    random = np.random.default_rng(0)
-    false = []
-    for size in (20, 200):
-        found = np.array([study.p_value(drawn(held_out, size, random).rows, bag.rows, step) for step in range(FALSE)])
-        for level in (0.05, LEVEL):
-            false.append(f"n = {size}, {100 * level:g} %: {share(int((found <= level).sum()), FALSE)}")
-    reached = sum(stream(study, held_out, None, random) is not None for _ in range(STREAMS))
-    laws = [100 * block.law for block in study.blocks if block.kind == "layer"]
-    intro = (
-        f"**{study.name}**: {len(study.blocks)} blocks, {len(bag.rows):,} points kept, {len(held_out.rows):,} "
-        f"held out, accuracy {100 * held_out.accuracy:.1f} %. False alarms of {FALSE:,} held-out batches: "
-        f"{'; '.join(false)}. Streams of {LONG} held-out batches of 50 with an alarm at 5 %: "
-        f"{share(reached, STREAMS)}. Resampled batches outside the 95 % region of the normal law: "
-        f"{np.min(laws):.0f} to {np.max(laws):.0f} % by layer, median {np.median(laws):.0f} %."
-    )
-    head_row = f"| shift | accuracy | {' | '.join(f'n = {size}' for size in SIZES)} | batches to the alarm |"
-    lines = [head_row, f"|{' --- |' * (len(SIZES) + 3)}"]
-    lines += [row(study, title, seen, random) for title, seen in study.shifted.items()]
-    return f"{intro}\n\n" + "\n".join(lines)
+def drawn_of(network: Network, divisions: Sequence[Division]) -> dict[str, Any]:
+    """How often batches of these divisions are found to differ."""
+    random, first, many = np.random.default_rng(0), divisions[0], len(divisions) == 1
+    ends = (20, 200) if many else (10, 40)
+    false, drift, by_law = {}, {}, {}
+    laws = [law_of(of.bag.rows, of.starts) for of in divisions]
+    limits = [thresholds(of.bag.rows, of.starts, 0) for of in divisions]
+    normal = [{level: threshold(len(of.blocks), level) for level in OF_DRIFT} for of in divisions]
+    for size in ends:
+        p = np.array([
+            of.p_value(drawn(of.held_out, size, random).rows, of.bag.rows, step)
+            for step, of in zip(range(FALSE), cycle(divisions))
+        ])  # fmt: skip
+        false[size] = {level: int((p <= level).sum()) for level in LEVELS}
+        scores = drifts(divisions, laws, size, random)
+        drift[size], by_law[size] = (beyond(scores, each) for each in (limits, normal))
+    shares = [100 * block.law for of in divisions for block in of.blocks if block.kind == "layer"]
+    return {
+        "blocks": len(first.blocks),
+        "kept": len(first.bag.rows),
+        "held_out": len(first.held_out.rows),
+        "quality": float(np.mean([of.held_out.quality for of in divisions])),
+        "false": false,
+        "drift": drift,
+        "by_law": by_law,
+        "streams": sum(stream(first, None, random) is not None for _ in range(STREAMS)) if many else None,
+        "laws": [float(np.min(shares)), float(np.median(shares)), float(np.max(shares))],
+        "shifts": {title: power(network, divisions, title, random) for title in first.shifted},
+    }
 
 
-def row(study: Study, title: str, seen: Seen, random: np.random.Generator) -> str:
-    """How often a shift is found at 1 %: by the monitor / by KS on the top probability / by MMD on features; and after
-    how many shifted batches of 50 a stream of ten clean ones raises the alarm."""
-    assert study.bag is not None and study.held_out is not None
-    cells = []
-    for size in SIZES:
-        found = np.zeros(3)
-        for step in range(POWER):
-            batch = drawn(seen, size, random)
-            p = (
-                study.p_value(batch.rows, study.bag.rows, step),
-                stats.ks_2samp(batch.top, study.bag.top, method="asymp").pvalue,
-                mmd(batch.features, study.bag.features[:300], random),
-            )
-            found += np.array(p) <= LEVEL
-        cells.append(" / ".join(f"{100 * count / POWER:.0f}" for count in found))
-    waits = [stream(study, study.held_out, seen, random) for _ in range(10)]
-    known = [wait for wait in waits if wait is not None]
-    wait = f"{np.median(known):.0f}" if len(known) > 5 else f"{len(known)} of 10 within {LONG - 10}"
-    accuracy = "" if np.isnan(seen.accuracy) else f"{100 * seen.accuracy:.1f} %"
-    accuracy = "as before" if "missing" in title else accuracy
-    return f"| {title} | {accuracy} | {' | '.join(cells)} | {wait} |"
+def drifts(divisions: Sequence[Division], laws: Sequence[Law], size: int, random: np.random.Generator) -> list[float]:
+    """The exported scores of held-out batches."""
+    found = []
+    for _, of, law in zip(range(DRIFTS), cycle(divisions), cycle(laws)):
+        mean = drawn(of.held_out, size, random).rows.mean(0) / STEPS
+        found.append(float(max(law.scores(mean, size, of.starts))))
+    return found
 
 
-def stream(study: Study, clean: Seen, shifted: Seen | None, random: np.random.Generator) -> int | None:
+def beyond(scores: Sequence[float], limits: Sequence[dict[float, float]]) -> dict[float, int]:
+    """How many of the scores are beyond the thresholds of their divisions, by level."""
+    pairs = [*zip(scores, cycle(limits))]
+    return {level: sum(score > limit[level] for score, limit in pairs) for level in OF_DRIFT}
+
+
+def power(network: Network, divisions: Sequence[Division], title: str, random: np.random.Generator) -> dict[str, Any]:
+    """How often a shift is found at 1 %: by the monitor, by KS on one number, by MMD on features; and after how many
+    shifted batches of 50 a stream of ten clean ones raises the alarm."""
+    found = {}
+    for size in network.sizes:
+        counts, batches = np.zeros(3, int), 0
+        for step, of in zip(range(POWER), cycle(divisions)):
+            if len(of.shifted[title].rows) < size:
+                continue
+            batch = drawn(of.shifted[title], size, random)
+            batches += 1
+            counts += np.array((
+                of.p_value(batch.rows, of.bag.rows, step),
+                stats.ks_2samp(batch.univariate, of.bag.univariate, method="asymp").pvalue,
+                mmd(batch.last, of.bag.last[:300], random),
+            )) <= LEVEL  # fmt: skip
+        if batches == POWER:
+            found[size] = [*map(int, counts)]
+    waits = [stream(divisions[0], title, random) for _ in range(WAITS)] if len(divisions) == 1 else []
+    quality = float(np.mean([of.shifted[title].quality for of in divisions]))
+    return {"quality": quality, "found": found, "waits": waits}
+
+
+def stream(of: Division, title: str | None, random: np.random.Generator) -> int | None:
     """The number of batches of 50 after the change with which the alarm came, None if it never did: without a change at
     a level of 5 %, or after ten clean batches at 1 %."""
-    assert study.bag is not None
-    bag, wealth, seed = study.bag.rows, Wealth(), int(random.integers(2**31))
+    bag, wealth, seed = of.bag.rows, Wealth(), int(random.integers(2**31))
     for step in range(LONG):
-        batch = drawn(clean if shifted is None or step < 10 else shifted, 50, random).rows
-        wealth = wealth.after(study.p_value(batch, bag, seed + step))
-        if wealth.e_value >= (20 if shifted is None else 100):
+        batch = drawn(of.held_out if title is None or step < 10 else of.shifted[title], 50, random).rows
+        wealth = wealth.after(of.p_value(batch, bag, seed + step, OF_STREAMS))
+        if wealth.e_value >= (20 if title is None else 100):
             return step - 9
-        bag = absorbed(bag, batch, most=4 * len(study.bag.rows), seed=seed, step=step)
+        bag = absorbed(bag, batch, most=4 * len(of.bag.rows), seed=seed, step=step)
     return None
 
 
 def drawn(seen: Seen, size: int, random: np.random.Generator) -> Seen:
     return seen.part(random.choice(len(seen.rows), size, replace=False))
+
+
+# ── writing ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def rates(studies: dict[str, dict[str, Any]]) -> str:
+    """How often clean batches are called different, a row for each network and number of points."""
+    lines = [RATES, "|" + " --- |" * (RATES.count("|") - 1)]
+    for name, found in studies.items():
+        for size, false in found["false"].items():
+            cells = [NETWORKS[name].title, size, *(share(count, FALSE) for count in false.values())]
+            cells += [share(count, DRIFTS) for count in found["drift"][size].values()]
+            cells.append(" / ".join(f"{100 * count / DRIFTS:.1f}" for count in found["by_law"][size].values()))
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+RATES = "| network | n | p ≤ 5 % | p ≤ 1 % | `drift` at 5 % | at 1 % | at 0.1 % | by the normal law alone |"
+
+
+def section(name: str, found: dict[str, Any]) -> str:
+    """How often shifts of the inputs of a network were found."""
+    network = NETWORKS[name]
+    quality, (low, middle, high) = _QUALITIES[network.task.name], found["laws"]
+    points = f"{found['kept']:,} reference points kept, {found['held_out']:,} held out"
+    if network.intro:
+        points += f" ({network.intro}, divided at random in {network.divisions} ways)"
+    text = (
+        f"**{network.title}**: {found['blocks']} blocks, {points}, {quality} {shown(network, found['quality'])}. "
+        f"Outside the 95 % region of the normal law: {low:.0f} to {high:.0f} % of "
+        f"batches by layer, median {middle:.0f} %."
+    )
+    if found["streams"] is not None:
+        text += f" Streams of {LONG} clean batches of 50 with an alarm at 5 %: {found['streams']} of {STREAMS}."
+    head_row = f"| shift | {quality} | {' | '.join(f'n = {size}' for size in network.sizes)} |"
+    lines = [head_row + " batches to the alarm |" * (network.divisions == 1)]
+    lines.append("|" + " --- |" * (lines[0].count("|") - 1))
+    lines += [row(network, title, of) for title, of in found["shifts"].items()]
+    return f"{text}\n\n" + "\n".join(lines)
+
+
+_QUALITIES = {"classification": "accuracy", "segmentation": "pixel accuracy", "regression": "RMSE"}
+
+
+def shown(network: Network, quality: float) -> str:
+    """An accuracy, or the root of a mean square error."""
+    if np.isnan(quality):
+        return ""
+    return f"{quality**0.5:.1f}" if network.task is REGRESSION else f"{100 * quality:.1f} %"
+
+
+def row(network: Network, title: str, found: dict[str, Any]) -> str:
+    cells = [title, "as before" if "missing" in title else shown(network, found["quality"])]
+    for size in network.sizes:
+        counts = found["found"].get(str(size))
+        cells.append("–" if counts is None else " / ".join(f"{100 * count / POWER:.0f}" for count in counts))
+    if network.divisions == 1:
+        known = [wait for wait in found["waits"] if wait is not None]
+        reached = f"{len(known)} of {WAITS} within {LONG - 10}"
+        cells.append(f"{np.median(known):.0f}" if 2 * len(known) > WAITS else reached)
+    return f"| {' | '.join(cells)} |"
 
 
 def share(count: int, of: int) -> str:

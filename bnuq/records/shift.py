@@ -320,7 +320,7 @@ def crossing(
 
 
 def summary(result: Result) -> dict[str, Any]:
-    """`families` and `lead` as JSON has them; None for what does not happen or is not known."""
+    """`families` and `lead` as JSON has them, and what they are of; None for what does not happen or is not known."""
     shift = result.shift
     assert shift is not None
     return {
@@ -329,6 +329,8 @@ def summary(result: Result) -> dict[str, Any]:
             family: {method: _lead(of, number) for method, of in shift.methods.items()}
             for number, family in enumerate(shift.families)
         },
+        "shift_window": shift.window,
+        "shift_loss": limit_of(shift, result),
     }
 
 

@@ -227,18 +227,19 @@ def _runs(mask: Bool[np.ndarray, "height width"]) -> Int64[np.ndarray, "2 run"]:
     return np.flatnonzero(np.diff(padded.ravel())).reshape(-1, 2).T
 
 
-def _boxes(label: Int64[np.ndarray, "height width"]) -> list[tuple[slice, slice]]:
-    """The rows and columns of each of the `components`."""
+def _boxes(label: Int64[np.ndarray, "height width"]) -> Int64[np.ndarray, "4 component"]:
+    """The first row, the first column, the row after the last and the column after the last of each of the
+    `components`."""
     first, stop = _runs(label > 0)
     row, left = np.divmod(first, label.shape[1] + _APART)
     number = label[row, left] - 1
     count = number.max(initial=-1) + 1
-    lowest, highest = np.full((2, count), label.size), np.zeros((2, count), np.int64)
-    for axis, (begin, end) in enumerate([(row, row + 1), (left, left + stop - first)]):
-        np.minimum.at(lowest[axis], number, begin)
-        np.maximum.at(highest[axis], number, end)
-    (top, left), (bottom, right) = lowest.tolist(), highest.tolist()
-    return [(slice(a, b), slice(c, d)) for a, b, c, d in zip(top, bottom, left, right, strict=True)]
+    boxes = np.concatenate([np.full((2, count), label.size), np.zeros((2, count), np.int64)])
+    for bounds, values in zip(boxes[:2], (row, left), strict=True):
+        np.minimum.at(bounds, number, values)
+    for bounds, values in zip(boxes[2:], (row + 1, left + stop - first), strict=True):
+        np.maximum.at(bounds, number, values)
+    return boxes
 
 
 def component_means(
@@ -269,38 +270,34 @@ def component_variation(
     Source: Roy et al. 2019, Bayesian QuickNAT (CV of volumes; overlap of samples, there of all at once); the matching
     is that of Chan et al. 2021, SegmentMeIfYouCan.
     """
-    numbers = np.stack([components(draw, connectivity=connectivity) for draw in draws])
-    boxes = [_boxes(numbered) for numbered in numbers]
+    rows = draws.shape[1] + 1  # of each draw, with an empty one, so that those of all draws are found together
+    stacked = np.zeros((len(draws), rows, draws.shape[2]), bool)
+    stacked[:, :-1] = draws
+    numbers = components(stacked.reshape(-1, draws.shape[2]), connectivity=connectivity)
+    boxes = _boxes(numbers)
+    boxes[[0, 2]] -= boxes[0] // rows * rows
+    numbers = numbers.reshape(stacked.shape)[:, :-1]
     first, second = np.triu_indices(len(draws), 1)
     variation, agreement = [], []
-    for number, box in enumerate(_boxes(label), 1):
-        inside = label[box] == number
-        touches = [_marked(numbered[box][inside], len(boxes[t]) + 1) for t, numbered in enumerate(numbers)]
-        overlapping = [boxes[t][k - 1] for t, some in enumerate(touches) for k in np.flatnonzero(some)]
-        if not overlapping:
+    for number, (top, left, bottom, right) in enumerate(_boxes(label).T.tolist(), 1):
+        inside = label[top:bottom, left:right] == number
+        touch = np.zeros(boxes.shape[1] + 1, bool)
+        touch[numbers[:, top:bottom, left:right][:, inside]] = True
+        touch[0] = False
+        if not touch.any():
             variation.append(math.nan)
             agreement.append(math.nan)
             continue
         # Only the box around all that overlap: overlaps of whole images would take most of the time.
-        around = tuple(
-            slice(min(box[a].start for box in overlapping), max(box[a].stop for box in overlapping)) for a in (0, 1)
-        )
-        member = np.stack([some[numbered[around]] for numbered, some in zip(numbers, touches, strict=True)])
-        member = member.reshape(len(draws), -1).astype(np.float64)
+        overlapping = boxes[:, touch[1:]]
+        (top, left), (bottom, right) = overlapping[:2].min(1), overlapping[2:].max(1)
+        member = touch[numbers[:, top:bottom, left:right]].reshape(len(draws), -1).astype(np.float64)
         common, size = member @ member.T, member.sum(1)
         union = (size[:, None] + size - common)[first, second]
         present = union > 0  # pairs of draws that both miss it say nothing of their agreement
         variation.append(float(np.std(size) / np.mean(size)))
         agreement.append(float(np.mean(common[first, second][present] / union[present])) if present.any() else math.nan)
     return np.array(variation), np.array(agreement)
-
-
-def _marked(numbers: Integer[np.ndarray, "pixel"], count: int) -> Bool[np.ndarray, "number"]:
-    """Whether each number below `count`, but for 0, is among these."""
-    marked = np.zeros(count, bool)
-    marked[numbers] = True
-    marked[0] = False
-    return marked
 
 
 @dataclass(frozen=True)

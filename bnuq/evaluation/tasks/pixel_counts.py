@@ -20,6 +20,7 @@ from bnuq.records.evaluation import PIXEL_SCORES, REACH
 CONFIDENCE_BINS = 15
 AT_BOUNDARIES = ("mutual_information", "predictive_entropy")
 PLACES = ("boundary", "interior")  # of pixels: up to BAND from a class boundary, and further away
+_TOGETHER = 2**20  # probabilities that wait to be counted
 SIGNED = ("max_logit", "energy")
 _KINDS = ("count", "confidence", "correct")
 
@@ -51,6 +52,29 @@ def class_bins(
     true = codes.gather(1, truth.expand(rows, 1, -1))
     sums = [counted(codes, shape), counted(codes, shape, p), counted(true, shape)]
     return torch.stack([each.double() for each in sums], dim=2)
+
+
+class ClassBins:
+    """The `class_bins` of pixels that come in pieces, of which many are counted together."""
+
+    def __init__(self) -> None:
+        self._pieces: list[tuple[Tensor, Tensor]] = []
+        self._total: Tensor | None = None
+
+    def add(self, p: Float[Tensor, "replicate class pixel"], truth: Int64[Tensor, " pixel"]) -> None:
+        """Add some pixels, whose probabilities stay as they are."""
+        self._pieces.append((p, truth))
+        if sum(piece.numel() for piece, _ in self._pieces) > _TOGETHER:
+            self.total()
+
+    def total(self) -> Float[Tensor, "replicate class 3 bin"]:
+        """Those of all pixels so far."""
+        if self._pieces:
+            p, truth = (torch.cat(parts, dim=-1) for parts in zip(*self._pieces, strict=True))
+            bins = class_bins(p, truth)
+            self._total, self._pieces = bins if self._total is None else self._total + bins, []
+        assert self._total is not None
+        return self._total
 
 
 def sums_by_confidence(

@@ -196,14 +196,15 @@ class PixelReduction:
     def _close(self, image: _Image, tiles: Iterable[tuple[slice, slice, PartMeans]]) -> None:
         """Reduce an image of which all draws are known, some pixels at a time."""
         region, shown, totals = image.region, [], dict[str, Tensor]()
+        by_class: dict[str, pixel_counts.ClassBins] = {}
         scored, done = None, 0
         for pixels, _, means in tiles:
-            values, sums = self._values(means, region, pixels)
+            values = self._values(means, region, pixels, by_class)
             shown.append(values.of_first())
             scored = scored or values.room(len(region.rows))
             kept = scored.put(done, values, None if region.all_pass(pixels) else region.within(pixels))
             done += kept.predicted.shape[-1]
-            sums |= kept.sums()
+            sums = kept.sums()
             totals = {name: value + totals[name] if totals else value for name, value in sums.items()}
         every = PixelValues.joined(shown)
         if self.maps is not None:
@@ -211,6 +212,7 @@ class PixelReduction:
             self.maps.append(self._maps(every, region) | ({} if region.mask is None else {"truth": region.mask}))
             return
         assert scored is not None
+        totals |= {name: bins.total() for name, bins in by_class.items()}
         sums, bins = self._sums(scored, totals, region)
         uncertainty = uncertainty_of(every.names)
         fetched = devices.fetch(
@@ -336,33 +338,35 @@ class PixelReduction:
                 component_sums = {f"component.{n}": value * bool(image.region.count) for n, value in sums.items()}
         return component_sums | {f"map.{name}": np.array(value) for name, value in values.items()}
 
-    def _values(self, means: PartMeans, region: _Region, pixels: slice) -> tuple[PixelValues, dict[str, Tensor]]:
-        """The scores of some pixels under every replicate, or those of all draws for maps; and sums by class."""
+    def _values(
+        self, means: PartMeans, region: _Region, pixels: slice, by_class: dict[str, pixel_counts.ClassBins]
+    ) -> PixelValues:
+        """The scores of some pixels under every replicate, or those of all draws for maps; their probabilities are
+        added to those that are counted `by_class`."""
         weights = self._on_device(self._weights if self.maps is None else self._weights[:1], means.entropy)
         mean = (weights @ means.p.flatten(1)).view(len(weights), *means.p.shape[1:])
         truth = None if region.truth is None or not self._labelled else region.truth[pixels]
-        scores_classes = truth is not None and not self._lean and self.maps is None
-        sums = self._by_class(means, mean, region, pixels) if scores_classes else {}
+        if truth is not None and not self._lean and self.maps is None:
+            self._add_by_class(mean, truth, region, pixels, by_class)
         with_logits = self._temperature is None and not self._lean
-        values = of_replicates(means, mean, weights, truth, several=self._draws > 1, with_logits=with_logits)
-        return values, sums
+        return of_replicates(means, mean, weights, truth, several=self._draws > 1, with_logits=with_logits)
 
-    def _by_class(
-        self, means: PartMeans, mean: Float[Tensor, "replicate class pixel"], region: _Region, pixels: slice
-    ) -> dict[str, Tensor]:
-        """Of each class the number of pixels, its probability and how often it is true, in bins of its probability:
-        under all draws of all pixels, and of every few pixels also with each part of the draws left out."""
-        assert region.truth is not None
-        truth, full = region.truth[pixels], mean[self._full : self._full + 1]
-        rows = None if region.all_pass(pixels) else region.within(pixels)
-        scored = (full, truth) if rows is None else (taken(full, rows), truth[rows])
-        sums = {"classwise.all": pixel_counts.class_bins(*scored)}
+    def _add_by_class(
+        self,
+        mean: Float[Tensor, "replicate class pixel"],
+        truth: Int64[Tensor, " pixel"],
+        region: _Region,
+        pixels: slice,
+        by_class: dict[str, pixel_counts.ClassBins],
+    ) -> None:
+        """Add the probabilities of the classes of all pixels under all draws, and of every few pixels also with each
+        part of the draws left out."""
+        kinds = {"classwise.all": (slice(self._full, self._full + 1), 1)}
         if self._left_out.stop > self._left_out.start:
-            few = region.within(pixels, every=_EVERY)
-            weights = self._on_device(self._weights, mean)[: self._counted]
-            left_out = weights @ taken(means.p, few).flatten(1)
-            sums["few.classwise"] = pixel_counts.class_bins(left_out.view(len(weights), self._classes, -1), truth[few])
-        return sums
+            kinds["few.classwise"] = slice(self._counted), _EVERY
+        for name, (replicates, every) in kinds.items():
+            rows = region.within(pixels, every)
+            by_class.setdefault(name, pixel_counts.ClassBins()).add(taken(mean[replicates], rows), truth[rows])
 
     def _sums(
         self, values: PixelValues, totals: Mapping[str, Tensor], region: _Region

@@ -48,16 +48,21 @@ def pll_by_temperature(
     Source: Guo et al. 2017, §4.2, with the mean probability of T samples in place of that of one.
     """
     xp, pll_values = array_namespace(logits), []
-    below = logits - xp.max(logits, axis=-1, keepdims=True)
-    true = true_class_values(below, y)
+    samples, points, classes = logits.shape
+    # Classes before points: sums over the few numbers of each point would take several times as long
+    by_class = xp.reshape(xp.reshape(xp.moveaxis(logits, -1, 1), (samples, -1)), (samples, classes, points))
+    largest = xp.max(by_class, axis=1)
+    below, true = by_class - largest[:, None], true_class_values(logits, y) - largest
     lowest = xp.asarray(_LOWEST, dtype=below.dtype, device=device(below))  # `clip` takes several passes on tensors
-    together = logits.shape[-1]  # temperatures, whose likelihoods take as much memory as the logits
+    weight = xp.empty_like(below)  # always the same memory
+    together = classes  # temperatures, whose likelihoods take as much memory as the logits
     for first in range(0, len(TEMPERATURES), together):
         terms = []
         for tau in map(float, TEMPERATURES[first : first + together]):
-            weight = xp.exp(xp.maximum(below / tau, lowest))  # which sums to 1 or more; underflow is slow
-            terms.append(true / tau - xp.log(xp.sum(weight, axis=-1)))
-        rows = xp.reshape(xp.stack(terms, axis=1), (len(logits), -1))
+            weight = xp.multiply(below, 1 / tau, out=weight)
+            weight = xp.exp(xp.maximum(weight, lowest, out=weight), out=weight)  # 1 or more in all; underflow is slow
+            terms.append(true / tau - xp.log(xp.sum(weight, axis=1)))
+        rows = xp.reshape(xp.stack(terms, axis=1), (samples, -1))
         pll_values.append(xp.reshape(pll_from_log_likelihood(rows), (len(terms), -1)))
     return xp.concat(pll_values)
 

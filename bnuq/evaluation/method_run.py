@@ -18,7 +18,7 @@ from bnuq.evaluation.estimates import SetScores
 from bnuq.evaluation.executors import UnitExecutor
 from bnuq.evaluation.methods import sampler_of
 from bnuq.evaluation.passes import ChunkedPasses, stochastic_of
-from bnuq.evaluation.scoring import UnitScoring, add_block, engine_of_set
+from bnuq.evaluation.scoring import KeptOutputs, UnitScoring, add_block, engine_of_set
 from bnuq.evaluation.stored import StoredMaps, StoredSamples
 from bnuq.evaluation.subject import VALIDATION, Subject
 from bnuq.evaluation.tasks import pixels
@@ -27,6 +27,7 @@ from bnuq.evaluation.tasks.pixel_scores import PixelScores
 from bnuq.evaluation.units import Gathered, WorkUnit, tiles
 from bnuq.evaluation.views import Halves, MethodScoring, ScoredMethod, SetScoring, View, saves_maps
 from bnuq.files.journal import SECONDS
+from bnuq.files.places import Folder
 from bnuq.methods import Method
 from bnuq.progress import Advance
 from bnuq.records.evaluation import MethodResult, MethodWork, Samples
@@ -63,6 +64,7 @@ class MethodRun(MethodScoring):
         self.seconds, self.passes = 0.0, 0
         self.attack: Differentiable | None = None  # what points are attacked through
         self.is_attacked = False
+        self._kept: KeptOutputs | None = None  # of images that a temperature is fitted to, which pass again
 
     def run(self, engine: Engine, draws: range, advance: Advance, *, address: range) -> dict[Method, ScoredMethod]:
         """The scores of all draws so far, of which these are the latest: of the method, and where recalibrations are
@@ -70,7 +72,15 @@ class MethodRun(MethodScoring):
         self.engine, self._address, self._advance = engine, address, advance
         self.rounds.append(draws)
         self._weights = self._whole.weights(self.method, draws.stop)
+        place, on_host = self._journal.place, devices.is_host(self._whole.pipeline.device)
+        if self._whole.plan.task.is_dense and self._whole.fitted_to == "test" and on_host and isinstance(place, Folder):
+            self._kept = KeptOutputs(place.path, engine.samples)
         return self.scored(self._whole.fitted_to)  # samples of a file may lack the validation points
+
+    def release(self) -> None:
+        """Give back the room that outputs take."""
+        if self._kept is not None:
+            self._kept.close()
 
     def _samples(self, name: str) -> Iterator[Tensor]:
         device = self._whole.pipeline.device
@@ -104,7 +114,7 @@ class MethodRun(MethodScoring):
 
     def _scored_again(self, name: str, view: View) -> dict[Method, SetScores]:
         """The scores of a labelled set by another view of its samples, which are kept; those of images, whose outputs
-        are too large to be kept, are computed again. None where nothing depends on them."""
+        are too large to be all kept, are in part computed again. None where nothing depends on them."""
         points = self._whole.sets[name]
         scoring = SetScoring(self._subject, name, points, self._weights, [view], self._second.get(name))
         if self._whole.plan.task.is_dense:
@@ -128,7 +138,7 @@ class MethodRun(MethodScoring):
         gathered = {view.method: Gathered() for view in views}
         with self._passes.feeding(points, self.engine) as feed:
             engine = engine_of_set(self.engine, name, points)
-            of_units = UnitScoring(scoring, self._journal, engine, self._passes, feed, earlier)
+            of_units = UnitScoring(scoring, self._journal, engine, self._passes, feed, earlier, self._kept_of(name))
             if not self._matters(name):
                 self._executor.finish(zip(units), of_units.run)
                 return {}
@@ -140,6 +150,9 @@ class MethodRun(MethodScoring):
                     self.passes += self.engine.samples * len(unit.points)
                     self._advance(self.engine.samples * len(unit.points))
         return {view.method: scoring.scores(view, scoring.reduction(view), gathered[view.method]) for view in views}
+
+    def _kept_of(self, name: str) -> KeptOutputs | None:
+        return self._kept if name == "test" else None
 
     def _points(self, name: str) -> Points:
         """The points of a set; if they are to raise the loss, attacked through the first draws."""
@@ -193,7 +206,7 @@ class MethodRun(MethodScoring):
         scoring = SetScoring(self._subject, name, points, self._weights, [view])
         with self._passes.feeding(points, self.engine) as feed:
             engine = engine_of_set(self.engine, name, points)
-            of_units = UnitScoring(scoring, self._journal, engine, self._passes, feed, None)
+            of_units = UnitScoring(scoring, self._journal, engine, self._passes, feed, None, self._kept_of(name))
             for row in rows:
                 reduction = scoring.reduction(view, row)
                 assert isinstance(reduction, pixels.PixelReduction)  # which alone has maps

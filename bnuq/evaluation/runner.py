@@ -90,6 +90,8 @@ def run_methods(
         method: runner.methods[method.plain].result(of, with_temperature.get(method)) for method, of in scored.items()
     }
     pictures = runner.image_maps(results, shown) if subject.plan.task.is_dense and run.images else None
+    for method_run in runner.methods.values():
+        method_run.release()
     return RunnerResult(
         passed.samples,
         {method.name: result for method, result in results.items()},
@@ -217,6 +219,8 @@ class _Runner:
                     continue
                 with nullcontext() if self._executor.makes_result else suppress(UnitsLostError):
                     scored |= self.methods[method].run(engine, draws, advance, address=address)
+                if method != next((method for method in self.methods if not method.is_single), None):
+                    self.methods[method].release()  # the first one's are used for pictures
                 if draws.start == 0:
                     self.passes.note_arithmetic(method.name, engine)
         return scored

@@ -3,8 +3,12 @@ recalibration."""
 
 from __future__ import annotations
 
+import os
+import shutil
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -27,7 +31,8 @@ from bnuq.sampling.plain_loop import BySet, Engine
 @dataclass(frozen=True)
 class UnitScoring:
     """Scores the units of a set, as this process has made it: passes their points through an engine. Raw samples are
-    kept where units are scored again, together with those of `earlier` draws; with None, nothing is kept."""
+    kept where units are scored again, together with those of `earlier` draws; with None, nothing is kept. Of images the
+    outputs are `kept` where they pass again."""
 
     of_set: SetScoring
     journal: Journal
@@ -35,6 +40,7 @@ class UnitScoring:
     passes: ChunkedPasses
     feed: Feed
     earlier: Sequence[range] | None
+    kept: KeptOutputs | None = None
 
     def run(self, group: UnitGroup) -> Iterator[Arrays]:
         """The arrays of each unit."""
@@ -46,7 +52,77 @@ class UnitScoring:
         of_rows = self.engine, self.of_set.points, rows, self.feed
         if not subject.plan.task.is_dense:
             return self.passes.blocks(*of_rows)
-        return self.passes.dense_blocks(*of_rows, subject.plan.outputs_of_point)
+        return self._of_images(rows)
+
+    def _of_images(self, rows: range) -> Iterator[Tensor]:
+        """The outputs for these images: those that are kept, and of the others by passes."""
+        kept, plan = self.kept, self.of_set.subject.plan
+        first = rows.start
+        while kept is not None and first < rows.stop and kept.has(first):
+            yield from kept.of(first)
+            first += 1
+        draws, rest = 0, range(first, rows.stop)
+        for block in self.passes.dense_blocks(self.engine, self.of_set.points, rest, self.feed, plan.outputs_of_point):
+            if kept is not None:
+                kept.add(first, draws, block)
+            yield block
+            draws += len(block)
+            if draws == self.engine.samples:
+                first, draws = first + block.shape[1], 0
+
+
+class KeptOutputs:
+    """The outputs of images that pass again, in a file without a name in this folder: of as many images as 2 GiB hold,
+    and while the disk has 1 GiB left. The others are computed again."""
+
+    _MOST, _SPARE = 2**31, 2**30
+
+    def __init__(self, folder: Path, samples: int) -> None:
+        self._folder, self._samples = folder, samples
+        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - open as long as this is in use
+        self._parts: dict[int, list[tuple[int, torch.Size]]] = {}  # of images: where draws begin, and their shape
+        self._dtype = torch.float32
+
+    def close(self) -> None:
+        """Keep nothing from now on."""
+        self._parts.clear()
+        self._file.close()
+
+    def add(self, first: int, draw: int, block: Tensor) -> None:
+        """Keep the outputs (t, images, …) of the images from number `first` on, under the draws from this one on."""
+        self._dtype = block.dtype
+        for number, outputs in enumerate(block.split(1, dim=1), first):
+            if self._file.closed or self._draws(number) != draw:
+                return
+            try:
+                start = self._file.seek(0, os.SEEK_END)
+                free = shutil.disk_usage(self._folder).free
+                if start + outputs.nbytes > self._MOST or free < outputs.nbytes + self._SPARE:
+                    return
+                for of_draw in outputs:  # each of which lies together
+                    self._file.write(_bytes_of(of_draw.contiguous()))
+            except OSError:
+                return
+            self._parts.setdefault(number, []).append((start, outputs.shape))
+
+    def has(self, image: int) -> bool:
+        """Whether all draws of an image are there."""
+        return self._draws(image) == self._samples
+
+    def of(self, image: int) -> Iterator[Tensor]:
+        """The outputs (t, 1, …) of an image, some draws at a time."""
+        for start, shape in self._parts[image]:
+            outputs = torch.empty(shape, dtype=self._dtype)
+            self._file.seek(start)
+            self._file.readinto(_bytes_of(outputs))
+            yield outputs
+
+    def _draws(self, image: int) -> int:
+        return sum(shape[0] for _, shape in self._parts.get(image, ()))
+
+
+def _bytes_of(values: Tensor) -> memoryview:
+    return values.flatten().view(torch.uint8).numpy().data
 
 
 def run_unit(scoring: UnitScoring, unit: WorkUnit) -> Arrays:

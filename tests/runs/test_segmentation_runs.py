@@ -16,6 +16,7 @@ from PIL import Image
 
 from bnuq.cli.main import main
 from bnuq.errors import ResultError
+from bnuq.evaluation.scoring import KeptOutputs
 from bnuq.gate import check
 from bnuq.gate.recomputing import recomputed
 from bnuq.records import evaluation_file
@@ -50,6 +51,47 @@ def cli(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mo
         return int(left.value.code or 0), *capsys.readouterr()
 
     return call
+
+
+# ── outputs that pass again for a temperature ────────────────────────────────────────────────────────────────────────
+
+
+def test_outputs_are_kept_of_whole_images_for_which_there_is_room(tmp_path: Path) -> None:
+    outputs = torch.randn(4, 3, 2, 5, 5, generator=torch.Generator().manual_seed(0))  # (T, images, K, H, W)
+    kept = KeptOutputs(tmp_path, samples=4)
+    kept._MOST = 2 * outputs[:, 0].nbytes  # pyrefly: ignore
+    for draw in (0, 2):
+        kept.add(7, draw, outputs[draw : draw + 2])
+    assert [kept.has(image) for image in (6, 7, 8, 9)] == [False, True, False, False]  # halves of the others
+    kept.add(10, 0, outputs[:, :1])
+    assert not kept.has(10)
+    kept.close()
+
+    kept = KeptOutputs(tmp_path, samples=4)
+    kept._MOST = 2 * outputs[:, 0].nbytes  # pyrefly: ignore
+    kept.add(7, 0, outputs[:2, :1])
+    assert not kept.has(7)
+    kept.add(7, 2, outputs[2:, :1])
+    kept.add(8, 0, outputs[:, 1:])
+    assert [kept.has(image) for image in (7, 8, 9)] == [True, True, False]
+    for image in (7, 8):
+        assert torch.equal(torch.cat([*kept.of(image)])[:, 0], outputs[:, image - 7])
+    kept.close()
+    assert not kept.has(7)
+
+
+@pytest.mark.parametrize("room", [0, 5 * 8 * 3 * 8 * 12 * 4], ids=["no room", "room for five images"])
+def test_images_pass_again_where_their_outputs_are_not_kept(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    options = {"methods": ("mcbn",), "calibrate": "cross", "ood": (), "save_maps": True}
+    of_kept = small_segmentation.evaluated(folder, out="kept.h5", **options)
+    monkeypatch.setattr(KeptOutputs, "_MOST", room)
+    passed = small_segmentation.evaluated(folder, out="passed.h5", **options)
+    assert of_kept.methods.keys() == passed.methods.keys()
+    expected = estimates_of(of_kept)
+    for address, row in estimates_of(passed).items():
+        assert row.estimate.value == pytest.approx(expected[address].estimate.value, rel=1e-6, abs=1e-9, nan_ok=True)
 
 
 # ── the file and the gate ────────────────────────────────────────────────────────────────────────────────────────────

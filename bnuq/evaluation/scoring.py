@@ -82,6 +82,7 @@ class KeptOutputs:
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - open as long as this is in use
         self._parts: dict[int, list[tuple[int, torch.Size]]] = {}  # of images: where draws begin, and their shape
         self._dtype = torch.float32
+        self._memory = torch.empty(0)
 
     def close(self) -> None:
         """Keep nothing from now on."""
@@ -110,9 +111,11 @@ class KeptOutputs:
         return self._draws(image) == self._samples
 
     def of(self, image: int) -> Iterator[Tensor]:
-        """The outputs (t, 1, …) of an image, some draws at a time."""
+        """The outputs (t, 1, …) of an image, some draws at a time: always in the same memory."""
         for start, shape in self._parts[image]:
-            outputs = torch.empty(shape, dtype=self._dtype)
+            if shape.numel() > self._memory.numel():
+                self._memory = torch.empty(shape.numel(), dtype=self._dtype)
+            outputs = self._memory[: shape.numel()].view(shape)
             self._file.seek(start)
             self._file.readinto(_bytes_of(outputs))
             yield outputs

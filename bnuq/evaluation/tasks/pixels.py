@@ -13,7 +13,7 @@ from itertools import pairwise
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int64, Integer
+from jaxtyping import Float, Int64, Integer
 from torch import Tensor
 
 from bnuq import devices, metrics
@@ -23,11 +23,12 @@ from bnuq.evaluation.subject import RunPlan
 from bnuq.evaluation.tasks import between_draws, failing_images, pixel_counts
 from bnuq.evaluation.tasks.pixel_scores import PixelScores
 from bnuq.evaluation.tasks.pixel_values import PartMeans, PixelValues, of_draws, of_replicates, taken
+from bnuq.evaluation.tasks.scored_pixels import Region
 from bnuq.evaluation.units import Blocks, Gathered
 from bnuq.files.journal import Arrays
 from bnuq.metrics import SCORE_BINS, DrawWeights
 from bnuq.metrics.arrays import as_numpy
-from bnuq.records.evaluation import BAND, PIXEL_MEANS, PIXEL_SCORES, REACH
+from bnuq.records.evaluation import BAND, PIXEL_MEANS, PIXEL_SCORES
 
 PARTS, FEW_PARTS = 32, 8  # of the draws, each of which is left out once for the Monte Carlo error
 _LARGE = 2**23  # probabilities of an image, above which there are few parts, in float32
@@ -135,7 +136,13 @@ class PixelReduction:
         for number, mask in enumerate(masks):
             first = block[0, number].flatten(1)
             apart = torch.zeros((), dtype=first.dtype, device=first.device)
-            image = _Image(self._n + number, self._region(mask, shape, block.device), first, size, apart)
+            if mask is None:
+                valid = np.ones(shape, dtype=bool)
+            else:
+                valid = mask != self._ignore if self._labelled else (mask == 0) | (mask == ANOMALY)
+            at_boundaries = self._labelled and not self._lean and self.maps is None
+            region = Region.of(mask, valid, block.device, at_boundaries=at_boundaries)
+            image = _Image(self._n + number, region, first, size, apart)
             if len(block) < self._draws:
                 image.first = first.clone()
                 image.means = PartMeans.zeros(first.to(self._dtype(first)), len(self._parts))
@@ -250,7 +257,7 @@ class PixelReduction:
         self._blocks.add("most", {name: np.array(float(value)) for name, value in spread.items()})
 
     def _sums_and_means(
-        self, region: _Region, fetched: Mapping[str, np.ndarray]
+        self, region: Region, fetched: Mapping[str, np.ndarray]
     ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """The sums over an image's pixels, and their means where these are kept of it."""
         sums = {name.removeprefix("sum/"): value for name, value in fetched.items() if name.startswith("sum/")}
@@ -295,28 +302,7 @@ class PixelReduction:
             total += torch.as_tensor(pll).sum(1)
         return as_numpy(total) / len(valid)  # so that all pixels count alike, in whatever image
 
-    def _region(
-        self, mask: Int64[np.ndarray, "height width"] | None, shape: tuple[int, int], device: torch.device
-    ) -> _Region:
-        valid, distance = np.ones(shape, dtype=bool), None
-        if mask is not None:
-            valid = mask != self._ignore if self._labelled else (mask == 0) | (mask == ANOMALY)
-        truth = None if mask is None else np.where(valid, mask, 0)
-        if mask is not None and self._labelled and not self._lean and self.maps is None:
-            distance = metrics.boundary_distance(mask, valid, reach=REACH)
-        count = int(valid.sum())
-        plane = valid if count else np.ones_like(valid)  # only the scores of an ignored image are used
-        rows = np.flatnonzero(plane)
-        cell = None if distance is None else distance[plane].astype(np.int32)
-        near = None if distance is None else np.flatnonzero(distance[plane] <= BAND)
-
-        def on_device(values: np.ndarray | None) -> Tensor | None:
-            return None if values is None else devices.upload(torch.from_numpy(values).flatten(), device)
-
-        numbers = devices.upload(torch.from_numpy(rows), device)
-        return _Region(count, plane, rows, mask, distance, numbers, *map(on_device, (truth, cell, near)))
-
-    def _maps(self, every: PixelValues, region: _Region) -> dict[str, np.ndarray]:
+    def _maps(self, every: PixelValues, region: Region) -> dict[str, np.ndarray]:
         """The scores of all draws of an image, (H, W) each."""
         maps = {name: every.of(name)[0] for name in PIXEL_SCORES if name in every.names}
         fetched = devices.fetch(maps | {"predicted": every.predicted[0]})
@@ -339,7 +325,7 @@ class PixelReduction:
         return component_sums | {f"map.{name}": np.array(value) for name, value in values.items()}
 
     def _values(
-        self, means: PartMeans, region: _Region, pixels: slice, by_class: dict[str, pixel_counts.ClassBins]
+        self, means: PartMeans, region: Region, pixels: slice, by_class: dict[str, pixel_counts.ClassBins]
     ) -> PixelValues:
         """The scores of some pixels under every replicate, or those of all draws for maps; their probabilities are
         added to those that are counted `by_class`."""
@@ -355,7 +341,7 @@ class PixelReduction:
         self,
         mean: Float[Tensor, "replicate class pixel"],
         truth: Int64[Tensor, " pixel"],
-        region: _Region,
+        region: Region,
         pixels: slice,
         by_class: dict[str, pixel_counts.ClassBins],
     ) -> None:
@@ -369,7 +355,7 @@ class PixelReduction:
             by_class.setdefault(name, pixel_counts.ClassBins()).add(taken(mean[replicates], rows), truth[rows])
 
     def _sums(
-        self, values: PixelValues, totals: Mapping[str, Tensor], region: _Region
+        self, values: PixelValues, totals: Mapping[str, Tensor], region: Region
     ) -> tuple[dict[str, Tensor], Tensor]:
         """All sums over the scored pixels of an image, of whose values these are the totals, under every replicate; and
         the bins of these pixels."""
@@ -436,7 +422,7 @@ class _Image:
     over the draws of each part, if these come in several blocks; and what else is needed of the draws."""
 
     number: int
-    region: _Region
+    region: Region
     first: Float[Tensor, "class pixel"]
     size: Float[Tensor, ""]  # of the largest logit of the first draw
     apart: Float[Tensor, ""]
@@ -460,32 +446,6 @@ class _Image:
         assert self.means is not None
         for pixels in _slices(self.first.shape[1], step):
             yield pixels, slice(None), self.means[pixels]
-
-
-@dataclass(frozen=True)
-class _Region:
-    """The pixels of an image: how many are scored; which pass, in the plane and by their numbers; the mask, and the
-    distance of each pixel from the nearest class boundary. On the device the numbers of those that pass, the class of
-    each pixel, the whole distance of those that pass, and which of these are near a boundary."""
-
-    count: int
-    plane: Bool[np.ndarray, "height width"]
-    rows: Int64[np.ndarray, " row"]
-    mask: Int64[np.ndarray, "height width"] | None
-    distance: Float[np.ndarray, "height width"] | None
-    numbers: Int64[Tensor, " row"]
-    truth: Int64[Tensor, " pixel"] | None
-    cell: Integer[Tensor, " row"] | None
-    near: Int64[Tensor, " near"] | None
-
-    def all_pass(self, pixels: slice) -> bool:
-        """Whether all of these pixels pass."""
-        return bool(self.plane.ravel()[pixels].all())
-
-    def within(self, pixels: slice, every: int = 1) -> Int64[Tensor, " kept"]:
-        """Which of these pixels pass, or every so many of all that do."""
-        first, last = np.searchsorted(self.rows, [pixels.start, pixels.stop]).tolist()
-        return self.numbers[first + -first % every : last : every] - pixels.start
 
 
 def _slices(count: int, step: int) -> Iterator[slice]:

@@ -120,6 +120,11 @@ class Group(_Object, Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self._facts["members"])
 
+    @property
+    def is_own(self) -> bool:
+        """Whether the file is, byte for byte, one that this user's bnuq has written here."""
+        return self._file.ask is _answered
+
     def all_datasets(self) -> list[str]:
         """The paths of all data sets of the file."""
         return [name.removeprefix("/") for name, facts in self._file.objects.items() if "bytes" in facts]
@@ -202,4 +207,5 @@ def _value_of(outcome: Mapping[str, Any]) -> Any:
 
 def _unpacked(packed: Sequence[Any]) -> NDArray[Any]:
     dtype, shape, data = packed
-    return np.frombuffer(bytearray(base64.b64decode(data)), np.dtype(dtype)).reshape(shape)
+    data = base64.b64decode(data) if isinstance(data, str) else data  # from the other process, or this one
+    return np.frombuffer(bytearray(data), np.dtype(dtype)).reshape(shape)

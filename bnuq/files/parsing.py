@@ -70,7 +70,7 @@ def answer(operation: str, *arguments: Any, empty: Callable[..., np.ndarray] = n
 
 
 def _json(value: Any) -> bytes:
-    return json.dumps(value).encode() + b"\n"
+    return json.dumps(value, default=lambda numbers: base64.b64encode(numbers).decode()).encode() + b"\n"
 
 
 def _kind(error: Exception) -> str:
@@ -140,7 +140,7 @@ def _open(_limits: _Limits, number: int, path: str | bytes) -> dict[str, Any]:
     storage; `declared`, the bytes that it can be read as, of which some are `unstored`, with the object `at` which most
     are declared; and the `objects` by their names, with what is small enough to be sent at once."""
     file = _opened(path)
-    survey = _surveyed(file) if isinstance(path, str) else _found(file)
+    survey = _surveyed(file) if isinstance(path, str) else _kept(path, _surveys.get(path) or _found(file, own=True))
     if survey["complaint"] is None:
         _files[number] = file
     else:
@@ -157,19 +157,24 @@ def _surveyed(file: h5py.File) -> dict[str, Any]:
     about, now = os.fstat(file.id.get_vfd_handle()), time.time()
     state = about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns
     survey = _surveys.pop(state, None) or _found(file)
-    if max(about.st_mtime, about.st_ctime) < now - _COARSEST:
-        _surveys[state] = survey
-        while len(_surveys) > _SURVEYS:
-            _surveys.pop(next(iter(_surveys)))
+    return _kept(state, survey) if max(about.st_mtime, about.st_ctime) < now - _COARSEST else survey
+
+
+def _kept(state: Any, survey: dict[str, Any]) -> dict[str, Any]:
+    """The survey, kept as the latest one."""
+    _surveys.pop(state, None)
+    _surveys[state] = survey
+    while len(_surveys) > _SURVEYS:
+        _surveys.pop(next(iter(_surveys)))
     return survey
 
 
-def _found(file: h5py.File) -> dict[str, Any]:
-    survey = _Survey(file)
+def _found(file: h5py.File, *, own: bool = False) -> dict[str, Any]:
+    survey = _Survey(file, own=own)
     return {key: getattr(survey, key) for key in ("complaint", "declared", "unstored", "at", "objects")}
 
 
-_surveys: dict[tuple[int, ...], dict[str, Any]] = {}  # the latest ones, by what says that a file is unchanged
+_surveys: dict[Any, dict[str, Any]] = {}  # the latest ones, by the bytes, or what says that a file is unchanged
 _SURVEYS, _COARSEST = 2, 2.0  # surveys that are kept, and seconds between two times of change on any file system
 
 
@@ -197,7 +202,8 @@ def _opened(path: str | bytes) -> h5py.File:
 
 
 class _Data(NamedTuple):
-    """What the head of a data set says of it, and the data set; None for one in chunks, whose caches take memory."""
+    """What the head of a data set says of it, and the data set; None for one in chunks, whose caches take memory, or
+    that may be."""
 
     shape: tuple[int, ...] | None  # None if it is declared empty
     type: Any
@@ -205,9 +211,11 @@ class _Data(NamedTuple):
 
 
 class _Survey:
-    """Every object of a file looked at. No link is followed before its class is known, no data read before its size."""
+    """Every object of a file looked at. No link is followed before its class is known, no data read before its size; of
+    our `own` file that much is known."""
 
-    def __init__(self, file: h5py.File) -> None:
+    def __init__(self, file: h5py.File, *, own: bool) -> None:
+        self._own = own
         self.declared = self.unstored = self._most = 0
         self.at = "/"
         self.complaint: str | None = None
@@ -219,7 +227,7 @@ class _Survey:
 
     def _walk(self, file: h5py.File) -> None:
         root = file["/"].id
-        names = {h5o.get_info(root).addr: "/"}
+        names: dict[Any, str] = {h5o.get_info(root).addr: "/"}
         groups = [(root, "/")]
         while groups:
             group, path = groups.pop()
@@ -229,13 +237,13 @@ class _Survey:
             self._add_attributes(group, path)
             for key in group:
                 name = f"{path.rstrip('/')}/{key.decode('utf-8', 'surrogateescape')}"
-                kind = group.links.get_info(key).type
+                kind = h5l.TYPE_HARD if self._own else group.links.get_info(key).type
                 if kind != h5l.TYPE_HARD:
                     link = _LINKS.get(kind, "a link of an unknown kind")
                     self.complaint = f"{name} is {link} and would read something else."
                     return
                 member = h5o.open(group, key)
-                address = h5o.get_info(member).addr
+                address = name if self._own else h5o.get_info(member).addr
                 members[name.rpartition("/")[2]] = names.setdefault(address, name)
                 if names[address] != name:
                     continue
@@ -249,13 +257,17 @@ class _Survey:
                     self.objects[name] = {"members": {}}
 
     def _look_at(self, data: Any, name: str) -> None:
-        creation = data.get_create_plist()
-        self.complaint = _storage_complaint(creation, name)
-        if self.complaint:
-            return
         shape, kind = data.get_space().get_simple_extent_dims(), data.get_type()
-        size, chunked = _declared(shape, kind), creation.get_layout() == h5d.CHUNKED
-        stored = data.get_num_chunks() * _declared(creation.get_chunk(), kind) if chunked else data.get_storage_size()
+        size = stored = _declared(shape, kind)
+        chunked = size > _LITTLE
+        if not self._own:
+            creation = data.get_create_plist()
+            self.complaint = _storage_complaint(creation, name)
+            if self.complaint:
+                return
+            chunked = creation.get_layout() == h5d.CHUNKED
+            chunks = data.get_num_chunks() if chunked else 0
+            stored = chunks * _declared(creation.get_chunk(), kind) if chunked else data.get_storage_size()
         self._add(size, max(0, size - stored), name)  # what has no place in the file would be filled in
         self.objects[name] = {"bytes": size}
         self._items[name] = _Data(shape, kind, None if chunked else data)
@@ -306,7 +318,7 @@ def _tried(read: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
 
 
 def _packed(array: np.ndarray) -> list[Any]:
-    return [array.dtype.str, array.shape, base64.b64encode(array.tobytes()).decode()]
+    return [array.dtype.str, array.shape, array.tobytes()]
 
 
 def _numbers_of(data: Any, shape: tuple[int, ...], dtype: np.dtype) -> list[Any]:

@@ -324,9 +324,9 @@ def test_an_old_file_is_looked_at_once_as_long_as_it_is_unchanged(tmp_path, monk
     path, looked = tmp_path / "out.h5", []
 
     class Noted(parsing._Survey):
-        def __init__(self, file):
+        def __init__(self, file, **known):
             looked.append(file.filename)
-            super().__init__(file)
+            super().__init__(file, **known)
 
     monkeypatch.setattr(parsing, "_Survey", Noted)
     monkeypatch.setattr(parsing, "_surveys", {})

@@ -13,7 +13,7 @@ from bnuq.metrics.registry import metric_of
 from bnuq.records.addresses import estimates_of
 from bnuq.records.certificate import Certification, certified
 from bnuq.records.contributions import PointContributions
-from bnuq.records.evaluation import Result
+from bnuq.records.evaluation import OWN, Result
 
 _SHOWN = 8  # contradictions that a message names
 _ROUNDING = 1e-6
@@ -21,8 +21,11 @@ _SIZES = {"fraction": 1.0, "1": 1.0, "nats": 1.0, "percent": 100.0}  # by unit: 
 
 
 def recomputed(result: Result) -> PointContributions:
-    """The points of `result`; ResultError, naming estimates, where the file contradicts its own points."""
+    """The points of `result`; ResultError, naming estimates, where the file contradicts its own points. One that was
+    neither damaged nor changed since bnuq wrote it here does not."""
     points = PointContributions(result)
+    if result.computed.get(OWN):
+        return points
     with np.errstate(all="ignore"):  # a damaged number may be of any size
         problems = [*_contradictions(points)]
     if problems:

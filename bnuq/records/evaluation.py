@@ -37,6 +37,7 @@ TargetUnits = Annotated[Float[np.ndarray, "point output"], Unit("target unit")] 
 BatchNoise = Annotated[Float[np.ndarray, " layer"], Unit("standard deviations of batch noise")]
 
 LARGEST, LARGEST_MAP = 64, 256  # pixels of a side of a small copy of an image, and of one whose pixels are scored
+OWN = "is own"  # of what is computed of a result: whether this version has written its file here, byte for byte
 NOT_SCORED = -1  # in place of the true class of a pixel
 PARTS = {"class": "by_class", "group": "by_group"}  # of a labelled test set, and where their estimates stand
 FEWEST_POINTS, MOST_PARTS = 20, 100  # of a class or a group that has estimates of its own, and of these

@@ -37,6 +37,7 @@ from bnuq.files.writing import replaced
 from bnuq.methods import method_named
 from bnuq.records import pixel_maps
 from bnuq.records.evaluation import (
+    OWN,
     MethodResult,
     Result,
     Samples,
@@ -202,7 +203,11 @@ def read(path: Path, *, log_likelihoods: bool = True) -> Result:
     log-likelihoods (T × n), most of a file, may be left out.
     """
 
+    own = False
+
     def complete(file: Any, result: Result) -> Result:
+        nonlocal own
+        own = codec.is_own(file)
         check_texts(result)
         findings = tuple(replace(item, code=RENAMED_FINDINGS.get(item.code, item.code)) for item in result.findings)
         result = with_unknown(replace(result, findings=findings), removed_settings(result.run))
@@ -215,7 +220,9 @@ def read(path: Path, *, log_likelihoods: bool = True) -> Result:
         return result
 
     kind = Scored if codec.kind_of_result(path) == Scored.KIND else Result
-    return codec.read(kind, path, summary=summary, by_hand=complete, groups=_BY_HAND)
+    result = codec.read(kind, path, summary=summary, by_hand=complete, groups=_BY_HAND)
+    result.computed[OWN] = own
+    return result
 
 
 _BY_HAND = ("statistics", "observed_data", "log_likelihood", "posterior_predictive", "maps")  # HDF5 groups

@@ -212,15 +212,15 @@ def read(
     """The record in the file at `path`; ResultError if it is of another kind, of a newer format, or is damaged.
 
     What only another version knows is left out, and named in a note. `summary` is computed once as a check, so that
-    readers of the record need no further checks. `by_hand` completes the record from the open file, from HDF5 groups of
-    these names.
+    readers of the record need no further checks; not of a file that this version has written here. `by_hand` completes
+    the record from the open file, from HDF5 groups of these names.
     """
     with open_hdf5(path) as file:
         try:
             _check_kind(file, record, path)
             result = _decode(file, record, groups)
             result = replace(by_hand(file, result) if by_hand else result, path=path.absolute())  # type: ignore[type-var]
-            if summary is not None:
+            if summary is not None and not is_own(file):
                 json.dumps(summary(result), allow_nan=False)
         except _DAMAGE as error:
             reason = " ".join(str(error).split())[:300].strip("'\"")
@@ -229,6 +229,11 @@ def read(
                 f"{_updating(file)}"
             ) from error
     return result
+
+
+def is_own(file: Any) -> bool:
+    """Whether this version has written the file here, byte for byte: nothing in it was damaged or changed since."""
+    return file.is_own and file.attrs.get("bnuq") == bnuq.__version__
 
 
 def _updating(file: Any) -> str:
@@ -281,7 +286,7 @@ def _decode(file: Any, record: type[R], groups: Collection[str]) -> R:
     result = msgspec.convert(tree, record, dec_hook=decode, str_keys=True)
     for part in _records(result):
         _check_axes(part)
-    if (stated := file.attrs.get("sha256")) is not None:  # which earlier versions did not write
+    if not is_own(file) and (stated := file.attrs.get("sha256")) is not None:  # which earlier versions did not write
         paths = [path for path in _array_paths(written) if path.lstrip("/") in file]
         paths += [f"/estimates/{name}" for name in file.get("estimates", ())]
         if stated != _digest({path: digest_of(arrays(path)) for path in paths}):

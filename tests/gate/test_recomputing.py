@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,11 +16,12 @@ import torch
 import bnuq
 from bnuq.errors import ResultError
 from bnuq.estimates import Estimate
-from bnuq.gate import GateSettings, check
+from bnuq.gate import GateSettings, check, recomputing
 from bnuq.gate.compatibility import check_comparable
 from bnuq.gate.recomputing import recomputed
 from bnuq.records.addresses import coordinates_of, estimates_of
 from bnuq.records.evaluation import MethodResult, Result
+from bnuq.records.evaluation_file import read
 
 Evaluated = Callable[..., Result]
 
@@ -169,3 +171,22 @@ def test_labels_that_are_others_than_the_baseline_s_are_other_data(evaluated: Ev
     swapped = replace(test, labels=np.roll(test.labels, 1))
     with pytest.raises(ResultError, match=r"data: test holds points with other labels or targets"):
         check_comparable(replace(genuine, sets={**genuine.sets, "test": swapped}), genuine, GateSettings())
+
+
+@pytest.mark.skipif(os.name != "posix", reason="files that were written here are known on POSIX alone")
+def test_a_file_is_recomputed_unless_bnuq_wrote_it_here_as_it_is(
+    evaluated: Evaluated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, asked = evaluated("seed").path, []
+    assert path is not None
+    contradictions = recomputing._contradictions
+    monkeypatch.setattr(recomputing, "_contradictions", lambda points: asked.append(points) or contradictions(points))
+    own = read(path)
+    recomputed(own)
+    assert asked == []
+    recomputed(replace(own))  # of which anything may have been replaced
+    assert len(asked) == 1
+    changed = tmp_path / "changed.h5"
+    changed.write_bytes(path.read_bytes() + b"\0")
+    recomputed(read(changed))
+    assert len(asked) == 2

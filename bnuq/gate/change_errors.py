@@ -10,10 +10,11 @@ twice.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
 
@@ -62,7 +63,7 @@ class Errors:
         self._results, self._points = tuple(results), tuple(points)
         self.pairing = pairing_of(results[0], results[1:])
         self._shared = frozenset(self.pairing.points)
-        self._groups = cache(self._sharing_draws)
+        self._groups = functools.cache(self._sharing_draws)
 
     def rows(self, row: Row) -> np.ndarray | None:
         """The points of the class or group that an estimate is of; None if it is of none."""
@@ -92,9 +93,7 @@ class Errors:
                 if side is not None
             ]
             if weighted[0].keys() <= self._shared:
-                return self._of_mean(
-                    {name: np.sum([side[name] for side in weighted], axis=0) for name in weighted[0]}, 0, row
-                )
+                return self._of_mean({name: _sum(side[name] for side in weighted) for name in weighted[0]}, 0, row)
         return Error.together(*(self._of_mean(side, number, row) for number, side in enumerate(weighted)))
 
     def _over_validation(self, row: Row, weights: Sequence[float]) -> Error:
@@ -203,7 +202,12 @@ def _weighted(replicates: Sequence[np.ndarray | None], weights: Sequence[float])
     if len(known) < len(replicates) or len({len(values) for values in known}) > 1:
         return None
     with np.errstate(invalid="ignore"):
-        return np.sum([weight * values for weight, values in zip(weights, known, strict=True)], axis=0)
+        return _sum(weight * values for weight, values in zip(weights, known, strict=True))
+
+
+def _sum(arrays: Iterable[np.ndarray]) -> np.ndarray:
+    """Added one by one, without the array of all of them."""
+    return functools.reduce(operator.add, arrays)
 
 
 def _of_replicates(kind: str, jackknife: np.ndarray | None, bootstrap: np.ndarray | None, *, samples: int) -> Error:

@@ -68,17 +68,36 @@ def student_cdf(t: float, df: float) -> float:
 def student_quantile(p: float, df: float) -> float:
     """The value that a variable of Student's distribution is at most with probability `p` in (0, 1), to 5 digits.
 
-    Source: the inverse of `student_cdf`, bracketed by doubling and then halved (bisection).
+    Source: the inverse of `student_cdf`, bracketed by doubling, sought by Newton's method, and rounded by halving the
+    bracket about it.
     """
     if p < 0.5:
         return -student_quantile(1 - p, df)
     low, high = 0.0, 2.0
     while student_cdf(-high, df) > 1 - p and high < _HUGE:  # of the tail, which has more digits than 1 less it
         low, high = high, 2 * high
+    root = _tail_root(1 - p, df, low)
     while high - low > _QUANTILE_DIGITS * high:
         middle = (low + high) / 2
-        low, high = (middle, high) if student_cdf(-middle, df) > 1 - p else (low, middle)
+        low, high = (middle, high) if middle < root else (low, middle)
     return (low + high) / 2
+
+
+def _tail_root(tail: float, df: float, start: float) -> float:
+    """Where the upper tail is `tail`, by Newton's method from below: as the tail is convex, no step goes too far."""
+    log_scale = -0.5 * math.log(2 * math.pi)
+    if df <= _LARGE:
+        log_scale = math.lgamma((df + 1) / 2) - math.lgamma(df / 2) - 0.5 * math.log(df * math.pi)
+    elif not math.isinf(df):  # the quotient of the two, by its series
+        log_scale += math.log1p(-1 / (4 * df) + 1 / (32 * df**2) + 5 / (128 * df**3))
+    root, step = start, math.inf
+    while abs(step) > 1e-9 * root:  # twice the digits after this step
+        exponent = -root * root / 2 if math.isinf(df) else -(df + 1) / 2 * math.log1p(root * root / df)
+        if (density := math.exp(log_scale + exponent)) == 0:
+            break
+        step = (student_cdf(-root, df) - tail) / density
+        root += step
+    return root
 
 
 def _normalized_tail(ratio: float, df: float) -> float:

@@ -41,6 +41,7 @@ class PointContributions:
         most = max(_LEAST_KEPT, _KEPT // max(1, sum(evaluated.n for evaluated in result.sets.values())))
         self._ladder = lru_cache(_LEAST_KEPT)(self._sorted)
         self._influence = lru_cache(most)(lambda *key: vars(self._ladder(*key).influence()))
+        self._point_values = lru_cache(_LEAST_KEPT)(self._values_of)
         self._separation = cache(lambda *key: vars(self._ladder(*key).scores()))
         self.parts = cache(self._points_of_parts)
         self.of_label = cache(lambda label: PointContributions(of_label(result, label)))
@@ -179,7 +180,7 @@ class PointContributions:
             return None
         return _EstimateSource(name, formula, points, self._result.sets[name].group)
 
-    def _point_values(self, method: str, set_name: str) -> dict[str, np.ndarray]:
+    def _values_of(self, method: str, set_name: str) -> dict[str, np.ndarray]:
         """The values of each point. The file of a classification has no per-point bounds: they follow from whether each
         prediction is right."""
         method_result = self._result.methods[method]

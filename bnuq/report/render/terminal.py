@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
-from rich.console import Console
 from rich.text import Text
 
 from bnuq.findings import all_of
@@ -76,18 +75,17 @@ def print_paths(
 def _print(lines: Iterable[Text], stream: TextIO) -> None:
     terminal = stream.isatty()
     styled = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") not in ("dumb", "unknown")
-    buffer = io.StringIO()
-    console = Console(
-        file=buffer,
-        width=_WIDE,
-        force_terminal=styled,
-        color_system="auto" if styled else None,
-        highlight=False,
-        emoji=False,
-        legacy_windows=False,
-    )
+    lines = [*lines]
     for line in lines:
         line.rstrip()
+    if not styled:
+        stream.write("".join(f"{line.plain}\n" for line in lines))
+        return
+    from rich.console import Console  # late: only a terminal needs it
+
+    buffer = io.StringIO()
+    console = Console(file=buffer, width=_WIDE, force_terminal=True, highlight=False, emoji=False, legacy_windows=False)
+    for line in lines:
         console.print(line, soft_wrap=True)
     stream.write(buffer.getvalue())
 

@@ -17,7 +17,7 @@ import io
 import json
 import re
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ Arrays = dict[str, np.ndarray]
 
 SECONDS = "seconds"  # the array that says what a unit took: no figure, so no part of its digest
 MOST_ATTEMPTS = 3  # to finish a unit
+_LATEST, _MOST_LATEST = 2**22, 64  # bytes and number of the units that are also kept in memory
 _SEAL, _SIGNATURE = "seal", "signature"  # the arrays of a file that seal all others, without a key and with one
 _KEY, _SUFFIX = 24, ".part"  # hexadecimal digits of a key, and how the name of a unit's file ends
 _OF_ANY_KEY = re.compile(rf"[0-9a-f]{{{_KEY}}}-.*{re.escape(_SUFFIX)}")
@@ -56,6 +57,15 @@ def root_of(digests: Mapping[str, str]) -> str:
         pairs = (level[at : at + 2] for at in range(0, len(level), 2))
         level = [hashlib.sha256(b"".join(pair)).digest() if len(pair) == 2 else pair[0] for pair in pairs]
     return level[0].hex() if level else ""
+
+
+def _bytes_of(units: Iterable[Arrays]) -> int:
+    return sum(values.nbytes for arrays in units for values in arrays.values())
+
+
+def _copied(arrays: Mapping[str, np.ndarray]) -> Arrays:
+    """Copies of the arrays, with the order in memory that reading them from a file gives."""
+    return {name: np.array(values, order="A") for name, values in arrays.items()}
 
 
 class Journal:
@@ -82,6 +92,7 @@ class Journal:
         """The digest of each unit that was saved or read."""
         self._description = None if about is None else {"facts": json.loads(text), **about}  # until it is written
         self._given_up = False  # units could not be written
+        self._latest: dict[tuple[str, str, bytes], Arrays] = {}  # units that were saved, by their sets and their files
 
     def path(self, unit: str) -> Any:
         """The file of a unit: a path, or a URL."""
@@ -101,9 +112,11 @@ class Journal:
     def load(self, unit: str, sha256: str = "") -> Arrays | None:
         """The arrays of a finished unit by name, of the set of this digest; None if it does not exist, or is not what
         was saved."""
-        content = self.place.read(self._name(unit))
+        content = self.place.read(self._name(unit)) or b""
+        if (latest := self._latest.get((unit, sha256, hashlib.sha256(content).digest()))) is not None:
+            return _copied(latest)
         try:
-            with np.load(io.BytesIO(content or b""), allow_pickle=False) as archive:
+            with np.load(io.BytesIO(content), allow_pickle=False) as archive:
                 arrays = {name: archive[name] for name in archive.files}
             stated = {name: str(arrays.pop(name, "")) for name in (_SEAL, _SIGNATURE)}
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
@@ -143,6 +156,10 @@ class Journal:
                 raise
             self._given_up = True
             self.forget()
+        else:
+            self._latest[unit, sha256, hashlib.sha256(buffer.getvalue()).digest()] = _copied(arrays)
+            while len(self._latest) > _MOST_LATEST or _bytes_of(self._latest.values()) > _LATEST:
+                self._latest.pop(next(iter(self._latest)))
 
     def announce(self) -> None:
         """Say at the place what these units are about, before there are any, if it can be written."""

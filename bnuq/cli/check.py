@@ -13,6 +13,7 @@ import typer
 from bnuq.cli.ci import annotate_ci, workflow_commands_disabled
 from bnuq.cli.derived import SectionOptions, with_options
 from bnuq.cli.gate import end
+from bnuq.cli.imports import importing
 from bnuq.cli.output import Printing, print_result, strict_error, without_strict
 from bnuq.cli.paths import checked_target
 from bnuq.cli.streams import stdout
@@ -155,8 +156,9 @@ def _settings(
     config: Path | None, named: Path | None, options: dict[str, Any]
 ) -> tuple[GateSettings, tuple[Finding, ...]]:
     """The settings of [check], from the named run file or bnuq.toml, overridden by options; and notes on them."""
-    from bnuq.config import read_run_file
-    from bnuq.gate import GateSettings
+    with importing():
+        from bnuq.config import read_run_file
+        from bnuq.gate import GateSettings
 
     section = None if config is None else read_run_file(config).check
     if section is None and named is not None:

@@ -12,6 +12,7 @@ import typer
 
 from bnuq.cli.derived import SectionOptions, with_options
 from bnuq.cli.gate import Gate
+from bnuq.cli.imports import importing
 from bnuq.cli.options import Models, WorkPlace
 from bnuq.cli.output import Printing, check_tracker, print_json, print_result, with_resuming_as_warning
 from bnuq.cli.streams import print_line
@@ -76,8 +77,9 @@ def command(
     """Evaluate the uncertainty of a trained network: how large it is, whether it is calibrated, and whether it
     separates unfamiliar data from the test set. Writes one HDF5 file and prints a report; of several run files, one
     each."""
-    from bnuq.cli.progress import progress_of
-    from bnuq.workflows.requests import check_evaluation, check_several
+    with importing():
+        from bnuq.cli.progress import progress_of
+        from bnuq.workflows.requests import check_evaluation, check_several
 
     check_tracker(printing)
     progress = progress_of(printing)
@@ -123,12 +125,13 @@ def evaluate_one(
 ) -> None:
     """Evaluate one run and print its report, or the verdict of the gate. Where it `announces`, it says on stderr how
     large the changed sets are before it starts."""
-    from bnuq.cli.progress import progress_of
-    from bnuq.evaluation.setup import threads
-    from bnuq.records.summary import summary
-    from bnuq.report.evaluation import report
-    from bnuq.report.render import print_record
-    from bnuq.workflows.evaluate import evaluate
+    with importing():
+        from bnuq.cli.progress import progress_of
+        from bnuq.evaluation.setup import threads
+        from bnuq.records.summary import summary
+        from bnuq.report.evaluation import report
+        from bnuq.report.render import print_record
+        from bnuq.workflows.evaluate import evaluate
 
     look = None if gate is None else gate.check_sets  # refuses other points before anything is computed
     announce = partial(typer.echo, err=True) if announces and not printing.quiet else None

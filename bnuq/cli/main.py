@@ -19,6 +19,7 @@ import bnuq
 from bnuq import stopping
 from bnuq.cli.failures import DONE, reported
 from bnuq.cli.help import Command, CommandGroup, first_sentence
+from bnuq.cli.imports import importing, own_the_process
 from bnuq.cli.streams import print_line, reserved_stdout, stdout_to_stderr
 
 
@@ -38,7 +39,8 @@ class _Commands(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         command = self._commands[name]
         if isinstance(command, Later):
-            command = importlib.import_module(f"bnuq.cli.{command.module}").command
+            with importing():
+                command = importlib.import_module(f"bnuq.cli.{command.module}").command
         app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
         app.command(name, cls=Command)(_wrapping_exceptions(command))
         return typer.main.get_command(app)
@@ -215,6 +217,8 @@ def run(app: Any, name: str, arguments: Sequence[str] | None = None, *, folder: 
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     _prepare_streams()
+    if arguments is None:
+        own_the_process()
     try:
         with stopping.on_signals(), reserved_stdout(whole_process=arguments is None):
             code = _run(app, name, _with_page_named([word for word in words if word != "--debug"]))

@@ -14,6 +14,7 @@ import msgspec
 import typer
 
 from bnuq.cli.derived import SectionOptions, with_options
+from bnuq.cli.imports import importing
 from bnuq.cli.output import Printing, check_tracker, log_result, print_result
 from bnuq.cli.paths import checked_target
 from bnuq.cli.streams import print_line, stdout
@@ -304,13 +305,15 @@ def _read(arguments: Sequence[str]) -> tuple[Kind, Any]:
 
     results = [_name_and_path(text) for text in arguments]
     start(*(path for _, path in results))
-    from bnuq.report.kinds import kind_named, side_by_side
-    from bnuq.store.codec import kind_of_result
+    with importing():
+        from bnuq.report.kinds import kind_named, side_by_side
+        from bnuq.store.codec import kind_of_result
 
     if len(results) == 1:
         path = results[0][1]
         kind = kind_of_result(path)
-        shown = kind_named(kind)
+        with importing():
+            shown = kind_named(kind)
         return shown, shown.read(path)
     for _, path in results:
         if (kind := kind_of_result(path)) not in ("evaluate", "score"):

@@ -13,10 +13,9 @@ import typer
 from bnuq.cli.ci import annotate_ci, workflow_commands_disabled
 from bnuq.cli.derived import SectionOptions, with_options
 from bnuq.cli.gate import end
-from bnuq.cli.imports import importing
 from bnuq.cli.output import Printing, print_result, strict_error, without_strict
 from bnuq.cli.paths import checked_target
-from bnuq.cli.streams import stdout
+from bnuq.cli.streams import importing, stdout
 from bnuq.config import CheckSection, section_from
 from bnuq.config.schema import Positive, Section, setting
 from bnuq.errors import BnuqError, RequestError, ResultError

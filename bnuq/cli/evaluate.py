@@ -12,10 +12,9 @@ import typer
 
 from bnuq.cli.derived import SectionOptions, with_options
 from bnuq.cli.gate import Gate
-from bnuq.cli.imports import importing
 from bnuq.cli.options import Models, WorkPlace
 from bnuq.cli.output import Printing, check_tracker, print_json, print_result, with_resuming_as_warning
-from bnuq.cli.streams import print_line
+from bnuq.cli.streams import importing, print_line
 from bnuq.config import (
     Options,
     Run,

@@ -19,8 +19,7 @@ import bnuq
 from bnuq import stopping
 from bnuq.cli.failures import DONE, reported
 from bnuq.cli.help import Command, CommandGroup, first_sentence
-from bnuq.cli.imports import importing, own_the_process
-from bnuq.cli.streams import print_line, reserved_stdout, stdout_to_stderr
+from bnuq.cli.streams import importing, own_the_process, print_line, reserved_stdout, stdout_to_stderr
 
 
 class Later(NamedTuple):

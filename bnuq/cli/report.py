@@ -14,10 +14,9 @@ import msgspec
 import typer
 
 from bnuq.cli.derived import SectionOptions, with_options
-from bnuq.cli.imports import importing
 from bnuq.cli.output import Printing, check_tracker, log_result, print_result
 from bnuq.cli.paths import checked_target
-from bnuq.cli.streams import print_line, stdout
+from bnuq.cli.streams import importing, print_line, stdout
 from bnuq.config.schema import Panel, Positive, Section, setting
 from bnuq.errors import RequestError
 from bnuq.files.folders import expanded

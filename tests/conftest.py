@@ -9,10 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import jaxtyping
 import pytest
 import shapes
 
+hypothesis.settings.register_profile("few", max_examples=30)
+hypothesis.settings.load_profile("few")
 jaxtyping.jaxtyped = shapes.jaxtyped
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the tests run side by side, a process a core
 # The tests hold figures of the CPU to the last bit. tests/test_cuda.py needs a GPU, and runs where this names one.

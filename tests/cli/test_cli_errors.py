@@ -479,15 +479,16 @@ def test_strict_and_a_gate_warn_of_a_resumed_run(cli, monkeypatch):
     def unfinished(*options):
         with monkeypatch.context() as patch:
             patch.setattr("bnuq.workflows.evaluate.gallery", interrupted)  # all units are finished
-            cli("evaluate", "run.toml", *options)
+            cli(*command, *options)
 
-    cli("evaluate", "run.toml", "--out", "base.h5")
+    command = ("evaluate", "run.toml", "-T", "2", "--limit", "20")
+    cli(*command, "--out", "base.h5")
     unfinished()
-    assert "finished parts of an interrupted evaluation were reused" in cli("evaluate", "run.toml").out
+    assert "finished parts of an interrupted evaluation were reused" in cli(*command).out
     unfinished("--baseline", "base.h5")
-    gated = cli("evaluate", "run.toml", "--baseline", "base.h5", "--json")
+    gated = cli(*command, "--baseline", "base.h5", "--json")
     assert gated.code == 0 and "evaluation-continued" in [each["code"] for each in json.loads(gated.out)["warnings"]]
     for options in ([], ["--baseline", "base.h5"]):
         unfinished(*options)
-        strict = cli("evaluate", "run.toml", "--strict", *options)
+        strict = cli(*command, "--strict", *options)
         assert strict.code == 2 and "evaluation-continued" in strict.message

@@ -45,11 +45,12 @@ def result(made: Path, small: Path) -> Path:
     return Path(shutil.copy(made, small))
 
 
-def test_no_warning_of_numpy_stands_beside_a_message(small: Path) -> None:
+def test_no_warning_of_numpy_stands_beside_a_message(small: Path, cli) -> None:
+    """Here a warning is an error, and the command would end with code 3."""
     text = (small / "run.toml").read_text()
     (small / "run.toml").write_text(text.replace("[data]", "[data]\nnormalize = { mean = [0.5], std = [1e-40] }"))
-    done = subprocess.run([*BNUQ, "evaluate", "run.toml"], env=environment(), cwd=small, capture_output=True, text=True)
-    assert done.returncode == 2 and re.fullmatch(r"bnuq: the network's outputs on test are NaN .*\n", done.stderr)
+    done = cli("evaluate", "run.toml")
+    assert done.code == 2 and re.fullmatch(r"bnuq: the network's outputs on test are NaN .*\n", done.err)
 
 
 # ── signals ──────────────────────────────────────────────────────────────────────────────────────────────────────────

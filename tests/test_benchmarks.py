@@ -185,6 +185,7 @@ def test_a_row_that_is_not_there_is_named_with_those_that_are(benchmarks: Simple
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.nightly  # not installed, and long
 def test_the_recipe_for_a_gpu_runs_without_one_and_writes_what_it_measured(
     benchmarks: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,7 +217,7 @@ def test_the_recipe_for_a_gpu_runs_without_one_and_writes_what_it_measured(
     assert "Tiny networks" in page and "stopped by RuntimeError" in page and "## masks" in page
 
 
-@pytest.mark.nightly  # the recipe above lets a part fail
+@pytest.mark.nightly  # as the recipe above
 def test_a_contestant_that_fails_costs_its_line_and_each_part_is_written_when_it_ends(
     benchmarks: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -294,6 +295,7 @@ def test_the_recipe_names_its_parts_and_needs_a_gpu_unless_told_otherwise(
         gpu.main(["--device", "cuda"])
 
 
+@pytest.mark.nightly  # not installed
 @pytest.mark.usefixtures("accelerator")
 def test_launches_and_waits_of_a_run_are_counted_and_tabulated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))

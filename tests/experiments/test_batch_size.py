@@ -28,6 +28,8 @@ from experiments.batch_size.experiment import QUICK, Protocol, Request, reproduc
 from experiments.batch_size.record import BatchSizes, Network, Point, read
 from experiments.batch_size.report import SENTENCES, findings, report, sentences
 
+pytestmark = pytest.mark.nightly  # not installed; test_commands.py runs four whole experiments
+
 IMAGES = 200
 TINY: Protocol = replace(QUICK, batch_sizes=(8, 16, 32), images=IMAGES, epochs=1)
 

@@ -15,6 +15,8 @@ from torch import nn
 from experiments.batch_size import networks, training
 from experiments.batch_size.training import Job, Recipe, train
 
+pytestmark = pytest.mark.nightly  # not installed; test_commands.py runs four whole experiments
+
 SIDE, IMAGES = 8, 96
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import at_night
 import h5py
 import pytest
 from report_text import rendered
@@ -25,10 +26,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(
     scope="module",
-    params=[  # bn-in-vi goes through the same code with four networks instead of thirteen
-        pytest.param(name, marks=pytest.mark.nightly) if name == "stochastic-normalization" else name
-        for name in EXPERIMENTS
-    ],
+    # bn-in-vi goes through the same code as the first of these, with four networks instead of thirteen
+    params=at_night.but(EXPERIMENTS.keys() - {"stochastic-normalization", "batch-size", "toy"}, EXPERIMENTS),
 )
 def finished(request: pytest.FixtureRequest, ran: Callable[[str], Finished]) -> Finished:
     return ran(request.param)

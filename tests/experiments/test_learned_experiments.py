@@ -18,6 +18,8 @@ from bnuq.nn import MeanFieldLinear, NormalizedConv2d, StochasticScale, kl
 from experiments.learned import bn_in_vi, networks, normalization, running, training
 from experiments.learned.running import Request
 
+pytestmark = pytest.mark.nightly  # not installed; test_commands.py runs four whole experiments
+
 SETTINGS = {"images": 32, "epochs": 1, "width": 4, "samples": 3, "limit": 20, "workers": 1}
 
 

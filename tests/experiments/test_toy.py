@@ -20,6 +20,8 @@ from bnuq.store import codec
 from experiments import toy as experiment
 from experiments.toy import Toy, read, report, reproduce, summary
 
+pytestmark = pytest.mark.nightly  # not installed; test_commands.py runs four whole experiments
+
 
 @pytest.fixture(scope="module")
 def toy(ran: Callable[[str], Finished]) -> Toy:

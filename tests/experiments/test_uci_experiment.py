@@ -22,6 +22,8 @@ from experiments.uci.selection import Choice, estimates_of_run, evaluate, select
 from experiments.uci.sets import cross_validation, final, read_set
 from experiments.work import run_all
 
+pytestmark = pytest.mark.nightly  # not installed; test_commands.py runs four whole experiments
+
 CPU = torch.device("cpu")
 
 

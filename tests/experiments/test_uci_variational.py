@@ -21,6 +21,8 @@ from experiments.uci.protocol import PAPER, QUICK, Learned, Protocol, chosen_met
 from experiments.uci.sets import Material, final, read_set
 from experiments.uci.variational import Regression, Stack, evaluate
 
+pytestmark = pytest.mark.nightly  # not installed; test_commands.py runs four whole experiments
+
 CPU = torch.device("cpu")
 NEXT_TO_NONE = -25.0  # the parameter of a standard deviation of e^-25
 

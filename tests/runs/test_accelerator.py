@@ -99,6 +99,7 @@ def figures(result: Result, method: str) -> dict[str, float]:
     return {name: estimate.value for name, estimate in estimates.items()}
 
 
+@pytest.mark.nightly  # tests/test_cuda.py
 @pytest.mark.usefixtures("rounding")
 def test_by_default_samples_are_computed_as_torch_does_and_say_how_far_that_is_from_float32(classifier):
     options = {"device": "auto", "methods": ("mcbn", "mcdo"), "limit": 30, "post_hoc": False}
@@ -120,6 +121,7 @@ def test_by_default_samples_are_computed_as_torch_does_and_say_how_far_that_is_f
         assert told[method].values["shift"] == pytest.approx(ratio - 1, abs=1e-4)
 
 
+@pytest.mark.nightly  # those with samples name theirs
 def test_without_samples_in_another_arithmetic_none_is_named(classifier):
     for methods in (("deterministic",), ("laplace",)):
         result = small_run.evaluated(classifier, device="auto", methods=methods, limit=20, post_hoc=False)
@@ -139,6 +141,7 @@ class Offset(nn.Module):
         return self.last(self.drop(-h if self.reads and float(h.detach().mean()) > 1e9 else h))
 
 
+@pytest.mark.nightly  # sampling/test_arithmetic.py holds it
 @pytest.mark.usefixtures("rounding")
 @pytest.mark.parametrize(
     ("offset", "reads", "samples", "why"),
@@ -167,6 +170,7 @@ def test_where_torchs_arithmetic_does_not_do_all_samples_are_exact_and_that_is_s
         assert figures(result, method) == figures(exact, method)
 
 
+@pytest.mark.nightly  # as an evaluation does
 def test_a_sweep_names_its_arithmetic(classifier, tmp_path):
     options = Options(device="auto", out=tmp_path / "sweep.h5", samples=4, limit=20)
     runs, section = resolve_sweep(("run.toml",), options, {"batch_sizes": (4, 8), "draw_sets": 2}, folder=classifier)
@@ -188,6 +192,7 @@ def test_mini_batches_and_points_are_copied_while_the_device_computes(classifier
     assert not any("datasets.py" in place for place in waits), accelerator.report()
 
 
+@pytest.mark.nightly  # it is speed alone
 def test_the_host_waits_a_few_times_for_each_image_of_a_segmentation(tmp_path, accelerator):
     small_segmentation.write(tmp_path)
     counts = []
@@ -198,6 +203,7 @@ def test_the_host_waits_a_few_times_for_each_image_of_a_segmentation(tmp_path, a
     assert (counts[1] - counts[0]) / 4 <= 2 * 7, accelerator.report()  # two methods
 
 
+@pytest.mark.nightly  # it is speed alone
 @pytest.mark.parametrize(
     "method",
     at_night.but({"mcbn", "mcbn+tta"}, ["mcbn", "mcbn of labels", "laplace", "tta", "mcbn+tta", "mcbn attacked"]),
@@ -277,6 +283,7 @@ def test_a_larger_image_of_a_segmentation_takes_no_more_kernels(accelerator):
     assert counts[0] == counts[1] <= 260, accelerator.report()
 
 
+@pytest.mark.nightly  # it is speed alone
 @pytest.mark.parametrize("bank", at_night.but({None}, [None, 12]))
 def test_what_a_gpu_does_once_at_its_first_passes_is_not_in_their_time(classifier, monkeypatch, bank):
     for engine in (Stochastic, Evaluation):

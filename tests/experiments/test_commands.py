@@ -84,6 +84,7 @@ def test_a_newer_another_and_a_damaged_result_are_refused(
         _kind(finished.kind).read(path)
 
 
+@pytest.mark.nightly  # a second run of uci
 def test_the_methods_whose_noise_is_learned_stand_beside_the_published_column(
     called: Callable[..., tuple[object, str, str]], small_root: Path, tiny: Protocol, monkeypatch: pytest.MonkeyPatch
 ) -> None:

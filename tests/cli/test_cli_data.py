@@ -112,7 +112,10 @@ def test_a_set_that_is_nowhere_names_the_command_first_and_then_the_folders(cli,
     assert "uci-boston:test: not found. Fetch it (at most 1 MB): bnuq data get uci-boston" in done.message
 
 
-@pytest.mark.parametrize("command", [("evaluate",), ("sweep-batch-size", "--batch-sizes", "4,8", "--draw-sets", "2")])
+SWEEP = ("sweep-batch-size", "--batch-sizes", "4,8", "--draw-sets", "2")
+
+
+@pytest.mark.parametrize("command", [("evaluate",), pytest.param(SWEEP, marks=pytest.mark.nightly)])
 def test_download_fetches_what_is_nowhere_and_nothing_else(cli, small, mnist, tmp_path, command):
     arguments = (small / "run.toml", "--ood", "mnist", "--data-root", tmp_path / "root", "-T", "2", "--json")
     done = cli(*command, *arguments)

@@ -432,6 +432,7 @@ def test_a_message_out_of_a_file_cannot_drive_the_terminal(cli, tmp_path):
     assert "\\x1b[2J" in done.message and "[bold]" in done.message
 
 
+@pytest.mark.nightly  # runs/test_run.py resolves them
 def test_lists_on_the_command_line_take_commas_names_and_repetition(cli, small):
     (small / "a,b.npz").write_bytes((small / "other.npz").read_bytes())
     sets = ("--ood", "one=other.npz,two=other.npz", "--ood", "three=a,b.npz")

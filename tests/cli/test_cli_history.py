@@ -144,6 +144,7 @@ def test_what_has_no_trend_is_exit_code_2_and_one_message(cli: Cli, arguments: l
     assert outcome.code == 2 and complaint in outcome.message and outcome.out == ""
 
 
+@pytest.mark.nightly  # tests of check and report hold it, each of its command
 @pytest.mark.usefixtures("there")
 def test_neither_needs_torch() -> None:
     code = (

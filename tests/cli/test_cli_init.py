@@ -27,6 +27,7 @@ COMPLETE = ("--arch", "net.py:net", "--train", "train.npz", "--test", "test.npz"
 FAST = ("--normalize", "none", "--augment", "none")  # no search
 
 
+@pytest.mark.nightly  # a search in full; a short one below
 def test_the_quickstarts_run_file_is_found_again_and_evaluates_without_asking(cli, tmp_path, monkeypatch):
     effort = replace(pipelines.QUICK, finalists=3, batches=12)  # which tells as much here
     monkeypatch.setattr("bnuq.workflows.init.QUICK", effort)

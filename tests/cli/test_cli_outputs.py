@@ -98,6 +98,7 @@ def test_probabilities_and_their_logarithms_have_the_figures_of_the_logits(evalu
         assert [found[at] for at in of_points] == pytest.approx([expected[at] for at in of_points], abs=1e-5)
 
 
+@pytest.mark.nightly  # sampling/test_outputs.py holds the form
 def test_a_binary_classifier_has_the_figures_of_the_same_network_with_two_logits(evaluated):
     expected = values(evaluated("two", classes=2))
     assert "accuracy" in " ".join(expected)
@@ -109,6 +110,7 @@ def test_a_binary_classifier_has_the_figures_of_the_same_network_with_two_logits
     assert shared <= set(found)
 
 
+@pytest.mark.nightly  # sampling/test_outputs.py finds it
 def test_nested_outputs_have_the_figures_of_the_tensor_and_a_note_says_where_it_was(evaluated):
     found = evaluated("nested")
     assert values(found) == values(evaluated("logits"))
@@ -122,6 +124,7 @@ def test_the_outputs_are_recorded_and_repeated(evaluated, cli):
     assert cli("check", "again.h5", "first.h5").code == 0
 
 
+@pytest.mark.nightly  # as an evaluation does
 def test_a_sweep_and_an_inspection_take_the_outputs(evaluated):
     sizes = ("--batch-sizes", "8,16", "-T", "4", "--draw-sets", "2")
     two = evaluated("two", *sizes, classes=2, command="sweep-batch-size")

@@ -199,6 +199,7 @@ def on_a_terminal(folder: Path, *arguments: str, **variables: str) -> tuple[int,
     return child.wait(timeout=20), sent.decode()
 
 
+@pytest.mark.nightly  # test_cli_progress.py and report/test_terminal.py, in one process
 def test_on_a_terminal_there_are_colours_and_a_bar_that_is_gone_at_the_end(small):
     code, sent = on_a_terminal(small, "evaluate", "run.toml", "-T", "32", "--chunk-size", "4")
     assert code == 0
@@ -344,6 +345,7 @@ def test_what_user_code_prints_goes_to_standard_error_and_signals_that_are_ignor
         assert word in done.stderr
 
 
+@pytest.mark.nightly  # Python says it
 def test_an_abort_in_user_code_says_at_which_line(small):
     (small / "net.py").write_text("import os\ndef net():\n    os.abort()\n")
     done = shell("bnuq evaluate run.toml", small)

@@ -43,6 +43,7 @@ def there(made: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return made
 
 
+@pytest.mark.nightly  # report/test_regression_report.py has one
 def test_a_regression_is_shown_again(cli):
     outcome = cli("report", RESULT, "--full")
     assert outcome.code == 0 and "Between constant uncertainty and the per-point optimum" in outcome.out
@@ -92,7 +93,7 @@ def test_without_matplotlib_the_report_is_shown_and_pictures_are_refused(cli, tm
     assert not (tmp_path / "x").exists()
 
 
-@pytest.mark.parametrize("more", [(), ("--no-images",), ("--no-images", "--full")])
+@pytest.mark.parametrize("more", [pytest.param((), marks=pytest.mark.nightly), ("--no-images", "--full")])
 def test_a_page_without_a_name_has_that_of_the_result(cli, there, monkeypatch, tmp_path, more):
     monkeypatch.chdir(tmp_path)
     outcome = cli("report", there / RESULT, *more[:1], "--html", *more[1:])

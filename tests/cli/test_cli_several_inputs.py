@@ -59,6 +59,7 @@ def test_parts_of_a_file_and_a_factory_give_the_same_estimates_and_the_report_na
     assert cli("report", "b.h5", "--points", "3").code == 0
 
 
+@pytest.mark.nightly  # runs/test_api.py has other forms
 @pytest.mark.usefixtures("folder")
 def test_loaders_of_dictionaries_in_memory_give_what_files_give(cli):
     done = cli("evaluate", "run.toml", "--json")
@@ -116,6 +117,7 @@ def test_sets_of_other_inputs_are_one_error_that_names_the_first(folder):
         bnuq.inspect(branches(), train=(inputs, labels), test=(other, labels), domain=(f"{folder}/test.npz",))
 
 
+@pytest.mark.nightly  # as an evaluation does
 @pytest.mark.usefixtures("folder")
 def test_inspect_and_init_take_them_and_suggest_no_pipeline(cli):
     small = ("--points", "48", "--draws", "8", "--samples", "4")

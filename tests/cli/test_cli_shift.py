@@ -56,6 +56,7 @@ def test_a_wrong_request_is_one_message(cli: Cli, small: Path, given: tuple[str,
     assert not (small / "model.shift.h5").exists()
 
 
+@pytest.mark.nightly  # runs/test_many_processes.py merges others
 def test_shards_compute_it_and_merge_writes_it(cli: Cli, small: Path, tmp_path: Path) -> None:
     given = ("--family", "gaussian", "--severities", "2", "--out", small / "merged.h5", *FEW)
     for part in ("0/2", "1/2"):
@@ -67,6 +68,7 @@ def test_shards_compute_it_and_merge_writes_it(cli: Cli, small: Path, tmp_path: 
     np.testing.assert_array_equal(*(shift.methods["mcbn"].change for shift in shifts))
 
 
+@pytest.mark.nightly  # runs/test_api.py holds it of others
 def test_from_python_the_network_and_the_points_are_in_memory(small: Path) -> None:
     import torch
     from torch import nn

@@ -130,6 +130,7 @@ def test_an_exhausted_memory_passes_through_the_wall_and_halves_the_chunk(small,
     assert done.code == 0, done.err
 
 
+@pytest.mark.nightly  # cli/test_cli_processes.py ends processes the same way
 def test_a_handler_for_the_end_of_the_process_cannot_change_the_exit_code(small):
     (small / "net.py").write_text("import atexit, os\natexit.register(lambda: os._exit(0))\nraise ValueError\n")
     arguments = ("evaluate", "run.toml")

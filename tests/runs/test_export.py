@@ -14,6 +14,7 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
+import at_night
 import numpy as np
 import pytest
 import small_regression
@@ -128,15 +129,22 @@ def test_the_module_gives_what_was_evaluated(place: Path, result: Result, method
 FREE = ["tta", "tta+vector", "mcbn+tta+temperature", "laplace", "ensemble", "ensemble+vector", "deterministic+vector"]
 
 
-@pytest.mark.parametrize("method", FREE)
+@pytest.mark.parametrize("method", at_night.but({"tta", "laplace", "ensemble"}, FREE))
 def test_so_it_does_with_other_sources_of_samples(place: Path, of_free_methods: Result, method: str) -> None:
     check_module(of_free_methods, method, place, images(place))
 
 
-def test_the_program_gives_what_was_evaluated(place: Path, result: Result, program: Any) -> None:
-    assert_evaluated(program(images(place)), result, "mcbn+mcdo", place)
+@pytest.mark.parametrize(
+    ("made", "method"),
+    at_night.but({("tempered", "mcbn+temperature")}, [("tempered", "mcbn+temperature"), ("program", "mcbn+mcdo")]),
+)
+def test_the_program_gives_what_was_evaluated(
+    place: Path, result: Result, made: str, method: str, request: pytest.FixtureRequest
+) -> None:
+    assert_evaluated(request.getfixturevalue(made)(images(place)), result, method, place)
 
 
+@pytest.mark.nightly  # its module is held, and programs of other methods
 def test_an_ensemble_is_one_program(place: Path, of_free_methods: Result) -> None:
     program = exported(place, "run.toml", "b.pt", "c.pt", "--method", "ensemble")
     assert_evaluated(program(images(place)), of_free_methods, "ensemble", place)
@@ -162,6 +170,7 @@ def test_each_64_points_use_their_own_draws_of_a_bank(with_a_bank: tuple[Path, R
     check_module(result, method, folder, (images(folder) - 0.5) / 0.3)
 
 
+@pytest.mark.nightly  # programs and augmented modules are held apart
 def test_so_they_do_in_a_program_that_augments_them(with_a_bank: tuple[Path, Result]) -> None:
     folder, result = with_a_bank
     made = exporting.assembled(again(folder, result), method="mcbn+tta", result=result)
@@ -180,11 +189,11 @@ def test_without_a_result_the_draws_are_those_of_the_seed(place: Path, result: R
     assert (other["mean"] - given["mean"]).abs().max() > 1e-4
 
 
-def test_any_number_of_points_passes_and_none_knows_of_the_others(place: Path, program: Any) -> None:
+def test_any_number_of_points_passes_and_none_knows_of_the_others(place: Path, tempered: Any) -> None:
     x = images(place)
-    whole = program(x)
+    whole = tempered(x)
     for count in (1, 2, 37):
-        some = program(x[:count])
+        some = tempered(x[:count])
         for name in whole:
             np.testing.assert_allclose(some[name], whole[name][:count], rtol=0, atol=1e-6)
 
@@ -225,7 +234,7 @@ def test_noise_of_the_networks_own_layers(tmp_path: Path) -> None:
     np.testing.assert_allclose(given["mutual_information"], points["mutual_information"], rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("outputs", [1, 2])
+@pytest.mark.parametrize("outputs", at_night.but({2}, [1, 2]))
 def test_a_regression_has_mean_and_variance_in_the_unit_of_its_targets(tmp_path: Path, outputs: int) -> None:
     text = small_regression.RUN.replace('"regression"\n', f'"regression"\narch_args = {{ outputs = {outputs} }}\n')
     folder = small_regression.write(tmp_path / "run", text=text, outputs=outputs).parent
@@ -271,15 +280,18 @@ def test_what_the_file_says_of_itself(place: Path, result: Result) -> None:
     assert b"Permission is hereby granted" in files["LICENSE.bnuq"]
 
 
-def test_a_predictor_is_no_network_to_evaluate(place: Path, program: Any, capsys: Any, monkeypatch: Any) -> None:
-    assert program is not None
+def test_a_predictor_is_no_network_to_evaluate(place: Path, tempered: Any, capsys: Any, monkeypatch: Any) -> None:
+    assert tempered is not None
     monkeypatch.chdir(place)
-    for arguments in (["evaluate", "both.pt2", "--train", "train.npz", "--test", "test.npz"], ["inspect", "both.pt2"]):
+    for arguments in (
+        ["evaluate", "tempered.pt2", "--train", "train.npz", "--test", "test.npz"],
+        ["inspect", "tempered.pt2"],
+    ):
         with pytest.raises(SystemExit) as leave:
             main(arguments)
         said = capsys.readouterr().err
         assert leave.value.code == 2 and said.count("\n") == 1
-        assert "both.pt2: is a predictor that bnuq export wrote" in said and "Give the network" in said
+        assert "tempered.pt2: is a predictor that bnuq export wrote" in said and "Give the network" in said
 
 
 def test_the_command_says_what_was_written(place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:

@@ -348,6 +348,7 @@ def test_a_folder_without_the_table_is_not_replaced(boston, tmp_path):
         fetch(the("uci-boston"), ("train",), data_root=root)
 
 
+@pytest.mark.nightly  # real data
 @pytest.mark.parametrize("name", ["boston", "concrete", "energy", "kin8nm", "power", "protein", "wine", "yacht"])
 def test_the_pinned_digests_are_those_of_the_real_sets(data_pack, server, tmp_path, monkeypatch, name):
     (file,) = remotes_of(f"uci-{name}")["test"]

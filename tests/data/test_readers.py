@@ -579,6 +579,7 @@ def test_what_holds_no_points_is_told(tmp_path):
     assert "is gzipped text; only idx files are read gzipped" in refusal(tmp_path / "t.csv.gz")
 
 
+@pytest.mark.nightly  # real data; made-up files above
 def test_the_real_sets_are_read(data_pack):
     """Shapes, counts and pixels as their README states them."""
     lossless = load_points(str(data_pack / "cifar10/lossless_test.npz"))

@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import at_night
 import numpy as np
 import pytest
 import small_run
@@ -88,7 +89,7 @@ def reduced(logits: np.ndarray, sets: PredictionSets, *, labels: np.ndarray = LA
     return reduction.scores()
 
 
-@pytest.mark.parametrize(("chunk", "kept"), [(1000, N), (7, N), (7, 25)])
+@pytest.mark.parametrize(("chunk", "kept"), at_night.but({(1000, N), (7, 25)}, [(1000, N), (7, N), (7, 25)]))
 @pytest.mark.parametrize("cross", [True, False])
 def test_every_value_and_every_replicate_is_that_of_loops(
     chunk: int, kept: int, cross: bool, monkeypatch: pytest.MonkeyPatch
@@ -312,6 +313,7 @@ def test_the_file_holds_it_and_the_gate_compares_it(folder: Path, validated: Res
             assert one.outcome != "not gated"
 
 
+@pytest.mark.nightly  # as of every method
 @pytest.mark.held(False)
 @pytest.mark.parametrize(
     "options",

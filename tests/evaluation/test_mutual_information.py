@@ -7,6 +7,7 @@ import io
 import json
 from dataclasses import replace
 
+import at_night
 import numpy as np
 import pytest
 import small_run
@@ -78,8 +79,8 @@ def test_the_plug_in_is_low_by_one_in_t_and_the_others_are_not(samples):
 
 
 @pytest.mark.held(False)
-@pytest.mark.parametrize("samples", [16, pytest.param(32, marks=pytest.mark.nightly)])
-@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("samples", at_night.but({16}, [16, 32]))
+@pytest.mark.parametrize("estimator", at_night.but({"jackknife"}, ESTIMATORS))
 def test_the_monte_carlo_error_of_the_mean_is_its_spread_over_repeats(estimator, samples):
     posterior, draws = Posterior(), replicate_weights(samples)
     generator = np.random.default_rng(2)

@@ -137,6 +137,7 @@ def test_fewer_reference_points_than_features_are_reported(place: Path) -> None:
     assert finding.values == {"points": 9, "features": 8}
 
 
+@pytest.mark.nightly  # it is speed alone
 def test_fitting_takes_at_most_a_fifth_of_the_passes_of_the_samples_of_the_test_set(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ import functools
 from dataclasses import replace
 from pathlib import Path
 
+import at_night
 import numpy as np
 import pytest
 import torch
@@ -70,7 +71,7 @@ def test_the_right_reference_passes_and_lies_where_batch_noise_puts_it():
     assert findings(check, RUN, PICTURES, []) == []
 
 
-@pytest.mark.parametrize("share", [0.02, 0.1])
+@pytest.mark.parametrize("share", at_night.but({0.02}, [0.02, 0.1]))
 def test_a_small_part_of_the_training_set_passes_though_nothing_says_how_small_it_is(share):
     for seed in range(3):
         net, train = averaged(seed=seed)
@@ -103,7 +104,7 @@ def test_a_reference_that_is_read_as_needed_is_checked_by_the_points_that_are_dr
     assert result.reference_check.passed == (scale == 1)
 
 
-@pytest.mark.parametrize("batch_size", [32, 128, 512])
+@pytest.mark.parametrize("batch_size", at_night.but({32, 512}, [32, 128, 512]))
 def test_what_is_normal_follows_the_size_of_the_batches(batch_size):
     ratios = []
     for seed in range(6):
@@ -283,7 +284,7 @@ def test_the_pattern_of_layers_says_whether_running_averages_lag(means, log_vari
     assert not averages_lag(replace(check, unfit=("a",)), {})
 
 
-@pytest.mark.parametrize(("samples", "batches"), [(2, 12), (700, 24)])
+@pytest.mark.parametrize(("samples", "batches"), at_night.but({(2, 12)}, [(2, 12), (700, 24)]))
 def test_the_check_takes_no_more_than_an_eighth_of_the_passes_of_the_samples(samples, batches, monkeypatch):
     net, train = averaged()
     monkeypatch.setattr(draws, "reference_check", lambda bank, *_, **__: banks.append(bank))

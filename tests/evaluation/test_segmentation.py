@@ -7,6 +7,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import at_night
 import numpy as np
 import pytest
 import small_segmentation
@@ -675,7 +676,7 @@ def test_arrays_and_folders_give_the_same(folder: Path, evaluated: Result) -> No
 
 
 @pytest.mark.held(False)
-@pytest.mark.parametrize(("method", "chunk"), [("tta", 3), ("mcbn+tta", None)])
+@pytest.mark.parametrize(("method", "chunk"), at_night.but({("tta", 3)}, [("tta", 3), ("mcbn+tta", None)]))
 def test_flipped_pictures_are_scored_with_their_outputs_flipped_back(
     folder: Path, monkeypatch: pytest.MonkeyPatch, method: str, chunk: int | None
 ) -> None:
@@ -703,6 +704,7 @@ def test_flipped_pictures_are_scored_with_their_outputs_flipped_back(
         assert found[name].value == pytest.approx(expected[name], abs=2e-4), name
 
 
+@pytest.mark.nightly  # two options at once
 @pytest.mark.held(False)
 def test_flipped_pictures_pass_again_with_a_temperature(folder: Path) -> None:
     options = ALONE | {"methods": ("tta",), "augment": {"flip": True}, "calibrate": "cross", "samples": 3}

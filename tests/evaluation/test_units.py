@@ -171,7 +171,7 @@ AUTO = {"samples": "auto", "mc_error": 0.3, "max_samples": 32, "ood": (), "limit
         {"samples": 4},
         pytest.param({"bank": 24, "methods": ("mcbn+mcdo",), "ood": ()}, marks=pytest.mark.nightly),
         AUTO | {"methods": ("mcbn",), "save_samples": True},
-        AUTO | {"methods": ("tta", "mcbn+tta"), "augment": "flip"},
+        pytest.param(AUTO | {"methods": ("tta", "mcbn+tta"), "augment": "flip"}, marks=pytest.mark.nightly),
         {"methods": ("mcbn", "predictions"), "predictions": "samples.npz", "ood": ()},
     ],
     ids=["samples", "bank", "auto", "augmentation", "predictions"],

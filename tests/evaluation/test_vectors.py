@@ -161,6 +161,7 @@ def test_one_alone_can_be_asked_for(folder: Path, crossed: Result) -> None:
     ]
 
 
+@pytest.mark.nightly  # cli/test_cli_summary.py holds it of others
 @pytest.mark.held(False)
 @pytest.mark.parametrize("calibrate", at_night.but({"cross"}, ["validation", "cross"]))
 def test_it_is_the_same_for_any_size_of_chunks(folder: Path, fitted: Result, crossed: Result, calibrate: Any) -> None:
@@ -172,6 +173,7 @@ def test_it_is_the_same_for_any_size_of_chunks(folder: Path, fitted: Result, cro
         np.testing.assert_allclose(*plls, atol=1e-5)
 
 
+@pytest.mark.nightly  # as of every method
 @pytest.mark.held(False)
 def test_more_rounds_have_the_samples_of_all(folder: Path) -> None:
     auto = {"samples": "auto", "max_samples": 32, "mc_error": 1e-6, "save_samples": True, "ood": ()}
@@ -182,6 +184,7 @@ def test_more_rounds_have_the_samples_of_all(folder: Path) -> None:
     np.testing.assert_allclose(result.methods["mcbn+vector"].sets["test"].points["pll"], expected, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.nightly  # as of every method
 @pytest.mark.held(False)
 def test_the_gate_compares_two_of_them(folder: Path, fitted: Result, crossed: Result) -> None:
     for path in (folder / "fitted.h5", folder / "crossed.h5"):

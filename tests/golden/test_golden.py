@@ -37,7 +37,7 @@ CASES = {
     "check": ["check", "other.h5", "quickstart.h5"],
 }
 SELF_CONTAINED = {"quickstart", "regression", "multilabel", "learned", "inspect", "precise_bn", "check"}
-NIGHTLY = {"camvid", "check", "cifar_resnet20", "cifar_resnet32", "cifar_resnet56", "svhn_cnn"}
+NIGHTLY = {"camvid", "check", "cifar_resnet20", "cifar_resnet32", "cifar_resnet56", "mnist_mlp", "svhn_cnn"}
 NOT_ESTIMATES = {
     *("seconds", "work", "warnings", "notes", "result", "schema", "low", "high", "by_class", "convergence"),
     "points_needed",  # goes with the square of a small difference

@@ -311,6 +311,7 @@ def test_a_reference_that_is_too_small_is_an_error():
         suggested(net, train)
 
 
+@pytest.mark.nightly  # an edge of the search above
 @pytest.mark.held(False)
 @pytest.mark.usefixtures("quick")
 def test_a_pipeline_under_which_the_network_overflows_is_left_out():
@@ -342,6 +343,7 @@ def test_points_that_are_not_square_are_cropped_to_their_own_size(tmp_path):
 
 
 @pytest.mark.held(False)
+@pytest.mark.nightly  # real networks; made-up ones above
 @pytest.mark.parametrize("name", ["fmnist", "mnist"])
 def test_mnists_normalisation_is_found_for_the_dense_networks(data_pack, sample_configs, name, tmp_path):
     from bnuq.models.loading import load_model

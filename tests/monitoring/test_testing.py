@@ -128,6 +128,7 @@ def streams(count: int, length: int, *, grows: bool) -> tuple[np.ndarray, np.nda
     return found, reached
 
 
+@pytest.mark.nightly  # over many streams
 def test_p_values_of_a_stream_are_independent_only_because_the_bag_takes_its_batches_in():
     growing, reached = streams(120, 12, grows=True)
     fixed, _ = streams(120, 12, grows=False)

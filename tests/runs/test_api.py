@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import at_night
 import numpy as np
 import pytest
 import small_run
@@ -72,7 +73,7 @@ def test_a_network_in_memory_scores_as_its_checkpoint_does(folder: Path, result:
     assert values(result) == values(small_run.evaluated(folder, out=str(folder / "command.h5"), methods=("mcbn",)))
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", at_night.but({"dictionary", "Dataset"}, FORMS))
 def test_every_form_of_the_same_data_gives_the_same_estimates(
     form: str, model: nn.Module, sets: dict[str, Any], result: bnuq.Result
 ) -> None:
@@ -106,7 +107,7 @@ def test_the_network_is_left_as_it_was(model: nn.Module, sets: dict[str, Any]) -
     assert torch.equal(torch.get_rng_state(), generator)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("dtype", at_night.but({torch.float64}, [torch.float64, torch.bfloat16]))
 def test_a_network_keeps_its_precision(dtype: torch.dtype, model: nn.Module, sets: dict[str, Any]) -> None:
     wide = bnuq.evaluate(model.to(dtype), **sets, **FEW)
     assert wide.sampling["precision"] == ("float64" if dtype == torch.float64 else "float32")
@@ -197,6 +198,7 @@ def test_a_named_file_is_what_the_command_writes(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["live.h5"]
 
 
+@pytest.mark.nightly  # cli/test_cli_check.py holds it of files
 def test_a_check_passes_on_the_same_network_and_fails_on_a_damaged_one(
     model: nn.Module, sets: dict[str, Any], result: bnuq.Result
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import at_night
 import numpy as np
 import pytest
 import small_run
@@ -94,7 +95,11 @@ def pixels(folder: Path, name: str, *, scale: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "judged"), [("test", set()), ("other", {"explains", "deterministic"}), ("validation", {"ood"})]
+    ("name", "judged"),
+    at_night.but(
+        [("other", {"explains", "deterministic"})],
+        [("test", set()), ("other", {"explains", "deterministic"}), ("validation", {"ood"})],
+    ),
 )
 def test_nothing_is_concluded_from_a_set_on_another_scale_than_the_references(tmp_path, name, judged):
     run_file = small_run.write(tmp_path)
@@ -125,7 +130,10 @@ def test_ood_points_of_the_test_set_or_the_reference_are_a_warning(tmp_path, nam
     assert code in warned(result)
 
 
-@pytest.mark.parametrize("methods", [("deterministic",), ("mcdo",), ("mcbn",), None])
+@pytest.mark.parametrize(
+    "methods",
+    [("mcdo",), ("mcbn",), *(pytest.param(each, marks=pytest.mark.nightly) for each in [("deterministic",), None])],
+)
 def test_a_reference_of_another_size_is_left_out_where_nothing_is_drawn_from_it(tmp_path, methods):
     small_run.write(tmp_path)
     alone = small_run.evaluated(tmp_path, methods=methods or ("mcdo",), ood=(), post_hoc=False)

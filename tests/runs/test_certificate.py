@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import at_night
 import numpy as np
 import pytest
 import small_multilabel
@@ -121,6 +122,7 @@ def test_the_report_says_it_in_a_line_and_a_table(result: Result) -> None:
     assert values["threshold"] == summary(result)["certificate"]["methods"][values["method"]]["threshold"]
 
 
+@pytest.mark.nightly  # report/ holds decisions
 def test_the_deferral_is_certified_for_the_prediction_that_is_used(place: Path) -> None:
     decisions = summary(evaluated(place, "other", risk=0.1, score="mcbn.mutual_information"))["decisions"]
     use, deferral = (next(each["values"] for each in decisions if each["code"] == code) for code in ("use", "defer"))
@@ -240,6 +242,7 @@ def test_a_class_that_loses_its_promise_fails_alone(result: Result) -> None:
     assert check(current, result, GateSettings.of(tolerances=("certified_coverage=off",))).passed
 
 
+@pytest.mark.nightly  # a spread over resamples
 def test_the_error_of_a_change_has_the_chance_of_other_validation_points(place: Path, result: Result) -> None:
     """The same network, certified by other validation points: what it accepts differs, and is no worse."""
     random = np.random.default_rng(3)
@@ -259,6 +262,7 @@ def test_the_error_of_a_change_has_the_chance_of_other_validation_points(place: 
     assert unchanged.se == 0
 
 
+@pytest.mark.nightly  # gate/ holds it of other settings
 def test_another_promise_or_none_cannot_be_compared(place: Path, result: Result) -> None:
     other = evaluated(place, "other", risk=0.2)
     with pytest.raises(ResultError, match=r"scoring: risk is 0\.2 now, 0\.1 in the baseline"):
@@ -294,7 +298,7 @@ def test_an_exported_program_accepts_what_the_certificate_accepts(place: Path, r
     assert "accept" not in tempered.metadata["outputs"]  # the temperature was fitted to the validation points
 
 
-@pytest.mark.parametrize("outputs", [1, 2])
+@pytest.mark.parametrize("outputs", at_night.but({2}, [1, 2]))
 def test_a_regression_has_intervals_that_cover_at_the_risk_and_are_exported(tmp_path: Path, outputs: int) -> None:
     text = small_regression.RUN.replace('"regression"\n', f'"regression"\narch_args = {{ outputs = {outputs} }}\n')
     folder = small_regression.write(tmp_path / "run", text=text, outputs=outputs).parent

@@ -112,6 +112,7 @@ def test_the_file_holds_the_networks_and_says_so_for_xarray(folder: Path, result
     assert values(again) == values(result)
 
 
+@pytest.mark.nightly  # as of every method
 def test_a_run_is_repeated_from_its_result(folder: Path, result: Result):
     from bnuq.config import resolve_again
 
@@ -119,6 +120,7 @@ def test_a_run_is_repeated_from_its_result(folder: Path, result: Result):
     assert values(evaluate(run)) == values(result)
 
 
+@pytest.mark.nightly  # cli/test_cli_summary.py, of other methods
 def test_other_methods_and_the_number_of_samples_do_not_change_an_ensemble(folder: Path, result: Result):
     alone = evaluated(folder, *NETWORKS[1:], methods=("ensemble",), samples=2, save_samples=True, out="alone.h5")
     assert values(alone) == values(result)
@@ -130,6 +132,7 @@ def test_other_methods_and_the_number_of_samples_do_not_change_an_ensemble(folde
     assert {"mcbn", "mcdo", "mcbn+mcdo"} < {*doubled.methods}  # an ensemble comes beside the usual methods
 
 
+@pytest.mark.nightly  # as of every method
 def test_the_gate_takes_the_networks_as_given(folder: Path, result: Result):
     assert check(result, evaluated(folder, *NETWORKS[1:], methods=("ensemble",), calibrate="cross", out="b.h5")).passed
     fewer = evaluated(folder, "b.pt", methods=("mcdo",), calibrate="cross", out="fewer.h5")

@@ -105,8 +105,8 @@ EXPECTED = {
 }  # fmt: skip
 
 
-# The ResNets take seconds each; test_your_network.py runs the smallest.
-DEEPER = {"cifar_resnet20", "cifar_resnet32", "cifar_resnet56"}
+# The ResNets take seconds each; test_your_network.py runs the smallest. The MLPs are alike.
+DEEPER = {"cifar_resnet20", "cifar_resnet32", "cifar_resnet56", "fmnist_mlp"}
 
 
 @pytest.mark.parametrize(
@@ -212,6 +212,7 @@ def test_mcbn_is_what_a_plain_loop_over_mini_batches_gives(
     assert result.sampling["batch_size"] == batch_size
 
 
+@pytest.mark.nightly  # of a network made up: reference check
 def test_a_reference_without_the_augmentation_of_the_training_is_warned_about(project, monkeypatch):
     less_work.at_the_reference(monkeypatch, batches=8)
     lines = (project / "cifar_resnet20.toml").read_text().splitlines()
@@ -258,6 +259,7 @@ def test_evaluating_leaves_the_network_as_it_was(project, data_pack):
 # ── the demo ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.nightly  # cli/test_cli_demo.py runs it
 def test_the_demo_runs_from_its_run_file_alone(tmp_path, monkeypatch):
     less_work.at_the_reference(monkeypatch)
     shutil.copytree(DEMO, tmp_path, dirs_exist_ok=True)

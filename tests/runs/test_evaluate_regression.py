@@ -157,6 +157,7 @@ def test_the_result_is_read_as_it_was_written(whole: Result) -> None:
     np.testing.assert_array_equal(again.sets["test"].targets, whole.sets["test"].targets)
 
 
+@pytest.mark.nightly  # an ensemble's does
 def test_the_result_opens_in_xarray_and_arviz(whole: Result) -> None:
     import arviz
     import xarray

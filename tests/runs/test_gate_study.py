@@ -23,6 +23,8 @@ from bnuq.records.addresses import estimates_of
 from bnuq.records.evaluation import Result
 from bnuq.records.evaluation_file import read
 
+pytestmark = pytest.mark.nightly  # docs/make_gate.py is not installed
+
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -318,6 +318,7 @@ def test_layers_that_are_not_there_are_refused(tmp_path):
         inspect(replace(resolved(tmp_path), layers=("head",)), asked)
 
 
+@pytest.mark.nightly  # inspection/ and cli/test_cli_init.py search
 def test_a_pipeline_is_suggested_and_nothing_measured_through_an_unknown_one(tmp_path):
     small_run.write(tmp_path)
     state = torch.load(tmp_path / "model.pt")

@@ -97,6 +97,7 @@ def test_sums_of_sources_are_drawn_on_request(place, result):
     assert information["mcbn+mcdo+learned"] > information["mcbn+mcdo"] > 0
 
 
+@pytest.mark.nightly  # as of every method
 def test_one_more_sample_leaves_the_others_alone(place):
     first, second = (
         run(place, methods=("learned",), samples=count, ood=()).methods["learned"].sets["test"].log_likelihood
@@ -106,6 +107,7 @@ def test_one_more_sample_leaves_the_others_alone(place):
     np.testing.assert_allclose(second[:4], first, rtol=0, atol=1e-5)
 
 
+@pytest.mark.nightly  # as of every method
 def test_the_gate_pairs_its_draws(place, result):
     verdict = check(result, run(place, methods=("learned",), post_hoc=False, out="again.h5"), GateSettings())
     assert verdict.passed

@@ -203,6 +203,7 @@ def test_a_folder_of_nothing_or_of_several_requests_is_not_merged(tmp_path: Path
 # ── what is lost ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.nightly  # five jobs of processes that die; a worker takes what the dead have left below
 def test_a_unit_that_ends_every_process_is_named_and_processes_go_on_to_all_others_and_to_the_next_job(
     tmp_path: Path,
 ) -> None:
@@ -283,6 +284,7 @@ def counting():
 """
 
 
+@pytest.mark.nightly  # a worker takes and leaves units of others below
 def test_another_process_that_makes_the_same_result_meanwhile_changes_nothing(tmp_path: Path) -> None:
     small_run.write(tmp_path)
     # without a cross-fit, whose raw samples are read again
@@ -303,6 +305,7 @@ def test_another_process_that_makes_the_same_result_meanwhile_changes_nothing(tm
     assert len(titles) > 10 and not (tmp_path / "same.h5.work").exists()
 
 
+@pytest.mark.nightly  # sampling/test_engine.py
 def test_memory_that_runs_out_in_a_worker_halves_the_chunk_inside_the_unit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -470,6 +473,7 @@ def test_units_computed_again_are_those_of_the_result(made: Callable[[str], Path
     assert len(verified(made(kind), chosen=alone).computed) < len(found.result.units)
 
 
+@pytest.mark.nightly  # cli/test_cli_trust.py holds it
 def test_code_that_the_run_file_on_the_command_line_names_runs(
     made: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -560,14 +564,16 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Result:
         return evaluated(folder, "one.h5", **STOPPED)
 
 
+@pytest.mark.nightly  # cli/test_cli_processes.py holds a signal, and the queue above a process beside this one
+@pytest.mark.parametrize("workers", [1, 2])
 def test_a_signal_ends_all_processes_and_the_run_goes_on_from_their_units(
-    undisturbed: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    workers: int, undisturbed: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
 ) -> None:
     monkeypatch.chdir(written_to_be_stopped(tmp_path))
     stopper = threading.Thread(target=lambda: after_three_units(tmp_path) or os.kill(os.getpid(), signal.SIGTERM))
-    with threads(2):
+    with threads(workers):
         stopper.start()
-        bnuq(*STOPPED_COMMAND, "--on", "local:2", code=143)
+        bnuq(*STOPPED_COMMAND, "--on", f"local:{workers}", code=143)
     stopper.join()
     kept = f"finished parts are kept in {tmp_path / 'two.h5.work'}: the same command resumes from them."
     assert capfd.readouterr().err.endswith(f"bnuq: terminated; {kept}\n")

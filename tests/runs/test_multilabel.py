@@ -143,6 +143,7 @@ def test_the_constant_confidence_is_one_for_all_labels(result: Result) -> None:
     assert set(method.normalized) == {"pll"} and method.bounds["constant"]["pll"].se
 
 
+@pytest.mark.nightly  # classes hold it
 def test_chunks_a_bank_and_python_give_the_same_estimates(result: Result, folder: Path, evaluated: Evaluated) -> None:
     expected = {address: row.estimate.value for address, row in estimates_of(result).items()}
     chunked = evaluated("chunked", chunk_size=7, methods=("mcbn",), ood=())

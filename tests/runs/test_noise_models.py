@@ -162,6 +162,7 @@ def test_a_covariance_that_is_none_is_refused(tmp_path, covariance):
         run(tmp_path, methods=("mcbn-empirical",), covariance=covariance)
 
 
+@pytest.mark.nightly  # as of every method
 def test_auto_doubles_the_draws_of_noise_models_too(tmp_path):
     result = run(tmp_path, methods=("mcbn-chi2",), samples="auto", max_samples=32, ood=())
     whole = run(tmp_path / "whole", methods=("mcbn-chi2",), samples=result.sampling["samples"], ood=())
@@ -170,6 +171,7 @@ def test_auto_doubles_the_draws_of_noise_models_too(tmp_path):
         assert stopped == pytest.approx(other, rel=1e-6)
 
 
+@pytest.mark.nightly  # sampling/ counts
 def test_measured_counts_are_those_of_the_very_size_whether_or_not_points_are_augmented(tmp_path):
     ratios = {}
     for name, augment in (("none", ""), ("same", "augment = { crop = 6 }\n")):  # a crop that changes nothing
@@ -203,6 +205,7 @@ def test_options_that_no_method_draws_by_are_told(tmp_path):
     assert "setting-ignored" not in noted(run(tmp_path / "mcbn", methods=("mcbn",), ood=()))
 
 
+@pytest.mark.nightly  # a case of its table
 def test_a_regression_whose_pll_is_known_of_one_alone_is_told_without_it(tmp_path):
     small_regression.write(tmp_path)
     result = small_regression.evaluated(tmp_path, methods=("mcbn-chi2",), samples=16, batch_size=3, ood=())

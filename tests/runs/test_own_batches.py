@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import at_night
 import numpy as np
 import pytest
 import small_run
@@ -106,7 +107,12 @@ def test_a_batch_has_b_points_and_every_point_a_batch() -> None:
         assert len(batches) == -(-count // B)
 
 
-@pytest.mark.parametrize("options", [{"chunk_size": 7}, {"on": "local:2"}, {"ood": ()}, {"train": None}])
+@pytest.mark.parametrize(
+    "options",
+    at_night.but(
+        [{"chunk_size": 7}, {"train": None}], [{"chunk_size": 7}, {"on": "local:2"}, {"ood": ()}, {"train": None}]
+    ),
+)
 def test_no_estimate_depends_on_chunks_processes_other_sets_or_the_reference(
     folder: Path, whole: Result, options: dict[str, Any]
 ) -> None:
@@ -148,6 +154,7 @@ def test_what_it_cannot_be_drawn_of_is_refused(folder: Path, tmp_path: Path) -> 
         small_segmentation.evaluated(dense if dense.is_dir() else dense.parent, methods=(OWN,))
 
 
+@pytest.mark.nightly  # as of every method
 def test_a_regression_has_it() -> None:
     random = np.random.default_rng(0)
     x, y = random.normal(2, 1, (45, 4)).astype(np.float32), random.normal(size=(45, 1))
@@ -181,6 +188,7 @@ def test_it_is_compared_and_marked_and_never_what_is_decided(whole: Result) -> N
     assert "own-batches" in noted(whole)
 
 
+@pytest.mark.nightly  # as of every method
 def test_the_gate_pairs_results_of_the_same_batches(folder: Path, whole: Result) -> None:
     further = evaluated(folder, "further", methods=(OWN, "mcbn"), perturb=("gaussian:0.2",), samples=12)
     assert OWN in pairing(further, whole).draws
@@ -189,6 +197,7 @@ def test_the_gate_pairs_results_of_the_same_batches(folder: Path, whole: Result)
     assert check(whole, whole).passed
 
 
+@pytest.mark.nightly  # as every method
 @pytest.mark.usefixtures("accelerator")
 def test_it_runs_on_an_accelerator(folder: Path, whole: Result) -> None:
     result = evaluated(folder, "device", device="auto")

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import at_night
 import h5py
 import numpy as np
 import pytest
@@ -87,7 +88,7 @@ def attacked(networks: list[nn.Sequential], x: np.ndarray, y: np.ndarray, size: 
     return changed.double()
 
 
-@pytest.mark.parametrize(("kind", "steps"), [("fgsm", 1), ("pgd", 10)])
+@pytest.mark.parametrize(("kind", "steps"), at_night.but({("pgd", 10)}, [("fgsm", 1), ("pgd", 10)]))
 def test_an_attack_raises_the_loss_of_the_mean_prediction_of_the_first_draws(
     folder: Path, whole: Result, kind: str, steps: int
 ) -> None:
@@ -173,6 +174,7 @@ def test_noise_is_gaussian_and_keyed_by_the_seed_and_the_number_of_the_point(fol
     np.testing.assert_allclose(found, p.max(1), rtol=1e-9)
 
 
+@pytest.mark.nightly  # its number alone is its key, see above
 def test_no_point_depends_on_chunks_the_order_of_sets_or_how_often_it_is_made(folder: Path, whole: Result) -> None:
     again = evaluated(folder, "again", chunk_size=7, perturb=KINDS[::-1], ood=(), methods=METHODS[2:])
     for kind in KINDS:
@@ -205,6 +207,7 @@ def test_an_interrupted_run_goes_on_with_the_same_points(folder: Path, whole: Re
         assert row.estimate.value == pytest.approx(expected[address].estimate.value, nan_ok=True), address
 
 
+@pytest.mark.nightly  # two settings at once
 def test_rounds_of_draws_and_a_bank_keep_the_attack_of_the_first_draws(folder: Path) -> None:
     given: dict[str, Any] = {"perturb": ("fgsm:0.05",), "methods": ("mcbn",), "ood": (), "limit": 12}
     auto = evaluated(folder, "auto", samples="auto", mc_error=0.001, max_samples=32, **given)
@@ -238,6 +241,7 @@ def test_each_is_a_labelled_set_and_one_to_be_told_from_the_test_set(folder: Pat
     assert "deterministic through the network in evaluation mode" in text
 
 
+@pytest.mark.nightly  # as of every set
 def test_the_file_the_gate_and_a_repetition_take_them_like_others(folder: Path, whole: Result) -> None:
     read = evaluation_file.read(folder / "whole.h5")
     assert estimates_of(read).keys() == estimates_of(whole).keys()

@@ -100,6 +100,7 @@ def test_they_are_scored_as_numpy_scores_them(folder: Path, whole: Result) -> No
     assert "predictions samples.npz, from other software" in " ".join(rendered(report, whole).split())
 
 
+@pytest.mark.nightly  # cli/test_cli_summary.py holds it of others
 def test_no_estimate_depends_on_chunks(folder: Path, whole: Result) -> None:
     apart = evaluated(folder, chunk_size=7, precision="float64")
     for score, values in apart.methods["predictions"].sets["test"].points.items():
@@ -141,6 +142,7 @@ def test_without_predictions_of_the_validation_points_nothing_is_fitted_to_them(
     assert fitted.methods["predictions"].bounds and "predictions+temperature" in fitted.methods
 
 
+@pytest.mark.nightly  # as of every method
 def test_the_gate_sees_another_file_and_pairs_the_draws_of_the_same(folder: Path, whole: Result) -> None:
     again = evaluated(folder, "again", precision="float64")
     assert check(again, whole).passed and "predictions" in pairing(again, whole).draws

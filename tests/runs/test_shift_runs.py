@@ -187,6 +187,7 @@ def test_ones_own_function_changes_each_block_by_its_own_numbers(folder: Path, w
     np.testing.assert_allclose(found, p.max(1), rtol=1e-4)
 
 
+@pytest.mark.nightly  # as of every set
 def test_the_file_the_gate_the_json_and_a_repetition_keep_it(folder: Path, whole: Result) -> None:
     read = evaluation_file.read(folder / "whole.h5")
     again = shift_of(read)
@@ -285,6 +286,7 @@ def test_a_segmentation_keeps_its_masks_and_refuses_what_moves_them(tmp_path: Pa
         evaluate(resolve("run.toml", Options(perturb=("rotation@1",), **options), folder=folder))
 
 
+@pytest.mark.nightly  # classes hold the curves
 def test_a_regression_loses_by_its_rmse_and_its_columns_have_their_own_units(tmp_path: Path) -> None:
     folder = small_regression.write(tmp_path / "run").parent
     options = Options(perturb=("all@1", "all@5"), out=folder / "r.h5", methods=("mcbn",), ood=())

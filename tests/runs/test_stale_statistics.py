@@ -194,6 +194,7 @@ def test_it_is_in_the_file_and_in_the_json_like_any_method(stale: Result) -> Non
     assert set(content["ood"]["other"]) == streamed_scores(single_sample=True)
 
 
+@pytest.mark.nightly  # as of every method
 def test_check_compares_results_that_have_it_or_not(folder: Path, stale: Result, sound: Result) -> None:
     other = evaluated(folder, "other-seed.h5", seed=1)
     checked = check(other, stale)
@@ -206,6 +207,7 @@ def test_check_compares_results_that_have_it_or_not(folder: Path, stale: Result,
     check_request_comparable(resolve("run.toml", Options(samples=16), folder=folder), stale, GateSettings())
 
 
+@pytest.mark.nightly  # as classes are
 def test_a_regression_is_compared_with_it_too(tmp_path: Path) -> None:
     text = small_regression.RUN.replace('validation = "validation.npz"\n', "") + "\n[scoring]\ntau = 0.03\n"
     small_regression.write(tmp_path, text=text)
@@ -216,6 +218,7 @@ def test_a_regression_is_compared_with_it_too(tmp_path: Path) -> None:
     assert verdict(record, "explains-targets", method="mcbn").values["network"] == POPULATION
 
 
+@pytest.mark.nightly  # as of every method
 def test_runs_of_which_one_has_it_are_put_together(folder: Path) -> None:
     text = small_run.RUN.replace("model.pt", "{split}.pt") + 'methods = ["mcbn"]\n\n[runs]\nsplit = [0, 1]\n'
     (folder / "runs.toml").write_text(text)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import at_night
 import numpy as np
 import pytest
 import small_regression
@@ -297,6 +298,7 @@ def test_errors_of_the_elbo_are_over_points_and_draws_and_none_where_all_points_
     assert point_at(grouped, 8).elbo.elbo.mc_se == pytest.approx(point_at(part, 8).elbo.elbo.mc_se)
 
 
+@pytest.mark.nightly  # evaluation/test_scoring.py holds it of scores
 def test_the_elbo_is_the_same_where_memory_runs_out_as_the_likelihood_is_taken(
     folder: Path, record: Sweep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -316,6 +318,7 @@ def test_the_elbo_is_the_same_where_memory_runs_out_as_the_likelihood_is_taken(
         assert np.array_equal(point_at(again, size).elbo.log_likelihood, point_at(record, size).elbo.log_likelihood)
 
 
+@pytest.mark.nightly  # a spread over repeats
 def test_the_errors_of_c_and_of_the_decay_are_those_of_other_points_and_draws(folder: Path) -> None:
     found = []
     for seed in range(6):
@@ -565,7 +568,11 @@ def test_a_smaller_chunk_takes_the_parts_of_a_larger_one(interrupted: Path) -> N
 
 
 @pytest.mark.parametrize(
-    "changed", [{"seed": 1}, {"samples": 9}, {"layers": ("first:1",)}, {"mutual_information": "corrected"}]
+    "changed",
+    at_night.but(
+        [{"seed": 1}, {"layers": ("first:1",)}],
+        [{"seed": 1}, {"samples": 9}, {"layers": ("first:1",)}, {"mutual_information": "corrected"}],
+    ),
 )
 def test_parts_of_another_request_are_left(interrupted: Path, changed: dict[str, Any]) -> None:
     runs, settings = request(interrupted, (8, 16))
@@ -719,9 +726,14 @@ def test_mutual_information_of_a_real_network_falls_as_one_over_b(
 
 @pytest.mark.parametrize(
     ("criterion", "name", "chosen"),
-    [("elbo", "test", True), ("pll", "test", False), ("auroc", "test", False), ("auroc", "other", False),
-     ("pll", "other", True)],
-)  # fmt: skip
+    [
+        *(("elbo", "test", True), ("auroc", "other", False)),
+        *(
+            pytest.param(*case, marks=pytest.mark.nightly)
+            for case in (("pll", "test", False), ("auroc", "test", False), ("pll", "other", True))
+        ),
+    ],
+)
 def test_no_size_is_chosen_by_a_set_on_another_scale_than_the_reference(
     folder: Path, criterion: str, name: str, chosen: bool
 ) -> None:

@@ -102,6 +102,7 @@ def test_report_and_json_tell_what_is_repair(stale: Sweep) -> None:
             assert point["compared_with"][name]["pll"]["difference"].get("mc_se") == entry.difference.mc_se
 
 
+@pytest.mark.nightly  # as of one
 def test_of_several_networks_those_that_are_stale_are_compared(folder: Path) -> None:
     (folder / "stale8.toml").write_text((folder / "stale.toml").read_text().replace("size = 16", "size = 8"))
     record = swept(folder, "stale8.toml", "run.toml", sizes=None)
@@ -110,6 +111,7 @@ def test_of_several_networks_those_that_are_stale_are_compared(folder: Path) -> 
     assert "at b = 8; minus" in words_of(record)
 
 
+@pytest.mark.nightly  # as classes are
 def test_a_regression_without_tau_is_compared_by_mae(tmp_path: Path) -> None:
     text = small_regression.RUN.replace('validation = "validation.npz"\n', "")
     small_regression.write(tmp_path, text=text)
@@ -121,6 +123,7 @@ def test_a_regression_without_tau_is_compared_by_mae(tmp_path: Path) -> None:
     assert "MAE on the test set, MCBN minus the deterministic network: −" in words_of(record)
 
 
+@pytest.mark.nightly  # as of an evaluation
 def test_with_validation_points_each_network_has_its_own_tau(tmp_path: Path) -> None:
     small_regression.write(tmp_path)
     let_go_stale(tmp_path, "1")
@@ -133,6 +136,7 @@ def test_what_was_kept_for_it_is_forgotten_with_the_rest(folder: Path, stale: Sw
     assert stale.points and not list((folder / "work").iterdir())
 
 
+@pytest.mark.nightly  # test_sweep.py holds it of the parts
 def test_it_goes_on_from_the_parts_of_an_interrupted_sweep(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def stopped(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt

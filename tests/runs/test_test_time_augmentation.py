@@ -120,12 +120,14 @@ def test_estimates_are_those_of_the_mean_probability(folder: Path, whole: Result
     assert set(whole.methods["tta"].ood["other"]) >= {"mutual_information", "energy"}
 
 
+@pytest.mark.nightly  # cli/test_cli_summary.py holds it of others
 def test_no_estimate_depends_on_chunks_or_on_other_sets(folder: Path, whole: Result) -> None:
     apart = evaluated(folder, "apart", precision="float64", chunk_size=7, ood=(), methods=("tta",))
     for score, values in apart.methods["tta"].sets["test"].points.items():
         np.testing.assert_allclose(values, whole.methods["tta"].sets["test"].points[score], atol=1e-12)
 
 
+@pytest.mark.nightly  # two settings at once
 def test_a_point_of_a_bank_has_the_augmentations_of_its_draws(folder: Path) -> None:
     options: dict[str, Any] = {"methods": ("mcbn+tta",), "save_samples": True, "precision": "float64", "ood": ()}
     evaluated(folder, "all", samples=12, **options)
@@ -216,6 +218,7 @@ def test_what_cannot_be_augmented_is_refused(folder: Path, case: str) -> None:
         evaluated(folder, "bad", run_file="bad.toml", **{"methods": ("tta",)} | options)
 
 
+@pytest.mark.nightly  # as of every method
 def test_the_same_run_is_repeated_from_its_result(folder: Path, whole: Result) -> None:
     (folder / "own.toml").write_text(small_run.RUN + "\n[tta]\nflip = true\n")
     own = evaluated(folder, "own", run_file="own.toml", methods=("tta",), ood=(), limit=20)

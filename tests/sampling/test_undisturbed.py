@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from contextlib import suppress
 
+import at_night
 import numpy as np
 import pytest
 import torch
@@ -102,7 +103,7 @@ def test_nothing_of_the_network_or_the_process_is_changed(doing, mode):
     assert torch.equal(x, given)
 
 
-@pytest.mark.parametrize("fail_at", [1, 2, 3, 4])
+@pytest.mark.parametrize("fail_at", at_night.but({1, 3}, [1, 2, 3, 4]))
 @pytest.mark.parametrize("doing", DOING)
 def test_nothing_is_changed_where_the_network_fails(doing, fail_at):
     net, x = zoo.settled(Fragile, (4,)), zoo.points((4,), 9)
@@ -274,7 +275,10 @@ def test_precisions_set_by_the_new_interface_alone_are_left_as_they_were():
     assert [torch.backends.cudnn.conv.fp32_precision, torch.backends.cudnn.rnn.fp32_precision] == ["ieee", "tf32"]
 
 
-@pytest.mark.parametrize("error", [AttributeError("no layer"), KeyError("k"), OSError(5, "gone"), ValueError()])
+ERRORS = [AttributeError("no layer"), KeyError("k"), OSError(5, "gone"), ValueError()]
+
+
+@pytest.mark.parametrize("error", at_night.but(ERRORS[:1], ERRORS))
 @pytest.mark.parametrize("fail_at", [1, 3])
 @pytest.mark.parametrize("doing", DOING)
 def test_what_a_forward_raises_is_one_message(doing, fail_at, error):

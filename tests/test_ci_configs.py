@@ -377,6 +377,7 @@ def test_the_hooks_for_other_repositories_call_commands_that_exist() -> None:
     assert all(hook["language"] == "system" and re.compile(hook["files"]) for hook in hooks)
 
 
+@pytest.mark.nightly  # its commands: runs/test_score.py and cli/test_cli_check.py
 def test_the_action_scores_predictions_as_its_sample_asks(tmp_path: Path) -> None:
     """The inputs of the sample are inputs of the action, and its scripts run with them and with the baseline that the
     sample's first lines make; worse predictions fail."""

@@ -78,6 +78,7 @@ def test_a_case_with_a_network_of_its_own_gives_a_right_figure(case: str, capsys
     assert AT_LEAST[name] < accuracy <= 1
 
 
+@pytest.mark.nightly  # of the data pack; made-up cases above
 def test_a_downloaded_network_passes_the_reference_check_with_the_settings_shown(
     data_pack: Path, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

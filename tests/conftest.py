@@ -14,7 +14,7 @@ import jaxtyping
 import pytest
 import shapes
 
-hypothesis.settings.register_profile("few", max_examples=30)
+hypothesis.settings.register_profile("few", max_examples=30, deadline=None)  # the machine may be busy
 hypothesis.settings.load_profile("few")
 jaxtyping.jaxtyped = shapes.jaxtyped
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the tests run side by side, a process a core

@@ -469,9 +469,9 @@ def peak_of(folder: Path, points: int, *, keep: bool) -> int:
 )
 def test_memory_does_not_grow_with_points_times_samples_times_classes(tmp_path, monkeypatch, keep, classes):
     """What grows with n are scores, log-likelihoods and replicates, a few kB a point; never the outputs (T × K)."""
-    monkeypatch.setattr(
-        "bnuq.evaluation.tasks.class_probabilities._REPLICATED", 2**20
-    )  # of fewer points than there are
+    # What is bounded is bounded below what these few points take: replicates, and units kept in memory.
+    monkeypatch.setattr("bnuq.evaluation.tasks.class_probabilities._REPLICATED", 2**20)
+    monkeypatch.setattr("bnuq.files.journal._LATEST", 2**16)
     text = small_run.RUN.replace("[data]", f"arch_args = {{ classes = {classes} }}\n[data]")
     small_run.write(tmp_path, text=text, classes=classes)
     few, many = (peak_of(tmp_path, n, keep=keep) for n in (128, 192))  # above the 64 of a chunk of the file

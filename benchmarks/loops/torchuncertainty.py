@@ -12,7 +12,7 @@ import warnings
 import numpy as np
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 
 parser = argparse.ArgumentParser()
 parser.add_argument("checkpoint")
@@ -69,13 +69,15 @@ state = state.get("state_dict", state)
 model = getattr(module, function)()
 model.load_state_dict({name.removeprefix("module."): value for name, value in state.items()})
 model.eval()
-train = DataLoader(read(options.train), options.batch_size, shuffle=True, collate_fn=augmented)
+reference = read(options.train)
+order = RandomSampler(reference, num_samples=options.samples * options.batch_size)  # also if it has fewer pictures
+train = DataLoader(reference, options.batch_size, sampler=order, collate_fn=augmented)
 sets, ood = [read(file, options.limit) for file in options.set], DataLoader(read(options.ood, options.limit), 128)
 classes = int(max(points.tensors[1].max() for points in sets)) + 1
 
 for method in ["deterministic", *options.methods.split(",")]:
     network = copy.deepcopy(model)
-    if method == "mcbn":  # its batches are never smaller than asked: the last one of an epoch is not reached
+    if method == "mcbn":
         network = MCBatchNorm(network, num_estimators=options.samples, mc_batch_size=options.batch_size)
         with torch.inference_mode():
             network.fit(train)

@@ -257,6 +257,7 @@ def segnet():
 """
 
 
+@pytest.mark.nightly
 def test_the_loop_of_a_segmentation_takes_what_the_comparison_of_commands_gives_it(
     benchmarks: SimpleNamespace, tmp_path: Path
 ) -> None:

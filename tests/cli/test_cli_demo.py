@@ -71,6 +71,7 @@ def test_what_the_demo_says_to_type_next_runs_in_its_folder(cli, small_demo, mon
     assert [cli(*words[1:]).code for words in following] == [0, 0, 0]
 
 
+@pytest.mark.nightly
 def test_a_second_demo_replaces_its_own_result_and_nothing_that_was_changed(cli, quick_demo) -> None:
     assert cli("demo", "--quiet").code == 0
     second = cli("demo", "--quiet")

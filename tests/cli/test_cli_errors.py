@@ -251,6 +251,7 @@ def test_a_test_set_needs_no_name_of_its_own(cli, small):
     assert "Give it a name: 'my_test=my test.npz'" in cli("evaluate", "run.toml", *sets).message
 
 
+@pytest.mark.nightly
 def test_a_checkpoint_whose_name_is_not_utf_8_is_evaluated(cli, small):
     name = os.fsdecode(b"caf\xe9.pt")
     (small / "model.pt").rename(small / name)
@@ -450,6 +451,7 @@ def test_lists_and_reports_fit_an_ascii_stream(cli, small, monkeypatch):
         assert (done.code, done.err) == (0, "")
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("small")
 def test_a_rate_of_dropout_left_at_0_is_said_once_with_the_argument_to_set(cli, small):
     small_run.write(small, text=small_run.RUN.replace('ood = ["other.npz"]\n', ""))  # all methods
@@ -472,6 +474,7 @@ def test_a_rate_of_dropout_left_at_0_is_said_once_with_the_argument_to_set(cli, 
     )
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("small")
 def test_strict_and_a_gate_warn_of_a_resumed_run(cli, monkeypatch):
     def interrupted(*_, **__):

@@ -13,6 +13,7 @@ Cli = Callable[..., Any]
 FEW = ("--samples", "4", "--method", "mcbn", "--no-post-hoc", "--json")
 
 
+@pytest.mark.nightly
 def test_the_test_set_with_noise_and_under_an_attack(cli: Cli, small: Path, tmp_path: Path) -> None:
     given = ("--perturb", "gaussian:0.1", "--perturb", "fgsm:0.01", "--out", tmp_path / "q.h5")
     outcome = cli("evaluate", small / "run.toml", *given, *FEW)

@@ -92,9 +92,8 @@ def test_a_step_summary_that_is_a_pipe_does_not_hang_a_check(small, evaluated, c
         os.close(reader)
 
 
-@pytest.mark.parametrize(
-    "backend", ["module://matplotlib_inline.backend_inline", pytest.param("nonsense", marks=pytest.mark.nightly)]
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("backend", ["module://matplotlib_inline.backend_inline", "nonsense"])
 def test_the_backend_that_the_environment_names_does_not_matter(evaluated, backend):
     small = evaluated.parent
     done = subprocess.run(

@@ -143,6 +143,7 @@ def test_a_closed_pipe_is_no_error(small, result):
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.nightly
 def test_closed_standard_streams_are_no_error_and_another_process_gives_the_same_estimates(small):
     before = (small / "model.pt").read_bytes()
     done = shell("bnuq evaluate run.toml --limit 20 -T 2 --method mcbn,mcdo --calibrate off <&- >&- 2>&-", small)
@@ -161,6 +162,7 @@ def test_an_output_that_is_full_is_one_message(small, result):
     assert done.stderr == "bnuq: the output could not be written: No space left on device. Free some space.\n"
 
 
+@pytest.mark.nightly
 def test_a_piped_ascii_report_has_only_ascii_and_a_closed_standard_input_is_no_error(small, result):
     done = shell(f"bnuq report {result.name} <&-", small, PYTHONIOENCODING="ascii")
     assert (done.returncode, done.stderr) == (0, "") and "In short" in done.stdout
@@ -320,18 +322,14 @@ def net():
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "command",
     [
         "evaluate run.toml -T 2 --limit 20 --baseline base.h5",
-        *(  # the wall is one, in main
-            pytest.param(command, marks=pytest.mark.nightly)
-            for command in (
-                "inspect run.toml --draws 8",
-                "sweep-batch-size run.toml -T 2 --draw-sets 2 --batch-sizes 8,16",
-                "precise-bn run.toml --out new.pt",
-            )
-        ),
+        "inspect run.toml --draws 8",
+        "sweep-batch-size run.toml -T 2 --draw-sets 2 --batch-sizes 8,16",
+        "precise-bn run.toml --out new.pt",
     ],
 )
 def test_what_user_code_prints_goes_to_standard_error_and_signals_that_are_ignored_stay_so(small, command):

@@ -307,6 +307,7 @@ def test_no_estimate_depends_on_the_chunks_nor_on_the_sets_beside_it(small):
         assert other.mc_se == pytest.approx(estimate.mc_se, abs=1e-5), name
 
 
+@pytest.mark.nightly
 @pytest.mark.held(False)
 def test_a_bank_of_as_many_draws_as_passes_is_none(small):
     same = small_run.evaluated(small, out=Path("same.h5"), bank=8, methods=("mcbn",), ood=())

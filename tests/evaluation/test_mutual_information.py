@@ -78,6 +78,7 @@ def test_the_plug_in_is_low_by_one_in_t_and_the_others_are_not(samples):
     assert abs(bias["jackknife"]) < 0.25
 
 
+@pytest.mark.nightly
 @pytest.mark.held(False)
 @pytest.mark.parametrize("samples", at_night.but({16}, [16, 32]))
 @pytest.mark.parametrize("estimator", at_night.but({"jackknife"}, ESTIMATORS))

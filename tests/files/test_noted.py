@@ -70,8 +70,8 @@ def test_large_arrays_are_read_as_by_the_other_process(tmp_path: Path, asked: li
 
     from bnuq.files.hdf5 import image_of, open_hdf5
 
-    random, texts = np.random.default_rng(0), np.array([f"text {number} é" for number in range(200_000)], object)
-    values = {"packed": random.normal(size=(3000, 200)), "plain": np.arange(900_000), "none": np.empty((0, 3))}
+    random, texts = np.random.default_rng(0), np.array([f"text {number} é" for number in range(40_000)], object)
+    values = {"packed": random.normal(size=(3000, 60)), "plain": np.arange(300_000), "none": np.empty((0, 3))}
 
     def lay_out(file: h5py.File) -> None:
         file.create_dataset("packed", data=values["packed"], compression="gzip", chunks=(700, 30))

@@ -311,6 +311,7 @@ def test_what_was_found_in_one_file_is_not_said_of_another_that_its_path_leads_t
     assert "a link to another file" in parsing._open(None, 0, str(path))["complaint"]
 
 
+@pytest.mark.nightly
 def test_many_chunked_data_sets_are_read(tmp_path):
     path = tmp_path / "out.h5"
     with h5py.File(path, "w") as file:

@@ -80,6 +80,7 @@ def test_a_slow_decline_is_found_that_no_two_neighbours_show() -> None:
     assert outcomes(check(results[0], settings=ALONE, history=results[:0:-1]))[True] == "better"
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("varying", [0.0, 0.02])  # how much networks differ for good from night to night
 def test_a_history_without_a_decline_has_a_slope_by_chance_as_often_as_the_level(varying: float) -> None:
     random, tried = np.random.default_rng(4), 150

@@ -32,6 +32,7 @@ def only(current: Result, baseline: Result, settings: GateSettings = ALONE) -> E
     return found
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("tolerance", [0.01, 0.08])  # the error decides, and the tolerance does
 def test_a_worsening_of_what_can_be_seen_is_found_four_times_in_five(tolerance: float) -> None:
     random = np.random.default_rng(0)

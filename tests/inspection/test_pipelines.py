@@ -92,6 +92,7 @@ CROP, FLIP = Augment(pad=4, crop=SIZE), Augment(flip=True)
 BOTH = Augment(pad=4, crop=SIZE, flip=True)
 
 
+@pytest.mark.nightly
 @pytest.mark.held(False)
 def test_imagenets_normalisation_with_pad_and_crop_comes_first_and_its_lines_are_a_run_file(tmp_path):
     train = pictures(500)
@@ -126,6 +127,7 @@ def test_the_pipeline_that_the_run_says_is_tried_and_shown_wherever_it_ranks():
     assert "the run file's" not in [one.normalize for one in (*known.candidates, *known.first_round)]
 
 
+@pytest.mark.nightly
 @pytest.mark.held(False)
 @pytest.mark.usefixtures("quick")
 def test_blue_first_and_a_flip_are_found_where_pictures_lean(tmp_path):

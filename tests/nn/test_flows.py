@@ -135,6 +135,7 @@ class Bound(nn.Module):
         return self.layer.kl(2)
 
 
+@pytest.mark.nightly
 def test_training_and_drawn_weights_agree_in_distribution(samples) -> None:
     layer, x = untidy(MNFLinear(3, 2)), torch.tensor([[0.5, -1.0, 2.0]], dtype=torch.float64)
     by_weights = samples(layer, x, 600)[:, 0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import at_night
@@ -17,6 +17,7 @@ import small_segmentation
 import small_sweep
 
 from bnuq.report import comparison, evaluation, inspection, render, sweep
+from bnuq.report.document import Report
 
 pytestmark = [
     pytest.mark.skipif(browser.found() is None, reason="no Chromium on the PATH"),
@@ -77,29 +78,37 @@ PALE = r"""(() => {
 
 
 @pytest.fixture(scope="module")
-def pages(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """One page of every make, the names on them long."""
-    folder = tmp_path_factory.mktemp("pages")
-    small_segmentation.write(folder / "pictures")
-    pictures = small_segmentation.evaluated(folder / "pictures", methods=("mcbn",), samples=4, limit=8, ood=())
-    recalibrated = small_run.evaluated(
-        request.getfixturevalue("folder"), out=folder / "r.h5", methods=("mcbn+mcdo",), calibrate="cross"
-    )
-    four, regression, two = (request.getfixturevalue(name) for name in ("four_methods", "regression", "two_sets"))
-    results = {"first": four, LONG: two}
-    texts = {
-        "classification": render.page(evaluation.report(four)),
-        "regression": render.page(evaluation.report(regression)),
-        "sweep": render.page(sweep.report(small_sweep.both())),
-        "beside": render.page(comparison.report(results)),
-        "inspection": render.page(inspection.report(made_up_inspection.whole())),
-        "segmentation": render.page(evaluation.report(pictures)),
-        "recalibrated": render.page(evaluation.report(recalibrated)),
-        "long names": render.page(evaluation.report(two)),
+def pages(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
+    """One page of every make, the names on them long, made when it is first asked for."""
+    folder, of = tmp_path_factory.mktemp("pages"), request.getfixturevalue
+
+    def segmentation() -> Report:
+        small_segmentation.write(folder / "pictures")
+        few = {"methods": ("mcbn",), "samples": 4, "limit": 8, "ood": ()}
+        return evaluation.report(small_segmentation.evaluated(folder / "pictures", **few))
+
+    def recalibrated() -> Report:
+        options = {"methods": ("mcbn+mcdo",), "calibrate": "cross"}
+        return evaluation.report(small_run.evaluated(of("folder"), out=folder / "r.h5", **options))
+
+    makers: dict[str, Callable[[], Report]] = {
+        "classification": lambda: evaluation.report(of("four_methods")),
+        "regression": lambda: evaluation.report(of("regression")),
+        "sweep": lambda: sweep.report(small_sweep.both()),
+        "beside": lambda: comparison.report({"first": of("four_methods"), LONG: of("two_sets")}),
+        "inspection": lambda: inspection.report(made_up_inspection.whole()),
+        "segmentation": segmentation,
+        "recalibrated": recalibrated,
+        "long names": lambda: evaluation.report(of("two_sets")),
     }
-    for name, text in texts.items():
-        (folder / f"{name}.html").write_text(text, encoding="utf-8")
-    return {name: folder / f"{name}.html" for name in texts}
+
+    class Pages(dict[str, Path]):
+        def __missing__(self, name: str) -> Path:
+            self[name] = folder / f"{name}.html"
+            self[name].write_text(render.page(makers[name]()), encoding="utf-8")
+            return self[name]
+
+    return Pages()
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +140,7 @@ EVERY = (*PAGES, "segmentation", "recalibrated", "long names")
 
 
 WINDOWS = [*itertools.product(EVERY, (1280, 500)), ("beside", 700)]
-NARROW = {(name, 500) for name in EVERY}  # there text has the least room
+NARROW = {(name, 500) for name in ("classification", "beside", "inspection", "sweep")}  # where text has least room
 
 
 @pytest.mark.parametrize(("name", "width"), at_night.but(NARROW | {("classification", 1280)}, WINDOWS))

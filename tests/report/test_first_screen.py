@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import at_night
 import numpy as np
 import pytest
 import small_multilabel
@@ -59,7 +60,9 @@ def everything(folder: Path) -> Result:
     return small_run.evaluated(folder, out=folder / "out.h5", **settings)
 
 
-@pytest.mark.parametrize("make", [quickstart, regression, multilabel, segmentation, everything])
+@pytest.mark.parametrize(
+    "make", at_night.but({quickstart, everything}, (quickstart, regression, multilabel, segmentation, everything))
+)
 def test_the_first_screen_has_45_lines_and_begins_with_decisions(
     make: Callable[[Path], Result], tmp_path: Path
 ) -> None:

@@ -138,6 +138,7 @@ def test_a_method_and_a_score_can_be_named_and_must_be_there(place: Path) -> Non
         evaluated(place, "absent", risk=0.1, score="mcdo.predictive_entropy")
 
 
+@pytest.mark.nightly
 def test_points_in_groups_are_units_and_a_known_group_has_a_promise_of_its_own(place: Path) -> None:
     crowd = evaluated(place, "crowd", risk=0.3, test="test_crowd.npz", validation="held_out_crowd.npz")
     alone = evaluated(place, "alone", risk=0.3)

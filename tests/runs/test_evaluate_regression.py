@@ -271,6 +271,7 @@ def test_without_validation_points_tau_and_the_constant_are_those_of_the_other_h
     np.testing.assert_allclose(far.sigma**2, far.points["variance"][:, None] + 1 / whole, rtol=1e-4)
 
 
+@pytest.mark.nightly
 @pytest.mark.less(False)
 def test_a_cross_fit_is_read_again_and_passes_the_gate_but_for_another_fit(folder: Path) -> None:
     by_validation = evaluated(folder, out="validation.h5", ood=("far=far.npz",))

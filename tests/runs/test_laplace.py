@@ -58,6 +58,7 @@ def features_of(place: Path, name: str) -> np.ndarray:
     return np.concatenate([features, np.ones((len(features), 1))], axis=1)
 
 
+@pytest.mark.nightly
 def test_raw_samples_have_the_moments_of_the_posterior(place: Path) -> None:
     samples = 1500
     result = run(place, samples=samples, save_samples=True, train_size=500, out="samples.h5")

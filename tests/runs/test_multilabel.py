@@ -206,6 +206,7 @@ def test_points_and_report_name_labels(result: Result) -> None:
 # ── the check ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.nightly
 def test_the_same_network_passes_and_a_label_that_collapsed_is_found(result: Result, evaluated: Evaluated) -> None:
     again = check(evaluated("again", seed=1), result)
     assert again.passed and {one.address for one in again.comparisons} == set(estimates_of(result))

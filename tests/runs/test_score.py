@@ -319,6 +319,7 @@ def test_a_result_is_read_shown_and_checked_like_any_other(tmp_path: Path) -> No
     assert any(each.outcome == "worse" and "class" in each.address for each in verdict.comparisons)
 
 
+@pytest.mark.nightly
 def test_files_of_other_names_are_compared_as_one_method(tmp_path: Path) -> None:
     """One of each side is; of several, each needs its name. A history, too, is of files of other names."""
     for number, weight in enumerate((1.0, 1.01, 0.0)):

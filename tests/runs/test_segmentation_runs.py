@@ -80,7 +80,11 @@ def test_outputs_are_kept_of_whole_images_for_which_there_is_room(tmp_path: Path
     assert not kept.has(7)
 
 
-@pytest.mark.parametrize("room", [0, 5 * 8 * 3 * 8 * 12 * 4], ids=["no room", "room for five images"])
+@pytest.mark.parametrize(
+    "room",
+    [pytest.param(0, marks=pytest.mark.nightly), 5 * 8 * 3 * 8 * 12 * 4],
+    ids=["no room", "room for five images"],
+)
 def test_images_pass_again_where_their_outputs_are_not_kept(
     folder: Path, monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:

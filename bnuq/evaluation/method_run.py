@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -74,7 +75,8 @@ class MethodRun(MethodScoring):
         self._weights = self._whole.weights(self.method, draws.stop)
         place, on_host = self._journal.place, devices.is_host(self._whole.pipeline.device)
         if self._whole.plan.task.is_dense and self._whole.fitted_to == "test" and on_host and isinstance(place, Folder):
-            self._kept = KeptOutputs(place.path, engine.samples)
+            with suppress(OSError):  # without a file nothing is kept
+                self._kept = KeptOutputs(place.path, engine.samples)
         return self.scored(self._whole.fitted_to)  # samples of a file may lack the validation points
 
     def release(self) -> None:

@@ -79,7 +79,8 @@ class KeptOutputs:
 
     def __init__(self, folder: Path, samples: int) -> None:
         self._folder, self._samples = folder, samples
-        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - open as long as this is in use
+        # without a buffer: what a full disk refuses is not tried again when the file is read or closed
+        self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115 - open as long as this is in use
         self._parts: dict[int, list[tuple[int, torch.Size]]] = {}  # of images: where draws begin, and their shape
         self._dtype = torch.float32
         self._memory = torch.empty(0)
@@ -87,6 +88,7 @@ class KeptOutputs:
     def close(self) -> None:
         """Keep nothing from now on."""
         self._parts.clear()
+        self._memory = torch.empty(0)
         self._file.close()
 
     def add(self, first: int, draw: int, block: Tensor) -> None:
@@ -101,7 +103,8 @@ class KeptOutputs:
                 if start + outputs.nbytes > self._MOST or free < outputs.nbytes + self._SPARE:
                     return
                 for of_draw in outputs:  # each of which lies together
-                    self._file.write(_bytes_of(of_draw.contiguous()))
+                    if self._file.write(values := _bytes_of(of_draw.contiguous())) != len(values):
+                        return
             except OSError:
                 return
             self._parts.setdefault(number, []).append((start, outputs.shape))
@@ -117,7 +120,8 @@ class KeptOutputs:
                 self._memory = torch.empty(shape.numel(), dtype=self._dtype)
             outputs = self._memory[: shape.numel()].view(shape)
             self._file.seek(start)
-            self._file.readinto(_bytes_of(outputs))
+            if self._file.readinto(_bytes_of(outputs)) != outputs.nbytes:
+                raise OSError("the file of outputs that are kept is too short")
             yield outputs
 
     def _draws(self, image: int) -> int:

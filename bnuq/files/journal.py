@@ -59,7 +59,7 @@ def root_of(digests: Mapping[str, str]) -> str:
     return level[0].hex() if level else ""
 
 
-def _bytes_of(units: Iterable[Arrays]) -> int:
+def _bytes_of(units: Iterable[Mapping[str, np.ndarray]]) -> int:
     return sum(values.nbytes for arrays in units for values in arrays.values())
 
 
@@ -114,6 +114,7 @@ class Journal:
         was saved."""
         content = self.place.read(self._name(unit)) or b""
         if (latest := self._latest.get((unit, sha256, hashlib.sha256(content).digest()))) is not None:
+            self.digests[unit] = digest_of(latest)
             return _copied(latest)
         try:
             with np.load(io.BytesIO(content), allow_pickle=False) as archive:
@@ -157,6 +158,8 @@ class Journal:
             self._given_up = True
             self.forget()
         else:
+            if _bytes_of([arrays]) > _LATEST:
+                return
             self._latest[unit, sha256, hashlib.sha256(buffer.getvalue()).digest()] = _copied(arrays)
             while len(self._latest) > _MOST_LATEST or _bytes_of(self._latest.values()) > _LATEST:
                 self._latest.pop(next(iter(self._latest)))

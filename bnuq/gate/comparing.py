@@ -281,8 +281,11 @@ def promises_lost_of_parts(
     current: Result, baseline: Result, comparisons: Iterable[EstimateComparison]
 ) -> Iterator[EstimateComparison]:
     """Of methods whose promise about all points is gated: the promises about a class or group that the baseline keeps
-    and the current result does not, as comparisons that are worse, of the share accepted or the threshold of widths."""
+    and the current result, where it was asked for them too, does not, as comparisons that are worse, of the share
+    accepted or the threshold of widths."""
     if current.certification is None or baseline.certification is None:
+        return
+    if (each := baseline.certification.each) != current.certification.each:
         return
     for whole in comparisons:
         if whole.metric not in (ACCEPTED, WIDTH) or whole.outcome == "not gated" or whole.slope:
@@ -292,9 +295,11 @@ def promises_lost_of_parts(
         for before in outcomes(baseline, whole.method):
             if not before.name or not before.is_kept or before.name in parts:
                 continue
-            share = math.nan if before.coverage is None else before.coverage.value
+            share = 0.0 if before.coverage is None else before.coverage.value
             value = share if whole.metric == ACCEPTED else before.threshold
-            is_class = current.certification.each == "class"
+            if value == nothing:  # no test point of it was accepted
+                continue
+            is_class = each == "class"
             yield replace(
                 whole,
                 of_class=before.name if is_class else "",

@@ -95,6 +95,11 @@ class EstimateComparison:
     slope: bool = False
 
     @property
+    def is_untested(self) -> bool:
+        """Whether it is worse as a fact: the lost promise of a certificate about a class or group."""
+        return self.outcome == "worse" and self.p_adjusted is None
+
+    @property
     def address(self) -> str:
         """The address of the estimate under `methods` in the JSON of `bnuq evaluate`: mcbn.sets.test.pll."""
         set_key = {"bound": self.set.removeprefix(BOUNDS)} if self.set.startswith(BOUNDS) else {"set": self.set}
@@ -145,8 +150,8 @@ class CheckVerdict:
 
     @property
     def gated(self) -> int:
-        """The number of comparisons that could have failed the check."""
-        return sum(comparison.outcome != "not gated" for comparison in self.comparisons)
+        """The number of comparisons that were tested together; a lost promise of a class or group is none of them."""
+        return sum(comparison.outcome != "not gated" and not comparison.is_untested for comparison in self.comparisons)
 
     @property
     def worse(self) -> tuple[EstimateComparison, ...]:

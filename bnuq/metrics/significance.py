@@ -90,13 +90,15 @@ def _tail_root(tail: float, df: float, start: float) -> float:
         log_scale = math.lgamma((df + 1) / 2) - math.lgamma(df / 2) - 0.5 * math.log(df * math.pi)
     elif not math.isinf(df):  # the quotient of the two, by its series
         log_scale += math.log1p(-1 / (4 * df) + 1 / (32 * df**2) + 5 / (128 * df**3))
-    root, step = start, math.inf
-    while abs(step) > 1e-9 * root:  # twice the digits after this step
+    root = start
+    for _ in range(_MOST_STEPS):
         exponent = -root * root / 2 if math.isinf(df) else -(df + 1) / 2 * math.log1p(root * root / df)
         if (density := math.exp(log_scale + exponent)) == 0:
             break
         step = (student_cdf(-root, df) - tail) / density
         root += step
+        if abs(step) <= 1e-9 * root:  # twice the digits after this step
+            break
     return root
 
 
@@ -141,6 +143,7 @@ _LARGE = 50.0  # from which the series of the beta function has them
 _HUGE = 1e150  # whose square is no float
 _LAST_TERM = 4e-16
 _QUANTILE_DIGITS = 1e-6
+_MOST_STEPS = 100  # of Newton's method, which takes a handful; near 0 rounding may keep it from an end
 
 
 def _tested(values: Float[np.ndarray, "run"], *, factor: float | None) -> TTest | None:

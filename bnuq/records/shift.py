@@ -101,7 +101,7 @@ def shift_of(result: Result) -> Shift | None:
         return None
     families = tuple(dict.fromkeys(change.family for change in changes.values()))
     order = sorted(changes, key=lambda name: (families.index(changes[name].family), changes[name].strength))
-    asked = result.run.get("scoring", {})
+    asked = result.run.get("scoring") or {}
     window = asked.get("shift_window", ScoringSection().shift_window)
     shift = Shift(tuple(order), families, window, limit=asked.get("shift_loss"))
     points, weights = PointContributions(result), _resampled(result)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 from dataclasses import replace
@@ -106,6 +107,17 @@ def test_a_folder_or_a_note_of_another_user_is_not_relied_on(tmp_path: Path, mon
     assert noted.noted_bytes(path) == path.read_bytes()
     monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
     assert noted.noted_bytes(path) is None
+
+
+def test_a_note_that_came_with_an_archive_is_none(tmp_path: Path, notes: Path) -> None:
+    """It is named by the digest, which everyone can compute; one of this user is named with a secret."""
+    path = written(tmp_path)
+    for note in notes.iterdir():
+        note.unlink()
+    (notes / hashlib.sha256(path.read_bytes()).hexdigest()).touch(mode=0o600)
+    assert noted.noted_bytes(path) is None
+    noted.note(path.read_bytes())
+    assert noted.noted_bytes(path) == path.read_bytes()
 
 
 def test_neither_a_link_nor_a_file_with_contents_is_a_note(tmp_path: Path, notes: Path) -> None:

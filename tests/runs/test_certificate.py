@@ -241,6 +241,9 @@ def test_a_class_that_loses_its_promise_fails_alone(result: Result) -> None:
     text = markdown(report_check(verdict))
     assert f"class {certificate.names[lost]}" in text
     assert check(current, result, GateSettings.of(tolerances=("certified_coverage=off",))).passed
+    assert current.certification is not None
+    unasked = replace(current, certification=replace(current.certification, each=""))
+    assert check(unasked, result).passed, "promises that were not asked for are not lost"
 
 
 @pytest.mark.nightly  # a spread over resamples

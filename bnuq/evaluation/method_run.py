@@ -186,13 +186,15 @@ class MethodRun(MethodScoring):
         """The result of the method, or of a recalibration of it, with the maps and the segments of its images; also by
         the scores of the method with a fitted temperature, where these are given."""
         method, scorer, subject = scored.view.method, scored.view.scorer, self._whole
-        raw_samples = self.raw_samples() if method == self.method else {}
-        result = scorer.result(scored.sets, self._weights, raw_samples)
+        result = scorer.result(scored.sets, self._weights)
         if recalibrated is not None:
             result = scorer.compared(result, scored.sets, recalibrated.sets, self._weights)
-        changed = {n: replace(each.result, samples=raw_samples.get(n)) for n, each in scored.changed.items()}
+        sets = {**result.sets, **{name: each.result for name, each in scored.changed.items()}}
+        if method == self.method:
+            raw = {name: scorer.in_target_units(samples) for name, samples in self.raw_samples().items()}
+            sets = {name: replace(each, samples=raw.get(name)) for name, each in sets.items()}
         separations = {name: each.separation for name, each in scored.changed.items()}
-        result = replace(result, sets={**result.sets, **changed}, ood={**result.ood, **separations})
+        result = replace(result, sets=sets, ood={**result.ood, **separations})
         for name, points in subject.ood.items():
             if subject.plan.task.is_dense and points.masks is not None:
                 scores = PixelScores.among(scored.sets[name])

@@ -58,7 +58,7 @@ def scoring_of_test_set(
                 reduction.add(block)
                 advance(block.shape[1])
         scores = reduction.scores(group=test.group)
-        return scorer.result({"test": scores}, draws, {}).sets["test"]
+        return scorer.result({"test": scores}, draws).sets["test"]
 
     return scored, tuple(findings_on_labels([test], test=test, outputs=plan.outputs))
 

@@ -161,7 +161,7 @@ def _scored(run: Run, loaded: Loaded) -> tuple[ScoredSubject, Outcome]:
         made[methods[name]] = _with_own_scores(made[methods[name]], loaded.given[name])
         for method, each in made.items():
             scorer = each.view.scorer
-            result = scorer.result(each.sets, weights, {})
+            result = scorer.result(each.sets, weights)
             recalibrated = made.get(methods[name].recalibrated("temperature")) if method.recalibration is None else None
             if recalibrated is not None:
                 result = scorer.compared(result, each.sets, recalibrated.sets, weights)

@@ -166,7 +166,7 @@ def scorer(folder: Path) -> segmentation.SegmentationScorer:
 
 
 def result_of(scorer: segmentation.SegmentationScorer, draws: int, **scores: PixelScores) -> MethodResult:
-    return scorer.result(scores, scorer.weights(draws, None), {})
+    return scorer.result(scores, scorer.weights(draws, None))
 
 
 @pytest.fixture(scope="module")

@@ -344,3 +344,18 @@ def test_what_cannot_be_perturbed_is_refused_by_name(folder: Path, tmp_path: Pat
         evaluated(stopped, "refused", perturb=("pgd:0.1",), **given)
     integers = evaluated(stopped, "noise", perturb=("gaussian:0.1",), **given)
     assert "test+gaussian:0.1" in integers.methods["mcbn"].sets
+
+
+def test_raw_samples_of_changed_points_are_in_the_unit_of_the_targets(tmp_path: Path) -> None:
+    """The network predicts standardised targets; the file holds targets of 50 ± 20 or so."""
+    run = small_regression.write(tmp_path / "run").parent
+    result = small_regression.evaluated(
+        run, methods=("mcbn",), perturb=("gaussian@1",), save_samples=True, ood=(), out="result.h5"
+    )
+    sets = result.methods["mcbn"].sets
+    assert len(sets) == 2
+    with h5py.File(run / "result.h5") as file:
+        for name, each in sets.items():
+            samples = file[f"posterior_predictive/mcbn_{name}"][0]
+            assert samples.mean() > 30
+            np.testing.assert_allclose(samples.mean(0), each.predicted, rtol=1e-5)

@@ -22,7 +22,7 @@ from bnuq.evaluation.tasks.scorer import SampleReduction, ScoredNetwork, ScoredS
 from bnuq.metrics import DrawWeights
 from bnuq.metrics.estimands import UNBOUNDED
 from bnuq.metrics.registry import estimates_of_task, metric_of
-from bnuq.records.evaluation import MethodResult, Samples, SetResult, parts_of
+from bnuq.records.evaluation import MethodResult, SetResult, parts_of
 from bnuq.tasks import CLASSIFICATION
 
 _RESAMPLED, _LEAST_RESAMPLED = 20_000, 200  # points, and how often more of them are resampled for selective prediction
@@ -309,13 +309,11 @@ class ClassificationScorer(TaskScorer):
             sets[name] = replace(each, estimates={**each.estimates, **split})
         return replace(result, sets=sets)
 
-    def result(
-        self, scores: Mapping[str, SetScores], draws: DrawWeights, raw_samples: Mapping[str, Samples]
-    ) -> MethodResult:
+    def result(self, scores: Mapping[str, SetScores], draws: DrawWeights) -> MethodResult:
         test = ClassScores.among(scores["test"])
         bounded = self.fit if "accuracy" in test.points else None  # bounds are of the same predictions, right or wrong
         return replace(
-            super().result(scores, draws, raw_samples),
+            super().result(scores, draws),
             convergence=convergence(test, draws),
             calibration=calibration_curve(test, draws),
             risk=risk_curve(test),

@@ -12,7 +12,7 @@ from bnuq.config import ScoringSection
 from bnuq.evaluation.estimates import SetScores
 from bnuq.evaluation.tasks.regression import RegressionScorer
 from bnuq.metrics import DrawWeights, plain_weights
-from bnuq.records.evaluation import MethodResult, Samples
+from bnuq.records.evaluation import MethodResult
 
 _NO_NOISE = sys.float_info.max  # τ: the distribution has all of it
 
@@ -28,10 +28,8 @@ class DistributionScorer(RegressionScorer):
     def weights(self, samples: int, bank: int | None) -> DrawWeights:
         return plain_weights(samples)
 
-    def result(
-        self, scores: Mapping[str, SetScores], draws: DrawWeights, raw_samples: Mapping[str, Samples]
-    ) -> MethodResult:
-        result = super().result(scores, draws, raw_samples)
+    def result(self, scores: Mapping[str, SetScores], draws: DrawWeights) -> MethodResult:
+        result = super().result(scores, draws)
         sets = {
             name: replace(each, estimates={key: value for key, value in each.estimates.items() if key != "tau"})
             for name, each in result.sets.items()

@@ -298,14 +298,13 @@ class RegressionScorer(TaskScorer):
             log_likelihood=scores.log_likelihood,
         )
 
-    def result(
-        self, scores: Mapping[str, SetScores], draws: DrawWeights, raw_samples: Mapping[str, Samples]
-    ) -> MethodResult:
-        test, scale = RegressionScores.among(scores["test"]), self.scale
-        if scale is not None:
-            raw_samples = {name: Scaled(samples, scale.mean, scale.std) for name, samples in raw_samples.items()}
+    def in_target_units(self, samples: Samples) -> Samples:
+        return samples if self.scale is None else Scaled(samples, self.scale.mean, self.scale.std)
+
+    def result(self, scores: Mapping[str, SetScores], draws: DrawWeights) -> MethodResult:
+        test = RegressionScores.among(scores["test"])
         return replace(
-            super().result(scores, draws, raw_samples),
+            super().result(scores, draws),
             convergence=convergence(test, draws),
             calibration=calibration_curve(test),
             risk=risk_curve(test),

@@ -139,16 +139,15 @@ class TaskScorer(ABC):
         result = replace(self.set_result(scores, draws), log_likelihood=None)
         return ChangedSet(result, estimates.detection_estimates(test, scores, draws, ALARMS))
 
-    def result(
-        self, scores: Mapping[str, SetScores], draws: DrawWeights, raw_samples: Mapping[str, Samples]
-    ) -> MethodResult:
+    def in_target_units(self, samples: Samples) -> Samples:
+        """The raw samples as a result holds them."""
+        return samples
+
+    def result(self, scores: Mapping[str, SetScores], draws: DrawWeights) -> MethodResult:
         """The result of a method from the scores of each set; here without curves of the test set and bounds."""
         test = scores["test"]
         return MethodResult(
-            sets={
-                name: replace(self.set_result(set_scores, draws), samples=raw_samples.get(name))
-                for name, set_scores in scores.items()
-            },
+            sets={name: self.set_result(set_scores, draws) for name, set_scores in scores.items()},
             ood={name: self.separation(test, ood, draws) for name, ood in scores.items() if name != "test"},
             convergence={},
             calibration={},

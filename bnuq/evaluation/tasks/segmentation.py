@@ -26,7 +26,7 @@ from bnuq.evaluation.tasks.pixel_counts import AT_BOUNDARIES, PLACES
 from bnuq.evaluation.tasks.pixels import PixelReduction, PixelScores, parts_of_draws, uncertainty_of
 from bnuq.evaluation.tasks.scorer import ScoredNetwork, ScoredSet, TaskScorer
 from bnuq.metrics import CalibrationBins, DrawWeights, SelectiveScores
-from bnuq.records.evaluation import PIXEL_MEANS, PIXEL_SCORES, MethodResult, Samples, SetResult
+from bnuq.records.evaluation import PIXEL_MEANS, PIXEL_SCORES, MethodResult, SetResult
 from bnuq.tasks import SEGMENTATION
 
 _OF_EACH_IMAGE = ("auroc", "aupr_out", "fpr95")
@@ -354,10 +354,8 @@ class SegmentationScorer(TaskScorer):
     def set_result(self, scores: SetScores, draws: DrawWeights) -> SetResult:
         return set_result(PixelScores.among(scores), draws, self.names)
 
-    def result(
-        self, scores: Mapping[str, SetScores], draws: DrawWeights, raw_samples: Mapping[str, Samples]
-    ) -> MethodResult:
-        result, test = super().result(scores, draws, raw_samples), PixelScores.among(scores["test"])
+    def result(self, scores: Mapping[str, SetScores], draws: DrawWeights) -> MethodResult:
+        result, test = super().result(scores, draws), PixelScores.among(scores["test"])
         sets, pixel_ood = dict(result.sets), {}
         for name in result.ood:
             detection = pixel_detection(test, PixelScores.among(scores[name]), draws)

@@ -81,6 +81,13 @@ def assert_scored(test: Any, p: np.ndarray, y: np.ndarray, tolerance: float = 1e
     np.testing.assert_allclose(test.points["mutual_information"], information, atol=tolerance)
 
 
+def test_arrays_of_no_set_are_not_read(folder: Path, whole: Result) -> None:
+    written(folder, "more.npz", **both(), notes=np.array([{"by": "hand"}], dtype=object))
+    more = evaluated(folder, "more", precision="float64", predictions="more.npz")
+    pll, expected = (each.methods["predictions"].sets["test"].estimates["pll"].value for each in (more, whole))
+    assert pll == expected
+
+
 def test_they_are_scored_as_numpy_scores_them(folder: Path, whole: Result) -> None:
     p, y = both(), np.load(folder / "test.npz")["y"]
     assert list(whole.methods) == ["deterministic", "predictions"]

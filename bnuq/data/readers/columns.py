@@ -45,6 +45,29 @@ class Columns:
         return self.values[name]
 
 
+class _Archive(Mapping[str, NDArray[Any]]):
+    """The arrays of a `.npz` file. Each is read when it is first asked for: others may be large, or hold objects."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._arrays = path, dict[str, NDArray[Any]]()
+        with npz_arrays(path) as (self._sizes, _):
+            check_size(path, sum(self._sizes.values()), stored=path.stat().st_size, error=DataError, memory=False)
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        size = self._sizes[name]
+        if name not in self._arrays:
+            check_memory(self._path, size, error=DataError)
+            with npz_arrays(self._path) as (_, read):
+                self._arrays[name] = read(name)
+        return self._arrays[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._sizes)
+
+    def __len__(self) -> int:
+        return len(self._sizes)
+
+
 def read_columns(path: Path) -> Columns:
     """What a `.npz`, `.npy`, CSV, parquet or JSON lines file holds; DataError for any other. Nothing is unpickled."""
     kind = kind_of(path)
@@ -53,9 +76,7 @@ def read_columns(path: Path) -> Columns:
     if kind == "npy":
         return Columns(f"{path}", {"": np.asarray(read_npy(path).inputs)})
     if kind == "zip":
-        with npz_arrays(path) as (sizes, read):
-            check_size(path, sum(sizes.values()), stored=path.stat().st_size, error=DataError)
-            return Columns(f"{path}", {name: read(name) for name in sizes})
+        return Columns(f"{path}", _Archive(path))
     if kind == "parquet":
         return Columns(f"{path}", _of_parquet(path))
     if kind != "text":

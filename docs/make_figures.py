@@ -20,6 +20,7 @@ import re
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -64,7 +65,7 @@ HEAD = (
     "OOD set",
     "AUROC",
     "reference check",
-    "s",
+    "CPU s",
 )
 
 
@@ -125,11 +126,12 @@ def main() -> None:
         for number, job in enumerate(jobs(pack)):
             options = Options(job.options | {"out": Path(f"out{number}.h5")})
             run = replace(resolve(str(place / job.run_file), options, folder=place.parent), **job.changes)
+            begin = time.process_time()
             result = evaluate(run)
             if result.model["task"] == "regression":
                 print_record(report, replace(result, path=Path("diabetes_mlp.bnuq.h5")), regression, full=True)
                 continue
-            rows[job.title] = rows_of(job.title, result)
+            rows[job.title] = rows_of(job.title, result, time.process_time() - begin)
             print("\n".join(rows[job.title]), flush=True)
             if job.title == "quickstart":
                 shown = replace(result, path=Path("bnuq-demo/fashion_cnn.bnuq.h5"))
@@ -152,8 +154,8 @@ def run_files(pack: Path) -> Iterator[Path]:
         yield place
 
 
-def rows_of(title: str, result: Result) -> list[str]:
-    """One row a method and OOD set."""
+def rows_of(title: str, result: Result, seconds: float) -> list[str]:
+    """One row a method and OOD set, of a run that took so many CPU seconds."""
     found = []
     for name, method in result.methods.items():
         test, sampled = method.sets["test"].estimates, name in result.sampled
@@ -161,7 +163,7 @@ def rows_of(title: str, result: Result) -> list[str]:
         for ood, scores in method.ood.items():
             mi = [shown(method.sets[one].estimates["mutual_information"]) if sampled else "–" for one in ("test", ood)]
             cells = [title, name, *(shown(test[metric]) for metric in ("accuracy", "pll", "ece")), *mi, ood]
-            cells += [shown(scores[score]["auroc"]), check(result), f"{result.seconds['total']:.0f}"]
+            cells += [shown(scores[score]["auroc"]), check(result), f"{seconds:.0f}"]
             found.append("| " + " | ".join(cells) + " |")
     return found
 

@@ -450,8 +450,9 @@ def evaluate_page(rows: dict[str, list[str]], *, demo: str, regression: str) -> 
 
 Each estimate is followed by its standard error over points and, if it was sampled, its Monte Carlo standard error over
 draws. AUROC is by mutual information; for the deterministic network, by predictive entropy. T = 32; PLL and MI are in
-nats. The reference check shows the median and the worst layer, in units of batch noise; it warns above 3 and 6. Each
-run evaluates the run file of its name in `sample_configs/`; the changes to it are in `docs/make_figures.py`.
+nats. The reference check shows the median and the worst layer, in units of batch noise; it warns above 3 and 6, and is
+left out (–) where no method draws from the reference. Each run evaluates the run file of its name in `sample_configs/`;
+the changes to it are in `docs/make_figures.py`.
 
 | {" | ".join(HEAD)} |
 |{" --- |" * len(HEAD)}

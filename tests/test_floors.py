@@ -16,6 +16,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "bnuq"
 
 # A file imports only from floors below its own, or from its own room.
 FLOORS = [
+    {"frozen"},
     {
         "arithmetic",
         "demo",
@@ -43,7 +44,17 @@ FLOORS = [
 ]
 FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 FRONT_DOORS = {"__init__", "__main__"}  # of the package: they know every room
-WITHOUT_TORCH = {"errors", "estimates", "findings", "methods", "perturbations", "stopping", "surroundings", "tasks"}
+WITHOUT_TORCH = {
+    "frozen",
+    "errors",
+    "estimates",
+    "findings",
+    "methods",
+    "perturbations",
+    "stopping",
+    "surroundings",
+    "tasks",
+}
 WITHOUT_TORCH |= {
     "arithmetic",
     "progress",

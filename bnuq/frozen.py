@@ -1,0 +1,109 @@
+"""`frozen`: frozen dataclasses that are quickly made.
+
+`dataclass(frozen=True)` compiles six methods of each class, which takes about a millisecond; a command imports a
+hundred to three hundred classes, of many of which it makes no object. Here all classes share five of the methods, and
+`__init__` is compiled with the first object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import MISSING, FrozenInstanceError, dataclass, field, fields
+from functools import cache, partial
+from operator import attrgetter
+from reprlib import recursive_repr
+from typing import Any, TypeVar, dataclass_transform, overload
+
+Class = TypeVar("Class", bound=type)
+
+
+@overload
+def frozen(cls: Class) -> Class: ...
+@overload
+def frozen(*, eq: bool = True) -> Callable[[Class], Class]: ...
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def frozen(cls: Any = None, *, eq: bool = True) -> Any:
+    """`cls` as `dataclass(frozen=True, eq=eq)` makes it; `fields`, `replace` and `is_dataclass` know it as one."""
+    if cls is None:
+        return partial(_made, eq=eq)
+    return _made(cls, eq=eq)
+
+
+def _made(cls: Any, *, eq: bool) -> Any:
+    cls.__doc__ = cls.__doc__ or cls.__name__  # which dataclass() would take from a signature
+    dataclass(init=False, repr=False, eq=False)(cls)  # the fields alone: nothing is compiled
+    own = vars(cls)
+    cls.__init__ = _first_init(cls)
+    cls.__setattr__, cls.__delattr__ = _refuse, _refuse
+    if "__repr__" not in own:
+        cls.__repr__ = _repr
+    if eq and "__eq__" not in own:
+        cls.__eq__ = _eq
+    if eq and own.get("__hash__") is None:  # as it is too where the class has an __eq__ of its own
+        cls.__hash__ = _hash
+    return cls
+
+
+def _first_init(cls: Any) -> Callable[..., None]:
+    made = cache(lambda: _compiled_init(cls))
+
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        if cls.__init__ is init:  # nobody has wrapped it
+            cls.__init__ = made()
+        made()(self, *args, **kwargs)
+
+    init.__annotations__ = {each.name: each.type for each in fields(cls)}
+    return init
+
+
+def _compiled_init(cls: Any) -> Callable[..., None]:
+    """Assigns the arguments to the fields, or their defaults, and calls `__post_init__`."""
+    names: dict[str, Any] = {"_set": object.__setattr__, "_missing": MISSING}
+    places: list[str] = ["self"]
+    keywords: list[str] = []
+    lines: list[str] = []
+    for each in fields(cls):
+        if not each.init:
+            continue
+        name, default = each.name, ""
+        if each.default is not MISSING:
+            names[f"_of_{name}"], default = each.default, f"=_of_{name}"
+        elif each.default_factory is not MISSING:
+            names[f"_of_{name}"], default = each.default_factory, "=_missing"
+            lines.append(f"if {name} is _missing: {name} = _of_{name}()")
+        (keywords if each.kw_only else places).append(name + default)
+        lines.append(f"_set(self, {name!r}, {name})")
+    if hasattr(cls, "__post_init__"):
+        lines.append("self.__post_init__()")
+    arguments = ", ".join([*places, *(["*", *keywords] if keywords else [])])
+    exec(f"def __init__({arguments}):\n " + "\n ".join(lines or ["pass"]), names)
+    names["__init__"].__qualname__ = f"{cls.__qualname__}.__init__"  # in messages about missing arguments
+    return names["__init__"]
+
+
+@cache
+def _values(cls: type, *, hashed: bool) -> Callable[[Any], tuple[Any, ...]]:
+    """Gives those values of an object that are compared, or those that are hashed."""
+    names = [each.name for each in fields(cls) if (each.hash if hashed and each.hash is not None else each.compare)]
+    return attrgetter(*names) if len(names) > 1 else lambda self: tuple(getattr(self, name) for name in names)
+
+
+def _eq(self: Any, other: object) -> Any:
+    if other.__class__ is not self.__class__:
+        return NotImplemented
+    values = _values(self.__class__, hashed=False)
+    return values(self) == values(other)
+
+
+def _hash(self: Any) -> int:
+    return hash(_values(self.__class__, hashed=True)(self))
+
+
+@recursive_repr()
+def _repr(self: Any) -> str:
+    shown = (f"{each.name}={getattr(self, each.name)!r}" for each in fields(self) if each.repr)
+    return f"{self.__class__.__qualname__}({', '.join(shown)})"
+
+
+def _refuse(self: Any, name: str, *value: object) -> None:  # noqa: ARG001 - a method
+    raise FrozenInstanceError(f"cannot {'assign to' if value else 'delete'} field {name!r}")

@@ -6,15 +6,16 @@ A name is looked up here and compared nowhere else.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
+
+from bnuq.frozen import frozen
 
 Precision = Literal["auto", "float32", "tf32", "float16", "bfloat16", "float64"]  # as requested
 Rounding = Literal["ieee", "tf32"]  # of the factors of float32 products: none, or to 10 bits
 PROBABILITY_TOLERANCE = 1e-2  # of the sum of a point's probabilities, which reduced precision rounds
 
 
-@dataclass(frozen=True)
+@frozen
 class Arithmetic:
     """How the products of a sample are computed.
 

@@ -6,7 +6,7 @@ import os
 import platform
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from types import ModuleType
 from typing import Any
@@ -15,10 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bnuq.frozen import frozen
+
 NAMES = "auto, cpu, cuda, cuda:N, xpu, xpu:N or mps"  # of --device; ROCm's is cuda
 
 
-@dataclass(frozen=True)
+@frozen
 class Traits:
     """A kind of device: the entries of the largest value in a tile, and over stacked draws; how many times more points
     pass together than on a CPU; whether it `draws` masks of dropout by itself, in another stream than a CPU; whether

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
+
+from bnuq.frozen import frozen
 
 Direction = Literal["higher", "lower", "none"]
 ARROWS: dict[Direction, str] = {"higher": "↑", "lower": "↓", "none": " "}
 Estimator = Literal["plug-in", "corrected", "jackknife"]  # of mutual information, from finitely many draws
 
 
-@dataclass(frozen=True)
+@frozen
 class Metric:
     """Everything about a metric except its formula, for files, tables, sentences and the gate.
 
@@ -46,7 +47,7 @@ class Metric:
         return ARROWS[self.direction]
 
 
-@dataclass(frozen=True)
+@frozen
 class Estimate:
     """A number with its errors.
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Literal, get_args
+
+from bnuq.frozen import frozen
 
 Severity = Literal["verdict", "warning", "note"]
 SEVERITIES: tuple[str, ...] = get_args(Severity)
 
 
-@dataclass(frozen=True)
+@frozen
 class Finding:
     """A statement about a result. `code` is stable, `values` are those of its sentence: plain JSON values.
 
@@ -52,7 +54,7 @@ def about(subject: str, findings: Iterable[Finding]) -> tuple[Finding, ...]:
     return tuple(replace(finding, subject=": ".join(filter(None, (subject, finding.subject)))) for finding in findings)
 
 
-@dataclass(frozen=True)
+@frozen
 class Entry:
     """In a catalogue: a finding's sentence, a template of its values or a function of them, and what to do about it."""
 

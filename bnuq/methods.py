@@ -6,8 +6,10 @@ How each is drawn is in `evaluation/methods/`. A name is looked up here (`method
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal, get_args
+
+from bnuq.frozen import frozen
 
 Source = Literal[
     "mini-batches",  # of the reference, whose statistics normalise
@@ -27,7 +29,7 @@ NETWORKS = DETERMINISTIC, POPULATION
 OWN = "deterministic+own"
 
 
-@dataclass(frozen=True)
+@frozen
 class Method:
     """A way of making samples. They differ by the sources `differs_by`; without any there is a single sample.
 

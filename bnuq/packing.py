@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
@@ -13,12 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnuq.errors import DataError
+from bnuq.frozen import frozen
 
 _WORD = 8  # bytes
 _STORED = {"float16": "float32", "uint16": "int32", "uint32": "int64", "uint64": "int64"}
 
 
-@dataclass(frozen=True)
+@frozen
 class Input:
     """One input of a point; `name` is empty if it is passed by its place."""
 
@@ -38,7 +38,7 @@ class Input:
         return f"{self.name} {self.shape} {self.dtype}".lstrip()
 
 
-@dataclass(frozen=True)
+@frozen
 class Layout:
     """The inputs of a point, in the order of their words."""
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Literal
+
+from bnuq.frozen import frozen
 
 if TYPE_CHECKING:  # the options are known without numpy
     import numpy as np
@@ -42,7 +44,7 @@ _NUMBER = r"[0-9][0-9.]*(e[-+][0-9]+)?"
 _SET_NAME = re.compile(rf"test\+(?P<kind>[A-Za-z_]\w*)(?P<sign>[:@])(?P<size>{_NUMBER})", re.ASCII)
 
 
-@dataclass(frozen=True)
+@frozen
 class RawBlock:
     """Some points before normalisation, and what a perturbation may ask about them.
 
@@ -57,7 +59,7 @@ class RawBlock:
     valid: Callable[[Values], Values]
 
 
-@dataclass(frozen=True)
+@frozen
 class PerturbationKind:
     """A way of changing inputs by a size, in units of the input or as `size` says.
 
@@ -236,7 +238,7 @@ FAMILIES: tuple[str, ...] = tuple(name for name, kind in KINDS.items() if kind.s
 HELP = ", ".join(f"{name}:{KINDS[name].size} ({KINDS[name].help})" for name in ("gaussian", *ATTACKS))
 
 
-@dataclass(frozen=True)
+@frozen
 class Perturbation:
     """A requested change of the inputs of the test set: its kind and its size, or its severity. One's own is the
     function that `code` names (`file.py:function`), from where `source` says."""
@@ -323,7 +325,7 @@ def _positive(text: str) -> float | None:
     return number if number > 0 else None
 
 
-@dataclass(frozen=True)
+@frozen
 class Change:
     """What the name of a perturbed set says: the kind, which this version may not know, and its size or severity."""
 

@@ -5,15 +5,15 @@ How each is scored is in `evaluation/tasks/`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
+from bnuq.frozen import frozen
 from bnuq.methods import Recalibration
 
 TaskName = Literal["classification", "regression", "segmentation"]
 
 
-@dataclass(frozen=True)
+@frozen
 class Task:
     """A task by its `name` in files and requests; those of several labels per point are named classifications.
 

@@ -15,7 +15,6 @@ import importlib.util
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
@@ -27,10 +26,11 @@ from bnuq.files.content import sha256_of_file
 from bnuq.files.folders import config_folder, expanded
 from bnuq.files.references import without_arguments
 from bnuq.files.writing import write_bytes
+from bnuq.frozen import frozen
 from bnuq.user_code import user_code
 
 
-@dataclass(frozen=True)
+@frozen
 class NamedBy:
     """Who named a piece of code: a `file` that the user did not name, or the user, if `file` is None. `sha256` is that
     of a file that is yet to be written."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Any, get_origin
 
 import typer
@@ -15,11 +15,12 @@ from typer.models import OptionInfo
 from bnuq.cli.paths import split_values
 from bnuq.config import section_from
 from bnuq.config.schema import Section, choices_of, extra_of, option_name, parts_of, settings_of
+from bnuq.frozen import frozen
 
 Help = str | tuple[str, str]  # a command's own help text, or help text and default
 
 
-@dataclass(frozen=True)
+@frozen
 class SectionOptions:
     """The settings of a section that a command takes as options: those named, or all that have help, less those of
     `without`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -33,6 +33,7 @@ from bnuq.files.fetching import stem_of, timm_architecture
 from bnuq.files.folders import expanded
 from bnuq.files.hub import HubConfig, read_hub_config
 from bnuq.files.suites import references_in
+from bnuq.frozen import frozen
 from bnuq.methods import DETERMINISTIC, METHODS
 from bnuq.perturbations import Perturbation
 from bnuq.trust import NamedBy
@@ -40,7 +41,7 @@ from bnuq.trust import NamedBy
 SAMPLES = 64  # default of T
 
 
-@dataclass(frozen=True)
+@frozen
 class _Origin:
     """Where texts come from: options, named from `folder`, or a run file, named from `base` or one of `folders`."""
 

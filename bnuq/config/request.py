@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,6 +34,7 @@ from bnuq.files.fetching import named_or_path
 from bnuq.files.folders import expanded
 from bnuq.files.references import folders_of, selection_of, without_arguments, without_name
 from bnuq.findings import Finding
+from bnuq.frozen import frozen
 from bnuq.methods import DETERMINISTIC
 from bnuq.perturbations import Perturbation
 from bnuq.tasks import TaskName
@@ -49,7 +50,7 @@ class Options(dict[str, Any]):
     given. Paths are relative to the working folder."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Named:
     """A reference or a factory: its text, the folder that relative paths start from, and who named it. A set that is
     in memory is its `data` (arrays, tensors, a Dataset, an iterable of batches), and `text` is its name."""
@@ -65,7 +66,7 @@ class Named:
         return _absolute(self), self.base.absolute() if _is_module_in_base(self) else None
 
 
-@dataclass(frozen=True)
+@frozen
 class Member:
     """A further network of an ensemble: its checkpoint and its architecture, or the network in memory."""
 
@@ -74,7 +75,7 @@ class Member:
     network: Any = field(default=None, repr=False, compare=False)  # a torch.nn.Module
 
 
-@dataclass(frozen=True)
+@frozen
 class Run:
     """A resolved request: the network, the data and all settings. `methods` and `batch_size` may be None, to be derived
     from the network; everything else is final. `members` are the other networks of an ensemble, of which this one is
@@ -224,7 +225,7 @@ def _recorded(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else msgspec.to_builtins(value)
 
 
-@dataclass(frozen=True)
+@frozen
 class RunOfSeveral:
     """One of several runs: its request, split and seed; None if no splits or seeds are listed."""
 
@@ -248,7 +249,7 @@ class RunOfSeveral:
                 yield name, number
 
 
-@dataclass(frozen=True)
+@frozen
 class Runs:
     """Several runs, each with its own result file beside `out`, the file of the aggregate."""
 

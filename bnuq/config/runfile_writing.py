@@ -7,7 +7,6 @@ import math
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,10 @@ import msgspec
 
 from bnuq.config.schema import Section
 from bnuq.files.content import exists
+from bnuq.frozen import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class Line:
     """A key with its value, a comment beside it, and one `above` it. One that is not `active` is itself a comment."""
 

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from bnuq.data.resizing import Fit, Pixels, Size, with_channels
 from bnuq.errors import DataError
+from bnuq.frozen import frozen
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -23,7 +24,7 @@ _IN_FLIGHT = 256  # items of one round of the pool, which bounds memory
 OTHER_SIZE = "expected one size. Make it one: --resize 256 --crop 224, or resize and crop in [data]."
 
 
-@dataclass(frozen=True)
+@frozen
 class ItemSizes:
     """What a look at every item found: whether any has colour, the number of the first item of each size, and the size
     of each item."""
@@ -94,7 +95,7 @@ class ItemCache:
         return item
 
 
-@dataclass(frozen=True, eq=False)
+@frozen(eq=False)
 class Decoded:
     """The items `rows` of a source, of one shape: that of the first one, `first_shape`, after `fit`.
 
@@ -216,7 +217,7 @@ def sides(*size: int) -> str:
     return " × ".join(map(str, reversed(size)))  # width first, as viewers of pictures show it
 
 
-@dataclass(frozen=True, eq=False)
+@frozen(eq=False)
 class InArray:
     """Pictures (or other `items`) in an array, channel-first: a source of pictures that are to be resized."""
 

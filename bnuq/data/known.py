@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -24,13 +23,14 @@ from bnuq.errors import DataError
 from bnuq.files.content import exists
 from bnuq.files.folders import cache_folder, expanded
 from bnuq.findings import note
+from bnuq.frozen import frozen
 
 Form = Literal[
     "cifar10 python", "cifar10 binary", "cifar100 python", "cifar100 binary", "mat", "idx", "npz", "pictures", "uci"
 ]  # fmt: skip
 
 
-@dataclass(frozen=True)
+@frozen
 class KnownSet:
     """A data set that has a name: its splits, and the places below a data root that are looked at, in order.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 
 from bnuq.data.decoded import Decoded, InArray, ItemCache, ItemSizes, MemoryBudget
 from bnuq.data.resizing import Fit
+from bnuq.frozen import frozen
 
 INT64 = np.dtype(np.int64)
 
 
-@dataclass(frozen=True, eq=False)
+@frozen(eq=False)
 class Masks:
     """The masks of points, in order: shape (n, H, W), int64. Indexing by rows reads these rows, and nothing is kept but
     by `keeping`. `numbers` are those that the stored classes have here; values beyond are left as they are."""

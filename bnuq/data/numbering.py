@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,12 +15,13 @@ from bnuq.data.points import Points
 from bnuq.data.target_checks import labelled
 from bnuq.errors import DataError
 from bnuq.findings import listed, note
+from bnuq.frozen import frozen
 
 _CHOICE = 'classes = [...] or classes = "names.txt" (a name on each line) under [data]'
 _LISTED = 20  # names in a message
 
 
-@dataclass(frozen=True)
+@frozen
 class Numbering:
     """The names of the classes from 0, what names them, and whether that is their sorted order alone."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
@@ -16,6 +16,7 @@ from bnuq.data.masks import Masks
 from bnuq.data.resizing import Pixels, Size
 from bnuq.files.mapped import is_mapped
 from bnuq.findings import Finding
+from bnuq.frozen import frozen
 from bnuq.packing import Layout
 
 _BLOCK = 64 * 2**20  # bytes looked at in one go
@@ -40,7 +41,7 @@ class Computed(Protocol):
     def sha256(self) -> str: ...
 
 
-@dataclass(frozen=True)
+@frozen
 class Contents:
     """What a reader found, as it lay in the file; `classes` names the labels from 0 where the file does, and
     `classes_sorted` where it has only names, which are numbered in sorted order.
@@ -62,7 +63,7 @@ class Contents:
     layout: Layout | None = None
 
 
-@dataclass(frozen=True, eq=False)
+@frozen(eq=False)
 class Points:
     """The points of one set, in order.
 

@@ -8,7 +8,7 @@ import gzip
 import re
 import zipfile
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from bnuq.files.content import Kind, exists, is_folder, kind_of, kind_of_bytes, 
 from bnuq.files.folders import expanded
 from bnuq.files.references import arguments_of, folders_of, selection_of, without_arguments, without_name
 from bnuq.files.suites import members_of
+from bnuq.frozen import frozen
 from bnuq.trust import BY_USER, NamedBy, names_a_file, resolve_factory
 
 _RESERVED = frozenset({"test", "train", "validation"}) | {  # and the groups of a result file beside the sets'
@@ -129,7 +130,7 @@ def _check_code(reference: str, base: Path, beside: Collection[str]) -> None:
         raise DataError(_not_found(reference, base / missing, beside))
 
 
-@dataclass(frozen=True)
+@frozen
 class _Asked:
     """What was asked for: a reference, and how the set that it names is called and read."""
 

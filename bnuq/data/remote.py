@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+
+from bnuq.frozen import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class Remote:
     """A file that can be fetched, and `path`, its place below a data root.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from bnuq.config import Augment, Interpolation
 from bnuq.errors import RequestError
+from bnuq.frozen import frozen
 
 _ATTEMPTS = 10  # at a random part that fits into the picture
 WORDS = 2 * _ATTEMPTS + 2  # random words that `random_part` takes
@@ -19,7 +20,7 @@ Pixels = NDArray[Any]  # (channels, height, width)
 Size = tuple[int, int]  # height and width
 
 
-@dataclass(frozen=True)
+@frozen
 class Fit:
     """What is done to every picture: `channels` (1 or 3), resized, cropped at its centre, and at last resized to
     `size`, each where it is not None. An int in `resize` is the shorter side; `fill` pads what is smaller than the

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,6 +11,7 @@ from bnuq.config import DEFAULT_BATCH_SIZE, Run, Split
 from bnuq.config.runfile_writing import Line, table
 from bnuq.config.schema import DataSection, ModelSection, settings_of
 from bnuq.errors import BnuqError, RequestError, UntrustedCodeError
+from bnuq.frozen import frozen
 from bnuq.methods import method_named
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def _is_toml(run_file: Path | None) -> bool:
     return run_file is not None and run_file.suffix.lower() == ".toml"
 
 
-@dataclass(frozen=True)
+@frozen
 class _Lack:
     """A part that is missing: its section and key in a run file, a value to start from, its option, and what it is."""
 

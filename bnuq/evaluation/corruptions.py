@@ -10,7 +10,6 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,13 +17,14 @@ import torch
 from jaxtyping import Float
 from torch.nn import functional
 
+from bnuq.frozen import frozen
 from bnuq.sampling import counter_rng
 
 Points = Float[np.ndarray, "point ..."]
 Pictures = Float[np.ndarray, "point channel height width"]
 
 
-@dataclass(frozen=True)
+@frozen
 class Random:
     """Random numbers of some points, by the seed and the number of each point alone: the same at every size."""
 
@@ -46,7 +46,7 @@ class Random:
         return np.stack(rows).reshape(len(rows), *shape)
 
 
-@dataclass(frozen=True)
+@frozen
 class ColumnMoments:
     """What the values of the points are like: mean and deviation of each column or channel, to be broadcast."""
 

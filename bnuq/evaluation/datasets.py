@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,6 +37,7 @@ from bnuq.errors import DataError, RequestError, SamplingError
 from bnuq.evaluation import memory
 from bnuq.evaluation.held_out import held_out_rows
 from bnuq.findings import Finding, about, note, warning
+from bnuq.frozen import frozen
 from bnuq.methods import method_named
 from bnuq.metrics.replicates import independent_units
 from bnuq.packing import difference
@@ -45,7 +46,7 @@ from bnuq.sampling import counter_rng
 from bnuq.sampling.plain_loop import Evaluation
 
 
-@dataclass(frozen=True)
+@frozen
 class RunData:
     """The sets of a run, with findings from reading them; `test_points` is the size of the test set before
     --limit.
@@ -103,7 +104,7 @@ def load_data(run: Run, model: nn.Module | None = None, *, needs_reference: bool
     return RunData(train, test, ood, validation, why_no_validation, len(whole.test), findings)
 
 
-@dataclass(frozen=True)
+@frozen
 class _Sets:
     """The sets of a run, while they are read."""
 

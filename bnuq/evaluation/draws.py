@@ -6,7 +6,7 @@ import math
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial, reduce
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from bnuq.evaluation.resources import check_memory_of_draws
 from bnuq.evaluation.subject import Subject
 from bnuq.evaluation.units import UnitGroup, WorkUnit
 from bnuq.files.journal import Arrays, Journal
+from bnuq.frozen import frozen
 from bnuq.progress import Advance, Progress, silent
 from bnuq.records.evaluation import ReferenceCheck
 from bnuq.sampling import counter_rng
@@ -91,7 +92,7 @@ def draw_omega(
 _OMEGA, _DRAWS = "omega", 8  # how units of ω begin, and the draws of each
 
 
-@dataclass(frozen=True)
+@frozen
 class MiniBatchDrawing:
     """Draws of the statistics of `layers` from mini-batches of a reference, through the training pipeline; `purposes`
     are the random keys of batches and augmentation.

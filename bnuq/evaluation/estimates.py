@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache
 from typing import Any, Self
 
@@ -21,6 +21,7 @@ from bnuq.errors import SamplingError
 from bnuq.estimates import Estimate
 from bnuq.evaluation.array_kinds import as_block
 from bnuq.files.journal import Arrays
+from bnuq.frozen import frozen
 from bnuq.metrics import CalibrationBins, DrawWeights
 from bnuq.metrics.arrays import Array, array_namespace
 from bnuq.metrics.registry import metric_of, scores_among
@@ -42,7 +43,7 @@ def replicate_weights(samples: int, bank: int | None = None) -> DrawWeights:
     return metrics.draw_weights(samples, resamples=RESAMPLES, seed=0, bank=bank)
 
 
-@dataclass(frozen=True)
+@frozen
 class SetScores:
     """The scores of one evaluated set under one method.
 
@@ -132,7 +133,7 @@ def samples_differ(spread: Arrays) -> bool:
     return bool(spread["apart"] > spread["rounding"] * spread["size"])
 
 
-@dataclass(frozen=True)
+@frozen
 class ReplicateWeights:
     """The weights over the draws that a batch of points uses, of its kind of array and on its device, and the row of
     each replicate in them."""

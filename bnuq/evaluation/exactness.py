@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from torch import Tensor, nn
 
@@ -15,6 +15,7 @@ from bnuq.evaluation.pipeline import Pipeline
 from bnuq.evaluation.plan import by_reason
 from bnuq.evaluation.subject import Subject
 from bnuq.findings import Finding, note, warning
+from bnuq.frozen import frozen
 from bnuq.sampling import counter_rng
 from bnuq.sampling.batchnorm_calls import smallest_batch
 from bnuq.sampling.exactness import (
@@ -31,7 +32,7 @@ _POINTS, _FEWEST, _ENTRIES = 32, 4, 2**19  # of each set that are checked: of la
 _SHARE = 100  # of the samples' passes, a mini-batch may have the hundredth part: it passes four or five times
 
 
-@dataclass(frozen=True)
+@frozen
 class Checked:
     """Findings of the checks, and the network's outputs for a few test points."""
 

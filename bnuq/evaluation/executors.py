@@ -21,6 +21,7 @@ from bnuq.errors import BnuqError, ResultError, is_device_failure
 from bnuq.evaluation.units import UnitGroup, WorkUnit, plain_method_of
 from bnuq.files.journal import MOST_ATTEMPTS, SECONDS, Arrays, Journal
 from bnuq.files.writing import is_alive
+from bnuq.frozen import frozen
 
 Compute = Callable[[UnitGroup], Iterable[Arrays]]
 _ROUNDED = 0.01  # relative difference between machines at most, and share of values in which they may differ more
@@ -152,7 +153,7 @@ def has_ended(attempt: Mapping[str, Any]) -> bool:
     return "why" in attempt or gone
 
 
-@dataclass(frozen=True)
+@frozen
 class Share:
     """Which units process `number` of `count` computes: its own, that is every `count`-th (`fixed`, the first phase of
     a cluster's array), or any that nobody has begun, from its own place in the list on. `name` says who it is, also

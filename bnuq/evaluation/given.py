@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -15,6 +15,7 @@ from bnuq.config import ScoreSection
 from bnuq.data.readers.columns import Columns
 from bnuq.data.readers.common import GROUP, TARGETS, is_index, listed
 from bnuq.errors import DataError
+from bnuq.frozen import frozen
 from bnuq.metrics.registry import own_score
 from bnuq.tasks import Task
 
@@ -42,7 +43,7 @@ _CLASS = re.compile(rf"({'|'.join(sorted(_KINDS, key=len, reverse=True))})[_\-. 
 _QUANTILE = re.compile(r"(?:q|quantile|pct|percentile)[_ ]?(0?\.\d+|\d{1,2}(?:\.\d+)?)", re.IGNORECASE)
 
 
-@dataclass(frozen=True)
+@frozen
 class GivenSet:
     """The predictions of one set, (T, n, K); of a Gaussian beside its means the `sigma`, of quantiles (1, n, L) the
     `levels`. `classes` are the names that the file has for the K, and `found` says where in the file they stood.

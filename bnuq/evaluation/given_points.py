@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +18,14 @@ from bnuq.evaluation.given import GROUPS, IDS, LABELS, GivenSet, column_of
 from bnuq.files.content import exists
 from bnuq.files.folders import expanded
 from bnuq.findings import Finding, note
+from bnuq.frozen import frozen
 from bnuq.tasks import CLASSIFICATION, MULTILABEL, REGRESSION, Task
 
 Source = Path | str | Columns  # a file, a reference, or what is in memory
 _MOST_CLASSES = 1000  # texts that classes are numbered by, where the predictions name none
 
 
-@dataclass(frozen=True)
+@frozen
 class Truth:
     """Labels or targets with the ids and the groups that stand beside them."""
 

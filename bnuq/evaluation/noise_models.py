@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from bnuq import metrics
 from bnuq.config import Counts, Run
@@ -13,6 +12,7 @@ from bnuq.evaluation.draws import MiniBatchDrawing
 from bnuq.evaluation.executors import UnitExecutor
 from bnuq.evaluation.subject import Subject
 from bnuq.findings import Finding, note
+from bnuq.frozen import frozen
 from bnuq.methods import Method
 from bnuq.progress import Progress
 from bnuq.records.sweep import LayerCounts
@@ -25,7 +25,7 @@ FINITE = 0.05  # share of the reference above which a mini-batch needs the finit
 _FACTORISED = {"mcbn-chi2": draw_chi2, "mcbn-gaussian": draw_gaussian}
 
 
-@dataclass(frozen=True)
+@frozen
 class NoiseModels:
     """The noise models of one run: the factorised model of every layer, and the recorded draws of the empirical
     model."""

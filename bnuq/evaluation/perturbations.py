@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from typing import Any
 
@@ -27,6 +27,7 @@ from bnuq.evaluation.pipeline import Pipeline
 from bnuq.evaluation.subject import RunPlan
 from bnuq.evaluation.target_scale import target_scale
 from bnuq.findings import Finding, note
+from bnuq.frozen import frozen
 from bnuq.perturbations import ALL, BLOCK, FAMILIES, KINDS, SMALL, Form, Perturbation, RawBlock
 from bnuq.sampling import counter_rng
 from bnuq.sampling.engine import default_chunk
@@ -40,7 +41,7 @@ _LOOKED_AT, _LOOKED_AT_VALUES = 1000, 2**24  # points, and their values, that sa
 _OWN_STREAM = 3  # of random numbers, for the user's functions
 
 
-@dataclass(frozen=True, eq=False)
+@frozen(eq=False)
 class Perturbed:
     """The inputs of `clean` points after a perturbation, before normalisation; computed when they are asked for, and
     kept while the budget lasts. `through` is what an attack goes through: the network in evaluation mode, or others."""
@@ -212,7 +213,7 @@ class Perturbed:
         return values.clip(0, 1) if is_picture else values
 
 
-@dataclass(frozen=True)
+@frozen
 class Values:
     """What the points are that are changed, by their shape and the first of them."""
 

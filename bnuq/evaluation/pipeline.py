@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Any
 
@@ -38,6 +38,7 @@ from bnuq.evaluation import memory
 from bnuq.evaluation.device import arithmetic_of, check_arithmetic
 from bnuq.evaluation.target_scale import normalize_of, statistics
 from bnuq.files.mapped import is_mapped
+from bnuq.frozen import frozen
 from bnuq.sampling import counter_rng
 from bnuq.sampling.program_draws import windows
 
@@ -88,7 +89,7 @@ def _streamed(train: Points) -> Normalize:
     return normalize_of(mean, np.sqrt(squares / count))
 
 
-@dataclass(frozen=True)
+@frozen
 class Pipeline:
     """Turns points into the network's input on its device: as in evaluation, or as in training. Points that are
     `integers`, such as token numbers, or several inputs, packed, are passed as int64, as they are."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -41,13 +41,14 @@ from bnuq.evaluation.subject import VALIDATION, Subject
 from bnuq.evaluation.tasks.multilabel import MultilabelScorer
 from bnuq.files.fetching import named_or_path
 from bnuq.findings import Finding, note
+from bnuq.frozen import frozen
 from bnuq.models.loading import LoadedModel
 from bnuq.records.evaluation import EvaluatedSet, Result
 from bnuq.records.pixel_maps import rows_of
 from bnuq.tasks import Task
 
 
-@dataclass(frozen=True)
+@frozen
 class PlannedRun:
     """What was read for a request, and what its network allows. `sets` describe the subject's sets, and `members` are
     the networks of an ensemble after the first."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -22,6 +22,7 @@ from bnuq.config import PopulationEstimator
 from bnuq.data import Points
 from bnuq.errors import SamplingError
 from bnuq.evaluation.pipeline import Pipeline
+from bnuq.frozen import frozen
 from bnuq.progress import Progress, silent
 from bnuq.sampling import counter_rng
 from bnuq.sampling.batch_statistics import BatchStatistics, LayerStatistics
@@ -41,7 +42,7 @@ class Batches(Protocol):
     def __iter__(self) -> Iterator[Any]: ...
 
 
-@dataclass(frozen=True)
+@frozen
 class Population:
     """Mean and variance of a layer's input, channel by channel, over `count` values each."""
 
@@ -243,7 +244,7 @@ class _StopAt(Mode):
         return func(*args, **(kwargs or {}))
 
 
-@dataclass(frozen=True)
+@frozen
 class ReferenceBatches:
     """Mini-batches of a run's reference, through its training pipeline: the same at every iteration.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
@@ -16,6 +16,7 @@ from bnuq.evaluation.features import Kept, fitted_points, head_of, heads
 from bnuq.evaluation.subject import VALIDATION, Subject
 from bnuq.files.mapped import Pool
 from bnuq.findings import Finding, note
+from bnuq.frozen import frozen
 from bnuq.metrics import SCORES
 from bnuq.metrics.arrays import as_numpy
 from bnuq.metrics.posthoc import LastLayer, PointScore, Reference
@@ -31,7 +32,7 @@ _FEWEST_POINTS = 1000  # of a larger reference, that scores are fitted to, unles
 _SHARE = 5  # of the samples of the test set, fitting may take the fifth part of the passes
 
 
-@dataclass(frozen=True)
+@frozen
 class PostHoc:
     """The scores by name, as functions of the last linear layer for some points; and findings."""
 
@@ -39,7 +40,7 @@ class PostHoc:
     findings: tuple[Finding, ...]
 
 
-@dataclass(frozen=True)
+@frozen
 class OfSets:
     """The post-hoc scores of the points of each set by their names, and notes on those that are left out."""
 

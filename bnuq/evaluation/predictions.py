@@ -24,12 +24,13 @@ from bnuq.evaluation.target_scale import target_scale
 from bnuq.evaluation.tasks import classification
 from bnuq.files.content import sha256_of_file
 from bnuq.findings import Finding, note
+from bnuq.frozen import frozen
 from bnuq.sampling.plain_loop import Engine
 
 _BLOCK = 2**24  # numbers that are looked at in one go
 
 
-@dataclass(frozen=True)
+@frozen
 class Predictions:
     """The samples (T, n, K) in a file by the name of the set, which may lack the validation points: probabilities of a
     classification, means of a regression in the unit of its targets. `rows` are those of the evaluated points."""

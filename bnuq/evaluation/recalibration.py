@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from bnuq.errors import RequestError
 from bnuq.evaluation.held_out import held_out_rows
 from bnuq.evaluation.subject import LEAST_POINTS, VALIDATION, ScoredSubject
 from bnuq.findings import Finding, note
+from bnuq.frozen import frozen
 from bnuq.methods import Method, Recalibration
 from bnuq.metrics import LogitMaps
 from bnuq.metrics.arrays import Array, array_namespace, as_numpy
@@ -26,7 +26,7 @@ LEAST_POINTS_OF_PARAMETER = 10
 _PART = 2**20  # logits of the points that a search begins with
 
 
-@dataclass(frozen=True)
+@frozen
 class Recalibrated:
     """The maps of one method's logits, fitted to `points` points: that of all of them and, cross-fitted, those of each
     half of the test set, of which these are the `second`. A test point then has that of the half without it."""

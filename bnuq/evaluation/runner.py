@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from bnuq.evaluation.subject import Subject
 from bnuq.evaluation.tasks.image_maps import chosen_images, image_maps
 from bnuq.evaluation.views import Outcome
 from bnuq.findings import Finding, warning
+from bnuq.frozen import frozen
 from bnuq.methods import DETERMINISTIC, POPULATION, Method, method_named
 from bnuq.progress import Progress
 from bnuq.records.evaluation import ImageMaps, MethodResult, MethodWork
@@ -33,7 +34,7 @@ from bnuq.sampling.engine import Stochastic, default_chunk
 from bnuq.sampling.plain_loop import Engine
 
 
-@dataclass(frozen=True)
+@frozen
 class RunnerResult(Outcome):
     """The outcome of all passes: also the size of the bank where there is one, ω, each method's work, and the
     arithmetic of the samples."""
@@ -105,7 +106,7 @@ def run_methods(
     )
 
 
-@dataclass(frozen=True)
+@frozen
 class Passed:
     """What all passes gave: their runner, T, ω, and the scores of each method in the order of the report; of an
     executor that makes no result only those that other units depend on."""

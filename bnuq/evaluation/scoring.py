@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,12 +23,13 @@ from bnuq.evaluation.tasks.scorer import SampleReduction
 from bnuq.evaluation.units import UnitGroup, WorkUnit
 from bnuq.evaluation.views import SetScoring
 from bnuq.files.journal import SECONDS, Arrays, Journal
+from bnuq.frozen import frozen
 from bnuq.sampling import bank_tiles
 from bnuq.sampling.bank_tiles import BankEngine
 from bnuq.sampling.plain_loop import BySet, Engine
 
 
-@dataclass(frozen=True)
+@frozen
 class UnitScoring:
     """Scores the units of a set, as this process has made it: passes their points through an engine. Raw samples are
     kept where units are scored again, together with those of `earlier` draws; with None, nothing is kept. Of images the

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +28,7 @@ from bnuq.evaluation.tasks.regression import RegressionScorer
 from bnuq.evaluation.tasks.scorer import ScoredNetwork, TaskScorer
 from bnuq.evaluation.tasks.segmentation import SegmentationScorer
 from bnuq.findings import Finding, about, note, warning
+from bnuq.frozen import frozen
 from bnuq.models.loading import LoadedModel, live_model, load_model
 from bnuq.sampling.inputs import Unpacked
 from bnuq.sampling.outputs import as_logits
@@ -36,7 +37,7 @@ from bnuq.tasks import Task
 from bnuq.trust import BY_USER
 
 
-@dataclass(frozen=True)
+@frozen
 class Prepared:
     """The network on its device, the points of the run, their pipeline, and a few test points as network input."""
 

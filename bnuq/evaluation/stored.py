@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from bnuq.errors import ResultError
 from bnuq.evaluation.units import WorkUnit
 from bnuq.files.journal import Arrays, Journal
+from bnuq.frozen import frozen
 
 MAP = "map/"  # before the names of maps of pixels
 OUTPUTS = "outputs"  # the raw samples of a unit
 
 
-@dataclass(frozen=True)
+@frozen
 class StoredSamples:
     """The raw samples of one set in a journal: `units` of the first round of draws, and the draws of all rounds."""
 
@@ -39,7 +40,7 @@ class StoredSamples:
             yield unit.points.start, np.concatenate(rounds)
 
 
-@dataclass(frozen=True)
+@frozen
 class StoredMaps:
     """The maps of one set in a journal, in the arrays of its `units` whose names begin with `start`."""
 

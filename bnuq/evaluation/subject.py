@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bnuq.config import Calibration, Run
@@ -12,6 +11,7 @@ from bnuq.data import Points
 from bnuq.evaluation.tasks.class_probabilities import are_kept
 from bnuq.evaluation.tasks.scorer import TaskScorer
 from bnuq.findings import Finding, note
+from bnuq.frozen import frozen
 from bnuq.methods import METHOD_NAMES, Method, Recalibration
 from bnuq.metrics import DrawWeights
 from bnuq.metrics.replicates import independent_units
@@ -29,7 +29,7 @@ VALIDATION = "validation"
 LEAST_POINTS = 20  # labelled test points of a cross-fit: ten a half
 
 
-@dataclass(frozen=True)
+@frozen
 class ScoringPlan:
     """What the samples of a run are: `outputs` is the number of classes of a classification, or of outputs of a
     regression."""
@@ -44,7 +44,7 @@ class ScoringPlan:
         return self.outputs
 
 
-@dataclass(frozen=True)
+@frozen
 class RunPlan(ScoringPlan):
     """A run resolved for one network. `methods` leaves out "deterministic", which always runs; `layers` are the
     BatchNorms that MCBN samples, and `batch_size` is None where no method does; `trained_with` is the training batch
@@ -62,7 +62,7 @@ class RunPlan(ScoringPlan):
         return self.outputs * math.prod(self.image or ())
 
 
-@dataclass(frozen=True)
+@frozen
 class ScoredSubject:
     """A request whose samples are scored; `sets` are in the order of evaluation, "validation" first where there is
     one."""
@@ -144,7 +144,7 @@ class ScoredSubject:
                 yield note("probabilities-not-kept", set=name, points=points, classes=classes)
 
 
-@dataclass(frozen=True)
+@frozen
 class Subject(ScoredSubject):
     """A request, resolved for its network; `predictions` are imported ones."""
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from jaxtyping import Float
 
 from bnuq.config import Normalize, Run
 from bnuq.data import Points, labelled
 from bnuq.errors import RequestError
+from bnuq.frozen import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class TargetScale:
     """The standardisation of the network's targets: target = output · std + mean, per output."""
 

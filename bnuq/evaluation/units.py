@@ -7,19 +7,19 @@ of the `executors` that gives the same units in the same order gives the same re
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from bnuq.data import Points
 from bnuq.files.journal import Arrays
 from bnuq.files.mapped import Pool
+from bnuq.frozen import frozen
 from bnuq.methods import METHOD_NAMES, method_named
 
 _AXES = {"point": 0, "draw": 1}  # the axis of the points, by kind of array
 
 
-@dataclass(frozen=True)
+@frozen
 class WorkUnit:
     """The address of a unit: these draws of `method`, for these points of the set of that name and digest;
     `batch_size` where several sizes are swept."""

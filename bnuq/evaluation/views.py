@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property, partial
 
 import numpy as np
@@ -19,6 +19,7 @@ from bnuq.evaluation.tasks.scorer import ChangedSet, SampleReduction, ScoredSet,
 from bnuq.evaluation.units import Gathered
 from bnuq.files.journal import Arrays
 from bnuq.findings import Finding
+from bnuq.frozen import frozen
 from bnuq.methods import Method, Recalibration
 from bnuq.metrics import DrawWeights, LogitMaps
 from bnuq.metrics.arrays import Array
@@ -27,7 +28,7 @@ from bnuq.records.evaluation import MethodResult
 Halves = Mapping[str, Bool[np.ndarray, " point"]]  # of a cross-fit, by the set: which points are in the second half
 
 
-@dataclass(frozen=True)
+@frozen
 class View:
     """A way to score samples: by a `scorer`, with the logits of `method`, which are recalibrated by `maps` where there
     are any."""
@@ -48,7 +49,7 @@ class View:
         return {key.removeprefix(self.prefix): values for key, values in unit.items() if key.startswith(self.prefix)}
 
 
-@dataclass(frozen=True)
+@frozen
 class SetScoring:
     """Scores one set under one method, by each of its `views`. A unit is determined by the request, the views and its
     address."""
@@ -97,7 +98,7 @@ def saves_maps(subject: ScoredSubject, name: str) -> bool:
     return has_anomalies or (subject.run.save_maps and name != VALIDATION)
 
 
-@dataclass(frozen=True)
+@frozen
 class ScoredMethod:
     """The scores of one method on every set, and the view of its samples that they are of; of a plain one also those of
     the validation points, by nothing that was fitted to them. Of sets by severity there are `changed` ones instead."""
@@ -108,7 +109,7 @@ class ScoredMethod:
     changed: Mapping[str, ChangedSet] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@frozen
 class Outcome:
     """What was scored: T, the result of each method, in the order of the report, and the scores that a requested
     certificate is made of."""

@@ -6,7 +6,7 @@ import base64
 import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from bnuq.files.content import kind_of, what_is_wrong_with
 from bnuq.files.limits import check_memory, check_size
 from bnuq.files.mapped import Pool, bytes_in_memory
 from bnuq.files.noted import noted_bytes
+from bnuq.frozen import frozen
 
 _numbers = itertools.count(1)
 
@@ -76,7 +77,7 @@ def _answered(operation: str, *arguments: Any, pool: Pool | None = None) -> Any:
     return answer(operation, *arguments, **({} if pool is None else {"empty": pool.empty}))
 
 
-@dataclass(frozen=True)
+@frozen
 class _File:
     """A file that is open: under which number, what was found in it, and who is asked for more. The `pool` makes the
     arrays that are read."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Literal
 
 from bnuq.errors import ModelError
 from bnuq.files.content import is_file, is_folder
+from bnuq.frozen import frozen
 
 CONFIG = "config.json"
 PREPROCESSOR = "preprocessor_config.json"  # of transformers
@@ -23,7 +24,7 @@ _FETCHES = ("quantization_config", "backbone", "use_pretrained_backbone", "use_t
 _LEFT_OUT = ("attn_implementation", "use_kernels", "dtype", "torch_dtype", "architectures", "transformers_version")
 
 
-@dataclass(frozen=True)
+@frozen
 class HubConfig:
     """The architecture that a folder names, with its arguments, and the settings of [data] that follow: `normalize`,
     `resize`, `crop` and `interpolation`, if they are known, from the file `place`."""

@@ -18,7 +18,7 @@ import json
 import re
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from bnuq.errors import RequestError, ResultError
 from bnuq.files.folders import keep_user_secret, user_secret
 from bnuq.files.places import Folder, Place, place_of
 from bnuq.files.writing import sole_request
+from bnuq.frozen import frozen
 
 Arrays = dict[str, np.ndarray]
 
@@ -220,7 +221,7 @@ def requests_at(place: Place) -> dict[str, dict[str, Any]]:
     return requests
 
 
-@dataclass(frozen=True)
+@frozen
 class WorkFolder:
     """A place of finished units, and the journals that were opened there. It is named by the user, or beside the
     result: its units are then sealed with a `secret`. `before` are the files that were there before this run."""

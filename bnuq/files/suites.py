@@ -5,11 +5,11 @@ Source: Zhang et al. 2023, OpenOOD v1.5 (github.com/Jingkang50/OpenOOD, openood/
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from bnuq.errors import RequestError
 from bnuq.files.references import without_name
+from bnuq.frozen import frozen
 
 Distance = Literal["near", "far"]
 DISTANCES: tuple[Distance, ...] = ("near", "far")
@@ -18,7 +18,7 @@ _PREFIX = "openood:"
 _CLASSIC, _LARGE = "images_classic", "images_largescale"
 
 
-@dataclass(frozen=True)
+@frozen
 class SuiteMember:
     """An OOD set of the suite `suite`: its list of images, and the folder that the names in it start from, below a
     data root in OpenOOD's layout."""

@@ -14,11 +14,11 @@ import functools
 import math
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from bnuq import metrics
+from bnuq.frozen import frozen
 from bnuq.gate.pairing import pairing, pairing_of
 from bnuq.methods import method_named
 from bnuq.metrics.registry import metric_of
@@ -28,7 +28,7 @@ from bnuq.records.evaluation import ERRORS, WITH_ERRORS, Result
 from bnuq.store.table import Row
 
 
-@dataclass(frozen=True)
+@frozen
 class Error:
     """A standard error, and the degrees of freedom that it was estimated from; NaN if it is not known."""
 

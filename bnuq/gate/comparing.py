@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import fmean
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from bnuq import metrics
 from bnuq.errors import ResultError
 from bnuq.estimates import Direction
+from bnuq.frozen import frozen
 from bnuq.gate.change_errors import CHANGE, UNKNOWN, Error, Errors, deviation_by_arithmetic
 from bnuq.gate.power import Sight
 from bnuq.gate.records import BOUNDS, EstimateComparison, Outcome
@@ -28,7 +29,7 @@ LEVEL = 0.05  # of all gated comparisons together
 _THOUSAND = 1000.0
 
 
-@dataclass(frozen=True)
+@frozen
 class Measured:
     """A comparison without its outcome, the degrees of freedom of its error, the deviation that another arithmetic
     explains, and what tells its power: the part of an accuracy that a point is (else 0), and the points of its sets."""
@@ -40,7 +41,7 @@ class Measured:
     sizes: Mapping[str, int]
 
 
-@dataclass(frozen=True)
+@frozen
 class Line:
     """From what to what an estimate went, from a baseline or along the line through a history; and its errors over
     points, over draws, and any other."""

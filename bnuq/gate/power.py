@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from bnuq import metrics
+from bnuq.frozen import frozen
 from bnuq.gate.records import Decisive
 
 POWER = 0.8  # the probability with which `detectable` is found
 _STEPS = 100
 
 
-@dataclass(frozen=True)
+@frozen
 class Sight:
     """The error of a change as a check sees with it, one-sided at `level`.
 

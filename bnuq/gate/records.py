@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from bnuq import catalogue
 from bnuq.estimates import Direction
 from bnuq.findings import Finding
+from bnuq.frozen import frozen
 from bnuq.records.addresses import NORMALIZED, address_of
 from bnuq.records.summary import SCHEMA, json_fields, json_number, json_value
 
@@ -17,7 +17,7 @@ BOUNDS = "bounds/"  # before the name of a bound, where a comparison has that in
 Outcome = Literal["better", "same", "inconclusive", "worse", "not gated"]
 
 
-@dataclass(frozen=True)
+@frozen
 class Side:
     """One of the two results: its file, and its provenance."""
 
@@ -30,7 +30,7 @@ class Side:
     time: str  # ISO 8601, "" where the file does not say
 
 
-@dataclass(frozen=True)
+@frozen
 class Pairing:
     """What the two results share: the sets with the same points, and the methods with the same draws.
 
@@ -42,7 +42,7 @@ class Pairing:
     why_not: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True)
+@frozen
 class Decisive:
     """With how many points of each set, or samples, or both, an inconclusive change would be decided: with probability
     .8, if it is the true one. No points, or no samples, where more of them are not needed."""
@@ -51,7 +51,7 @@ class Decisive:
     samples: int | None
 
 
-@dataclass(frozen=True)
+@frozen
 class EstimateComparison:
     """One estimate of both results. `set` is that of the file ("normalized" for a normalised score of the test set,
     whose `metric` is then normalized_pll or normalized_crps; "bounds/constant" and "bounds/optimum" for its bounds),
@@ -108,7 +108,7 @@ class EstimateComparison:
         return address_of(at if self.set == NORMALIZED else at | set_key)
 
 
-@dataclass(frozen=True)
+@frozen
 class Floor:
     """A required bound of an estimate, and its value; `relation` is the required relation of `value` to `bound`."""
 
@@ -124,7 +124,7 @@ class Floor:
         return self.value >= self.bound if self.relation == ">=" else self.value <= self.bound
 
 
-@dataclass(frozen=True)
+@frozen
 class CheckVerdict:
     """The outcome of a check. Comparisons come worst first; `baseline` and `pairing` are None if only required
     minimums were checked.

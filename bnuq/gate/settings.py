@@ -7,13 +7,13 @@ import difflib
 import math
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Literal
 
 from bnuq.config import CheckSection
 from bnuq.errors import RequestError
+from bnuq.frozen import frozen
 from bnuq.metrics import METRICS
 from bnuq.records.evaluation import PARTS
 
@@ -24,7 +24,7 @@ _NUMBER = r"(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _WAIVED_ENTIRELY = ("samples", "batch-size", "sampling", "data", "scoring")
 
 
-@dataclass(frozen=True)
+@frozen
 class Tolerance:
     """How much worse an estimate may be: in its unit, relative to the baseline, or in standard errors of the change.
 
@@ -57,7 +57,7 @@ class Tolerance:
         return self.amount * (se or 0.0)
 
 
-@dataclass(frozen=True)
+@frozen
 class Required:
     """A minimum (or maximum) that an estimate must meet, whatever the baseline: an address, >= or <=, and a bound."""
 
@@ -78,7 +78,7 @@ class Required:
         return Required(matched[1], ">=" if matched[2] == ">=" else "<=", float(matched[3]))
 
 
-@dataclass(frozen=True)
+@frozen
 class GateSettings:
     """The settings of a check. `tolerances` are by metric or by a pattern of addresses, and the last that matches
     applies; `allow` names what may differ: "samples", "batch-size", "sampling", "scoring", "data" or "data:SET", and

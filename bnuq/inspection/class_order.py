@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -14,12 +13,13 @@ from bnuq.data import Points, labelled, natural_order
 from bnuq.evaluation.datasets import limited
 from bnuq.evaluation.passes import deterministic_outputs
 from bnuq.evaluation.pipeline import Pipeline
+from bnuq.frozen import frozen
 
 _POINTS = 512  # that are evaluated
 _CLEAR = 3.0  # standard errors between the mean log-likelihoods of the two orders
 
 
-@dataclass(frozen=True)
+@frozen
 class ClassOrder:
     """The names of the classes in timm's order, the accuracy on so many points with this order and with names sorted as
     texts, and by how many standard errors of the mean log-likelihood it fits better."""

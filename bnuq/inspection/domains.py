@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import reduce
 
 import numpy as np
@@ -29,6 +28,7 @@ from bnuq.evaluation.task import check_outputs, task_of
 from bnuq.evaluation.tasks.regression_reduction import RegressionScores
 from bnuq.evaluation.tasks.scorer import ScoredNetwork, ScoredSet, TaskScorer
 from bnuq.findings import Finding, note
+from bnuq.frozen import frozen
 from bnuq.metrics.arrays import as_numpy
 from bnuq.progress import Advance, Progress, silent
 from bnuq.records.inspection import Crossing, Domain, Domains
@@ -226,7 +226,7 @@ def _evaluated_notes(
 # ── statistics ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True)
+@frozen
 class _PointSource:
     """The points that mini-batches are drawn from: one set, or equal shares of several."""
 
@@ -248,7 +248,7 @@ class _PointSource:
         return pipeline.augmented(np.concatenate(raw), draw=draw, purpose=augment)
 
 
-@dataclass(frozen=True)
+@frozen
 class _Statistics:
     """Draws of MCBN from one source of `size` points, for the sampled layers (`omega`) and for all layers (`draws`),
     and the population statistics over `points` points."""
@@ -368,7 +368,7 @@ def _rms(values: np.ndarray) -> float:
 # ── crossing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True)
+@frozen
 class _Scorer:
     """Scores outputs of a classification, or of a regression with the scale of its targets."""
 
@@ -443,7 +443,7 @@ def _scorer(run: Run, model: nn.Module, pipeline: Pipeline, train: Points, sets:
     return _Scorer(outputs, scorer_of(task, ScoredNetwork(run, outputs, sets[0] if sets else train, train)))
 
 
-@dataclass(frozen=True)
+@frozen
 class _Crossing:
     """Evaluates points under the statistics of every source."""
 

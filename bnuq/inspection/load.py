@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ from bnuq.evaluation.held_out import held_out_rows
 from bnuq.evaluation.pipeline import Pipeline, input_normalize
 from bnuq.evaluation.setup import as_taken, network_of
 from bnuq.findings import Finding, about, note, warning
+from bnuq.frozen import frozen
 from bnuq.models.loading import LoadedModel
 from bnuq.sampling.interception import forward, undisturbed, with_autograd_if_needed
 from bnuq.sampling.outputs import as_logits
@@ -39,7 +40,7 @@ LENGTHS = (128, 1024, 16_000)  # lengths of sequences
 MADE_UP_POINTS = 3
 
 
-@dataclass(frozen=True)
+@frozen
 class LoadedNetwork:
     """The network on its device, the reference and the test set if they could be read, and a few points as network
     input."""

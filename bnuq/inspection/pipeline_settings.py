@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -14,6 +14,7 @@ from bnuq.config import Augment, ChannelOrder, Normalize, Run
 from bnuq.config.normalizations import PUBLISHED
 from bnuq.data import Points
 from bnuq.evaluation.pipeline import Pipeline, input_normalize
+from bnuq.frozen import frozen
 from bnuq.sampling import counter_rng
 
 _OVERSHOOT = 1e-3  # share of pixels at either end that is ignored when their range is determined
@@ -42,7 +43,7 @@ IDENTITY = Normalize(mean=(0.0,), std=(1.0,))
 _CAFFE = (123.68, 116.779, 103.939)  # red, green, blue of 0–255; the standard deviation is not changed
 
 
-@dataclass(frozen=True)
+@frozen
 class PipelineSetting:
     """A pipeline to try, as in a run file; `name` is the origin of mean and std."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -31,6 +31,7 @@ from bnuq.evaluation.reference_check import (
     why_uncheckable,
 )
 from bnuq.findings import Finding, warning
+from bnuq.frozen import frozen
 from bnuq.inspection.pipeline_lines import (
     SETTING_KEYS,
     augment_words,
@@ -61,7 +62,7 @@ FIRST_SIZE, FIRST_LAYERS = 64, 4  # of the first round, with all candidates
 DISTINGUISHABLE = 3.0  # standard deviations of the noise beyond which the statistics separate two pipelines
 
 
-@dataclass(frozen=True)
+@frozen
 class Effort:
     """The batches of the first round, with all candidates, and of the last one, with `finalists` of them; and the
     `pads` that the closest is also tried with in the last round."""
@@ -75,7 +76,7 @@ class Effort:
 THOROUGH, QUICK = Effort(8, 12, BATCHES), Effort(4, 6, 16, pads=(2,))
 
 
-@dataclass(frozen=True)
+@frozen
 class Suggestion:
     """The closest pipeline as settings of [data] (None: not set), the settings in which candidates about as close
     differ, and the ranking of all."""
@@ -182,7 +183,7 @@ def findings(pipelines: Pipelines) -> Iterator[Finding]:
 # ── checks ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, eq=False)
+@frozen(eq=False)
 class _Checked:
     """A pipeline with its reference check, and the batch statistics that the check used."""
 
@@ -225,7 +226,7 @@ class _Checked:
         )
 
 
-@dataclass(frozen=True)
+@frozen
 class _Trials:
     """Tries pipelines, with the same batches and the same random numbers of augmentation for all of them."""
 

@@ -1,12 +1,12 @@
 """Calibration of classifiers: the gap between stated confidence and accuracy."""
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 from array_api_compat import device
 from jaxtyping import Float, Integer, Shaped
 
+from bnuq.frozen import frozen
 from bnuq.metrics.arrays import Array, array_namespace, as_float64, as_numpy, like
 from bnuq.metrics.classification import correct, predictive
 from bnuq.metrics.replicates import group_index
@@ -14,7 +14,7 @@ from bnuq.metrics.resampling import blocks, draws_cells, resampled_counts, resam
 from bnuq.metrics.ties import ties_of_rows
 
 
-@dataclass(frozen=True)
+@frozen
 class CalibrationBins:
     """Sums over the points of each bin of confidence; the sums of two sets of points are added with `+`."""
 

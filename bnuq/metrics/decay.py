@@ -1,15 +1,15 @@
 """How the effects of mini-batches decay with their size b: as 1/b, with the finite-population factor."""
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float, Shaped
 
+from bnuq.frozen import frozen
 from bnuq.metrics.arrays import Array, as_float64
 
 
-@dataclass(frozen=True)
+@frozen
 class Slope:
     """A slope of ln value on ln batch size, without a unit; the variance of a mean has −1.
 

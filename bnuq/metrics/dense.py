@@ -7,13 +7,14 @@ order. All sums are ratios, since images differ in their number of pixels.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import TypeVar
 
 import numpy as np
 from array_api_compat import device, is_torch_array
 from jaxtyping import Float, Integer, Shaped
 
+from bnuq.frozen import frozen
 from bnuq.metrics.arrays import Array, array_namespace
 from bnuq.metrics.detection import DetectionScores, detection_of_ladders
 from bnuq.metrics.influence import NORMAL, TPR, Curve
@@ -299,7 +300,7 @@ def risk_coverage_of_histograms(
     return retained / max(pixels, 1), np.interp(retained, covered, lost) / retained
 
 
-@dataclass(frozen=True)
+@frozen
 class PavpuCurve:
     """Patch accuracy against patch uncertainty at each threshold of the uncertainty, in [0, 1]; higher is better.
 

@@ -5,13 +5,13 @@ Scores are ranked in float64 by numpy, for all array types. An empty set or a Na
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Generic, Literal, TypeVar
 
 import numpy as np
 from jaxtyping import Float, Integer, Shaped
 
+from bnuq.frozen import frozen
 from bnuq.metrics.arrays import Array, as_float64
 from bnuq.metrics.replicates import standard_error
 from bnuq.metrics.resampling import blocks, cells_of, counts_in_blocks
@@ -22,7 +22,7 @@ _AT_ONCE = 2**14  # rungs of the resamples in memory at once, which stay in the 
 Value = TypeVar("Value", float, np.ndarray, tuple[np.ndarray, np.ndarray])
 
 
-@dataclass(frozen=True)
+@frozen
 class DetectionScores(Generic[Value]):
     """How well a score separates a pair of sets, each value in [0, 1]: floats, or arrays with one value per
     resample."""
@@ -220,7 +220,7 @@ def _ladder_counts(test: np.ndarray, ood: np.ndarray) -> tuple[np.ndarray, np.nd
     return np.bincount(test_rung, minlength=rungs), np.bincount(ood_rung, minlength=rungs)
 
 
-@dataclass(frozen=True)
+@frozen
 class _Ranked:
     """The number of points on each rung of the ladder, the largest score first, and the number on it or above.
 
@@ -367,7 +367,7 @@ def detection_bootstrap(
     return DetectionScores(**{name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
 
 
-@dataclass(frozen=True)
+@frozen
 class _Pair:
     """Where the rungs of test and OOD points lie on each other's ladders, the largest score first: for each rung of one
     set, the number of rungs of the other set above it, and of those on it or above."""

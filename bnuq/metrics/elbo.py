@@ -7,12 +7,12 @@ the whole training set.
 """
 
 import math
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from jaxtyping import Float, Shaped
 
+from bnuq.frozen import frozen
 from bnuq.metrics.arrays import Array, as_float64
 from bnuq.metrics.decay import finite_population_factor, least_squares_coefficients, numbers
 
@@ -63,7 +63,7 @@ def kl_gamma(
 IMPROPER_PRIORS = ("weight_decay", "flat")  # against which KL has a free constant
 
 
-@dataclass(frozen=True)
+@frozen
 class Prior:
     """The prior p(ω), independent for each unit's mean μ and standard deviation σ.
 
@@ -154,7 +154,7 @@ def _kl_flat(variance: Float[np.ndarray, " unit"]) -> Float[np.ndarray, " unit"]
         return -np.log(variance) / 2
 
 
-@dataclass(frozen=True)
+@frozen
 class EffectiveCount:
     """The effective number of independent values per channel and item of the mini-batch, for the mean and for the sd.
 
@@ -226,7 +226,7 @@ def _inverse_trigamma(value: float) -> float:
     return x
 
 
-@dataclass(frozen=True)
+@frozen
 class LikelihoodSlope:
     """The fit of E_q ln p = intercept − c · (N − b)/(N − 1)/b, in nats per training example: c, its error, intercept.
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from bnuq.estimates import Metric
+from bnuq.frozen import frozen
 from bnuq.metrics.bounds import normalized
 from bnuq.metrics.dense import ratio_contributions
 from bnuq.metrics.detection import error_auroc, error_auroc_of_replicates
@@ -29,7 +29,7 @@ Place = Literal["headline", "sensitivity", "convergence", "curve", "bars", "swee
 UNBOUNDED, POSITIVE, SHARE = (-math.inf, math.inf), (0.0, math.inf), (0.0, 1.0)
 
 
-@dataclass(frozen=True)
+@frozen
 class Formula:
     """How an estimate, and the contributions of the points to it, follow from the values of the points that it needs.
 
@@ -50,7 +50,7 @@ class Formula:
         return np.array([self.value(dict(zip(self.needs, row, strict=True))) for row in rows])
 
 
-@dataclass(frozen=True)
+@frozen
 class Score:
     """That and how an estimand's values of points separate OOD points: larger is more uncertain.
 
@@ -72,7 +72,7 @@ class Score:
     needs_labels: bool = False
 
 
-@dataclass(frozen=True)
+@frozen
 class Estimand(Metric):
     """A metric with all that is known about its estimates.
 

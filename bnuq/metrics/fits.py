@@ -6,12 +6,12 @@ Weights of points need not sum to 1; weights 1/(K n_fold) give the mean over K f
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from jaxtyping import Float
 
+from bnuq.frozen import frozen
 from bnuq.metrics.arrays import Array, as_float64
 from bnuq.metrics.regression import crps_of_error
 
@@ -151,7 +151,7 @@ def _bracketed(slope: Callable[[float], float], low: tuple[float, float], high: 
     return (a + b) / 2
 
 
-@dataclass(frozen=True)
+@frozen
 class TauFit:
     """The best observation precision τ, in 1/(target unit)², with its score on the points that it was fitted to.
 
@@ -273,7 +273,7 @@ def _log_noises(scale: float, tau_range: tuple[float, float] | None, *, a_decade
     return np.linspace(low, high, 1 + math.ceil(a_decade * (high - low) / math.log(10)))
 
 
-@dataclass(frozen=True)
+@frozen
 class _Noise:
     log_s: float
     score: float

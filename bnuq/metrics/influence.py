@@ -13,12 +13,12 @@ Source: Hampel 1974, The Influence Curve and Its Role in Robust Estimation.
 """
 
 import math
-from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
 from jaxtyping import Float, Integer, Shaped
 
+from bnuq.frozen import frozen
 from bnuq.metrics.arrays import Array, as_float64
 from bnuq.metrics.bounds import normalized
 from bnuq.metrics.calibration import edges_of, equal_mass
@@ -363,7 +363,7 @@ def detection_influence(
     return RankedScores.of(test, ood).influence()
 
 
-@dataclass(frozen=True)
+@frozen
 class RankedScores:
     """The scores of two sets, sorted once: the rung of each point on the ladder of distinct scores, the smallest first,
     and the number of test and OOD points on each rung."""
@@ -413,7 +413,7 @@ class RankedScores:
         )
 
 
-@dataclass(frozen=True)
+@frozen
 class Curve:
     """Positive and negative points on each rung of the ladder of scores, and their cumulative numbers.
 

@@ -5,12 +5,12 @@ Computed in float64 by numpy for all array types; outputs are pooled.
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
 from jaxtyping import Float, Integer
 
+from bnuq.frozen import frozen
 from bnuq.metrics.arrays import Array, as_float64
 
 
@@ -83,7 +83,7 @@ def _ranks(values: Float[np.ndarray, "point"]) -> Float[np.ndarray, "point"]:
     return (below + 1).astype(np.float64)
 
 
-@dataclass(frozen=True)
+@frozen
 class UncertaintyErrorCurve:
     """Points in the order of their stated spread, for plotting |error| over it.
 

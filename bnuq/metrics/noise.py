@@ -9,17 +9,17 @@ Source: Shekhovtsov & Flach 2018, Stochastic Normalizations as Bayesian Learning
 """
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float, Shaped
 
 from bnuq.estimates import Estimate
+from bnuq.frozen import frozen
 from bnuq.metrics.arrays import Array, as_float64
 from bnuq.metrics.decay import least_squares_coefficients
 
 
-@dataclass(frozen=True)
+@frozen
 class StatisticsNoise:
     """U = σ/S and V = (μ − M)/σ of R draws, and S²/σ², each (draw, channel); without a unit."""
 

@@ -6,13 +6,13 @@ What is fitted to features of the training data is a frozen record, made by the 
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from array_api_compat import device, is_torch_array
 from jaxtyping import Float, Int64
 
+from bnuq.frozen import frozen
 from bnuq.metrics.arrays import Array, array_namespace
 
 _ROWS = 4096  # features converted to float64 at once
@@ -20,7 +20,7 @@ _COSINES = 2**23  # cosines in memory at once
 _DEPTH = 16  # cosines of which only the largest is looked at first
 
 
-@dataclass(frozen=True)
+@frozen
 class LastLayer:
     """The input of a network's last linear layer for some points, its output in float64, and their probabilities."""
 
@@ -29,7 +29,7 @@ class LastLayer:
     probabilities: Float[Array, "point class"]
 
 
-@dataclass(frozen=True)
+@frozen
 class Reference:
     """The input of the last linear layer for reference points, their labels where they have them, and the weight and
     bias of that layer."""
@@ -79,7 +79,7 @@ def generalized_entropy(
     return xp.sum(largest**gamma * xp.clip(1 - largest, min=0.0) ** gamma, axis=-1)
 
 
-@dataclass(frozen=True)
+@frozen
 class Neighbours:
     """Training features of length 1, and which neighbour's distance is taken."""
 
@@ -131,7 +131,7 @@ def _unit_length(features: Float[Array, "row feature"]) -> Float[Array, "row fea
     return features / (xp.sqrt(xp.sum(features**2, axis=-1, keepdims=True)) + 1e-10)
 
 
-@dataclass(frozen=True)
+@frozen
 class Gaussians:
     """A Gaussian for each class, with one covariance, and one for all points: means, and matrices that make the
     covariance the identity. `shrinkage` is the share of the spherical target in the covariances; 0 is the maximum
@@ -188,7 +188,7 @@ def relative_mahalanobis(features: Float[Array, "point feature"], gaussians: Gau
     return mahalanobis(features, gaussians) - xp.sum((centred @ gaussians.whitening_of_all) ** 2, axis=-1)
 
 
-@dataclass(frozen=True)
+@frozen
 class VirtualLogit:
     """The origin of the features, the directions in which training features vary least, and the scale of the virtual
     logit."""

@@ -3,13 +3,13 @@ them all, or a scale and a shift for each class."""
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from array_api_compat import device
 from jaxtyping import Float, Int64, Integer
 
+from bnuq.frozen import frozen
 from bnuq.metrics.arrays import Array, array_namespace, as_float64
 from bnuq.metrics.classification import pll_from_log_likelihood, true_class_values
 
@@ -22,7 +22,7 @@ VECTOR_RIDGE = 1.0  # of a standard normal prior, of every shift and of every sc
 _BLOCK = 2**18  # logits at once: a few times this fits in a cache; fixed, so that sums do not depend on chunks
 
 
-@dataclass(frozen=True)
+@frozen
 class LogitMaps:
     """Maps of logits, z_k → scale_k · z_k + shift_k, and the number of the one that each point has.
 

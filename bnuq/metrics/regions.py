@@ -5,13 +5,13 @@ ignored.
 """
 
 import math
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
 import numpy as np
 from jaxtyping import Bool, Float, Int64, Integer, Shaped
 
+from bnuq.frozen import frozen
 from bnuq.metrics.dense import ratio_contributions
 
 COMPONENT_THRESHOLDS = np.arange(5, 16) / 20  # 0.25, 0.30, …, 0.75
@@ -300,7 +300,7 @@ def component_variation(
     return np.array(variation), np.array(agreement)
 
 
-@dataclass(frozen=True)
+@frozen
 class ComponentOverlap:
     """How well the segments of anomalies in an image are found: sIoU of each true one, PPV of each predicted one, each
     in [0, 1]; higher is better."""

@@ -15,12 +15,13 @@ is the jackknife. A bootstrap of the bank changes θ by Σ_t (w_t − 1) d_t, wh
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from array_api_compat import device
 from jaxtyping import Float, Int64, Shaped
 
+from bnuq.frozen import frozen
 from bnuq.metrics.arrays import Array, array_namespace, as_float64, as_numpy
 
 
@@ -98,7 +99,7 @@ def _root_sum_of_squares(values: Float[Array, "first *rest"], scale: float) -> F
     return float(error) if error.ndim == 0 else error
 
 
-@dataclass(frozen=True)
+@frozen
 class DrawWeights:
     """Weights over the draws, one row per replicate, shared by all estimates and sets.
 

@@ -3,12 +3,12 @@
 Uncertainty may have any unit; larger is less certain. Loss is a 0/1 error or |e|; smaller is better.
 """
 
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import numpy as np
 from jaxtyping import Float, Integer, Shaped
 
+from bnuq.frozen import frozen
 from bnuq.metrics.arrays import Array, as_float64, like
 from bnuq.metrics.replicates import group_index
 from bnuq.metrics.resampling import blocks, cells_of, draws_cells, resampled_counts, resampled_sums
@@ -20,7 +20,7 @@ _ROUNDING = 1e-9  # of a count of points
 Value = TypeVar("Value", float, np.ndarray)
 
 
-@dataclass(frozen=True)
+@frozen
 class SelectiveScores(Generic[Value]):
     """How much loss remains where the most uncertain points are deferred: floats, or arrays with one value per resample
     or point."""

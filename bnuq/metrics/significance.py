@@ -1,16 +1,16 @@
 """Tests whether the scores of several runs, which share their data, differ from 0."""
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float, Shaped
 
+from bnuq.frozen import frozen
 from bnuq.metrics.arrays import Array, as_float64
 from bnuq.metrics.replicates import group_index
 
 
-@dataclass(frozen=True)
+@frozen
 class TTest:
     """A two-sided test of a mean against 0: mean and standard error in the scores' unit, t, degrees of freedom, p.
 

@@ -1,12 +1,12 @@
 """Points in the order of a value, and which of them are tied; for many rows of values at once."""
 
-from dataclasses import dataclass
-
 import numpy as np
 from jaxtyping import Float, Integer
 
+from bnuq.frozen import frozen
 
-@dataclass(frozen=True)
+
+@frozen
 class Ties:
     """The order of each row, and the ties of all rows one after another: where each starts, its number of points; and
     the number of ties of each row. A value that no other point has is a tie of one point."""

@@ -8,7 +8,6 @@ import inspect
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from bnuq.errors import ModelError, RequestError
+from bnuq.frozen import frozen
 from bnuq.randomness import generators_restored
 from bnuq.trust import BY_USER, NamedBy, resolve_factory, running
 
@@ -33,7 +33,7 @@ _DROPOUT = r"drop_?rate|drop(out)?|drop(out)?_?(rate|p|prob)|p_?drop(out)?", r"p
 _NO_DROPOUT = r"\w*drop_?(path|block|connect|last)\w*"
 
 
-@dataclass(frozen=True)
+@frozen
 class Built:
     """A network as its factory made it. `defaults` are the factory's parameters that were not given, with the defaults
     that were used for them; `classes` is the parameter that was given the number of classes because it has no default.

@@ -6,12 +6,12 @@ import io
 import re
 import zipfile
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
 from bnuq.errors import ModelError
+from bnuq.frozen import frozen
 from bnuq.models.pickles import PickleSurvey, survey_pickle
 
 _MOST_TEXT = 2**26  # bytes of the code of a TorchScript archive, its only compressed members
@@ -19,7 +19,7 @@ _PROGRAMS = re.compile(r"(?:.+/)?(?:models/[^/]+\.json|serialized_exported_progr
 _MARKED = re.compile(r"(?:.+/)?(?:archive_format|data/aotinductor/.+)")
 
 
-@dataclass(frozen=True)
+@frozen
 class Archive:
     """A zip archive whose members are within bounds and match their checksums. `root` is the folder of the first."""
 

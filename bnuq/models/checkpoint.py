@@ -7,7 +7,7 @@ import json
 import os
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -20,6 +20,7 @@ from bnuq.files.content import is_file
 from bnuq.files.hub import CONFIG, HubConfig, read_hub_config
 from bnuq.files.limits import read_whole
 from bnuq.findings import Finding, note
+from bnuq.frozen import frozen
 from bnuq.models.archives import Archive, opened
 from bnuq.models.containers import as_model_error
 from bnuq.models.entries import Plain, entries_of, leads_to_weights, plain_values, unused_averages, weights_in
@@ -47,7 +48,7 @@ Form = Literal[
 _BATCH_SIZES = ("train_batch_size", "batch_size", "batch-size")
 
 
-@dataclass(frozen=True)
+@frozen
 class Checkpoint:
     """What a checkpoint file holds: `state` or, for a pickled network, `module`.
 

@@ -3,32 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from torch import Tensor, nn
 
+from bnuq.frozen import frozen
 
-@dataclass(frozen=True)
+
+@frozen
 class ValueName:
     """The value of this name, computed by an earlier step."""
 
     name: str
 
 
-@dataclass(frozen=True)
+@frozen
 class RowCount:
     """So many times the number of points of the input."""
 
     times: int
 
 
-@dataclass(frozen=True)
+@frozen
 class InputDevice:
     """The device of the input: a program stores the one that it was exported on."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Step:
     """One operation: its arguments, with values in place of names once it runs, and the names of its results.
 

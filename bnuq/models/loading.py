@@ -6,7 +6,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from bnuq.errors import BnuqError, ModelError, RequestError
 from bnuq.files.hub import CONFIG
 from bnuq.findings import Finding, about, note
 from bnuq.forms import check_form, into_evaluation_mode
+from bnuq.frozen import frozen
 from bnuq.models.architecture import TRANSFORMERS, Built, build, imported, renamed_by_transformers
 from bnuq.models.checkpoint import Checkpoint, read_checkpoint
 from bnuq.models.expected_names import fitted
@@ -29,7 +30,7 @@ from bnuq.models.weight_checks import check_not_quantized
 from bnuq.trust import BY_USER, NamedBy
 
 
-@dataclass(frozen=True)
+@frozen
 class LoadedModel:
     """A network in evaluation mode, with what is known of the file it came from; `checkpoint` is without its tensors.
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from bnuq.files.pickles import BoundedUnpickler
+from bnuq.frozen import frozen
 
 # Bytes an element, by the name that torch gives its storages in pickles; float8 and the like go as UntypedStorage.
 _ELEMENT_SIZE = {
@@ -30,7 +30,7 @@ _HARMLESS = re.compile(
 _TENSOR_CLASS = re.compile(r"torch\.((cuda|sparse|storage)\.)?\w*(Storage|Tensor)")  # checkpoints name them, as types
 
 
-@dataclass(frozen=True)
+@frozen
 class PickleSurvey:
     """`named` are the functions and classes that a pickle names, `storages` the bytes that each storage needs."""
 

@@ -12,12 +12,14 @@ import importlib.util
 import json
 import zlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
+
+from bnuq.frozen import frozen
 
 INDEX = Path(__file__).with_name("architectures.json.gz")
 Head = tuple[tuple[str, int], ...]  # the tensors whose shape depends on the number of classes, and which axis of each
@@ -26,7 +28,7 @@ _DIGEST_BYTES = 8
 _LARGEST = 4 * 2**20  # bytes of the unpacked index
 
 
-@dataclass(frozen=True)
+@frozen
 class Architecture:
     """A model of timm or torchvision, and the arguments it needs beside the number of classes."""
 
@@ -46,7 +48,7 @@ class Architecture:
         return cls(arch, {name: json.loads(value) for name, _, value in (text.partition("=") for text in arguments)})
 
 
-@dataclass(frozen=True)
+@frozen
 class Recognised:
     """The architectures whose tensors have these names and shapes with this number of `classes`, in groups that compute
     the same, and the releases of the libraries that the index was made with."""
@@ -76,7 +78,7 @@ class Recognised:
         return " and ".join(f"{library} {self.releases.get(library, '')}".strip() for library in libraries)
 
 
-@dataclass(frozen=True)
+@frozen
 class Index:
     """The releases of the libraries, the heads of their networks, and the groups of architectures by digest."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
 from pathlib import Path
 
 import safetensors.torch
@@ -13,12 +12,13 @@ from torch import Tensor
 from bnuq.errors import ModelError
 from bnuq.files.content import is_file
 from bnuq.files.limits import read_whole
+from bnuq.frozen import frozen
 
 _MOST_SHARDS = 10_000
 _MOST_INDEX = 2**26  # bytes
 
 
-@dataclass(frozen=True)
+@frozen
 class StoredWeights:
     """The tensors of several files; their SHA-256 is that of the files' names and SHA-256s, and `size` the bytes of
     all."""

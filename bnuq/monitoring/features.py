@@ -4,7 +4,6 @@ outputs, and the scores of an evaluation."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from bnuq.data import Points
 from bnuq.errors import DataError, SamplingError
 from bnuq.evaluation.passes import loading
 from bnuq.evaluation.pipeline import Pipeline
+from bnuq.frozen import frozen
 from bnuq.records.monitor import BlockKind
 from bnuq.sampling import counter_rng
 from bnuq.sampling.batchnorm_calls import BatchNormCalls
@@ -40,7 +40,7 @@ MOST_OF_ALL = 4000  # of all layers together
 OUTPUTS, LAST_LAYER = "outputs", "features of the last layer"
 
 
-@dataclass(frozen=True)
+@frozen
 class Block:
     """The columns of one layer, of the outputs, or of one score, among the features of a point."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from jaxtyping import Float64, Int8
 from torch import Tensor, nn
 
 from bnuq.errors import SamplingError
+from bnuq.frozen import frozen
 from bnuq.monitoring.features import Watch, features_of_outputs, moments_of
 from bnuq.monitoring.testing import choices, random_rows
 from bnuq.records.monitor import STEPS, Baseline
@@ -28,7 +28,7 @@ _SIZES = (30, 100)  # points of resampled batches
 _DIVISIONS, _BATCHES = 40, 100  # of the kept points, and batches of each size in each
 
 
-@dataclass(frozen=True)
+@frozen
 class Law:
     """The law of the distance of a batch's mean from the kept points', block by block: `spread`·(1/n + 1/N)/`freedom`
     times χ² with `freedom` degrees of freedom, which has the mean and the variance of such a distance of normal points

@@ -6,18 +6,19 @@ Both are exact for finitely many points, whatever their distribution: no law of 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 from jaxtyping import Float, Float64, Int8, Int64
 
+from bnuq.frozen import frozen
 from bnuq.sampling import counter_rng
 
 POWERS = (0.1, 0.25, 0.5, 0.75)  # κ of the bets κ·p^(κ − 1), of which the wealth is the mean
 _ENTRIES = 2**22  # random words at once
 
 
-@dataclass(frozen=True)
+@frozen
 class Compared:
     """The p-value of a batch, those of its blocks and of all layers together, each corrected for all of them."""
 
@@ -76,7 +77,7 @@ def _standardized(values: Float64[np.ndarray, "choice block"]) -> Float64[np.nda
     return (values - values.mean(axis=0)) / np.where(deviation > 1e-12, deviation, np.inf)
 
 
-@dataclass(frozen=True)
+@frozen
 class Wealth:
     """What a gambler has after some p-values who starts with 1 and for whom no game is favourable while batches are
     exchangeable: at least 1/α ever with a probability of at most α (Ville 1939).

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from bnuq import metrics
 from bnuq.config import DEFAULT_SAMPLER
 from bnuq.estimates import Estimate
+from bnuq.frozen import frozen
 from bnuq.methods import method_named
 from bnuq.records.evaluation import Result
 
 UNDERSTATES, OVERSTATES = 0.5, 2.0  # times MCBN's mean uncertainty, from where on a noise model is judged wrong
 
 
-@dataclass(frozen=True)
+@frozen
 class Approximation:
     """A noise model compared with MCBN on the same points. `ratio` is its mean uncertainty over MCBN's, by set, `rank`
     the Spearman correlation of the two points' uncertainties; `uncertainty` says which: mutual information, or the

@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Bool, Float
 
 from bnuq.estimates import Estimate
+from bnuq.frozen import frozen
 from bnuq.methods import method_named
 from bnuq.metrics import auroc
 from bnuq.metrics.replicates import independent_units
@@ -22,7 +22,7 @@ Key = tuple[str, str]  # a method and a score
 Scores = Mapping[str, Float[np.ndarray, " point"]]  # of the points of each set, "test" first
 
 
-@dataclass(frozen=True)
+@frozen
 class CrossFit:
     """What scores are worth on the half of the points that they were not chosen on, means of both halves: the AUROC of
     each set, and the share of its points above the threshold, which `false_alarms` of the test points exceed."""
@@ -32,7 +32,7 @@ class CrossFit:
     caught: Mapping[str, float]
 
 
-@dataclass(frozen=True)
+@frozen
 class BestScore:
     """The score with the largest mean AUROC, on all points, of all that were `tried`. `crossfitted` is None of a single
     score, which is not chosen, and of too few points."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int64
 
 from bnuq.estimates import Axis, Estimate, Unit
+from bnuq.frozen import frozen
 from bnuq.metrics import certificates, standard_error
 from bnuq.metrics.replicates import independent_units
 
@@ -23,7 +24,7 @@ ACCEPTED, WIDTH = "certified_coverage", "certified_width"  # the estimates
 _OF_SCORE = Unit("unit of the score")
 
 
-@dataclass(frozen=True)
+@frozen
 class Certificate:
     """The promises of one method, by name: that about all points is "", and there may be one of each class or group.
 
@@ -81,7 +82,7 @@ class Certificate:
         return np.ones(len(self.scores), bool) if number == 0 or self.part is None else self.part == number
 
 
-@dataclass(frozen=True)
+@frozen
 class Certification:
     """The certificates of all plain methods: each alone keeps its promises with this `confidence` over the validation
     points, that about all points and those by class or group together. `method` was requested, or chosen on the test
@@ -162,7 +163,7 @@ def resampled_values(result: Result, method: str, resamples: int) -> Iterator[fl
 # ── what it says ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True)
+@frozen
 class Promise:
     """One promise, and what the test set shows of it.
 

@@ -5,12 +5,13 @@ To first order an estimate is a mean of the contributions of the points (`metric
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, lru_cache
 
 import numpy as np
 
 from bnuq import metrics
+from bnuq.frozen import frozen
 from bnuq.metrics.estimands import Formula, PointValues, errors_by, mean_of, mean_over_pixels
 from bnuq.metrics.influence import RankedScores
 from bnuq.metrics.registry import metric_of
@@ -221,7 +222,7 @@ def distance(set_result: SetResult, evaluated: EvaluatedSet) -> np.ndarray:
     return np.sqrt(((evaluated.targets - set_result.predicted) ** 2).mean(-1))
 
 
-@dataclass(frozen=True)
+@frozen
 class _EstimateSource:
     set_name: str
     of: Formula

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Protocol, runtime_checkable
@@ -13,6 +13,7 @@ from jaxtyping import Float, Float16, Int16, Int64, Num, Shaped, UInt8
 
 from bnuq.estimates import Among, Axis, ByHand, Coordinate, Estimate, MetricName, Prefix, Size, Unit
 from bnuq.findings import Finding
+from bnuq.frozen import frozen
 from bnuq.methods import METHOD_NAMES, method_named
 from bnuq.metrics import METRICS, SCORES, SEPARATIONS
 from bnuq.records.certificate import Certification
@@ -86,7 +87,7 @@ class Maps(Protocol):
     def __iter__(self) -> Iterator[dict[str, np.ndarray]]: ...  # of each image by name, (H, W) each, in order
 
 
-@dataclass(frozen=True)
+@frozen
 class EvaluatedSet:
     """A set as it was evaluated: after --limit, in its own order. `kind` is "test", "validation" or "ood",
     or "perturbed": the test set with changed inputs.
@@ -136,7 +137,7 @@ def _parts(values: np.ndarray, names: Sequence[str]) -> dict[str, np.ndarray]:
     }
 
 
-@dataclass(frozen=True)
+@frozen
 class SetResult:
     """One method on one set: estimates, per-point scores, and the log-likelihoods (T, n) where the set is labelled.
 
@@ -180,7 +181,7 @@ class SetResult:
         )
 
 
-@dataclass(frozen=True)
+@frozen
 class MethodResult:
     """One method on every set. `convergence` holds estimates of the first 1, 2, 4, … draws on the test set,
     `calibration` the bins of stated confidence, or the coverage of central intervals of a regression, `risk` the error
@@ -214,7 +215,7 @@ class MethodResult:
     normalized: Normalized = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@frozen
 class Thumbnails:
     """Small copies of the most informative images of a set, the most informative first; `kind` says in what sense,
     `method` by which method. `points` are their numbers in the set, `pixels` are 8-bit, grey or RGB."""
@@ -226,7 +227,7 @@ class Thumbnails:
     pixels: UInt8[np.ndarray, "picture row column channel"]
 
 
-@dataclass(frozen=True)
+@frozen
 class ImageMaps:
     """Small copies of images of the test set of a segmentation, and of their maps by `method`: the predicted class and
     scores of each pixel, and if it is known its true class, or `NOT_SCORED`. `points` are their numbers in the set,
@@ -240,7 +241,7 @@ class ImageMaps:
     pixels: UInt8[np.ndarray, "picture row column channel"] | None = None
 
 
-@dataclass(frozen=True)
+@frozen
 class ReferenceCheck:
     """How far the reference batches' statistics lie from the checkpoint's running ones, layer by layer.
 
@@ -272,7 +273,7 @@ def within_limits(ratios: Float[np.ndarray, "layer quantity"]) -> bool:
     return bool((np.median(ratios, axis=0) <= MEDIAN_LIMIT).all() and ratios.max() <= WORST_LIMIT)
 
 
-@dataclass(frozen=True)
+@frozen
 class MethodWork:
     """The cost of the forward passes of one method.
 
@@ -291,7 +292,7 @@ class MethodWork:
     why_plain: str | None = None
 
 
-@dataclass(frozen=True)
+@frozen
 class Work:
     """The cost of a run: the passes of each method, and the peak memory of the process, in bytes."""
 
@@ -307,7 +308,7 @@ class Work:
         return {"methods": methods} | ({} if self.peak_bytes is None else {"peak_bytes": self.peak_bytes})
 
 
-@dataclass(frozen=True)
+@frozen
 class Result:
     """The result of one `bnuq evaluate`. The deterministic method is always there, and first; beside mcbn
     "deterministic+population" is there where the reference check failed. `units` are the SHA-256 of the units of work
@@ -388,7 +389,7 @@ class Result:
 FileMethodName = Annotated[str, Coordinate("method")]  # by the name of its file
 
 
-@dataclass(frozen=True)
+@frozen
 class Scored(Result):
     """The result of one `bnuq score`: the methods are files of predictions, and `model["files"]` says what is known of
     each."""

@@ -4,7 +4,6 @@ noise, and the domains and pipelines that its statistics distinguish."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -14,6 +13,7 @@ from jaxtyping import Float
 from bnuq import catalogue
 from bnuq.estimates import Axis, Coordinate, Count, Estimate, MetricName, Size, require
 from bnuq.findings import Finding
+from bnuq.frozen import frozen
 from bnuq.records.summary import SCHEMA, json_fields, json_value
 from bnuq.store import codec
 from bnuq.store.codec import write as write
@@ -24,7 +24,7 @@ SURE = 2.0  # times as far off as the closest pipeline, beyond which others are 
 Flag = Literal["never-trained", "frozen", "not-finite", "vanishing", "untracked", "called-again"]
 
 
-@dataclass(frozen=True)
+@frozen
 class SiteRow:
     """One call of a BatchNorm or a dropout in the evaluation-mode forward, or one draw of learned noise; `reason` says
     why it is not stochastic.
@@ -54,7 +54,7 @@ class SiteRow:
         return not self.reason
 
 
-@dataclass(frozen=True)
+@frozen
 class LayerGap:
     """One layer's running statistics against the reference population's, channel by channel.
 
@@ -92,7 +92,7 @@ class LayerGap:
             return float(np.mean(np.abs(self.log_ratio), dtype=np.float64))
 
 
-@dataclass(frozen=True)
+@frozen
 class Gap:
     """The running averages against the population of `points` reference points (batches of `batch_size`).
 
@@ -107,7 +107,7 @@ class Gap:
     layers: tuple[LayerGap, ...]
 
 
-@dataclass(frozen=True)
+@frozen
 class LayerNoise:
     """The noise of one layer's batch statistics, R draws of `NoiseBySize.batch_size`, values of all channels.
 
@@ -141,7 +141,7 @@ class LayerNoise:
     spread: Float[np.ndarray, "draw channel"]
 
 
-@dataclass(frozen=True)
+@frozen
 class NoiseBySize:
     """The noise of BatchNorm's statistics at `batch_size` (R = `draws`), and how it falls with the size.
 
@@ -162,7 +162,7 @@ class NoiseBySize:
             raise ValueError("the spread of a layer is not of every draw")
 
 
-@dataclass(frozen=True)
+@frozen
 class Domain:
     """One domain: `n` points, half of them for its statistics. By layer: its population's distance from the reference's
     (`shift`: RMS over channels of (m_domain − m_train)/σ_train, `log_ratio`: mean |ln(v_domain/v_train)|) and over what
@@ -179,7 +179,7 @@ class Domain:
     ratio: Float[np.ndarray, " layer"]
 
 
-@dataclass(frozen=True)
+@frozen
 class Crossing:
     """The points of `domain` (the half that gave no statistics) under the statistics of `statistics`: "running", a
     domain's name, "train" or "mixed" (all domains alike). `estimates`: accuracy and pll of the network with the
@@ -191,7 +191,7 @@ class Crossing:
     estimates: Mapping[MetricName, Estimate]
 
 
-@dataclass(frozen=True)
+@frozen
 class Domains:
     domains: tuple[Domain, ...]
     crossings: tuple[Crossing, ...]
@@ -199,7 +199,7 @@ class Domains:
     samples: Size
 
 
-@dataclass(frozen=True)
+@frozen
 class PipelineFit:
     """A training pipeline that was tried. `normalize` names where mean and std come from ("imagenet", "the data's own",
     …; None for none), `scale` is what uint8 pixels run to (1 or 255), `augment` is in words ("pad 4, crop 32"; "" for
@@ -219,7 +219,7 @@ class PipelineFit:
     tied: bool
 
 
-@dataclass(frozen=True)
+@frozen
 class Pipelines:
     """The candidates, best first; what the statistics leave open, in words; and the lines for the run file.
 
@@ -232,7 +232,7 @@ class Pipelines:
     lines: str
 
 
-@dataclass(frozen=True)
+@frozen
 class Inspection:
     """The result of one `bnuq inspect`; fields that need a reference are None without one."""
 

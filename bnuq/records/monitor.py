@@ -6,7 +6,6 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -19,6 +18,7 @@ from bnuq import catalogue
 from bnuq.config import Normalize
 from bnuq.estimates import Coordinate, Count, Estimate, InRecord, MetricName, Size, Unit, require
 from bnuq.findings import Finding
+from bnuq.frozen import frozen
 from bnuq.records.summary import SCHEMA, json_fields, json_value
 from bnuq.store import codec
 from bnuq.store.codec import write as write
@@ -28,7 +28,7 @@ Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 STEPS = 16  # codes of a coordinate for each of its standard deviations
 
 
-@dataclass(frozen=True)
+@frozen
 class WatchedBlock:
     """What is watched of one layer, of the outputs, or of one score: columns of a point's features and the directions
     that its coordinates lie along, see `monitoring.baseline`.
@@ -55,7 +55,7 @@ class WatchedBlock:
             raise ValueError(f"block {self.name} has columns that do not fit together")
 
 
-@dataclass(frozen=True)
+@frozen
 class Baseline:
     """What a monitor keeps of the reference: nothing of it can be shown, and no training data is needed afterwards.
 
@@ -110,7 +110,7 @@ class Baseline:
         return hashlib.sha256(b"".join(np.ascontiguousarray(part).tobytes() for part in parts)).hexdigest()
 
 
-@dataclass(frozen=True)
+@frozen
 class Stream:
     """The batches so far: their names, p-values and e-values; and what the next one needs: the `bag` that it is
     compared with, and the `bets` of the gambler. It stands still after an alarm."""
@@ -145,7 +145,7 @@ class Stream:
         return int(found[0]) + 1 if len(found) else None
 
 
-@dataclass(frozen=True)
+@frozen
 class BlockTest:
     """A layer, the outputs or a score in a batch: its p-value, corrected for all of them.
 
@@ -162,7 +162,7 @@ class BlockTest:
     variance_shift: float = math.nan
 
 
-@dataclass(frozen=True)
+@frozen
 class Monitored:
     """A batch compared with the reference. `p_value` is against the reference alone, and `together` that of all layers
     together; `e_value` is the evidence of all `p_values` of the stream, `alarm` the batch of it with which the evidence

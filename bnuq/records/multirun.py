@@ -9,7 +9,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -20,6 +20,7 @@ from jaxtyping import Float64
 from bnuq import catalogue
 from bnuq.estimates import Axis, Unit, require
 from bnuq.findings import Finding, warnings
+from bnuq.frozen import frozen
 from bnuq.methods import METHOD_NAMES, POPULATION, method_named
 from bnuq.metrics import METRICS, SCORES, TTest, nadeau_bengio, normalized, t_test
 from bnuq.records.addresses import WITHOUT_EXACT, coordinates_of, estimates_of, nested, path_of
@@ -29,7 +30,7 @@ from bnuq.store import codec
 from bnuq.tasks import TaskName
 
 
-@dataclass(frozen=True)
+@frozen
 class OneRun:
     """One run: its split and seed, the path of its result, and its request.
 
@@ -56,7 +57,7 @@ class OneRun:
         return ", ".join(f"{k} {v}" for k, v in (("split", self.split), ("seed", self.seed)) if v is not None)
 
 
-@dataclass(frozen=True)
+@frozen
 class Aggregate:
     """One estimate over R runs: its coordinates, its values in the order of the runs, mean and sd (ddof 1; NaN for one
     run), in its unit.
@@ -95,7 +96,7 @@ class Aggregate:
         return float(np.std(self.values, ddof=1))
 
 
-@dataclass(frozen=True)
+@frozen
 class Several:
     """The record of several runs. `values` are their estimates, NaN if a run has one not, in the
     order of `estimates`, their addresses."""

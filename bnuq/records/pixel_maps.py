@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from jaxtyping import Int64, Shaped
 
 from bnuq.errors import RequestError, ResultError
 from bnuq.files.hdf5 import Dataset, Group, open_hdf5
+from bnuq.frozen import frozen
 from bnuq.metrics.registry import metric_of
 from bnuq.records.evaluation import EvaluatedSet, Maps, Result
 from bnuq.records.points import chosen_method
@@ -127,7 +127,7 @@ def maps_of(result: Result, *, set: str = "test", method: str | None = None) -> 
     return maps
 
 
-@dataclass(frozen=True)
+@frozen
 class SavedMaps(Sequence[MapsOfImage]):
     """The maps of the images of one set by one method, each read from the file when it is needed. `maps[3]` is the
     fourth image of the set and `maps["frame_07.png"]` the one of that name: "predicted", the class of each pixel, and

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,12 +11,13 @@ from bnuq import catalogue
 from bnuq.config import PopulationEstimator
 from bnuq.estimates import Direction, Estimate
 from bnuq.findings import Finding
+from bnuq.frozen import frozen
 from bnuq.records.summary import SCHEMA, estimate_summary, json_fields, json_value
 
 COMMAND = "precise-bn"
 
 
-@dataclass(frozen=True)
+@frozen
 class LayerChange:
     """How far the running statistics of a BatchNorm moved.
 
@@ -35,7 +35,7 @@ class LayerChange:
     never_trained: bool = False
 
 
-@dataclass(frozen=True)
+@frozen
 class EstimateChange:
     """An estimate of the test set before and after; the error of `change` is that over points, which both share."""
 
@@ -59,7 +59,7 @@ class EstimateChange:
         return "better" if (change > 0) == (self.direction == "higher") else "worse"
 
 
-@dataclass(frozen=True)
+@frozen
 class TestChange:
     """What the change did to the test set: "accuracy" and "pll", or "rmse" and, where τ is known, "pll"."""
 
@@ -71,7 +71,7 @@ class TestChange:
     estimates: Mapping[str, EstimateChange]
 
 
-@dataclass(frozen=True)
+@frozen
 class PreciseBN:
     """Everything that one `bnuq precise-bn` did. `points` passed, of `reference_points`, in `batches` mini-batches of
     at most `batch_size`; `test` is None if there was no test set. `path` is the checkpoint that was written."""

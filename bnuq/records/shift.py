@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +18,7 @@ from jaxtyping import Float
 from bnuq import metrics
 from bnuq.config import ScoringSection
 from bnuq.estimates import Among, Axis, Coordinate, Unit
+from bnuq.frozen import frozen
 from bnuq.methods import METHOD_NAMES
 from bnuq.metrics.registry import SCORES, metric_of
 from bnuq.perturbations import Change, change_in
@@ -35,7 +36,7 @@ _OF_METRIC, _OF_SCORE, _STRENGTH = Unit("unit of the metric"), Unit("unit of the
 MethodName = Annotated[str, Coordinate("method"), Among(" ".join(METHOD_NAMES))]
 
 
-@dataclass(frozen=True)
+@frozen
 class MethodShift:
     """One method on the changed sets; NaN where something does not happen, or is not known.
 
@@ -66,7 +67,7 @@ class MethodShift:
     breaks: Annotated[Float[np.ndarray, "forecast family"], _STRENGTH]
 
 
-@dataclass(frozen=True)
+@frozen
 class Shift:
     """The changed sets, family by family and by rising severity, and every method on them. An alarm is raised by the
     mean score of `window` points; a loss is one of accuracy by `limit`, or relatively of RMSE; None is the usual
@@ -123,7 +124,7 @@ def _resampled(result: Result) -> Float[np.ndarray, "resample point"]:
     return counts / counts.sum(1, keepdims=True)
 
 
-@dataclass(frozen=True)
+@frozen
 class _OfMethod:
     """Computes the analysis of one method."""
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
 
 from bnuq.estimates import Estimate
 from bnuq.files.suites import DISTANCES, Distance, suites
+from bnuq.frozen import frozen
 from bnuq.metrics import SCORES, detection_influence, jackknife_error, standard_error
 from bnuq.records.evaluation import Result
 
 
-@dataclass(frozen=True)
+@frozen
 class Part:
     """The near, or the far, sets of a suite that a result has, by the names that it has for them."""
 

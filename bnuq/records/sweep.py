@@ -4,7 +4,7 @@ the decay of MI, and the recommendation."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -15,6 +15,7 @@ from jaxtyping import Float64
 from bnuq import catalogue
 from bnuq.estimates import Coordinate, Estimate, InRecord, MetricName, Size, Unit, require
 from bnuq.findings import Finding
+from bnuq.frozen import frozen
 from bnuq.methods import NETWORKS
 from bnuq.metrics import SCORES
 from bnuq.records.evaluation import ScoreName, SetName
@@ -29,7 +30,7 @@ Nats = Annotated[Estimate, Unit("nats")]
 Against = Annotated[str, Coordinate("against")]
 
 
-@dataclass(frozen=True)
+@frozen
 class Repeated:
     """An estimate on R independent draw sets of T draws each: `estimate` is their mean, its `mc_se` their sd/√R, its
     `se` that over points. `of_sets` are the values; draw set r of every size holds the same mini-batches, cut to
@@ -40,7 +41,7 @@ class Repeated:
     of_sets: Annotated[Float64[np.ndarray, " draw_set"], InRecord("")]
 
 
-@dataclass(frozen=True)
+@frozen
 class Elbo:
     """ELBO(b) = expected log-likelihood − KL, in nats of the whole training set; the KL times its weight.
 
@@ -53,7 +54,7 @@ class Elbo:
     log_likelihood: Annotated[Float64[np.ndarray, " draw"], Unit("nats")]
 
 
-@dataclass(frozen=True)
+@frozen
 class SweepComparison:
     """The estimate of a single-pass network on the test points, and MCBN's minus that, over the same points."""
 
@@ -61,7 +62,7 @@ class SweepComparison:
     difference: Estimate
 
 
-@dataclass(frozen=True)
+@frozen
 class SweepPoint:
     """One network at one size. `estimates` are by metric and set, `auroc` by score and OOD set.
 
@@ -87,7 +88,7 @@ class SweepPoint:
             raise ValueError(f"MCBN is compared with {' and '.join(self.compared_with)}")
 
 
-@dataclass(frozen=True)
+@frozen
 class LayerCounts:
     """The numbers of values a channel of one layer has for each item of a mini-batch: `nominal` (its positions), and
     how many independent ones its mean (`mean`) and its deviation (`sd`) move like; NaN if that is unknown."""
@@ -99,7 +100,7 @@ class LayerCounts:
     sd: float
 
 
-@dataclass(frozen=True)
+@frozen
 class ElboTerms:
     """The terms of the ELBO of one network, and its asymptotics.
 
@@ -123,7 +124,7 @@ class ElboTerms:
     why_none: str = ""
 
 
-@dataclass(frozen=True)
+@frozen
 class Decay:
     """The log-log slope of mean mutual information (variance, of a regression) against b over `sizes`, the
     finite-population factor taken out: −1 where it falls as 1/b. `residual` is the largest distance from the line,
@@ -134,7 +135,7 @@ class Decay:
     sizes: tuple[Size, ...]
 
 
-@dataclass(frozen=True)
+@frozen
 class SweptModel:
     """A network of the sweep; `decay` is by set, and there for networks that were swept over two sizes or more."""
 
@@ -150,7 +151,7 @@ class SweptModel:
     record: Mapping[str, Any]
 
 
-@dataclass(frozen=True)
+@frozen
 class Recommended:
     """The size that `criterion` is the highest at, on the points of `of` ("train", "validation" or "test").
 
@@ -171,7 +172,7 @@ class Recommended:
     at_end: Literal["", "smallest", "largest"]
 
 
-@dataclass(frozen=True)
+@frozen
 class SweptSet:
     """A set that was evaluated."""
 
@@ -181,7 +182,7 @@ class SweptSet:
     sha256: str
 
 
-@dataclass(frozen=True)
+@frozen
 class Sweep:
     """The result of a sweep. `score` is the OOD score of its headline AUROC, `samples` the T of a draw set."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from statistics import NormalDist
 from typing import Any
 
@@ -14,6 +14,7 @@ from bnuq import metrics
 from bnuq.estimates import Estimate
 from bnuq.findings import Finding
 from bnuq.findings import verdict as finding
+from bnuq.frozen import frozen
 from bnuq.methods import RECALIBRATIONS, method_named
 from bnuq.metrics.registry import metric_of
 from bnuq.records.contributions import PointContributions, sets_of
@@ -27,7 +28,7 @@ BUDGETS = 1, 8, 32  # passes for each point
 _OF_LABELS = "pll", "crps", "ece", "aurc"  # of the test set; beside them the AUROC of each OOD set
 
 
-@dataclass(frozen=True)
+@frozen
 class MethodComparison:
     """An estimate of one method and the same estimate of `against`, the best method of a single pass, on the same
     points.
@@ -76,7 +77,7 @@ class MethodComparison:
         return self.p is not None and self.p < LEVEL
 
 
-@dataclass(frozen=True)
+@frozen
 class Verdict:
     """What a result says of its methods. `worth`: whether some method of several passes is better than the best of a
     single one by some metric; None if there is none, or that is undecidable. `best` is the method with the best
@@ -255,7 +256,7 @@ def _adjusted(comparisons: list[MethodComparison]) -> tuple[MethodComparison, ..
 # ── in words ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True)
+@frozen
 class Conclusion:
     """What comparisons show. `gains` are those with a method of several passes that is better than the best of a single
     one, by metrics by which that is decided."""

@@ -6,12 +6,14 @@ Each kind of record has one function that makes its Report. A text may hold `cod
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Literal
 
+from bnuq.frozen import frozen
 
-@dataclass(frozen=True)
+
+@frozen
 class Paragraph:
     """A text; `dim` where it explains what stands above it."""
 
@@ -19,28 +21,28 @@ class Paragraph:
     dim: bool = False
 
 
-@dataclass(frozen=True)
+@frozen
 class Heading:
     """The title of what follows in a section."""
 
     text: str
 
 
-@dataclass(frozen=True)
+@frozen
 class BulletList:
     """A list of sentences."""
 
     texts: tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@frozen
 class Facts:
     """Names and what they are."""
 
     rows: tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True)
+@frozen
 class Cell:
     """A value, and its error if it has one."""
 
@@ -52,7 +54,7 @@ class Cell:
 Row = tuple[str, tuple[Cell, ...]]
 
 
-@dataclass(frozen=True)
+@frozen
 class Table:
     """Rows under a header, numbers to the right; a row without cells is a heading among them.
 
@@ -65,7 +67,7 @@ class Table:
     stacks: bool = False
 
 
-@dataclass(frozen=True)
+@frozen
 class Drawing:
     """A curve in characters, row by row; `ascii` replaces its signs where an encoding lacks them."""
 
@@ -74,7 +76,7 @@ class Drawing:
     ascii: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@frozen
 class Listing:
     """Lines to be copied."""
 
@@ -82,7 +84,7 @@ class Listing:
     text: str
 
 
-@dataclass(frozen=True)
+@frozen
 class PathLine:
     """A path, whole on one line of its own, so that it can be copied."""
 
@@ -90,7 +92,7 @@ class PathLine:
     name: str = "Result"
 
 
-@dataclass(frozen=True)
+@frozen
 class Picture:
     """What `draw` draws into the file of a path, SVG or PNG by its name; `how` says how to read it.
 
@@ -103,7 +105,7 @@ class Picture:
     instead: tuple[Part, ...] = ()
 
 
-@dataclass(frozen=True)
+@frozen
 class Gallery:
     """Small pictures, each the bytes of a PNG file and what is said of it; only a page shows them."""
 
@@ -113,7 +115,7 @@ class Gallery:
 Part = Gallery | Paragraph | Heading | BulletList | Facts | Table | Drawing | Listing | PathLine | Picture
 
 
-@dataclass(frozen=True)
+@frozen
 class ReportSection:
     """Parts under a title; without one they belong to the report as a whole.
 
@@ -129,7 +131,7 @@ class ReportSection:
     on_terminal: tuple[Part, ...] | None = None
 
 
-@dataclass(frozen=True)
+@frozen
 class Report:
     """A record as it is shown: what it is of, the answer in sentences, then everything.
 

@@ -10,7 +10,6 @@ import textwrap
 import warnings
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,6 +17,7 @@ import numpy as np
 
 from bnuq.errors import RequestError
 from bnuq.files.writing import check_writable, write_bytes
+from bnuq.frozen import frozen
 from bnuq.report.sanitize import printable
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ _STYLE: Any = {
 }
 
 
-@dataclass(frozen=True)
+@frozen
 class LineStyle:
     """How something is drawn wherever it appears: distinguished by colour, by dashes and by marker."""
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from bnuq.frozen import frozen
 from bnuq.report.document import Report
 
 
-@dataclass(frozen=True)
+@frozen
 class Kind:
     """How results of one kind are read and shown: `of` what they are, their JSON `summary`, and their `report`."""
 

@@ -6,7 +6,6 @@ import io
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -15,6 +14,7 @@ from jaxtyping import UInt8
 from PIL import Image
 
 from bnuq.files.writing import write_bytes
+from bnuq.frozen import frozen
 from bnuq.metrics.registry import LOGIT_SCORES
 from bnuq.records.evaluation import Result
 from bnuq.records.pixel_maps import PREDICTED, SavedMaps, maps_of, numbers_of
@@ -78,7 +78,7 @@ def _file_names(maps: SavedMaps) -> list[str]:
     return stems
 
 
-@dataclass(frozen=True)
+@frozen
 class _Palettes:
     """The colours of pictures: of each score its range over all images; of classes one of each."""
 

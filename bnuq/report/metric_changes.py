@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -12,6 +11,7 @@ from jaxtyping import Float
 
 from bnuq.estimates import Estimate
 from bnuq.findings import Finding, verdict
+from bnuq.frozen import frozen
 from bnuq.methods import DETERMINISTIC, NETWORKS, POPULATION, method_named
 from bnuq.metrics import METRICS, jackknife_error, standard_error
 from bnuq.records.evaluation import Result, SetResult
@@ -23,7 +23,7 @@ PerPoint = Float[np.ndarray, " point"]
 Verdict = Literal["better", "as-well", "worse", "unknown"]
 
 
-@dataclass(frozen=True)
+@frozen
 class MetricChange:
     """A metric before and after; `error` is that of the difference, over points and samples, None if it is unknown.
 

@@ -11,7 +11,6 @@ import re
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from bnuq.errors import RequestError
+from bnuq.frozen import frozen
 from bnuq.records.addresses import address_of
 from bnuq.records.evaluation import Result
 from bnuq.store.table import rows_of
@@ -27,7 +27,7 @@ PROJECT = "bnuq"
 _TAG = 500  # characters of a tag that every tracker takes
 
 
-@dataclass(frozen=True)
+@frozen
 class TrackedRun:
     """What a tracker gets: `metrics` by address, each with its standard errors beside it as ADDRESS.se and
     ADDRESS.mc_se; `tags`; and files."""

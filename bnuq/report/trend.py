@@ -7,7 +7,6 @@ import csv
 import io
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import numpy as np
 
 from bnuq.errors import RequestError
 from bnuq.findings import listed
+from bnuq.frozen import frozen
 from bnuq.gate.change_errors import Error, Errors
 from bnuq.gate.comparing import Line, line_through
 from bnuq.gate.history import why_not
@@ -38,7 +38,7 @@ _SCORES = ("", "mutual_information", "predictive_entropy", "variance")  # of est
 _PARTS = ("label", "class", "group", "bound")
 
 
-@dataclass(frozen=True)
+@frozen
 class TrendLine:
     """One estimate in every result, oldest first; `since_first` are the errors of its changes since the first, over
     points and draws, paired where these are the same."""
@@ -58,7 +58,7 @@ class TrendLine:
         return row["metric"], row["set"], row["score"]
 
 
-@dataclass(frozen=True)
+@frozen
 class Trend:
     """Results on the same points, oldest first, and those that were left out, with the reason; what is shown of them:
     every estimate of one metric, or those that the gate tests by default."""

@@ -4,13 +4,13 @@ approximation of MCBN."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float64
 
 from bnuq.config import Variance
+from bnuq.frozen import frozen
 from bnuq.metrics.arrays import as_float64
 from bnuq.sampling import counter_rng
 from bnuq.sampling.batch_statistics import BatchStatistics, LayerStatistics
@@ -19,7 +19,7 @@ from bnuq.sampling.sites import BatchNormSite
 MIN_VALUES = 2.0  # independent values: fewer have no variance
 
 
-@dataclass(frozen=True)
+@frozen
 class LayerNoiseModel:
     """The factorised noise model of one layer: mean and variance (C,) of its population, and the effective sample sizes
     of the mini-batch's mean and deviation per channel; `count` is the nominal number of values, b·z."""

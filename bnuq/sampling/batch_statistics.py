@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -15,9 +15,10 @@ from bnuq.config import Variance
 from bnuq.errors import ResultError
 from bnuq.files.hdf5 import image_of, open_hdf5
 from bnuq.files.writing import write_bytes
+from bnuq.frozen import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class LayerStatistics:
     """T draws of a layer's statistics: mean and variance of each channel over a mini-batch (and its positions)."""
 
@@ -33,7 +34,7 @@ class LayerStatistics:
         return int((self.var < 10 * self.eps).any(axis=0).sum())
 
 
-@dataclass(frozen=True)
+@frozen
 class BatchStatistics:
     """T joint draws of every stochastic BatchNorm layer, in execution order. Source: Teye et al. 2018, Algorithm 1.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -11,6 +10,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from bnuq import devices, metrics
+from bnuq.frozen import frozen
 
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 3e-4}  # of outputs relative to the largest: rounding alone
 _COARSE = 0.05  # the same for networks that compute in half precision
@@ -45,7 +45,7 @@ def tolerance(outputs: Tensor) -> float:
     return TOLERANCES.get(outputs.dtype, _COARSE)
 
 
-@dataclass(frozen=True)
+@frozen
 class Deviation:
     """The deviation of another arithmetic from the exact one, over some points and draws.
 

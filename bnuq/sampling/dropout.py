@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -14,6 +13,7 @@ from torch import Tensor
 
 from bnuq import devices
 from bnuq.errors import SamplingError
+from bnuq.frozen import frozen
 from bnuq.sampling import counter_rng, kernels
 from bnuq.sampling.interception import DropoutCall
 from bnuq.sampling.sites import DropoutSite
@@ -24,7 +24,7 @@ Entries = Callable[[int, int], UInt8[Tensor, "draw entry"]]
 _ALPHA = 1.7580993408473766  # −α′ of SELU, the value that alpha dropout sends dropped entries to
 
 
-@dataclass(frozen=True)
+@frozen
 class Draws:
     """The draws number `first`, `first` + 1, … of a seed, one for each of `samples` samples: a run can be extended."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, TypeVar, cast
 
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 
 from bnuq import devices
 from bnuq.errors import SamplingError, is_out_of_memory
+from bnuq.frozen import frozen
 from bnuq.sampling.batchnorm_calls import OtherCallsError, other_calls
 from bnuq.sampling.deviation import deviation, tolerance
 from bnuq.sampling.dropout import Dropout
@@ -44,7 +44,7 @@ _FEW = 4  # inputs with which float64 decides what float32 leaves in doubt: two 
 _MAX_EVALUATION_MODULES = 64  # modules, or kinds of modules, that may stay in evaluation mode
 
 
-@dataclass(frozen=True)
+@frozen
 class Exactness:
     """How closely MCBN of one mini-batch of `points` reproduces the training-mode forward of that mini-batch.
 

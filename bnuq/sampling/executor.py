@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from math import prod
 from typing import Any
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 from bnuq import devices
 from bnuq.arithmetic import FLOAT32, Arithmetic
 from bnuq.errors import first_line, has_no_kernel
+from bnuq.frozen import frozen
 from bnuq.sampling import kernels
 from bnuq.sampling.dropout import Dropout, bytes_of_mask
 from bnuq.sampling.interception import aten
@@ -52,7 +52,7 @@ BLOCK_ENTRIES = 2**25  # entries of the chunk-level values that are held for one
 FILLING_POSITIONS = 2**15
 
 
-@dataclass(frozen=True)
+@frozen
 class PlanCost:
     """The cost of a plan: multiply-adds per point that are done `once` and those `per_draw`, the number of layers
     with a folded BatchNorm, and, for a given number of points, the stacked draws, the rows of a tile and the bytes."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 
 from bnuq import devices
 from bnuq.errors import SamplingError
+from bnuq.frozen import frozen
 from bnuq.sampling.exactness import close
 from bnuq.sampling.interception import AboveAutograd, forward, undisturbed
 from bnuq.sampling.plain_loop import PlainLoop, tensor_output
@@ -20,7 +20,7 @@ Loss = Callable[[Float[Tensor, "pass point output"]], Tensor]  # float64 outputs
 Pass = Callable[[Tensor, int], Tensor]  # inputs, and the number of their first point → outputs
 
 
-@dataclass(frozen=True)
+@frozen
 class Differentiable:
     """Passes of `networks` through which gradients flow; several are averaged by the loss."""
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from bnuq.errors import BnuqError
+from bnuq.frozen import frozen
 from bnuq.sampling.interception import Mode, aten, forward, positional, tensors_in, undisturbed, written_by
 
 _AFTER = {aten.softmax, aten.log_softmax, aten._softmax, aten._log_softmax, aten.sigmoid}  # from logits to outputs
@@ -19,7 +19,7 @@ class NoHeadError(BnuqError):
     """The network does not end in one linear layer; the message says what it ends in."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Head:
     """The input (n, features) of a network's last linear layer, its output (n, K), its weight and its bias, which is 0
     where it has none."""

@@ -15,7 +15,6 @@ import inspect
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass
 from functools import cache, partial
 from itertools import chain
 from types import FunctionType
@@ -39,6 +38,7 @@ from bnuq import devices
 from bnuq.arithmetic import Rounding
 from bnuq.errors import BnuqError, SamplingError
 from bnuq.forms import check_form, into_evaluation_mode, uncompiled
+from bnuq.frozen import frozen
 from bnuq.randomness import generators_restored
 from bnuq.sampling.inputs import form_of
 from bnuq.sampling.outputs import as_rows, scored_output
@@ -62,7 +62,7 @@ _DROPOUTS = {
 }
 
 
-@dataclass(frozen=True)
+@frozen
 class BatchNormCall:
     """One call of a BatchNorm, by any module or function."""
 
@@ -90,7 +90,7 @@ class BatchNormCall:
         )
 
 
-@dataclass(frozen=True)
+@frozen
 class DropoutCall:
     """One call of a dropout; `variety` is "dropout", "feature_dropout", "alpha_dropout" or "feature_alpha_dropout"."""
 
@@ -115,7 +115,7 @@ _NOISE: dict[Any, Literal["normal", "uniform", "bernoulli"]] = {
 }
 
 
-@dataclass(frozen=True)
+@frozen
 class NoiseCall:
     """One request for independent random numbers: normal ones of mean `first` and standard deviation `second`, uniform
     ones between `first` and `second`, or ones and zeros, ones with probability `first`. `into` is the tensor that they

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -22,6 +21,7 @@ from torch.nn import functional as F
 
 from bnuq.config import Curvature
 from bnuq.errors import SamplingError
+from bnuq.frozen import frozen
 from bnuq.metrics.arrays import as_float64
 from bnuq.sampling import counter_rng
 from bnuq.sampling.head import Head, head
@@ -29,7 +29,7 @@ from bnuq.sampling.interception import float32_as
 from bnuq.sampling.outputs import outputs_of, unconverted
 
 
-@dataclass(frozen=True)
+@frozen
 class Posterior:
     """The posterior N(θ*, (H + δI)⁻¹). `curvature` holds the eigenvalues of H, `prior_precision` is δ. Eigenvector
     (k, d) is the product of column k of `of_outputs` and column d of `of_features`; None: of unit vectors."""

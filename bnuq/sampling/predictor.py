@@ -6,7 +6,6 @@ It runs the plan of the engine: what no draw touches is computed once, and draws
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bnuq.errors import SamplingError
+from bnuq.frozen import frozen
 from bnuq.sampling.executor import PlanExecutor
 from bnuq.sampling.interception import aten, noise_call
 from bnuq.sampling.noise import answered
@@ -30,7 +30,7 @@ Kind = Literal["classes", "labels", "values"]  # of a classification or segmenta
 SCORES = ("predictive_entropy", "mutual_information", "expected_entropy", "least_confidence")  # a program has them
 
 
-@dataclass(frozen=True)
+@frozen
 class Acceptance:
     """What is accepted: points with a score of at most the threshold; or, without a score, how far the intervals of
     values reach: the threshold, or with `noise` the threshold times the root of the draws' variance and that noise."""
@@ -40,7 +40,7 @@ class Acceptance:
     noise: tuple[float, ...] = ()
 
 
-@dataclass(frozen=True)
+@frozen
 class Scoring:
     """How samples become outputs: logits are multiplied by `scale` and moved by `shift`, one number or one for each
     class; values, of which there is one for each output, are scaled to the unit of the targets and have an observation
@@ -118,7 +118,7 @@ class ExportedPredictor(nn.Module):
 TOGETHER = 8  # more take longer for many points, since their values leave the cache, and fewer for a single one
 
 
-@dataclass(frozen=True)
+@frozen
 class LastLayerDraws:
     """Draws of a network's last linear layer: what each adds to its weight and, where it has one, its bias, (T, K,
     D + 1) or (T, K, D). `normalised` networks give the logarithms of probabilities."""

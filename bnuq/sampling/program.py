@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from bnuq import devices
 from bnuq.arithmetic import FLOAT32, Arithmetic
+from bnuq.frozen import frozen
 from bnuq.sampling.interception import aten
 from bnuq.sampling.layers import is_layer
 from bnuq.sampling.schedule import Level, Plan
@@ -22,7 +22,7 @@ LARGE_PRODUCT_SIZE = 2**21  # multiply-adds from which oneDNN is faster despite 
 _HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
-@dataclass(frozen=True)
+@frozen
 class StepContext:
     """What the steps of one pass need: the draws that are computed together, the number of the first point, the folded
     weights, and, for several stacked draws, the index that selects them from a table."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from torch.nn.modules import module as module_hooks
 from torch.nn.parameter import is_lazy
 
 from bnuq.forms import original_name
+from bnuq.frozen import frozen
 from bnuq.randomness import states_outside_torch
 from bnuq.sampling.interception import (
     BatchNormCall,
@@ -29,7 +30,7 @@ from bnuq.sampling.interception import (
 )
 
 
-@dataclass(frozen=True)
+@frozen
 class RecordedCall:
     """A recorded call: a BatchNorm, a dropout, noise, or the name of another operation that draws random numbers."""
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import IntEnum
 from math import prod
 from typing import Any
 
+from bnuq.frozen import frozen
 from bnuq.sampling.layers import LAYERS, output_channels
 from bnuq.sampling.trace import Operation, Ref, Trace
 
@@ -20,7 +20,7 @@ class Level(IntEnum):
     SAMPLE = 2
 
 
-@dataclass(frozen=True)
+@frozen
 class Activation:
     """What one kernel may compute with a convolution: the ReLU at this position, and the addition of value `other`
     before it, where there is one. `replaced` are the positions of both."""
@@ -30,7 +30,7 @@ class Activation:
     replaced: tuple[int, ...]
 
 
-@dataclass(frozen=True)
+@frozen
 class Plan:
     """The schedule of the operations for passes of `rows` rows. `folded` maps the position of a BatchNorm in
     `operations` to the layer that it is folded into; `activated` maps positions of convolutions, and of BatchNorms

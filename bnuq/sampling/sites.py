@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from fnmatch import fnmatchcase
 from typing import ClassVar, Literal
 
@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from bnuq import devices
 from bnuq.errors import RequestError
 from bnuq.forms import original_name
+from bnuq.frozen import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class Site:
     """One call of a BatchNorm or of a dropout in the network's evaluation-mode forward.
 
@@ -35,7 +36,7 @@ class Site:
         return not self.reason
 
 
-@dataclass(frozen=True)
+@frozen
 class BatchNormSite(Site):
     """A BatchNorm. A call is identified by `address`, that of its running mean, and `occurrence` in the forward."""
 
@@ -70,7 +71,7 @@ class BatchNormSite(Site):
 DIFFERENTIATED = "the forward differentiates through it, in training through the statistics of its mini-batch too"
 
 
-@dataclass(frozen=True)
+@frozen
 class DropoutSite(Site):
     """A dropout; its call is identified by its order."""
 
@@ -82,7 +83,7 @@ class DropoutSite(Site):
     interleaved: bool = False  # the first entries of all points come before the second entries
 
 
-@dataclass(frozen=True)
+@frozen
 class NoiseSite(Site):
     """Random numbers that a layer draws in evaluation mode too, such as those of weights with a learned deviation; a
     call is identified by its order. `shape` is that of one call, for two points."""
@@ -94,7 +95,7 @@ class NoiseSite(Site):
     rows: int = 1  # entries along that axis that one point contributes
 
 
-@dataclass(frozen=True)
+@frozen
 class Sites:
     """The sites of one network, and the randomness of training that cannot be reproduced here: BatchNorms that are out
     of reach, and dropout and other noise that is `hidden`; (layer, reason) each."""

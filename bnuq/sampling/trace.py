@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from bnuq.errors import BnuqError, SamplingError, is_device_failure, is_out_of_memory
+from bnuq.frozen import frozen
 from bnuq.sampling.batchnorm_calls import OtherCallsError
 from bnuq.sampling.sites import Site
 
@@ -27,14 +27,14 @@ class OtherPathError(NotTraceableError):
     """Two forwards did not run the same operations."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Ref:
     """An argument of an operation: the value with this number."""
 
     number: int
 
 
-@dataclass(frozen=True)
+@frozen
 class PerRow:
     """An argument of an operation: a whole number that depends on the row count, `slope` · rows + `offset`."""
 
@@ -42,7 +42,7 @@ class PerRow:
     offset: int
 
 
-@dataclass(frozen=True)
+@frozen
 class Operation:
     """One operation. Its arguments are positional. Tensors in them, and in `result`, are Refs or trees of Refs.
 
@@ -64,7 +64,7 @@ class Operation:
         return tuple(refs_in(self.result))
 
 
-@dataclass(frozen=True)
+@frozen
 class Value:
     """A tensor of the trace. `shape` is that for three rows, `axis` the axis that grows with the row count (None where
     none does), `rows` the entries along it per row. Values of the same `group` may share memory."""
@@ -84,7 +84,7 @@ class Value:
         return total
 
 
-@dataclass(frozen=True)
+@frozen
 class Trace:
     """A forward from value `input` to value `output`; `constants` are the parameters and buffers it reads."""
 

@@ -17,7 +17,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -35,6 +35,7 @@ from bnuq.files.content import kind_of
 from bnuq.files.hdf5 import Group, image_of, open_hdf5
 from bnuq.files.writing import check_writable, write_bytes
 from bnuq.findings import SEVERITIES, Finding, note
+from bnuq.frozen import frozen
 from bnuq.metrics.registry import is_known, is_score
 from bnuq.store.annotations import arguments, axes_of, fields_of, metadata, record_of
 from bnuq.store.datasets import Writer, digest_of, name_of
@@ -133,7 +134,7 @@ def bytes_of(value: Any) -> int:
     return sum(map(bytes_of, inside))
 
 
-@dataclass(frozen=True)
+@frozen
 class _Encoder:
     """Makes JSON of a record. Its arrays go into the file; `rows` are the places of its estimates in their table."""
 

@@ -10,12 +10,13 @@ What estimates are found by, the annotations of the records say.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, is_dataclass
+from dataclasses import is_dataclass
 from typing import Any
 
 import numpy as np
 
 from bnuq.estimates import Coordinate, Estimate, Prefix, Unit
+from bnuq.frozen import frozen
 from bnuq.metrics.registry import metric_of
 from bnuq.store.annotations import arguments, fields_of, metadata
 from bnuq.store.datasets import Writer, name_of
@@ -26,7 +27,7 @@ _SAME_UNIT = "that of the row, in unit"
 _LEAVES = (str, int, float, np.ndarray, type(None))
 
 
-@dataclass(frozen=True)
+@frozen
 class Row:
     """An estimate of a record: its path in the record, and its coordinates (metric, set, …)."""
 

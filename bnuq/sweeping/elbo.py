@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from bnuq.config import SweepSection
 from bnuq.errors import RequestError
 from bnuq.estimates import Estimate
 from bnuq.evaluation.noise_models import layer_counts
+from bnuq.frozen import frozen
 from bnuq.metrics import Prior
 from bnuq.records.sweep import Elbo, ElboTerms, LayerCounts
 from bnuq.sampling.batch_statistics import BatchStatistics
@@ -25,7 +26,7 @@ from bnuq.sweeping.sizes import AtSize, DrawSets
 NORMAL = 1.959964
 
 
-@dataclass(frozen=True)
+@frozen
 class LowerBound:
     """The ELBO of one network: its terms, and its value at every size that is not degenerate."""
 
@@ -34,7 +35,7 @@ class LowerBound:
     errors: TrainingErrors
 
 
-@dataclass(frozen=True)
+@frozen
 class TrainingErrors:
     """The errors from estimating the mean over the training set from `points` points: over points, or over groups where
     there are any, and 0 if all points are used."""

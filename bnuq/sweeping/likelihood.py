@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -16,12 +15,13 @@ from bnuq.evaluation.passes import deterministic_outputs
 from bnuq.evaluation.setup import Prepared
 from bnuq.evaluation.subject import RunPlan
 from bnuq.evaluation.target_scale import TargetScale, target_scale
+from bnuq.frozen import frozen
 from bnuq.sampling import counter_rng
 
 LogLikelihood = Callable[[Tensor, np.ndarray], Tensor]  # of outputs (draw, n, …) and targets (n, …): (draw, n)
 
 
-@dataclass(frozen=True)
+@frozen
 class Training:
     """The training points of the expected log-likelihood, and the log-likelihood function."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import msgspec
 
@@ -21,6 +21,7 @@ from bnuq.evaluation.setup import Prepared, findings_on_labels, findings_on_outp
 from bnuq.evaluation.subject import VALIDATION, Subject
 from bnuq.files.journal import Journal, WorkFolder
 from bnuq.findings import Finding, note
+from bnuq.frozen import frozen
 from bnuq.progress import Progress
 from bnuq.records.sweep import SweepComparison, SweepPoint, SweptModel
 from bnuq.sampling.batchnorm_calls import largest_batch
@@ -47,7 +48,7 @@ def sizes_of(requested: Sequence[int] | None, default: Sequence[int]) -> tuple[i
     return tuple(sorted(set(requested if requested is not None else default)))
 
 
-@dataclass(frozen=True)
+@frozen
 class Swept:
     """The sweep of one network; `candidates` are the sizes that may be recommended, `arithmetic` that of its
     samples."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from bnuq.evaluation.draws import check_reference
 from bnuq.evaluation.executors import UnitExecutor
 from bnuq.evaluation.provenance import Stopwatch
 from bnuq.evaluation.subject import Subject
 from bnuq.findings import Finding, warning
+from bnuq.frozen import frozen
 from bnuq.methods import DETERMINISTIC, POPULATION
 from bnuq.progress import Progress
 from bnuq.records.evaluation import ReferenceCheck
@@ -23,7 +24,7 @@ _FEW_VALUES = 3  # values per channel up to which 1/S has no finite variance
 Comparisons = dict[int, dict[str, dict[str, SweepComparison]]]  # by size, method and metric
 
 
-@dataclass(frozen=True)
+@frozen
 class NetworkPasses:
     """The check of the network's reference, ω and scores at each size, and what MCBN is compared with."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -13,12 +12,13 @@ from bnuq import metrics
 from bnuq.config import SizeCriterion
 from bnuq.data import Points
 from bnuq.estimates import Estimate
+from bnuq.frozen import frozen
 from bnuq.records.sweep import Elbo, Protocol, Recommended
 from bnuq.sweeping.elbo import LowerBound, with_interval
 from bnuq.sweeping.sizes import AtSize
 
 
-@dataclass(frozen=True)
+@frozen
 class SizeCandidate:
     """A size of one network that may be recommended."""
 
@@ -31,7 +31,7 @@ class SizeCandidate:
         return None if self.bound is None else self.bound.at.get(self.at_size.batch_size)
 
 
-@dataclass(frozen=True)
+@frozen
 class CriterionData:
     """The points that a criterion is computed on: the set's name, the points, the OOD sets, and the score that
     separates them."""

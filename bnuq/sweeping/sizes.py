@@ -7,7 +7,7 @@ sizes pass through one engine: points are loaded once, and operations before the
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 from typing import TypeVar
 
@@ -31,6 +31,7 @@ from bnuq.evaluation.tasks.scorer import SampleReduction, ScoredSet, TaskScorer
 from bnuq.evaluation.units import Gathered, UnitGroup, tiles
 from bnuq.files.journal import Arrays
 from bnuq.findings import Finding
+from bnuq.frozen import frozen
 from bnuq.methods import method_named
 from bnuq.metrics.arrays import as_float64
 from bnuq.progress import Advance, Progress
@@ -51,7 +52,7 @@ _LEFT_OUT = {
 Key = TypeVar("Key")
 
 
-@dataclass(frozen=True)
+@frozen
 class DrawSets:
     """R draw sets of T draws: set r are the draws r·T … (r + 1)·T − 1."""
 
@@ -71,7 +72,7 @@ class DrawSets:
 SetScores = Mapping[str, Float64[np.ndarray, "draw_set _"]]
 
 
-@dataclass(frozen=True)
+@frozen
 class AtSize:
     """The scores of a network at one size: by set and name those of each point, (R, n); what was fitted in each draw
     set; and the log-likelihood of the training points, as mean over points (draw,) and as mean over draws (point,).
@@ -87,7 +88,7 @@ class AtSize:
     of_training_points: Float64[np.ndarray, " training_point"] | None
 
 
-@dataclass(frozen=True)
+@frozen
 class _OfSet:
     """What a size has of one set: see `AtSize`; and whether the samples of any draw set differ."""
 
@@ -155,7 +156,7 @@ def run_at_sizes(
     return SweepPasses(result, tuple(at_sizes.passes.findings), at_sizes.passes.arithmetic)
 
 
-@dataclass(frozen=True)
+@frozen
 class SweepPasses:
     """The scores at each size, notes for the user, and the arithmetic of the samples."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from bnuq.evaluation.subject import Subject
 from bnuq.evaluation.target_scale import target_scale
 from bnuq.files.hdf5 import open_hdf5
 from bnuq.files.writing import replaced
+from bnuq.frozen import frozen
 from bnuq.methods import Method, method_named
 from bnuq.models.loading import LoadedModel
 from bnuq.progress import Progress, silent
@@ -43,7 +44,7 @@ _TOLERANCE = 1e-4  # relative to the largest value
 _UNDECIDED = 0.01  # of the points: their masks may differ in an entry, see `program_draws.Masks`
 
 
-@dataclass(frozen=True)
+@frozen
 class Exported:
     """A program that was written: what it holds, and its largest difference from the network's own samples, relative to
     the largest value of that output, over `points` points."""
@@ -87,7 +88,7 @@ def export(
     return Exported(path, made.metadata, difference, len(made.inputs), len(data))
 
 
-@dataclass(frozen=True)
+@frozen
 class Assembled:
     """What is exported: the `predictor` of an `engine`, whose samples it takes; `inputs` are some of the test set."""
 

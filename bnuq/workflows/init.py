@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from bnuq.config import Named, Run
@@ -16,6 +16,7 @@ from bnuq.evaluation.datasets import numbered, read_named, read_reference
 from bnuq.evaluation.request_checks import check_readable
 from bnuq.evaluation.setup import network_of
 from bnuq.files.writing import check_writable, write_bytes
+from bnuq.frozen import frozen
 from bnuq.inspection.health import not_finite
 from bnuq.inspection.load import LoadedNetwork, load_network
 from bnuq.inspection.pipelines import QUICK, Suggestion, suggest
@@ -40,7 +41,7 @@ from bnuq.workflows.run_file_lines import (
 _HEAD = "# Written by `bnuq init`. Paths are relative to this file. A line with TODO is to be completed, without its #."
 
 
-@dataclass(frozen=True)
+@frozen
 class Written:
     """The run file that was written: the keys that are left to fill in, of which `needed` are needed to evaluate, and
     those whose values are likely, with what speaks for them."""

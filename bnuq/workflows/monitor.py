@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from bnuq.evaluation.task import task_of
 from bnuq.files.content import exists
 from bnuq.files.folders import expanded
 from bnuq.findings import Finding, note, warning
+from bnuq.frozen import frozen
 from bnuq.models.loading import LoadedModel
 from bnuq.monitoring import baseline as baselines
 from bnuq.monitoring.features import LAST_LAYER, Watch, features_of
@@ -250,7 +251,7 @@ class Session:
             )
 
 
-@dataclass(frozen=True)
+@frozen
 class _Opened:
     """A network on its device, what is made of points for it, and what is watched in it."""
 

@@ -6,7 +6,7 @@ import itertools
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +19,7 @@ from bnuq.evaluation.provenance import behaviour, request_digest, same_behaviour
 from bnuq.evaluation.setup import prepare
 from bnuq.files.content import is_file, sha256_of_file
 from bnuq.findings import Finding, note, notes, warning
+from bnuq.frozen import frozen
 from bnuq.methods import POPULATION, method_named
 from bnuq.progress import Progress, silent
 from bnuq.records import evaluation_file as result_file
@@ -85,7 +86,7 @@ def evaluate_several(
     return several
 
 
-@dataclass(frozen=True)
+@frozen
 class _RunSummary:
     """The parts of a result that are kept in memory, in addition to its estimates."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -41,6 +41,7 @@ from bnuq.evaluation.request_checks import notes_on_request
 from bnuq.evaluation.setup import Prepared, prepare
 from bnuq.files.fetching import named_or_path
 from bnuq.findings import Finding, about, note
+from bnuq.frozen import frozen
 from bnuq.metrics.arrays import as_float64
 from bnuq.models.saving import as_stored, write_statistics
 from bnuq.progress import Progress, silent
@@ -173,7 +174,7 @@ def _data(run: Run, model: nn.Module) -> RunData:
     return RunData(train, train, {}, None, "", len(train), findings)
 
 
-@dataclass(frozen=True)
+@frozen
 class _Layer:
     """A BatchNorm whose statistics are replaced, and their names in the network's state dict; several where it is
     shared."""

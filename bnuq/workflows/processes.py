@@ -35,6 +35,7 @@ from bnuq.evaluation.units import WorkUnit
 from bnuq.files import apart
 from bnuq.files.journal import MOST_ATTEMPTS
 from bnuq.files.places import Place, place_of
+from bnuq.frozen import frozen
 from bnuq.progress import Progress
 
 _RUN = "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from bnuq.workflows.processes import main; main()"
@@ -42,7 +43,7 @@ MOST_STARTS = 10  # of a process that is killed before it begins any unit
 _GRACE = 60.0  # seconds in which an interrupted process may finish its unit
 
 
-@dataclass(frozen=True)
+@frozen
 class Job:
     """What every process does: call `function` with these arguments, the place of the units, and what makes its
     executor of a journal; it gives the executors that it made."""
@@ -153,7 +154,7 @@ class Workers:
         raise NotImplementedError
 
 
-@dataclass(frozen=True)
+@frozen
 class Turn:
     """The turn of one job."""
 

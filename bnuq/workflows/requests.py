@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,7 @@ from bnuq.files.folders import expanded
 from bnuq.files.journal import requests_at
 from bnuq.files.places import place_of
 from bnuq.files.writing import check_writable
+from bnuq.frozen import frozen
 from bnuq.methods import DETERMINISTIC, METHOD_NAMES, METHODS, Method, method_named
 from bnuq.records.evaluation_file import check_replaceable
 from bnuq.sweeping.settings import prior_of, samples_of
@@ -160,7 +161,7 @@ def check_sweep(
         check_shareable(runs, work, f"--on {runs[0].on}")
 
 
-@dataclass(frozen=True)
+@frozen
 class InspectSettings:
     """The settings of an inspection. `points` points of the reference are the population. The noise is measured on
     `draws` mini-batches of `batch_size` (the training batch size, where None), and its slope on `size_draws` (`draws`,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
@@ -32,6 +32,7 @@ from bnuq.evaluation.views import MethodScoring, Outcome, ScoredMethod, SetScori
 from bnuq.files.content import sha256_of_file
 from bnuq.files.folders import expanded
 from bnuq.findings import warning
+from bnuq.frozen import frozen
 from bnuq.methods import Method, method_named
 from bnuq.records import evaluation_file
 from bnuq.records.evaluation import EvaluatedSet, Scored
@@ -41,7 +42,7 @@ _TILE = 2**16  # points that are reduced together
 _FEW = 20  # validation points, below which what is fitted to them is not to be trusted
 
 
-@dataclass(frozen=True)
+@frozen
 class _FileSubject(ScoredSubject):
     """The request for one file, which has its own number of samples."""
 
@@ -181,7 +182,7 @@ def _with_own_scores(scored: ScoredMethod, given: Mapping[str, GivenSet]) -> Sco
     return replace(scored, sets=sets)
 
 
-@dataclass(frozen=True)
+@frozen
 class _AllFiles(ScoredSubject):
     """The request for all files."""
 

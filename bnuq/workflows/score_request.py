@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +32,12 @@ from bnuq.evaluation.subject import VALIDATION
 from bnuq.files.content import exists
 from bnuq.files.folders import expanded
 from bnuq.findings import Finding
+from bnuq.frozen import frozen
 from bnuq.methods import method_named
 from bnuq.tasks import Task
 
 
-@dataclass(frozen=True)
+@frozen
 class ScoreRequest:
     """The predictions to score, by the names that their methods get, with their labels and all settings. Predictions of
     OOD sets come by the name of the set, those of validation points alone: one of each file of predictions."""
@@ -99,7 +100,7 @@ def name_of_source(source: Source) -> str:
     return source.source if isinstance(source, Columns) else str(Path(expanded(str(source))).absolute())
 
 
-@dataclass(frozen=True)
+@frozen
 class Loaded:
     """What a request names, read and matched: the predictions of every set by method, and the points of the sets."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from bnuq.evaluation.request_checks import check_readable
 from bnuq.evaluation.setup import recorded_threads, threads
 from bnuq.files.journal import root_of
 from bnuq.files.places import Folder
+from bnuq.frozen import frozen
 from bnuq.gate.recomputing import recomputed
 from bnuq.progress import Progress, silent
 from bnuq.records.evaluation import Result
@@ -23,7 +24,7 @@ from bnuq.records.evaluation_file import read
 from bnuq.workflows.evaluate import compute
 
 
-@dataclass(frozen=True)
+@frozen
 class Verified:
     """The units that were chosen, those computed again (with all that these depend on), and those that differ."""
 

@@ -8,7 +8,6 @@ import io
 import pickle
 import tarfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,13 @@ from bnuq.data.points import Contents
 from bnuq.data.readers.common import readable
 from bnuq.errors import DataError
 from bnuq.files.pickles import BoundedUnpickler
+from bnuq.frozen import frozen
 
 _PIXELS = 3 * 32 * 32
 _LARGEST_ARCHIVE = 256 * 2**20  # the published ones unpack to 187 MB
 
 
-@dataclass(frozen=True)
+@frozen
 class Cifar:
     """What tells CIFAR-10 from CIFAR-100: the key of the labels, how many precede the pixels of a binary row (the
     last is read), and the bytes that no batch exceeds."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from bnuq.data.readers.common import readable
 from bnuq.errors import DataError
 from bnuq.files.content import kind_of, what_is_wrong_with
+from bnuq.frozen import frozen
 
 _LARGEST_FILE, _LARGEST_NUMBER = 2**20, 2**15
 _EXPECTED = (
@@ -24,7 +24,7 @@ _EXPECTED = (
 _Row = tuple[int | None, str, tuple[int, int, int] | None]  # number, name, colour
 
 
-@dataclass(frozen=True, eq=False)
+@frozen(eq=False)
 class ClassFile:
     """The names of the classes from 0, and the numbers of colours: `colours` are sorted, each r · 2¹⁶ + g · 2⁸ + b."""
 

@@ -7,7 +7,7 @@ import itertools
 import json
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,12 @@ from bnuq.errors import DataError
 from bnuq.files.apart import ask
 from bnuq.files.content import kind_of, what_is_wrong_with
 from bnuq.files.limits import check_memory, check_size
+from bnuq.frozen import frozen
 
 _BYTES_OF_TEXT = 4  # of memory that a byte of a table takes
 
 
-@dataclass(frozen=True)
+@frozen
 class Columns:
     """Numbers or texts by name, a row for each point (of an array of samples, the second axis); the one array of a .npy
     file has no name. `keys` are the names along the last axis of what JSON objects hold."""

@@ -11,7 +11,7 @@ import threading
 import warnings
 import zipfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import IO, cast
 
@@ -26,6 +26,7 @@ from bnuq.data.resizing import Size
 from bnuq.errors import DataError
 from bnuq.files.limits import check_memory, check_size
 from bnuq.findings import Finding, note
+from bnuq.frozen import frozen
 
 _SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
 # Only the formats of these suffixes: Pillow detects formats by content, and PostScript would start Ghostscript.
@@ -39,7 +40,7 @@ GREY = frozenset({"1", "L", "LA"})
 COLOUR = frozenset({"RGB", "RGBA", "P", "PA", "CMYK", "YCbCr", "LAB", "HSV", "RGBX", "RGBa"})
 
 
-@dataclass(frozen=True, eq=False)
+@frozen(eq=False)
 class PictureFiles:
     """Pictures in files, as uint8; `read` gives a file's bytes by its name, `size` their number, or anything that is
     known of it without reading the file."""

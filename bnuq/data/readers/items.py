@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
@@ -22,13 +22,14 @@ from bnuq.data.readers.pieces import (
 )
 from bnuq.data.resizing import Size
 from bnuq.errors import DataError
+from bnuq.frozen import frozen
 from bnuq.packing import Layout
 from bnuq.trust import running
 
 _KEPT = 2**30  # bytes of a Dataset that is read whole and kept
 
 
-@dataclass(frozen=True, eq=False)
+@frozen(eq=False)
 class DatasetItems:
     """The items of a Dataset, one at a time. Random transforms of an item get the same random numbers whenever it is
     read, whatever was read before."""
@@ -89,7 +90,7 @@ class DatasetItems:
         return f"{index}\n".encode()
 
 
-@dataclass(frozen=True, eq=False)
+@frozen(eq=False)
 class MasksOfItems:
     """The masks that are the labels of a Dataset's items, each of which is read with its item."""
 

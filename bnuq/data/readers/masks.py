@@ -8,7 +8,6 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -34,13 +33,14 @@ from bnuq.data.readers.images import (
 from bnuq.data.resizing import Size
 from bnuq.errors import DataError
 from bnuq.findings import note
+from bnuq.frozen import frozen
 
 _INDEXED = frozenset({"P", "PA"})
 _WIDE = frozenset({"I", "I;16", "I;16L", "I;16B"})
 _TO_255 = {2: 85, 4: 17}  # by the bits of a grey PNG: what Pillow multiplies its values by
 
 
-@dataclass(frozen=True, eq=False)
+@frozen(eq=False)
 class MaskFiles(PictureFiles):
     """Masks in files, one band of whole numbers: grey values, the indices of a palette, or the numbers that `classes`
     gives to colours."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,10 +13,11 @@ from bnuq.data.points import Contents
 from bnuq.data.readers.common import TARGETS
 from bnuq.errors import DataError
 from bnuq.findings import note
+from bnuq.frozen import frozen
 from bnuq.packing import Layout, difference, pack
 
 
-@dataclass(frozen=True, eq=False)
+@frozen(eq=False)
 class Piece:
     """The inputs and the labels of a point, of a batch or of a whole set; several inputs are packed, as `layout` says.
     `unused` counts the parts of a tuple that are neither, and `dropped` are the entries of a dictionary that are."""

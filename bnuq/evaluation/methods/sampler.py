@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from bnuq.data import Points
 from bnuq.evaluation.executors import UnitExecutor
 from bnuq.evaluation.subject import Subject
 from bnuq.findings import Finding
+from bnuq.frozen import frozen
 from bnuq.methods import Method
 from bnuq.progress import Progress
 from bnuq.sampling.batch_statistics import BatchStatistics
@@ -24,7 +25,7 @@ from bnuq.tasks import Task
 Fit = tuple[Any, tuple[Finding, ...]]  # what a sampler makes of the reference, and notes on it
 
 
-@dataclass(frozen=True)
+@frozen
 class Network:
     """What decides whether a method can be drawn. `example` are a few evaluated points, ready for the model;
     `unsampled` says what a network without BatchNorm has in its place."""
@@ -48,7 +49,7 @@ class Network:
         return self.untracked and f"{self.untracked}, so its own must be drawn too (mcbn+{method})"
 
 
-@dataclass(frozen=True)
+@frozen
 class SamplerInputs:
     """What an engine needs: ω by `Method.omega_key`, and what its sampler has `fitted`."""
 
@@ -56,7 +57,7 @@ class SamplerInputs:
     fitted: Any = None
 
 
-@dataclass(frozen=True)
+@frozen
 class MethodSampler(ABC):
     """How a method makes samples: a class for each family of methods."""
 

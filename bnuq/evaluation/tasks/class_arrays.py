@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from jaxtyping import Float, Int64
 
 from bnuq import metrics
+from bnuq.frozen import frozen
 from bnuq.metrics.arrays import Array, array_namespace
 from bnuq.metrics.registry import ESTIMANDS
 
 
-@dataclass(frozen=True)
+@frozen
 class SampleScores:
     """The scores of each sample alone: its entropy, 1 − its largest probability, 1 − the sum of the squares of all, the
     class it predicts, the log-likelihood of the true class, the logarithm of the sum of the exponentials of its logits

@@ -8,7 +8,7 @@ that bounds the time of the Monte Carlo errors, which come from these.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 from jaxtyping import Bool, Float, Float32, Int8, Int64
@@ -16,6 +16,7 @@ from jaxtyping import Bool, Float, Float32, Int8, Int64
 from bnuq import metrics
 from bnuq.evaluation.estimates import RANKED, ranked_rows
 from bnuq.files.mapped import Pool
+from bnuq.frozen import frozen
 from bnuq.metrics import DrawWeights
 
 MOST_BYTES = 2**28  # of the mean probabilities of a set
@@ -33,7 +34,7 @@ def are_kept(points: int, classes: int) -> bool:
     return 4 * points * classes <= MOST_BYTES
 
 
-@dataclass(frozen=True)
+@frozen
 class PredictionSets:
     """How prediction sets are made: with a nominal `coverage`, and by `thresholds` that were fitted to other points, or
     by those of the other half, where some of these points are in a `second` one; none are made where there is neither.
@@ -52,7 +53,7 @@ class PredictionSets:
         return ranked_rows(points, most=max(1, _REPLICATED // (replicates * classes)))
 
 
-@dataclass(frozen=True)
+@frozen
 class Probabilities:
     """The mean probabilities of all points, and those of each draw for the points `rows`; `numbers` are those of their
     draws in a bank, where there is one."""
@@ -79,7 +80,7 @@ def bytes_of(samples: int, points: int, classes: int) -> int:
     return 2 * 4 * (points * classes + of_draws) if are_kept(points, classes) else 0  # of units, and joined
 
 
-@dataclass(frozen=True)
+@frozen
 class ScoredProbabilities:
     """The value of every point, the mean under every replicate, and the scores that sets are made by, by kind; which
     points that are kept draw by draw are covered under the replicates, by the name of their coverage."""
@@ -134,7 +135,7 @@ def _thresholds(sets: PredictionSets, conformity: Mapping[str, np.ndarray], poin
     return {kind: np.where(sets.second, of_first[kind], of_second[kind]) for kind in conformity}
 
 
-@dataclass(frozen=True)
+@frozen
 class _Fixed:
     """What stays the same whatever draws are weighted: labels, the signs of the gaps of each class, and the thresholds
     of sets, by kind."""

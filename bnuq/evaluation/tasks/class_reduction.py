@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Any
 
@@ -23,6 +23,7 @@ from bnuq.evaluation.tasks.class_arrays import ArrayKernel
 from bnuq.evaluation.tasks.class_probabilities import PredictionSets, Probabilities
 from bnuq.evaluation.units import Blocks, Gathered
 from bnuq.files.journal import Arrays
+from bnuq.frozen import frozen
 from bnuq.metrics import CalibrationBins, DrawWeights, LogitMaps
 from bnuq.metrics.arrays import Array, array_namespace, as_numpy
 from bnuq.metrics.registry import estimates_of_task
@@ -37,7 +38,7 @@ PART_SCORES = tuple(  # the scores that classes and groups have estimates of
 Parts = Mapping[str, Mapping[str, Int64[np.ndarray, " _"]]]  # the points of each, by "class" or "group" and its name
 
 
-@dataclass(frozen=True)
+@frozen
 class ClassScores(estimates.SetScores):
     """The scores of one set. A single draw has no mutual information and no variation ratio; `estimator` is the
     estimator of every mutual information here. `part_sums` are the sums of a score over the points of each of the

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Self
 
 import numpy as np
@@ -19,6 +19,7 @@ from bnuq.evaluation.tasks import class_probabilities, failure_detection
 from bnuq.evaluation.tasks.class_probabilities import PredictionSets
 from bnuq.evaluation.tasks.class_reduction import PART_SCORES, ClassReduction, ClassScores
 from bnuq.evaluation.tasks.scorer import SampleReduction, ScoredNetwork, ScoredSet, TaskScorer
+from bnuq.frozen import frozen
 from bnuq.metrics import DrawWeights
 from bnuq.metrics.estimands import UNBOUNDED
 from bnuq.metrics.registry import estimates_of_task, metric_of
@@ -173,7 +174,7 @@ def _resampled_estimate(
 # ── bounds, and all of a method ──────────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True)
+@frozen
 class ClassFit:
     """The constant confidence with the highest likelihood on the validation points, under every replicate, and the
     thresholds of prediction sets, by kind."""
@@ -228,7 +229,7 @@ def _mean_estimate(
     return estimates.of_replicates(name, replicates, draws, se=se)
 
 
-@dataclass(frozen=True)
+@frozen
 class ClassificationScorer(TaskScorer):
     """Scores the samples of a classification into so many classes, which may have names."""
 

@@ -7,7 +7,7 @@ point is the mean over its labels, so that errors over points and OOD separation
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from bnuq.evaluation.tasks.scorer import SampleReduction, ScoredNetwork, ScoredS
 from bnuq.evaluation.units import Gathered
 from bnuq.files.journal import Arrays
 from bnuq.findings import Finding, note
+from bnuq.frozen import frozen
 from bnuq.metrics import METRICS, CalibrationBins, DrawWeights
 from bnuq.metrics.arrays import Array, array_namespace
 from bnuq.records.evaluation import SetResult
@@ -37,7 +38,7 @@ _AT_ONCE = 16  # labels of a chunk that an accelerator scores before the host wa
 _FEWEST = 2  # points with a label, and without it, from which it has an AUROC with an error
 
 
-@dataclass(frozen=True)
+@frozen
 class LabelScores(classification.ClassScores):
     """The scores of one set: means over its labels, and where it is labelled, its labels `truth`, the scores of each
     label, the values of the points by label, and by label the score that its AUROC ranks, under every replicate."""
@@ -245,7 +246,7 @@ def _estimate(name: str, parts: Sequence[_Parts], scores: LabelScores, draws: Dr
     return estimates.of_replicates(name, replicates, draws, se=se)
 
 
-@dataclass(frozen=True)
+@frozen
 class MultilabelScorer(classification.ClassificationScorer):
     """Scores the samples of a classifier with several labels per point, which have these `names`, and two classes
     each."""

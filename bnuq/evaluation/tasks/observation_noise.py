@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Bool, Float, Int64
@@ -13,10 +12,11 @@ from jaxtyping import Bool, Float, Int64
 from bnuq import metrics
 from bnuq.config import ScoringSection
 from bnuq.findings import Finding, note, warning
+from bnuq.frozen import frozen
 from bnuq.metrics import DrawWeights
 
 
-@dataclass(frozen=True)
+@frozen
 class NoiseFit:
     """What was fitted under every replicate: the precision τ of the observations, and the σ of the constant baseline,
     which is absent where τ was given and there are no points to fit it to.

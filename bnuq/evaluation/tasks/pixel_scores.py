@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 from jaxtyping import Float
 
 from bnuq.evaluation.estimates import SetScores
+from bnuq.frozen import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class PixelScores(SetScores):
     """The scores of one set of images. `points` are means over the pixels of each image, and its number of `pixels`.
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 import torch
 from jaxtyping import Float, Float64, Int64, Integer, Shaped
 from torch import Tensor
 
+from bnuq.frozen import frozen
 from bnuq.records.evaluation import PIXEL_SCORES
 
 _LOWEST = -80.0  # logits below the largest: e^−80 is nothing in a sum, and a normal number in float32
@@ -27,7 +28,7 @@ def taken(values: Shaped[Tensor, "*any pixel"], pixels: Integer[Tensor, " kept"]
     return values.gather(-1, pixels.expand(*values.shape[:-1], -1))
 
 
-@dataclass(frozen=True)
+@frozen
 class PartMeans:
     """Pixels of an image: the means over the draws of each part. The largest logit and the energy are negative, so that
     larger is more uncertain; `true` is the probability of the true class, in float64 as it may be tiny."""
@@ -96,7 +97,7 @@ def classes_of(is_largest: Float[Tensor, "row class pixel"]) -> Int64[Tensor, "r
     return (classes - is_largest.mul_(order).amax(1)).long()
 
 
-@dataclass(frozen=True)
+@frozen
 class PixelValues:
     """Scores of pixels under every replicate: those of these `names`, in one tensor, and the predicted class."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -22,6 +22,7 @@ from bnuq.evaluation.tasks.observation_noise import NoiseFit, fit
 from bnuq.evaluation.tasks.regression_reduction import KINDS_WITHOUT_NOISE, RegressionReduction, RegressionScores
 from bnuq.evaluation.tasks.scorer import ScoredNetwork, ScoredSet, TaskScorer
 from bnuq.findings import Finding
+from bnuq.frozen import frozen
 from bnuq.metrics import DrawWeights
 from bnuq.metrics.registry import estimates_of_task
 from bnuq.records.evaluation import MethodResult, Samples, SetResult
@@ -211,7 +212,7 @@ def uncertainty_error_curve(scores: RegressionScores) -> dict[str, np.ndarray]:
     }
 
 
-@dataclass(frozen=True)
+@frozen
 class Scaled:
     """Raw samples in another unit: each times `std`, plus `mean`, output by output."""
 
@@ -234,7 +235,7 @@ class Scaled:
             yield start, (block * self.std + self.mean).astype(self.dtype)
 
 
-@dataclass(frozen=True)
+@frozen
 class RegressionScorer(TaskScorer):
     """Scores the samples of a regression onto so many outputs, which may be standardised."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from bnuq.evaluation.target_scale import TargetScale
 from bnuq.evaluation.tasks.observation_noise import NoiseFit
 from bnuq.evaluation.units import Blocks, Gathered
 from bnuq.files.journal import Arrays
+from bnuq.frozen import frozen
 from bnuq.metrics import DrawWeights
 from bnuq.metrics.arrays import Array, array_namespace, as_numpy
 
@@ -26,7 +27,7 @@ KINDS_WITHOUT_NOISE = ("ensemble", "fair")  # kinds of CRPS of the draws alone
 _NEAR = 0.05  # in ln τ: the largest first-order step of a PLL
 
 
-@dataclass(frozen=True)
+@frozen
 class RegressionScores(estimates.SetScores):
     """The scores of one set. `mean` and `sigma` are those of the predictive distribution (n, Q), or of the draws alone
     where there is no τ.

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int64, Integer
 from torch import Tensor
 
 from bnuq import devices, metrics
+from bnuq.frozen import frozen
 from bnuq.records.evaluation import BAND, REACH
 
 
-@dataclass(frozen=True)
+@frozen
 class Region:
     """The pixels of an image: how many are scored; which pass, in the plane and by their numbers; the mask, and the
     distance of each pixel from the nearest class boundary. On the device the numbers of those that pass, the class of

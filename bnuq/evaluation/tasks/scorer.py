@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar, Protocol, Self
 
 import numpy as np
@@ -18,6 +18,7 @@ from bnuq.evaluation.estimates import SetScores
 from bnuq.evaluation.units import Gathered
 from bnuq.files.journal import Arrays
 from bnuq.findings import Finding
+from bnuq.frozen import frozen
 from bnuq.metrics import DrawWeights, LogitMaps
 from bnuq.metrics.arrays import Array
 from bnuq.metrics.registry import ALARMS
@@ -42,7 +43,7 @@ class SampleReduction(Protocol):
         ...
 
 
-@dataclass(frozen=True)
+@frozen
 class ScoredSet:
     """Points of a set, and how their samples are scored: whether by labels, too.
 
@@ -63,7 +64,7 @@ class ScoredSet:
     saves_maps: bool = False
 
 
-@dataclass(frozen=True)
+@frozen
 class ChangedSet:
     """The test set after a change, by one method: its result without the likelihoods of each sample, and how well the
     scores that are alarms separate it from the test set."""
@@ -72,7 +73,7 @@ class ChangedSet:
     separation: dict[str, dict[str, Estimate]]
 
 
-@dataclass(frozen=True)
+@frozen
 class ScoredNetwork:
     """What decides how the samples of a network are scored: the request, the number of outputs, and the test set. Of a
     segmentation also the size of the `image`; targets of a regression may be standardised by those of `train`."""

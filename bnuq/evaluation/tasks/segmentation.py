@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from jaxtyping import Float, Int64
@@ -25,6 +25,7 @@ from bnuq.evaluation.tasks.classification import limits_of
 from bnuq.evaluation.tasks.pixel_counts import AT_BOUNDARIES, PLACES
 from bnuq.evaluation.tasks.pixels import PixelReduction, PixelScores, parts_of_draws, uncertainty_of
 from bnuq.evaluation.tasks.scorer import ScoredNetwork, ScoredSet, TaskScorer
+from bnuq.frozen import frozen
 from bnuq.metrics import CalibrationBins, DrawWeights, SelectiveScores
 from bnuq.records.evaluation import PIXEL_MEANS, PIXEL_SCORES, MethodResult, SetResult
 from bnuq.tasks import SEGMENTATION
@@ -33,7 +34,7 @@ _OF_EACH_IMAGE = ("auroc", "aupr_out", "fpr95")
 _SUMS_OF_BINS = "count", "confidence", "correct"
 
 
-@dataclass(frozen=True)
+@frozen
 class _Estimated:
     """An estimate under every replicate, and what each image contributes to it: the mean of these is the estimate."""
 
@@ -291,7 +292,7 @@ def _per_image(
             yield f"pixel_{name}_per_image", mean + np.where(known, values - mean, 0) * len(known) / known.sum()
 
 
-@dataclass(frozen=True)
+@frozen
 class SegmentationScorer(TaskScorer):
     """Scores the samples of a segmentation of images of this size, (height, width), into so many classes. Its weights
     are those of parts of the draws."""

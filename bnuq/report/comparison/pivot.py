@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from bnuq.estimates import Estimate
+from bnuq.frozen import frozen
 from bnuq.gate.change_errors import Error, Errors
 from bnuq.records.addresses import estimates_of
 from bnuq.records.contributions import PointContributions
@@ -16,7 +16,7 @@ from bnuq.store.table import Row
 _ROUNDING = 1e-10  # relative: what differs by less was added up in another order
 
 
-@dataclass(frozen=True)
+@frozen
 class EstimateAcross:
     """An estimate in each of several results, None where a result lacks it.
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bnuq.config import DataSection
+from bnuq.frozen import frozen
 from bnuq.records.evaluation import Result
 from bnuq.report.numbers import of_reference
 from bnuq.report.sampler import USUAL, laplace_in_words, noise_models_in_words, sampler_in_words
@@ -32,7 +32,7 @@ _RUN_FILE = {  # what else changes estimates
 _File = tuple[str, str]  # what a file is called, and its hash
 
 
-@dataclass(frozen=True)
+@frozen
 class Difference:
     """A setting: its value in each result, in words, and whether they are not all the same. Estimates of sets with
     `other_points` cannot be compared."""

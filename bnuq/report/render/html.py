@@ -8,12 +8,12 @@ import itertools
 import re
 from base64 import b64encode
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from bnuq.files.writing import write_bytes
+from bnuq.frozen import frozen
 from bnuq.report import drawing
 from bnuq.report.document import (
     BulletList,
@@ -43,14 +43,14 @@ _PICTURES = "In pictures"
 Block = dict[str, Any]  # what the template draws: its kind, and that part's fields
 
 
-@dataclass(frozen=True)
+@frozen
 class Warnings:
     """Of each warning its text, its code, and what to do about it."""
 
     rows: tuple[tuple[str, str, str], ...]
 
 
-@dataclass(frozen=True)
+@frozen
 class _Section:
     title: str
     name: str

@@ -6,16 +6,16 @@ import html
 import re
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from bnuq.frozen import frozen
 from bnuq.report import drawing
 from bnuq.report.document import Picture, Report
 
 WIDE = 380  # points: a picture wider than this is no smaller than its letters can be read, and moves in its box
 
 
-@dataclass(frozen=True)
+@frozen
 class DrawnPicture:
     """A picture for a page: its SVGs, what it is called and of, and how to read it.
 

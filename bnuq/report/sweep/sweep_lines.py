@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
 from bnuq.estimates import Estimate
+from bnuq.frozen import frozen
 from bnuq.records.sweep import Recommended, Repeated, Sweep, SweepPoint, SweptModel
 from bnuq.report.numbers import named
 
 
-@dataclass(frozen=True)
+@frozen
 class SweepLine:
     """Points that are reported together: of one network at several sizes, or (`model` None) of one network a size."""
 

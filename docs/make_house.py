@@ -194,8 +194,9 @@ def written_prices(page: str) -> dict[str, Price]:
 
 
 def imports(package: Sequence[Source]) -> dict[str, int]:
-    """How many modules of bnuq each file imports, at its top or later; names of a package count as one module."""
-    known = {source.module for source in package}
+    """How many modules of bnuq each file imports, at its top or later; names of a package count as one module.
+    `bnuq.frozen` does not count, as the `dataclasses` that it stands for would not."""
+    known = {source.module for source in package} - {"bnuq.frozen"}
     counts = {}
     for source in package:
         modules = set()

@@ -68,36 +68,41 @@ def student_cdf(t: float, df: float) -> float:
 def student_quantile(p: float, df: float) -> float:
     """The value that a variable of Student's distribution is at most with probability `p` in (0, 1), to 5 digits.
 
-    Source: the inverse of `student_cdf`, bracketed by doubling, sought by Newton's method, and rounded by halving the
-    bracket about it.
+    Source: the inverse of `student_cdf`, sought by Newton's method, and rounded by halving a bracket about it.
     """
     if p < 0.5:
         return -student_quantile(1 - p, df)
+    root = _tail_root(1 - p, df)  # of the tail, which has more digits than 1 less it
     low, high = 0.0, 2.0
-    while student_cdf(-high, df) > 1 - p and high < _HUGE:  # of the tail, which has more digits than 1 less it
+    while high < root and high < _HUGE:
         low, high = high, 2 * high
-    root = _tail_root(1 - p, df, low)
     while high - low > _QUANTILE_DIGITS * high:
         middle = (low + high) / 2
         low, high = (middle, high) if middle < root else (low, middle)
     return (low + high) / 2
 
 
-def _tail_root(tail: float, df: float, start: float) -> float:
-    """Where the upper tail is `tail`, by Newton's method from below: as the tail is convex, no step goes too far."""
+def _tail_root(tail: float, df: float) -> float:
+    """Where the upper tail is `tail`, by Newton's method: as the tail is convex, each step ends below the root, and
+    only the first, from an approximation, may start above it.
+
+    Source: Abramowitz & Stegun 1964, Handbook of Mathematical Functions, 26.2.23 and 26.7.5.
+    """
     log_scale = -0.5 * math.log(2 * math.pi)
     if df <= _LARGE:
         log_scale = math.lgamma((df + 1) / 2) - math.lgamma(df / 2) - 0.5 * math.log(df * math.pi)
     elif not math.isinf(df):  # the quotient of the two, by its series
         log_scale += math.log1p(-1 / (4 * df) + 1 / (32 * df**2) + 5 / (128 * df**3))
-    root = start
+    t = math.sqrt(-2 * math.log(max(tail, 5e-324)))
+    z = t - (2.515517 + 0.802853 * t + 0.010328 * t**2) / (1 + 1.432788 * t + 0.189269 * t**2 + 0.001308 * t**3)
+    root = max(0.0, z + (z**3 + z) / (4 * df) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * df**2))
     for _ in range(_MOST_STEPS):
         exponent = -root * root / 2 if math.isinf(df) else -(df + 1) / 2 * math.log1p(root * root / df)
         if (density := math.exp(log_scale + exponent)) == 0:
             break
         step = (student_cdf(-root, df) - tail) / density
-        root += step
-        if abs(step) <= 1e-9 * root:  # twice the digits after this step
+        root = max(0.0, root + step)
+        if abs(step) <= 1e-7 * root:  # twice the digits after this step
             break
     return root
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import cache
 
 from bnuq import metrics
 from bnuq.frozen import frozen
@@ -86,11 +87,14 @@ class Sight:
         )
 
     def _quantile(self, probability: float) -> float:
-        return metrics.student_quantile(probability, self.df)
+        return _student_quantile(probability, self.df)
 
     def _error(self, worsening: float) -> float:
         more = self.step * max(0.0, worsening - self.change) if self.step else 0.0
         return math.sqrt(self.se_points**2 + self.se_draws**2 + more)
+
+
+_student_quantile = cache(metrics.student_quantile)  # many estimates have the same degrees of freedom
 
 
 def _rounded_up(number: float) -> int:

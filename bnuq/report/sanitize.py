@@ -8,6 +8,8 @@ def printable(text: str, *, lines: bool = True) -> str:
 
     Names and messages may come from an untrusted file. `lines` keeps line breaks.
     """
+    if text.isprintable():  # as nearly every one is
+        return text
     return "".join(
         c if c.isprintable() or (lines and c == "\n") else c.encode("unicode_escape").decode("ascii") for c in text
     )

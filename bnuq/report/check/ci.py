@@ -3,11 +3,12 @@
 Both take a verdict, or the message of a check that could not be carried out, so that no earlier outcome stays.
 """
 
+from __future__ import annotations
+
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Literal
-from xml.etree import ElementTree
+from typing import TYPE_CHECKING, Literal
 
 from bnuq.catalogue import advised, noted
 from bnuq.gate.records import CheckVerdict, EstimateComparison, Floor
@@ -15,6 +16,9 @@ from bnuq.report.check.check_findings import change, findings, headline, judgeme
 from bnuq.report.check.check_sentences import NOTHING_CHECKED, in_words, reasons, requirement, subject
 from bnuq.report.numbers import count
 from bnuq.report.sanitize import printable
+
+if TYPE_CHECKING:
+    from xml.etree import ElementTree
 
 _MOST_SHOWN = 10  # of one kind that GitHub shows for a step
 _Kind = Literal["error", "warning", "notice"]
@@ -48,6 +52,8 @@ def junit(outcome: CheckVerdict | str) -> bytes:
 
 
 def _document(parts: Sequence[ElementTree.Element], *, time: str) -> bytes:
+    from xml.etree import ElementTree  # late, as below: only --junit needs it
+
     cases = [part for part in parts if part.tag == "testcase"]
     kinds = Counter(outcome.tag for case in cases for outcome in case)
     counts = {"tests": len(cases), "failures": kinds["failure"], "errors": kinds["error"], "skipped": kinds["skipped"]}
@@ -61,6 +67,8 @@ def _document(parts: Sequence[ElementTree.Element], *, time: str) -> bytes:
 
 def _element(tag: str, *lines: str, **attributes: str) -> ElementTree.Element:
     """Every character is one that XML 1.0 has a place for."""
+    from xml.etree import ElementTree
+
     element = ElementTree.Element(tag, {name: printable(value, lines=False) for name, value in attributes.items()})
     element.text = "\n".join(printable(line, lines=False) for line in lines)
     return element

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import html
 import itertools
 import re
 from base64 import b64encode
@@ -185,6 +184,8 @@ def _inlined(picture: DrawnPicture, numbers: Iterator[int]) -> DrawnPicture:
 
 def _svg(svg: str, prefix: str, alt: str) -> str:
     """An SVG of matplotlib's as part of a page: any width, the page's colours, names that no other picture has."""
+    import html  # late: its table of characters takes milliseconds, and only a page needs it
+
     svg = svg[svg.index("<svg") :]
     for waste in ("<metadata>.*?</metadata>", "<title>.*?</title>", "<!--.*?-->", "<style[^>]*>.*?</style>"):
         svg = re.sub(waste, "", svg, flags=re.DOTALL)

@@ -11,8 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
-from rich.text import Text
-
 from bnuq.findings import all_of
 from bnuq.report import document
 from bnuq.report.document import (
@@ -40,6 +38,22 @@ _IN_ASCII = {
 _ASCII = str.maketrans(_IN_ASCII)
 _VERDICTS = {"": "bold", "passed": "bold green", "accepted": "bold yellow", "failed": "bold red"}
 _SCREEN, _WIDE = 39, 100  # lines before the notes' title and the last four lines of one screen, at this width
+
+
+class Text:
+    """A line: texts one after the other, each in its style."""
+
+    def __init__(self, text: str = "", style: str = "") -> None:
+        self.parts = [(text, style)]
+
+    def append(self, text: str, style: str = "") -> Text:
+        """The line itself, after this text was added to it."""
+        self.parts.append((text, style))
+        return self
+
+    @property
+    def plain(self) -> str:
+        return "".join(text for text, _ in self.parts)
 
 
 def columns_of(stream: TextIO, width: int | None = None) -> int:
@@ -75,18 +89,18 @@ def print_paths(
 def _print(lines: Iterable[Text], stream: TextIO) -> None:
     terminal = stream.isatty()
     styled = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") not in ("dumb", "unknown")
-    lines = [*lines]
-    for line in lines:
-        line.rstrip()
     if not styled:
-        stream.write("".join(f"{line.plain}\n" for line in lines))
+        stream.write("".join([f"{line.plain.rstrip()}\n" for line in lines]))
         return
-    from rich.console import Console  # late: only a terminal needs it
+    from rich import text  # late: only a terminal needs these
+    from rich.console import Console
 
     buffer = io.StringIO()
     console = Console(file=buffer, width=_WIDE, force_terminal=True, highlight=False, emoji=False, legacy_windows=False)
     for line in lines:
-        console.print(line, soft_wrap=True)
+        styled_line = text.Text.assemble(*line.parts)
+        styled_line.rstrip()
+        console.print(styled_line, soft_wrap=True)
     stream.write(buffer.getvalue())
 
 
@@ -239,7 +253,7 @@ def _facts(facts: Sequence[tuple[str, str]], width: int, clean: Clean) -> Iterat
             yield Text(name, style="dim")
             name = ""
         for row, line in enumerate(_wrapped(clean(text), width - indent)):
-            yield Text.assemble((f"{name if row == 0 else '':{indent}}", "dim"), line)
+            yield Text(f"{name if row == 0 else '':{indent}}", style="dim").append(line)
 
 
 def _drawing(drawing: Drawing, width: int, clean: Clean) -> Iterator[Text]:

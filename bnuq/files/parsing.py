@@ -201,6 +201,14 @@ def _opened(path: str | bytes) -> h5py.File:
         return h5py.File(path, "r")  # this process has it open already, with a lock
 
 
+class _Type(NamedTuple):
+    """A type of data in a file, and numpy's for it."""
+
+    stored: Any
+    dtype: np.dtype
+    is_text: bool
+
+
 class _Data(NamedTuple):
     """What the head of a data set says of it, and the data set; None for one in chunks, whose caches take memory, or
     that may be."""
@@ -221,6 +229,7 @@ class _Survey:
         self.complaint: str | None = None
         self.objects: dict[str, dict[str, Any]] = {}
         self._file, self._items = file, dict[str, Any]()
+        self._types: dict[bytes, _Type] = {}
         self._walk(file)
         if self.complaint is None:
             self._read_all()
@@ -294,9 +303,8 @@ class _Survey:
                 attributes = {} if item is None else item.attrs
                 facts["attributes"] = {key: _tried(_attribute, attributes, key) for key in attributes}
                 continue
-            shape, dtype = item.shape, item.type.dtype
-            text = shape is not None and h5py.check_string_dtype(dtype) is not None
-            simple = shape is not None and dtype.kind in _SIMPLE
+            shape, (stored, dtype, is_text) = item.shape, self._type_of(item.type)
+            text, simple = is_text and shape is not None, shape is not None and dtype.kind in _SIMPLE
             facts |= {"shape": shape, "dtype": dtype.str if simple else None, "text": text}
             if not (simple or text) or facts["bytes"] > min(left, _LITTLE):
                 continue
@@ -305,8 +313,16 @@ class _Survey:
                 facts["texts"] = _tried(_texts_of, h5py.Dataset(data), min(left, _LITTLE))
                 left -= sum(map(len, facts["texts"].get("result", ())))
             else:
-                facts["value"] = _tried(_numbers_of, data, shape, dtype)
+                facts["value"] = _tried(_numbers_of, data, shape, dtype, stored if self._own else None)
                 left -= facts["bytes"]
+
+    def _type_of(self, stored: Any) -> _Type:
+        """Of our own file each type is looked at once: hundreds of data sets have a few, and no strange ones."""
+        key = stored.encode() if self._own else b""
+        if (known := self._types.get(key)) is None or not self._own:
+            dtype = stored.dtype
+            known = self._types[key] = _Type(stored, dtype, h5py.check_string_dtype(dtype) is not None)
+        return known
 
 
 def _tried(read: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
@@ -321,10 +337,11 @@ def _packed(array: np.ndarray) -> list[Any]:
     return [array.dtype.str, array.shape, array.tobytes()]
 
 
-def _numbers_of(data: Any, shape: tuple[int, ...], dtype: np.dtype) -> list[Any]:
+def _numbers_of(data: Any, shape: tuple[int, ...], dtype: np.dtype, stored: Any) -> list[Any]:
+    """Numbers packed, read as of their `stored` type, or of that of `dtype`."""
     array = np.empty(shape, dtype)
     if array.size:
-        data.read(h5s.ALL, h5s.ALL, array)
+        data.read(h5s.ALL, h5s.ALL, array, stored)
     return _packed(array)
 
 

@@ -207,12 +207,13 @@ def read(path: Path, *, log_likelihoods: bool = True) -> Result:
 
     def complete(file: Any, result: Result) -> Result:
         nonlocal own
-        own = codec.is_own(file)
+        likelihoods = file.get("log_likelihood", {}) if log_likelihoods else {}
+        if own := codec.is_own(file):  # complete, and in the words of this version
+            return replace(result, methods=dict(_with_likelihoods(result, likelihoods)))
         check_texts(result)
         findings = tuple(replace(item, code=RENAMED_FINDINGS.get(item.code, item.code)) for item in result.findings)
         result = with_unknown(replace(result, findings=findings), removed_settings(result.run))
         result = replace(result, run=in_current_settings(result.run))
-        likelihoods = file.get("log_likelihood", {}) if log_likelihoods else {}
         result = replace(result, methods=dict(_with_likelihoods(result, likelihoods)))
         check_complete(result)
         if log_likelihoods:

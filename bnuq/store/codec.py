@@ -213,8 +213,8 @@ def read(
     """The record in the file at `path`; ResultError if it is of another kind, of a newer format, or is damaged.
 
     What only another version knows is left out, and named in a note. `summary` is computed once as a check, so that
-    readers of the record need no further checks; not of a file that this version has written here. `by_hand` completes
-    the record from the open file, from HDF5 groups of these names.
+    readers of the record need no further checks. `by_hand` completes the record from the open file, from HDF5 groups of
+    these names. A file that this version has written here is known to be complete and consistent.
     """
     with open_hdf5(path) as file:
         try:
@@ -277,17 +277,17 @@ def _decode(file: Any, record: type[R], groups: Collection[str]) -> R:
             return np.array(encoded["values"], np.float64) if "values" in encoded else arrays(encoded["array"])
         return encoded
 
-    known = _Known()
+    own, known = is_own(file), _Known()
     written = json.loads(file["record"].asstr()[()])
     tree = _with_estimates(written, estimates)
-    if "findings" in fields_of(record):  # which can say what is left out
+    if "findings" in fields_of(record) and not own:  # which can say what is left out
         tree = known.part(tree, record)
         record_names = {"record", "estimates", *groups, *fields_of(record)}
         known.unknown |= {name: None for name in file if name not in record_names and isinstance(file[name], Group)}
     result = msgspec.convert(tree, record, dec_hook=decode, str_keys=True)
-    for part in _records(result):
+    for part in () if own else _records(result):
         _check_axes(part)
-    if not is_own(file) and (stated := file.attrs.get("sha256")) is not None:  # which earlier versions did not write
+    if not own and (stated := file.attrs.get("sha256")) is not None:  # which earlier versions did not write
         paths = [path for path in _array_paths(written) if path.lstrip("/") in file]
         paths += [f"/estimates/{name}" for name in file.get("estimates", ())]
         if stated != _digest({path: digest_of(arrays(path)) for path in paths}):

@@ -68,6 +68,7 @@ test-trackers: .venv/installed
 # Kernels of Triton in its interpreter, without a GPU. It is 290 MB: pip install triton into .venv first.
 test-kernels: .venv/installed
 	TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/sampling/test_kernels.py -m nightly
+	TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/test_cuda.py -k "mask or bitwise or float64_gives"
 
 # The numbers of every sample configuration, written again: read their diff before it is committed.
 golden: .venv/installed

@@ -31,7 +31,7 @@ DECIDES = {
     "fast": "Samples × points a second beside plain forwards and TorchUncertainty in the same arithmetic; what "
     "compiled kernels and CUDA graphs would save.",
     "profile": "Which kernels the time of a chunk of ResNet-50 goes to.",
-    "masks": "Dropout masks: the same as on the CPU, and their cost; sums over the pixels of a segmentation.",
+    "masks": "Dropout: the same as on the CPU, bit by bit, and its cost; sums over the pixels of a segmentation.",
     "waits": "How often the host waits for the device, as torch counts it.",
     "memory": "The estimate of memory against what was taken.",
     "whole": "`bnuq evaluate` from start to finish.",

@@ -31,12 +31,13 @@ import bnuq
 from bnuq import devices
 from bnuq.arithmetic import Precision, arithmetic_named
 from bnuq.sampling import engine as engine_module
-from bnuq.sampling.dropout import _keep_by_squares, _squares_keys
+from bnuq.sampling.dropout import dropped
 from bnuq.sampling.engine import Stochastic, default_chunk
-from bnuq.sampling.interception import float32_as
+from bnuq.sampling.interception import DropoutCall, float32_as
 from bnuq.sampling.moments import moments
 from bnuq.sampling.plain_loop import Evaluation
 from bnuq.sampling.site_search import find_sites
+from bnuq.sampling.sites import DropoutSite
 
 if TYPE_CHECKING:
     from gpu import Part
@@ -370,16 +371,19 @@ def profile(bench: Bench, part: Part) -> None:
 
 def masks(bench: Bench, part: Part) -> None:
     count = 2**16 if bench.tiny else 2**24
-    keys = torch.from_numpy(_squares_keys(0, range(1), 0))
-    here = keys.to(bench.device)
-    expected = _keep_by_squares(keys, 0.3, 5, 2**16)
-    ways = {"as it is": _keep_by_squares}
-    if bench.on_gpu:
-        ways["compiled"] = torch.compile(_keep_by_squares, dynamic=True)
-    for name, draw in part.each(ways):
+    x = torch.ones(count // 2**14, 64, 16, 16)
+    ways = {"in rows": ("dropout", x), "channels last": ("dropout", x.to(memory_format=NHWC)),
+            "of channels": ("feature_dropout", x), "with operations of torch": ("alpha_dropout", x)}  # fmt: skip
+    for name, (variety, pictures) in part.each(ways):
+        site = DropoutSite("dropout", order=0, p=0.3, variety=variety, batch_axis=0)
+
+        def drop(x: Tensor, site: DropoutSite = site) -> Tensor:
+            return dropped(DropoutCall(x, site.p, site.variety, False, False), site, bnuq.Dropout(1), [0], 5)
+
         with part.attempt(f"masks, {name}"):
-            same = torch.equal(draw(here, 0.3, 5, 2**16).cpu(), expected)
-            taken = bench.seconds(lambda draw=draw: draw(here, 0.3, 0, count))
+            here = pictures.to(bench.device)
+            same = torch.equal(drop(here).cpu(), drop(pictures))
+            taken = bench.seconds(partial(drop, here))
             part.say(f"masks, {name}", as_on_the_cpu=same, ps_per_entry=1e12 * taken / count)
     rows, bins = 64, 15  # replicates, and bins of confidence, into most of which few pixels fall
     numbers = (torch.rand(rows, count // rows, device=bench.device) ** 0.1 * bins).long()

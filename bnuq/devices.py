@@ -23,14 +23,13 @@ NAMES = "auto, cpu, cuda, cuda:N, xpu, xpu:N or mps"  # of --device; ROCm's is c
 @frozen
 class Traits:
     """A kind of device: the entries of the largest value in a tile, and over stacked draws; how many times more points
-    pass together than on a CPU; whether it `draws` masks of dropout by itself, in another stream than a CPU; whether
-    it has `float64`, `tf32`, and a kernel for a convolution with its ReLU (`fused`); whether exact products are faster
-    in images' `plain_layout` than channels last; whether it takes `copies` from pinned memory while it computes."""
+    pass together than on a CPU; whether it has `float64`, `tf32`, and a kernel for a convolution with its ReLU
+    (`fused`); whether exact products are faster in images' `plain_layout` than channels last; whether it takes `copies`
+    from pinned memory while it computes."""
 
     tile_entries: int
     stacked_entries: int
     points: int = 1
-    draws: bool = False
     float64: bool = True
     tf32: bool = False
     fused: bool = False
@@ -40,8 +39,8 @@ class Traits:
 
 _TRAITS = {
     "cpu": Traits(2**19, 2**16),
-    "cuda": Traits(2**28, 2**28, points=4, draws=True, tf32=True, fused=True, plain_layout=True, copies=True),
-    "xpu": Traits(2**28, 2**28, points=4, draws=True, plain_layout=True),  # and float64 where the device has it
+    "cuda": Traits(2**28, 2**28, points=4, tf32=True, fused=True, plain_layout=True, copies=True),
+    "xpu": Traits(2**28, 2**28, points=4, plain_layout=True),  # and float64 where the device has it
     "mps": Traits(2**24, 2**24, float64=False),
 }
 

@@ -5,8 +5,11 @@ one, which models neither rounding, nor memory of libraries, nor whether CUDA ha
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+import math
+import os
+from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,8 @@ import small_run
 import small_segmentation
 import torch
 import zoo
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.export.passes import move_to_device_pass
 from torch.testing import assert_close
@@ -31,9 +36,11 @@ from bnuq.errors import RequestError
 from bnuq.evaluation.setup import threads
 from bnuq.nn import AnalyticSequential, MeanFieldConv2d, MeanFieldLinear, Moments, NormalizedConv2d, NormalizedLinear
 from bnuq.records.evaluation import Result
-from bnuq.sampling import dropout
+from bnuq.sampling.dropout import dropped
 from bnuq.sampling.engine import Stochastic
+from bnuq.sampling.interception import DropoutCall
 from bnuq.sampling.site_search import find_sites
+from bnuq.sampling.sites import DropoutSite
 from bnuq.workflows.evaluate import evaluate
 from bnuq.workflows.export import export
 from bnuq.workflows.inspect import Settings, inspect
@@ -45,7 +52,7 @@ TORCHS = arithmetic_named("auto", (True, False))  # as torch does by default on 
 DEVICE = "cuda:0" if REAL else "pretend:0"
 on_a_gpu = pytest.mark.skipif(not REAL, reason="no GPU in $CUDA_VISIBLE_DEVICES")
 nightly_on_a_cpu = on_a_gpu if REAL else pytest.mark.nightly
-pytestmark = [pytest.mark.usefixtures("device", "same_masks"), pytest.mark.held(False)]
+pytestmark = [pytest.mark.usefixtures("device"), pytest.mark.held(False)]
 
 OF_THE_CPU = {
     "slices_assigned", "points_repeated_before_the_first_draw", "points_that_know_their_place", "attention_over_tokens",
@@ -75,15 +82,62 @@ def device(request: pytest.FixtureRequest) -> None:
         request.getfixturevalue("accelerator")
 
 
-@pytest.fixture
-def same_masks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the CPU draw its dropout masks as CUDA does: each has a generator of its own."""
+# ── masks ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def by_squares(seed: int, draws: Sequence[int], site: int, p: float, first: int, count: int) -> np.ndarray:
-        keys = torch.from_numpy(dropout._squares_keys(seed, draws, site))
-        return dropout._keep_by_squares(keys, p, first, count).numpy()
+AXES: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {  # the shape of two points, and where they lie in it
+    "rows": ((2, 37), {"batch_axis": 0}),
+    "pictures": ((2, 5, 7, 3), {"batch_axis": 0}),
+    "large pictures": ((2, 16, 16, 8), {"batch_axis": 0}),
+    "volumes": ((2, 3, 2, 3, 5), {"batch_axis": 0}),
+    "several rows of a point": ((6, 4, 5), {"batch_axis": 0, "rows": 3}),
+    "rows apart": ((6, 4), {"batch_axis": 0, "rows": 3, "interleaved": True}),
+    "along the second axis": ((5, 2, 9), {"batch_axis": 1}),
+    "no axis of points": ((3, 700, 2), {"batch_axis": None}),
+}
+VARIETIES = "dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout"
+TIED = 43193.5 / 2**16, 12588.5 / 2**16  # 16 bits of an entry do not tell whether it is kept
+RATES = st.sampled_from((0.5, 0.25, 0.1, 1 / 3, 2**-20, 1 - 2**-30, 1.0, *TIED)) | st.floats(0, 1, exclude_max=True)
+LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
-    monkeypatch.setattr(dropout, "_keep_by_philox", by_squares)
+
+@settings(max_examples=60, deadline=None)
+@given(
+    axes=st.sampled_from(list(AXES)), variety=st.sampled_from(VARIETIES), p=RATES, order=st.integers(0, 5),
+    seed=st.integers(0, 2**63 - 1), draws=st.lists(st.integers(0, 2**40), min_size=1, max_size=3),
+    start=st.sampled_from((0, 1, 13, 2**32)), in_place=st.booleans(), last=st.booleans(), learns=st.booleans(),
+    dtype=st.sampled_from((torch.float32, torch.float16, torch.float64, torch.bfloat16)),
+)  # fmt: skip
+@example("rows", "dropout", TIED[0], 3, 1, [2, 7], 0, False, False, False, torch.float32)
+@example("no axis of points", "alpha_dropout", TIED[1], 3, 1, [7], 0, False, False, False, torch.float32)
+@example("large pictures", "dropout", 1 / 3, 0, 2**63 - 1, [0, 2**40], 2**32, True, True, False, torch.float32)
+@example("large pictures", "dropout", 0.5, 1, 0, [3], 13, False, True, True, torch.float32)
+def test_dropout_is_bitwise_that_of_the_cpu(axes, variety, p, order, seed, draws, start, in_place, last, learns, dtype):
+    shape, where = AXES[axes]
+    site, of_draws = DropoutSite("d", order=order, p=p, variety=variety, **where), len(draws)
+    if site.batch_axis is None:
+        of_draws, draws = 1, draws[:1]
+    x = torch.arange(math.prod(shape) * of_draws).remainder(251).sub(120).div(64).to(dtype)
+    x = x.view([size * (of_draws if axis == site.batch_axis else 1) for axis, size in enumerate(shape)])
+    if last and x.ndim in LAST:
+        x = x.contiguous(memory_format=LAST[x.ndim])
+    calls = [DropoutCall(x.clone().to(on), p, variety, in_place and not learns, False) for on in ("cpu", DEVICE)]
+    for call in calls:
+        call.input.requires_grad_(learns)
+    (expected, found) = (dropped(call, site, bnuq.Dropout(1, seed=seed), draws, start) for call in calls)
+    assert torch.equal(found.detach().cpu(), expected.detach()) and found.stride() == expected.stride()
+    assert (found is calls[1].input) == (in_place and not learns)
+
+
+@pytest.mark.skipif(REAL, reason="a GPU does not count its waits")
+def test_masks_are_drawn_where_a_kernel_is_and_otherwise_copied_without_a_wait(request):
+    log = request.getfixturevalue("accelerator")
+    site = DropoutSite("d", order=1, p=0.3, variety="dropout", batch_axis=0)
+    call = DropoutCall(torch.ones(6, 5, 7, 11, device=DEVICE), 0.3, "dropout", False, False)
+    for seed in (1, 2):  # the kernel is checked before its first use
+        log.clear()
+        dropped(call, site, bnuq.Dropout(3, seed=seed), [0, 2], 5)
+    has_kernel = find_spec("triton") is not None and os.environ.get("TRITON_INTERPRET") == "1"
+    assert log.kernels["_mask"] == has_kernel and log.copies == 1 and not log.waits  # of keys, or of a mask
 
 
 # ── networks ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -378,8 +432,7 @@ def test_float64_on_a_device_without_it_is_refused(folders):
 
 
 @nightly_on_a_cpu
-def test_an_exported_program_gives_on_the_device_what_it_gives_on_the_cpu(folders, tmp_path, monkeypatch):
-    monkeypatch.undo()  # of the same masks: a program has those of a CPU, wherever it runs
+def test_an_exported_program_gives_on_the_device_what_it_gives_on_the_cpu(folders, tmp_path):
     x = torch.from_numpy(np.load(folders("classes") / "test.npz")["x"])
     run = resolve("run.toml", Options(samples=4), folder=folders("classes"))  # which would choose the device
     export(run, tmp_path / "program.pt2", method="mcbn+mcdo")
@@ -394,8 +447,7 @@ def test_an_exported_program_gives_on_the_device_what_it_gives_on_the_cpu(folder
 
 
 @nightly_on_a_cpu
-def test_two_processes_share_one_device_and_give_the_figures_of_one(folders, monkeypatch):
-    monkeypatch.undo()  # of the same masks, which other processes do not have
+def test_two_processes_share_one_device_and_give_the_figures_of_one(folders):
     device = "cuda" if REAL else "cpu"  # other processes cannot have the fake one
     found = []
     for name, on in (("one", "local"), ("two", "local:2")):

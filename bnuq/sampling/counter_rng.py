@@ -7,12 +7,14 @@ are therefore the same on every device, in every process and with every version.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float64, Int64, UInt16, UInt64
+from jaxtyping import Float64, Int64, UInt8, UInt16, UInt64
 
 # purposes: part of the random key, never to be renumbered
-BATCH, AUGMENT, MASK, CHECK, CHECK_AUGMENT, SUBSET, RANKED, MASK_TIE, MASK_KEY, TILE_DRAWS = range(10)
+BATCH, AUGMENT, MASK, CHECK, CHECK_AUGMENT, SUBSET, RANKED, MASK_TIE = range(8)
+TILE_DRAWS = 9  # 8 is no longer used
 POPULATION, POPULATION_AUGMENT, NOISE, NOISE_AUGMENT, DOMAIN, DOMAIN_AUGMENT = range(10, 16)  # what is measured
 NOISE_MODEL, NOISE_MODEL_AUGMENT, NOISE_MODEL_NORMAL, NOISE_MODEL_CHI2 = range(16, 20)  # analytic noise models
 HALVES = 22  # halves of a test set; 20 and 21 are no longer used
@@ -70,6 +72,38 @@ def quarters(
         philox.state = state
         row[:] = philox.random_raw(len(row))
     return parts.view(np.uint16)[:, skipped : skipped + count]
+
+
+class MaskKey(NamedTuple):
+    """What determines the masks of one dropout: the seed, the draws, the number of its site, and the rate p."""
+
+    seed: int
+    draws: tuple[int, ...]
+    site: int
+    p: float
+
+
+def kept(key: MaskKey, first: int, count: int) -> UInt8[np.ndarray, "draw entry"]:
+    """1 with probability 1 − p and 0 otherwise, for entries number `first`, `first` + 1, … of a site, under each draw.
+
+    Each is a function of (seed, draw, site, entry number), so any range of entries, and any tile of points, can be
+    drawn independently. It is exact to 2⁻⁸⁰: an 80-bit uniform number is compared with p. Its last 64 bits are drawn
+    only where the first 16 do not decide.
+    """
+    seed, draws, site, p = key
+    high, low = thresholds(p)
+    bits = quarters(seed, draws, MASK, first, count, site=site)
+    mask = bits > high
+    for tie in np.flatnonzero(bits == high).tolist():  # one entry in 65,536
+        k, i = divmod(tie, count)
+        mask[k, i] = words(seed, draws[k], MASK_TIE, 1, site=site, block=first + i)[0] >= low
+    return mask.view(np.uint8)
+
+
+def thresholds(p: float) -> tuple[int, int]:
+    """The first 16 and the next 64 bits of a rate."""
+    high = int(p * 2**16)
+    return high, int((p * 2**16 - high) * 2**64)
 
 
 def batch_indices(

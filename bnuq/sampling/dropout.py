@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import partial
 
 import numpy as np
 import torch
-from jaxtyping import Int64, UInt8
+from jaxtyping import UInt8
 from torch import Tensor
 
 from bnuq import devices
 from bnuq.errors import SamplingError
 from bnuq.frozen import frozen
 from bnuq.sampling import counter_rng, kernels
+from bnuq.sampling.counter_rng import MaskKey
 from bnuq.sampling.interception import DropoutCall
 from bnuq.sampling.sites import DropoutSite
 
@@ -63,29 +64,20 @@ def dropped(call: DropoutCall, site: DropoutSite, dropout: Dropout, draws: Seque
     A kept entry is scaled by 1/(1 − p); p = 1 gives zeros. Feature dropout masks whole channels; alpha dropout keeps
     mean and variance as `torch.nn.AlphaDropout` does.
     """
-    numbers, device = [dropout.first + draw for draw in draws], call.input.device
-    made = _dropped_at_once(call, site, dropout.seed, tuple(numbers), start)
-    if made is not None:
-        return made
-
-    def entries(first: int, count: int) -> UInt8[Tensor, "draw entry"]:
-        return _keep_entries(dropout.seed, numbers, site.order, site.p, device, first, count)
-
-    return dropped_by(call, site, entries, len(draws), start)
+    key = MaskKey(dropout.seed, tuple(dropout.first + draw for draw in draws), site.order, site.p)
+    made = _dropped_at_once(call, site, key, start)
+    entries = partial(_keep_entries, key, call.input.device)
+    return dropped_by(call, site, entries, len(draws), start) if made is None else made
 
 
-def _dropped_at_once(
-    call: DropoutCall, site: DropoutSite, seed: int, draws: tuple[int, ...], start: int
-) -> Tensor | None:
+def _dropped_at_once(call: DropoutCall, site: DropoutSite, key: MaskKey, start: int) -> Tensor | None:
     """The same in one kernel, without a mask in memory; None where none computes it."""
-    x, by_channel = call.input, site.variety == "feature_dropout"
-    in_rows = site.batch_axis == 0 and site.rows == 1 and not site.interleaved
-    plain = site.p == 1 or not (by_channel or site.variety == "dropout") or x.requires_grad
-    if plain or not in_rows or not devices.traits(x.device).draws:
+    x = call.input
+    follows_points = site.batch_axis == 0 and not site.interleaved
+    if site.variety != "dropout" or site.p == 1 or x.requires_grad or not follows_points:
         return None
-    entries_per_point = x.shape[1] if by_channel else math.prod(x.shape[1:])
-    keys, out = _squares_keys_on(x.device, seed, draws, site.order), x if call.in_place else None
-    return kernels.masked(x, keys, p=site.p, first=start * entries_per_point, by_channel=by_channel, out=out)
+    first, out = start * site.rows * math.prod(x.shape[1:]), x if call.in_place else None
+    return kernels.masked(x, key, first=first, scale=1 / (1 - site.p), out=out)
 
 
 def dropped_by(call: DropoutCall, site: DropoutSite, entries: Entries, draws: int, start: int) -> Tensor:
@@ -128,65 +120,12 @@ def _keep_mask(x: Tensor, site: DropoutSite, entries: Entries, draws: int, start
     return mask.reshape(-1, *other_sizes).movedim(0, axis)
 
 
-def _keep_entries(
-    seed: int, draws: Sequence[int], site: int, p: float, device: torch.device, first: int, count: int
-) -> UInt8[Tensor, "draw entry"]:
-    """1 with probability 1 − p and 0 otherwise, for entries number `first`, `first` + 1, … of a site, under each draw.
-
-    Each is a function of (seed, draw, site, entry number), so any range of entries, and any tile of points, can be
-    drawn independently. CUDA devices compute masks themselves, by another function; other devices use masks from the
-    CPU.
-    """
-    if devices.traits(device).draws:
-        return _keep_by_squares(_squares_keys_on(device, seed, tuple(draws), site), p, first, count)
-    return torch.from_numpy(_keep_by_philox(seed, draws, site, p, first, count)).to(device)
+def _keep_entries(key: MaskKey, device: torch.device, first: int, count: int) -> UInt8[Tensor, "draw entry"]:
+    """`counter_rng.kept` on the device: drawn there if it has the kernel, otherwise copied from the CPU."""
+    made = kernels.kept(key, first, count, device)
+    return devices.upload(torch.from_numpy(counter_rng.kept(key, first, count)), device) if made is None else made
 
 
-def _keep_by_philox(
-    seed: int, draws: Sequence[int], site: int, p: float, first: int, count: int
-) -> UInt8[np.ndarray, "draw entry"]:
-    """A mask that is exact to 2⁻⁸⁰: an 80-bit uniform number is compared with p. Its last 64 bits are drawn only where
-    the first 16 do not decide."""
-    high = int(p * 2**16)
-    low = int((p * 2**16 - high) * 2**64)
-    bits = counter_rng.quarters(seed, draws, counter_rng.MASK, first, count, site=site)
-    mask = bits > high
-    for tie in np.flatnonzero(bits == high).tolist():  # one entry in 65,536
-        k, i = divmod(tie, count)
-        mask[k, i] = counter_rng.words(seed, draws[k], counter_rng.MASK_TIE, 1, site=site, block=first + i)[0] >= low
-    return mask.view(np.uint8)
-
-
-def _squares_keys(seed: int, draws: Sequence[int], site: int) -> Int64[np.ndarray, " draw"]:
-    """Odd 64-bit keys, as the generator requires, in torch's signed type."""
-    keys = [counter_rng.words(seed, draw, counter_rng.MASK_KEY, 1, site=site)[0] | np.uint64(1) for draw in draws]
-    return np.array(keys, dtype=np.uint64).view(np.int64)
-
-
-@lru_cache(maxsize=256)
-def _squares_keys_on(device: torch.device, seed: int, draws: tuple[int, ...], site: int) -> Int64[Tensor, " draw"]:
-    """The keys on the device, cached across chunks, because copying them makes the host wait for the device."""
-    return torch.from_numpy(_squares_keys(seed, draws, site)).to(device)
-
-
-_BLOCK_ENTRIES = 2**22  # entries
-_BYTES_PER_ENTRY = 32  # of an entry, while it is drawn: four temporaries
-
-
-def _keep_by_squares(keys: Int64[Tensor, " draw"], p: float, first: int, count: int) -> UInt8[Tensor, "draw entry"]:
-    """A mask that is exact to 2⁻³²: 32 bits are compared with p. Computed on the keys' device."""
-    mask = torch.empty((len(keys), count), dtype=torch.bool, device=keys.device)
-    draws_per_block = max(1, _BLOCK_ENTRIES // max(1, count))  # draws
-    for start in range(first, first + count, _BLOCK_ENTRIES):
-        counter = torch.arange(start, min(start + _BLOCK_ENTRIES, first + count), device=keys.device)
-        columns = mask[:, start - first : start - first + len(counter)]
-        for key, block in zip(keys[:, None].split(draws_per_block), columns.split(draws_per_block), strict=True):
-            high = kernels.squares(key, counter).view(torch.int32)[:, 1::2]
-            torch.ge(high, kernels.threshold(p), out=block)
-    return mask.view(torch.uint8)
-
-
-def bytes_of_mask(entries: int, itemsize: int, device: torch.device) -> int:
+def bytes_of_mask(entries: int, itemsize: int) -> int:
     """The approximate peak bytes of a mask of `entries` entries, while it is drawn and while it is applied."""
-    drawing = _BYTES_PER_ENTRY * min(entries, _BLOCK_ENTRIES) if devices.traits(device).draws else 2 * entries
-    return entries + max(drawing, itemsize * entries)
+    return entries * (1 + max(2, itemsize))

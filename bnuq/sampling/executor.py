@@ -157,7 +157,7 @@ class PlanExecutor(Program):
                 value = self.plan.trace.values[operation.arguments[0].number]
                 masks_channels = operation.site.variety.startswith("feature")
                 entries = max(entries, value.entries_per_row // (prod(value.shape[2:]) if masks_channels else 1))
-        return bytes_of_mask(entries * rows, self._itemsize, self._device)
+        return bytes_of_mask(entries * rows, self._itemsize)
 
     def trial(self, inputs: Tensor, draws: Sequence[int], *, tile: int, together: int) -> Tensor:
         """Samples with every replacement of an operation enabled, however small the work is, to verify them."""

@@ -5,22 +5,26 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 from importlib.util import find_spec
 from math import prod
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
 
 from bnuq import devices
+from bnuq.sampling import counter_rng
+from bnuq.sampling.counter_rng import MaskKey
 
 _BLOCK = 1024  # entries of a program
 _MOST_BLOCKS = 2**16 - 1  # along the second axis of a grid
+_MOST_ENTRIES = 2**30  # of the mask of a draw, so that numbers of 32 bits count them
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 tl: Any = None  # triton.language, from the first kernel on; kernels look it up among the names of this module
+philox: Any = None  # what they call, compiled
 
 
 def activated(
@@ -46,38 +50,25 @@ def plainly_activated(x: Tensor, scale: Tensor, shift: Tensor, added: Tensor | N
 
 
 def masked(
-    x: Float[Tensor, "row channel *place"],
-    keys: Int64[Tensor, " draw"],
-    *,
-    p: float,
-    first: int,
-    by_channel: bool,
-    out: Tensor | None,
+    x: Float[Tensor, "row channel *place"], key: MaskKey, *, first: int, scale: float, out: Tensor | None = None
 ) -> Tensor | None:
-    """x after dropout at rate p, with masks by `squares`: the entries of a draw have the numbers `first`, `first` + 1,
-    …, those of a channel one number if `by_channel`. None where no kernel computes it."""
-    if not (_fits(x) and _is_right("masked", x.device, x.dtype)):
+    """x·scale where an entry is kept, by the masks `counter_rng.kept` of each draw from number `first` on, otherwise 0.
+    The rows are those of each draw, draw by draw. None where no kernel computes it."""
+    fits = _fits(x) and _masks(key, x.numel() // len(key.draws), x.device, x.dtype)
+    return _masked(x, key, first, scale, out) if fits else None
+
+
+def kept(key: MaskKey, first: int, count: int, device: torch.device) -> UInt8[Tensor, "draw entry"] | None:
+    """`counter_rng.kept` on the device. None where no kernel computes it."""
+    if not _masks(key, count, device, torch.uint8):
         return None
-    return _masked(x, keys, p, first, by_channel, out)
+    ones = torch.ones((len(key.draws), count), dtype=torch.uint8, device=device)
+    return _masked(ones, key, first, 1, ones)
 
 
-def threshold(p: float) -> int:
-    """Signed numbers of 32 bits that are at least this large keep an entry at rate p."""
-    return min(round(p * 2**32), 2**32 - 1) - 2**31
-
-
-def squares(keys: Int64[Tensor, "draw 1"], counter: Int64[Tensor, " entry"]) -> Int64[Tensor, "draw entry"]:
-    """Random words, whose high halves count: functions of a key and the number of the entry. All integers wrap.
-
-    Source: Widynski 2020, "Squares: A Fast Counter-Based RNG", arXiv 2004.06278, squares32.
-    """
-    y = keys * counter
-    z = y + keys
-    x = torch.addcmul(y, y, y)
-    for summand in (z, y, z):
-        swapped = x.view(torch.int32).unflatten(-1, (-1, 2)).flip(-1).flatten(-2).view(torch.int64)
-        x = torch.addcmul(summand, swapped, swapped, out=x)
-    return x
+def _masks(key: MaskKey, count: int, device: torch.device, dtype: torch.dtype) -> bool:
+    fits = 0 < count < _MOST_ENTRIES and len(key.draws) <= _MOST_BLOCKS
+    return fits and _is_right("masked", device, dtype)
 
 
 def _fits(x: Tensor) -> bool:
@@ -101,33 +92,51 @@ def _activated(x: Tensor, scale: Tensor, shift: Tensor, added: Tensor | None) ->
         other = added if added.stride() == x.stride() else torch.empty_like(x).copy_(added)
     rows = len(x) // len(scale)
     parameters = scale.contiguous(), shift.contiguous(), rows, x.shape[1], prod(x.shape[2:])
-    _launch(_activate, x, other, out, *parameters, ADDS=added is not None, CHANNELS_LAST=_is_channels_last(x))
+    block = min(_BLOCK, 1 << (x[0].numel() - 1).bit_length())
+    constants = {"ADDS": added is not None, "CHANNELS_LAST": _is_channels_last(x), "BLOCK": block}
+    _launch(_activate, (len(x), -(-x[0].numel() // block)), x, other, out, *parameters, **constants)
     return out
 
 
-def _masked(x: Tensor, keys: Tensor, p: float, first: int, by_channel: bool, out: Tensor | None) -> Tensor:
+def _masked(x: Tensor, key: MaskKey, first: int, scale: float, out: Tensor | None) -> Tensor:
+    """A program takes 128 blocks of Philox, since the ten rounds of a block give 16 entries of consecutive numbers.
+    They are consecutive on a line: all entries of a draw are one, and channels last each channel of a picture is."""
     out = torch.empty_like(x) if out is None else out
-    scale = float(torch.ones((), dtype=x.dtype).mul_(1 / (1 - p)))  # rounded as plain operations round it
-    parameters = keys, len(x) // len(keys), x.shape[1], prod(x.shape[2:]), first, threshold(p), scale
-    _launch(_mask, x, out, *parameters, BY_CHANNEL=by_channel, CHANNELS_LAST=_is_channels_last(x))
+    lines, channels, length = 1, 1, x.numel() // len(key.draws)
+    if _is_channels_last(x):
+        channels, length = x.shape[1], prod(x.shape[2:])
+        lines = len(x) // len(key.draws) * channels
+    skipped = first % 16
+    blocks = (length + (skipped if lines == 1 else 15) + 15) // 16  # of a line, at most
+    blocks_each = min(128 if lines == 1 else 4, 1 << (blocks - 1).bit_length())
+    lines_each = 1 if lines == 1 else 128 // blocks_each
+    scale = float(torch.ones((), dtype=x.dtype).mul_(scale))  # rounded as plain operations round it
+    tiles = -(-blocks // blocks_each)
+    parameters = lines, channels, length, tiles, first, skipped, key.site, *counter_rng.thresholds(key.p), scale
+    keys = _keys_on(x.device, key.seed, key.draws)
+    grid = (-(-lines // lines_each) * tiles, len(key.draws))
+    _launch(_mask, grid, x, out, keys, *parameters, LINES=lines_each, BLOCKS=blocks_each)
     return out
 
 
-def _launch(kernel: Callable[..., None], x: Tensor, *arguments: Any, **constants: Any) -> None:
-    """A program for each block of each row."""
-    entries = x[0].numel()
-    block = min(_BLOCK, 1 << (entries - 1).bit_length())
+@lru_cache(maxsize=256)
+def _keys_on(device: torch.device, seed: int, draws: tuple[int, ...]) -> Int64[Tensor, "draw 2"]:
+    """The keys of Philox on the device, cached across chunks."""
+    return devices.upload(torch.tensor([[seed, draw] for draw in draws]), device)
+
+
+def _launch(kernel: Callable[..., None], grid: tuple[int, int], x: Tensor, *arguments: Any, **constants: Any) -> None:
     with devices.as_current(x.device):
-        _compiled(kernel)[len(x), -(-entries // block)](x, *arguments, **constants, BLOCK=block)
+        _compiled(kernel)[grid](x, *arguments, **constants)
 
 
 @cache
 def _compiled(kernel: Callable[..., None]) -> Any:
-    global tl
+    global tl, philox
     import triton  # late: not every torch has it
     from triton import language
 
-    tl = language
+    tl, philox = language, philox or triton.jit(_philox)
     return triton.jit(kernel)
 
 
@@ -169,28 +178,28 @@ def agrees_when_activated(x: Tensor) -> bool:
 
 
 def agrees_when_masked(x: Tensor) -> bool:
-    """Whether the kernel gives, bit by bit, what plain operations give for these rows of two draws."""
-    keys = torch.tensor([0x548C9DECBCE65297, -0x1B3D5F7A9C8E6D43], device=x.device)
-    for p, first, by_channel in ((0.3, 5, False), (0.75, 2**33, True)):
-        masks = x[:, :, :1, :1] if by_channel and x.ndim == 4 else x
-        counter = torch.arange(first, first + masks.numel() // 2, device=x.device)
-        kept = squares(keys[:, None], counter).view(torch.int32)[:, 1::2] >= threshold(p)
-        expected = x * kept.view(masks.shape).to(x.dtype).mul_(1 / (1 - p))
-        if not torch.equal(_masked(x, keys, p, first, by_channel, None), expected):
+    """Whether the kernel gives, bit by bit, what the masks of the CPU give for these rows of two draws."""
+    for p, first in _TIED:
+        key, scale = MaskKey(1, (2, 7), 3, p), 4 / 3 if x.is_floating_point() else 1
+        mask = torch.from_numpy(counter_rng.kept(key, first, x.numel() // 2)).to(x.device).view(x.shape)
+        if not torch.equal(_masked(x, key, first, scale, None), x * mask.to(x.dtype).mul_(scale)):
             return False
     return True
 
 
+# Rates, and numbers of first entries, where the first 16 bits of an entry do not decide: two are kept, one is dropped.
+_TIED = (43193.5 / 2**16, 5), (12588.5 / 2**16, 2**36 + 3)
 _CHECKS: dict[str, Callable[[Tensor], bool]] = {"activated": agrees_when_activated, "masked": agrees_when_masked}
 
 
-# ── kernels: a program is given a row, and a block of its entries in the order of memory ──────────────────────────────
+# ── kernels ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _activate(
     x, other, out, scales, shifts, rows, channels, area,
     ADDS: tl.constexpr, CHANNELS_LAST: tl.constexpr, BLOCK: tl.constexpr,  # noqa: N803 - as Triton's constants are
 ):  # fmt: skip
+    # a program takes a block of the entries of a row, in the order of memory
     row, inner = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = inner < channels * area
     channel = inner % channels if CHANNELS_LAST else inner // area
@@ -204,27 +213,39 @@ def _activate(
 
 
 def _mask(
-    x, out, keys, points, channels, area, first, threshold, scale,
-    BY_CHANNEL: tl.constexpr, CHANNELS_LAST: tl.constexpr, BLOCK: tl.constexpr,  # noqa: N803
+    x, out, keys, lines, channels, length, tiles, first, skipped, site, high, low, scale,
+    LINES: tl.constexpr, BLOCKS: tl.constexpr,  # noqa: N803
 ):  # fmt: skip
-    row, inner = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = inner < channels * area
-    number = inner
-    if CHANNELS_LAST:
-        number = inner % channels * area + inner // channels
-    masks = channels * area
-    if BY_CHANNEL:
-        number, masks = number // area, channels
-    key = tl.load(keys + row // points)
-    y = key * (first + row % points * masks + number)
-    z = y + key
-    word = y * y + y
-    word = (word >> 32) & 0xFFFFFFFF | (word << 32)
-    word = word * word + z
-    word = (word >> 32) & 0xFFFFFFFF | (word << 32)
-    word = word * word + y
-    word = (word >> 32) & 0xFFFFFFFF | (word << 32)
-    word = (word * word + z) >> 32
-    entry = row * channels * area + inner
-    value = tl.load(x + entry, mask=inside).to(tl.float32) * tl.where(word >= threshold, scale, 0.0)
-    tl.store(out + entry, value, mask=inside)
+    draw = tl.program_id(1).to(tl.int64)
+    seed, number = tl.load(keys + 2 * draw).to(tl.uint64), tl.load(keys + 2 * draw + 1).to(tl.uint64)
+    line, tile = tl.program_id(0) // tiles * LINES + tl.arange(0, LINES)[None, :], tl.program_id(0) % tiles
+    start = skipped + line * length  # of a line, counted like the others from the beginning of the first block
+    blocks = first // 16 + start // 16 + tile * BLOCKS + tl.arange(0, BLOCKS)[:, None].to(tl.int64)
+    a, b, c, d = philox(blocks, site, 2, seed, number)  # counter_rng.MASK
+    words = tl.permute(tl.join(tl.join(a, c), tl.join(b, d)), 0, 2, 3, 1)
+    quarters = tl.reshape(words, 4 * BLOCKS, 1, LINES) >> (16 * tl.arange(0, 4))[None, :, None].to(tl.uint64)
+    bits = (tl.reshape(quarters, 16 * BLOCKS, LINES) & 0xFFFF).to(tl.int32)
+    place = 16 * BLOCKS * tile + tl.arange(0, 16 * BLOCKS)[:, None] - start % 16
+    inside = (place >= 0) & (place < length) & (line < lines)
+    entry = start + place
+    tie = tl.max(tl.where(bits == high, entry, -1))
+    while tie >= 0:  # one entry in 65,536
+        word, _, _, _ = philox(first + (tie - skipped).to(tl.int64), site, 7, seed, number)  # counter_rng.MASK_TIE
+        bits = tl.where(entry == tie, tl.where(word >= low, high + 1, -1), bits)
+        tie = tl.max(tl.where(bits == high, entry, -1))
+    channel = line % channels
+    memory = (draw * lines + line - channel) * length + place * channels + channel
+    value = tl.load(x + memory, mask=inside).to(tl.float32) * tl.where(bits > high, scale, 0.0)
+    tl.store(out + memory, value, mask=inside)
+
+
+def _philox(block, site, purpose, seed, number):
+    """Four words of each block, as numpy's Philox4x64-10 has them: it counts before it draws."""
+    a = (block + 1).to(tl.uint64)
+    b, c, d = site, tl.zeros_like(a), purpose
+    for _ in tl.static_range(10):
+        product, other = a * 0xD2E7470EE14C6C93, c * 0xCA5A826395121157
+        a, c = tl.umulhi(c, 0xCA5A826395121157) ^ b ^ seed, tl.umulhi(a, 0xD2E7470EE14C6C93) ^ d ^ number
+        b, d = other, product
+        seed, number = seed + 0x9E3779B97F4A7C15, number + 0xBB67AE8584CAA73B
+    return a, b, c, d

@@ -119,8 +119,8 @@ def windows(pictures: Tensor, down: Tensor, across: Tensor) -> Tensor:
 class MaskDraws(_Keyed):
     """The masks of one dropout.
 
-    They are those of an evaluation on a CPU, except for the one entry in 65,536 whose first 16 bits do not decide: it
-    is kept where that is more likely.
+    They are those of an evaluation, except for the one entry in 65,536 whose first 16 bits do not decide: it is kept
+    where that is more likely.
     """
 
     def __init__(self, dropout: Dropout, site: DropoutSite) -> None:

@@ -284,7 +284,7 @@ def check_export(
 
 def exported_run(run: Run, method: str | None, result: Result | None) -> tuple[Method | None, Run]:
     """The method whose samples are exported, before recalibration, None where the network decides; and the request of
-    these alone, on the CPU, whose masks the program has. RequestError where they cannot be."""
+    these alone, on the CPU. RequestError where they cannot be."""
     base = _exported_method(method, result)
     methods = run.methods if base is None else () if base.is_single else (base.name,)
     samples = _exported_samples(run, result)

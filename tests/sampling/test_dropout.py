@@ -6,7 +6,6 @@ from fractions import Fraction
 from itertools import combinations
 
 import at_night
-import numpy as np
 import pytest
 import torch
 import zoo
@@ -16,7 +15,8 @@ from torch.nn import functional as F
 import bnuq
 from bnuq.errors import SamplingError
 from bnuq.sampling import counter_rng
-from bnuq.sampling.dropout import _keep_by_squares, _keep_entries, _squares_keys, dropped
+from bnuq.sampling.counter_rng import MaskKey
+from bnuq.sampling.dropout import dropped
 from bnuq.sampling.interception import DropoutCall
 from bnuq.sampling.site_search import find_sites
 from bnuq.sampling.sites import DropoutSite
@@ -237,22 +237,14 @@ def test_type_and_layout_of_the_input_are_kept(dtype):
         assert found.dtype == dtype and found.is_contiguous(memory_format=torch.channels_last)
 
 
-def philox(seed: int, draws: list[int], site: int, p: float, first: int, count: int) -> Tensor:
-    return _keep_entries(seed, draws, site, p, torch.device("cpu"), first, count)
+def masks(seed: int, draws: list[int], site: int, p: float, first: int, count: int) -> Tensor:
+    return torch.from_numpy(counter_rng.kept(MaskKey(seed, tuple(draws), site, p), first, count))
 
 
-def squares(seed: int, draws: list[int], site: int, p: float, first: int, count: int) -> Tensor:
-    return _keep_by_squares(torch.from_numpy(_squares_keys(seed, draws, site)), p, first, count)
-
-
-GENERATORS = pytest.mark.parametrize("kept", [philox, squares])  # the CPU's, and the one of other devices
-
-
-@GENERATORS
 @pytest.mark.parametrize("p", [2**-17, 0.001, 0.05, 0.3, 0.5, 0.9, 1 - 2**-17])
-def test_the_rate_is_kept_to_more_than_16_bits(kept, p):
+def test_the_rate_is_kept_to_more_than_16_bits(p):
     n = 2**22 if min(p, 1 - p) < 2**-16 else 2**20
-    mask = kept(5, [0, 1], 0, p, 0, n // 2)
+    mask = masks(5, [0, 1], 0, p, 0, n // 2)
     assert mask.dtype == torch.uint8 and mask.shape == (2, n // 2) and int(mask.max()) == 1
     assert int(mask.sum()) == pytest.approx(n * (1 - p), abs=4 * (n * p * (1 - p)) ** 0.5)
 
@@ -263,57 +255,27 @@ def test_a_uniform_number_of_80_bits_is_compared_with_the_rate():
     uniform = [Fraction((int(h) << 64) + int(w), 2**80) for h, w in zip(high, low, strict=True)]
     for middle in (0, 100, 299):  # rates next to a number, of which 16 bits cannot tell
         for p in (float(uniform[middle]) * (1 - 1e-15), float(uniform[middle]) * (1 + 1e-15), 0.1, 2**-60, 1 - 2**-53):
-            assert philox(1, [2], 3, p, 7, 300)[0].tolist() == [u >= p for u in uniform]
+            assert masks(1, [2], 3, p, 7, 300)[0].tolist() == [u >= p for u in uniform]
 
 
-def test_squares_are_those_of_the_paper():
-    rotated = lambda x: (x >> 32 | x << 32) % 2**64  # noqa: E731
-    for key in _squares_keys(3, [0, 5], 1).view(np.uint64).tolist():
-        for counter in (0, 1, 2, 1000, 2**40 + 3):
-            y = counter * key % 2**64
-            z = (y + key) % 2**64
-            x = rotated((y * y + y) % 2**64)
-            x = rotated((x * x + z) % 2**64)
-            x = rotated((x * x + y) % 2**64)
-            number = (
-                (x * x + z) % 2**64 >> 32
-            ) ^ 2**31  # signed numbers are compared: the first bit counts the other way
-            signed = torch.tensor([key - 2**64 if key >= 2**63 else key])
-            assert _keep_by_squares(signed, number / 2**32, counter, 1).item() == 1
-            assert _keep_by_squares(signed, (number + 1) / 2**32, counter, 1).item() == 0
-
-
-@GENERATORS
-def test_an_entry_does_not_depend_on_what_is_drawn_with_it(kept, monkeypatch):
-    whole = kept(1, [0, 1, 2, 3], 2, 0.3, 0, 500)
+def test_an_entry_does_not_depend_on_what_is_drawn_with_it():
+    whole = masks(1, [0, 1, 2, 3], 2, 0.3, 0, 500)
     for first, count in ((0, 1), (3, 64), (63, 2), (16, 484), (499, 1)):
-        assert torch.equal(kept(1, [3, 1], 2, 0.3, first, count), whole[[3, 1], first : first + count])
-    for at_once in (1000, 500, 64, 1):  # several draws, one, parts of one
-        monkeypatch.setattr("bnuq.sampling.dropout._BLOCK_ENTRIES", at_once)
-        assert torch.equal(kept(1, [0, 1, 2, 3], 2, 0.3, 7, 493), whole[:, 7:])
+        assert torch.equal(masks(1, [3, 1], 2, 0.3, first, count), whole[[3, 1], first : first + count])
 
 
-@GENERATORS
 @pytest.mark.parametrize("p", [0.05, 0.5])
-def test_seeds_draws_sites_and_entries_are_independent(kept, p):
+def test_seeds_draws_sites_and_entries_are_independent(p):
     n = 2**17
     given = [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), (0, 2, 0), (0, 3, 1), (2**62, 0, 0), (0, 2**40, 0)]
-    masks = torch.cat([kept(seed, [draw], site, p, 0, 2 * n) for seed, draw, site in given]).double()
-    masks = (masks - (1 - p)) / (p * (1 - p)) ** 0.5
-    here, next_tile = masks[:, :n], masks[:, n:]
+    drawn = torch.cat([masks(seed, [draw], site, p, 0, 2 * n) for seed, draw, site in given]).double()
+    drawn = (drawn - (1 - p)) / (p * (1 - p)) ** 0.5
+    here, next_tile = drawn[:, :n], drawn[:, n:]
     correlations = [here @ here.T, here @ next_tile.T]
-    correlations += [here @ masks[:, lag : n + lag].T for lag in (1, 2, 4, 16, 64, 64 * 50)]
+    correlations += [here @ drawn[:, lag : n + lag].T for lag in (1, 2, 4, 16, 64, 64 * 50)]
     found = torch.stack(correlations) / n
     found[0].fill_diagonal_(0)
     assert float(found.abs().max()) < 5 / n**0.5  # 512 of them: a normal one beyond 5 once in 1.7 million
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_cuda_draws_its_masks_itself():
-    site = DropoutSite("d", order=1, p=0.3, variety="dropout", batch_axis=0)
-    x = torch.ones(140, 9, device="cuda")
-    found = dropped(DropoutCall(x, 0.3, "dropout", False, False), site, bnuq.Dropout(3, seed=4), [0, 2], 5)
-    assert torch.equal((found != 0).cpu().view(2, -1), squares(4, [0, 2], 1, 0.3, 45, 630) == 1)
 
 
 def test_dropout_does_not_touch_batchnorm_nor_batchnorm_dropout():

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 import bnuq
-from bnuq.sampling import kernels
+from bnuq.sampling import counter_rng, kernels
+from bnuq.sampling.counter_rng import MaskKey
 from bnuq.sampling.engine import Stochastic
 from bnuq.sampling.site_search import find_sites
 
@@ -69,39 +70,51 @@ def test_what_is_not_finite_stays():
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("p", [0.1, 0.5, 1 - 2**-12])
+@pytest.mark.parametrize("p", [0.1, 0.5, 1 - 2**-12, "tied"])
 @pytest.mark.parametrize("first", [0, 12345, 2**40 + 3])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_masks_are_those_of_plain_operations_bit_by_bit(shape, first, p, dtype):
-    keys = torch.tensor([0x548C9DECBCE65297, -0x1B3D5F7A9C8E6D43])
-    for by_channel in (False, True):
-        sizes = shape[:2] + (1,) * (len(shape) - 2) if by_channel else shape
-        counter = torch.arange(first, first + torch.Size(sizes).numel() // 2)
-        kept = kernels.squares(keys[:, None], counter).view(torch.int32)[:, 1::2] >= kernels.threshold(p)
-        for x in layouts(torch.randn(shape).to(dtype)):
-            if not kernels._fits(x):
-                continue
-            expected = x * kept.view(sizes).to(dtype).mul_(1 / (1 - p))
-            found = kernels._masked(x, keys, p, first, by_channel, None)
-            assert torch.equal(found == 0, expected == 0) and found.stride() == x.stride()
-            # the interpreter cuts numbers to bfloat16, which devices round
-            ulp = torch.finfo(dtype).eps if dtype is torch.bfloat16 else 0.0
-            assert_close(found, expected, rtol=ulp, atol=0)
+def test_masks_are_those_of_the_cpu_bit_by_bit(shape, first, p, dtype):
+    seed, draws, count = 2**63 - 1, (3, 2**40), torch.Size(shape).numel() // 2
+    if p == "tied":  # of the last entry, 16 bits do not tell whether it is kept
+        p = (float(counter_rng.quarters(seed, draws, counter_rng.MASK, first, count, site=4)[1, -1]) + 0.5) / 2**16
+    key = MaskKey(seed, draws, 4, p)
+    kept = torch.from_numpy(counter_rng.kept(key, first, count))
+    ones = torch.ones(2, count, dtype=torch.uint8)
+    assert torch.equal(kernels._masked(ones, key, first, 1, ones), kept)
+    for x in layouts(torch.randn(shape).to(dtype)):
+        if not kernels._fits(x):
+            continue
+        expected = x * kept.view(shape).to(dtype).mul_(1 / (1 - p))
+        found = kernels._masked(x, key, first, 1 / (1 - p), None)
+        assert torch.equal(found == 0, expected == 0) and found.stride() == x.stride()
+        # the interpreter cuts numbers to bfloat16, which devices round
+        ulp = torch.finfo(dtype).eps if dtype is torch.bfloat16 else 0.0
+        assert_close(found, expected, rtol=ulp, atol=0)
 
 
-def test_a_device_without_the_kernels_gives_the_same_samples_in_more_launches(accelerator, monkeypatch):
+def test_the_examples_have_entries_whose_first_bits_do_not_decide():
+    (x, *_), outcomes = kernels.examples(torch.device("cpu"), torch.float32), set[int]()
+    for p, first in kernels._TIED:
+        key = MaskKey(1, (2, 7), 3, p)
+        bits = counter_rng.quarters(1, key.draws, counter_rng.MASK, first, x.numel() // 2, site=3)
+        outcomes |= set(counter_rng.kept(key, first, x.numel() // 2)[bits == int(p * 2**16)].tolist())
+    assert outcomes == {0, 1}
+
+
+def test_a_device_without_the_kernels_gives_the_same_samples(accelerator, monkeypatch):
     layers = nn.Conv2d(3, 8, 3), nn.Dropout2d(0.3), nn.ReLU(), nn.Dropout(0.2), nn.Flatten(), nn.Linear(8 * 36, 5)
-    net, x = nn.Sequential(*layers).eval().to(NAME), torch.randn(9, 3, 8, 8).to(NAME)
-    found, launches = [], []
+    net, x = nn.Sequential(*layers).eval(), torch.randn(9, 3, 8, 8)
+    expected = bnuq.predict(copy.deepcopy(net), x, dropout=bnuq.Dropout(4, seed=3))
+    net, x, copies = net.to(NAME), x.to(NAME), []
     for allowed in (True, False):
         if not allowed:
             monkeypatch.setattr(kernels, "_is_right", lambda *_: False)
         bnuq.predict(net, x, dropout=bnuq.Dropout(4, seed=3))
         accelerator.clear()
-        found.append(bnuq.predict(net, x, dropout=bnuq.Dropout(4, seed=3)).cpu())
-        launches.append(accelerator.kernels.total())
-        assert ("_mask" in accelerator.kernels) == allowed
-    assert torch.equal(*found) and launches[0] < launches[1] / 2
+        assert_close(bnuq.predict(net, x, dropout=bnuq.Dropout(4, seed=3)).cpu(), expected, rtol=1e-5, atol=1e-6)
+        assert (accelerator.kernels["_mask"] > 0) == allowed
+        copies.append(accelerator.copies)
+    assert copies[0] == 0 < copies[1]  # keys were copied once, and masks each time
 
 
 class Block(nn.Module):
@@ -155,18 +168,21 @@ from bnuq.sampling import kernels
 from bnuq.sampling.engine import Stochastic
 from bnuq.sampling.site_search import find_sites
 
-integers = dict.fromkeys(("rows", "points", "channels", "area", "threshold"), "i32") | {"first": "i64"}
-pointers = {"keys": "*i64", "scales": "*fp32", "shifts": "*fp32"}
-for kernel, flag in ((kernels._mask, "BY_CHANNEL"), (kernels._activate, "ADDS")):
+integers = dict.fromkeys("rows channels area lines length tiles skipped site high".split(), "i32")
+types = integers | {"first": "i64", "low": "u64", "scale": "fp32", "keys": "*i64", "scales": "*fp32", "shifts": "*fp32"}
+ones = dict.fromkeys("lines channels tiles first skipped site high low".split(), 1)  # which Triton makes constants
+constants = {
+    kernels._mask: ({**ones, "LINES": 1, "BLOCKS": 128}, {"LINES": 32, "BLOCKS": 4}),
+    kernels._activate: ({"ADDS": adds, "CHANNELS_LAST": adds, "BLOCK": 1024} for adds in (False, True)),
+}
+for kernel, ways in constants.items():
     function = kernels._compiled(kernel)
-    for dtype in ("fp32", "fp16", "bf16"):
-        for last in (False, True):
-            constants = {flag: last, "CHANNELS_LAST": last, "BLOCK": 1024}
-            types = integers | pointers | dict.fromkeys(("x", "out", "other"), f"*{dtype}") | {"scale": "fp32"}
-            types |= dict.fromkeys(constants, "constexpr")
-            signature = {name: types[name] for name in function.arg_names}
+    for way in ways:
+        for dtype in ("fp32", "fp16", "bf16", *(["u8"] if kernel is kernels._mask else [])):
+            given = types | dict.fromkeys(("x", "out", "other"), f"*{dtype}") | dict.fromkeys(way, "constexpr")
+            signature = {name: given[name] for name in function.arg_names}
             for capability in (80, 90):
-                source = ASTSource(function, signature, constexprs=constants)
+                source = ASTSource(function, signature, constexprs=way)
                 compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32))
                 print(kernel.__name__, len(compiled.asm["cubin"]) > 0)
 """
@@ -175,4 +191,4 @@ for kernel, flag in ((kernels._mask, "BY_CHANNEL"), (kernels._activate, "ADDS"))
 def test_they_compile_for_gpus_without_one(tmp_path):
     environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
     told = subprocess.run([sys.executable, "-c", COMPILED], env=environment, capture_output=True, text=True, check=True)
-    assert told.stdout.split() == ["_mask", "True"] * 12 + ["_activate", "True"] * 12
+    assert told.stdout.split() == ["_mask", "True"] * 16 + ["_activate", "True"] * 12

@@ -34,6 +34,7 @@ from bnuq.arithmetic import arithmetic_named
 from bnuq.config import Options, resolve, resolve_ensemble, resolve_sweep
 from bnuq.errors import RequestError
 from bnuq.evaluation.setup import threads
+from bnuq.gate.pairing import pairing
 from bnuq.nn import AnalyticSequential, MeanFieldConv2d, MeanFieldLinear, Moments, NormalizedConv2d, NormalizedLinear
 from bnuq.records.evaluation import Result
 from bnuq.sampling.dropout import dropped
@@ -316,7 +317,9 @@ def estimates(result: Result) -> dict[tuple[str, ...], float]:
 )
 def test_an_evaluation_gives_the_estimates_of_the_cpu(case, folders):
     kind, members, options = EVALUATIONS[case]
-    of_cpu, of_device = (estimates(evaluated(folders(kind), on, *members, **options)) for on in ("cpu", DEVICE))
+    results = [evaluated(folders(kind), on, *members, **options) for on in ("cpu", DEVICE)]
+    assert not pairing(*results).why_not  # each method has the same draws
+    of_cpu, of_device = map(estimates, results)
     # Where a gradient is almost 0, its sign and so the attack is a matter of rounding.
     rough = 0.02 if REAL and case == "inputs under attack" else 0
     assert of_device == pytest.approx(of_cpu, rel=rough or 1e-4, abs=rough or 1e-5, nan_ok=True)

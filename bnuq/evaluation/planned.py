@@ -42,8 +42,9 @@ from bnuq.evaluation.tasks.multilabel import MultilabelScorer
 from bnuq.files.fetching import named_or_path
 from bnuq.findings import Finding, note
 from bnuq.frozen import frozen
+from bnuq.methods import method_named
 from bnuq.models.loading import LoadedModel
-from bnuq.records.evaluation import EvaluatedSet, Result
+from bnuq.records.evaluation import MASKS, EvaluatedSet, Result
 from bnuq.records.pixel_maps import rows_of
 from bnuq.tasks import Task
 
@@ -120,7 +121,7 @@ class PlannedRun:
         )
         request = request_digest(run, checkpoint_sha256=self.prepared.loaded.checkpoint.sha256)
         imported = {} if predictions is None else {"predictions_sha256": predictions.sha256}
-        return {**surroundings, "request": request, **imported, **self.behaviour}
+        return {**surroundings, "masks": MASKS, "request": request, **imported, **self.behaviour}
 
     def check_same(self, expected: Result) -> None:
         """Raise ResultError where a result was made of anything else."""
@@ -132,6 +133,8 @@ class PlannedRun:
             **{name: (made[name], expected.provenance.get(name)) for name in ("bnuq", "torch")},
             "the device": (str(self.prepared.pipeline.device), expected.sampling["device"]),
         }
+        if any("masks" in method_named(name).differs_by for name in expected.methods):
+            pairs["the generator of dropout masks"] = MASKS, expected.mask_generator
         for name in {**self.sets, **expected.sets}:
             digests = [sets[name].sha256 if name in sets else None for sets in (self.sets, expected.sets)]
             pairs[f"set {name}"] = digests[0], digests[1]

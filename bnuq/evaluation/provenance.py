@@ -30,6 +30,7 @@ from bnuq.data import Points
 from bnuq.files.content import is_file, sha256_of_file
 from bnuq.files.folders import expanded
 from bnuq.metrics.arrays import as_float64
+from bnuq.records.evaluation import MASKS
 from bnuq.sampling.interception import float32_as
 from bnuq.sampling.plain_loop import Evaluation
 from bnuq.trust import names_a_file
@@ -162,13 +163,14 @@ def content(
 ) -> dict[str, Any]:
     """What determines an outcome beside the request: versions, threads of the CPU, whose number changes the rounding,
     the network by its file and its `behaviour` to within the rounding of another machine, and the reference, whose
-    groups count where mini-batches are drawn by them."""
+    groups count where mini-batches are drawn by them. On a GPU also the generator of masks, which was another one."""
     outputs = np.array(network["outputs"].split(), dtype=np.float64)
     size = float(np.max(np.abs(outputs))) or 1.0
     codes = train.group if by_group and train is not None else None
     return {
         "versions": [bnuq.__version__, torch.__version__, device.type],
         "threads": torch.get_num_threads() if devices.is_host(device) else None,
+        **({} if devices.is_host(device) else {"masks": MASKS}),
         "network": [checkpoint_sha256, network["network"], f"{size:.2e}", *(f"{x:.3f}" for x in outputs / size)],
         "reference": [None if train is None else train.sha256, None if codes is None else _digest_of(codes)],
     }

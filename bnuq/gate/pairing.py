@@ -84,8 +84,8 @@ def _draw_differences(method: Method, current: Result, baseline: Result) -> Iter
             yield "the augmentation of evaluated points"
         # A single pass that moves with the draws uses the statistics that mcbn draws.
         yield from _differences_of_samplers(method_named("mcbn") if method.is_single else method, current, baseline)
-        if "masks" in method.differs_by and _device_kind(current) != _device_kind(baseline):
-            yield "the kind of device, which draws the dropout masks,"
+        if "masks" in method.differs_by and current.mask_generator != baseline.mask_generator:
+            yield "the generator of dropout masks"
 
 
 def _differences_of_files(method: str, current: Result, baseline: Result) -> Iterator[str]:
@@ -120,10 +120,6 @@ def _pipeline(run: Mapping[str, Any]) -> tuple[Any, ...]:
     data = run.get("data", {})
     sizes = tuple(data.get(key) for key in ("resize", "crop", "interpolation"))
     return *sizes, data.get("normalize"), data.get("channel_order", "rgb"), data.get("augment")
-
-
-def _device_kind(result: Result) -> str:
-    return str(result.sampling["device"]).partition(":")[0]
 
 
 def difference_of_points(new: EvaluatedSet, old: EvaluatedSet) -> str | None:

@@ -21,6 +21,8 @@ from bnuq.records.shift import Shift
 from bnuq.store.table import Row, rows_of
 from bnuq.tasks import Task, task_named
 
+MASKS = "philox"  # the generator of dropout masks
+
 ERRORS, WITH_ERRORS = "auroc_errors", "scod"  # estimates of a score, of errors, and of errors and OOD points together
 MethodName = Annotated[str, Coordinate("method"), Among(" ".join(METHOD_NAMES))]
 SetName = Annotated[str, Coordinate("set")]
@@ -362,6 +364,12 @@ class Result:
     def file_sha256(self, method: str) -> str | None:
         """The digest of the file that the samples of a method are from, if they are from one."""
         return self.provenance.get("predictions_sha256") if "file" in method_named(method).differs_by else None
+
+    @property
+    def mask_generator(self) -> str:
+        """The generator of dropout masks. Before it was recorded, GPUs had one of their own."""
+        on_gpu = not str(self.sampling["device"]).startswith(("cpu", "mps"))
+        return self.provenance.get("masks", "squares" if on_gpu else MASKS)
 
     @property
     def sampled(self) -> tuple[str, ...]:

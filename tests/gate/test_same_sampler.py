@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import combinations
 from typing import Any
 
 import made_up
@@ -101,6 +102,19 @@ def test_batches_of_one_group_are_the_same_only_where_the_groups_are() -> None:
     assert pairing(one, one).draws == ("mcbn",)
     at_random = [replace(result, run={**result.run, "sampling": {}}) for result in (one, other)]
     assert pairing(*at_random).draws == ("mcbn",)
+
+
+def test_masks_are_the_same_on_every_device_except_in_results_of_gpus_before_their_generator_was_recorded() -> None:
+    one, masks = of_method("mcdo", {}), {"masks": "philox"}
+    made = [
+        replace(one, sampling={**one.sampling, "device": device}, provenance={**one.provenance, **recorded})
+        for device, recorded in (("cpu", {}), ("mps", masks), ("cuda:0", masks), ("cuda:0", {}), ("xpu:1", {}))
+    ]
+    for one, other in combinations(made[:3], 2):
+        assert pairing(one, other).draws == ("mcdo",)
+    for one in made[:3]:
+        assert pairing(one, made[3]).why_not == (("mcdo", "the generator of dropout masks differs"),)
+    assert pairing(made[3], made[4]).draws == ("mcdo",)
 
 
 def test_pictures_of_another_channel_order_are_not_the_same_mini_batches() -> None:

@@ -95,6 +95,21 @@ def test_draws_of_a_bank_cost_one_wait_a_group_whatever_the_number_of_layers(log
     assert not log.waits, log.report()
 
 
+@pytest.mark.parametrize("stacked", [True, False])
+def test_a_stem_is_pooled_once_a_chunk_and_activated_after_it_for_each_draw(log: Log, monkeypatch, stacked):
+    monkeypatch.setitem(devices._TRAITS, NAME, replace(devices.traits(NAME), stacked_entries=2**28 if stacked else 0))
+    layers = nn.Conv2d(3, 8, 7, 2, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)
+    net = nn.Sequential(*layers, nn.Flatten(), nn.Linear(512, 3)).eval().to(NAME)  # as that of a ResNet-50
+    x = torch.randn(16, 3, 32, 32).to(NAME)
+    engine = Stochastic(net, find_sites(net, x[:3]), omega=bnuq.draw(net, x, samples=8, batch_size=8))
+    engine.passes(x)
+    log.clear()
+    engine.passes(x)
+    draws = 1 if stacked else 8  # that are computed one by one
+    assert not engine.why_plain
+    assert (log.kernels["max_pool2d_with_indices"], log.kernels["relu_"]) == (1, draws)
+
+
 def test_noise_that_points_share_is_copied_to_the_device_once(log: Log):
     net, x = MeanFieldLinear(3, 2).eval().to(NAME), torch.randn(16, 3).to(NAME)
     engine = Stochastic(net, find_sites(net, x[:3]), learned=bnuq.Learned(8))

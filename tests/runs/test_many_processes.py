@@ -504,6 +504,9 @@ def test_a_unit_that_differs_is_named(
     write(replace(result, units=units), result.path)
     with pytest.raises(ResultError, match="are not those of its root"):
         verified(tmp_path / "it")
+    write(replace(result, provenance={**result.provenance, "masks": "squares"}), result.path)
+    with pytest.raises(ResultError, match="the generator of dropout masks is not that of the result"):
+        verified(tmp_path / "it", chosen=[name])
 
 
 def other_checkpoint(folder: Path) -> None:

@@ -65,21 +65,18 @@ def counted(name: str) -> dict[str, dict[str, float]] | str:
     return {"run": dict(three), "chunk": {each: (three[each] - one[each]) / 2 for each in three}}
 
 
-def of_checkout(checkout: Path, names: list[str]) -> dict[str, Any]:
-    """The counts of these runs in another process, which imports bnuq and the builders of this checkout."""
+def of_checkout(checkout: Path, name: str) -> dict[str, Any] | str:
+    """The counts of one run in a process of its own, which imports bnuq and the builders of this checkout: no run
+    finds what another has left in the caches of the process."""
     paths = os.pathsep.join(map(str, (checkout, checkout / "tests" / "builders")))
     environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "TRITON_INTERPRET": "1"}
-    environment |= {"CUDA_VISIBLE_DEVICES": "", "XDG_CACHE_HOME": tempfile.mkdtemp()}
-    words = [sys.executable, __file__, "--here", *(word for name in names for word in ("--only", name))]
-    found: dict[str, Any] = {}
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment, cwd=checkout) as child:
-        assert child.stdout is not None
-        for line in filter(lambda line: line.startswith("{"), child.stdout):
-            found |= json.loads(line)
-            print(line.strip(), flush=True)
+    with tempfile.TemporaryDirectory() as cache:
+        environment |= {"CUDA_VISIBLE_DEVICES": "", "XDG_CACHE_HOME": cache}
+        words = [sys.executable, __file__, "--here", "--only", name]
+        child = subprocess.run(words, stdout=subprocess.PIPE, text=True, env=environment, cwd=checkout, check=False)
     if child.returncode:
-        raise SystemExit(f"{checkout}: the runs ended with {child.returncode}")
-    return found
+        raise SystemExit(f"{checkout}: {name} ended with {child.returncode}")
+    return json.loads(child.stdout.splitlines()[-1])
 
 
 def table(counts: dict[str, dict[str, Any]]) -> str:
@@ -109,11 +106,14 @@ def main() -> None:
     names = options.only or list(RUNS)
     if options.here:
         warnings.simplefilter("ignore")
-        for name in names:
-            print(json.dumps({name: counted(name)}), flush=True)
-        return
+        print(json.dumps(counted(names[0])), flush=True)
+        os._exit(0)  # at its usual end the process would free tensors of a device that is no longer there
     checkouts = ({"before": options.bnuq.resolve()} if options.bnuq else {}) | {"after": ROOT}
-    counts = {label: of_checkout(checkout, names) for label, checkout in checkouts.items()}
+    counts: dict[str, dict[str, Any]] = {label: {} for label in checkouts}
+    for name in names:
+        for label, checkout in checkouts.items():
+            counts[label][name] = of_checkout(checkout, name)
+            print(f"{name}, {label}: {counts[label][name]}", flush=True)
     print(f"\n{table(counts)}")
     document = {"device": "fake accelerator", "torch": torch.__version__, "counts": counts}
     options.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")

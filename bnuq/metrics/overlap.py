@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int64, Integer
 from bnuq.metrics.arrays import Array
 from bnuq.metrics.dense import ratio_contributions
 
-_BLOCK_PIXELS = 2**16  # of which the classes of all draws are compared at a time
+_BLOCK_PIXELS = 2**14  # of which the classes of all draws are compared at a time, in a cache
 
 
 def overlap_counts(

@@ -42,16 +42,17 @@ def boundary_distance(
 
 def _distance_up_to(targets: Bool[np.ndarray, "height width"], reach: int) -> Float[np.ndarray, "height width"]:
     """The Euclidean distance of each pixel to the nearest target, at most `reach`: first along the columns."""
-    down = np.where(targets, 0, reach).astype(np.int32)
+    down = np.where(targets, 0, reach).astype(np.int16 if reach < 2**7 else np.int32)  # of whose squares two are added
     for rows in (down, down[::-1]):
         for before, row in pairwise(rows):
             np.minimum(row, before + 1, out=row)
     square = down**2
     nearest = square.copy()
     for across in range(1, min(reach, targets.shape[1])):
-        for to, at in ((nearest, square), (nearest[:, ::-1], square[:, ::-1])):
-            np.minimum(to[:, across:], at[:, :-across] + across**2, out=to[:, across:])
-    return np.minimum(np.sqrt(nearest), reach)
+        further = square + across**2
+        np.minimum(nearest[:, across:], further[:, :-across], out=nearest[:, across:])
+        np.minimum(nearest[:, :-across], further[:, across:], out=nearest[:, :-across])
+    return np.minimum(np.sqrt(np.arange(2 * reach**2 + 1))[nearest], reach)
 
 
 def _boundary(
@@ -212,9 +213,11 @@ def components(
         while (further := root[root]).tobytes() != root.tobytes():
             root = further
     number = np.cumsum(root == np.arange(len(root)))[root]
-    label = np.zeros(mask.shape, np.int64)
-    label[mask] = np.repeat(number, stop - first)
-    return label
+    of_part = np.zeros(2 * len(number) + 1, np.int64)  # of the rows: before, between and after runs there is none
+    of_part[1::2] = number
+    ends = np.stack([first, stop], axis=1).ravel()
+    label = np.repeat(of_part, np.diff(ends, prepend=0, append=mask.shape[0] * (mask.shape[1] + _APART)))
+    return np.ascontiguousarray(label.reshape(mask.shape[0], -1)[:, : mask.shape[1]])
 
 
 _APART = 3  # columns, so that runs of different rows are not beside each other
@@ -222,9 +225,10 @@ _APART = 3  # columns, so that runs of different rows are not beside each other
 
 def _runs(mask: Bool[np.ndarray, "height width"]) -> Int64[np.ndarray, "2 run"]:
     """Where the runs of pixels along the rows of a mask begin and where they stop, if rows are `_APART`."""
-    padded = np.zeros((mask.shape[0], mask.shape[1] + _APART), np.int8)
+    padded = np.zeros((mask.shape[0], mask.shape[1] + _APART), bool)
     padded[:, 1 : 1 + mask.shape[1]] = mask
-    return np.flatnonzero(np.diff(padded.ravel())).reshape(-1, 2).T
+    flat = padded.ravel()
+    return np.flatnonzero(flat[1:] != flat[:-1]).reshape(-1, 2).T
 
 
 def _boxes(label: Int64[np.ndarray, "height width"]) -> Int64[np.ndarray, "4 component"]:
@@ -291,8 +295,10 @@ def component_variation(
         # Only the box around all that overlap: overlaps of whole images would take most of the time.
         overlapping = boxes[:, touch[1:]]
         (top, left), (bottom, right) = overlapping[:2].min(1), overlapping[2:].max(1)
-        member = touch[numbers[:, top:bottom, left:right]].reshape(len(draws), -1).astype(np.float64)
-        common, size = member @ member.T, member.sum(1)
+        member = touch[numbers[:, top:bottom, left:right]].reshape(len(draws), -1)
+        member = member.astype(np.float32 if member.shape[1] <= 2**24 else np.float64)  # in which counts are exact
+        common = (member @ member.T).astype(np.float64)
+        size = np.diagonal(common)
         union = (size[:, None] + size - common)[first, second]
         present = union > 0  # pairs of draws that both miss it say nothing of their agreement
         variation.append(float(np.std(size) / np.mean(size)))

@@ -28,8 +28,9 @@ def components_of_image(
     """
     sums = {name: np.zeros(classes) for name in ("count", *OF_COMPONENTS)}
     smallest = math.ceil(_SMALLEST * np.count_nonzero(valid))
-    for k in np.unique(predicted[valid]):
-        planes = np.concatenate([predicted[None] == k, draws == k]) & valid
+    of_class = np.concatenate([predicted[None].astype(draws.dtype), draws])  # in few bytes: compared with each class
+    for k in np.unique(of_class[0][valid]):
+        planes = (of_class == k) & valid
         box = _box(planes)
         label = metrics.components(planes[0, *box])
         kept = np.bincount(label.ravel()) >= smallest

@@ -43,10 +43,13 @@ def score_bins(scores: Float[Array, "*any"], *, signed: bool = False) -> Integer
     with np.errstate(over="ignore"):  # beyond the last bin anyway
         values = xp.astype(scores, xp.float32)
     half = SCORE_BINS // 2
-    shortened = (xp.abs(values) if signed else values).view(xp.int32) >> _DROPPED
-    bins = (shortened - _origin(signed)).clip(0, (half if signed else SCORE_BINS) - 1)
+    bins = (xp.abs(values) if signed else values).view(xp.int32) >> _DROPPED
+    bins -= _origin(signed)  # in place, as what follows: scores of images are large
+    last = (half if signed else SCORE_BINS) - 1
+    bins = bins.clip_(0, last) if is_torch_array(bins) else bins.clip(0, last)
     if signed:
-        bins = xp.where(values < 0, half - 1 - bins, half + bins)
+        bins ^= (values + 0).view(xp.int32) >> 31  # −1 − bins where they are negative, and −0 is not
+        bins += half
     return bins if is_torch_array(bins) else bins.astype(np.uint16)
 
 

@@ -22,6 +22,8 @@ AT_BOUNDARIES = ("mutual_information", "predictive_entropy")
 PLACES = ("boundary", "interior")  # of pixels: up to BAND from a class boundary, and further away
 _TOGETHER = 2**20  # probabilities that wait to be counted
 SIGNED = ("max_logit", "energy")
+_SHIFT = (SCORE_BINS // COARSE_BINS).bit_length() - 1
+_BUFFERS = 4  # values of some scores that are in a cache at once
 _KINDS = ("count", "confidence", "correct")
 
 
@@ -130,13 +132,20 @@ def score_counts(
         if not group:
             continue
         first = values.names.index(group[0])  # scores of a group are neighbours
-        bins = metrics.score_bins(values.values[first : first + len(group), :replicates], signed=signed)
-        places = _rows(len(names), sides * SCORE_BINS, bins)[len(coarse) :][: len(group), None]
-        fine.append(bins[:, 0] + places if side is None else bins[:, 0] + places + SCORE_BINS * side[0])
-        codes = bins.bitwise_right_shift_((SCORE_BINS // COARSE_BINS).bit_length() - 1)
-        codes += _rows(len(group) * replicates, sides * COARSE_BINS, bins).view(len(group), replicates, 1)
+        scores = values.values[first : first + len(group), :replicates]
+        places = _rows(len(names), sides * SCORE_BINS, scores)[len(coarse) :][: len(group), None]
+        rows = _rows(len(group) * replicates, sides * COARSE_BINS, scores).view(len(group), replicates, 1)
+        codes = torch.empty(scores.shape, dtype=torch.int32, device=scores.device)
+        fine_of_group = torch.empty_like(codes[:, 0])
+        step = max(1, devices.traits(scores.device).tile_entries // (_BUFFERS * len(group) * replicates))
+        for here in (slice(start, start + step) for start in range(0, scores.shape[-1], step)):  # in a cache
+            bins = metrics.score_bins(scores[..., here], signed=signed)
+            torch.add(bins[:, 0], places, out=fine_of_group[:, here])
+            torch.add(bins.bitwise_right_shift_(_SHIFT), rows, out=codes[..., here])
         if side is not None:
-            codes += COARSE_BINS * side
+            fine_of_group.add_(side[0], alpha=SCORE_BINS)
+            codes.add_(side, alpha=COARSE_BINS)
+        fine.append(fine_of_group)
         coarse |= zip(group, counted(codes, (len(group), replicates, sides, COARSE_BINS)), strict=True)
     return coarse, torch.cat(fine)
 

@@ -44,6 +44,7 @@ from bnuq.sampling.trace import Operation, filled
 
 FOLDED_ENTRIES = 2**18  # entries of folded weights that are computed at once, for as many draws as fit
 BLOCK_ENTRIES = 2**25  # entries of the chunk-level values that are held for one block of rows
+_COPIED_ENTRIES = 2**16  # entries that are brought into another layout at once
 # Positions (rows × height × width, the mean over the convolutions) from which a single draw fills a GPU: 256 tiles of
 # 128, two for each of an H100's 132 multiprocessors. With fewer, kernels end before the host has started the next, so
 # draws are stacked, although only a single draw has its BatchNorms folded and its ReLUs computed with the convolutions.
@@ -260,7 +261,7 @@ class PlanExecutor(Program):
                 if outputs is None:
                     shape = len(draws), len(inputs), *output.shape[2:]
                     outputs = torch.empty(shape, dtype=_output_dtype(self.plan), device=output.device)
-                outputs[done : done + len(group), first : first + count] = output
+                _put(outputs[done : done + len(group), first : first + count], output)
         assert outputs is not None
         return outputs
 
@@ -411,6 +412,19 @@ class PlanExecutor(Program):
             return affine_step(source, result, scale, shift)
         parameters = [None if ref is None else self.fixed[ref.number] for ref in operation.arguments[1:3]]
         return batchnorm_step(source, result, site.eps, parameters, self._statistics[site.key])
+
+
+def _put(room: Tensor, outputs: Tensor) -> None:
+    """Copy outputs (t, n, …) into their room. On a CPU those of images, which lie channels last, in pieces that stay in
+    the cache: in half the time."""
+    if outputs.is_contiguous() or outputs.ndim != 5 or not devices.is_host(outputs.device):
+        room.copy_(outputs)
+        return
+    step = max(1, _COPIED_ENTRIES // outputs.shape[2])
+    for of_draw, images in zip(room, outputs, strict=True):
+        for to, image in zip(of_draw, images, strict=True):  # `to` is contiguous, and so flattened in place
+            for piece, pixels in zip(to.flatten(1).split(step, 1), image.flatten(1).split(step, 1), strict=True):
+                piece.copy_(pixels)
 
 
 def _output_dtype(plan: Plan) -> torch.dtype:

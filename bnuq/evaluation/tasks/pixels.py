@@ -180,7 +180,8 @@ class PixelReduction:
             image.grid.append(logits[..., _grid(logits.shape[2])].to(self._dtype(logits), copy=True))
         for pixels in _slices(logits.shape[2], self._step(logits)):
             here = logits[..., pixels]
-            image.apart = torch.maximum(image.apart, (here - image.first[:, pixels]).abs_().amax())
+            if self._temperature is None:  # with one, the same logits are looked at
+                image.apart = torch.maximum(image.apart, (here - image.first[:, pixels]).abs_().amax())
             of_truth, drawn = None if truth is None else truth[pixels], image.drawn
             with_classes = drawn is not None
             means, classes = of_draws(here.to(self._dtype(logits)), of_truth, tau, with_classes=with_classes)
@@ -409,7 +410,7 @@ class PixelReduction:
             ranked={name.partition(".")[2]: value for name, value in draws.items() if name.startswith("ranked.")},
             ranked_rows=np.arange(len(points["pixels"])),
             group=group,
-            samples_differ=estimates.samples_differ(arrays["most"]),
+            samples_differ=self._temperature is not None or estimates.samples_differ(arrays["most"]),
             of_pixels={name: value for name, value in sums.items() if "." in name},
             of_images=of_images,
             pll_by_temperature=draws.get("by_temperature"),

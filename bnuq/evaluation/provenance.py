@@ -130,7 +130,7 @@ def code_of(arch: Named | None) -> list[str]:
     return sorted(sha256_of_file(file) for file in files if is_file(file))
 
 
-_MOST_OUTPUTS = 2**20  # that a fingerprint is made of
+_MOST_OUTPUTS = 2**16  # that a fingerprint is made of
 
 
 def behaviour(model: nn.Module, example: Tensor) -> dict[str, str]:

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from functools import partial, reduce
+from functools import reduce
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +29,7 @@ from bnuq.progress import Advance, Progress, silent
 from bnuq.records.evaluation import ReferenceCheck
 from bnuq.sampling import counter_rng
 from bnuq.sampling.batch_statistics import BatchStatistics
-from bnuq.sampling.batchnorm_calls import largest_batch
+from bnuq.sampling.batchnorm_calls import OtherCallsError, largest_batch
 from bnuq.sampling.interception import undisturbed
 from bnuq.sampling.noise import Learned
 from bnuq.sampling.sites import BatchNormSite
@@ -77,16 +77,23 @@ def needs_omega(subject: Subject) -> bool:
 
 
 def draw_omega(
-    subject: Subject, draws: range, progress: Progress, executor: UnitExecutor, *, noisy: bool = False
+    subject: Subject,
+    draws: range,
+    progress: Progress,
+    executor: UnitExecutor,
+    *,
+    noisy: bool = False,
+    plans: Plans | None = None,
 ) -> BatchStatistics:
     """ω of the run's mini-batches with these numbers; in units of a few draws, of
     which those that are in the journal are not drawn again. `noisy` ones pass with the noise of the network's own
-    layers, of the draws of the same numbers."""
+    layers, of the draws of the same numbers. `plans` as for `statistics_of`."""
     plan, train, size = subject.plan, subject.train, subject.plan.batch_size
     assert train is not None and size is not None  # ensured by the plan
     title, purposes = f"Drawing {len(draws)} mini-batches of {size}", (counter_rng.BATCH, counter_rng.AUGMENT)
     drawing = MiniBatchDrawing(subject.model, subject.pipeline, train, size, plan.layers, purposes, title)
-    return drawing.in_units(f"{_OMEGA}-learned" if noisy else _OMEGA, executor, draws, progress, noisy=noisy)
+    name = f"{_OMEGA}-learned" if noisy else _OMEGA
+    return drawing.in_units(name, executor, draws, progress, noisy=noisy, plans=plans)
 
 
 _OMEGA, _DRAWS = "omega", 8  # how units of ω begin, and the draws of each
@@ -133,7 +140,14 @@ class MiniBatchDrawing:
         return replace(omega, seed=seed, indices=indices)
 
     def in_units(
-        self, name: str, executor: UnitExecutor, draws: range, progress: Progress, *, noisy: bool = False
+        self,
+        name: str,
+        executor: UnitExecutor,
+        draws: range,
+        progress: Progress,
+        *,
+        noisy: bool = False,
+        plans: Plans | None = None,
     ) -> BatchStatistics:
         """ω as `drawn` gives it, in units of a few draws whose names begin with `name`: those that are in the journal
         are not drawn again."""
@@ -142,7 +156,7 @@ class MiniBatchDrawing:
         parts = [range(start, min(start + _DRAWS, draws.stop)) for start in starts]
         units = [WorkUnit(name, "train", self.train.sha256, range(self.batch_size), part) for part in parts]
         is_there = all(executor.journal.has(unit.name) for unit in units)
-        plans: Plans = {}
+        plans = {} if plans is None else plans
         with (silent if is_there else progress)(self.title, len(draws)) as advance:
 
             def within(title: str, total: int) -> AbstractContextManager[Advance]:  # noqa: ARG001 - a Progress
@@ -187,21 +201,31 @@ def check_reference(
     trained_with: int | None,
     passes: int | None = None,
     executor: UnitExecutor | None = None,
+    plans: Plans | None = None,
 ) -> ReferenceCheck | None:
     """The reference compared with the running statistics of the network's stochastic BatchNorms; None where that cannot
     be checked. Its mini-batches are units of the `executor`, where there is one; beside so many `passes` they are fewer
-    and smaller, see `size_of_check`."""
+    and smaller, see `size_of_check`, or where the network normalises slices of them. `plans` as for `statistics_of`."""
     batches, batch_size = size_of_check(train, passes)
     if batch_size < 2 or not layers:
         return None
     purposes = counter_rng.CHECK, counter_rng.CHECK_AUGMENT
-    few = pipeline.trained(train, np.arange(2), draw=0, purpose=counter_rng.CHECK_AUGMENT)
-    with undisturbed(model):
-        batch_size = largest_batch(model, layers, few, batch_size)
-    title = "Checking the reference"
-    drawing = MiniBatchDrawing(model, pipeline, train, batch_size, layers, purposes, title)
-    draw = drawing.drawn if executor is None else partial(drawing.in_units, "check", executor)
-    bank = draw(range(batches), progress)
+
+    def bank_of(size: int) -> BatchStatistics:
+        drawing = MiniBatchDrawing(model, pipeline, train, size, layers, purposes, "Checking the reference")
+        if executor is None:
+            return drawing.drawn(range(batches), progress)
+        return drawing.in_units("check", executor, range(batches), progress, plans=plans)
+
+    try:
+        bank = bank_of(batch_size)
+    except OtherCallsError:
+        few = pipeline.trained(train, np.arange(2), draw=0, purpose=counter_rng.CHECK_AUGMENT)
+        with undisturbed(model):
+            largest = largest_batch(model, layers, few, batch_size)
+        if largest == batch_size:
+            raise
+        bank = bank_of(largest)
     known = {"train_size": pipeline.run.train_size, "train_batch_size": trained_with}
     return reference_check(bank, layers, population=len(train), **known)
 

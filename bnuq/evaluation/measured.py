@@ -26,6 +26,7 @@ from bnuq.methods import Method
 from bnuq.progress import Progress
 from bnuq.records.evaluation import ReferenceCheck
 from bnuq.sampling.batch_statistics import BatchStatistics
+from bnuq.sampling.statistics import Plans
 
 Omegas = Mapping[str, BatchStatistics]  # ω by `Method.omega_key`
 
@@ -36,6 +37,7 @@ class Measurements:
     def __init__(self, subject: Subject, executor: UnitExecutor, watch: Stopwatch, progress: Progress) -> None:
         self._subject, self._executor, self._watch, self._progress = subject, executor, watch, progress
         self._fitted: dict[Method, Fit] = {}
+        self._plans: Plans = {}  # that measure mini-batches
 
     @cached_property
     def check(self) -> ReferenceCheck | None:
@@ -47,7 +49,7 @@ class Measurements:
         self._watch.lap("evaluate")
         of_network = subject.model, subject.pipeline, part, subject.plan.sites.live_batchnorms, self._progress
         known = {"trained_with": subject.plan.trained_with, "passes": passes_of_samples(subject)}
-        check = check_reference(*of_network, **known, executor=self._executor)
+        check = check_reference(*of_network, **known, executor=self._executor, plans=self._plans)
         self._watch.lap("draw")
         return check
 
@@ -86,7 +88,7 @@ class Measurements:
         if self.noise_models is not None:
             omegas = {m.name: self.noise_models.draw(m, draws) for m in methods if m.approximates}
         if needs_omega(subject):
-            omegas["mcbn"] = draw_omega(subject, draws, self._progress, self._executor)
+            omegas["mcbn"] = draw_omega(subject, draws, self._progress, self._executor, plans=self._plans)
         noisy = {method.omega_key for method in methods if method.draws_mini_batches} - {"mcbn"}
         omegas |= {key: draw_omega(subject, draws, self._progress, self._executor, noisy=True) for key in noisy}
         self._watch.lap("draw")

@@ -33,8 +33,8 @@ from bnuq.sampling.trace import NotTraceableError, checked_rows, on_other_inputs
 from bnuq.sampling.unsampled import listed, warn_of_unsampled
 
 Plans = dict[tuple[object, ...], tuple[MeasurementProgram | None, set[int]]]
-"""Compiled plans of one network with one selection of layers, by the points of a mini-batch, None where none agrees
-with it; and the sizes of mini-batches that each was compared on: it may hold for one and not for another."""
+"""Compiled plans of one network, by the selection of layers and the points of a mini-batch, None where none agrees with
+it; and the sizes of mini-batches that each was compared on: it may hold for few points and not for more."""
 
 
 def draw(
@@ -99,7 +99,7 @@ def statistics_of(
     be the sites themselves; `on_draw` is called after each mini-batch. A mini-batch that would take more than
     `memory_limit` bytes is refused with the size that fits. Noise that the network draws is replaced by its mean, or,
     with `learned`, is that of the draw: the statistics of other weights than those of a sample would not normalise it.
-    `plans`, an empty dict at first, spares further calls on the same network and layers the compilation.
+    `plans`, an empty dict at first, spares further calls on the same network the compilation.
     """
     iterator = iter(batches)
     try:
@@ -227,11 +227,12 @@ def _measure(
     plans: Plans | None = None,
 ) -> Callable[[Tensor], Measurement]:
     """The function that measures the statistics of a mini-batch: a compiled plan of the network's operations, or the
-    network itself where no plan agrees with it. Both are compared on other inputs, and on the first mini-batch of every
-    size."""
+    network itself where no plan agrees with it. Both are compared on other inputs, a few points, and on the first
+    mini-batch that has more than any before it."""
     if noise is not None:
         return lambda batch: _plainly(model, sites, batch, variance, noise)
-    plans, key = {} if plans is None else plans, (batch.shape[1:], batch.dtype, variance)
+    layers = tuple(site.key for site in sites)
+    plans, key = {} if plans is None else plans, (layers, batch.shape[1:], batch.dtype, variance)
     if key not in plans:
         few = batch[: checked_rows(batch)]
         plans[key] = _compiled(model, sites, few, variance) if len(batch) > 1 else None, set()
@@ -242,7 +243,7 @@ def _measure(
 
     def measure(batch: Tensor) -> Measurement:
         nonlocal program
-        if program is not None and len(batch) in verified:
+        if program is not None and checked_rows(batch) <= len(batch) <= max(verified, default=0):
             return program.statistics(batch)
         try:
             expected = _plainly(model, sites, batch, variance)

@@ -41,7 +41,7 @@ def score_bins(scores: Float[Array, "*any"], *, signed: bool = False) -> Integer
     """
     xp = array_namespace(scores)
     with np.errstate(over="ignore"):  # beyond the last bin anyway
-        values = xp.astype(scores, xp.float32)
+        values = xp.astype(scores, xp.float32, copy=False)
     half = SCORE_BINS // 2
     bins = (xp.abs(values) if signed else values).view(xp.int32) >> _DROPPED
     bins -= _origin(signed)  # in place, as what follows: scores of images are large

@@ -19,6 +19,7 @@ from scipy.special import log_softmax, logsumexp, softmax
 from bnuq import metrics
 from bnuq.config import Options, resolve, resolve_ensemble
 from bnuq.data.masks import masks_of_array
+from bnuq.errors import SamplingError
 from bnuq.estimates import Estimate
 from bnuq.evaluation import passes
 from bnuq.evaluation.tasks import segmentation
@@ -715,8 +716,11 @@ def test_flipped_pictures_pass_again_with_a_temperature(folder: Path) -> None:
     assert {*tempered} >= {"temperature", "mutual_information"}
 
 
-def test_an_output_that_is_not_finite_names_its_image(scorer: segmentation.SegmentationScorer) -> None:
+@pytest.mark.parametrize(("value", "draws_at_once"), [(np.nan, 4), (np.nan, len(LOGITS)), (np.inf, len(LOGITS))])
+def test_an_output_that_is_not_finite_names_its_image(
+    scorer: segmentation.SegmentationScorer, value: float, draws_at_once: int
+) -> None:
     logits = LOGITS.copy()
-    logits[3, 7, 0, 0, 0] = np.nan
-    with pytest.raises(Exception, match="for point 7"):
-        reduced(scorer, logits, MASKS)
+    logits[3, 7, 0, 0, 0] = value
+    with pytest.raises(SamplingError, match="for point 7"):
+        reduced(scorer, logits, MASKS, draws_at_once=draws_at_once)

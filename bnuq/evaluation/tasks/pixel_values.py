@@ -73,8 +73,7 @@ def of_draws(
     each predicts, where it is needed."""
     largest = logits.amax(1, keepdim=True)
     below = logits - largest
-    # numbers, as truths are slow on a CPU
-    classes = classes_of(torch.eq(below, 0, out=torch.empty_like(below))) if with_classes else None
+    classes = classes_of(below, out=torch.empty_like(below)) if with_classes else None
     if temperature != 1:
         below /= temperature
         largest = largest / temperature
@@ -90,11 +89,16 @@ def of_draws(
     return PartMeans(p, entropy, -largest[:, 0], -(log_total + largest[:, 0]), true_p), classes
 
 
-def classes_of(is_largest: Float[Tensor, "row class pixel"]) -> Int64[Tensor, "row pixel"]:
-    """The first class of each pixel that has a 1; they are overwritten."""
-    classes = is_largest.shape[1]
-    order = torch.arange(classes, 0, -1, dtype=is_largest.dtype, device=is_largest.device)[:, None]
-    return (classes - is_largest.mul_(order).amax(1)).long()
+def classes_of(
+    below: Float[Tensor, "row class pixel"], *, out: Float[Tensor, "row class pixel"]
+) -> Int64[Tensor, "row pixel"]:
+    """The first class of each pixel that is 0 below the largest, computed in work memory; values that differ by less
+    than 1e-36 are alike, and of a pixel with a NaN any class."""
+    classes = below.shape[1]
+    order = torch.arange(classes, 0, -1, dtype=below.dtype, device=below.device)[:, None]
+    # of the largest its place in this order, of all others a large negative number: comparisons are slow on a CPU
+    places = torch.add(order, below, alpha=torch.finfo(below.dtype).max, out=out)
+    return (classes - places.amax(1)).long().clamp_(0, classes - 1)
 
 
 @frozen
@@ -154,32 +158,30 @@ def of_replicates(
 ) -> PixelValues:
     """The scores under every replicate, from the `mean` probabilities under each, which are overwritten. Mutual
     information needs `several` draws; scores of logits are left out where these are recalibrated."""
-    largest = mean.amax(1, keepdim=True)
-    work = torch.eq(mean, largest, out=torch.empty_like(mean))
-    predicted = classes_of(work)
+    left_out = (() if several else ("mutual_information",)) + (() if with_logits else _OF_LOGITS)
+    names = tuple(name for name in PIXEL_SCORES if name not in left_out)
+    names += () if truth is None else ("accuracy", "pll", "brier")
+    values = mean.new_empty((len(names), len(mean), mean.shape[2]))
+    room = dict(zip(names, values, strict=True))  # which scores are written into
+    work = torch.sub(mean, mean.amax(1, keepdim=True))
+    predicted = classes_of(work, out=work)
     others = mean.scatter_(1, predicted[:, None], math.exp(_LOWEST))  # not 0, whose logarithm is not finite
-    least = others.sum(1)
+    least = torch.sum(others, 1, out=room["least_confidence"])
     largest = 1 - least
     logs = torch.log(others, out=work)
-    scores = {
-        "least_confidence": least,
-        "predictive_entropy": logs.mul_(others).sum(1).add_(torch.log1p(-least).mul_(largest)).neg_(),
-        "expected_entropy": weights @ means.entropy,
-    }
+    entropy = torch.sum(logs.mul_(others), 1, out=room["predictive_entropy"])
+    entropy.add_(torch.log1p(-least).mul_(largest)).neg_()
+    expected = torch.mm(weights, means.entropy, out=room["expected_entropy"])
     if several:
-        scores["mutual_information"] = scores["predictive_entropy"] - scores["expected_entropy"]
-    if with_logits:
-        scores |= {name: weights @ getattr(means, name) for name in _OF_LOGITS}
-    scores = {name: scores[name] for name in PIXEL_SCORES if name in scores}
+        torch.sub(entropy, expected, out=room["mutual_information"])
+    for name in _OF_LOGITS if with_logits else ():
+        torch.mm(weights, getattr(means, name), out=room[name])
     if truth is not None:
         p_true = weights.double() @ means.true
-        is_right = torch.eq(predicted, truth, out=torch.empty_like(largest))
+        is_right = torch.eq(predicted, truth, out=room["accuracy"])
         # Σ p² − 2 p_y + 1, which a pixel that is right leaves as Σ of the others p² + (1 − p_y)².
-        squares = torch.clamp_min(others, _SMALLEST, out=work).square_().sum(1)
+        squares = torch.sum(torch.clamp_min(others, _SMALLEST, out=work).square_(), 1, out=room["brier"])
         wrong = torch.addcmul(1 - 2 * p_true.to(largest.dtype), largest, largest)
-        scores |= {
-            "accuracy": is_right,
-            "pll": p_true.log().to(largest.dtype),
-            "brier": squares + torch.lerp(wrong, least.square(), is_right),
-        }
-    return PixelValues(tuple(scores), torch.stack([*scores.values()]), predicted)
+        squares += torch.lerp(wrong, least.square(), is_right)
+        room["pll"].copy_(p_true.log_())
+    return PixelValues(names, values, predicted)

@@ -1,10 +1,10 @@
 """Whole commands against what a practitioner would write instead: CPU time of both as processes, in turns.
 
 Each task is evaluated by `bnuq evaluate`, and by a loop of loops/ with the same samples. The processes have one thread,
-and take turns; the ratio is the median over rounds of the ratio within a round. `first` is the CPU time until the first
-sample. With --bnuq, another checkout's package takes part; so does TorchUncertainty where it is installed and has the
-task's methods (of three mcbn and mcdo, because it has no mcbn+mcdo). Results stand in results/commands/, written after
-every task.
+and take turns; the ratio is the median over rounds of the ratio within a round. `first sample` is the CPU time until
+then, also as a multiple of 1.5 imports of torch and a plain pass of all points, which the loop times. With --bnuq,
+another checkout's package takes part; so does TorchUncertainty where it is installed and has the task's methods (of
+three mcbn and mcdo, because it has no mcbn+mcdo). Results stand in results/commands/, written after every task.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import argparse
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -130,8 +131,9 @@ main()
 """
 
 
-def cpu_seconds(arguments: list[str], package: Path) -> float:
-    """CPU seconds of a Python process with one thread, its children included, with `bnuq` of this checkout."""
+def cpu_seconds(arguments: list[str], package: Path) -> tuple[float, float | None]:
+    """CPU seconds of a Python process with one thread, its children included, with `bnuq` of this checkout: of all of
+    it, or until the first sample; and what it says of a plain pass."""
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(package)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # a user's Python keeps what it has compiled
     child = subprocess.Popen(
@@ -148,8 +150,8 @@ def cpu_seconds(arguments: list[str], package: Path) -> float:
     child.returncode = os.waitstatus_to_exitcode(status)
     if child.returncode:
         raise RuntimeError(f"{' '.join(arguments)} failed:\n{said[-3000:]}")
-    last = said.rpartition("first ")[2]
-    return float(last) if arguments[0] == "-c" and "first " in said else used.ru_utime + used.ru_stime
+    times = {word: float(seconds) for word, seconds in re.findall(r"^(first|plain) ([0-9.]+)$", said, re.MULTILINE)}
+    return times.get("first", used.ru_utime + used.ru_stime), times.get("plain")
 
 
 def measured(task: Task, packages: Mapping[str, Path], rounds: int, out: Path) -> dict[str, list[float]]:
@@ -170,17 +172,25 @@ def measured(task: Task, packages: Mapping[str, Path], rounds: int, out: Path) -
         for name in list(contestants)[:: 1 if turn % 2 == 0 else -1]:
             shutil.rmtree(out.parent, ignore_errors=True)
             out.parent.mkdir()
-            seconds[name].append(cpu_seconds(*contestants[name]))
+            used, plain = cpu_seconds(*contestants[name])
+            seconds[name].append(used)
+            if plain is not None:
+                seconds.setdefault("plain pass", []).append(plain)
     return seconds
 
 
-def summary(seconds: Mapping[str, list[float]], reference: str) -> dict[str, object]:
-    """Seconds and ratios to the reference, in the same round, and of the first sample to the import of torch."""
-    result: dict[str, object] = {}
+def summary(seconds: Mapping[str, list[float]], reference: str) -> dict[str, dict[str, object]]:
+    """Seconds and ratios to the reference, in the same round, and of the first sample to the import of torch and to 1.5
+    times that and a plain pass."""
+    result: dict[str, dict[str, object]] = {}
     for name, values in seconds.items():
         against = seconds["import torch" if name.endswith("first sample") else reference]
         ratios = [value / other for value, other in zip(values, against, strict=True)]
         result[name] = {"seconds": asdict(spread(values)), "ratio": asdict(spread(ratios))}
+        if name.endswith("first sample") and "plain pass" in seconds:
+            waits = zip(values, seconds["import torch"], seconds["plain pass"], strict=True)
+            of_wait = [value / (1.5 * importing + plain) for value, importing, plain in waits]
+            result[name]["of_import_and_pass"] = asdict(spread(of_wait))
     return result
 
 
@@ -226,6 +236,8 @@ def print_task(task: dict) -> None:
         seconds, ratio = of["seconds"]["median"], of["ratio"]
         against = "import torch" if name.endswith("first sample") else task["reference"]
         text = f"{ratio['median']:.2f} ({ratio['min']:.2f}–{ratio['max']:.2f}) × {against}"
+        if wait := of.get("of_import_and_pass"):
+            text += f", {wait['median']:.2f} × (1.5 import torch + plain pass)"
         print(f"  {name:26}{seconds:8.2f} CPU s   {text}", flush=True)
 
 

@@ -95,7 +95,8 @@ def test_images_pass_again_where_their_outputs_are_not_kept(
     assert of_kept.methods.keys() == passed.methods.keys()
     expected = estimates_of(of_kept)
     for address, row in estimates_of(passed).items():
-        assert row.estimate.value == pytest.approx(expected[address].estimate.value, rel=1e-6, abs=1e-9, nan_ok=True)
+        # entropies are about 0.6, and rounded to 6e-8
+        assert row.estimate.value == pytest.approx(expected[address].estimate.value, rel=1e-6, abs=1e-8, nan_ok=True)
 
 
 # ── the file and the gate ────────────────────────────────────────────────────────────────────────────────────────────

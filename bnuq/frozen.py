@@ -33,7 +33,7 @@ def _made(cls: Any, *, eq: bool) -> Any:
     cls.__doc__ = cls.__doc__ or cls.__name__  # which dataclass() would take from a signature
     dataclass(init=False, repr=False, eq=False)(cls)  # the fields alone: nothing is compiled
     own = vars(cls)
-    cls.__init__ = _first_init(cls)
+    cls.__init__, cls.__signature__ = _first_init(cls), _Signature()
     cls.__setattr__, cls.__delattr__ = _refuse, _refuse
     if "__repr__" not in own:
         cls.__repr__ = _repr
@@ -54,6 +54,16 @@ def _first_init(cls: Any) -> Callable[..., None]:
 
     init.__annotations__ = {each.name: each.type for each in fields(cls)}
     return init
+
+
+class _Signature:
+    """What `inspect.signature` says of a class, made when it is asked for."""
+
+    def __get__(self, instance: object, cls: Any) -> Any:
+        import inspect  # late: as the class
+
+        _, *parameters = inspect.signature(_compiled_init(cls)).parameters.values()
+        return inspect.Signature(parameters)
 
 
 def _compiled_init(cls: Any) -> Callable[..., None]:

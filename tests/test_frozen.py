@@ -105,4 +105,5 @@ def test_init_says_what_it_takes_and_stays_wrapped_where_it_was_before_the_first
     calls, inner = [], made.__init__  # type: ignore[misc]
     made.__init__ = lambda self, *values: calls.append(values) or inner(self, *values)  # type: ignore
     assert [made(1).x, made(2).x] == [1, 2] and calls == [(1,), (2,)]
-    assert list(inspect.signature(Point(1).__class__).parameters) == ["x", "y"]
+    assert str(inspect.signature(made)) == "(x)" and str(inspect.signature(Point)) == "(x, y=2)"
+    assert str(inspect.signature(OURS[1])).startswith("(number, text='a', hidden=None, unhashed=")

@@ -6,10 +6,11 @@ Weights of points need not sum to 1; weights 1/(K n_fold) give the mean over K f
 
 import math
 from collections.abc import Callable
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Integer
 
 from bnuq.frozen import frozen
 from bnuq.metrics.arrays import Array, as_float64
@@ -46,23 +47,22 @@ def constant_sigmas(
 
     Source: as `constant_sigma`.
     """
-    sigmas = []
-    for row in errors:
-        error, weight = _pooled(row, weights)
-        sigmas.append(_rms(error, weight) if metric == "pll" else _crps_sigma(np.abs(error), weight))
-    return np.array(sigmas, dtype=np.float64)
+    error, weight = _pooled(errors, weights)
+    fitted, step = _rms if metric == "pll" else _crps_sigmas, max(1, _BLOCK_ENTRIES // error.shape[1])
+    sigmas = [fitted(error[row : row + step], weight) for row in range(0, len(error), step)]
+    return np.concatenate(sigmas) if sigmas else np.empty(0)
 
 
 def _pooled(
-    errors: Float[Array, "point *output"], weights: Float[Array, "point"] | None
-) -> tuple[Float[np.ndarray, "entry"], Float[np.ndarray, "entry"]]:
+    errors: Float[Array, "replicate point *output"], weights: Float[Array, "point"] | None
+) -> tuple[Float[np.ndarray, "replicate entry"], Float[np.ndarray, "entry"]]:
     """The flattened errors of all outputs, and their weights, which sum to 1; points of weight 0 are left out."""
     error = as_float64(errors)
-    if error.size == 0:
+    if math.prod(error.shape[1:]) == 0:
         raise ValueError("errors holds no points; expected at least one.")
-    weight = _pooled_weights(weights, error.shape)
+    weight = _pooled_weights(weights, error.shape[1:])
     used = weight > 0
-    return error.ravel()[used], weight[used]
+    return error.reshape(len(error), weight.size)[:, used], weight[used]
 
 
 def _pooled_weights(weights: Float[Array, "point"] | None, shape: tuple[int, ...]) -> Float[np.ndarray, "entry"]:
@@ -73,81 +73,106 @@ def _pooled_weights(weights: Float[Array, "point"] | None, shape: tuple[int, ...
     return entries / entries.sum()
 
 
-def _rms(error: Float[np.ndarray, "entry"], weight: Float[np.ndarray, "entry"]) -> float:
-    top = float(np.abs(error).max())
-    if top == 0 or not math.isfinite(top):
-        return 0.0 if top == 0 else math.nan
-    return top * math.sqrt(float(weight @ (error / top) ** 2))
+def _rms(error: Float[np.ndarray, "replicate entry"], weight: Float[np.ndarray, "entry"]) -> np.ndarray:
+    """The root mean square of each row; NaN where it is not finite."""
+    top = np.abs(error).max(1)
+    top[~np.isfinite(top)] = math.nan
+    return top * np.sqrt((error / np.where(top == 0, 1.0, top)[:, None]) ** 2 @ weight)
 
 
-def _crps_sigma(size: Float[np.ndarray, "entry"], weight: Float[np.ndarray, "entry"]) -> float:
-    scale = _rms(size, weight)
-    if scale == 0 or math.isnan(scale):
-        return scale
-    size = size / scale
-    nonzero = size > 0
-    exact = float(weight[~nonzero].sum())
+def _crps_sigmas(error: Float[np.ndarray, "replicate entry"], weight: Float[np.ndarray, "entry"]) -> np.ndarray:
+    """The root of Σ w exp(−e²/2σ²) = 1/√2 of each row."""
+    sigma = _rms(error, weight)
+    rows = np.flatnonzero(sigma > 0)
+    size = np.abs(error[rows]) / sigma[rows, None]
+    exact = (size == 0) @ weight
     target = (math.sqrt(0.5) - exact) / (1 - exact)  # the mean contribution of the other errors at the root
-    if target <= 0:
-        return 0.0
-    ends = np.array([size[nonzero].min(), size.max()])
-    low, high = np.log(ends) - np.log(-2 * np.log([target, math.sqrt(0.5)])) / 2
+    sigma[rows[target <= 0]] = 0.0
+    rows, size, target = rows[target > 0], size[target > 0], target[target > 0]
+    if not len(rows):
+        return sigma
+    low = np.log(np.where(size > 0, size, math.inf).min(1)) - np.log(-2 * np.log(target)) / 2
+    high = np.log(size.max(1)) - math.log(-2 * math.log(math.sqrt(0.5))) / 2
 
-    def slope(log_sigma: float) -> float:
+    def slope(log_sigma: Float[np.ndarray, "row"], of: Integer[np.ndarray, "row"]) -> Float[np.ndarray, "row"]:
         with np.errstate(over="ignore"):
-            return float(weight @ np.exp(-((size * math.exp(-log_sigma)) ** 2) / 2)) - math.sqrt(0.5)
+            return np.exp(-((size[of] * np.exp(-log_sigma)[:, None]) ** 2) / 2) @ weight - math.sqrt(0.5)
 
-    return scale * math.exp(_root(slope, start=0.0, low=float(low), high=float(high)))
+    sigma[rows] *= np.exp(_roots(slope, start=np.zeros(len(rows)), low=low, high=high))
+    return sigma
 
 
 def _root(slope: Callable[[float], float], *, start: float, low: float, high: float) -> float:
-    """The first root of `slope`, from negative to positive, downhill from `start`; the end of the range if none."""
-    at = min(max(start, low), high)
-    value, step = slope(at), _FIRST_STEP
-    if value == 0:
-        return at
-    rising = value > 0  # the root is below
-    while True:
-        end = low if rising else high
-        if at == end:
-            return end
-        beyond = max(at - step, low) if rising else min(at + step, high)
-        value_beyond = slope(beyond)
-        if value_beyond == 0:
-            return beyond
-        if (value_beyond > 0) != rising:
-            break
-        at, value, step = beyond, value_beyond, 2 * step
-    return (
-        _bracketed(slope, (beyond, value_beyond), (at, value))
-        if rising
-        else _bracketed(slope, (at, value), (beyond, value_beyond))
-    )
+    """As `_roots`, of one slope."""
+    values = (np.array([value]) for value in (start, low, high))
+    return float(_roots(lambda x, _: np.array([slope(float(x[0]))]), *values)[0])
 
 
-def _bracketed(slope: Callable[[float], float], low: tuple[float, float], high: tuple[float, float]) -> float:
-    """The root between a negative and a positive value: false position (Illinois), with bisection if that is
-    slow."""
-    (a, value_a), (b, value_b) = low, high
-    last_side = 0
+def _roots(
+    slope: Callable[[np.ndarray, np.ndarray], np.ndarray],
+    start: Float[np.ndarray, "row"],
+    low: Float[np.ndarray, "row"],
+    high: Float[np.ndarray, "row"],
+) -> Float[np.ndarray, "row"]:
+    """The first root of each slope, from negative to positive, downhill from `start`; the end of the range if none.
+
+    `slope` takes places and the numbers of their rows. All rows take a step at a time: most of a step's time would be
+    spent on calls of numpy if each row went its own way.
+    """
+    root = np.clip(start, low, high)
+    value = slope(root, np.arange(len(root)))
+    below = value > 0  # where the root is
+    end = np.where(below, low, high)
+    beyond, value_beyond, step = root.copy(), value.copy(), _FIRST_STEP
+    moving = np.flatnonzero((value != 0) & (root != end))
+    bracketed = np.zeros(len(root), bool)
+    while len(moving):
+        direction = np.where(below[moving], -step, step)
+        at = np.clip(root[moving] + direction, low[moving], high[moving])
+        found = slope(at, moving)
+        crossed = ((found > 0) != below[moving]) & (found != 0)
+        bracketed[moving[crossed]] = True
+        beyond[moving], value_beyond[moving] = at, found
+        moving, at, found = moving[~crossed], at[~crossed], found[~crossed]
+        root[moving], value[moving], step = at, found, 2 * step
+        moving = moving[(at != end[moving]) & (found != 0)]
+    if len(rows := np.flatnonzero(bracketed)):
+        ends = [np.where(below, *pair)[rows] for pair in ((beyond, root), (value_beyond, value))]
+        others = [np.where(below, *pair)[rows] for pair in ((root, beyond), (value, value_beyond))]
+        root[rows] = _bracketed(slope, rows, *ends, *others)
+    return root
+
+
+def _bracketed(
+    slope: Callable[[np.ndarray, np.ndarray], np.ndarray],
+    rows: Integer[np.ndarray, "row"],
+    a: Float[np.ndarray, "row"],
+    value_a: Float[np.ndarray, "row"],
+    b: Float[np.ndarray, "row"],
+    value_b: Float[np.ndarray, "row"],
+) -> Float[np.ndarray, "row"]:
+    """The roots between a, where the slope is negative, and b, where it is not: false position (Illinois), with
+    bisection if that is slow."""
+    last_side, left = np.zeros(len(rows), np.int8), np.arange(len(rows))
     for turn in range(200):
-        width = b - a
-        if width <= _TOLERANCE:
+        left = left[(b - a)[left] > _TOLERANCE]
+        if not len(left):
             break
-        middle = (a * value_b - b * value_a) / (value_b - value_a)
-        if turn % 4 == 3 or not a < middle < b:
-            middle = (a + b) / 2
+        low, high, value_low, value_high = a[left], b[left], value_a[left], value_b[left]
+        middle = (low * value_high - high * value_low) / (value_high - value_low)
+        halved = (low + high) / 2
+        middle = halved if turn % 4 == 3 else np.where((low < middle) & (middle < high), middle, halved)
         # Kept away from both ends, so that the bracket shrinks from both sides.
-        middle = min(max(middle, a + _TOLERANCE / 4), b - _TOLERANCE / 4)
-        value = slope(middle)
-        if value == 0:
-            return middle
-        if value < 0:
-            a, value_a = middle, value
-            value_b, last_side = (value_b / 2, -1) if last_side == -1 else (value_b, -1)
-        else:
-            b, value_b = middle, value
-            value_a, last_side = (value_a / 2, 1) if last_side == 1 else (value_a, 1)
+        middle = np.minimum(np.maximum(middle, low + _TOLERANCE / 4), high - _TOLERANCE / 4)
+        value = slope(middle, rows[left])
+        side = np.sign(value).astype(np.int8)
+        for sign, (place, value_there, value_across) in {-1: (a, value_a, value_b), 1: (b, value_b, value_a)}.items():
+            here = side == sign
+            value_across[left[here & (last_side[left] == sign)]] /= 2
+            place[left[here]], value_there[left[here]] = middle[here], value[here]
+        exact = side == 0
+        a[left[exact]] = b[left[exact]] = middle[exact]
+        last_side[left] = side
     return (a + b) / 2
 
 
@@ -184,7 +209,9 @@ def optimal_tau(
     Source: Teye, Azizpour & Smith 2018, §4 (the optimal τ); they search numerically with new samples for every τ.
     """
     _check(tau_range)
-    error, spread, weight, scale = _in_units_of_error(errors, variance, weights)
+    one_row, its_variance = as_float64(errors)[None], as_float64(variance)[None]
+    (error,), (spread,), weight, scales = _in_units_of_error(one_row, its_variance, weights)
+    scale = float(scales[0])
 
     def score(noises: Float[np.ndarray, "noise"]) -> Float[np.ndarray, "noise"]:
         step, scores = max(1, _BLOCK_ENTRIES // error.size), []
@@ -202,7 +229,7 @@ def optimal_tau(
         return TauFit(math.nan, math.nan, "")
     if not error.any() and tau_range is None:
         return TauFit(math.inf, in_target_units(score_without_noise), "infinite")
-    slope = _slope(error, spread, weight, metric)
+    slope = partial(_slope, error, spread, weight, metric)
     fit = _best_noise(score, slope, _log_noises(scale, tau_range, a_decade=40))
     if tau_range is None:
         if fit.at_end == "high":  # continue towards s = 0
@@ -230,38 +257,39 @@ def _check(tau_range: tuple[float, float] | None) -> None:
 
 
 def _in_units_of_error(
-    errors: Float[Array, "point *output"],
-    variance: Float[Array, "point *output"],
+    errors: Float[Array, "replicate point *output"],
+    variance: Float[Array, "replicate point *output"],
     weights: Float[Array, "point"] | None,
-) -> tuple[Float[np.ndarray, "entry"], Float[np.ndarray, "entry"], Float[np.ndarray, "entry"], float]:
-    """Flattened errors, variances and weights in units of the root mean square error, and that unit; 1 where all errors
-    are 0."""
+) -> tuple[
+    Float[np.ndarray, "replicate entry"],
+    Float[np.ndarray, "replicate entry"],
+    Float[np.ndarray, "entry"],
+    Float[np.ndarray, "replicate"],
+]:
+    """Flattened errors, variances and weights in units of each row's root mean square error, and that unit; 1 where all
+    errors are 0."""
     error, weight = _pooled(errors, weights)
     spread, _ = _pooled(variance, weights)
-    scale = _rms(error, weight)
-    if not math.isnan(scale):  # errors far below the precision of the variance count as 0
-        scale = max(scale, 1e-100 * math.sqrt(float(spread.max()))) or 1.0
-    return error / scale, spread / scale / scale, weight, scale
+    scale = np.maximum(_rms(error, weight), 1e-100 * np.sqrt(spread.max(1)))  # errors far below that count as 0
+    scale[scale == 0] = 1.0
+    return error / scale[:, None], spread / scale[:, None] / scale[:, None], weight, scale
 
 
 def _slope(
-    error: Float[np.ndarray, "entry"],
-    spread: Float[np.ndarray, "entry"],
+    error: Float[np.ndarray, "*row entry"],
+    spread: Float[np.ndarray, "*row entry"],
     weight: Float[np.ndarray, "entry"],
     metric: Literal["crps", "pll"],
-) -> Callable[[float], float]:
-    """The slope of the mean CRPS or −PLL over ln s, up to a positive factor."""
-
-    def slope(log_s: float) -> float:
-        s = math.exp(log_s)
-        variance = spread + s * s
-        if metric == "pll":
-            return float(weight @ ((1 - error**2 / variance) * (s * s / variance)))
-        with np.errstate(over="ignore"):
-            density = np.exp(-(error**2) / (2 * variance))
-        return float(weight @ ((math.sqrt(2) * density - 1) * (s / np.sqrt(variance))))
-
-    return slope
+    log_s: Any,
+) -> Any:
+    """The slope of the mean CRPS or −PLL over ln s, a number or a column, up to a positive factor."""
+    s = np.exp(log_s)
+    variance = spread + s * s
+    if metric == "pll":
+        return ((1 - error**2 / variance) * (s * s / variance)) @ weight
+    with np.errstate(over="ignore"):
+        density = np.exp(-(error**2) / (2 * variance))
+    return ((math.sqrt(2) * density - 1) * (s / np.sqrt(variance))) @ weight
 
 
 def _log_noises(scale: float, tau_range: tuple[float, float] | None, *, a_decade: int) -> Float[np.ndarray, "noise"]:
@@ -297,16 +325,16 @@ def _best_noise(
 
 
 def _in_target_units(fit: _Noise, scale: float, tau_range: tuple[float, float] | None, *, score: float) -> TauFit:
-    tau = _tau(fit.log_s + math.log(scale))
+    tau = float(_tau(fit.log_s + math.log(scale)))
     if tau_range is not None:
         low, high = tau_range
         tau = {"low": low, "high": high, "": min(max(tau, low), high)}[fit.at_end]
     return TauFit(tau, score, "infinite" if tau == math.inf else fit.at_end)
 
 
-def _tau(log_s: float) -> float:
+def _tau(log_s: Any) -> Any:
     with np.errstate(over="ignore"):  # errors below 1e-154 have a τ beyond the range of floats
-        return float(np.exp(-2 * log_s))
+        return np.exp(-2 * log_s)
 
 
 def optimal_tau_pll(
@@ -407,13 +435,29 @@ def refined_tau(
     if tau_range is not None:
         low, high = (-math.log(end) / 2 for end in reversed(tau_range))
         ends = (max(ends[0], low), min(ends[1], high))
-    for error_row, variance_row in zip(errors, variance, strict=True):
-        error, spread, weight, scale = _in_units_of_error(error_row, variance_row, weights)
-        if not math.isfinite(scale):
-            taus.append(math.nan)
-            continue
-        unit = math.log(scale)
-        slope = _slope(error, spread, weight, metric)
-        log_s = _root(slope, start=start - unit, low=ends[0] - unit, high=ends[1] - unit)
-        taus.append(_tau(log_s + unit))
-    return np.array(taus, dtype=np.float64)
+    step = max(1, _BLOCK_ENTRIES // max(1, math.prod(np.shape(errors)[1:])))
+    for row in range(0, len(errors), step):
+        block = slice(row, row + step)
+        taus.append(_refined(*_in_units_of_error(errors[block], variance[block], weights), metric, start, ends))
+    return np.concatenate(taus) if taus else np.empty(0)
+
+
+def _refined(
+    error: Float[np.ndarray, "replicate entry"],
+    spread: Float[np.ndarray, "replicate entry"],
+    weight: Float[np.ndarray, "entry"],
+    scale: Float[np.ndarray, "replicate"],
+    metric: Literal["crps", "pll"],
+    start: float,
+    ends: tuple[float, float],
+) -> Float[np.ndarray, "replicate"]:
+    """τ of each replicate, from `start` and between the `ends` of ln s."""
+    taus = np.full(len(scale), math.nan)
+    known = np.flatnonzero(np.isfinite(scale))
+    error, spread, unit = error[known], spread[known], np.log(scale[known])
+
+    def slope(log_s: Float[np.ndarray, "row"], rows: Integer[np.ndarray, "row"]) -> Float[np.ndarray, "row"]:
+        return _slope(error[rows], spread[rows], weight, metric, log_s[:, None])
+
+    taus[known] = _tau(_roots(slope, start - unit, ends[0] - unit, ends[1] - unit) + unit)
+    return taus

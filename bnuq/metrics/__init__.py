@@ -141,6 +141,7 @@ from bnuq.metrics.intervals import (
     coverage as coverage,
     interval_calibration as interval_calibration,
     spearman as spearman,
+    spearman_of_replicates as spearman_of_replicates,
     uncertainty_error_curve as uncertainty_error_curve,
 )
 from bnuq.metrics.overlap import (

@@ -12,6 +12,7 @@ from jaxtyping import Float, Integer
 
 from bnuq.frozen import frozen
 from bnuq.metrics.arrays import Array, as_float64
+from bnuq.metrics.ties import ties_of_rows
 
 
 def coverage(
@@ -67,20 +68,35 @@ def spearman(a: Float[Array, "point"], b: Float[Array, "point"]) -> float:
 
     Source: Spearman 1904, The Proof and Measurement of Association between Two Things.
     """
+    return float(spearman_of_replicates(as_float64(a)[None], as_float64(b)[None])[0])
+
+
+def spearman_of_replicates(
+    a: Float[Array, "replicate point"], b: Float[Array, "replicate point"]
+) -> Float[np.ndarray, "replicate"]:
+    """The results of `spearman` for each row.
+
+    Source: as `spearman`.
+    """
     first, second = as_float64(a), as_float64(b)
-    if first.size < 2 or np.isnan(first).any() or np.isnan(second).any():
-        return math.nan
-    x, y = _ranks(first), _ranks(second)
-    x, y = x - x.mean(), y - y.mean()
-    size = math.sqrt(float(x @ x)) * math.sqrt(float(y @ y))
-    return min(max(float(x @ y) / size, -1.0), 1.0) if size > 0 else math.nan
+    if first.shape[1] < 2:
+        return np.full(len(first), math.nan)
+    x, y = _away_from_middle(first), _away_from_middle(second)
+    with np.errstate(invalid="ignore"):
+        correlation = (x * y).sum(1) / (np.sqrt((x * x).sum(1)) * np.sqrt((y * y).sum(1)))
+    unknown = np.isnan(first).any(1) | np.isnan(second).any(1)
+    return np.where(unknown, math.nan, np.clip(correlation, -1.0, 1.0))
 
 
-def _ranks(values: Float[np.ndarray, "point"]) -> Float[np.ndarray, "point"]:
-    """Twice each point's rank from 1, with mean ranks for ties: integers, so that constants remain exact."""
-    ranked = np.sort(values)
-    below = np.searchsorted(ranked, values, "left") + np.searchsorted(ranked, values, "right")
-    return (below + 1).astype(np.float64)
+def _away_from_middle(values: Float[np.ndarray, "row point"]) -> Float[np.ndarray, "row point"]:
+    """Twice each point's rank less the mean rank, with mean ranks for ties: integers, so that constants are exactly
+    0."""
+    rows, points = values.shape
+    ties, ranks = ties_of_rows(values), np.empty(values.shape)
+    below = ties.start - points * np.repeat(np.arange(rows), ties.number)
+    twice = np.repeat(2 * below + ties.count - points, ties.count).reshape(rows, points)
+    np.put_along_axis(ranks, ties.order, twice, axis=1)
+    return ranks
 
 
 @frozen

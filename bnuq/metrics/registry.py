@@ -55,7 +55,7 @@ from bnuq.metrics.influence import (
     rmse_influence,
     spearman_influence,
 )
-from bnuq.metrics.intervals import spearman
+from bnuq.metrics.intervals import spearman, spearman_of_replicates
 from bnuq.metrics.posthoc import (
     by_clipped_energy,
     by_mahalanobis,
@@ -350,6 +350,7 @@ ESTIMANDS: tuple[Estimand, ...] = (
             frozenset({"mutual_information", "expected_entropy"}),
             lambda p: spearman(p["mutual_information"], p["expected_entropy"]),
             lambda p, _: spearman_influence(p["mutual_information"], p["expected_entropy"]),
+            of_replicates=lambda p: spearman_of_replicates(p["mutual_information"], p["expected_entropy"]),
         ),
     ),
     Estimand(
@@ -545,6 +546,7 @@ ESTIMANDS: tuple[Estimand, ...] = (
             frozenset({"predictive_sd", "distance"}),
             lambda p: spearman(p["predictive_sd"], p["distance"]),
             lambda p, _: spearman_influence(p["predictive_sd"], p["distance"]),
+            of_replicates=lambda p: spearman_of_replicates(p["predictive_sd"], p["distance"]),
         ),
         resampled=True,
     ),

@@ -114,12 +114,15 @@ def _resampled_correlation(
     subset = estimates.ranked_rows(len(sigma))
     share = math.sqrt(len(subset) / len(sigma))
     sigma, error, group = sigma[subset], error[subset], None if group is None else group[subset]
-    names = np.arange(len(sigma)) if group is None else np.unique(group, return_inverse=True)[1]
-    members = np.split(np.argsort(names, kind="stable"), np.cumsum(np.bincount(names))[:-1])
-    result = []
-    for _ in range(_BOOTSTRAPPED):
-        rows = np.concatenate([members[k] for k in generator.integers(len(members), size=len(members))])
-        result.append(metrics.spearman(sigma[rows], error[rows]))
+    if group is None:
+        rows = generator.integers(len(sigma), size=(_BOOTSTRAPPED, len(sigma)))
+        result = metrics.spearman_of_replicates(sigma[rows], error[rows])
+    else:
+        names = np.unique(group, return_inverse=True)[1]
+        members = np.split(np.argsort(names, kind="stable"), np.cumsum(np.bincount(names))[:-1])
+        drawn = (generator.integers(len(members), size=len(members)) for _ in range(_BOOTSTRAPPED))
+        resamples = (np.concatenate([members[k] for k in numbers]) for numbers in drawn)
+        result = [metrics.spearman(sigma[rows], error[rows]) for rows in resamples]
     return share * float(np.std(result, ddof=1)) if np.isfinite(result).all() else math.nan
 
 

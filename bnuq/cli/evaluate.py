@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import msgspec
 import typer
@@ -39,6 +39,7 @@ from bnuq.evaluation.mistakes import reported_at_once
 
 if TYPE_CHECKING:
     from bnuq.progress import Progress
+    from bnuq.records.evaluation import Result
 
 
 @with_options(
@@ -128,8 +129,6 @@ def evaluate_one(
         from bnuq.cli.progress import progress_of
         from bnuq.evaluation.setup import threads
         from bnuq.records.summary import summary
-        from bnuq.report.evaluation import report
-        from bnuq.report.render import print_record
         from bnuq.workflows.evaluate import evaluate
 
     look = None if gate is None else gate.check_sets  # refuses other points before anything is computed
@@ -138,9 +137,16 @@ def evaluate_one(
         result = evaluate(run, work=work, progress=progress_of(printing), look=look, announce=announce)
     if gate is None:
         result = with_resuming_as_warning(result, strict=printing.strict)
-        print_result(result, printing, summary=summary, show=partial(print_record, report, full=printing.full))
+        print_result(result, printing, summary=summary, show=partial(_print, full=printing.full))
     else:
         gate.end(result)
+
+
+def _print(result: Result, stream: TextIO, *, full: bool) -> None:
+    from bnuq.report.evaluation import report  # late: with --quiet and --json no report is made
+    from bnuq.report.render import print_record
+
+    print_record(report, result, stream, full=full)
 
 
 def _evaluate_each(
@@ -156,11 +162,9 @@ def _evaluate_each(
     from bnuq.cli.failures import reported
     from bnuq.evaluation.setup import threads
     from bnuq.records.summary import summary
-    from bnuq.report.evaluation import report
-    from bnuq.report.render import print_record
     from bnuq.workflows.queue import evaluate_all
 
-    summaries, failed, show = list[Any](), dict[str, int](), partial(print_record, report, full=printing.full)
+    summaries, failed, show = list[Any](), dict[str, int](), partial(_print, full=printing.full)
     quiet_printing = msgspec.structs.replace(printing, json=False, quiet=printing.quiet or printing.json)
 
     def on_result(_: Run, result: Any) -> None:

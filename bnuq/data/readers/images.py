@@ -13,11 +13,10 @@ import zipfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from typing import IO, cast
+from typing import IO, TYPE_CHECKING, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
 
 from bnuq.data.decoded import Decoded
 from bnuq.data.points import Contents
@@ -27,6 +26,9 @@ from bnuq.errors import DataError
 from bnuq.files.limits import check_memory, check_size
 from bnuq.findings import Finding, note
 from bnuq.frozen import frozen
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 _SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
 # Only the formats of these suffixes: Pillow detects formats by content, and PostScript would start Ghostscript.
@@ -274,6 +276,8 @@ def _labels(
 @contextlib.contextmanager
 def opened(data: bytes) -> Iterator[Image.Image]:
     """The picture in a file's bytes. Warnings about odd metadata are ignored; a decompression bomb is an error."""
+    from PIL import Image, UnidentifiedImageError  # late, as below: most sets are arrays
+
     with _QUIET:
         try:
             opened = Image.open(io.BytesIO(data), formats=_FORMATS)
@@ -299,6 +303,8 @@ class _Quiet:
             if self._inside == 1:
                 self._filters = warnings.catch_warnings()
                 self._filters.__enter__()
+                from PIL import Image
+
                 warnings.filterwarnings("ignore", module=r"PIL\.")
                 warnings.simplefilter("error", Image.DecompressionBombWarning)
 

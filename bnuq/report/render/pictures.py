@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import re
 import tempfile
 from collections.abc import Sequence
@@ -75,7 +74,11 @@ def _read(path: Path, how: str) -> DrawnPicture:
 
 def _words(pattern: str, svg: str) -> str:
     match = re.search(pattern, svg, flags=re.DOTALL)
-    return html.unescape(match[1]).strip() if match else ""
+    if not match:
+        return ""
+    import html  # late: its table of characters takes milliseconds
+
+    return html.unescape(match[1]).strip()
 
 
 def width_of(svg: str) -> float:

@@ -20,8 +20,8 @@ from bnuq.sampling import counter_rng
 from bnuq.sampling.batchnorm_calls import smallest_batch
 from bnuq.sampling.exactness import (
     Exactness,
+    check_each_point,
     check_exact,
-    check_independent,
     check_repeatable,
     check_unchanged,
 )
@@ -96,11 +96,7 @@ def mini_batch(pipeline: Pipeline, train: Points, size: int) -> Tensor:
 
 def _check_set(model: nn.Module, inputs: Tensor, name: str, *, independent: bool) -> Tensor:
     """The outputs for these points of a set."""
-    where = f" on {name}"
-    outputs = check_repeatable(model, inputs, where=where)
-    if independent:
-        check_independent(model, inputs, where=where, outputs=outputs)
-    return outputs
+    return (check_each_point if independent else check_repeatable)(model, inputs, where=f" on {name}")
 
 
 def _verified(checked: Sequence[Exactness], layers: Sequence[BatchNormSite]) -> Iterator[Finding]:

@@ -190,6 +190,7 @@ def remember_noise(model: nn.Module, *, is_noisy: bool) -> None:
     (_NOISELESS.discard if is_noisy else _NOISELESS.add)(model)
 
 
+_KNOWN: WeakSet[nn.Module] = WeakSet()  # networks whose form was checked, and that have an evaluation mode
 _DIFFERENTIATING: WeakSet[nn.Module] = WeakSet()
 T = TypeVar("T")
 
@@ -316,15 +317,17 @@ def undisturbed(model: nn.Module, *, evaluation: bool = True, gradients: bool = 
     network draws is replaced by its mean, unless a mode inside draws it.
     """
     _self_test()
-    check_form(model)
+    if not (is_known := model in _KNOWN):
+        check_form(model)
     modes = [(module, module.training) for module in model.modules()]
-    buffers = [(module, name, buffer) for module in model.modules() for name, buffer in module._buffers.items()]
+    buffers = [(module, name, buffer) for module, _ in modes for name, buffer in module._buffers.items()]
     values = _SavedValues(buffer for _, _, buffer in buffers if buffer is not None and not is_lazy(buffer))
     fast_path = torch.backends.mha.get_fastpath_enabled()
     with generators_restored(), float32_as("ieee"), uncompiled():
         try:
-            if evaluation:
+            if evaluation and not (is_known and not any(training for _, training in modes)):
                 into_evaluation_mode(model)
+                _KNOWN.add(model)
             torch.backends.mha.set_fastpath_enabled(False)
             mode = nullcontext() if model in _NOISELESS else _Means()
             with torch.inference_mode(not gradients), torch.set_grad_enabled(gradients), mode:
@@ -332,7 +335,8 @@ def undisturbed(model: nn.Module, *, evaluation: bool = True, gradients: bool = 
         finally:
             torch.backends.mha.set_fastpath_enabled(fast_path)
             for module, training in modes:
-                module.training = training
+                if module.training != training:  # to set it takes longer than to read it
+                    module.training = training
             for module, name, buffer in buffers:
                 module_buffers = module._buffers  # that of a scripted module has no `get`
                 if name not in module_buffers or module_buffers[name] is not buffer:  # a layer may replace the tensor

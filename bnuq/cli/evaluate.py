@@ -39,7 +39,6 @@ from bnuq.evaluation.mistakes import reported_at_once
 
 if TYPE_CHECKING:
     from bnuq.progress import Progress
-    from bnuq.records.evaluation import Result
 
 
 @with_options(
@@ -142,7 +141,7 @@ def evaluate_one(
         gate.end(result)
 
 
-def _print(result: Result, stream: TextIO, *, full: bool) -> None:
+def _print(result: Any, stream: TextIO, *, full: bool) -> None:
     from bnuq.report.evaluation import report  # late: with --quiet and --json no report is made
     from bnuq.report.render import print_record
 

@@ -17,8 +17,9 @@ from bnuq.frozen import frozen
 
 if TYPE_CHECKING:  # the options are known without numpy
     import numpy as np
-    from jaxtyping import Float
     from torch import Tensor
+
+    from bnuq.shapes import Float
 
     Values = Float[np.ndarray | Tensor, "point ..."]
 

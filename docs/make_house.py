@@ -195,8 +195,8 @@ def written_prices(page: str) -> dict[str, Price]:
 
 def imports(package: Sequence[Source]) -> dict[str, int]:
     """How many modules of bnuq each file imports, at its top or later; names of a package count as one module.
-    `bnuq.frozen` does not count, as the `dataclasses` that it stands for would not."""
-    known = {source.module for source in package} - {"bnuq.frozen"}
+    `bnuq.frozen` and `bnuq.shapes` do not count, as what they stand for would not: `dataclasses`, jaxtyping."""
+    known = {source.module for source in package} - {"bnuq.frozen", "bnuq.shapes"}
     counts = {}
     for source in package:
         modules = set()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -17,6 +19,35 @@ def test_arguments_that_do_not_fit_an_annotation_are_refused() -> None:
         metrics.mutual_information(np.zeros((2, 3, 4), np.int64))  # type: ignore
     with pytest.raises(TypeCheckError):
         metrics.brier(np.full((3, 2), 0.5), np.zeros(4, np.int64))
+
+
+ALIKE = """
+import itertools, sys
+import numpy as np
+from bnuq import shapes
+assert "jaxtyping" not in sys.modules
+import jaxtyping
+kinds = [name for name in vars(shapes) if name[0].isupper() and hasattr(jaxtyping, name) and name != "TYPE_CHECKING"]
+texts = ["", " point", "a b", "#a *b", "*any 3 c", "a *b", "...", "2", "a 3", "point _"]
+dtypes = "bool int8 uint8 int16 uint16 int32 int64 uint64 float16 float32 float64 complex128 <U3 object".split()
+sizes = [(), (2,), (3,), (0,), (2, 3), (3, 2), (2, 3, 4), (3, 3, 4)]
+values = [np.zeros(size, dtype) for dtype in dtypes for size in sizes] + [None, 3, 2.0, np.float64(1), [1.0], "a"]
+count = 0
+for name, text, array in itertools.product(kinds, texts, (np.ndarray, __import__("typing").Any)):
+    ours, theirs = (getattr(module, name)[array, text] for module in (shapes, jaxtyping))
+    assert ours.dim_str == theirs.dim_str, (ours.dim_str, theirs.dim_str)
+    for value in values:
+        assert isinstance(value, ours) == isinstance(value, theirs), (ours, value)
+        count += isinstance(value, ours)
+print(len(kinds), count)
+"""
+
+
+def test_without_jaxtyping_the_same_arrays_are_told_apart() -> None:
+    done = subprocess.run([sys.executable, "-c", ALIKE], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    kinds, alike = map(int, done.stdout.split())
+    assert kinds == 14 and alike > 1000
 
 
 def scaled(factor: float) -> Callable[[np.ndarray], np.ndarray]:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Float, Int64
 
 from bnuq.data.readers.common import readable
 from bnuq.data.readers.tables import read_csv
+from bnuq.shapes import Float, Int64
 
 Table = tuple[Float[np.ndarray, "row input"], Float[np.ndarray, " row"], list[Int64[np.ndarray, " test_row"]]]
 

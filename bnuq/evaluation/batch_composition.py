@@ -7,13 +7,13 @@ from functools import partial
 from typing import Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Int64
 
 from bnuq.config import SamplerSettings
 from bnuq.data import Points, labelled
 from bnuq.errors import SamplingError
 from bnuq.sampling import counter_rng
 from bnuq.sampling.statistics import check_batch_size
+from bnuq.shapes import Int64
 from bnuq.tasks import Task
 
 

@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
-from jaxtyping import Float
 
 from bnuq import metrics
 from bnuq.data import Points
@@ -28,6 +27,7 @@ from bnuq.methods import POPULATION, Method
 from bnuq.metrics import SCORES
 from bnuq.records.certificate import ACCEPTED, ALL, WIDTH, WIDTHS, Certificate, Certification, certified
 from bnuq.records.evaluation import MOST_PARTS, PIXEL_SCORES, MethodResult
+from bnuq.shapes import Float
 
 AnyOutcome = TypeVar("AnyOutcome", bound=Outcome)
 _CANDIDATES = 200  # thresholds that are tried

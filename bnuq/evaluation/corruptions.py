@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
 from torch.nn import functional
 
 from bnuq.frozen import frozen
 from bnuq.sampling import counter_rng
+from bnuq.shapes import Float
 
 Points = Float[np.ndarray, "point ..."]
 Pictures = Float[np.ndarray, "point channel height width"]

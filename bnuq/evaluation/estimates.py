@@ -14,7 +14,6 @@ from functools import lru_cache
 from typing import Any, Self
 
 import numpy as np
-from jaxtyping import Float, Int64
 
 from bnuq import metrics
 from bnuq.errors import SamplingError
@@ -27,6 +26,7 @@ from bnuq.metrics.arrays import Array, array_namespace
 from bnuq.metrics.registry import metric_of, scores_among
 from bnuq.metrics.replicates import independent_units
 from bnuq.sampling import counter_rng
+from bnuq.shapes import Float, Int64
 
 RESAMPLES = 100  # bootstrap replicates over draws
 MIN_SAMPLES = 8  # below this many draws no Monte Carlo error is given

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 import numpy as np
-from jaxtyping import Bool, Float
 
 from bnuq.data import Points
 from bnuq.data.resizing import resized
@@ -13,6 +12,7 @@ from bnuq.evaluation.subject import Subject
 from bnuq.methods import DETERMINISTIC, method_named
 from bnuq.records.evaluation import LARGEST, EvaluatedSet, MethodResult, SetResult, Thumbnails
 from bnuq.records.points import chosen_score, largest_first
+from bnuq.shapes import Bool, Float
 
 OF_EACH = 16  # pictures of a kind, of which there are four: 64 at most
 _SMALLEST = 8  # pixels of a side: what is smaller is no picture

@@ -8,7 +8,6 @@ from dataclasses import field, replace
 from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Float
 from numpy.typing import NDArray
 
 from bnuq.config import ScoreSection
@@ -17,6 +16,7 @@ from bnuq.data.readers.common import GROUP, TARGETS, is_index, listed
 from bnuq.errors import DataError
 from bnuq.frozen import frozen
 from bnuq.metrics.registry import own_score
+from bnuq.shapes import Float
 from bnuq.tasks import Task
 
 Kind = Literal["logits", "probabilities", "log_probabilities", "means", "gaussian", "quantiles"]

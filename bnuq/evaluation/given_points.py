@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int64
 from numpy.typing import NDArray
 
 from bnuq.config import ScoreSection
@@ -19,6 +18,7 @@ from bnuq.files.content import exists
 from bnuq.files.folders import expanded
 from bnuq.findings import Finding, note
 from bnuq.frozen import frozen
+from bnuq.shapes import Int64
 from bnuq.tasks import CLASSIFICATION, MULTILABEL, REGRESSION, Task
 
 Source = Path | str | Columns  # a file, a reference, or what is in memory

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from jaxtyping import Int64
 
 from bnuq.sampling import counter_rng
+from bnuq.shapes import Int64
 
 
 def held_out_rows(

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from bnuq import devices
@@ -33,6 +32,7 @@ from bnuq.sampling import counter_rng
 from bnuq.sampling.engine import default_chunk
 from bnuq.sampling.gradients import Differentiable, Loss, agrees, check_finite
 from bnuq.sampling.plain_loop import Engine, Ensemble
+from bnuq.shapes import Float, Shaped
 from bnuq.trust import names_a_file, resolve_factory, source_of
 
 ATTACKED_DRAWS = 8  # draws whose mean prediction is attacked, of a method with more

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from bnuq import devices
@@ -41,6 +40,7 @@ from bnuq.files.mapped import is_mapped
 from bnuq.frozen import frozen
 from bnuq.sampling import counter_rng
 from bnuq.sampling.program_draws import windows
+from bnuq.shapes import Bool, Int64
 
 
 def input_normalize(run: Run, train: Points | None, evaluated: Points | None = None) -> Normalize | None:

@@ -15,7 +15,6 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from bnuq.config import PopulationEstimator
@@ -31,6 +30,7 @@ from bnuq.sampling.interception import BatchNormCall, Mode, fed, forward, stocha
 from bnuq.sampling.moments import merged, moments
 from bnuq.sampling.sites import BatchNormSite
 from bnuq.sampling.statistics import exact_sites, statistics_of
+from bnuq.shapes import Float, Int64
 
 
 @runtime_checkable

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from bnuq import devices
@@ -26,6 +25,7 @@ from bnuq.files.content import sha256_of_file
 from bnuq.findings import Finding, note
 from bnuq.frozen import frozen
 from bnuq.sampling.plain_loop import Engine
+from bnuq.shapes import Float
 
 _BLOCK = 2**24  # numbers that are looked at in one go
 

@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Int64
 from torch import Tensor, nn
 
 import bnuq
@@ -33,6 +32,7 @@ from bnuq.metrics.arrays import as_float64
 from bnuq.records.evaluation import MASKS
 from bnuq.sampling.interception import float32_as
 from bnuq.sampling.plain_loop import Evaluation
+from bnuq.shapes import Int64
 from bnuq.trust import names_a_file
 
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float, Int64
 
 from bnuq import metrics
 from bnuq.data import Points
@@ -21,6 +20,7 @@ from bnuq.metrics.arrays import Array, array_namespace, as_numpy
 from bnuq.metrics.replicates import independent_units
 from bnuq.perturbations import change_in
 from bnuq.sampling import counter_rng
+from bnuq.shapes import Bool, Float, Int64
 
 LEAST_POINTS_OF_PARAMETER = 10
 _PART = 2**20  # logits of the points that a search begins with

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from jaxtyping import Float
 
 from bnuq.config import Normalize, Run
 from bnuq.data import Points, labelled
 from bnuq.errors import RequestError
 from bnuq.frozen import frozen
+from bnuq.shapes import Float
 
 
 @frozen

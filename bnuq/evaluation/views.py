@@ -8,7 +8,6 @@ from dataclasses import field, replace
 from functools import cached_property, partial
 
 import numpy as np
-from jaxtyping import Bool
 
 from bnuq.data import Points
 from bnuq.evaluation import recalibration
@@ -24,6 +23,7 @@ from bnuq.methods import Method, Recalibration
 from bnuq.metrics import DrawWeights, LogitMaps
 from bnuq.metrics.arrays import Array
 from bnuq.records.evaluation import MethodResult
+from bnuq.shapes import Bool
 
 Halves = Mapping[str, Bool[np.ndarray, " point"]]  # of a cross-fit, by the set: which points are in the second half
 

@@ -9,7 +9,6 @@ from functools import reduce
 
 import numpy as np
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 
 from bnuq import metrics
@@ -38,6 +37,7 @@ from bnuq.sampling.engine import Stochastic
 from bnuq.sampling.plain_loop import Engine, Evaluation
 from bnuq.sampling.sites import BatchNormSite, Sites, select_layers
 from bnuq.sampling.statistics import statistics_of
+from bnuq.shapes import Float
 
 SAMPLES = 16  # T
 POPULATION_POINTS = 4096  # maximum points of a set for its population statistics

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 
 from bnuq.catalogue import text_of
@@ -57,6 +56,7 @@ from bnuq.sampling import counter_rng
 from bnuq.sampling.batch_statistics import BatchStatistics, LayerStatistics
 from bnuq.sampling.sites import BatchNormSite, Sites
 from bnuq.sampling.statistics import statistics_of
+from bnuq.shapes import Float
 
 FIRST_SIZE, FIRST_LAYERS = 64, 4  # of the first round, with all candidates
 DISTINGUISHABLE = 3.0  # standard deviations of the noise beyond which the statistics separate two pipelines

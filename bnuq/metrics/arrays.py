@@ -5,7 +5,8 @@ from typing import Any
 import array_api_compat
 import numpy as np
 from array_api_compat import device, is_torch_array
-from jaxtyping import Float, Shaped
+
+from bnuq.shapes import Float, Shaped
 
 Array = Any  # a numpy array or a torch tensor; naming the tensor type would import torch
 _NUMPY_IS_COMPLETE = hasattr(np, "cumulative_sum")  # numpy 2.1 and later have all functions of the standard

@@ -3,10 +3,10 @@
 import math
 
 import numpy as np
-from jaxtyping import Float
 
 from bnuq.metrics.arrays import Array, array_namespace, like, log
 from bnuq.metrics.regression import error_of, over_outputs
+from bnuq.shapes import Float
 
 # The σ that minimises the CRPS at error e is |e|/√ln 2, the root of 2φ(e/σ) = 1/√π; the CRPS is then this share of |e|.
 _CRPS_OPTIMUM = math.erf(math.sqrt(math.log(2) / 2))

@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 from array_api_compat import device
-from jaxtyping import Float, Integer, Shaped
 
 from bnuq.frozen import frozen
 from bnuq.metrics.arrays import Array, array_namespace, as_float64, as_numpy, like
@@ -12,6 +11,7 @@ from bnuq.metrics.classification import correct, predictive
 from bnuq.metrics.replicates import group_index
 from bnuq.metrics.resampling import blocks, draws_cells, resampled_counts, resampled_sums
 from bnuq.metrics.ties import ties_of_rows
+from bnuq.shapes import Float, Integer, Shaped
 
 
 @frozen

@@ -7,10 +7,10 @@ that it holds. Candidates and levels must not depend on the validation points.
 import math
 
 import numpy as np
-from jaxtyping import Bool, Float, Integer, Shaped
 
 from bnuq.metrics.arrays import Array, as_float64
 from bnuq.metrics.replicates import group_index
+from bnuq.shapes import Bool, Float, Integer, Shaped
 
 _STARTS = 4  # at most so many candidates are tested for their own sake
 _ROOM = 1.5  # at the first of them: expected points, of the fewest that can be enough

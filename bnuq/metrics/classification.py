@@ -6,10 +6,10 @@ mean over the T samples (n, K). Both give the score of the mean prediction, neve
 
 import numpy as np
 from array_api_compat import device
-from jaxtyping import Bool, Float, Integer
 
 from bnuq.estimates import Estimator
 from bnuq.metrics.arrays import Array, array_namespace, log
+from bnuq.shapes import Bool, Float, Integer
 
 
 def log_likelihood(

@@ -3,10 +3,10 @@
 import math
 
 import numpy as np
-from jaxtyping import Float, Shaped
 
 from bnuq.frozen import frozen
 from bnuq.metrics.arrays import Array, as_float64
+from bnuq.shapes import Float, Shaped
 
 
 @frozen

@@ -12,7 +12,6 @@ from typing import TypeVar
 
 import numpy as np
 from array_api_compat import device, is_torch_array
-from jaxtyping import Float, Integer, Shaped
 
 from bnuq.frozen import frozen
 from bnuq.metrics.arrays import Array, array_namespace
@@ -21,6 +20,7 @@ from bnuq.metrics.influence import NORMAL, TPR, Curve
 from bnuq.metrics.replicates import standard_error
 from bnuq.metrics.resampling import blocks
 from bnuq.metrics.selective import SelectiveScores, selective_of_ties
+from bnuq.shapes import Float, Integer, Shaped
 
 SCORE_BINS, COARSE_BINS = 2**16, 2**10
 _DROPPED = 12  # bits of the 23 of a float32's mantissa

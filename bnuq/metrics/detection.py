@@ -9,13 +9,13 @@ from statistics import NormalDist
 from typing import Generic, Literal, TypeVar
 
 import numpy as np
-from jaxtyping import Float, Integer, Shaped
 
 from bnuq.frozen import frozen
 from bnuq.metrics.arrays import Array, as_float64
 from bnuq.metrics.replicates import standard_error
 from bnuq.metrics.resampling import blocks, cells_of, counts_in_blocks
 from bnuq.metrics.ties import ties_of_rows
+from bnuq.shapes import Float, Integer, Shaped
 
 _AT_ONCE = 2**14  # rungs of the resamples in memory at once, which stay in the cache
 

@@ -10,11 +10,11 @@ import math
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Float, Shaped
 
 from bnuq.frozen import frozen
 from bnuq.metrics.arrays import Array, as_float64
 from bnuq.metrics.decay import finite_population_factor, least_squares_coefficients, numbers
+from bnuq.shapes import Float, Shaped
 
 
 def kl_normal(

@@ -10,11 +10,11 @@ from functools import partial
 from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Float, Integer
 
 from bnuq.frozen import frozen
 from bnuq.metrics.arrays import Array, as_float64
 from bnuq.metrics.regression import crps_of_error
+from bnuq.shapes import Float, Integer
 
 _BLOCK_ENTRIES = 2**16  # numbers in one block, so that intermediate results stay in the processor's cache
 _FIRST_STEP = 0.05  # first step in ln σ of the search for a root around a guess

@@ -16,7 +16,6 @@ import math
 from statistics import NormalDist
 
 import numpy as np
-from jaxtyping import Float, Integer, Shaped
 
 from bnuq.frozen import frozen
 from bnuq.metrics.arrays import Array, as_float64
@@ -26,6 +25,7 @@ from bnuq.metrics.detection import DetectionScores, detection_of_counts, error_a
 from bnuq.metrics.replicates import group_index
 from bnuq.metrics.selective import COVERAGE, SelectiveScores
 from bnuq.metrics.ties import ties_of_rows
+from bnuq.shapes import Float, Integer, Shaped
 
 TPR = 0.95  # that of `fpr95` and `fpr95_id_positive`
 NORMAL = np.array([NormalDist().inv_cdf((k + 0.5) / 63) for k in range(63)])  # equally probable normal quantiles, …

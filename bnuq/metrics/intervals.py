@@ -8,11 +8,11 @@ from collections.abc import Iterable, Sequence
 from statistics import NormalDist
 
 import numpy as np
-from jaxtyping import Float, Integer
 
 from bnuq.frozen import frozen
 from bnuq.metrics.arrays import Array, as_float64
 from bnuq.metrics.ties import ties_of_rows
+from bnuq.shapes import Float, Integer
 
 
 def coverage(

@@ -11,12 +11,12 @@ Source: Shekhovtsov & Flach 2018, Stochastic Normalizations as Bayesian Learning
 import math
 
 import numpy as np
-from jaxtyping import Float, Shaped
 
 from bnuq.estimates import Estimate
 from bnuq.frozen import frozen
 from bnuq.metrics.arrays import Array, as_float64
 from bnuq.metrics.decay import least_squares_coefficients
+from bnuq.shapes import Float, Shaped
 
 
 @frozen

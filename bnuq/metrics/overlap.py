@@ -4,10 +4,10 @@ Counts are of the pixels that are not ignored: of each class in the truth, in th
 """
 
 import numpy as np
-from jaxtyping import Bool, Float, Int64, Integer
 
 from bnuq.metrics.arrays import Array
 from bnuq.metrics.dense import ratio_contributions
+from bnuq.shapes import Bool, Float, Int64, Integer
 
 _BLOCK_PIXELS = 2**14  # of which the classes of all draws are compared at a time, in a cache
 

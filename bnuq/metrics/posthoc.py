@@ -10,10 +10,10 @@ from functools import cached_property
 
 import numpy as np
 from array_api_compat import device, is_torch_array
-from jaxtyping import Float, Int64
 
 from bnuq.frozen import frozen
 from bnuq.metrics.arrays import Array, array_namespace
+from bnuq.shapes import Float, Int64
 
 _ROWS = 4096  # features converted to float64 at once
 _COSINES = 2**23  # cosines in memory at once

@@ -3,9 +3,9 @@
 import math
 
 import numpy as np
-from jaxtyping import Float, Integer
 
 from bnuq.metrics.arrays import Array, as_float64, as_numpy
+from bnuq.shapes import Float, Integer
 
 _ROUNDING = 1e-9  # of (n + 1)(1 − α), which may be an integer
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 from array_api_compat import device
-from jaxtyping import Float, Int64, Integer
 
 from bnuq.frozen import frozen
 from bnuq.metrics.arrays import Array, array_namespace, as_float64
 from bnuq.metrics.classification import pll_from_log_likelihood, true_class_values
+from bnuq.shapes import Float, Int64, Integer
 
 TEMPERATURES = np.geomspace(1e-3, 1e3, 71)  # steps of 0.2 in ln θ, 1 among them
 _NEIGHBOURS = 8  # on each side, of the polynomial between temperatures: it is analytic, with no pole nearer than π/4

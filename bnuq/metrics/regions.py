@@ -9,10 +9,10 @@ from itertools import pairwise
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Bool, Float, Int64, Integer, Shaped
 
 from bnuq.frozen import frozen
 from bnuq.metrics.dense import ratio_contributions
+from bnuq.shapes import Bool, Float, Int64, Integer, Shaped
 
 COMPONENT_THRESHOLDS = np.arange(5, 16) / 20  # 0.25, 0.30, …, 0.75
 

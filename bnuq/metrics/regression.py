@@ -11,10 +11,10 @@ from typing import Literal
 
 import numpy as np
 from array_api_compat import device, is_torch_array
-from jaxtyping import Float
 
 from bnuq.metrics.arrays import Array, array_namespace, as_float64, like
 from bnuq.metrics.classification import pll_from_log_likelihood
+from bnuq.shapes import Float
 
 
 def gaussian_log_likelihood(

@@ -19,10 +19,10 @@ from dataclasses import replace
 
 import numpy as np
 from array_api_compat import device
-from jaxtyping import Float, Int64, Shaped
 
 from bnuq.frozen import frozen
 from bnuq.metrics.arrays import Array, array_namespace, as_float64, as_numpy
+from bnuq.shapes import Float, Int64, Shaped
 
 
 def standard_error(values: Float[Array, "point"], *, group: Shaped[Array, "point"] | None = None) -> float:

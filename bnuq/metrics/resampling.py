@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 import numpy as np
-from jaxtyping import Float, Integer, Shaped
 
 from bnuq.metrics.replicates import group_index
+from bnuq.shapes import Float, Integer, Shaped
 
 _BLOCK_ENTRIES = 2**14  # counts in one block: 128 kB, which stays in the cache and is not mapped anew each time
 EXACT = 50_000

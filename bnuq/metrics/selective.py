@@ -6,13 +6,13 @@ Uncertainty may have any unit; larger is less certain. Loss is a 0/1 error or |e
 from typing import Generic, TypeVar
 
 import numpy as np
-from jaxtyping import Float, Integer, Shaped
 
 from bnuq.frozen import frozen
 from bnuq.metrics.arrays import Array, as_float64, like
 from bnuq.metrics.replicates import group_index
 from bnuq.metrics.resampling import blocks, cells_of, draws_cells, resampled_counts, resampled_sums
 from bnuq.metrics.ties import ties_of_rows
+from bnuq.shapes import Float, Integer, Shaped
 
 COVERAGE, RISK = 0.8, 0.05  # at which risk and coverage are given
 _ROUNDING = 1e-9  # of a count of points

@@ -1,9 +1,9 @@
 """Points in the order of a value, and which of them are tied; for many rows of values at once."""
 
 import numpy as np
-from jaxtyping import Float, Integer
 
 from bnuq.frozen import frozen
+from bnuq.shapes import Float, Integer
 
 
 @frozen

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import safetensors.torch
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 
 from bnuq.errors import ModelError
@@ -21,6 +20,7 @@ from bnuq.files.writing import write_bytes
 from bnuq.findings import Finding, note
 from bnuq.models.checkpoint import Checkpoint, content_of
 from bnuq.models.prefixes import COMPILED
+from bnuq.shapes import Float
 
 _LEGACY_START = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # the number that torch's older files begin with
 _FORMS = ("state dict (zip)", "state dict (legacy pickle)", "safetensors", "pickled module")

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from jaxtyping import Float64, Int8
 
 from bnuq.estimates import Estimate
 from bnuq.monitoring.features import Block
 from bnuq.monitoring.testing import choices, random_rows
 from bnuq.records.monitor import STEPS, BlockTest, WatchedBlock
+from bnuq.shapes import Float64, Int8
 from bnuq.store.codec import bytes_of
 
 LEAST = 40  # points of a reference

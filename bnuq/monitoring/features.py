@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 
 from bnuq import devices
@@ -33,6 +32,7 @@ from bnuq.sampling.interception import (
 from bnuq.sampling.plain_loop import tensor_output
 from bnuq.sampling.site_search import find_sites
 from bnuq.sampling.sites import BatchNormSite
+from bnuq.shapes import Float
 from bnuq.tasks import Task
 
 MOST_CHANNELS = 128  # of a layer that are watched: of more, a random choice, so that a baseline stays small

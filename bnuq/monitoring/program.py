@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float64, Int8
 from torch import Tensor, nn
 
 from bnuq.errors import SamplingError
@@ -21,6 +20,7 @@ from bnuq.sampling.program import StepContext, plain_step
 from bnuq.sampling.recording import record
 from bnuq.sampling.site_search import find_sites
 from bnuq.sampling.trace import NotTraceableError, filled
+from bnuq.shapes import Float64, Int8
 
 LEVELS = (0.05, 0.01, 0.001)
 LEAST_POINTS = 10  # of a batch: of fewer, tails are heavier than thresholds allow for

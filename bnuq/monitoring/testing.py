@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import field
 
 import numpy as np
-from jaxtyping import Float, Float64, Int8, Int64
 
 from bnuq.frozen import frozen
 from bnuq.sampling import counter_rng
+from bnuq.shapes import Float, Float64, Int8, Int64
 
 POWERS = (0.1, 0.25, 0.5, 0.75)  # κ of the bets κ·p^(κ − 1), of which the wealth is the mean
 _ENTRIES = 2**22  # random words at once

@@ -7,7 +7,6 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
-from jaxtyping import Bool, Float
 
 from bnuq.estimates import Estimate
 from bnuq.frozen import frozen
@@ -15,6 +14,7 @@ from bnuq.methods import method_named
 from bnuq.metrics import auroc
 from bnuq.metrics.replicates import independent_units
 from bnuq.records.evaluation import EvaluatedSet, Result
+from bnuq.shapes import Bool, Float
 
 FALSE_ALARMS = 0.05  # share of test points that are taken for foreign
 _LEAST_POINTS = 20  # of each set, or groups: ten a half

@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-from jaxtyping import Bool, Float, Int64
 
 from bnuq.estimates import Axis, Estimate, Unit
 from bnuq.frozen import frozen
 from bnuq.metrics import certificates, standard_error
 from bnuq.metrics.replicates import independent_units
+from bnuq.shapes import Bool, Float, Int64
 
 if TYPE_CHECKING:
     from bnuq.records.evaluation import Result

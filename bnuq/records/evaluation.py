@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Float, Float16, Int16, Int64, Num, Shaped, UInt8
 
 from bnuq.estimates import Among, Axis, ByHand, Coordinate, Estimate, MetricName, Prefix, Size, Unit
 from bnuq.findings import Finding
@@ -18,6 +17,7 @@ from bnuq.methods import METHOD_NAMES, method_named
 from bnuq.metrics import METRICS, SCORES, SEPARATIONS
 from bnuq.records.certificate import Certification
 from bnuq.records.shift import Shift
+from bnuq.shapes import Float, Float16, Int16, Int64, Num, Shaped, UInt8
 from bnuq.store.table import Row, rows_of
 from bnuq.tasks import Task, task_named
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from jaxtyping import Float
 
 from bnuq import catalogue
 from bnuq.estimates import Axis, Coordinate, Count, Estimate, MetricName, Size, require
 from bnuq.findings import Finding
 from bnuq.frozen import frozen
 from bnuq.records.summary import SCHEMA, json_fields, json_value
+from bnuq.shapes import Float
 from bnuq.store import codec
 from bnuq.store.codec import write as write
 

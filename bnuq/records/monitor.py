@@ -12,7 +12,6 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 import numpy as np
-from jaxtyping import Float, Int8
 
 from bnuq import catalogue
 from bnuq.config import Normalize
@@ -20,6 +19,7 @@ from bnuq.estimates import Coordinate, Count, Estimate, InRecord, MetricName, Si
 from bnuq.findings import Finding
 from bnuq.frozen import frozen
 from bnuq.records.summary import SCHEMA, json_fields, json_value
+from bnuq.shapes import Float, Int8
 from bnuq.store import codec
 from bnuq.store.codec import write as write
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
-from jaxtyping import Float64
 
 from bnuq import catalogue
 from bnuq.estimates import Axis, Unit, require
@@ -26,6 +25,7 @@ from bnuq.metrics import METRICS, SCORES, TTest, nadeau_bengio, normalized, t_te
 from bnuq.records.addresses import WITHOUT_EXACT, coordinates_of, estimates_of, nested, path_of
 from bnuq.records.evaluation import Result
 from bnuq.records.summary import SCHEMA, json_fields, json_number, json_value
+from bnuq.shapes import Float64
 from bnuq.store import codec
 from bnuq.tasks import TaskName
 

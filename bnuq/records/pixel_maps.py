@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int64, Shaped
 
 from bnuq.errors import RequestError, ResultError
 from bnuq.files.hdf5 import Dataset, Group, open_hdf5
@@ -23,6 +22,7 @@ from bnuq.frozen import frozen
 from bnuq.metrics.registry import metric_of
 from bnuq.records.evaluation import EvaluatedSet, Maps, Result
 from bnuq.records.points import chosen_method
+from bnuq.shapes import Int64, Shaped
 from bnuq.store.datasets import PACKED, Writer, name_of
 from bnuq.store.table import unit_of
 

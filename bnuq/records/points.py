@@ -7,11 +7,11 @@ import io
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
-from jaxtyping import Int64, Shaped
 
 from bnuq.errors import RequestError
 from bnuq.metrics.registry import metric_of
 from bnuq.records.evaluation import Result
+from bnuq.shapes import Int64, Shaped
 
 Columns = Mapping[str, Shaped[np.ndarray, " point"]]
 _PREFERRED = ("mutual_information", "variance", "predictive_entropy", "squared_error")

@@ -13,7 +13,6 @@ from statistics import NormalDist
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-from jaxtyping import Float
 
 from bnuq import metrics
 from bnuq.config import ScoringSection
@@ -22,6 +21,7 @@ from bnuq.frozen import frozen
 from bnuq.methods import METHOD_NAMES
 from bnuq.metrics.registry import SCORES, metric_of
 from bnuq.perturbations import Change, change_in
+from bnuq.shapes import Float
 
 if TYPE_CHECKING:
     from bnuq.estimates import Estimate

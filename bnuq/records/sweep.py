@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from jaxtyping import Float64
 
 from bnuq import catalogue
 from bnuq.estimates import Coordinate, Estimate, InRecord, MetricName, Size, Unit, require
@@ -20,6 +19,7 @@ from bnuq.methods import NETWORKS
 from bnuq.metrics import SCORES
 from bnuq.records.evaluation import ScoreName, SetName
 from bnuq.records.summary import SCHEMA, json_fields, json_value
+from bnuq.shapes import Float64
 from bnuq.store import codec
 from bnuq.store.codec import write as write
 from bnuq.tasks import TaskName

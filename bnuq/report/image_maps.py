@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Bool, Int16
 
 from bnuq.records.evaluation import NOT_SCORED, ImageMaps, Result
 from bnuq.records.points import chosen_score
@@ -17,6 +16,7 @@ from bnuq.report.drawing import GREY, INK, colours_of, picture, short
 from bnuq.report.method_names import network_in_words
 from bnuq.report.numbers import named, number
 from bnuq.report.plotting import label_of
+from bnuq.shapes import Bool, Int16
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

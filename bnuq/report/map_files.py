@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from jaxtyping import UInt8
 from PIL import Image
 
 from bnuq.files.writing import write_bytes
@@ -21,6 +20,7 @@ from bnuq.records.pixel_maps import PREDICTED, SavedMaps, maps_of, numbers_of
 from bnuq.report import drawing
 from bnuq.report.drawing import colours_of
 from bnuq.report.image_maps import MOST, UNCERTAIN
+from bnuq.shapes import UInt8
 from bnuq.store.table import unit_of
 
 SCALES = "scales.json"

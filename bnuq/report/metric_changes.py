@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Float
 
 from bnuq.estimates import Estimate
 from bnuq.findings import Finding, verdict
@@ -17,6 +16,7 @@ from bnuq.metrics import METRICS, jackknife_error, standard_error
 from bnuq.records.evaluation import Result, SetResult
 from bnuq.records.reference import draws_mini_batches
 from bnuq.report.method_names import plain_sampled
+from bnuq.shapes import Float
 
 _NEGLIGIBLE = 1e-6  # of a value: rounding in float32
 PerPoint = Float[np.ndarray, " point"]

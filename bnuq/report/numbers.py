@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Float
 
 from bnuq.estimates import Estimate
 from bnuq.files.references import without_name
 from bnuq.metrics.registry import metric_of
 from bnuq.report.document import Cell
+from bnuq.shapes import Float
 
 UNITS = {"nats": " nats", "percent": " %"}  # behind a number in a sentence; others go without saying
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float
 
 from bnuq.metrics import METRICS
 from bnuq.records.evaluation import Result
@@ -20,6 +19,7 @@ from bnuq.report.method_names import network_in_words
 from bnuq.report.numbers import named, number
 from bnuq.report.ood import best_score_of
 from bnuq.report.plotting import evaluation_picture, label_of, line_styles, unit_square
+from bnuq.shapes import Float
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator
 
 import numpy as np
-from jaxtyping import Float
 
 from bnuq.config import ScoringSection
 from bnuq.methods import method_named
@@ -16,6 +15,7 @@ from bnuq.report import ood
 from bnuq.report.document import BulletList, Cell, Heading, Paragraph, Part, Row, Table
 from bnuq.report.method_names import method_label
 from bnuq.report.numbers import curve_cells, decimals, named, number, share, with_error
+from bnuq.shapes import Float
 from bnuq.tasks import REGRESSION, SEGMENTATION
 
 _LEVELS = (0.5, 0.8, 0.95)  # of the central intervals whose coverage is shown

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float64
 
 from bnuq.config import Variance
 from bnuq.frozen import frozen
@@ -15,6 +14,7 @@ from bnuq.metrics.arrays import as_float64
 from bnuq.sampling import counter_rng
 from bnuq.sampling.batch_statistics import BatchStatistics, LayerStatistics
 from bnuq.sampling.sites import BatchNormSite
+from bnuq.shapes import Float64
 
 MIN_VALUES = 2.0  # independent values: fewer have no variance
 

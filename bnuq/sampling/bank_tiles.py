@@ -7,11 +7,11 @@ from itertools import pairwise
 
 import numpy as np
 import torch
-from jaxtyping import Int64
 from torch import Tensor
 
 from bnuq.sampling import counter_rng
 from bnuq.sampling.engine import Stochastic
+from bnuq.shapes import Int64
 
 
 class BankEngine:

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
-from jaxtyping import Float, Int64
 
 from bnuq.config import Variance
 from bnuq.errors import ResultError
 from bnuq.files.hdf5 import image_of, open_hdf5
 from bnuq.files.writing import write_bytes
 from bnuq.frozen import frozen
+from bnuq.shapes import Float, Int64
 
 
 @frozen

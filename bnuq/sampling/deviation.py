@@ -6,11 +6,11 @@ import math
 from typing import Literal
 
 import torch
-from jaxtyping import Float, Float64
 from torch import Tensor
 
 from bnuq import devices, metrics
 from bnuq.frozen import frozen
+from bnuq.shapes import Float, Float64
 
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 3e-4}  # of outputs relative to the largest: rounding alone
 _COARSE = 0.05  # the same for networks that compute in half precision

@@ -18,6 +18,7 @@ from bnuq.sampling import counter_rng, kernels
 from bnuq.sampling.counter_rng import MaskKey
 from bnuq.sampling.interception import DropoutCall
 from bnuq.sampling.sites import DropoutSite
+from bnuq.shapes import UInt8
 
 # Masks of entries number `first`, `first` + 1, …, `count` of them, of each draw: 1 for kept, 0 for dropped ones.
 Entries = Callable[[int, int], UInt8[Tensor, "draw entry"]]

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 
 from bnuq import devices
@@ -15,6 +14,7 @@ from bnuq.frozen import frozen
 from bnuq.sampling.exactness import close
 from bnuq.sampling.interception import AboveAutograd, forward, undisturbed
 from bnuq.sampling.plain_loop import PlainLoop, tensor_output
+from bnuq.shapes import Float
 
 Loss = Callable[[Float[Tensor, "pass point output"]], Tensor]  # float64 outputs → their loss, summed over the points
 Pass = Callable[[Tensor, int], Tensor]  # inputs, and the number of their first point → outputs

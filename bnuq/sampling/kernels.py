@@ -17,6 +17,7 @@ from torch import Tensor
 from bnuq import devices
 from bnuq.sampling import counter_rng
 from bnuq.sampling.counter_rng import MaskKey
+from bnuq.shapes import Float, Int64
 
 _BLOCK = 1024  # entries of a program
 _MOST_BLOCKS = 2**16 - 1  # along the second axis of a grid

@@ -15,7 +15,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float64
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -27,6 +26,7 @@ from bnuq.sampling import counter_rng
 from bnuq.sampling.head import Head, head
 from bnuq.sampling.interception import float32_as
 from bnuq.sampling.outputs import outputs_of, unconverted
+from bnuq.shapes import Float, Float64
 
 
 @frozen

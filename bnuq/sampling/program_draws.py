@@ -7,7 +7,6 @@ augmentation of points, and which draws of a bank a point uses. All are function
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -15,6 +14,7 @@ from bnuq.sampling import counter_rng
 from bnuq.sampling.dropout import Dropout, dropped_by
 from bnuq.sampling.interception import DropoutCall
 from bnuq.sampling.sites import DropoutSite
+from bnuq.shapes import Float, Int64
 
 Numbers = Int64[Tensor, "draw point_or_1"]
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float64, Int64
 from scipy.special import stdtrit
 
 from bnuq import metrics
@@ -20,6 +19,7 @@ from bnuq.frozen import frozen
 from bnuq.metrics import Prior
 from bnuq.records.sweep import Elbo, ElboTerms, LayerCounts
 from bnuq.sampling.batch_statistics import BatchStatistics
+from bnuq.shapes import Float64, Int64
 from bnuq.sweeping.settings import prior_of
 from bnuq.sweeping.sizes import AtSize, DrawSets
 

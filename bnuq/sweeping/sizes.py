@@ -12,7 +12,6 @@ from functools import reduce
 from typing import TypeVar
 
 import numpy as np
-from jaxtyping import Float64
 from torch import Tensor
 
 from bnuq import metrics
@@ -37,6 +36,7 @@ from bnuq.metrics.arrays import as_float64
 from bnuq.progress import Advance, Progress
 from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.engine import Stochastic
+from bnuq.shapes import Float64
 from bnuq.sweeping.likelihood import Training
 from bnuq.sweeping.settings import samples_of
 

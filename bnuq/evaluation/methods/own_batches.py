@@ -10,7 +10,6 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from jaxtyping import Int64
 from torch import Tensor
 
 from bnuq import devices
@@ -24,6 +23,7 @@ from bnuq.sampling.batchnorm_calls import OtherCallsError, other_calls
 from bnuq.sampling.interception import forward, undisturbed, with_autograd_if_needed
 from bnuq.sampling.measure import MeasurementMode
 from bnuq.sampling.plain_loop import Engine, tensor_output
+from bnuq.shapes import Int64
 
 
 class OwnBatchesSampler(MethodSampler):

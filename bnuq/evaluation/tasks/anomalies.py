@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
-from jaxtyping import Float, Int64
 
 from bnuq import metrics
 from bnuq.data import Masks
@@ -16,6 +15,7 @@ from bnuq.evaluation.tasks.pixel_counts import SIGNED
 from bnuq.evaluation.tasks.pixels import ANOMALY, PixelScores
 from bnuq.metrics import COMPONENT_THRESHOLDS, ComponentOverlap
 from bnuq.records.evaluation import PIXEL_SCORES, Maps, MethodResult
+from bnuq.shapes import Float, Int64
 
 
 def with_segments(result: MethodResult, name: str, scores: PixelScores, maps: Maps, masks: Masks) -> MethodResult:

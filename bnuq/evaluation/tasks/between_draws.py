@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from jaxtyping import Bool, Float, Int64, Integer
 
 from bnuq import metrics
 from bnuq.records.evaluation import OF_COMPONENTS
+from bnuq.shapes import Bool, Float, Int64, Integer
 
 _SMALLEST = 1e-3  # of the scored pixels of an image: smaller components are left out
 

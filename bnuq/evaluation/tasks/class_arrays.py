@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from jaxtyping import Float, Int64
 
 from bnuq import metrics
 from bnuq.frozen import frozen
 from bnuq.metrics.arrays import Array, array_namespace
 from bnuq.metrics.registry import ESTIMANDS
+from bnuq.shapes import Float, Int64
 
 
 @frozen

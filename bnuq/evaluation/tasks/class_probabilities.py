@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
 
 import numpy as np
-from jaxtyping import Bool, Float, Float32, Int8, Int64
 
 from bnuq import metrics
 from bnuq.evaluation.estimates import RANKED, ranked_rows
 from bnuq.files.mapped import Pool
 from bnuq.frozen import frozen
 from bnuq.metrics import DrawWeights
+from bnuq.shapes import Bool, Float, Float32, Int8, Int64
 
 MOST_BYTES = 2**28  # of the mean probabilities of a set
 _REPLICATED = 2**25  # replicates × points × classes that Monte Carlo errors are computed from

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 from array_api_compat import device
-from jaxtyping import Bool, Float, Int64
 
 from bnuq import metrics
 from bnuq.arithmetic import PROBABILITY_TOLERANCE
@@ -27,6 +26,7 @@ from bnuq.frozen import frozen
 from bnuq.metrics import CalibrationBins, DrawWeights, LogitMaps
 from bnuq.metrics.arrays import Array, array_namespace, as_numpy
 from bnuq.metrics.registry import estimates_of_task
+from bnuq.shapes import Bool, Float, Int64
 
 _BLOCK = 2**17  # replicates × points × classes in memory at once: a few times this fits in a core's cache
 DEVICE_BLOCK = 2**24  # the same on an accelerator, which needs large blocks to be busy

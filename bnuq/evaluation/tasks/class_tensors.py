@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64
 from torch import Tensor
 
 from bnuq import devices
 from bnuq.evaluation import estimates
 from bnuq.evaluation.tasks.class_arrays import SampleScores, further_scores, impurity_of
 from bnuq.evaluation.tasks.class_reduction import DEVICE_BLOCK
+from bnuq.shapes import Float, Int64
 
 _TINY = float(np.finfo(np.float64).tiny)  # changes no logarithm that matters, and makes 0·ln 0 equal 0
 _UNDERFLOW = -1000.0  # whose exp is 0

@@ -7,7 +7,6 @@ from dataclasses import field, replace
 from typing import Self
 
 import numpy as np
-from jaxtyping import Float
 
 from bnuq import metrics
 from bnuq.config import Run
@@ -24,6 +23,7 @@ from bnuq.metrics import DrawWeights
 from bnuq.metrics.estimands import UNBOUNDED
 from bnuq.metrics.registry import estimates_of_task, metric_of
 from bnuq.records.evaluation import MethodResult, SetResult, parts_of
+from bnuq.shapes import Float
 from bnuq.tasks import CLASSIFICATION
 
 _RESAMPLED, _LEAST_RESAMPLED = 20_000, 200  # points, and how often more of them are resampled for selective prediction

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 import numpy as np
-from jaxtyping import Bool, Float, Int64, Shaped
 
 from bnuq import metrics
 from bnuq.records.evaluation import AGGREGATIONS, BAND
+from bnuq.shapes import Bool, Float, Int64, Shaped
 
 _ABOVE = 0.9  # share of all pixels below the threshold
 _BACKGROUND = ("background", "bg", "_background_")

@@ -11,7 +11,6 @@ import math
 from collections.abc import Mapping
 
 import numpy as np
-from jaxtyping import Float, Int64
 
 from bnuq import metrics
 from bnuq.estimates import Estimate
@@ -20,6 +19,7 @@ from bnuq.evaluation.tasks.class_reduction import ClassScores
 from bnuq.metrics import DrawWeights
 from bnuq.metrics.estimands import Formula, errors_by
 from bnuq.metrics.registry import metric_of
+from bnuq.shapes import Float, Int64
 
 RANKED = 1_000  # points on which Monte Carlo errors are measured, of one set or of two together
 OF_SETS = "uncertainty_correlation", "auroc_errors"

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 import numpy as np
-from jaxtyping import Float, Int64
 
 from bnuq.data import Points
 from bnuq.data.resizing import resized
 from bnuq.evaluation.gallery import small_copies
 from bnuq.records.evaluation import LARGEST_MAP, NOT_SCORED, ImageMaps
 from bnuq.records.points import chosen_score, largest_first
+from bnuq.shapes import Float, Int64
 
 _SHOWN = ("mutual_information", "predictive_entropy")
 

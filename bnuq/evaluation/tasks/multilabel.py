@@ -11,7 +11,6 @@ from dataclasses import field
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int64
 
 from bnuq import metrics
 from bnuq.data import Points, check_label_matrix
@@ -29,6 +28,7 @@ from bnuq.frozen import frozen
 from bnuq.metrics import METRICS, CalibrationBins, DrawWeights
 from bnuq.metrics.arrays import Array, array_namespace
 from bnuq.records.evaluation import SetResult
+from bnuq.shapes import Float, Int64
 from bnuq.tasks import MULTILABEL
 
 _LABEL_MEANS = tuple(  # the means over points that are given by label

@@ -7,13 +7,13 @@ import math
 from collections.abc import Iterator
 
 import numpy as np
-from jaxtyping import Bool, Float, Int64
 
 from bnuq import metrics
 from bnuq.config import ScoringSection
 from bnuq.findings import Finding, note, warning
 from bnuq.frozen import frozen
 from bnuq.metrics import DrawWeights
+from bnuq.shapes import Bool, Float, Int64
 
 
 @frozen

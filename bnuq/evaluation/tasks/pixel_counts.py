@@ -9,13 +9,13 @@ import math
 from collections.abc import Mapping, Sequence
 
 import torch
-from jaxtyping import Float, Int64, Integer, Num
 from torch import Tensor
 
 from bnuq import devices, metrics
 from bnuq.evaluation.tasks.pixel_values import PixelValues, taken
 from bnuq.metrics import COARSE_BINS, SCORE_BINS
 from bnuq.records.evaluation import PIXEL_SCORES, REACH
+from bnuq.shapes import Float, Int64, Integer, Num
 
 CONFIDENCE_BINS = 15
 AT_BOUNDARIES = ("mutual_information", "predictive_entropy")

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import field
 
 import numpy as np
-from jaxtyping import Float
 
 from bnuq.evaluation.estimates import SetScores
 from bnuq.frozen import frozen
+from bnuq.shapes import Float
 
 
 @frozen

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import fields
 
 import torch
-from jaxtyping import Float, Float64, Int64, Integer, Shaped
 from torch import Tensor
 
 from bnuq.frozen import frozen
 from bnuq.records.evaluation import PIXEL_SCORES
+from bnuq.shapes import Float, Float64, Int64, Integer, Shaped
 
 _LOWEST = -80.0  # logits below the largest: e^−80 is nothing in a sum, and a normal number in float32
 _SMALLEST = 2.0**-62  # probability, whose square is a normal number in float32: underflow takes a hundred times as long

@@ -13,7 +13,6 @@ from itertools import pairwise
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64, Integer
 from torch import Tensor
 
 from bnuq import devices, metrics
@@ -29,6 +28,7 @@ from bnuq.files.journal import Arrays
 from bnuq.metrics import SCORE_BINS, DrawWeights
 from bnuq.metrics.arrays import as_numpy
 from bnuq.records.evaluation import BAND, PIXEL_MEANS, PIXEL_SCORES
+from bnuq.shapes import Float, Int64, Integer
 
 PARTS, FEW_PARTS = 32, 8  # of the draws, each of which is left out once for the Monte Carlo error
 _LARGE = 2**23  # probabilities of an image, above which there are few parts, in float32

@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
-from jaxtyping import Bool, Float, Int64
 
 from bnuq import metrics
 from bnuq.config import Run, ScoringSection
@@ -26,6 +25,7 @@ from bnuq.frozen import frozen
 from bnuq.metrics import DrawWeights
 from bnuq.metrics.registry import estimates_of_task
 from bnuq.records.evaluation import MethodResult, Samples, SetResult
+from bnuq.shapes import Bool, Float, Int64
 from bnuq.tasks import REGRESSION
 
 _ESTIMATES = estimates_of_task("regression")

@@ -7,7 +7,6 @@ from dataclasses import field
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int64
 
 from bnuq import metrics
 from bnuq.config import ScoringSection
@@ -20,6 +19,7 @@ from bnuq.files.journal import Arrays
 from bnuq.frozen import frozen
 from bnuq.metrics import DrawWeights
 from bnuq.metrics.arrays import Array, array_namespace, as_numpy
+from bnuq.shapes import Float, Int64
 
 _QUANTILES = {"coverage50": 0.6744897501960817, "coverage95": 1.959963984540054}  # half a central interval, in sd
 _BLOCK = 2**17  # replicates × points × outputs in memory at once

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int64, Integer
 from torch import Tensor
 
 from bnuq import devices, metrics
 from bnuq.frozen import frozen
 from bnuq.records.evaluation import BAND, REACH
+from bnuq.shapes import Bool, Float, Int64, Integer
 
 
 @frozen

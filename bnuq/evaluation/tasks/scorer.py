@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import ClassVar, Protocol, Self
 
 import numpy as np
-from jaxtyping import Bool, Float, Int64
 
 from bnuq.config import Run
 from bnuq.data import Points
@@ -23,6 +22,7 @@ from bnuq.metrics import DrawWeights, LogitMaps
 from bnuq.metrics.arrays import Array
 from bnuq.metrics.registry import ALARMS
 from bnuq.records.evaluation import MethodResult, Samples, SetResult
+from bnuq.shapes import Bool, Float, Int64
 from bnuq.tasks import Task
 
 

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-from jaxtyping import Float, Int64
 
 from bnuq import metrics
 from bnuq.config import Run
@@ -28,6 +27,7 @@ from bnuq.evaluation.tasks.scorer import ScoredNetwork, ScoredSet, TaskScorer
 from bnuq.frozen import frozen
 from bnuq.metrics import CalibrationBins, DrawWeights, SelectiveScores
 from bnuq.records.evaluation import PIXEL_MEANS, PIXEL_SCORES, MethodResult, SetResult
+from bnuq.shapes import Float, Int64
 from bnuq.tasks import SEGMENTATION
 
 _OF_EACH_IMAGE = ("auroc", "aupr_out", "fpr95")

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float
 
 from bnuq.records.evaluation import MEDIAN_LIMIT, WORST_LIMIT
 from bnuq.records.inspection import Domain, Gap, Inspection, LayerNoise, NoiseBySize, PipelineFit
@@ -17,6 +16,7 @@ from bnuq.report import drawing
 from bnuq.report.document import Picture
 from bnuq.report.drawing import GREY, INK, PALE, legend_apart, picture, short
 from bnuq.report.inspection.layer_numbers import least_share, listed, pipeline_of, share_of, worst_first
+from bnuq.shapes import Float
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

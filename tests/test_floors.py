@@ -185,9 +185,11 @@ def test_the_smallest_evaluation_needs_no_scipy_and_a_check_neither_that_nor_tor
     importlib.import_module("start").small_inputs(tmp_path)
     made = loaded_by(_small_run(tmp_path, "evaluate", "run.toml", "--quiet", "--out", "r.h5"))
     assert (tmp_path / "r.h5").exists() and "torch" in made
-    assert not made & {"scipy", "matplotlib", "jinja2", "xarray", "pydantic"}
-    checked = loaded_by(_small_run(tmp_path, "check", "r.h5", "r.h5", "--quiet"))
-    assert "bnuq.gate" in checked and not checked & {"scipy", "torch", "pydantic"}
+    assert not made & {"scipy", "matplotlib", "jinja2", "xarray", "pydantic", "rich", "html", "PIL", "jaxtyping"}
+    assert not made & {"bnuq.report.evaluation", "bnuq.report.render"}  # with --quiet no report is made
+    checked = loaded_by(_small_run(tmp_path, "check", "r.h5", "r.h5"))
+    assert {"bnuq.gate", "bnuq.report.render.terminal"} <= checked
+    assert not checked & {"scipy", "torch", "pydantic", "rich", "html", "xml.etree.ElementTree", "asyncio", "jaxtyping"}
 
 
 def _small_run(folder: Path, *words: str) -> str:

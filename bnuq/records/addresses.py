@@ -20,9 +20,14 @@ _COORDINATES = {  # by the group of a method that estimates stand in: what leads
 }
 
 
-def estimates_of(result: Result) -> dict[str, Row]:
+_BY_ADDRESS = "rows by address"  # what is computed of a record
+
+
+def estimates_of(result: Result) -> Mapping[str, Row]:
     """Every estimate of a result by its address."""
-    return {address_of(row.coordinates): row for row in result.rows}
+    if _BY_ADDRESS not in result.computed:
+        result.computed[_BY_ADDRESS] = {address_of(row.coordinates): row for row in result.rows}
+    return result.computed[_BY_ADDRESS]
 
 
 def address_of(coordinates: Mapping[str, str]) -> str:

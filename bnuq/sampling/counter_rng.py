@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float64, Int64, UInt8, UInt16, UInt64
 
-from bnuq.shapes import Float64, Int64, UInt16, UInt64
+from bnuq.shapes import Float64, Int64, UInt8, UInt16, UInt64
 
 # purposes: part of the random key, never to be renumbered
 BATCH, AUGMENT, MASK, CHECK, CHECK_AUGMENT, SUBSET, RANKED, MASK_TIE = range(8)

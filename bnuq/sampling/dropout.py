@@ -8,7 +8,6 @@ from functools import partial
 
 import numpy as np
 import torch
-from jaxtyping import UInt8
 from torch import Tensor
 
 from bnuq import devices

@@ -11,13 +11,12 @@ from math import prod
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
 
 from bnuq import devices
 from bnuq.sampling import counter_rng
 from bnuq.sampling.counter_rng import MaskKey
-from bnuq.shapes import Float, Int64
+from bnuq.shapes import Float, Int64, UInt8
 
 _BLOCK = 1024  # entries of a program
 _MOST_BLOCKS = 2**16 - 1  # along the second axis of a grid

@@ -35,6 +35,24 @@ INPUTS: Catalogue = {
         lambda file, of, found, shape: f"{of}: predictions are {found}, of shape {_shape(shape)}, in {file}"
     ),
     "labels-found": Entry("labels are {found} in {file}"),
+    "columns-by-name": Entry(
+        lambda files, names: (
+            f"{joined(files)}: the columns are in another order, and were brought to one order by the names of the "
+            f"classes: {_numbered(enumerate(names))}"
+        )
+    ),
+    "columns-by-place": Entry(
+        lambda files, names: (
+            f"{joined(files)}: the columns have no names of classes, and are taken in this order: "
+            f"{_numbered(enumerate(names))}"
+        )
+    ),
+    "labels-numbered": Entry(
+        lambda names: (
+            f"the labels are numbers, and are taken in the order of the columns: {_numbered(enumerate(names))}. For "
+            "another order: --classes NAME,NAME"
+        )
+    ),
     "ids-in-one-file": Entry("only {file} has ids, so points are matched row by row"),
     # data: files
     "arrays-unused": Entry(lambda names: f"also present but not used: {', '.join(names[:10])}"),

@@ -16,6 +16,7 @@ from bnuq.data import Points, parse_reference, read_classes, set_name
 from bnuq.data.readers.columns import Columns
 from bnuq.errors import DataError, RequestError
 from bnuq.evaluation.given import GivenSet, given_set, given_sets
+from bnuq.evaluation.given_classes import check_numbers, in_one_order
 from bnuq.evaluation.given_points import (
     Source,
     Truth,
@@ -57,7 +58,7 @@ class ScoreRequest:
         names = {name: name_of_source(source) for name, source in self.predictions.items()}
         sampling = {key: getattr(self.sampling, key) for key in ("seed", "calibrate")}
         return {
-            "score": {"predictions": names} | msgspec.to_builtins(self.section),
+            "score": {"predictions": names} | msgspec.to_builtins(self.section, enc_hook=str),
             "data": {},
             "sampling": {key: value for key, value in sampling.items() if value is not None},
             "scoring": msgspec.to_builtins(self.scoring),
@@ -140,16 +141,18 @@ def loaded_of(request: ScoreRequest) -> Loaded:
         }
         given[name]["test"], found = matched(given[name]["test"], truth, section)
         findings += [*found, *read_notes(given[name], truth)] if number == 0 else found
-    sets = next(iter(given.values()))
-    outputs, classes = sets["test"].values.shape[2], _classes(section, sets["test"], truth)
     _check_alike(given, files)
-    points = {"test": labelled_points(truth, sets["test"], task, section, name="test", classes=classes)}
+    given, classes, found = _in_one_order(given, truth, section)
+    sets = next(iter(given.values()))
+    outputs, findings = sets["test"].values.shape[2], [*findings, *found]
+    truths, points = {"test": truth}, dict[str, Points]()
     if VALIDATION in sets:
-        columns = sets[VALIDATION].columns
-        held_out = truth_of(None, columns, section)
-        points[VALIDATION] = labelled_points(
-            held_out, sets[VALIDATION], task, section, name=VALIDATION, classes=points["test"].classes or ()
-        )
+        truths[VALIDATION] = truth_of(None, sets[VALIDATION].columns, section)
+    for name, labels in truths.items():
+        points[name] = labelled_points(labels, sets[name], task, section, name=name, classes=classes)
+        classes = points["test"].classes or ()
+        if task.classifies_points and not (section.classes or truth.classes):
+            findings += check_numbers(points[name], labels.values, sets[name])
     for name in sets.keys() - {"test", VALIDATION}:
         points[set_name(name, reference=name, reserved=True)] = unlabelled_points(sets[name], name, section)
     if section.held_out is not None:
@@ -165,14 +168,18 @@ def _as_asked(given: GivenSet, section: ScoreSection) -> GivenSet:
     return given if section.outputs is None else replace(given, kind=section.outputs)
 
 
-def _classes(section: ScoreSection, given: GivenSet, truth: Truth) -> tuple[str, ...]:
-    """The names of the classes, in the order of the columns, where they are known."""
-    named = section.classes or given.classes or truth.classes
-    if len(named) == 1 and exists(Path(expanded(named[0]))):
-        named = read_classes(Path(expanded(named[0]))).names
-    if section.classes and len(named) != given.values.shape[2]:
-        raise RequestError(f"--classes names {len(named)} classes, and the predictions have {given.values.shape[2]}.")
-    return tuple(named) if len(named) == given.values.shape[2] else ()
+def _in_one_order(
+    given: Mapping[str, Mapping[str, GivenSet]], truth: Truth, section: ScoreSection
+) -> tuple[dict[str, dict[str, GivenSet]], tuple[str, ...], tuple[Finding, ...]]:
+    """The predictions with their columns in one order, and the names of the classes in it, where they are known."""
+    asked = section.classes or ()
+    if len(asked) == 1 and exists(Path(expanded(asked[0]))):
+        asked = read_classes(Path(expanded(asked[0]))).names
+    count = next(iter(given.values()))["test"].values.shape[2]
+    if asked and len(asked) != count:
+        raise RequestError(f"--classes names {len(asked)} classes, and the predictions have {count}.")
+    of_labels = truth.classes if len(truth.classes) == count else ()
+    return in_one_order(given, truth.values, asked=asked, of_labels=of_labels)
 
 
 def _check_alike(given: Mapping[str, Mapping[str, GivenSet]], files: Mapping[str, Columns]) -> None:

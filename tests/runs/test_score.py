@@ -208,6 +208,35 @@ def test_classes_are_matched_by_their_names_in_the_columns(tmp_path: Path) -> No
     assert same(scored, bnuq.score(P, LABELS), tolerance=1e-9) and scored.sets["test"].classes == tuple(names)
 
 
+def test_columns_are_in_one_order_by_the_names_of_their_classes() -> None:
+    names, order = np.array(["cat", "dog", "emu", "owl"]), np.array([2, 0, 3, 1])
+    table = {f"prob_{name}": P[:, k] for k, name in enumerate(names)}
+    moved = {f"prob_{names[k]}": P[:, k] for k in order}
+    words = {"label": names[LABELS]}
+    expected = bnuq.score(P, LABELS, ood={"o": P})
+    both = bnuq.score({"a": table, "b": moved}, words, ood={"o": [table, P]}, held_out=0.5)
+    assert both.summary()["methods"]["a"] == both.summary()["methods"]["b"]
+    assert {finding.code for finding in both.findings} >= {"columns-by-name", "columns-by-place"}
+    validated = [bnuq.score({"a": table | words}, validation=[of | words]) for of in (table, moved)]
+    assert validated[0].summary()["methods"] == validated[1].summary()["methods"]
+    # Labels that are numbers: those of --classes; else those of the columns, unless sorted names are clearly right
+    assert same(bnuq.score({"a": moved}, LABELS, classes=tuple(names), ood={"o": [moved]}), expected, tolerance=1e-9)
+    assert same(bnuq.score({"a": moved}, np.argsort(order)[LABELS]), bnuq.score(P, LABELS))
+    text = refusal({"a": moved}, LABELS)
+    assert "0 = emu, 1 = cat" in text and "--classes cat,dog,emu,owl, or --classes emu,cat,owl,dog" in text
+    numbers = {f"prob_{k}": P[:, k] for k in order}
+    assert same(bnuq.score({"c": numbers}, LABELS), expected, tolerance=1e-9)
+    # Of one column, the other class is that of the labels
+    yes = {"prob_cat": P[:, 0]}
+    assert same(
+        bnuq.score({"a": yes}, np.array(["cat", "dog"])[np.minimum(LABELS, 1)]), bnuq.score(P[:, 0], LABELS == 0)
+    )
+    other = {name.replace("emu", "ant"): values for name, values in table.items()}
+    assert "'cat', 'dog', 'ant', 'owl'" in refusal({"a": table, "b": other}, words)
+    assert "those of --classes" in refusal({"a": table}, LABELS, classes=("cat", "dog", "emu", "ant"))
+    assert "those of the labels" in refusal({"a": table}, {"label": LABELS, "classes": np.array(["a", "b", "c", "d"])})
+
+
 def test_several_labels_are_a_classification_of_each() -> None:
     truth = RNG.integers(2, size=(N, 3))
     truth[0] = 1

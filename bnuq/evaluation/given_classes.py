@@ -1,0 +1,130 @@
+"""The classes of predictions that other software made: the columns of all files in one order, by the names that the
+files have for the classes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bnuq.data import Points
+from bnuq.data.readers.common import listed
+from bnuq.errors import DataError
+from bnuq.evaluation.given import GivenSet
+from bnuq.findings import Finding, note
+from bnuq.frozen import frozen
+
+_CERTAIN = 3.0  # standard errors by which another order of the classes has to be right more often
+_SHOWN = 5  # classes in a message
+
+
+@frozen
+class _Named:
+    """Predictions, and the names that their file has for the classes."""
+
+    of: GivenSet
+    names: tuple[str, ...]
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The names, without a beginning that all have before a number: 0, 1 of class_0, class_1."""
+        numbers = [re.fullmatch(r"(\D*)0*(\d+)", name) for name in self.names]
+        matches = [match for match in numbers if match is not None]
+        one_beginning = len(matches) == len(self.names) and len({match[1] for match in matches}) == 1
+        return tuple(match[2] for match in matches) if one_beginning else self.names
+
+    @property
+    def has_words(self) -> bool:
+        """Whether these are names, and not the numbers of the classes from 0."""
+        return bool(self.names) and {*self.keys} != {*map(str, range(len(self.names)))}
+
+    @property
+    def file(self) -> str:
+        return Path(self.of.columns.source).name
+
+
+def in_one_order(
+    given: Mapping[str, Mapping[str, GivenSet]],
+    labels: NDArray[Any],
+    *,
+    asked: Sequence[str],
+    of_labels: Sequence[str],
+) -> tuple[dict[str, dict[str, GivenSet]], tuple[str, ...], tuple[Finding, ...]]:
+    """The predictions, by file and set, with their columns in one order, the names of the classes in it, and notes.
+
+    The order is that of the names that are `asked` for, else of those that number the labels, else of the first file
+    that names its columns; numbered columns stand by their numbers, and others stay where they are. Names that are
+    asked for may also be new ones for those of the first file. DataError where names differ otherwise.
+    """
+    count = next(iter(given.values()))["test"].values.shape[2]
+    named = {(file, name): _named(of, labels, count) for file, sets in given.items() for name, of in sets.items()}
+    by_words = [each for each in named.values() if each.has_words]
+    numbered = next((each for each in named.values() if each.names and not each.has_words), None)
+    wanted, source = (asked, "--classes") if asked else (of_labels, "the labels")
+    order = classes = tuple(wanted)
+    if by_words and {*wanted} != {*by_words[0].names}:
+        first = by_words[0]
+        if wanted and not (asked and {*wanted}.isdisjoint(first.names)):
+            raise DataError(_differing(first, wanted, source))
+        order, classes = first.names, tuple(wanted) or first.names
+    elif numbered is not None and not wanted:
+        classes = tuple(name for _, name in sorted(zip(map(int, numbered.keys), numbered.names, strict=True)))
+    result, moved = {file: dict(sets) for file, sets in given.items()}, set[str]()
+    for (file, name), each in named.items():
+        keys = _Named(each.of, order).keys if each.has_words else tuple(map(str, range(len(each.names))))
+        if {*each.keys} != {*keys}:
+            raise DataError(_differing(each, order, by_words[0].of.columns.source))
+        if each.keys != keys:
+            columns = [each.keys.index(key) for key in keys]
+            result[file][name] = replace(each.of, values=each.of.values[..., columns])
+            moved.add(each.file)
+    findings = [note("columns-by-name", files=sorted(moved), names=list(classes))] if moved else []
+    unnamed = {each.file for each in named.values() if not each.has_words and each.of.levels is None}
+    if by_words and unnamed:
+        findings.append(note("columns-by-place", files=sorted(unnamed), names=list(classes)))
+    return result, classes, tuple(findings)
+
+
+def _named(given: GivenSet, labels: NDArray[Any], count: int) -> _Named:
+    """The names of all `count` classes; of two, the column of one names the other by the labels, where these do."""
+    names = given.classes
+    if len(names) == 1 and count == 2 and labels.ndim == 1 and labels.dtype.kind not in "fiub":
+        others = [text for text in np.unique(labels).tolist() if text != names[0]]
+        names = (others[0], names[0]) if len(others) == 1 else ()
+    return _Named(given, names if 1 < count == len(names) == len({*names}) else ())
+
+
+def _differing(named: _Named, expected: Sequence[str], source: str) -> str:
+    return (
+        f"{named.of.columns.source}: its columns are of the classes {listed(named.names)}, and those of {source} are "
+        f"{listed(list(expected))}; expected the same names, in any order."
+        + (" Name those of the columns, in their order: --classes NAME,NAME." if source == "the labels" else "")
+    )
+
+
+def check_numbers(points: Points, values: NDArray[Any], given: GivenSet) -> tuple[Finding, ...]:
+    """Where the labels are `values` that are numbers, and the columns have names: a note on the order that is taken,
+    which is that of the columns. DataError where the sorted order of the names is another one and makes clearly more
+    predictions right."""
+    names, labels = list(points.classes or ()), points.targets
+    by_name = not _Named(given, tuple(names)).has_words or all(name.lstrip("-").isdigit() for name in names)
+    if by_name or values.dtype.kind not in "fiub" or values.ndim > 1 or not isinstance(labels, np.ndarray):
+        return ()
+    in_sorted_order = np.array([names.index(name) for name in sorted(names)])
+    top = given.values[0].argmax(-1)
+    in_order, in_sorted = top == labels, top == in_sorted_order[labels]
+    better = int(in_sorted.sum()) - int(in_order.sum())
+    if better > _CERTAIN * np.sqrt(np.count_nonzero(in_sorted != in_order)):
+        shown = [", ".join(f"{k} = {name}" for k, name in enumerate(of[:_SHOWN])) for of in (names, sorted(names))]
+        raise DataError(
+            f"{points.reference}: the labels are numbers. In the order of the columns ({shown[0]}) "
+            f"{in_order.mean():.1%} of the predictions are right; in the sorted order of the names ({shown[1]}) "
+            f"{in_sorted.mean():.1%} are. Say which class each number is: --classes {','.join(sorted(names))}, or "
+            f"--classes {','.join(names)}."
+        )
+    return (note("labels-numbered", names=names),)

@@ -48,8 +48,7 @@ def check_request(subject: ScoredSubject, findings: tuple[Finding, ...]) -> None
     elif validation is None:
         why = (
             "without validation points that are held out of training and test: --validation REF, or a part of the test "
-            'set, validation = { split_of = "test", fraction = 0.5 }. Halves of a test set that are fitted to each '
-            "other keep no promise."
+            f"set, {subject.half_of_test}. Halves of a test set that are fitted to each other keep no promise."
         )
     elif validation.sha256 == test.sha256 or any(map(_is_unfit, findings)):
         why = (

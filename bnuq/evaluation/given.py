@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
@@ -108,7 +109,7 @@ class GivenSet:
                 sample, row, what, expected = wrong
                 of_sample = f" of sample {sample}" if self.is_of_samples else ""
                 raise DataError(
-                    f"{self.columns.source}: {self.found}: row {start + row}{of_sample} (counted from 0) {what}; "
+                    f"{self.columns.source}: {self.found}, row {start + row}{of_sample} (counted from 0) {what}; "
                     f"expected {expected}."
                 )
             yield self._outputs(values, rows, task)
@@ -196,9 +197,12 @@ def _found(columns: Columns, section: ScoreSection, task: Task, points: int | No
             yield _of_array(columns, exact, columns[exact], task, points, kind=_KINDS[name])
     named = {name: match for name in columns.values if (match := _CLASS.fullmatch(name)) is not None}
     for kind in () if task.is_regression else dict.fromkeys(match[1].lower() for match in named.values()):
-        names = [name for name, match in named.items() if match[1].lower() == kind and _is_column(columns[name])]
-        classes = tuple(named[name][2] for name in names)
-        yield replace(_joined(columns, names, task, points, kind=_KINDS[kind]), classes=classes)
+        names = [name for name, match in named.items() if match[1].lower() == kind]
+        all_texts = all(columns[name].dtype.kind == "U" for name in names)
+        names = [name for name in names if all_texts or _is_column(columns[name]) or _has_numbers(columns[name])]
+        if names:
+            classes = tuple(named[name][2] for name in names)
+            yield replace(_joined(columns, names, task, points, kind=_KINDS[kind]), classes=classes)
     if (name := columns.named((*_ANY, *_MEANS))) is not None:
         yield _of_array(columns, name, columns[name], task, points)
     known = {*LABELS, *IDS, *GROUPS, *SCORES, *map(str.lower, section.scores)}
@@ -212,7 +216,7 @@ def _distribution(columns: Columns) -> Iterator[GivenSet]:
     """A Gaussian, or quantiles, of a regression."""
     mean, sigma = columns.named(_MEANS), columns.named(_SIGMAS)
     if mean is not None and sigma is not None:
-        values, deviations = (_as_samples(columns[name]) for name in (mean, sigma))
+        values, deviations = (_as_samples(_numbers(columns, name)) for name in (mean, sigma))
         if values.shape != deviations.shape or len(values) > 1:
             raise DataError(f"{columns.source}: {mean} and {sigma} have shapes that do not fit together.")
         yield GivenSet(columns, values, "gaussian", f"mean {mean!r} and σ {sigma!r}", sigma=deviations)
@@ -220,7 +224,7 @@ def _distribution(columns: Columns) -> Iterator[GivenSet]:
     levels = {name: level / 100 if level >= 1 else level for name, level in levels.items()}
     if len(levels) > 1:
         names = sorted(levels, key=lambda name: levels[name])
-        values = np.stack([columns[name] for name in names], axis=-1)[None]
+        values = np.stack([_numbers(columns, name) for name in names], axis=-1)[None]
         found = f"quantiles {listed(names)}"
         yield GivenSet(columns, values, "quantiles", found, levels=np.array([levels[name] for name in names]))
     if {"quantiles", "levels"} <= columns.values.keys():
@@ -233,7 +237,7 @@ def _joined(
     """Several columns, or the one array of that name."""
     if len(names) == 1:
         return _of_array(columns, names[0], columns[names[0]], task, points, kind=kind)
-    stacked = np.stack([columns[name] for name in names], axis=-1)
+    stacked = np.stack([_numbers(columns, name) for name in names], axis=-1)
     return _of_array(columns, f"{names[0]} … {names[-1]}", stacked, task, points, kind=kind)
 
 
@@ -246,7 +250,9 @@ def _of_array(
     if task.is_regression and values.ndim == 2 and points == values.shape[1] != values.shape[0]:
         values = values[..., None]  # (T, n)
     samples = _as_samples(values)
-    if samples.ndim != 3 or 0 in samples.shape:
+    if samples.ndim == 3 and 0 in samples.shape:
+        raise DataError(f"{columns.source}: {found} is empty, of shape {values.shape}; expected at least one point.")
+    if samples.ndim != 3:
         raise DataError(
             f"{columns.source}: {found} has shape {values.shape}; expected (n, K), or (T, n, K) of samples."
         )
@@ -257,11 +263,36 @@ def _of_array(
     classes = columns.keys.get(name, ())
     if (names := columns.values.get("classes")) is not None and names.ndim == 1 and len(names) == samples.shape[2]:
         classes = tuple(map(str, names.tolist()))
-    return GivenSet(columns, samples, kind, f"{found}, {kind.replace('_', '-')},", classes)
+    return GivenSet(columns, samples, kind, f"{found}, {kind.replace('_', '-')}", classes)
 
 
 def _as_samples(values: NDArray[Any]) -> NDArray[Any]:
     return values[None, :, None] if values.ndim == 1 else values[None] if values.ndim == 2 else values
+
+
+def _numbers(columns: Columns, name: str) -> NDArray[Any]:
+    """A column; DataError for texts, with the first that is no number."""
+    values = columns[name]
+    if values.dtype.kind != "U":
+        return values
+    row = next((row for row, text in enumerate(values.flat) if not _is_number(text)), 0)
+    text = str(values.flat[row])
+    comma = " Write numbers with a decimal point, not a comma." * _is_number(text.replace(",", ".", 1))
+    raise DataError(
+        f"{columns.source}: {name!r} holds text, first {text[:50]!r} in row {row} (counted from 0); expected "
+        f"numbers.{comma}"
+    )
+
+
+def _has_numbers(values: NDArray[Any]) -> bool:
+    """Whether there are numbers among the first texts of a column."""
+    return values.dtype.kind == "U" and any(_is_number(text.replace(",", ".", 1)) for text in values.flat[:1000])
+
+
+def _is_number(text: str) -> bool:
+    with contextlib.suppress(ValueError):
+        return bool(np.isfinite(float(text)))
+    return False
 
 
 def _is_column(values: NDArray[Any]) -> bool:

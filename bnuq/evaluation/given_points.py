@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from bnuq.config import ScoreSection
 from bnuq.data import Points, check_label_matrix, check_labels, check_targets, load_points
 from bnuq.data.readers.columns import Columns, read_columns
+from bnuq.data.readers.common import listed
 from bnuq.errors import DataError, RequestError
 from bnuq.evaluation.given import GROUPS, IDS, LABELS, GivenSet, column_of
 from bnuq.files.content import exists
@@ -54,7 +55,12 @@ def truth_of(labels: Source | None, first: Columns, section: ScoreSection) -> Tr
     """The labels of a request, which may stand beside the first predictions; DataError if there are none."""
     if labels is None:
         if (name := first.named(LABELS)) is None:
-            raise DataError(f"{first.source}: has no array or column of labels. Name them: --labels REF.")
+            raise DataError(
+                f"{first.source}: has no array or column of labels; it has {listed(list(first.values))}. "
+                + "Its first line names no columns: write one above it, such as prob_cat,prob_dog,label. "
+                * ("column 0" in first.values)
+                + "Labels of another file are named by --labels REF."
+            )
         return _truth(first, name, section)
     if isinstance(labels, str | Path) and not exists(Path(expanded(str(labels).partition(":")[0]))):
         points = load_points(str(labels), name="test", base=Path.cwd(), split_default="test")
@@ -242,7 +248,5 @@ def read_notes(sets: dict[str, GivenSet], truth: Truth) -> Iterator[Finding]:
     """A note on what was taken for the predictions and the labels."""
     for name, given in sets.items():
         file = Path(given.columns.source).name
-        yield note(
-            "predictions-found", file=file, of=name, found=given.found.strip(","), shape=list(given.values.shape)
-        )
+        yield note("predictions-found", file=file, of=name, found=given.found, shape=list(given.values.shape))
     yield note("labels-found", file=Path(truth.source).name, found=truth.found)

@@ -124,6 +124,11 @@ class ScoredSubject:
         return tuple(kind for kind in offered if kind in self.run.scoring.recalibration)
 
     @property
+    def half_of_test(self) -> str:
+        """The setting that takes validation points of the test set."""
+        return "--held-out 0.5"
+
+    @property
     def method_names(self) -> tuple[str, ...]:
         """The names that methods may have in the request."""
         return tuple(method.name for method in self.plan.methods)
@@ -159,6 +164,10 @@ class Subject(ScoredSubject):
     def max_samples(self) -> int:
         """T, or its upper limit where it is "auto"."""
         return self.run.max_samples if self.run.samples == "auto" else self.run.samples
+
+    @property
+    def half_of_test(self) -> str:
+        return 'validation = { split_of = "test", fraction = 0.5 } under [data] of the run file'
 
     @property
     def method_names(self) -> tuple[str, ...]:

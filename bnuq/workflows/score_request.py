@@ -183,7 +183,8 @@ def _in_one_order(
 
 
 def _check_alike(given: Mapping[str, Mapping[str, GivenSet]], files: Mapping[str, Columns]) -> None:
-    """DataError for files with other sets, or sets with another number of classes, than the first."""
+    """DataError for files with other sets, or sets with another number of classes, than the first; and for sets of one
+    file with different numbers of samples."""
     first_file, first = next(iter(given.items()))
     for name, sets in given.items():
         if sets.keys() != first.keys():
@@ -191,12 +192,22 @@ def _check_alike(given: Mapping[str, Mapping[str, GivenSet]], files: Mapping[str
                 f"{files[name].source}: has predictions of {', '.join(sets)}; {first_file} of {', '.join(first)}."
             )
         for set_name_, of in sets.items():
-            expected = len(first[set_name_]), first["test"].values.shape[2]
-            if (len(of), of.values.shape[2]) != expected and of.levels is None:
-                raise DataError(
-                    f"{of.columns.source}: {of.found} has shape {of.values.shape}; expected {expected[0]} points and "
-                    f"{expected[1]} classes or outputs, as in the first."
-                )
+            test, first_test = sets["test"], first["test"]
+            outputs = "output" if of.kind == "means" else "column"
+            _check_count(of, len(of), first[set_name_], len(first[set_name_]), "point")
+            if of.levels is None:
+                _check_count(of, of.values.shape[2], first_test, first_test.values.shape[2], outputs)
+                _check_count(of, of.samples, test, test.samples, "sample", " of each point")
+
+
+def _check_count(of: GivenSet, count: int, other: GivenSet, expected: int, noun: str, what: str = "") -> None:
+    if count != expected:
+        raise DataError(
+            f"{of.columns.source}: {of.found}, has {count} {noun}{'s' * (count != 1)}{what}, and "
+            f"{other.columns.source} {expected}; expected as many."
+            + " The mean of samples is a single prediction."
+            * (noun == "sample")
+        )
 
 
 def _hold_out(points: dict[str, Points], given: dict[str, dict[str, GivenSet]], share: float, seed: int) -> None:

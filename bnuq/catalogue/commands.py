@@ -275,6 +275,10 @@ COMMANDS: Catalogue = {
         "statistics that are the same for all points of the reference are not compared: in {layers:listed}"
     ),
     "constant-layers": Entry("{layers:listed} {layers:is|are} the same for all points of the reference: not compared"),
+    "baseline-kept": Entry(
+        "{names:joined} {names:is|are} not used: the reference ({reference}) and the normalisation are those of the "
+        "baseline. For others, make a new one: --baseline FILE with a new name"
+    ),
     "stream-stopped": Entry(
         "the stream stopped at its alarm (batch {batch}, {name}), so this batch was compared only with the reference; "
         "name a new file for --stream to begin again"

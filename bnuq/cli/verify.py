@@ -49,7 +49,7 @@ def command(
     from bnuq.store.codec import kind_of_result
 
     path, progress = expanded(result), progress_of(printing)
-    kind_of_result(path)  # before torch is imported
+    kind_of_result(path, ("evaluate",))  # before torch is imported
     from bnuq.workflows.verify import verify
 
     given = {"folder": Path.cwd(), "progress": progress, "run_file": run_file}

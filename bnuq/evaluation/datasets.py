@@ -131,8 +131,9 @@ def _read_sets(run: Run) -> tuple[_Sets, str]:
     for ref in run.ood:
         points = _opened(run, ref, "test", ood=True)
         if points.name in ood:
+            text = parse_reference(ref.text, base=ref.base)[1]
             raise RequestError(
-                f"two OOD sets are called {points.name}; give them different names: --ood NAME={ref.text}."
+                f"two OOD sets are called {points.name}; give them different names: --ood {points.name}_2={text}."
             )
         ood[points.name] = points
     validation, why_none = None, "no points held out of training were named"

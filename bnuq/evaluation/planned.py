@@ -141,8 +141,8 @@ class PlannedRun:
         for name, (value, recorded) in pairs.items():
             if value != recorded:
                 raise ResultError(
-                    f"{expected.path}: {name} is not that of the result any more: {value!s:.64}, and there "
-                    f"{recorded!s:.64}. Nothing was compared."
+                    f"{expected.path}: {name} is not that of the result any more: it is {_shown(value)}, and was "
+                    f"{_shown(recorded)}. Nothing was compared."
                 )
 
     def findings(self) -> Iterator[Finding]:
@@ -214,6 +214,12 @@ def shown_images(run: Run, test: EvaluatedSet) -> list[int]:
     if run.show_images and not run.images:
         raise RequestError("--images names images to show, and --no-images keeps none. Leave out one of them.")
     return rows_of(run.show_images, test)
+
+
+def _shown(value: Any) -> str:
+    """The beginnings of digests, for a message."""
+    texts = value if isinstance(value, list) else [value]
+    return ", ".join(f"{text[:12]}…" if len(text) > 60 else text for text in map(str, texts[:3]))
 
 
 def _files_of(model: Mapping[str, Any]) -> list[str]:

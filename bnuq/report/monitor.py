@@ -12,6 +12,7 @@ import numpy as np
 
 from bnuq.catalogue import advised, noted
 from bnuq.findings import Catalogue, Entry, Finding, sentence, verdict
+from bnuq.monitoring.testing import Wealth
 from bnuq.records.monitor import BlockTest, Monitored
 from bnuq.report import drawing
 from bnuq.report.document import Cell, PathLine, Picture, Report, ReportSection, Table, explanations
@@ -35,6 +36,10 @@ _TEXTS = {
     "scores-differ": "Of outputs and scores, {names:joined} {names:differs|differ}.",
     "alarm": "Alarm: after batch {number} of the stream ({name}) the evidence was e = {e}; an alarm needs {needed}.",
     "no-alarm": "No alarm: after {batches} the evidence is e = {e}; an alarm needs {needed}.",
+    "one-batch": (
+        "One batch alone cannot raise the alarm: with {resamples:,} resampled batches no p-value is smaller. Add the "
+        "batches that follow to a stream (--stream FILE), or use --resamples {enough}."
+    ),
 }
 SENTENCES: Catalogue = {code: Entry(text) for code, text in _TEXTS.items()}
 _LEGEND = (
@@ -96,6 +101,16 @@ def findings(record: Monitored) -> Iterator[Finding]:
     else:
         batches = count(len(record.names), "batch") if len(record.names) == 1 else f"{len(record.names):,} batches"
         yield verdict("no-alarm", batches=batches, e=three_digits(record.e_value), needed=needed)
+        if differs and len(record.names) == 1 and sign == "≤":
+            yield verdict("one-batch", resamples=record.resamples, enough=_enough(record.level))
+
+
+def _enough(level: float) -> int:
+    """Resampled batches, in round numbers, with which one batch can raise the alarm."""
+    resamples = 1000
+    while Wealth().after(1 / resamples).e_value < 1 / level:
+        resamples *= 2
+    return resamples - 1
 
 
 def _p(value: float) -> str:

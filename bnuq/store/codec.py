@@ -179,15 +179,15 @@ class _Encoder:
 
 
 def kind_of_result(path: Path, known: Collection[str] = KINDS) -> str:
-    """The kind of the result file at `path`; ResultError if it is not a result of a known kind, or cannot be read."""
+    """The kind of the result file at `path`; ResultError if it is not of a `known` kind, or cannot be read."""
     with open_hdf5(path) as file:
         kind, command = file.attrs.get("kind"), file.attrs.get("command")
         if not isinstance(kind, str) or "bnuq" not in file.attrs:
             raise ResultError(f"{path} is not a result file of bnuq; expected one that bnuq wrote.")
         if kind not in known:
             raise ResultError(
-                f"{path} is a result of bnuq {command}; expected one of a kind that this version reads "
-                f"({', '.join(known)})."
+                f"{path} is a result of bnuq {command}{f' ({kind})' * (kind != command)}; expected one of a kind that "
+                f"is read here ({', '.join(known)})."
             )
         return kind
 

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from bnuq.config import DEFAULT_BATCH_SIZE, MonitorSection, Named, Run
-from bnuq.data import Points, in_colour
+from bnuq.data import Points, in_colour, parse_reference
 from bnuq.errors import DataError, ResultError
 from bnuq.evaluation.datasets import fetch_missing, limited, read_named, read_reference, takes_rgb_alone
 from bnuq.evaluation.device import device_and_notes
@@ -65,7 +65,8 @@ def monitor(run: Run, section: MonitorSection, *, folder: Path, progress: Progre
     replaces = run.out.exists()
     found = session.take(points)
     watch.lap("batch")
-    findings = (*notes_on_request([run], replaces=run.out if replaces else None), *found.findings)
+    unused = () if known is None else _unused(run, known)
+    findings = (*notes_on_request([run], replaces=run.out if replaces else None), *unused, *found.findings)
     found = replace(found, findings=findings, seconds=watch.seconds(), path=run.out)
     write(found, run.out)
     session.save(stream=stream_path)
@@ -299,6 +300,18 @@ def _on_baseline(
     known = {block.name for block in blocks}
     if left_out := [block.name for block in watch.blocks if block.name not in known]:
         yield note("constant-layers", layers=left_out)
+
+
+def _unused(run: Run, baseline: Baseline) -> Iterator[Finding]:
+    """A note on what the request says otherwise than the baseline, which was made with it."""
+    reference = str(baseline.reference["reference"])
+    names = []
+    if isinstance(run.test, Named) and Path(parse_reference(run.test.text)[1]).name != Path(reference).name:
+        names.append("--test")
+    if run.normalize not in (None, "train", baseline.normalize):
+        names.append("--normalize")
+    if names:
+        yield note("baseline-kept", names=names, reference=reference)
 
 
 def _reference(run: Run) -> Points:

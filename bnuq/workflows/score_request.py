@@ -125,8 +125,8 @@ def loaded_of(request: ScoreRequest) -> Loaded:
         for ood, sources in request.ood.items():
             if len(sources) != len(files):
                 raise RequestError(
-                    f"--ood {ood} names {len(sources)} files, and there are {len(files)} of predictions; expected one "
-                    "for each, in their order."
+                    f"--ood {ood} names {len(sources)} file{'s' * (len(sources) != 1)}, and the predictions are "
+                    f"{len(files)}; expected one for each, in their order. Another set has another name."
                 )
             sets[ood] = given_set(columns_at(sources[number])[0], section, task)
         if request.validation and len(request.validation) != len(files):

@@ -137,7 +137,7 @@ BAD: dict[str, tuple[Break, tuple[str, ...], str]] = {
     "no points": (nothing, ("--limit", "0"), "--limit is 0"),
     "no chunk": (nothing, ("--chunk-size", "0"), "--chunk-size is 0"),
     "unknown layers": (nothing, ("--layers", "nope.*"), "nope.*"),
-    "OOD sets of one name": (nothing, ("--ood", "other.npz,other.npz"), "two OOD sets are called other"),
+    "OOD sets of one name": (nothing, ("--ood", "a=other.npz,a=test.npz"), "different names: --ood a_2=test.npz."),
     "OOD set of a reserved name": (nothing, ("--ood", "test=other.npz"), "another name, which has no meaning yet"),
     "OOD file of a reserved name": (nothing, ("--ood", "train.npz"), "train_set=train.npz"),
     "OOD set that is not there": (nothing, ("--ood", "nope.npz"), "nope.npz"),

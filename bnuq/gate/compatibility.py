@@ -99,7 +99,7 @@ def _differences(current: Result, baseline: Result, settings: GateSettings) -> I
     if task != before:
         yield f"task: {task} now, {before} in the baseline; their estimates are not comparable."
         return
-    yield from _other_numbers(current.sampling, baseline.sampling, settings)
+    yield from _other_numbers(current.sampling, baseline.sampling, settings, of_files=isinstance(current, Scored))
     common = [method for method in current.methods if method in baseline.methods]
     yield from _other_samplers(sampler_settings(current.run), sampler_settings(baseline.run), common, settings)
     new, old = (_as_scored(result) | _calibrated(result, common) for result in (current, baseline))
@@ -126,12 +126,15 @@ def _other_data(
             yield f"data: the classes of the pixels of {name} are {now} now, {before} in the baseline. {advice}"
 
 
-def _other_numbers(new: Mapping[str, Any], old: Mapping[str, Any], settings: GateSettings) -> Iterator[str]:
-    """Differences in T and b, where both are known."""
+def _other_numbers(
+    new: Mapping[str, Any], old: Mapping[str, Any], settings: GateSettings, *, of_files: bool = False
+) -> Iterator[str]:
+    """Differences in T and b, where both are known; T may be that of files."""
     for key, name in (("samples", "samples"), ("batch_size", "batch-size")):
         now, before = new[key], old[key]
         if now != before and None not in (now, before) and not settings.allows(name):
-            yield f"{name}: {now} now, {before} in the baseline. Evaluate with --{name} {before}, or {_allowing(name)}."
+            do = f"Score a file that has {before} of each point" if of_files else f"Evaluate with --{name} {before}"
+            yield f"{name}: {now} now, {before} in the baseline. {do}, or {_allowing(name)}."
 
 
 def _other_samplers(
@@ -208,6 +211,10 @@ def _missing(current: Result, baseline: Result, settings: GateSettings) -> Itera
     missing = [address for address in old if address not in new and not settings.allows("missing", address)]
     missing = [address for address in missing if not _is_of_other_points(old[address], current)]
     missing = [address for address in missing if not _is_undefined(old[address], current)]
+    has_ood = any(of.kind == "ood" for of in current.sets.values())
+    if not has_ood and current.sets.keys() < baseline.sets.keys() and not isinstance(current, Scored):
+        # Scores that only OOD sets are ranked by are no estimates of their own: what is missing is the set.
+        missing = [address for address in missing if not (old[address]["score"] and old[address]["metric"] == ERRORS)]
     if POPULATION not in current.methods:  # its reference check passes now
         missing = [address for address in missing if method_named(old[address]["method"]).plain.name != POPULATION]
     for kind, present, pattern in (("method", current.methods, "{}"), ("set", current.sets, "*.{}")):
@@ -216,12 +223,13 @@ def _missing(current: Result, baseline: Result, settings: GateSettings) -> Itera
                 missing = [address for address in missing if old[address][kind] != name]
                 of_file = kind == "method" and isinstance(current, Scored)
                 do = f"Score its file by {method_named(name).plain.name}=FILE" if of_file else "Evaluate it"
-                yield _absent(f"the {kind} {name}", pattern.format(name), do)
+                yield _absent(f"the {kind} {name}", pattern.format(name), do=do)
     if missing:
         shown = ", ".join(missing[:_MOST_NAMED]) + (
             f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
         )
-        yield _absent(shown, missing[0] if len(missing) == 1 else "ADDRESS")
+        metrics = dict.fromkeys(f"*.{old[address]['metric']}" for address in missing)
+        yield _absent(shown, *(missing if len(missing) == 1 else metrics))
 
 
 def _is_of_other_points(row: Row, current: Result) -> bool:
@@ -243,11 +251,13 @@ def _is_undefined(row: Row, current: Result) -> bool:
     return ranked.get(row["metric"]) in method.sets[row["set"]].points
 
 
-def _absent(label: str, allowed: str, do: str = "Evaluate it") -> str:
-    allowing = _allowing(f"missing:{allowed}")
+def _absent(label: str, *allowed: str, do: str = "Evaluate it") -> str:
+    allowing = _allowing(*(f"missing:{pattern}" for pattern in allowed))
     return f"missing: {label}: in the baseline, but not in the current result. {do}, or {allowing}."
 
 
-def _allowing(name: str) -> str:
+def _allowing(*names: str) -> str:
     """How to allow the difference: by an option of `bnuq check`, or in the run file, which `evaluate` reads too."""
-    return f'allow it in [check], allow = ["{name}"], or by bnuq check --allow "{name}"'
+    quoted = [f'"{name}"' for name in names]
+    options = " ".join(f"--allow {name}" for name in quoted)
+    return f"allow it in [check], allow = [{', '.join(quoted)}], or by bnuq check {options}"

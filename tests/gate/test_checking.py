@@ -17,11 +17,12 @@ from hypothesis import strategies as st
 
 from bnuq.catalogue import text_of
 from bnuq.errors import RequestError, ResultError
+from bnuq.estimates import Estimate
 from bnuq.findings import note, warning
 from bnuq.gate import CheckVerdict, EstimateComparison, GateSettings, check
 from bnuq.metrics import holm
 from bnuq.records.addresses import estimates_of
-from bnuq.records.evaluation import Result
+from bnuq.records.evaluation import EvaluatedSet, Result
 
 SAMPLES, POINTS = 16, 100
 NO_ERROR = {"se": None, "mc_se": None, "jackknife": None, "bootstrap": None}
@@ -280,6 +281,29 @@ def test_what_was_not_looked_at_alike_is_an_error_unless_it_is_allowed_by_name(
     with pytest.raises(ResultError, match=re.escape(complaint)):
         check(current, baseline, GateSettings.of(allow=others))
     assert check(current, baseline, GateSettings.of(allow=[name])).passed
+
+
+def test_scores_that_only_a_missing_ood_set_is_ranked_by_are_missing_with_it() -> None:
+    current, baseline = (made_up.result(mcbn={"pll": values()}, path=name) for name in ("new.h5", "old.h5"))
+    mcbn = baseline.methods["mcbn"]
+    test = replace(mcbn.sets["test"], by_score={"gen": {"auroc_errors": Estimate(0.8, se=0.1)}})
+    baseline = replace(baseline, methods=baseline.methods | {"mcbn": replace(mcbn, sets={"test": test})})
+    with pytest.raises(ResultError, match=r"missing: mcbn\.sets\.test\.by_score\.gen\.auroc_errors: in the"):
+        check(current, baseline)
+    other = EvaluatedSet("o", "ood", "o.npz", "0" * 64, 5)
+    assert check(current, replace(baseline, sets=baseline.sets | {"o": other})).passed
+
+
+def test_several_missing_estimates_are_allowed_by_their_metrics() -> None:
+    baseline = made_up.result(mcbn={"pll": values(), "brier": values(1) + 1, "accuracy": values(2)}, path="old.h5")
+    current = baseline
+    for metric in ("brier", "accuracy"):
+        current = made_up.with_estimate(current, "mcbn", metric, value=None)
+    with pytest.raises(ResultError) as refused:
+        check(current, baseline)
+    patterns = re.findall(r'--allow "([^"]+)"', str(refused.value))
+    assert sorted(patterns) == ["missing:*.accuracy", "missing:*.brier"]
+    assert check(current, baseline, GateSettings.of(allow=patterns)).passed
 
 
 def test_all_that_stands_in_the_way_is_told_at_once() -> None:

@@ -178,9 +178,9 @@ def scored_sets(run: Run, plan: RunPlan, data: RunData) -> tuple[dict[str, Point
 
 
 def check_listed_classes(run: Run, test: Points, outputs: int) -> None:
-    """DataError where a run lists more classes than the network has outputs."""
+    """DataError where a run lists more or fewer classes than the network has outputs."""
     names = test.classes or ()
-    if run.classes is not None and len(names) > outputs:
+    if run.classes is not None and len(names) != outputs:
         raise DataError(
             f"data.classes (--classes) lists {len(names)} names, and the network has {outputs} outputs. List one name "
             f"for each output, in their order; the first are {', '.join(names[:5])}."

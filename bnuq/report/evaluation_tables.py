@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+import numpy as np
+
 from bnuq.estimates import Estimate
 from bnuq.methods import method_named
 from bnuq.metrics import FEATURE_SCORES, METRICS
 from bnuq.metrics.registry import scores_among
-from bnuq.records.evaluation import ERRORS, PARTS, WITH_ERRORS, MethodResult, Result
+from bnuq.records.evaluation import ERRORS, FEWEST_POINTS, PARTS, WITH_ERRORS, MethodResult, Result
 from bnuq.report import ood
 from bnuq.report.document import Cell, Heading, Part, ReportSection, Row, Table, explanation, explanations, section
 from bnuq.report.method_names import method_label, plain_methods
@@ -119,7 +121,16 @@ def part_sections(result: Result, *, roomy: bool) -> Iterator[ReportSection]:
             tables += [Heading(headed(metric).strip()), Table(header, rows, stacks=True)]
         left_out = len(first) - len(shown)
         texts = [f"The {_SHOWN} with the lowest accuracy; {left_out} more are in the JSON."] if left_out else []
+        if tables and _has_small_parts(result, kind):
+            texts.append(f"A {kind} of fewer than {FEWEST_POINTS} points is left out.")
         yield from section(f"By {kind}", (*tables, *explanations(texts)), folded=True)
+
+
+def _has_small_parts(result: Result, kind: str) -> bool:
+    """Whether some class or group of the test set has too few points for estimates of its own."""
+    test = result.sets["test"]
+    values = test.labels if kind == "class" else test.group
+    return values is not None and bool((np.unique(values, return_counts=True)[1] < FEWEST_POINTS).any())
 
 
 def failure_detection(result: Result, *, roomy: bool) -> Iterator[Part]:

@@ -174,6 +174,18 @@ def test_damaged_estimates_of_a_class_are_refused(result: Result, metric: str) -
         recomputed(replace(result, methods={**result.methods, "mcbn": method}))
 
 
+def test_the_report_says_that_small_classes_are_left_out(result: Result) -> None:
+    def texts(shown: Result) -> str:
+        return str([section.parts for section in report(shown).sections if section.title == "By class"])
+
+    test = result.sets["test"]
+    few = np.r_[test.labels[:-1], 99]
+    assert "of fewer than 20 points is left out" not in texts(result)
+    assert "A class of fewer than 20 points is left out." in texts(
+        replace(result, sets={**result.sets, "test": replace(test, labels=few)})
+    )
+
+
 def test_few_points_have_no_figures_and_of_many_classes_those_with_the_most_points_have() -> None:
     counts = np.r_[np.full(700, 19), np.arange(20, 320)]
     labels = np.random.default_rng(0).permutation(np.repeat(np.arange(1000), counts))

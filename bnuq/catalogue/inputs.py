@@ -53,6 +53,11 @@ INPUTS: Catalogue = {
             "another order: --classes NAME,NAME"
         )
     ),
+    "probabilities-of-zero": Entry(
+        "{method}: {count} of {points} points give their class a probability of 0. Their log-likelihood is −∞, and is "
+        "counted as {least:.1f}: the PLL says little.",
+        "Give logits, or probabilities that were not rounded to 0; for hard decisions, read accuracy and Brier score.",
+    ),
     "ids-in-one-file": Entry("only {file} has ids, so points are matched row by row"),
     # data: files
     "arrays-unused": Entry(lambda names: f"also present but not used: {', '.join(names[:10])}"),
@@ -149,7 +154,9 @@ INPUTS: Catalogue = {
         "the reference ({reference}) has points of {shape}, the test set of {test}: no method draws from it, so it was "
         "left out, and with it the check of the reference and scores that are fitted to it"
     ),
-    "limited": Entry("at most {limit} points of each evaluated set, drawn at random with seed {seed} (--limit)"),
+    "limited": Entry(
+        "at most {limit} {limit:point|points} of each evaluated set, drawn at random with seed {seed} (--limit)"
+    ),
     "inputs-of-another-scale": Entry(
         "the inputs of {set} ({source}) lie between {low:.3g} and {high:.3g}, with a standard deviation of {sd:.3g}, "
         "and those of the reference ({reference}) between {reference_low:.3g} and {reference_high:.3g}, with "

@@ -23,6 +23,7 @@ from bnuq.tasks import Task
 Kind = Literal["logits", "probabilities", "log_probabilities", "means", "gaussian", "quantiles"]
 TOLERANCE = 1e-3  # of the sum of a point's probabilities
 _LOWEST = float(np.finfo(np.float32).tiny)  # in place of a probability of 0, as where a network gives probabilities
+LEAST_LOG = float(np.log(_LOWEST))  # and of its log-likelihood
 _BLOCK = 2**18  # numbers of a block
 _PSEUDO_SAMPLES = 100  # at equal steps of a quantile function whose levels are others
 
@@ -98,6 +99,13 @@ class GivenSet:
                 raise DataError(f"{self.columns.source}: {name!r} has no finite number in row {row} (counted from 0).")
             scores[own_score(name)] = values.astype(np.float64)
         return replace(self, scores=scores)
+
+    def impossible(self, labels: NDArray[np.int64]) -> int:
+        """The points whose class has a probability of 0."""
+        if self.kind != "probabilities":
+            return 0
+        of_labels = self.values[:, np.arange(len(self)), labels]
+        return int((of_labels <= 0).all(0).sum())
 
     def blocks(self, task: Task) -> Iterator[Float[np.ndarray, "sample chunk output"]]:
         """Outputs of a network with this task, block by block in float64; DataError for numbers that are none."""

@@ -19,7 +19,7 @@ from bnuq.data import Points
 from bnuq.data.readers.columns import Columns
 from bnuq.evaluation import certification, recalibration
 from bnuq.evaluation.estimates import SetScores
-from bnuq.evaluation.given import GivenSet
+from bnuq.evaluation.given import LEAST_LOG, GivenSet
 from bnuq.evaluation.given_points import Source
 from bnuq.evaluation.subject import VALIDATION, ScoredSubject, ScoringPlan
 from bnuq.evaluation.tasks.classification import ClassificationScorer
@@ -31,7 +31,7 @@ from bnuq.evaluation.units import Gathered
 from bnuq.evaluation.views import MethodScoring, Outcome, ScoredMethod, SetScoring, View
 from bnuq.files.content import sha256_of_file
 from bnuq.files.folders import expanded
-from bnuq.findings import warning
+from bnuq.findings import Finding, warning
 from bnuq.frozen import frozen
 from bnuq.methods import Method, method_named
 from bnuq.records import evaluation_file
@@ -104,6 +104,7 @@ def score(request: ScoreRequest) -> Scored:
         findings.append(warning("too-few-points", sets=["test"]))
     if 0 < len(loaded.points.get(VALIDATION, ())) < _FEW:
         findings.append(warning("few-validation-points", points=len(loaded.points[VALIDATION])))
+    findings += _impossible(loaded)
     record = request.record()
     record["sampling"]["calibrate"] = subject.calibration
     seconds = {"total": (datetime.now(UTC) - started).total_seconds()}
@@ -174,6 +175,15 @@ def _scored(run: Run, loaded: Loaded) -> tuple[ScoredSubject, Outcome]:
     findings += recalibration.findings(fits)
     samples = max(of_file.samples for of_file in subjects.values())
     return whole, Outcome(samples, results, tuple(findings), scored=scored)
+
+
+def _impossible(loaded: Loaded) -> Iterator[Finding]:
+    """A warning for each file that gives the class of some points a probability of 0."""
+    labels = loaded.points["test"].targets
+    if loaded.task.classifies_points and isinstance(labels, np.ndarray):
+        for name, sets in loaded.given.items():
+            if count := sets["test"].impossible(labels):
+                yield warning("probabilities-of-zero", method=name, points=len(labels), count=count, least=LEAST_LOG)
 
 
 def _with_own_scores(scored: ScoredMethod, given: Mapping[str, GivenSet]) -> ScoredMethod:

@@ -22,6 +22,7 @@ from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 
 import bnuq
+from bnuq.catalogue import text_of
 from bnuq.errors import BnuqError, DataError, RequestError
 from bnuq.gate import GateSettings, check
 from bnuq.gate.history import last_results
@@ -192,6 +193,14 @@ def test_logits_of_samples_are_those_of_their_probabilities_and_have_monte_carlo
     assert same(scored, bnuq.score(softmax(SAMPLES), LABELS), tolerance=1e-9)
     test = scored.summary()["methods"]["predictions"]["sets"]["test"]
     assert test["pll"]["mc_se"] > 0 and test["mutual_information"]["value"] > 0
+
+
+def test_classes_that_were_given_a_probability_of_zero_are_a_warning() -> None:
+    hard = np.eye(K)[np.where(np.arange(N) % 10 == 0, (LABELS + 1) % K, LABELS)]
+    [finding] = [each for each in bnuq.score(hard, LABELS).findings if each.severity == "warning"]
+    assert (finding.code, finding.values["count"], finding.values["points"]) == ("probabilities-of-zero", N // 10, N)
+    assert "counted as −87.3" in text_of(finding).replace("-", "−")
+    assert not [each for each in bnuq.score(P, LABELS).findings if each.code == "probabilities-of-zero"]
 
 
 def test_a_column_of_the_probability_of_yes_is_two_classes() -> None:

@@ -273,7 +273,9 @@ EVALUATION: Catalogue = {
         "The section on the certificate says which risk could be promised. Use more validation points, a larger --risk "
         "or a lower --confidence.",
     ),
-    "few-samples": Entry("With {samples} samples no Monte Carlo error can be estimated; use at least {minimum}."),
+    "few-samples": Entry(
+        "With {samples} {samples:sample|samples} no Monte Carlo error can be estimated; use at least {minimum}."
+    ),
     "nothing-stochastic": Entry(
         "Only the deterministic network was evaluated; the notes say what was left out.",
         "The notes say what was left out; a network without BatchNorm and dropout has nothing to sample.",

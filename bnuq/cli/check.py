@@ -128,8 +128,10 @@ def command(
         try:
             _write(reports, verdict)
         finally:  # print the verdict even where a report could not be written
-            show = _print_markdown if to_stdout else _print
-            print_result(verdict, without_strict(printing), summary=_summary, show=show)
+            if to_stdout:
+                _print_markdown(verdict, stdout())
+            else:
+                print_result(verdict, without_strict(printing), summary=_summary, show=_print)
 
     end(verdict, print_verdict, as_json=printing.json or to_stdout, quiet=printing.quiet)
 

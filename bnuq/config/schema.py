@@ -807,6 +807,7 @@ class CheckSection(Section, frozen=True):
         setting(
             "Refuse a check that could not detect a degradation as large as its tolerance with this probability: 0.8.",
             "Tolerances",
+            expected="a number above 0 and below 1, such as 0.8",
             shown="none",
         ),
     ] = None

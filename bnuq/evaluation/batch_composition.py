@@ -39,7 +39,7 @@ def mini_batches(sampler: SamplerSettings, train: Points, batch_size: int, *, se
     else:
         rows = partial(counter_rng.batch_indices, population=len(train))
     if not sampler.replacement:
-        check_batch_size(batch_size, len(train))
+        check_batch_size(batch_size, len(train), option="--batch-size")
 
     def rows_of(draw: int, purpose: int) -> Int64[np.ndarray, " batch"]:
         return rows(seed, draw, batch_size=batch_size, purpose=purpose, replacement=sampler.replacement)

@@ -105,7 +105,7 @@ def _sections(result: Result, verdicts: Sequence[Finding], *, roomy: bool) -> It
         *intervals,
     )
     parts = (*parts, *explanations(legend))
-    yield ReportSection(f"Test set, {result.sets['test'].n} {tasks.points_of(result)}", parts)
+    yield ReportSection(f"Test set, {_counted(result, 'test')}", parts)
     yield from evaluation_tables.label_sections(result, roomy=roomy)
     yield from evaluation_tables.part_sections(result, roomy=roomy)
     yield from section(
@@ -126,7 +126,7 @@ def _sections(result: Result, verdicts: Sequence[Finding], *, roomy: bool) -> It
             *explanations(ood_legend),
         )
         parts = (*ood.pixel_tables(result, name, roomy=roomy), *parts)
-        yield ReportSection(f"{name}, {result.sets[name].n} {tasks.points_of(result)}, against the test set", parts)
+        yield ReportSection(f"{name}, {_counted(result, name)}, against the test set", parts)
         ood_legend = ()  # shown once
     for suite, table in ood.suite_tables(result, roomy=roomy):
         points = tasks.points_of(result)
@@ -245,7 +245,12 @@ def _set_in_words(result: Result, name: str) -> str:
     evaluated = result.sets[name]
     file = numbers.of_reference(evaluated.reference)
     source = file if evaluated.kind != "ood" or Path(file).stem == name else f"{name} ({file})"
-    return f"{source}, {evaluated.n} {tasks.points_of(result)}"
+    return f"{source}, {_counted(result, name)}"
+
+
+def _counted(result: Result, name: str) -> str:
+    """How many points, or images, a set has."""
+    return numbers.count(result.sets[name].n, tasks.points_of(result).removesuffix("s"))
 
 
 def _samples(result: Result) -> str:

@@ -14,6 +14,7 @@ from bnuq.metrics.registry import metric_of
 from bnuq.report.document import Cell
 from bnuq.shapes import Float
 
+_ROUNDING = 1e-15  # of float64: what is smaller with its error is 0 in a table
 UNITS = {"nats": " nats", "percent": " %"}  # behind a number in a sentence; others go without saying
 
 
@@ -24,7 +25,7 @@ def number(value: float | None, digits: int = 4) -> str:
     if not math.isfinite(value):
         return str(value).replace("-", "−").replace("nan", "–")
     small = 0 < abs(value) < 10.0**-digits / 2
-    text = f"{value:.1e}" if small else f"{value:.{digits}f}" if abs(value) < 1e9 else f"{value:.4e}"
+    text = f"{value:.1e}" if small else f"{value + 0.0:.{digits}f}" if abs(value) < 1e9 else f"{value:.4e}"  # no −0
     return text.replace("-", "−")
 
 
@@ -79,6 +80,8 @@ def with_error(estimate: Estimate | None, digits: int | None = 4) -> Cell:
     if estimate is None:
         return Cell("–")
     error, value = total(estimate), estimate.value
+    if abs(value) < _ROUNDING and (error is None or error < _ROUNDING):
+        error, value = error and 0.0, 0.0
     digits = shown_with(error, digits, [value])
     if error is None or not math.isfinite(value):
         return Cell(grouped(value, digits))

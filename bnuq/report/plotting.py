@@ -11,7 +11,7 @@ from bnuq.records.evaluation import Result
 from bnuq.report import drawing
 from bnuq.report.document import Part, Picture
 from bnuq.report.drawing import LineStyle
-from bnuq.report.numbers import named
+from bnuq.report.numbers import count, named
 from bnuq.report.tasks import points_of
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def evaluation_picture(*kind: str, draw: Callable[[Path], None], instead: Iterab
 def about_test_set(result: Result, *, sampled: bool = True) -> str:
     model, test = Path(str(result.model["path"])).name, result.sets["test"]
     passes = f", {result.sampling['samples']} samples" if sampled and result.sampled else ""
-    return f"{model}, test set, {test.n} {points_of(result)}{passes}"
+    return f"{model}, test set, {count(test.n, points_of(result).removesuffix('s'))}{passes}"
 
 
 def line_styles(result: Result) -> dict[str, LineStyle]:

@@ -72,7 +72,7 @@ def _facts(result: PreciseBN) -> Iterator[tuple[str, str]]:
         drawn = f"mini-batches of {size}" if result.batches > 1 else "one mini-batch"
     yield "train", f"{of_reference(result.reference)}, {result.points}{of} points, {drawn}, seed {result.seed}"
     if result.test is not None:
-        yield "test", f"{of_reference(result.test.reference)}, {result.test.n} points"
+        yield "test", f"{of_reference(result.test.reference)}, {count(result.test.n, 'point')}"
     yield "device", f"{result.device}, {result.seconds['total']:.1f} s"
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from bnuq.arithmetic import in_words
 from bnuq.records.evaluation import Result, Scored
 from bnuq.report.document import Facts, Heading, Listing, Paragraph, Part, ReportSection
+from bnuq.report.numbers import count
 
 _REPEAT = (
     "All options, whether from the command line, the run file, the checkpoint or the defaults. To repeat the run, save "
@@ -63,7 +64,7 @@ def _sources(result: Result) -> Iterator[tuple[str, str]]:
         yield "predictions", f"{result.run.get('sampling', {}).get('predictions')}, SHA-256 `{made}`"
     for name, evaluated in result.sets.items():
         label = name if evaluated.kind == name else f"{evaluated.kind} {name}"
-        yield label, f"{evaluated.reference}, {evaluated.n} points, SHA-256 `{evaluated.sha256}`"
+        yield label, f"{evaluated.reference}, {count(evaluated.n, 'point')}, SHA-256 `{evaluated.sha256}`"
 
 
 def _facts(

@@ -71,12 +71,14 @@ def draw(
     return replace(omega, seed=seed, indices=indices)
 
 
-def check_batch_size(batch_size: int, population: int, *, least: int = 1) -> None:
-    """Raise SamplingError unless a mini-batch of this size can be drawn without replacement."""
+def check_batch_size(batch_size: int, population: int, *, least: int = 1, option: str = "batch_size") -> None:
+    """Raise SamplingError unless a mini-batch of this size, set by `option`, can be drawn without replacement."""
     if not least <= batch_size <= population:
         raise SamplingError(
-            f"batch_size is {batch_size}; expected {least} to {population}, the number of reference points "
-            "(mini-batches are drawn without replacement)."
+            f"{option} is {batch_size}; expected {least} to {population}, the number of reference points: mini-batches "
+            "are drawn without replacement."
+            + " Drawn with replacement (--replacement) they may be larger."
+            * option.startswith("--")
         )
 
 

@@ -409,7 +409,10 @@ def test_markdown_goes_to_standard_output_where_asked(there: Path, cli: Cli) -> 
     outcome = cli("check", "worse.h5", "base.h5", "--markdown", "-")
     assert outcome.code == 1
     assert outcome.out.startswith("## ❌ bnuq check: Worse")
+    quiet = cli("check", "worse.h5", "base.h5", "--markdown", "-", "--quiet")
+    assert quiet.out.splitlines()[0] == outcome.out.splitlines()[0]
     assert cli("check", "worse.h5", "base.h5", "--markdown", "-", "--json").code == 2
+    assert "above 0 and below 1, such as 0.8" in cli("check", "worse.h5", "base.h5", "--power", "8").message
 
 
 def test_what_is_wrong_in_a_run_file_is_said_with_its_name(there: Path, cli: Cli) -> None:

@@ -128,7 +128,7 @@ BAD: dict[str, tuple[Break, tuple[str, ...], str]] = {
     "no BatchNorm for mcbn": (without_norm, ("--method", "mcbn"), "the network has no BatchNorm layer"),
     "no dropout for mcdo": (without_dropout, ("--method", "mcdo"), "method mcdo cannot be drawn"),
     "reference of one repeated point": (same_points, ("--method", "mcbn"), "is the reference one point repeated"),
-    "batch above the reference": (nothing, ("-b", "97"), "batch_size is 97; expected 1 to 96"),
+    "batch above the reference": (nothing, ("-b", "97"), "--batch-size is 97; expected 1 to 96"),
     "batch of the whole reference": (nothing, ("-b", "96"), "every mini-batch is the same"),
     "batch of one": (nothing, ("-b", "0"), "--batch-size is 0; expected a whole number of at least 1"),
     "no error allowed": (nothing, ("-T", "auto", "--mc-error", "0"), "--mc-error is 0; expected a number above 0 and"),

@@ -18,7 +18,7 @@ from bnuq.findings import note, warning, warnings
 from bnuq.methods import method_named
 from bnuq.records import evaluation_file as result_file
 from bnuq.report.evaluation import report
-from bnuq.report.numbers import sparkline
+from bnuq.report.numbers import count, number, sparkline, with_error
 from bnuq.report.render import print_record
 from bnuq.report.sanitize import printable
 
@@ -184,6 +184,13 @@ def test_long_names_of_sets_are_never_cut(two_sets):
     for width in (40, 80):
         text = "".join(drawn(two_sets, width=width).split())
         assert "even_stranger_things_seen_at_night_from_far,50points,againstthetestset" in text
+
+
+def test_zero_has_no_sign_and_what_rounding_leaves_of_it_is_zero() -> None:
+    assert number(-0.0) == "0.0000" and number(-1e-9) == "−1.0e−09"
+    dust = with_error(Estimate(2.1e-17, se=4.4e-18))
+    assert (dust.value, dust.error) == ("0.0000", "±0.0000")
+    assert count(1, "point") == "1 point"
 
 
 def test_tiny_numbers_keep_their_digits(four_methods):

@@ -112,7 +112,7 @@ def test_fewer_samples_are_the_beginning_of_more(results, folder, name):
 @pytest.mark.parametrize(
     ("sampler", "options", "message"),
     [
-        ({}, {"batch_size": 97}, "batch_size is 97; expected 1 to 96"),
+        ({}, {"batch_size": 97}, "--batch-size is 97; expected 1 to 96"),
         ({}, {"batch_size": 96}, "batch_size 96 is the whole reference"),
         ({"batches": "group"}, {"batch_size": 25}, "group 0 of the reference (train.npz) has 24 points"),
         ({"covariance": "diagonal"}, {}, "--covariance is diagonal; expected channel, layer, layer:k"),

@@ -9,7 +9,7 @@ from typing import Any
 from bnuq.config import DataSection
 from bnuq.frozen import frozen
 from bnuq.records.evaluation import Result
-from bnuq.report.numbers import of_reference
+from bnuq.report.numbers import count, of_reference
 from bnuq.report.sampler import USUAL, laplace_in_words, noise_models_in_words, sampler_in_words
 
 Results = Mapping[str, Result]  # by name, in the order of the columns; all of one task
@@ -67,7 +67,7 @@ def _points(result: Result, name: str) -> _File | None:
     evaluated = result.sets.get(name)
     if evaluated is None:
         return None
-    return f"{of_reference(evaluated.reference)} of {evaluated.n} points", evaluated.sha256
+    return f"{of_reference(evaluated.reference)} of {count(evaluated.n, 'point')}", evaluated.sha256
 
 
 def _reference(result: Result) -> _File | None:

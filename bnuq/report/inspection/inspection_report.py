@@ -87,5 +87,5 @@ def _facts(record: Inspection) -> Iterator[tuple[str, str]]:
         labels = "" if domain.labelled else ", without labels"
         base = of_reference(domain.reference)
         file = "" if base == domain.name else f" ({base})"
-        yield "domain", f"{domain.name}{file}, {domain.n:,} points{labels}"
+        yield "domain", f"{domain.name}{file}, {domain.n:,} point{'s' * (domain.n != 1)}{labels}"
     yield "time", f"{record.seconds['total']:.1f} s"

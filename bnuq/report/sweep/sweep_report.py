@@ -79,7 +79,8 @@ def _facts(sweep: Sweep) -> Iterator[tuple[str, str]]:
     for role in ("test", "validation", "ood"):
         for swept in sweep.sets:
             if swept.role == role:
-                yield role, f"{swept.n:,} points" if swept.name == role else f"{swept.name}, {swept.n:,} points"
+                points = f"{swept.n:,} point{'s' * (swept.n != 1)}"
+                yield role, points if swept.name == role else f"{swept.name}, {points}"
     yield "draws", f"{sweep.draw_sets} sets of {sweep.samples} at each size, seed {sweep.seed}"
     yield "time", f"{sweep.seconds['total']:.1f} s"
 

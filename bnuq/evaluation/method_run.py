@@ -102,56 +102,62 @@ class MethodRun(MethodScoring):
             self._units[name] = tiles(name, points, size, method=self.method.name, draws=self._address)
         units = [replace(unit, draws=self._address) for unit in self._units[name]]  # the same tiles in every round
         earlier = () if self.method.is_single else self.rounds[:-1]
-        scores = self._scores_of_units(
+        of_views = self._scores_of_units(
             units,
             SetScoring(self._subject, name, points, self._weights, views, self._second.get(name)),
             earlier=earlier if scores_again else None,
             needed=scores_again or keeps_maps,
         )
+        scores = {view.method: each for view, each in zip(views, of_views, strict=False)}  # none of those not needed
         test = scores.get(self.method) if name == "test" and self._weights.samples > 1 else None
         if test is not None and not test.samples_differ:
             why = self.sampler.why_agree(self._whole)
             raise SamplingError(f"the samples of {self.method} are identical, so there is no uncertainty: {why}")
         return scores
 
-    def _scored_again(self, name: str, view: View) -> dict[Method, SetScores]:
-        """The scores of a labelled set by another view of its samples, which are kept; those of images, whose outputs
-        are too large to be all kept, are in part computed again. None where nothing depends on them."""
+    def _scored_again(self, name: str, views: Sequence[View]) -> list[SetScores]:
+        """The scores of a labelled set by each of other views of its samples, which are kept; those of images, whose
+        outputs are too large to be all kept, are in part computed again. None where nothing depends on them."""
         points = self._whole.sets[name]
-        scoring = SetScoring(self._subject, name, points, self._weights, [view], self._second.get(name))
+        scoring = SetScoring(self._subject, name, points, self._weights, views, self._second.get(name))
         if self._whole.plan.task.is_dense:
-            units = [replace(unit, method=view.method.name) for unit in self._units[name]]
+            units = [replace(unit, method=views[0].method.name) for unit in self._units[name]]
             return self._scores_of_units(units, scoring, needed=saves_maps(self._whole, name))
         if not self._matters(name):
-            return {}
-        reduction = scoring.reduction(view)
+            return []
+        reductions = [scoring.reduction(view) for view in views]
         for first, block in self._stored(name).blocks():
             samples = torch.from_numpy(block).to(self._whole.pipeline.device)
-            add_block(reduction, samples, first, self.engine)
-        return {view.method: scoring.scores(view, reduction)}
+            for reduction in reductions:
+                add_block(reduction, samples, first, self.engine)
+        return [*map(scoring.scores, views, reductions)]
 
     def _scores_of_units(
         self, units: Sequence[WorkUnit], scoring: SetScoring, *, earlier: Sequence[range] | None = None, needed: bool
-    ) -> dict[Method, SetScores]:
+    ) -> list[SetScores]:
         """The scores of all units of a set by each view, of none where nothing depends on them; their arrays stay in
         the journal where they are `needed` again."""
         name, points, views = scoring.set, scoring.points, scoring.views
-        self.maps |= {(view.method, name): StoredMaps(self._journal, units, view.prefix) for view in views}
-        gathered = {view.method: Gathered() for view in views}
+        kept = {(view.method, name): view.prefix for view in views if not view.ranks}
+        self.maps |= {key: StoredMaps(self._journal, units, prefix) for key, prefix in kept.items()}
+        gathered = [Gathered() for _ in views]
         with self._passes.feeding(points, self.engine) as feed:
             engine = engine_of_set(self.engine, name, points)
             of_units = UnitScoring(scoring, self._journal, engine, self._passes, feed, earlier, self._kept_of(name))
             if not self._matters(name):
                 self._executor.finish(zip(units), of_units.run)
-                return {}
+                return []
             for unit, (arrays,) in zip(units, self._executor.run(zip(units), of_units.run, needed=needed), strict=True):
-                for view in views:
-                    gathered[view.method].add(view.arrays(arrays))
+                for view, of_view in zip(views, gathered, strict=True):
+                    of_view.add(view.arrays(arrays))
                 if unit.method == self.method.name:
                     self.seconds += float(arrays[SECONDS])
                     self.passes += self.engine.samples * len(unit.points)
                     self._advance(self.engine.samples * len(unit.points))
-        return {view.method: scoring.scores(view, scoring.reduction(view), gathered[view.method]) for view in views}
+        return [
+            scoring.scores(view, scoring.reduction(view), of_view)
+            for view, of_view in zip(views, gathered, strict=True)
+        ]
 
     def _kept_of(self, name: str) -> KeptOutputs | None:
         return self._kept if name == "test" else None
@@ -186,7 +192,7 @@ class MethodRun(MethodScoring):
         """The result of the method, or of a recalibration of it, with the maps and the segments of its images; also by
         the scores of the method with a fitted temperature, where these are given."""
         method, scorer, subject = scored.view.method, scored.view.scorer, self._whole
-        result = scorer.result(scored.sets, self._weights)
+        result = scorer.result(scored.sets, self._weights, scored.ranked)
         if recalibrated is not None:
             result = scorer.compared(result, scored.sets, recalibrated.sets, self._weights)
         sets = {**result.sets, **{name: each.result for name, each in scored.changed.items()}}

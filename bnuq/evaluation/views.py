@@ -31,16 +31,18 @@ Halves = Mapping[str, Bool[np.ndarray, " point"]]  # of a cross-fit, by the set:
 @frozen
 class View:
     """A way to score samples: by a `scorer`, with the logits of `method`, which are recalibrated by `maps` where there
-    are any."""
+    are any. One that only `ranks` gives the scores of test points that other sets are separated from, without labels.
+    """
 
     method: Method
     scorer: TaskScorer
     maps: Recalibrated | None = None
+    ranks: bool = False
 
     @property
     def prefix(self) -> str:
-        """How the names of its arrays begin in a unit."""
-        return "" if self.maps is None else f"{self.method.recalibration}:"
+        """How the names of its arrays begin in a unit, other than those of all other views of the method."""
+        return "" if self.maps is None else f"{'ranks ' if self.ranks else ''}{self.method.recalibration}:"
 
     def arrays(self, unit: Arrays) -> Arrays:
         """Its arrays in a unit."""
@@ -62,9 +64,9 @@ class SetScoring:
     second: Bool[np.ndarray, " point"] | None = None  # of a cross-fit, the points in the second half
 
     @cached_property
-    def _maps(self) -> Mapping[Method, LogitMaps]:
-        """The maps of the logits of each point, of the views that have any."""
-        return {view.method: view.maps.of(self.set, self.points) for view in self.views if view.maps is not None}
+    def _maps(self) -> Mapping[str, LogitMaps]:
+        """The maps of the logits of each point, of the views that have any, by their prefix."""
+        return {view.prefix: view.maps.of(self.set, self.points) for view in self.views if view.maps is not None}
 
     def reduction(self, view: View, first: int = 0) -> SampleReduction:
         """The reduction of samples for the points from number `first` on."""
@@ -73,13 +75,14 @@ class SetScoring:
             ScoredSet(
                 subject.sets[self.set],
                 self.weights,
-                labelled=self.set in subject.labelled,
+                labelled=self.set in subject.labelled and not view.ranks,
                 first=first,
-                maps=self._maps.get(view.method),
-                by_class=self.set in ("test", subject.fitted_to),
-                calibrates=self.set == subject.fitted_to,
+                maps=self._maps.get(view.prefix),
+                by_class=self.set in ("test", subject.fitted_to) and not view.ranks,
+                calibrates=self.set == subject.fitted_to and not view.ranks,
                 second=self.second,
-                saves_maps=saves_maps(subject, self.set),
+                saves_maps=saves_maps(subject, self.set) and not view.ranks,
+                ranks=view.ranks,
             )
         )
 
@@ -87,7 +90,7 @@ class SetScoring:
         """The scores of a set, by what a reduction has added or by all its units; the temperature of each point is
         among them, where it has one."""
         scores = reduction.scores(units, group=self.points.group)
-        maps = self._maps.get(view.method)
+        maps = self._maps.get(view.prefix)
         temperature = None if maps is None else maps.temperature
         return scores if temperature is None else replace(scores, points=scores.points | {"temperature": temperature})
 
@@ -101,12 +104,15 @@ def saves_maps(subject: ScoredSubject, name: str) -> bool:
 @frozen
 class ScoredMethod:
     """The scores of one method on every set, and the view of its samples that they are of; of a plain one also those of
-    the validation points, by nothing that was fitted to them. Of sets by severity there are `changed` ones instead."""
+    the validation points, by nothing that was fitted to them. Of sets by severity there are `changed` ones instead. If
+    it is cross-fitted, `ranked` are the scores of the test points by what was fitted to all of them, as OOD points have
+    them."""
 
     sets: Mapping[str, SetScores]
     view: View
     validation: SetScores | None = None
     changed: Mapping[str, ChangedSet] = field(default_factory=dict)
+    ranked: SetScores | None = None
 
 
 @frozen
@@ -133,8 +139,8 @@ class MethodScoring(ABC):
         """The scores of one set by each view; of none where nothing depends on them."""
 
     @abstractmethod
-    def _scored_again(self, name: str, view: View) -> dict[Method, SetScores]:
-        """The scores of a labelled set by another view of its samples; none where nothing depends on them."""
+    def _scored_again(self, name: str, views: Sequence[View]) -> list[SetScores]:
+        """The scores of a labelled set by each of other views of its samples; none where nothing depends on them."""
 
     @abstractmethod
     def _samples(self, name: str) -> Iterator[Array]:
@@ -149,9 +155,10 @@ class MethodScoring(ABC):
         views = [plain]
         if validation is not None and fitted_to == VALIDATION:
             for view in self._recalibrated(VALIDATION, validation):
-                again = {} if subject.plan.task.is_dense else self._scored_again(VALIDATION, view)
-                views.append(replace(view, scorer=scorer.fitted_to(again.get(view.method), self._weights)))
+                again = [] if subject.plan.task.is_dense else self._scored_again(VALIDATION, [view])
+                views.append(replace(view, scorer=scorer.fitted_to(next(iter(again), None), self._weights)))
         scored: dict[Method, dict[str, SetScores]] = {view.method: {} for view in views}
+        ranked: dict[Method, SetScores] = {}
         changed: dict[Method, dict[str, ChangedSet]] = {}
         for name in subject.sets:
             if name == VALIDATION:
@@ -163,23 +170,39 @@ class MethodScoring(ABC):
                     kept = scorer.changed(scored[method]["test"], scores, self._weights)
                     changed.setdefault(method, {})[name] = kept
             if name == fitted_to:
-                views = self._cross_fitted(name, plain, scored)
+                views = self._cross_fitted(name, plain, scored, ranked)
         return {
             view.method: ScoredMethod(
-                scored[view.method], view, unfitted.get(view.method), changed.get(view.method, {})
+                scored[view.method],
+                view,
+                unfitted.get(view.method),
+                changed.get(view.method, {}),
+                ranked.get(view.method),
             )
             for view in views
         }
 
-    def _cross_fitted(self, name: str, plain: View, scored: dict[Method, dict[str, SetScores]]) -> list[View]:
-        """The views by what is fitted to halves of this set, whose scores by each are added."""
+    def _cross_fitted(
+        self,
+        name: str,
+        plain: View,
+        scored: dict[Method, dict[str, SetScores]],
+        ranked: dict[Method, SetScores],
+    ) -> list[View]:
+        """The views by what is fitted to halves of this set, whose scores by each are added; where there are OOD sets
+        also those by what is fitted to all of it."""
         scores, scorer = scored[self.method][name], self._subject.scorer
         if (fitted := scorer.cross_fitted(scores, self._weights, self._second[name])) is not None:
             plain = replace(plain, scorer=fitted)
-            scored[self.method][name] = self._scored_again(name, plain)[self.method]
+            scored[self.method][name] = self._scored_again(name, [plain])[0]
         recalibrated = [replace(view, scorer=plain.scorer) for view in self._recalibrated(name, scores)]
         for view in recalibrated:
-            scored[view.method] = {name: self._scored_again(name, view)[view.method]}
+            assert view.maps is not None
+            whole = replace(view, maps=replace(view.maps, second=None), ranks=True)
+            halves, *of_all = self._scored_again(name, [view, whole] if self._subject.ood else [view])
+            scored[view.method] = {name: halves}
+            if of_all:
+                ranked[view.method] = of_all[0]
         return [plain, *recalibrated]
 
     def _recalibrated(self, name: str, scores: SetScores) -> list[View]:

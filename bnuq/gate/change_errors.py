@@ -132,13 +132,11 @@ class Errors:
         """Whether each point has the same score in all results, so that separations by its ranks are the same."""
         if not row["score"] or row["metric"] in (ERRORS, WITH_ERRORS):  # which also depend on what is predicted
             return False
-        first, *others = [result.methods[row["method"]].sets for result in self._results]
-        pairs = (
-            (side[name].points.get(row["score"]) for side in (first, other))
-            for name in sets_of(row)
-            for other in others
-        )
-        return all(a is not None and b is not None and np.array_equal(a, b) for a, b in pairs)
+        sides = [result.methods[row["method"]] for result in self._results]
+        if any(row["score"] not in side.sets[name].points for side in sides for name in sets_of(row)):
+            return False
+        first, *others = (side.ranked(row["score"], row["set"]) for side in sides)
+        return all(np.array_equal(a, b) for other in others for a, b in zip(first, other, strict=True))
 
     def over_draws(self, rows: Sequence[Row], weights: Sequence[float] = CHANGE) -> Error:
         """From weighted sums of replicates where draws are shared; otherwise that of independent estimates. 0 for a

@@ -90,7 +90,9 @@ def threshold_of(test: Float[np.ndarray, " point"]) -> float:
 def scores_of(result: Result, key: Key, names: Sequence[str]) -> dict[str, Float[np.ndarray, " point"]]:
     """The scores of the test set, and of the sets of these names."""
     method, score = key
-    return {name: result.methods[method].sets[name].points[score] for name in ("test", *names)}
+    pairs = {name: result.methods[method].ranked(score, name) for name in names}
+    test = next(inside for inside, _ in pairs.values())  # the same for all OOD sets
+    return {"test": test, **{name: outside for name, (_, outside) in pairs.items()}}
 
 
 def _crossfitted(result: Result, names: Sequence[str], keys: Collection[Key]) -> CrossFit:

@@ -138,8 +138,9 @@ class PointContributions:
 
     def _with_errors(self, row: Row) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """A score of the test points, their loss, and the score of the points of an OOD set."""
-        test, ood = (self._result.methods[row["method"]].sets[name].points for name in sets_of(row))
-        return test[row["score"]], 1 - test["accuracy"], ood[row["score"]]
+        method = self._result.methods[row["method"]]
+        inside, outside = method.ranked(row["score"], row["set"])
+        return inside, 1 - method.sets[_TEST].points["accuracy"], outside
 
     def _points_of_parts(self, set_name: str) -> dict[str, dict[str, np.ndarray]]:
         evaluated = self._result.sets[set_name]
@@ -157,8 +158,7 @@ class PointContributions:
         return [(self.of_label(name), replace(row, coordinates=coordinates)) for name in names]
 
     def _sorted(self, method: str, set_name: str, score: str) -> RankedScores:
-        sets = self._result.methods[method].sets
-        return RankedScores.of(*(sets[name].points[score] for name in (_TEST, set_name)))
+        return RankedScores.of(*self._result.methods[method].ranked(score, set_name))
 
     def _source(self, row: Row) -> _EstimateSource | None:
         method, metric, name = row["method"], row["metric"], row["set"] or _TEST

@@ -15,6 +15,7 @@ from bnuq.findings import Finding
 from bnuq.frozen import frozen
 from bnuq.methods import METHOD_NAMES, method_named
 from bnuq.metrics import METRICS, SCORES, SEPARATIONS
+from bnuq.perturbations import change_in
 from bnuq.records.certificate import Certification
 from bnuq.records.shift import Shift
 from bnuq.shapes import Float, Float16, Int16, Int64, Num, Shaped, UInt8
@@ -155,6 +156,9 @@ class SetResult:
     The points of a segmentation are images, and their values means over the `pixels` of each that are scored;
     `predicted` counts its pixels of each class. `contributions` are those of the images to estimates that are no means
     over pixels. `by_class` has IoU, Dice, the share of pixels that are found, and their number.
+
+    `ranked` are the scores of test points that OOD sets are separated from, where a recalibration is fitted to halves
+    of the test set: those by the one that is fitted to all test points, as OOD points have them.
     """
 
     estimates: Estimates
@@ -170,6 +174,7 @@ class SetResult:
     by_group: Mapping[GroupName, Part] = field(default_factory=dict)
     by_score: Mapping[ScoreName, OfErrors] = field(default_factory=dict)
     contributions: Mapping[str, Float[np.ndarray, " point"]] = field(default_factory=dict)
+    ranked: Mapping[str, Float[np.ndarray, " point"]] = field(default_factory=dict)
 
     def of_label(self, label: str) -> SetResult:
         """One of the labels as a classification of two classes."""
@@ -215,6 +220,12 @@ class MethodResult:
     )
     bounds: Mapping[BoundName, Bound] = field(default_factory=dict)
     normalized: Normalized = field(default_factory=dict)
+
+    def ranked(self, score: str, name: str) -> tuple[Float[np.ndarray, " test"], Float[np.ndarray, " other"]]:
+        """A score of the test points and of those of another set, which rank against each other."""
+        test = self.sets["test"]
+        inside = test.points if change_in(name) is not None else {**test.points, **test.ranked}
+        return inside[score], self.sets[name].points[score]
 
 
 @frozen

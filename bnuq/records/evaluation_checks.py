@@ -126,8 +126,8 @@ def _check_separations(result: Result, method: str) -> None:
     may_be_empty = result.samples_of(method) == 1 and result.task.is_regression
     for name, scores in method_result.ood.items():
         for score in scores:
-            ranked = [method_result.sets[key].points.get(score) for key in ("test", name)]
-            if any(values is None or np.isnan(values).any() for values in ranked):
+            has_values = all(score in method_result.sets[key].points for key in ("test", name))
+            if not has_values or any(np.isnan(values).any() for values in method_result.ranked(score, name)):
                 raise ValueError(f"the {score} of the points of {method} is missing")
         incomplete = any(set(estimates) - {WITH_ERRORS} != {*SEPARATIONS} for estimates in scores.values())
         if incomplete or not (scores or may_be_empty):

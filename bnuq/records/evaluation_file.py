@@ -2,7 +2,8 @@
 
     /sets/SET                        labels(point), or targets(point, output); group(point); index(point) in the source,
                                      and names(point) of files or ids
-    /methods/METHOD/sets/SET         predicted, and of a regression sigma; points/SCORE(point)
+    /methods/METHOD/sets/SET         predicted, and of a regression sigma; points/SCORE(point); ranked/SCORE(point)
+                                     of the test set, where a recalibration is cross-fitted
     /methods/METHOD/CURVE            convergence(samples), calibration(bin), risk(coverage), uncertainty_error(rank),
                                      boundary(distance), pavpu(threshold), class_calibration(class, bin)
     /reference_check                 mean, log_variance, expected (layer)

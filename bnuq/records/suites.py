@@ -31,8 +31,7 @@ class Part:
         # The test points and the draws are the same for all sets, so that the errors of the sets are not independent.
         method_result, test = result.methods[method], result.sets["test"]
         aurocs = [method_result.ood[name][score]["auroc"] for name in self.sets]
-        inside = method_result.sets["test"].points[score]
-        influences = [detection_influence(inside, method_result.sets[name].points[score]).auroc for name in self.sets]
+        influences = [detection_influence(*method_result.ranked(score, name)).auroc for name in self.sets]
         errors = [
             standard_error(np.mean([test_influence for test_influence, _ in influences], axis=0), group=test.group)
         ]

@@ -93,7 +93,7 @@ def _error_of_difference(result: Result, name: str, first: tuple[str, str], seco
     pairs, mc_errors = [], []
     for method, score in (first, second):
         method_result = result.methods[method]
-        pairs.append(tuple(method_result.sets[key].points[score] for key in ("test", name)))
+        pairs.append(method_result.ranked(score, name))
         mc_errors.append(method_result.ood[name][score]["auroc"].mc_se or 0.0)
     test, ood = result.sets["test"], result.sets[name]
     variance = delong_difference_variance(pairs[0], pairs[1], test_group=test.group, ood_group=ood.group)

@@ -38,7 +38,7 @@ def _separation(result: Result, name: str, path: Path) -> None:
     best = best_score_of(result, name)
     method, score = best.method, best.score
     auroc = result.methods[method].ood[name][score]["auroc"].value
-    values = {s: result.methods[method].sets[s].points[score] for s in ("test", name)}
+    values = dict(zip(("test", name), result.methods[method].ranked(score, name), strict=True))
     about = f"{Path(str(result.model['path'])).name}, AUROC {number(auroc, 3)}, the best score; {len(values['test'])} "
     about += f"test and {len(values[name])} other points"
     of = network_in_words(method)
@@ -82,7 +82,7 @@ def _roc(result: Result, name: str, path: Path) -> None:
         for method, each in result.methods.items():
             aurocs = [estimates["auroc"].value for estimates in each.ood[name].values()]
             for score in each.ood[name]:
-                curve = roc_curve(*(each.sets[s].points[score] for s in ("test", name)))
+                curve = roc_curve(*each.ranked(score, name))
                 axes.plot(*curve, color=lines[method].colour, linestyle=dashes.get(score, "-"), linewidth=1.4)
             if aurocs:
                 label = f"{method}, AUROC {'up to ' if len(aurocs) > 1 else ''}{number(max(aurocs), 3)}"

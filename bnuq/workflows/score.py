@@ -63,22 +63,25 @@ class _FileScoring(MethodScoring):
         return self._given[name].blocks(self._subject.plan.task)
 
     def _scores(self, name: str, views: Sequence[View]) -> dict[Method, SetScores]:
+        return {view.method: scores for view, scores in zip(views, self._scored_again(name, views), strict=True)}
+
+    def _scored_again(self, name: str, views: Sequence[View]) -> list[SetScores]:
         points = self._subject.sets[name]
         scoring = SetScoring(self._subject, name, points, self._weights, views, self._second.get(name))
-        gathered = {view.method: Gathered() for view in views}
-        reductions, first, start = {view.method: scoring.reduction(view) for view in views}, 0, 0
+        gathered = [Gathered() for _ in views]
+        reductions, first, start = [scoring.reduction(view) for view in views], 0, 0
         for block in self._samples(name):
-            for reduction in reductions.values():
+            for reduction in reductions:
                 reduction.add(block)
             first += block.shape[1]
             if first - start >= _TILE or first == len(points):
-                for view in views:
-                    gathered[view.method].add(reductions[view.method].arrays())
-                reductions, start = {view.method: scoring.reduction(view, first) for view in views}, first
-        return {view.method: scoring.scores(view, scoring.reduction(view), gathered[view.method]) for view in views}
-
-    def _scored_again(self, name: str, view: View) -> dict[Method, SetScores]:
-        return self._scores(name, [view])
+                for of_view, reduction in zip(gathered, reductions, strict=True):
+                    of_view.add(reduction.arrays())
+                reductions, start = [scoring.reduction(view, first) for view in views], first
+        return [
+            scoring.scores(view, scoring.reduction(view), of_view)
+            for view, of_view in zip(views, gathered, strict=True)
+        ]
 
 
 def score(request: ScoreRequest) -> Scored:
@@ -163,7 +166,7 @@ def _scored(run: Run, loaded: Loaded) -> tuple[ScoredSubject, Outcome]:
         made[methods[name]] = _with_own_scores(made[methods[name]], loaded.given[name])
         for method, each in made.items():
             scorer = each.view.scorer
-            result = scorer.result(each.sets, weights)
+            result = scorer.result(each.sets, weights, each.ranked)
             recalibrated = made.get(methods[name].recalibrated("temperature")) if method.recalibration is None else None
             if recalibrated is not None:
                 result = scorer.compared(result, each.sets, recalibrated.sets, weights)

@@ -148,6 +148,21 @@ def test_the_cross_fitted_scores_of_samples_are_those_of_their_logits(folder: Pa
     np.testing.assert_allclose(set_result.points["pll"], np.log(p[np.arange(len(y)), y]), rtol=1e-5)
 
 
+def test_ood_points_are_ranked_against_test_points_at_the_same_temperature(folder: Path, crossed: Result) -> None:
+    import h5py
+
+    with h5py.File(folder / "crossed.h5") as file:
+        samples = {name: file[f"posterior_predictive/mcbn_{name}"][0].astype(np.float64) for name in ("test", "other")}
+    method = crossed.methods["mcbn+temperature"]
+    [tau] = np.unique(method.sets["other"].points["temperature"])
+    p = {name: softmax(logits / tau, axis=-1).mean(0) for name, logits in samples.items()}
+    entropy = {name: -(mean * np.log(mean)).sum(1) for name, mean in p.items()}
+    found = method.ood["other"]["predictive_entropy"]["auroc"]
+    assert found.value == pytest.approx(metrics.auroc(entropy["test"], entropy["other"]), abs=1e-3)
+    np.testing.assert_allclose(method.sets["test"].ranked["predictive_entropy"], entropy["test"], rtol=1e-5)
+    assert found.jackknife is not None and np.ptp(found.jackknife) > 0
+
+
 def test_groups_stay_together_in_the_halves(folder: Path) -> None:
     data = np.load(folder / "test.npz")
     group = np.arange(small_run.TEST) // 2

@@ -18,6 +18,7 @@ from PIL import Image
 from scipy.special import logsumexp, softmax
 
 import bnuq
+from bnuq import metrics
 from bnuq.errors import RequestError, ResultError
 from bnuq.evaluation import method_run, stored
 from bnuq.records.addresses import estimates_of
@@ -93,6 +94,21 @@ def test_maps_with_a_temperature_are_those_of_the_divided_logits(result, logits)
         assert set(image) == OF_SAMPLES
         for name, plane in image.items():
             np.testing.assert_allclose(plane, expected[name][row], rtol=0, atol=3e-5, err_msg=name)
+
+
+def test_pixels_are_ranked_against_those_of_ood_sets_at_the_same_temperature(folder, result, logits):
+    method = result.methods["mcbn+temperature"]
+    [tau] = np.unique(method.sets["strange"].points["temperature"])
+    entropy = at_once(logits / tau)["predictive_entropy"]
+    names = sorted((folder / "masks").iterdir())
+    scored = np.stack([np.asarray(Image.open(name)) for name in names]) != small_segmentation.IGNORE
+    assert not scored.all()
+    means = [each[valid if valid.any() else ...].mean() for each, valid in zip(entropy, scored, strict=True)]
+    np.testing.assert_allclose(method.sets["test"].ranked["predictive_entropy"], means, rtol=1e-5)
+    maps = maps_of(result, set="strange", method="mcbn+temperature")
+    outside = np.concatenate([image["predictive_entropy"].ravel() for image in maps])
+    pixels = method.pixel_ood["strange"]["predictive_entropy"]["pixel_auroc"].value
+    assert pixels == pytest.approx(metrics.auroc(entropy[scored], outside), abs=2e-3)
 
 
 def test_every_method_and_set_but_validation_has_maps_whose_means_are_the_points(result):

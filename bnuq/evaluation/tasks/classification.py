@@ -310,11 +310,13 @@ class ClassificationScorer(TaskScorer):
             sets[name] = replace(each, estimates={**each.estimates, **split})
         return replace(result, sets=sets)
 
-    def result(self, scores: Mapping[str, SetScores], draws: DrawWeights) -> MethodResult:
+    def result(
+        self, scores: Mapping[str, SetScores], draws: DrawWeights, ranked: SetScores | None = None
+    ) -> MethodResult:
         test = ClassScores.among(scores["test"])
         bounded = self.fit if "accuracy" in test.points else None  # bounds are of the same predictions, right or wrong
         return replace(
-            super().result(scores, draws),
+            super().result(scores, draws, ranked),
             convergence=convergence(test, draws),
             calibration=calibration_curve(test, draws),
             risk=risk_curve(test),

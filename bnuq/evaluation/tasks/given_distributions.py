@@ -28,8 +28,10 @@ class DistributionScorer(RegressionScorer):
     def weights(self, samples: int, bank: int | None) -> DrawWeights:
         return plain_weights(samples)
 
-    def result(self, scores: Mapping[str, SetScores], draws: DrawWeights) -> MethodResult:
-        result = super().result(scores, draws)
+    def result(
+        self, scores: Mapping[str, SetScores], draws: DrawWeights, ranked: SetScores | None = None
+    ) -> MethodResult:
+        result = super().result(scores, draws, ranked)
         sets = {
             name: replace(each, estimates={key: value for key, value in each.estimates.items() if key != "tau"})
             for name, each in result.sets.items()

@@ -64,7 +64,8 @@ class PixelReduction:
     `weights` are those of the `parts` of the draws. Pixels where the mask is `ignore` are not scored. The masks of a
     set that is not `labelled` say what is an anomaly, 1, and what is not, 0. The logits of each image are divided by
     its `temperature`; with `fits_temperature` the PLL under many temperatures is kept, for pixels on a regular grid.
-    One that `converges` has the means of the first draws, too. A `lean` one keeps means, classes, bins and the
+    One that `converges` has the means of the first draws, too; one that `ranks` has the scores of the pixels with a
+    class, as an OOD set has them. A `lean` one keeps means, classes, bins and the
     histograms of scores of probabilities alone.
     """
 
@@ -84,6 +85,7 @@ class PixelReduction:
         converges: bool = True,
         lean: bool = False,
         saves_maps: bool = False,
+        ranks: bool = False,
     ) -> None:
         self._parts, self._draws = parts, parts[-1].stop
         self._full, self._left_out = weights.full.start, weights.jackknife
@@ -94,7 +96,7 @@ class PixelReduction:
         self._replicates = np.arange(replicates) % len(self._weights)
         self._uploaded: dict[range | None, Tensor] = {}  # weights: of the replicates, and of some draws in the parts
         self._classes, self._ignore = classes, ignore
-        self._masks, self._labelled = masks, labelled
+        self._masks, self._labelled, self._ranks = masks, labelled, ranks
         self._temperature, self._fits_temperature, self._lean = temperature, fits_temperature, lean
         self._n, self._where = first, where  # the number of the next image
         self._open: list[_Image] = []
@@ -139,9 +141,10 @@ class PixelReduction:
             if mask is None:
                 valid = np.ones(shape, dtype=bool)
             else:
-                valid = mask != self._ignore if self._labelled else (mask == 0) | (mask == ANOMALY)
+                scored = self._labelled or self._ranks
+                valid = mask != self._ignore if scored else (mask == 0) | (mask == ANOMALY)
             at_boundaries = self._labelled and not self._lean and self.maps is None
-            region = Region.of(mask, valid, block.device, at_boundaries=at_boundaries)
+            region = Region.of(None if self._ranks else mask, valid, block.device, at_boundaries=at_boundaries)
             image = _Image(self._n + number, region, first, size, apart)
             if len(block) < self._draws:
                 image.first = first.clone()

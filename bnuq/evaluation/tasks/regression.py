@@ -305,10 +305,12 @@ class RegressionScorer(TaskScorer):
     def in_target_units(self, samples: Samples) -> Samples:
         return samples if self.scale is None else Scaled(samples, self.scale.mean, self.scale.std)
 
-    def result(self, scores: Mapping[str, SetScores], draws: DrawWeights) -> MethodResult:
+    def result(
+        self, scores: Mapping[str, SetScores], draws: DrawWeights, ranked: SetScores | None = None
+    ) -> MethodResult:
         test = RegressionScores.among(scores["test"])
         return replace(
-            super().result(scores, draws),
+            super().result(scores, draws, ranked),
             convergence=convergence(test, draws),
             calibration=calibration_curve(test),
             risk=risk_curve(test),

@@ -21,6 +21,7 @@ from bnuq.frozen import frozen
 from bnuq.metrics import DrawWeights, LogitMaps
 from bnuq.metrics.arrays import Array
 from bnuq.metrics.registry import ALARMS
+from bnuq.perturbations import change_in
 from bnuq.records.evaluation import MethodResult, Samples, SetResult
 from bnuq.shapes import Bool, Float, Int64
 from bnuq.tasks import Task
@@ -50,7 +51,8 @@ class ScoredSet:
     Points are from number `first` on. The logits of each point are recalibrated by its entry of `maps`. With `by_class`
     the probabilities of all classes are scored too: prediction sets by what was fitted or, if these points are split
     (some into a `second` half), by the other half. Recalibrations and thresholds of sets are fitted to points scored
-    with `calibrates`. Maps of images are kept where a segmentation `saves_maps`.
+    with `calibrates`. Maps of images are kept where a segmentation `saves_maps`. Where only the scores that `ranks` the
+    points are wanted, labels say no more than which pixels of an image are scored.
     """
 
     points: Points
@@ -62,6 +64,7 @@ class ScoredSet:
     calibrates: bool = False
     second: Bool[np.ndarray, " point"] | None = None
     saves_maps: bool = False
+    ranks: bool = False
 
 
 @frozen
@@ -144,12 +147,27 @@ class TaskScorer(ABC):
         """The raw samples as a result holds them."""
         return samples
 
-    def result(self, scores: Mapping[str, SetScores], draws: DrawWeights) -> MethodResult:
-        """The result of a method from the scores of each set; here without curves of the test set and bounds."""
+    def result(
+        self, scores: Mapping[str, SetScores], draws: DrawWeights, ranked: SetScores | None = None
+    ) -> MethodResult:
+        """The result of a method from the scores of each set; here without curves of the test set and bounds. OOD sets
+        are separated from the scores `ranked` of the test points, where these are given; perturbed points have what is
+        fitted to halves, as test points have."""
         test = scores["test"]
+        sets = {name: self.set_result(set_scores, draws) for name, set_scores in scores.items()}
+        inside = test
+        if ranked is not None:
+            names = estimates.reported_scores(ranked.points, draws)
+            values = {name: ranked.points[name] for name in names}
+            inside = replace(test, points=test.points | values, ranked=test.ranked | ranked.ranked)
+            sets["test"] = replace(sets["test"], ranked=values)
         return MethodResult(
-            sets={name: self.set_result(set_scores, draws) for name, set_scores in scores.items()},
-            ood={name: self.separation(test, ood, draws) for name, ood in scores.items() if name != "test"},
+            sets=sets,
+            ood={
+                name: self.separation(inside if change_in(name) is None else test, each, draws)
+                for name, each in scores.items()
+                if name != "test"
+            },
             convergence={},
             calibration={},
             risk={},

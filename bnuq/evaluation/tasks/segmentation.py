@@ -26,6 +26,7 @@ from bnuq.evaluation.tasks.pixels import PixelReduction, PixelScores, parts_of_d
 from bnuq.evaluation.tasks.scorer import ScoredNetwork, ScoredSet, TaskScorer
 from bnuq.frozen import frozen
 from bnuq.metrics import CalibrationBins, DrawWeights, SelectiveScores
+from bnuq.perturbations import change_in
 from bnuq.records.evaluation import PIXEL_MEANS, PIXEL_SCORES, MethodResult, SetResult
 from bnuq.shapes import Float, Int64
 from bnuq.tasks import SEGMENTATION
@@ -347,6 +348,7 @@ class SegmentationScorer(TaskScorer):
             converges=scored.by_class,
             lean=lean,
             saves_maps=scored.saves_maps,
+            ranks=scored.ranks,
         )
 
     def pll_by_temperature(self, scores: SetScores) -> Float[np.ndarray, "temperature image"] | None:
@@ -355,11 +357,14 @@ class SegmentationScorer(TaskScorer):
     def set_result(self, scores: SetScores, draws: DrawWeights) -> SetResult:
         return set_result(PixelScores.among(scores), draws, self.names)
 
-    def result(self, scores: Mapping[str, SetScores], draws: DrawWeights) -> MethodResult:
-        result, test = super().result(scores, draws), PixelScores.among(scores["test"])
+    def result(
+        self, scores: Mapping[str, SetScores], draws: DrawWeights, ranked: SetScores | None = None
+    ) -> MethodResult:
+        result, test = super().result(scores, draws, ranked), PixelScores.among(scores["test"])
         sets, pixel_ood = dict(result.sets), {}
         for name in result.ood:
-            detection = pixel_detection(test, PixelScores.among(scores[name]), draws)
+            inside = test if ranked is None or change_in(name) is not None else PixelScores.among(ranked)
+            detection = pixel_detection(inside, PixelScores.among(scores[name]), draws)
             pixel_ood[name], through_test, through_ood = detection
             through_test = {f"{key}.{name}": values for key, values in through_test.items()}
             for of, more in (("test", through_test), (name, through_ood)):

@@ -99,8 +99,17 @@ def _undecided_use(
     gain: Mapping[str, Any] | None = None,
     comparisons: int = 0,
     points_needed: float = math.nan,
+    settings: Sequence[str] = (),
+    suggest: str | None = None,
     **_: Any,
 ) -> str:
+    if reason == "pipeline":
+        tries = "" if suggest is None else f"; `{suggest}` tries the usual ones"
+        return (
+            f"First check the pipeline ({all_of([f'`{name}`' for name in settings])}{tries}): the network's BatchNorm "
+            "statistics are not those of these data. If it is right, correct the network (`bnuq precise-bn`). Then "
+            "evaluate again."
+        )
     text = f"Undecided whether {most_passes} passes are worth it:"
     until = f"Until then use {_prediction(method, passes, temperatures)}."
     if gain is None:

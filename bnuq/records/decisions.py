@@ -25,9 +25,11 @@ from bnuq.records.verdict import (
     MethodComparison,
     Verdict,
     is_mismatched,
+    is_of_another_pipeline,
     judged,
     on_another_scale,
     passes_of,
+    uncorrected,
 )
 
 ACCEPTED = 0.9  # share of test points that are accepted without a certificate
@@ -70,10 +72,14 @@ def _use(result: Result, verdict: Verdict) -> Iterator[Finding]:
     if not of_labels:
         return
     passes = max(each.passes for each in verdict.comparisons)
-    single = _prediction(result, of_labels[0].against)
+    as_it_is = uncorrected(verdict.comparisons, of_labels[0].against, of_labels[0].metric)
+    single = _prediction(result, of_labels[0].against if as_it_is is None else as_it_is.method)
     shared: dict[str, Any] = {"most_passes": passes, "points": result.sets["test"].n}
     if isinstance(result, Scored):
         shared |= {"files": len(result.model["files"]), "metric": of_labels[0].metric}
+    if is_of_another_pipeline(result):
+        yield finding("undecided", about="use", **single, **shared, reason="pipeline", **_pipeline(result))
+        return
     undecided = [(reason, each) for found in verdict.findings for reason, each in found.values.get("undecided", ())]
     reasons = [reason for reason, by in undecided if any(metric != "auroc" for metric, _ in by)]
     if passes > 1 and verdict.worth is None and (reasons or is_mismatched(result)):
@@ -97,6 +103,13 @@ def _decided_gains(verdict: Verdict) -> list[MethodComparison]:
     by = {tuple(key) for each in verdict.findings for key in each.values.get("by", ())}
     sampled = (each for each in verdict.comparisons if each.passes > 1)
     return [each for each in sampled if each.is_better and (each.metric, each.set) in by]
+
+
+def _pipeline(result: Result) -> dict[str, Any]:
+    """The settings of the pipeline that are to be checked, and the command that tries others, where there is one."""
+    found = next((each.values for each in result.findings if each.code == "reference-mismatch"), {})
+    settings = found.get("settings", ["train", "normalize", "augment"])
+    return {"settings": list(settings), "suggest": found.get("suggest")}
 
 
 def _why(result: Result, reasons: Sequence[str]) -> dict[str, Any]:

@@ -15,11 +15,11 @@ from bnuq.estimates import Estimate
 from bnuq.findings import Finding
 from bnuq.findings import verdict as finding
 from bnuq.frozen import frozen
-from bnuq.methods import RECALIBRATIONS, method_named
+from bnuq.methods import DETERMINISTIC, POPULATION, RECALIBRATIONS, method_named
 from bnuq.metrics.registry import metric_of
 from bnuq.records.contributions import PointContributions, sets_of
 from bnuq.records.evaluation import Result, Scored
-from bnuq.records.reference import draws_mini_batches, is_doubtful
+from bnuq.records.reference import averages_lag, draws_mini_batches, is_doubtful
 from bnuq.store.table import Row
 
 LEVEL = 0.05  # of all comparisons together
@@ -101,10 +101,23 @@ def is_mismatched(result: Result) -> bool:
     """Whether mini-batches are drawn of a reference that may not be the network's, or its statistics were never
     trained or are 0. The pipeline of the evaluated points may then be wrong, too, and what is better may be so by other
     statistics: nothing is called a gain, whichever method has it."""
-    if any(finding.code in ("never-trained", "variance-zero") for finding in result.findings):
-        return True
-    doubtful = is_doubtful(result.reference_check, result.methods)
-    return doubtful and any(map(draws_mini_batches, result.methods))
+    return _is_untrained(result) or _is_doubtful(result)
+
+
+def is_of_another_pipeline(result: Result) -> bool:
+    """Whether mini-batches are drawn of a reference that may not be the network's, and running averages that lag do not
+    explain it: the pipeline is then to be checked before anything else."""
+    check = result.reference_check
+    lags = check is not None and averages_lag(check, result.methods)
+    return _is_doubtful(result) and not lags and not _is_untrained(result)
+
+
+def _is_untrained(result: Result) -> bool:
+    return any(finding.code in ("never-trained", "variance-zero") for finding in result.findings)
+
+
+def _is_doubtful(result: Result) -> bool:
+    return is_doubtful(result.reference_check, result.methods) and any(map(draws_mini_batches, result.methods))
 
 
 OTHER_SCALE = "inputs-of-another-scale"
@@ -245,6 +258,15 @@ def _mc_error(result: Result, method: str, estimate: Estimate) -> float:
     return 0.0 if result.is_single(method) else math.nan
 
 
+def uncorrected(comparisons: Sequence[MethodComparison], method: str, metric: str) -> MethodComparison | None:
+    """The network as it is, with the same recalibration, where `method` is the network with corrected BatchNorm
+    statistics and is not better beyond chance by this metric; otherwise None."""
+    as_it_is = method.replace(POPULATION, DETERMINISTIC, 1)
+    same = (each for each in comparisons if (each.method, each.against, each.metric) == (as_it_is, method, metric))
+    found = None if as_it_is == method else next(same, None)
+    return None if found is None or found.is_worse else found
+
+
 def _adjusted(comparisons: list[MethodComparison]) -> tuple[MethodComparison, ...]:
     known = [number for number, comparison in enumerate(comparisons) if comparison.p is not None]
     adjusted = metrics.holm(np.array([comparisons[number].p for number in known], dtype=float))
@@ -296,6 +318,10 @@ def concluded(comparisons: Sequence[MethodComparison], *, mismatched: bool, lack
         same = [other for other in compared if (other.metric, other.set) == (first.metric, first.set)]
         best = max(same, key=lambda comparison: comparison.gain)
         values["example"] = asdict(best)
+        if code == "one-pass-is-enough" and mismatched:
+            values["mismatched"] = True
+        elif code == "one-pass-is-enough" and (as_it_is := uncorrected(comparisons, best.against, best.metric)):
+            values["instead"] = [as_it_is.method, as_it_is.value]
         if code == "one-pass-is-enough":
             values["is_likely"] = best.is_likely
     passes = max(comparison.passes for comparison in compared)

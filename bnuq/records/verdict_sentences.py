@@ -45,13 +45,27 @@ def _reasons(undecided: Undecided) -> str:
     return "; ".join(f"by {joined_metrics(by, 'and')}: {_REASONS[reason]}" for reason, by in undecided)
 
 
-def _enough(passes: int, others: Judged, worse: Judged, example: Mapping[str, Any], is_likely: bool) -> str:
+def _enough(
+    passes: int,
+    others: Judged,
+    worse: Judged,
+    example: Mapping[str, Any],
+    is_likely: bool,
+    instead: tuple[str, float] | None = None,
+    mismatched: bool = False,
+) -> str:
     single, sampled = _values(example)
     if others:
         shown = f"by {joined_metrics(others, 'or')}, {_NO_GAIN}.{_lost(worse)}"
     else:
         shown = f"by {joined_metrics(worse, 'and')}, all methods are worse than the best single pass."
     use = f"Recommended {_by(example, 'by')}: {single}, in one pass.{_first_run(example['against'])}"
+    if mismatched:  # which is put right first
+        use = f"The best single pass {_by(example, 'by')} is {single}."
+    elif instead is not None:
+        method, value = instead
+        as_it_is = f"{method} {_number(value, metric_of(example['metric']).digits)}"
+        use = f"Recommended {_by(example, 'by')}: {as_it_is}, in one pass; {single} is not better beyond chance."
     lead = f"A gain from {passes} passes may be chance" if is_likely else f"{passes} passes show no gain"
     return f"{lead}: {shown} {use} The best of several passes is {sampled}."
 

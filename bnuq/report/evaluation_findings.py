@@ -15,13 +15,14 @@ from bnuq.records.approximation import approximations
 from bnuq.records.best_scores import aurocs_of, best_score
 from bnuq.records.decisions import decided
 from bnuq.records.evaluation import ReferenceCheck, Result
-from bnuq.records.reference import averages_lag, is_material
+from bnuq.records.reference import averages_lag, is_doubtful, is_material
 from bnuq.records.verdict import OTHER_SCALE, judged, on_another_scale
 from bnuq.report import ood
 from bnuq.report.classification_findings import classification_findings
 from bnuq.report.regression_findings import regression_findings
 
-_CAUTIONS = "reference-mismatch", OTHER_SCALE  # stand first, before the verdict
+_FAILED = "reference-mismatch", "reference-differs"
+_CAUTIONS = *_FAILED, OTHER_SCALE  # stand first, before the verdict
 
 
 def answers(result: Result, verdicts: Sequence[Finding]) -> tuple[tuple[Finding, ...], int]:
@@ -41,7 +42,7 @@ def findings(result: Result) -> Iterator[Finding]:
     for name, values in rescaled.items():
         yield verdict(OTHER_SCALE, set=name, sd=values["sd"], reference_sd=values["reference_sd"])
     reference_finding = None if check is None else _of_reference(check, result)
-    if reference_finding is not None and reference_finding.code == "reference-mismatch":
+    if reference_finding is not None and reference_finding.code in _FAILED:
         yield reference_finding
     yield from judged(result).findings
     if not rescaled.keys() & {"test", "validation"}:
@@ -49,19 +50,20 @@ def findings(result: Result) -> Iterator[Finding]:
     if "test" not in rescaled:
         yield from (_separation(result, name) for name in ood.names(result) if name not in rescaled)
         yield from _noise_models(result)
-    if reference_finding is not None and reference_finding.code != "reference-mismatch":
+    if reference_finding is not None and reference_finding.code not in _FAILED:
         yield reference_finding
 
 
 def _of_reference(check: ReferenceCheck, result: Result) -> Finding:
     """The outcome of the reference check; a mismatch where it failed and one pass differs by the reference's
-    statistics."""
-    if not check.passed and is_material(result.methods):
-        return verdict("reference-mismatch", lags=averages_lag(check, result.methods))
+    statistics, or where running averages that lag do not explain it."""
+    lags, elsewhere = averages_lag(check, result.methods), check.is_within_limits and not check.unfit
+    if not check.passed and (is_material(result.methods) or (is_doubtful(check, result.methods) and not elsewhere)):
+        return verdict("reference-mismatch", lags=lags)
     median, worst = (float(statistic(check.ratios, axis=0).max()) for statistic in (np.median, np.max))
     if check.passed:
         return verdict("reference-match", median=median, worst=worst)
-    return verdict("reference-differs", median=median, worst=worst, elsewhere=check.is_within_limits)
+    return verdict("reference-differs", median=median, worst=worst, elsewhere=elsewhere)
 
 
 def _separation(result: Result, name: str) -> Finding:

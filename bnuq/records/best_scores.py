@@ -18,6 +18,7 @@ from bnuq.shapes import Bool, Float
 
 FALSE_ALARMS = 0.05  # share of test points that are taken for foreign
 _LEAST_POINTS = 20  # of each set, or groups: ten a half
+_LEAST_JUDGED = 10  # of fewer a perfect separation is likely to be chance where the AUROC of all is 0.9
 Key = tuple[str, str]  # a method and a score
 Scores = Mapping[str, Float[np.ndarray, " point"]]  # of the points of each set, "test" first
 
@@ -66,13 +67,22 @@ def aurocs_of(result: Result, names: Sequence[str]) -> dict[Key, dict[str, Estim
     return {key: by_set for key, by_set in aurocs.items() if len(by_set) == len(names)}
 
 
+def can_be_judged(result: Result, name: str) -> bool:
+    """Whether the test set and this set have enough points, or groups, for a conclusion on their separation."""
+    return _fewest(result, [name]) >= _LEAST_JUDGED
+
+
+def _fewest(result: Result, names: Sequence[str]) -> int:
+    chosen = [result.sets[name] for name in ("test", *names)]
+    return min(independent_units(each.n, each.group) for each in chosen)
+
+
 def best_score(result: Result, names: Sequence[str], keys: Collection[Key]) -> BestScore:
     """The best of these scores, by the mean over the sets of these names."""
     aurocs = aurocs_of(result, names)
     best = max(keys, key=lambda key: np.mean([each.value for each in aurocs[key].values()]))
-    chosen = [result.sets[name] for name in ("test", *names)]
-    fewest = min(independent_units(each.n, each.group) for each in chosen)
-    crossfitted = _crossfitted(result, names, keys) if len(keys) > 1 and fewest >= _LEAST_POINTS else None
+    are_many = len(keys) > 1 and _fewest(result, names) >= _LEAST_POINTS
+    crossfitted = _crossfitted(result, names, keys) if are_many else None
     return BestScore(*best, len(keys), crossfitted)
 
 

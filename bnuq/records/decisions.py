@@ -16,7 +16,7 @@ import numpy as np
 from bnuq.findings import Finding
 from bnuq.findings import verdict as finding
 from bnuq.methods import method_named
-from bnuq.records.best_scores import aurocs_of, best_score, caught, scores_of, threshold_of
+from bnuq.records.best_scores import aurocs_of, best_score, can_be_judged, caught, scores_of, threshold_of
 from bnuq.records.certificate import outcomes
 from bnuq.records.evaluation import Result, Scored
 from bnuq.records.verdict import (
@@ -59,6 +59,7 @@ def decisions(result: Result, verdict: Verdict) -> tuple[Finding, ...]:
         used = method_named(method).plain.name  # a temperature promises nothing else
         defer = certified(result, used if used in certification.methods else certification.method, used)
     ood = [name for name, each in result.sets.items() if each.kind == "ood" and name not in rescaled]
+    ood = [name for name in ood if can_be_judged(result, name)]
     foreign = _foreign(result, verdict, ood)
     return tuple(each for each in (use, defer, foreign) if each is not None)
 

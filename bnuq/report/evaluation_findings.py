@@ -12,7 +12,7 @@ from bnuq.findings import Finding, verdict
 from bnuq.methods import method_named
 from bnuq.metrics import delong_difference_variance
 from bnuq.records.approximation import approximations
-from bnuq.records.best_scores import aurocs_of, best_score
+from bnuq.records.best_scores import aurocs_of, best_score, can_be_judged
 from bnuq.records.decisions import decided
 from bnuq.records.evaluation import ReferenceCheck, Result
 from bnuq.records.reference import averages_lag, is_doubtful, is_material
@@ -78,7 +78,7 @@ def _separation(result: Result, name: str) -> Finding:
     auroc = best.auroc(result, name)
     pair = [(each.method, each.score) for each in (best, other) if each is not None]
     return verdict(
-        _separation_code(auroc),
+        _separation_code(auroc) if can_be_judged(result, name) else "ood-unjudged",
         name=name,
         method=best.method,
         score=best.score,

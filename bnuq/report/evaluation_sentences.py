@@ -168,6 +168,9 @@ def _ranking_sentence(words: str, method: str, correlation: Estimate) -> str:
     return words.format(method=method, value=value)
 
 
+_UNJUDGED = "has too few points to judge, or the test set has"
+
+
 def _separation_sentence(
     words: str,
     name: str,
@@ -179,7 +182,7 @@ def _separation_sentence(
     other: tuple[str, str, float] | None,
     error: float,
 ) -> str:
-    interval = "" if auroc.low is None else f" ({number(auroc.low, 2)}–{number(auroc.high, 2)})"
+    interval = "" if auroc.low is None or words == _UNJUDGED else f" ({number(auroc.low, 2)}–{number(auroc.high, 2)})"
     text = (
         f"{name} {words}: AUROC {number(auroc.value, 3)}{interval} by the {named(score)} of {network_in_words(method)}"
     )
@@ -261,7 +264,7 @@ SENTENCES: Catalogue = {
     **{
         code: Entry(partial(_separation_sentence, words))
         for code, words in {
-            "ood-unjudged": "has too few points to judge",
+            "ood-unjudged": _UNJUDGED,
             "ood-more-familiar": "appears more familiar than the test set",
             "ood-not-separated": "is not separated from the test set",
             "ood-well-separated": "is well separated from the test set",

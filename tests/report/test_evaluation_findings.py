@@ -15,6 +15,7 @@ from bnuq.estimates import Estimate
 from bnuq.methods import DETERMINISTIC, POPULATION
 from bnuq.metrics import delong_difference_variance, standard_error
 from bnuq.records.approximation import Approximation
+from bnuq.records.decisions import decided
 from bnuq.records.evaluation import ReferenceCheck, Result
 from bnuq.records.reference import averages_lag, population_effect
 from bnuq.records.verdict import is_mismatched
@@ -113,8 +114,8 @@ def with_auroc(result: Result, value: float, half: float | None = 0.04) -> Resul
     return few_points(replace(result, methods=methods))
 
 
-def few_points(result: Result) -> Result:
-    return replace(result, sets={name: replace(each, n=10) for name, each in result.sets.items()})
+def few_points(result: Result, n: int = 10) -> Result:
+    return replace(result, sets={name: replace(each, n=n) for name, each in result.sets.items()})
 
 
 @pytest.mark.parametrize(
@@ -133,6 +134,17 @@ def test_the_separation_of_an_ood_set_goes_by_the_size_and_the_interval_of_its_a
     scores = sum(len(method.ood["other"]) for method in four_methods.methods.values())
     assert finding.code == code and finding.values["tried"] == scores
     assert finding.values["auroc"].value == value and f"AUROC {value:.3f}" in said(finding)
+
+
+def test_nothing_is_concluded_from_a_few_points_or_groups(four_methods):
+    result = with_auroc(four_methods, 1.0)
+    assert "foreign" in {each.code for each in decided(result)}
+    points = result.methods[DETERMINISTIC].sets
+    groups = {n: replace(each, group=np.arange(points[n].predicted.size) % 9) for n, each in result.sets.items()}
+    for few in (few_points(result, 9), replace(result, sets=groups)):
+        finding = verdict(few, "ood-", name="other")
+        assert finding.code == "ood-unjudged" and "too few points to judge" in said(finding)
+        assert "foreign" not in {each.code for each in decided(few)}
 
 
 def test_an_ood_set_is_judged_by_the_best_of_all_scores_and_the_best_of_one_pass_stands_beside_it(four_methods):

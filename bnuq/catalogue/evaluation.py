@@ -171,8 +171,12 @@ def _counts_measured(mini_batches: int, means: tuple[float, float], deviations: 
 
 
 def _temperatures(how: str, temperatures: Sequence[Sequence[Any]], points: int) -> str:
-    of_methods = (f"{method} {' and '.join(f'{value:.3g}' for value in values)}" for method, *values in temperatures)
+    of_methods = (f"{method} {' and '.join(map(_theta, values))}" for method, *values in temperatures)
     return f"temperatures {how.format(points=points)}: {', '.join(of_methods)}"
+
+
+def _theta(temperature: float) -> str:
+    return f"{temperature:.3g}" if temperature < 999.5 else f"{temperature:.0f}"
 
 
 def _vectors(how: str, maps: Sequence[Sequence[Any]], points: int) -> str:
@@ -392,8 +396,9 @@ EVALUATION: Catalogue = {
     "temperature-at-end": Entry(
         lambda temperatures: (
             f"the best temperature lies at a limit of the search, 0.001 or 1000: "
-            f"{', '.join(f'{method} {value:.3g}' for method, value in temperatures)}. Either all points that it is "
-            "fitted to are classified correctly, or --outputs or the labels do not match the network"
+            f"{', '.join(f'{method} {_theta(value)}' for method, value in temperatures)}. Either all points that it is "
+            "fitted to are classified correctly; or no more than by chance, so that --outputs, the labels or the order "
+            "of the classes may not match the network; or the logits of each point are all equal"
         ),
     ),
     "probabilities-not-kept": Entry(

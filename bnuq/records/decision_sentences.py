@@ -34,6 +34,7 @@ def _use(
     open_by: Sequence[tuple[str, str]],
     files: int = 0,
     metric: str = "",
+    without_temperature: str = "",
 ) -> str:
     text = f"Use {_prediction(method, passes, temperatures)}"
     if method_named(method).plain.name == POPULATION:
@@ -42,8 +43,13 @@ def _use(
         return f"{text}: {_better(gain)} than that of the best single pass."
     if only_by:
         return f"{text}; {most_passes} passes are worth it only by {joined_metrics(only_by, 'and')}."
+    if without_temperature:
+        text += _WITHOUT_TEMPERATURE[without_temperature]
+    if files == 1:
+        is_plain = not (without_temperature or method_named(method).recalibration)
+        return text + (f" as it is: no recalibration has a better {metric_of(metric).label}." if is_plain else ".")
     if files:
-        return f"{text}." if files == 1 else f"{text}, the best of {files} files by {metric_of(metric).label}."
+        return f"{text}, the best of {files} files by {metric_of(metric).label}."
     if most_passes == 1:
         return f"{text}; no method of several passes was tried."
     undecided = f" ({joined_metrics(open_by, 'and')} undecided)" if open_by else ""
@@ -65,7 +71,7 @@ def _with(method: str, passes: int, temperatures: Sequence[float]) -> str:
         ways.append("vector scaling")
     elif recalibration:
         mean = sum(temperatures) / len(temperatures) if temperatures else None
-        ways.append("a temperature" if mean is None else f"a temperature of {mean:.2f}")
+        ways.append("a temperature" if mean is None else f"a temperature of {mean:{'.2f' if mean >= 0.1 else '.2g'}}")
     return f" with {all_of(ways)}" if ways else ""
 
 
@@ -78,6 +84,10 @@ def _better(gain: Mapping[str, Any]) -> str:
     return f"{metric.label} is better by {size} ± {error}"
 
 
+_WITHOUT_TEMPERATURE = {
+    "all-right": ", which needs no temperature as all points are right",
+    "limit": " without a temperature, because the best one is a limit of the search",
+}
 _REASONS = {
     "reference": "the network's BatchNorm statistics are not those of its data; put that right first (see the warning)",
     "temperature": "no temperature was fitted, which may gain as much; fit one (`--calibrate cross`)",
@@ -101,8 +111,18 @@ def _undecided_use(
     points_needed: float = math.nan,
     settings: Sequence[str] = (),
     suggest: str | None = None,
+    accuracy: float = math.nan,
+    classes: int = 0,
+    files: int = 0,
     **_: Any,
 ) -> str:
+    if reason == "constant":
+        return "First check the outputs: they are the same for all points."
+    if reason == "at-chance":
+        of_network = ["`--outputs`"] if files else ["`arch`", "`normalize`", "the weights"]
+        checked = all_of(["the labels", "the order of the classes", *of_network])
+        chance = f"{percent(1 / classes)} with {classes} classes"
+        return f"First check {checked}: an accuracy of {percent(accuracy)} is not above chance, {chance}."
     if reason == "pipeline":
         tries = "" if suggest is None else f"; `{suggest}` tries the usual ones"
         return (

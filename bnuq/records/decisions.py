@@ -16,6 +16,7 @@ import numpy as np
 from bnuq.findings import Finding
 from bnuq.findings import verdict as finding
 from bnuq.methods import method_named
+from bnuq.metrics.replicates import independent_units
 from bnuq.records.best_scores import aurocs_of, best_score, can_be_judged, caught, scores_of, threshold_of
 from bnuq.records.certificate import outcomes
 from bnuq.records.evaluation import Result, Scored
@@ -24,6 +25,7 @@ from bnuq.records.verdict import (
     REACH,
     MethodComparison,
     Verdict,
+    is_at_limit,
     is_mismatched,
     is_of_another_pipeline,
     judged,
@@ -35,6 +37,8 @@ from bnuq.records.verdict import (
 ACCEPTED = 0.9  # share of test points that are accepted without a certificate
 _PROPER = "pll", "crps"  # by which a prediction is chosen; other metrics only where these do not object
 _LEAST_SAMPLES = 8  # for an error over them
+_CHECKED_FIRST = "constant", "at-chance"
+_SAME = 1e-9  # nats, by which the entropies of equal outputs differ at most
 
 
 def decided(result: Result) -> tuple[Finding, ...]:
@@ -51,7 +55,7 @@ def decisions(result: Result, verdict: Verdict) -> tuple[Finding, ...]:
     if rescaled.keys() & {"test", "validation"}:
         return ()
     use = next(_use(result, verdict), None)
-    if is_mismatched(result):
+    if is_mismatched(result) or (use is not None and use.values.get("reason") in _CHECKED_FIRST):
         return () if use is None else (use,)
     method = result.first if use is None else use.values["method"]
     defer = next(_measured(result, method), None)
@@ -70,14 +74,19 @@ def decisions(result: Result, verdict: Verdict) -> tuple[Finding, ...]:
 def _use(result: Result, verdict: Verdict) -> Iterator[Finding]:
     """The prediction: as the verdict has it, or that it has none."""
     of_labels = [each for each in verdict.comparisons if each.metric != "auroc"]
-    if not of_labels:
+    best = of_labels[0].against if of_labels else result.first
+    if not (of_labels or _is_recalibrated_at_limit(result, best)):
         return
-    passes = max(each.passes for each in verdict.comparisons)
-    as_it_is = uncorrected(verdict.comparisons, of_labels[0].against, of_labels[0].metric)
-    single = _prediction(result, of_labels[0].against if as_it_is is None else as_it_is.method)
+    passes = max((each.passes for each in verdict.comparisons), default=1)
+    as_it_is = uncorrected(verdict.comparisons, best, of_labels[0].metric) if of_labels else None
+    single = _prediction(result, best if as_it_is is None else as_it_is.method)
     shared: dict[str, Any] = {"most_passes": passes, "points": result.sets["test"].n}
     if isinstance(result, Scored):
-        shared |= {"files": len(result.model["files"]), "metric": of_labels[0].metric}
+        shared |= {"files": len(result.model["files"]), "metric": of_labels[0].metric if of_labels else "pll"}
+    reason, values = _at_limit(result, single["method"])
+    if reason:
+        yield finding("undecided", about="use", **single, **shared, reason=reason, **values)
+        return
     if is_of_another_pipeline(result):
         yield finding("undecided", about="use", **single, **shared, reason="pipeline", **_pipeline(result))
         return
@@ -96,7 +105,28 @@ def _use(result: Result, verdict: Verdict) -> Iterator[Finding]:
     else:
         only_by = list(dict.fromkeys((each.metric, each.set) for each in gains))
         open_by = [key for _, by in undecided for key in by]
-        yield finding("use", **single, **shared, gain=None, only_by=only_by, open_by=open_by)
+        yield finding("use", **single, **shared, gain=None, only_by=only_by, open_by=open_by, **values)
+
+
+def _is_recalibrated_at_limit(result: Result, method: str) -> bool:
+    return (recalibrated := f"{method}+temperature") in result.methods and is_at_limit(result, recalibrated)
+
+
+def _at_limit(result: Result, method: str) -> tuple[str, dict[str, Any]]:
+    """Where the temperature of a method lies at a limit of the search: what is to be checked before it is used, or that
+    it is used without one, and whether all its predictions are right."""
+    test = result.methods[method].sets["test"]
+    if not _is_recalibrated_at_limit(result, method) or "accuracy" not in test.estimates:
+        return "", {}
+    accuracy, classes = test.estimates["accuracy"].value, int(result.model["classes"])
+    if accuracy == 1:
+        return "", {"without_temperature": "all-right"}
+    if np.ptp(test.points["predictive_entropy"]) < _SAME and not np.ptp(test.predicted, axis=0).any():
+        return "constant", {}
+    chance, units = 1 / classes, independent_units(result.sets["test"].n, result.sets["test"].group)
+    if accuracy <= chance + REACH * math.sqrt(chance * (1 - chance) / units):
+        return "at-chance", {"accuracy": accuracy, "classes": classes}
+    return "", {"without_temperature": "limit"}
 
 
 def _decided_gains(verdict: Verdict) -> list[MethodComparison]:
@@ -211,6 +241,8 @@ def _measured(result: Result, method: str) -> Iterator[Finding]:
     if accepted.all() or not weights[accepted].sum():
         return
     before, error = (float(np.average(wrong[rows], weights=weights[rows])) for rows in (slice(None), accepted))
+    if before == 0:
+        return
     what = task.points if task.is_dense else "labels" if result.model.get("labels") else "points"
     values |= {"what": what, "score": "predictive_entropy", "threshold": float(threshold), "width": None}
     deferred = 1 - float(accepted.mean())
@@ -228,6 +260,7 @@ def _foreign(result: Result, verdict: Verdict, names: Sequence[str]) -> Finding 
     better = {(each.method, each.score) for each in verdict.comparisons if each.metric == "auroc" and each.is_better}
     single = [key for key in aurocs if passes_of(key[0], result) == 1]
     allowed = [key for key in aurocs if key in single or key in better] if single else [*aurocs]
+    allowed = [key for key in allowed if not is_at_limit(result, key[0])]
     if not allowed:
         return None
     best = best_score(result, names, allowed)

@@ -120,6 +120,15 @@ def _is_doubtful(result: Result) -> bool:
     return is_doubtful(result.reference_check, result.methods) and any(map(draws_mini_batches, result.methods))
 
 
+def is_at_limit(result: Result, method: str) -> bool:
+    """Whether a temperature of the test points lies at a limit of the search, where it is no fit: such a method is not
+    compared with others, and not recommended."""
+    temperatures = result.methods[method].sets["test"].points.get("temperature")
+    if temperatures is None:
+        return False
+    return bool(np.isclose(np.unique(temperatures)[:, None], metrics.TEMPERATURES[[0, -1]]).any())
+
+
 OTHER_SCALE = "inputs-of-another-scale"
 
 
@@ -168,9 +177,10 @@ def _groups(result: Result) -> dict[str, list[Row]]:
     """The finite estimates that are compared with each other, by metric, where a single pass has one."""
     groups: dict[str, list[Row]] = {}
     wrong = {*on_another_scale(result.findings)}
+    left_out = {method for method in result.methods if is_at_limit(result, method)}
     for row in result.rows:
         metric = row["metric"]
-        if wrong & {"test", row["set"], "" if row["score"] else "validation"}:
+        if row["method"] in left_out or wrong & {"test", row["set"], "" if row["score"] else "validation"}:
             continue
         if row["set"] and result.sets[row["set"]].kind == "perturbed":
             continue

@@ -103,6 +103,12 @@ def test_the_temperature_is_said_and_of_two_their_mean(fitted: list[float], said
     assert text.startswith(f"Use the network as it is, with a temperature of {said}: 400 points show no gain")
 
 
+def test_of_one_file_it_is_said_that_nothing_is_gained_by_a_recalibration() -> None:
+    values = {"method": "L", "passes": 1, "temperatures": [], "most_passes": 1, "points": 400, "gain": None}
+    use = verdict("use", **values, only_by=[], open_by=[], files=1, metric="pll")
+    assert sentence(use, DECISIONS) == "Use L as it is: no recalibration has a better PLL."
+
+
 def test_statistics_that_are_not_those_of_the_data_leave_everything_undecided() -> None:
     result = made(predictive_entropy=ENTROPY, accuracy=RIGHT)
     untrained = replace(result, findings=(Finding("never-trained", "warning", {}),))

@@ -24,8 +24,11 @@ from sklearn.linear_model import LogisticRegression
 import bnuq
 from bnuq.catalogue import text_of
 from bnuq.errors import BnuqError, DataError, RequestError
+from bnuq.findings import sentence
 from bnuq.gate import GateSettings, check
 from bnuq.gate.history import last_results
+from bnuq.records.decision_sentences import DECISIONS
+from bnuq.records.decisions import decided
 
 N, K, T = 240, 4, 9
 RNG = np.random.default_rng(0)
@@ -462,3 +465,21 @@ def test_nothing_imports_torch(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stderr.splitlines()[-1] == "0 False" and "Result:" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("logits", "text"),
+    [
+        (8.0 * np.eye(K)[LABELS] + LOGITS / 50, "Use predictions, which needs no temperature as all points are right."),
+        (
+            -8.0 * np.eye(K)[LABELS],
+            "First check the labels, the order of the classes and `--outputs`: an accuracy of 0 %",
+        ),
+        (np.zeros((N, K)), "First check the outputs: they are the same for all points."),
+    ],
+    ids=["all right", "all wrong", "constant"],
+)
+def test_a_temperature_at_a_limit_of_the_search_is_not_recommended(logits: np.ndarray, text: str) -> None:
+    [decision, *others] = decided(bnuq.score(logits, LABELS, outputs="logits", calibrate="cross").record)
+    assert sentence(decision, DECISIONS).startswith(text)
+    assert not others

@@ -76,7 +76,6 @@ def _uncertainty_error(result: Result, name: str, path: Path) -> None:
         axes.set_ylim(0, 1.05 * float(max(curve["error"].max(), min(_MOST * sigma.max(), 2 * curve["error"].max()))))
         axes.set_xlabel("test points, sorted by predicted σ")
         axes.set_ylabel("|error| (target unit)" if single else "|error|, rms of the outputs (target unit)")
-        _legend_below(axes, columns=3)
 
 
 def _interval_calibration(result: Result, calibrated: Mapping[str, MethodResult], path: Path) -> None:
@@ -95,7 +94,6 @@ def _interval_calibration(result: Result, calibrated: Mapping[str, MethodResult]
         unit_square(axes)
         axes.set_xlabel("nominal probability of the central interval")
         axes.set_ylabel("observed coverage")
-        axes.legend(loc="upper left")
 
 
 def _reliability(result: Result, path: Path) -> None:
@@ -113,10 +111,6 @@ def _reliability(result: Result, path: Path) -> None:
             below.stairs(100 * share, edges, color=lines[name].colour, linestyle=lines[name].dashes, linewidth=1.4)
         unit_square(axes)
         axes.set_ylabel("accuracy")
-        if drawing.on_page():
-            drawing.legend_apart(axes)
-        else:
-            axes.legend(loc="lower right")
         below.set_xlim(0, 1)
         below.set_xlabel("confidence")
         below.set_ylabel("pixels (%)" if points_of(result) == "images" else "points (%)")
@@ -133,13 +127,12 @@ def _class_calibration(result: Result, curves: Mapping[str, Mapping[str, np.ndar
             for k in np.flatnonzero(curve["count"].any(1)):
                 filled = curve["count"][k] >= _FEWEST_PIXELS
                 label = names[k] if k < len(names) else f"class {k}"
+                label = label if len(curve["count"]) <= _MOST_CLASSES else "_"
                 shares = (curve[name][k][filled] for name in ("confidence", "accuracy"))
                 axes.plot(*shares, color=tuple(colours[k]), marker=".", linewidth=1.2, label=label)
             unit_square(axes)
             axes.set_xlabel(f"probability of the class, {method}")
             axes.set_ylabel("share of these pixels that are of the class")
-            if len(curve["count"]) <= _MOST_CLASSES:
-                axes.legend(loc="upper left", fontsize="x-small", ncols=2)
 
 
 def enough_points(result: Result) -> int:
@@ -151,12 +144,7 @@ def draw_bins(axes: Axes, curve: Mapping[str, np.ndarray], enough: int, *, label
     """Accuracy over confidence: bins of `enough` points joined by a line, those of fewer hollow and by themselves."""
     many, few = curve["count"] >= enough, (curve["count"] > 0) & (curve["count"] < enough)
     x, y = curve["confidence"], curve["accuracy"]
-    axes.plot(x[many], y[many], **look, label=label)
+    axes.plot(x[many], y[many], **(look | {"markerfacecolor": look["color"]}), label=label)
     if few.any():
         hollow: dict[str, Any] = {**look, "linestyle": "", "markerfacecolor": "none", "markeredgewidth": 0.8}
         axes.plot(x[few], y[few], **hollow, alpha=0.6)
-
-
-def _legend_below(axes: Axes, *, columns: int) -> None:
-    columns = min(columns, 2) if drawing.on_page() else columns
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=columns, columnspacing=1.4)

@@ -8,7 +8,7 @@ import os
 import re
 import textwrap
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -23,13 +23,15 @@ from bnuq.report.sanitize import printable
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.legend import Legend
 
 Format = Literal["svg", "png"]
+Dashes = str | tuple[float, tuple[float, ...]]  # as matplotlib has them
+Legend = Literal["shared", "own"]
 
 INK, GREY, PALE = "#1a1a1a", "#595959", "#d9d9d9"
 PANEL = (6.4, 4.0)  # inches, width and height
 _NARROW = 4.6  # inches: a panel on a page, whose letters can be read on a phone
+_MOST_COLUMNS = 4  # of a legend
 _DOTS = 160  # an inch, of a PNG
 _FOR_PAGE: ContextVar[bool] = ContextVar("for_page", default=False)
 _STYLE: Any = {
@@ -64,29 +66,33 @@ class LineStyle:
     """How something is drawn wherever it appears: distinguished by colour, by dashes and by marker."""
 
     colour: str
-    dashes: str
+    dashes: Dashes
     marker: str
+    hollow: bool = False  # the marker
 
     @property
     def plotted(self) -> dict[str, Any]:
         """As keywords of `Axes.plot`."""
-        return {"color": self.colour, "linestyle": self.dashes, "marker": self.marker}
+        face = {"markerfacecolor": "white"} if self.hollow else {}
+        return {"color": self.colour, "linestyle": self.dashes, "marker": self.marker, **face}
 
 
-# Okabe & Ito 2008: distinguishable with colour blindness, and each dark enough on white.
-_LINES = (
-    LineStyle("#595959", ":", "s"),
-    LineStyle("#0072B2", "-", "o"),
-    LineStyle("#D55E00", "--", "^"),
-    LineStyle("#009E73", "-.", "D"),
-    LineStyle("#CC79A7", "-", "v"),
-    LineStyle("#56B4E9", "--", "P"),
-)
+# Okabe & Ito 2008 and two darker ones: distinguishable with colour blindness.
+COLOURS = ("#595959", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#332288", "#8B1A1A", "#56B4E9")
+_DASHES: tuple[Dashes, ...] = (":", "-", "--", "-.", (0, (6, 1, 1, 1, 1, 1)))
+
+
+def marker_of(number: int) -> str:
+    """A marker that no other number below 64 has with the same colour."""
+    return "so^DvPX*"[(number + 3 * (number // len(COLOURS))) % 8]
 
 
 def line_styles(names: Sequence[str]) -> dict[str, LineStyle]:
-    """A line for each name, in their order; beyond six they repeat."""
-    return {name: _LINES[number % len(_LINES)] for number, name in enumerate(names)}
+    """A line for each name, in their order; beyond forty they repeat."""
+    return {
+        name: LineStyle(COLOURS[number % len(COLOURS)], _DASHES[number % len(_DASHES)], marker_of(number))
+        for number, name in enumerate(names)
+    }
 
 
 def check() -> None:
@@ -150,12 +156,14 @@ def picture(
     heights: Sequence[float] = (1.0,),
     size: tuple[float, float] = PANEL,
     apart: bool = False,
+    legend: Legend = "shared",
 ) -> Iterator[list[Axes]]:
     """Axes to draw on, row by row; what is on them when the block ends well is written to `path`, SVG or PNG by its
     name, beside and renamed.
 
     `title` is bold above all of them and `about` (which data, how many) below it; `size` is of one panel, in inches,
-    and `heights` those of the rows, relative to it. `apart` says that each column has its own labels. Raises
+    and `heights` those of the rows, relative to it. `apart` says that each column has its own labels. What has a label
+    is told in one legend below all panels, or of each panel in its "own" below it, where it hides nothing. Raises
     RequestError without matplotlib, ResultError if the file cannot be written.
     """
     check()
@@ -173,14 +181,17 @@ def picture(
         grids = [
             figure.subplots(len(heights), across, squeeze=False, height_ratios=list(heights)) for figure in figures
         ]
-        if not page:
-            _write_head(figures[0], title, about)
         yield [axes for row in range(len(heights)) for grid in grids for axes in grid[row]]
         words = {"Title": printable(title, lines=False), "Description": printable(about, lines=False)} if page else {}
         for number, (figure, grid) in enumerate(zip(figures, grids, strict=True)):
             if split:
-                _fit(list(grid.flat))
-            _save(figure, path.with_stem(f"{path.stem}__{number:02}") if number else path, words)
+                _break_labels(list(grid.flat))
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "Glyph .* missing from font")  # of a name in another script
+                _add_legends(figure, grid, legend)
+                if not page:
+                    _write_head(figure, title, about)
+                _save(figure, path.with_stem(f"{path.stem}__{number:02}") if number else path, words)
 
 
 def _figure(width: float, height: float, head: float) -> Figure:
@@ -201,34 +212,58 @@ def _write_head(figure: Figure, title: str, about: str) -> None:
         figure.text(0.1 / width, 1 - 0.36 / height, short(about, int(14 * width)), va="top", color=GREY, size=9)
 
 
-def _fit(panels: Sequence[Axes]) -> None:
-    """Break labels that are wider than a narrow panel, and give a picture that now stands alone its legend."""
+def _break_labels(panels: Sequence[Axes]) -> None:
+    """Break labels that are wider than a narrow panel."""
     for axes in panels:
         axes.set_xlabel(textwrap.fill(axes.get_xlabel(), 46))
         axes.set_ylabel(textwrap.fill(axes.get_ylabel(), 34))
-    if (
-        all(axes.get_legend() is None for axes in panels)
-        and not panels[0].figure.legends
-        and panels[0].get_legend_handles_labels()[0]
-    ):
-        panels[0].legend(loc="best")
 
 
-def legend_apart(axes: Axes, *, most: int = 2) -> None:
-    """The legend of these axes below all of their picture, where it hides nothing: in `most` columns or, on a page that
-    is too narrow for them, in one, for which the picture grows."""
-    figure, entries = axes.get_figure(root=True), axes.get_legend_handles_labels()
+def _add_legends(figure: Figure, grid: np.ndarray, kind: Legend) -> None:
+    """Give a figure that has none its legends, for which it grows."""
+    if figure.legends or any(axes.get_legend() for axes in grid.flat):
+        return
+    if kind == "shared":
+        room = _legend_of(list(grid.flat), figure.bbox.width, figure.legend, {"loc": "outside lower center"})
+    else:
+        width = figure.bbox.width / grid.shape[1]
+        room = sum(max(_legend_of([axes], width, axes.legend, _below(axes)) for axes in row) for row in grid)
+    width, height = figure.get_size_inches()
+    engine: Any = figure.get_layout_engine()
+    head = height * (1 - engine.get()["rect"][3])
+    height += room / figure.dpi
+    figure.set_size_inches(width, height)
+    engine.set(rect=(0, 0, 1, 1 - head / height))
+
+
+def _legend_of(panels: Sequence[Axes], width: float, add: Callable[..., Any], place: dict[str, Any]) -> float:
+    """Tell the labels of these panels, each once, in as many columns as there is room for; the height of that. Curves
+    with bars come first, which matplotlib has last."""
+    from matplotlib.container import Container
+
+    entries: dict[str, Any] = {}
+    for axes in panels:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            entries.setdefault(label, handle)
+    labels = sorted(entries, key=lambda label: not isinstance(entries[label], Container))
+    for columns in range(min(len(labels), _MOST_COLUMNS), 0, -1):
+        legend = add([entries[label] for label in labels], labels, ncols=columns, columnspacing=1.4, **place)
+        box = legend.get_window_extent()
+        if box.width <= width or columns == 1:
+            return box.height
+        legend.remove()
+    return 0.0
+
+
+def _below(axes: Axes) -> dict[str, Any]:
+    """The place below a panel and what is written there, however high that is."""
+    from matplotlib.transforms import ScaledTranslation
+
+    figure, words = axes.get_figure(root=True), axes.xaxis.get_tightbbox()
     assert figure is not None
-
-    def legend(columns: int) -> Legend:
-        return figure.legend(*entries, loc="outside lower center", ncols=columns, columnspacing=1.4)
-
-    drawn = legend(most)
-    box = drawn.get_window_extent()
-    if on_page() and most > 1 and box.width > figure.bbox.width:
-        drawn.remove()
-        width, height = figure.get_size_inches()
-        figure.set_size_inches(width, height + (legend(1).get_window_extent().height - box.height) / figure.dpi)
+    low = 0.05 + (axes.bbox.y0 - words.y0) / figure.dpi if words is not None else 0.05
+    offset = axes.transAxes + ScaledTranslation(0, -low, figure.dpi_scale_trans)
+    return {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "bbox_transform": offset}
 
 
 def sizes_across(axes: Axes, ticks: Sequence[float]) -> None:
@@ -254,9 +289,7 @@ def _save(figure: Figure, path: Path, words: dict[str, str]) -> None:
     buffer = io.BytesIO()
     kind = path.suffix.removeprefix(".").lower()
     metadata = {"Date": None} | words if kind == "svg" else {}
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # a name in a script that the font lacks
-        figure.savefig(buffer, format=kind, dpi=_DOTS, metadata=metadata)
+    figure.savefig(buffer, format=kind, dpi=_DOTS, metadata=metadata)
     write_bytes(path, buffer.getbuffer())
 
 

@@ -55,12 +55,11 @@ def _risk_coverage(result: Result, ranked: Mapping[str, MethodResult], path: Pat
         for name, method in ranked.items():
             line = lines[name]
             curve = method.risk
-            axes.plot(curve["coverage"], curve["risk"], color=line.colour, linestyle=line.dashes, label=name)
+            axes.plot(curve["coverage"], curve["risk"], **line.plotted, markevery=0.2, label=name)
         axes.set_xlim(0, 1)
         axes.set_ylim(bottom=0)
         axes.set_xlabel(f"share of the test points retained, lowest {order} first")
         axes.set_ylabel(risk)
-        axes.legend(loc="best")
 
 
 def _boundary(result: Result, curves: Mapping[str, Mapping[str, np.ndarray]], path: Path) -> None:
@@ -82,7 +81,6 @@ def _boundary(result: Result, curves: Mapping[str, Mapping[str, np.ndarray]], pa
             axes.set_ylim(bottom=0)
             axes.set_xlabel("distance from the nearest class boundary (pixels)")
             axes.set_ylabel(label)
-            axes.legend(loc="best")
 
 
 def _pavpu(result: Result, curves: Mapping[str, Mapping[str, np.ndarray]], path: Path) -> None:
@@ -101,7 +99,6 @@ def _pavpu(result: Result, curves: Mapping[str, Mapping[str, np.ndarray]], path:
                 axes.plot(curve["threshold"], curve[key], **lines[name].plotted, label=name)
             axes.set_xlabel("certain up to this predictive entropy (nats)")
             axes.set_ylabel(label)
-        panels[0].legend(loc="best")
 
 
 def _convergence(result: Result, metrics: list[str], path: Path) -> None:
@@ -123,4 +120,3 @@ def _convergence(result: Result, metrics: list[str], path: Path) -> None:
             axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0f}")
             axes.set_xlabel("samples")
             axes.set_ylabel(label_of(metric))
-        panels[0].legend(loc="best")

@@ -16,7 +16,7 @@ from bnuq.monitoring.testing import Wealth
 from bnuq.records.monitor import BlockTest, Monitored
 from bnuq.report import drawing
 from bnuq.report.document import Cell, PathLine, Picture, Report, ReportSection, Table, explanations
-from bnuq.report.drawing import GREY, INK, legend_apart, picture, short
+from bnuq.report.drawing import GREY, INK, picture, short
 from bnuq.report.numbers import count, of_reference, three_digits, with_error
 from bnuq.report.provenance import provenance_section
 
@@ -209,7 +209,6 @@ def _draw_shift(record: Monitored, path: Path) -> None:
         _name_layers(axes, [layer.name for layer in record.layers])
         axes.set_ylim(bottom=0)
         axes.set_ylabel(f"noise of a training batch of {record.unit:,}")
-        legend_apart(axes, most=3)
 
 
 def _name_layers(axes: Axes, names: Sequence[str]) -> None:
@@ -230,4 +229,3 @@ def _draw_stream(record: Monitored, path: Path) -> None:
         drawing.factors_up(axes, float(values.min()) / 2, 2 * top)
         axes.set_xlabel("batch")
         axes.set_ylabel("e-value")
-        axes.legend(loc="best")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bnuq.methods import DETERMINISTIC, OWN, POPULATION, method_named
 from bnuq.metrics import METRICS
 from bnuq.records.evaluation import Result
 from bnuq.report import drawing
@@ -86,8 +87,34 @@ def about_test_set(result: Result, *, sampled: bool = True) -> str:
     return f"{model}, test set, {count(test.n, points_of(result).removesuffix('s'))}{passes}"
 
 
+# A method's colour and marker, by a number of drawing.COLOURS in rows of eight. Those that often run together are in
+# the first row, and no other has the colour of the deterministic network, of mcbn or of the population.
+_NUMBERS: Mapping[str, int] = {
+    DETERMINISTIC: 0, "mcbn": 1, "mcdo": 2, "mcbn+mcdo": 3, POPULATION: 4, "ensemble": 5, "laplace": 6, "tta": 7,
+    "mcbn-chi2": 10, "mcbn-gaussian": 11, "mcbn-empirical": 13, OWN: 14, "mcbn+tta": 15,
+    "learned": 18, "mcbn+learned": 19, "mcdo+learned": 21, "mcbn+mcdo+learned": 22,
+}  # fmt: skip
+_DASHES: Mapping[str | None, tuple[drawing.Dashes, ...]] = {  # by the recalibration and the row
+    None: ("-", "-.", (0, (9, 2))),
+    "temperature": ("--", (0, (5, 1, 1, 1, 1, 1)), (0, (9, 2, 1, 2))),
+    "vector": (":", (0, (1, 3)), (0, (9, 2, 1, 2, 1, 2))),
+}
+
+
 def line_styles(result: Result) -> dict[str, LineStyle]:
-    return drawing.line_styles(list(result.methods))
+    """How each method is drawn in every picture of every report: its colour and marker are those of its plain method,
+    its dashes, and a hollow marker, tell that it is recalibrated. Methods named by the user have what is free."""
+    methods = [method_named(name) for name in result.methods]
+    numbers = {method.plain.name: _NUMBERS.get(method.plain.name) for method in methods}
+    free = iter(number for number in range(3 * len(drawing.COLOURS)) if number not in numbers.values())
+    places = {name: next(free, 0) if number is None else number for name, number in numbers.items()}
+    return {method.name: _line_style(places[method.plain.name], method.recalibration) for method in methods}
+
+
+def _line_style(number: int, recalibration: str | None) -> LineStyle:
+    row, column = divmod(number, len(drawing.COLOURS))
+    dashes = _DASHES[recalibration][row]
+    return LineStyle(drawing.COLOURS[column], dashes, drawing.marker_of(number), hollow=recalibration is not None)
 
 
 def label_of(metric: str, title: str | None = None) -> str:

@@ -12,9 +12,8 @@ import numpy as np
 
 from bnuq.metrics import METRICS
 from bnuq.records.evaluation import Result
-from bnuq.report import drawing
 from bnuq.report.document import Picture
-from bnuq.report.drawing import INK, PALE, picture, short
+from bnuq.report.drawing import INK, PALE, Dashes, picture, short
 from bnuq.report.method_names import network_in_words
 from bnuq.report.numbers import named, number
 from bnuq.report.ood import best_score_of
@@ -25,6 +24,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _BINS = (12, 40)  # fewest and most of a histogram
+_DASHES: tuple[Dashes, ...] = (
+    *("-", "--", "-.", ":"),
+    *((0, run) for run in ((6, 1, 1, 1, 1, 1), (9, 2), (1, 3), (9, 2, 1, 2), (3, 1), (3, 5), (9, 6))),
+)
 
 
 def separation(result: Result, name: str) -> Iterator[Picture]:
@@ -67,14 +70,13 @@ def draw_histograms(
     words = named(score).capitalize()
     axes.set_xlabel(label_of(score, words) if score in METRICS else words)
     axes.set_ylabel("points of the set (%)")
-    axes.legend(loc="best")
 
 
 def _roc(result: Result, name: str, path: Path) -> None:
-    """Every score of every method: the colour tells the method, the dashes the score."""
+    """Every score of every method: colour and marker tell the method, the dashes the score."""
     lines = line_styles(result)
     scores = list(dict.fromkeys(score for each in result.methods.values() for score in each.ood[name]))
-    dashes = dict(zip(scores, ("-", "--", "-.", ":"), strict=False))
+    dashes = dict(zip(scores, _DASHES, strict=False))
     model, points = Path(str(result.model["path"])).name, {s: result.sets[s].n for s in ("test", name)}
     about = f"{model}, {points['test']} test and {points[name]} other points"
     with picture(path, title=f"ROC, {short(name, 24)} against the test set", about=about, size=(5.2, 5.2)) as [axes]:
@@ -83,16 +85,16 @@ def _roc(result: Result, name: str, path: Path) -> None:
             aurocs = [estimates["auroc"].value for estimates in each.ood[name].values()]
             for score in each.ood[name]:
                 curve = roc_curve(*each.ranked(score, name))
-                axes.plot(*curve, color=lines[method].colour, linestyle=dashes.get(score, "-"), linewidth=1.4)
+                look = lines[method].plotted | {"linestyle": dashes.get(score, "-")}
+                axes.plot(*curve, **look, linewidth=1.4, markersize=4, markevery=0.3)
             if aurocs:
                 label = f"{method}, AUROC {'up to ' if len(aurocs) > 1 else ''}{number(max(aurocs), 3)}"
-                axes.plot([], [], color=lines[method].colour, linewidth=3, label=label)
+                axes.plot([], [], **(lines[method].plotted | {"linestyle": "-"}), label=label)
         for score in scores if len(scores) > 1 else ():
             axes.plot([], [], color=INK, linestyle=dashes.get(score, "-"), linewidth=1.4, label=named(score))
         unit_square(axes)
         axes.set_xlabel("test points classified as OOD (false positive rate)")
         axes.set_ylabel("OOD points detected (true positive rate)")
-        drawing.legend_apart(axes)
 
 
 def roc_curve(

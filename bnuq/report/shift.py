@@ -16,12 +16,11 @@ from bnuq.metrics.registry import ALARMS, estimates_of_task
 from bnuq.perturbations import KINDS, change_of
 from bnuq.records.evaluation import Result
 from bnuq.records.shift import LEVEL, MethodShift, Shift, limit_of, shift_of
-from bnuq.report import drawing
 from bnuq.report.document import Cell, Heading, Part, Picture, Row, Table, explanation, explanations
 from bnuq.report.drawing import GREY, PALE, picture
 from bnuq.report.method_names import method_label, plain_methods
 from bnuq.report.numbers import decimals, digits_of, headed, named, number, with_error
-from bnuq.report.plotting import about_test_set, evaluation_picture, label_of
+from bnuq.report.plotting import about_test_set, evaluation_picture, label_of, line_styles
 
 _ON_A_SCREEN = 6  # families
 _ALARM = "mean score (half-widths of its band)"
@@ -240,7 +239,7 @@ def _pictures(result: Result, shift: Shift) -> Iterator[Picture]:
 def _lead_picture(result: Result, shift: Shift, families: list[str], path: Path) -> None:
     """For each family a line from the alarm to the loss, a row a method."""
     methods = [method for method in plain_methods(result) if first_alarm(shift.methods[method])]
-    styles, last = drawing.line_styles([*plain_methods(result)]), max(c.size for c in shift.changes.values())
+    styles, last = line_styles(result), max(c.size for c in shift.changes.values())
     height = 1.2 + len(families) * (0.16 + 0.12 * len(methods))
     with picture(path, title="Alarm and loss", about=about_test_set(result), size=(6.4, height)) as [axes]:
         for place, family in enumerate(families):
@@ -261,13 +260,11 @@ def _lead_picture(result: Result, shift: Shift, families: list[str], path: Path)
         axes.set_yticks([-place for place in range(len(families))], families)
         axes.set_xlim(0, last + 0.5)
         axes.set_xlabel("severity (beyond the dotted line: not within these severities)")
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.6 / height - 0.04), ncols=2)
 
 
 def _family(result: Result, shift: Shift, family: str, path: Path) -> None:
     """A panel for each metric, for the alarm and for the accuracy without labels; a line for each method."""
-    methods, places = plain_methods(result), shift.places(family)
-    styles, changes = drawing.line_styles([*methods]), [*shift.changes.values()]
+    places, styles, changes = shift.places(family), line_styles(result), [*shift.changes.values()]
     strengths = np.array([0.0, *(changes[place].strength for place in places)])
     panels_shown = {label: curves for label, curves in _curves(result, shift, places) if curves}
     with picture(
@@ -286,7 +283,6 @@ def _family(result: Result, shift: Shift, family: str, path: Path) -> None:
                 axes.axhspan(-1, 1, color=PALE, zorder=0)
             axes.set_xlabel(changes[places[0]].axis)
             axes.set_ylabel(label)
-            axes.legend(loc="best", fontsize=8)
 
 
 _Curves = dict[str, tuple[np.ndarray, np.ndarray | None]]  # by method: values, and errors where they are known

@@ -30,7 +30,7 @@ from bnuq.records.summary import SCHEMA, json_number
 from bnuq.report import drawing
 from bnuq.report.document import Cell, Picture, Report, ReportSection, Table, explanations
 from bnuq.report.numbers import count, curve_cells, digits_of, headed, named, number, signed
-from bnuq.report.plotting import label_of
+from bnuq.report.plotting import label_of, line_styles
 from bnuq.store.table import Row
 
 _FEWEST = 3  # results that a line with an error can be put through
@@ -235,7 +235,7 @@ def _draw(made: Trend, lines: Sequence[TrendLine], path: Path) -> None:
     metric, set_name, score = lines[0].place
     of = (set_name or "test") + (f" by {named(score)}" if score else "")
     title = f"{named(metric)[:1].upper()}{named(metric)[1:]}, {of}"
-    styles = drawing.line_styles([line.rows[-1]["method"] for line in lines])
+    styles = line_styles(made.results[-1])
     with drawing.picture(path, title=title, about=f"{len(made.results)} results, oldest first") as (axes,):
         places = np.arange(len(made.results))
         for line in lines:
@@ -249,4 +249,3 @@ def _draw(made: Trend, lines: Sequence[TrendLine], path: Path) -> None:
         axes.set_xticks(places[::step], times[::step])
         axes.set_ylabel(label_of(metric) if metric in METRICS else metric_of(metric).label)
         axes.set_xlabel("result, by the day it was made")
-        drawing.legend_apart(axes)

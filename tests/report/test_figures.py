@@ -19,12 +19,14 @@ from sklearn.metrics import auc as area_under
 from sklearn.metrics import roc_curve as roc_by_scikit
 
 from bnuq.errors import RequestError, ResultError
+from bnuq.methods import METHOD_NAMES
 from bnuq.metrics import auroc
 from bnuq.metrics.registry import estimates_of_task
 from bnuq.records import evaluation_file as result_file
 from bnuq.records.evaluation import Result
 from bnuq.report import calibration_plots, drawing, evaluation_plots, separation_plots
 from bnuq.report.evaluation import report
+from bnuq.report.plotting import line_styles
 from bnuq.report.render import draw_pictures
 from bnuq.report.separation_plots import roc_curve
 
@@ -133,7 +135,7 @@ def test_bands_promise_no_shares_where_sigma_is_of_the_draws_alone_or_of_several
     for result in (without_tau, two_outputs):
         draw_one(result, tmp_path, "uncertainty_error_mcdo")
         [axes] = drawn["uncertainty_error_mcdo"]
-        labels = [text.get_text() for text in axes.get_legend().get_texts()]
+        labels = [text.get_text() for text in axes.figure.legends[0].get_texts()]
         assert {"0.67 σ", "1.96 σ"} <= set(labels) and not any("expected" in label for label in labels)
 
 
@@ -311,3 +313,27 @@ def test_lines_are_told_apart_by_colour_dashes_and_marker():
     for each in lines:
         red, green, blue = (int(each.colour[k : k + 2], 16) / 255 for k in (1, 3, 5))
         assert 0.2126 * red**2.2 + 0.7152 * green**2.2 + 0.0722 * blue**2.2 < 0.3  # at least 3:1 against white
+
+
+def test_every_method_has_its_own_look_which_is_the_same_beside_any_others(four_methods):
+    def looks(names):
+        return line_styles(replace(four_methods, methods=dict.fromkeys(names, four_methods.methods["mcbn"])))
+
+    every = looks([name for name in METHOD_NAMES if not name.startswith("predictions")])
+    assert len({(each.colour, each.dashes) for each in every.values()}) == len(every)
+    assert every["mcbn"].colour == every["mcbn+temperature"].colour and every["mcbn+temperature"].hollow
+    for names in (["deterministic", "mcdo", "mcdo+temperature"], ["mcbn+mcdo", "mcbn", "my file"]):
+        assert all(look == every[name] for name, look in looks(names).items() if name in every)
+    theirs = looks(["a", "deterministic", "b", "b+temperature"])
+    assert len({(each.colour, each.dashes) for each in theirs.values()}) == 4
+
+
+@pytest.mark.parametrize("stem", ["convergence", "reliability", "risk_coverage"])
+def test_a_legend_hides_no_curve_and_no_label(four_methods, tmp_path, drawn, stem):
+    draw_one(four_methods, tmp_path, stem)
+    panels = drawn[stem]
+    [legend] = panels[0].figure.legends
+    told = {text.get_text().partition(",")[0] for text in legend.get_texts()}
+    assert told >= set(four_methods.methods) and not any(axes.get_legend() for axes in panels)
+    box = legend.get_window_extent()
+    assert box.y0 >= 0 and all(box.y1 <= axes.get_tightbbox().y0 + 0.5 for axes in panels)

@@ -14,7 +14,7 @@ from bnuq.records.evaluation import MEDIAN_LIMIT, WORST_LIMIT
 from bnuq.records.inspection import Domain, Gap, Inspection, LayerNoise, NoiseBySize, PipelineFit
 from bnuq.report import drawing
 from bnuq.report.document import Picture
-from bnuq.report.drawing import GREY, INK, PALE, legend_apart, picture, short
+from bnuq.report.drawing import GREY, INK, PALE, picture, short
 from bnuq.report.inspection.layer_numbers import least_share, listed, pipeline_of, share_of, worst_first
 from bnuq.shapes import Float
 
@@ -139,7 +139,6 @@ def _gap(record: Inspection, gap: Gap, path: Path) -> None:
         _logarithmic(axes, [*means, *variances, 1.0, 1.2 * WORST_LIMIT])
         _layer_axis(axes, [layer.name for layer in layers])
         axes.set_ylabel("difference in units of batch noise")
-        legend_apart(axes)
 
 
 def _deviations(record: Inspection, noise: NoiseBySize, path: Path) -> None:
@@ -159,7 +158,6 @@ def _deviations(record: Inspection, noise: NoiseBySize, path: Path) -> None:
         _logarithmic(axes, [value for _, values, nominal, _ in rows for value in (*values, *nominal)])
         _layer_axis(axes, [layer.name for layer in noise.layers])
         axes.set_ylabel("standard deviation over draws")
-        legend_apart(axes)
 
 
 def nominal_deviations(count: int) -> tuple[float, float]:
@@ -184,7 +182,6 @@ def _values(record: Inspection, noise: NoiseBySize, path: Path) -> None:
         _logarithmic(axes, [*means, *deviations, 1.0])
         _layer_axis(axes, [layer.name for layer in noise.layers])
         axes.set_ylabel("effective sample size / n")
-        legend_apart(axes, most=1)
 
 
 def _domains(record: Inspection, domains: Sequence[Domain], path: Path) -> None:
@@ -206,7 +203,6 @@ def _domains(record: Inspection, domains: Sequence[Domain], path: Path) -> None:
         _logarithmic(axes, [1.0, 1.2 * WORST_LIMIT, *(value for domain in ranked for value in domain.ratio)])
         _layer_axis(axes, names)
         axes.set_ylabel("difference in units of batch noise")
-        legend_apart(axes)
 
 
 def _pipelines(record: Inspection, candidates: Sequence[PipelineFit], path: Path) -> None:
@@ -236,7 +232,6 @@ def _pipelines(record: Inspection, candidates: Sequence[PipelineFit], path: Path
         axes.set_ylim(len(shown) - 0.4, -0.6)
         axes.grid(visible=False, axis="y")
         axes.set_xlabel("difference in units of batch noise")
-        legend_apart(axes)
 
 
 def _two_lines(text: str) -> str:
@@ -250,7 +245,7 @@ def _two_lines(text: str) -> str:
 def _noise_panels(record: Inspection, noise: NoiseBySize, path: Path) -> None:
     about = _about(record, f"b = {noise.batch_size:,}", f"{noise.draws} draws")
     with picture(
-        path, title="Distribution of the noise", about=about, columns=3, size=(4.4, 4.0), apart=True
+        path, title="Distribution of the noise", about=about, columns=3, size=(4.4, 4.0), apart=True, legend="own"
     ) as [first, second, third]:  # fmt: skip
         _spread(first, _typical(noise))
         _by_size(second, noise)
@@ -303,12 +298,6 @@ def _spread(axes: Axes, layer: LayerNoise) -> None:
     axes.set_ylim(0, min(1.08 * max(top, float(nominal.max())), 3.2 * top))
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
     axes.locator_params(axis="x", nbins=5)
-    _legend_below(axes)
-
-
-def _legend_below(axes: Axes) -> None:
-    """The legend of a panel below it, where it hides nothing."""
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2, columnspacing=1.2)
 
 
 def _fitted(layer: LayerNoise) -> float | None:
@@ -354,7 +343,6 @@ def _by_size(axes: Axes, noise: NoiseBySize) -> None:
     axes.plot(sizes[order], middle * centre / sizes[order], color=INK, linewidth=1, linestyle="--", label="slope −1")
     drawing.sizes_across(axes, list(sizes[order][:: math.ceil(sizes.size / 7)]))
     _logarithmic(axes, every.ravel(), around=2)
-    _legend_below(axes)
 
 
 def _ends_and_middle(layers: Sequence[LayerNoise]) -> list[LayerNoise]:
@@ -393,7 +381,6 @@ def _by_positions(axes: Axes, noise: NoiseBySize) -> None:
     drawing.sizes_across(axes, sorted(set(z))[:: math.ceil(np.unique(z).size / 7)])
     axes.set_xlim(z.min() / 1.5, z.max() * 1.5)
     _logarithmic(axes, [*values, 1 / z.min(), 1 / z.max()], around=2)
-    _legend_below(axes)
 
 
 def _spreads(record: Inspection, noise: NoiseBySize, path: Path) -> None:
@@ -401,7 +388,13 @@ def _spreads(record: Inspection, noise: NoiseBySize, path: Path) -> None:
     layers = _ends_and_middle(noise.layers)
     about = _about(record, listed([layer.name for layer in layers]))
     with picture(
-        path, title="The batch variance against χ²", about=about, columns=len(layers), size=(4.4, 4.0), apart=True
+        path,
+        title="The batch variance against χ²",
+        about=about,
+        columns=len(layers),
+        size=(4.4, 4.0),
+        apart=True,
+        legend="own",
     ) as panels:
         for axes, layer in zip(panels, layers, strict=True):
             _spread(axes, layer)

@@ -35,6 +35,7 @@ from bnuq.report.sanitize import printable
 _COLOURS = {
     "#ffffff": "paper", "#1a1a1a": "ink", "#595959": "dim", "#d9d9d9": "line", "#ececec": "grid", "#f3f3f3": "shade",
     "#0072b2": "blue", "#d55e00": "vermilion", "#009e73": "green", "#cc79a7": "purple", "#56b4e9": "sky",
+    "#332288": "indigo", "#8b1a1a": "brick",
     "#9ecae1": "band", "#dbe9f4": "pale-band",
 }  # fmt: skip
 _PICTURES = "In pictures"

@@ -52,6 +52,7 @@ def draw(sweep: Sweep, path: Path) -> None:
         heights=(1.0, 0.8, 0.8)[: len(rows)],
         size=(5.6, 3.4),
         apart=True,
+        legend="own",
     ) as panels:
         for row, draw_row in enumerate(rows):
             row_panels = panels[row * len(columns) : (row + 1) * len(columns)]
@@ -137,11 +138,6 @@ def _draw_disagreement(axes: Axes, sweep: Sweep, column: Sequence[SweepLine]) ->
         )  # fmt: skip
     unit = METRICS[metric].unit
     axes.set_ylabel(f"mean {named(metric)} ({unit})")
-    handles, labels = axes.get_legend_handles_labels()
-    if handles:
-        bare = len(handles) - len(axes.containers)  # matplotlib has what has no bars first
-        order = [*range(bare, len(handles)), *range(bare)]
-        axes.legend([handles[index] for index in order], [labels[index] for index in order], loc="best")
 
 
 def _draw_auroc(axes: Axes, sweep: Sweep, column: Sequence[SweepLine]) -> None:
@@ -177,5 +173,3 @@ def _draw_elbo(axes: Axes, sweep: Sweep, column: Sequence[SweepLine]) -> None:
                 axes.plot([], [], " ", label=f"{at}, outside")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}".replace("-", "−"))
     axes.set_ylabel("ELBO − best ELBO (nats)")
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(loc="best")

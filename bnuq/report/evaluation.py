@@ -64,18 +64,19 @@ def report(result: Result, *, columns: int = 100) -> Report:
     """The report: verdicts, then the test set, each OOD set, noise models, convergence, and where it comes from."""
     verdicts = tuple(findings(result))
     in_short, essential = answers(result, [each for each in verdicts if not _is_of_one_method(each)])
+    shifted = tuple(shift.in_short(result))
     return Report(
-        command=f"bnuq {result.COMMAND}",
+        command=f"bnuq {'shift' if shifted else result.COMMAND}",
         version=str(result.provenance["bnuq"]),
         subject=Path(str(result.model["path"])).name,
         facts=tuple(_facts(result)),
-        summary=tuple(sentence(each, SENTENCES) for each in in_short),
+        summary=(*shifted, *(sentence(each, SENTENCES) for each in in_short)),
         sections=tuple(_sections(result, verdicts, roomy=columns >= _ROOMY)),
         warnings=advised(result.findings),
         notes=noted(result.findings),
         path=None if result.path is None else PathLine(result.path),
         one_screen=tuple(_one_screen(result, roomy=columns >= _ROOMY)),
-        essential=essential,
+        essential=essential + len(shifted),
     )
 
 

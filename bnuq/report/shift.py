@@ -13,7 +13,7 @@ import numpy as np
 from bnuq.catalogue import noted
 from bnuq.estimates import Estimate
 from bnuq.metrics.registry import ALARMS, estimates_of_task
-from bnuq.perturbations import KINDS, change_of
+from bnuq.perturbations import KINDS, change_in, change_of
 from bnuq.records.evaluation import Result
 from bnuq.records.shift import LEVEL, MethodShift, Shift, limit_of, shift_of
 from bnuq.report.document import Cell, Heading, Part, Picture, Row, Table, explanation, explanations
@@ -22,7 +22,8 @@ from bnuq.report.method_names import method_label, plain_methods
 from bnuq.report.numbers import decimals, digits_of, headed, named, number, with_error
 from bnuq.report.plotting import about_test_set, evaluation_picture, label_of, line_styles
 
-_ON_A_SCREEN = 6  # families
+_ON_A_SCREEN = 6  # families, or sets
+_LONGEST_PROGRAM = 400  # characters of a command, up to its first words
 _ALARM = "mean score (half-widths of its band)"
 _FORECASTS = {"thresholded_confidence": "ATC", "difference_of_confidences": "DoC"}
 
@@ -56,9 +57,54 @@ def parts(result: Result, *, roomy: bool) -> Iterator[Part]:
     yield from explanations(_legend(result, shift))
 
 
-def short_table(result: Result) -> Iterator[Table]:
-    """Of the families that change the first metric most, their strongest sets: that metric, and the severities of the
-    alarm and of the loss."""
+def is_asked_for(result: Result) -> bool:
+    """Whether a result is of `bnuq shift`, or of the same families at several severities."""
+    changes = [change for name in result.sets if (change := change_in(name)) is not None and change.is_severity]
+    asked = " shift " in str(result.provenance["command"])[:_LONGEST_PROGRAM]
+    return bool(changes) and (asked or len({change.family for change in changes}) < len(changes))
+
+
+def in_short(result: Result) -> Iterator[str]:
+    """The answer of `bnuq shift`: the families whose alarm comes before the loss, after it, and never, with both
+    severities by the method of the longest lead; and those that lose too little."""
+    if not is_asked_for(result) or (shift := result.shift or shift_of(result)) is None:
+        return
+    methods = [method for method in plain_methods(result) if first_alarm(shift.methods[method])]
+    if not methods:
+        yield "No method has a score that can raise an alarm under these changes of the inputs."
+        return
+    seen: list[str] = []
+    late: list[str] = []
+    unseen: list[str] = []
+    kept: list[str] = []
+    for place, family in enumerate(shift.families):
+        if not shift.changes[shift.sets[shift.places(family)[0]]].is_severity:
+            continue
+        ends = {method: _lead(shift, method, family)[:2] for method in methods}
+        losing = {method: each for method, each in ends.items() if not math.isnan(each[1])}
+        leads = {method: np.nan_to_num(loss) - alarm for method, (alarm, loss) in (losing or ends).items()}
+        method = max(leads, key=lambda each: -math.inf if math.isnan(leads[each]) else leads[each])
+        alarm, loss = ends[method]
+        raised = "no alarm" if math.isnan(alarm) else f"{method}: alarm at {_at(alarm)}"
+        if not losing:
+            kept.append(f"{family} ({raised})")
+            continue
+        by_any = any((shift.methods[each].alarm[:, place] <= shift.methods[each].loss[place]).any() for each in methods)
+        group = seen if alarm <= loss else late if by_any else unseen
+        group.append(f"{family} ({raised}, loss at {_at(loss)})")
+    groups = {
+        "Seen in time": seen,
+        "Too late by the score shown, in time by another of `--full`": late,
+        "Seen in time by no score": unseen,
+        "No loss": kept,
+    }
+    words = " ".join(f"{name}: {', '.join(families)}." for name, families in groups.items() if families)
+    yield f"{words} Numbers are severities; a loss is where {_loss_in_words(result, shift)}."
+
+
+def short_table(result: Result) -> Iterator[Part]:
+    """Of the families that change the first metric most, their strongest sets, or all where they are few: that metric,
+    and the severities of the alarm and of the loss."""
     shift = result.shift or shift_of(result)
     if shift is None:
         return
@@ -67,21 +113,28 @@ def short_table(result: Result) -> Iterator[Table]:
     unchanged = [method.sets["test"].estimates.get(metric) for method in methods.values()]
     rows.append(("unchanged", tuple(Cell("–" if each is None else number(each.value, 3)) for each in unchanged)))
     first = shift.methods[next(iter(methods))]
-    largest = {family: shift.places(family)[-1] for family in shift.families}
-    if metric in first.metrics:
+    largest = {family: shift.places(family)[-1:] for family in shift.families}
+    if is_asked_for(result) and len(shift.sets) <= _ON_A_SCREEN:
+        largest = {family: shift.places(family) for family in shift.families}
+    elif metric in first.metrics:
         changes = np.abs(first.change[first.metrics.index(metric)])
-        order = sorted(largest, key=lambda family: -np.nan_to_num(changes[largest[family]], posinf=math.inf))
-        largest = {family: place for family, place in largest.items() if family in order[:_ON_A_SCREEN]}
-    for family, place in largest.items():
+        order = sorted(largest, key=lambda family: -np.nan_to_num(changes[largest[family][-1]], posinf=math.inf))
+        largest = {family: places for family, places in largest.items() if family in order[:_ON_A_SCREEN]}
+    for family, place in [(family, place) for family, places in largest.items() for place in places]:
         name, cells = shift.sets[place], []
         for method in methods:
             estimate = result.methods[method].sets[name].estimates.get(metric)
             alarm, loss, *_ = _lead(shift, method, family)
             value = "–" if estimate is None else number(estimate.value, 3)
             shown = _at(alarm) if first_alarm(shift.methods[method]) else "–"
-            cells.append(Cell(f"{value} ({shown}, {_at(loss)})"))
+            is_last = place == largest[family][-1]
+            cells.append(Cell(f"{value} ({shown}, {_at(loss)})" if is_last else value))
         rows.append((change_of(name), tuple(cells)))
     yield Table(tuple(map(method_label, methods)), tuple(rows), stacks=True)
+    yield explanation(
+        f"In brackets, for a whole family: where the mean score of {shift.window} unlabelled points raises the alarm, "
+        f"and where {_loss_in_words(result, shift)} (loss); never: not within these sets."
+    )
 
 
 def _names(shift: Shift) -> tuple[str, ...]:

@@ -238,6 +238,30 @@ def test_the_report_tells_alarm_and_loss_and_draws_every_family(whole: Result, t
 
 
 @pytest.mark.parametrize(
+    ("alarm", "loss", "words"),
+    [
+        (2.0, 4.0, "Seen in time: gaussian (deterministic: alarm at 2.00, loss at 4.00)."),
+        (4.0, 2.0, "Seen in time by no score: gaussian (deterministic: alarm at 4.00, loss at 2.00)."),
+        (np.nan, 2.0, "Seen in time by no score: gaussian (no alarm, loss at 2.00)."),
+        (2.0, np.nan, "No loss: gaussian (deterministic: alarm at 2.00)."),
+    ],
+)
+def test_the_report_says_first_which_family_is_seen_in_time(
+    whole: Result, alarm: float, loss: float, words: str
+) -> None:
+    every = {
+        name: replace(of, alarm=np.full_like(of.alarm, alarm), loss=np.full_like(of.loss, loss))
+        for name, of in whole.shift.methods.items()
+    }
+    sets = tuple(name for name in whole.shift.sets if "gaussian" in name)
+    shift = replace(whole.shift, sets=sets, families=("gaussian",), methods=every)
+    made = report(replace(whole, shift=shift))
+    assert made.command == "bnuq shift" and made.summary[0].startswith(words)
+    assert "Numbers are severities; a loss is where accuracy has fallen by 5 points." in made.summary[0]
+    assert any("In brackets, for a whole family" in str(part) for part in made.one_screen or ())
+
+
+@pytest.mark.parametrize(
     ("change", "message"),
     [
         ("own.py:labels_too@1", r"labels_too returned a tuple; expected an array of shape .*leaves labels as they are"),

@@ -14,7 +14,7 @@ from bnuq.config.normalizations import PUBLISHED
 from bnuq.config.runfile import as_toml, table_from, unusable
 from bnuq.config.schema import MAX_SIDE, Augment, Normalize, Size
 from bnuq.errors import MistakenError, Mistakes
-from bnuq.perturbations import ALL, Perturbation, perturbation
+from bnuq.perturbations import ALL, FAMILIES, Perturbation, perturbation
 
 NONE = "none"  # switches off what a run file sets
 
@@ -74,14 +74,22 @@ def read_families(families: Sequence[str], severities: Sequence[str]) -> tuple[s
         try:
             perturbation(f"{family.strip()}@1")
         except ValueError as error:
-            raise MistakenError(f"--family is {as_toml(family)}; expected {error}.") from None
+            close = difflib.get_close_matches(family.strip().lower(), FAMILIES, n=1, cutoff=0.6)
+            hint = f"Did you mean {close[0]}?" if close else f"Known are: {', '.join(FAMILIES)}."
+            expected = f"the name of a family of corruptions, or file.py:function. {hint}"
+            expected = f"{error}." if ":" in family else expected
+            raise MistakenError(f"--family is {as_toml(family)}; expected {expected}") from None
         changes += [f"{family.strip()}@{severity}" for severity in severities]
     for change in changes:
         try:
             perturbation(change)
-        except ValueError as error:
-            given = as_toml(",".join(severities))
-            raise MistakenError(f"--severities is {given}; expected {error} ({change}).") from None
+        except ValueError:
+            own = change.rpartition("@")[0] not in (*FAMILIES, ALL)
+            expected = "numbers above 0" if own else "whole numbers from 1 to 5"
+            given, wrong = as_toml(",".join(severities)), as_toml(change.rpartition("@")[2])
+            raise MistakenError(
+                f"--severities is {given}; expected {expected} with commas, such as 1,3,5; {wrong} is not one."
+            ) from None
     if repeated := next((change for change in changes if changes.count(change) > 1), None):
         raise MistakenError(f"{repeated} is named twice; expected each family and each severity once.")
     return tuple(changes)

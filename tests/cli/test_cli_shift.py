@@ -35,12 +35,19 @@ def test_it_tells_its_size_writes_a_file_of_its_own_and_prints_curves_and_leads(
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (("--severities", "0,1"), "--severities is"),
-        (("--severities", "6"), "a severity of 1, 2, 3, 4 or 5"),
+        (
+            ("--severities", "0,7"),
+            '--severities is "0,7"; expected whole numbers from 1 to 5 with commas, such as 1,3,5; "0" is not one.',
+        ),
+        (("--severities", "6"), "expected whole numbers from 1 to 5"),
         (("--severities", "2,x"), "--severities is"),
         (("--severities", "2,2"), "all@2 is named twice"),
-        (("--family", "jpg"), "--family is"),
-        (("--family", "pgd"), "where KIND is one of"),
+        (
+            ("--family", "gausian"),
+            '--family is "gausian"; expected the name of a family of corruptions, or file.py:function. Did you mean '
+            "gaussian?",
+        ),
+        (("--family", "pgd"), "Known are: gaussian, shot"),
         (("--family", "own.py:jpeg"), "another name than jpeg"),
         (("--family", "none.py:dark"), "none.py"),
         (("--family", "missing"), "is for rows of a table"),

@@ -266,6 +266,10 @@ COMMANDS: Catalogue = {
         "them, so new points differ from them even if nothing has changed.",
         "Name points that it was not trained on: --test REF.",
     ),
+    "monitor-settings-ignored": Entry(
+        "{keys:joined} {keys:is|are} ignored: a batch is normalised as the baseline was (by {normalize}) and compared "
+        "with its reference, {reference}; for others make another baseline, with a new name for --baseline"
+    ),
     "monitor-without-batchnorm": Entry("the network has no BatchNorm layer: the {instead} are used instead"),
     "few-reference-points": Entry(
         "directions are fitted to {points} points of the reference, fewer than the {statistics} statistics of the "
@@ -275,10 +279,6 @@ COMMANDS: Catalogue = {
         "statistics that are the same for all points of the reference are not compared: in {layers:listed}"
     ),
     "constant-layers": Entry("{layers:listed} {layers:is|are} the same for all points of the reference: not compared"),
-    "baseline-kept": Entry(
-        "{names:joined} {names:is|are} not used: the reference ({reference}) and the normalisation are those of the "
-        "baseline. For others, make a new one: --baseline FILE with a new name"
-    ),
     "stream-stopped": Entry(
         "the stream stopped at its alarm (batch {batch}, {name}), so this batch was compared only with the reference; "
         "name a new file for --stream to begin again"

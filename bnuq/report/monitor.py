@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _MANY, _SHOWN = 24, 12  # layers, from which only so many are shown; batches of a stream are as many
 _TICKS = 22  # names that fit below a picture
+_MOST_BATCHES = 100  # that are looked ahead to
 _TEXTS = {
     "batch-unlike": "The batch is not drawn like the reference: p {p}.",
     "batch-alike": "The batch shows no difference from the reference: p {p}.",
@@ -36,9 +37,9 @@ _TEXTS = {
     "scores-differ": "Of outputs and scores, {names:joined} {names:differs|differ}.",
     "alarm": "Alarm: after batch {number} of the stream ({name}) the evidence was e = {e}; an alarm needs {needed}.",
     "no-alarm": "No alarm: after {batches} the evidence is e = {e}; an alarm needs {needed}.",
-    "one-batch": (
-        "One batch alone cannot raise the alarm: with {resamples:,} resampled batches no p-value is smaller. Add the "
-        "batches that follow to a stream (--stream FILE), or use --resamples {enough}."
+    "alarm-later": (
+        "With {resamples} resamples, an alarm takes at least {more} more {more:batch|batches} that "
+        "{more:differs|differ}, in the same `--stream FILE`. Until then, go by the p-value of each batch."
     ),
 }
 SENTENCES: Catalogue = {code: Entry(text) for code, text in _TEXTS.items()}
@@ -101,16 +102,18 @@ def findings(record: Monitored) -> Iterator[Finding]:
     else:
         batches = count(len(record.names), "batch") if len(record.names) == 1 else f"{len(record.names):,} batches"
         yield verdict("no-alarm", batches=batches, e=three_digits(record.e_value), needed=needed)
-        if differs and len(record.names) == 1 and sign == "≤":
-            yield verdict("one-batch", resamples=record.resamples, enough=_enough(record.level))
+        if differs and (more := _batches_to_alarm(record)):
+            yield verdict("alarm-later", resamples=f"{record.resamples:,}", more=more)
 
 
-def _enough(level: float) -> int:
-    """Resampled batches, in round numbers, with which one batch can raise the alarm."""
-    resamples = 1000
-    while Wealth().after(1 / resamples).e_value < 1 / level:
-        resamples *= 2
-    return resamples - 1
+def _batches_to_alarm(record: Monitored) -> int | None:
+    """How many batches of the smallest p-value the stream still needs; None for very many."""
+    wealth = reduce(Wealth.after, record.p_values.tolist(), Wealth())
+    for more in range(1, _MOST_BATCHES + 1):
+        wealth = wealth.after(record.floor)
+        if wealth.e_value >= 1 / record.level:
+            return more
+    return None
 
 
 def _p(value: float) -> str:

@@ -22,7 +22,7 @@ from bnuq.evaluation.setup import as_taken, network_of
 from bnuq.evaluation.task import task_of
 from bnuq.files.content import exists
 from bnuq.files.folders import expanded
-from bnuq.findings import Finding, note, warning
+from bnuq.findings import Finding, listed, note, warning
 from bnuq.frozen import frozen
 from bnuq.models.loading import LoadedModel
 from bnuq.monitoring import baseline as baselines
@@ -65,8 +65,7 @@ def monitor(run: Run, section: MonitorSection, *, folder: Path, progress: Progre
     replaces = run.out.exists()
     found = session.take(points)
     watch.lap("batch")
-    unused = () if known is None else _unused(run, known)
-    findings = (*notes_on_request([run], replaces=run.out if replaces else None), *unused, *found.findings)
+    findings = (*notes_on_request([run], replaces=run.out if replaces else None), *found.findings)
     found = replace(found, findings=findings, seconds=watch.seconds(), path=run.out)
     write(found, run.out)
     session.save(stream=stream_path)
@@ -89,6 +88,7 @@ class Session:
         self.run, self.resamples = run, resamples
         self.loaded = network_of(run)
         self._opened: _Opened | None = None
+        self._ignored = () if baseline is None else tuple(_ignored(run, baseline))
         baseline = self._made(_reference(run)) if baseline is None else baseline
         self.baseline = baseline
         self.stream = stream or Stream(
@@ -192,7 +192,7 @@ class Session:
             p_values=stream.p_values,
             e_values=stream.e_values,
             alarm=stream.alarm,
-            findings=(*self.loaded.findings, *opened.findings, *baseline.findings, *findings),
+            findings=(*self.loaded.findings, *opened.findings, *baseline.findings, *self._ignored, *findings),
             seconds=watch.seconds(),
             provenance=provenance(checkpoint=self.run.checkpoint, device=opened.pipeline.device, train=None),
         )
@@ -302,16 +302,15 @@ def _on_baseline(
         yield note("constant-layers", layers=left_out)
 
 
-def _unused(run: Run, baseline: Baseline) -> Iterator[Finding]:
-    """A note on what the request says otherwise than the baseline, which was made with it."""
-    reference = str(baseline.reference["reference"])
-    names = []
-    if isinstance(run.test, Named) and Path(parse_reference(run.test.text)[1]).name != Path(reference).name:
-        names.append("--test")
-    if run.normalize not in (None, "train", baseline.normalize):
-        names.append("--normalize")
-    if names:
-        yield note("baseline-kept", names=names, reference=reference)
+def _ignored(run: Run, baseline: Baseline) -> Iterator[Finding]:
+    """What a request says otherwise than a baseline that is there already."""
+    known, made_of, asked = baseline.normalize, str(baseline.reference["reference"]), run.test or run.train
+    keys = ["normalize"] if run.normalize not in (None, "train", known) else []
+    if asked is not None and Path(parse_reference(asked.text)[1]).name != Path(made_of).name:
+        keys.append("train" if run.test is None else "test")
+    if keys:
+        by = "nothing" if known is None else f"mean {listed(known.mean)} and std {listed(known.std)}"
+        yield note("monitor-settings-ignored", keys=keys, reference=made_of, normalize=by)
 
 
 def _reference(run: Run) -> Points:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import numpy as np
 import pytest
 from report_text import rendered
 
-from bnuq.monitoring.testing import Wealth
 from bnuq.records.monitor import read_baseline, read_stream, write
 from bnuq.report.monitor import findings, pictures_of, report
 
@@ -39,14 +37,13 @@ def test_an_alarm_names_the_layers_the_scores_and_the_batch():
 def test_layers_that_differ_only_together_are_no_single_ones():
     record = made_up_monitor.many_layers()
     codes = [finding.code for finding in findings(replace(record, p_value=0.002))]
-    assert codes == ["batch-unlike", "layers-together", "no-alarm"]
+    assert codes == ["batch-unlike", "layers-together", "no-alarm", "alarm-later"]
 
 
-def test_one_batch_that_cannot_raise_the_alarm_says_what_can():
-    record = replace(made_up_monitor.quiet(), p_value=1 / 2000, e_values=np.array([25.0]))
-    assert [finding.code for finding in findings(record)][-2:] == ["no-alarm", "one-batch"]
-    enough = int(re.search(r"use --resamples (\d+)", text(record))[1])
-    assert Wealth().after(1 / (enough + 1)).e_value >= 100 > Wealth().after(2 / (enough + 1)).e_value
+def test_a_first_batch_that_differs_says_how_many_more_an_alarm_takes():
+    first = replace(made_up_monitor.quiet(), p_value=0.0005, p_values=np.array([0.0005]), e_values=np.array([25.0]))
+    assert "With 1,999 resamples, an alarm takes at least 1 more batch that differs" in text(first)
+    assert "at least 2 more batches that differ" in text(replace(first, resamples=199, level=0.001))
 
 
 def test_of_many_layers_those_that_differ_most_are_shown():

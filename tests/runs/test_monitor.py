@@ -78,6 +78,15 @@ def test_a_stream_raises_the_alarm_after_the_change_and_then_stands_still(watche
     assert after.p_value > 1 / 200  # still against the reference
 
 
+def test_settings_that_the_baseline_decides_are_noted_where_they_are_others(watched, tmp_path):
+    monitor(watched, reference={"x": pictures(1, 600)}, normalize="0.5/0.3").save(tmp_path / "base.h5")
+    np.savez(tmp_path / "other.npz", x=pictures(2, 60))
+    again = {"baseline": tmp_path / "base.h5", "resamples": 199, "train_batch_size": 16}
+    assert not noted(bnuq.Monitor(watched, normalize="0.5/0.3", **again).take(pictures(7, 50)))
+    other = bnuq.Monitor(watched, normalize="0/1", test=str(tmp_path / "other.npz"), **again).take(pictures(7, 50))
+    assert values_of(other, "monitor-settings-ignored")["keys"] == ["normalize", "test"]
+
+
 def test_a_baseline_is_small_and_gives_the_same_answers_without_any_data(watched, tmp_path):
     first = monitor(watched)
     first.save(tmp_path / "base.h5")

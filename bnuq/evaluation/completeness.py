@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from bnuq.config import DEFAULT_BATCH_SIZE, Run, Split
+from bnuq.config import DEFAULT_BATCH_SIZE, Named, Run, Split
 from bnuq.config.runfile_writing import Line, table
 from bnuq.config.schema import DataSection, ModelSection, settings_of
 from bnuq.errors import BnuqError, RequestError, UntrustedCodeError
@@ -91,11 +91,19 @@ def _lacks(run: Run, weights: Checkpoint | None, needs: Collection[Need], batchn
     uses = [*_uses_of_reference(run, batchnorms)] if needs else []
     if "train" in absent or (run.train is None and uses):
         sentence = f"no reference, the training set{f': {uses[0]}' if uses else ''}"
-        yield _Lack("data", "train", "cifar10:train", "--train REF", sentence)
+        yield _Lack("data", "train", beside(run.test, "test", "train"), "--train REF", sentence)
     if "test" in absent:
-        yield _Lack("data", "test", "cifar10:test", "--test REF", "no labelled test set to evaluate on")
+        test = beside(run.train, "train", "test")
+        yield _Lack("data", "test", test, "--test REF", "no labelled test set to evaluate on")
     if "ood" in absent:
-        yield _Lack("data", "ood", ["svhn"], "--ood REF", "no OOD set, which --criterion auroc needs")
+        yield _Lack("data", "ood", ["other.npz"], "--ood REF", "no OOD set, which --criterion auroc needs")
+
+
+def beside(known: Named | Any, kind: str, wanted: str) -> str:
+    """A reference to start from: the name of the other set with its part exchanged, such as cifar10:test beside
+    cifar10:train; a file where there is none."""
+    text = known.text if isinstance(known, Named) else ""
+    return text.replace(kind, wanted) if kind in text else f"{wanted}.npz"
 
 
 def _uses_of_reference(run: Run, batchnorms: int) -> Iterator[str]:

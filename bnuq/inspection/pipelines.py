@@ -156,7 +156,7 @@ def _finalists(trials: _Trials, effort: Effort) -> tuple[list[PipelineSetting], 
         run_setting, settings = same_setting or run_setting, settings if same_setting else [run_setting, *settings]
     if len(settings) <= effort.finalists:
         return settings, []
-    title = f"Trying {len(settings)} pipelines"
+    title = f"Trying {len(settings)} pipelines, before others like the closest"
     candidates = trials.checked(
         settings, title, batches=effort.first_batches, max_batch_size=FIRST_SIZE, layers=FIRST_LAYERS
     )

@@ -14,7 +14,7 @@ from bnuq.config.normalizations import PUBLISHED
 from bnuq.config.runfile_writing import Line
 from bnuq.data import Points, labelled
 from bnuq.errors import BnuqError, ModelError
-from bnuq.evaluation.completeness import batchnorms, recorded_lines
+from bnuq.evaluation.completeness import batchnorms, beside, recorded_lines
 from bnuq.evaluation.task import are_several_labels, check_outputs, task_of
 from bnuq.inspection.class_order import class_order
 from bnuq.inspection.load import LoadedNetwork
@@ -115,9 +115,9 @@ def _outputs(network: LoadedNetwork, points: Points, candidates: Sequence[Any]) 
 
 
 _EXAMPLES = {
-    "train": ("cifar10:train", f"{TODO}the training set, which mini-batches are drawn from"),
-    "test": ("cifar10:test", f"{TODO}the labelled test set"),
-    "ood": (["svhn:test"], "sets unlike the training set, if there are any"),
+    "train": ("train.npz", f"{TODO}the training set, which mini-batches are drawn from"),
+    "test": ("test.npz", f"{TODO}the labelled test set"),
+    "ood": (["other.npz"], "sets unlike the training set, if there are any"),
     "validation": ("validation.npz", "points that the network was not trained on; normalised scores need them"),
     "train_size": (50_000, "size of the whole training set, if train is only a part of it"),
 }
@@ -125,13 +125,14 @@ _EXAMPLES = {
 
 def data_lines(run: Run, sets: dict[str, Points], regression: bool) -> Iterator[Line]:
     record = run.record()["data"]
+    found = {"train": beside(run.test, "test", "train"), "test": beside(run.train, "train", "test")}
     for key, (example, comment) in _EXAMPLES.items():
         if key in record:
             points = sets.get(key)
             shape = "" if points is None else points.form if points.layout else " x ".join(map(str, points.point_shape))
             yield Line(key, record[key], "" if points is None else f"{len(points):,} points of {shape}")
         elif key != "train_size" or "train" in record:
-            yield Line(key, example, comment, active=False)
+            yield Line(key, found.get(key, example), comment, active=False)
     yield from (Line(key, value) for key, value in record.items() if key not in (*_EXAMPLES, *PIPELINE_KEYS))
     if regression and "normalize_targets" not in record:
         yield Line("normalize_targets", "train", "if targets were standardised in training", active=False)
@@ -196,6 +197,8 @@ def _suggested_lines(suggestion: Suggestion, points: Points, *, by_test: bool) -
             comment = f"{LIKELY}{'; '.join(texts)}"
         if not best.passed:
             comment = f"{TODO}as in training; this is {'a guess' if unsure else 'the closest'}"
+            if key == "augment" and unsure and value is not None:
+                comment = f"{TODO}as in training, or leave it out: the statistics do not tell"
         if key == "normalize" and isinstance(value, Normalize):
             own = best.normalize == DATA_OWN and len(value.mean) > 4 and not by_test
             value = "train" if own else _by_name(value)

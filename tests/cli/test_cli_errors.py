@@ -280,9 +280,9 @@ def test_all_that_is_missing_is_listed_at_once_with_options_and_lines_that_compl
     assert run_file["data"] | {"train": "", "test": ""} == {
         "train": "", "test": "", "ood": ["other.npz"], "normalize": "mnist", "augment": {"pad": 1, "flip": True},
     }  # fmt: skip
-    # The lines are a run file that works, once the placeholders are filled in; and so is the command.
+    # The lines are a run file that works, once the architecture is filled in; and so is the command.
     filled = lines.replace("file.py:factory", "net.py:net")
-    (small / "model.toml").write_text(filled.replace("cifar10:train", "train.npz").replace("cifar10:test", "test.npz"))
+    (small / "model.toml").write_text(filled)
     assert cli("evaluate", "model.toml", *TINY, "-o", "r.h5").code == 0
     (small / "model.toml").unlink()
     added = ("--arch", "net.py:net", "--train", "train.npz", "--test", "test.npz")
@@ -294,8 +294,11 @@ def test_what_a_run_file_lacks_is_shown_as_the_lines_to_add_to_it(cli, small):
     done = cli("evaluate", "model.pt")
     assert done.message.endswith(
         "Add to the command: --train REF --test REF\nor to model.toml:\n\n"
-        '[data]\ntrain = "cifar10:train"\ntest = "cifar10:test"'
+        '[data]\ntrain = "train.npz"\ntest = "test.npz"'
     )
+    (small / "model.toml").write_text('[model]\narch = "net.py:net"\n[data]\ntrain = "train.npz"\ntets = "test.npz"\n')
+    done = cli("evaluate", "model.pt")
+    assert "data.tets is not known. Did you mean test?" in done.message and 'test = "test.npz"' in done.message
 
 
 @pytest.mark.usefixtures("small")

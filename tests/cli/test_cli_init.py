@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import less_work
+import made_up_inspection
 import numpy as np
 import pytest
 import small_run
@@ -19,9 +20,12 @@ from making_points import png
 from torch import nn
 
 from bnuq.config import Options, read_run_file, resolve
+from bnuq.data import load_points
 from bnuq.errors import RequestError
 from bnuq.inspection import pipelines
+from bnuq.records.inspection import Pipelines
 from bnuq.workflows import init as workflow
+from bnuq.workflows.run_file_lines import pipeline_lines
 
 COMPLETE = ("--arch", "net.py:net", "--train", "train.npz", "--test", "test.npz")
 FAST = ("--normalize", "none", "--augment", "none")  # no search
@@ -34,7 +38,7 @@ def test_the_quickstarts_run_file_is_found_again_and_evaluates_without_asking(cl
     monkeypatch.chdir(shutil.copytree(DEMO, tmp_path / "q", ignore=shutil.ignore_patterns("*.toml")))
     sets = ("--train", "fashion_train.npz", "--test", "fashion_test.npz", "--ood", "digits=mnist.npz")
     done = cli("init", "fashion_cnn.pt", "--arch", "net.py:small_cnn", *sets)
-    assert done.code == 0 and "Trying 44 pipelines" in done.err
+    assert done.code == 0 and "Trying 44 pipelines, before others" in done.err
     announced = "The run file will be fashion_cnn.toml."
     last = ["fashion_cnn.toml was written.", "Next: bnuq evaluate fashion_cnn.toml"]
     assert done.out.splitlines() == [announced, *last]
@@ -48,6 +52,15 @@ def test_the_quickstarts_run_file_is_found_again_and_evaluates_without_asking(cl
     few = ("-T", "4", "--limit", "40", "--method", "mcbn", "--no-post-hoc")
     evaluated = cli("evaluate", "fashion_cnn.pt", *few)  # found, yet trusted
     assert evaluated.code == 0 and "Reference check passed" in " ".join(evaluated.out.split())
+
+
+def test_an_augmentation_that_fits_no_better_than_none_is_no_guess(small):
+    points = load_points(str(small / "train.npz"))
+    unfit = Pipelines((made_up_inspection.candidate("mnist", "pad 2, crop 6", 20.0),), (), (), "")
+    settings = {"normalize": None, "channel_order": "rgb", "augment": {"pad": 2, "crop": 6}}
+    [*_, line] = pipeline_lines(pipelines.Suggestion(settings, frozenset({"augment"}), unfit), {"train": points})
+    assert (line.key, line.active) == ("augment", False)
+    assert line.comment == "TODO: as in training, or leave it out: the statistics do not tell"
 
 
 def test_what_is_unknown_is_a_comment_marked_todo_and_listed(cli, small):

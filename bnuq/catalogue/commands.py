@@ -191,12 +191,10 @@ COMMANDS: Catalogue = {
     # precise-bn
     "file-replaced": Entry("an earlier file was replaced: {file}"),
     "default-batch-size": Entry(
-        "mini-batches of {batch_size}: the default, as the training batch size is not known; name it with "
+        "mini-batches of at most {batch_size}: the default, as the training batch size is not known; name it with "
         "--batch-size, or train_batch_size under [model]"
     ),
-    "all-points-used": Entry(
-        "the reference has {points} points, fewer than the {requested} requested: all of them were used"
-    ),
+    "all-points-used": Entry("all {points:,} points of the reference were used; --points allows {requested:,}"),
     "few-points": Entry(
         "the statistics are from only {points} points, so they are noisy; use at least {minimum}, preferably a few "
         "thousand"

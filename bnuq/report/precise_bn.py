@@ -69,7 +69,7 @@ def _facts(result: PreciseBN) -> Iterator[tuple[str, str]]:
     else:
         equal = result.batches * result.batch_size == result.points
         size = f"{result.batch_size}" if equal else f"{result.batch_size - 1} or {result.batch_size}"
-        drawn = f"mini-batches of {size}" if result.batches > 1 else "one mini-batch"
+        drawn = f"{result.batches:,} mini-batches of {size}" if result.batches > 1 else "one mini-batch"
     yield "train", f"{of_reference(result.reference)}, {result.points}{of} points, {drawn}, seed {result.seed}"
     if result.test is not None:
         yield "test", f"{of_reference(result.test.reference)}, {count(result.test.n, 'point')}"

@@ -207,7 +207,9 @@ def test_an_ill_network_has_its_layers_named_and_what_to_do():
     found = verdicts(made_up_inspection.ill())
     assert next(iter(found)) == "statistics-mismatch"
     assert found["statistics-mismatch"].values["worst"] == pytest.approx(17.6, abs=0.05)
-    assert found["pipeline-incomplete"].values["keys"] == "`normalize` and no `augment`"
+    assert found["pipeline-incomplete"].values["keys"] == "`normalize` or `augment`"
+    told = " ".join(rendered(report, made_up_inspection.ill()).split())
+    assert "Neither a run file nor an option sets `normalize` or `augment`; if training used it, that may be" in told
     assert {"largest-differences", "recompute-statistics"} <= set(found) and "search-pipeline" not in found
     assert found["never-trained"].values["layers"] == ["layer1.0.bn2"]
     assert found["frozen"].values["layers"] == ["layer1.0.bn1"]

@@ -17,6 +17,7 @@ from report_text import rendered
 from small_regression import write as write_regression
 
 import bnuq
+from bnuq import catalogue
 from bnuq.config import Options, resolve
 from bnuq.errors import BnuqError, ModelError
 from bnuq.estimates import Estimate
@@ -158,11 +159,13 @@ def test_same_seed_same_statistics_and_another_seed_other_points(reset):
 def test_what_was_left_to_a_default_or_could_not_be_had_is_said(reset):
     result = mended(reset)
     assert values_of(result, "all-points-used") == {"points": 96, "requested": 10_000}
+    assert "all 96 points of the reference were used; --points allows 10,000" in catalogue.noted(result.findings)
     assert values_of(result, "few-points")["points"] == 96 and "dropout-off" in noted(result)
     assert "default-batch-size" not in noted(result)
     (reset / "run.toml").write_text(small_run.RUN.replace("train_batch_size = 16\n", ""))
     result = mended(reset, points=96)
     assert values_of(result, "default-batch-size") == {"batch_size": 128}
+    assert any(text.startswith("mini-batches of at most 128: the default") for text in catalogue.noted(result.findings))
     assert values_of(result, "file-replaced") == {"file": "new.pt"}
     assert "all-points-used" not in noted(result)
 

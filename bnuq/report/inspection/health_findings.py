@@ -79,7 +79,7 @@ def _cause(record: Inspection, far: Sequence[str]) -> Iterator[Finding]:
         yield verdict("largest-differences", layers=far)
     data = record.run.get("data")
     if missing := [key for key in ("normalize", "augment") if isinstance(data, dict) and not data.get(key)]:
-        yield verdict("pipeline-incomplete", keys=" and no ".join(f"`{key}`" for key in missing))
+        yield verdict("pipeline-incomplete", keys=" or ".join(f"`{key}`" for key in missing))
     yield verdict("search-pipeline" if record.pipelines is None else "recompute-statistics")
 
 

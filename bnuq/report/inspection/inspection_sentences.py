@@ -98,7 +98,7 @@ _TEXTS = {
         "data differ from training, or the running statistics are stale."
     ),
     "largest-differences": "Largest differences: {layers:names}.",
-    "pipeline-incomplete": "The run file has no {keys}; if training used it, that is the cause.",
+    "pipeline-incomplete": "Neither a run file nor an option sets {keys}; if training used it, that may be the cause.",
     "search-pipeline": (
         "`--suggest-pipeline` searches for the pipeline that fits the running statistics; if the pipeline is right, "
         "`bnuq precise-bn` recomputes them."

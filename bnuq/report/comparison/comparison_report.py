@@ -23,6 +23,7 @@ from bnuq.report.numbers import count, digits_of, named, number, with_error
 from bnuq.store.table import Row
 
 _MOST = 20  # estimates on one screen
+_PARTS = "label", "class", "group", "bound"
 
 
 def report(results: Results, *, columns: int = 100) -> Report:  # noqa: ARG001 - every report has it
@@ -82,7 +83,7 @@ def table(results: Results, rows: Sequence[EstimateAcross]) -> Table:
 def _label(row: Row) -> str:
     """As "AUROC, svhn by MI, mcbn": what is measured, of which points, by which method."""
     score = f" by {named(row['score'], roomy=False)}" if row["score"] else ""
-    parts = (f"{kind} {row[kind]}" for kind in ("label", "class", "group", "bound") if row[kind])
+    parts = (f"{kind} {row[kind]}" for kind in _PARTS if row[kind])
     return ", ".join((named(row["metric"], roomy=False), (row["set"] or "test") + score, *parts, row["method"]))
 
 
@@ -90,13 +91,23 @@ def _summary(rows: Sequence[EstimateAcross], differing: Sequence[EstimateAcross]
     if not differing:
         yield f"All {count(len(rows), 'estimate')} are the same."
         return
-    largest = differing[0]
-    by = f", by at most {number(largest.deviation, 1)} standard errors: {_label(largest.row)}"
-    yield f"{len(differing)} of {count(len(rows), 'estimate')} differ{'' if math.isnan(largest.deviation) else by}."
+    yield f"{len(differing)} of {count(len(rows), 'estimate')} differ.{_most(differing)}"
     yield (
         "Nothing is judged here. To test whether one result is significantly worse than another, use "
         "`bnuq check CURRENT BASELINE`."
     )
+
+
+def _most(differing: Sequence[EstimateAcross]) -> str:
+    """Which differs most, in standard errors: of those that `bnuq check` tests where any does, as they are better or
+    worse."""
+    known = [each for each in differing if not math.isnan(each.deviation)]
+    whole = [each for each in known if not any(each.row[part] for part in _PARTS)]
+    tested = [each for each in whole if metric_of(each.row["metric"]).tolerance]
+    if not (largest := (tested or known)[:1]):
+        return ""
+    of = "Of those that `bnuq check` tests, the" if tested else "The"
+    return f" {of} largest difference is {number(largest[0].deviation, 1)} standard errors: {_label(largest[0].row)}."
 
 
 def _settings(settings: Sequence[Difference]) -> Iterator[str]:

@@ -59,8 +59,8 @@ def _deviations(rows: Sequence[Row | None], errors: Sequence[Errors]) -> Iterato
             yield 0.0
         elif math.isfinite(difference):
             error = Error.together(change_errors.over_points(row), change_errors.over_draws((row, first))).value
-            if not math.isnan(error):
-                yield difference / error if error else math.inf
+            if error > _ROUNDING * difference:  # without one, as many temperatures, unknown
+                yield difference / error
 
 
 def _same(estimate: Estimate | None, first: Estimate | None) -> bool:
